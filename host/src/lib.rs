@@ -1,0 +1,1 @@
+//! kv-store-wasm: storage backends for KV state as sandboxed WebAssembly components.
