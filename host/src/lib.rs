@@ -1,1 +1,26 @@
-//! kv-store-wasm: storage backends for KV state as sandboxed WebAssembly components.
+//! kv-store-wasm: storage backends for KV state, as sandboxed WebAssembly components.
+//!
+//! An engine loads the library through the C ABI in `include/kv_store_abi.h`; a Rust program uses [`Store`]. A store is one
+//! opened URI; behind it is a component, found by the URI's scheme, that reaches what the URI names and nothing else.
+//! `docs/architecture.md` walks through the rooms of this crate.
+
+mod bindings;
+mod config;
+mod directory;
+mod engine;
+mod error;
+pub mod ffi;
+mod guest;
+pub mod limits;
+mod loader;
+mod log;
+mod payload;
+mod policy;
+mod pool;
+mod store;
+mod uri;
+
+pub use error::{Error, ErrorKind};
+pub use payload::Buffer;
+pub use store::{Put, Store, StoreInfo};
+pub use uri::StoreUri;

@@ -1,0 +1,136 @@
+//! `local-fs:///DIR`: chunks and manifests as files below a directory.
+//!
+//! Manifests lie at `DIR/<name>`, chunks at `DIR/chunks/<first hex digit>/<hex>`; names are escaped, so that a manifest
+//! named `chunks` or `../x` is a file of `DIR` like any other. A chunk whose file has the length of the chunk is whole,
+//! because the host's files appear whole; another length is what a power cut left, and is written again.
+//!
+//! Option `durability`: `full` (default) makes the fresh chunks and the manifest survive power loss before a manifest is
+//! published; `rename` leaves that to the kernel, and promises only that no reader sees a part.
+
+mod layout;
+
+use kv_store_sdk::files::{Directory, ReadOutcome, ReadRequest, RemoveOutcome, WriteOutcome, WriteRequest, open_directory};
+use kv_store_sdk::payload::Part;
+use kv_store_sdk::{
+    Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+};
+
+/// Paths per call to `sync`, so that a long list of fresh chunks needs little memory here.
+const SYNC_BATCH: usize = 1024;
+
+struct LocalFs {
+    directory: Directory,
+    durable: bool,
+}
+
+impl Backend for LocalFs {
+    fn open(uri: &str, mut options: Options) -> Result<(Self, Features)> {
+        let durable = options.take_choice("durability", &["full", "rename"])? == "full";
+        options.finish()?;
+        let Some(path) = uri.strip_prefix("local-fs://") else {
+            return Err(Error::invalid(format!("{uri}: expected local-fs:///DIRECTORY")));
+        };
+        let directory = open_directory("")?;
+        let features = Features {
+            label: format!("directory {path}"),
+            durable,
+            shared: true,
+            cheap_repeat: true,
+            write_through: true,
+            ..Default::default()
+        };
+        Ok((LocalFs { directory, durable }, features))
+    }
+
+    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
+        let sizes = self.directory.sizes(&chunk_paths(hashes))?;
+        Ok(sizes.iter().map(Option::is_some).collect())
+    }
+
+    fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
+        let paths: Vec<String> = chunks.iter().map(|chunk| layout::chunk_path(&chunk.hash)).collect();
+        let sizes = if replace { vec![None; paths.len()] } else { self.directory.sizes(&paths)? };
+        let items = || chunks.iter().zip(&paths).zip(&sizes);
+        let whole = |chunk: &Chunk, size: &Option<u64>| *size == Some(chunk.data.len());
+
+        let requests: Vec<WriteRequest> = items()
+            .filter(|((chunk, _), size)| !whole(chunk, size))
+            .map(|((chunk, path), size)| WriteRequest {
+                path: path.clone(),
+                content: vec![Part::Payload(&chunk.data)],
+                replace: replace || size.is_some(),
+            })
+            .collect();
+        let mut written = if requests.is_empty() {
+            Vec::new().into_iter()
+        } else {
+            self.directory.write(&requests, false)?.into_iter()
+        };
+        // A short answer of the host makes a short answer of ours.
+        Ok(items()
+            .map_while(|((chunk, _), size)| {
+                if whole(chunk, size) {
+                    return Some(PutOutcome::Existed);
+                }
+                Some(match written.next()? {
+                    WriteOutcome::Written => PutOutcome::Stored,
+                    WriteOutcome::Existed => PutOutcome::Existed,
+                    WriteOutcome::Failed(error) => PutOutcome::Failed(error),
+                })
+            })
+            .collect())
+    }
+
+    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
+        let requests: Vec<ReadRequest> = chunk_paths(hashes).into_iter().map(whole_file).collect();
+        let outcomes = self.directory.read(&requests)?;
+        Ok(outcomes
+            .into_iter()
+            .map(|outcome| match outcome {
+                ReadOutcome::Found(data) => GetOutcome::Found(data),
+                ReadOutcome::Missing => GetOutcome::Missing,
+                ReadOutcome::Failed(error) => GetOutcome::Failed(error),
+            })
+            .collect())
+    }
+
+    fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()> {
+        if self.durable {
+            for batch in fresh.chunks(SYNC_BATCH) {
+                self.directory.sync(&chunk_paths(batch))?;
+            }
+        }
+        let request =
+            WriteRequest { path: layout::manifest_path(name), content: vec![Part::Payload(data)], replace: true };
+        match self.directory.write(&[request], self.durable)?.pop() {
+            Some(WriteOutcome::Written | WriteOutcome::Existed) => Ok(()),
+            Some(WriteOutcome::Failed(error)) => Err(error),
+            None => Err(Error::other("the host answered nothing for the manifest")),
+        }
+    }
+
+    fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
+        match self.directory.read(&[whole_file(layout::manifest_path(name))])?.pop() {
+            Some(ReadOutcome::Found(data)) => Ok(Some(data)),
+            Some(ReadOutcome::Failed(error)) => Err(error),
+            Some(ReadOutcome::Missing) | None => Ok(None),
+        }
+    }
+
+    fn delete_manifest(&mut self, name: &str) -> Result<()> {
+        match self.directory.remove(&[layout::manifest_path(name)], self.durable)?.pop() {
+            Some(RemoveOutcome::Failed(error)) => Err(error),
+            Some(RemoveOutcome::Removed | RemoveOutcome::Missing) | None => Ok(()),
+        }
+    }
+}
+
+fn chunk_paths(hashes: &[Hash]) -> Vec<String> {
+    hashes.iter().map(|hash| layout::chunk_path(hash)).collect()
+}
+
+fn whole_file(path: String) -> ReadRequest {
+    ReadRequest { path, offset: 0, len: None }
+}
+
+export!(LocalFs, wishes: ["the directory in the URI"]);

@@ -1,0 +1,173 @@
+//! Files below one directory, by relative path: what the contract's `files` interface does, without a guest in sight.
+//!
+//! Invariants: no path leaves the directory, no link is followed, and a file is whole under its name or not there. Every
+//! path is resolved by the kernel in one step from the open directory (`openat2`), so what is checked is what is opened.
+
+mod path;
+mod read;
+mod write;
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Mutex;
+
+use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+pub(crate) use path::RelativePath;
+pub(crate) use read::Entry;
+pub(crate) use write::Written;
+
+use crate::error::{Error, ErrorKind};
+
+const PRIVATE_DIRECTORY: Mode = Mode::RWXU;
+const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// An open directory that a component was granted.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    root: OwnedFd,
+    /// Where files are written before they are renamed; opened when it is first needed.
+    temporaries: Mutex<Option<std::sync::Arc<OwnedFd>>>,
+}
+
+impl Directory {
+    /// Open the directory at `path`, which is the operator's and may lead through links. A missing last component is
+    /// made, for this user only. Leftovers of writers that died are removed.
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let open = || fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let explain = |errno: Errno| {
+            let error = Error::from(errno);
+            let hint = match errno {
+                Errno::NOENT => ": only the last part of a path is made; make the directories above it",
+                _ => "",
+            };
+            Error::new(error.kind(), format!("{}: {error}{hint}", path.display()))
+        };
+        let root = match open() {
+            Err(Errno::NOENT) => match fs::mkdir(path, PRIVATE_DIRECTORY) {
+                Ok(()) | Err(Errno::EXIST) => open(),
+                Err(errno) => Err(errno),
+            },
+            opened => opened,
+        }
+        .map_err(explain)?;
+        let directory = Directory { root, temporaries: Mutex::new(None) };
+        directory.reap_temporaries();
+        Ok(directory)
+    }
+
+    /// Whether the directory is the one that lies at `path` now.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        match (fs::fstat(&self.root), fs::stat(path)) {
+            (Ok(open), Ok(there)) => (open.st_dev, open.st_ino) == (there.st_dev, there.st_ino),
+            _ => false,
+        }
+    }
+
+    /// Open what lies at a relative path, without following any link.
+    fn resolve(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        resolve_below(&self.root, path, flags)
+    }
+
+    /// Open the directory at a relative path; "" is this one.
+    fn open_directory(&self, path: &str) -> Result<OwnedFd, Errno> {
+        let path = if path.is_empty() { "." } else { path };
+        self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    /// The same, made if it is missing.
+    fn make_directory(&self, path: &str) -> Result<OwnedFd, Errno> {
+        match self.open_directory(path) {
+            Err(Errno::NOENT) => {}
+            opened => return opened,
+        }
+        let mut end = 0;
+        while end < path.len() {
+            end = path.get(end + 1..).and_then(|rest| rest.find('/')).map_or(path.len(), |at| end + 1 + at);
+            let (upper, name) =
+                path.get(..end).unwrap_or(path).rsplit_once('/').unwrap_or(("", path.get(..end).unwrap_or(path)));
+            let upper = self.open_directory(upper)?;
+            match fs::mkdirat(&upper, name, PRIVATE_DIRECTORY) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.open_directory(path)
+    }
+
+    /// The length of the file at a path; none if there is no such file.
+    pub(crate) fn size(&self, path: &RelativePath) -> Result<Option<u64>, Error> {
+        let file = match self.resolve(path.as_str(), OFlags::PATH) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            opened => opened?,
+        };
+        let stat = fs::fstat(&file)?;
+        Ok((fs::FileType::from_raw_mode(stat.st_mode) == fs::FileType::RegularFile).then_some(stat.st_size as u64))
+    }
+
+    /// Remove a file, or a directory that is empty. False: there was none.
+    pub(crate) fn remove(&self, path: &RelativePath, durable: bool) -> Result<bool, Error> {
+        let parent = match self.open_directory(path.parent()) {
+            Err(Errno::NOENT) => return Ok(false),
+            opened => opened?,
+        };
+        let removed = match fs::unlinkat(&parent, path.name(), AtFlags::empty()) {
+            Err(Errno::ISDIR | Errno::PERM) => fs::unlinkat(&parent, path.name(), AtFlags::REMOVEDIR),
+            unlinked => unlinked,
+        };
+        match removed {
+            Err(Errno::NOENT) => return Ok(false),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {
+                return Err(Error::invalid("the directory is not empty"));
+            }
+            removed => removed?,
+        }
+        if durable {
+            fs::fsync(&parent)?;
+        }
+        Ok(true)
+    }
+}
+
+fn resolve_below(root: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    // EAGAIN: a rename elsewhere made the kernel unsure; it asks to be asked again.
+    for _ in 0..16 {
+        match fs::openat2(root, path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN) => {}
+            // Kernels before 5.6, and sandboxes that do not know the call.
+            Err(Errno::NOSYS | Errno::PERM) => return resolve_by_steps(root, path, flags),
+            // RESOLVE_BENEATH answers XDEV where the path would leave the directory.
+            Err(Errno::XDEV) => return Err(Errno::LOOP),
+            opened => return opened,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+/// The same in one step for each segment, for where the kernel cannot do it in one. Segments are never `..`, and
+/// `O_NOFOLLOW` refuses a link at each step.
+fn resolve_by_steps(root: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let (parents, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let mut at: Option<OwnedFd> = None;
+    for segment in parents.split('/').filter(|segment| !segment.is_empty()) {
+        at = Some(fs::openat(at.as_ref().unwrap_or(root), segment, step, Mode::empty())?);
+    }
+    let opened = fs::openat(at.as_ref().unwrap_or(root), name, flags, Mode::empty())?;
+    // O_PATH with O_NOFOLLOW opens a link itself.
+    if flags.contains(OFlags::PATH) && fs::FileType::from_raw_mode(fs::fstat(&opened)?.st_mode) == fs::FileType::Symlink
+    {
+        return Err(Errno::LOOP);
+    }
+    Ok(opened)
+}
+
+fn not_regular() -> Error {
+    Error::new(ErrorKind::Invalid, "not a regular file")
+}
+
+#[cfg(test)]
+mod tests;

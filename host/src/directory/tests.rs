@@ -1,0 +1,182 @@
+//! The invariants, each against a real directory.
+
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::time::{Duration, SystemTime};
+
+use super::*;
+
+fn path(text: &str) -> RelativePath {
+    RelativePath::parse(text.into()).unwrap()
+}
+
+fn open() -> (tempfile::TempDir, Directory) {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = Directory::open(&scratch.path().join("store")).unwrap();
+    (scratch, directory)
+}
+
+fn read(directory: &Directory, at: &str) -> Result<Option<Vec<u8>>, Error> {
+    Ok(directory.read(&path(at), 0, None, 1 << 20)?.map(|buffer| buffer.to_vec()))
+}
+
+#[test]
+fn a_missing_last_component_is_made_private_and_no_other() {
+    let scratch = tempfile::tempdir().unwrap();
+    let made = scratch.path().join("made");
+    Directory::open(&made).unwrap();
+    assert_eq!(made.metadata().unwrap().mode() & 0o777, 0o700);
+    let error = Directory::open(&scratch.path().join("no/such")).unwrap_err();
+    assert!(error.to_string().contains("no/such") && error.to_string().contains("last part"), "{error}");
+}
+
+#[test]
+fn a_file_is_written_whole_and_read_back() {
+    let (scratch, directory) = open();
+    let at = path("chunks/a/ab");
+    assert_eq!(directory.write(&at, &[b"he", b"", b"llo"], false, true).unwrap(), Written::Written);
+    assert_eq!(read(&directory, "chunks/a/ab").unwrap().unwrap(), b"hello");
+    assert_eq!(&*directory.read(&at, 1, Some(3), 100).unwrap().unwrap(), b"ell");
+    assert_eq!(directory.size(&at).unwrap(), Some(5));
+    assert_eq!(scratch.path().join("store/chunks/a/ab").metadata().unwrap().mode() & 0o777, 0o600);
+    assert_eq!(scratch.path().join("store/.kv-tmp").read_dir().unwrap().count(), 0);
+    directory.sync(&[at]).unwrap();
+}
+
+#[test]
+fn a_file_of_more_parts_than_one_call_takes() {
+    let (_scratch, directory) = open();
+    let bytes: Vec<u8> = (0..5000u32).map(|n| n as u8).collect();
+    let parts: Vec<&[u8]> = bytes.chunks(1).collect();
+    directory.write(&path("f"), &parts, false, false).unwrap();
+    assert_eq!(read(&directory, "f").unwrap().unwrap(), bytes);
+}
+
+#[test]
+fn a_file_that_exists_is_kept_unless_it_is_to_be_replaced() {
+    let (scratch, directory) = open();
+    directory.write(&path("f"), &[b"one"], false, false).unwrap();
+    assert_eq!(directory.write(&path("f"), &[b"two"], false, false).unwrap(), Written::Existed);
+    assert_eq!(read(&directory, "f").unwrap().unwrap(), b"one");
+    assert_eq!(directory.write(&path("f"), &[b"two"], true, false).unwrap(), Written::Written);
+    assert_eq!(read(&directory, "f").unwrap().unwrap(), b"two");
+    assert_eq!(scratch.path().join("store/.kv-tmp").read_dir().unwrap().count(), 0);
+}
+
+#[test]
+fn links_are_never_followed() {
+    let (scratch, directory) = open();
+    let outside = scratch.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("secret"), "secret").unwrap();
+    symlink(&outside, scratch.path().join("store/out")).unwrap();
+    symlink(outside.join("secret"), scratch.path().join("store/f")).unwrap();
+
+    assert_eq!(read(&directory, "out/secret").unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(read(&directory, "f").unwrap_err().kind(), ErrorKind::Denied);
+    assert!(directory.size(&path("f")).is_err());
+    assert!(directory.write(&path("out/new"), &[b"x"], false, false).is_err());
+    assert!(!outside.join("new").exists());
+    assert!(directory.remove(&path("out/secret"), false).is_err());
+    // A link under the name of a file is replaced itself; what it leads to stays.
+    directory.write(&path("f"), &[b"mine"], true, false).unwrap();
+    assert_eq!(std::fs::read(outside.join("secret")).unwrap(), b"secret");
+    assert_eq!(read(&directory, "f").unwrap().unwrap(), b"mine");
+}
+
+#[test]
+fn the_slow_way_to_resolve_follows_no_links_either() {
+    let (scratch, directory) = open();
+    directory.write(&path("a/b/f"), &[b"x"], false, false).unwrap();
+    symlink(scratch.path(), scratch.path().join("store/out")).unwrap();
+    let steps = |path| resolve_by_steps(&directory.root, path, OFlags::RDONLY | OFlags::NOFOLLOW);
+    assert!(steps("a/b/f").is_ok());
+    assert!(steps("out/store").is_err());
+    assert!(steps("out").is_err());
+    assert!(resolve_by_steps(&directory.root, "out", OFlags::PATH | OFlags::NOFOLLOW).is_err());
+}
+
+#[test]
+fn a_planted_fifo_hangs_nothing() {
+    let (scratch, directory) = open();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        scratch.path().join("store/fifo"),
+        rustix::fs::FileType::Fifo,
+        PRIVATE_FILE,
+        0,
+    )
+    .unwrap();
+    assert_eq!(read(&directory, "fifo").unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(directory.size(&path("fifo")).unwrap(), None);
+}
+
+#[test]
+fn what_is_too_large_is_refused_before_it_is_read() {
+    let (_scratch, directory) = open();
+    directory.write(&path("f"), &[&[0; 100]], false, false).unwrap();
+    assert_eq!(directory.read(&path("f"), 0, None, 99).unwrap_err().kind(), ErrorKind::Exhausted);
+    assert_eq!(directory.read(&path("f"), 101, None, 1000).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(directory.read(&path("f"), 1, Some(u64::MAX), 1000).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn what_is_not_there_is_missing_and_not_an_error() {
+    let (_scratch, directory) = open();
+    assert_eq!(read(&directory, "a/b").unwrap(), None);
+    assert_eq!(directory.size(&path("a/b")).unwrap(), None);
+    assert!(!directory.remove(&path("a/b"), true).unwrap());
+    assert!(directory.entries("a", None, 10).unwrap().is_empty());
+    let error = directory.sync(&[path("a/b")]).unwrap_err();
+    assert!(error.to_string().contains("a/b"), "{error}");
+}
+
+#[test]
+fn removing_takes_files_and_empty_directories() {
+    let (_scratch, directory) = open();
+    directory.write(&path("d/f"), &[b"x"], false, false).unwrap();
+    assert_eq!(directory.remove(&path("d"), false).unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(directory.remove(&path("d/f"), true).unwrap());
+    assert!(directory.remove(&path("d"), false).unwrap());
+}
+
+#[test]
+fn entries_come_in_pages_in_order_without_the_hosts_own() {
+    let (scratch, directory) = open();
+    for name in ["b", "a", "d/x", "c"] {
+        directory.write(&path(name), &[b"12"], false, false).unwrap();
+    }
+    symlink("a", scratch.path().join("store/link")).unwrap();
+    let page = |after, limit| {
+        let entries = directory.entries("", after, limit).unwrap();
+        entries.into_iter().map(|entry| (entry.name, entry.directory, entry.size)).collect::<Vec<_>>()
+    };
+    let (a, b, c, d) = ("a".to_owned(), "b".to_owned(), "c".to_owned(), "d".to_owned());
+    assert_eq!(page(None, 2), [(a, false, 2), (b, false, 2)]);
+    assert_eq!(page(Some("b"), 9), [(c, false, 2), (d, true, 0)]);
+    assert!(page(Some("d"), 9).is_empty());
+}
+
+#[test]
+fn old_temporaries_are_reaped_and_young_ones_kept() {
+    let (scratch, directory) = open();
+    directory.write(&path("f"), &[b"x"], false, false).unwrap();
+    let temporaries = scratch.path().join("store/.kv-tmp");
+    for (name, age) in [("old", 7200), ("young", 60)] {
+        let file = std::fs::File::create(temporaries.join(name)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+    }
+    Directory::open(&scratch.path().join("store")).unwrap();
+    assert!(!temporaries.join("old").exists());
+    assert!(temporaries.join("young").exists());
+}
+
+#[test]
+fn writing_goes_on_after_somebody_removed_everything() {
+    let (scratch, directory) = open();
+    directory.write(&path("chunks/a/x"), &[b"x"], false, false).unwrap();
+    for name in ["chunks", ".kv-tmp"] {
+        std::fs::remove_dir_all(scratch.path().join("store").join(name)).unwrap();
+    }
+    directory.write(&path("chunks/a/y"), &[b"y"], false, true).unwrap();
+    assert_eq!(read(&directory, "chunks/a/y").unwrap().unwrap(), b"y");
+}

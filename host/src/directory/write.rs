@@ -1,0 +1,158 @@
+//! Writing files: into `.kv-tmp`, then renamed to their place, so that no reader sees a part and a crash leaves nothing
+//! but a temporary file. Those are removed when the directory is next opened, once they are old.
+
+use std::collections::BTreeSet;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{self, AtFlags, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use super::{Directory, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_below};
+use crate::error::Error;
+use crate::limits;
+
+const TEMPORARIES: &str = ".kv-tmp";
+/// What one `writev` takes, from POSIX.
+const MAX_SLICES: usize = 1024;
+
+/// What became of a file that was to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    Written,
+    Existed,
+}
+
+impl Directory {
+    /// Write a file of the parts in order. It appears whole or not at all. `replace`: over one that exists, which is
+    /// otherwise kept. `durable`: its bytes survive power loss before its name appears;
+    /// [`Directory::sync_directories`] does the same for the name.
+    pub(crate) fn write(
+        &self,
+        path: &RelativePath,
+        parts: &[&[u8]],
+        replace: bool,
+        durable: bool,
+    ) -> Result<Written, Error> {
+        let (temporaries, name, file) = self.create_temporary()?;
+        let placed = write_all(&file, parts)
+            .and_then(|()| if durable { fs::fdatasync(&file) } else { Ok(()) })
+            .and_then(|()| self.place(&temporaries, &name, path, replace));
+        if !matches!(placed, Ok(Written::Written)) {
+            // What is left behind if this fails is reaped later.
+            let _ = fs::unlinkat(&*temporaries, &name, AtFlags::empty());
+        }
+        Ok(placed?)
+    }
+
+    fn place(&self, from: &OwnedFd, temporary: &str, path: &RelativePath, replace: bool) -> Result<Written, Errno> {
+        let parent = self.make_directory(path.parent())?;
+        if replace {
+            fs::renameat(from, temporary, &parent, path.name())?;
+            return Ok(Written::Written);
+        }
+        match fs::renameat_with(from, temporary, &parent, path.name(), RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(Written::Written),
+            Err(Errno::EXIST) => Ok(Written::Existed),
+            // File systems and kernels without the flag have hard links.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                match fs::linkat(from, temporary, &parent, path.name(), AtFlags::empty()) {
+                    Ok(()) => {
+                        let _ = fs::unlinkat(from, temporary, AtFlags::empty());
+                        Ok(Written::Written)
+                    }
+                    Err(Errno::EXIST) => Ok(Written::Existed),
+                    Err(errno) => Err(errno),
+                }
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Make files durable that were written without, and the names of the directories on the way.
+    pub(crate) fn sync(&self, paths: &[RelativePath]) -> Result<(), Error> {
+        for path in paths {
+            let file = self.resolve(path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK).map_err(|errno| match errno {
+                Errno::NOENT => Error::invalid(format!("{}: no such file", path.as_str())),
+                errno => errno.into(),
+            })?;
+            fs::fdatasync(&file)?;
+        }
+        self.sync_directories(paths)
+    }
+
+    /// Make the names of files durable: each directory on the way, once.
+    pub(crate) fn sync_directories(&self, paths: &[RelativePath]) -> Result<(), Error> {
+        let directories: BTreeSet<&str> = paths.iter().flat_map(RelativePath::ancestors).collect();
+        for directory in directories {
+            fs::fsync(self.open_directory(directory)?)?;
+        }
+        Ok(())
+    }
+
+    fn create_temporary(&self) -> Result<(Arc<OwnedFd>, String, OwnedFd), Error> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let mut random = [0; 4];
+        getrandom::fill(&mut random).map_err(|error| Error::invalid(format!("no random bytes: {error}")))?;
+        let random = u32::from_ne_bytes(random);
+        let name = format!("{}-{}-{random:08x}", std::process::id(), COUNT.fetch_add(1, Relaxed));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // A second time in case somebody removed the directory since it was opened.
+        for fresh in [false, true] {
+            let temporaries = self.temporaries(fresh)?;
+            match fs::openat(&*temporaries, &name, flags, PRIVATE_FILE) {
+                Err(Errno::NOENT) => {}
+                opened => return Ok((temporaries, name, opened?)),
+            }
+        }
+        Err(Errno::NOENT.into())
+    }
+
+    fn temporaries(&self, fresh: bool) -> Result<Arc<OwnedFd>, Errno> {
+        let mut kept = self.temporaries.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let (Some(open), false) = (&*kept, fresh) {
+            return Ok(open.clone());
+        }
+        match fs::mkdirat(&self.root, TEMPORARIES, PRIVATE_DIRECTORY) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let open = Arc::new(self.resolve(TEMPORARIES, OFlags::RDONLY | OFlags::DIRECTORY)?);
+        *kept = Some(open.clone());
+        Ok(open)
+    }
+
+    /// Remove temporary files that are too old to have a living writer. Best effort: what fails is tried at the next open.
+    pub(super) fn reap_temporaries(&self) {
+        let Ok(temporaries) = resolve_below(&self.root, TEMPORARIES, OFlags::RDONLY | OFlags::DIRECTORY) else {
+            return;
+        };
+        let Ok(listing) = fs::Dir::read_from(&temporaries) else { return };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        for entry in listing.flatten() {
+            let Ok(stat) = fs::statat(&temporaries, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let age = now.as_secs().saturating_sub(u64::try_from(stat.st_mtime).unwrap_or(0));
+            if age > limits::STALE_TEMPORARY.as_secs() {
+                let _ = fs::unlinkat(&temporaries, entry.file_name(), AtFlags::empty());
+            }
+        }
+    }
+}
+
+fn write_all(file: &OwnedFd, parts: &[&[u8]]) -> Result<(), Errno> {
+    let mut slices: Vec<IoSlice> =
+        parts.iter().filter(|part| !part.is_empty()).map(|part| IoSlice::new(part)).collect();
+    let mut rest = slices.as_mut_slice();
+    while !rest.is_empty() {
+        let some = rest.get(..MAX_SLICES).unwrap_or(rest);
+        match rustix::io::writev(file, some) {
+            Err(Errno::INTR) => {}
+            Ok(0) => return Err(Errno::IO),
+            written => IoSlice::advance_slices(&mut rest, written?),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Waiting. A call runs on the consumer's thread, which may itself be inside an asynchronous runtime, where tokio's
+//! `block_on` would panic; so the thread parks by hand, and one thread of ours drives the timers and sockets.
+
+use std::pin::pin;
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+
+use tokio::runtime::{Builder, Handle};
+
+/// The thread that drives timers and sockets.
+pub(crate) struct Driver(Handle);
+
+impl Driver {
+    pub(super) fn start() -> std::io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let name = "kv-store-driver".to_owned();
+        thread::Builder::new().name(name).spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+        Ok(Driver(handle))
+    }
+
+    /// Run a future on this thread to its end; what it waits for is driven by the driver's thread.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let _within = self.0.enter();
+        let parker = Arc::new(Parker::default());
+        let waker = Waker::from(parker.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut future = pin!(future);
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                return output;
+            }
+            parker.park();
+        }
+    }
+}
+
+/// Not `std::thread::park`: a wake-up meant for the consumer's own use of it would be swallowed.
+#[derive(Default)]
+struct Parker {
+    woken: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Parker {
+    fn park(&self) {
+        let mut woken = self.woken.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        while !*woken {
+            woken = self.wake.wait(woken).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        *woken = false;
+    }
+}
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        *self.woken.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+        self.wake.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn waits_inside_another_runtime() {
+        let driver = Driver::start().unwrap();
+        let outer = Builder::new_current_thread().build().unwrap();
+        let answer = outer.block_on(async {
+            driver.block_on(async {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                42
+            })
+        });
+        assert_eq!(answer, 42);
+    }
+}

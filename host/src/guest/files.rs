@@ -1,0 +1,152 @@
+//! The contract's `files` interface, over [`Directory`].
+
+use std::sync::Arc;
+
+use wasmtime::component::Resource;
+
+use super::payload::slices;
+use super::{State, answered};
+use crate::bindings::kv_store::backend::files::{
+    Entry, Host, HostDirectory, ReadOutcome, ReadRequest, RemoveOutcome, WriteOutcome, WriteRequest,
+};
+use crate::bindings::kv_store::backend::types;
+use crate::directory::{Directory, RelativePath, Written};
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+use crate::payload::Payload;
+
+type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
+
+/// What a guest's handle to a directory stands for.
+pub struct OpenDirectory(Arc<Directory>);
+
+impl Host for State {
+    fn open_directory(&mut self, grant: String) -> Answer<Resource<OpenDirectory>> {
+        let Some(directory) = self.access.directory.as_ref().filter(|_| grant.is_empty()) else {
+            let scheme = &self.access.name;
+            let message = if grant.is_empty() {
+                format!("the URI names no directory: write {scheme}:///absolute/path")
+            } else {
+                format!("no directory is granted under the name {:?}", crate::log::clean(&grant))
+            };
+            return answered(Err(Error::new(ErrorKind::Denied, message)));
+        };
+        let handle = self.table.push(OpenDirectory(directory.clone()));
+        answered(handle.map_err(|_| Error::new(ErrorKind::Exhausted, "too many handles")))
+    }
+}
+
+impl State {
+    fn directory(&self, handle: &Resource<OpenDirectory>) -> wasmtime::Result<Arc<Directory>> {
+        Ok(self.table.get(handle)?.0.clone())
+    }
+}
+
+/// The part of a batch that one call answers; the guest asks again for the rest.
+fn one_batch<T>(items: Vec<T>) -> impl Iterator<Item = T> {
+    items.into_iter().take(limits::MAX_BATCH_ITEMS)
+}
+
+fn parse_all(paths: Vec<String>) -> Result<Vec<RelativePath>, Error> {
+    paths.into_iter().map(RelativePath::parse).collect()
+}
+
+impl HostDirectory for State {
+    fn read(&mut self, handle: Resource<OpenDirectory>, requests: Vec<ReadRequest>) -> Answer<Vec<ReadOutcome>> {
+        let directory = self.directory(&handle)?;
+        let mut outcomes = Vec::new();
+        for request in one_batch(requests) {
+            let room = self.payload_room.saturating_sub(self.payload_bytes);
+            let read = RelativePath::parse(request.path)
+                .and_then(|path| directory.read(&path, request.offset, request.len, room))
+                .and_then(|found| found.map(|buffer| self.give(Payload::Owned(Arc::new(buffer)))).transpose());
+            outcomes.push(match read {
+                Ok(Some(payload)) => ReadOutcome::Found(payload),
+                Ok(None) => ReadOutcome::Missing,
+                // What was read so far may make room when the guest hands it on.
+                Err(error) if error.kind() == ErrorKind::Exhausted && !outcomes.is_empty() => break,
+                Err(error) => ReadOutcome::Failed(error.into()),
+            });
+        }
+        Ok(Ok(outcomes))
+    }
+
+    fn write(
+        &mut self,
+        handle: Resource<OpenDirectory>,
+        requests: Vec<WriteRequest>,
+        durable: bool,
+    ) -> Answer<Vec<WriteOutcome>> {
+        let directory = self.directory(&handle)?;
+        let (mut outcomes, mut written) = (Vec::new(), Vec::new());
+        for request in one_batch(requests) {
+            let parts = slices(&self.table, &request.content)?;
+            let outcome = RelativePath::parse(request.path).and_then(|path| {
+                let outcome = directory.write(&path, &parts?, request.replace, durable)?;
+                written.push(path);
+                Ok(outcome)
+            });
+            outcomes.push(match outcome {
+                Ok(Written::Written) => WriteOutcome::Written,
+                Ok(Written::Existed) => WriteOutcome::Existed,
+                Err(error) => WriteOutcome::Failed(error.into()),
+            });
+        }
+        if durable && let Err(error) = directory.sync_directories(&written) {
+            return answered(Err(error));
+        }
+        Ok(Ok(outcomes))
+    }
+
+    fn sizes(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> Answer<Vec<Option<u64>>> {
+        let directory = self.directory(&handle)?;
+        let size = |path| RelativePath::parse(path).and_then(|path| directory.size(&path));
+        answered(one_batch(paths).map(size).collect())
+    }
+
+    fn sync(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> Answer<()> {
+        let directory = self.directory(&handle)?;
+        answered(parse_all(paths).and_then(|paths| directory.sync(&paths)))
+    }
+
+    fn remove(
+        &mut self,
+        handle: Resource<OpenDirectory>,
+        paths: Vec<String>,
+        durable: bool,
+    ) -> Answer<Vec<RemoveOutcome>> {
+        let directory = self.directory(&handle)?;
+        let remove = |path| match RelativePath::parse(path).and_then(|path| directory.remove(&path, durable)) {
+            Ok(true) => RemoveOutcome::Removed,
+            Ok(false) => RemoveOutcome::Missing,
+            Err(error) => RemoveOutcome::Failed(error.into()),
+        };
+        Ok(Ok(one_batch(paths).map(remove).collect()))
+    }
+
+    fn entries(
+        &mut self,
+        handle: Resource<OpenDirectory>,
+        path: String,
+        after: Option<String>,
+        limit: u32,
+    ) -> Answer<Vec<Entry>> {
+        let directory = self.directory(&handle)?;
+        let limit = (limit as usize).min(limits::MAX_DIRECTORY_ENTRIES);
+        // "" is the granted directory itself.
+        let checked = if path.is_empty() { Ok(()) } else { RelativePath::parse(path.clone()).map(drop) };
+        let entries = checked.and_then(|()| directory.entries(&path, after.as_deref(), limit));
+        let convert = |entry: crate::directory::Entry| Entry {
+            name: entry.name,
+            directory: entry.directory,
+            size: entry.size,
+            modified: entry.modified,
+        };
+        answered(entries.map(|entries| entries.into_iter().map(convert).collect()))
+    }
+
+    fn drop(&mut self, handle: Resource<OpenDirectory>) -> wasmtime::Result<()> {
+        self.table.delete(handle)?;
+        Ok(())
+    }
+}

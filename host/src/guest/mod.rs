@@ -1,0 +1,158 @@
+//! What an instance sees of the host: one module for each interface of the contract, and the [`State`] that they share.
+//!
+//! Invariants: whatever a guest passes is checked here before it is used; a lent payload is readable only while the call
+//! that lent it runs; what a guest holds is bounded by [`Limits`].
+
+mod convert;
+mod files;
+mod limiter;
+mod net;
+mod payload;
+mod system;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wasmtime::component::{Resource, ResourceTable, ResourceTableError};
+
+pub use files::OpenDirectory;
+pub use net::Connection;
+
+pub(crate) use convert::answered;
+use limiter::Limiter;
+
+use crate::directory::Directory;
+use crate::error::{Error, ErrorKind};
+use crate::limits::{self, Limits};
+use crate::payload::{Buffer, Payload};
+use crate::policy::Grants;
+
+/// What one store's instances may reach, opened.
+pub(crate) struct Access {
+    /// The scheme, for messages.
+    pub name: String,
+    pub grants: Grants,
+    pub directory: Option<Arc<Directory>>,
+}
+
+/// The host's side of one instance.
+pub(crate) struct State {
+    access: Arc<Access>,
+    table: ResourceTable,
+    limiter: Limiter,
+    /// When waits end with `unavailable`.
+    deadline: Instant,
+    payload_room: u64,
+    payload_bytes: u64,
+    /// The numbers of the payloads lent for the running call.
+    lent: Vec<u32>,
+    /// Ended payloads that the guest has not dropped.
+    leaked: usize,
+}
+
+impl State {
+    pub(crate) fn new(access: Arc<Access>, limits: &Limits) -> Self {
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(limits::MAX_HANDLES);
+        State {
+            access,
+            table,
+            limiter: Limiter::new(limits.memory_bytes),
+            deadline: Instant::now(),
+            payload_room: limits.payload_bytes as u64,
+            payload_bytes: 0,
+            lent: Vec::new(),
+            leaked: 0,
+        }
+    }
+
+    pub(crate) fn limiter(&mut self) -> &mut dyn wasmtime::ResourceLimiter {
+        &mut self.limiter
+    }
+
+    /// Begin a call whose waits end at `deadline`; answers when its guest code is stopped.
+    pub(crate) fn start_call(&mut self, deadline: Instant) -> Instant {
+        self.deadline = deadline;
+        self.stop_at()
+    }
+
+    /// When guest code of the running call is stopped.
+    pub(crate) fn stop_at(&self) -> Instant {
+        self.deadline + limits::DEADLINE_GRACE
+    }
+
+    /// Time until the deadline of the call.
+    fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether the guest keeps handles that it was told to drop.
+    pub(crate) fn leaks(&self) -> bool {
+        self.leaked > limits::MAX_LEAKED_HANDLES
+    }
+
+    /// A handle for the guest to a payload of the host. Counts what the guest then holds.
+    fn give(&mut self, payload: Payload) -> Result<Resource<Payload>, Error> {
+        let bytes = owned_bytes(&payload);
+        if bytes > self.payload_room.saturating_sub(self.payload_bytes) {
+            let (held, room) = (self.payload_bytes, self.payload_room);
+            let message = format!("{bytes} bytes more than the {held} held are over the limit payload_bytes = {room}");
+            return Err(Error::new(ErrorKind::Exhausted, message));
+        }
+        let handle = self.table.push(payload).map_err(|_| {
+            let message = format!("a component may hold {} handles", limits::MAX_HANDLES);
+            Error::new(ErrorKind::Exhausted, message)
+        })?;
+        self.payload_bytes += bytes;
+        Ok(handle)
+    }
+
+    /// Take back a payload that the guest answered.
+    pub(crate) fn take(&mut self, handle: Resource<Payload>) -> Result<Arc<Buffer>, Error> {
+        let payload = self.table.delete(handle).map_err(|error| lie(format!("answered no payload: {error}")))?;
+        self.payload_bytes = self.payload_bytes.saturating_sub(owned_bytes(&payload));
+        match payload {
+            Payload::Owned(buffer) => Ok(buffer),
+            Payload::Lent(_) | Payload::Ended => Err(lie("answered a payload that was only lent to it")),
+        }
+    }
+
+    /// A handle for the guest to memory that it may use during the coming call only.
+    pub(crate) fn lend(&mut self, payload: Payload) -> Result<Resource<Payload>, Error> {
+        let handle = self.give(payload)?;
+        self.lent.push(handle.rep());
+        Ok(handle)
+    }
+
+    /// End the payloads that were lent for the call that is over.
+    pub(crate) fn end_lent(&mut self) {
+        for number in self.lent.drain(..) {
+            // The guest may have dropped it, and the number may stand for something of its own by now.
+            if let Ok(payload @ Payload::Lent(_)) = self.table.get_mut(&Resource::<Payload>::new_borrow(number)) {
+                *payload = Payload::Ended;
+                self.leaked += 1;
+            }
+        }
+    }
+
+    fn drop_payload(&mut self, handle: Resource<Payload>) -> Result<(), ResourceTableError> {
+        let payload = self.table.delete(handle)?;
+        self.payload_bytes = self.payload_bytes.saturating_sub(owned_bytes(&payload));
+        if matches!(payload, Payload::Ended) {
+            self.leaked = self.leaked.saturating_sub(1);
+        }
+        Ok(())
+    }
+}
+
+fn owned_bytes(payload: &Payload) -> u64 {
+    match payload {
+        Payload::Owned(buffer) => buffer.len() as u64,
+        Payload::Lent(_) | Payload::Ended => 0,
+    }
+}
+
+/// The component broke the contract.
+pub(crate) fn lie(what: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Component, format!("broke the contract: it {what}"))
+}

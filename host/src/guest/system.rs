@@ -1,0 +1,63 @@
+//! The contract's `host` interface: log, secrets, clocks, randomness; and `types`, which has no functions.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::{State, answered};
+use crate::bindings::kv_store::backend::{host, types};
+use crate::error::{Error, ErrorKind};
+use crate::log::{self, Level};
+
+impl types::Host for State {}
+
+impl host::Host for State {
+    fn log(&mut self, level: host::Level, message: String) -> wasmtime::Result<()> {
+        let level = match level {
+            host::Level::Debug => Level::Debug,
+            host::Level::Info => Level::Info,
+            host::Level::Warn => Level::Warn,
+            host::Level::Error => Level::Error,
+        };
+        log::component_line(level, &self.access.name, &message);
+        Ok(())
+    }
+
+    fn secret(&mut self, name: String) -> wasmtime::Result<Result<Option<String>, types::Error>> {
+        let secret = self.access.grants.secret_variable(&name).and_then(|variable| match std::env::var(&variable) {
+            Ok(value) => Ok(Some(value)),
+            Err(std::env::VarError::NotPresent) => Ok(None),
+            Err(std::env::VarError::NotUnicode(_)) => Err(Error::invalid(format!("{variable} is not UTF-8"))),
+        });
+        answered(secret)
+    }
+
+    fn now(&mut self) -> wasmtime::Result<u64> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn ticks(&mut self) -> wasmtime::Result<u64> {
+        static START: OnceLock<Instant> = OnceLock::new();
+        Ok(u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn remaining(&mut self) -> wasmtime::Result<u64> {
+        Ok(u64::try_from(State::remaining(self).as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    async fn sleep(&mut self, nanoseconds: u64) -> wasmtime::Result<Result<(), types::Error>> {
+        let wanted = Duration::from_nanos(nanoseconds);
+        if wanted >= State::remaining(self) {
+            let message = "the deadline of the call would be reached";
+            return answered(Err(Error::new(ErrorKind::Unavailable, message)));
+        }
+        tokio::time::sleep(wanted).await;
+        Ok(Ok(()))
+    }
+
+    fn random(&mut self) -> wasmtime::Result<u64> {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).map_err(|error| wasmtime::Error::msg(error.to_string()))?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+}

@@ -1,0 +1,123 @@
+//! What a component imports and exports, held against what this host offers. wasmtime would refuse it too, with a message
+//! about missing implementations that helps nobody.
+
+use wasmtime::component::Component;
+
+use crate::error::{Error, ErrorKind};
+
+/// The contract that this host serves.
+const CONTRACT: &str = "kv-store:backend";
+const VERSION: (u64, u64) = (1, 0);
+const OFFERED: &[&str] = &["types", "payload", "net", "files", "host"];
+
+/// An interface's name in a component: `kv-store:backend/files@1.0.0`.
+#[derive(Debug, PartialEq, Eq)]
+struct Interface<'a> {
+    package: &'a str,
+    name: &'a str,
+    version: Option<(u64, u64)>,
+}
+
+impl<'a> Interface<'a> {
+    fn parse(full: &'a str) -> Self {
+        let (path, version) = full.split_once('@').map_or((full, None), |(path, version)| (path, Some(version)));
+        let (package, name) = path.split_once('/').unwrap_or((path, ""));
+        let version = version.and_then(|version| {
+            let mut numbers = version.split('.').map(|part| part.parse().ok());
+            Some((numbers.next()??, numbers.next()??))
+        });
+        Interface { package, name, version }
+    }
+}
+
+/// Check that a component is a backend that this host can serve.
+pub(super) fn check(component: &Component) -> Result<(), Error> {
+    let (ty, engine) = (component.component_type(), component.engine());
+    let imports: Vec<String> = ty.imports(engine).map(|(name, _)| name.to_owned()).collect();
+    let exports: Vec<String> = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
+    check_names(&imports, &exports)
+}
+
+fn check_names(imports: &[String], exports: &[String]) -> Result<(), Error> {
+    for full in imports {
+        if let Some(why) = refuse_import(&Interface::parse(full)) {
+            return Err(Error::new(ErrorKind::Unsupported, format!("imports {full}, {why}")));
+        }
+    }
+    let store = exports.iter().map(|full| Interface::parse(full)).find(|i| i.package == CONTRACT && i.name == "store");
+    match store.map(|interface| interface.version) {
+        Some(Some((major, _))) if major == VERSION.0 => Ok(()),
+        Some(_) => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("exports another version of {CONTRACT}/store than {}.x, which this host serves", VERSION.0),
+        )),
+        None => {
+            let exported = if exports.is_empty() { "nothing".to_owned() } else { exports.join(", ") };
+            Err(Error::invalid(format!("exports no {CONTRACT}/store, so it is no backend (it exports {exported})")))
+        }
+    }
+}
+
+fn refuse_import(import: &Interface) -> Option<String> {
+    if import.package != CONTRACT {
+        return Some(match import.package.split(':').next() {
+            Some("wasi") => "but this host offers no WASI: build for wasm32-unknown-unknown and use the contract's \
+                             files, net and host interfaces"
+                .into(),
+            _ => format!("which this host does not offer: it offers {CONTRACT}"),
+        });
+    }
+    if !OFFERED.contains(&import.name) {
+        return Some("an interface that this host does not have: it may be newer than this host".into());
+    }
+    match import.version {
+        Some((major, _)) if major == VERSION.0 => None,
+        _ => Some(format!("but this host serves {CONTRACT} {}.{}", VERSION.0, VERSION.1)),
+    }
+}
+
+/// What wasmtime says when names match and types do not: a function of a newer contract, or a changed one.
+pub(super) fn explain_mismatch(error: &wasmtime::Error) -> String {
+    format!(
+        "was built against a contract that this host, which serves {CONTRACT} {}.{}, does not have: {error:#}",
+        VERSION.0, VERSION.1
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_lists(imports: &[&str], exports: &[&str]) -> Result<(), Error> {
+        let owned = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+        check_names(&owned(imports), &owned(exports))
+    }
+
+    const STORE: &str = "kv-store:backend/store@1.0.0";
+
+    #[test]
+    fn a_backend_of_this_contract_passes() {
+        check_lists(&["kv-store:backend/types@1.0.0", "kv-store:backend/files@1.3.0"], &[STORE]).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_offered_is_named_with_the_reason() {
+        for (import, said) in [
+            ("wasi:cli/environment@0.2.0", "WASI"),
+            ("acme:thing/x@1.0.0", "does not offer"),
+            ("kv-store:backend/tape@1.1.0", "newer"),
+            ("kv-store:backend/files@2.0.0", "1.0"),
+            ("stray", "does not offer"),
+        ] {
+            let error = check_lists(&[import], &[STORE]).unwrap_err().to_string();
+            assert!(error.contains(import) && error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_backend_is_refused() {
+        assert!(check_lists(&[], &[]).unwrap_err().to_string().contains("nothing"));
+        assert!(check_lists(&[], &["wasi:cli/run@0.2.0"]).unwrap_err().to_string().contains("wasi:cli/run"));
+        assert!(check_lists(&[], &["kv-store:backend/store@2.0.0"]).is_err());
+    }
+}

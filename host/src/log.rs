@@ -1,0 +1,103 @@
+//! One line on standard error for each thing that an operator should know.
+//!
+//! A line is one `write`, so that lines of several threads do not mix, and it takes no lock that a fork could leave
+//! locked. What comes from a component is cleaned of control characters, cut, and dropped in a flood.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use crate::limits;
+
+/// How much a line matters. `KV_STORE_WASM_LOG` names the least that is shown: `debug`, `info`, `warn` (the default),
+/// `error` or `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Debug,
+    Info,
+    Warn,
+    Error,
+    Off,
+}
+
+/// Write a line: `kv-store-wasm: level: text`.
+pub fn line(level: Level, text: impl fmt::Display) {
+    if !enabled(level) {
+        return;
+    }
+    let name = match level {
+        Level::Debug => "debug",
+        Level::Info => "info",
+        Level::Warn => "warning",
+        Level::Error | Level::Off => "error",
+    };
+    let mut line = format!("kv-store-wasm: {name}: {}", clean(&text.to_string()));
+    line.push('\n');
+    // Nothing can be done about a standard error that is closed or full.
+    let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+}
+
+/// A line on behalf of a component, within the rate that all components share.
+pub fn component_line(level: Level, component: &str, text: &str) {
+    if !enabled(level) {
+        return;
+    }
+    static WINDOW: AtomicU64 = AtomicU64::new(0);
+    static LINES: AtomicU32 = AtomicU32::new(0);
+    static DROPPED: AtomicU32 = AtomicU32::new(0);
+    static START: OnceLock<Instant> = OnceLock::new();
+
+    let second = START.get_or_init(Instant::now).elapsed().as_secs() + 1;
+    if WINDOW.swap(second, Relaxed) != second {
+        LINES.store(0, Relaxed);
+        let dropped = DROPPED.swap(0, Relaxed);
+        if dropped > 0 {
+            line(Level::Warn, format_args!("{dropped} lines of components were dropped: too many in a second"));
+        }
+    }
+    if LINES.fetch_add(1, Relaxed) >= limits::LOG_LINES_PER_SECOND {
+        DROPPED.fetch_add(1, Relaxed);
+        return;
+    }
+    line(level, format_args!("{component}: {text}"));
+}
+
+fn enabled(level: Level) -> bool {
+    static LEAST: OnceLock<Level> = OnceLock::new();
+    let least = *LEAST.get_or_init(|| match std::env::var("KV_STORE_WASM_LOG").as_deref() {
+        Ok("debug") => Level::Debug,
+        Ok("info") => Level::Info,
+        Ok("error") => Level::Error,
+        Ok("off") => Level::Off,
+        _ => Level::Warn,
+    });
+    level >= least
+}
+
+/// One line of text: control characters replaced, cut at the limit.
+pub fn clean(text: &str) -> String {
+    let mut cleaned = String::with_capacity(text.len().min(limits::MAX_LOG_LINE_BYTES));
+    for c in text.chars() {
+        if cleaned.len() + c.len_utf8() > limits::MAX_LOG_LINE_BYTES {
+            cleaned.push('…');
+            break;
+        }
+        // U+2028 and U+2029 break lines in some viewers; the bidirectional controls make a line read as another.
+        let tame = !c.is_control() && !matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        cleaned.push(if tame { c } else { ' ' });
+    }
+    cleaned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_stays_one_line_of_bounded_length() {
+        assert_eq!(clean("a\nb\r\x1b[31mc\u{2028}d"), "a b  [31mc d");
+        let long = clean(&"é".repeat(2000));
+        assert!(long.len() <= limits::MAX_LOG_LINE_BYTES + '…'.len_utf8() && long.ends_with('…'));
+    }
+}

@@ -1,0 +1,229 @@
+//! Bytes in host memory: what a consumer gets, and what a guest sees as a handle.
+//!
+//! A [`Buffer`] is C `malloc` memory, so that what was read from a file or a socket can be handed to the consumer as it
+//! lies. A [`Payload`] is what a handle of a guest stands for. The consumer's own memory becomes a payload only for the
+//! length of a call: [`Payload::Lent`] is ended by the host before the call returns.
+
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+
+/// Bytes in memory of the C library's `malloc`, of exactly the length asked for (one byte where that is 0).
+pub struct Buffer {
+    data: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a buffer owns its memory alone and gives out shared references only.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; nothing changes the bytes once the buffer is made.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// A buffer of `len` bytes, made by `fill`, which must initialise the whole of what it is handed or fail.
+    ///
+    /// `Exhausted` above [`limits::MAX_VALUE_BYTES`], before anything is allocated, or where `malloc` has no memory.
+    pub(crate) fn fill<E: From<Error>>(
+        len: u64,
+        fill: impl FnOnce(&mut Unfilled<'_>) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let len = usize::try_from(len).ok().filter(|len| *len <= limits::MAX_VALUE_BYTES).ok_or_else(|| {
+            let limit = limits::MAX_VALUE_BYTES;
+            Error::new(ErrorKind::Exhausted, format!("{len} bytes are more than a value may have ({limit})"))
+        })?;
+        // SAFETY: malloc with a size above 0 has no precondition.
+        let data = NonNull::new(unsafe { libc::malloc(len.max(1)) }.cast::<u8>())
+            .ok_or_else(|| Error::new(ErrorKind::Exhausted, format!("no memory for {len} bytes")))?;
+        // From here on the memory is freed by `buffer`'s drop, also if `fill` fails or panics; its bytes are not read.
+        let buffer = Buffer { data, len };
+        // SAFETY: `data` points to `len` bytes that nothing else refers to, and MaybeUninit needs no initialisation.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(data.as_ptr().cast::<MaybeUninit<u8>>(), len) };
+        let mut unfilled = Unfilled { bytes, filled: 0 };
+        fill(&mut unfilled)?;
+        if unfilled.filled != len {
+            let message = format!("only {} of {len} bytes came", unfilled.filled);
+            return Err(Error::new(ErrorKind::Corrupt, message).into());
+        }
+        Ok(buffer)
+    }
+
+    /// A copy of parts, one after another.
+    pub(crate) fn concat(parts: &[&[u8]]) -> Result<Self, Error> {
+        let len = parts.iter().map(|part| part.len() as u64).sum();
+        Buffer::fill(len, |unfilled| {
+            parts.iter().for_each(|part| unfilled.push(part));
+            Ok(())
+        })
+    }
+
+    /// The memory, for a consumer that will `free` it, and the length.
+    pub(crate) fn into_raw(self) -> (NonNull<u8>, usize) {
+        let raw = (self.data, self.len);
+        std::mem::forget(self);
+        raw
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `fill` hands a buffer out only when all `len` bytes are initialised; they live as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: the memory came from malloc and, unless `into_raw` forgot `self`, has no other owner.
+        unsafe { libc::free(self.data.as_ptr().cast()) }
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+/// The part of a new buffer that has no bytes yet.
+pub(crate) struct Unfilled<'a> {
+    bytes: &'a mut [MaybeUninit<u8>],
+    filled: usize,
+}
+
+impl Unfilled<'_> {
+    /// What is still to be filled, for a read; [`Unfilled::advance`] says how much of it was.
+    pub(crate) fn rest(&mut self) -> &mut [MaybeUninit<u8>] {
+        self.bytes.get_mut(self.filled..).unwrap_or_default()
+    }
+
+    /// # Safety
+    /// The first `count` bytes of [`Unfilled::rest`] have been initialised.
+    pub(crate) unsafe fn advance(&mut self, count: usize) {
+        self.filled = self.filled.saturating_add(count).min(self.bytes.len());
+    }
+
+    /// Copy bytes behind those that are there; what does not fit is left out, and makes [`Buffer::fill`] fail.
+    pub(crate) fn push(&mut self, part: &[u8]) {
+        let rest = self.rest();
+        let count = part.len().min(rest.len());
+        if let (Some(to), Some(from)) = (rest.get_mut(..count), part.get(..count)) {
+            to.write_copy_of_slice(from);
+            self.filled += count;
+        }
+    }
+}
+
+/// What a guest's handle stands for.
+pub enum Payload {
+    /// Bytes that live until the last handle to them is gone.
+    Owned(Arc<Buffer>),
+    /// Bytes of the caller, for the length of one call.
+    Lent(Lent),
+    /// A lent payload whose call is over. The handle is the guest's to drop; until then its number is not used again.
+    Ended,
+}
+
+/// Memory that the caller of the running operation keeps valid and unchanged until the operation returns.
+pub struct Lent {
+    data: NonNull<u8>,
+    len: usize,
+    /// The buffer that the memory belongs to, where it is the host's own, so that sharing needs no copy.
+    owner: Option<Arc<Buffer>>,
+}
+
+// SAFETY: a `Lent` is read only by host functions of the call it was made for, which end before the memory does.
+unsafe impl Send for Lent {}
+// SAFETY: as above; it is never written through.
+unsafe impl Sync for Lent {}
+
+impl Payload {
+    /// Lend memory to a guest.
+    ///
+    /// # Safety
+    /// The payload must be replaced by [`Payload::Ended`], or dropped, before `bytes` becomes invalid.
+    pub(crate) unsafe fn lend(bytes: &[u8]) -> Self {
+        Payload::Lent(Lent { data: NonNull::from(bytes).cast(), len: bytes.len(), owner: None })
+    }
+
+    /// Lend a buffer of the host. Safe: the payload keeps the buffer alive.
+    pub(crate) fn lend_buffer(buffer: &Arc<Buffer>) -> Self {
+        let bytes: &[u8] = buffer;
+        let (data, len) = (NonNull::from(bytes).cast(), bytes.len());
+        Payload::Lent(Lent { data, len, owner: Some(buffer.clone()) })
+    }
+
+    /// The bytes; none if the call that lent them is over.
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Payload::Owned(buffer) => Some(buffer),
+            // SAFETY: whoever lent the memory keeps it valid until the payload is ended, which takes `&mut self`.
+            Payload::Lent(lent) => Some(unsafe { std::slice::from_raw_parts(lent.data.as_ptr(), lent.len) }),
+            Payload::Ended => None,
+        }
+    }
+
+    /// The same bytes, to keep. Copies only what is not the host's.
+    pub(crate) fn share(&self) -> Result<Option<Arc<Buffer>>, Error> {
+        Ok(match self {
+            Payload::Owned(buffer) | Payload::Lent(Lent { owner: Some(buffer), .. }) => Some(buffer.clone()),
+            Payload::Lent(_) => match self.bytes() {
+                Some(bytes) => Some(Arc::new(Buffer::concat(&[bytes])?)),
+                None => None,
+            },
+            Payload::Ended => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_buffer_has_memory() {
+        let buffer = Buffer::concat(&[]).unwrap();
+        assert!(buffer.is_empty());
+        let (data, len) = buffer.into_raw();
+        assert_eq!(len, 0);
+        // SAFETY: from malloc, owned by this test.
+        unsafe { libc::free(data.as_ptr().cast()) }
+    }
+
+    #[test]
+    fn parts_lie_in_order() {
+        assert_eq!(&*Buffer::concat(&[b"ab", b"", b"c"]).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn a_length_over_the_limit_is_refused_before_it_is_allocated() {
+        let error = Buffer::fill::<Error>(u64::MAX, |_| panic!("allocated")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exhausted);
+    }
+
+    #[test]
+    fn what_is_not_filled_is_never_handed_out() {
+        let error = Buffer::fill::<Error>(4, |unfilled| {
+            unfilled.push(b"abc");
+            Ok(())
+        });
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn sharing_copies_only_foreign_memory() {
+        let owned = Arc::new(Buffer::concat(&[b"abc"]).unwrap());
+        let shared = Payload::lend_buffer(&owned).share().unwrap().unwrap();
+        assert!(Arc::ptr_eq(&owned, &shared));
+        let foreign = *b"abc";
+        // SAFETY: `foreign` outlives the payload.
+        let copy = unsafe { Payload::lend(&foreign) }.share().unwrap().unwrap();
+        assert_eq!(&**copy, b"abc");
+        assert!(!std::ptr::eq(copy.as_ptr(), foreign.as_ptr()));
+    }
+}

@@ -1,0 +1,166 @@
+//! What a component may reach. The URI is the grant: the directory that it names, or the server, and the secrets of its
+//! scheme. Decisions are pure functions of the URI and the config; what they allow is opened by the host.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::Backend;
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+use crate::uri::{StoreUri, variable_prefix};
+
+/// What one store's component is granted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Grants {
+    /// The directory that the URI names.
+    pub directory: Option<PathBuf>,
+    /// The server that the URI names: `host:port`, as it is written there.
+    pub server: Option<String>,
+    /// How the environment variables of its secrets begin: `REDIS_`.
+    pub secret_prefix: String,
+}
+
+/// A URI seen with the operator's config: the store, what its component is granted, and what prefixes manifests.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// The store's own URI.
+    pub store: StoreUri,
+    pub grants: Grants,
+    /// Comes before each manifest's name, with a `/` between.
+    pub prefix: Option<String>,
+}
+
+impl Target {
+    /// Decide what a URI means under a config.
+    pub fn decide(uri: &StoreUri, config: &Backend) -> Result<Self, Error> {
+        let (store, prefix) = match &config.root {
+            None => (uri.clone(), None),
+            Some(root) => split_at_root(uri, root)?,
+        };
+        let mut grants = Grants { directory: None, server: None, secret_prefix: variable_prefix(store.scheme()) };
+        if !store.authority().is_empty() {
+            let server = store.authority();
+            grants.server = Some(server.rsplit_once('@').map_or(server, |(_user, host)| host).to_owned());
+        } else if !store.path().is_empty() {
+            grants.directory = Some(directory(store.path())?);
+        }
+        Ok(Target { store, grants, prefix })
+    }
+}
+
+impl Grants {
+    /// The environment variable that holds a secret of this component.
+    ///
+    /// `Denied` where the name is not one that a secret can have.
+    pub fn secret_variable(&self, name: &str) -> Result<String, Error> {
+        let tame = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.is_empty() || name.len() > limits::MAX_SECRET_NAME_BYTES || !name.chars().all(tame) {
+            let message = "a secret's name is 1 to 64 of a-z, 0-9 and '-', for example auth-key";
+            return Err(Error::new(ErrorKind::Denied, message));
+        }
+        let mut variable = variable_prefix(name);
+        variable.pop();
+        Ok(format!("{}{variable}", self.secret_prefix))
+    }
+
+    /// Refuse a directory that holds, or lies in, what the host itself relies on.
+    pub fn check_overlap(&self, guarded: &[(&str, PathBuf)]) -> Result<(), Error> {
+        let Some(directory) = &self.directory else { return Ok(()) };
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let directory = real(directory);
+        for (what, path) in guarded {
+            let path = real(path);
+            if directory.starts_with(&path) || path.starts_with(&directory) {
+                let (directory, path) = (directory.display(), path.display());
+                let message = format!("{directory} overlaps {what} at {path}: choose another directory for the store");
+                return Err(Error::new(ErrorKind::Denied, message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The last part of a path may come from a request, so what could lead elsewhere is refused and not resolved.
+fn directory(path: &str) -> Result<PathBuf, Error> {
+    if path.split('/').any(|segment| segment == "." || segment == "..") {
+        return Err(Error::new(ErrorKind::Denied, "the URI's path holds '.' or '..': write it without"));
+    }
+    Ok(PathBuf::from(path))
+}
+
+fn split_at_root(uri: &StoreUri, root: &str) -> Result<(StoreUri, Option<String>), Error> {
+    let below = uri.path().strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    let Some(rest) = below else {
+        let (path, scheme) = (uri.path(), uri.scheme());
+        let message = format!("the path {path} is not below {root}, the root of backend.{scheme} in the config");
+        return Err(Error::new(ErrorKind::Denied, message));
+    };
+    let prefix = rest.trim_matches('/');
+    Ok((uri.with_path(root), (!prefix.is_empty()).then(|| prefix.to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(uri: &str, root: Option<&str>) -> Result<Target, Error> {
+        let config = Backend { root: root.map(str::to_owned), ..Default::default() };
+        Target::decide(&StoreUri::parse(uri).unwrap(), &config)
+    }
+
+    #[test]
+    fn a_path_grants_a_directory_and_an_authority_a_server() {
+        let file = target("local-fs:///var/kv", None).unwrap().grants;
+        assert_eq!((file.directory, file.server), (Some("/var/kv".into()), None));
+        let net = target("redis://me@cache.svc:6379/3", None).unwrap().grants;
+        assert_eq!((net.directory, net.server.as_deref()), (None, Some("cache.svc:6379")));
+        let none = target("memory://", None).unwrap().grants;
+        assert_eq!((none.directory, none.server), (None, None));
+    }
+
+    #[test]
+    fn a_relative_path_grants_no_directory() {
+        assert_eq!(target("local-fs://relative", None).unwrap().grants.directory, None);
+    }
+
+    #[test]
+    fn dots_are_refused() {
+        for uri in ["local-fs:///kv/..", "local-fs:///kv/../etc", "local-fs:///./kv"] {
+            assert_eq!(target(uri, None).unwrap_err().kind(), ErrorKind::Denied, "{uri}");
+        }
+        assert!(target("local-fs:///kv/...", None).is_ok());
+    }
+
+    #[test]
+    fn a_root_ends_the_store_and_the_rest_prefixes_manifests() {
+        let below = target("local-fs:///kv/slots/7.bin", Some("/kv")).unwrap();
+        assert_eq!((below.store.as_str(), below.prefix.as_deref()), ("local-fs:///kv", Some("slots/7.bin")));
+        assert_eq!(target("local-fs:///kv", Some("/kv")).unwrap().prefix, None);
+        assert!(target("local-fs:///kvx/7", Some("/kv")).is_err());
+        assert!(target("local-fs:///etc", Some("/kv")).is_err());
+    }
+
+    #[test]
+    fn a_prefix_with_dots_is_only_a_name() {
+        let below = target("local-fs:///kv/../x", Some("/kv")).unwrap();
+        assert_eq!((below.grants.directory, below.prefix.as_deref()), (Some("/kv".into()), Some("../x")));
+    }
+
+    #[test]
+    fn secrets_are_named_within_the_scheme() {
+        let grants = target("memkv://h:1", None).unwrap().grants;
+        assert_eq!(grants.secret_variable("auth-key").unwrap(), "MEMKV_AUTH_KEY");
+        for name in ["", "PATH", "a_b", "a/b", &"x".repeat(65)] {
+            assert!(grants.secret_variable(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_overlaps_the_hosts_own_is_refused() {
+        let grants = |path: &str| target(&format!("local-fs://{path}"), None).unwrap().grants;
+        let guarded = [("the cache", PathBuf::from("/no/such/cache"))];
+        for path in ["/no/such/cache", "/no/such/cache/x", "/no", "/"] {
+            assert!(grants(path).check_overlap(&guarded).is_err(), "{path}");
+        }
+        assert!(grants("/no/such/cache2").check_overlap(&guarded).is_ok());
+    }
+}

@@ -1,0 +1,225 @@
+//! The instances of one store. Each serves one call at a time, on the caller's thread; a caller takes an idle one, makes
+//! one if there is room, or waits. No lock is held while a guest runs.
+//!
+//! A trap, a missed deadline or a lie ends the instance, and the caller gets an error; the next call gets another one.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
+
+use wasmtime::{Store, Trap, UpdateDeadline};
+
+use crate::bindings::Backend;
+use crate::bindings::exports::kv_store::backend::store::{Features, Guest};
+use crate::engine::Process;
+use crate::error::{Error, ErrorKind};
+use crate::guest::{Access, State};
+use crate::limits::Limits;
+use crate::loader::Loaded;
+use crate::log::{self, Level};
+
+/// What an instance is made of and how many there may be.
+pub(crate) struct Pool {
+    process: &'static Process,
+    component: Arc<Loaded>,
+    access: Arc<Access>,
+    uri: String,
+    options: Vec<(String, String)>,
+    limits: Limits,
+    max_instances: usize,
+    slots: Mutex<Slots>,
+    freed: Condvar,
+}
+
+#[derive(Default)]
+struct Slots {
+    idle: Vec<Instance>,
+    /// Idle, at work, or being made.
+    live: usize,
+}
+
+struct Instance {
+    store: Store<State>,
+    backend: Backend,
+}
+
+/// A running call's view of its instance.
+pub(crate) struct Call<'a> {
+    pub store: &'a mut Store<State>,
+    pub guest: &'a Guest,
+}
+
+/// What a guest's call comes to: a trap, or the guest's own answer.
+pub(crate) type Outcome<T> = wasmtime::Result<Result<T, Error>>;
+
+impl Pool {
+    /// Make the first instance, which opens the store, and learn what the backend says of itself.
+    pub(crate) fn open(
+        process: &'static Process,
+        component: Arc<Loaded>,
+        access: Access,
+        uri: String,
+        options: Vec<(String, String)>,
+        limits: Limits,
+    ) -> Result<(Self, Features), Error> {
+        let mut pool = Pool {
+            process,
+            component,
+            access: Arc::new(access),
+            uri,
+            options,
+            max_instances: limits.max_instances(),
+            limits,
+            slots: Mutex::default(),
+            freed: Condvar::new(),
+        };
+        let (first, features) = pool.instantiate(Instant::now() + pool.limits.deadline(0))?;
+        if features.max_instances > 0 {
+            pool.max_instances = pool.max_instances.min(features.max_instances as usize);
+        }
+        *pool.slots() = Slots { idle: vec![first], live: 1 };
+        Ok((pool, features))
+    }
+
+    /// The component's digest, for people.
+    pub(crate) fn component_digest(&self) -> String {
+        self.component.digest_hex()
+    }
+
+    /// What the component may reach.
+    pub(crate) fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// Run one call of the guest that moves about `bytes`, within its deadline.
+    pub(crate) fn call<T>(&self, bytes: u64, call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>) -> Result<T, Error> {
+        let deadline = Instant::now() + self.limits.deadline(bytes);
+        // Given back, as gone, if anything on the way fails or panics.
+        let mut slot = self.acquire(deadline)?;
+        let mut instance = match slot.instance.take() {
+            Some(idle) => idle,
+            None => self.instantiate(deadline)?.0,
+        };
+        let outcome = self.run(&mut instance, deadline, call);
+        match outcome {
+            Ok(answer) => {
+                let lied = matches!(&answer, Err(error) if error.kind() == ErrorKind::Component);
+                if !lied && !instance.store.data().leaks() {
+                    slot.instance = Some(instance);
+                }
+                answer
+            }
+            Err(trap) => Err(self.explain(trap, deadline)),
+        }
+    }
+
+    /// Drive a call on this thread, and end what was lent to it.
+    fn run<T>(
+        &self,
+        instance: &mut Instance,
+        deadline: Instant,
+        call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let _ticking = self.process.ticker.tick();
+        let Instance { store, backend } = instance;
+        let hard = store.data_mut().start_call(deadline);
+        store.set_epoch_deadline(1);
+        let outcome = self.process.driver.block_on(async {
+            let mut call_view = Call { store: &mut *store, guest: backend.kv_store_backend_store() };
+            // Guest code is stopped by epochs, at `hard`; this is for a host function that waits.
+            tokio::time::timeout_at(hard.into(), call(&mut call_view)).await
+        });
+        store.data_mut().end_lent();
+        outcome.unwrap_or_else(|_elapsed| Err(DeadlineMissed.into()))
+    }
+
+    fn instantiate(&self, deadline: Instant) -> Result<(Instance, Features), Error> {
+        let state = State::new(self.access.clone(), &self.limits);
+        let mut store = Store::new(&self.process.engine, state);
+        store.limiter(State::limiter);
+        store.epoch_deadline_callback(|context| match Instant::now() < context.data().stop_at() {
+            true => Ok(UpdateDeadline::Continue(1)),
+            false => Err(DeadlineMissed.into()),
+        });
+        let hard = store.data_mut().start_call(deadline);
+        store.set_epoch_deadline(1);
+        let _ticking = self.process.ticker.tick();
+        let made = self.process.driver.block_on(async {
+            let opening = async {
+                let backend = self.component.pre.instantiate_async(&mut store).await?;
+                let guest = backend.kv_store_backend_store();
+                let features = guest.call_open(&mut store, &self.uri, &self.options).await?;
+                wasmtime::Result::Ok((backend, features))
+            };
+            tokio::time::timeout_at(hard.into(), opening).await
+        });
+        let (backend, features) = match made {
+            Ok(Ok((backend, Ok(features)))) => (backend, features),
+            Ok(Ok((_, Err(refused)))) => return Err(refused.into()),
+            Ok(Err(trap)) => return Err(self.explain(trap, deadline)),
+            Err(_elapsed) => return Err(self.explain(DeadlineMissed.into(), deadline)),
+        };
+        Ok((Instance { store, backend }, features))
+    }
+
+    fn acquire(&self, deadline: Instant) -> Result<Slot<'_>, Error> {
+        let mut slots = self.slots();
+        loop {
+            if let Some(instance) = slots.idle.pop() {
+                return Ok(Slot { pool: self, instance: Some(instance) });
+            }
+            if slots.live < self.max_instances {
+                slots.live += 1;
+                return Ok(Slot { pool: self, instance: None });
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let message = format!("busy: all {} instances were at work until the deadline", self.max_instances);
+                return Err(Error::new(ErrorKind::Unavailable, message));
+            }
+            let waited = self.freed.wait_timeout(slots, left);
+            slots = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Why a call ended without an answer, for an operator.
+    fn explain(&self, trap: wasmtime::Error, deadline: Instant) -> Error {
+        log::line(Level::Debug, format_args!("{}: {trap:?}", self.access.name));
+        if trap.downcast_ref::<DeadlineMissed>().is_some() {
+            let late = Instant::now().saturating_duration_since(deadline);
+            let message = format!("did not answer by its deadline and was stopped {} ms after it", late.as_millis());
+            return Error::new(ErrorKind::Component, message);
+        }
+        let why = match trap.downcast_ref::<Trap>() {
+            Some(trap) => trap.to_string(),
+            None => trap.root_cause().to_string(),
+        };
+        Error::new(ErrorKind::Component, format!("trapped: {why}"))
+    }
+}
+
+/// An instance's place in its pool. Dropped with an instance it gives it back; without one, the place is free.
+struct Slot<'a> {
+    pool: &'a Pool,
+    instance: Option<Instance>,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        let instance = self.instance.take();
+        let mut slots = self.pool.slots();
+        match instance {
+            Some(instance) => slots.idle.push(instance),
+            None => slots.live -= 1,
+        }
+        drop(slots);
+        self.pool.freed.notify_one();
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the deadline has passed")]
+struct DeadlineMissed;

@@ -1,0 +1,35 @@
+//! A chunk's hash: 1 to 64 bytes of any value, kept without an allocation.
+
+use crate::error::Error;
+use crate::limits::MAX_HASH_BYTES;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ChunkHash {
+    len: u8,
+    bytes: [u8; MAX_HASH_BYTES],
+}
+
+impl ChunkHash {
+    pub(super) fn new(hash: &[u8]) -> Result<Self, Error> {
+        let mut bytes = [0; MAX_HASH_BYTES];
+        match bytes.get_mut(..hash.len()) {
+            Some(head) if !hash.is_empty() => head.copy_from_slice(hash),
+            _ => return Err(bad_length(hash.len())),
+        }
+        Ok(ChunkHash { len: hash.len() as u8, bytes })
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..self.len.into()).unwrap_or_default()
+    }
+}
+
+pub(super) fn bad_length(len: usize) -> Error {
+    Error::invalid(format!("a hash has 1 to {MAX_HASH_BYTES} bytes, this one {len}"))
+}
+
+impl std::fmt::Display for ChunkHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.as_slice().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}

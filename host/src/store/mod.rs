@@ -1,0 +1,210 @@
+//! A store: one opened URI, as a consumer uses it. What happens between the consumer's call and the guest's is here:
+//! buffering, the barrier of a manifest, prefetched chunks, and the check of what was fetched.
+//!
+//! [`Store`] is one handle. What handles on the same URI have in common, the instances first of all, is [`Shared`].
+
+mod buffer;
+mod fresh;
+mod hash;
+mod prefetch;
+mod registry;
+mod seen;
+mod shared;
+mod verify;
+
+use std::sync::Arc;
+
+pub(crate) use registry::Stores;
+
+use buffer::WriteBuffer;
+use fresh::Fresh;
+use hash::ChunkHash;
+use prefetch::Prefetched;
+use shared::{Bytes, Shared};
+
+use crate::engine;
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+use crate::log::{self, Level};
+use crate::payload::Buffer;
+use crate::uri::StoreUri;
+
+/// One opened store. Any number of threads may use it at once.
+///
+/// ```no_run
+/// # fn main() -> Result<(), kv_store_wasm::Error> {
+/// let store = kv_store_wasm::Store::open("local-fs:///var/cache/kv")?;
+/// store.put_chunk(b"some-key", b"bytes")?;
+/// store.put_manifest("conversation-7", b"some-key")?;
+/// assert_eq!(&*store.get_chunk(b"some-key")?.unwrap(), b"bytes");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Store {
+    shared: Arc<Shared>,
+    /// Comes before each manifest's name; from the config's `root`.
+    prefix: Option<String>,
+    buffer: WriteBuffer,
+    fresh: Fresh,
+    prefetched: Prefetched,
+}
+
+/// What a put came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// Accepted; new as far as is known.
+    New,
+    /// It was there already.
+    Existed,
+}
+
+/// What was opened, for people.
+#[derive(Clone, Debug)]
+pub struct StoreInfo {
+    /// The store's own URI.
+    pub uri: String,
+    /// The SHA-256 of the component, in hex.
+    pub component_sha256: String,
+    /// What the backend says it reached.
+    pub label: String,
+    /// The directory that the component may reach.
+    pub directory: Option<std::path::PathBuf>,
+    /// The server that the component may reach, `host:port`.
+    pub server: Option<String>,
+    /// Survives a restart of the storage system.
+    pub durable: bool,
+    /// Chunks go to the backend at once.
+    pub write_through: bool,
+}
+
+impl Store {
+    /// Open the store that a URI names. See `include/kv_store_abi.h` for the URI.
+    pub fn open(uri: &str) -> Result<Self, Error> {
+        let uri = StoreUri::parse(uri)?;
+        let (shared, prefix) = engine::process()?.stores.open(&uri).map_err(|error| error.context(uri.as_str()))?;
+        let durable = shared.features.durable;
+        Ok(Store {
+            buffer: WriteBuffer::default(),
+            fresh: Fresh::new(durable),
+            prefetched: Prefetched::default(),
+            shared,
+            prefix,
+        })
+    }
+
+    /// What was opened.
+    pub fn info(&self) -> StoreInfo {
+        self.shared.info()
+    }
+
+    /// Store a chunk under a hash of 1 to 64 bytes. It is sure to be readable, and durable, once a
+    /// [`Store::put_manifest`] that begins after this call has succeeded.
+    pub fn put_chunk(&self, hash: &[u8], data: &[u8]) -> Result<Put, Error> {
+        self.usable()?;
+        let hash = ChunkHash::new(hash)?;
+        self.shared.check_len(data.len())?;
+        self.shared.verifier.saw_put(&hash, data);
+        if !self.shared.features.write_through {
+            return self.buffer.put(&self.shared, &self.fresh, hash, data);
+        }
+        self.fresh.check_room()?;
+        let put = self.shared.put_one(&hash, Bytes::Borrowed(data))?;
+        self.fresh.add(hash);
+        Ok(put)
+    }
+
+    /// Fetch a chunk; `None` if there is none, or what is there is not what the hash says.
+    pub fn get_chunk(&self, hash: &[u8]) -> Result<Option<Buffer>, Error> {
+        self.usable()?;
+        let hash = ChunkHash::new(hash)?;
+        if let Some(data) = self.buffer.get(&hash) {
+            return Buffer::concat(&[&data]).map(Some);
+        }
+        let found = match self.prefetched.take(&hash) {
+            Some(data) => Some(data),
+            None => self.shared.get_one(&hash)?,
+        };
+        found.map(owned).transpose()
+    }
+
+    /// Publish a manifest, after all chunks that were put on this handle before.
+    pub fn put_manifest(&self, name: &str, data: &[u8]) -> Result<(), Error> {
+        self.usable()?;
+        let name = self.full_name(name)?;
+        self.shared.check_len(data.len())?;
+        self.buffer.flush(&self.shared, &self.fresh)?;
+        let (fresh, until) = self.fresh.snapshot();
+        self.shared.put_manifest(&name, data, &fresh)?;
+        self.fresh.settle(until);
+        Ok(())
+    }
+
+    /// Fetch a manifest; `None` if there is none.
+    pub fn get_manifest(&self, name: &str) -> Result<Option<Buffer>, Error> {
+        self.usable()?;
+        let found = self.shared.get_manifest(&self.full_name(name)?)?;
+        found.map(owned).transpose()
+    }
+
+    /// Remove a manifest. That there was none is success.
+    pub fn delete_manifest(&self, name: &str) -> Result<(), Error> {
+        self.usable()?;
+        self.shared.delete_manifest(&self.full_name(name)?)
+    }
+
+    /// Fetch chunks that will be asked for soon, in as few calls of the backend as may be. `hashes` are of `hash_len`
+    /// bytes each, one after another. What does not fit the cache is left out.
+    pub fn prefetch_chunks(&self, hashes: &[u8], hash_len: usize) -> Result<(), Error> {
+        self.usable()?;
+        if hash_len == 0 || hash_len > limits::MAX_HASH_BYTES {
+            return Err(hash::bad_length(hash_len));
+        }
+        let wanted = hashes.chunks_exact(hash_len).filter_map(|hash| ChunkHash::new(hash).ok());
+        self.prefetched.fill(&self.shared, wanted.filter(|hash| !self.buffer.holds(hash)))
+    }
+
+    fn full_name(&self, name: &str) -> Result<String, Error> {
+        let full = match &self.prefix {
+            Some(prefix) if !name.is_empty() => format!("{prefix}/{name}"),
+            _ => name.to_owned(),
+        };
+        if full.is_empty() || full.len() > limits::MAX_NAME_BYTES {
+            let message =
+                format!("a manifest's name has 1 to {} bytes, this one {}", limits::MAX_NAME_BYTES, full.len());
+            return Err(Error::invalid(message));
+        }
+        Ok(full)
+    }
+
+    /// Whether the process that opened the store is this one, and not its parent.
+    pub(crate) fn usable(&self) -> Result<(), Error> {
+        if self.shared.generation == engine::generation() {
+            return Ok(());
+        }
+        let message = "this store was opened before a fork: open it again in this process";
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
+    /// The store's own URI, for messages.
+    pub(crate) fn uri(&self) -> &str {
+        &self.shared.uri
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let chunks = self.buffer.discard(&self.shared);
+        if chunks > 0 {
+            let uri = self.uri();
+            log::line(
+                Level::Warn,
+                format_args!("{uri}: closed with {chunks} chunks that no manifest followed; discarded"),
+            );
+        }
+    }
+}
+
+/// The memory itself where nobody else has it, and a copy where a guest keeps it.
+fn owned(data: Arc<Buffer>) -> Result<Buffer, Error> {
+    Arc::try_unwrap(data).or_else(|shared| Buffer::concat(&[&shared]))
+}

@@ -1,0 +1,128 @@
+//! Chunks fetched before they are asked for: bounded, each handed over once.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::hash::ChunkHash;
+use super::shared::Shared;
+use crate::error::Error;
+use crate::limits;
+use crate::payload::Buffer;
+
+#[derive(Default)]
+pub(super) struct Prefetched(Mutex<Cache>);
+
+#[derive(Default)]
+struct Cache {
+    chunks: HashMap<ChunkHash, Arc<Buffer>>,
+    /// In the order of their coming, each with the prefetch that brought it; some have been taken since.
+    order: VecDeque<(ChunkHash, u64)>,
+    bytes: usize,
+    prefetches: u64,
+}
+
+impl Prefetched {
+    /// Take a chunk out.
+    pub(super) fn take(&self, hash: &ChunkHash) -> Option<Arc<Buffer>> {
+        self.lock().remove(hash)
+    }
+
+    /// Fetch what is wanted and not here, until there is no room. What earlier prefetches brought and nobody asked for
+    /// makes room for it.
+    pub(super) fn fill(&self, shared: &Shared, wanted: impl Iterator<Item = ChunkHash>) -> Result<(), Error> {
+        let (missing, prefetch) = {
+            let mut cache = self.lock();
+            cache.prefetches += 1;
+            let mut distinct = HashSet::new();
+            let new = |hash: &ChunkHash| !cache.chunks.contains_key(hash) && distinct.insert(*hash);
+            (wanted.filter(new).take(limits::PREFETCH_CHUNKS).collect::<Vec<_>>(), cache.prefetches)
+        };
+        for batch in missing.chunks(shared.batch_items()) {
+            let mut rest = batch;
+            while !rest.is_empty() {
+                let found = shared.get_some(rest)?;
+                let mut cache = self.lock();
+                for (hash, data) in rest.iter().zip(&found) {
+                    if let Some(data) = data
+                        && !cache.keep(*hash, data.clone(), prefetch)
+                    {
+                        return Ok(());
+                    }
+                }
+                rest = rest.get(found.len()..).unwrap_or_default();
+            }
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cache> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Cache {
+    /// Keep a chunk, in place of older ones if need be. False: no room.
+    fn keep(&mut self, hash: ChunkHash, data: Arc<Buffer>, prefetch: u64) -> bool {
+        while self.bytes + data.len() > limits::PREFETCH_BYTES || self.order.len() >= limits::PREFETCH_CHUNKS {
+            match self.order.front() {
+                Some((oldest, of)) if *of < prefetch || !self.chunks.contains_key(oldest) => {
+                    let oldest = *oldest;
+                    self.order.pop_front();
+                    self.remove(&oldest);
+                }
+                _ => return false,
+            }
+        }
+        self.bytes += data.len();
+        self.order.push_back((hash, prefetch));
+        if let Some(former) = self.chunks.insert(hash, data) {
+            self.bytes -= former.len();
+        }
+        true
+    }
+
+    fn remove(&mut self, hash: &ChunkHash) -> Option<Arc<Buffer>> {
+        let data = self.chunks.remove(hash)?;
+        self.bytes -= data.len();
+        if self.chunks.is_empty() {
+            self.order.clear();
+        }
+        Some(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(n: u32) -> (ChunkHash, Arc<Buffer>) {
+        (ChunkHash::new(&n.to_le_bytes()).unwrap(), Arc::new(Buffer::concat(&[&[0; 1000]]).unwrap()))
+    }
+
+    #[test]
+    fn a_chunk_is_handed_over_once() {
+        let cache = Prefetched::default();
+        let (hash, data) = chunk(1);
+        assert!(cache.lock().keep(hash, data, 1));
+        assert!(cache.take(&hash).is_some());
+        assert!(cache.take(&hash).is_none());
+        assert_eq!(cache.lock().bytes, 0);
+    }
+
+    #[test]
+    fn older_prefetches_make_room_and_the_same_one_does_not() {
+        let mut cache = Cache::default();
+        let kept = |cache: &mut Cache, prefetch, from: u32| {
+            (from..from + limits::PREFETCH_CHUNKS as u32 + 5)
+                .filter(|n| {
+                    let (hash, data) = chunk(*n);
+                    cache.keep(hash, data, prefetch)
+                })
+                .count()
+        };
+        assert_eq!(kept(&mut cache, 1, 0), limits::PREFETCH_CHUNKS);
+        assert_eq!(kept(&mut cache, 2, 1 << 20), limits::PREFETCH_CHUNKS);
+        assert!(cache.chunks.len() <= limits::PREFETCH_CHUNKS && cache.order.len() <= limits::PREFETCH_CHUNKS);
+        assert_eq!(cache.bytes, cache.chunks.len() * 1000);
+    }
+}

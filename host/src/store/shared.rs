@@ -1,0 +1,319 @@
+//! What all handles on one URI share, and the calls of the guest: each checks the shape of what the guest answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::hash::ChunkHash;
+use super::seen::Seen;
+use super::verify::Verifier;
+use super::{Put, StoreInfo};
+use crate::bindings::exports::kv_store::backend::store::{Chunk, Features, GetOutcome, PutOutcome};
+use crate::error::{Error, ErrorKind};
+use crate::guest::lie;
+use crate::limits;
+use crate::log::{self, Level};
+use crate::payload::{Buffer, Payload};
+use crate::pool::{Call, Pool};
+
+pub(super) struct Shared {
+    pub pool: Pool,
+    pub features: Features,
+    pub verifier: Verifier,
+    /// Chunks that the backend is known to have. Only for the answer of put_chunk: things get evicted.
+    pub known: Seen,
+    /// Chunks whose bytes were found wrong: the next put replaces them.
+    pub damaged: Seen,
+    pub uri: String,
+    /// The process state that it belongs to.
+    pub generation: u64,
+    /// Bytes in the write buffers of all handles of the process.
+    pub buffered: &'static AtomicUsize,
+}
+
+/// The bytes of a chunk on their way to the guest.
+#[derive(Clone, Copy)]
+pub(super) enum Bytes<'a> {
+    /// The consumer's memory.
+    Borrowed(&'a [u8]),
+    Buffered(&'a Arc<Buffer>),
+}
+
+impl Bytes<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Bytes::Borrowed(bytes) => bytes.len(),
+            Bytes::Buffered(buffer) => buffer.len(),
+        }
+    }
+
+    /// # Safety
+    /// `self` must stay valid until the call that the payload is lent for is over.
+    unsafe fn lend(&self) -> Payload {
+        match self {
+            // SAFETY: by this function's own condition.
+            Bytes::Borrowed(bytes) => unsafe { Payload::lend(bytes) },
+            Bytes::Buffered(buffer) => Payload::lend_buffer(buffer),
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn info(&self) -> StoreInfo {
+        let grants = &self.pool.access().grants;
+        StoreInfo {
+            uri: self.uri.clone(),
+            component_sha256: self.pool.component_digest(),
+            label: log::clean(&self.features.label),
+            directory: grants.directory.clone(),
+            server: grants.server.clone(),
+            durable: self.features.durable,
+            write_through: self.features.write_through,
+        }
+    }
+
+    /// Refuse what the backend would refuse, before it is copied.
+    pub(super) fn check_len(&self, len: usize) -> Result<(), Error> {
+        let limit = match self.features.max_value_bytes {
+            0 => limits::MAX_VALUE_BYTES as u64,
+            backend => backend.min(limits::MAX_VALUE_BYTES as u64),
+        };
+        if len as u64 > limit {
+            let message = format!("{len} bytes are more than a chunk or manifest may have here ({limit})");
+            return Err(Error::new(ErrorKind::Exhausted, message));
+        }
+        Ok(())
+    }
+
+    /// Items of one batch that suit the backend.
+    pub(super) fn batch_items(&self) -> usize {
+        match self.features.max_batch_items {
+            0 => limits::DEFAULT_BATCH_ITEMS,
+            wanted => (wanted as usize).min(limits::MAX_BATCH_ITEMS),
+        }
+    }
+
+    fn batch_bytes(&self) -> u64 {
+        match self.features.max_batch_bytes {
+            0 => limits::DEFAULT_BATCH_BYTES,
+            wanted => wanted,
+        }
+    }
+
+    /// Store one chunk; over what is there, if that was found damaged.
+    pub(super) fn put_one(&self, hash: &ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
+        let replace = self.damaged.holds(hash);
+        let answers = self.put_some(&[(*hash, data)], replace)?;
+        let put = answers.into_iter().next().unwrap_or_else(|| Err(lie("answered no outcome")))?;
+        if replace {
+            self.damaged.forget(hash);
+        }
+        Ok(put)
+    }
+
+    /// Store what the backend does not have, and report on each chunk. `Err`: the rest was not reported on.
+    pub(super) fn put_missing(
+        &self,
+        chunks: &[(ChunkHash, Arc<Buffer>)],
+        mut report: impl FnMut(&ChunkHash, Result<Put, Error>),
+    ) -> Result<(), Error> {
+        let (damaged, sound): (Vec<_>, Vec<_>) = chunks.iter().partition(|(hash, _)| self.damaged.holds(hash));
+        let mut missing = Vec::new();
+        if self.features.cheap_repeat {
+            missing = sound;
+        } else {
+            for batch in sound.chunks(self.batch_items()) {
+                let hashes: Vec<ChunkHash> = batch.iter().map(|(hash, _)| *hash).collect();
+                for (chunk, exists) in batch.iter().zip(self.exists(&hashes)?) {
+                    if exists {
+                        self.known.add(chunk.0);
+                        report(&chunk.0, Ok(Put::Existed));
+                    } else {
+                        missing.push(chunk);
+                    }
+                }
+            }
+        }
+        for (chunks, replace) in [(missing, false), (damaged, true)] {
+            let mut rest = chunks.as_slice();
+            while !rest.is_empty() {
+                let batch: Vec<(ChunkHash, Bytes)> =
+                    self.one_batch(rest).iter().map(|(hash, data)| (*hash, Bytes::Buffered(data))).collect();
+                let answers = self.put_some(&batch, replace)?;
+                let answered = answers.len();
+                for ((hash, _), answer) in batch.iter().zip(answers) {
+                    if answer.is_ok() {
+                        self.known.add(*hash);
+                        self.damaged.forget(hash);
+                    }
+                    report(hash, answer);
+                }
+                rest = rest.get(answered..).unwrap_or_default();
+            }
+        }
+        Ok(())
+    }
+
+    /// The first chunks that go well into one call: at least one.
+    fn one_batch<'a, 'b>(&self, chunks: &'a [&'b (ChunkHash, Arc<Buffer>)]) -> &'a [&'b (ChunkHash, Arc<Buffer>)] {
+        let mut bytes = 0;
+        let limit = self.batch_bytes();
+        let fits = |(_, data): &&(ChunkHash, Arc<Buffer>)| {
+            bytes += data.len() as u64;
+            bytes <= limit
+        };
+        let count = chunks.iter().map(|chunk| &**chunk).take(self.batch_items()).take_while(fits).count();
+        chunks.get(..count.max(1)).unwrap_or(chunks)
+    }
+
+    /// One call of `put-chunks`. The answer may be shorter than the batch, not empty.
+    fn put_some(&self, chunks: &[(ChunkHash, Bytes<'_>)], replace: bool) -> Result<Vec<Result<Put, Error>>, Error> {
+        let bytes = chunks.iter().map(|(_, data)| data.len() as u64).sum();
+        self.pool.call(bytes, async |call: &mut Call<'_>| {
+            let mut list = Vec::with_capacity(chunks.len());
+            for (hash, data) in chunks {
+                // SAFETY: the pool ends what was lent before `call` returns, and if this unwinds the instance, with its
+                // table, is dropped on the way; `chunks` lives longer than both.
+                let payload = unsafe { data.lend() };
+                match call.store.data_mut().lend(payload) {
+                    Ok(data) => list.push(Chunk { hash: hash.as_slice().to_vec(), data }),
+                    Err(error) => return Ok(Err(error)),
+                }
+            }
+            let answers = match call.guest.call_put_chunks(&mut *call.store, &list, replace).await? {
+                Ok(answers) => answers,
+                Err(error) => return Ok(Err(error.into())),
+            };
+            let answers = match expect_some(answers, chunks.len()) {
+                Ok(answers) => answers,
+                Err(lie) => return Ok(Err(lie)),
+            };
+            let outcome = |answer| match answer {
+                PutOutcome::Stored => Ok(Put::New),
+                PutOutcome::Existed if replace => Err(lie("answered `existed` to a chunk that it was to replace")),
+                PutOutcome::Existed => Ok(Put::Existed),
+                PutOutcome::Failed(error) => Err(Error::from(error)),
+            };
+            Ok(Ok(answers.into_iter().map(outcome).collect()))
+        })
+    }
+
+    /// Which chunks the backend has; one answer for each hash.
+    fn exists(&self, hashes: &[ChunkHash]) -> Result<Vec<bool>, Error> {
+        let mut known = Vec::with_capacity(hashes.len());
+        while let Some(rest) = hashes.get(known.len()..).filter(|rest| !rest.is_empty()) {
+            let list = to_lists(rest);
+            known.extend(self.pool.call(0, async |call: &mut Call<'_>| {
+                let answers = call.guest.call_exists(&mut *call.store, &list).await?;
+                Ok(answers.map_err(Error::from).and_then(|answers| expect_some(answers, list.len())))
+            })?);
+        }
+        Ok(known)
+    }
+
+    /// Fetch one chunk; what does not match its hash is a miss.
+    pub(super) fn get_one(&self, hash: &ChunkHash) -> Result<Option<Arc<Buffer>>, Error> {
+        let mut answers = self.get_answers(std::slice::from_ref(hash))?;
+        match answers.pop() {
+            Some(Ok(found)) => Ok(found.filter(|data| self.check(hash, data))),
+            Some(Err(error)) => Err(error),
+            None => Err(lie("answered no outcome")),
+        }
+    }
+
+    /// Fetch chunks with one call: an answer for some of them, from the first on. What failed is a miss here.
+    pub(super) fn get_some(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
+        let answers = self.get_answers(hashes)?;
+        let checked = |(hash, answer): (&ChunkHash, Result<Option<Arc<Buffer>>, Error>)| {
+            answer.ok().flatten().filter(|data| self.check(hash, data))
+        };
+        Ok(hashes.iter().zip(answers).map(checked).collect())
+    }
+
+    fn get_answers(&self, hashes: &[ChunkHash]) -> Result<Vec<Result<Option<Arc<Buffer>>, Error>>, Error> {
+        let list = to_lists(hashes);
+        self.pool.call(limits::DEFAULT_BATCH_BYTES, async |call: &mut Call<'_>| {
+            let answers = call.guest.call_get_chunks(&mut *call.store, &list).await?;
+            let answers = match answers.map_err(Error::from).and_then(|answers| expect_some(answers, list.len())) {
+                Ok(answers) => answers,
+                Err(error) => return Ok(Err(error)),
+            };
+            let state = call.store.data_mut();
+            let mut taken = Vec::with_capacity(answers.len());
+            for answer in answers {
+                taken.push(match answer {
+                    GetOutcome::Missing => Ok(None),
+                    GetOutcome::Failed(error) => Err(Error::from(error)),
+                    GetOutcome::Found(payload) => match state.take(payload) {
+                        Ok(data) => Ok(Some(data)),
+                        Err(lie) => return Ok(Err(lie)),
+                    },
+                });
+            }
+            Ok(Ok(taken))
+        })
+    }
+
+    /// Whether fetched bytes are what was put, as far as that can be known. If not: say so, and let the next put mend it.
+    fn check(&self, hash: &ChunkHash, data: &[u8]) -> bool {
+        let accepted = self.verifier.accepts(hash, data);
+        if !accepted {
+            self.damaged.add(*hash);
+            self.known.forget(hash);
+            let (uri, len) = (&self.uri, data.len());
+            log::line(Level::Error, format_args!("{uri}: chunk {hash} is damaged ({len} bytes): not answered"));
+        }
+        accepted
+    }
+
+    pub(super) fn put_manifest(&self, name: &str, data: &[u8], fresh: &[ChunkHash]) -> Result<(), Error> {
+        let fresh = to_lists(fresh);
+        self.pool.call(data.len() as u64, async |call: &mut Call<'_>| {
+            // SAFETY: as in `put_some`; `data` lives longer than the call.
+            let payload = unsafe { Bytes::Borrowed(data).lend() };
+            let payload = match call.store.data_mut().lend(payload) {
+                Ok(payload) => payload,
+                Err(error) => return Ok(Err(error)),
+            };
+            let answer = call.guest.call_put_manifest(&mut *call.store, name, payload, &fresh).await?;
+            Ok(answer.map_err(Error::from))
+        })
+    }
+
+    pub(super) fn get_manifest(&self, name: &str) -> Result<Option<Arc<Buffer>>, Error> {
+        self.pool.call(0, async |call: &mut Call<'_>| {
+            let answer = call.guest.call_get_manifest(&mut *call.store, name).await?;
+            let state = call.store.data_mut();
+            Ok(answer.map_err(Error::from).and_then(|found| found.map(|payload| state.take(payload)).transpose()))
+        })
+    }
+
+    pub(super) fn delete_manifest(&self, name: &str) -> Result<(), Error> {
+        self.pool.call(0, async |call: &mut Call<'_>| {
+            let answer = call.guest.call_delete_manifest(&mut *call.store, name).await?;
+            Ok(answer.map_err(Error::from))
+        })
+    }
+
+    /// Take room for buffered bytes in the process.
+    pub(super) fn reserve_buffer(&self, bytes: usize) -> bool {
+        let fits = |used: usize| used.checked_add(bytes).filter(|used| *used <= limits::PROCESS_WRITE_BUFFER_BYTES);
+        self.buffered.try_update(Relaxed, Relaxed, fits).is_ok()
+    }
+
+    pub(super) fn release_buffer(&self, bytes: usize) {
+        self.buffered.fetch_sub(bytes, Relaxed);
+    }
+}
+
+fn to_lists(hashes: &[ChunkHash]) -> Vec<Vec<u8>> {
+    hashes.iter().map(|hash| hash.as_slice().to_vec()).collect()
+}
+
+/// A batch's answer: for some of the items, from the first on, and at least one.
+fn expect_some<T>(answers: Vec<T>, asked: usize) -> Result<Vec<T>, Error> {
+    match answers.len() {
+        0 => Err(lie("answered nothing to a batch")),
+        more if more > asked => Err(lie(format_args!("answered {more} items to a batch of {asked}"))),
+        _ => Ok(answers),
+    }
+}

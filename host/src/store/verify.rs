@@ -1,0 +1,125 @@
+//! Whether what was fetched is what was put. Today's consumers key chunks by XXH3-64 of the content, but an 8-byte hash
+//! need not be that. So a store is watched until it is known: the first 8-byte put settles it, or a fetched chunk that
+//! matches. Once it is known to be content-keyed, a chunk that does not match its hash is never answered.
+
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::hash::ChunkHash;
+use crate::config::Verify;
+
+pub(super) struct Verifier {
+    mode: Verify,
+    keyed: AtomicU8,
+}
+
+const UNSETTLED: u8 = 0;
+const OPAQUE: u8 = 1;
+const BIG_ENDIAN: u8 = 2;
+const LITTLE_ENDIAN: u8 = 3;
+
+impl Verifier {
+    pub(super) fn new(mode: Verify) -> Self {
+        Verifier { mode, keyed: AtomicU8::new(UNSETTLED) }
+    }
+
+    /// Learn from a put, which is the truth about its chunk.
+    pub(super) fn saw_put(&self, hash: &ChunkHash, data: &[u8]) {
+        if self.mode == Verify::Auto
+            && self.keyed.load(Relaxed) == UNSETTLED
+            && let Some(key) = key(hash)
+        {
+            self.settle(order(key, data).unwrap_or(OPAQUE));
+        }
+    }
+
+    /// Whether fetched bytes may be answered.
+    pub(super) fn accepts(&self, hash: &ChunkHash, data: &[u8]) -> bool {
+        let Some(key) = key(hash) else { return true };
+        let keyed = self.keyed.load(Relaxed);
+        match self.mode {
+            Verify::Off => true,
+            Verify::Xxh3 => order(key, data).is_some(),
+            Verify::Auto if keyed == OPAQUE => true,
+            Verify::Auto => match (keyed, order(key, data)) {
+                (UNSETTLED, Some(found)) => {
+                    self.settle(found);
+                    true
+                }
+                // Nothing is known yet: it may be a store with other keys.
+                (UNSETTLED, None) => true,
+                (keyed, found) => found == Some(keyed),
+            },
+        }
+    }
+
+    fn settle(&self, keyed: u8) {
+        // The first to know wins.
+        let _ = self.keyed.compare_exchange(UNSETTLED, keyed, Relaxed, Relaxed);
+    }
+}
+
+fn key(hash: &ChunkHash) -> Option<[u8; 8]> {
+    hash.as_slice().try_into().ok()
+}
+
+/// The byte order in which the key is the XXH3-64 of the data, if it is.
+fn order(key: [u8; 8], data: &[u8]) -> Option<u8> {
+    let digest = xxh3_64(data);
+    if key == digest.to_be_bytes() {
+        Some(BIG_ENDIAN)
+    } else if key == digest.to_le_bytes() {
+        Some(LITTLE_ENDIAN)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn big(data: &[u8]) -> ChunkHash {
+        ChunkHash::new(&xxh3_64(data).to_be_bytes()).unwrap()
+    }
+
+    fn little(data: &[u8]) -> ChunkHash {
+        ChunkHash::new(&xxh3_64(data).to_le_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_put_settles_a_store_in_either_byte_order() {
+        for hash in [big, little] {
+            let verifier = Verifier::new(Verify::Auto);
+            verifier.saw_put(&hash(b"a"), b"a");
+            assert!(verifier.accepts(&hash(b"b"), b"b"));
+            assert!(!verifier.accepts(&hash(b"b"), b"x"));
+        }
+    }
+
+    #[test]
+    fn other_keys_are_left_alone() {
+        let verifier = Verifier::new(Verify::Auto);
+        verifier.saw_put(&ChunkHash::new(b"8-bytes!").unwrap(), b"a");
+        assert!(verifier.accepts(&big(b"b"), b"x"));
+        let verifier = Verifier::new(Verify::Xxh3);
+        assert!(verifier.accepts(&ChunkHash::new(&[7; 32]).unwrap(), b"x"));
+    }
+
+    #[test]
+    fn a_matching_get_settles_what_no_put_has() {
+        let verifier = Verifier::new(Verify::Auto);
+        assert!(verifier.accepts(&big(b"b"), b"x"));
+        assert!(verifier.accepts(&big(b"c"), b"c"));
+        assert!(!verifier.accepts(&big(b"b"), b"x"));
+    }
+
+    #[test]
+    fn the_operator_can_insist_or_waive() {
+        assert!(!Verifier::new(Verify::Xxh3).accepts(&big(b"b"), b"x"));
+        let off = Verifier::new(Verify::Off);
+        off.saw_put(&big(b"a"), b"a");
+        assert!(off.accepts(&big(b"b"), b"x"));
+    }
+}

@@ -1,0 +1,128 @@
+//! The trait that a backend implements, and the glue between it and the generated bindings.
+//!
+//! The contract says that the instance is the store, so there is exactly one backend in an instance, made by the first
+//! call. [`Instance`] keeps it; what reaches a backend has been opened.
+
+use std::cell::RefCell;
+use std::thread::LocalKey;
+
+use crate::bindings::exports::kv_store::backend::store::{self, Guest};
+use crate::{Chunk, Error, GetOutcome, Hash, Options, Payload, PutOutcome, Result};
+
+/// A storage system, opened at one URI.
+///
+/// Batches: answer `i` belongs to item `i`; an answer may be shorter than the batch, but not empty, and the host then
+/// asks again for the rest. An `Err` in place of a list says that nothing is known about any item. Every operation may
+/// be repeated and must then have the same result.
+pub trait Backend: Sized + 'static {
+    /// Open the store at the backend's own `uri`. Fail if the storage system cannot be used as it is: an operator's
+    /// mistake should show here. Take the options you know and end with [`Options::finish`].
+    fn open(uri: &str, options: Options) -> Result<(Self, Features)>;
+
+    /// Which chunks are present, readable now. When in doubt: `false`.
+    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>>;
+
+    /// Store chunks. Their payloads end with the call; [`Payload::share`] keeps one. `replace`: write also what exists.
+    fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>>;
+
+    /// Fetch chunks, each exactly as it was put.
+    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>>;
+
+    /// Publish a manifest: a reader sees the former one or this one, whole. Make `fresh` durable first, where the
+    /// backend is durable.
+    fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()>;
+
+    /// The manifest under a name, or `None`.
+    fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>>;
+
+    /// Remove a manifest; that there was none is success. Chunks stay.
+    fn delete_manifest(&mut self, name: &str) -> Result<()>;
+}
+
+/// What the host should know about the store just opened. The default is the cautious answer: as many instances as the
+/// host likes, no limits known, not durable, not shared, buffered.
+#[derive(Clone, Debug, Default)]
+pub struct Features {
+    /// What was reached, for a log line: `Redis 7.2 at cache.svc:6379/3`.
+    pub label: String,
+    /// How many instances may serve this URI in one process; `None`: any number. `Some(1)`: the instance holds the data.
+    pub max_instances: Option<u32>,
+    /// Items per batch that suit the backend; `None`: no limit known.
+    pub max_batch_items: Option<u32>,
+    /// Bytes per batch that suit the backend; a single chunk may still exceed it.
+    pub max_batch_bytes: Option<u64>,
+    /// The longest chunk or manifest, in bytes, that would not be refused.
+    pub max_value_bytes: Option<u64>,
+    /// What was answered survives a restart of the storage system.
+    pub durable: bool,
+    /// Other processes that open the same URI see the same store.
+    pub shared: bool,
+    /// Putting what exists costs little: the host need not ask `exists` first.
+    pub cheap_repeat: bool,
+    /// Hand each chunk on at once and without a copy, instead of gathering chunks until the manifest comes.
+    pub write_through: bool,
+    /// Further facts by name.
+    pub more: Vec<(String, String)>,
+}
+
+impl From<Features> for store::Features {
+    fn from(features: Features) -> Self {
+        store::Features {
+            label: features.label,
+            max_instances: features.max_instances.unwrap_or(0),
+            max_batch_items: features.max_batch_items.unwrap_or(0),
+            max_batch_bytes: features.max_batch_bytes.unwrap_or(0),
+            max_value_bytes: features.max_value_bytes.unwrap_or(0),
+            durable: features.durable,
+            shared: features.shared,
+            cheap_repeat: features.cheap_repeat,
+            write_through: features.write_through,
+            more: features.more,
+        }
+    }
+}
+
+/// Where an instance keeps its backend. Implemented by [`export!`](crate::export).
+pub trait Instance: 'static {
+    type Backend: Backend;
+    fn slot() -> &'static LocalKey<RefCell<Option<Self::Backend>>>;
+}
+
+fn with<I: Instance, T>(call: impl FnOnce(&mut I::Backend) -> Result<T>) -> Result<T> {
+    I::slot().with_borrow_mut(|slot| match slot {
+        Some(backend) => call(backend),
+        None => Err(Error::invalid("the store was not opened: call `open` first")),
+    })
+}
+
+impl<I: Instance> Guest for I {
+    fn open(uri: String, options: Vec<(String, String)>) -> Result<store::Features> {
+        let (backend, features) = I::Backend::open(&uri, Options::new(options))?;
+        I::slot().set(Some(backend));
+        Ok(features.into())
+    }
+
+    fn exists(hashes: Vec<Hash>) -> Result<Vec<bool>> {
+        with::<I, _>(|backend| backend.exists(&hashes))
+    }
+
+    fn put_chunks(chunks: Vec<Chunk>, replace: bool) -> Result<Vec<PutOutcome>> {
+        with::<I, _>(|backend| backend.put_chunks(&chunks, replace))
+    }
+
+    fn get_chunks(hashes: Vec<Hash>) -> Result<Vec<GetOutcome>> {
+        with::<I, _>(|backend| backend.get_chunks(&hashes))
+    }
+
+    fn put_manifest(name: String, data: Payload, fresh: Vec<Hash>) -> Result<()> {
+        with::<I, _>(|backend| backend.put_manifest(&name, &data, &fresh))
+    }
+
+    fn get_manifest(name: String) -> Result<Option<Payload>> {
+        with::<I, _>(|backend| backend.get_manifest(&name))
+    }
+
+    fn delete_manifest(name: String) -> Result<()> {
+        with::<I, _>(|backend| backend.delete_manifest(&name))
+    }
+}

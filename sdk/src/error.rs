@@ -1,0 +1,31 @@
+//! Shorthands for the contract's error: one line for a person, which names what was tried and what would help.
+
+use crate::{Error, ErrorKind};
+
+macro_rules! constructors {
+    ($($(#[$doc:meta])* $name:ident => $kind:ident),* $(,)?) => {
+        impl Error {
+            $($(#[$doc])*
+            pub fn $name(message: impl Into<String>) -> Self {
+                Error { kind: ErrorKind::$kind, message: message.into() }
+            })*
+        }
+    };
+}
+
+constructors! {
+    /// Not reachable, closed, timed out, busy: the same call may work later.
+    unavailable => Unavailable,
+    /// Refused for want of rights.
+    denied => Denied,
+    /// No room: a quota, a full disk, a value above its limit.
+    exhausted => Exhausted,
+    /// The request makes no sense as it stands.
+    invalid => Invalid,
+    /// What was found is not what must be there.
+    corrupt => Corrupt,
+    /// The storage system cannot do this at all.
+    unsupported => Unsupported,
+    /// None of the others.
+    other => Other,
+}
