@@ -9,11 +9,11 @@
 
 mod layout;
 
-use kv_store_sdk::files::{Directory, ReadOutcome, ReadRequest, RemoveOutcome, WriteOutcome, WriteRequest, open_directory};
-use kv_store_sdk::payload::Part;
-use kv_store_sdk::{
-    Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+use kv_store_sdk::files::{
+    Directory, ReadOutcome, ReadRequest, RemoveOutcome, WriteOutcome, WriteRequest, open_directory,
 };
+use kv_store_sdk::payload::Part;
+use kv_store_sdk::{Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export};
 
 /// Paths per call to `sync`, so that a long list of fresh chunks needs little memory here.
 const SYNC_BATCH: usize = 1024;

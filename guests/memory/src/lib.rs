@@ -5,9 +5,7 @@
 
 use std::collections::HashMap;
 
-use kv_store_sdk::{
-    Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
-};
+use kv_store_sdk::{Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export};
 
 #[derive(Default)]
 struct Memory {

@@ -81,7 +81,8 @@ impl Directory {
             let Ok(name) = entry.file_name().to_str() else { continue };
             // The host's own, `.` and `..` are no path that a component may use.
             let listed = RelativePath::parse(name.to_owned()).is_ok() && after.is_none_or(|after| name > after);
-            if !listed || (first.len() >= limit && first.last_key_value().is_none_or(|(last, _)| name > last.as_str())) {
+            if !listed || (first.len() >= limit && first.last_key_value().is_none_or(|(last, _)| name > last.as_str()))
+            {
                 continue;
             }
             let stat = match fs::statat(&directory, name, fs::AtFlags::SYMLINK_NOFOLLOW) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{self, AtFlags, OFlags, RenameFlags};
+use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::{Directory, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_below};
@@ -56,7 +56,7 @@ impl Directory {
         }
         match fs::renameat_with(from, temporary, &parent, path.name(), RenameFlags::NOREPLACE) {
             Ok(()) => Ok(Written::Written),
-            Err(Errno::EXIST) => Ok(Written::Existed),
+            Err(Errno::EXIST) => existed(&parent, path),
             // File systems and kernels without the flag have hard links.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 match fs::linkat(from, temporary, &parent, path.name(), AtFlags::empty()) {
@@ -64,7 +64,7 @@ impl Directory {
                         let _ = fs::unlinkat(from, temporary, AtFlags::empty());
                         Ok(Written::Written)
                     }
-                    Err(Errno::EXIST) => Ok(Written::Existed),
+                    Err(Errno::EXIST) => existed(&parent, path),
                     Err(errno) => Err(errno),
                 }
             }
@@ -139,6 +139,16 @@ impl Directory {
                 let _ = fs::unlinkat(&temporaries, entry.file_name(), AtFlags::empty());
             }
         }
+    }
+}
+
+/// What stands in the way of a new file is kept, if it is a file.
+fn existed(parent: &OwnedFd, path: &RelativePath) -> Result<Written, Errno> {
+    let stat = fs::statat(parent, path.name(), AtFlags::SYMLINK_NOFOLLOW)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(Written::Existed),
+        FileType::Symlink => Err(Errno::LOOP),
+        _ => Err(Errno::ISDIR),
     }
 }
 

@@ -171,7 +171,7 @@ unsafe extern "C" fn prefetch_chunks(
             let total = hash_len.checked_mul(n_hashes);
             let total =
                 total.ok_or_else(|| Error::invalid(format!("{n_hashes} hashes of {hash_len} bytes overflow")))?;
-            store.prefetch_chunks(bytes(hashes, total, "the hashes")?, hash_len).map(|()| 0)
+            store.prefetch_chunks(bytes(hashes, total, "the list of hashes")?, hash_len).map(|()| 0)
         })
     }
 }

@@ -41,8 +41,10 @@ pub(crate) struct Components {
     linker: Linker<State>,
     aot: Option<aot::Cache>,
     /// Each entry has a lock of its own, so that a long compilation holds up only those who want the same component.
-    loaded: Mutex<HashMap<FileIdentity, Arc<Mutex<Option<Arc<Loaded>>>>>>,
+    loaded: Mutex<HashMap<FileIdentity, Entry>>,
 }
+
+type Entry = Arc<Mutex<Option<Arc<Loaded>>>>;
 
 /// What tells that a file is the one that was loaded before, without reading it.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -30,6 +30,9 @@ pub(super) struct Shared {
     pub buffered: &'static AtomicUsize,
 }
 
+/// What became of one chunk that was asked for.
+type Fetched = Result<Option<Arc<Buffer>>, Error>;
+
 /// The bytes of a chunk on their way to the guest.
 #[derive(Clone, Copy)]
 pub(super) enum Bytes<'a> {
@@ -223,13 +226,12 @@ impl Shared {
     /// Fetch chunks with one call: an answer for some of them, from the first on. What failed is a miss here.
     pub(super) fn get_some(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
         let answers = self.get_answers(hashes)?;
-        let checked = |(hash, answer): (&ChunkHash, Result<Option<Arc<Buffer>>, Error>)| {
-            answer.ok().flatten().filter(|data| self.check(hash, data))
-        };
+        let checked =
+            |(hash, answer): (&ChunkHash, Fetched)| answer.ok().flatten().filter(|data| self.check(hash, data));
         Ok(hashes.iter().zip(answers).map(checked).collect())
     }
 
-    fn get_answers(&self, hashes: &[ChunkHash]) -> Result<Vec<Result<Option<Arc<Buffer>>, Error>>, Error> {
+    fn get_answers(&self, hashes: &[ChunkHash]) -> Result<Vec<Fetched>, Error> {
         let list = to_lists(hashes);
         self.pool.call(limits::DEFAULT_BATCH_BYTES, async |call: &mut Call<'_>| {
             let answers = call.guest.call_get_chunks(&mut *call.store, &list).await?;

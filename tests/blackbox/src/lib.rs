@@ -1,0 +1,99 @@
+//! What the tests share: where the library and the components are, and how to build a C program against them.
+//!
+//! The tests run against `target/dist`, which `cargo xtask test` lays out: what is tested is what is installed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+pub use kv_store_conformance::{Handle, Library};
+
+/// The clone.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("tests/blackbox lies in the clone").to_owned()
+}
+
+/// What an operator installs.
+pub fn dist() -> PathBuf {
+    root().join("target/dist")
+}
+
+/// The library's file.
+pub fn library_path() -> PathBuf {
+    let path = dist().join("lib/libkv_store_wasm.so");
+    assert!(path.exists(), "{} is missing: run `cargo xtask test`, which builds it", path.display());
+    path
+}
+
+/// The folder of the components that only tests use.
+pub fn test_components() -> PathBuf {
+    let path = root().join("target/test-components");
+    assert!(path.exists(), "{} is missing: run `cargo xtask test`, which builds it", path.display());
+    path
+}
+
+/// The library, loaded once, with a config that has the probe under many schemes. See [`PROBES`].
+pub fn library() -> &'static Library {
+    static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+        let config = std::env::temp_dir().join(format!("kv-store-tests-{}.toml", std::process::id()));
+        std::fs::write(&config, probe_config()).expect("the temporary directory can be written to");
+        // SAFETY: before the library is loaded, nobody else reads the environment: tests use it only by this function.
+        unsafe {
+            std::env::set_var("KV_STORE_WASM_CONFIG", &config);
+            std::env::set_var("PROBE_TOKEN", "s3cret");
+        }
+        Library::load(&library_path()).expect("the library loads")
+    });
+    &LIBRARY
+}
+
+/// Schemes that the probe serves, each with what its config table holds besides the component.
+pub const PROBES: &[(&str, &str)] = &[
+    (
+        "probe",
+        "options.write-through = '1'\nlimits.deadline_ms = 400\nlimits.memory_bytes = 33554432\nlimits.payload_bytes = 67108864",
+    ),
+    ("probe-buffered", "options = {}"),
+    ("probe-batches", "options = { batch = '4', answers = '3' }"),
+    ("probe-cheap", "options.cheap-repeat = '1'"),
+    ("probe-failing", "options.failing-puts = '1'"),
+    ("probe-small", "options.max-value = '1000'"),
+    ("probe-unverified", "verify = 'off'\noptions.write-through = '1'"),
+    ("probe-strict", "verify = 'xxh3'\noptions.write-through = '1'"),
+    ("probe-open-trap", "options.open = 'trap'"),
+    ("probe-open-loop", "options.open = 'loop'\nlimits.deadline_ms = 200"),
+    ("probe-option", "options.no-such-option = '1'"),
+];
+
+fn probe_config() -> String {
+    let component = test_components().join("probe.wasm");
+    let tables = PROBES
+        .iter()
+        .map(|(scheme, table)| format!("[backend.{scheme}]\ncomponent = '{}'\n{table}\n", component.display()));
+    tables.collect()
+}
+
+/// A C program from `tests/consumer`, built with every warning an error against the installed header.
+pub fn compile(source: &str, language: &str, output: &Path) {
+    let source = root().join("tests/consumer").join(source);
+    let mut compiler = Command::new("cc");
+    let standard = if language == "c" { "-std=c11" } else { "-std=c++17" };
+    compiler.args([standard, "-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", language]);
+    compiler.arg(&source).arg("-I").arg(dist().join("include")).arg("-o").arg(output).args(["-pthread", "-ldl"]);
+    let built = compiler.output().expect("cc runs: install gcc");
+    assert!(built.status.success(), "{}:\n{}", source.display(), String::from_utf8_lossy(&built.stderr));
+}
+
+/// The native local-fs store, built from `tests/native`.
+pub fn native_library(output: &Path) -> PathBuf {
+    let output = output.join("libkv_store_native.so");
+    let folder = root().join("tests/native");
+    let sources = std::fs::read_dir(&folder).expect("tests/native is there").flatten().map(|entry| entry.path());
+    let sources = sources.filter(|path| path.extension().is_some_and(|extension| extension == "c"));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]);
+    compiler.args(sources).arg("-I").arg(root().join("include")).arg("-o").arg(&output).arg("-pthread");
+    let built = compiler.output().expect("cc runs: install gcc");
+    assert!(built.status.success(), "{}:\n{}", folder.display(), String::from_utf8_lossy(&built.stderr));
+    output
+}

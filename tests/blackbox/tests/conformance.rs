@@ -1,0 +1,63 @@
+//! The conformance suite against every backend that ships, and against a native library, as proof that it asks nothing
+//! that only WebAssembly could do.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use kv_store_conformance::{CASES, Library, Subject};
+use kv_store_tests::{library, native_library};
+use libtest_mimic::{Arguments, Trial};
+
+struct Backend {
+    name: &'static str,
+    library: &'static Library,
+    fresh_uri: Box<dyn Fn() -> String + Sync>,
+    lasting: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    // Leaked: the trials run until the process ends.
+    let native: &'static Library =
+        Box::leak(Box::new(Library::load(&native_library(scratch.path())).expect("the native library loads")));
+
+    let folder = scratch.path().to_owned();
+    let directories = move |name: &'static str| {
+        let (folder, count) = (folder.clone(), AtomicU64::new(0));
+        move || format!("local-fs://{}/{name}-{}", folder.display(), count.fetch_add(1, Relaxed))
+    };
+    let names = |scheme: &'static str| {
+        let count = AtomicU64::new(0);
+        move || format!("{scheme}://{}", count.fetch_add(1, Relaxed))
+    };
+    let ours = library();
+    let backends: Vec<&'static Backend> = [
+        Backend { name: "local-fs", library: ours, fresh_uri: Box::new(directories("wasm")), lasting: true },
+        Backend { name: "native", library: native, fresh_uri: Box::new(directories("native")), lasting: true },
+        Backend { name: "memory", library: ours, fresh_uri: Box::new(names("memory")), lasting: false },
+        Backend { name: "buffered", library: ours, fresh_uri: Box::new(names("probe-buffered")), lasting: false },
+        Backend { name: "batches", library: ours, fresh_uri: Box::new(names("probe-batches")), lasting: false },
+    ]
+    .into_iter()
+    .map(|backend| &*Box::leak(Box::new(backend)))
+    .collect();
+
+    let trials = backends.into_iter().flat_map(|backend| {
+        CASES.iter().copied().flatten().map(move |case| {
+            let name = format!("{}::{}", backend.name, case.name);
+            Trial::test(name.clone(), move || {
+                let subject =
+                    Subject { library: backend.library, fresh_uri: &*backend.fresh_uri, lasting: backend.lasting };
+                if let Some(reason) = subject.skips(case) {
+                    eprintln!("{name} skipped: {reason}");
+                    return Ok(());
+                }
+                (case.run)(&subject).map_err(|wrong| format!("{}; {wrong}", case.asks).into())
+            })
+        })
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    drop(scratch);
+    conclusion.exit_code()
+}

@@ -1,0 +1,156 @@
+//! The C ABI from the consumer's side. The raw calls stay reachable, for the arguments that nobody sane passes.
+
+use std::ffi::{CString, c_char, c_int};
+use std::path::Path;
+
+pub type RawHandle = *mut std::ffi::c_void;
+
+/// `kv_store_vtable`, as in `include/kv_store_abi.h`.
+#[repr(C)]
+pub struct Vtable {
+    pub version: u32,
+    pub open: Option<unsafe extern "C" fn(*const c_char) -> RawHandle>,
+    pub close: Option<unsafe extern "C" fn(RawHandle)>,
+    pub put_chunk: Option<unsafe extern "C" fn(RawHandle, *const u8, usize, *const u8, usize) -> c_int>,
+    pub get_chunk: Option<unsafe extern "C" fn(RawHandle, *const u8, usize, *mut *mut u8, *mut usize) -> c_int>,
+    pub put_manifest: Option<unsafe extern "C" fn(RawHandle, *const c_char, *const u8, usize) -> c_int>,
+    pub get_manifest: Option<unsafe extern "C" fn(RawHandle, *const c_char, *mut *mut u8, *mut usize) -> c_int>,
+    pub delete_manifest: Option<unsafe extern "C" fn(RawHandle, *const c_char) -> c_int>,
+    /// Only where `version` is 2 or more.
+    pub prefetch_chunks: Option<unsafe extern "C" fn(RawHandle, *const u8, usize, usize) -> c_int>,
+}
+
+/// A loaded library. It stays loaded.
+pub struct Library {
+    vtable: &'static Vtable,
+}
+
+// SAFETY: a vtable is constant, and its functions may be called from any thread.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+macro_rules! function {
+    ($vtable:expr, $name:ident) => {
+        $vtable.$name.ok_or_else(|| format!("{} is NULL", stringify!($name)))?
+    };
+}
+
+impl Library {
+    /// Load a library as a consumer does.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let name = path.display();
+        // SAFETY: the library is the subject of the test; it stays loaded because it is forgotten here.
+        unsafe {
+            let library = libloading::Library::new(path).map_err(|error| format!("cannot load {name}: {error}"))?;
+            let get: libloading::Symbol<unsafe extern "C" fn() -> *const Vtable> =
+                library.get(b"kv_store_get_vtable\0").map_err(|error| format!("{name}: {error}"))?;
+            let vtable = get().as_ref().ok_or_else(|| format!("{name}: kv_store_get_vtable answered NULL"))?;
+            std::mem::forget(library);
+            Ok(Library { vtable })
+        }
+    }
+
+    pub fn vtable(&self) -> &'static Vtable {
+        self.vtable
+    }
+
+    pub fn open(&self, uri: &str) -> Option<Handle<'_>> {
+        let uri = CString::new(uri).ok()?;
+        // SAFETY: a C string.
+        let raw = unsafe { self.vtable.open?(uri.as_ptr()) };
+        (!raw.is_null()).then_some(Handle { library: self, raw })
+    }
+}
+
+/// An open store. Closed when it is dropped.
+pub struct Handle<'a> {
+    library: &'a Library,
+    pub raw: RawHandle,
+}
+
+// SAFETY: the ABI asks that a handle can be used from any thread, and from several at once.
+unsafe impl Send for Handle<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Handle<'_> {}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        if let Some(close) = self.library.vtable.close {
+            // SAFETY: the handle came from `open` and is closed once.
+            unsafe { close(self.raw) }
+        }
+    }
+}
+
+type Call = Result<c_int, String>;
+
+impl Handle<'_> {
+    pub fn put_chunk(&self, hash: &[u8], data: &[u8]) -> Call {
+        let put = function!(self.library.vtable, put_chunk);
+        // SAFETY: pointers to as many bytes as said.
+        Ok(unsafe { put(self.raw, hash.as_ptr(), hash.len(), data.as_ptr(), data.len()) })
+    }
+
+    /// What was found, or the negative answer.
+    pub fn get_chunk(&self, hash: &[u8]) -> Result<Result<Vec<u8>, c_int>, String> {
+        let get = function!(self.library.vtable, get_chunk);
+        // SAFETY: as in `put_chunk`; the outputs are valid.
+        fetch("get_chunk", |data, len| unsafe { get(self.raw, hash.as_ptr(), hash.len(), data, len) })
+    }
+
+    pub fn put_manifest(&self, name: &str, data: &[u8]) -> Call {
+        let put = function!(self.library.vtable, put_manifest);
+        let name = CString::new(name).map_err(|error| error.to_string())?;
+        // SAFETY: a C string, and a pointer to as many bytes as said.
+        Ok(unsafe { put(self.raw, name.as_ptr(), data.as_ptr(), data.len()) })
+    }
+
+    pub fn get_manifest(&self, name: &str) -> Result<Result<Vec<u8>, c_int>, String> {
+        let get = function!(self.library.vtable, get_manifest);
+        let name = CString::new(name).map_err(|error| error.to_string())?;
+        // SAFETY: a C string; the outputs are valid.
+        fetch("get_manifest", |data, len| unsafe { get(self.raw, name.as_ptr(), data, len) })
+    }
+
+    pub fn delete_manifest(&self, name: &str) -> Call {
+        let delete = function!(self.library.vtable, delete_manifest);
+        let name = CString::new(name).map_err(|error| error.to_string())?;
+        // SAFETY: a C string.
+        Ok(unsafe { delete(self.raw, name.as_ptr()) })
+    }
+
+    /// None: the library is of version 1.
+    pub fn prefetch_chunks(&self, hashes: &[u8], hash_len: usize) -> Option<c_int> {
+        let vtable = self.library.vtable;
+        let prefetch = vtable.prefetch_chunks.filter(|_| vtable.version >= 2)?;
+        // SAFETY: a pointer to as many bytes as said.
+        Some(unsafe { prefetch(self.raw, hashes.as_ptr(), hash_len, hashes.len() / hash_len.max(1)) })
+    }
+}
+
+/// Call a function with two outputs, check what the ABI says of them, copy what was found and free it.
+fn fetch(name: &str, call: impl FnOnce(*mut *mut u8, *mut usize) -> c_int) -> Result<Result<Vec<u8>, c_int>, String> {
+    // Not what a failure must leave there, so that leaving them alone shows.
+    let (mut data, mut len) = (std::ptr::dangling_mut::<u8>(), 12345);
+    let answer = call(&mut data, &mut len);
+    if answer < 0 {
+        if !data.is_null() || len != 0 {
+            return Err(format!("{name} failed and left its outputs as {data:?} and {len}, not NULL and 0"));
+        }
+        return Ok(Err(answer));
+    }
+    if answer > 0 {
+        return Err(format!("{name} answered {answer}: only 0 is success"));
+    }
+    if data.is_null() {
+        return Err(format!("{name} answered 0 and a NULL output"));
+    }
+    // SAFETY: on success the output is `len` bytes of malloc, the consumer's to free.
+    let bytes = unsafe {
+        let bytes = std::slice::from_raw_parts(data, len).to_vec();
+        libc::free(data.cast());
+        bytes
+    };
+    Ok(Ok(bytes))
+}

@@ -1,0 +1,55 @@
+//! The cases, in groups.
+
+mod arguments;
+mod chunks;
+mod concurrency;
+mod manifests;
+
+use crate::{Case, Verdict};
+
+/// Every case.
+pub const CASES: &[&[Case]] = &[chunks::CASES, manifests::CASES, arguments::CASES, concurrency::CASES];
+
+/// Fails with what was expected and what came.
+fn expect<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Verdict {
+    if got == expected {
+        return Ok(());
+    }
+    Err(format!("{what}: expected {}, got {}", shorten(&expected), shorten(&got)))
+}
+
+/// Any negative answer is the same failure.
+fn expect_failure(what: &str, answer: i32) -> Verdict {
+    if answer < 0 { Ok(()) } else { Err(format!("{what}: expected a negative answer, got {answer}")) }
+}
+
+fn shorten(value: &impl std::fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    if text.len() <= 120 {
+        text
+    } else {
+        format!("{}… ({} characters)", text.chars().take(100).collect::<String>(), text.len())
+    }
+}
+
+/// Bytes that no other seed gives, of any length.
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&next().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// A hash of 16 bytes that no other seed gives. Not a digest of anything: a backend must not care.
+fn hash(seed: u64) -> Vec<u8> {
+    bytes(seed ^ 0x5ee5_5ee5, 16)
+}

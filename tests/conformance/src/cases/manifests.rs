@@ -1,0 +1,195 @@
+//! Manifests: mutable bytes under a name, published whole.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{bytes, expect, expect_failure};
+use crate::{Case, Needs, Subject, Verdict};
+
+pub const CASES: &[Case] = &[
+    Case {
+        name: "manifest-roundtrip",
+        asks: "a manifest is replaced by the next one under its name",
+        needs: Needs::Nothing,
+        run: roundtrip,
+    },
+    Case {
+        name: "manifest-delete",
+        asks: "delete_manifest is success, also if there is none",
+        needs: Needs::Nothing,
+        run: delete,
+    },
+    Case {
+        name: "manifest-names",
+        asks: "a name is any UTF-8 of 1 to 4096 bytes, and two names never meet",
+        needs: Needs::Nothing,
+        run: names,
+    },
+    Case {
+        name: "manifest-atomic",
+        asks: "a reader sees the former manifest or the next one, whole",
+        needs: Needs::Nothing,
+        run: atomic,
+    },
+    Case {
+        name: "manifest-apart",
+        asks: "a manifest and a chunk never meet, whatever their names",
+        needs: Needs::Nothing,
+        run: apart,
+    },
+];
+
+fn roundtrip(subject: &Subject) -> Verdict {
+    let store = subject.fresh()?;
+    for len in [5, 0, 1 << 20, 3] {
+        let data = bytes(len as u64, len);
+        expect("put_manifest", store.put_manifest("slot", &data)?, 0)?;
+        expect("get_manifest", store.get_manifest("slot")?, Ok(data))?;
+    }
+    Ok(())
+}
+
+fn delete(subject: &Subject) -> Verdict {
+    let store = subject.fresh()?;
+    expect("delete_manifest of what never was", store.delete_manifest("slot")?, 0)?;
+    expect("put_manifest", store.put_manifest("slot", b"x")?, 0)?;
+    expect("delete_manifest", store.delete_manifest("slot")?, 0)?;
+    let found = store.get_manifest("slot")?;
+    expect_failure("get_manifest after delete_manifest", found.map_or_else(|answer| answer, |_| 0))?;
+    expect("delete_manifest again", store.delete_manifest("slot")?, 0)?;
+    expect("put_manifest again", store.put_manifest("slot", b"y")?, 0)?;
+    expect("get_manifest", store.get_manifest("slot")?, Ok(b"y".to_vec()))
+}
+
+/// Names that a file system, a shell or a server might take for something else.
+fn strange_names() -> Vec<String> {
+    let names = [
+        "a",
+        "A",
+        "slot-0.bin",
+        "chunks",
+        "chunks/a",
+        "Chunks",
+        "manifests",
+        ".",
+        "..",
+        "...",
+        ".hidden",
+        "../a",
+        "../../etc/passwd",
+        "/",
+        "/a",
+        "a/",
+        "a/b",
+        "a//b",
+        "a/../b",
+        "a\\b",
+        "a:b",
+        "a b",
+        " a",
+        "a ",
+        "-a",
+        "--help",
+        "*",
+        "?",
+        "%",
+        "%2f",
+        "%2F",
+        "a%2fb",
+        "%61",
+        "a\nb",
+        "a\r\nb",
+        "a\tb",
+        "\u{1}",
+        "\u{7f}",
+        "~",
+        "$HOME",
+        "`id`",
+        "'",
+        "\"",
+        "con",
+        "nul.txt",
+        "é",
+        "e\u{301}",
+        "🦀",
+        "日本語",
+        ".kv-tmp",
+        ".kv-tmp/x",
+        "{a}",
+        "a,b",
+        "a;b",
+        "null",
+    ];
+    let long =
+        ["x".repeat(255), "x".repeat(256), "x".repeat(1000), "y/".repeat(500), "🦀".repeat(250), "z".repeat(4096)];
+    let long_tail = format!("{}a", "x".repeat(999));
+    names.iter().map(|name| name.to_string()).chain(long).chain([long_tail]).collect()
+}
+
+fn names(subject: &Subject) -> Verdict {
+    let store = subject.fresh()?;
+    let names = strange_names();
+    for (number, name) in names.iter().enumerate() {
+        let what = format!("put_manifest under {:?}", name.chars().take(20).collect::<String>());
+        expect(&what, store.put_manifest(name, number.to_string().as_bytes())?, 0)?;
+    }
+    for (number, name) in names.iter().enumerate() {
+        let what = format!("get_manifest under {:?}", name.chars().take(20).collect::<String>());
+        expect(&what, store.get_manifest(name)?, Ok(number.to_string().into_bytes()))?;
+    }
+    for name in names.iter().step_by(2) {
+        expect("delete_manifest", store.delete_manifest(name)?, 0)?;
+    }
+    for (number, name) in names.iter().enumerate() {
+        let expected = if number % 2 == 0 { None } else { Some(number.to_string().into_bytes()) };
+        let what =
+            format!("get_manifest under {:?} after others were deleted", name.chars().take(20).collect::<String>());
+        expect(&what, store.get_manifest(name)?.ok(), expected)?;
+    }
+    Ok(())
+}
+
+fn atomic(subject: &Subject) -> Verdict {
+    let store = subject.fresh()?;
+    let versions: Vec<Vec<u8>> = (0..4u8).map(|n| vec![n; 50_000 * (1 + usize::from(n))]).collect();
+    expect("put_manifest", store.put_manifest("m", &versions[0])?, 0)?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let written =
+                (0..200).try_for_each(|n| expect("put_manifest", store.put_manifest("m", &versions[n % 4])?, 0));
+            stop.store(true, Ordering::Release);
+            written
+        });
+        let reader = || {
+            while !stop.load(Ordering::Acquire) {
+                let found = store
+                    .get_manifest("m")?
+                    .map_err(|answer| format!("get_manifest answered {answer} during a put"))?;
+                if !versions.contains(&found) {
+                    return Err(format!("a reader saw a torn manifest of {} bytes", found.len()));
+                }
+            }
+            Ok(())
+        };
+        let readers = [scope.spawn(reader), scope.spawn(reader)];
+        readers
+            .into_iter()
+            .chain([writer])
+            .try_for_each(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())))
+    })
+}
+
+fn apart(subject: &Subject) -> Verdict {
+    let store = subject.fresh()?;
+    let key = b"\x61\x62same-key";
+    let names = ["ab", "6162", "chunks/6/6162", "6162736d652d6b6579", "absame-key"];
+    expect("put_chunk", store.put_chunk(key, b"chunk")?, 0)?;
+    for name in names {
+        expect("put_manifest", store.put_manifest(name, b"manifest")?, 0)?;
+    }
+    expect("get_chunk", store.get_chunk(key)?, Ok(b"chunk".to_vec()))?;
+    for name in names {
+        expect("delete_manifest", store.delete_manifest(name)?, 0)?;
+    }
+    expect("get_chunk after the manifests were deleted", store.get_chunk(key)?, Ok(b"chunk".to_vec()))
+}

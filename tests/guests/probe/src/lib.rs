@@ -1,0 +1,135 @@
+//! A backend that tests steer: options set what it declares of itself, and a manifest's name makes it misbehave in one
+//! way. Otherwise it keeps chunks and manifests in memory and counts its calls; the manifest `calls` tells the counts.
+
+mod misbehave;
+
+use std::collections::{BTreeMap, HashMap};
+
+use kv_store_sdk::{Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export};
+
+#[derive(Default)]
+struct Probe {
+    chunks: HashMap<Hash, Payload>,
+    manifests: HashMap<String, Payload>,
+    calls: BTreeMap<&'static str, u64>,
+    /// How often `put_chunks` fails before it works.
+    failing_puts: u32,
+    /// Items that one answer holds at most.
+    answers: usize,
+    fresh: usize,
+}
+
+impl Probe {
+    fn count(&mut self, call: &'static str, items: usize) {
+        *self.calls.entry(call).or_default() += 1;
+        *self.calls.entry(items_of(call)).or_default() += items as u64;
+    }
+}
+
+fn items_of(call: &'static str) -> &'static str {
+    match call {
+        "exists" => "exists-items",
+        "put" => "put-items",
+        _ => "get-items",
+    }
+}
+
+impl Backend for Probe {
+    fn open(_uri: &str, mut options: Options) -> Result<(Self, Features)> {
+        let number = |text: Option<String>| text.and_then(|text| text.parse().ok());
+        if let Some(how) = options.take("open") {
+            misbehave::act(&how)?;
+        }
+        let answers = number(options.take("answers")).unwrap_or(usize::MAX as u64) as usize;
+        let features = Features {
+            label: "a probe".into(),
+            max_instances: Some(1),
+            max_batch_items: number(options.take("batch")).map(|n| n as u32),
+            max_value_bytes: number(options.take("max-value")),
+            durable: true,
+            cheap_repeat: options.take("cheap-repeat").is_some(),
+            write_through: options.take("write-through").is_some(),
+            ..Default::default()
+        };
+        let failing_puts = number(options.take("failing-puts")).unwrap_or(0) as u32;
+        options.finish()?;
+        Ok((Probe { answers, failing_puts, ..Default::default() }, features))
+    }
+
+    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
+        self.count("exists", hashes.len());
+        Ok(hashes.iter().take(self.answers).map(|hash| self.chunks.contains_key(hash)).collect())
+    }
+
+    fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
+        self.count("put", chunks.len());
+        if self.failing_puts > 0 {
+            self.failing_puts -= 1;
+            return Err(Error::unavailable("told to fail"));
+        }
+        chunks
+            .iter()
+            .take(self.answers)
+            .map(|chunk| {
+                if chunk.hash.starts_with(b"denied") {
+                    return Ok(PutOutcome::Failed(Error::denied("not this one")));
+                }
+                if !replace && self.chunks.contains_key(&chunk.hash) {
+                    return Ok(PutOutcome::Existed);
+                }
+                self.chunks.insert(chunk.hash.clone(), chunk.data.share()?);
+                Ok(PutOutcome::Stored)
+            })
+            .collect()
+    }
+
+    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
+        self.count("get", hashes.len());
+        hashes
+            .iter()
+            .take(self.answers)
+            .map(|hash| {
+                Ok(match self.chunks.get(hash) {
+                    Some(data) => GetOutcome::Found(data.share()?),
+                    None => GetOutcome::Missing,
+                })
+            })
+            .collect()
+    }
+
+    fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()> {
+        self.fresh = fresh.len();
+        match name.strip_prefix("damage:") {
+            // The chunk whose hash is the manifest's content gets other bytes of the same length.
+            Some(_) => {
+                let hash = data.read(0, data.len() as u32)?;
+                let len = self.chunks.get(&hash).map_or(0, Payload::len) as usize;
+                self.chunks.insert(hash, Payload::from_bytes(&vec![b'!'; len])?);
+            }
+            None if name.starts_with("do:") => misbehave::act(&name[3..])?,
+            None => {
+                self.manifests.insert(name.into(), data.share()?);
+            }
+        }
+        Ok(())
+    }
+
+    fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
+        if name == "calls" {
+            let mut text: Vec<String> = self.calls.iter().map(|(call, count)| format!("{call}={count}")).collect();
+            text.push(format!("fresh={}", self.fresh));
+            return Payload::from_bytes(text.join(" ").as_bytes()).map(Some);
+        }
+        if let Some(how) = name.strip_prefix("do:") {
+            misbehave::act(how)?;
+        }
+        self.manifests.get(name).map(Payload::share).transpose()
+    }
+
+    fn delete_manifest(&mut self, name: &str) -> Result<()> {
+        self.manifests.remove(name);
+        Ok(())
+    }
+}
+
+export!(Probe, wishes: ["nothing"]);

@@ -1,0 +1,59 @@
+//! The ways to misbehave, by name.
+
+use kv_store_sdk::{Error, Payload, Result, files, host, net};
+
+pub fn act(how: &str) -> Result<()> {
+    match how {
+        "trap" => core::arch::wasm32::unreachable(),
+        "loop" => loop {
+            std::hint::black_box(0);
+        },
+        "sleep" => host::sleep(3_600_000_000_000),
+        "nap" => {
+            // As long as the host allows, again and again: never answering.
+            loop {
+                let _ = host::sleep(host::remaining() / 2);
+            }
+        }
+        "recurse" => {
+            std::hint::black_box(recurse(1));
+            Ok(())
+        }
+        "grow" => {
+            let mut held = Vec::new();
+            loop {
+                held.push(vec![1u8; 1 << 20]);
+                std::hint::black_box(&held);
+            }
+        }
+        "hoard" => {
+            // Payloads instead of memory: the host says when it is enough.
+            let mut held = Vec::new();
+            loop {
+                held.push(Payload::from_bytes(&vec![0; 1 << 20])?);
+            }
+        }
+        "past-the-end" => Payload::from_bytes(b"abc")?.read(u64::MAX, 2).map(drop),
+        "fail" => Err(Error::unavailable("a line\nand \u{1b}[31manother")),
+        "directory" => files::open_directory("").map(drop),
+        "other-directory" => files::open_directory("elsewhere").map(drop),
+        "connect" => net::connect("127.0.0.1:1", false, None).map(drop),
+        "secret" => match host::secret("token")? {
+            Some(secret) => Err(Error::other(format!("the secret has {} bytes", secret.len()))),
+            None => Err(Error::other("there is no secret")),
+        },
+        "secret-of-others" => host::secret("PATH").map(drop),
+        "log" => {
+            for _ in 0..10_000 {
+                host::log(host::Level::Error, "a flood\nof lines");
+            }
+            Ok(())
+        }
+        _ => Err(Error::invalid(format!("no such misbehaviour: {how}"))),
+    }
+}
+
+fn recurse(depth: u64) -> u64 {
+    let frame = std::hint::black_box([depth; 64]);
+    frame[0] + recurse(depth + 1)
+}

@@ -1,0 +1,62 @@
+//! `cargo xtask`: everything that a fresh clone needs, in few commands. Each command sets up what it uses, says what it
+//! does, and where a step cannot work, says what to do.
+
+mod demo;
+mod dist;
+mod guests;
+mod packages;
+mod place;
+mod step;
+mod tests;
+mod toolchain;
+
+use clap::{Parser, Subcommand};
+
+use place::Place;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Build, try and test kv-store-wasm", arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Save and restore the KV state of a real llama.cpp through a sandboxed backend, and show what happened
+    Demo {
+        /// One JSON object on standard output, for machines
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run every test, rustfmt and clippy
+    Test,
+    /// Lay out what an operator installs: target/dist/{lib,components,include,bin}
+    Dist,
+    /// Build the guests into target/dist/components
+    Guests,
+    /// Install what the other commands need: the guest toolchain, CMake, a Python environment
+    Setup,
+}
+
+fn main() -> std::process::ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments.command) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    let place = Place::find()?;
+    match command {
+        Command::Demo { json } => demo::run(&place, json),
+        Command::Test => tests::run(&place),
+        Command::Dist => dist::run(&place).map(drop),
+        Command::Guests => guests::build(&place).map(drop),
+        Command::Setup => packages::install(packages::ALL).and_then(|()| toolchain::choose().map(drop)),
+    }
+}

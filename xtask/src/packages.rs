@@ -1,0 +1,52 @@
+//! Debian packages that steps need. Installed where that can be done; named with the command to run where it cannot.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+
+/// A compiler for guests, where rustup cannot fetch the target.
+pub const GUESTS: &[&str] = &["rustc-web", "cargo-web", "rust-web-src", "rust-web-llvm"];
+/// To build libllama and its client.
+pub const LLAMA: &[&str] = &["cmake", "ninja-build", "g++", "libxxhash-dev", "python3", "python3-venv"];
+/// All of them.
+pub const ALL: &[&str] = &["cmake", "ninja-build", "g++", "libxxhash-dev", "python3", "python3-venv"];
+
+/// Install what is missing.
+pub fn install(packages: &[&str]) -> Result<()> {
+    if !Path::new("/usr/bin/dpkg-query").exists() {
+        eprintln!("not a Debian system: {} must be installed by hand if a step misses them", packages.join(", "));
+        return Ok(());
+    }
+    let missing: Vec<&str> = packages.iter().copied().filter(|package| !is_installed(package)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let by_hand = format!("apt-get install {}", missing.join(" "));
+    // SAFETY-free way to ask who we are: apt-get itself would fail late and at length.
+    let root = crate::step::output(Command::new("id").arg("-u"))?.trim() == "0";
+    if !root {
+        bail!("these packages are missing; as root, run: {by_hand}");
+    }
+    let progress = crate::step::Progress::start(&format!("installing {}", missing.join(", ")));
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        crate::step::output(&mut command)
+    };
+    apt(&["update"])
+        .and_then(|_| {
+            let arguments: Vec<&str> =
+                ["install", "-y", "--no-install-recommends"].iter().chain(&missing).copied().collect();
+            apt(&arguments)
+        })
+        .map_err(|error| error.context(format!("cannot install packages; try by hand: {by_hand}")))?;
+    progress.done();
+    Ok(())
+}
+
+fn is_installed(package: &str) -> bool {
+    let query =
+        Command::new("dpkg-query").args(["-W", "-f", "${db:Status-Status}", package]).stderr(Stdio::null()).output();
+    query.is_ok_and(|output| output.stdout == b"installed")
+}

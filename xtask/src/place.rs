@@ -1,0 +1,43 @@
+//! Where things lie: the clone, the build folder, the layout of what is built.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// The folders that commands use.
+pub struct Place {
+    /// The clone.
+    pub root: PathBuf,
+    /// Cargo's target folder: `CARGO_TARGET_DIR`, or `target` in the clone.
+    pub target: PathBuf,
+    /// What an operator installs. Always in the clone.
+    pub dist: PathBuf,
+}
+
+impl Place {
+    pub fn find() -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the clone")?.to_owned();
+        let target = match std::env::var_os("CARGO_TARGET_DIR") {
+            Some(named) => std::path::absolute(named)?,
+            None => root.join("target"),
+        };
+        let dist = root.join("target/dist");
+        Ok(Place { root, target, dist })
+    }
+
+    /// Where long steps keep their work and their logs.
+    pub fn work(&self) -> PathBuf {
+        self.target.join("xtask")
+    }
+
+    pub fn components(&self) -> PathBuf {
+        self.dist.join("components")
+    }
+
+    pub fn library(&self) -> PathBuf {
+        self.dist.join("lib").join(LIBRARY)
+    }
+}
+
+/// The file name of the library on this system.
+pub const LIBRARY: &str = if cfg!(target_os = "macos") { "libkv_store_wasm.dylib" } else { "libkv_store_wasm.so" };

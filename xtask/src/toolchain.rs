@@ -1,0 +1,110 @@
+//! The compiler for guests. rustup's where it has the target or can fetch it; Debian's elsewhere, which builds the
+//! standard library from its sources. What this process inherited about compilers must not leak into either.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::{packages, step};
+
+pub const TARGET: &str = "wasm32-unknown-unknown";
+
+/// A way to compile for [`TARGET`].
+pub enum Toolchain {
+    Rustup,
+    /// Debian's `cargo-web` and `rustc-web`, with `-Zbuild-std`.
+    Debian {
+        cargo: PathBuf,
+        rustc: PathBuf,
+        linkers: Vec<PathBuf>,
+    },
+}
+
+/// Choose a toolchain, installing one if that is what it takes.
+pub fn choose() -> Result<Toolchain> {
+    if rustup_has_target() {
+        return Ok(Toolchain::Rustup);
+    }
+    let fetched = clean("rustup").args(["target", "add", TARGET]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if fetched.is_ok_and(|status| status.success()) && rustup_has_target() {
+        return Ok(Toolchain::Rustup);
+    }
+    let advice = format!("guests need `rustup target add {TARGET}` or Debian's {}", packages::GUESTS.join(", "));
+    packages::install(packages::GUESTS).context(advice.clone())?;
+    let cargo = package_binary("cargo-web", "cargo").context(advice.clone())?;
+    let rustc = package_binary("rustc-web", "rustc").context(advice)?;
+    Ok(Toolchain::Debian { cargo, rustc, linkers: rustup_linkers() })
+}
+
+impl Toolchain {
+    /// A `cargo build` for guests, in nobody's way.
+    pub fn cargo_build(&self) -> Command {
+        let mut command = match self {
+            Toolchain::Rustup => clean("cargo"),
+            Toolchain::Debian { cargo, rustc, linkers } => {
+                let mut command = clean(cargo);
+                let path = std::env::var_os("PATH").unwrap_or_default();
+                let path = linkers.iter().cloned().chain(std::env::split_paths(&path));
+                if let Ok(path) = std::env::join_paths(path) {
+                    command.env("PATH", path);
+                }
+                // Debian's compiler is a stable one; building std is still behind this switch.
+                command.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1");
+                command
+            }
+        };
+        command.args(["build", "--release", "--locked", "--target", TARGET]);
+        if let Toolchain::Debian { .. } = self {
+            command.arg("-Zbuild-std=std,panic_abort");
+        }
+        command
+    }
+
+    /// What was chosen, for people.
+    pub fn describe(&self) -> String {
+        match self {
+            Toolchain::Rustup => "rustup's toolchain".into(),
+            Toolchain::Debian { rustc, .. } => format!("Debian's rustc-web at {}", rustc.display()),
+        }
+    }
+}
+
+/// A command that inherits nothing about Rust compilers and their flags.
+fn clean(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let leaks = name.to_str().is_some_and(|name| {
+            let prefixes = ["RUSTC", "RUSTDOC", "RUSTFLAGS", "CARGO_BUILD_", "CARGO_TARGET_", "CARGO_PROFILE_"];
+            prefixes.iter().any(|prefix| name.starts_with(prefix))
+                || matches!(name, "CARGO" | "CARGO_ENCODED_RUSTFLAGS" | "RUSTUP_TOOLCHAIN")
+                || name.starts_with("CARGO_UNSTABLE_")
+        });
+        if leaks {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn rustup_has_target() -> bool {
+    let listed = step::output(clean("rustup").args(["target", "list", "--installed"]));
+    listed.is_ok_and(|list| list.lines().any(|line| line.trim() == TARGET))
+}
+
+/// rustup's own linkers, where it is installed; Debian's `rust-lld` serves otherwise.
+fn rustup_linkers() -> Vec<PathBuf> {
+    let Ok(sysroot) = step::output(clean("rustc").args(["--print", "sysroot"])) else { return Vec::new() };
+    let Ok(version) = step::output(clean("rustc").arg("-vV")) else { return Vec::new() };
+    let Some(host) = version.lines().find_map(|line| line.strip_prefix("host: ")) else { return Vec::new() };
+    let bin = Path::new(sysroot.trim()).join("lib/rustlib").join(host).join("bin");
+    let folders = vec![bin.clone(), bin.join("gcc-ld")];
+    folders.into_iter().filter(|folder| folder.is_dir()).collect()
+}
+
+fn package_binary(package: &str, name: &str) -> Result<PathBuf> {
+    let list = step::output(Command::new("dpkg").args(["-L", package]))?;
+    let end = format!("/bin/{name}");
+    let found = list.lines().find(|line| line.ends_with(&end)).map(PathBuf::from);
+    found.with_context(|| format!("the package {package} has no {end}"))
+}
