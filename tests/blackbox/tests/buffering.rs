@@ -1,0 +1,174 @@
+//! What happens between put_chunk and put_manifest where the backend is not write-through, counted in the guest's calls.
+
+use std::collections::HashMap;
+
+use kv_store_tests::{Handle, library};
+use xxhash_rust::xxh3::xxh3_64;
+
+fn open(uri: &str) -> Handle<'static> {
+    library().open(uri).expect("the probe opens")
+}
+
+/// How often the guest was called, by name; `fresh` is what the last manifest named.
+fn calls(store: &Handle) -> HashMap<String, u64> {
+    let text = String::from_utf8(store.get_manifest("calls").unwrap().unwrap()).unwrap();
+    text.split(' ').map(|call| call.split_once('=').unwrap()).map(|(k, v)| (k.to_owned(), v.parse().unwrap())).collect()
+}
+
+fn count(store: &Handle, call: &str) -> u64 {
+    calls(store).get(call).copied().unwrap_or(0)
+}
+
+#[test]
+fn chunks_wait_for_the_manifest_and_are_asked_for_first() {
+    let store = open("probe-buffered://waits");
+    for n in 0..10u8 {
+        assert_eq!(store.put_chunk(&[n], &[n; 100]).unwrap(), 0);
+    }
+    assert_eq!((count(&store, "put"), count(&store, "exists")), (0, 0));
+    assert_eq!(store.get_chunk(&[3]).unwrap(), Ok(vec![3; 100]), "a chunk that waits is readable on its handle");
+    assert_eq!(count(&store, "get"), 0);
+
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!((count(&store, "exists-items"), count(&store, "put-items"), count(&store, "fresh")), (10, 10, 10));
+
+    // The second save writes only what is new, and says of the rest that it is known.
+    for n in 0..12u8 {
+        assert_eq!(store.put_chunk(&[n], &[n; 100]).unwrap(), i32::from(n < 10));
+    }
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!((count(&store, "exists-items"), count(&store, "put-items")), (22, 12));
+}
+
+#[test]
+fn a_backend_to_which_repeats_are_cheap_is_not_asked() {
+    let store = open("probe-cheap://x");
+    assert_eq!(store.put_chunk(b"a", b"x").unwrap(), 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!((count(&store, "exists"), count(&store, "put-items")), (0, 1));
+}
+
+#[test]
+fn batches_are_as_the_backend_likes_them_and_short_answers_are_asked_on() {
+    let store = open("probe-batches://x");
+    for n in 0..10u8 {
+        assert_eq!(store.put_chunk(&[n], &[n; 100]).unwrap(), 0);
+    }
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    // Batches of 4, answers of 3: each item is answered once, whatever is asked again.
+    assert!(count(&store, "put") >= 4);
+    assert_eq!(count(&store, "fresh"), 10);
+    let hashes: Vec<u8> = (0..10).collect();
+    assert_eq!(store.prefetch_chunks(&hashes, 1), Some(0));
+    let asked = count(&store, "get");
+    for n in 0..10u8 {
+        assert_eq!(store.get_chunk(&[n]).unwrap(), Ok(vec![n; 100]));
+    }
+    assert_eq!(count(&store, "get"), asked, "what was prefetched is not asked for again");
+    assert_eq!(store.get_chunk(&[0]).unwrap(), Ok(vec![0; 100]));
+    assert_eq!(count(&store, "get"), asked + 1, "and is handed over once");
+}
+
+#[test]
+fn what_failed_for_a_passing_reason_is_stored_by_the_next_manifest() {
+    let store = open("probe-failing://x");
+    assert_eq!(store.put_chunk(b"a", b"x").unwrap(), 0);
+    assert!(store.put_manifest("m", b"first").unwrap() < 0);
+    assert!(store.get_manifest("m").unwrap().is_err(), "a manifest whose chunks are not stored is not published");
+    assert_eq!(store.put_manifest("m", b"second").unwrap(), 0);
+    assert_eq!(count(&store, "put-items"), 2);
+    assert_eq!(store.get_chunk(b"a").unwrap(), Ok(b"x".to_vec()));
+}
+
+#[test]
+fn what_failed_for_good_fails_one_manifest_and_no_more() {
+    let store = open("probe-buffered://denied");
+    assert_eq!(store.put_chunk(b"denied-1", b"x").unwrap(), 0);
+    assert_eq!(store.put_chunk(b"good", b"y").unwrap(), 0);
+    assert!(store.put_manifest("m", b"first").unwrap() < 0);
+    assert_eq!(store.put_manifest("m", b"second").unwrap(), 0);
+    assert_eq!(store.get_chunk(b"good").unwrap(), Ok(b"y".to_vec()));
+    assert!(store.get_chunk(b"denied-1").unwrap().is_err());
+}
+
+#[test]
+fn past_its_bound_the_buffer_flushes_early() {
+    let store = open("probe-buffered://bound");
+    let data = vec![7; 10 << 20];
+    for n in 0..7u8 {
+        assert_eq!(store.put_chunk(&[n], &data).unwrap(), 0);
+    }
+    assert_eq!(count(&store, "put-items"), 6, "the seventh of 10 MiB did not fit 64 MiB");
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!((count(&store, "put-items"), count(&store, "fresh")), (7, 7));
+}
+
+#[test]
+fn a_chunk_larger_than_the_buffer_goes_at_once() {
+    let store = open("probe-buffered://large");
+    assert_eq!(store.put_chunk(b"large", &vec![7; 65 << 20]).unwrap(), 0);
+    assert_eq!(count(&store, "put-items"), 1);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!(count(&store, "fresh"), 1);
+}
+
+#[test]
+fn close_discards_what_no_manifest_followed() {
+    let kept = open("probe-buffered://discard");
+    let store = open("probe-buffered://discard");
+    assert_eq!(store.put_chunk(b"a", b"x").unwrap(), 0);
+    assert!(kept.get_chunk(b"a").unwrap().is_err(), "buffers of handles are apart");
+    assert_eq!(kept.put_chunk(b"a", b"x").unwrap(), 0, "and so is what is known");
+    drop(store);
+    assert_eq!(count(&kept, "put"), 0);
+}
+
+fn content_key(data: &[u8]) -> [u8; 8] {
+    xxh3_64(data).to_be_bytes()
+}
+
+#[test]
+fn a_damaged_chunk_is_a_miss_until_the_next_put_heals_it() {
+    for scheme in ["probe-buffered", "probe"] {
+        let store = open(&format!("{scheme}://heals"));
+        let (data, key) = (b"content".to_vec(), content_key(b"content"));
+        assert_eq!(store.put_chunk(&key, &data).unwrap(), 0);
+        assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+        assert_eq!(store.put_manifest("damage:it", &key).unwrap(), 0);
+        assert!(store.get_chunk(&key).unwrap().is_err(), "{scheme}: damaged bytes were answered");
+        assert_eq!(store.prefetch_chunks(&key, 8), Some(0));
+        assert!(store.get_chunk(&key).unwrap().is_err(), "{scheme}: damaged bytes were prefetched");
+        assert_eq!(store.put_chunk(&key, &data).unwrap(), 0, "{scheme}: what is damaged is not there");
+        assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+        assert_eq!(store.get_chunk(&key).unwrap(), Ok(data), "{scheme}: the put did not heal it");
+    }
+}
+
+#[test]
+fn the_operator_decides_whether_chunks_are_verified() {
+    let key = content_key(b"content");
+    for (scheme, answered) in [("probe-unverified", true), ("probe-strict", false)] {
+        let store = open(&format!("{scheme}://x"));
+        assert_eq!(store.put_chunk(&key, b"content").unwrap(), 0);
+        assert_eq!(store.put_manifest("damage:it", &key).unwrap(), 0);
+        assert_eq!(store.get_chunk(&key).unwrap().is_ok(), answered, "{scheme}");
+    }
+}
+
+#[test]
+fn concurrent_manifests_on_one_handle_each_wait_for_the_chunks() {
+    let store = open("probe-buffered://manifests");
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let store = &store;
+            scope.spawn(move || {
+                for round in 0..10u8 {
+                    assert_eq!(store.put_chunk(&[thread, round], &[round; 100]).unwrap(), 0);
+                    assert_eq!(store.put_manifest(&format!("{thread}"), &[round]).unwrap(), 0);
+                    assert_eq!(store.get_chunk(&[thread, round]).unwrap(), Ok(vec![round; 100]));
+                }
+            });
+        }
+    });
+    assert_eq!(count(&store, "put-items"), 40, "each chunk is stored once");
+}

@@ -1,0 +1,75 @@
+//! What others build against: the contract's text, the exported symbols, and what our guests ask for.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use kv_store_tests::{dist, library_path, root, test_components};
+use sha2::{Digest, Sha256};
+use wasmparser::{Parser, Payload, Validator, WasmFeatures};
+
+/// SHA-256 of `wit/backend.wit`. Guests are built against that text: to change it is a decision, which this line and the
+/// CHANGELOG record.
+const CONTRACT_SHA256: &str = "34e5080d7ead60f72391b9f6bcaa225c169b54c0ed84c199776682406bd05ff3";
+
+#[test]
+fn the_contract_changes_only_by_decision() {
+    let text = std::fs::read(root().join("wit/backend.wit")).unwrap();
+    let digest: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(
+        digest, CONTRACT_SHA256,
+        "wit/backend.wit changed; if that was decided, say so here and in CHANGELOG.md"
+    );
+}
+
+#[test]
+fn the_library_exports_what_is_listed_and_nothing_else() {
+    let listed = std::fs::read_to_string(root().join("include/exports.txt")).unwrap();
+    let listed: BTreeSet<&str> = listed.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library_path()).output().expect("nm runs");
+    let output = String::from_utf8(output.stdout).unwrap();
+    let exported: BTreeSet<&str> = output.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    assert_eq!(exported, listed);
+}
+
+fn component(name: &str) -> Vec<u8> {
+    std::fs::read(dist().join("components").join(format!("{name}.wasm"))).unwrap()
+}
+
+#[test]
+fn our_guests_are_valid_components_and_need_no_wasi() {
+    for name in ["local-fs", "memory"] {
+        let bytes = component(name);
+        // The features that the host runs with: nothing newer than WASI 0.2's component model.
+        let features = WasmFeatures::WASM2 | WasmFeatures::COMPONENT_MODEL;
+        Validator::new_with_features(features).validate_all(&bytes).unwrap();
+        let decoded = wit_component::decode(&bytes).unwrap();
+        let world = decoded.resolve().worlds.iter().next().unwrap().1;
+        let name_of = |key| decoded.resolve().name_world_key(key);
+        let imports: BTreeSet<String> = world.imports.keys().map(name_of).collect();
+        let exports: BTreeSet<String> = world.exports.keys().map(name_of).collect();
+        assert!(imports.iter().all(|import| import.starts_with("kv-store:backend/")), "{name} imports {imports:?}");
+        assert_eq!(exports, BTreeSet::from(["kv-store:backend/store@1.0.0".to_owned()]), "{name}");
+        let expected = if name == "local-fs" { vec!["files", "payload", "types"] } else { vec!["payload", "types"] };
+        let expected = expected.iter().map(|interface| format!("kv-store:backend/{interface}@1.0.0")).collect();
+        assert_eq!(imports, expected, "{name} imports what it uses");
+    }
+}
+
+#[test]
+fn the_stamp_says_what_a_component_was_made_of() {
+    let probe = std::fs::read(test_components().join("probe.wasm")).unwrap();
+    let mut stamps = Vec::new();
+    for payload in Parser::new(0).parse_all(&probe) {
+        if let Payload::CustomSection(section) = payload.unwrap()
+            && section.name() == "kv-store-backend"
+        {
+            stamps.push(String::from_utf8(section.data().to_vec()).unwrap());
+        }
+    }
+    let [stamp] = stamps.as_slice() else { panic!("{} stamps", stamps.len()) };
+    for line in
+        ["component: probe 0.1.0", "sdk: kv-store-sdk 0.1.0", "contract: kv-store:backend@1.0.0", "wish: nothing"]
+    {
+        assert!(stamp.lines().any(|there| there == line), "no {line:?} in {stamp:?}");
+    }
+}
