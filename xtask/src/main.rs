@@ -4,6 +4,7 @@
 mod demo;
 mod dist;
 mod guests;
+mod llama;
 mod packages;
 mod place;
 mod step;
@@ -57,6 +58,6 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Test => tests::run(&place),
         Command::Dist => dist::run(&place).map(drop),
         Command::Guests => guests::build(&place).map(drop),
-        Command::Setup => packages::install(packages::ALL).and_then(|()| toolchain::choose().map(drop)),
+        Command::Setup => packages::install(llama::APT_PACKAGES).and_then(|()| toolchain::choose().map(drop)),
     }
 }

@@ -7,10 +7,6 @@ use anyhow::{Result, bail};
 
 /// A compiler for guests, where rustup cannot fetch the target.
 pub const GUESTS: &[&str] = &["rustc-web", "cargo-web", "rust-web-src", "rust-web-llvm"];
-/// To build libllama and its client.
-pub const LLAMA: &[&str] = &["cmake", "ninja-build", "g++", "libxxhash-dev", "python3", "python3-venv"];
-/// All of them.
-pub const ALL: &[&str] = &["cmake", "ninja-build", "g++", "libxxhash-dev", "python3", "python3-venv"];
 
 /// Install what is missing.
 pub fn install(packages: &[&str]) -> Result<()> {
@@ -23,7 +19,7 @@ pub fn install(packages: &[&str]) -> Result<()> {
         return Ok(());
     }
     let by_hand = format!("apt-get install {}", missing.join(" "));
-    // SAFETY-free way to ask who we are: apt-get itself would fail late and at length.
+    // apt-get itself would fail late and at length.
     let root = crate::step::output(Command::new("id").arg("-u"))?.trim() == "0";
     if !root {
         bail!("these packages are missing; as root, run: {by_hand}");

@@ -30,6 +30,11 @@ impl Place {
         self.target.join("xtask")
     }
 
+    /// llama.cpp and what belongs to it, kept between runs.
+    pub fn llama(&self) -> PathBuf {
+        self.target.join("llama")
+    }
+
     pub fn components(&self) -> PathBuf {
         self.dist.join("components")
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::place::Place;
-use crate::{dist, guests, step};
+use crate::{demo, dist, guests, llama, step};
 
 pub fn run(place: &Place) -> Result<()> {
     for workspace in [".", "guests", "tests/guests"] {
@@ -21,5 +21,37 @@ pub fn run(place: &Place) -> Result<()> {
     step::run_shown("clippy", &mut clippy)?;
     let mut tests = dist::cargo(place, "test");
     step::run_shown("tests", &mut tests)?;
+    let mut xtask = Command::new("cargo");
+    xtask.current_dir(&place.root).args([
+        "clippy",
+        "--locked",
+        "--package",
+        "xtask",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]);
+    step::run_shown("clippy of xtask", &mut xtask)?;
+    llama(place)
+}
+
+/// A real llama.cpp saves and restores through the library, and through the native one.
+fn llama(place: &Place) -> Result<()> {
+    let llama = demo::prepare(place)?;
+    step::run_shown("hostile bytes for the client's parsers", &mut Command::new(&llama.fuzz))?;
+    let model = llama.model(&llama::SMALL)?;
+    let native = llama::native_store(&place.llama(), &place.root, &|step| eprintln!("   {step}"))?;
+    for (name, library) in [("local-fs", place.library()), ("native", native)] {
+        let folder = place.root.join("target/llama-store").join(name);
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)?;
+        }
+        std::fs::create_dir_all(&folder)?;
+        let uri = format!("local-fs://{}", folder.display());
+        let mut check = llama.check(&library, &uri, Some(&folder), &model, &[100, 512]);
+        check.env("KV_STORE_WASM_CACHE", place.work().join("aot")).env_remove("KV_STORE_WASM_PATH");
+        step::run_shown(&format!("llama.cpp through {name}"), &mut check)?;
+    }
     Ok(())
 }

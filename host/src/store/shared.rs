@@ -233,7 +233,7 @@ impl Shared {
 
     fn get_answers(&self, hashes: &[ChunkHash]) -> Result<Vec<Fetched>, Error> {
         let list = to_lists(hashes);
-        self.pool.call(limits::DEFAULT_BATCH_BYTES, async |call: &mut Call<'_>| {
+        let answers: Vec<Fetched> = self.pool.call(limits::DEFAULT_BATCH_BYTES, async |call: &mut Call<'_>| {
             let answers = call.guest.call_get_chunks(&mut *call.store, &list).await?;
             let answers = match answers.map_err(Error::from).and_then(|answers| expect_some(answers, list.len())) {
                 Ok(answers) => answers,
@@ -252,7 +252,13 @@ impl Shared {
                 });
             }
             Ok(Ok(taken))
-        })
+        })?;
+        let found = hashes.iter().zip(&answers).filter_map(|(hash, answer)| match answer {
+            Ok(Some(data)) => Some((hash, &data[..])),
+            _ => None,
+        });
+        self.verifier.saw_fetched(found);
+        Ok(answers)
     }
 
     /// Whether fetched bytes are what was put, as far as that can be known. If not: say so, and let the next put mend it.

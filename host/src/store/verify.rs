@@ -34,23 +34,24 @@ impl Verifier {
         }
     }
 
-    /// Whether fetched bytes may be answered.
+    /// Learn from what one call fetched, all of it, before any of it is judged: one match tells.
+    pub(super) fn saw_fetched<'a>(&self, fetched: impl Iterator<Item = (&'a ChunkHash, &'a [u8])>) {
+        if self.mode != Verify::Auto || self.keyed.load(Relaxed) != UNSETTLED {
+            return;
+        }
+        let matching = |(hash, data)| key(hash).and_then(|key| order(key, data));
+        if let Some(found) = { fetched }.find_map(matching) {
+            self.settle(found);
+        }
+    }
+
+    /// Whether fetched bytes may be answered. While nothing is known of the store they may: its keys may be others.
     pub(super) fn accepts(&self, hash: &ChunkHash, data: &[u8]) -> bool {
         let Some(key) = key(hash) else { return true };
-        let keyed = self.keyed.load(Relaxed);
-        match self.mode {
-            Verify::Off => true,
-            Verify::Xxh3 => order(key, data).is_some(),
-            Verify::Auto if keyed == OPAQUE => true,
-            Verify::Auto => match (keyed, order(key, data)) {
-                (UNSETTLED, Some(found)) => {
-                    self.settle(found);
-                    true
-                }
-                // Nothing is known yet: it may be a store with other keys.
-                (UNSETTLED, None) => true,
-                (keyed, found) => found == Some(keyed),
-            },
+        match (self.mode, self.keyed.load(Relaxed)) {
+            (Verify::Off, _) | (Verify::Auto, UNSETTLED | OPAQUE) => true,
+            (Verify::Xxh3, _) => order(key, data).is_some(),
+            (Verify::Auto, keyed) => order(key, data) == Some(keyed),
         }
     }
 
@@ -110,9 +111,11 @@ mod tests {
     #[test]
     fn a_matching_get_settles_what_no_put_has() {
         let verifier = Verifier::new(Verify::Auto);
+        verifier.saw_fetched([(&big(b"b"), &b"x"[..])].into_iter());
         assert!(verifier.accepts(&big(b"b"), b"x"));
-        assert!(verifier.accepts(&big(b"c"), b"c"));
+        verifier.saw_fetched([(&big(b"b"), &b"x"[..]), (&big(b"c"), &b"c"[..])].into_iter());
         assert!(!verifier.accepts(&big(b"b"), b"x"));
+        assert!(verifier.accepts(&big(b"c"), b"c"));
     }
 
     #[test]
