@@ -67,6 +67,20 @@ pub const KNOWN_CHUNKS: usize = 1 << 16;
 /// Hashes that a store remembers as damaged, so that the next put replaces them. Twice so many at most.
 pub const DAMAGED_CHUNKS: usize = 1 << 12;
 
+/// Connections that an instance may have open at once.
+pub const MAX_CONNECTIONS: usize = 64;
+/// Connections that a store keeps for its next calls, and for how long.
+pub const MAX_PARKED: usize = 64;
+pub const PARKED_FOR: Duration = Duration::from_secs(60);
+/// How long one address may take to answer a connect.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// What is received before the guest asks for it, for each connection.
+pub const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
+/// The longest session text.
+pub const MAX_SESSION_BYTES: usize = 1024;
+/// The longest delimiter of receive-until, from the contract.
+pub const MAX_DELIMITER_BYTES: usize = 16;
+
 /// Lines that components may log in a second, all together. The rest is counted.
 pub const LOG_LINES_PER_SECOND: u32 = 50;
 /// The longest line, in bytes.

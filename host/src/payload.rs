@@ -24,40 +24,11 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// A buffer of `len` bytes, made by `fill`, which must initialise the whole of what it is handed or fail.
-    ///
-    /// `Exhausted` above [`limits::MAX_VALUE_BYTES`], before anything is allocated, or where `malloc` has no memory.
-    pub(crate) fn fill<E: From<Error>>(
-        len: u64,
-        fill: impl FnOnce(&mut Unfilled<'_>) -> Result<(), E>,
-    ) -> Result<Self, E> {
-        let len = usize::try_from(len).ok().filter(|len| *len <= limits::MAX_VALUE_BYTES).ok_or_else(|| {
-            let limit = limits::MAX_VALUE_BYTES;
-            Error::new(ErrorKind::Exhausted, format!("{len} bytes are more than a value may have ({limit})"))
-        })?;
-        // SAFETY: malloc with a size above 0 has no precondition.
-        let data = NonNull::new(unsafe { libc::malloc(len.max(1)) }.cast::<u8>())
-            .ok_or_else(|| Error::new(ErrorKind::Exhausted, format!("no memory for {len} bytes")))?;
-        // From here on the memory is freed by `buffer`'s drop, also if `fill` fails or panics; its bytes are not read.
-        let buffer = Buffer { data, len };
-        // SAFETY: `data` points to `len` bytes that nothing else refers to, and MaybeUninit needs no initialisation.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(data.as_ptr().cast::<MaybeUninit<u8>>(), len) };
-        let mut unfilled = Unfilled { bytes, filled: 0 };
-        fill(&mut unfilled)?;
-        if unfilled.filled != len {
-            let message = format!("only {} of {len} bytes came", unfilled.filled);
-            return Err(Error::new(ErrorKind::Corrupt, message).into());
-        }
-        Ok(buffer)
-    }
-
     /// A copy of parts, one after another.
     pub(crate) fn concat(parts: &[&[u8]]) -> Result<Self, Error> {
-        let len = parts.iter().map(|part| part.len() as u64).sum();
-        Buffer::fill(len, |unfilled| {
-            parts.iter().for_each(|part| unfilled.push(part));
-            Ok(())
-        })
+        let mut filling = Filling::new(parts.iter().map(|part| part.len() as u64).sum())?;
+        parts.iter().for_each(|part| filling.push(part));
+        filling.finish()
     }
 
     /// The memory, for a consumer that will `free` it, and the length.
@@ -72,7 +43,7 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `fill` hands a buffer out only when all `len` bytes are initialised; they live as long as `self`.
+        // SAFETY: `Filling` hands a buffer out only when all `len` bytes are initialised; they live as long as `self`.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
     }
 }
@@ -90,25 +61,43 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
-/// The part of a new buffer that has no bytes yet.
-pub(crate) struct Unfilled<'a> {
-    bytes: &'a mut [MaybeUninit<u8>],
+/// A buffer that is being filled, from the front. It is handed out when it is full, and not before.
+pub(crate) struct Filling {
+    /// Its bytes are not read before all of them are there.
+    buffer: Buffer,
     filled: usize,
 }
 
-impl Unfilled<'_> {
-    /// What is still to be filled, for a read; [`Unfilled::advance`] says how much of it was.
+impl Filling {
+    /// Room for `len` bytes.
+    ///
+    /// `Exhausted` above [`limits::MAX_VALUE_BYTES`], before anything is allocated, or where `malloc` has no memory.
+    pub(crate) fn new(len: u64) -> Result<Self, Error> {
+        let len = usize::try_from(len).ok().filter(|len| *len <= limits::MAX_VALUE_BYTES).ok_or_else(|| {
+            let limit = limits::MAX_VALUE_BYTES;
+            Error::new(ErrorKind::Exhausted, format!("{len} bytes are more than a value may have ({limit})"))
+        })?;
+        // SAFETY: malloc with a size above 0 has no precondition.
+        let data = NonNull::new(unsafe { libc::malloc(len.max(1)) }.cast::<u8>())
+            .ok_or_else(|| Error::new(ErrorKind::Exhausted, format!("no memory for {len} bytes")))?;
+        Ok(Filling { buffer: Buffer { data, len }, filled: 0 })
+    }
+
+    /// What is still to be filled, for a read; [`Filling::advance`] says how much of it was.
     pub(crate) fn rest(&mut self) -> &mut [MaybeUninit<u8>] {
-        self.bytes.get_mut(self.filled..).unwrap_or_default()
+        let Buffer { data, len } = self.buffer;
+        // SAFETY: `data` points to `len` bytes that only `self` refers to, `filled` is at most `len`, and MaybeUninit
+        // needs no initialisation.
+        unsafe { std::slice::from_raw_parts_mut(data.as_ptr().add(self.filled).cast(), len - self.filled) }
     }
 
     /// # Safety
-    /// The first `count` bytes of [`Unfilled::rest`] have been initialised.
+    /// The first `count` bytes of [`Filling::rest`] have been initialised.
     pub(crate) unsafe fn advance(&mut self, count: usize) {
-        self.filled = self.filled.saturating_add(count).min(self.bytes.len());
+        self.filled = self.filled.saturating_add(count).min(self.buffer.len);
     }
 
-    /// Copy bytes behind those that are there; what does not fit is left out, and makes [`Buffer::fill`] fail.
+    /// Copy bytes behind those that are there; what does not fit is left out.
     pub(crate) fn push(&mut self, part: &[u8]) {
         let rest = self.rest();
         let count = part.len().min(rest.len());
@@ -116,6 +105,15 @@ impl Unfilled<'_> {
             to.write_copy_of_slice(from);
             self.filled += count;
         }
+    }
+
+    /// The buffer. `Corrupt` if bytes are missing.
+    pub(crate) fn finish(self) -> Result<Buffer, Error> {
+        if self.filled != self.buffer.len {
+            let message = format!("only {} of {} bytes came", self.filled, self.buffer.len);
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        Ok(self.buffer)
     }
 }
 
@@ -202,17 +200,15 @@ mod tests {
 
     #[test]
     fn a_length_over_the_limit_is_refused_before_it_is_allocated() {
-        let error = Buffer::fill::<Error>(u64::MAX, |_| panic!("allocated")).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Exhausted);
+        assert_eq!(Filling::new(u64::MAX).err().unwrap().kind(), ErrorKind::Exhausted);
     }
 
     #[test]
     fn what_is_not_filled_is_never_handed_out() {
-        let error = Buffer::fill::<Error>(4, |unfilled| {
-            unfilled.push(b"abc");
-            Ok(())
-        });
-        assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt);
+        let mut filling = Filling::new(4).unwrap();
+        filling.push(b"abc");
+        assert_eq!(filling.rest().len(), 1);
+        assert_eq!(filling.finish().unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
     #[test]

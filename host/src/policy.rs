@@ -1,6 +1,7 @@
 //! What a component may reach. The URI is the grant: the directory that it names, or the server, and the secrets of its
 //! scheme. Decisions are pure functions of the URI and the config; what they allow is opened by the host.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use crate::config::Backend;
@@ -62,6 +63,15 @@ impl Grants {
         Ok(format!("{}{variable}", self.secret_prefix))
     }
 
+    /// Whether the component may connect to `authority`, a name that it gives as in the URI. A URI without a port leaves
+    /// the port to the backend.
+    pub fn allows_server(&self, authority: &str) -> bool {
+        let Some(granted) = &self.server else { return false };
+        let (host, port) = split_port(authority);
+        let (granted_host, granted_port) = split_port(granted);
+        host.eq_ignore_ascii_case(granted_host) && port.is_some() && (granted_port.is_none() || port == granted_port)
+    }
+
     /// Refuse a directory that holds, or lies in, what the host itself relies on.
     pub fn check_overlap(&self, guarded: &[(&str, PathBuf)]) -> Result<(), Error> {
         let Some(directory) = &self.directory else { return Ok(()) };
@@ -76,6 +86,30 @@ impl Grants {
             }
         }
         Ok(())
+    }
+}
+
+/// `host` and `port` of `host:port` or `[v6]:port`.
+pub fn split_port(authority: &str) -> (&str, Option<u16>) {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => match port.parse() {
+            Ok(port) => (host, Some(port)),
+            Err(_) => (authority, None),
+        },
+        _ => (authority, None),
+    }
+}
+
+/// Whether the host connects to an address at all. A granted name may lead to a private network, but never to
+/// link-local addresses, where clouds keep their metadata, nor to addresses that are no single machine's.
+pub fn allows_address(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => !(v4.is_link_local() || v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast()),
+        IpAddr::V6(v6) => {
+            // The metadata address of a cloud, outside the link-local range.
+            let metadata = v6 == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+            !(v6.is_unicast_link_local() || v6.is_unspecified() || v6.is_multicast() || metadata)
+        }
     }
 }
 
@@ -143,6 +177,42 @@ mod tests {
     fn a_prefix_with_dots_is_only_a_name() {
         let below = target("local-fs:///kv/../x", Some("/kv")).unwrap();
         assert_eq!((below.grants.directory, below.prefix.as_deref()), (Some("/kv".into()), Some("../x")));
+    }
+
+    #[test]
+    fn the_server_of_the_uri_is_granted_and_no_other() {
+        let allows = |uri: &str, authority: &str| target(uri, None).unwrap().grants.allows_server(authority);
+        assert!(allows("redis://me@cache.svc:6379/3", "cache.svc:6379"));
+        assert!(allows("redis://Cache.svc:6379", "cache.SVC:6379"));
+        assert!(allows("redis://[::1]:6379", "[::1]:6379"));
+        assert!(allows("redis://cache.svc", "cache.svc:6379"));
+        for authority in
+            ["cache.svc:6380", "cache.svc", "cache.svc.evil:6379", "other:6379", "", ":6379", "unix:/run/x"]
+        {
+            assert!(!allows("redis://cache.svc:6379", authority), "{authority}");
+        }
+        assert!(!allows("local-fs:///dir", "localhost:1"));
+        assert!(!allows("redis://[::1]", "::1:6379"));
+    }
+
+    #[test]
+    fn addresses_of_clouds_and_crowds_are_refused() {
+        for refused in [
+            "169.254.169.254",
+            "::ffff:169.254.169.254",
+            "0.0.0.0",
+            "::",
+            "224.0.0.1",
+            "255.255.255.255",
+            "fe80::1",
+            "fd00:ec2::254",
+            "ff02::1",
+        ] {
+            assert!(!allows_address(refused.parse().unwrap()), "{refused}");
+        }
+        for allowed in ["127.0.0.1", "::1", "10.0.0.1", "192.168.1.1", "fd00::1", "203.0.113.9"] {
+            assert!(allows_address(allowed.parse().unwrap()), "{allowed}");
+        }
     }
 
     #[test]

@@ -102,10 +102,6 @@ pub const LARGE: Shape = Shape { layers: 8, embd: 512, heads: 8, kv_heads: 8, ff
 /// A built llama.cpp and what belongs to it. All paths are absolute.
 #[derive(Debug)]
 pub struct Llama {
-    /// Folders for `-I`: llama.h, ggml.h.
-    pub include: Vec<PathBuf>,
-    /// The folder of libllama.so and its ggml libraries.
-    pub lib_dir: PathBuf,
     /// `llama-kv`, see `tests/llama/README.md`.
     pub client: PathBuf,
     /// `llama-kv-fuzz`, built with the sanitizers; run it without arguments.
@@ -170,7 +166,7 @@ pub fn ensure(work: &Path, repo: &Path, say: &dyn Fn(&str)) -> Result<Llama> {
     let python = work.python(say)?;
     let built = work.libllama(&python, say)?;
     let lib_dir = built.join("lib");
-    let include = vec![built.join("include"), built.join("ggml-include")];
+    let include = [built.join("include"), built.join("ggml-include")];
     let tests = repo.join("tests/llama");
 
     let mut options: Vec<&OsStr> = Vec::new();
@@ -187,7 +183,7 @@ pub fn ensure(work: &Path, repo: &Path, say: &dyn Fn(&str)) -> Result<Llama> {
 
     let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     let fuzz = work.compile("llama-kv-fuzz", &tests, FUZZ_SOURCES, &repo, &sanitizers.map(OsStr::new), say)?;
-    Ok(Llama { include, lib_dir, client, fuzz, python, tests, work })
+    Ok(Llama { client, fuzz, python, tests, work })
 }
 
 /// Build `libkv_store_native.so`, the plain C store of `tests/native`, under

@@ -6,8 +6,8 @@ use rustix::fs::{self, FileType, OFlags};
 use rustix::io::Errno;
 
 use super::{Directory, RelativePath, not_regular};
-use crate::error::{Error, ErrorKind};
-use crate::payload::Buffer;
+use crate::error::Error;
+use crate::payload::{Buffer, Filling};
 
 /// One entry of a directory.
 pub(crate) struct Entry {
@@ -22,13 +22,13 @@ pub(crate) struct Entry {
 impl Directory {
     /// Bytes of a file, from `offset`: `len`, or all to the end. None: there is no such file.
     ///
-    /// `Exhausted`, before anything is read: more than `room` bytes.
+    /// `check_room` may refuse a length before anything is read.
     pub(crate) fn read(
         &self,
         path: &RelativePath,
         offset: u64,
         len: Option<u64>,
-        room: u64,
+        check_room: impl FnOnce(u64) -> Result<(), Error>,
     ) -> Result<Option<Buffer>, Error> {
         let file = match self.resolve(path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK) {
             Err(Errno::NOENT) => return Ok(None),
@@ -44,28 +44,23 @@ impl Directory {
             (Some(behind), Some(len)) if len <= behind => len,
             _ => return Err(Error::invalid(format!("the file ends at {}, before the range asked for", stat.st_size))),
         };
-        if len > room {
-            let message = format!("{len} bytes are more than the {room} that this component has room for");
-            return Err(Error::new(ErrorKind::Exhausted, message));
-        }
-        let buffer = Buffer::fill(len, |unfilled| {
-            let mut at = offset;
-            while !unfilled.rest().is_empty() {
-                let count = match rustix::io::pread(&file, unfilled.rest(), at) {
-                    Err(Errno::INTR) => continue,
-                    read => read?.0.len(),
-                };
-                // The file became shorter. `fill` sees that bytes are missing.
-                if count == 0 {
-                    break;
-                }
-                // SAFETY: pread initialised the `count` bytes that it answered, the first of `rest`.
-                unsafe { unfilled.advance(count) };
-                at += count as u64;
+        check_room(len)?;
+        let mut filling = Filling::new(len)?;
+        let mut at = offset;
+        while !filling.rest().is_empty() {
+            let count = match rustix::io::pread(&file, filling.rest(), at) {
+                Err(Errno::INTR) => continue,
+                read => read?.0.len(),
+            };
+            // The file became shorter. `finish` sees that bytes are missing.
+            if count == 0 {
+                break;
             }
-            Ok::<(), Error>(())
-        })?;
-        Ok(Some(buffer))
+            // SAFETY: pread initialised the `count` bytes that it answered, the first of `rest`.
+            unsafe { filling.advance(count) };
+            at += count as u64;
+        }
+        filling.finish().map(Some)
     }
 
     /// The first `limit` entries after `after`, in byte order of their names. Empty also if there is no such directory.

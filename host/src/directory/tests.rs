@@ -16,7 +16,7 @@ fn open() -> (tempfile::TempDir, Directory) {
 }
 
 fn read(directory: &Directory, at: &str) -> Result<Option<Vec<u8>>, Error> {
-    Ok(directory.read(&path(at), 0, None, 1 << 20)?.map(|buffer| buffer.to_vec()))
+    Ok(directory.read(&path(at), 0, None, |_| Ok(()))?.map(|buffer| buffer.to_vec()))
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn a_file_is_written_whole_and_read_back() {
     let at = path("chunks/a/ab");
     assert_eq!(directory.write(&at, &[b"he", b"", b"llo"], false, true).unwrap(), Written::Written);
     assert_eq!(read(&directory, "chunks/a/ab").unwrap().unwrap(), b"hello");
-    assert_eq!(&*directory.read(&at, 1, Some(3), 100).unwrap().unwrap(), b"ell");
+    assert_eq!(&*directory.read(&at, 1, Some(3), |_| Ok(())).unwrap().unwrap(), b"ell");
     assert_eq!(directory.size(&at).unwrap(), Some(5));
     assert_eq!(scratch.path().join("store/chunks/a/ab").metadata().unwrap().mode() & 0o777, 0o600);
     assert_eq!(scratch.path().join("store/.kv-tmp").read_dir().unwrap().count(), 0);
@@ -115,9 +115,11 @@ fn a_planted_fifo_hangs_nothing() {
 fn what_is_too_large_is_refused_before_it_is_read() {
     let (_scratch, directory) = open();
     directory.write(&path("f"), &[&[0; 100]], false, false).unwrap();
-    assert_eq!(directory.read(&path("f"), 0, None, 99).unwrap_err().kind(), ErrorKind::Exhausted);
-    assert_eq!(directory.read(&path("f"), 101, None, 1000).unwrap_err().kind(), ErrorKind::Invalid);
-    assert_eq!(directory.read(&path("f"), 1, Some(u64::MAX), 1000).unwrap_err().kind(), ErrorKind::Invalid);
+    let full = |len| Err(Error::new(ErrorKind::Exhausted, format!("no room for {len}")));
+    assert_eq!(directory.read(&path("f"), 0, None, full).unwrap_err().to_string(), "no room for 100");
+    let read = |offset, len| directory.read(&path("f"), offset, len, |_| Ok(())).unwrap_err().kind();
+    assert_eq!(read(101, None), ErrorKind::Invalid);
+    assert_eq!(read(1, Some(u64::MAX)), ErrorKind::Invalid);
 }
 
 #[test]

@@ -8,12 +8,15 @@ use std::thread;
 
 use tokio::runtime::{Builder, Handle};
 
+use super::signals::block_signals;
+
 /// The thread that drives timers and sockets.
 pub(crate) struct Driver(Handle);
 
 impl Driver {
     pub(super) fn start() -> std::io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        // Names are resolved on threads that tokio starts from the consumer's.
+        let runtime = Builder::new_current_thread().enable_all().on_thread_start(block_signals).build()?;
         let handle = runtime.handle().clone();
         let name = "kv-store-driver".to_owned();
         thread::Builder::new().name(name).spawn(move || runtime.block_on(std::future::pending::<()>()))?;

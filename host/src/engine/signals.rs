@@ -2,6 +2,16 @@
 
 use std::mem::MaybeUninit;
 
+/// Block all signals in this thread.
+pub(super) fn block_signals() {
+    let mut all = MaybeUninit::uninit();
+    // SAFETY: sigfillset fills `all` before it is read.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut());
+    }
+}
+
 /// Run `start` with all signals blocked in this thread, and restore its mask.
 pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     struct Restore(libc::sigset_t);

@@ -56,9 +56,9 @@ impl HostDirectory for State {
         let directory = self.directory(&handle)?;
         let mut outcomes = Vec::new();
         for request in one_batch(requests) {
-            let room = self.payload_room.saturating_sub(self.payload_bytes);
+            let check_room = |len| self.check_room(len);
             let read = RelativePath::parse(request.path)
-                .and_then(|path| directory.read(&path, request.offset, request.len, room))
+                .and_then(|path| directory.read(&path, request.offset, request.len, check_room))
                 .and_then(|found| found.map(|buffer| self.give(Payload::Owned(Arc::new(buffer)))).transpose());
             outcomes.push(match read {
                 Ok(Some(payload)) => ReadOutcome::Found(payload),

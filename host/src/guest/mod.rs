@@ -17,6 +17,7 @@ use wasmtime::component::{Resource, ResourceTable, ResourceTableError};
 
 pub use files::OpenDirectory;
 pub use net::Connection;
+pub(crate) use net::Parked;
 
 pub(crate) use convert::answered;
 use limiter::Limiter;
@@ -33,6 +34,7 @@ pub(crate) struct Access {
     pub name: String,
     pub grants: Grants,
     pub directory: Option<Arc<Directory>>,
+    pub parked: Parked,
 }
 
 /// The host's side of one instance.
@@ -42,12 +44,14 @@ pub(crate) struct State {
     limiter: Limiter,
     /// When waits end with `unavailable`.
     deadline: Instant,
-    payload_room: u64,
+    payload_limit: u64,
     payload_bytes: u64,
     /// The numbers of the payloads lent for the running call.
     lent: Vec<u32>,
     /// Ended payloads that the guest has not dropped.
     leaked: usize,
+    /// Connections that the guest holds.
+    connections: usize,
 }
 
 impl State {
@@ -59,10 +63,11 @@ impl State {
             table,
             limiter: Limiter::new(limits.memory_bytes),
             deadline: Instant::now(),
-            payload_room: limits.payload_bytes as u64,
+            payload_limit: limits.payload_bytes as u64,
             payload_bytes: 0,
             lent: Vec::new(),
             leaked: 0,
+            connections: 0,
         }
     }
 
@@ -91,14 +96,20 @@ impl State {
         self.leaked > limits::MAX_LEAKED_HANDLES
     }
 
+    /// Refuse, before they are made, payload bytes that the guest has no room for.
+    fn check_room(&self, bytes: u64) -> Result<(), Error> {
+        let (held, limit) = (self.payload_bytes, self.payload_limit);
+        if bytes <= limit.saturating_sub(held) {
+            return Ok(());
+        }
+        let message = format!("{bytes} bytes more than the {held} held are over the limit payload_bytes = {limit}");
+        Err(Error::new(ErrorKind::Exhausted, message))
+    }
+
     /// A handle for the guest to a payload of the host. Counts what the guest then holds.
     fn give(&mut self, payload: Payload) -> Result<Resource<Payload>, Error> {
         let bytes = owned_bytes(&payload);
-        if bytes > self.payload_room.saturating_sub(self.payload_bytes) {
-            let (held, room) = (self.payload_bytes, self.payload_room);
-            let message = format!("{bytes} bytes more than the {held} held are over the limit payload_bytes = {room}");
-            return Err(Error::new(ErrorKind::Exhausted, message));
-        }
+        self.check_room(bytes)?;
         let handle = self.table.push(payload).map_err(|_| {
             let message = format!("a component may hold {} handles", limits::MAX_HANDLES);
             Error::new(ErrorKind::Exhausted, message)

@@ -13,7 +13,7 @@ use crate::config::{self, Backend, Config};
 use crate::directory::Directory;
 use crate::engine::{self, Process};
 use crate::error::Error;
-use crate::guest::Access;
+use crate::guest::{Access, Parked};
 use crate::limits;
 use crate::loader::{self, Loaded};
 use crate::log::{self, Level};
@@ -111,6 +111,7 @@ impl Shared {
             name: target.store.scheme().to_owned(),
             grants: target.grants,
             directory: directory.map(Arc::new),
+            parked: Parked::default(),
         };
         let uri = target.store.as_str().to_owned();
         let options = config.options.into_iter().collect();

@@ -1,6 +1,7 @@
 //! A backend that tests steer: options set what it declares of itself, and a manifest's name makes it misbehave in one
 //! way. Otherwise it keeps chunks and manifests in memory and counts its calls; the manifest `calls` tells the counts.
 
+mod echo;
 mod misbehave;
 
 use std::collections::{BTreeMap, HashMap};
@@ -122,6 +123,9 @@ impl Backend for Probe {
         }
         if let Some(how) = name.strip_prefix("do:") {
             misbehave::act(how)?;
+        }
+        if let Some(server) = name.strip_prefix("echo:") {
+            return echo::exchange(server).map(Some);
         }
         self.manifests.get(name).map(Payload::share).transpose()
     }

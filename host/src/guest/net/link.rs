@@ -1,0 +1,296 @@
+//! A connection: bytes out of many parts in few packets, bytes in through one bounded buffer.
+
+use std::future::poll_fn;
+use std::io::{ErrorKind, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::error::{self, Error};
+use crate::limits::RECEIVE_BUFFER_BYTES;
+use crate::payload::{Buffer, Filling};
+
+pub(super) struct Link {
+    stream: TcpStream,
+    /// What came and was not asked for yet.
+    received: Vec<u8>,
+    /// Where in `received` that begins.
+    begin: usize,
+    /// The peer has finished.
+    finished: bool,
+}
+
+fn unavailable(message: impl std::fmt::Display) -> Error {
+    Error::new(error::ErrorKind::Unavailable, message.to_string())
+}
+
+fn closed_early() -> Error {
+    unavailable("the server closed the connection")
+}
+
+impl Link {
+    pub(super) async fn connect(address: SocketAddr) -> Result<Self, Error> {
+        let stream = TcpStream::connect(address).await.map_err(unavailable)?;
+        // Small writes are whole requests here; waiting for more would stall each by tens of milliseconds.
+        stream.set_nodelay(true).map_err(unavailable)?;
+        Ok(Link { stream, received: Vec::new(), begin: 0, finished: false })
+    }
+
+    /// Whether the connection is alive, and nobody has said anything on it that was not asked for.
+    pub(super) fn is_silent(&mut self) -> bool {
+        let mut byte = [0];
+        self.waiting().is_empty()
+            && !self.finished
+            && matches!(self.stream.try_read(&mut byte), Err(error) if error.kind() == ErrorKind::WouldBlock)
+    }
+
+    fn waiting(&self) -> &[u8] {
+        self.received.get(self.begin..).unwrap_or_default()
+    }
+
+    fn take(&mut self, count: usize) -> Vec<u8> {
+        let waiting = self.waiting();
+        let taken = waiting.get(..count).unwrap_or(waiting).to_vec();
+        self.begin += taken.len();
+        taken
+    }
+
+    /// Send all parts. What comes in the meantime is received, up to the buffer.
+    pub(super) async fn send(&mut self, parts: &[&[u8]]) -> Result<(), Error> {
+        let mut slices: Vec<IoSlice> = parts.iter().filter(|p| !p.is_empty()).map(|p| IoSlice::new(p)).collect();
+        let mut rest = slices.as_mut_slice();
+        while !rest.is_empty() {
+            let sent = poll_fn(|context| self.poll_send(context, rest)).await?;
+            IoSlice::advance_slices(&mut rest, sent);
+        }
+        Ok(())
+    }
+
+    fn poll_send(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<Result<usize, Error>> {
+        loop {
+            match Pin::new(&mut self.stream).poll_write_vectored(context, slices) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(closed_early())),
+                Poll::Ready(sent) => return Poll::Ready(sent.map_err(unavailable)),
+                Poll::Pending => {}
+            }
+            if self.finished || self.waiting().len() >= RECEIVE_BUFFER_BYTES {
+                return Poll::Pending;
+            }
+            // Something came: look again, so that the next wait is registered for both.
+            ready!(self.poll_receive(context))?;
+        }
+    }
+
+    /// Receive something into the buffer.
+    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if self.begin > 0 {
+            self.received.drain(..self.begin);
+            self.begin = 0;
+        }
+        let had = self.received.len();
+        self.received.resize(had + RECEIVE_BUFFER_BYTES, 0);
+        let mut room = ReadBuf::new(self.received.get_mut(had..).unwrap_or_default());
+        let outcome = Pin::new(&mut self.stream).poll_read(context, &mut room);
+        let count = room.filled().len();
+        self.received.truncate(had + count);
+        ready!(outcome).map_err(unavailable)?;
+        self.finished |= count == 0;
+        Poll::Ready(Ok(()))
+    }
+
+    async fn receive(&mut self) -> Result<(), Error> {
+        poll_fn(|context| self.poll_receive(context)).await
+    }
+
+    /// The next `len` bytes.
+    pub(super) async fn receive_exact(&mut self, len: usize) -> Result<Vec<u8>, Error> {
+        while self.waiting().len() < len {
+            if self.finished {
+                return Err(closed_early());
+            }
+            self.receive().await?;
+        }
+        Ok(self.take(len))
+    }
+
+    /// The bytes before the delimiter, which is consumed.
+    pub(super) async fn receive_until(&mut self, delimiter: &[u8], limit: usize) -> Result<Vec<u8>, Error> {
+        let mut searched = 0;
+        loop {
+            let waiting = self.waiting();
+            let from = searched.min(waiting.len());
+            let found = waiting.get(from..).unwrap_or_default().windows(delimiter.len()).position(|w| w == delimiter);
+            match found.map(|at| from + at) {
+                Some(at) if at <= limit => {
+                    let line = self.take(at);
+                    self.begin += delimiter.len();
+                    return Ok(line);
+                }
+                Some(_) => return Err(no_delimiter(limit)),
+                None if waiting.len() > limit.saturating_add(delimiter.len()) => return Err(no_delimiter(limit)),
+                None => searched = waiting.len().saturating_sub(delimiter.len() - 1),
+            }
+            if self.finished {
+                return Err(closed_early());
+            }
+            self.receive().await?;
+        }
+    }
+
+    /// What is there, or comes next; empty when the peer has finished.
+    pub(super) async fn receive_some(&mut self, limit: usize) -> Result<Vec<u8>, Error> {
+        while self.waiting().is_empty() && !self.finished {
+            self.receive().await?;
+        }
+        Ok(self.take(limit))
+    }
+
+    /// The next `len` bytes, received where they stay.
+    pub(super) async fn receive_buffer(&mut self, mut filling: Filling) -> Result<Buffer, Error> {
+        let waiting = self.take(filling.rest().len());
+        filling.push(&waiting);
+        while !filling.rest().is_empty() {
+            let count = poll_fn(|context| {
+                let mut room = ReadBuf::uninit(filling.rest());
+                ready!(Pin::new(&mut self.stream).poll_read(context, &mut room)).map_err(unavailable)?;
+                Poll::Ready(Ok::<_, Error>(room.filled().len()))
+            })
+            .await?;
+            if count == 0 {
+                self.finished = true;
+                return Err(closed_early());
+            }
+            // SAFETY: `ReadBuf` has `count` initialised bytes at the front of `rest`.
+            unsafe { filling.advance(count) };
+        }
+        filling.finish()
+    }
+
+    /// Read and forget.
+    pub(super) async fn skip(&mut self, len: u64) -> Result<(), Error> {
+        let mut left = len;
+        loop {
+            let here = usize::try_from(left).unwrap_or(usize::MAX).min(self.waiting().len());
+            self.begin += here;
+            left -= here as u64;
+            if left == 0 {
+                return Ok(());
+            }
+            if self.finished {
+                return Err(closed_early());
+            }
+            self.receive().await?;
+        }
+    }
+}
+
+fn no_delimiter(limit: usize) -> Error {
+    Error::new(error::ErrorKind::Corrupt, format!("the delimiter did not come within {limit} bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    /// A link to a server that does `serve` with the other end.
+    fn with_server(serve: impl FnOnce(std::net::TcpStream) + Send + 'static, client: impl AsyncFnOnce(&mut Link)) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || serve(listener.accept().unwrap().0));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut link = Link::connect(address).await.unwrap();
+            client(&mut link).await;
+        });
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn lines_lengths_and_the_end_are_told_apart() {
+        let serve = |mut peer: std::net::TcpStream| {
+            for piece in ["+O", "K\r", "\n$5\r\nhel", "lo\r\nrest"] {
+                peer.write_all(piece.as_bytes()).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        };
+        with_server(serve, async |link| {
+            assert_eq!(link.receive_until(b"\r\n", 100).await.unwrap(), b"+OK");
+            assert_eq!(link.receive_until(b"\r\n", 100).await.unwrap(), b"$5");
+            assert_eq!(&*link.receive_buffer(Filling::new(5).unwrap()).await.unwrap(), b"hello");
+            link.skip(2).await.unwrap();
+            assert_eq!(link.receive_exact(4).await.unwrap(), b"rest");
+            assert_eq!(link.receive_some(10).await.unwrap(), b"");
+            assert!(link.receive_exact(1).await.is_err());
+            assert!(link.receive_until(b"\n", 10).await.is_err());
+        });
+    }
+
+    #[test]
+    fn a_delimiter_that_does_not_come_is_no_endless_wait() {
+        with_server(
+            |mut peer| peer.write_all(&[b'x'; 1000]).unwrap(),
+            async |link| {
+                let error = link.receive_until(b"\n", 99).await.unwrap_err();
+                assert_eq!(error.kind(), error::ErrorKind::Corrupt);
+            },
+        );
+    }
+
+    /// Make the kernel's own buffer small, so that ours is what counts.
+    fn shrink(socket: &impl std::os::fd::AsRawFd, option: libc::c_int) {
+        let size: libc::c_int = 2048;
+        // SAFETY: an option that takes an int, and an int.
+        let set = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                option,
+                (&raw const size).cast(),
+                size_of_val(&size) as u32,
+            )
+        };
+        assert_eq!(set, 0);
+    }
+
+    #[test]
+    fn a_server_that_answers_before_it_reads_does_not_block() {
+        const ANSWER: usize = RECEIVE_BUFFER_BYTES - 1000;
+        const REQUEST: usize = 8 << 20;
+        let serve = |mut peer: std::net::TcpStream| {
+            shrink(&peer, libc::SO_SNDBUF);
+            peer.write_all(&vec![1; ANSWER]).unwrap();
+            let mut request = vec![0; REQUEST];
+            peer.read_exact(&mut request).unwrap();
+        };
+        with_server(serve, async |link| {
+            shrink(&link.stream, libc::SO_RCVBUF);
+            let data = vec![7; REQUEST];
+            let parts: [&[u8]; 3] = [b"", &data[..10], &data[10..]];
+            let sending = link.send(&parts);
+            tokio::time::timeout(std::time::Duration::from_secs(20), sending).await.expect("both wait").unwrap();
+            assert_eq!(link.receive_exact(ANSWER).await.unwrap(), vec![1; ANSWER]);
+        });
+    }
+
+    #[test]
+    fn a_connection_on_which_something_was_said_is_not_silent() {
+        with_server(
+            |mut peer| {
+                let mut byte = [0];
+                peer.read_exact(&mut byte).unwrap();
+                peer.write_all(b"!").unwrap();
+            },
+            async |link| {
+                assert!(link.is_silent());
+                link.send(&[b"?"]).await.unwrap();
+                link.receive().await.unwrap();
+                assert!(!link.is_silent());
+            },
+        );
+    }
+}
