@@ -1,0 +1,55 @@
+/*
+ * command.h - the three commands of llama-kv, their options and their results.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef LLAMA_KV_COMMAND_H
+#define LLAMA_KV_COMMAND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* As given on the command line; the strings live as long as the process. */
+struct options {
+    const char *lib, *uri, *name;
+    const char *model;       /* NULL for chunks */
+    const char *logits;      /* file of raw float32 numbers; may be NULL */
+    uint32_t tokens;
+    uint32_t chunk_tokens;
+    int threads;
+    bool compare_prefill;
+    bool verbose;
+};
+
+enum answer { ANSWER_NONE, ANSWER_NO, ANSWER_YES };
+
+/* What a run found out. What a command does not measure stays UNKNOWN, and is
+ * printed as null. Times are in milliseconds, sizes in bytes. README.md says
+ * what each time covers. */
+#define UNKNOWN (-1)
+struct result {
+    int64_t abi_version;
+    int64_t state_tokens, state_bytes;
+    const char *layout, *layout_note;
+    int64_t chunk_tokens;
+    int64_t chunks, chunks_new, chunks_known, bytes_new;
+    int64_t inline_bytes, manifest_bytes;
+    enum answer prefetched;
+    double load_ms, open_ms, prefill_ms, get_state_ms, save_ms;
+    double restore_ms, set_state_ms, decode_ms;
+    enum answer logits_identical, prefill_logits_identical;
+};
+
+/* All unknown. */
+struct result result_none(void);
+
+/* Each returns an exit code of report.h, having said on standard error what was
+ * wrong, and fills `r` as far as it came. */
+int command_save(const struct options *o, struct result *r);
+int command_restore(const struct options *o, struct result *r);
+
+/* Print a manifest's chunks: hash in hex, length, one line each, in order. */
+int command_chunks(const struct options *o);
+
+#endif /* LLAMA_KV_COMMAND_H */

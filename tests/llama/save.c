@@ -1,0 +1,158 @@
+/* save.c - llama-kv save. SPDX-License-Identifier: Apache-2.0 */
+#include "command.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "engine.h"
+#include "manifest.h"
+#include "report.h"
+#include "state.h"
+#include "store.h"
+
+/* Put each chunk of the state, and count what was new. */
+static int put_pieces(struct store *s, const uint8_t *state, struct cut *cut,
+                      struct result *r)
+{
+    r->chunks = r->chunks_new = r->chunks_known = 0;
+    r->bytes_new = r->inline_bytes = 0;
+    for (size_t i = 0; i < cut->count; i++) {
+        struct piece *p = &cut->pieces[i];
+        if (!p->is_chunk) {
+            r->inline_bytes += (int64_t)p->length;
+            continue;
+        }
+        const uint8_t *data = state + p->offset;
+        int known;
+        p->hash = XXH3_64bits(data, p->length);
+        int code = store_put(s, p->hash, data, p->length, &known);
+        if (code != KV_OK) {
+            return code;
+        }
+        r->chunks++;
+        r->chunks_known += known;
+        r->chunks_new += !known;
+        r->bytes_new += known ? 0 : (int64_t)p->length;
+    }
+    return KV_OK;
+}
+
+static int publish(struct store *s, const struct options *o,
+                   const struct engine *e, const uint8_t *state, size_t size,
+                   const struct cut *cut, struct result *r)
+{
+    struct manifest_facts facts = {.layout = cut->layout,
+                                   .tokens = e->n_tokens,
+                                   .cells = cut->cells,
+                                   .chunk_tokens = o->chunk_tokens,
+                                   .state_bytes = size,
+                                   .state_hash = XXH3_64bits(state, size),
+                                   .model_id = e->model_id,
+                                   .prompt_id = e->prompt_id};
+    size_t manifest_size;
+    uint8_t *manifest = manifest_encode(&facts, cut, state, &manifest_size);
+    if (!manifest) {
+        return report(KV_CANNOT_RUN, "there is no memory for the manifest of %zu pieces",
+                      cut->count);
+    }
+    int code = store_publish(s, o->name, manifest, manifest_size);
+    r->manifest_bytes = (int64_t)manifest_size;
+    free(manifest);
+    return code;
+}
+
+static int save_state(struct store *s, const struct options *o,
+                      const struct engine *e, const uint8_t *state, size_t size,
+                      struct result *r)
+{
+    struct cut cut;
+    double start = now_ms();
+    const char *wrong = cut_state(state, size, o->chunk_tokens, &cut);
+    if (wrong) {
+        return report(KV_FAILED, "the state of llama.cpp cannot be cut: %s; use the version of "
+                      "llama.cpp that this program was written for", wrong);
+    }
+    r->state_bytes = (int64_t)size;
+    r->state_tokens = (int64_t)e->n_tokens - 1;
+    r->layout = cut.layout == LAYOUT_ROWS ? "rows" : "fixed";
+    r->layout_note = cut.note;
+    r->chunk_tokens = o->chunk_tokens;
+    int code = put_pieces(s, state, &cut, r);
+    if (code == KV_OK) {
+        code = publish(s, o, e, state, size, &cut, r);
+    }
+    r->save_ms = now_ms() - start;
+    cut_free(&cut);
+    return code;
+}
+
+static int write_logits(const char *path, const float *logits, size_t n)
+{
+    FILE *file = fopen(path, "wb");
+    bool written = file && fwrite(logits, sizeof *logits, n, file) == n;
+    if (file && fclose(file) != 0) {
+        written = false;
+    }
+    return written ? KV_OK
+                   : report(KV_CANNOT_RUN, "cannot write the logits to %s: %s; give another file "
+                            "with --logits", path, strerror(errno));
+}
+
+static int save_prompt(const struct options *o, struct engine *e,
+                       struct store *s, struct result *r)
+{
+    double start = now_ms();
+    int code = engine_prefill(e);
+    r->prefill_ms = now_ms() - start;
+    if (code != KV_OK) {
+        return code;
+    }
+    uint8_t *state;
+    size_t size;
+    start = now_ms();
+    code = engine_get_state(e, &state, &size);
+    r->get_state_ms = now_ms() - start;
+    if (code != KV_OK) {
+        return code;
+    }
+    code = save_state(s, o, e, state, size, r);
+    free(state);
+    if (code != KV_OK) {
+        return code;
+    }
+    /* After the save: decoding adds this token to the sequence. */
+    const float *logits;
+    start = now_ms();
+    code = engine_decode_last(e, &logits);
+    r->decode_ms = now_ms() - start;
+    if (code == KV_OK && o->logits) {
+        code = write_logits(o->logits, logits, e->n_logits);
+    }
+    return code;
+}
+
+int command_save(const struct options *o, struct result *r)
+{
+    struct engine engine;
+    struct store store = {0};
+    double start = now_ms();
+    int code = engine_open(&engine, o->model, o->tokens, o->threads, o->verbose);
+    r->load_ms = now_ms() - start;
+    if (code == KV_OK) {
+        start = now_ms();
+        code = store_open(&store, o->lib, o->uri);
+        r->open_ms = now_ms() - start;
+    }
+    if (code == KV_OK) {
+        r->abi_version = store.kv->version;
+        code = save_prompt(o, &engine, &store, r);
+    }
+    store_close(&store);
+    engine_close(&engine);
+    return code;
+}
