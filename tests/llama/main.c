@@ -170,7 +170,7 @@ static int parse_options(int argc, char **argv, struct options *o)
 {
     int option, code = KV_OK;
     uint32_t threads = 1;
-    while (code == KV_OK && (option = getopt_long(argc, argv, "", OPTIONS, NULL)) != -1) {
+    while (code == KV_OK && (option = getopt_long(argc, argv, ":", OPTIONS, NULL)) != -1) {
         switch (option) {
         case OPT_LIB: o->lib = optarg; break;
         case OPT_URI: o->uri = optarg; break;
@@ -188,7 +188,12 @@ static int parse_options(int argc, char **argv, struct options *o)
         case OPT_THREADS:
             code = parse_number("threads", optarg, 1, 512, &threads);
             break;
-        default: code = KV_CANNOT_RUN; break; /* getopt has said why. */
+        case ':':
+            code = report(KV_CANNOT_RUN, "%s needs a value; see --help", argv[optind - 1]);
+            break;
+        default:
+            code = report(KV_CANNOT_RUN, "%s is not an option; see --help", argv[optind - 1]);
+            break;
         }
     }
     if (code == KV_OK && optind < argc) {
