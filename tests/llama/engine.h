@@ -7,7 +7,9 @@
  * The prompt of n tokens is the beginning of the prompt of any larger n, as one
  * conversation goes on. It is decoded in batches of ENGINE_BATCH tokens, so that
  * every token but those of the last batch is computed in the same company
- * whatever n is; its K and V are then the same bits.
+ * whatever n is. Where a computation does depend on its company, the bits of the
+ * last batch may differ between prompts; then fewer chunks are shared, and
+ * nothing else changes.
  */
 #ifndef LLAMA_KV_ENGINE_H
 #define LLAMA_KV_ENGINE_H

@@ -286,8 +286,10 @@ impl Work {
         configure.args(["-G", "Ninja", "-S"]).arg(&source).arg("-B").arg(&build);
         configure.args(CMAKE_OPTIONS);
         self.run(configure, "cmake")?;
+        // Ninja's own choice is two jobs more than there are cores.
+        let jobs = std::thread::available_parallelism().map_or(1, usize::from);
         let mut ninja = program("ninja");
-        ninja.arg("-C").arg(&build).arg("llama");
+        ninja.arg("-C").arg(&build).arg("-j").arg(jobs.to_string()).arg("llama");
         self.run(ninja, "ninja")?;
 
         let result = unfinished.join("result");
