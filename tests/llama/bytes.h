@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 /* A chunk's key in the store: XXH3-64 of its bytes, big-endian, so that its hex
- * is what xxhsum -H3 prints. */
+ * is how that hash is usually printed. */
 #define KEY_BYTES 8u
 
 static inline uint32_t read_u32(const uint8_t *p)

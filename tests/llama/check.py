@@ -89,6 +89,12 @@ def check_round_trip(client, name, tokens):
     return saved
 
 
+def check_first(saved):
+    """In an empty store all is new."""
+    expect("chunks_new of the first prompt (is the store empty?)",
+           saved["chunks_new"], saved["chunks"])
+
+
 def check_dedup(shorter, longer):
     """Each layer's K and V has one chunk for each full run of tokens; only the
     shorter prompt's full ones are in the longer one too."""
@@ -152,7 +158,10 @@ def check_wrong_prompt(client, name, tokens):
 
 def run_checks(args, directory):
     client = Client(args, os.path.join(directory, "logits"))
-    saved = [check_round_trip(client, f"check-{tokens}", tokens) for tokens in args.tokens]
+    saved = []
+    for tokens in args.tokens:
+        saved.append(check_round_trip(client, f"check-{tokens}", tokens))
+        check_first(saved[0])
     name, tokens = f"check-{args.tokens[-1]}", args.tokens[-1]
     if args.dedup:
         for shorter, longer in zip(saved, saved[1:]):

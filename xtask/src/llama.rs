@@ -47,9 +47,21 @@ const PYTHON_PACKAGES: &[&str] = &["gguf==0.19.0", "numpy>=2,<3"];
 /// to keep caches, to reach a package index. Beside them, all that begin with
 /// `PIP_`.
 const KEPT_ENVIRONMENT: &[&str] = &[
-    "PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "XDG_CACHE_HOME",
-    "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
-    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "LANG",
+    "LC_ALL",
+    "XDG_CACHE_HOME",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
 ];
 
 const CMAKE_OPTIONS: &[&str] = &[
@@ -70,7 +82,14 @@ const CMAKE_OPTIONS: &[&str] = &[
 
 const C_FLAGS: &[&str] = &["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"];
 const CLIENT_SOURCES: &[&str] = &[
-    "main.c", "save.c", "restore.c", "engine.c", "store.c", "state.c", "manifest.c", "report.c",
+    "main.c",
+    "save.c",
+    "restore.c",
+    "engine.c",
+    "store.c",
+    "state.c",
+    "manifest.c",
+    "report.c",
 ];
 const FUZZ_SOURCES: &[&str] = &["fuzz.c", "state.c", "manifest.c"];
 const NATIVE_SOURCES: &[&str] = &["native_store.c", "native_files.c"];
@@ -91,11 +110,23 @@ pub struct Shape {
 }
 
 /// 10 MB; 512 tokens are 1 MB of state and 60 ms of prefill.
-pub const SMALL: Shape =
-    Shape { layers: 4, embd: 256, heads: 8, kv_heads: 4, ff: 512, context: 1024 };
+pub const SMALL: Shape = Shape {
+    layers: 4,
+    embd: 256,
+    heads: 8,
+    kv_heads: 4,
+    ff: 512,
+    context: 1024,
+};
 /// 85 MB; 1024 tokens are 17 MB of state and 700 ms of prefill.
-pub const LARGE: Shape =
-    Shape { layers: 8, embd: 512, heads: 8, kv_heads: 8, ff: 1024, context: 2048 };
+pub const LARGE: Shape = Shape {
+    layers: 8,
+    embd: 512,
+    heads: 8,
+    kv_heads: 8,
+    ff: 1024,
+    context: 2048,
+};
 
 /// A built llama.cpp and what belongs to it. All paths are absolute.
 #[derive(Debug)]
@@ -119,7 +150,14 @@ impl Llama {
     /// # Errors
     /// The Python packages cannot be installed, or the shape makes no sense.
     pub fn model(&self, shape: &Shape) -> Result<PathBuf> {
-        let Shape { layers, embd, heads, kv_heads, ff, context } = *shape;
+        let Shape {
+            layers,
+            embd,
+            heads,
+            kv_heads,
+            ff,
+            context,
+        } = *shape;
         let sizes = [layers, embd, heads, kv_heads, ff, context].map(|n| n.to_string());
         let models = self.work.dir.join("models");
         let model = models.join(format!("llama-{}.gguf", sizes.join("-")));
@@ -131,7 +169,9 @@ impl Llama {
         fs::create_dir_all(&models).with_context(|| format!("make {}", models.display()))?;
         let unfinished = model.with_extension("tmp");
         let mut make = program(&self.python);
-        make.arg(self.tests.join("make_model.py")).arg(&unfinished).args(&sizes);
+        make.arg(self.tests.join("make_model.py"))
+            .arg(&unfinished)
+            .args(&sizes);
         self.work.run(make, "make-model")?;
         fs::rename(&unfinished, &model)
             .with_context(|| format!("rename to {}", model.display()))?;
@@ -152,9 +192,15 @@ impl Llama {
     ) -> Command {
         let mut check = Command::new(&self.python);
         check.arg(self.tests.join("check.py"));
-        check.arg("--client").arg(&self.client).arg("--lib").arg(library);
+        check
+            .arg("--client")
+            .arg(&self.client)
+            .arg("--lib")
+            .arg(library);
         check.args(["--uri", uri]).arg("--model").arg(model);
-        check.arg("--tokens").args(tokens.iter().map(u32::to_string));
+        check
+            .arg("--tokens")
+            .args(tokens.iter().map(u32::to_string));
         if let Some(files) = files {
             check.arg("--dir").arg(files);
         }
@@ -193,9 +239,22 @@ pub fn ensure(work: &Path, repo: &Path, say: &dyn Fn(&str)) -> Result<Llama> {
 
     let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     let fuzz = work.compile(
-        "llama-kv-fuzz", &tests, FUZZ_SOURCES, &repo, &sanitizers.map(OsStr::new), say,
+        "llama-kv-fuzz",
+        &tests,
+        FUZZ_SOURCES,
+        &repo,
+        &sanitizers.map(OsStr::new),
+        say,
     )?;
-    Ok(Llama { include, lib_dir, client, fuzz, python, tests, work })
+    Ok(Llama {
+        include,
+        lib_dir,
+        client,
+        fuzz,
+        python,
+        tests,
+        work,
+    })
 }
 
 /// Build `libkv_store_native.so`, the plain C store of `tests/native`, under
@@ -209,7 +268,14 @@ pub fn native_store(work: &Path, repo: &Path, say: &dyn Fn(&str)) -> Result<Path
     let _lock = work.lock(say)?;
     let options = ["-fPIC", "-shared", "-fvisibility=hidden", "-pthread"].map(OsStr::new);
     let sources = repo.join("tests/native");
-    work.compile("libkv_store_native.so", &sources, NATIVE_SOURCES, &repo, &options, say)
+    work.compile(
+        "libkv_store_native.so",
+        &sources,
+        NATIVE_SOURCES,
+        &repo,
+        &options,
+        say,
+    )
 }
 
 /// The folder where everything is kept.
@@ -231,7 +297,8 @@ impl Work {
         let file = File::create(&path).with_context(|| format!("make {}", path.display()))?;
         if file.try_lock().is_err() {
             say("waiting for another run that builds llama.cpp");
-            file.lock().with_context(|| format!("lock {}", path.display()))?;
+            file.lock()
+                .with_context(|| format!("lock {}", path.display()))?;
         }
         Ok(file)
     }
@@ -283,13 +350,22 @@ impl Work {
         say("building libllama (3 minutes on 2 cores)");
         let build = unfinished.join("build");
         let mut configure = program("cmake");
-        configure.args(["-G", "Ninja", "-S"]).arg(&source).arg("-B").arg(&build);
+        configure
+            .args(["-G", "Ninja", "-S"])
+            .arg(&source)
+            .arg("-B")
+            .arg(&build);
         configure.args(CMAKE_OPTIONS);
         self.run(configure, "cmake")?;
         // Ninja's own choice is two jobs more than there are cores.
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
         let mut ninja = program("ninja");
-        ninja.arg("-C").arg(&build).arg("-j").arg(jobs.to_string()).arg("llama");
+        ninja
+            .arg("-C")
+            .arg(&build)
+            .arg("-j")
+            .arg(jobs.to_string())
+            .arg("llama");
         self.run(ninja, "ninja")?;
 
         let result = unfinished.join("result");
@@ -312,14 +388,28 @@ impl Work {
     /// Download and unpack; the root of llama.cpp's source.
     fn download(&self, python: &Path, dir: &Path) -> Result<PathBuf> {
         let list = dir.join("requirements.txt");
-        write(&list, &format!("{SOURCE}=={SOURCE_VERSION} --hash=sha256:{SOURCE_SHA256}\n"))?;
+        write(
+            &list,
+            &format!("{SOURCE}=={SOURCE_VERSION} --hash=sha256:{SOURCE_SHA256}\n"),
+        )?;
         let mut pip = program(python);
-        pip.args(["-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--dest"]);
+        pip.args([
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--no-binary",
+            ":all:",
+            "--dest",
+        ]);
         pip.arg(dir).arg("--requirement").arg(&list);
         self.run(pip, "pip-download")?;
         let root = format!("{}-{SOURCE_VERSION}", SOURCE.replace('-', "_"));
         let mut tar = program("tar");
-        tar.arg("-xzf").arg(dir.join(format!("{root}.tar.gz"))).arg("-C").arg(dir);
+        tar.arg("-xzf")
+            .arg(dir.join(format!("{root}.tar.gz")))
+            .arg("-C")
+            .arg(dir);
         tar.arg(format!("{root}/vendor/llama.cpp"));
         self.run(tar, "tar")?;
         Ok(dir.join(root).join("vendor/llama.cpp"))
@@ -340,10 +430,16 @@ impl Work {
         let stamp = self.dir.join("bin").join(format!("{name}.made-from"));
         let mut cc = program("cc");
         cc.args(C_FLAGS).arg("-I").arg(repo.join("include"));
-        cc.args(files.iter().map(|file| sources.join(file))).args(options);
-        let mut parts: Vec<Vec<u8>> =
-            cc.get_args().map(|arg| arg.as_encoded_bytes().to_vec()).collect();
-        for path in c_files(sources)?.into_iter().chain(c_files(&repo.join("include"))?) {
+        cc.args(files.iter().map(|file| sources.join(file)))
+            .args(options);
+        let mut parts: Vec<Vec<u8>> = cc
+            .get_args()
+            .map(|arg| arg.as_encoded_bytes().to_vec())
+            .collect();
+        for path in c_files(sources)?
+            .into_iter()
+            .chain(c_files(&repo.join("include"))?)
+        {
             parts.push(fs::read(&path).with_context(|| format!("read {}", path.display()))?);
         }
         let made_from = digest(parts.iter().map(Vec::as_slice));
@@ -380,8 +476,9 @@ impl Work {
         }
         let output = fs::read(&log).unwrap_or_default();
         let output = String::from_utf8_lossy(&output);
-        let lines: Vec<&str> = output.lines().collect();
-        let tail = lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n");
+        let skipped = output.lines().count().saturating_sub(TAIL_LINES);
+        let tail: Vec<&str> = output.lines().skip(skipped).collect();
+        let tail = tail.join("\n");
         bail!(
             "{step}: {name} failed ({status}). The end of {}:\n{tail}\n\
              If something is not installed: {install}",
@@ -405,8 +502,13 @@ fn program(name: impl AsRef<OsStr>) -> Command {
 fn c_files(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
-        let path = entry.with_context(|| format!("list {}", dir.display()))?.path();
-        if path.extension().is_some_and(|kind| kind == "c" || kind == "h") {
+        let path = entry
+            .with_context(|| format!("list {}", dir.display()))?
+            .path();
+        if path
+            .extension()
+            .is_some_and(|kind| kind == "c" || kind == "h")
+        {
             files.push(path);
         }
     }
