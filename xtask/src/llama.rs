@@ -341,6 +341,10 @@ impl Work {
         if built.is_dir() {
             return Ok(built);
         }
+        // Before the long download, not after it.
+        for name in ["cmake", "ninja", "cc", "c++"] {
+            find_program(name)?;
+        }
         let unfinished = self.dir.join("libllama.tmp");
         remove(&unfinished)?;
         fs::create_dir_all(&unfinished)
@@ -393,16 +397,10 @@ impl Work {
             &format!("{SOURCE}=={SOURCE_VERSION} --hash=sha256:{SOURCE_SHA256}\n"),
         )?;
         let mut pip = program(python);
-        pip.args([
-            "-m",
-            "pip",
-            "download",
-            "--no-deps",
-            "--no-binary",
-            ":all:",
-            "--dest",
-        ]);
-        pip.arg(dir).arg("--requirement").arg(&list);
+        // The source for this one package only: with `:all:`, pip would also build
+        // from source what it needs to read this package's name, cmake included.
+        pip.args(["-m", "pip", "download", "--no-deps", "--no-binary", SOURCE]);
+        pip.arg("--dest").arg(dir).arg("--requirement").arg(&list);
         self.run(pip, "pip-download")?;
         let root = format!("{}-{SOURCE_VERSION}", SOURCE.replace('-', "_"));
         let mut tar = program("tar");
@@ -464,7 +462,7 @@ impl Work {
         let file = File::create(&log).with_context(|| format!("make {}", log.display()))?;
         let errors = file.try_clone().context("share the log file")?;
         let name = command.get_program().to_string_lossy().into_owned();
-        let install = format!("apt-get install {}", APT_PACKAGES.join(" "));
+        let install = how_to_install();
         let status = command
             .stdin(std::process::Stdio::null())
             .stdout(file)
@@ -485,6 +483,18 @@ impl Work {
             log.display()
         );
     }
+}
+
+fn how_to_install() -> String {
+    format!("apt-get install {}", APT_PACKAGES.join(" "))
+}
+
+fn find_program(name: &str) -> Result<()> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&path).any(|dir| dir.join(name).is_file()) {
+        bail!("{name} is not installed: {}", how_to_install());
+    }
+    Ok(())
 }
 
 /// A command that sees only [`KEPT_ENVIRONMENT`].
