@@ -13,21 +13,30 @@
 //!     .status()?;
 //! ```
 //!
-//! Nothing of the caller's environment reaches a build but what finding programs
-//! and downloading needs: an inherited CFLAGS would make another library.
+//! This file says what is built, `work.rs` how a step is run and kept.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+
+use work::{Work, digest, find_program, program, remove, write};
+
+mod work;
 
 /// Debian packages with the programs and headers that [`ensure`] needs.
-pub const APT_PACKAGES: &[&str] = &["cmake", "g++", "gcc", "libxxhash-dev", "ninja-build", "python3-venv"];
+pub const APT_PACKAGES: &[&str] = &[
+    "cmake",
+    "g++",
+    "gcc",
+    "libxxhash-dev",
+    "ninja-build",
+    "python3-venv",
+];
 
-/// The source of libllama: it is a sdist on PyPI, so no other host is needed.
+/// The source of libllama: a Python source package, so no other host is needed.
 /// The layout of a state in `tests/llama/state.h` is this version's.
 const SOURCE: &str = "llama-cpp-python";
 const SOURCE_VERSION: &str = "0.3.36";
@@ -35,27 +44,6 @@ const SOURCE_SHA256: &str = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a363
 
 /// For `make_model.py`.
 const PYTHON_PACKAGES: &[&str] = &["gguf==0.19.0", "numpy>=2,<3"];
-
-/// Environment variables that programs run by this module see: to find programs,
-/// to keep caches, to reach a package index. Beside them, all that begin with
-/// `PIP_`.
-const KEPT_ENVIRONMENT: &[&str] = &[
-    "PATH",
-    "HOME",
-    "TMPDIR",
-    "LANG",
-    "LC_ALL",
-    "XDG_CACHE_HOME",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "REQUESTS_CA_BUNDLE",
-];
 
 const CMAKE_OPTIONS: &[&str] = &[
     "-DCMAKE_BUILD_TYPE=Release",
@@ -73,14 +61,18 @@ const CMAKE_OPTIONS: &[&str] = &[
     "-DLLAMA_BUILD_SERVER=OFF",
 ];
 
-const C_FLAGS: &[&str] = &["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"];
-const CLIENT_SOURCES: &[&str] =
-    &["main.c", "save.c", "restore.c", "engine.c", "store.c", "state.c", "manifest.c", "report.c"];
+const CLIENT_SOURCES: &[&str] = &[
+    "main.c",
+    "save.c",
+    "restore.c",
+    "engine.c",
+    "store.c",
+    "state.c",
+    "manifest.c",
+    "report.c",
+];
 const FUZZ_SOURCES: &[&str] = &["fuzz.c", "state.c", "manifest.c"];
 const NATIVE_SOURCES: &[&str] = &["native_store.c", "native_files.c"];
-
-/// How much of a failed program's output is shown.
-const TAIL_LINES: usize = 20;
 
 /// The shape of a model of random weights, see `make_model.py --help`.
 #[derive(Clone, Copy, Debug)]
@@ -95,13 +87,31 @@ pub struct Shape {
 }
 
 /// 10 MB; 512 tokens are 1 MB of state and 60 ms of prefill.
-pub const SMALL: Shape = Shape { layers: 4, embd: 256, heads: 8, kv_heads: 4, ff: 512, context: 1024 };
+pub const SMALL: Shape = Shape {
+    layers: 4,
+    embd: 256,
+    heads: 8,
+    kv_heads: 4,
+    ff: 512,
+    context: 1024,
+};
 /// 85 MB; 1024 tokens are 17 MB of state and 700 ms of prefill.
-pub const LARGE: Shape = Shape { layers: 8, embd: 512, heads: 8, kv_heads: 8, ff: 1024, context: 2048 };
+pub const LARGE: Shape = Shape {
+    layers: 8,
+    embd: 512,
+    heads: 8,
+    kv_heads: 8,
+    ff: 1024,
+    context: 2048,
+};
 
 /// A built llama.cpp and what belongs to it. All paths are absolute.
 #[derive(Debug)]
 pub struct Llama {
+    /// Folders for `-I`: llama.h, ggml.h.
+    pub include: Vec<PathBuf>,
+    /// The folder of libllama.so and its ggml libraries.
+    pub lib_dir: PathBuf,
     /// `llama-kv`, see `tests/llama/README.md`.
     pub client: PathBuf,
     /// `llama-kv-fuzz`, built with the sanitizers; run it without arguments.
@@ -117,7 +127,14 @@ impl Llama {
     /// # Errors
     /// The Python packages cannot be installed, or the shape makes no sense.
     pub fn model(&self, shape: &Shape) -> Result<PathBuf> {
-        let Shape { layers, embd, heads, kv_heads, ff, context } = *shape;
+        let Shape {
+            layers,
+            embd,
+            heads,
+            kv_heads,
+            ff,
+            context,
+        } = *shape;
         let sizes = [layers, embd, heads, kv_heads, ff, context].map(|n| n.to_string());
         let models = self.work.dir.join("models");
         let model = models.join(format!("llama-{}.gguf", sizes.join("-")));
@@ -129,9 +146,12 @@ impl Llama {
         fs::create_dir_all(&models).with_context(|| format!("make {}", models.display()))?;
         let unfinished = model.with_extension("tmp");
         let mut make = program(&self.python);
-        make.arg(self.tests.join("make_model.py")).arg(&unfinished).args(&sizes);
+        make.arg(self.tests.join("make_model.py"))
+            .arg(&unfinished)
+            .args(&sizes);
         self.work.run(make, "make-model")?;
-        fs::rename(&unfinished, &model).with_context(|| format!("rename to {}", model.display()))?;
+        fs::rename(&unfinished, &model)
+            .with_context(|| format!("rename to {}", model.display()))?;
         Ok(model)
     }
 
@@ -139,12 +159,25 @@ impl Llama {
     /// `tokens` lengths, ascending, saved to the empty store `uri` and restored.
     /// With `files`, the folder where the store keeps its files, these are
     /// damaged too. It inherits the environment: the library's settings are there.
-    pub fn check(&self, library: &Path, uri: &str, files: Option<&Path>, model: &Path, tokens: &[u32]) -> Command {
+    pub fn check(
+        &self,
+        library: &Path,
+        uri: &str,
+        files: Option<&Path>,
+        model: &Path,
+        tokens: &[u32],
+    ) -> Command {
         let mut check = Command::new(&self.python);
         check.arg(self.tests.join("check.py"));
-        check.arg("--client").arg(&self.client).arg("--lib").arg(library);
+        check
+            .arg("--client")
+            .arg(&self.client)
+            .arg("--lib")
+            .arg(library);
         check.args(["--uri", uri]).arg("--model").arg(model);
-        check.arg("--tokens").args(tokens.iter().map(u32::to_string));
+        check
+            .arg("--tokens")
+            .args(tokens.iter().map(u32::to_string));
         if let Some(files) = files {
             check.arg("--dir").arg(files);
         }
@@ -166,7 +199,7 @@ pub fn ensure(work: &Path, repo: &Path, say: &dyn Fn(&str)) -> Result<Llama> {
     let python = work.python(say)?;
     let built = work.libllama(&python, say)?;
     let lib_dir = built.join("lib");
-    let include = [built.join("include"), built.join("ggml-include")];
+    let include = vec![built.join("include"), built.join("ggml-include")];
     let tests = repo.join("tests/llama");
 
     let mut options: Vec<&OsStr> = Vec::new();
@@ -182,8 +215,23 @@ pub fn ensure(work: &Path, repo: &Path, say: &dyn Fn(&str)) -> Result<Llama> {
     let client = work.compile("llama-kv", &tests, CLIENT_SOURCES, &repo, &options, say)?;
 
     let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-    let fuzz = work.compile("llama-kv-fuzz", &tests, FUZZ_SOURCES, &repo, &sanitizers.map(OsStr::new), say)?;
-    Ok(Llama { client, fuzz, python, tests, work })
+    let fuzz = work.compile(
+        "llama-kv-fuzz",
+        &tests,
+        FUZZ_SOURCES,
+        &repo,
+        &sanitizers.map(OsStr::new),
+        say,
+    )?;
+    Ok(Llama {
+        include,
+        lib_dir,
+        client,
+        fuzz,
+        python,
+        tests,
+        work,
+    })
 }
 
 /// Build `libkv_store_native.so`, the plain C store of `tests/native`, under
@@ -197,33 +245,18 @@ pub fn native_store(work: &Path, repo: &Path, say: &dyn Fn(&str)) -> Result<Path
     let _lock = work.lock(say)?;
     let options = ["-fPIC", "-shared", "-fvisibility=hidden", "-pthread"].map(OsStr::new);
     let sources = repo.join("tests/native");
-    work.compile("libkv_store_native.so", &sources, NATIVE_SOURCES, &repo, &options, say)
+    work.compile(
+        "libkv_store_native.so",
+        &sources,
+        NATIVE_SOURCES,
+        &repo,
+        &options,
+        say,
+    )
 }
 
-/// The folder where everything is kept.
-#[derive(Debug)]
-struct Work {
-    dir: PathBuf,
-}
-
+/// The steps that are llama.cpp's own.
 impl Work {
-    fn open(dir: &Path) -> Result<Self> {
-        fs::create_dir_all(dir.join("log")).with_context(|| format!("make {}", dir.display()))?;
-        let dir = fs::canonicalize(dir).with_context(|| format!("find {}", dir.display()))?;
-        Ok(Self { dir })
-    }
-
-    /// Wait for other runs. The lock ends with the file, also when we are killed.
-    fn lock(&self, say: &dyn Fn(&str)) -> Result<File> {
-        let path = self.dir.join("lock");
-        let file = File::create(&path).with_context(|| format!("make {}", path.display()))?;
-        if file.try_lock().is_err() {
-            say("waiting for another run that builds llama.cpp");
-            file.lock().with_context(|| format!("lock {}", path.display()))?;
-        }
-        Ok(file)
-    }
-
     /// The Python of a virtual environment of our own.
     fn python(&self, say: &dyn Fn(&str)) -> Result<PathBuf> {
         let venv = self.dir.join("venv");
@@ -262,21 +295,35 @@ impl Work {
         if built.is_dir() {
             return Ok(built);
         }
+        // Before the long download, not after it.
+        for name in ["cmake", "ninja", "cc", "c++"] {
+            find_program(name)?;
+        }
         let unfinished = self.dir.join("libllama.tmp");
         remove(&unfinished)?;
-        fs::create_dir_all(&unfinished).with_context(|| format!("make {}", unfinished.display()))?;
+        fs::create_dir_all(&unfinished)
+            .with_context(|| format!("make {}", unfinished.display()))?;
         say("downloading llama.cpp (75 MB)");
         let source = self.download(python, &unfinished)?;
         say("building libllama (3 minutes on 2 cores)");
         let build = unfinished.join("build");
         let mut configure = program("cmake");
-        configure.args(["-G", "Ninja", "-S"]).arg(&source).arg("-B").arg(&build);
+        configure
+            .args(["-G", "Ninja", "-S"])
+            .arg(&source)
+            .arg("-B")
+            .arg(&build);
         configure.args(CMAKE_OPTIONS);
         self.run(configure, "cmake")?;
         // Ninja's own choice is two jobs more than there are cores.
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
         let mut ninja = program("ninja");
-        ninja.arg("-C").arg(&build).arg("-j").arg(jobs.to_string()).arg("llama");
+        ninja
+            .arg("-C")
+            .arg(&build)
+            .arg("-j")
+            .arg(jobs.to_string())
+            .arg("llama");
         self.run(ninja, "ninja")?;
 
         let result = unfinished.join("result");
@@ -287,7 +334,8 @@ impl Work {
             (source.join("ggml/include"), "ggml-include"),
             (source.join("LICENSE"), "LICENSE"),
         ] {
-            fs::rename(&from, result.join(to)).with_context(|| format!("keep {}", from.display()))?;
+            fs::rename(&from, result.join(to))
+                .with_context(|| format!("keep {}", from.display()))?;
         }
         fs::rename(&result, &built).with_context(|| format!("make {}", built.display()))?;
         // Sources and objects are half a gigabyte.
@@ -298,126 +346,24 @@ impl Work {
     /// Download and unpack; the root of llama.cpp's source.
     fn download(&self, python: &Path, dir: &Path) -> Result<PathBuf> {
         let list = dir.join("requirements.txt");
-        write(&list, &format!("{SOURCE}=={SOURCE_VERSION} --hash=sha256:{SOURCE_SHA256}\n"))?;
+        write(
+            &list,
+            &format!("{SOURCE}=={SOURCE_VERSION} --hash=sha256:{SOURCE_SHA256}\n"),
+        )?;
         let mut pip = program(python);
-        pip.args(["-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--dest"]);
-        pip.arg(dir).arg("--requirement").arg(&list);
+        // The source for this one package only: with `:all:`, pip would also build
+        // from source what it needs to read this package's name, cmake included.
+        pip.args(["-m", "pip", "download", "--no-deps", "--no-binary", SOURCE]);
+        pip.arg("--dest").arg(dir).arg("--requirement").arg(&list);
         self.run(pip, "pip-download")?;
         let root = format!("{}-{SOURCE_VERSION}", SOURCE.replace('-', "_"));
         let mut tar = program("tar");
-        tar.arg("-xzf").arg(dir.join(format!("{root}.tar.gz"))).arg("-C").arg(dir);
+        tar.arg("-xzf")
+            .arg(dir.join(format!("{root}.tar.gz")))
+            .arg("-C")
+            .arg(dir);
         tar.arg(format!("{root}/vendor/llama.cpp"));
         self.run(tar, "tar")?;
         Ok(dir.join(root).join("vendor/llama.cpp"))
-    }
-
-    /// Compile a C program or library, unless what is there was made from the
-    /// same sources with the same options.
-    fn compile(
-        &self,
-        name: &str,
-        sources: &Path,
-        files: &[&str],
-        repo: &Path,
-        options: &[&OsStr],
-        say: &dyn Fn(&str),
-    ) -> Result<PathBuf> {
-        let output = self.dir.join("bin").join(name);
-        let stamp = self.dir.join("bin").join(format!("{name}.made-from"));
-        let mut cc = program("cc");
-        cc.args(C_FLAGS).arg("-I").arg(repo.join("include"));
-        cc.args(files.iter().map(|file| sources.join(file))).args(options);
-        let mut parts: Vec<Vec<u8>> = cc.get_args().map(|arg| arg.as_encoded_bytes().to_vec()).collect();
-        for path in c_files(sources)?.into_iter().chain(c_files(&repo.join("include"))?) {
-            parts.push(fs::read(&path).with_context(|| format!("read {}", path.display()))?);
-        }
-        let made_from = digest(parts.iter().map(Vec::as_slice));
-        if output.is_file() && fs::read_to_string(&stamp).is_ok_and(|found| found == made_from) {
-            return Ok(output);
-        }
-        say(&format!("compiling {name}"));
-        fs::create_dir_all(self.dir.join("bin")).context("make the folder bin")?;
-        let unfinished = output.with_extension("tmp");
-        cc.arg("-o").arg(&unfinished);
-        self.run(cc, name)?;
-        // Renamed: a process that runs the old one keeps it.
-        fs::rename(&unfinished, &output).with_context(|| format!("rename to {}", output.display()))?;
-        write(&stamp, &made_from)?;
-        Ok(output)
-    }
-
-    /// Run a program to its end, its output in `log/<step>.log`.
-    fn run(&self, mut command: Command, step: &str) -> Result<()> {
-        let log = self.dir.join("log").join(format!("{step}.log"));
-        let file = File::create(&log).with_context(|| format!("make {}", log.display()))?;
-        let errors = file.try_clone().context("share the log file")?;
-        let name = command.get_program().to_string_lossy().into_owned();
-        let install = format!("apt-get install {}", APT_PACKAGES.join(" "));
-        let status = command
-            .stdin(std::process::Stdio::null())
-            .stdout(file)
-            .stderr(errors)
-            .status()
-            .with_context(|| format!("cannot run {name}; is it installed? ({install})"))?;
-        if status.success() {
-            return Ok(());
-        }
-        let output = fs::read(&log).unwrap_or_default();
-        let output = String::from_utf8_lossy(&output);
-        let skipped = output.lines().count().saturating_sub(TAIL_LINES);
-        let tail: Vec<&str> = output.lines().skip(skipped).collect();
-        let tail = tail.join("\n");
-        bail!(
-            "{step}: {name} failed ({status}). The end of {}:\n{tail}\n\
-             If something is not installed: {install}",
-            log.display()
-        );
-    }
-}
-
-/// A command that sees only [`KEPT_ENVIRONMENT`].
-fn program(name: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new(name);
-    command.env_clear();
-    command.envs(std::env::vars_os().filter(|(key, _)| {
-        let key = key.to_string_lossy();
-        KEPT_ENVIRONMENT.contains(&key.as_ref()) || key.starts_with("PIP_")
-    }));
-    command
-}
-
-/// The C sources and headers of a folder, in a fixed order.
-fn c_files(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
-        let path = entry.with_context(|| format!("list {}", dir.display()))?.path();
-        if path.extension().is_some_and(|kind| kind == "c" || kind == "h") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-/// A short name for some bytes, to see that they changed; no secret rests on it.
-fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
-    let mut hasher = DefaultHasher::new();
-    for part in parts {
-        part.hash(&mut hasher);
-    }
-    format!("{:016x}", hasher.finish())
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("write {}", path.display()))
-}
-
-/// Remove a folder with all that is in it, if it is there.
-fn remove(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("remove {}", dir.display()))
-        }
-        _ => Ok(()),
     }
 }
