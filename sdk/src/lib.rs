@@ -78,7 +78,7 @@ pub mod __private {
 /// After the type may come the wishes: what the backend would like to be granted, for people who read
 /// `kv-store inspect`. They grant nothing.
 ///
-/// ```ignore
+/// ```text
 /// kv_store_sdk::export!(Redis, wishes: ["connect to the server in the URI", "secret password"]);
 /// ```
 ///

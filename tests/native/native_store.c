@@ -313,8 +313,12 @@ static int native_delete_manifest(kv_store_v1 *self, const char *name)
 static int native_prefetch_chunks(kv_store_v1 *self, const uint8_t *hashes, size_t hash_len,
                                   size_t n_hashes)
 {
-    if (!self || (n_hashes && !hash_is_valid(hashes, hash_len))) {
+    static const uint8_t none[1];
+    if (!self || !hash_is_valid(n_hashes ? hashes : none, hash_len)) {
         return refused("prefetch_chunks", "a NULL, or hashes not of 1 to 64 bytes");
+    }
+    if (n_hashes > PTRDIFF_MAX / hash_len) {
+        return refused("prefetch_chunks", "more hashes than memory can hold");
     }
     for (size_t i = 0; i < n_hashes; i++) {
         char path[CHUNK_PATH_ROOM];

@@ -27,14 +27,7 @@ use work::{Work, digest, find_program, program, remove, write};
 mod work;
 
 /// Debian packages with the programs and headers that [`ensure`] needs.
-pub const APT_PACKAGES: &[&str] = &[
-    "cmake",
-    "g++",
-    "gcc",
-    "libxxhash-dev",
-    "ninja-build",
-    "python3-venv",
-];
+pub const APT_PACKAGES: &[&str] = &["cmake", "g++", "gcc", "libxxhash-dev", "ninja-build", "python3-venv"];
 
 /// The source of libllama: a Python source package, so no other host is needed.
 /// The layout of a state in `tests/llama/state.h` is this version's.
@@ -61,16 +54,8 @@ const CMAKE_OPTIONS: &[&str] = &[
     "-DLLAMA_BUILD_SERVER=OFF",
 ];
 
-const CLIENT_SOURCES: &[&str] = &[
-    "main.c",
-    "save.c",
-    "restore.c",
-    "engine.c",
-    "store.c",
-    "state.c",
-    "manifest.c",
-    "report.c",
-];
+const CLIENT_SOURCES: &[&str] =
+    &["main.c", "save.c", "restore.c", "engine.c", "store.c", "state.c", "manifest.c", "report.c"];
 const FUZZ_SOURCES: &[&str] = &["fuzz.c", "state.c", "manifest.c"];
 const NATIVE_SOURCES: &[&str] = &["native_store.c", "native_files.c"];
 
@@ -87,31 +72,13 @@ pub struct Shape {
 }
 
 /// 10 MB; 512 tokens are 1 MB of state and 60 ms of prefill.
-pub const SMALL: Shape = Shape {
-    layers: 4,
-    embd: 256,
-    heads: 8,
-    kv_heads: 4,
-    ff: 512,
-    context: 1024,
-};
+pub const SMALL: Shape = Shape { layers: 4, embd: 256, heads: 8, kv_heads: 4, ff: 512, context: 1024 };
 /// 85 MB; 1024 tokens are 17 MB of state and 700 ms of prefill.
-pub const LARGE: Shape = Shape {
-    layers: 8,
-    embd: 512,
-    heads: 8,
-    kv_heads: 8,
-    ff: 1024,
-    context: 2048,
-};
+pub const LARGE: Shape = Shape { layers: 8, embd: 512, heads: 8, kv_heads: 8, ff: 1024, context: 2048 };
 
 /// A built llama.cpp and what belongs to it. All paths are absolute.
 #[derive(Debug)]
 pub struct Llama {
-    /// Folders for `-I`: llama.h, ggml.h.
-    pub include: Vec<PathBuf>,
-    /// The folder of libllama.so and its ggml libraries.
-    pub lib_dir: PathBuf,
     /// `llama-kv`, see `tests/llama/README.md`.
     pub client: PathBuf,
     /// `llama-kv-fuzz`, built with the sanitizers; run it without arguments.
@@ -127,14 +94,7 @@ impl Llama {
     /// # Errors
     /// The Python packages cannot be installed, or the shape makes no sense.
     pub fn model(&self, shape: &Shape) -> Result<PathBuf> {
-        let Shape {
-            layers,
-            embd,
-            heads,
-            kv_heads,
-            ff,
-            context,
-        } = *shape;
+        let Shape { layers, embd, heads, kv_heads, ff, context } = *shape;
         let sizes = [layers, embd, heads, kv_heads, ff, context].map(|n| n.to_string());
         let models = self.work.dir.join("models");
         let model = models.join(format!("llama-{}.gguf", sizes.join("-")));
@@ -146,12 +106,9 @@ impl Llama {
         fs::create_dir_all(&models).with_context(|| format!("make {}", models.display()))?;
         let unfinished = model.with_extension("tmp");
         let mut make = program(&self.python);
-        make.arg(self.tests.join("make_model.py"))
-            .arg(&unfinished)
-            .args(&sizes);
+        make.arg(self.tests.join("make_model.py")).arg(&unfinished).args(&sizes);
         self.work.run(make, "make-model")?;
-        fs::rename(&unfinished, &model)
-            .with_context(|| format!("rename to {}", model.display()))?;
+        fs::rename(&unfinished, &model).with_context(|| format!("rename to {}", model.display()))?;
         Ok(model)
     }
 
@@ -159,25 +116,12 @@ impl Llama {
     /// `tokens` lengths, ascending, saved to the empty store `uri` and restored.
     /// With `files`, the folder where the store keeps its files, these are
     /// damaged too. It inherits the environment: the library's settings are there.
-    pub fn check(
-        &self,
-        library: &Path,
-        uri: &str,
-        files: Option<&Path>,
-        model: &Path,
-        tokens: &[u32],
-    ) -> Command {
+    pub fn check(&self, library: &Path, uri: &str, files: Option<&Path>, model: &Path, tokens: &[u32]) -> Command {
         let mut check = Command::new(&self.python);
         check.arg(self.tests.join("check.py"));
-        check
-            .arg("--client")
-            .arg(&self.client)
-            .arg("--lib")
-            .arg(library);
+        check.arg("--client").arg(&self.client).arg("--lib").arg(library);
         check.args(["--uri", uri]).arg("--model").arg(model);
-        check
-            .arg("--tokens")
-            .args(tokens.iter().map(u32::to_string));
+        check.arg("--tokens").args(tokens.iter().map(u32::to_string));
         if let Some(files) = files {
             check.arg("--dir").arg(files);
         }
@@ -199,7 +143,7 @@ pub fn ensure(work: &Path, repo: &Path, say: &dyn Fn(&str)) -> Result<Llama> {
     let python = work.python(say)?;
     let built = work.libllama(&python, say)?;
     let lib_dir = built.join("lib");
-    let include = vec![built.join("include"), built.join("ggml-include")];
+    let include = [built.join("include"), built.join("ggml-include")];
     let tests = repo.join("tests/llama");
 
     let mut options: Vec<&OsStr> = Vec::new();
@@ -215,23 +159,8 @@ pub fn ensure(work: &Path, repo: &Path, say: &dyn Fn(&str)) -> Result<Llama> {
     let client = work.compile("llama-kv", &tests, CLIENT_SOURCES, &repo, &options, say)?;
 
     let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-    let fuzz = work.compile(
-        "llama-kv-fuzz",
-        &tests,
-        FUZZ_SOURCES,
-        &repo,
-        &sanitizers.map(OsStr::new),
-        say,
-    )?;
-    Ok(Llama {
-        include,
-        lib_dir,
-        client,
-        fuzz,
-        python,
-        tests,
-        work,
-    })
+    let fuzz = work.compile("llama-kv-fuzz", &tests, FUZZ_SOURCES, &repo, &sanitizers.map(OsStr::new), say)?;
+    Ok(Llama { client, fuzz, python, tests, work })
 }
 
 /// Build `libkv_store_native.so`, the plain C store of `tests/native`, under
@@ -245,14 +174,7 @@ pub fn native_store(work: &Path, repo: &Path, say: &dyn Fn(&str)) -> Result<Path
     let _lock = work.lock(say)?;
     let options = ["-fPIC", "-shared", "-fvisibility=hidden", "-pthread"].map(OsStr::new);
     let sources = repo.join("tests/native");
-    work.compile(
-        "libkv_store_native.so",
-        &sources,
-        NATIVE_SOURCES,
-        &repo,
-        &options,
-        say,
-    )
+    work.compile("libkv_store_native.so", &sources, NATIVE_SOURCES, &repo, &options, say)
 }
 
 /// The steps that are llama.cpp's own.
@@ -301,29 +223,19 @@ impl Work {
         }
         let unfinished = self.dir.join("libllama.tmp");
         remove(&unfinished)?;
-        fs::create_dir_all(&unfinished)
-            .with_context(|| format!("make {}", unfinished.display()))?;
+        fs::create_dir_all(&unfinished).with_context(|| format!("make {}", unfinished.display()))?;
         say("downloading llama.cpp (75 MB)");
         let source = self.download(python, &unfinished)?;
         say("building libllama (3 minutes on 2 cores)");
         let build = unfinished.join("build");
         let mut configure = program("cmake");
-        configure
-            .args(["-G", "Ninja", "-S"])
-            .arg(&source)
-            .arg("-B")
-            .arg(&build);
+        configure.args(["-G", "Ninja", "-S"]).arg(&source).arg("-B").arg(&build);
         configure.args(CMAKE_OPTIONS);
         self.run(configure, "cmake")?;
         // Ninja's own choice is two jobs more than there are cores.
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
         let mut ninja = program("ninja");
-        ninja
-            .arg("-C")
-            .arg(&build)
-            .arg("-j")
-            .arg(jobs.to_string())
-            .arg("llama");
+        ninja.arg("-C").arg(&build).arg("-j").arg(jobs.to_string()).arg("llama");
         self.run(ninja, "ninja")?;
 
         let result = unfinished.join("result");
@@ -334,8 +246,7 @@ impl Work {
             (source.join("ggml/include"), "ggml-include"),
             (source.join("LICENSE"), "LICENSE"),
         ] {
-            fs::rename(&from, result.join(to))
-                .with_context(|| format!("keep {}", from.display()))?;
+            fs::rename(&from, result.join(to)).with_context(|| format!("keep {}", from.display()))?;
         }
         fs::rename(&result, &built).with_context(|| format!("make {}", built.display()))?;
         // Sources and objects are half a gigabyte.
@@ -346,10 +257,7 @@ impl Work {
     /// Download and unpack; the root of llama.cpp's source.
     fn download(&self, python: &Path, dir: &Path) -> Result<PathBuf> {
         let list = dir.join("requirements.txt");
-        write(
-            &list,
-            &format!("{SOURCE}=={SOURCE_VERSION} --hash=sha256:{SOURCE_SHA256}\n"),
-        )?;
+        write(&list, &format!("{SOURCE}=={SOURCE_VERSION} --hash=sha256:{SOURCE_SHA256}\n"))?;
         let mut pip = program(python);
         // The source for this one package only: with `:all:`, pip would also build
         // from source what it needs to read this package's name, cmake included.
@@ -358,10 +266,7 @@ impl Work {
         self.run(pip, "pip-download")?;
         let root = format!("{}-{SOURCE_VERSION}", SOURCE.replace('-', "_"));
         let mut tar = program("tar");
-        tar.arg("-xzf")
-            .arg(dir.join(format!("{root}.tar.gz")))
-            .arg("-C")
-            .arg(dir);
+        tar.arg("-xzf").arg(dir.join(format!("{root}.tar.gz"))).arg("-C").arg(dir);
         tar.arg(format!("{root}/vendor/llama.cpp"));
         self.run(tar, "tar")?;
         Ok(dir.join(root).join("vendor/llama.cpp"))

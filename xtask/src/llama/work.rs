@@ -58,8 +58,7 @@ impl Work {
         let file = File::create(&path).with_context(|| format!("make {}", path.display()))?;
         if file.try_lock().is_err() {
             say("waiting for another run that builds llama.cpp");
-            file.lock()
-                .with_context(|| format!("lock {}", path.display()))?;
+            file.lock().with_context(|| format!("lock {}", path.display()))?;
         }
         Ok(file)
     }
@@ -79,16 +78,9 @@ impl Work {
         let stamp = self.dir.join("bin").join(format!("{name}.made-from"));
         let mut cc = program("cc");
         cc.args(C_FLAGS).arg("-I").arg(repo.join("include"));
-        cc.args(files.iter().map(|file| sources.join(file)))
-            .args(options);
-        let mut parts: Vec<Vec<u8>> = cc
-            .get_args()
-            .map(|arg| arg.as_encoded_bytes().to_vec())
-            .collect();
-        for path in c_files(sources)?
-            .into_iter()
-            .chain(c_files(&repo.join("include"))?)
-        {
+        cc.args(files.iter().map(|file| sources.join(file))).args(options);
+        let mut parts: Vec<Vec<u8>> = cc.get_args().map(|arg| arg.as_encoded_bytes().to_vec()).collect();
+        for path in c_files(sources)?.into_iter().chain(c_files(&repo.join("include"))?) {
             parts.push(fs::read(&path).with_context(|| format!("read {}", path.display()))?);
         }
         let made_from = digest(parts.iter().map(Vec::as_slice));
@@ -103,8 +95,7 @@ impl Work {
         // No stamp while it may speak of another output. The output is renamed, so
         // that a process that runs the old one keeps it.
         write(&stamp, "")?;
-        fs::rename(&unfinished, &output)
-            .with_context(|| format!("rename to {}", output.display()))?;
+        fs::rename(&unfinished, &output).with_context(|| format!("rename to {}", output.display()))?;
         write(&stamp, &made_from)?;
         Ok(output)
     }
@@ -166,13 +157,8 @@ pub fn program(name: impl AsRef<OsStr>) -> Command {
 fn c_files(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
-        let path = entry
-            .with_context(|| format!("list {}", dir.display()))?
-            .path();
-        if path
-            .extension()
-            .is_some_and(|kind| kind == "c" || kind == "h")
-        {
+        let path = entry.with_context(|| format!("list {}", dir.display()))?.path();
+        if path.extension().is_some_and(|kind| kind == "c" || kind == "h") {
             files.push(path);
         }
     }
