@@ -56,6 +56,25 @@ fn our_guests_are_valid_components_and_need_no_wasi() {
 }
 
 #[test]
+fn what_local_fs_asks_for_changes_only_by_decision() {
+    let bytes = component("local-fs");
+    let decoded = wit_component::decode(&bytes).unwrap();
+    let mut printer = wit_component::WitPrinter::default();
+    printer.print(decoded.resolve(), decoded.package(), &[]).unwrap();
+    let printed = printer.output.to_string();
+    let snapshot = root().join("tests/blackbox/snapshots/local-fs.wit");
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&snapshot, &printed).unwrap();
+    }
+    let expected = std::fs::read_to_string(&snapshot).unwrap_or_default();
+    assert!(
+        printed == expected,
+        "the world of local-fs.wasm is not {}; if that was decided, run this test with UPDATE_SNAPSHOTS=1. It is:\n{printed}",
+        snapshot.display()
+    );
+}
+
+#[test]
 fn the_stamp_says_what_a_component_was_made_of() {
     let probe = std::fs::read(test_components().join("probe.wasm")).unwrap();
     let mut stamps = Vec::new();

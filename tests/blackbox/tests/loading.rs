@@ -1,0 +1,168 @@
+//! From a file to code that runs: what is refused and why, and the cache of compiled components. Each case is a process of
+//! its own, because the environment says where things are: this test's own program, told to open a URI.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kv_store_tests::{Library, dist, library_path, test_components};
+
+const URI: &str = "KV_STORE_TEST_URI";
+
+/// Not a case: what the cases run. Opens a URI, and tells by its exit code whether that worked.
+#[test]
+fn open_as_told() {
+    let Ok(uri) = std::env::var(URI) else { return };
+    let opened = Library::load(&library_path()).unwrap().open(&uri).is_some();
+    std::process::exit(if opened { 42 } else { 43 });
+}
+
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("components")).unwrap();
+        Place { folder }
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.folder.path().join("cache")
+    }
+
+    fn components(&self) -> PathBuf {
+        self.folder.path().join("components")
+    }
+
+    fn put(&self, scheme: &str, bytes: &[u8]) {
+        std::fs::write(self.components().join(format!("{scheme}.wasm")), bytes).unwrap();
+    }
+
+    /// Whether a fresh process can open the URI, and what it says on the way.
+    fn open(&self, uri: &str) -> (bool, String) {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "open_as_told", "--nocapture"])
+            .env(URI, uri)
+            .env("KV_STORE_WASM_PATH", self.components())
+            .env("KV_STORE_WASM_CACHE", self.cache())
+            .env("KV_STORE_WASM_LOG", "info")
+            .env_remove("KV_STORE_WASM_CONFIG")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        match output.status.code() {
+            Some(42) => (true, said),
+            Some(43) => (false, said),
+            _ => panic!("{}: {said}", output.status),
+        }
+    }
+
+    /// The file of the only compiled component.
+    fn compiled(&self) -> PathBuf {
+        let entries: Vec<_> = std::fs::read_dir(self.cache()).unwrap().flatten().collect();
+        assert_eq!(entries.len(), 1, "{entries:?}");
+        entries[0].path()
+    }
+}
+
+fn memory() -> Vec<u8> {
+    std::fs::read(dist().join("components/memory.wasm")).unwrap()
+}
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_component_is_compiled_once() {
+    let place = Place::new();
+    place.put("memory", &memory());
+    let (opened, said) = place.open("memory://x");
+    assert!(opened && said.contains("compiling"), "{said}");
+    assert_eq!((mode(&place.cache()), mode(&place.compiled())), (0o700, 0o600));
+    let (opened, said) = place.open("memory://x");
+    assert!(opened && !said.contains("compiling"), "{said}");
+}
+
+#[test]
+fn a_changed_component_is_compiled_anew() {
+    let place = Place::new();
+    place.put("probe", &memory());
+    assert!(place.open("memory://x").0);
+    place.put("probe", &std::fs::read(test_components().join("probe.wasm")).unwrap());
+    let (opened, said) = place.open("probe://x");
+    assert!(opened && said.contains("a probe"), "{said}");
+}
+
+#[test]
+fn damaged_compiled_code_is_replaced() {
+    let place = Place::new();
+    place.put("memory", &memory());
+    assert!(place.open("memory://x").0);
+    let compiled = place.compiled();
+    for damage in [&b""[..], b"not what it was", &std::fs::read(&compiled).unwrap()[..1000]] {
+        std::fs::write(&compiled, damage).unwrap();
+        let (opened, said) = place.open("memory://x");
+        assert!(opened && said.contains("compiling"), "{said}");
+        let (opened, said) = place.open("memory://x");
+        assert!(opened && !said.contains("compiling"), "{said}");
+    }
+}
+
+#[test]
+fn a_cache_that_others_can_reach_is_not_used() {
+    let place = Place::new();
+    place.put("memory", &memory());
+    std::fs::create_dir(place.cache()).unwrap();
+    std::fs::set_permissions(place.cache(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let (opened, said) = place.open("memory://x");
+    assert!(opened && said.contains("chmod 700"), "{said}");
+    assert_eq!(std::fs::read_dir(place.cache()).unwrap().count(), 0);
+
+    std::fs::remove_dir(place.cache()).unwrap();
+    std::os::unix::fs::symlink(place.components(), place.cache()).unwrap();
+    let (opened, said) = place.open("memory://x");
+    assert!(opened && said.contains("link"), "{said}");
+}
+
+#[test]
+fn compiled_code_that_others_can_write_is_not_used() {
+    let place = Place::new();
+    place.put("memory", &memory());
+    assert!(place.open("memory://x").0);
+    std::fs::set_permissions(place.compiled(), std::fs::Permissions::from_mode(0o666)).unwrap();
+    let (opened, said) = place.open("memory://x");
+    assert!(opened && said.contains("ignored") && said.contains("compiling"), "{said}");
+}
+
+#[test]
+fn what_is_no_backend_is_refused_with_what_it_is() {
+    let place = Place::new();
+    place.put("memory", &memory());
+    assert!(place.open("memory://x").0);
+    let compiled = std::fs::read(place.compiled()).unwrap();
+    let component_of_nothing = b"\0asm\x0d\0\x01\0";
+    for (what, bytes, said) in [
+        ("empty", &b""[..], "not WebAssembly"),
+        ("text", b"hello, this is text", "not WebAssembly"),
+        ("module", b"\0asm\x01\0\0\0", "wasm-tools component new"),
+        ("compiled", &compiled, "never accepted"),
+        ("nothing", component_of_nothing, "no backend"),
+        ("truncated", &memory()[..20_000], "does not compile"),
+    ] {
+        place.put(what, bytes);
+        let (opened, heard) = place.open(&format!("{what}://x"));
+        assert!(!opened && heard.contains(said), "{what}: {heard}");
+        assert!(heard.contains(&format!("{what}.wasm")), "the file is not named: {heard}");
+    }
+}
+
+#[test]
+fn an_unknown_scheme_says_where_it_was_looked_for() {
+    let place = Place::new();
+    let (opened, said) = place.open("acme://x");
+    assert!(!opened && said.contains("acme.wasm") && said.contains("KV_STORE_WASM_PATH"), "{said}");
+    assert!(said.contains(&place.components().display().to_string()), "{said}");
+}
