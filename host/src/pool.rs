@@ -10,7 +10,7 @@ use wasmtime::{Store, Trap, UpdateDeadline};
 
 use crate::bindings::Backend;
 use crate::bindings::exports::kv_store::backend::store::{Features, Guest};
-use crate::engine::Process;
+use crate::engine::{self, Runtime};
 use crate::error::{Error, ErrorKind};
 use crate::guest::{Access, State};
 use crate::limits::Limits;
@@ -19,7 +19,7 @@ use crate::log::{self, Level};
 
 /// What an instance is made of and how many there may be.
 pub(crate) struct Pool {
-    process: &'static Process,
+    runtime: &'static Runtime,
     component: Arc<Loaded>,
     access: Arc<Access>,
     uri: String,
@@ -54,7 +54,6 @@ pub(crate) type Outcome<T> = wasmtime::Result<Result<T, Error>>;
 impl Pool {
     /// Make the first instance, which opens the store, and learn what the backend says of itself.
     pub(crate) fn open(
-        process: &'static Process,
         component: Arc<Loaded>,
         access: Access,
         uri: String,
@@ -62,7 +61,7 @@ impl Pool {
         limits: Limits,
     ) -> Result<(Self, Features), Error> {
         let mut pool = Pool {
-            process,
+            runtime: engine::runtime()?,
             component,
             access: Arc::new(access),
             uri,
@@ -119,11 +118,11 @@ impl Pool {
         deadline: Instant,
         call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>,
     ) -> Outcome<T> {
-        let _ticking = self.process.ticker.tick();
+        let _ticking = self.runtime.ticker.tick();
         let Instance { store, backend } = instance;
         let hard = store.data_mut().start_call(deadline);
         store.set_epoch_deadline(1);
-        let outcome = self.process.driver.block_on(async {
+        let outcome = self.runtime.driver.block_on(async {
             let mut call_view = Call { store: &mut *store, guest: backend.kv_store_backend_store() };
             // Guest code is stopped by epochs, at `hard`; this is for a host function that waits.
             tokio::time::timeout_at(hard.into(), call(&mut call_view)).await
@@ -134,7 +133,7 @@ impl Pool {
 
     fn instantiate(&self, deadline: Instant) -> Result<(Instance, Features), Error> {
         let state = State::new(self.access.clone(), &self.limits);
-        let mut store = Store::new(&self.process.engine, state);
+        let mut store = Store::new(&self.runtime.engine, state);
         store.limiter(State::limiter);
         store.epoch_deadline_callback(|context| match Instant::now() < context.data().stop_at() {
             true => Ok(UpdateDeadline::Continue(1)),
@@ -142,8 +141,8 @@ impl Pool {
         });
         let hard = store.data_mut().start_call(deadline);
         store.set_epoch_deadline(1);
-        let _ticking = self.process.ticker.tick();
-        let made = self.process.driver.block_on(async {
+        let _ticking = self.runtime.ticker.tick();
+        let made = self.runtime.driver.block_on(async {
             let opening = async {
                 let backend = self.component.pre.instantiate_async(&mut store).await?;
                 let guest = backend.kv_store_backend_store();

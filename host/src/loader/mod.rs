@@ -18,7 +18,7 @@ pub(crate) use aot::cache_directory;
 pub(crate) use find::{find, search_directories};
 
 use crate::bindings::{Backend, BackendPre};
-use crate::engine::with_signals_blocked;
+use crate::engine::{self, PerProcess, with_signals_blocked};
 use crate::error::{Error, ErrorKind};
 use crate::guest::State;
 use crate::{limits, log};
@@ -56,8 +56,14 @@ struct FileIdentity {
     changed: (i64, i64),
 }
 
+/// The components of this process.
+pub(crate) fn components() -> Result<&'static Components, Error> {
+    static COMPONENTS: PerProcess<Components> = PerProcess::new();
+    COMPONENTS.get_or_make(|| Components::new(&engine::runtime()?.engine))
+}
+
 impl Components {
-    pub(crate) fn new(engine: &Engine) -> Result<Self, Error> {
+    fn new(engine: &Engine) -> Result<Self, Error> {
         let mut linker = Linker::new(engine);
         Backend::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)
             .map_err(|error| Error::new(ErrorKind::Other, format!("cannot link the host's interfaces: {error}")))?;

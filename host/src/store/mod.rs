@@ -14,8 +14,6 @@ mod verify;
 
 use std::sync::Arc;
 
-pub(crate) use registry::Stores;
-
 use buffer::WriteBuffer;
 use fresh::Fresh;
 use hash::ChunkHash;
@@ -81,7 +79,7 @@ impl Store {
     /// Open the store that a URI names. See `include/kv_store_abi.h` for the URI.
     pub fn open(uri: &str) -> Result<Self, Error> {
         let uri = StoreUri::parse(uri)?;
-        let (shared, prefix) = engine::process()?.stores.open(&uri).map_err(|error| error.context(uri.as_str()))?;
+        let (shared, prefix) = registry::open(&uri).map_err(|error| error.context(uri.as_str()))?;
         let durable = shared.features.durable;
         Ok(Store {
             buffer: WriteBuffer::default(),

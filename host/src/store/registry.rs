@@ -11,7 +11,7 @@ use super::shared::Shared;
 use super::verify::Verifier;
 use crate::config::{self, Backend, Config};
 use crate::directory::Directory;
-use crate::engine::{self, Process};
+use crate::engine::{self, PerProcess};
 use crate::error::Error;
 use crate::guest::{Access, Parked};
 use crate::limits;
@@ -22,7 +22,7 @@ use crate::pool::Pool;
 use crate::uri::StoreUri;
 
 #[derive(Default)]
-pub(crate) struct Stores {
+struct Stores {
     entries: Mutex<HashMap<Key, Entry>>,
 }
 
@@ -43,29 +43,29 @@ struct Entry {
 /// Bytes in the write buffers of all handles.
 static BUFFERED: AtomicUsize = AtomicUsize::new(0);
 
-impl Stores {
-    /// The store that a URI names, and what prefixes its manifests.
-    pub(super) fn open(&self, uri: &StoreUri) -> Result<(Arc<Shared>, Option<String>), Error> {
-        let process = engine::process()?;
-        let config = Config::load()?.backend(uri.scheme());
-        let target = Target::decide(uri, &config)?;
-        let path = loader::find(uri.scheme(), config.component.as_deref())?;
-        target.grants.check_overlap(&guarded(&path))?;
-        let component = process.components.load(&path)?;
+/// The store that a URI names, and what prefixes its manifests.
+pub(super) fn open(uri: &StoreUri) -> Result<(Arc<Shared>, Option<String>), Error> {
+    static STORES: PerProcess<Stores> = PerProcess::new();
+    let config = Config::load()?.backend(uri.scheme());
+    let target = Target::decide(uri, &config)?;
+    let path = loader::find(uri.scheme(), config.component.as_deref())?;
+    target.grants.check_overlap(&guarded(&path))?;
+    let component = loader::components()?.load(&path)?;
 
-        // Shared by handles that differ only in what prefixes their manifests.
-        let prefix = target.prefix.clone();
-        let key = Key { component: component.digest, target: Target { prefix: None, ..target }, config };
-        let entry = self.entry(&key);
-        let mut entry = entry.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(shared) = entry.as_ref().filter(|shared| shared.is_current()) {
-            return Ok((shared.clone(), prefix));
-        }
-        let shared = Arc::new(Shared::open(process, component, key)?);
-        *entry = Some(shared.clone());
-        Ok((shared, prefix))
+    // Shared by handles that differ only in what prefixes their manifests.
+    let prefix = target.prefix.clone();
+    let key = Key { component: component.digest, target: Target { prefix: None, ..target }, config };
+    let entry = STORES.get_or_make(|| Ok(Stores::default()))?.entry(&key);
+    let mut entry = entry.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(shared) = entry.as_ref().filter(|shared| shared.is_current()) {
+        return Ok((shared.clone(), prefix));
     }
+    let shared = Arc::new(Shared::open(component, key)?);
+    *entry = Some(shared.clone());
+    Ok((shared, prefix))
+}
 
+impl Stores {
     fn entry(&self, key: &Key) -> Arc<Mutex<Option<Arc<Shared>>>> {
         let mut entries = self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !entries.contains_key(key) {
@@ -104,7 +104,7 @@ fn guarded(component: &std::path::Path) -> Vec<(&'static str, PathBuf)> {
 }
 
 impl Shared {
-    fn open(process: &'static Process, component: Arc<Loaded>, key: Key) -> Result<Self, Error> {
+    fn open(component: Arc<Loaded>, key: Key) -> Result<Self, Error> {
         let Key { target, config, .. } = key;
         let directory = target.grants.directory.as_deref().map(Directory::open).transpose()?;
         let access = Access {
@@ -115,7 +115,7 @@ impl Shared {
         };
         let uri = target.store.as_str().to_owned();
         let options = config.options.into_iter().collect();
-        let (pool, features) = Pool::open(process, component, access, uri.clone(), options, config.limits)?;
+        let (pool, features) = Pool::open(component, access, uri.clone(), options, config.limits)?;
         let shared = Shared {
             pool,
             features,
@@ -123,7 +123,7 @@ impl Shared {
             known: Seen::new(limits::KNOWN_CHUNKS),
             damaged: Seen::new(limits::DAMAGED_CHUNKS),
             uri,
-            generation: process.generation,
+            generation: engine::generation(),
             buffered: &BUFFERED,
         };
         let info = shared.info();

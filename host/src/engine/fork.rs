@@ -1,0 +1,73 @@
+//! State that the process has once, and forks.
+//!
+//! A fork leaves the child with one thread and with locks that nobody will release, so the child forgets what the parent
+//! had: whatever was made before belongs to an older generation, and the first use in the child makes it anew.
+
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, Once};
+
+use crate::error::Error;
+
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+
+/// How often this process was forked off another that used the library. What was made in another generation is dead.
+pub(crate) fn generation() -> u64 {
+    GENERATION.load(Ordering::Acquire)
+}
+
+/// A value made at its first use and kept until the process ends: calls may be under way while it exits.
+pub(crate) struct PerProcess<T: 'static> {
+    current: AtomicPtr<Cell<T>>,
+}
+
+/// A lock of its own for each generation, because a fork may leave one locked for ever.
+struct Cell<T: 'static> {
+    generation: u64,
+    value: Mutex<Option<&'static T>>,
+}
+
+impl<T: Send + Sync> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        PerProcess { current: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// The value of this generation. One thread makes it while others wait; if that fails, the next one tries again.
+    pub(crate) fn get_or_make(&self, make: impl FnOnce() -> Result<T, Error>) -> Result<&'static T, Error> {
+        let mut value = self.cell().value.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(made) = *value {
+            return Ok(made);
+        }
+        let made: &'static T = Box::leak(Box::new(make()?));
+        *value = Some(made);
+        Ok(made)
+    }
+
+    fn cell(&self) -> &'static Cell<T> {
+        watch_forks();
+        let generation = generation();
+        loop {
+            let current = self.current.load(Ordering::Acquire);
+            // SAFETY: a published cell is never freed.
+            if let Some(cell) = unsafe { current.as_ref() }.filter(|cell| cell.generation == generation) {
+                return cell;
+            }
+            let fresh = Box::into_raw(Box::new(Cell { generation, value: Mutex::new(None) }));
+            if self.current.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                // SAFETY: `fresh` came from a box a moment ago, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
+        }
+    }
+}
+
+fn watch_forks() {
+    extern "C" fn in_child() {
+        // One atomic: all that a child of a threaded process may do here.
+        GENERATION.fetch_add(1, Ordering::AcqRel);
+    }
+    static WATCH: Once = Once::new();
+    // SAFETY: the handler is async-signal-safe, and the library is never unloaded (`-z nodelete`).
+    WATCH.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+    });
+}
