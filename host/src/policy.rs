@@ -75,7 +75,6 @@ impl Grants {
     /// Refuse a directory that holds, or lies in, what the host itself relies on.
     pub fn check_overlap(&self, guarded: &[(&str, PathBuf)]) -> Result<(), Error> {
         let Some(directory) = &self.directory else { return Ok(()) };
-        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let directory = real(directory);
         for (what, path) in guarded {
             let path = real(path);
@@ -111,6 +110,13 @@ pub fn allows_address(address: IpAddr) -> bool {
             !(v6.is_unicast_link_local() || v6.is_unspecified() || v6.is_multicast() || metadata)
         }
     }
+}
+
+/// A path with links resolved, as far as it exists.
+fn real(path: &Path) -> PathBuf {
+    let resolved =
+        path.ancestors().find_map(|upper| Some((upper.canonicalize().ok()?, path.strip_prefix(upper).ok()?)));
+    resolved.map_or_else(|| path.to_owned(), |(real, rest)| real.join(rest))
 }
 
 /// The last part of a path may come from a request, so what could lead elsewhere is refused and not resolved.
@@ -232,5 +238,13 @@ mod tests {
             assert!(grants(path).check_overlap(&guarded).is_err(), "{path}");
         }
         assert!(grants("/no/such/cache2").check_overlap(&guarded).is_ok());
+
+        // Also by way of a link, where the last part does not exist yet.
+        let scratch = tempfile::tempdir().unwrap();
+        let (cache, link) = (scratch.path().join("cache"), scratch.path().join("link"));
+        std::fs::create_dir(&cache).unwrap();
+        std::os::unix::fs::symlink(&cache, &link).unwrap();
+        let below = grants(&format!("{}/new", link.display()));
+        assert!(below.check_overlap(&[("the cache", cache)]).is_err());
     }
 }

@@ -24,24 +24,34 @@ pub(super) struct WriteBuffer {
 
 #[derive(Default)]
 struct Waiting {
-    chunks: HashMap<ChunkHash, Arc<Buffer>>,
+    chunks: HashMap<ChunkHash, Chunk>,
     bytes: usize,
+    /// A chunk that was accepted failed for good in a flush before the manifest: the next manifest must fail.
+    lost: Option<Error>,
+}
+
+struct Chunk {
+    data: Arc<Buffer>,
+    /// How often it was put: what was put again during a flush is not dropped for that flush's failure, of which its
+    /// caller would never hear.
+    puts: u64,
 }
 
 impl WriteBuffer {
     /// Accept a chunk. Where it does not fit, what waits is flushed first.
     pub(super) fn put(&self, shared: &Shared, fresh: &Fresh, hash: ChunkHash, data: &[u8]) -> Result<Put, Error> {
-        if self.holds(&hash) {
+        if let Some(chunk) = self.lock().chunks.get_mut(&hash) {
+            chunk.puts += 1;
             return Ok(Put::Existed);
         }
+        fresh.check_room()?;
         if data.len() > limits::WRITE_BUFFER_BYTES {
-            fresh.check_room()?;
             let put = shared.put_one(&hash, Bytes::Borrowed(data))?;
             fresh.add(hash);
             return Ok(put);
         }
         if !self.reserve(shared, data.len()) {
-            self.flush(shared, fresh)?;
+            self.write_out(shared, fresh)?;
             if !self.reserve(shared, data.len()) {
                 let message =
                     "the write buffers of this process are full; publish a manifest on another handle, or close it";
@@ -49,15 +59,12 @@ impl WriteBuffer {
             }
         }
         let known = shared.known.holds(&hash);
-        let inserted = Buffer::concat(&[data]).map(|copy| self.lock().chunks.insert(hash, Arc::new(copy)));
-        match inserted {
-            Ok(None) => {}
+        let copy = Buffer::concat(&[data]).inspect_err(|_| self.release(shared, data.len()))?;
+        let chunk = Chunk { data: Arc::new(copy), puts: 1 };
+        let former = self.lock().chunks.insert(hash, chunk);
+        if let Some(former) = former {
             // Another thread put the same chunk in the meantime.
-            Ok(Some(former)) => self.release(shared, former.len()),
-            Err(error) => {
-                self.release(shared, data.len());
-                return Err(error);
-            }
+            self.release(shared, former.data.len());
         }
         Ok(if known { Put::Existed } else { Put::New })
     }
@@ -67,36 +74,47 @@ impl WriteBuffer {
     }
 
     pub(super) fn get(&self, hash: &ChunkHash) -> Option<Arc<Buffer>> {
-        self.lock().chunks.get(hash).cloned()
+        self.lock().chunks.get(hash).map(|chunk| chunk.data.clone())
     }
 
-    /// Hand everything that waits to the backend.
+    /// Hand everything that waits to the backend, for a manifest: an error if a chunk that was accepted since the last one
+    /// is not stored.
     pub(super) fn flush(&self, shared: &Shared, fresh: &Fresh) -> Result<(), Error> {
         if shared.features.write_through {
             return Ok(());
         }
+        self.write_out(shared, fresh)?;
+        self.lock().lost.take().map_or(Ok(()), Err)
+    }
+
+    /// Hand everything that waits to the backend. What failed for good is dropped and remembered as lost.
+    fn write_out(&self, shared: &Shared, fresh: &Fresh) -> Result<(), Error> {
         let _alone = self.flushing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let waiting: Vec<(ChunkHash, Arc<Buffer>)> =
-            self.lock().chunks.iter().map(|(hash, data)| (*hash, data.clone())).collect();
-        if waiting.is_empty() {
+        let waiting = self.lock();
+        let chunks: Vec<_> = waiting.chunks.iter().map(|(hash, chunk)| (*hash, chunk.data.clone())).collect();
+        let puts: HashMap<_, _> = waiting.chunks.iter().map(|(hash, chunk)| (*hash, chunk.puts)).collect();
+        drop(waiting);
+        if chunks.is_empty() {
             return Ok(());
         }
-        fresh.check_room()?;
-        let mut first_error = None;
-        shared.put_missing(&waiting, |hash, result| {
-            match result {
-                Ok(_) => fresh.add(*hash),
-                Err(error) => {
-                    let permanent = error.is_permanent();
-                    first_error.get_or_insert(error);
-                    if !permanent {
-                        return;
-                    }
+        let mut passing = None;
+        shared.put_missing(&chunks, |hash, result| match result {
+            Ok(_) => {
+                fresh.add(*hash);
+                self.remove(shared, hash);
+            }
+            Err(error) if error.is_permanent() => {
+                let mut waiting = self.lock();
+                let put_again = waiting.chunks.get(hash).is_some_and(|chunk| puts.get(hash) != Some(&chunk.puts));
+                waiting.lost = Some(error);
+                drop(waiting);
+                if !put_again {
+                    self.remove(shared, hash);
                 }
             }
-            self.remove(shared, hash);
+            Err(error) => passing = Some(error),
         })?;
-        first_error.map_or(Ok(()), Err)
+        passing.map_or(Ok(()), Err)
     }
 
     /// Forget what waits; answers how many chunks that were.
@@ -108,8 +126,8 @@ impl WriteBuffer {
 
     fn remove(&self, shared: &Shared, hash: &ChunkHash) {
         let removed = self.lock().chunks.remove(hash);
-        if let Some(data) = removed {
-            self.release(shared, data.len());
+        if let Some(chunk) = removed {
+            self.release(shared, chunk.data.len());
         }
     }
 

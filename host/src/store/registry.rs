@@ -24,6 +24,8 @@ use crate::uri::StoreUri;
 #[derive(Default)]
 struct Stores {
     entries: Mutex<HashMap<Key, Entry>>,
+    /// Bytes in the write buffers of all handles.
+    buffered: AtomicUsize,
 }
 
 /// All that makes two opens the same. The target holds URI and grants, the config limits and options.
@@ -40,9 +42,6 @@ struct Entry {
     used: Instant,
 }
 
-/// Bytes in the write buffers of all handles.
-static BUFFERED: AtomicUsize = AtomicUsize::new(0);
-
 /// The store that a URI names, and what prefixes its manifests.
 pub(super) fn open(uri: &StoreUri) -> Result<(Arc<Shared>, Option<String>), Error> {
     static STORES: PerProcess<Stores> = PerProcess::new();
@@ -55,12 +54,13 @@ pub(super) fn open(uri: &StoreUri) -> Result<(Arc<Shared>, Option<String>), Erro
     // Shared by handles that differ only in what prefixes their manifests.
     let prefix = target.prefix.clone();
     let key = Key { component: component.digest, target: Target { prefix: None, ..target }, config };
-    let entry = STORES.get_or_make(|| Ok(Stores::default()))?.entry(&key);
+    let stores = STORES.get_or_make(|| Ok(Stores::default()))?;
+    let entry = stores.entry(&key);
     let mut entry = entry.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(shared) = entry.as_ref().filter(|shared| shared.is_current()) {
         return Ok((shared.clone(), prefix));
     }
-    let shared = Arc::new(Shared::open(component, key)?);
+    let shared = Arc::new(Shared::open(component, key, &stores.buffered)?);
     *entry = Some(shared.clone());
     Ok((shared, prefix))
 }
@@ -104,7 +104,7 @@ fn guarded(component: &std::path::Path) -> Vec<(&'static str, PathBuf)> {
 }
 
 impl Shared {
-    fn open(component: Arc<Loaded>, key: Key) -> Result<Self, Error> {
+    fn open(component: Arc<Loaded>, key: Key, buffered: &'static AtomicUsize) -> Result<Self, Error> {
         let Key { target, config, .. } = key;
         let directory = target.grants.directory.as_deref().map(Directory::open).transpose()?;
         let access = Access {
@@ -124,7 +124,7 @@ impl Shared {
             damaged: Seen::new(limits::DAMAGED_CHUNKS),
             uri,
             generation: engine::generation(),
-            buffered: &BUFFERED,
+            buffered,
         };
         let info = shared.info();
         let reaches = match (&info.directory, &info.server) {

@@ -233,6 +233,7 @@ impl Shared {
 
     fn get_answers(&self, hashes: &[ChunkHash]) -> Result<Vec<Fetched>, Error> {
         let list = to_lists(hashes);
+        // How much will come is not known; the time is for a full batch.
         let answers: Vec<Fetched> = self.pool.call(limits::DEFAULT_BATCH_BYTES, async |call: &mut Call<'_>| {
             let answers = call.guest.call_get_chunks(&mut *call.store, &list).await?;
             let answers = match answers.map_err(Error::from).and_then(|answers| expect_some(answers, list.len())) {

@@ -104,6 +104,18 @@ fn past_its_bound_the_buffer_flushes_early() {
 }
 
 #[test]
+fn a_chunk_lost_in_an_early_flush_fails_the_manifest_that_counts_on_it() {
+    let store = open("probe-buffered://lost");
+    let data = vec![7; 40 << 20];
+    assert_eq!(store.put_chunk(b"denied-1", &data).unwrap(), 0);
+    // Does not fit beside the first, so that one is flushed, which fails for good.
+    assert_eq!(store.put_chunk(b"good", &data).unwrap(), 0);
+    assert!(store.put_manifest("m", b"first").unwrap() < 0);
+    assert!(store.get_manifest("m").unwrap().is_err());
+    assert_eq!(store.put_manifest("m", b"second").unwrap(), 0);
+}
+
+#[test]
 fn a_chunk_larger_than_the_buffer_goes_at_once() {
     let store = open("probe-buffered://large");
     assert_eq!(store.put_chunk(b"large", &vec![7; 65 << 20]).unwrap(), 0);
