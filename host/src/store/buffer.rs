@@ -60,8 +60,11 @@ impl WriteBuffer {
         }
         let known = shared.known.holds(&hash);
         let copy = Buffer::concat(&[data]).inspect_err(|_| self.release(shared, data.len()))?;
-        let chunk = Chunk { data: Arc::new(copy), puts: 1 };
-        let former = self.lock().chunks.insert(hash, chunk);
+        let former = {
+            let mut waiting = self.lock();
+            let puts = waiting.chunks.get(&hash).map_or(0, |chunk| chunk.puts) + 1;
+            waiting.chunks.insert(hash, Chunk { data: Arc::new(copy), puts })
+        };
         if let Some(former) = former {
             // Another thread put the same chunk in the meantime.
             self.release(shared, former.data.len());
