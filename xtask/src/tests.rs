@@ -19,6 +19,10 @@ pub fn run(place: &Place) -> Result<()> {
     let mut clippy = dist::cargo(place, "clippy");
     clippy.args(["--all-targets", "--", "-D", "warnings"]);
     step::run_shown("clippy", &mut clippy)?;
+    let mut guests = Command::new("cargo");
+    guests.current_dir(place.root.join("guests")).args(["clippy", "--locked", "--target-dir"]);
+    guests.arg(place.target.join("guests-clippy")).args(["--", "-D", "warnings"]);
+    step::run_shown("clippy of the guests", &mut guests)?;
     let mut tests = dist::cargo(place, "test");
     step::run_shown("tests", &mut tests)?;
     let mut xtask = Command::new("cargo");

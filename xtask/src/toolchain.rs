@@ -26,10 +26,12 @@ pub fn choose() -> Result<Toolchain> {
     if rustup_has_target() {
         return Ok(Toolchain::Rustup);
     }
+    eprintln!("   asking rustup for {TARGET}");
     let fetched = clean("rustup").args(["target", "add", TARGET]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     if fetched.is_ok_and(|status| status.success()) && rustup_has_target() {
         return Ok(Toolchain::Rustup);
     }
+    eprintln!("   rustup cannot fetch it: using Debian's compiler");
     let advice = format!("guests need `rustup target add {TARGET}` or Debian's {}", packages::GUESTS.join(", "));
     packages::install(packages::GUESTS).context(advice.clone())?;
     let cargo = package_binary("cargo-web", "cargo").context(advice.clone())?;

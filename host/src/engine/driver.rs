@@ -29,7 +29,9 @@ impl Driver {
         let parker = Arc::new(Parker::default());
         let waker = Waker::from(parker.clone());
         let mut context = Context::from_waker(&waker);
-        let mut future = pin!(future);
+        // Inside a task of the consumer's runtime tokio counts what the task may do before it yields. We cannot yield: once
+        // that is used up, every wait of ours would end in another one.
+        let mut future = pin!(tokio::task::unconstrained(future));
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;
@@ -79,5 +81,23 @@ mod tests {
             })
         });
         assert_eq!(answer, 42);
+    }
+
+    #[test]
+    fn goes_on_when_the_consumers_task_has_used_up_its_turn() {
+        let driver = Driver::start().unwrap();
+        let (done, waits) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let outer = Builder::new_current_thread().build().unwrap();
+            outer.block_on(async {
+                driver.block_on(async {
+                    for _ in 0..300 {
+                        tokio::time::sleep(Duration::from_micros(1)).await;
+                    }
+                })
+            });
+            done.send(()).unwrap();
+        });
+        waits.recv_timeout(Duration::from_secs(60)).expect("it spins");
     }
 }

@@ -73,11 +73,7 @@ unsafe extern "C" fn close(handle: *mut kv_store_v1) {
     }
     let closed = guarded("close", || {
         // SAFETY: the caller passes a handle of `open`, for the last time.
-        let handle = unsafe { Box::from_raw(handle) };
-        if handle.store.usable().is_err() {
-            // After a fork: locks in there may be held by threads that do not exist here.
-            std::mem::forget(handle);
-        }
+        drop(unsafe { Box::from_raw(handle) });
         Ok(())
     });
     if let Err(error) = closed {

@@ -191,6 +191,10 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        // After a fork: locks in there may be held by threads that do not exist here.
+        if self.usable().is_err() {
+            return;
+        }
         let chunks = self.buffer.discard(&self.shared);
         if chunks > 0 {
             let uri = self.uri();
