@@ -66,7 +66,7 @@ static inline void content_key(uint8_t key[KEY], const void *data, size_t len)
  * are; the rest differs with the seed. */
 static inline uint8_t *make_state(uint64_t seed, size_t size)
 {
-    uint8_t *bytes = malloc(size + 1);
+    uint8_t *bytes = malloc(size ? size : 1); /* no byte more: a checker of memory sees a read past it */
     CHECK(bytes);
     for (size_t at = 0; at < size; at++) {
         static _Thread_local uint64_t x;

@@ -4,12 +4,14 @@
  *     signals dispositions URI PROBE   opening, calls and a guest's trap change no signal's handler
  *     signals before URI PROBE         the consumer's own SIGSEGV handler, installed before the library is loaded,
  *     signals after URI PROBE          or after the first traps, catches the consumer's own fault
+ *     signals stack URI PROBE          the alternate stack of the consumer's thread, or that it has none, stays
  *     signals threads URI PROBE        every thread that is not the consumer's has all signals blocked, and a signal
  *                                      sent to the process waits for the consumer's own thread
  */
 #include "consumer.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -53,8 +55,31 @@ static void dispositions(char **argv)
             CHECK(!"the signal is as it was");
         }
     }
+}
+
+static void *use_without(void *argv)
+{
     stack_t stack;
     CHECK(sigaltstack(NULL, &stack) == 0 && (stack.ss_flags & SS_DISABLE));
+    use(argv);
+    CHECK(sigaltstack(NULL, &stack) == 0 && (stack.ss_flags & SS_DISABLE));
+    return NULL;
+}
+
+/* A consumer's crash reporter has a stack of its own for handlers, and may look at it or free it. */
+static void stack(char **argv)
+{
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, use_without, argv) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+
+    stack_t mine, found;
+    memset(&mine, 0, sizeof mine);
+    mine.ss_size = 65536;
+    mine.ss_sp = malloc(mine.ss_size);
+    CHECK(mine.ss_sp && sigaltstack(&mine, NULL) == 0);
+    use(argv);
+    CHECK(sigaltstack(NULL, &found) == 0 && found.ss_sp == mine.ss_sp && found.ss_size == mine.ss_size);
 }
 
 static sigjmp_buf back;
@@ -169,6 +194,8 @@ int main(int argc, char **argv)
         dispositions(argv);
     } else if (strcmp(mode, "threads") == 0) {
         threads(argv);
+    } else if (strcmp(mode, "stack") == 0) {
+        stack(argv);
     } else {
         CHECK(strcmp(mode, "before") == 0 || strcmp(mode, "after") == 0);
         if (strcmp(mode, "before") == 0)
