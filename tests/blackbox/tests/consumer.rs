@@ -14,7 +14,7 @@ mod uris;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kv_store_tests::consumer::{Finished, consumer, finish, program, succeed};
+use kv_store_tests::consumer::{Finished, consumer, finish, succeed};
 use kv_store_tests::{compile, dist, library_path, root};
 
 /// A directory for one test's stores.

@@ -117,9 +117,9 @@ fn the_next_put_heals_what_was_refused() {
 fn what_is_damaged_while_the_store_is_open_is_refused_and_healed_too() {
     let directory = scratch();
     let uri = local_fs(directory.path());
-    let asked = ["put", &key(HURT), HURT, "publish", "m", "it", "wait", "get", &key(HURT)];
-    let asked = asked.into_iter().chain(["put", &key(HURT), HURT, "get", &key(HURT)]).collect::<Vec<_>>();
-    let mut command = calls(&uri, asked);
+    let key = key(HURT);
+    let before = ["put", &key, HURT, "publish", "m", "it", "wait"];
+    let mut command = calls(&uri, before.into_iter().chain(["get", &key, "put", &key, HURT, "get", &key]));
     let streams = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = start(streams);
     let mut output = BufReader::new(running.0.stdout.take().expect("a pipe"));

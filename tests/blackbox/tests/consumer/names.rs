@@ -64,7 +64,7 @@ fn components_beside_a_link_come_before_those_where_it_leads() {
     ship(&vendor, "components");
     saves_and_restores(&vendor, None);
     // It is this one that is taken: damaged, it is the one that is complained of.
-    let component = vendor.path().join("components/local-fs.wasm");
+    let component = vendor.path().join("lib/../components/local-fs.wasm");
     std::fs::write(&component, "no component").expect("a file of this test");
     let refused = finish(&mut under(&vendor, &["save", &local_fs(directory.path()), "n", "1"]));
     assert!(!refused.status.success());
