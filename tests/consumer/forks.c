@@ -6,6 +6,7 @@
  *     forks opening URI         other threads open and close stores meanwhile
  *     forks compile URI OTHER   OTHER's component was compiled before the fork, URI's the child must compile
  *     forks compiling URI OTHER MICROSECONDS   the same, with another thread inside OTHER's open, so long, at the fork
+ *     forks paused URI VARIABLE the fork meets another thread of the first open where it reads that variable
  *     forks buffered URI        a store that buffers: the child neither flushes nor discards what the parent put
  */
 #include "consumer.h"
@@ -129,6 +130,49 @@ static void *compile_on(void *other)
     return NULL;
 }
 
+/* The library's getenv, too: it finds the program's own first. Holds up the thread that asks for one variable. */
+static const char *pause_at;
+static atomic_int paused, go_on, opened;
+
+char *getenv(const char *name)
+{
+    extern char **environ;
+    size_t len = strlen(name);
+    char *found = NULL;
+    if (pause_at && strcmp(name, pause_at) == 0 && gettid() != getpid() && !paused) {
+        paused = 1;
+        while (!go_on)
+            usleep(100);
+    }
+    for (char **at = environ; at && *at && !found; at++)
+        if (strncmp(*at, name, len) == 0 && (*at)[len] == '=')
+            found = *at + len + 1;
+    return found;
+}
+
+static void *open_first(void *unused)
+{
+    (void)unused;
+    open_own("of the parent");
+    opened = 1;
+    return NULL;
+}
+
+static void fork_at(const char *variable)
+{
+    pthread_t thread;
+    pause_at = variable;
+    CHECK(pthread_create(&thread, NULL, open_first, NULL) == 0);
+    /* It need not read the variable: then there is nothing to be caught in. */
+    while (!paused && !opened)
+        usleep(100);
+    forked(child_opens);
+    go_on = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+    printf(paused ? "paused\n" : "not read\n");
+    open_own("of the parent");
+}
+
 /* Fork again and again while the threads work; each time after they got on, so that they are caught in other places. */
 static void with_threads(void *(*work)(void *), void (*child)(void), int forks)
 {
@@ -165,6 +209,12 @@ int main(int argc, char **argv)
         if (strcmp(mode, "compiling") == 0)
             CHECK(pthread_join(thread, NULL) == 0);
         open_own("of the parent");
+        return 0;
+    }
+
+    if (strcmp(mode, "paused") == 0) {
+        CHECK(argc == 4);
+        fork_at(argv[3]);
         return 0;
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::{compile, library_path, probe_config, root};
 
 /// No test takes a tenth of it: what does hangs.
-const BOUND: Duration = Duration::from_secs(120);
+const BOUND: Duration = Duration::from_secs(60);
 
 /// Where the tests keep what they make once: programs, the config, compiled components.
 fn made() -> PathBuf {

@@ -93,6 +93,36 @@ fn a_forked_child_compiles_a_component_while_its_parent_is_starting_or_compiling
     }
 }
 
+/// A fork that meets the first open at a place where it reads its environment. Whatever lock or `Once` is held there
+/// stays held in the child for ever.
+fn paused_at(variable: &str) {
+    let (directory, cache) = (scratch(), scratch());
+    let mut command = consumer("forks");
+    command.env("KV_STORE_WASM_CACHE", cache.path().join("aot"));
+    let finished = succeed(command.args(["paused", &local_fs(directory.path()), variable]));
+    assert_eq!((&*finished.stdout, &*finished.stderr), ("paused\n", ""), "{variable}");
+}
+
+#[test]
+fn a_fork_while_another_thread_reads_the_config_hurts_neither_side() {
+    paused_at("KV_STORE_WASM_CONFIG");
+}
+
+#[test]
+fn a_fork_while_another_thread_starts_the_library_hurts_neither_side() {
+    paused_at("KV_STORE_WASM_CACHE");
+}
+
+#[test]
+fn a_fork_while_another_thread_looks_for_the_component_hurts_neither_side() {
+    paused_at("KV_STORE_WASM_PATH");
+}
+
+#[test]
+fn a_fork_while_another_thread_writes_its_first_log_line_hurts_neither_side() {
+    paused_at("KV_STORE_WASM_LOG");
+}
+
 #[test]
 fn the_library_and_its_threads_outlive_dlclose_and_it_can_be_loaded_again() {
     let directory = scratch();
