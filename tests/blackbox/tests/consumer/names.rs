@@ -19,7 +19,7 @@ fn linked() -> tempfile::TempDir {
 }
 
 fn copied() -> tempfile::TempDir {
-    vendor(|path| drop(std::fs::copy(library_path(), path).expect("a copy of the library")))
+    vendor(|path| assert!(std::fs::copy(library_path(), path).is_ok(), "a copy of the library"))
 }
 
 /// Put local-fs's component into a folder below the vendor's.
