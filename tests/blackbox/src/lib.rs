@@ -1,10 +1,14 @@
 //! What the tests share: where the library and the components are, and how to build a C program against them.
 //!
+//! [`consumer`] runs such programs.
+//!
 //! The tests run against `target/dist`, which `cargo xtask test` lays out: what is tested is what is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
+
+pub mod consumer;
 
 pub use kv_store_conformance::{Handle, Library};
 
