@@ -12,8 +12,8 @@
  *     #include "kv_store_abi.h"
  *
  *     void *lib = dlopen("libkv_store_wasm.so", RTLD_NOW | RTLD_LOCAL);
- *     kv_store_get_vtable_fn get =
- *         (kv_store_get_vtable_fn)dlsym(lib, KV_STORE_GET_VTABLE_SYMBOL);
+ *     kv_store_get_vtable_fn get;
+ *     *(void **)&get = dlsym(lib, KV_STORE_GET_VTABLE_SYMBOL);
  *     const kv_store_vtable *kv = get();
  *     kv_store_v1 *store = kv->open("wasm://local-fs:///var/cache/kv");
  *
@@ -40,7 +40,8 @@
  * at once, except that close must be the last call on its handle.
  * Here: calls run on the caller's thread, also when that thread is inside an
  * asynchronous runtime. The library's own threads block all signals, and it
- * installs no signal handler.
+ * installs no signal handler; a thread's alternate signal stack stays what it
+ * was, until the thread ends.
  *
  * FORK. Here: in a child process made by fork(), every call on a handle that
  * was opened in the parent fails; close frees nothing and returns. The child

@@ -4,9 +4,8 @@
 //! locked. What comes from a component is cleaned of control characters, cut, and dropped in a flood.
 
 use std::fmt;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::limits;
 
@@ -46,9 +45,9 @@ pub fn component_line(level: Level, component: &str, text: &str) {
     static WINDOW: AtomicU64 = AtomicU64::new(0);
     static LINES: AtomicU32 = AtomicU32::new(0);
     static DROPPED: AtomicU32 = AtomicU32::new(0);
-    static START: OnceLock<Instant> = OnceLock::new();
 
-    let second = START.get_or_init(Instant::now).elapsed().as_secs() + 1;
+    // A clock that is set back makes one window longer, no more.
+    let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     if WINDOW.swap(second, Relaxed) != second {
         LINES.store(0, Relaxed);
         let dropped = DROPPED.swap(0, Relaxed);
@@ -64,15 +63,22 @@ pub fn component_line(level: Level, component: &str, text: &str) {
 }
 
 fn enabled(level: Level) -> bool {
-    static LEAST: OnceLock<Level> = OnceLock::new();
-    let least = *LEAST.get_or_init(|| match std::env::var("KV_STORE_WASM_LOG").as_deref() {
-        Ok("debug") => Level::Debug,
-        Ok("info") => Level::Info,
-        Ok("error") => Level::Error,
-        Ok("off") => Level::Off,
-        _ => Level::Warn,
-    });
-    level >= least
+    // Not a lock that is filled once: a fork in the middle of that would leave it locked in the child.
+    static LEAST: AtomicU8 = AtomicU8::new(UNREAD);
+    const UNREAD: u8 = u8::MAX;
+    let mut least = LEAST.load(Relaxed);
+    if least == UNREAD {
+        let named = match std::env::var("KV_STORE_WASM_LOG").as_deref() {
+            Ok("debug") => Level::Debug,
+            Ok("info") => Level::Info,
+            Ok("error") => Level::Error,
+            Ok("off") => Level::Off,
+            _ => Level::Warn,
+        };
+        least = named as u8;
+        LEAST.store(least, Relaxed);
+    }
+    level as u8 >= least
 }
 
 /// One line of text: control characters replaced, cut at the limit.

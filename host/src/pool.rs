@@ -122,11 +122,12 @@ impl Pool {
         let Instance { store, backend } = instance;
         let hard = store.data_mut().start_call(deadline);
         store.set_epoch_deadline(1);
-        let outcome = self.runtime.driver.block_on(async {
+        let running = async {
             let mut call_view = Call { store: &mut *store, guest: backend.kv_store_backend_store() };
             // Guest code is stopped by epochs, at `hard`; this is for a host function that waits.
             tokio::time::timeout_at(hard.into(), call(&mut call_view)).await
-        });
+        };
+        let outcome = engine::keeping_signal_stack(|| self.runtime.driver.block_on(running));
         store.data_mut().end_lent();
         outcome.unwrap_or_else(|_elapsed| Err(DeadlineMissed.into()))
     }
@@ -142,7 +143,7 @@ impl Pool {
         let hard = store.data_mut().start_call(deadline);
         store.set_epoch_deadline(1);
         let _ticking = self.runtime.ticker.tick();
-        let made = self.runtime.driver.block_on(async {
+        let making = async {
             let opening = async {
                 let backend = self.component.pre.instantiate_async(&mut store).await?;
                 let guest = backend.kv_store_backend_store();
@@ -150,7 +151,8 @@ impl Pool {
                 wasmtime::Result::Ok((backend, features))
             };
             tokio::time::timeout_at(hard.into(), opening).await
-        });
+        };
+        let made = engine::keeping_signal_stack(|| self.runtime.driver.block_on(making));
         let (backend, features) = match made {
             Ok(Ok((backend, Ok(features)))) => (backend, features),
             Ok(Ok((_, Err(refused)))) => return Err(refused.into()),

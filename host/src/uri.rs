@@ -39,13 +39,17 @@ impl StoreUri {
         }
         let path_in_rest = rest.find('/').unwrap_or(rest.len());
         let authority = rest.get(..path_in_rest).unwrap_or_default();
-        if let Some((user, _)) = authority.rsplit_once('@')
-            && user.contains(':')
-        {
+        // A password may hold a '/', which ends the authority; what could be one is not printed.
+        let before = authority.rsplit_once('@').map(|(user, _)| user);
+        let suspect = before.or_else(|| rest.contains('@').then_some(authority));
+        if suspect.is_some_and(|user| user.contains(':')) {
             let variable = variable_prefix(scheme) + "PASSWORD";
             return Err(Error::new(
                 ErrorKind::Denied,
-                format!("the URI holds a password, which would show in process lists and logs: set {variable} instead"),
+                format!(
+                    "the URI holds a password, or a ':' before an '@' that could end one, and would show in process lists \
+                     and logs: set {variable} instead"
+                ),
             ));
         }
         let path_at = scheme.len() + "://".len() + path_in_rest;
@@ -141,7 +145,12 @@ mod tests {
     fn a_password_is_refused_and_not_repeated() {
         let error = StoreUri::parse("wasm://redis://me:hunter2@h:1/0").unwrap_err();
         assert!(error.to_string().contains("REDIS_PASSWORD") && !error.to_string().contains("hunter2"));
-        assert!(StoreUri::parse("redis://me@h:1/0").is_ok());
+        for text in ["redis://me:hun/ter2@h", "redis://:x@h", "redis://me:1/2@h:6379/0", "redis://a@b:c@h"] {
+            assert!(StoreUri::parse(text).unwrap_err().to_string().contains("REDIS_PASSWORD"), "{text}");
+        }
+        for text in ["redis://me@h:1/0", "local-fs:///dir/a:b@c", "redis://h/a:b@c"] {
+            assert!(StoreUri::parse(text).is_ok(), "{text}");
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! A fork leaves the child with one thread and with locks that nobody will release, so the child forgets what the parent
 //! had: whatever was made before belongs to an older generation, and the first use in the child makes it anew.
 
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, Once};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use crate::error::Error;
 
@@ -65,9 +65,12 @@ fn watch_forks() {
         // One atomic: all that a child of a threaded process may do here.
         GENERATION.fetch_add(1, Ordering::AcqRel);
     }
-    static WATCH: Once = Once::new();
-    // SAFETY: the handler is async-signal-safe, and the library is never unloaded (`-z nodelete`).
-    WATCH.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
-    });
+    // Not a `Once`, which a fork in another thread could leave half done for ever. That two threads may both come to
+    // register does no harm: a generation is only ever compared.
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    if !WATCHED.load(Ordering::Acquire) {
+        // SAFETY: the handler is async-signal-safe, and the library is never unloaded (`-z nodelete`).
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        WATCHED.store(true, Ordering::Release);
+    }
 }

@@ -10,7 +10,7 @@ use wasmtime::{Config, Engine, OptLevel};
 
 pub(crate) use driver::Driver;
 pub(crate) use fork::{PerProcess, generation};
-pub(crate) use signals::with_signals_blocked;
+pub(crate) use signals::{keeping_signal_stack, with_signals_blocked};
 
 use crate::error::{Error, ErrorKind};
 use crate::limits;

@@ -20,24 +20,31 @@ pub(super) unsafe fn bytes<'a>(data: *const u8, len: usize, what: &str) -> Resul
     }
 }
 
-/// A C string as UTF-8, read no further than a name may be long.
+/// A C string as UTF-8, of at most `limit` bytes; it is read no further.
 ///
 /// # Safety
 /// `string` is NULL or points to a C string that stays valid and unchanged for `'a`.
-pub(super) unsafe fn text<'a>(string: *const c_char, what: &str) -> Result<&'a str, Error> {
+unsafe fn text<'a>(string: *const c_char, limit: usize, what: &str) -> Result<&'a str, Error> {
     if string.is_null() {
         return Err(Error::invalid(format!("{what} is NULL")));
     }
-    // The scheme `wasm://` may come before a URI of full length.
-    let most = limits::MAX_URI_BYTES.max(limits::MAX_NAME_BYTES) + 16;
     // SAFETY: strnlen reads to the NUL and no further.
-    let len = unsafe { libc::strnlen(string, most) };
-    if len == most {
-        return Err(Error::invalid(format!("{what} is longer than {most} bytes")));
+    let len = unsafe { libc::strnlen(string, limit + 1) };
+    if len > limit {
+        return Err(Error::invalid(format!("{what} is longer than {limit} bytes")));
     }
     // SAFETY: `len` bytes were just read, and they stay as they are by this function's own condition.
     let bytes = unsafe { std::slice::from_raw_parts(string.cast::<u8>(), len) };
     std::str::from_utf8(bytes).map_err(|error| Error::invalid(format!("{what} is not UTF-8: {error}")))
+}
+
+/// A store's URI, which may have `wasm://` before it.
+///
+/// # Safety
+/// As [`text`].
+pub(super) unsafe fn uri<'a>(string: *const c_char) -> Result<&'a str, Error> {
+    // SAFETY: by this function's own condition.
+    unsafe { text(string, "wasm://".len() + limits::MAX_URI_BYTES, "the URI") }
 }
 
 /// A manifest's name.
@@ -46,7 +53,7 @@ pub(super) unsafe fn text<'a>(string: *const c_char, what: &str) -> Result<&'a s
 /// As [`text`].
 pub(super) unsafe fn name<'a>(string: *const c_char) -> Result<&'a str, Error> {
     // SAFETY: by this function's own condition.
-    unsafe { text(string, "the manifest's name") }
+    unsafe { text(string, limits::MAX_NAME_BYTES, "the manifest's name") }
 }
 
 /// Where an output goes.

@@ -8,7 +8,7 @@ mod arguments;
 use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use arguments::{Output, bytes, name, text};
+use arguments::{Output, bytes, name, uri};
 
 use crate::error::{Error, ErrorKind};
 use crate::log::{self, Level};
@@ -53,10 +53,10 @@ pub extern "C" fn kv_store_get_vtable() -> *const kv_store_vtable {
     &VTABLE
 }
 
-unsafe extern "C" fn open(uri: *const c_char) -> *mut kv_store_v1 {
+unsafe extern "C" fn open(string: *const c_char) -> *mut kv_store_v1 {
     let opened = guarded("open", || {
         // SAFETY: the caller passes NULL or a C string.
-        Store::open(unsafe { text(uri, "the URI") }?)
+        Store::open(unsafe { uri(string) }?)
     });
     match opened {
         Ok(store) => Box::into_raw(Box::new(kv_store_v1 { store })),

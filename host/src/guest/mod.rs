@@ -42,6 +42,7 @@ pub(crate) struct State {
     access: Arc<Access>,
     table: ResourceTable,
     limiter: Limiter,
+    born: Instant,
     /// When waits end with `unavailable`.
     deadline: Instant,
     payload_limit: u64,
@@ -62,6 +63,7 @@ impl State {
             access,
             table,
             limiter: Limiter::new(limits.memory_bytes),
+            born: Instant::now(),
             deadline: Instant::now(),
             payload_limit: limits.payload_bytes as u64,
             payload_bytes: 0,

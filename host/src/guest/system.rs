@@ -1,7 +1,6 @@
 //! The contract's `host` interface: log, secrets, clocks, randomness; and `types`, which has no functions.
 
-use std::sync::OnceLock;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{State, answered};
 use crate::bindings::kv_store::backend::{host, types};
@@ -37,8 +36,7 @@ impl host::Host for State {
     }
 
     fn ticks(&mut self) -> wasmtime::Result<u64> {
-        static START: OnceLock<Instant> = OnceLock::new();
-        Ok(u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     fn remaining(&mut self) -> wasmtime::Result<u64> {

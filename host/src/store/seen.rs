@@ -21,12 +21,14 @@ impl Seen {
         Seen { capacity, generations: Mutex::default() }
     }
 
-    pub(super) fn add(&self, hash: ChunkHash) {
+    /// Answers whether the hash is new here.
+    pub(super) fn add(&self, hash: ChunkHash) -> bool {
         let mut sets = self.lock();
         if sets.young.len() >= self.capacity {
             sets.old = std::mem::take(&mut sets.young);
         }
-        sets.young.insert(hash);
+        let known = sets.old.contains(&hash);
+        sets.young.insert(hash) && !known
     }
 
     pub(super) fn holds(&self, hash: &ChunkHash) -> bool {
@@ -53,7 +55,8 @@ mod tests {
     fn the_newest_are_kept_and_memory_is_bounded() {
         let seen = Seen::new(10);
         let hash = |n: u8| ChunkHash::new(&[n]).unwrap();
-        (0..100).for_each(|n| seen.add(hash(n)));
+        (0..100).for_each(|n| assert!(seen.add(hash(n))));
+        assert!(!seen.add(hash(99)));
         assert!((90..100).all(|n| seen.holds(&hash(n))));
         assert!((0..100).filter(|n| seen.holds(&hash(*n))).count() <= 20);
         seen.forget(&hash(99));

@@ -266,10 +266,11 @@ impl Shared {
     fn check(&self, hash: &ChunkHash, data: &[u8]) -> bool {
         let accepted = self.verifier.accepts(hash, data);
         if !accepted {
-            self.damaged.add(*hash);
             self.known.forget(hash);
-            let (uri, len) = (&self.uri, data.len());
-            log::line(Level::Error, format_args!("{uri}: chunk {hash} is damaged ({len} bytes): not answered"));
+            if self.damaged.add(*hash) {
+                let (uri, len) = (&self.uri, data.len());
+                log::line(Level::Error, format_args!("{uri}: chunk {hash} is damaged ({len} bytes): not answered"));
+            }
         }
         accepted
     }

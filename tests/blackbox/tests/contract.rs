@@ -92,3 +92,13 @@ fn the_stamp_says_what_a_component_was_made_of() {
         assert!(stamp.lines().any(|there| there == line), "no {line:?} in {stamp:?}");
     }
 }
+
+#[test]
+fn the_readme_shows_the_program_that_is_tested() {
+    let program = std::fs::read_to_string(root().join("tests/consumer/twenty_lines.c")).unwrap();
+    let shown = &program[program.find("#include").unwrap()..];
+    assert!(
+        std::fs::read_to_string(root().join("README.md")).unwrap().contains(shown),
+        "README.md shows another program"
+    );
+}
