@@ -5,7 +5,7 @@
 //! key is an error: a misspelt limit must not be a limit that is not there.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind::NotFound;
+use std::io::ErrorKind::{NotADirectory, NotFound};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -60,7 +60,7 @@ impl Config {
         for path in default_places() {
             match std::fs::read_to_string(&path) {
                 Ok(text) => return Self::parse(&path, &text),
-                Err(error) if error.kind() == NotFound => {}
+                Err(error) if matches!(error.kind(), NotFound | NotADirectory) => {}
                 Err(error) => return Err(Error::invalid(format!("{}: {error}", path.display()))),
             }
         }
@@ -87,6 +87,11 @@ impl Config {
         Ok(config)
     }
 
+    /// The components that the file names.
+    pub fn components(&self) -> impl Iterator<Item = &Path> {
+        self.backend.values().filter_map(|backend| backend.component.as_deref())
+    }
+
     /// What the operator says of a scheme; the defaults where that is nothing.
     pub fn backend(&self, scheme: &str) -> Backend {
         self.backend.get(scheme).cloned().unwrap_or_default()
@@ -95,8 +100,9 @@ impl Config {
 
 /// Where the config file is looked for, in order, when no variable names it.
 pub(crate) fn default_places() -> Vec<PathBuf> {
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
-    let user = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home);
+    // A relative one would be the consumer's working directory.
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let user = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));
     let places = user.into_iter().chain([PathBuf::from("/etc")]);
     places.map(|place| place.join("kv-store-wasm/config.toml")).collect()
 }

@@ -18,7 +18,7 @@ pub enum ErrorKind {
     Corrupt = 5,
     /// The storage system or the host cannot do this at all.
     Unsupported = 6,
-    /// The component trapped, lied or missed its deadline; its instance is gone, the next call gets a new one.
+    /// The component trapped or broke the contract; its instance is gone, the next call gets a new one.
     Component = 7,
     /// None of the others.
     Other = 8,
@@ -53,7 +53,8 @@ impl Error {
 
     /// Whether the same call can be expected to fail again, whatever time passes.
     pub(crate) fn is_permanent(&self) -> bool {
-        matches!(self.kind, ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::Unsupported)
+        use ErrorKind::{Component, Denied, Invalid, Unsupported};
+        matches!(self.kind, Denied | Invalid | Unsupported | Component)
     }
 }
 

@@ -17,6 +17,7 @@ mod log;
 mod payload;
 mod policy;
 mod pool;
+mod signals;
 mod store;
 mod uri;
 

@@ -35,6 +35,8 @@ pub const MAX_HANDLES: usize = 1 << 20;
 pub const MAX_LEAKED_HANDLES: usize = 1024;
 /// Bytes that go into guest memory, or out of it, in one host call.
 pub const MAX_GUEST_COPY_BYTES: usize = 64 << 20;
+/// Bytes that are made in the host out of what a guest passes in one call: lists, strings, records.
+pub const HOSTCALL_BYTES: usize = 128 << 20;
 /// Entries that one listing of a directory answers.
 pub const MAX_DIRECTORY_ENTRIES: usize = 4096;
 /// Items in one call of a guest, in either direction.

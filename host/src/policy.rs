@@ -1,7 +1,8 @@
 //! What a component may reach. The URI is the grant: the directory that it names, or the server, and the secrets of its
-//! scheme. Decisions are pure functions of the URI and the config; what they allow is opened by the host.
+//! scheme. Decisions are pure functions of the URI and the config, but for [`Grants::check_overlap`], which looks where links
+//! lead; what they allow is opened by the host.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use crate::config::Backend;
@@ -58,9 +59,13 @@ impl Grants {
             let message = "a secret's name is 1 to 64 of a-z, 0-9 and '-', for example auth-key";
             return Err(Error::new(ErrorKind::Denied, message));
         }
-        let mut variable = variable_prefix(name);
+        let mut variable = self.secret_prefix.clone() + &variable_prefix(name);
         variable.pop();
-        Ok(format!("{}{variable}", self.secret_prefix))
+        // The loader's and our own, which a scheme and a name could spell together.
+        if ["LD_", "DYLD_", "KV_STORE_"].iter().any(|reserved| variable.starts_with(reserved)) {
+            return Err(Error::new(ErrorKind::Denied, format!("{variable} is nobody's secret")));
+        }
+        Ok(variable)
     }
 
     /// Whether the component may connect to `authority`, a name that it gives as in the URI. A URI without a port leaves
@@ -99,15 +104,34 @@ pub fn split_port(authority: &str) -> (&str, Option<u16>) {
     }
 }
 
+/// An authority in one spelling, for what is kept by it.
+pub fn canonical(authority: &str) -> String {
+    let (host, port) = split_port(authority);
+    let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+    host.to_ascii_lowercase() + &port
+}
+
 /// Whether the host connects to an address at all. A granted name may lead to a private network, but never to
 /// link-local addresses, where clouds keep their metadata, nor to addresses that are no single machine's.
 pub fn allows_address(address: IpAddr) -> bool {
+    // Metadata services of clouds outside the link-local ranges.
+    const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(192, 0, 0, 192)];
+    const METADATA_V6: [Ipv6Addr; 2] =
+        [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
     match address.to_canonical() {
-        IpAddr::V4(v4) => !(v4.is_link_local() || v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast()),
+        IpAddr::V4(v4) => {
+            let nobodys = v4.is_link_local() || v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast();
+            !(nobodys || METADATA_V4.contains(&v4))
+        }
         IpAddr::V6(v6) => {
-            // The metadata address of a cloud, outside the link-local range.
-            let metadata = v6 == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
-            !(v6.is_unicast_link_local() || v6.is_unspecified() || v6.is_multicast() || metadata)
+            // An IPv4 address behind a translator (RFC 6052).
+            if let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = v6.segments() {
+                let [a, b] = high.to_be_bytes();
+                let [c, d] = low.to_be_bytes();
+                return allows_address(Ipv4Addr::new(a, b, c, d).into());
+            }
+            let nobodys = v6.is_unicast_link_local() || v6.is_unspecified() || v6.is_multicast();
+            !(nobodys || METADATA_V6.contains(&v6))
         }
     }
 }
@@ -212,6 +236,9 @@ mod tests {
             "255.255.255.255",
             "fe80::1",
             "fd00:ec2::254",
+            "fd20:ce::254",
+            "64:ff9b::a9fe:a9fe",
+            "100.100.100.200",
             "ff02::1",
         ] {
             assert!(!allows_address(refused.parse().unwrap()), "{refused}");
@@ -227,6 +254,9 @@ mod tests {
         assert_eq!(grants.secret_variable("auth-key").unwrap(), "MEMKV_AUTH_KEY");
         for name in ["", "PATH", "a_b", "a/b", &"x".repeat(65)] {
             assert!(grants.secret_variable(name).is_err(), "{name}");
+        }
+        for (uri, name) in [("kv://h:1", "store-wasm-config"), ("ld-library://h:1", "path")] {
+            assert!(target(uri, None).unwrap().grants.secret_variable(name).is_err(), "{name}");
         }
     }
 

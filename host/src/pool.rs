@@ -3,6 +3,8 @@
 //!
 //! A trap, a missed deadline or a lie ends the instance, and the caller gets an error; the next call gets another one.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -13,9 +15,10 @@ use crate::bindings::exports::kv_store::backend::store::{Features, Guest};
 use crate::engine::{self, Runtime};
 use crate::error::{Error, ErrorKind};
 use crate::guest::{Access, State};
-use crate::limits::Limits;
+use crate::limits::{self, Limits};
 use crate::loader::Loaded;
 use crate::log::{self, Level};
+use crate::signals::keeping_signal_stack;
 
 /// What an instance is made of and how many there may be.
 pub(crate) struct Pool {
@@ -28,6 +31,8 @@ pub(crate) struct Pool {
     max_instances: usize,
     slots: Mutex<Slots>,
     freed: Condvar,
+    /// Instances that ended in a trap, a lie or a panic, or were retired.
+    lost: AtomicU64,
 }
 
 #[derive(Default)]
@@ -70,6 +75,7 @@ impl Pool {
             limits,
             slots: Mutex::default(),
             freed: Condvar::new(),
+            lost: AtomicU64::new(0),
         };
         let (first, features) = pool.instantiate(Instant::now() + pool.limits.deadline(0))?;
         if features.max_instances > 0 {
@@ -87,6 +93,11 @@ impl Pool {
     /// What the component may reach.
     pub(crate) fn access(&self) -> &Access {
         &self.access
+    }
+
+    /// How many instances have been lost so far, with what they held.
+    pub(crate) fn instances_lost(&self) -> u64 {
+        self.lost.load(Acquire)
     }
 
     /// Run one call of the guest that moves about `bytes`, within its deadline.
@@ -127,7 +138,7 @@ impl Pool {
             // Guest code is stopped by epochs, at `hard`; this is for a host function that waits.
             tokio::time::timeout_at(hard.into(), call(&mut call_view)).await
         };
-        let outcome = engine::keeping_signal_stack(|| self.runtime.driver.block_on(running));
+        let outcome = keeping_signal_stack(|| self.runtime.driver.block_on(running));
         store.data_mut().end_lent();
         outcome.unwrap_or_else(|_elapsed| Err(DeadlineMissed.into()))
     }
@@ -136,6 +147,9 @@ impl Pool {
         let state = State::new(self.access.clone(), &self.limits);
         let mut store = Store::new(&self.runtime.engine, state);
         store.limiter(State::limiter);
+        // wasmtime's own bound traps; ours, which is reached first, is an error that the guest can answer.
+        store.set_max_component_handles(limits::MAX_HANDLES + limits::MAX_BATCH_ITEMS);
+        store.set_hostcall_fuel(limits::HOSTCALL_BYTES);
         store.epoch_deadline_callback(|context| match Instant::now() < context.data().stop_at() {
             true => Ok(UpdateDeadline::Continue(1)),
             false => Err(DeadlineMissed.into()),
@@ -152,7 +166,7 @@ impl Pool {
             };
             tokio::time::timeout_at(hard.into(), opening).await
         };
-        let made = engine::keeping_signal_stack(|| self.runtime.driver.block_on(making));
+        let made = keeping_signal_stack(|| self.runtime.driver.block_on(making));
         let (backend, features) = match made {
             Ok(Ok((backend, Ok(features)))) => (backend, features),
             Ok(Ok((_, Err(refused)))) => return Err(refused.into()),
@@ -192,7 +206,7 @@ impl Pool {
         if trap.downcast_ref::<DeadlineMissed>().is_some() {
             let late = Instant::now().saturating_duration_since(deadline);
             let message = format!("did not answer by its deadline and was stopped {} ms after it", late.as_millis());
-            return Error::new(ErrorKind::Component, message);
+            return Error::new(ErrorKind::Unavailable, message);
         }
         let why = match trap.downcast_ref::<Trap>() {
             Some(trap) => trap.to_string(),
@@ -214,7 +228,10 @@ impl Drop for Slot<'_> {
         let mut slots = self.pool.slots();
         match instance {
             Some(instance) => slots.idle.push(instance),
-            None => slots.live -= 1,
+            None => {
+                slots.live -= 1;
+                self.pool.lost.fetch_add(1, Release);
+            }
         }
         drop(slots);
         self.pool.freed.notify_one();

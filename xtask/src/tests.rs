@@ -5,9 +5,10 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::place::Place;
-use crate::{demo, dist, guests, llama, step};
+use crate::{demo, dist, guests, llama, packages, step};
 
 pub fn run(place: &Place) -> Result<()> {
+    packages::install(packages::TESTS)?;
     for workspace in [".", "guests", "tests/guests"] {
         let mut fmt = Command::new("cargo");
         fmt.current_dir(place.root.join(workspace)).args(["fmt", "--all", "--check"]);
@@ -25,18 +26,11 @@ pub fn run(place: &Place) -> Result<()> {
     step::run_shown("clippy of the guests", &mut guests)?;
     let mut tests = dist::cargo(place, "test");
     step::run_shown("tests", &mut tests)?;
-    let mut xtask = Command::new("cargo");
-    xtask.current_dir(&place.root).args([
-        "clippy",
-        "--locked",
-        "--package",
-        "xtask",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ]);
-    step::run_shown("clippy of xtask", &mut xtask)?;
+    for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
+        let mut xtask = Command::new("cargo");
+        xtask.current_dir(&place.root).args([command, "--locked", "--package", "xtask"]).args(rest);
+        step::run_shown(&format!("{command} of xtask"), &mut xtask)?;
+    }
     llama(place)
 }
 

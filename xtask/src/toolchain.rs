@@ -75,18 +75,27 @@ impl Toolchain {
 /// A command that inherits nothing about Rust compilers and their flags.
 fn clean(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os() {
-        let leaks = name.to_str().is_some_and(|name| {
-            let prefixes = ["RUSTC", "RUSTDOC", "RUSTFLAGS", "CARGO_BUILD_", "CARGO_TARGET_", "CARGO_PROFILE_"];
-            prefixes.iter().any(|prefix| name.starts_with(prefix))
-                || matches!(name, "CARGO" | "CARGO_ENCODED_RUSTFLAGS" | "RUSTUP_TOOLCHAIN")
-                || name.starts_with("CARGO_UNSTABLE_")
-        });
-        if leaks {
-            command.env_remove(name);
-        }
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(leaks)) {
+        command.env_remove(name);
     }
     command
+}
+
+/// Whether a variable says something about compilers and their flags. What says where cargo and rustup keep their files,
+/// and how they reach a registry, does not.
+fn leaks(name: &str) -> bool {
+    const BEGINNINGS: &[&str] = &[
+        "RUSTC",
+        "RUSTDOC",
+        "RUSTFLAGS",
+        "CARGO_BUILD_",
+        "CARGO_TARGET_",
+        "CARGO_PROFILE_",
+        "CARGO_UNSTABLE_",
+        "CARGO_ENCODED_",
+        "CARGO_CFG_",
+    ];
+    matches!(name, "CARGO" | "RUSTUP_TOOLCHAIN") || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
 fn rustup_has_target() -> bool {
@@ -109,4 +118,30 @@ fn package_binary(package: &str, name: &str) -> Result<PathBuf> {
     let end = format!("/bin/{name}");
     let found = list.lines().find(|line| line.ends_with(&end)).map(PathBuf::from);
     found.with_context(|| format!("the package {package} has no {end}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_names_compilers_and_flags_does_not_leak() {
+        let leaking = [
+            "RUSTC",
+            "RUSTC_WRAPPER",
+            "RUSTFLAGS",
+            "RUSTUP_TOOLCHAIN",
+            "CARGO",
+            "CARGO_TARGET_DIR",
+            "CARGO_ENCODED_RUSTFLAGS",
+        ];
+        for name in leaking {
+            assert!(leaks(name), "{name}");
+        }
+        let kept =
+            ["PATH", "HOME", "CARGO_HOME", "RUSTUP_HOME", "CARGO_HTTP_PROXY", "CARGO_NET_OFFLINE", "RUST_BACKTRACE"];
+        for name in kept {
+            assert!(!leaks(name), "{name}");
+        }
+    }
 }

@@ -46,7 +46,9 @@ impl Directory {
         };
         let root = match open() {
             Err(Errno::NOENT) => match fs::mkdir(path, PRIVATE_DIRECTORY) {
-                Ok(()) | Err(Errno::EXIST) => open(),
+                // Its name in the directory above must survive power loss as what will be in it.
+                Ok(()) => sync_parent(path).and_then(|()| open()),
+                Err(Errno::EXIST) => open(),
                 Err(errno) => Err(errno),
             },
             opened => opened,
@@ -128,6 +130,11 @@ impl Directory {
         }
         Ok(true)
     }
+}
+
+fn sync_parent(path: &Path) -> Result<(), Errno> {
+    let parent = path.parent().unwrap_or(path);
+    fs::fsync(fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 fn resolve_below(root: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {

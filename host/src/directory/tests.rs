@@ -39,7 +39,7 @@ fn a_file_is_written_whole_and_read_back() {
     assert_eq!(directory.size(&at).unwrap(), Some(5));
     assert_eq!(scratch.path().join("store/chunks/a/ab").metadata().unwrap().mode() & 0o777, 0o600);
     assert_eq!(scratch.path().join("store/.kv-tmp").read_dir().unwrap().count(), 0);
-    directory.sync(&[at]).unwrap();
+    directory.sync(&[at], || Ok(())).unwrap();
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn what_is_not_there_is_missing_and_not_an_error() {
     assert_eq!(directory.size(&path("a/b")).unwrap(), None);
     assert!(!directory.remove(&path("a/b"), true).unwrap());
     assert!(directory.entries("a", None, 10).unwrap().is_empty());
-    let error = directory.sync(&[path("a/b")]).unwrap_err();
+    let error = directory.sync(&[path("a/b")], || Ok(())).unwrap_err();
     assert!(error.to_string().contains("a/b"), "{error}");
 }
 

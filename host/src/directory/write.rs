@@ -74,9 +74,13 @@ impl Directory {
         }
     }
 
-    /// Make files durable that were written without, and the names of the directories on the way.
-    pub(crate) fn sync(&self, paths: &[RelativePath]) -> Result<(), Error> {
+    /// Make files durable that were written without, and the names of the directories on the way. `in_time` is asked now
+    /// and then, and may end it.
+    ///
+    /// A file that the kernel could not write out is removed: a second sync of it would succeed, and prove nothing.
+    pub(crate) fn sync(&self, paths: &[RelativePath], in_time: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
         for group in paths.chunks(SYNCED_TOGETHER) {
+            in_time()?;
             let open = |path: &RelativePath| {
                 self.resolve(path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK).map_err(|errno| match errno {
                     Errno::NOENT => Error::invalid(format!("{}: no such file", path.as_str())),
@@ -85,7 +89,11 @@ impl Directory {
             };
             let files = group.iter().map(open).collect::<Result<Vec<OwnedFd>, Error>>()?;
             files.iter().for_each(start_writing);
-            files.iter().try_for_each(fs::fdatasync)?;
+            for (file, path) in files.iter().zip(group) {
+                fs::fdatasync(file).inspect_err(|_| {
+                    let _ = self.remove(path, false);
+                })?;
+            }
         }
         self.sync_directories(paths)
     }

@@ -8,7 +8,7 @@ use std::thread;
 
 use tokio::runtime::{Builder, Handle};
 
-use super::signals::block_signals;
+use crate::signals::block_signals;
 
 /// The thread that drives timers and sockets.
 pub(crate) struct Driver(Handle);

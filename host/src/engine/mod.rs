@@ -3,17 +3,16 @@
 
 mod driver;
 mod fork;
-mod signals;
 mod ticker;
 
 use wasmtime::{Config, Engine, OptLevel};
 
 pub(crate) use driver::Driver;
 pub(crate) use fork::{PerProcess, generation};
-pub(crate) use signals::{keeping_signal_stack, with_signals_blocked};
 
 use crate::error::{Error, ErrorKind};
 use crate::limits;
+use crate::signals::with_signals_blocked;
 use ticker::Ticker;
 
 /// What runs guests.

@@ -1,6 +1,7 @@
 //! The contract's `files` interface, over [`Directory`].
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use wasmtime::component::Resource;
 
@@ -42,9 +43,11 @@ impl State {
     }
 }
 
-/// The part of a batch that one call answers; the guest asks again for the rest.
-fn one_batch<T>(items: Vec<T>) -> impl Iterator<Item = T> {
-    items.into_iter().take(limits::MAX_BATCH_ITEMS)
+/// The part of a batch that one call answers, by number and until the deadline; the guest asks again for the rest.
+fn one_batch<T>(items: Vec<T>, deadline: Instant) -> impl Iterator<Item = T> {
+    let in_time = move |index: &usize| *index == 0 || Instant::now() < deadline;
+    let items = items.into_iter().take(limits::MAX_BATCH_ITEMS).enumerate();
+    items.take_while(move |(index, _)| in_time(index)).map(|(_, item)| item)
 }
 
 fn parse_all(paths: Vec<String>) -> Result<Vec<RelativePath>, Error> {
@@ -55,7 +58,7 @@ impl HostDirectory for State {
     fn read(&mut self, handle: Resource<OpenDirectory>, requests: Vec<ReadRequest>) -> Answer<Vec<ReadOutcome>> {
         let directory = self.directory(&handle)?;
         let mut outcomes = Vec::new();
-        for request in one_batch(requests) {
+        for request in one_batch(requests, self.deadline) {
             let check_room = |len| self.check_room(len);
             let read = RelativePath::parse(request.path)
                 .and_then(|path| directory.read(&path, request.offset, request.len, check_room))
@@ -79,7 +82,7 @@ impl HostDirectory for State {
     ) -> Answer<Vec<WriteOutcome>> {
         let directory = self.directory(&handle)?;
         let (mut outcomes, mut written) = (Vec::new(), Vec::new());
-        for request in one_batch(requests) {
+        for request in one_batch(requests, self.deadline) {
             let parts = slices(&self.table, &request.content)?;
             let outcome = RelativePath::parse(request.path).and_then(|path| {
                 let outcome = directory.write(&path, &parts?, request.replace, durable)?;
@@ -101,12 +104,15 @@ impl HostDirectory for State {
     fn sizes(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> Answer<Vec<Option<u64>>> {
         let directory = self.directory(&handle)?;
         let size = |path| RelativePath::parse(path).and_then(|path| directory.size(&path));
-        answered(one_batch(paths).map(size).collect())
+        answered(one_batch(paths, self.deadline).map(size).collect())
     }
 
     fn sync(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> Answer<()> {
         let directory = self.directory(&handle)?;
-        answered(parse_all(paths).and_then(|paths| directory.sync(&paths)))
+        let deadline = self.deadline;
+        let late = || Error::new(ErrorKind::Unavailable, "the files could not be synced by the deadline");
+        let in_time = || if Instant::now() < deadline { Ok(()) } else { Err(late()) };
+        answered(parse_all(paths).and_then(|paths| directory.sync(&paths, in_time)))
     }
 
     fn remove(
@@ -121,7 +127,7 @@ impl HostDirectory for State {
             Ok(false) => RemoveOutcome::Missing,
             Err(error) => RemoveOutcome::Failed(error.into()),
         };
-        Ok(Ok(one_batch(paths).map(remove).collect()))
+        Ok(Ok(one_batch(paths, self.deadline).map(remove).collect()))
     }
 
     fn entries(

@@ -10,6 +10,8 @@ mod net;
 mod payload;
 mod system;
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,6 +49,8 @@ pub(crate) struct State {
     deadline: Instant,
     payload_limit: u64,
     payload_bytes: u64,
+    /// Handles to each buffer.
+    held: HashMap<usize, usize>,
     /// The numbers of the payloads lent for the running call.
     lent: Vec<u32>,
     /// Ended payloads that the guest has not dropped.
@@ -67,6 +71,7 @@ impl State {
             deadline: Instant::now(),
             payload_limit: limits.payload_bytes as u64,
             payload_bytes: 0,
+            held: HashMap::new(),
             lent: Vec::new(),
             leaked: 0,
             connections: 0,
@@ -110,20 +115,45 @@ impl State {
 
     /// A handle for the guest to a payload of the host. Counts what the guest then holds.
     fn give(&mut self, payload: Payload) -> Result<Resource<Payload>, Error> {
-        let bytes = owned_bytes(&payload);
+        let bytes = self.new_bytes(&payload);
         self.check_room(bytes)?;
         let handle = self.table.push(payload).map_err(|_| {
             let message = format!("a component may hold {} handles", limits::MAX_HANDLES);
             Error::new(ErrorKind::Exhausted, message)
         })?;
         self.payload_bytes += bytes;
+        if let Some(buffer) = identity(self.table.get(&handle).ok()) {
+            *self.held.entry(buffer).or_default() += 1;
+        }
         Ok(handle)
+    }
+
+    /// What a handle to a payload adds to what the guest holds: several handles to one buffer count once.
+    fn new_bytes(&self, payload: &Payload) -> u64 {
+        match payload {
+            Payload::Owned(buffer) if !identity(Some(payload)).is_some_and(|held| self.held.contains_key(&held)) => {
+                buffer.len() as u64
+            }
+            _ => 0,
+        }
+    }
+
+    /// A handle to a payload is gone.
+    fn release(&mut self, payload: &Payload) {
+        let Some(buffer) = identity(Some(payload)) else { return };
+        if let Entry::Occupied(mut handles) = self.held.entry(buffer) {
+            *handles.get_mut() -= 1;
+            if *handles.get() == 0 {
+                handles.remove();
+                self.payload_bytes = self.payload_bytes.saturating_sub(self.new_bytes(payload));
+            }
+        }
     }
 
     /// Take back a payload that the guest answered.
     pub(crate) fn take(&mut self, handle: Resource<Payload>) -> Result<Arc<Buffer>, Error> {
         let payload = self.table.delete(handle).map_err(|error| lie(format!("answered no payload: {error}")))?;
-        self.payload_bytes = self.payload_bytes.saturating_sub(owned_bytes(&payload));
+        self.release(&payload);
         match payload {
             Payload::Owned(buffer) => Ok(buffer),
             Payload::Lent(_) | Payload::Ended => Err(lie("answered a payload that was only lent to it")),
@@ -150,7 +180,7 @@ impl State {
 
     fn drop_payload(&mut self, handle: Resource<Payload>) -> Result<(), ResourceTableError> {
         let payload = self.table.delete(handle)?;
-        self.payload_bytes = self.payload_bytes.saturating_sub(owned_bytes(&payload));
+        self.release(&payload);
         if matches!(payload, Payload::Ended) {
             self.leaked = self.leaked.saturating_sub(1);
         }
@@ -158,10 +188,11 @@ impl State {
     }
 }
 
-fn owned_bytes(payload: &Payload) -> u64 {
+/// What tells buffers apart while there is a handle to them.
+fn identity(payload: Option<&Payload>) -> Option<usize> {
     match payload {
-        Payload::Owned(buffer) => buffer.len() as u64,
-        Payload::Lent(_) | Payload::Ended => 0,
+        Some(Payload::Owned(buffer)) => Some(Arc::as_ptr(buffer).addr()),
+        _ => None,
     }
 }
 

@@ -48,6 +48,12 @@ pub(super) fn slices<'a>(
             Err(error) => return Ok(Err(error)),
         }
     }
+    // Hashing and writing are not interrupted, and a guest can name the same bytes again and again.
+    let bytes: usize = slices.iter().fold(0, |sum, slice| sum.saturating_add(slice.len()));
+    if bytes > limits::MAX_VALUE_BYTES {
+        let message = format!("the parts come to {bytes} bytes; a value may have {}", limits::MAX_VALUE_BYTES);
+        return Ok(Err(Error::new(ErrorKind::Exhausted, message)));
+    }
     Ok(Ok(slices))
 }
 
@@ -97,11 +103,14 @@ impl Host for State {
 
 impl HostPayload for State {
     fn from_bytes(&mut self, bytes: Vec<u8>) -> Answer<Resource<Payload>> {
-        self.give_buffer(Buffer::concat(&[&bytes]))
+        self.give_buffer(self.check_room(bytes.len() as u64).and_then(|()| Buffer::concat(&[&bytes])))
     }
 
     fn from_parts(&mut self, parts: Vec<Part>) -> Answer<Resource<Payload>> {
-        let buffer = slices(&self.table, &parts)?.and_then(|slices| Buffer::concat(&slices));
+        let buffer = slices(&self.table, &parts)?.and_then(|slices| {
+            self.check_room(slices.iter().map(|slice| slice.len() as u64).sum())?;
+            Buffer::concat(&slices)
+        });
         self.give_buffer(buffer)
     }
 
@@ -119,7 +128,12 @@ impl HostPayload for State {
     }
 
     fn share(&mut self, handle: Resource<Payload>) -> Answer<Resource<Payload>> {
-        let shared = self.table.get(&handle)?.share().and_then(|shared| {
+        let payload = self.table.get(&handle)?;
+        let copied = match payload {
+            Payload::Lent(_) => payload.bytes().map_or(0, |bytes| bytes.len() as u64),
+            Payload::Owned(_) | Payload::Ended => 0,
+        };
+        let shared = self.check_room(copied).and_then(|()| payload.share()).and_then(|shared| {
             let buffer = shared.ok_or_else(|| Error::invalid("this payload was lent for a call that is over"))?;
             self.give(Payload::Owned(buffer))
         });

@@ -18,9 +18,10 @@ pub(crate) use aot::cache_directory;
 pub(crate) use find::{find, search_directories};
 
 use crate::bindings::{Backend, BackendPre};
-use crate::engine::{self, PerProcess, with_signals_blocked};
+use crate::engine::{self, PerProcess};
 use crate::error::{Error, ErrorKind};
 use crate::guest::State;
+use crate::signals::with_signals_blocked;
 use crate::{limits, log};
 
 /// A component, ready to be instantiated.

@@ -37,6 +37,13 @@ struct Chunk {
     puts: u64,
 }
 
+/// Memory that a waiting chunk takes, beside its bytes: a small one takes mostly that.
+const ENTRY_BYTES: usize = 256;
+
+fn cost(data: &[u8]) -> usize {
+    data.len() + ENTRY_BYTES
+}
+
 impl WriteBuffer {
     /// Accept a chunk. Where it does not fit, what waits is flushed first.
     pub(super) fn put(&self, shared: &Shared, fresh: &Fresh, hash: ChunkHash, data: &[u8]) -> Result<Put, Error> {
@@ -45,21 +52,21 @@ impl WriteBuffer {
             return Ok(Put::Existed);
         }
         fresh.check_room()?;
-        if data.len() > limits::WRITE_BUFFER_BYTES {
+        if cost(data) > limits::WRITE_BUFFER_BYTES {
             let put = shared.put_one(&hash, Bytes::Borrowed(data))?;
-            fresh.add(hash);
+            fresh.add(hash, data.len());
             return Ok(put);
         }
-        if !self.reserve(shared, data.len()) {
+        if !self.reserve(shared, cost(data)) {
             self.write_out(shared, fresh)?;
-            if !self.reserve(shared, data.len()) {
+            if !self.reserve(shared, cost(data)) {
                 let message =
                     "the write buffers of this process are full; publish a manifest on another handle, or close it";
                 return Err(Error::new(ErrorKind::Exhausted, message));
             }
         }
         let known = shared.known.holds(&hash);
-        let copy = Buffer::concat(&[data]).inspect_err(|_| self.release(shared, data.len()))?;
+        let copy = Buffer::concat(&[data]).inspect_err(|_| self.release(shared, cost(data)))?;
         let former = {
             let mut waiting = self.lock();
             let puts = waiting.chunks.get(&hash).map_or(0, |chunk| chunk.puts) + 1;
@@ -67,7 +74,7 @@ impl WriteBuffer {
         };
         if let Some(former) = former {
             // Another thread put the same chunk in the meantime.
-            self.release(shared, former.data.len());
+            self.release(shared, cost(&former.data));
         }
         Ok(if known { Put::Existed } else { Put::New })
     }
@@ -103,7 +110,7 @@ impl WriteBuffer {
         let mut passing = None;
         shared.put_missing(&chunks, |hash, result| match result {
             Ok(_) => {
-                fresh.add(*hash);
+                fresh.add(*hash, self.get(hash).map_or(0, |data| data.len()));
                 self.remove(shared, hash);
             }
             Err(error) if error.is_permanent() => {
@@ -130,7 +137,7 @@ impl WriteBuffer {
     fn remove(&self, shared: &Shared, hash: &ChunkHash) {
         let removed = self.lock().chunks.remove(hash);
         if let Some(chunk) = removed {
-            self.release(shared, chunk.data.len());
+            self.release(shared, cost(&chunk.data));
         }
     }
 

@@ -18,10 +18,21 @@ pub(super) struct Fresh {
 
 #[derive(Default)]
 struct List {
-    /// When each was put last, in puts.
-    chunks: HashMap<ChunkHash, u64>,
+    chunks: HashMap<ChunkHash, Chunk>,
     puts: u64,
+    /// How many instances the store had lost when the first chunk since the last manifest was put. Where an instance
+    /// holds the data, those chunks are gone if more are lost now.
+    lost_before: Option<u64>,
 }
+
+struct Chunk {
+    /// When it was put last, in puts.
+    put: u64,
+    bytes: u64,
+}
+
+/// What making a chunk durable costs at least, in bytes written: for the time that a manifest is given.
+const LEAST_BYTES: u64 = 64 << 10;
 
 impl Fresh {
     pub(super) fn new(wanted: bool) -> Self {
@@ -37,24 +48,40 @@ impl Fresh {
         Ok(())
     }
 
-    pub(super) fn add(&self, hash: ChunkHash) {
+    pub(super) fn add(&self, hash: ChunkHash, bytes: usize) {
         if self.wanted {
             let mut list = self.lock();
             list.puts += 1;
             let put = list.puts;
-            list.chunks.insert(hash, put);
+            list.chunks.insert(hash, Chunk { put, bytes: bytes as u64 });
         }
     }
 
-    /// The chunks so far, and a mark for [`Fresh::settle`].
-    pub(super) fn snapshot(&self) -> (Vec<ChunkHash>, u64) {
+    /// The chunks so far, a mark for [`Fresh::settle`], and the bytes that they come to.
+    pub(super) fn snapshot(&self) -> (Vec<ChunkHash>, u64, u64) {
         let list = self.lock();
-        (list.chunks.keys().copied().collect(), list.puts)
+        let bytes = list.chunks.values().map(|chunk| chunk.bytes.max(LEAST_BYTES)).sum();
+        (list.chunks.keys().copied().collect(), list.puts, bytes)
     }
 
     /// What was in the list at the mark, and was not put again since, is durable.
     pub(super) fn settle(&self, mark: u64) {
-        self.lock().chunks.retain(|_, put| *put > mark);
+        self.lock().chunks.retain(|_, chunk| chunk.put > mark);
+    }
+
+    /// A chunk that is not there any more.
+    pub(super) fn forget(&self, hash: &ChunkHash) {
+        self.lock().chunks.remove(hash);
+    }
+
+    /// A chunk is about to be put, and so many instances were lost before.
+    pub(super) fn note_instance(&self, lost: u64) {
+        self.lock().lost_before.get_or_insert(lost);
+    }
+
+    /// What was noted at the first put since this was last asked.
+    pub(super) fn take_instance(&self) -> Option<u64> {
+        self.lock().lost_before.take()
     }
 
     fn lock(&self) -> MutexGuard<'_, List> {
@@ -73,12 +100,12 @@ mod tests {
     #[test]
     fn what_is_put_during_a_manifest_stays_for_the_next() {
         let fresh = Fresh::new(true);
-        fresh.add(hash(1));
-        fresh.add(hash(2));
-        let (chunks, mark) = fresh.snapshot();
-        assert_eq!(chunks.len(), 2);
-        fresh.add(hash(2));
-        fresh.add(hash(3));
+        fresh.add(hash(1), 10);
+        fresh.add(hash(2), 10);
+        let (chunks, mark, bytes) = fresh.snapshot();
+        assert_eq!((chunks.len(), bytes), (2, 2 * LEAST_BYTES));
+        fresh.add(hash(2), 10);
+        fresh.add(hash(3), 1 << 20);
         fresh.settle(mark);
         let mut left: Vec<_> = fresh.snapshot().0.iter().map(|hash| hash.as_slice().to_vec()).collect();
         left.sort();
@@ -90,7 +117,7 @@ mod tests {
         let fresh = Fresh::new(true);
         for n in 0..limits::MAX_FRESH_CHUNKS as u32 {
             fresh.check_room().unwrap();
-            fresh.add(ChunkHash::new(&n.to_le_bytes()).unwrap());
+            fresh.add(ChunkHash::new(&n.to_le_bytes()).unwrap(), 1);
         }
         assert_eq!(fresh.check_room().unwrap_err().kind(), ErrorKind::Exhausted);
     }

@@ -12,6 +12,7 @@ mod seen;
 mod shared;
 mod verify;
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use buffer::WriteBuffer;
@@ -39,6 +40,13 @@ use crate::uri::StoreUri;
 /// # }
 /// ```
 pub struct Store {
+    /// Not dropped in a child that was forked off: another thread of the parent may have been in the middle of changing
+    /// it, and may hold its locks for ever.
+    opened: ManuallyDrop<Opened>,
+    generation: u64,
+}
+
+struct Opened {
     shared: Arc<Shared>,
     /// Comes before each manifest's name; from the config's `root`.
     prefix: Option<String>,
@@ -80,89 +88,105 @@ impl Store {
     pub fn open(uri: &str) -> Result<Self, Error> {
         let uri = StoreUri::parse(uri)?;
         let (shared, prefix) = registry::open(&uri).map_err(|error| error.context(uri.as_str()))?;
-        let durable = shared.features.durable;
-        Ok(Store {
+        let opened = Opened {
             buffer: WriteBuffer::default(),
-            fresh: Fresh::new(durable),
+            fresh: Fresh::new(shared.features.durable),
             prefetched: Prefetched::default(),
             shared,
             prefix,
-        })
+        };
+        Ok(Store { generation: opened.shared.generation, opened: ManuallyDrop::new(opened) })
     }
 
     /// What was opened.
     pub fn info(&self) -> StoreInfo {
-        self.shared.info()
+        self.opened.shared.info()
     }
 
     /// Store a chunk under a hash of 1 to 64 bytes. It is sure to be readable, and durable, once a
     /// [`Store::put_manifest`] that begins after this call has succeeded.
     pub fn put_chunk(&self, hash: &[u8], data: &[u8]) -> Result<Put, Error> {
-        self.usable()?;
+        let Opened { shared, buffer, fresh, .. } = self.usable()?;
         let hash = ChunkHash::new(hash)?;
-        self.shared.check_len(data.len())?;
-        self.shared.verifier.saw_put(&hash, data);
-        if !self.shared.features.write_through {
-            return self.buffer.put(&self.shared, &self.fresh, hash, data);
+        shared.check_len(data.len())?;
+        shared.verifier.saw_put(&hash, data);
+        fresh.note_instance(shared.pool.instances_lost());
+        if !shared.features.write_through {
+            return buffer.put(shared, fresh, hash, data);
         }
-        self.fresh.check_room()?;
-        let put = self.shared.put_one(&hash, Bytes::Borrowed(data))?;
-        self.fresh.add(hash);
+        fresh.check_room()?;
+        let put = shared.put_one(&hash, Bytes::Borrowed(data))?;
+        fresh.add(hash, data.len());
         Ok(put)
     }
 
     /// Fetch a chunk; `None` if there is none, or what is there is not what the hash says.
     pub fn get_chunk(&self, hash: &[u8]) -> Result<Option<Buffer>, Error> {
-        self.usable()?;
+        let Opened { shared, buffer, prefetched, .. } = self.usable()?;
         let hash = ChunkHash::new(hash)?;
-        if let Some(data) = self.buffer.get(&hash) {
+        if let Some(data) = buffer.get(&hash) {
             return Buffer::concat(&[&data]).map(Some);
         }
-        let found = match self.prefetched.take(&hash) {
+        let found = match prefetched.take(&hash) {
             Some(data) => Some(data),
-            None => self.shared.get_one(&hash)?,
+            None => shared.get_one(&hash)?,
         };
         found.map(owned).transpose()
     }
 
-    /// Publish a manifest, after all chunks that were put on this handle before.
+    /// Publish a manifest, after all chunks that were put on this handle before. After a failure, put the chunks again
+    /// before the next try.
     pub fn put_manifest(&self, name: &str, data: &[u8]) -> Result<(), Error> {
-        self.usable()?;
+        let Opened { shared, buffer, fresh, .. } = self.usable()?;
         let name = self.full_name(name)?;
-        self.shared.check_len(data.len())?;
-        self.buffer.flush(&self.shared, &self.fresh)?;
-        let (fresh, until) = self.fresh.snapshot();
-        self.shared.put_manifest(&name, data, &fresh)?;
-        self.fresh.settle(until);
-        Ok(())
+        shared.check_len(data.len())?;
+        let lost = shared.pool.instances_lost();
+        if shared.features.max_instances == 1 && fresh.take_instance().is_some_and(|noted| noted != lost) {
+            let message = "the instance that held the chunks is gone, and they with it: put them again";
+            return Err(Error::new(ErrorKind::Component, message));
+        }
+        buffer.flush(shared, fresh)?;
+        let (chunks, until, bytes) = fresh.snapshot();
+        let published = shared.put_manifest(&name, data, &chunks, bytes);
+        match &published {
+            Ok(()) => fresh.settle(until),
+            // A chunk that has vanished would fail every later manifest too.
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                for batch in chunks.chunks(shared.batch_items()) {
+                    let Ok(present) = shared.exists(batch) else { break };
+                    let absent = batch.iter().zip(present).filter(|(_, present)| !present);
+                    absent.for_each(|(hash, _)| fresh.forget(hash));
+                }
+            }
+            Err(_) => {}
+        }
+        published
     }
 
     /// Fetch a manifest; `None` if there is none.
     pub fn get_manifest(&self, name: &str) -> Result<Option<Buffer>, Error> {
-        self.usable()?;
-        let found = self.shared.get_manifest(&self.full_name(name)?)?;
+        let found = self.usable()?.shared.get_manifest(&self.full_name(name)?)?;
         found.map(owned).transpose()
     }
 
     /// Remove a manifest. That there was none is success.
     pub fn delete_manifest(&self, name: &str) -> Result<(), Error> {
-        self.usable()?;
-        self.shared.delete_manifest(&self.full_name(name)?)
+        self.usable()?.shared.delete_manifest(&self.full_name(name)?)
     }
 
     /// Fetch chunks that will be asked for soon, in as few calls of the backend as may be. `hashes` are of `hash_len`
     /// bytes each, one after another. What does not fit the cache is left out.
     pub fn prefetch_chunks(&self, hashes: &[u8], hash_len: usize) -> Result<(), Error> {
-        self.usable()?;
+        let Opened { shared, buffer, prefetched, .. } = self.usable()?;
         if hash_len == 0 || hash_len > limits::MAX_HASH_BYTES {
             return Err(hash::bad_length(hash_len));
         }
         let wanted = hashes.chunks_exact(hash_len).filter_map(|hash| ChunkHash::new(hash).ok());
-        self.prefetched.fill(&self.shared, wanted.filter(|hash| !self.buffer.holds(hash)))
+        prefetched.fill(shared, wanted.filter(|hash| !buffer.holds(hash)))
     }
 
     fn full_name(&self, name: &str) -> Result<String, Error> {
-        let full = match &self.prefix {
+        let full = match &self.opened.prefix {
             Some(prefix) if !name.is_empty() => format!("{prefix}/{name}"),
             _ => name.to_owned(),
         };
@@ -174,10 +198,10 @@ impl Store {
         Ok(full)
     }
 
-    /// Whether the process that opened the store is this one, and not its parent.
-    pub(crate) fn usable(&self) -> Result<(), Error> {
-        if self.shared.generation == engine::generation() {
-            return Ok(());
+    /// What was opened, if it was in this process and not in the one that this was forked off.
+    fn usable(&self) -> Result<&Opened, Error> {
+        if self.generation == engine::generation() {
+            return Ok(&self.opened);
         }
         let message = "this store was opened before a fork: open it again in this process";
         Err(Error::new(ErrorKind::Unsupported, message))
@@ -185,24 +209,23 @@ impl Store {
 
     /// The store's own URI, for messages.
     pub(crate) fn uri(&self) -> &str {
-        &self.shared.uri
+        &self.opened.shared.uri
     }
 }
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // After a fork: locks in there may be held by threads that do not exist here.
-        if self.usable().is_err() {
-            return;
-        }
-        let chunks = self.buffer.discard(&self.shared);
+        let Ok(Opened { shared, buffer, .. }) = self.usable() else { return };
+        let chunks = buffer.discard(shared);
         if chunks > 0 {
-            let uri = self.uri();
+            let uri = &shared.uri;
             log::line(
                 Level::Warn,
                 format_args!("{uri}: closed with {chunks} chunks that no manifest followed; discarded"),
             );
         }
+        // SAFETY: once, and nobody uses it after.
+        unsafe { ManuallyDrop::drop(&mut self.opened) }
     }
 }
 

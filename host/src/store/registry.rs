@@ -1,7 +1,7 @@
 //! The open stores of the process. Opens of the same URI, with the same component and the same config, share one.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -45,10 +45,11 @@ struct Entry {
 /// The store that a URI names, and what prefixes its manifests.
 pub(super) fn open(uri: &StoreUri) -> Result<(Arc<Shared>, Option<String>), Error> {
     static STORES: PerProcess<Stores> = PerProcess::new();
-    let config = Config::load()?.backend(uri.scheme());
+    let file = Config::load()?;
+    let config = file.backend(uri.scheme());
     let target = Target::decide(uri, &config)?;
     let path = loader::find(uri.scheme(), config.component.as_deref())?;
-    target.grants.check_overlap(&guarded(&path))?;
+    target.grants.check_overlap(&guarded(&file, &path))?;
     let component = loader::components()?.load(&path)?;
 
     // Shared by handles that differ only in what prefixes their manifests.
@@ -94,13 +95,14 @@ fn drop_idle(entries: &mut HashMap<Key, Entry>) {
     }
 }
 
-/// What no store may lie over: our compiled code, the components and the config.
-fn guarded(component: &std::path::Path) -> Vec<(&'static str, PathBuf)> {
+/// What no store may lie over: our compiled code, every backend's component, and the config.
+fn guarded(file: &Config, component: &Path) -> Vec<(&'static str, PathBuf)> {
     let cache = loader::cache_directory().map(|path| ("the cache of compiled components", path));
     let components = loader::search_directories().into_iter().map(|path| ("a directory of components", path));
     let named = std::env::var_os("KV_STORE_WASM_CONFIG").map(PathBuf::from);
     let configs = config::default_places().into_iter().chain(named).map(|path| ("the config file", path));
-    cache.into_iter().chain(components).chain(configs).chain([("its component", component.to_owned())]).collect()
+    let named = file.components().chain([component]).map(|path| ("a component", path.to_owned()));
+    cache.into_iter().chain(components).chain(configs).chain(named).collect()
 }
 
 impl Shared {

@@ -82,7 +82,7 @@ impl Shared {
         };
         if len as u64 > limit {
             let message = format!("{len} bytes are more than a chunk or manifest may have here ({limit})");
-            return Err(Error::new(ErrorKind::Exhausted, message));
+            return Err(Error::invalid(message));
         }
         Ok(())
     }
@@ -138,11 +138,22 @@ impl Shared {
         }
         for (chunks, replace) in [(missing, false), (damaged, true)] {
             let mut rest = chunks.as_slice();
+            // How many of the rest go one by one, because a batch of them was too much for the guest.
+            let mut singly = 0_usize;
             while !rest.is_empty() {
+                let batch = if singly > 0 { rest.get(..1).unwrap_or(rest) } else { self.one_batch(rest) };
                 let batch: Vec<(ChunkHash, Bytes)> =
-                    self.one_batch(rest).iter().map(|(hash, data)| (*hash, Bytes::Buffered(data))).collect();
-                let answers = self.put_some(&batch, replace)?;
+                    batch.iter().map(|(hash, data)| (*hash, Bytes::Buffered(data))).collect();
+                let answers = match self.put_some(&batch, replace) {
+                    Err(error) if error.kind() == ErrorKind::Component && batch.len() > 1 => {
+                        singly = batch.len();
+                        continue;
+                    }
+                    Err(error) if error.kind() == ErrorKind::Component => vec![Err(error)],
+                    answers => answers?,
+                };
                 let answered = answers.len();
+                singly = singly.saturating_sub(answered);
                 for ((hash, _), answer) in batch.iter().zip(answers) {
                     if answer.is_ok() {
                         self.known.add(*hash);
@@ -201,7 +212,7 @@ impl Shared {
     }
 
     /// Which chunks the backend has; one answer for each hash.
-    fn exists(&self, hashes: &[ChunkHash]) -> Result<Vec<bool>, Error> {
+    pub(super) fn exists(&self, hashes: &[ChunkHash]) -> Result<Vec<bool>, Error> {
         let mut known = Vec::with_capacity(hashes.len());
         while let Some(rest) = hashes.get(known.len()..).filter(|rest| !rest.is_empty()) {
             let list = to_lists(rest);
@@ -245,7 +256,7 @@ impl Shared {
             for answer in answers {
                 taken.push(match answer {
                     GetOutcome::Missing => Ok(None),
-                    GetOutcome::Failed(error) => Err(Error::from(error)),
+                    GetOutcome::Failed(error) => Err(error.into()),
                     GetOutcome::Found(payload) => match state.take(payload) {
                         Ok(data) => Ok(Some(data)),
                         Err(lie) => return Ok(Err(lie)),
@@ -254,6 +265,13 @@ impl Shared {
             }
             Ok(Ok(taken))
         })?;
+        for (hash, answer) in hashes.iter().zip(&answers) {
+            if let Err(error) = answer
+                && error.kind() == ErrorKind::Corrupt
+            {
+                self.is_damaged(hash);
+            }
+        }
         let found = hashes.iter().zip(&answers).filter_map(|(hash, answer)| match answer {
             Ok(Some(data)) => Some((hash, &data[..])),
             _ => None,
@@ -265,19 +283,29 @@ impl Shared {
     /// Whether fetched bytes are what was put, as far as that can be known. If not: say so, and let the next put mend it.
     fn check(&self, hash: &ChunkHash, data: &[u8]) -> bool {
         let accepted = self.verifier.accepts(hash, data);
-        if !accepted {
-            self.known.forget(hash);
-            if self.damaged.add(*hash) {
-                let (uri, len) = (&self.uri, data.len());
-                log::line(Level::Error, format_args!("{uri}: chunk {hash} is damaged ({len} bytes): not answered"));
-            }
+        if !accepted && self.is_damaged(hash) {
+            let (uri, len) = (&self.uri, data.len());
+            log::line(Level::Error, format_args!("{uri}: chunk {hash} is damaged ({len} bytes): not answered"));
         }
         accepted
     }
 
-    pub(super) fn put_manifest(&self, name: &str, data: &[u8], fresh: &[ChunkHash]) -> Result<(), Error> {
+    /// Let the next put of a chunk mend it. Answers whether that is news.
+    fn is_damaged(&self, hash: &ChunkHash) -> bool {
+        self.known.forget(hash);
+        self.damaged.add(*hash)
+    }
+
+    /// Publish a manifest. `fresh_bytes`: what a durable backend may have to write out first.
+    pub(super) fn put_manifest(
+        &self,
+        name: &str,
+        data: &[u8],
+        fresh: &[ChunkHash],
+        fresh_bytes: u64,
+    ) -> Result<(), Error> {
         let fresh = to_lists(fresh);
-        self.pool.call(data.len() as u64, async |call: &mut Call<'_>| {
+        self.pool.call(fresh_bytes.saturating_add(data.len() as u64), async |call: &mut Call<'_>| {
             // SAFETY: as in `put_some`; `data` lives longer than the call.
             let payload = unsafe { Bytes::Borrowed(data).lend() };
             let payload = match call.store.data_mut().lend(payload) {

@@ -104,6 +104,17 @@ fn past_its_bound_the_buffer_flushes_early() {
 }
 
 #[test]
+fn a_chunk_on_which_the_guest_traps_takes_no_other_with_it() {
+    let store = open("probe-buffered://trap");
+    assert_eq!(store.put_chunk(b"trap-1", b"x").unwrap(), 0);
+    assert_eq!(store.put_chunk(b"good", b"y").unwrap(), 0);
+    assert!(store.put_manifest("m", b"first").unwrap() < 0);
+    assert_eq!(store.put_chunk(b"good", b"y").unwrap() & !1, 0);
+    assert_eq!(store.put_manifest("m", b"second").unwrap(), 0);
+    assert_eq!(store.get_chunk(b"good").unwrap(), Ok(b"y".to_vec()));
+}
+
+#[test]
 fn a_chunk_lost_in_an_early_flush_fails_the_manifest_that_counts_on_it() {
     let store = open("probe-buffered://lost");
     let data = vec![7; 40 << 20];
@@ -154,6 +165,18 @@ fn a_damaged_chunk_is_a_miss_until_the_next_put_heals_it() {
         assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
         assert_eq!(store.get_chunk(&key).unwrap(), Ok(data), "{scheme}: the put did not heal it");
     }
+}
+
+#[test]
+fn a_chunk_that_the_guest_finds_corrupt_is_healed_by_the_next_put() {
+    let store = open("probe-buffered://rot");
+    assert_eq!(store.put_chunk(b"a", b"x").unwrap(), 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!(store.put_manifest("rot", b"a").unwrap(), 0);
+    assert!(store.get_chunk(b"a").unwrap().is_err());
+    assert_eq!(store.put_chunk(b"a", b"x").unwrap(), 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!(store.get_chunk(b"a").unwrap(), Ok(b"x".to_vec()));
 }
 
 #[test]

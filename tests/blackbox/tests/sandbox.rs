@@ -104,6 +104,44 @@ fn a_trap_in_the_middle_of_many_threads_fails_only_its_own_call() {
 }
 
 #[test]
+fn a_manifest_does_not_count_on_chunks_that_went_with_their_instance() {
+    let store = open("probe://went");
+    assert_eq!(store.put_chunk(b"a", b"x").unwrap(), 0);
+    assert!(store.get_manifest("do:trap").unwrap().is_err());
+    assert!(store.put_manifest("m", b"x").unwrap() < 0, "published without its chunk");
+    assert_eq!(store.put_chunk(b"a", b"x").unwrap(), 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!(store.get_chunk(b"a").unwrap(), Ok(b"x".to_vec()));
+}
+
+#[test]
+fn a_store_in_memory_holds_more_chunks_than_wasmtime_has_handles_by_default() {
+    let store = open("memory://many");
+    for n in 0..150_000u32 {
+        assert_eq!(store.put_chunk(&n.to_le_bytes(), b"x").unwrap(), 0, "{n}");
+    }
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!(store.get_chunk(&7u32.to_le_bytes()).unwrap(), Ok(b"x".to_vec()));
+}
+
+#[test]
+fn a_full_store_in_memory_can_be_read() {
+    // The probe may hold 64 MiB.
+    let store = open("probe://full");
+    let data = vec![7; 1 << 20];
+    let stored = (0..100u8).take_while(|n| store.put_chunk(&[*n], &data).unwrap() == 0).count() as u8;
+    assert!((60..=64).contains(&stored), "{stored}");
+    for n in 0..stored {
+        assert_eq!(store.get_chunk(&[n]).unwrap().as_ref(), Ok(&data), "{n} of {stored}");
+    }
+}
+
+#[test]
+fn a_guest_cannot_have_the_host_hash_for_ever() {
+    survives("hash");
+}
+
+#[test]
 fn a_backend_that_cannot_be_opened_is_null_in_time() {
     for scheme in ["probe-open-trap", "probe-open-loop", "probe-option"] {
         let begun = Instant::now();

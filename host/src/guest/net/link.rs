@@ -3,10 +3,11 @@
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::error::{self, Error};
@@ -21,7 +22,13 @@ pub(super) struct Link {
     begin: usize,
     /// The peer has finished.
     finished: bool,
+    receives: u32,
 }
+
+/// What one `sendmsg` takes, from POSIX.
+const MAX_SLICES: usize = 1024;
+/// Receives after which a wait is allowed to end, though more is there.
+const RECEIVES_IN_A_ROW: u32 = 64;
 
 fn unavailable(message: impl std::fmt::Display) -> Error {
     Error::new(error::ErrorKind::Unavailable, message.to_string())
@@ -31,12 +38,24 @@ fn closed_early() -> Error {
     unavailable("the server closed the connection")
 }
 
+/// One write. Not `writev`, which raises SIGPIPE where the peer has gone, and nobody in the consumer's process may expect it.
+fn send_once(stream: &TcpStream, slices: &[IoSlice<'_>]) -> std::io::Result<usize> {
+    // SAFETY: zeroes are a message without anything; an `IoSlice` is laid out as an iovec, and the kernel only reads them.
+    let sent = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = slices.as_ptr().cast_mut().cast();
+        message.msg_iovlen = slices.len().min(MAX_SLICES) as _;
+        libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL)
+    };
+    usize::try_from(sent).map_err(|_| std::io::Error::last_os_error())
+}
+
 impl Link {
     pub(super) async fn connect(address: SocketAddr) -> Result<Self, Error> {
         let stream = TcpStream::connect(address).await.map_err(unavailable)?;
         // Small writes are whole requests here; waiting for more would stall each by tens of milliseconds.
         stream.set_nodelay(true).map_err(unavailable)?;
-        Ok(Link { stream, received: Vec::new(), begin: 0, finished: false })
+        Ok(Link { stream, received: Vec::new(), begin: 0, finished: false, receives: 0 })
     }
 
     /// Whether the connection is alive, and nobody has said anything on it that was not asked for.
@@ -54,8 +73,18 @@ impl Link {
     fn take(&mut self, count: usize) -> Vec<u8> {
         let waiting = self.waiting();
         let taken = waiting.get(..count).unwrap_or(waiting).to_vec();
-        self.begin += taken.len();
+        self.forget(taken.len());
         taken
+    }
+
+    /// Have done with so many of the bytes that wait, and give back the memory of a buffer that grew.
+    fn forget(&mut self, count: usize) {
+        self.begin += count;
+        if self.begin >= self.received.len() {
+            self.received.clear();
+            self.received.shrink_to(2 * RECEIVE_BUFFER_BYTES);
+            self.begin = 0;
+        }
     }
 
     /// Send all parts. What comes in the meantime is received, up to the buffer.
@@ -71,10 +100,14 @@ impl Link {
 
     fn poll_send(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<Result<usize, Error>> {
         loop {
-            match Pin::new(&mut self.stream).poll_write_vectored(context, slices) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(closed_early())),
-                Poll::Ready(sent) => return Poll::Ready(sent.map_err(unavailable)),
-                Poll::Pending => {}
+            while self.stream.poll_write_ready(context).map_err(unavailable)?.is_ready() {
+                match self.stream.try_io(Interest::WRITABLE, || send_once(&self.stream, slices)) {
+                    Ok(0) => return Poll::Ready(Err(closed_early())),
+                    // Not ready after all; the next look registers for when it is.
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    sent => return Poll::Ready(sent.map_err(unavailable)),
+                }
             }
             if self.finished || self.waiting().len() >= RECEIVE_BUFFER_BYTES {
                 return Poll::Pending;
@@ -102,18 +135,37 @@ impl Link {
     }
 
     async fn receive(&mut self) -> Result<(), Error> {
+        self.breathe().await;
         poll_fn(|context| self.poll_receive(context)).await
+    }
+
+    /// Once in a while come back to whoever waits for this, and to the deadline: a server that sends faster than we read
+    /// would otherwise keep us here. Not tokio's `yield_now`, which may hand the wake-up to a runtime of the consumer's that
+    /// this thread is holding up.
+    async fn breathe(&mut self) {
+        self.receives = self.receives.wrapping_add(1);
+        let mut waited = !self.receives.is_multiple_of(RECEIVES_IN_A_ROW);
+        poll_fn(|context| {
+            if std::mem::replace(&mut waited, true) {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
     }
 
     /// The next `len` bytes.
     pub(super) async fn receive_exact(&mut self, len: usize) -> Result<Vec<u8>, Error> {
-        while self.waiting().len() < len {
+        let mut bytes = self.take(len);
+        while bytes.len() < len {
             if self.finished {
                 return Err(closed_early());
             }
             self.receive().await?;
+            bytes.extend(self.take(len - bytes.len()));
         }
-        Ok(self.take(len))
+        Ok(bytes)
     }
 
     /// The bytes before the delimiter, which is consumed.
@@ -126,7 +178,7 @@ impl Link {
             match found.map(|at| from + at) {
                 Some(at) if at <= limit => {
                     let line = self.take(at);
-                    self.begin += delimiter.len();
+                    self.forget(delimiter.len());
                     return Ok(line);
                 }
                 Some(_) => return Err(no_delimiter(limit)),
@@ -153,6 +205,7 @@ impl Link {
         let waiting = self.take(filling.rest().len());
         filling.push(&waiting);
         while !filling.rest().is_empty() {
+            self.breathe().await;
             let count = poll_fn(|context| {
                 let mut room = ReadBuf::uninit(filling.rest());
                 ready!(Pin::new(&mut self.stream).poll_read(context, &mut room)).map_err(unavailable)?;
@@ -174,7 +227,7 @@ impl Link {
         let mut left = len;
         loop {
             let here = usize::try_from(left).unwrap_or(usize::MAX).min(self.waiting().len());
-            self.begin += here;
+            self.forget(here);
             left -= here as u64;
             if left == 0 {
                 return Ok(());
@@ -196,7 +249,6 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::TcpListener;
-    use std::os::fd::AsRawFd;
 
     /// A link to a server that does `serve` with the other end.
     fn with_server(serve: impl FnOnce(std::net::TcpStream) + Send + 'static, client: impl AsyncFnOnce(&mut Link)) {
@@ -209,7 +261,7 @@ mod tests {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.set_recv_buffer_size(2048).unwrap();
             let stream = socket.connect(address).await.unwrap();
-            let mut link = Link { stream, received: Vec::new(), begin: 0, finished: false };
+            let mut link = Link { stream, received: Vec::new(), begin: 0, finished: false, receives: 0 };
             client(&mut link).await;
         });
         server.join().unwrap();
@@ -266,6 +318,37 @@ mod tests {
             let sending = link.send(&parts);
             tokio::time::timeout(std::time::Duration::from_secs(20), sending).await.expect("both wait").unwrap();
             assert_eq!(link.receive_exact(ANSWER).await.unwrap(), vec![1; ANSWER]);
+        });
+    }
+
+    #[test]
+    fn a_peer_that_has_gone_raises_no_signal() {
+        // What a consumer that is no Rust program has.
+        // SAFETY: nothing in this process counts on another disposition.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        let (gone, wait) = std::sync::mpsc::channel();
+        with_server(
+            move |peer| {
+                drop(peer);
+                gone.send(()).unwrap();
+            },
+            async |link| {
+                wait.recv().unwrap();
+                let mut sent = 0;
+                while link.send(&[&[0; 1000], &[0; 1000]]).await.is_ok() {
+                    sent += 1;
+                    assert!(sent < 1_000_000);
+                }
+            },
+        );
+    }
+
+    #[test]
+    fn a_flood_does_not_hide_the_deadline() {
+        let serve = |mut peer: std::net::TcpStream| while peer.write_all(&[0; 1 << 20]).is_ok() {};
+        with_server(serve, async |link| {
+            let patience = std::time::Duration::from_millis(100);
+            assert!(tokio::time::timeout(patience, link.skip(u64::MAX)).await.is_err());
         });
     }
 

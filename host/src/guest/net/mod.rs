@@ -136,7 +136,7 @@ impl Host for State {
             let message = format!("an instance may have {} connections", limits::MAX_CONNECTIONS);
             return answered(Err(Error::new(ErrorKind::Exhausted, message)));
         }
-        let place = Place { authority, session };
+        let place = Place { authority: policy::canonical(&authority), session };
         let parked = place.session.is_some().then(|| self.access.parked.take(&place)).flatten();
         let resumed = parked.is_some();
         let link = match parked {

@@ -4,7 +4,7 @@
 mod echo;
 mod misbehave;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use kv_store_sdk::{Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export};
 
@@ -12,6 +12,7 @@ use kv_store_sdk::{Backend, Chunk, Error, Features, GetOutcome, Hash, Options, P
 struct Probe {
     chunks: HashMap<Hash, Payload>,
     manifests: HashMap<String, Payload>,
+    rotten: HashSet<Hash>,
     calls: BTreeMap<&'static str, u64>,
     /// How often `put_chunks` fails before it works.
     failing_puts: u32,
@@ -72,12 +73,16 @@ impl Backend for Probe {
             .iter()
             .take(self.answers)
             .map(|chunk| {
+                if chunk.hash.starts_with(b"trap") {
+                    misbehave::act("trap")?;
+                }
                 if chunk.hash.starts_with(b"denied") {
                     return Ok(PutOutcome::Failed(Error::denied("not this one")));
                 }
                 if !replace && self.chunks.contains_key(&chunk.hash) {
                     return Ok(PutOutcome::Existed);
                 }
+                self.rotten.remove(&chunk.hash);
                 self.chunks.insert(chunk.hash.clone(), chunk.data.share()?);
                 Ok(PutOutcome::Stored)
             })
@@ -90,6 +95,9 @@ impl Backend for Probe {
             .iter()
             .take(self.answers)
             .map(|hash| {
+                if self.rotten.contains(hash) {
+                    return Ok(GetOutcome::Failed(Error::corrupt("its checksum is wrong")));
+                }
                 Ok(match self.chunks.get(hash) {
                     Some(data) => GetOutcome::Found(data.share()?),
                     None => GetOutcome::Missing,
@@ -106,6 +114,10 @@ impl Backend for Probe {
                 let hash = data.read(0, data.len() as u32)?;
                 let len = self.chunks.get(&hash).map_or(0, Payload::len) as usize;
                 self.chunks.insert(hash, Payload::from_bytes(&vec![b'!'; len])?);
+            }
+            // The guest itself finds that chunk corrupt from now on.
+            None if name == "rot" => {
+                self.rotten.insert(data.read(0, data.len() as u32)?);
             }
             None if name.starts_with("do:") => misbehave::act(&name[3..])?,
             None => {

@@ -1,5 +1,6 @@
 //! The ways to misbehave, by name.
 
+use kv_store_sdk::payload::{self, Part};
 use kv_store_sdk::{Error, Payload, Result, files, host, net};
 
 pub fn act(how: &str) -> Result<()> {
@@ -34,6 +35,12 @@ pub fn act(how: &str) -> Result<()> {
             }
         }
         "past-the-end" => Payload::from_bytes(b"abc")?.read(u64::MAX, 2).map(drop),
+        "hash" => {
+            // The same bytes again and again: a list of small parts, and no end of work.
+            let data = Payload::from_bytes(&vec![0; 32 << 20])?;
+            let parts: Vec<Part> = (0..100_000).map(|_| Part::Payload(&data)).collect();
+            payload::sha256(&parts).map(drop)
+        }
         "fail" => Err(Error::unavailable("a line\nand \u{1b}[31manother")),
         "directory" => files::open_directory("").map(drop),
         "other-directory" => files::open_directory("elsewhere").map(drop),

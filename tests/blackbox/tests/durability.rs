@@ -1,0 +1,96 @@
+//! What local-fs has the kernel make durable, and in which order: read off the system calls of a save.
+
+use std::path::Path;
+use std::process::Command;
+
+use kv_store_tests::consumer::{consumer, finish};
+use kv_store_tests::{library, root};
+
+/// The calls of a save that sync and rename, one a line, in order, with paths. `options` are local-fs's.
+fn calls_of_a_save(store: &Path, options: &str) -> Vec<String> {
+    let scratch = tempfile::tempdir().unwrap();
+    let config = scratch.path().join("config.toml");
+    std::fs::write(&config, format!("[backend.local-fs]\n{options}\n")).unwrap();
+    let save = consumer("twenty_lines");
+    let trace = scratch.path().join("trace");
+    let mut strace = Command::new("strace");
+    // -y: descriptors are shown with their paths.
+    strace.args(["-f", "-y", "-qq", "-e", "trace=fsync,fdatasync,renameat,renameat2,rename", "-o"]).arg(&trace);
+    strace.arg(save.get_program()).arg(format!("local-fs://{}", store.display()));
+    strace.env_clear().envs(save.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    strace.env("KV_STORE_WASM_CONFIG", &config).env("LD_LIBRARY_PATH", root().join("target/dist/lib"));
+    let finished = finish(&mut strace);
+    assert!(finished.status.success(), "{}", finished.stderr);
+    let trace = std::fs::read_to_string(&trace).unwrap();
+    let of_the_store = |line: &&str| line.contains(&store.display().to_string());
+    trace.lines().filter(of_the_store).map(str::to_owned).collect()
+}
+
+/// Where a line of the trace is that is this call and names all of these, after `from`.
+fn position(calls: &[String], from: usize, call: &str, named: &[&str]) -> usize {
+    let found =
+        calls.iter().skip(from).position(|line| line.contains(call) && named.iter().all(|name| line.contains(name)));
+    from + found.unwrap_or_else(|| panic!("no {call} of {named:?} after call {from} of:\n{}", calls.join("\n")))
+}
+
+fn hex(key: &str) -> String {
+    key.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn a_manifest_is_published_when_its_chunks_are_durable() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = scratch.path().join("store");
+    let calls = calls_of_a_save(&store, "");
+
+    let root = format!("{}>", store.display());
+    let published = position(&calls, 0, "renameat", &["\"prompt-1\""]);
+    for key in ["key of one", "key of two"] {
+        let synced = position(&calls, 0, "fdatasync", &[&hex(key)]);
+        let directory = position(&calls, synced, "fsync", &["chunks/6>"]);
+        position(&calls, directory, "renameat", &["\"prompt-1\""]);
+    }
+    for directory in ["chunks>", &root] {
+        assert!(position(&calls, 0, "fsync", &[directory]) < published, "{directory} is synced before the manifest");
+    }
+    // The manifest's own bytes before its name, its name before the answer.
+    assert!(position(&calls, 0, "fdatasync", &[".kv-tmp/"]) < published);
+    position(&calls, published, "fsync", &[&root]);
+}
+
+#[test]
+fn a_chunk_that_existed_is_made_durable_again() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = scratch.path().join("store");
+    calls_of_a_save(&store, "");
+    let calls = calls_of_a_save(&store, "");
+    let published = position(&calls, 0, "renameat", &["\"prompt-1\""]);
+    assert!(position(&calls, 0, "fdatasync", &[&hex("key of one")]) < published);
+    assert_eq!(calls.iter().filter(|line| line.contains("renameat")).count(), 1, "only the manifest is written again");
+}
+
+#[test]
+fn a_chunk_that_vanished_fails_one_manifest_and_not_every_later_one() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = library().open(&format!("local-fs://{}", scratch.path().display())).unwrap();
+    assert_eq!(store.put_chunk(b"a", b"x").unwrap(), 0);
+    std::fs::remove_file(scratch.path().join("chunks/6/61")).unwrap();
+    assert!(store.put_manifest("m", b"x").unwrap() < 0, "published without its chunk");
+    assert!(store.get_manifest("m").unwrap().is_err());
+    assert_eq!(store.put_chunk(b"a", b"x").unwrap(), 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+
+    assert_eq!(store.put_chunk(b"b", b"x").unwrap(), 0);
+    std::fs::remove_file(scratch.path().join("chunks/6/62")).unwrap();
+    assert!(store.put_manifest("m", b"y").unwrap() < 0);
+    assert_eq!(store.put_manifest("other", b"z").unwrap(), 0);
+}
+
+#[test]
+fn the_operator_can_leave_durability_to_the_kernel() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = scratch.path().join("store");
+    let calls = calls_of_a_save(&store, "options.durability = 'rename'");
+    assert!(calls.iter().all(|line| line.contains("renameat")), "{}", calls.join("\n"));
+    assert_eq!(calls.len(), 3);
+}
