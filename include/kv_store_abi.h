@@ -148,8 +148,13 @@ typedef struct kv_store_vtable {
      * make it, and so is the manifest.
      *
      * Negative: the former manifest is untouched, except where the outcome can
-     * not be known (the server did not answer in time). Chunks that could not
-     * be stored for a passing reason are kept for the next put_manifest.
+     * not be known: the server did not answer in time, or the new manifest is
+     * there and could not be made durable.
+     *
+     * Here: chunks that could not be stored for a passing reason are kept for
+     * the next put_manifest. Those that can never be stored are dropped, and
+     * fail the put_manifest that finds it out, which may be another thread's.
+     * So after a negative answer, put the chunks again before the next try.
      */
     int (*put_manifest)(kv_store_v1 *self,
                         const char *name,
@@ -172,10 +177,10 @@ typedef struct kv_store_vtable {
      * (it may be NULL if `n_hashes` is 0).
      *
      * Returns 0, also if not all of them were there or could be kept;
-     * negative: nothing was fetched, and get_chunk works all the same.
+     * negative: it failed on the way. get_chunk works all the same.
      *
-     * Here: they are fetched in one batch into a bounded cache, from which
-     * get_chunk hands each over once.
+     * Here: they are fetched in few calls of the backend into a bounded cache,
+     * from which get_chunk hands each over once.
      */
     int (*prefetch_chunks)(kv_store_v1 *self,
                            const uint8_t *hashes,
