@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 /// A compiler for guests, where rustup cannot fetch the target.
 pub const GUESTS: &[&str] = &["rustc-web", "cargo-web", "rust-web-src", "rust-web-llvm"];
 /// What tests look through: system calls, memory, symbols.
-pub const TESTS: &[&str] = &["strace", "valgrind", "binutils", "gcc", "g++", "libxxhash-dev"];
+pub const TESTS: &[&str] = &["strace", "valgrind", "binutils", "gcc", "g++", "libxxhash-dev", "redis-server"];
 
 /// Install what is missing.
 pub fn install(packages: &[&str]) -> Result<()> {

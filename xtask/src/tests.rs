@@ -20,10 +20,13 @@ pub fn run(place: &Place) -> Result<()> {
     let mut clippy = dist::cargo(place, "clippy");
     clippy.args(["--all-targets", "--", "-D", "warnings"]);
     step::run_shown("clippy", &mut clippy)?;
-    let mut guests = Command::new("cargo");
-    guests.current_dir(place.root.join("guests")).args(["clippy", "--locked", "--target-dir"]);
-    guests.arg(place.target.join("guests-clippy")).args(["--", "-D", "warnings"]);
-    step::run_shown("clippy of the guests", &mut guests)?;
+    // As programs of this machine, for their lints and for what is pure in them.
+    for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
+        let mut guests = Command::new("cargo");
+        guests.current_dir(place.root.join("guests")).args([command, "--locked", "--target-dir"]);
+        guests.arg(place.target.join("guests-native")).args(rest);
+        step::run_shown(&format!("{command} of the guests"), &mut guests)?;
+    }
     let mut tests = dist::cargo(place, "test");
     step::run_shown("tests", &mut tests)?;
     for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {

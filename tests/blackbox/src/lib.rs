@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 pub mod consumer;
+pub mod redis;
 
 pub use kv_store_conformance::{Handle, Library};
 

@@ -37,7 +37,7 @@ fn component(name: &str) -> Vec<u8> {
 
 #[test]
 fn our_guests_are_valid_components_and_need_no_wasi() {
-    for name in ["local-fs", "memory"] {
+    for name in ["local-fs", "memory", "redis"] {
         let bytes = component(name);
         // The features that the host runs with: nothing newer than WASI 0.2's component model.
         let features = WasmFeatures::WASM2 | WasmFeatures::COMPONENT_MODEL;
@@ -49,7 +49,11 @@ fn our_guests_are_valid_components_and_need_no_wasi() {
         let exports: BTreeSet<String> = world.exports.keys().map(name_of).collect();
         assert!(imports.iter().all(|import| import.starts_with("kv-store:backend/")), "{name} imports {imports:?}");
         assert_eq!(exports, BTreeSet::from(["kv-store:backend/store@1.0.0".to_owned()]), "{name}");
-        let expected = if name == "local-fs" { vec!["files", "payload", "types"] } else { vec!["payload", "types"] };
+        let expected: &[&str] = match name {
+            "local-fs" => &["files", "payload", "types"],
+            "redis" => &["host", "net", "payload", "types"],
+            _ => &["payload", "types"],
+        };
         let expected = expected.iter().map(|interface| format!("kv-store:backend/{interface}@1.0.0")).collect();
         assert_eq!(imports, expected, "{name} imports what it uses");
     }

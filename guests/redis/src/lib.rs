@@ -1,0 +1,156 @@
+//! `redis://[USER@]HOST[:PORT][/DB]`: chunks and manifests as strings of a Redis server, over RESP2.
+//!
+//! A chunk lies under `<prefix>c:<hash>`, a manifest under `<prefix>m:<name>`, both binary and as they are, so that the two
+//! never meet. A value is set by one command, so a reader sees it whole. The password is the secret `password`
+//! (`REDIS_PASSWORD`). Option `prefix` (default `kv:`) sets a store apart from what else the database holds.
+
+mod resp;
+mod server;
+mod uri;
+
+use kv_store_sdk::payload::Part;
+use kv_store_sdk::{
+    Backend, Chunk, Error, ErrorKind, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+};
+
+use resp::Reply;
+use server::{Server, Session};
+
+/// What Redis takes in one string (`proto-max-bulk-len`, unless it was changed).
+const MAX_VALUE_BYTES: u64 = 512 << 20;
+/// Commands in one pipeline. A batch of chunks rarely has more; the replies to as many fit any buffer.
+const PIPELINE: u32 = 256;
+/// Bytes in one pipeline: enough to fill a network, little enough for a server's memory.
+const PIPELINE_BYTES: u64 = 32 << 20;
+
+struct Redis {
+    server: Server,
+    prefix: String,
+}
+
+impl Redis {
+    fn chunk_key(&self, hash: &[u8]) -> Vec<u8> {
+        [self.prefix.as_bytes(), b"c:", hash].concat()
+    }
+
+    fn manifest_key(&self, name: &str) -> Vec<u8> {
+        [self.prefix.as_bytes(), b"m:", name.as_bytes()].concat()
+    }
+}
+
+impl Backend for Redis {
+    fn open(uri: &str, mut options: Options) -> Result<(Self, Features)> {
+        let prefix = options.take("prefix").unwrap_or_else(|| "kv:".into());
+        options.finish()?;
+        let server = Server::new(uri::parse(uri)?);
+        let version = server.with_session(Session::version)?;
+        let features = Features {
+            label: format!("Redis {version} at {}", server.describe()),
+            max_batch_items: Some(PIPELINE),
+            max_batch_bytes: Some(PIPELINE_BYTES),
+            max_value_bytes: Some(MAX_VALUE_BYTES),
+            shared: true,
+            ..Default::default()
+        };
+        Ok((Redis { server, prefix }, features))
+    }
+
+    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
+        // One command for each: EXISTS of several keys only counts them.
+        self.server.with_session(|session| {
+            let ask = |hash: &Hash| Part::Bytes(resp::command(&[b"EXISTS".to_vec(), self.chunk_key(hash)]));
+            session.send(&hashes.iter().map(ask).collect::<Vec<_>>())?;
+            let replies = session.replies(hashes.len())?;
+            replies.into_iter().map(|reply| Ok(matches!(reply?, Reply::Integer(n) if n > 0))).collect()
+        })
+    }
+
+    fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
+        self.server.with_session(|session| {
+            let mut parts = Vec::with_capacity(chunks.len() * 3);
+            for chunk in chunks {
+                parts.extend(resp::set(&self.chunk_key(&chunk.hash), &chunk.data, !replace));
+            }
+            session.send(&parts)?;
+            let outcome = |reply| match reply {
+                Ok(Reply::Status(_)) => PutOutcome::Stored,
+                Ok(Reply::Nothing) => PutOutcome::Existed,
+                Ok(other) => PutOutcome::Failed(other.unexpected("SET")),
+                Err(refused) => PutOutcome::Failed(refused),
+            };
+            Ok(session.replies(chunks.len())?.into_iter().map(outcome).collect())
+        })
+    }
+
+    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
+        let asked = hashes.get(..PIPELINE as usize).unwrap_or(hashes);
+        self.server.with_session(|session| {
+            let mut command = vec![b"MGET".to_vec()];
+            command.extend(asked.iter().map(|hash| self.chunk_key(hash)));
+            session.send(&[Part::Bytes(resp::command(&command))])?;
+            let count = session.array()?;
+            // From here to the last value any failure leaves replies unread.
+            session.whole(|| {
+                if count != asked.len() {
+                    return Err(Error::corrupt(format!("MGET of {} keys answered {count} values", asked.len())));
+                }
+                read_values(session, count)
+            })
+        })
+    }
+
+    fn put_manifest(&mut self, name: &str, data: &Payload, _fresh: &[Hash]) -> Result<()> {
+        self.server.with_session(|session| {
+            session.send(&resp::set(&self.manifest_key(name), data, false))?;
+            match session.reply()? {
+                Reply::Status(_) => Ok(()),
+                other => Err(other.unexpected("SET")),
+            }
+        })
+    }
+
+    fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
+        self.server.with_session(|session| {
+            session.send(&[Part::Bytes(resp::command(&[b"GET".to_vec(), self.manifest_key(name)]))])?;
+            session.bulk_len()?.map(|len| session.whole(|| session.bulk(len))).transpose()
+        })
+    }
+
+    fn delete_manifest(&mut self, name: &str) -> Result<()> {
+        self.server.with_session(|session| {
+            session.send(&[Part::Bytes(resp::command(&[b"DEL".to_vec(), self.manifest_key(name)]))])?;
+            match session.reply()? {
+                Reply::Integer(_) => Ok(()),
+                other => Err(other.unexpected("DEL")),
+            }
+        })
+    }
+}
+
+/// The values of an array. Where the host has no room for one, what was read so far is the answer; it asks again for the
+/// rest, which is read here and forgotten.
+fn read_values(session: &Session, count: usize) -> Result<Vec<GetOutcome>> {
+    let mut outcomes = Vec::with_capacity(count);
+    let mut full = false;
+    for _ in 0..count {
+        match session.bulk_len()? {
+            None if full => {}
+            None => outcomes.push(GetOutcome::Missing),
+            Some(len) if full => session.skip_bulk(len)?,
+            Some(len) => match session.bulk(len) {
+                Ok(data) => outcomes.push(GetOutcome::Found(data)),
+                Err(error) if error.kind == ErrorKind::Exhausted => {
+                    session.skip_bulk(len)?;
+                    full = true;
+                    if outcomes.is_empty() {
+                        outcomes.push(GetOutcome::Failed(error));
+                    }
+                }
+                Err(error) => return Err(error),
+            },
+        }
+    }
+    Ok(outcomes)
+}
+
+export!(Redis, wishes: ["the server in the URI", "the secret password"]);

@@ -1,0 +1,142 @@
+//! RESP2: commands as they are sent, and the replies that are not payloads.
+
+use kv_store_sdk::payload::Part;
+use kv_store_sdk::{Error, Payload};
+
+/// A command of small arguments.
+pub fn command(arguments: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
+    for argument in arguments {
+        push_bulk(&mut bytes, argument.as_ref());
+    }
+    bytes
+}
+
+/// `SET key value [NX]`, around a value that stays in the host.
+pub fn set<'a>(key: &[u8], value: &'a Payload, only_new: bool) -> [Part<'a>; 3] {
+    let mut before = format!("*{}\r\n", if only_new { 4 } else { 3 }).into_bytes();
+    push_bulk(&mut before, b"SET");
+    push_bulk(&mut before, key);
+    before.extend(format!("${}\r\n", value.len()).into_bytes());
+    let mut after = b"\r\n".to_vec();
+    if only_new {
+        push_bulk(&mut after, b"NX");
+    }
+    [Part::Bytes(before), Part::Payload(value), Part::Bytes(after)]
+}
+
+fn push_bulk(bytes: &mut Vec<u8>, argument: &[u8]) {
+    bytes.extend(format!("${}\r\n", argument.len()).into_bytes());
+    bytes.extend(argument);
+    bytes.extend(b"\r\n");
+}
+
+/// The first line of a reply.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reply {
+    Status(String),
+    Integer(i64),
+    /// So many bytes and a line end follow.
+    Bulk(u64),
+    /// So many replies follow.
+    Array(usize),
+    Nothing,
+    /// The server refused the command.
+    Refused(String),
+}
+
+impl Reply {
+    /// Take a reply's first line apart.
+    pub fn parse(line: &[u8]) -> Option<Self> {
+        let (kind, rest) = line.split_first()?;
+        let text = || String::from_utf8_lossy(rest).into_owned();
+        let number = || std::str::from_utf8(rest).ok()?.parse::<i64>().ok();
+        Some(match kind {
+            b'+' => Reply::Status(text()),
+            b'-' => Reply::Refused(text()),
+            b':' => Reply::Integer(number()?),
+            b'$' | b'*' if number()? == -1 => Reply::Nothing,
+            b'$' => Reply::Bulk(number()?.try_into().ok()?),
+            b'*' => Reply::Array(number()?.try_into().ok()?),
+            _ => return None,
+        })
+    }
+
+    pub fn unexpected(&self, command: &str) -> Error {
+        Error::corrupt(format!("{command} was answered by {self:?}: is this a Redis server?"))
+    }
+}
+
+/// What a refusal means, and what would help.
+pub fn explain(refusal: &str) -> Error {
+    let code = refusal.split(' ').next().unwrap_or_default();
+    match code {
+        "NOAUTH" => Error::denied("the server wants a password: set REDIS_PASSWORD"),
+        "WRONGPASS" => Error::denied("the server refused the password in REDIS_PASSWORD, or the user in the URI"),
+        "NOPERM" => Error::denied(format!("the user may not do this: {refusal}")),
+        "WRONGTYPE" => {
+            Error::corrupt("a key of this store holds something else than a string: give the store another prefix")
+        }
+        "OOM" => Error::exhausted("the server is out of memory (maxmemory)"),
+        "MISCONF" => Error::unavailable(format!("the server takes no writes: {refusal}")),
+        "LOADING" => Error::unavailable("the server is loading its data"),
+        "BUSY" | "TRYAGAIN" | "MASTERDOWN" | "NOREPLICAS" => Error::unavailable(refusal),
+        "READONLY" => Error::denied("the server is a read-only replica: name the primary in the URI"),
+        "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" => {
+            Error::unsupported("the server is part of a Redis Cluster, which is not supported yet")
+        }
+        // Before Redis 6 a password that none was asked for, or a wrong one, is a plain error.
+        "ERR" if refusal.contains("AUTH") || refusal.contains("invalid password") => {
+            Error::denied(format!("the login failed: {refusal}"))
+        }
+        "ERR" if refusal.contains("DB index") => Error::invalid(format!("the database in the URI: {refusal}")),
+        _ => Error::other(format!("the server refused: {refusal}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kv_store_sdk::ErrorKind;
+
+    #[test]
+    fn commands_are_binary_safe() {
+        let bytes = command(&[&b"EXISTS"[..], b"a\r\n\0b"]);
+        assert_eq!(bytes, b"*2\r\n$6\r\nEXISTS\r\n$5\r\na\r\n\0b\r\n");
+    }
+
+    #[test]
+    fn replies_are_told_apart() {
+        for (line, reply) in [
+            (&b"+OK"[..], Reply::Status("OK".into())),
+            (b":-3", Reply::Integer(-3)),
+            (b"$5", Reply::Bulk(5)),
+            (b"$-1", Reply::Nothing),
+            (b"*-1", Reply::Nothing),
+            (b"*2", Reply::Array(2)),
+            (b"-OOM no", Reply::Refused("OOM no".into())),
+        ] {
+            assert_eq!(Reply::parse(line).unwrap(), reply);
+        }
+        for line in [&b""[..], b"HTTP/1.1 400", b"$", b"$x", b"$-2", b"*-2", b":", b"$99999999999999999999"] {
+            assert_eq!(Reply::parse(line), None, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn each_refusal_says_what_would_help() {
+        for (refusal, kind, said) in [
+            ("NOAUTH Authentication required.", ErrorKind::Denied, "REDIS_PASSWORD"),
+            ("WRONGPASS invalid username-password pair", ErrorKind::Denied, "REDIS_PASSWORD"),
+            ("OOM command not allowed", ErrorKind::Exhausted, "maxmemory"),
+            ("LOADING Redis is loading", ErrorKind::Unavailable, "loading"),
+            ("READONLY You can't write", ErrorKind::Denied, "primary"),
+            ("MOVED 3999 127.0.0.1:6381", ErrorKind::Unsupported, "Cluster"),
+            ("WRONGTYPE Operation", ErrorKind::Corrupt, "prefix"),
+            ("ERR DB index is out of range", ErrorKind::Invalid, "database"),
+        ] {
+            let error = explain(refusal);
+            assert!(error.kind == kind && error.message.contains(said), "{refusal}: {error:?}");
+        }
+    }
+}

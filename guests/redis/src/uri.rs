@@ -1,0 +1,67 @@
+//! The URI: which server, which database, as whom.
+
+use kv_store_sdk::{Error, Result};
+
+const DEFAULT_PORT: &str = "6379";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub user: Option<String>,
+    /// `host:port`.
+    pub authority: String,
+    pub database: u32,
+}
+
+/// `redis://[USER@]HOST[:PORT][/DB]`.
+pub fn parse(uri: &str) -> Result<Target> {
+    let wrong = |what: &str| Error::invalid(format!("{what}: expected redis://[USER@]HOST[:PORT][/DB]"));
+    if uri.starts_with("rediss://") {
+        return Err(Error::unsupported("TLS (rediss://) is not supported yet"));
+    }
+    let rest = uri.strip_prefix("redis://").ok_or_else(|| wrong("the scheme is not redis"))?;
+    if rest.contains(['?', '#']) {
+        return Err(wrong("a query or fragment has no meaning here; options belong in the config file"));
+    }
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (user, host) = match authority.rsplit_once('@') {
+        Some((user, host)) => (Some(user.to_owned()), host),
+        None => (None, authority),
+    };
+    // The colons of an IPv6 address are inside brackets.
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+    if host.is_empty() || host.starts_with(':') {
+        return Err(wrong("no host"));
+    }
+    let authority = if has_port { host.to_owned() } else { format!("{host}:{DEFAULT_PORT}") };
+    let database = match path {
+        "" => 0,
+        number => number.parse().map_err(|_| wrong("the database is not a number"))?,
+    };
+    Ok(Target { user: user.filter(|user| !user.is_empty()), authority, database })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_defaults() {
+        let target = |user: Option<&str>, authority: &str, database| Target {
+            user: user.map(str::to_owned),
+            authority: authority.to_owned(),
+            database,
+        };
+        for (uri, expected) in [
+            ("redis://h", target(None, "h:6379", 0)),
+            ("redis://h:1/3", target(None, "h:1", 3)),
+            ("redis://me@h/12", target(Some("me"), "h:6379", 12)),
+            ("redis://[::1]", target(None, "[::1]:6379", 0)),
+            ("redis://[::1]:7/0", target(None, "[::1]:7", 0)),
+        ] {
+            assert_eq!(parse(uri).unwrap(), expected, "{uri}");
+        }
+        for uri in ["redis://", "redis://:1", "redis://h/x", "redis://h/1/2", "redis://h?db=1", "rediss://h", "h"] {
+            assert!(parse(uri).is_err(), "{uri}");
+        }
+    }
+}

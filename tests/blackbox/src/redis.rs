@@ -1,0 +1,83 @@
+//! A real redis-server on a free port of the loopback interface, in a folder of its own, stopped with its value.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// More than any start takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct RedisServer {
+    pub port: u16,
+    options: Vec<String>,
+    folder: tempfile::TempDir,
+    process: Option<Child>,
+}
+
+impl RedisServer {
+    /// Start a server with further options, `--name value`.
+    pub fn start(options: &[&str]) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+        let options = options.iter().map(|option| option.to_string()).collect();
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let mut server = RedisServer { port, options, folder, process: None };
+        server.restart();
+        server
+    }
+
+    /// Stop the server, if it runs, and start it again on the same port.
+    pub fn restart(&mut self) {
+        self.stop();
+        let mut command = Command::new("redis-server");
+        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--databases", "10000"]);
+        command.arg("--dir").arg(self.folder.path()).args(&self.options);
+        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        self.process = Some(process.expect("redis-server runs: `cargo xtask test` installs it"));
+        let begun = Instant::now();
+        while !self.answers() {
+            assert!(begun.elapsed() < PATIENCE, "redis-server does not start");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn answers(&self) -> bool {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
+        let mut first = [0];
+        // "+PONG", or that a password is wanted.
+        stream.write_all(b"PING\r\n").and_then(|()| stream.read_exact(&mut first)).is_ok()
+    }
+
+    pub fn stop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Freeze the server, or let it go on.
+    pub fn freeze(&self, frozen: bool) {
+        let signal = if frozen { "-STOP" } else { "-CONT" };
+        let pid = self.process.as_ref().expect("the server runs").id();
+        let sent = Command::new("kill").args([signal, &pid.to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()));
+    }
+
+    /// What the server answers to one command, as it comes.
+    pub fn ask(&self, command: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server answers");
+        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).expect("the server reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("the server answers text");
+        answer
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            self.freeze(false);
+        }
+        self.stop();
+    }
+}

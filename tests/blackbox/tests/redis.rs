@@ -1,0 +1,156 @@
+//! The redis backend against a real redis-server: what it stores, and what it says when the server will not.
+
+use std::time::{Duration, Instant};
+
+use kv_store_tests::consumer::{consumer, finish};
+use kv_store_tests::redis::RedisServer;
+use kv_store_tests::{Handle, library};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn open(server: &RedisServer, path: &str) -> Handle<'static> {
+    library().open(&format!("redis://127.0.0.1:{}{path}", server.port)).expect("the store opens")
+}
+
+/// What the library says when a URI cannot be opened.
+fn refusal(uri: &str, environment: &[(&str, &str)]) -> String {
+    let finished = finish(consumer("calls").arg(uri).envs(environment.iter().copied()));
+    assert_eq!(finished.stdout, "open NULL\n", "{uri}");
+    finished.stderr
+}
+
+#[test]
+fn chunks_and_manifests_are_strings_under_their_prefix() {
+    let server = RedisServer::start(&[]);
+    let store = open(&server, "/3");
+    assert_eq!(store.put_chunk(b"hash", b"chunk").unwrap(), 0);
+    assert_eq!(store.put_manifest("name", b"manifest").unwrap(), 0);
+    let answer = |command: &str| server.ask(&format!("SELECT 3\r\n{command}"));
+    assert!(answer("GET kv:c:hash").contains("chunk"));
+    assert!(answer("GET kv:m:name").contains("manifest"));
+    assert!(answer("DBSIZE").contains(":2"));
+    assert!(server.ask("DBSIZE").contains(":0"), "database 0 is untouched");
+}
+
+#[test]
+fn a_chunk_that_another_process_stored_is_not_sent_again() {
+    let server = RedisServer::start(&[]);
+    let (one, other) = (open(&server, ""), open(&server, "/"));
+    assert_eq!(one.put_chunk(b"hash", b"chunk").unwrap(), 0);
+    assert_eq!(one.put_manifest("m", b"x").unwrap(), 0);
+    server.ask("CONFIG RESETSTAT");
+    assert_eq!(other.put_chunk(b"hash", b"chunk").unwrap(), 1);
+    assert_eq!(other.put_manifest("m", b"y").unwrap(), 0);
+    let stats = server.ask("INFO commandstats");
+    assert!(stats.contains("cmdstat_exists:calls=1"), "{stats}");
+    assert!(stats.contains("cmdstat_set:calls=1"), "only the manifest is set: {stats}");
+}
+
+#[test]
+fn a_damaged_chunk_is_replaced_by_the_next_put() {
+    let server = RedisServer::start(&[]);
+    let store = open(&server, "");
+    let (data, key) = (b"content".to_vec(), xxhash_rust::xxh3::xxh3_64(b"content").to_be_bytes());
+    assert_eq!(store.put_chunk(&key, &data).unwrap(), 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    let name: String = key.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+    server.ask(&format!("SET \"kv:c:{name}\" \"damaged\""));
+    assert!(store.get_chunk(&key).unwrap().is_err());
+    assert_eq!(store.put_chunk(&key, &data).unwrap(), 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!(store.get_chunk(&key).unwrap(), Ok(data));
+}
+
+#[test]
+fn a_restarted_server_is_used_again() {
+    let mut server = RedisServer::start(&[]);
+    let store = open(&server, "");
+    assert_eq!(store.put_chunk(b"a", b"x").unwrap(), 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    server.stop();
+    assert_eq!(store.put_chunk(b"b", b"y").unwrap(), 0, "accepted into the buffer");
+    assert!(store.put_manifest("m", b"y").unwrap() < 0);
+    server.restart();
+    assert_eq!(store.put_manifest("m", b"y").unwrap(), 0, "what could not be stored was kept");
+    assert_eq!(store.get_chunk(b"b").unwrap(), Ok(b"y".to_vec()));
+    assert!(store.get_chunk(b"a").unwrap().is_err(), "the server forgot it, and nothing is made up");
+}
+
+#[test]
+fn a_frozen_server_fails_calls_in_time_and_is_used_again() {
+    let server = RedisServer::start(&[]);
+    let store = open(&server, "");
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    server.freeze(true);
+    let begun = Instant::now();
+    assert!(store.get_manifest("m").unwrap().is_err());
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    server.freeze(false);
+    assert_eq!(store.get_manifest("m").unwrap(), Ok(b"x".to_vec()));
+}
+
+#[test]
+fn a_full_server_is_an_error_and_the_former_manifest_stays() {
+    let server = RedisServer::start(&["--maxmemory", "16mb", "--maxmemory-policy", "noeviction"]);
+    let store = open(&server, "");
+    assert_eq!(store.put_manifest("m", b"former").unwrap(), 0);
+    assert_eq!(store.put_chunk(b"large", &vec![7; 32 << 20]).unwrap(), 0);
+    assert!(store.put_manifest("m", b"next").unwrap() < 0);
+    assert_eq!(store.get_manifest("m").unwrap(), Ok(b"former".to_vec()));
+}
+
+#[test]
+fn a_password_comes_from_the_environment() {
+    let server = RedisServer::start(&["--requirepass", "hunter2"]);
+    let uri = format!("redis://127.0.0.1:{}", server.port);
+    let missing = refusal(&uri, &[]);
+    assert!(missing.contains("set REDIS_PASSWORD"), "{missing}");
+    let wrong = refusal(&uri, &[("REDIS_PASSWORD", "nonsense")]);
+    assert!(wrong.contains("refused the password") && !wrong.contains("nonsense"), "{wrong}");
+    let saved = finish(
+        consumer("twenty_lines")
+            .arg(&uri)
+            .env("REDIS_PASSWORD", "hunter2")
+            .env("LD_LIBRARY_PATH", kv_store_tests::dist().join("lib")),
+    );
+    assert!(saved.status.success(), "{}", saved.stderr);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_at_open() {
+    let server = RedisServer::start(&[]);
+    let at = |path: &str| format!("redis://127.0.0.1:{}{path}", server.port);
+    for (uri, said) in [
+        (at("/x"), "database is not a number"),
+        (at("/99999"), "database in the URI"),
+        (at("/0?timeout=1"), "query"),
+        ("redis:///0".to_owned(), "no host"),
+        ("redis://127.0.0.1:1/0".to_owned(), "cannot connect"),
+    ] {
+        let said_so = refusal(&uri, &[]);
+        assert!(said_so.contains(said), "{uri}: {said_so}");
+    }
+}
+
+#[test]
+fn a_key_of_another_kind_is_named_as_such() {
+    let server = RedisServer::start(&[]);
+    server.ask("LPUSH kv:m:list x");
+    let store = open(&server, "");
+    assert!(store.get_manifest("list").unwrap().is_err());
+    assert_eq!(store.put_manifest("other", b"x").unwrap(), 0);
+    assert_eq!(store.get_manifest("other").unwrap(), Ok(b"x".to_vec()));
+}
+
+#[test]
+fn something_else_than_redis_is_refused() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let _ = std::io::Write::write_all(&mut &stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let said = refusal(&format!("redis://127.0.0.1:{port}"), &[]);
+    assert!(said.contains("is this a Redis server"), "{said}");
+}
