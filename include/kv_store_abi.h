@@ -118,6 +118,9 @@ typedef struct kv_store_vtable {
      * The chunk may be buffered; it is sure to be readable and durable once a
      * put_manifest that began after this call returned has answered 0.
      *
+     * Here: local-fs takes a stored chunk of another length than `data_len` for
+     * one that a power cut has torn, and writes it again.
+     *
      * Here: a consumer whose 8-byte hashes are XXH3-64 (seed 0) of the content,
      * in either byte order, is recognised, and what get_chunk then finds is
      * checked: see there. A chunk that was found to be wrong is replaced by

@@ -10,9 +10,9 @@ pub enum ErrorKind {
     Unavailable = 1,
     /// Not granted by the operator, or refused by the storage system for want of rights.
     Denied = 2,
-    /// No room: a limit of the host, a full disk, a value above its limit.
+    /// No room now: a limit of the host, a full disk.
     Exhausted = 3,
-    /// The request cannot be served as it stands.
+    /// The request cannot be served as it stands, or a value is larger than may be stored.
     Invalid = 4,
     /// What was found is not what must be there.
     Corrupt = 5,

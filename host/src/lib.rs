@@ -9,7 +9,7 @@ mod config;
 mod directory;
 mod engine;
 mod error;
-pub mod ffi;
+mod ffi;
 mod guest;
 pub mod limits;
 mod loader;

@@ -159,4 +159,17 @@ mod tests {
             assert!(StoreUri::parse(text).is_err(), "{text:?}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_is_too_strange(text in "(wasm://)?[a-z]{0,4}(://)?\\PC{0,40}") {
+            if let Ok(uri) = StoreUri::parse(&text) {
+                let whole = format!("{}://{}{}", uri.scheme(), uri.authority(), uri.path());
+                assert_eq!(whole, uri.as_str());
+                assert!(text.contains(uri.as_str()));
+                // What was accepted can be given again.
+                assert_eq!(StoreUri::parse(uri.as_str()).map(|again| again.as_str().to_owned()).unwrap_or_default().trim_end_matches('/'), uri.as_str().trim_end_matches('/'));
+            }
+        }
+    }
 }

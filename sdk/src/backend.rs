@@ -39,8 +39,9 @@ pub trait Backend: Sized + 'static {
     fn delete_manifest(&mut self, name: &str) -> Result<()>;
 }
 
-/// What the host should know about the store just opened. The default is the cautious answer: as many instances as the
-/// host likes, no limits known, not durable, not shared, buffered.
+/// What the host should know about the store just opened. The default is for a backend that keeps its data elsewhere: as
+/// many instances as the host likes, no limits known, not durable, not shared, buffered. **One that keeps data in itself
+/// must set `max_instances` to `Some(1)`**, or each instance has a part of it.
 #[derive(Clone, Debug, Default)]
 pub struct Features {
     /// What was reached, for a log line: `Redis 7.2 at cache.svc:6379/3`.

@@ -18,9 +18,9 @@ constructors! {
     unavailable => Unavailable,
     /// Refused for want of rights.
     denied => Denied,
-    /// No room: a quota, a full disk, a value above its limit.
+    /// No room now: a quota, a full disk. What may be stored later is kept and tried again.
     exhausted => Exhausted,
-    /// The request makes no sense as it stands.
+    /// The request makes no sense as it stands, or the value is larger than the storage system takes: never tried again.
     invalid => Invalid,
     /// What was found is not what must be there.
     corrupt => Corrupt,

@@ -1,7 +1,22 @@
 //! Write a storage backend for kv-store-wasm in Rust.
 //!
-//! A backend is a type that implements [`Backend`], handed to [`export!`]. It is built for `wasm32-unknown-unknown` as a
-//! `cdylib` and made into a component; `guests/memory` is the complete example, and `cargo xtask guests` builds it.
+//! A backend is a type that implements [`Backend`], handed to [`export!`]; `guests/memory` is the complete example. From
+//! nothing:
+//!
+//! ```text
+//! cargo new --lib acme && cd acme
+//! # Cargo.toml:  [lib]
+//! #              crate-type = ["cdylib"]
+//! #              [dependencies]
+//! #              kv-store-sdk = { path = "CLONE/sdk" }        (CLONE: this repository)
+//! # src/lib.rs:  a copy of CLONE/guests/memory/src/lib.rs, with acme:// for memory://
+//! rustup target add wasm32-unknown-unknown
+//! cargo build --release --target wasm32-unknown-unknown
+//! wasm-tools component new target/wasm32-unknown-unknown/release/acme.wasm -o acme.wasm
+//! KV_STORE_WASM_PATH=$PWD  a consumer that opens  acme://
+//! ```
+//!
+//! `wasm-tools` is the crate of that name. Built so, a component imports no WASI, which this host does not offer yet.
 //!
 //! The bytes of chunks and manifests stay in the host: a backend sees a [`Payload`], which is a handle. What the host
 //! offers is reached through [`payload`], [`net`], [`files`] and [`host`]; a component imports only what it uses, and
@@ -75,8 +90,8 @@ pub mod __private {
 
 /// Make a component of a [`Backend`].
 ///
-/// After the type may come the wishes: what the backend would like to be granted, for people who read
-/// `kv-store inspect`. They grant nothing.
+/// After the type may come the wishes: what the backend would like to be granted, for people who look into the component.
+/// They grant nothing.
 ///
 /// ```text
 /// kv_store_sdk::export!(Redis, wishes: ["connect to the server in the URI", "secret password"]);

@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: a real llama.cpp saves the KV state of a conversation through a sandboxed backend, and a fresh
 //! process goes on with it. What is printed was measured in this run, or said by the library itself.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -12,6 +12,8 @@ use crate::place::Place;
 use crate::step::Progress;
 use crate::{dist, packages};
 
+/// The manifest's name.
+const NAME: &str = "conversation";
 const FIRST_TOKENS: u32 = 512;
 const MORE_TOKENS: u32 = 1024;
 
@@ -46,6 +48,7 @@ struct Demo<'a> {
     place: &'a Place,
     llama: &'a Llama,
     model: PathBuf,
+    config: PathBuf,
     folder: PathBuf,
 }
 
@@ -55,9 +58,7 @@ impl<'a> Demo<'a> {
             std::fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
         }
         std::fs::create_dir_all(&folder)?;
-        // An operator's own config is not the demo's.
-        std::fs::write(folder.join("config.toml"), "# The demo needs no config: the URI is the grant.\n")?;
-        Ok(Demo { place, llama, model, folder })
+        Ok(Demo { place, llama, model, config: place.empty_config()?, folder })
     }
 
     fn store(&self) -> PathBuf {
@@ -69,12 +70,17 @@ impl<'a> Demo<'a> {
     }
 
     fn client(&self, command: &str, tokens: u32, options: &[&str]) -> Command {
+        let mut client = self.bare_client(command);
+        client.arg("--model").arg(&self.model).args(["--name", NAME, "--tokens", &tokens.to_string()]);
+        client.arg("--logits").arg(self.folder.join(format!("logits-{tokens}"))).args(options);
+        client
+    }
+
+    fn bare_client(&self, command: &str) -> Command {
         let mut client = Command::new(&self.llama.client);
         client.arg(command).arg("--lib").arg(self.place.library()).args(["--uri", &self.uri()]);
-        client.arg("--model").arg(&self.model).args(["--name", "conversation", "--tokens", &tokens.to_string()]);
-        client.arg("--logits").arg(self.folder.join(format!("logits-{tokens}"))).args(options);
         client.env("KV_STORE_WASM_CACHE", self.place.work().join("aot"));
-        client.env("KV_STORE_WASM_CONFIG", self.folder.join("config.toml"));
+        client.env("KV_STORE_WASM_CONFIG", &self.config);
         client.env("KV_STORE_WASM_LOG", "info").env_remove("KV_STORE_WASM_PATH").stdin(Stdio::null());
         client
     }
@@ -107,29 +113,26 @@ impl<'a> Demo<'a> {
         }))
     }
 
-    /// Change one byte of one stored chunk: the restore must be refused. What the client and the library say of it.
+    /// Change one byte of one stored chunk of the conversation: the restore must be refused. What the library says of it.
     fn damage_one_chunk(&self) -> Result<Value> {
         let progress = Progress::start("restoring with one byte changed in one stored chunk");
-        let chunk = some_file(&self.store().join("chunks")).context("the store has no chunk")?;
-        let mut bytes = std::fs::read(&chunk)?;
+        let mut list = self.bare_client("chunks");
+        let list = crate::step::output(list.args(["--name", NAME]))?;
+        let key = list.split_whitespace().next().context("the conversation has no chunk")?;
+        let chunk = self.store().join("chunks").join(&key[..1]).join(key);
+        let mut bytes = std::fs::read(&chunk).with_context(|| format!("no file {}", chunk.display()))?;
         let middle = bytes.len() / 2;
         *bytes.get_mut(middle).context("the chunk is empty")? ^= 0x40;
         std::fs::write(&chunk, &bytes)?;
         let output = self.client("restore", MORE_TOKENS, &[]).output().context("cannot run the client")?;
-        if output.status.success() {
-            bail!("a changed byte in {} was not noticed", chunk.display());
-        }
         let said = String::from_utf8_lossy(&output.stderr);
-        let why = said.lines().find(|line| line.contains("damaged")).or_else(|| said.lines().last());
+        let why = said.lines().find(|line| line.contains("damaged") && line.contains(key));
+        let (Some(1), Some(why)) = (output.status.code(), why) else {
+            bail!("a changed byte in {} was not refused: {}\n{said}", chunk.display(), output.status);
+        };
         progress.done();
-        Ok(json!({ "file": chunk, "refused": true, "said": why.unwrap_or_default() }))
+        Ok(json!({ "file": chunk, "refused": true, "said": why }))
     }
-}
-
-fn some_file(folder: &Path) -> Option<PathBuf> {
-    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
-    entries.sort();
-    entries.into_iter().find_map(|path| if path.is_dir() { some_file(&path) } else { Some(path) })
 }
 
 fn print_for_people(demo: &Demo, report: &Value) {
@@ -144,7 +147,8 @@ fn print_for_people(demo: &Demo, report: &Value) {
     println!("library    {}", demo.place.library().display());
     println!("component  {} ({} KB of WebAssembly)", component.display(), size / 1024);
     println!("           {opened}");
-    println!("engine     llama.cpp, 8 layers of 512, random weights, flash attention");
+    let llama::Shape { layers, embd, .. } = llama::LARGE;
+    println!("engine     llama.cpp, {layers} layers of {embd}, random weights, flash attention");
     println!();
     for (title, save) in [("save", first), ("save again", second)] {
         println!(

@@ -35,6 +35,14 @@ impl Place {
         self.target.join("llama")
     }
 
+    /// A config that says nothing: an operator's own is not for what runs here.
+    pub fn empty_config(&self) -> Result<PathBuf> {
+        let path = self.work().join("empty.toml");
+        std::fs::create_dir_all(self.work())?;
+        std::fs::write(&path, "")?;
+        Ok(path)
+    }
+
     pub fn components(&self) -> PathBuf {
         self.dist.join("components")
     }
@@ -44,5 +52,5 @@ impl Place {
     }
 }
 
-/// The file name of the library on this system.
-pub const LIBRARY: &str = if cfg!(target_os = "macos") { "libkv_store_wasm.dylib" } else { "libkv_store_wasm.so" };
+/// The file name of the library.
+pub const LIBRARY: &str = "libkv_store_wasm.so";

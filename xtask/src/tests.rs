@@ -2,17 +2,28 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::place::Place;
 use crate::{demo, dist, guests, llama, packages, step};
 
 pub fn run(place: &Place) -> Result<()> {
     packages::install(packages::TESTS)?;
+    for component in ["fmt", "clippy"] {
+        step::output(Command::new("cargo").args([component, "--version"]))
+            .with_context(|| format!("cargo {component} is missing: rustup component add rustfmt clippy"))?;
+    }
     for workspace in [".", "guests", "tests/guests"] {
         let mut fmt = Command::new("cargo");
         fmt.current_dir(place.root.join(workspace)).args(["fmt", "--all", "--check"]);
         step::run_shown(&format!("rustfmt in {workspace}"), &mut fmt)?;
+    }
+    if step::output(Command::new("cargo").args(["deny", "--version"])).is_ok() {
+        let mut deny = Command::new("cargo");
+        deny.current_dir(&place.root).args(["deny", "check", "licenses", "bans", "sources"]);
+        step::run_shown("licences and sources of dependencies", &mut deny)?;
+    } else {
+        eprintln!("== skipped: licences and sources of dependencies, because cargo-deny is not installed");
     }
     dist::run(place)?;
     guests::build_workspace(place, &place.root.join("tests/guests"), &place.root.join("target/test-components"))?;
@@ -52,6 +63,7 @@ fn llama(place: &Place) -> Result<()> {
         let uri = format!("local-fs://{}", folder.display());
         let mut check = llama.check(&library, &uri, Some(&folder), &model, &[100, 512]);
         check.env("KV_STORE_WASM_CACHE", place.work().join("aot")).env_remove("KV_STORE_WASM_PATH");
+        check.env("KV_STORE_WASM_CONFIG", place.empty_config()?);
         step::run_shown(&format!("llama.cpp through {name}"), &mut check)?;
     }
     Ok(())

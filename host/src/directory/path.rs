@@ -75,4 +75,15 @@ mod tests {
         let top = RelativePath::parse("a".into()).unwrap();
         assert_eq!((top.parent(), top.name(), top.ancestors().count()), ("", "a", 1));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_accepted_leads_down(path in "(\\PC|/|\\.){0,60}") {
+            if let Ok(path) = RelativePath::parse(path) {
+                let segments: Vec<&str> = path.as_str().split('/').collect();
+                assert!(segments.iter().all(|segment| !segment.is_empty() && *segment != "." && *segment != ".."));
+                assert_eq!(path.ancestors().count(), segments.len());
+            }
+        }
+    }
 }

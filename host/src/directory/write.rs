@@ -159,14 +159,11 @@ impl Directory {
 /// Have the kernel begin to write a file out, so that the syncs that follow wait for all files at once and not for one
 /// after another. Only a hint: what it could not begin, the sync does.
 fn start_writing(file: &OwnedFd) {
-    #[cfg(target_os = "linux")]
     // SAFETY: an open descriptor; 0 and 0 are the whole file.
     unsafe {
         use std::os::fd::AsRawFd;
         libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE);
     }
-    #[cfg(not(target_os = "linux"))]
-    let _ = file;
 }
 
 /// What stands in the way of a new file is kept, if it is a file.

@@ -40,12 +40,13 @@ pub fn test_components() -> PathBuf {
 /// The library, loaded once, with a config that has the probe under many schemes. See [`PROBES`].
 pub fn library() -> &'static Library {
     static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
-        let config = std::env::temp_dir().join(format!("kv-store-tests-{}.toml", std::process::id()));
-        std::fs::write(&config, probe_config()).expect("the temporary directory can be written to");
+        let config = root().join("target/test-consumers").join(format!("library-{}.toml", std::process::id()));
+        std::fs::create_dir_all(root().join("target/test-consumers")).expect("the target folder can be written to");
+        std::fs::write(&config, probe_config()).expect("the target folder can be written to");
         // SAFETY: before the library is loaded, nobody else reads the environment: tests use it only by this function.
         unsafe {
             std::env::set_var("KV_STORE_WASM_CONFIG", &config);
-            std::env::set_var("PROBE_TOKEN", "s3cret");
+            std::env::set_var("KV_STORE_WASM_CACHE", root().join("target/test-consumers/cache"));
         }
         Library::load(&library_path()).expect("the library loads")
     });

@@ -59,6 +59,7 @@ fn vtable(subject: &Subject) -> Verdict {
         ("put_manifest", vtable.put_manifest.is_some()),
         ("get_manifest", vtable.get_manifest.is_some()),
         ("delete_manifest", vtable.delete_manifest.is_some()),
+        ("prefetch_chunks", vtable.version < 2 || vtable.prefetch_chunks.is_some()),
     ];
     match present.iter().find(|(_, present)| !present) {
         Some((name, _)) => Err(format!("{name} is NULL")),

@@ -101,6 +101,7 @@ fn duplicate(subject: &Subject) -> Verdict {
     expect("the second put_chunk, before a manifest", store.put_chunk(b"twice", b"first")?, 1)?;
     expect("put_manifest", store.put_manifest("m", b"m")?, 0)?;
     expect("put_chunk after the manifest", store.put_chunk(b"twice", b"first")?, 1)?;
+    expect("put_chunk of other bytes under the same hash", store.put_chunk(b"twice", b"other")?, 1)?;
     expect("put_manifest", store.put_manifest("m", b"m")?, 0)?;
     expect("get_chunk", store.get_chunk(b"twice")?, Ok(b"first".to_vec()))
 }
@@ -131,6 +132,9 @@ fn hash_lengths(subject: &Subject) -> Verdict {
     for hash in [vec![], vec![1; 65]] {
         let what = format!("put_chunk with a hash of {} bytes", hash.len());
         expect_failure(&what, store.put_chunk(&hash, b"x")?)?;
+        let found = store.get_chunk(&hash)?;
+        let what = format!("get_chunk with a hash of {} bytes", hash.len());
+        expect_failure(&what, found.map_or_else(|answer| answer, |_| 0))?;
     }
     Ok(())
 }

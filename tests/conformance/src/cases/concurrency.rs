@@ -13,7 +13,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "barrier",
         asks: "after put_manifest every chunk put before, by any thread, is readable elsewhere",
-        needs: Needs::Lasting,
+        needs: Needs::Nothing,
         run: barrier,
     },
     Case {

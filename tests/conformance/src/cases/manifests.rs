@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{bytes, expect, expect_failure};
-use crate::{Case, Needs, Subject, Verdict};
+use crate::{Case, Handle, Needs, Subject, Verdict};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -149,10 +149,21 @@ fn names(subject: &Subject) -> Verdict {
 }
 
 fn atomic(subject: &Subject) -> Verdict {
-    let store = subject.fresh()?;
+    let uri = (subject.fresh_uri)();
+    let (store, elsewhere) = (subject.open(&uri)?, subject.open(&uri)?);
     let versions: Vec<Vec<u8>> = (0..4u8).map(|n| vec![n; 50_000 * (1 + usize::from(n))]).collect();
     expect("put_manifest", store.put_manifest("m", &versions[0])?, 0)?;
     let stop = AtomicBool::new(false);
+    let reader = |store: &Handle| {
+        while !stop.load(Ordering::Acquire) {
+            let found =
+                store.get_manifest("m")?.map_err(|answer| format!("get_manifest answered {answer} during a put"))?;
+            if !versions.contains(&found) {
+                return Err(format!("a reader saw a torn manifest of {} bytes", found.len()));
+            }
+        }
+        Ok(())
+    };
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let written =
@@ -160,18 +171,8 @@ fn atomic(subject: &Subject) -> Verdict {
             stop.store(true, Ordering::Release);
             written
         });
-        let reader = || {
-            while !stop.load(Ordering::Acquire) {
-                let found = store
-                    .get_manifest("m")?
-                    .map_err(|answer| format!("get_manifest answered {answer} during a put"))?;
-                if !versions.contains(&found) {
-                    return Err(format!("a reader saw a torn manifest of {} bytes", found.len()));
-                }
-            }
-            Ok(())
-        };
-        let readers = [scope.spawn(reader), scope.spawn(reader)];
+        let (reader, here, elsewhere) = (&reader, &store, &elsewhere);
+        let readers = [scope.spawn(move || reader(here)), scope.spawn(move || reader(elsewhere))];
         readers
             .into_iter()
             .chain([writer])

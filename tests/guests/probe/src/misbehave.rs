@@ -21,23 +21,31 @@ pub fn act(how: &str) -> Result<()> {
             Ok(())
         }
         "grow" => {
-            let mut held = Vec::new();
+            let mut held: Vec<Vec<u8>> = Vec::new();
             loop {
-                held.push(vec![1u8; 1 << 20]);
-                std::hint::black_box(&held);
+                let mut more = Vec::new();
+                if more.try_reserve_exact(1 << 20).is_err() {
+                    return Err(Error::exhausted("no more memory"));
+                }
+                more.resize(1 << 20, 1);
+                held.push(more);
+                if held.len() > 32 {
+                    return Err(Error::other("more than 32 MiB"));
+                }
             }
         }
         "hoard" => {
             // Payloads instead of memory: the host says when it is enough.
             let mut held = Vec::new();
-            loop {
+            while held.len() <= 64 {
                 held.push(Payload::from_bytes(&vec![0; 1 << 20])?);
             }
+            Err(Error::other("more than 64 MiB"))
         }
         "past-the-end" => Payload::from_bytes(b"abc")?.read(u64::MAX, 2).map(drop),
         "hash" => {
             // The same bytes again and again: a list of small parts, and no end of work.
-            let data = Payload::from_bytes(&vec![0; 32 << 20])?;
+            let data = Payload::from_bytes(&vec![0; 8 << 20])?;
             let parts: Vec<Part> = (0..100_000).map(|_| Part::Payload(&data)).collect();
             payload::sha256(&parts).map(drop)
         }
