@@ -1,10 +1,15 @@
 //! Quantises and dequantises rows of contiguous elements.
 //!
-//! Invariant: every instruction set gives the same bits (see `float`). The
-//! same generic loop is compiled once per set, and the widest that the CPU
-//! has is chosen when the call starts.
+//! Invariant: every instruction set gives the same bits. The plain loops over
+//! `float` define them, and the compiler vectorises them for what every CPU of
+//! the target has; on x86-64 there are kernels for wider sets, and the widest
+//! that the CPU has is chosen when the call starts.
 
+#[cfg(target_arch = "x86_64")]
+use super::convert_x86::{self as x86, InF16, Vectors};
 use super::float::{Bf16, E4m3, E5m2, F16, F32, Narrow, Wide};
+#[cfg(not(target_arch = "x86_64"))]
+use super::float::{Narrow as InF16, Wide as Vectors};
 use crate::dtype::DType;
 
 /// Converts `n` elements from `src` to `dst` with one scale.
@@ -14,34 +19,53 @@ use crate::dtype::DType;
 /// function was picked for, at any alignment, and they must not overlap.
 pub(crate) type Convert = unsafe fn(src: *const u8, dst: *mut u8, n: usize, scale: f32);
 
-/// What the loops are compiled for.
+/// What there is a kernel for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Isa {
-    /// What every CPU of the target has: SSE2 on x86-64, NEON on aarch64.
+    /// The plain loops, as the compiler vectorises them for every CPU of the target.
     Baseline,
+    /// With FMA and F16C, which every such CPU has.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// With BW, VL and DQ.
     #[cfg(target_arch = "x86_64")]
     Avx512,
 }
 
 impl Isa {
-    /// The widest that this CPU has.
-    pub fn detect() -> Isa {
+    /// From the narrowest to the widest.
+    pub const ALL: &[Isa] = &[
+        Isa::Baseline,
         #[cfg(target_arch = "x86_64")]
-        {
-            let avx512 = is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512dq");
-            if avx512 {
-                return Isa::Avx512;
+        Isa::Avx2,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512,
+    ];
+
+    /// Whether this CPU has it.
+    pub fn available(self) -> bool {
+        match self {
+            Isa::Baseline => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
             }
-            if is_x86_feature_detected!("avx2") {
-                return Isa::Avx2;
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
             }
         }
-        Isa::Baseline
+    }
+
+    /// The widest that this CPU has.
+    pub fn detect() -> Isa {
+        let widest = Isa::ALL.iter().rev().find(|isa| isa.available());
+        widest.copied().unwrap_or(Isa::Baseline)
     }
 }
 
@@ -75,16 +99,28 @@ pub(crate) fn dequantise(isa: Isa, narrow: DType, wide: DType) -> Option<Convert
 /// compiler keeps the step in registers.
 const STEP: usize = 32;
 
+/// Elements `done..n`.
+///
+/// # Safety
+/// As [`Convert`].
 #[inline(always)]
-unsafe fn quantise_loop<W: Wide, N: Narrow>(src: *const u8, dst: *mut u8, n: usize, scale: f32) {
+unsafe fn quantise_loop<W: Wide, N: Narrow>(
+    src: *const u8,
+    dst: *mut u8,
+    mut done: usize,
+    n: usize,
+    scale: f32,
+) {
     let src = src.cast::<W::Bits>();
-    let mut done = 0;
     while done + STEP <= n {
         // SAFETY: the caller vouches for `n` elements; arrays of plain bits have no invalid
         // values, and unaligned access is asked for.
         unsafe {
             let from = src.add(done).cast::<[W::Bits; STEP]>().read_unaligned();
-            let to = from.map(|bits| N::encode(W::decode(bits) / scale));
+            let mut to = [0; STEP];
+            for (to, bits) in to.iter_mut().zip(from) {
+                *to = N::encode(W::decode(bits) / scale);
+            }
             dst.add(done).cast::<[u8; STEP]>().write_unaligned(to);
         }
         done += STEP;
@@ -98,15 +134,27 @@ unsafe fn quantise_loop<W: Wide, N: Narrow>(src: *const u8, dst: *mut u8, n: usi
     }
 }
 
+/// Elements `done..n`.
+///
+/// # Safety
+/// As [`Convert`].
 #[inline(always)]
-unsafe fn dequantise_loop<W: Wide, N: Narrow>(src: *const u8, dst: *mut u8, n: usize, scale: f32) {
+unsafe fn dequantise_loop<W: Wide, N: Narrow>(
+    src: *const u8,
+    dst: *mut u8,
+    mut done: usize,
+    n: usize,
+    scale: f32,
+) {
     let dst = dst.cast::<W::Bits>();
-    let mut done = 0;
     while done + STEP <= n {
         // SAFETY: as in `quantise_loop`.
         unsafe {
             let from = src.add(done).cast::<[u8; STEP]>().read_unaligned();
-            let to = from.map(|bits| W::encode(N::decode(bits) * scale));
+            let mut to = [W::encode(0.0); STEP];
+            for (to, bits) in to.iter_mut().zip(from) {
+                *to = W::encode(N::decode(bits) * scale);
+            }
             dst.add(done).cast::<[W::Bits; STEP]>().write_unaligned(to);
         }
         done += STEP;
@@ -120,31 +168,46 @@ unsafe fn dequantise_loop<W: Wide, N: Narrow>(src: *const u8, dst: *mut u8, n: u
     }
 }
 
-/// Compiles a loop for every instruction set, with a function that picks one.
-macro_rules! for_each_isa {
-    ($pick:ident, $loop:ident) => {
-        fn $pick<W: Wide, N: Narrow>(isa: Isa) -> Convert {
+/// A function that picks the loop or a kernel. Kernels leave the rest of a row to the loop, and
+/// all of it where they can not use the scale.
+macro_rules! picks {
+    ($pick:ident, $loop:ident, $avx2:ident, $avx512:ident) => {
+        fn $pick<W: Vectors, N: InF16>(isa: Isa) -> Convert {
             /// # Safety
             /// As for [`Convert`].
-            unsafe fn baseline<W: Wide, N: Narrow>(s: *const u8, d: *mut u8, n: usize, x: f32) {
-                // SAFETY: the caller's promise is the loop's.
-                unsafe { $loop::<W, N>(s, d, n, x) }
+            unsafe fn baseline<W: Vectors, N: InF16>(s: *const u8, d: *mut u8, n: usize, x: f32) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { $loop::<W, N>(s, d, 0, n, x) }
             }
             /// # Safety
-            /// As for [`Convert`], on a CPU with AVX2.
+            /// As for [`Convert`], on a CPU that has this.
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2")]
-            unsafe fn avx2<W: Wide, N: Narrow>(s: *const u8, d: *mut u8, n: usize, x: f32) {
-                // SAFETY: the caller's promise is the loop's.
-                unsafe { $loop::<W, N>(s, d, n, x) }
+            unsafe fn avx2<W: Vectors, N: InF16>(s: *const u8, d: *mut u8, n: usize, x: f32) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe {
+                    let fused = x86::FUSED.contains(&x);
+                    let done = if fused {
+                        x86::$avx2::<W, N>(s, d, n, x)
+                    } else {
+                        0
+                    };
+                    $loop::<W, N>(s, d, done, n, x)
+                }
             }
             /// # Safety
-            /// As for [`Convert`], on a CPU with these parts of AVX-512.
+            /// As for [`Convert`], on a CPU that has this.
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-            unsafe fn avx512<W: Wide, N: Narrow>(s: *const u8, d: *mut u8, n: usize, x: f32) {
-                // SAFETY: the caller's promise is the loop's.
-                unsafe { $loop::<W, N>(s, d, n, x) }
+            unsafe fn avx512<W: Vectors, N: InF16>(s: *const u8, d: *mut u8, n: usize, x: f32) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe {
+                    let fused = x86::FUSED.contains(&x);
+                    let done = if fused {
+                        x86::$avx512::<W, N>(s, d, n, x)
+                    } else {
+                        0
+                    };
+                    $loop::<W, N>(s, d, done, n, x)
+                }
             }
             match isa {
                 Isa::Baseline => baseline::<W, N>,
@@ -157,5 +220,10 @@ macro_rules! for_each_isa {
     };
 }
 
-for_each_isa!(pick_quantise, quantise_loop);
-for_each_isa!(pick_dequantise, dequantise_loop);
+picks!(pick_quantise, quantise_loop, quantise_avx2, quantise_avx512);
+picks!(
+    pick_dequantise,
+    dequantise_loop,
+    dequantise_avx2,
+    dequantise_avx512
+);

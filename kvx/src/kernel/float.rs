@@ -60,7 +60,7 @@ impl Wide for Bf16 {
     fn encode(x: f32) -> u16 {
         let bits = x.to_bits();
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-        let nan = (bits >> 16 & 0x8000) | 0x7fc0;
+        let nan = bits >> 16 | 0x40;
         (if bits & F32_ABS > F32_INFINITY {
             nan
         } else {
@@ -94,7 +94,8 @@ impl Wide for F16 {
         } else {
             normal.min(0x7c00)
         };
-        let code = if abs > F32_INFINITY { 0x7e00 } else { code };
+        let nan = 0x7e00 | (abs >> 13 & 0x3ff);
+        let code = if abs > F32_INFINITY { nan } else { code };
         (code | (bits >> 16 & 0x8000)) as u16
     }
 }

@@ -4,6 +4,8 @@
 //! conversion, which instruction set) is not decided again per run.
 
 mod convert;
+#[cfg(target_arch = "x86_64")]
+mod convert_x86;
 mod float;
 mod grid;
 mod lanes;
