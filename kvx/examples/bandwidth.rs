@@ -88,8 +88,10 @@ fn measure(case: &Case, block_size: u32, bytes: usize) {
 
     let cache_bytes = tokens * (HEADS * DIM) as usize * case.cache.size();
     // 0x3c3c is about 1.06 in F16: an ordinary number, as the cost of a conversion is to be.
-    let [mut key, mut value] = [(); 2].map(|()| vec![0x3c; tokens * token]);
-    let [mut k, mut v] = [(); 2].map(|()| vec![1; cache_bytes]);
+    let mut buffers = [(); 2].map(|()| Buffer::new(tokens * token, 0x3c));
+    let [key, value] = buffers.each_mut().map(Buffer::bytes);
+    let mut pools = [(); 2].map(|()| Buffer::new(cache_bytes, 1));
+    let [k, v] = pools.each_mut().map(Buffer::bytes);
     let scales = (case.cache != DType::F16).then(|| KvScales {
         k: Scale::per_tensor(0.5),
         v: Scale::per_tensor(0.5),
@@ -111,14 +113,14 @@ fn measure(case: &Case, block_size: u32, bytes: usize) {
     for _ in 0..rounds {
         times[0].push(timed(|| {
             // The destination of a quantising write is too short for half of what is touched.
-            copy_cycling(&key, &mut k, plain);
-            copy_cycling(&value, &mut v, plain);
+            copy_cycling(key, &mut *k, plain);
+            copy_cycling(value, &mut *v, plain);
         }));
         times[1].push(timed(|| {
-            let mut cache = KvCacheMut::new(shape, case.cache, layouts, &mut k, &mut v).unwrap();
+            let mut cache = KvCacheMut::new(shape, case.cache, layouts, &mut *k, &mut *v).unwrap();
             let tokens = KvTokens {
-                key: &key,
-                value: &value,
+                key: &*key,
+                value: &*value,
                 dtype: DType::F16,
             };
             write.run(&mut cache, &tokens).unwrap();
@@ -137,14 +139,14 @@ fn measure(case: &Case, block_size: u32, bytes: usize) {
     };
     for _ in 0..rounds {
         times[2].push(timed(|| {
-            copy_cycling(&k, &mut key, plain);
-            copy_cycling(&v, &mut value, plain);
+            copy_cycling(k, &mut *key, plain);
+            copy_cycling(v, &mut *value, plain);
         }));
         times[3].push(timed(|| {
-            let cache = KvCache::new(shape, case.cache, layouts, &k, &v).unwrap();
+            let cache = KvCache::new(shape, case.cache, layouts, &*k, &*v).unwrap();
             let mut out = KvTokensMut {
-                key: &mut key,
-                value: &mut value,
+                key: &mut *key,
+                value: &mut *value,
                 dtype: DType::F16,
             };
             gather.run(&cache, &mut out).unwrap();
@@ -176,6 +178,26 @@ fn copy_cycling(src: &[u8], dst: &mut [u8], len: usize) {
         dst[..n].copy_from_slice(&src[..n]);
         black_box(&mut *dst);
         left -= n;
+    }
+}
+
+/// Memory that starts at a page, as an engine's pools and staging buffers do.
+struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Buffer {
+    fn new(len: usize, fill: u8) -> Self {
+        const PAGE: usize = 4096;
+        let memory = vec![fill; len + PAGE];
+        let start = memory.as_ptr().align_offset(PAGE);
+        Buffer { memory, start, len }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.len]
     }
 }
 

@@ -87,7 +87,7 @@ impl Gather<'_> {
             self.table.tensor(&cache.v, shape)?,
         ];
         let [k, v] = tensors;
-        let movers = [
+        let mut movers = [
             Mover::new(Direction::Gather, k, shape, types, self.scales.map(|s| s.k))?,
             Mover::new(Direction::Gather, v, shape, types, self.scales.map(|s| s.v))?,
         ];
@@ -123,7 +123,11 @@ impl Gather<'_> {
             return Err(invalid("the output overlaps itself or what is read"));
         }
 
-        let parts = threads::parts(self.threads, (total[0] + total[1]) * row as u64);
+        let bytes = (total[0] + total[1]) * row as u64;
+        for mover in &mut movers {
+            mover.prepare(bytes);
+        }
+        let parts = threads::parts(self.threads, bytes);
         threads::run(parts, |part| {
             for side in [Side::Key, Side::Value] {
                 let i = side as usize;
@@ -160,6 +164,7 @@ impl Gather<'_> {
                         })
                     })?;
                 runs.finish()?;
+                mover.finish();
             }
             Ok(())
         })

@@ -80,7 +80,7 @@ impl Write<'_> {
         let row = tokens.row(shape)?;
         let types = (cache.dtype, tokens.dtype);
         let scale = |side: fn(&KvScales<'_>) -> _| self.scales.as_ref().map(side);
-        let movers = [
+        let mut movers = [
             Mover::new(
                 Direction::Write,
                 cache.k,
@@ -119,6 +119,9 @@ impl Write<'_> {
         self.push_runs(cache, &mut validate, |_| true)?;
         validate.finish()?;
 
+        for mover in &mut movers {
+            mover.prepare(bytes);
+        }
         let parts = threads::parts(self.threads, bytes);
         threads::run(parts, |part| {
             let mut stage = movers[0].stage()?;
@@ -138,7 +141,9 @@ impl Write<'_> {
                 Ok(())
             });
             self.push_runs(cache, &mut runs, mine)?;
-            runs.finish()
+            runs.finish()?;
+            movers.iter().for_each(Mover::finish);
+            Ok(())
         })
     }
 

@@ -13,6 +13,16 @@ pub(crate) trait Lanes: Copy {
     /// `p` must be valid for writes of 16 bytes, at any alignment.
     unsafe fn store(self, p: *mut u8);
 
+    /// Stores past the caches where the target can, else as [`store`](Self::store).
+    ///
+    /// # Safety
+    /// As `store`, and `p` must be aligned to 16 bytes.
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store(p) }
+    }
+
     /// `a0 b0 a1 b1 ...` in elements of `UNIT` bytes (1, 2, 4 or 8): the first and the second
     /// half of the 32 bytes.
     fn zip<const UNIT: usize>(a: Self, b: Self) -> (Self, Self);
@@ -70,6 +80,12 @@ mod native {
         unsafe fn store(self, p: *mut u8) {
             // SAFETY: as above.
             unsafe { _mm_storeu_si128(p.cast(), self.0) }
+        }
+
+        #[inline(always)]
+        unsafe fn stream(self, p: *mut u8) {
+            // SAFETY: as above, and aligned.
+            unsafe { _mm_stream_si128(p.cast(), self.0) }
         }
 
         #[inline(always)]

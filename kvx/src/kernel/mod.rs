@@ -33,6 +33,11 @@ pub(crate) enum Direction {
 /// tokens for a transpose to work on, and far from filling the first-level cache.
 const STAGE_BYTES: usize = 4096;
 
+/// Calls that move at least this much store past the caches. It is more than the second-level
+/// cache of any CPU; measured from 16 MiB on, such stores are 1.3 to 2 times as fast, because no
+/// line is read only to be overwritten.
+const STREAM_BYTES: u64 = 8 << 20;
+
 /// One direction, one tensor, one type of tokens.
 #[derive(Clone, Copy)]
 pub(crate) struct Mover<'a> {
@@ -43,6 +48,8 @@ pub(crate) struct Mover<'a> {
     dim: usize,
     /// Bytes of an element outside of the cache.
     io_size: usize,
+    /// Whether to store past the caches.
+    stream: bool,
     /// `None` for a plain copy.
     convert: Option<(Convert, Scale<'a>)>,
 }
@@ -85,8 +92,22 @@ impl<'a> Mover<'a> {
             heads: shape.num_kv_heads as usize,
             dim: shape.head_dim as usize,
             io_size: io.size(),
+            stream: false,
             convert,
         })
+    }
+
+    /// For a call that moves `bytes` in all: whether they pass the caches by. Then
+    /// [`finish`](Self::finish) must follow the last run of each thread.
+    pub fn prepare(&mut self, bytes: u64) {
+        self.stream = bytes >= STREAM_BYTES;
+    }
+
+    /// Makes what this thread has moved visible to whoever it tells.
+    pub fn finish(&self) {
+        if self.stream {
+            grid::fence();
+        }
     }
 
     /// Whether runs may go on in the next block: the layout is linear and so are the scales.
@@ -149,18 +170,22 @@ impl<'a> Mover<'a> {
                 let elements = tokens * self.heads * self.dim;
                 return self.convert(*convert, cache, io, elements, scale.at(run.block, 0));
             }
-            for head in 0..self.heads {
-                let cache = cache.add(head * steps.head);
-                let io = io.add(head * self.dim * self.io_size);
-                let convert = (*convert, scale.at(run.block, head));
-                if steps.groups == 1 {
-                    for token in 0..tokens {
-                        let (near, far) = (cache.add(token * steps.token), io.add(token * row));
-                        self.convert(convert.0, near, far, self.dim, convert.1);
+            if steps.groups == 1 {
+                for token in 0..tokens {
+                    for head in 0..self.heads {
+                        let near = cache.add(token * steps.token + head * steps.head);
+                        let far = io.add(token * row + head * self.dim * self.io_size);
+                        let scale = scale.at(run.block, head);
+                        self.convert(*convert, near, far, self.dim, scale);
                     }
-                } else {
-                    self.convert_staged(convert, cache, (io, row), tokens, stage);
                 }
+                return;
+            }
+            for head in 0..self.heads {
+                let near = cache.add(head * steps.head);
+                let far = io.add(head * self.dim * self.io_size);
+                let convert = (*convert, scale.at(run.block, head));
+                self.convert_staged(convert, near, (far, row), tokens, stage);
             }
         }
     }
@@ -248,8 +273,14 @@ impl<'a> Mover<'a> {
         // SAFETY: the caller's promise, passed on.
         unsafe {
             match self.direction {
-                Direction::Write => grid::copy(far, far_steps, near, near_steps, grid),
-                Direction::Gather => grid::copy(near, near_steps, far, far_steps, grid),
+                Direction::Write if self.stream => {
+                    grid::copy::<true>(far, far_steps, near, near_steps, grid)
+                }
+                Direction::Write => grid::copy::<false>(far, far_steps, near, near_steps, grid),
+                Direction::Gather if self.stream => {
+                    grid::copy::<true>(near, near_steps, far, far_steps, grid)
+                }
+                Direction::Gather => grid::copy::<false>(near, near_steps, far, far_steps, grid),
             }
         }
     }

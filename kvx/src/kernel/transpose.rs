@@ -11,6 +11,8 @@
 
 use super::lanes::Lanes;
 
+const LINE: usize = 64;
+
 /// A matrix in memory: `rows` rows that start `src_row` bytes apart become columns, so that
 /// `dst` has `cols` rows that start `dst_row` bytes apart. Units in a row are contiguous.
 #[derive(Clone, Copy, Debug)]
@@ -23,22 +25,36 @@ pub(crate) struct Matrix {
     pub dst_row: usize,
 }
 
-/// `dst[c][r] = src[r][c]`.
+/// `dst[c][r] = src[r][c]`. `STREAM`: see [`grid::copy`](super::grid::copy); done only where the
+/// rows of `dst` start on cache lines and units fill them four at a time: with smaller units, too
+/// many lines are half-filled at once, which measured slower.
 ///
 /// # Safety
 /// `src` must be valid for reads of `cols` units at each of `rows` steps of `src_row`, `dst` for
 /// writes of `rows` units at each of `cols` steps of `dst_row`; they must not overlap.
-pub(crate) unsafe fn transpose<L: Lanes>(src: *const u8, dst: *mut u8, m: Matrix) {
+pub(crate) unsafe fn transpose<L: Lanes, const STREAM: bool>(
+    src: *const u8,
+    dst: *mut u8,
+    m: Matrix,
+) {
     // SAFETY: the caller's promise, passed on.
     unsafe {
+        if STREAM && (dst as usize | m.dst_row).is_multiple_of(LINE) {
+            match m.unit {
+                16 => return units::<L, 1, true>(src, dst, m),
+                32 => return units::<L, 2, true>(src, dst, m),
+                64 => return units::<L, 4, true>(src, dst, m),
+                _ => {}
+            }
+        }
         match m.unit {
             1 => tiles::<L, 1, 16>(src, dst, m),
             2 => tiles::<L, 2, 8>(src, dst, m),
             4 => tiles::<L, 4, 4>(src, dst, m),
             8 => tiles::<L, 8, 2>(src, dst, m),
-            16 => units::<L, 1>(src, dst, m),
-            32 => units::<L, 2>(src, dst, m),
-            64 => units::<L, 4>(src, dst, m),
+            16 => units::<L, 1, false>(src, dst, m),
+            32 => units::<L, 2, false>(src, dst, m),
+            64 => units::<L, 4, false>(src, dst, m),
             _ => unit_by_unit(src, dst, m, 0..m.rows, 0..m.cols),
         }
     }
@@ -85,7 +101,11 @@ unsafe fn tiles<L: Lanes, const U: usize, const N: usize>(src: *const u8, dst: *
 /// # Safety
 /// As [`transpose`], where the unit is `16 * V`.
 #[inline(always)]
-unsafe fn units<L: Lanes, const V: usize>(src: *const u8, dst: *mut u8, m: Matrix) {
+unsafe fn units<L: Lanes, const V: usize, const STREAM: bool>(
+    src: *const u8,
+    dst: *mut u8,
+    m: Matrix,
+) {
     const N: usize = 4;
     let (rows, cols) = (m.rows / N * N, m.cols / N * N);
     for c in (0..cols).step_by(N) {
@@ -98,7 +118,7 @@ unsafe fn units<L: Lanes, const V: usize>(src: *const u8, dst: *mut u8, m: Matri
                     for i in 0..N {
                         for v in 0..V {
                             let unit = L::load(from.add(i * m.src_row + (j * V + v) * 16));
-                            unit.store(to.add(j * m.dst_row + (i * V + v) * 16));
+                            put::<L, STREAM>(unit, to.add(j * m.dst_row + (i * V + v) * 16));
                         }
                     }
                 }
@@ -109,6 +129,20 @@ unsafe fn units<L: Lanes, const V: usize>(src: *const u8, dst: *mut u8, m: Matri
     unsafe {
         unit_by_unit(src, dst, m, rows..m.rows, 0..cols);
         unit_by_unit(src, dst, m, 0..m.rows, cols..m.cols);
+    }
+}
+
+/// # Safety
+/// As [`Lanes::store`], and aligned to 16 bytes where `STREAM`.
+#[inline(always)]
+unsafe fn put<L: Lanes, const STREAM: bool>(lanes: L, p: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if STREAM {
+            lanes.stream(p)
+        } else {
+            lanes.store(p)
+        }
     }
 }
 
@@ -174,8 +208,8 @@ mod tests {
         let mut portable = native.clone();
         // SAFETY: the buffers are as long as the matrix says.
         unsafe {
-            transpose::<Native>(src.as_ptr(), native.as_mut_ptr(), m);
-            transpose::<Portable>(src.as_ptr(), portable.as_mut_ptr(), m);
+            transpose::<Native, false>(src.as_ptr(), native.as_mut_ptr(), m);
+            transpose::<Portable, false>(src.as_ptr(), portable.as_mut_ptr(), m);
         }
         assert!(native == want, "native, {m:?}");
         assert!(portable == want, "portable, {m:?}");
