@@ -329,7 +329,7 @@ impl KvTokensMut<'_> {
 
 fn count(key: usize, value: usize, dtype: DType, shape: &CacheShape) -> Result<u64> {
     let row = u128::from(shape.token_elements()) * dtype.size() as u128;
-    if key != value || key as u128 % row != 0 {
+    if key != value || !(key as u128).is_multiple_of(row) {
         return Err(invalid(format!(
             "key has {key} bytes and value {value}; both must be the same multiple of {row}"
         )));

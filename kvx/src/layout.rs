@@ -95,7 +95,7 @@ impl Layout {
             Layout::Nhd | Layout::Custom { .. } => ([b, t, h, d, 0], 4),
             Layout::Hnd => ([b, h, t, d, 0], 4),
             Layout::HndPacked { pack } => {
-                if pack == 0 || shape.head_dim % pack != 0 {
+                if pack == 0 || !shape.head_dim.is_multiple_of(pack) {
                     return None;
                 }
                 ([b, h, d / i64::from(pack), t, i64::from(pack)], 5)
@@ -219,7 +219,7 @@ impl Steps {
             (self.group, self.groups),
             (1, self.unit),
         ];
-        dims.sort_by(|a, b| b.0.cmp(&a.0));
+        dims.sort_by_key(|dim| std::cmp::Reverse(dim.0));
         dims
     }
 
@@ -246,5 +246,102 @@ impl Steps {
                 .any(|n| n.abs() < extent as i128 && solve(&dims[1..], rest - n * step))
         }
         solve(&self.dims(shape), distance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    const SHAPE: CacheShape = CacheShape {
+        num_blocks: 3,
+        block_size: 2,
+        num_kv_heads: 2,
+        head_dim: 3,
+    };
+
+    fn bytes(strides: [u64; 4], from: i128) -> Vec<i128> {
+        let [b, t, h, d] = strides.map(i128::from);
+        let mut all = Vec::new();
+        for i in 0..36i128 {
+            let at = i / 12 * b + i / 6 % 2 * t + i / 3 % 2 * h + i % 3 * d;
+            all.extend([from + 2 * at, from + 2 * at + 1]);
+        }
+        all
+    }
+
+    /// Small strides of every kind: what is accepted never overlaps itself, and whether two such
+    /// pools share a byte is known for every distance.
+    #[test]
+    fn accepted_strides_never_overlap_and_meetings_are_exact() {
+        let mut accepted = 0;
+        for i in 0..16u64.pow(4) {
+            let strides = [i % 16, i / 16 % 16, i / 256 % 16, i / 4096];
+            let Ok(steps) = (Layout::Custom { strides }).resolve(&SHAPE, DType::F16) else {
+                continue;
+            };
+            accepted += 1;
+            let own = bytes(strides, 0);
+            let set: HashSet<_> = own.iter().copied().collect();
+            assert_eq!(set.len(), own.len(), "{strides:?} overlaps");
+            assert_eq!(
+                own.iter().max(),
+                Some(&(steps.span as i128 - 1)),
+                "{strides:?}"
+            );
+            for distance in -70..70 {
+                let shares = bytes(strides, distance).iter().any(|b| set.contains(b));
+                assert_eq!(
+                    steps.meets(&SHAPE, distance),
+                    shares,
+                    "{strides:?} + {distance}"
+                );
+            }
+        }
+        // The 24 orders of the dimensions without gaps, and more with.
+        assert!(accepted > 24, "{accepted}");
+    }
+
+    #[test]
+    fn every_order_of_the_dimensions_is_accepted() {
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
+            let extents = [3, 2, 2, 3];
+            let (mut strides, mut step) = ([0; 4], 1);
+            for i in order {
+                strides[i] = step;
+                step *= extents[i];
+            }
+            assert!(
+                Layout::Custom { strides }
+                    .resolve(&SHAPE, DType::F16)
+                    .is_ok(),
+                "{order:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_passes_the_address_space_is_refused() {
+        let huge = CacheShape {
+            num_blocks: u32::MAX,
+            block_size: u32::MAX,
+            num_kv_heads: u32::MAX,
+            head_dim: u32::MAX,
+        };
+        assert!(Layout::Nhd.resolve(&huge, DType::F32).is_err());
+        let strides = [i64::MAX as u64, 6, 3, 1];
+        assert!(
+            Layout::Custom { strides }
+                .resolve(&SHAPE, DType::F32)
+                .is_err()
+        );
+        assert!(
+            Layout::Custom {
+                strides: [u64::MAX; 4]
+            }
+            .resolve(&SHAPE, DType::F32)
+            .is_err()
+        );
     }
 }

@@ -83,7 +83,7 @@ pub(super) fn cache(desc: &kvx_cache_desc_t) -> Result<RawCache> {
     let cache = RawCache::new(shape, dtype(desc.k.dtype)?, layouts, bases)?;
     for (tensor, layout) in [(&desc.k, &layouts[0]), (&desc.v, &layouts[1])] {
         let described = layout.described(&shape);
-        if !described.is_some_and(|(_, stride, ndim)| stride[..ndim] == tensor.stride[..ndim]) {
+        if described.is_none_or(|(_, stride, ndim)| stride[..ndim] != tensor.stride[..ndim]) {
             return Err(unsupported(
                 "strides of this layout are dense; others are for CUSTOM",
             ));

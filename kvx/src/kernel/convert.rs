@@ -227,3 +227,59 @@ picks!(
     dequantise_avx2,
     dequantise_avx512
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tests of the crate compare what the CPU at hand picks with a reference; this compares
+    /// everything that it has with each other: every 16-bit number, at lengths around the steps.
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let wide = [DType::F16, DType::BF16, DType::F32];
+        let narrow = [DType::F8E4M3, DType::F8E5M2];
+        let codes: Vec<u8> = (0..=255).cycle().take(1031).collect();
+        for (w, n) in wide.into_iter().flat_map(|w| narrow.map(|n| (w, n))) {
+            // Of F32, each 16-bit number is the upper half, and a hash of it the lower.
+            let bits: Vec<u8> = (0..=0xffffu32)
+                .flat_map(|i| match w.size() {
+                    2 => (i as u16).to_le_bytes().to_vec(),
+                    _ => (i << 16 | i.wrapping_mul(40503) >> 8 & 0xffff)
+                        .to_le_bytes()
+                        .to_vec(),
+                })
+                .collect();
+            for scale in [1.0f32, 0.3, 1e-9, 1.1e-9, 1e9, 1.2e9, 1e-30, f32::MAX] {
+                for n_elements in [0, 1, 31, 32, 33, 0xffff, 0x10000] {
+                    let run = |isa| {
+                        let mut out = vec![0xEE; n_elements + 1];
+                        let convert = quantise(isa, w, n).unwrap();
+                        // SAFETY: both hold that many elements, and the CPU has `isa`.
+                        unsafe { convert(bits.as_ptr(), out.as_mut_ptr(), n_elements, scale) };
+                        assert_eq!(out[n_elements], 0xEE);
+                        out
+                    };
+                    all_alike(run, &format!("{w:?} to {n:?}, {n_elements} / {scale}"));
+                }
+                let run = |isa| {
+                    let mut out = vec![0xEE; codes.len() * w.size() + 1];
+                    let convert = dequantise(isa, n, w).unwrap();
+                    // SAFETY: as above.
+                    unsafe { convert(codes.as_ptr(), out.as_mut_ptr(), codes.len(), scale) };
+                    assert_eq!(out.pop(), Some(0xEE));
+                    out
+                };
+                all_alike(run, &format!("{n:?} to {w:?} * {scale}"));
+            }
+        }
+    }
+
+    fn all_alike(run: impl Fn(Isa) -> Vec<u8>, what: &str) {
+        let baseline = run(Isa::Baseline);
+        for isa in Isa::ALL.iter().filter(|isa| isa.available()) {
+            let got = run(*isa);
+            let wrong = got.iter().zip(&baseline).position(|(a, b)| a != b);
+            assert_eq!(wrong, None, "{isa:?}: {what}");
+        }
+    }
+}

@@ -5,6 +5,8 @@
 
 #![allow(dead_code)]
 
+pub mod calls;
+
 use kvx::ffi::*;
 use std::ffi::c_void;
 
