@@ -372,3 +372,73 @@ fn scales_that_do_not_fit_are_refused() {
     assert_eq!(refused(None), ErrorKind::InvalidArgument);
     assert_eq!((k, v), (vec![9; 4], vec![9; 4]));
 }
+
+/// Blocks of more tokens than are converted at once where a layout scatters them: the same
+/// tokens as through a layout that does not.
+#[test]
+fn long_blocks_convert_like_short_ones() {
+    let shape = CacheShape {
+        num_blocks: 2,
+        block_size: 200,
+        num_kv_heads: 2,
+        head_dim: 96,
+    };
+    let row = 2 * 96;
+    let mut key = noise(390 * row * 2, 11);
+    key.chunks_mut(2).for_each(|e| e[1] &= 0xbf); // small, and no NaN
+    let slots: Vec<i32> = (5..395).collect();
+    let scales = Some(KvScales {
+        k: Scale::per_tensor(0.01),
+        v: Scale::per_head(&[0.02, 0.03]),
+    });
+    let through = |layout| {
+        let (mut k, mut v) = (vec![0; 400 * row], vec![0; 400 * row]);
+        let mut cache = KvCacheMut::new(shape, DType::F8E5M2, [layout; 2], &mut k, &mut v).unwrap();
+        let slots = Slots {
+            slots: slots[..].into(),
+            invalid_slot: -1,
+        };
+        let tokens = KvTokens {
+            key: &key,
+            value: &key,
+            dtype: DType::F16,
+        };
+        Write {
+            slots,
+            scales,
+            threads: 1,
+        }
+        .run(&mut cache, &tokens)
+        .unwrap();
+        let mut out = [(); 2].map(|()| vec![0xEE; 400 * row * 2]);
+        let [out_k, out_v] = &mut out;
+        Gather {
+            table: BlockTable::Packed {
+                indices: [0, 1][..].into(),
+                max_blocks_per_seq: 2,
+            },
+            seq_lens: [400][..].into(),
+            max_seq_len: 400,
+            scales,
+            threads: 1,
+        }
+        .run(
+            &cache.shared(),
+            &mut KvTokensMut {
+                key: out_k,
+                value: out_v,
+                dtype: DType::F16,
+            },
+        )
+        .unwrap();
+        out
+    };
+    let want = through(Layout::Nhd);
+    assert!(want[0] != want[1] && want[0].iter().any(|b| *b != 0));
+    for layout in [
+        Layout::HndPacked { pack: 16 },
+        Layout::HndPacked { pack: 3 },
+    ] {
+        assert!(through(layout) == want, "{layout:?}");
+    }
+}
