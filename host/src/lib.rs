@@ -21,6 +21,9 @@ mod signals;
 mod store;
 mod uri;
 
+/// The paged-KV kernels. Named here so that their C functions (`include/kvx_abi.h`) are exported from the library.
+pub use kvx;
+
 pub use error::{Error, ErrorKind};
 pub use payload::Buffer;
 pub use store::{Put, Store, StoreInfo};

@@ -1,0 +1,292 @@
+//! Views of memory: the K and V pools of a cache, and tokens outside of it.
+//!
+//! Invariant: a view is only made after its buffers are known to hold every
+//! byte that its shape, layout and dtype can reach, so kernels need no bounds
+//! but those of block and token indices. Buffers are bytes and need no
+//! alignment; 64 bytes is fastest.
+//!
+//! Inside, pools are raw pointers rather than slices: two calls may write
+//! disjoint slots of one pool at once (KVX section 7.2), and K and V may lie
+//! interleaved in one buffer, neither of which a `&mut [u8]` can express.
+
+use std::marker::PhantomData;
+
+use crate::dtype::DType;
+use crate::error::{Result, invalid};
+use crate::layout::{CacheShape, Layout, Steps};
+
+/// A run of equally spaced blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub base: *mut u8,
+    /// Blocks that may be addressed; 0 for a part that is not there.
+    pub blocks: u64,
+}
+
+impl Part {
+    pub const ABSENT: Part = Part { base: std::ptr::null_mut(), blocks: 0 };
+}
+
+// SAFETY: these are plain addresses; whoever follows them upholds the rules of the view that
+// they came from (shared for `KvCache`, exclusive for `KvCacheMut`).
+unsafe impl Send for Part {}
+// SAFETY: as above; the struct itself has no interior mutability.
+unsafe impl Sync for Part {}
+
+/// Where the blocks of one tensor, K or V, are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tensor {
+    /// The pool itself; or, behind a table of KV offsets, the primary and the secondary pool.
+    pub parts: [Part; 2],
+    /// Bytes from a block to the next.
+    pub block_step: usize,
+    pub steps: Steps,
+}
+
+/// The raw form of both views; what the kernels and the C functions use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawCache {
+    pub shape: CacheShape,
+    pub dtype: DType,
+    pub k: Tensor,
+    pub v: Tensor,
+}
+
+/// A range of addresses, for overlap checks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub start: usize,
+    pub len: usize,
+}
+
+impl Span {
+    pub fn of(base: *const u8, len: usize) -> Self {
+        Span { start: base as usize, len }
+    }
+
+    pub fn meets(&self, other: &Span) -> bool {
+        self.len > 0
+            && other.len > 0
+            && self.start < other.start.saturating_add(other.len)
+            && other.start < self.start.saturating_add(self.len)
+    }
+}
+
+impl RawCache {
+    pub fn new(shape: CacheShape, dtype: DType, layouts: [Layout; 2], bases: [*mut u8; 2]) -> Result<Self> {
+        let tensor = |layout: Layout, base: *mut u8| -> Result<Tensor> {
+            let steps = layout.resolve(&shape, dtype)?;
+            if (base as usize).checked_add(steps.span).is_none() {
+                return Err(invalid("the pool passes the end of the address space"));
+            }
+            let pool = Part { base, blocks: u64::from(shape.num_blocks) };
+            Ok(Tensor { parts: [pool, Part::ABSENT], block_step: steps.block, steps })
+        };
+        Ok(RawCache { shape, dtype, k: tensor(layouts[0], bases[0])?, v: tensor(layouts[1], bases[1])? })
+    }
+
+    /// The addresses of the K and of the V pool.
+    pub fn spans(&self) -> [Span; 2] {
+        [self.k, self.v].map(|t| Span::of(t.parts[0].base, t.steps.span))
+    }
+
+    /// Refuses K and V pools that share a byte, which no write could honour.
+    pub fn check_disjoint(&self) -> Result<()> {
+        let [k, v] = self.spans();
+        let interleaved =
+            self.k.steps == self.v.steps && !(self.k.steps).meets(&self.shape, v.start as i128 - k.start as i128);
+        if k.meets(&v) && !interleaved {
+            return Err(invalid("K and V overlap; interleaved pools need equal strides and no shared element"));
+        }
+        Ok(())
+    }
+}
+
+/// K and V pools to read from: shared views over one engine's paged cache.
+///
+/// `Copy`, and usable from any number of threads while the buffers live.
+#[derive(Clone, Copy, Debug)]
+pub struct KvCache<'a> {
+    pub(crate) raw: RawCache,
+    buffers: PhantomData<&'a [u8]>,
+}
+
+impl<'a> KvCache<'a> {
+    /// A view of `k` and `v`, each at least as long as its layout reaches.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: a zero dimension, a `pack` that does not divide
+    /// `head_dim`, strides that do not nest, or a buffer that is too short.
+    pub fn new(
+        shape: CacheShape,
+        dtype: DType,
+        [k_layout, v_layout]: [Layout; 2],
+        k: &'a [u8],
+        v: &'a [u8],
+    ) -> Result<Self> {
+        let bases = [k, v].map(|b| b.as_ptr().cast_mut());
+        let raw = RawCache::new(shape, dtype, [k_layout, v_layout], bases)?;
+        check_len(&raw, [k.len(), v.len()])?;
+        Ok(KvCache { raw, buffers: PhantomData })
+    }
+
+    /// The dimensions of the cache.
+    pub fn shape(&self) -> CacheShape {
+        self.raw.shape
+    }
+
+    /// The element type of the pools.
+    pub fn dtype(&self) -> DType {
+        self.raw.dtype
+    }
+}
+
+/// K and V pools to write to.
+#[derive(Debug)]
+pub struct KvCacheMut<'a> {
+    pub(crate) raw: RawCache,
+    buffers: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> KvCacheMut<'a> {
+    /// A view of `k` and `v`; see [`KvCache::new`].
+    ///
+    /// # Errors
+    /// As [`KvCache::new`].
+    pub fn new(
+        shape: CacheShape,
+        dtype: DType,
+        layouts: [Layout; 2],
+        k: &'a mut [u8],
+        v: &'a mut [u8],
+    ) -> Result<Self> {
+        let raw = RawCache::new(shape, dtype, layouts, [k.as_mut_ptr(), v.as_mut_ptr()])?;
+        check_len(&raw, [k.len(), v.len()])?;
+        Ok(KvCacheMut { raw, buffers: PhantomData })
+    }
+
+    /// A view of pools that are reached by pointers: for an engine's own memory, for K and V
+    /// interleaved in one buffer, and for several threads that write disjoint slots.
+    ///
+    /// # Errors
+    /// As [`KvCache::new`], but for the lengths, which can not be checked.
+    ///
+    /// # Safety
+    /// For `'a`, every element that `shape` and the layouts describe from `k` and `v` must be
+    /// valid for reads and writes, and nobody else may touch the slots that are written through
+    /// this view, or write those that are read. Several views of one pool may be live, and be
+    /// written from several threads, as long as their slots differ.
+    pub unsafe fn from_raw(
+        shape: CacheShape,
+        dtype: DType,
+        layouts: [Layout; 2],
+        k: *mut u8,
+        v: *mut u8,
+    ) -> Result<Self> {
+        if k.is_null() || v.is_null() {
+            return Err(invalid("K and V must not be null"));
+        }
+        Ok(KvCacheMut { raw: RawCache::new(shape, dtype, layouts, [k, v])?, buffers: PhantomData })
+    }
+
+    /// The same pools, to read from.
+    pub fn shared(&self) -> KvCache<'_> {
+        KvCache { raw: self.raw, buffers: PhantomData }
+    }
+}
+
+fn check_len(raw: &RawCache, lens: [usize; 2]) -> Result<()> {
+    for (name, tensor, len) in [("K", raw.k, lens[0]), ("V", raw.v, lens[1])] {
+        let need = tensor.steps.span;
+        if len < need {
+            return Err(invalid(format!("{name} has {len} bytes, its shape and layout reach {need}")));
+        }
+    }
+    Ok(())
+}
+
+/// Tokens outside the cache: key and value, each dense `[tokens, num_kv_heads, head_dim]`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawTokens {
+    pub key: *mut u8,
+    pub value: *mut u8,
+    pub dtype: DType,
+    pub tokens: u64,
+}
+
+// SAFETY: as for `Part`.
+unsafe impl Send for RawTokens {}
+// SAFETY: as for `Part`.
+unsafe impl Sync for RawTokens {}
+
+impl RawTokens {
+    /// Bytes of K, or of V, of one token.
+    pub fn row(&self, shape: &CacheShape) -> Result<usize> {
+        let bytes = u128::from(shape.token_elements()) * self.dtype.size() as u128;
+        let all = bytes * u128::from(self.tokens);
+        if all.max(bytes) > isize::MAX as u128 {
+            return Err(invalid("the tokens are larger than the address space"));
+        }
+        Ok(bytes as usize)
+    }
+
+    /// The addresses of key and value, checked to be in the address space.
+    pub fn spans(&self, shape: &CacheShape) -> Result<[Span; 2]> {
+        let len = self.row(shape)? * self.tokens as usize;
+        let spans = [Span::of(self.key, len), Span::of(self.value, len)];
+        if spans.iter().any(|s| s.start.checked_add(len).is_none()) {
+            return Err(invalid("the tokens pass the end of the address space"));
+        }
+        Ok(spans)
+    }
+}
+
+/// Tokens to write into a cache: keys and values, each dense row-major
+/// `[tokens, num_kv_heads, head_dim]` of `dtype` (KVX section 6.8).
+#[derive(Clone, Copy, Debug)]
+pub struct KvTokens<'a> {
+    /// The keys.
+    pub key: &'a [u8],
+    /// The values, as many bytes as keys.
+    pub value: &'a [u8],
+    /// The element type of both.
+    pub dtype: DType,
+}
+
+/// Tokens to be filled from a cache; laid out as [`KvTokens`].
+#[derive(Debug)]
+pub struct KvTokensMut<'a> {
+    /// The keys.
+    pub key: &'a mut [u8],
+    /// The values, as many bytes as keys.
+    pub value: &'a mut [u8],
+    /// The element type of both.
+    pub dtype: DType,
+}
+
+impl KvTokens<'_> {
+    pub(crate) fn raw(&self, shape: &CacheShape) -> Result<RawTokens> {
+        let tokens = count(self.key.len(), self.value.len(), self.dtype, shape)?;
+        Ok(RawTokens {
+            key: self.key.as_ptr().cast_mut(),
+            value: self.value.as_ptr().cast_mut(),
+            dtype: self.dtype,
+            tokens,
+        })
+    }
+}
+
+impl KvTokensMut<'_> {
+    pub(crate) fn raw(&mut self, shape: &CacheShape) -> Result<RawTokens> {
+        let tokens = count(self.key.len(), self.value.len(), self.dtype, shape)?;
+        Ok(RawTokens { key: self.key.as_mut_ptr(), value: self.value.as_mut_ptr(), dtype: self.dtype, tokens })
+    }
+}
+
+fn count(key: usize, value: usize, dtype: DType, shape: &CacheShape) -> Result<u64> {
+    let row = u128::from(shape.token_elements()) * dtype.size() as u128;
+    if key != value || !(key as u128).is_multiple_of(row) {
+        return Err(invalid(format!("key has {key} bytes and value {value}; both must be the same multiple of {row}")));
+    }
+    Ok((key as u128 / row) as u64)
+}

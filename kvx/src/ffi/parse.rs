@@ -1,0 +1,320 @@
+//! From descriptors of the C ABI to the types of the Rust API.
+//!
+//! Invariant: only descriptors are looked at here, never the buffers that they
+//! point to (but for a per-tensor scale, which is one number). Each rule
+//! names the status that `kvx_abi.h` promises for it; rules about what is in
+//! the buffers are the Rust API's.
+
+use super::*;
+use crate::cache::{RawCache, RawTokens};
+use crate::dtype::DType;
+use crate::gather::Gather;
+use crate::index::IndexSlice;
+use crate::layout::{CacheShape, Layout, dense_strides};
+use crate::scale::{KvScales, Scale};
+use crate::table::{BlockTable, OffsetPools};
+use crate::write::Slots;
+
+/// A larger size is a later minor version's struct, whose first part is ours.
+pub(super) fn check_size<T>(size: u32) -> Result<()> {
+    if (size as usize) < size_of::<T>() {
+        let name = std::any::type_name::<T>().rsplit("::").next().unwrap_or("");
+        return Err(invalid(format!("{name} of size {size}")));
+    }
+    Ok(())
+}
+
+fn dtype(dtype: kvx_dtype_t) -> Result<DType> {
+    Ok(match dtype {
+        KVX_DTYPE_F16 => DType::F16,
+        KVX_DTYPE_BF16 => DType::BF16,
+        KVX_DTYPE_F32 => DType::F32,
+        KVX_DTYPE_F8_E4M3 => DType::F8E4M3,
+        KVX_DTYPE_F8_E5M2 => DType::F8E5M2,
+        other => return Err(invalid(format!("dtype {other} is no float"))),
+    })
+}
+
+/// Whether an index dtype is S64, or else S32.
+fn wide(dtype: kvx_dtype_t) -> Result<bool> {
+    match dtype {
+        KVX_DTYPE_S32 => Ok(false),
+        KVX_DTYPE_S64 => Ok(true),
+        other => Err(invalid(format!("index dtype {other} is neither S32 nor S64"))),
+    }
+}
+
+/// # Safety
+/// As [`IndexSlice::from_raw`], unless `base` is null.
+unsafe fn indices<'a>(base: *const c_void, len: u32, wide: bool) -> Result<IndexSlice<'a>> {
+    if base.is_null() && len > 0 {
+        return Err(invalid("an index buffer is null"));
+    }
+    let bytes = (len as usize).checked_mul(if wide { 8 } else { 4 });
+    if bytes.and_then(|n| (base as usize).checked_add(n)).is_none() {
+        return Err(invalid("an index buffer passes the end of the address space"));
+    }
+    // SAFETY: not null unless empty; the caller's promise.
+    Ok(unsafe { IndexSlice::from_raw(base.cast(), len as usize, wide) })
+}
+
+/// All of KVX sections 4 and 6.1 but the pool of KV offsets.
+pub(super) fn cache(desc: &kvx_cache_desc_t) -> Result<RawCache> {
+    let shape = CacheShape {
+        num_blocks: desc.num_blocks,
+        block_size: desc.block_size,
+        num_kv_heads: desc.num_kv_heads,
+        head_dim: desc.head_dim,
+    };
+    check_size::<kvx_tensor_desc_t>(desc.k.size)?;
+    check_size::<kvx_tensor_desc_t>(desc.v.size)?;
+    if desc.k.layout != desc.v.layout || desc.k.dtype != desc.v.dtype {
+        return Err(invalid("K and V must have the same layout and dtype"));
+    }
+    if desc.k.data.is_null() || desc.v.data.is_null() {
+        return Err(invalid("K or V is null"));
+    }
+    let layouts = [layout(&desc.k, &shape)?, layout(&desc.v, &shape)?];
+    let bases = [desc.k.data.cast(), desc.v.data.cast()];
+    let cache = RawCache::new(shape, dtype(desc.k.dtype)?, layouts, bases)?;
+    for (tensor, layout) in [(&desc.k, &layouts[0]), (&desc.v, &layouts[1])] {
+        let described = layout.described(&shape);
+        if described.is_none_or(|(_, stride, ndim)| stride[..ndim] != tensor.stride[..ndim]) {
+            return Err(unsupported("strides of this layout are dense; others are for CUSTOM"));
+        }
+    }
+    check_memory(desc.k.memory)?;
+    check_memory(desc.v.memory)?;
+    Ok(cache)
+}
+
+/// Checks `ndim` and `shape`; strides are only taken, and only for CUSTOM.
+fn layout(desc: &kvx_tensor_desc_t, shape: &CacheShape) -> Result<Layout> {
+    let layout = match desc.layout {
+        KVX_LAYOUT_BLOCK_NHD => Layout::Nhd,
+        KVX_LAYOUT_BLOCK_HND => Layout::Hnd,
+        KVX_LAYOUT_BLOCK_HND_PACKED => {
+            Layout::HndPacked { pack: u32::try_from(desc.shape[4]).map_err(|_| invalid("pack is shape[4]"))? }
+        }
+        KVX_LAYOUT_BLOCK_CUSTOM => {
+            let mut strides = [0; 4];
+            for (to, from) in strides.iter_mut().zip(desc.stride) {
+                *to = u64::try_from(from).map_err(|_| invalid("a stride is negative"))?;
+            }
+            Layout::Custom { strides }
+        }
+        other => return Err(invalid(format!("layout {other}"))),
+    };
+    match layout.described(shape) {
+        Some((dims, _, ndim)) if ndim == desc.ndim as usize && dims[..ndim] == desc.shape[..ndim] => Ok(layout),
+        _ => Err(invalid("ndim and shape must be those of the layout and the cache")),
+    }
+}
+
+/// Both IO tensors; `leading` are the dimensions that may stand before heads and head_dim, each
+/// with `tokens` as its product.
+fn io(desc: &kvx_kv_io_desc_t, cache: &RawCache, tokens: u32, leading: &[&[i64]]) -> Result<RawTokens> {
+    check_size::<kvx_kv_io_desc_t>(desc.size)?;
+    let shape = &cache.shape;
+    if (desc.num_kv_heads, desc.head_dim) != (shape.num_kv_heads, shape.head_dim) {
+        return Err(invalid("tokens and cache differ in heads or head_dim"));
+    }
+    if desc.num_tokens != tokens {
+        let have = desc.num_tokens;
+        return Err(invalid(format!("num_tokens is {have}, the call has {tokens}")));
+    }
+    for tensor in [&desc.key, &desc.value] {
+        check_size::<kvx_tensor_desc_t>(tensor.size)?;
+        if tensor.dtype != desc.key.dtype {
+            return Err(invalid("key and value differ in dtype"));
+        }
+        if tensor.data.is_null() && tokens > 0 {
+            return Err(invalid("key or value is null"));
+        }
+        let tail = [shape.num_kv_heads, shape.head_dim].map(i64::from);
+        let ndim = tensor.ndim as usize;
+        let fits =
+            leading.iter().any(|head| ndim == head.len() + 2 && tensor.shape[..ndim] == [head, &tail[..]].concat());
+        if !fits {
+            return Err(invalid("ndim and shape of key and value must be those of the call"));
+        }
+        let mut dense = [0; 5];
+        let known = dense_strides(&tensor.shape[..ndim], &mut dense).is_some();
+        if tokens > 0 && !(known && dense[..ndim] == tensor.stride[..ndim]) {
+            return Err(unsupported("key and value must be dense"));
+        }
+    }
+    let dtype = dtype(desc.key.dtype)?;
+    check_memory(desc.key.memory)?;
+    check_memory(desc.value.memory)?;
+    Ok(RawTokens { key: desc.key.data.cast(), value: desc.value.data.cast(), dtype, tokens: u64::from(tokens) })
+}
+
+pub(super) fn write_io(desc: &kvx_kv_io_desc_t, cache: &RawCache) -> Result<RawTokens> {
+    io(desc, cache, desc.num_tokens, &[&[i64::from(desc.num_tokens)]])
+}
+
+/// `[seq_count, max_seq_len]` or `[num_tokens]` before heads and head_dim; with KV offsets
+/// `[seq_count, beam_width, max_seq_len]` too, and sequences times beams count as sequences.
+pub(super) fn gather_io(desc: &kvx_gather_desc_t, cache: &RawCache) -> Result<RawTokens> {
+    let table = &desc.block_table;
+    let (seqs, beams) = (u64::from(table.seq_count), u64::from(table.beam_width));
+    let rows = seqs * beams;
+    let tokens = u128::from(rows) * u128::from(desc.max_seq_len);
+    let tokens = u32::try_from(tokens).map_err(|_| invalid("seq_count * beam_width * max_seq_len passes 32 bits"))?;
+    // With a max_seq_len of 0, rows may exceed i64; the shape then matches nothing.
+    let len = i64::from(desc.max_seq_len);
+    let rows = i64::try_from(rows).unwrap_or(-1);
+    let split = [seqs as i64, beams as i64, len];
+    let with_beams = table.format == KVX_BLOCK_TABLE_KV_OFFSETS;
+    let leading: &[&[i64]] = &[&[i64::from(tokens)], &[rows, len], &split];
+    io(&desc.io, cache, tokens, if with_beams { leading } else { &leading[..2] })
+}
+
+/// # Safety
+/// The slots must be valid for reads.
+pub(super) unsafe fn slots<'a>(desc: &kvx_slot_mapping_t, tokens: u64) -> Result<Slots<'a>> {
+    check_size::<kvx_slot_mapping_t>(desc.size)?;
+    if u64::from(desc.token_count) != tokens {
+        let count = desc.token_count;
+        return Err(invalid(format!("token_count is {count}, num_tokens {tokens}")));
+    }
+    Ok(Slots {
+        // SAFETY: the caller's promise.
+        slots: unsafe { indices(desc.slots, desc.token_count, wide(desc.dtype)?)? },
+        invalid_slot: desc.invalid_slot,
+    })
+}
+
+/// `None` where the write is a plain copy, whose scales are not looked at.
+///
+/// # Safety
+/// The scales must be valid for reads.
+pub(super) unsafe fn scales<'a>(
+    desc: &kvx_write_desc_t,
+    cache: &RawCache,
+    tokens: &RawTokens,
+) -> Result<Option<KvScales<'a>>> {
+    if cache.dtype == tokens.dtype {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        Ok(Some(KvScales { k: scale(&desc.k_scale_desc, desc.k_scale)?, v: scale(&desc.v_scale_desc, desc.v_scale)? }))
+    }
+}
+
+/// # Safety
+/// As [`scales`].
+unsafe fn scale<'a>(desc: &kvx_scale_desc_t, fallback: *const c_void) -> Result<Scale<'a>> {
+    if desc.data.is_null() {
+        if fallback.is_null() {
+            return Err(invalid("an FP8 cache needs a scale for K and for V"));
+        }
+        // SAFETY: not null, so an F32 by the caller's promise, of any alignment.
+        return Ok(Scale::per_tensor(unsafe { fallback.cast::<f32>().read_unaligned() }));
+    }
+    check_size::<kvx_scale_desc_t>(desc.size)?;
+    match desc.dtype {
+        KVX_DTYPE_F32 => {}
+        KVX_DTYPE_F16 | KVX_DTYPE_BF16 => return Err(unsupported("scales must be F32")),
+        other => return Err(invalid(format!("scale dtype {other}"))),
+    }
+    let ndim = desc.ndim as usize;
+    let dim = |i: usize| -> Result<(u32, usize)> {
+        let extent = u32::try_from(desc.shape[i]);
+        let stride = usize::try_from(desc.stride[i]);
+        match (extent, stride) {
+            (Ok(extent), Ok(stride)) => Ok((extent, stride)),
+            _ => Err(invalid("a scale extent or stride is out of bounds")),
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        let data = desc.data.cast::<u8>();
+        match (desc.granularity, ndim) {
+            (KVX_SCALE_PER_TENSOR, 0..=KVX_MAX_TENSOR_DIMS) => {
+                if desc.shape[..ndim].iter().any(|n| *n != 1) {
+                    return Err(invalid("a scale per tensor has one element"));
+                }
+                Ok(Scale::per_tensor(data.cast::<f32>().read_unaligned()))
+            }
+            (KVX_SCALE_PER_BLOCK, 1) => Scale::from_raw(data, Some(dim(0)?), None),
+            (KVX_SCALE_PER_HEAD, 1) => Scale::from_raw(data, None, Some(dim(0)?)),
+            (KVX_SCALE_PER_BLOCK_HEAD, 2) => Scale::from_raw(data, Some(dim(0)?), Some(dim(1)?)),
+            (granularity, ndim) => Err(invalid(format!("scale granularity {granularity} with {ndim} dimensions"))),
+        }
+    }
+}
+
+/// The table, the lengths, and the pools where the table is of KV offsets.
+///
+/// # Safety
+/// Indices, `indptr` and lengths must be valid for reads, and the pools as the ABI says.
+pub(super) unsafe fn gather<'a>(
+    desc: &kvx_gather_desc_t,
+    pool: &kvx_pool_desc_t,
+    threads: usize,
+) -> Result<Gather<'a>> {
+    let (t, lens) = (&desc.block_table, &desc.seq_lens);
+    check_size::<kvx_block_table_t>(t.size)?;
+    check_size::<kvx_seq_lens_t>(lens.size)?;
+    if t.seq_count != lens.seq_count {
+        return Err(invalid("table and lengths differ in seq_count"));
+    }
+    let wide_indices = wide(t.index_dtype)?;
+    if lens.dtype != t.index_dtype {
+        return Err(invalid("lengths and indices differ in dtype"));
+    }
+    let ragged = t.format == KVX_BLOCK_TABLE_RAGGED;
+    if !ragged && (!t.indptr.is_null() || t.indptr_count != 0) {
+        return Err(invalid("indptr is for RAGGED tables"));
+    }
+    if t.format != KVX_BLOCK_TABLE_KV_OFFSETS && t.beam_width != 1 {
+        return Err(invalid("beam_width is 1 but for KV offsets"));
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let entries = indices(t.indices, t.indices_count, wide_indices)?;
+        let table = match t.format {
+            KVX_BLOCK_TABLE_PACKED => BlockTable::Packed { indices: entries, max_blocks_per_seq: t.max_blocks_per_seq },
+            KVX_BLOCK_TABLE_RAGGED => BlockTable::Ragged {
+                indices: entries,
+                indptr: indices(t.indptr, t.indptr_count, wide(t.indptr_dtype)?)?,
+            },
+            KVX_BLOCK_TABLE_KV_OFFSETS => BlockTable::KvOffsets {
+                indices: entries,
+                beam_width: t.beam_width,
+                max_blocks_per_seq: t.max_blocks_per_seq,
+                pools: pools(pool, t.flags)?,
+            },
+            other => return Err(invalid(format!("block table format {other}"))),
+        };
+        Ok(Gather {
+            table,
+            seq_lens: indices(lens.lengths, lens.seq_count, wide_indices)?,
+            max_seq_len: desc.max_seq_len,
+            scales: None,
+            threads,
+        })
+    }
+}
+
+/// # Safety
+/// As [`gather`].
+unsafe fn pools<'a>(desc: &kvx_pool_desc_t, flags: u32) -> Result<OffsetPools<'a>> {
+    if flags & KVX_BLOCK_TABLE_FLAG_KVCACHEINDEX == 0 {
+        return Err(invalid("KV offsets need KVX_BLOCK_TABLE_FLAG_KVCACHEINDEX"));
+    }
+    if flags != KVX_BLOCK_TABLE_FLAG_KVCACHEINDEX {
+        return Err(unsupported(format!("block table flags {flags:#x}")));
+    }
+    check_size::<kvx_pool_desc_t>(desc.size)?;
+    if desc.primary.is_null() {
+        return Err(invalid("KV offsets need a primary pool"));
+    }
+    check_memory(desc.memory)?;
+    let (primary, secondary) = (desc.primary.cast(), desc.secondary.cast());
+    // SAFETY: the caller's promise.
+    Ok(unsafe { OffsetPools::from_raw(desc.bytes_per_block, primary, secondary) })
+}

@@ -1,0 +1,157 @@
+//! Tokens out of the cache, by a block table (KVX sections 5.1, 5.3 and 7).
+//!
+//! Invariant: nothing is written unless every length, table entry and scale
+//! that the gather uses is valid. So the table is walked twice.
+
+use crate::cache::{KvCache, KvTokensMut, RawCache, RawTokens};
+use crate::error::{Result, invalid};
+use crate::index::IndexSlice;
+use crate::kernel::{Direction, Mover};
+use crate::run::{Run, Runs};
+use crate::scale::KvScales;
+use crate::table::{BlockTable, Side};
+use crate::threads;
+
+/// A gather of whole sequences out of a cache.
+///
+/// The output is dense `[seq_count, max_seq_len, num_kv_heads, head_dim]`, and with a table of
+/// KV offsets `[seq_count, beam_width, max_seq_len, num_kv_heads, head_dim]`. Token `t` of a
+/// sequence is row `t`; rows at or past the sequence's length stay as they were, and so do
+/// those of blocks with a negative id.
+///
+/// ```
+/// use kvx::{BlockTable, CacheShape, DType, Gather, KvCache, KvTokensMut, Layout};
+/// let shape = CacheShape { num_blocks: 2, block_size: 2, num_kv_heads: 1, head_dim: 2 };
+/// let k: Vec<u8> = (0..16).collect();
+/// let cache = KvCache::new(shape, DType::F16, [Layout::Nhd; 2], &k, &k)?;
+/// let (mut key, mut value) = ([0xff; 16], [0xff; 16]);
+/// Gather {
+///     table: BlockTable::Packed { indices: [1, 0][..].into(), max_blocks_per_seq: 2 },
+///     seq_lens: [3][..].into(),
+///     max_seq_len: 4,
+///     scales: None,
+///     threads: 1,
+/// }
+/// .run(&cache, &mut KvTokensMut { key: &mut key, value: &mut value, dtype: DType::F16 })?;
+/// assert_eq!(key, [8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 255, 255, 255, 255]);
+/// # Ok::<(), kvx::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Gather<'a> {
+    /// Which block holds which part of a sequence.
+    pub table: BlockTable<'a>,
+    /// Cached tokens of each sequence.
+    pub seq_lens: IndexSlice<'a>,
+    /// Rows of the output per sequence; what a longer sequence has more is left out.
+    pub max_seq_len: u32,
+    /// Needed where the cache is FP8 and the tokens are not: `x = stored * scale`, the product
+    /// in F32, rounded to nearest even, to infinity where F16 is too small. Unused elsewhere.
+    pub scales: Option<KvScales<'a>>,
+    /// The most threads that a large call may use, the caller's own included; 0 counts as 1.
+    pub threads: usize,
+}
+
+impl Gather<'_> {
+    /// Fills K and V of every row that has a token. All or nothing.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: an output of another size, counts or `indptr` that contradict each
+    /// other, dtypes that neither match nor dequantise, scales that are missing, misshapen,
+    /// or (those of the blocks used) not finite and above zero.
+    /// `OutOfRange`: a block id, KV offset, `indptr` entry or length outside its bounds.
+    /// `Unsupported`: scales per block with KV offsets, whose pools number their own blocks.
+    pub fn run(&self, cache: &KvCache<'_>, out: &mut KvTokensMut<'_>) -> Result<()> {
+        let out = out.raw(&cache.raw.shape)?;
+        // SAFETY: the views hold what they describe, and the output is borrowed exclusively.
+        unsafe { self.run_raw(&cache.raw, &out) }
+    }
+
+    /// # Safety
+    /// The table, lengths, scales and the blocks that they name must be valid for reads. `out`
+    /// must be valid for writes, and nobody else may use it during the call.
+    pub(crate) unsafe fn run_raw(&self, cache: &RawCache, out: &RawTokens) -> Result<()> {
+        let shape = &cache.shape;
+        self.table.check(shape, &self.seq_lens)?;
+        let rows = self.seq_lens.len() as u128 * u128::from(self.table.beam_width());
+        let want = rows.saturating_mul(u128::from(self.max_seq_len));
+        if u128::from(out.tokens) != want {
+            let have = out.tokens;
+            return Err(invalid(format!("the output has {have} tokens, the gather fills {want}")));
+        }
+        let row = out.row(shape)?;
+        let types = (cache.dtype, out.dtype);
+        let tensors = [self.table.tensor(&cache.k, shape)?, self.table.tensor(&cache.v, shape)?];
+        let [k, v] = tensors;
+        let mut movers = [
+            Mover::new(Direction::Gather, k, shape, types, self.scales.map(|s| s.k))?,
+            Mover::new(Direction::Gather, v, shape, types, self.scales.map(|s| s.v))?,
+        ];
+        if matches!(self.table, BlockTable::KvOffsets { .. }) && movers.iter().any(|m| m.block_scale().is_some()) {
+            return Err(crate::error::unsupported("scales per block do not go with KV offsets"));
+        }
+
+        let lens = (&self.seq_lens, self.max_seq_len);
+        let mut total = [0u64; 2];
+        let mut sources = vec![self.seq_lens.bytes()];
+        sources.extend(self.table.spans());
+        sources.extend(self.scales.iter().flat_map(|s| [s.k.span(), s.v.span()]));
+        for side in [Side::Key, Side::Value] {
+            let i = side as usize;
+            let mut used = [0u64; 2];
+            self.table.runs(side, &tensors[i], shape, lens, &mut |run| {
+                total[i] += run.tokens;
+                used[run.part] = used[run.part].max(run.block + 1);
+                match movers[i].block_scale() {
+                    Some(scale) => scale.check_values(run.block, shape),
+                    None => Ok(()),
+                }
+            })?;
+            sources.extend(self.table.source_spans(&tensors[i], used));
+        }
+        let [key, value] = out.spans(shape)?;
+        if key.meets(&value) || sources.iter().any(|s| s.meets(&key) || s.meets(&value)) {
+            return Err(invalid("the output overlaps itself or what is read"));
+        }
+
+        let bytes = (total[0] + total[1]) * row as u64;
+        for mover in &mut movers {
+            mover.prepare(bytes);
+        }
+        let parts = threads::parts(self.threads, bytes);
+        threads::run(parts, |part| {
+            for side in [Side::Key, Side::Value] {
+                let i = side as usize;
+                let mover = &movers[i];
+                let mut stage = mover.stage()?;
+                // Each thread takes an equal share of the tokens, in the order of the table.
+                let share = |n: usize| (u128::from(total[i]) * n as u128 / parts as u128) as u64;
+                let (start, end) = (share(part), share(part + 1));
+                let mut seen = 0u64;
+                let to = if side == Side::Key { out.key } else { out.value };
+                let mut runs = Runs::new(shape, mover.crosses_blocks(shape), |run: Run| {
+                    // SAFETY: `BlockTable::runs` bounds the run; output, pools and stage are
+                    // disjoint, and the shares of the threads are too.
+                    unsafe { mover.run(&run, to, &mut stage) };
+                    Ok(())
+                });
+                self.table.runs(side, &tensors[i], shape, lens, &mut |run| {
+                    let first = seen;
+                    seen += run.tokens;
+                    let (low, high) = (first.max(start), seen.min(end));
+                    if low >= high {
+                        return Ok(());
+                    }
+                    runs.push(Run {
+                        offset: run.offset + (low - first),
+                        io: run.io + (low - first),
+                        tokens: high - low,
+                        ..run
+                    })
+                })?;
+                runs.finish()?;
+                mover.finish();
+            }
+            Ok(())
+        })
+    }
+}

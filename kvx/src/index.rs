@@ -1,0 +1,77 @@
+//! Integers that come from outside: slots, block ids, `indptr`, lengths.
+//!
+//! Read one by one and unaligned, because an engine's buffer may start
+//! anywhere; widened to `i64`, so that one code path serves S32 and S64.
+
+use std::marker::PhantomData;
+
+/// A borrowed array of S32 or S64 in the machine's byte order.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexSlice<'a> {
+    base: *const u8,
+    len: usize,
+    wide: bool,
+    buffer: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: a shared borrow of plain integers, like the slices that it is made from.
+unsafe impl Send for IndexSlice<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for IndexSlice<'_> {}
+
+impl<'a> From<&'a [i32]> for IndexSlice<'a> {
+    fn from(slice: &'a [i32]) -> Self {
+        IndexSlice { base: slice.as_ptr().cast(), len: slice.len(), wide: false, buffer: PhantomData }
+    }
+}
+
+impl<'a> From<&'a [i64]> for IndexSlice<'a> {
+    fn from(slice: &'a [i64]) -> Self {
+        IndexSlice { base: slice.as_ptr().cast(), len: slice.len(), wide: true, buffer: PhantomData }
+    }
+}
+
+impl IndexSlice<'_> {
+    /// # Safety
+    /// `base` must be valid for reads of `len` integers, 8 bytes each if `wide`, else 4, for as
+    /// long as the result lives; it need not be aligned, and may be null if `len` is 0.
+    pub(crate) unsafe fn from_raw(base: *const u8, len: usize, wide: bool) -> Self {
+        IndexSlice { base, len, wide, buffer: PhantomData }
+    }
+
+    /// How many integers.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether they are S64.
+    pub fn is_wide(&self) -> bool {
+        self.wide
+    }
+
+    pub(crate) fn bytes(&self) -> crate::cache::Span {
+        let size = if self.wide { 8 } else { 4 };
+        crate::cache::Span::of(self.base, self.len.saturating_mul(size))
+    }
+
+    /// The integer at `i`, sign-extended.
+    ///
+    /// # Panics
+    /// Where `i` is not below [`len`](Self::len).
+    pub fn get(&self, i: usize) -> i64 {
+        assert!(i < self.len, "index {i} of {}", self.len);
+        // SAFETY: `i` is in bounds, and whoever made `self` vouched for `len` integers.
+        unsafe {
+            if self.wide {
+                self.base.cast::<i64>().add(i).read_unaligned()
+            } else {
+                i64::from(self.base.cast::<i32>().add(i).read_unaligned())
+            }
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! The conversions of `convert`, by hand for AVX2 and AVX-512.
+//!
+//! Invariant: the same bits as the portable loop for every input; the tests
+//! compare them. Four facts make that cheap:
+//! - E5M2 is the upper byte of an F16, and E4M3 is bits 7 to 14 of the F16 of 1/256 of its
+//!   value, subnormals included. So the hardware's F16 conversions do most of the work, and the
+//!   rest is done on 16-bit lanes.
+//! - Adding 2^k and taking it away again rounds to a multiple of its last place. With k picked
+//!   by the exponent of what is rounded, but not below the subnormals', that is the rounding to
+//!   8 bits, and the conversion to F16 that follows is exact.
+//! - With `r = 1 / s` rounded, `q = x * r` and `q + (x - q * s) * r` in fused steps is `x / s`
+//!   correctly rounded (Markstein), where nothing over- or underflows. With `s` in [`FUSED`]
+//!   it does so only where the result saturates or is zero in any case.
+//! - What overflows on the way ends as infinity or NaN and is clamped like all that is too
+//!   large; whether a NaN comes out, and the sign, are decided by `x` alone.
+
+use std::arch::x86_64::*;
+use std::ops::RangeInclusive;
+
+use super::float::{Bf16, E4m3, E5m2, F16, F32, Narrow, Wide};
+
+/// Scales for which the fused division is exact, with room: 2^-30 to 2^30.
+pub(super) const FUSED: RangeInclusive<f32> = 9.313226e-10..=1.0737418e9;
+
+/// Elements per step of both kernels.
+pub(super) const STEP: usize = 32;
+
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+
+/// How an 8-bit type lies in an F16.
+pub(super) trait InF16: Narrow {
+    /// Where its last bit is.
+    const SHIFT: u32;
+    /// Its value over that of the F16.
+    const FACTOR: f32;
+    /// The F16 of its largest finite value, as F32.
+    const LARGEST: f32;
+    /// The bits of the F32 that are to be rounded away: all of the mantissa but its own.
+    const CUT: i32;
+}
+
+impl InF16 for E4m3 {
+    const SHIFT: u32 = 7;
+    const FACTOR: f32 = 256.0;
+    const LARGEST: f32 = 1.75;
+    const CUT: i32 = 20;
+}
+
+impl InF16 for E5m2 {
+    const SHIFT: u32 = 8;
+    const FACTOR: f32 = 1.0;
+    const LARGEST: f32 = 57344.0;
+    const CUT: i32 = 21;
+}
+
+/// The exponent bits of an F32, and those of the smallest normal F16.
+const EXPONENT: i32 = 0x7f80_0000;
+const SMALLEST_NORMAL: i32 = 113 << 23;
+
+/// Loads and stores a type as vectors of F32. Every function is called only where its
+/// instruction set is there, on valid memory of any alignment.
+pub(super) trait Vectors: Wide {
+    /// # Safety
+    /// AVX2 and F16C; 8 elements at `p`.
+    unsafe fn load8(p: *const u8) -> __m256;
+    /// # Safety
+    /// AVX2 and F16C; room for 8 elements at `p`.
+    unsafe fn store8(p: *mut u8, x: __m256);
+    /// # Safety
+    /// AVX-512 F and BW; 16 elements at `p`.
+    unsafe fn load16(p: *const u8) -> __m512;
+    /// # Safety
+    /// AVX-512 F and BW; room for 16 elements at `p`.
+    unsafe fn store16(p: *mut u8, x: __m512);
+    /// On 16-bit lanes: 0x80 where negative, plus 0x7f where NaN.
+    ///
+    /// # Safety
+    /// AVX2; 16 elements at `p`.
+    unsafe fn marks16(p: *const u8) -> __m256i;
+    /// On 16-bit lanes: 0x80 where negative, plus 0x7f where NaN.
+    ///
+    /// # Safety
+    /// AVX-512 F, BW and DQ; 32 elements at `p`.
+    unsafe fn marks32(p: *const u8) -> __m512i;
+}
+
+/// [`Vectors::marks16`] of a 16-bit type.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn marks16_of_halves(p: *const u8, infinity: i16) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let x = _mm256_loadu_si256(p.cast());
+        let abs = _mm256_and_si256(x, _mm256_set1_epi16(0x7fff));
+        let nan = _mm256_cmpgt_epi16(abs, _mm256_set1_epi16(infinity));
+        let nan = _mm256_and_si256(nan, _mm256_set1_epi16(0x7f));
+        let minus = _mm256_and_si256(_mm256_srli_epi16::<8>(x), _mm256_set1_epi16(0x80));
+        _mm256_or_si256(nan, minus)
+    }
+}
+
+/// [`Vectors::marks32`] of a 16-bit type.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn marks32_of_halves(p: *const u8, infinity: i16) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let x = _mm512_loadu_si512(p.cast());
+        let abs = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff));
+        let nan = _mm512_cmpgt_epi16_mask(abs, _mm512_set1_epi16(infinity));
+        let minus = _mm512_and_si512(_mm512_srli_epi16::<8>(x), _mm512_set1_epi16(0x80));
+        _mm512_or_si512(minus, _mm512_maskz_set1_epi16(nan, 0x7f))
+    }
+}
+
+// SAFETY (of the blocks in this file that have no other): the caller has the instruction set
+// and valid memory, as each function asks.
+
+impl Vectors for F32 {
+    #[inline(always)]
+    unsafe fn marks16(p: *const u8) -> __m256i {
+        // SAFETY: see above.
+        unsafe {
+            let [low, high] = [0, 8].map(|i| _mm256_loadu_ps(p.cast::<f32>().add(i)));
+            let nans = [low, high].map(|x| _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
+            let nan = narrow_masks(nans.map(|m| _mm256_castps_si256(m)));
+            let signs = [low, high].map(|x| _mm256_srai_epi32::<31>(_mm256_castps_si256(x)));
+            let minus = _mm256_and_si256(narrow_masks(signs), _mm256_set1_epi16(0x80));
+            _mm256_or_si256(_mm256_and_si256(nan, _mm256_set1_epi16(0x7f)), minus)
+        }
+    }
+    #[inline(always)]
+    unsafe fn marks32(p: *const u8) -> __m512i {
+        // SAFETY: see above.
+        unsafe {
+            let [low, high] = [0, 16].map(|i| _mm512_loadu_ps(p.cast::<f32>().add(i)));
+            let nans = [low, high].map(|x| u32::from(_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x)));
+            let signs = [low, high].map(|x| u32::from(_mm512_movepi32_mask(_mm512_castps_si512(x))));
+            let nan = _mm512_maskz_set1_epi16(nans[0] | nans[1] << 16, 0x7f);
+            let minus = _mm512_maskz_set1_epi16(signs[0] | signs[1] << 16, 0x80);
+            _mm512_or_si512(nan, minus)
+        }
+    }
+    #[inline(always)]
+    unsafe fn load8(p: *const u8) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_loadu_ps(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store8(p: *mut u8, x: __m256) {
+        // SAFETY: see above.
+        unsafe { _mm256_storeu_ps(p.cast(), x) }
+    }
+    #[inline(always)]
+    unsafe fn load16(p: *const u8) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_loadu_ps(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store16(p: *mut u8, x: __m512) {
+        // SAFETY: see above.
+        unsafe { _mm512_storeu_ps(p.cast(), x) }
+    }
+}
+
+impl Vectors for F16 {
+    #[inline(always)]
+    unsafe fn marks16(p: *const u8) -> __m256i {
+        // SAFETY: see above.
+        unsafe { marks16_of_halves(p, 0x7c00) }
+    }
+    #[inline(always)]
+    unsafe fn marks32(p: *const u8) -> __m512i {
+        // SAFETY: see above.
+        unsafe { marks32_of_halves(p, 0x7c00) }
+    }
+    #[inline(always)]
+    unsafe fn load8(p: *const u8) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store8(p: *mut u8, x: __m256) {
+        // SAFETY: see above.
+        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<NEAREST>(x)) }
+    }
+    #[inline(always)]
+    unsafe fn load16(p: *const u8) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store16(p: *mut u8, x: __m512) {
+        // SAFETY: see above.
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(x)) }
+    }
+}
+
+impl Vectors for Bf16 {
+    #[inline(always)]
+    unsafe fn marks16(p: *const u8) -> __m256i {
+        // SAFETY: see above.
+        unsafe { marks16_of_halves(p, 0x7f80) }
+    }
+    #[inline(always)]
+    unsafe fn marks32(p: *const u8) -> __m512i {
+        // SAFETY: see above.
+        unsafe { marks32_of_halves(p, 0x7f80) }
+    }
+    #[inline(always)]
+    unsafe fn load8(p: *const u8) -> __m256 {
+        // SAFETY: see above.
+        unsafe {
+            let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store8(p: *mut u8, x: __m256) {
+        // SAFETY: see above. The same steps as `Bf16::encode`.
+        unsafe {
+            let bits = _mm256_castps_si256(x);
+            let high = _mm256_srli_epi32::<16>(bits);
+            let odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+            let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+            let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, half));
+            let quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
+            let code = _mm256_blendv_epi8(rounded, quiet, nan);
+            let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(code, code));
+            _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(packed));
+        }
+    }
+    #[inline(always)]
+    unsafe fn load16(p: *const u8) -> __m512 {
+        // SAFETY: see above.
+        unsafe {
+            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store16(p: *mut u8, x: __m512) {
+        // SAFETY: see above. The same steps as `Bf16::encode`.
+        unsafe {
+            let bits = _mm512_castps_si512(x);
+            let high = _mm512_srli_epi32::<16>(bits);
+            let odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+            let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+            let code = _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40));
+            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(code));
+        }
+    }
+}
+
+/// Quantises `n / STEP * STEP` elements and returns how many.
+///
+/// # Safety
+/// AVX-512 F, BW, VL and DQ; as `Convert` otherwise, with a scale in [`FUSED`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+pub(super) unsafe fn quantise_avx512<W: Vectors, N: InF16>(
+    src: *const u8,
+    dst: *mut u8,
+    n: usize,
+    scale: f32,
+) -> usize {
+    let size = size_of::<W::Bits>();
+    let s = _mm512_set1_ps(scale * N::FACTOR);
+    let r = _mm512_set1_ps(1.0 / (scale * N::FACTOR));
+    let shift = _mm_cvtsi32_si128(N::SHIFT as i32);
+    let mut done = 0;
+    while done + STEP <= n {
+        let mut halves = [_mm256_setzero_si256(); 2];
+        for (i, half) in halves.iter_mut().enumerate() {
+            // SAFETY: 32 elements from `done` on are there; the features are this function's.
+            let x = unsafe { W::load16(src.add((done + 16 * i) * size)) };
+            let q = _mm512_mul_ps(x, r);
+            let q = _mm512_fmadd_ps(_mm512_fnmadd_ps(q, s, x), r, q);
+            // A minimum with NaN is its second operand.
+            let abs = _mm512_min_ps(_mm512_abs_ps(q), _mm512_set1_ps(N::LARGEST));
+            let exponent = _mm512_and_si512(_mm512_castps_si512(abs), _mm512_set1_epi32(EXPONENT));
+            let exponent = _mm512_max_epi32(exponent, _mm512_set1_epi32(SMALLEST_NORMAL));
+            let place = _mm512_add_epi32(exponent, _mm512_set1_epi32(N::CUT << 23));
+            let place = _mm512_castsi512_ps(place);
+            let rounded = _mm512_sub_ps(_mm512_add_ps(abs, place), place);
+            *half = _mm512_cvtps_ph::<NEAREST>(rounded);
+        }
+        let h = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(halves[0]), halves[1]);
+        // SAFETY: as above.
+        let marks = unsafe { W::marks32(src.add(done * size)) };
+        let code = _mm512_or_si512(_mm512_srl_epi16(h, shift), marks);
+        // SAFETY: room for 32 bytes from `done` on.
+        unsafe { _mm256_storeu_si256(dst.add(done).cast(), _mm512_cvtepi16_epi8(code)) };
+        done += STEP;
+    }
+    done
+}
+
+/// Dequantises `n / STEP * STEP` elements and returns how many.
+///
+/// # Safety
+/// As [`quantise_avx512`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+pub(super) unsafe fn dequantise_avx512<W: Vectors, N: InF16>(
+    src: *const u8,
+    dst: *mut u8,
+    n: usize,
+    scale: f32,
+) -> usize {
+    let size = size_of::<W::Bits>();
+    let factor = _mm512_set1_ps(scale * N::FACTOR);
+    let mut done = 0;
+    while done + STEP <= n {
+        // SAFETY: 32 bytes from `done` on are there.
+        let code = _mm512_cvtepu8_epi16(unsafe { _mm256_loadu_si256(src.add(done).cast()) });
+        let high = _mm512_slli_epi16::<8>(code);
+        let h = if N::SHIFT == 8 {
+            high
+        } else {
+            let code = _mm512_and_si512(code, _mm512_set1_epi16(0x7f));
+            let nan = _mm512_cmpeq_epi16_mask(code, _mm512_set1_epi16(0x7f));
+            let abs = _mm512_slli_epi16::<7>(code);
+            let abs = _mm512_mask_mov_epi16(abs, nan, _mm512_set1_epi16(0x7e00));
+            _mm512_or_si512(abs, _mm512_and_si512(high, _mm512_set1_epi16(i16::MIN)))
+        };
+        for (i, h) in [_mm512_castsi512_si256(h), _mm512_extracti64x4_epi64::<1>(h)].into_iter().enumerate() {
+            let x = _mm512_mul_ps(_mm512_cvtph_ps(h), factor);
+            // SAFETY: room for 32 elements from `done` on; the features are this function's.
+            unsafe { W::store16(dst.add((done + 16 * i) * size), x) };
+        }
+        done += STEP;
+    }
+    done
+}
+
+/// Two vectors of 32-bit masks as one of 16-bit masks, in order.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn narrow_masks([low, high]: [__m256i; 2]) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high)) }
+}
+
+/// Quantises `n / STEP * STEP` elements and returns how many.
+///
+/// # Safety
+/// AVX2, FMA and F16C; as `Convert` otherwise, with a scale in [`FUSED`].
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn quantise_avx2<W: Vectors, N: InF16>(src: *const u8, dst: *mut u8, n: usize, scale: f32) -> usize {
+    let size = size_of::<W::Bits>();
+    let s = _mm256_set1_ps(scale * N::FACTOR);
+    let r = _mm256_set1_ps(1.0 / (scale * N::FACTOR));
+    let shift = _mm_cvtsi32_si128(N::SHIFT as i32);
+    let mut done = 0;
+    while done + STEP <= n {
+        let mut codes = [_mm256_setzero_si256(); 2];
+        for (j, code) in codes.iter_mut().enumerate() {
+            let at = done + 16 * j;
+            let mut halves = [_mm_setzero_si128(); 2];
+            for (i, half) in halves.iter_mut().enumerate() {
+                // SAFETY: 32 elements from `done` on are there; the features are this function's.
+                let x = unsafe { W::load8(src.add((at + 8 * i) * size)) };
+                let q = _mm256_mul_ps(x, r);
+                let q = _mm256_fmadd_ps(_mm256_fnmadd_ps(q, s, x), r, q);
+                let abs = _mm256_andnot_ps(_mm256_set1_ps(-0.0), q);
+                // A minimum with NaN is its second operand.
+                let abs = _mm256_min_ps(abs, _mm256_set1_ps(N::LARGEST));
+                let bits = _mm256_castps_si256(abs);
+                let exponent = _mm256_and_si256(bits, _mm256_set1_epi32(EXPONENT));
+                let exponent = _mm256_max_epi32(exponent, _mm256_set1_epi32(SMALLEST_NORMAL));
+                let place = _mm256_add_epi32(exponent, _mm256_set1_epi32(N::CUT << 23));
+                let place = _mm256_castsi256_ps(place);
+                let rounded = _mm256_sub_ps(_mm256_add_ps(abs, place), place);
+                *half = _mm256_cvtps_ph::<NEAREST>(rounded);
+            }
+            // SAFETY: as above.
+            let marks = unsafe { W::marks16(src.add(at * size)) };
+            let h = _mm256_set_m128i(halves[1], halves[0]);
+            *code = _mm256_or_si256(_mm256_srl_epi16(h, shift), marks);
+        }
+        let bytes = _mm256_packus_epi16(codes[0], codes[1]);
+        let bytes = _mm256_permute4x64_epi64::<0b11_01_10_00>(bytes);
+        // SAFETY: room for 32 bytes from `done` on.
+        unsafe { _mm256_storeu_si256(dst.add(done).cast(), bytes) };
+        done += STEP;
+    }
+    done
+}
+
+/// Dequantises `n / STEP * STEP` elements and returns how many.
+///
+/// # Safety
+/// As [`quantise_avx2`].
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn dequantise_avx2<W: Vectors, N: InF16>(
+    src: *const u8,
+    dst: *mut u8,
+    n: usize,
+    scale: f32,
+) -> usize {
+    let size = size_of::<W::Bits>();
+    let factor = _mm256_set1_ps(scale * N::FACTOR);
+    let mut done = 0;
+    while done + STEP <= n {
+        for j in 0..2 {
+            let at = done + 16 * j;
+            // SAFETY: 16 bytes from `at` on are there.
+            let code = _mm256_cvtepu8_epi16(unsafe { _mm_loadu_si128(src.add(at).cast()) });
+            let high = _mm256_slli_epi16::<8>(code);
+            let h = if N::SHIFT == 8 {
+                high
+            } else {
+                let code = _mm256_and_si256(code, _mm256_set1_epi16(0x7f));
+                let nan = _mm256_cmpeq_epi16(code, _mm256_set1_epi16(0x7f));
+                let abs = _mm256_slli_epi16::<7>(code);
+                let abs = _mm256_blendv_epi8(abs, _mm256_set1_epi16(0x7e00), nan);
+                _mm256_or_si256(abs, _mm256_and_si256(high, _mm256_set1_epi16(i16::MIN)))
+            };
+            for (i, h) in [_mm256_castsi256_si128(h), _mm256_extracti128_si256::<1>(h)].into_iter().enumerate() {
+                let x = _mm256_mul_ps(_mm256_cvtph_ps(h), factor);
+                // SAFETY: room for 32 elements from `done` on; the features are this function's.
+                unsafe { W::store8(dst.add((at + 8 * i) * size), x) };
+            }
+        }
+        done += STEP;
+    }
+    done
+}

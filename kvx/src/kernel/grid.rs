@@ -1,0 +1,153 @@
+//! Copies a (token, head, group) grid of units between two sets of steps.
+//!
+//! Every plain copy of this crate is this one: the cache side and the outside
+//! differ only in their steps, and write and gather only in which is which.
+
+use super::lanes::{Lanes as _, Native};
+use super::transpose::{Matrix, transpose};
+
+/// The extents of a grid; a unit is contiguous on both sides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid {
+    pub tokens: usize,
+    pub heads: usize,
+    pub groups: usize,
+    /// Bytes of a unit.
+    pub unit: usize,
+}
+
+/// Bytes from a token, head or group to the next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GridSteps {
+    pub token: usize,
+    pub head: usize,
+    pub group: usize,
+}
+
+/// Copies every unit of `grid`. `STREAM`: with stores that pass by the caches, for calls that
+/// move more than caches hold; [`fence`] must follow.
+///
+/// # Safety
+/// `src` must be valid for reads and `dst` for writes of `grid.unit` bytes at every offset that
+/// the grid and the side's steps describe, and no unit of the one may overlap one of the other.
+pub(crate) unsafe fn copy<const STREAM: bool>(
+    src: *const u8,
+    src_steps: GridSteps,
+    dst: *mut u8,
+    dst_steps: GridSteps,
+    grid: Grid,
+) {
+    if grid.groups > 1 {
+        for head in 0..grid.heads {
+            // SAFETY: `head` is in the grid.
+            unsafe {
+                let from = src.add(head * src_steps.head);
+                let to = dst.add(head * dst_steps.head);
+                copy_groups::<STREAM>(from, src_steps, to, dst_steps, grid);
+            }
+        }
+        return;
+    }
+    let dense = |s: GridSteps| {
+        (grid.heads == 1 || s.head == grid.unit) && (grid.tokens == 1 || s.token == grid.heads * grid.unit)
+    };
+    // SAFETY: in the first case the grid is contiguous on both sides; in the other, `token` and
+    // `head` are in the grid.
+    unsafe {
+        if dense(src_steps) && dense(dst_steps) {
+            copy_bytes::<STREAM>(src, dst, grid.tokens * grid.heads * grid.unit);
+            return;
+        }
+        // Heads inside tokens, whichever side has them so: measured, it is the better order for
+        // write and for gather.
+        for token in 0..grid.tokens {
+            for head in 0..grid.heads {
+                let from = src.add(token * src_steps.token + head * src_steps.head);
+                let to = dst.add(token * dst_steps.token + head * dst_steps.head);
+                copy_bytes::<STREAM>(from, to, grid.unit);
+            }
+        }
+    }
+}
+
+/// One head whose elements lie in groups.
+///
+/// # Safety
+/// As [`copy`], for a grid of one head.
+unsafe fn copy_groups<const STREAM: bool>(src: *const u8, s: GridSteps, dst: *mut u8, d: GridSteps, grid: Grid) {
+    let Grid { tokens, groups, unit, .. } = grid;
+    // SAFETY: the matrix is the grid of this head; in the last case so are `token` and `group`.
+    unsafe {
+        if tokens > 1 && s.token == unit && d.group == unit {
+            let m = Matrix { rows: groups, cols: tokens, unit, src_row: s.group, dst_row: d.token };
+            transpose::<Native, STREAM>(src, dst, m);
+        } else if tokens > 1 && s.group == unit && d.token == unit {
+            let m = Matrix { rows: tokens, cols: groups, unit, src_row: s.token, dst_row: d.group };
+            transpose::<Native, STREAM>(src, dst, m);
+        } else {
+            for token in 0..tokens {
+                for group in 0..groups {
+                    let from = src.add(token * s.token + group * s.group);
+                    let to = dst.add(token * d.token + group * d.group);
+                    copy_unit(from, to, unit);
+                }
+            }
+        }
+    }
+}
+
+const LINE: usize = 64;
+
+/// Copies whole cache lines past the caches where `STREAM` and the destination's alignment
+/// allow, and the rest as usual.
+///
+/// # Safety
+/// As [`copy_unit`].
+#[inline(always)]
+unsafe fn copy_bytes<const STREAM: bool>(src: *const u8, dst: *mut u8, len: usize) {
+    // Short rows that start amid a line would leave half-filled lines on both ends, which is
+    // slower than not streaming at all.
+    let head = dst.align_offset(LINE);
+    if !STREAM || (head > 0 && len < 64 * LINE) {
+        // SAFETY: the caller's promise.
+        return unsafe { copy_unit(src, dst, len) };
+    }
+    // SAFETY: the three parts make up `len`, and the middle starts and ends on a line.
+    unsafe {
+        copy_unit(src, dst, head);
+        let lines = (len - head) / LINE * LINE;
+        for at in (head..head + lines).step_by(16) {
+            Native::load(src.add(at)).stream(dst.add(at));
+        }
+        copy_unit(src.add(head + lines), dst.add(head + lines), len - head - lines);
+    }
+}
+
+/// Copies `len` bytes; small powers of two without a call.
+///
+/// # Safety
+/// `src` must be valid for reads and `dst` for writes of `len` bytes; they must not overlap.
+#[inline(always)]
+pub(crate) unsafe fn copy_unit(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's promise; constant lengths become plain loads and stores.
+    unsafe {
+        match len {
+            0 => {}
+            1 => dst.write(src.read()),
+            2 => std::ptr::copy_nonoverlapping(src, dst, 2),
+            4 => std::ptr::copy_nonoverlapping(src, dst, 4),
+            8 => std::ptr::copy_nonoverlapping(src, dst, 8),
+            16 => std::ptr::copy_nonoverlapping(src, dst, 16),
+            _ => std::ptr::copy_nonoverlapping(src, dst, len),
+        }
+    }
+}
+
+/// Orders streamed stores before whatever this thread does next, as plain stores are.
+pub(crate) fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}

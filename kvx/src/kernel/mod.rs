@@ -1,0 +1,257 @@
+//! Moves one run of tokens of K, or of V, between a cache and dense tokens.
+//!
+//! A [`Mover`] is made once per call and tensor; what is decided there (which
+//! conversion, which instruction set) is not decided again per run.
+
+mod convert;
+#[cfg(target_arch = "x86_64")]
+mod convert_x86;
+mod float;
+mod grid;
+mod lanes;
+mod transpose;
+
+use crate::cache::Tensor;
+use crate::dtype::DType;
+use crate::error::{Result, internal, invalid};
+use crate::layout::CacheShape;
+use crate::run::Run;
+use crate::scale::Scale;
+use convert::{Convert, Isa};
+use grid::{Grid, GridSteps};
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From tokens into the cache.
+    Write,
+    /// From the cache into tokens.
+    Gather,
+}
+
+/// Bytes of quantised elements that are staged at a time where a layout scatters them: enough
+/// tokens for a transpose to work on, and far from filling the first-level cache.
+const STAGE_BYTES: usize = 4096;
+
+/// Calls that move at least this much store past the caches. It is more than the second-level
+/// cache of any CPU; measured from 16 MiB on, such stores are 1.3 to 2 times as fast, because no
+/// line is read only to be overwritten.
+const STREAM_BYTES: u64 = 8 << 20;
+
+/// One direction, one tensor, one type of tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct Mover<'a> {
+    direction: Direction,
+    tensor: Tensor,
+    heads: usize,
+    /// Elements of a head.
+    dim: usize,
+    /// Bytes of an element outside of the cache.
+    io_size: usize,
+    /// Whether to store past the caches.
+    stream: bool,
+    /// `None` for a plain copy.
+    convert: Option<(Convert, Scale<'a>)>,
+}
+
+impl<'a> Mover<'a> {
+    /// # Errors
+    /// `InvalidArgument` where the types differ and are not FP8 in the cache and wider outside,
+    /// or where they are and no scale is given.
+    pub fn new(
+        direction: Direction,
+        tensor: Tensor,
+        shape: &CacheShape,
+        (cache, io): (DType, DType),
+        scale: Option<Scale<'a>>,
+    ) -> Result<Self> {
+        let convert = if cache == io {
+            None
+        } else {
+            let isa = Isa::detect();
+            let convert = match direction {
+                Direction::Write => convert::quantise(isa, io, cache),
+                Direction::Gather => convert::dequantise(isa, cache, io),
+            };
+            let convert =
+                convert.ok_or_else(|| invalid(format!("a cache of {cache:?} does not convert to or from {io:?}")))?;
+            let scale = scale.ok_or_else(|| invalid(format!("{cache:?} from or to {io:?} needs a scale")))?;
+            scale.check_shape(shape)?;
+            if !scale.varies_by_block() {
+                scale.check_values(0, shape)?;
+            }
+            Some((convert, scale))
+        };
+        Ok(Mover {
+            direction,
+            tensor,
+            heads: shape.num_kv_heads as usize,
+            dim: shape.head_dim as usize,
+            io_size: io.size(),
+            stream: false,
+            convert,
+        })
+    }
+
+    /// For a call that moves `bytes` in all: whether they pass the caches by. Then
+    /// [`finish`](Self::finish) must follow the last run of each thread.
+    pub fn prepare(&mut self, bytes: u64) {
+        self.stream = bytes >= STREAM_BYTES;
+    }
+
+    /// Makes what this thread has moved visible to whoever it tells.
+    pub fn finish(&self) {
+        if self.stream {
+            grid::fence();
+        }
+    }
+
+    /// Whether runs may go on in the next block: the layout is linear and so are the scales.
+    pub fn crosses_blocks(&self, shape: &CacheShape) -> bool {
+        let one_pool = self.tensor.block_step == self.tensor.steps.block;
+        one_pool && self.tensor.steps.crosses_blocks(shape) && self.block_scale().is_none()
+    }
+
+    /// The scale, where it depends on the block and so has to be checked per run.
+    pub fn block_scale(&self) -> Option<&Scale<'a>> {
+        let scale = self.convert.as_ref().map(|(_, scale)| scale);
+        scale.filter(|scale| scale.varies_by_block())
+    }
+
+    /// Memory that [`run`](Self::run) works in; each thread needs its own.
+    pub fn stage(&self) -> Result<Vec<u8>> {
+        let mut stage = Vec::new();
+        if self.convert.is_some() && self.tensor.steps.groups > 1 {
+            let len = self.dim.max(STAGE_BYTES);
+            (stage.try_reserve_exact(len)).map_err(|_| internal("no memory for a stage"))?;
+            stage.resize(len, 0);
+        }
+        Ok(stage)
+    }
+
+    /// Moves `run`; `io` is token 0 of the dense tokens.
+    ///
+    /// # Safety
+    /// `run` must lie in the tensor's part and in the tokens; what is read must be valid for
+    /// reads, what is written for writes, and the two must not overlap. `stage` is from
+    /// [`stage`](Self::stage).
+    pub unsafe fn run(&self, run: &Run, io: *mut u8, stage: &mut [u8]) {
+        let steps = &self.tensor.steps;
+        let row = self.heads * self.dim * self.io_size;
+        // SAFETY: the run is in the pool and in the tokens, whose extents fit an isize.
+        let (cache, io) = unsafe {
+            let block = self.tensor.parts[run.part].base.add(run.block as usize * self.tensor.block_step);
+            (block.add(run.offset as usize * steps.token), io.add(run.io as usize * row))
+        };
+        let tokens = run.tokens as usize;
+        // SAFETY: the caller's promise, passed on.
+        unsafe {
+            let Some((convert, scale)) = &self.convert else {
+                let io_steps = GridSteps { token: row, head: self.dim * self.io_size, group: steps.unit };
+                return self.copy(cache, self.cache_steps(), io, io_steps, tokens, self.heads);
+            };
+            let dense = steps.groups == 1
+                && (self.heads == 1 || steps.head == self.dim)
+                && (tokens == 1 || steps.token == self.heads * self.dim);
+            if dense && !scale.varies_by_head() {
+                let elements = tokens * self.heads * self.dim;
+                return self.convert(*convert, cache, io, elements, scale.at(run.block, 0));
+            }
+            if steps.groups == 1 {
+                for token in 0..tokens {
+                    for head in 0..self.heads {
+                        let near = cache.add(token * steps.token + head * steps.head);
+                        let far = io.add(token * row + head * self.dim * self.io_size);
+                        let scale = scale.at(run.block, head);
+                        self.convert(*convert, near, far, self.dim, scale);
+                    }
+                }
+                return;
+            }
+            for head in 0..self.heads {
+                let near = cache.add(head * steps.head);
+                let far = io.add(head * self.dim * self.io_size);
+                let convert = (*convert, scale.at(run.block, head));
+                self.convert_staged(convert, near, (far, row), tokens, stage);
+            }
+        }
+    }
+
+    /// One head of a layout that scatters it: by way of `stage`, where it is contiguous.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run), for `tokens` tokens of one head that start at `cache` and `io`.
+    unsafe fn convert_staged(
+        &self,
+        (convert, scale): (Convert, f32),
+        cache: *mut u8,
+        (io, row): (*mut u8, usize),
+        tokens: usize,
+        stage: &mut [u8],
+    ) {
+        let staged = GridSteps { token: self.dim, head: self.dim, group: self.tensor.steps.unit };
+        let at_once = stage.len() / self.dim;
+        let stage = stage.as_mut_ptr();
+        for done in (0..tokens).step_by(at_once) {
+            let count = at_once.min(tokens - done);
+            // SAFETY: these are tokens done..done + count of the head, and as many fit the stage.
+            unsafe {
+                let cache = cache.add(done * self.tensor.steps.token);
+                if self.direction == Direction::Gather {
+                    self.copy(cache, self.cache_steps(), stage, staged, count, 1);
+                }
+                for token in 0..count {
+                    let far = io.add((done + token) * row);
+                    self.convert(convert, stage.add(token * self.dim), far, self.dim, scale);
+                }
+                if self.direction == Direction::Write {
+                    self.copy(cache, self.cache_steps(), stage, staged, count, 1);
+                }
+            }
+        }
+    }
+
+    /// Converts `n` elements between the cache (or stage) and tokens, in this direction.
+    ///
+    /// # Safety
+    /// As [`Convert`].
+    unsafe fn convert(&self, convert: Convert, near: *mut u8, far: *mut u8, n: usize, scale: f32) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe {
+            match self.direction {
+                Direction::Write => convert(far, near, n, scale),
+                Direction::Gather => convert(near, far, n, scale),
+            }
+        }
+    }
+
+    fn cache_steps(&self) -> GridSteps {
+        let steps = &self.tensor.steps;
+        GridSteps { token: steps.token, head: steps.head, group: steps.group }
+    }
+
+    /// Copies between the cache, `near`, and tokens or stage, `far`, in this direction.
+    ///
+    /// # Safety
+    /// As [`grid::copy`].
+    unsafe fn copy(
+        &self,
+        near: *mut u8,
+        near_steps: GridSteps,
+        far: *mut u8,
+        far_steps: GridSteps,
+        tokens: usize,
+        heads: usize,
+    ) {
+        let grid = Grid { tokens, heads, groups: self.tensor.steps.groups, unit: self.tensor.steps.unit };
+        // SAFETY: the caller's promise, passed on.
+        unsafe {
+            match self.direction {
+                Direction::Write if self.stream => grid::copy::<true>(far, far_steps, near, near_steps, grid),
+                Direction::Write => grid::copy::<false>(far, far_steps, near, near_steps, grid),
+                Direction::Gather if self.stream => grid::copy::<true>(near, near_steps, far, far_steps, grid),
+                Direction::Gather => grid::copy::<false>(near, near_steps, far, far_steps, grid),
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Where the element (block, token, head, dim) of a K or V pool lies.
+//!
+//! Invariant: a [`Steps`] is only made of strides that nest, so that no two
+//! elements share a byte, and whose farthest byte fits an `isize`. Everything
+//! behind it may then add and multiply offsets without checks. The nesting
+//! also makes "do K and V share a byte?" a question of a few divisions
+//! ([`Steps::meets`]), which is what lets K and V live interleaved in one
+//! buffer.
+//!
+//! All four layouts become the same five numbers, because a head is always a
+//! number of groups of contiguous elements: one group for NHD and HND, `dim /
+//! pack` for HND_PACKED, and single elements for a CUSTOM layout whose last
+//! stride is not 1.
+
+use crate::dtype::DType;
+use crate::error::{Result, invalid};
+
+/// The dimensions of a paged cache (KVX section 6.1); K and V have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheShape {
+    /// Physical blocks in a pool.
+    pub num_blocks: u32,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// KV heads per token.
+    pub num_kv_heads: u32,
+    /// Elements per head.
+    pub head_dim: u32,
+}
+
+impl CacheShape {
+    /// One past the largest slot: `num_blocks * block_size`.
+    pub fn slots(&self) -> u64 {
+        u64::from(self.num_blocks) * u64::from(self.block_size)
+    }
+
+    /// Elements of K, or of V, of one token. Fits `u64`: the factors are `u32`.
+    pub fn token_elements(&self) -> u64 {
+        u64::from(self.num_kv_heads) * u64::from(self.head_dim)
+    }
+
+    fn check(&self) -> Result<()> {
+        if [self.num_blocks, self.block_size, self.num_kv_heads, self.head_dim].contains(&0) {
+            return Err(invalid("every dimension of the cache must be above zero"));
+        }
+        Ok(())
+    }
+}
+
+/// The order of the dimensions of a K or V pool (KVX section 4.2). Strides are in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layout {
+    /// `[num_blocks, block_size, num_kv_heads, head_dim]`, dense.
+    Nhd,
+    /// `[num_blocks, num_kv_heads, block_size, head_dim]`, dense.
+    Hnd,
+    /// `[num_blocks, num_kv_heads, head_dim / pack, block_size, pack]`, dense.
+    HndPacked {
+        /// Contiguous elements of a head; divides `head_dim`.
+        pack: u32,
+    },
+    /// `[num_blocks, block_size, num_kv_heads, head_dim]` with these strides.
+    ///
+    /// The strides must nest: taken from the smallest up, each must be larger
+    /// than the farthest offset that the smaller ones reach together (a
+    /// dimension of extent 1 has no say). Every permutation of the dimensions
+    /// nests, with or without gaps; what overlaps does not.
+    Custom {
+        /// Strides of block, token, head and dim.
+        strides: [u64; 4],
+    },
+}
+
+impl Layout {
+    /// Shape and dense row-major strides as KVX section 4.2 lists them, and the number of
+    /// dimensions; `None` where `pack` does not divide `head_dim` or a stride exceeds `i64`.
+    /// For `Custom`, the given strides.
+    pub(crate) fn described(&self, shape: &CacheShape) -> Option<([i64; 5], [i64; 5], usize)> {
+        let [b, t, h, d] = [shape.num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim].map(i64::from);
+        let (dims, ndim) = match *self {
+            Layout::Nhd | Layout::Custom { .. } => ([b, t, h, d, 0], 4),
+            Layout::Hnd => ([b, h, t, d, 0], 4),
+            Layout::HndPacked { pack } => {
+                if pack == 0 || !shape.head_dim.is_multiple_of(pack) {
+                    return None;
+                }
+                ([b, h, d / i64::from(pack), t, i64::from(pack)], 5)
+            }
+        };
+        let mut strides = [0; 5];
+        if let Layout::Custom { strides: given } = self {
+            for (to, from) in strides.iter_mut().zip(given) {
+                *to = i64::try_from(*from).ok()?;
+            }
+        } else {
+            dense_strides(&dims[..ndim], &mut strides)?;
+        }
+        Some((dims, strides, ndim))
+    }
+
+    /// Checks shape and strides, and turns them into byte steps.
+    pub(crate) fn resolve(&self, shape: &CacheShape, dtype: DType) -> Result<Steps> {
+        shape.check()?;
+        let (_, s, _) =
+            self.described(shape).ok_or_else(|| invalid("pack must divide head_dim, and strides must fit 63 bits"))?;
+        // Strides of (block, token, head, group) and the elements of a group.
+        let (order, pack) = match *self {
+            Layout::Nhd => ([s[0], s[1], s[2], 0], shape.head_dim),
+            Layout::Hnd => ([s[0], s[2], s[1], 0], shape.head_dim),
+            Layout::HndPacked { pack } => ([s[0], s[3], s[1], s[2]], pack),
+            Layout::Custom { .. } if s[3] == 1 || shape.head_dim == 1 => ([s[0], s[1], s[2], 0], shape.head_dim),
+            Layout::Custom { .. } => (s[..4].try_into().expect("four strides"), 1),
+        };
+        Steps::new(order, pack, shape, dtype)
+    }
+}
+
+/// Row-major strides of `dims`; `None` where one does not fit.
+pub(crate) fn dense_strides(dims: &[i64], strides: &mut [i64; 5]) -> Option<()> {
+    let mut step = 1i64;
+    for (stride, dim) in strides[..dims.len()].iter_mut().zip(dims).rev() {
+        *stride = step;
+        step = step.checked_mul(*dim)?;
+    }
+    Some(())
+}
+
+/// A layout in bytes, checked and normalised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Steps {
+    pub block: usize,
+    pub token: usize,
+    pub head: usize,
+    /// Between two groups of one head; without meaning where `groups` is 1.
+    pub group: usize,
+    /// Groups per head.
+    pub groups: usize,
+    /// Contiguous bytes of one group.
+    pub unit: usize,
+    /// From the first byte of the pool to one past its last.
+    pub span: usize,
+    /// The same of one block.
+    pub block_span: usize,
+}
+
+impl Steps {
+    fn new(strides: [i64; 4], pack: u32, shape: &CacheShape, dtype: DType) -> Result<Self> {
+        let size = dtype.size() as u128;
+        let too_large = || invalid("the pool is larger than the address space");
+        let bytes = |stride: i64| -> Result<usize> { usize::try_from(stride as u128 * size).map_err(|_| too_large()) };
+        let mut steps = Steps {
+            block: bytes(strides[0])?,
+            token: bytes(strides[1])?,
+            head: bytes(strides[2])?,
+            group: bytes(strides[3])?,
+            groups: (shape.head_dim / pack) as usize,
+            unit: bytes(i64::from(pack))?,
+            span: 0,
+            block_span: 0,
+        };
+        if steps.groups > 1 && steps.group == steps.unit {
+            steps.unit *= steps.groups;
+            steps.groups = 1;
+        }
+
+        // From the smallest step up, `reach` is the farthest byte so far: a larger step must pass it.
+        let mut dims = steps.dims(shape);
+        dims.reverse();
+        let mut reach = 0u128;
+        for (step, extent) in dims {
+            if extent > 1 {
+                if (step as u128) <= reach {
+                    return Err(invalid("strides overlap or interleave: each must pass what the smaller ones reach"));
+                }
+                reach += step as u128 * (extent as u128 - 1);
+            }
+        }
+        // Half the address space bounds every offset, so later sums can not wrap.
+        let limit = isize::MAX as u128;
+        if reach >= limit {
+            return Err(too_large());
+        }
+        steps.span = reach as usize + 1;
+        steps.block_span = steps.span - steps.block * (shape.num_blocks as usize - 1);
+        if shape.block_size == 1 {
+            // Never used inside a block; this lets runs go on from block to block.
+            steps.token = steps.block;
+        }
+        Ok(steps)
+    }
+
+    /// (step, extent) of every dimension, the bytes of a group included, largest step first.
+    fn dims(&self, shape: &CacheShape) -> [(usize, usize); 5] {
+        let mut dims = [
+            (self.block, shape.num_blocks as usize),
+            (self.token, shape.block_size as usize),
+            (self.head, shape.num_kv_heads as usize),
+            (self.group, self.groups),
+            (1, self.unit),
+        ];
+        dims.sort_by_key(|dim| std::cmp::Reverse(dim.0));
+        dims
+    }
+
+    /// Whether token `t` of block `b` lies where token `b * block_size + t` of one
+    /// endless block would, so that a run of slots may cross blocks.
+    pub fn crosses_blocks(&self, shape: &CacheShape) -> bool {
+        self.token.checked_mul(shape.block_size as usize) == Some(self.block)
+    }
+
+    /// Whether two pools of these steps, the second `distance` bytes past the first, share a byte.
+    pub fn meets(&self, shape: &CacheShape, distance: i128) -> bool {
+        fn solve(dims: &[(usize, usize)], rest: i128) -> bool {
+            let Some(&(step, extent)) = dims.first() else {
+                return rest == 0;
+            };
+            if extent == 1 {
+                return solve(&dims[1..], rest);
+            }
+            // The smaller steps reach less than one of this, so only two counts can do.
+            let step = step as i128;
+            let low = rest.div_euclid(step);
+            [low, low + 1].into_iter().any(|n| n.abs() < extent as i128 && solve(&dims[1..], rest - n * step))
+        }
+        solve(&self.dims(shape), distance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    const SHAPE: CacheShape = CacheShape { num_blocks: 3, block_size: 2, num_kv_heads: 2, head_dim: 3 };
+
+    fn bytes(strides: [u64; 4], from: i128) -> Vec<i128> {
+        let [b, t, h, d] = strides.map(i128::from);
+        let mut all = Vec::new();
+        for i in 0..36i128 {
+            let at = i / 12 * b + i / 6 % 2 * t + i / 3 % 2 * h + i % 3 * d;
+            all.extend([from + 2 * at, from + 2 * at + 1]);
+        }
+        all
+    }
+
+    /// Small strides of every kind: what is accepted never overlaps itself, and whether two such
+    /// pools share a byte is known for every distance.
+    #[test]
+    fn accepted_strides_never_overlap_and_meetings_are_exact() {
+        let mut accepted = 0;
+        for i in 0..16u64.pow(4) {
+            let strides = [i % 16, i / 16 % 16, i / 256 % 16, i / 4096];
+            let Ok(steps) = (Layout::Custom { strides }).resolve(&SHAPE, DType::F16) else {
+                continue;
+            };
+            accepted += 1;
+            let own = bytes(strides, 0);
+            let set: HashSet<_> = own.iter().copied().collect();
+            assert_eq!(set.len(), own.len(), "{strides:?} overlaps");
+            assert_eq!(own.iter().max(), Some(&(steps.span as i128 - 1)), "{strides:?}");
+            for distance in -70..70 {
+                let shares = bytes(strides, distance).iter().any(|b| set.contains(b));
+                assert_eq!(steps.meets(&SHAPE, distance), shares, "{strides:?} + {distance}");
+            }
+        }
+        // The 24 orders of the dimensions without gaps, and more with.
+        assert!(accepted > 24, "{accepted}");
+    }
+
+    #[test]
+    fn every_order_of_the_dimensions_is_accepted() {
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
+            let extents = [3, 2, 2, 3];
+            let (mut strides, mut step) = ([0; 4], 1);
+            for i in order {
+                strides[i] = step;
+                step *= extents[i];
+            }
+            assert!(Layout::Custom { strides }.resolve(&SHAPE, DType::F16).is_ok(), "{order:?}");
+        }
+    }
+
+    #[test]
+    fn what_passes_the_address_space_is_refused() {
+        let huge =
+            CacheShape { num_blocks: u32::MAX, block_size: u32::MAX, num_kv_heads: u32::MAX, head_dim: u32::MAX };
+        assert!(Layout::Nhd.resolve(&huge, DType::F32).is_err());
+        let strides = [i64::MAX as u64, 6, 3, 1];
+        assert!(Layout::Custom { strides }.resolve(&SHAPE, DType::F32).is_err());
+        assert!(Layout::Custom { strides: [u64::MAX; 4] }.resolve(&SHAPE, DType::F32).is_err());
+    }
+}
