@@ -53,6 +53,14 @@ fn gather_rules() {
         ("max_blocks_per_seq", INVALID, |c| {
             c.gather.block_table.max_blocks_per_seq = 2
         }),
+        ("seq_count of nothing", INVALID, |c| {
+            // Without a token to gather, only the counts themselves are left to contradict.
+            c.gather.io = io(F16, &[0], &DIMS, std::ptr::null_mut(), std::ptr::null_mut());
+            c.gather.max_seq_len = 0;
+            c.gather.block_table.max_blocks_per_seq = 0;
+            c.gather.block_table.indices_count = 0;
+            c.gather.seq_lens.seq_count = 1;
+        }),
         ("no blocks", RANGE, |c| {
             c.gather.block_table.max_blocks_per_seq = 0;
             c.gather.block_table.indices_count = 0;
