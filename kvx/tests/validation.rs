@@ -72,6 +72,16 @@ fn cache_rules() {
     }
 }
 
+/// The same shape and strides under two names, so that only the names differ.
+#[test]
+fn k_and_v_have_one_layout() {
+    let mut c = Calls::new(PACKED, NHD, F16, F16);
+    c.cache.v.layout = CUSTOM;
+    assert_eq!([c.validate(), c.write(), c.gather()], [INVALID; 3]);
+    c.cache.k.layout = CUSTOM;
+    assert_eq!(c.validate(), KVX_STATUS_OK);
+}
+
 #[test]
 fn null_descriptors() {
     let c = Calls::new(PACKED, NHD, F16, F16);

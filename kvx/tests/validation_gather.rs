@@ -33,6 +33,14 @@ fn gather_rules() {
         ("indptr", INVALID, |c| c.gather.block_table.indptr = c.indptr.as_ptr().cast()),
         ("indptr_count", INVALID, |c| c.gather.block_table.indptr_count = 3),
         ("max_blocks_per_seq", INVALID, |c| c.gather.block_table.max_blocks_per_seq = 2),
+        ("seq_count of nothing", INVALID, |c| {
+            // Without a token to gather, only the counts themselves are left to contradict.
+            c.gather.io = io(F16, &[0], &DIMS, std::ptr::null_mut(), std::ptr::null_mut());
+            c.gather.max_seq_len = 0;
+            c.gather.block_table.max_blocks_per_seq = 0;
+            c.gather.block_table.indices_count = 0;
+            c.gather.seq_lens.seq_count = 1;
+        }),
         ("no blocks", RANGE, |c| {
             c.gather.block_table.max_blocks_per_seq = 0;
             c.gather.block_table.indices_count = 0;

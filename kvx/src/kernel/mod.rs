@@ -30,8 +30,8 @@ pub(crate) enum Direction {
 }
 
 /// Bytes of quantised elements that are staged at a time where a layout scatters them: enough
-/// tokens for a transpose to work on, and far from filling the first-level cache.
-const STAGE_BYTES: usize = 4096;
+/// tokens for a transpose to work on, and half of a first-level cache.
+const STAGE_BYTES: usize = 16 << 10;
 
 /// Calls that move at least this much store past the caches. It is more than the second-level
 /// cache of any CPU; measured from 16 MiB on, such stores are 1.3 to 2 times as fast, because no
@@ -122,7 +122,7 @@ impl<'a> Mover<'a> {
     pub fn stage(&self) -> Result<Vec<u8>> {
         let mut stage = Vec::new();
         if self.convert.is_some() && self.tensor.steps.groups > 1 {
-            let len = self.dim.max(STAGE_BYTES);
+            let len = (self.heads * self.dim).max(STAGE_BYTES);
             (stage.try_reserve_exact(len)).map_err(|_| internal("no memory for a stage"))?;
             stage.resize(len, 0);
         }
@@ -150,62 +150,75 @@ impl<'a> Mover<'a> {
                 let io_steps = GridSteps { token: row, head: self.dim * self.io_size, group: steps.unit };
                 return self.copy(cache, self.cache_steps(), io, io_steps, tokens, self.heads);
             };
-            let dense = steps.groups == 1
-                && (self.heads == 1 || steps.head == self.dim)
-                && (tokens == 1 || steps.token == self.heads * self.dim);
-            if dense && !scale.varies_by_head() {
-                let elements = tokens * self.heads * self.dim;
-                return self.convert(*convert, cache, io, elements, scale.at(run.block, 0));
-            }
+            let quantiser = (*convert, scale, run.block);
             if steps.groups == 1 {
-                for token in 0..tokens {
-                    for head in 0..self.heads {
-                        let near = cache.add(token * steps.token + head * steps.head);
-                        let far = io.add(token * row + head * self.dim * self.io_size);
-                        let scale = scale.at(run.block, head);
-                        self.convert(*convert, near, far, self.dim, scale);
-                    }
-                }
-                return;
-            }
-            for head in 0..self.heads {
-                let near = cache.add(head * steps.head);
-                let far = io.add(head * self.dim * self.io_size);
-                let convert = (*convert, scale.at(run.block, head));
-                self.convert_staged(convert, near, (far, row), tokens, stage);
+                self.convert_rows(quantiser, cache, (steps.token, steps.head), io, tokens);
+            } else {
+                self.convert_staged(quantiser, cache, io, tokens, stage);
             }
         }
     }
 
-    /// One head of a layout that scatters it: by way of `stage`, where it is contiguous.
+    /// Layouts that scatter a head: by way of `stage`, which holds some tokens densely.
     ///
     /// # Safety
-    /// As [`run`](Self::run), for `tokens` tokens of one head that start at `cache` and `io`.
+    /// As [`run`](Self::run), for `tokens` tokens that start at `cache` and `io`.
     unsafe fn convert_staged(
         &self,
-        (convert, scale): (Convert, f32),
+        quantiser: (Convert, &Scale<'_>, u64),
         cache: *mut u8,
-        (io, row): (*mut u8, usize),
+        io: *mut u8,
         tokens: usize,
         stage: &mut [u8],
     ) {
-        let staged = GridSteps { token: self.dim, head: self.dim, group: self.tensor.steps.unit };
-        let at_once = stage.len() / self.dim;
+        let row = self.heads * self.dim;
+        let staged = GridSteps { token: row, head: self.dim, group: self.tensor.steps.unit };
+        let at_once = stage.len() / row;
         let stage = stage.as_mut_ptr();
         for done in (0..tokens).step_by(at_once) {
             let count = at_once.min(tokens - done);
-            // SAFETY: these are tokens done..done + count of the head, and as many fit the stage.
+            // SAFETY: these are tokens done..done + count, and as many fit the stage.
             unsafe {
                 let cache = cache.add(done * self.tensor.steps.token);
+                let io = io.add(done * row * self.io_size);
                 if self.direction == Direction::Gather {
-                    self.copy(cache, self.cache_steps(), stage, staged, count, 1);
+                    // The stage is read at once, so it is not to pass the caches by.
+                    let grid = self.grid(count, self.heads);
+                    grid::copy::<false>(cache, self.cache_steps(), stage, staged, grid);
                 }
-                for token in 0..count {
-                    let far = io.add((done + token) * row);
-                    self.convert(convert, stage.add(token * self.dim), far, self.dim, scale);
-                }
+                self.convert_rows(quantiser, stage, (row, self.dim), io, count);
                 if self.direction == Direction::Write {
-                    self.copy(cache, self.cache_steps(), stage, staged, count, 1);
+                    self.copy(cache, self.cache_steps(), stage, staged, count, self.heads);
+                }
+            }
+        }
+    }
+
+    /// Converts between heads that are contiguous at `near`, token and head being so many bytes
+    /// apart, and the tokens at `io`.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run), for `tokens` tokens that start at `near` and `io`.
+    unsafe fn convert_rows(
+        &self,
+        (convert, scale, block): (Convert, &Scale<'_>, u64),
+        near: *mut u8,
+        (token_step, head_step): (usize, usize),
+        io: *mut u8,
+        tokens: usize,
+    ) {
+        let row = self.heads * self.dim;
+        let dense = (self.heads == 1 || head_step == self.dim) && (tokens == 1 || token_step == row);
+        // SAFETY: where both sides are dense, all is one row; else `token` and `head` are in it.
+        unsafe {
+            if dense && !scale.varies_by_head() {
+                return self.convert(convert, near, io, tokens * row, scale.at(block, 0));
+            }
+            for token in 0..tokens {
+                for head in 0..self.heads {
+                    let near = near.add(token * token_step + head * head_step);
+                    let far = io.add((token * row + head * self.dim) * self.io_size);
+                    self.convert(convert, near, far, self.dim, scale.at(block, head));
                 }
             }
         }
@@ -223,6 +236,10 @@ impl<'a> Mover<'a> {
                 Direction::Gather => convert(near, far, n, scale),
             }
         }
+    }
+
+    fn grid(&self, tokens: usize, heads: usize) -> Grid {
+        Grid { tokens, heads, groups: self.tensor.steps.groups, unit: self.tensor.steps.unit }
     }
 
     fn cache_steps(&self) -> GridSteps {
@@ -243,7 +260,7 @@ impl<'a> Mover<'a> {
         tokens: usize,
         heads: usize,
     ) {
-        let grid = Grid { tokens, heads, groups: self.tensor.steps.groups, unit: self.tensor.steps.unit };
+        let grid = self.grid(tokens, heads);
         // SAFETY: the caller's promise, passed on.
         unsafe {
             match self.direction {

@@ -149,6 +149,7 @@ pub const IO_RULES: &[IoBreak] = &[
     ("key null", INVALID, |io| io.key.data = null()),
     ("value null", INVALID, |io| io.value.data = null()),
     ("key dtype", INVALID, |io| io.key.dtype = KVX_DTYPE_BF16),
+    ("value dtype", INVALID, |io| io.value.dtype = KVX_DTYPE_BF16),
     ("both dtypes", INVALID, |io| (io.key.dtype, io.value.dtype) = (2, 2)),
     ("no dtype", INVALID, |io| (io.key.dtype, io.value.dtype) = (0, 0)),
     ("ndim", INVALID, |io| io.key.ndim = 2),
