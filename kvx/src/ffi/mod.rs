@@ -64,7 +64,7 @@ pub unsafe extern "C" fn kvx_validate_cache_desc(cache: *const kvx_cache_desc_t)
     })
 }
 
-/// Writes tokens into a cache: [`Write`](crate::Write) for C. All or nothing.
+/// Writes tokens into a cache: [`Write`] for C. All or nothing.
 ///
 /// # Safety
 /// Both descriptors must be null or valid for reads of as many bytes as their `size` says. Every
