@@ -109,7 +109,10 @@ impl Pool {
             Some(idle) => idle,
             None => self.instantiate(deadline)?.0,
         };
-        let outcome = self.run(&mut instance, deadline, call);
+        let Instance { store, backend } = &mut instance;
+        let guest = backend.kv_store_backend_store();
+        let outcome = self.drive(store, deadline, async |store| call(&mut Call { store, guest }).await);
+        store.data_mut().end_lent();
         match outcome {
             Ok(answer) => {
                 let lied = matches!(&answer, Err(error) if error.kind() == ErrorKind::Component);
@@ -122,24 +125,19 @@ impl Pool {
         }
     }
 
-    /// Drive a call on this thread, and end what was lent to it.
-    fn run<T>(
+    /// Run guest code on this thread, within a deadline.
+    fn drive<T>(
         &self,
-        instance: &mut Instance,
+        store: &mut Store<State>,
         deadline: Instant,
-        call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>,
-    ) -> Outcome<T> {
+        work: impl AsyncFnOnce(&mut Store<State>) -> wasmtime::Result<T>,
+    ) -> wasmtime::Result<T> {
         let _ticking = self.runtime.ticker.tick();
-        let Instance { store, backend } = instance;
         let hard = store.data_mut().start_call(deadline);
         store.set_epoch_deadline(1);
-        let running = async {
-            let mut call_view = Call { store: &mut *store, guest: backend.kv_store_backend_store() };
-            // Guest code is stopped by epochs, at `hard`; this is for a host function that waits.
-            tokio::time::timeout_at(hard.into(), call(&mut call_view)).await
-        };
+        // Guest code is stopped by epochs, at `hard`; this is for a host function that waits.
+        let running = async { tokio::time::timeout_at(hard.into(), work(store)).await };
         let outcome = keeping_signal_stack(|| self.runtime.driver.block_on(running));
-        store.data_mut().end_lent();
         outcome.unwrap_or_else(|_elapsed| Err(DeadlineMissed.into()))
     }
 
@@ -154,25 +152,13 @@ impl Pool {
             true => Ok(UpdateDeadline::Continue(1)),
             false => Err(DeadlineMissed.into()),
         });
-        let hard = store.data_mut().start_call(deadline);
-        store.set_epoch_deadline(1);
-        let _ticking = self.runtime.ticker.tick();
-        let making = async {
-            let opening = async {
-                let backend = self.component.pre.instantiate_async(&mut store).await?;
-                let guest = backend.kv_store_backend_store();
-                let features = guest.call_open(&mut store, &self.uri, &self.options).await?;
-                wasmtime::Result::Ok((backend, features))
-            };
-            tokio::time::timeout_at(hard.into(), opening).await
-        };
-        let made = keeping_signal_stack(|| self.runtime.driver.block_on(making));
-        let (backend, features) = match made {
-            Ok(Ok((backend, Ok(features)))) => (backend, features),
-            Ok(Ok((_, Err(refused)))) => return Err(refused.into()),
-            Ok(Err(trap)) => return Err(self.explain(trap, deadline)),
-            Err(_elapsed) => return Err(self.explain(DeadlineMissed.into(), deadline)),
-        };
+        let opened = self.drive(&mut store, deadline, async |store| {
+            let backend = self.component.pre.instantiate_async(&mut *store).await?;
+            let features = backend.kv_store_backend_store().call_open(store, &self.uri, &self.options).await?;
+            Ok((backend, features))
+        });
+        let (backend, features) = opened.map_err(|trap| self.explain(trap, deadline))?;
+        let features = features?;
         Ok((Instance { store, backend }, features))
     }
 

@@ -40,7 +40,8 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-fn run_logged(command: &mut Command, log: &Path) -> Result<()> {
+/// Run a command to its end, its output in a log; the end of that log is in the error where it fails.
+pub fn run_logged(command: &mut Command, log: &Path) -> Result<()> {
     if let Some(folder) = log.parent() {
         std::fs::create_dir_all(folder)?;
     }

@@ -115,37 +115,29 @@ impl State {
 
     /// A handle for the guest to a payload of the host. Counts what the guest then holds.
     fn give(&mut self, payload: Payload) -> Result<Resource<Payload>, Error> {
-        let bytes = self.new_bytes(&payload);
+        let owned = owned(&payload);
+        // Several handles to one buffer count once.
+        let bytes = owned.filter(|(buffer, _)| !self.held.contains_key(buffer)).map_or(0, |(_, bytes)| bytes);
         self.check_room(bytes)?;
         let handle = self.table.push(payload).map_err(|_| {
             let message = format!("a component may hold {} handles", limits::MAX_HANDLES);
             Error::new(ErrorKind::Exhausted, message)
         })?;
         self.payload_bytes += bytes;
-        if let Some(buffer) = identity(self.table.get(&handle).ok()) {
+        if let Some((buffer, _)) = owned {
             *self.held.entry(buffer).or_default() += 1;
         }
         Ok(handle)
     }
 
-    /// What a handle to a payload adds to what the guest holds: several handles to one buffer count once.
-    fn new_bytes(&self, payload: &Payload) -> u64 {
-        match payload {
-            Payload::Owned(buffer) if !identity(Some(payload)).is_some_and(|held| self.held.contains_key(&held)) => {
-                buffer.len() as u64
-            }
-            _ => 0,
-        }
-    }
-
     /// A handle to a payload is gone.
     fn release(&mut self, payload: &Payload) {
-        let Some(buffer) = identity(Some(payload)) else { return };
+        let Some((buffer, bytes)) = owned(payload) else { return };
         if let Entry::Occupied(mut handles) = self.held.entry(buffer) {
             *handles.get_mut() -= 1;
             if *handles.get() == 0 {
                 handles.remove();
-                self.payload_bytes = self.payload_bytes.saturating_sub(self.new_bytes(payload));
+                self.payload_bytes = self.payload_bytes.saturating_sub(bytes);
             }
         }
     }
@@ -188,11 +180,11 @@ impl State {
     }
 }
 
-/// What tells buffers apart while there is a handle to them.
-fn identity(payload: Option<&Payload>) -> Option<usize> {
+/// What tells an owned buffer from others while there is a handle to it, and its length.
+fn owned(payload: &Payload) -> Option<(usize, u64)> {
     match payload {
-        Some(Payload::Owned(buffer)) => Some(Arc::as_ptr(buffer).addr()),
-        _ => None,
+        Payload::Owned(buffer) => Some((Arc::as_ptr(buffer).addr(), buffer.len() as u64)),
+        Payload::Lent(_) | Payload::Ended => None,
     }
 }
 

@@ -269,7 +269,7 @@ impl Shared {
             if let Err(error) = answer
                 && error.kind() == ErrorKind::Corrupt
             {
-                self.is_damaged(hash);
+                self.mark_damaged(hash);
             }
         }
         let found = hashes.iter().zip(&answers).filter_map(|(hash, answer)| match answer {
@@ -283,7 +283,7 @@ impl Shared {
     /// Whether fetched bytes are what was put, as far as that can be known. If not: say so, and let the next put mend it.
     fn check(&self, hash: &ChunkHash, data: &[u8]) -> bool {
         let accepted = self.verifier.accepts(hash, data);
-        if !accepted && self.is_damaged(hash) {
+        if !accepted && self.mark_damaged(hash) {
             let (uri, len) = (&self.uri, data.len());
             log::line(Level::Error, format_args!("{uri}: chunk {hash} is damaged ({len} bytes): not answered"));
         }
@@ -291,7 +291,7 @@ impl Shared {
     }
 
     /// Let the next put of a chunk mend it. Answers whether that is news.
-    fn is_damaged(&self, hash: &ChunkHash) -> bool {
+    fn mark_damaged(&self, hash: &ChunkHash) -> bool {
         self.known.forget(hash);
         self.damaged.add(*hash)
     }

@@ -7,11 +7,12 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 use super::APT_PACKAGES;
+use crate::step::run_logged;
 
 /// Environment variables that programs run by this module see: to find programs,
 /// to keep caches, to reach a package index. Beside them, all that begin with
@@ -35,9 +36,6 @@ const KEPT_ENVIRONMENT: &[&str] = &[
 ];
 
 const C_FLAGS: &[&str] = &["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"];
-
-/// How much of a failed program's output is shown.
-const TAIL_LINES: usize = 20;
 
 /// The folder where everything is kept.
 #[derive(Debug)]
@@ -103,29 +101,8 @@ impl Work {
     /// Run a program to its end, its output in `log/<step>.log`.
     pub fn run(&self, mut command: Command, step: &str) -> Result<()> {
         let log = self.dir.join("log").join(format!("{step}.log"));
-        let file = File::create(&log).with_context(|| format!("make {}", log.display()))?;
-        let errors = file.try_clone().context("share the log file")?;
-        let name = command.get_program().to_string_lossy().into_owned();
-        let install = how_to_install();
-        let status = command
-            .stdin(Stdio::null())
-            .stdout(file)
-            .stderr(errors)
-            .status()
-            .with_context(|| format!("cannot run {name}; is it installed? ({install})"))?;
-        if status.success() {
-            return Ok(());
-        }
-        let output = fs::read(&log).unwrap_or_default();
-        let output = String::from_utf8_lossy(&output);
-        let skipped = output.lines().count().saturating_sub(TAIL_LINES);
-        let tail: Vec<&str> = output.lines().skip(skipped).collect();
-        let tail = tail.join("\n");
-        bail!(
-            "{step}: {name} failed ({status}). The end of {}:\n{tail}\n\
-             If something is not installed: {install}",
-            log.display()
-        );
+        run_logged(&mut command, &log)
+            .with_context(|| format!("{step} failed; if something is not installed: {}", how_to_install()))
     }
 }
 
