@@ -1,0 +1,198 @@
+//! A connection's bytes: frames in, each checked before anybody sees it, and answers out.
+//!
+//! Every wait is bounded: for the next frame by the idle time, for the rest of one by the time that its length is given.
+
+use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use memkv_wire::{Fault, HEADER_BYTES, Header, Incoming, Key, Outgoing, TAG_BYTES};
+
+use crate::inflight::{Inflight, Share};
+
+/// How long a frame may take, besides a second for each MiB of it, and how long a client may not read its answers.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What is read and tagged at once: it is still in the processor's cache when it is tagged.
+const PIECE_BYTES: u64 = 64 << 10;
+/// Answers are sent when there are so many bytes of them, or when no request is waiting.
+const OUTPUT_BYTES: usize = 32 << 10;
+/// How long, and for how many bytes, a client that was refused is listened to, so that it can read why.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: u64 = 64 << 20;
+
+/// A frame whose tag is right.
+pub struct Frame<'a> {
+    pub header: Header,
+    pub fields: Vec<u8>,
+    pub value: Vec<u8>,
+    /// Its part of what all connections may hold while they receive.
+    pub share: Share<'a>,
+}
+
+/// Why there is no frame.
+pub enum End {
+    /// The client has finished, or is gone, or the server stops: nobody wants an answer.
+    Closed,
+    /// It ended or stood still within a frame.
+    Truncated,
+    /// Something was wrong with it.
+    Fault(Fault),
+    /// Other connections are receiving as much as there is room for.
+    Busy,
+}
+
+pub struct Input {
+    reader: BufReader<TcpStream>,
+    /// The timeout that the socket has now.
+    timeout: Option<Duration>,
+    idle: Duration,
+}
+
+impl Input {
+    pub fn new(stream: TcpStream, idle: Duration) -> Self {
+        Input { reader: BufReader::with_capacity(PIECE_BYTES as usize, stream), timeout: None, idle }
+    }
+
+    /// How long the client may take from one frame to the next.
+    pub fn set_idle(&mut self, idle: Duration) {
+        self.idle = idle;
+    }
+
+    /// No request is waiting.
+    pub fn is_empty(&self) -> bool {
+        self.reader.buffer().is_empty()
+    }
+
+    /// The next frame.
+    pub fn frame<'a>(&mut self, incoming: &mut Incoming, inflight: &'a Inflight) -> Result<Frame<'a>, End> {
+        if self.is_empty() {
+            self.wait_at_most(self.idle).map_err(|_| End::Closed)?;
+            match self.reader.fill_buf() {
+                Ok([]) | Err(_) => return Err(End::Closed),
+                Ok(_) => {}
+            }
+        }
+        let mut deadline = Instant::now() + PATIENCE;
+        let mut bytes = [0; HEADER_BYTES];
+        self.exact(&mut bytes, deadline)?;
+        let header = incoming.open(&bytes).map_err(End::Fault)?;
+        let len = u64::from(header.fields) + header.value;
+        deadline += Duration::from_secs(len >> 20);
+        let share = inflight.take(len, deadline).ok_or(End::Busy)?;
+        let mut tagger = incoming.key().tagger();
+        tagger.update(&bytes);
+        let mut parts = [Vec::new(), Vec::new()];
+        for (part, len) in parts.iter_mut().zip([header.fields.into(), header.value]) {
+            part.try_reserve_exact(len as usize).map_err(|_| End::Busy)?;
+            let mut left = len;
+            while left > 0 {
+                let piece = left.min(PIECE_BYTES);
+                let had = part.len();
+                self.wait_until(deadline)?;
+                let read = (&mut self.reader).take(piece).read_to_end(part);
+                if !matches!(read, Ok(count) if count as u64 == piece) {
+                    return Err(End::Truncated);
+                }
+                tagger.update(part.get(had..).unwrap_or_default());
+                left -= piece;
+            }
+        }
+        let mut tag = [0; TAG_BYTES];
+        self.exact(&mut tag, deadline)?;
+        if !tagger.finish().matches(&tag) {
+            return Err(End::Fault(Fault::NotAuthentic));
+        }
+        let [fields, value] = parts;
+        Ok(Frame { header, fields, value, share })
+    }
+
+    fn exact(&mut self, bytes: &mut [u8], deadline: Instant) -> Result<(), End> {
+        if self.reader.buffer().len() < bytes.len() {
+            self.wait_until(deadline)?;
+        }
+        self.reader.read_exact(bytes).map_err(|_| End::Truncated)
+    }
+
+    fn wait_until(&mut self, deadline: Instant) -> Result<(), End> {
+        if Instant::now() >= deadline {
+            return Err(End::Truncated);
+        }
+        self.wait_at_most(PATIENCE).map_err(|_| End::Truncated)
+    }
+
+    fn wait_at_most(&mut self, timeout: Duration) -> io::Result<()> {
+        if self.timeout != Some(timeout) {
+            self.reader.get_ref().set_read_timeout(Some(timeout))?;
+            self.timeout = Some(timeout);
+        }
+        Ok(())
+    }
+
+    /// Read and forget what the client still sends: to close over unread bytes would take the last answer from it.
+    pub fn linger(mut self) {
+        let end = Instant::now() + LINGER;
+        let mut left = LINGER_BYTES;
+        while Instant::now() < end && self.wait_at_most(LINGER).is_ok() {
+            match self.reader.fill_buf() {
+                Ok([]) | Err(_) => return,
+                Ok(bytes) => {
+                    let count = bytes.len();
+                    self.reader.consume(count);
+                    left = left.saturating_sub(count as u64);
+                    if left == 0 {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub struct Output {
+    stream: TcpStream,
+    pending: Vec<u8>,
+    pub outgoing: Outgoing,
+}
+
+impl Output {
+    pub fn new(stream: TcpStream, key: Key) -> io::Result<Self> {
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Output { stream, pending: Vec::new(), outgoing: Outgoing::new(key) })
+    }
+
+    /// A frame without a value; sent now or with the next.
+    pub fn small(&mut self, header: [u8; HEADER_BYTES], fields: &[u8]) -> io::Result<()> {
+        self.pending.extend(self.outgoing.small(header, fields));
+        if self.pending.len() >= OUTPUT_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// A frame with a value, which is sent from where it lies.
+    pub fn with_value(&mut self, header: [u8; HEADER_BYTES], value: &[u8]) -> io::Result<()> {
+        let tag = self.outgoing.key().tag(&[&header, value]);
+        self.pending.extend(header);
+        let mut slices = [IoSlice::new(&self.pending), IoSlice::new(value), IoSlice::new(&tag.0)];
+        let mut rest = &mut slices[..];
+        while !rest.is_empty() {
+            match self.stream.write_vectored(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => IoSlice::advance_slices(&mut rest, sent),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.pending.clear();
+        Ok(())
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.stream.write_all(&self.pending)?;
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// Say that nothing more comes.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.flush()?;
+        self.stream.shutdown(Shutdown::Write)
+    }
+}
