@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kv_store_conformance::{CASES, Library, Subject};
+use kv_store_tests::memkv::MemkvServer;
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::{library, native_library};
 use libtest_mimic::{Arguments, Trial};
@@ -35,11 +36,15 @@ fn main() -> ExitCode {
     let redis = RedisServer::start(&[]);
     let (port, database) = (redis.port, AtomicU64::new(0));
     let databases = move || format!("redis://127.0.0.1:{port}/{}", database.fetch_add(1, Relaxed));
+    let memkv = MemkvServer::start(&["--memory", "2GiB"]);
+    let (namespace, count) = (memkv.uri("n"), AtomicU64::new(0));
+    let namespaces = move || format!("{namespace}{}", count.fetch_add(1, Relaxed));
     let ours = library();
     let backends: Vec<&'static Backend> = [
         Backend { name: "local-fs", library: ours, fresh_uri: Box::new(directories("wasm")), lasting: true },
         Backend { name: "native", library: native, fresh_uri: Box::new(directories("native")), lasting: true },
         Backend { name: "redis", library: ours, fresh_uri: Box::new(databases), lasting: true },
+        Backend { name: "memkv", library: ours, fresh_uri: Box::new(namespaces), lasting: true },
         Backend { name: "memory", library: ours, fresh_uri: Box::new(names("memory")), lasting: false },
         Backend { name: "buffered", library: ours, fresh_uri: Box::new(names("probe-buffered")), lasting: false },
         Backend { name: "batches", library: ours, fresh_uri: Box::new(names("probe-batches")), lasting: false },
@@ -63,6 +68,6 @@ fn main() -> ExitCode {
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     drop(scratch);
-    drop(redis);
+    drop((redis, memkv));
     conclusion.exit_code()
 }
