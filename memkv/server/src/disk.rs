@@ -5,8 +5,9 @@
 //! the rest, the entry's name, the names of a manifest's chunks, and the value.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -51,8 +52,13 @@ impl Drop for Staged {
     }
 }
 
+/// A folder for this user alone, as are the files in it.
 fn open_folder(path: &Path) -> io::Result<()> {
-    fs::create_dir_all(path)
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn create_file(path: &Path) -> io::Result<File> {
+    File::options().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
 fn sync(path: &Path) -> io::Result<()> {
@@ -65,7 +71,7 @@ impl Disk {
         for folder in ["new", "damaged", "objects"] {
             open_folder(&root.join(folder))?;
         }
-        let lock = File::create(root.join("lock"))?;
+        let lock = create_file(&root.join("lock"))?;
         lock.try_lock().map_err(|error| match error {
             fs::TryLockError::WouldBlock => io::Error::other("another server uses this folder"),
             fs::TryLockError::Error(error) => error,
@@ -99,7 +105,7 @@ impl Disk {
 
         let from = self.root.join("new").join(self.written.fetch_add(1, Relaxed).to_string());
         let staged = Staged { from, to: self.path(name) };
-        let mut file = File::create(&staged.from)?;
+        let mut file = create_file(&staged.from)?;
         let start = [&MAGIC[..], &checksum.digest().to_le_bytes(), &head].concat();
         file.write_all(&start)?;
         file.write_all(value)?;
@@ -209,6 +215,8 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
+
     use crate::store::{Put, Store, name};
     use memkv_wire::fields::Kind;
 
@@ -247,6 +255,8 @@ mod tests {
         assert_eq!(store.get(&manifest()).unwrap().as_slice(), b"two");
         assert_eq!(store.get(&chunk(3)).unwrap().as_slice(), [3; 1000]);
         assert_eq!((store.size().chunks, store.size().manifests), (3, 1));
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&file_of(folder.path(), &chunk(3))), mode(&folder.path().join("objects"))), (0o600, 0o700));
         assert!(store.delete(&manifest()).unwrap());
         drop(store);
         assert!(open(folder.path(), 1 << 20).get(&manifest()).is_none());
