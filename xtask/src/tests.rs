@@ -61,6 +61,10 @@ fn llama(place: &Place) -> Result<()> {
         let mut check = llama.check(library, uri, files, &model, &[100, 512]);
         check.env("KV_STORE_WASM_CACHE", place.work().join("aot")).env_remove("KV_STORE_WASM_PATH");
         check.env("KV_STORE_WASM_CONFIG", place.empty_config()?).env("MEMKV_AUTH_KEY", memkv::AUTH_KEY);
+        if files.is_none() {
+            // A new process learns only with the manifest what a server has.
+            check.arg("--no-dedup");
+        }
         step::run_shown(&format!("llama.cpp through {name}"), &mut check)
     };
     for (name, library) in [("local-fs", place.library()), ("native", native)] {

@@ -139,7 +139,7 @@ fn explain(status: Status, fields: &[u8]) -> Error {
     match status {
         Status::Full => Error::exhausted(format!("the server is full: {text}")),
         Status::Gone => Error::invalid(format!("the manifest was not published: {text}")),
-        Status::Failed => Error::other(text),
+        Status::Failed => Error::unavailable(text),
         Status::UnsupportedVersion => Error::unsupported(format!("UnsupportedVersion: {text}")),
         Status::NotAuthentic => Error::denied(format!("the server refused a signature: {text}")),
         Status::TooLarge => Error::invalid(format!("too large for the server: {text}")),

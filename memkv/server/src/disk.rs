@@ -131,11 +131,18 @@ impl Disk {
         self.path(name).parent().map_or(Ok(()), sync)
     }
 
-    /// Remove the file of an entry. One that cannot be removed comes back at the next start, and is evicted again.
-    pub fn remove(&self, name: &Name) {
-        if let Err(error) = fs::remove_file(self.path(name))
-            && error.kind() != io::ErrorKind::NotFound
-        {
+    /// Remove the file of an entry.
+    pub fn remove(&self, name: &Name) -> io::Result<()> {
+        match fs::remove_file(self.path(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Remove the file of an entry that was evicted. One that cannot be removed comes back at the next start, and is evicted
+    /// again.
+    pub fn evict(&self, name: &Name) {
+        if let Err(error) = self.remove(name) {
             crate::say(format_args!("cannot remove {}: {error}", self.path(name).display()));
         }
     }

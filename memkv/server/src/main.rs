@@ -32,6 +32,8 @@ use store::Store;
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// Clients past the bound that are told so, rather than cut off.
 const TOLD_BUSY: usize = 16;
+/// Between two lines about clients that were refused.
+const SAY_REFUSED: Duration = Duration::from_secs(1);
 /// How often a port is chosen anew because the next one is not free.
 const PORT_TRIES: usize = 50;
 
@@ -46,7 +48,9 @@ pub struct Server {
     idle: Duration,
     started: Instant,
     stopping: AtomicBool,
-    clients: Mutex<HashMap<u64, TcpStream>>,
+    clients: Mutex<HashMap<u64, Arc<TcpStream>>>,
+    /// When a refusal was last said.
+    refused: Mutex<Option<Instant>>,
 }
 
 impl Server {
@@ -58,7 +62,7 @@ impl Server {
         self.clients().len()
     }
 
-    fn clients(&self) -> MutexGuard<'_, HashMap<u64, TcpStream>> {
+    fn clients(&self) -> MutexGuard<'_, HashMap<u64, Arc<TcpStream>>> {
         self.clients.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -70,22 +74,31 @@ impl Server {
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             };
-            let Ok(handle) = stream.try_clone() else { continue };
+            let stream = Arc::new(stream);
             self.stats.accepted.add(1);
             let connected = self.connections();
             if connected >= self.max_connections + TOLD_BUSY || self.is_stopping() {
                 continue;
             }
-            self.clients().insert(number, handle);
+            self.clients().insert(number, stream.clone());
             let server = self.clone();
             let serving = std::thread::Builder::new().name("client".into()).spawn(move || {
                 let _gone = Gone { server: &server, number };
                 // Whoever sent the request may not have waited for the answer.
-                let _ = serve::serve(&server, stream, connected >= server.max_connections);
+                let _ = serve::serve(&server, &stream, connected >= server.max_connections);
             });
             if serving.is_err() {
                 self.clients().remove(&number);
             }
+        }
+    }
+
+    /// Say why a client was refused; not all of it in a flood. The metrics count all.
+    fn say_refused(&self, why: impl std::fmt::Display) {
+        let mut last = self.refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if last.is_none_or(|last| last.elapsed() >= SAY_REFUSED) {
+            *last = Some(Instant::now());
+            say(format_args!("refused a client: {why}"));
         }
     }
 
@@ -163,13 +176,15 @@ fn run(options: &Options) -> Result<()> {
         started: Instant::now(),
         stopping: AtomicBool::new(false),
         clients: Mutex::default(),
+        refused: Mutex::default(),
     });
     let accepting = server.clone();
     std::thread::Builder::new().name("accept".into()).spawn(move || accepting.accept(&data))?;
     let _ = ready.set(server.clone());
 
     let (data, admin) = addresses;
-    println!("memkv-server listening data={data} admin={admin}");
+    // Whoever started it may not be reading.
+    let _ = writeln!(std::io::stdout(), "memkv-server listening data={data} admin={admin}");
     let signal = signals.forever().next();
     say(format_args!("stopping, on signal {}", signal.unwrap_or_default()));
     server.stop();

@@ -14,13 +14,15 @@ use crate::stream::{End, Frame, Input, Output};
 
 /// How long a client may take to say who it is.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes in the answers to one batch get, whatever was asked: a client that reads slowly keeps no more from eviction.
+const BATCH_BYTES: u64 = 64 << 20;
 /// What the server calls itself.
 pub const SERVER: &str = concat!("memkv-server ", env!("CARGO_PKG_VERSION"));
 
 /// Serve a client until it goes, or does what ends the connection. `Err`: it went without reading its answers.
-pub fn serve(server: &Server, stream: TcpStream, too_many: bool) -> io::Result<()> {
+pub fn serve(server: &Server, stream: &TcpStream, too_many: bool) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut input = Input::new(stream.try_clone()?, CONNECT_PATIENCE);
+    let mut input = Input::new(stream, CONNECT_PATIENCE);
     let mut output = Output::new(stream, server.key.refusal())?;
     let end = if too_many {
         // Read what it says first, so that it has a request that is answered.
@@ -42,7 +44,7 @@ pub fn serve(server: &Server, stream: TcpStream, too_many: bool) -> io::Result<(
         End::Busy => (Status::Busy, "the server has as many connections, or receives as much, as it can".to_owned()),
     };
     server.stats.refusal(status);
-    crate::say(format_args!("refused a client ({}): {text}", refusal_name(status).unwrap_or_default()));
+    server.say_refused(format_args!("{}: {text}", refusal_name(status).unwrap_or_default()));
     let header = output.outgoing.refusal(status, text.len());
     output.small(header, text.as_bytes())?;
     output.finish()?;
@@ -150,6 +152,8 @@ impl Client<'_> {
             },
             Op::Delete => match Lookup::decode(&fields) {
                 Err(fault) => return Ok(Err(fault)),
+                // A chunk is deleted by nobody: a manifest may name it.
+                Ok(Lookup { kind: Kind::Chunk, .. }) => return Ok(Err(Fault::Malformed("only manifests are deleted"))),
                 Ok(asked) => {
                     let (status, text) = match store.delete(&self.name(asked.kind, asked.key)) {
                         Ok(true) => (Status::Ok, String::new()),
@@ -171,7 +175,7 @@ impl Client<'_> {
             Op::BatchGet => match BatchGet::decode(&fields) {
                 Err(fault) => return Ok(Err(fault)),
                 Ok(asked) => {
-                    let found = store.get_some(&self.chunks(&asked.keys), asked.max_bytes);
+                    let found = store.get_some(&self.chunks(&asked.keys), asked.max_bytes.min(BATCH_BYTES));
                     let count = found.len() as u32;
                     for (left, value) in (0..count).rev().zip(found) {
                         self.send(op, left, value, output)?;

@@ -99,7 +99,7 @@ impl Store {
             } else if self.make_room(&mut table, cost(&found.name, &found.value, &[])) {
                 table.insert(found.name, found.value, Arc::new([]), false);
             } else {
-                disk.remove(&found.name);
+                disk.evict(&found.name);
             }
         }
         for found in manifests {
@@ -109,7 +109,7 @@ impl Store {
                 table.publish(found.name, found.value, &found.chunks);
             } else {
                 crate::say("a manifest on disk names chunks that are not there any more: removed");
-                disk.remove(&found.name);
+                disk.evict(&found.name);
             }
         }
         Ok(())
@@ -156,8 +156,9 @@ impl Store {
         if !replace && self.lock().entries.get(&name).is_some() {
             return Put::Existed;
         }
-        // Written before the lock is taken; appears under it.
-        let staged = match self.stage(&name, &value, &[], false) {
+        // Written before the lock is taken; appears under it. What takes the place of something that may be durable must be so
+        // itself.
+        let staged = match self.stage(&name, &value, &[], replace) {
             Ok(staged) => staged,
             Err(put) => return put,
         };
@@ -214,10 +215,9 @@ impl Store {
     /// Whether there was one.
     pub fn delete(&self, name: &Name) -> std::io::Result<bool> {
         let mut table = self.lock();
+        // First where it could come back from.
+        self.disk.as_ref().map_or(Ok(()), |disk| disk.remove(name))?;
         let found = table.remove(name);
-        if found && let Some(disk) = &self.disk {
-            disk.remove(name);
-        }
         drop(table);
         self.settle(name)?;
         Ok(found)
@@ -250,7 +250,7 @@ impl Store {
             table.remove(&oldest);
             self.evicted.fetch_add(1, Relaxed);
             if let Some(disk) = &self.disk {
-                disk.remove(&oldest);
+                disk.evict(&oldest);
             }
         }
         true

@@ -2,7 +2,7 @@
 //!
 //! Every wait is bounded: for the next frame by the idle time, for the rest of one by the time that its length is given.
 
-use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
+use std::io::{self, BufRead, BufReader, IoSlice, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::inflight::{Inflight, Share};
 /// How long a frame may take, besides a second for each MiB of it, and how long a client may not read its answers.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What is read and tagged at once: it is still in the processor's cache when it is tagged.
-const PIECE_BYTES: u64 = 64 << 10;
+const PIECE_BYTES: usize = 64 << 10;
 /// Answers are sent when there are so many bytes of them, or when no request is waiting.
 const OUTPUT_BYTES: usize = 32 << 10;
 /// How long, and for how many bytes, a client that was refused is listened to, so that it can read why.
@@ -41,16 +41,16 @@ pub enum End {
     Busy,
 }
 
-pub struct Input {
-    reader: BufReader<TcpStream>,
+pub struct Input<'a> {
+    reader: BufReader<&'a TcpStream>,
     /// The timeout that the socket has now.
     timeout: Option<Duration>,
     idle: Duration,
 }
 
-impl Input {
-    pub fn new(stream: TcpStream, idle: Duration) -> Self {
-        Input { reader: BufReader::with_capacity(PIECE_BYTES as usize, stream), timeout: None, idle }
+impl<'s> Input<'s> {
+    pub fn new(stream: &'s TcpStream, idle: Duration) -> Self {
+        Input { reader: BufReader::with_capacity(PIECE_BYTES, stream), timeout: None, idle }
     }
 
     /// How long the client may take from one frame to the next.
@@ -73,8 +73,7 @@ impl Input {
             }
         }
         let mut deadline = Instant::now() + PATIENCE;
-        let mut bytes = [0; HEADER_BYTES];
-        self.exact(&mut bytes, deadline)?;
+        let bytes = self.array::<HEADER_BYTES>(deadline)?;
         let header = incoming.open(&bytes).map_err(End::Fault)?;
         let len = u64::from(header.fields) + header.value;
         deadline += Duration::from_secs(len >> 20);
@@ -84,21 +83,12 @@ impl Input {
         let mut parts = [Vec::new(), Vec::new()];
         for (part, len) in parts.iter_mut().zip([header.fields.into(), header.value]) {
             part.try_reserve_exact(len as usize).map_err(|_| End::Busy)?;
-            let mut left = len;
-            while left > 0 {
-                let piece = left.min(PIECE_BYTES);
-                let had = part.len();
-                self.wait_until(deadline)?;
-                let read = (&mut self.reader).take(piece).read_to_end(part);
-                if !matches!(read, Ok(count) if count as u64 == piece) {
-                    return Err(End::Truncated);
-                }
-                tagger.update(part.get(had..).unwrap_or_default());
-                left -= piece;
-            }
+            self.read(len, deadline, |piece| {
+                tagger.update(piece);
+                part.extend_from_slice(piece);
+            })?;
         }
-        let mut tag = [0; TAG_BYTES];
-        self.exact(&mut tag, deadline)?;
+        let tag = self.array::<TAG_BYTES>(deadline)?;
         if !tagger.finish().matches(&tag) {
             return Err(End::Fault(Fault::NotAuthentic));
         }
@@ -106,18 +96,43 @@ impl Input {
         Ok(Frame { header, fields, value, share })
     }
 
-    fn exact(&mut self, bytes: &mut [u8], deadline: Instant) -> Result<(), End> {
-        if self.reader.buffer().len() < bytes.len() {
-            self.wait_until(deadline)?;
-        }
-        self.reader.read_exact(bytes).map_err(|_| End::Truncated)
+    fn array<const N: usize>(&mut self, deadline: Instant) -> Result<[u8; N], End> {
+        let mut array = [0; N];
+        let mut rest = &mut array[..];
+        self.read(N as u64, deadline, |piece| {
+            let (filled, after) = std::mem::take(&mut rest).split_at_mut(piece.len());
+            filled.copy_from_slice(piece);
+            rest = after;
+        })?;
+        Ok(array)
     }
 
-    fn wait_until(&mut self, deadline: Instant) -> Result<(), End> {
-        if Instant::now() >= deadline {
-            return Err(End::Truncated);
+    /// Hand on the next `len` bytes as they come. A client that sends them drop by drop has no longer than one that does not.
+    fn read(&mut self, len: u64, deadline: Instant, mut take: impl FnMut(&[u8])) -> Result<(), End> {
+        let mut left = len;
+        while left > 0 {
+            if self.is_empty() {
+                let patience = deadline.saturating_duration_since(Instant::now()).min(PATIENCE);
+                if patience.is_zero() {
+                    return Err(End::Truncated);
+                }
+                // To the second, so that the socket is rarely told.
+                let patience = Duration::from_secs(patience.as_secs() + 1);
+                self.wait_at_most(patience).map_err(|_| End::Truncated)?;
+            }
+            let came = match self.reader.fill_buf() {
+                Ok([]) => return Err(End::Truncated),
+                Ok(came) => came,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return Err(End::Truncated),
+            };
+            let piece = came.get(..usize::try_from(left).unwrap_or(usize::MAX)).unwrap_or(came);
+            take(piece);
+            let count = piece.len();
+            self.reader.consume(count);
+            left -= count as u64;
         }
-        self.wait_at_most(PATIENCE).map_err(|_| End::Truncated)
+        Ok(())
     }
 
     fn wait_at_most(&mut self, timeout: Duration) -> io::Result<()> {
@@ -148,14 +163,14 @@ impl Input {
     }
 }
 
-pub struct Output {
-    stream: TcpStream,
+pub struct Output<'a> {
+    stream: &'a TcpStream,
     pending: Vec<u8>,
     pub outgoing: Outgoing,
 }
 
-impl Output {
-    pub fn new(stream: TcpStream, key: Key) -> io::Result<Self> {
+impl<'a> Output<'a> {
+    pub fn new(stream: &'a TcpStream, key: Key) -> io::Result<Self> {
         stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Output { stream, pending: Vec::new(), outgoing: Outgoing::new(key) })
     }
@@ -194,5 +209,32 @@ impl Output {
     pub fn finish(mut self) -> io::Result<()> {
         self.flush()?;
         self.stream.shutdown(Shutdown::Write)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_client_that_sends_drop_by_drop_has_no_longer_than_another() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let dripping = std::thread::spawn(move || {
+            while client.write_all(b".").is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let mut input = Input::new(&stream, PATIENCE);
+        let mut came = Vec::new();
+        let read =
+            input.read(1 << 20, Instant::now() + Duration::from_millis(200), |piece| came.extend_from_slice(piece));
+        assert!(matches!(read, Err(End::Truncated)));
+        assert!(!came.is_empty() && came.len() < 1000);
+        drop(input);
+        drop(stream);
+        dripping.join().unwrap();
     }
 }

@@ -117,9 +117,16 @@ impl Running {
         assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Freeze the process, or let it go on.
+    /// Freeze the process, all its threads, or let it go on.
     pub fn freeze(&self, frozen: bool) {
-        self.signal(if frozen { libc::SIGSTOP } else { libc::SIGCONT });
+        if !frozen {
+            return self.signal(libc::SIGCONT);
+        }
+        self.signal(libc::SIGSTOP);
+        let mut status = 0;
+        // SAFETY: `status` is a place for an int.
+        unsafe { libc::waitpid(self.0.id() as i32, &raw mut status, libc::WUNTRACED) };
+        assert!(libc::WIFSTOPPED(status), "it ended instead: {status}");
     }
 
     /// SIGKILL, and wait until it is gone.

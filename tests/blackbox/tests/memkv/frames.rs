@@ -125,6 +125,7 @@ fn fields_that_make_no_sense() {
         (PUT, [put_fields(b"k"), vec![0]].concat(), b"v"),
         (GET, get_fields(b"k"), b"a value"),
         (GET, vec![1, 9, 0, 1], b""),
+        (DELETE, get_fields(b"k"), b""),
         (EXISTS, (1_u32 << 31).to_le_bytes().to_vec(), b""),
         (BATCH_GET, [&u64::MAX.to_le_bytes()[..], &keys(&[])].concat(), b""),
         (CONNECT, connect_fields(&[1; 32], "test"), b""),

@@ -10,6 +10,7 @@ use sha2::Sha256;
 pub const CONNECT: u8 = 0x06;
 pub const PUT: u8 = 0x20;
 pub const GET: u8 = 0x21;
+pub const DELETE: u8 = 0x22;
 pub const EXISTS: u8 = 0x30;
 pub const BATCH_GET: u8 = 0x31;
 pub const REFUSAL: u8 = 0xff;
