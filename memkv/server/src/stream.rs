@@ -223,16 +223,16 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, _) = listener.accept().unwrap();
         let dripping = std::thread::spawn(move || {
-            while client.write_all(b".").is_ok() {
+            for _ in 0..100 {
+                let _ = client.write_all(b".");
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
         let mut input = Input::new(&stream, PATIENCE);
         let mut came = Vec::new();
-        let read =
-            input.read(1 << 20, Instant::now() + Duration::from_millis(200), |piece| came.extend_from_slice(piece));
+        let read = input.read(100, Instant::now() + Duration::from_millis(200), |piece| came.extend_from_slice(piece));
         assert!(matches!(read, Err(End::Truncated)));
-        assert!(!came.is_empty() && came.len() < 1000);
+        assert!(!came.is_empty());
         drop(input);
         drop(stream);
         dripping.join().unwrap();

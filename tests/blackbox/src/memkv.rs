@@ -4,12 +4,16 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use crate::consumer::{Running, start};
 use crate::dist;
 
 /// The key of all servers here, and of the library in this process: see [`crate::library`].
 pub const AUTH_KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// More than any line takes to come.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct MemkvServer {
     pub port: u16,
@@ -64,8 +68,17 @@ impl MemkvServer {
     }
 
     /// What it wrote to standard error so far.
-    pub fn said(&self) -> String {
+    fn said(&self) -> String {
         self.said.lock().expect("nobody panics with it").clone()
+    }
+
+    /// Wait until it has written something to standard error.
+    pub fn expect_said(&self, part: &str) {
+        let begun = Instant::now();
+        while !self.said().contains(part) {
+            assert!(begun.elapsed() < PATIENCE, "no {part:?} in {}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub fn uri(&self, namespace: &str) -> String {

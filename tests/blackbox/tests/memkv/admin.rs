@@ -61,7 +61,7 @@ fn a_termination_lets_requests_finish() {
     let status = server.terminate();
     assert!(status.success(), "{status}");
     assert!(client.answer().is_none(), "closed without a word");
-    assert!(server.said().contains("stopping"), "{}", server.said());
+    server.expect_said("stopping");
     server.restart();
     let came = Client::connect(server.port, [1; 32]).ask(super::raw::GET, super::raw::get_fields(b"k"), b"");
     assert_eq!(came.value, b"value");

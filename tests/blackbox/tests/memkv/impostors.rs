@@ -134,6 +134,8 @@ fn a_value_that_was_changed_on_the_way_is_not_answered() {
         let store = through(at);
         assert_eq!(store.get_manifest("m").unwrap(), Ok(b"m".to_vec()));
         assert!(store.get_chunk(b"a key of any kind").unwrap().is_err(), "{at}");
-        assert_eq!(store.get_chunk(b"a key of any kind").unwrap(), Ok(vec![7; 100]), "a new connection: {at}");
+        let connections = server.metric("memkv_accepted_total");
+        assert_eq!(store.get_chunk(b"a key of any kind").unwrap(), Ok(vec![7; 100]), "{at}");
+        assert_eq!(server.metric("memkv_accepted_total"), connections + 1, "{at}: on a new connection");
     }
 }
