@@ -289,7 +289,9 @@ mod tests {
     fn a_file_under_another_name_is_not_believed() {
         let folder = filled();
         fs::rename(file_of(folder.path(), &chunk(1)), file_of(folder.path(), &chunk(2))).unwrap();
-        assert!(open(folder.path(), 1 << 20).get(&chunk(2)).is_none());
+        let store = open(folder.path(), 1 << 20);
+        assert_eq!(store.exists(&[chunk(1), chunk(2), chunk(3)]), [false, false, true]);
+        assert_eq!(fs::read_dir(folder.path().join("damaged")).unwrap().count(), 1);
     }
 
     #[test]
