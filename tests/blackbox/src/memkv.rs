@@ -17,7 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct MemkvServer {
     pub port: u16,
-    options: Vec<String>,
+    /// The program that runs it, with its arguments, and the server's own.
+    command: Vec<String>,
     process: Option<Running>,
     said: Arc<Mutex<String>>,
 }
@@ -25,8 +26,14 @@ pub struct MemkvServer {
 impl MemkvServer {
     /// Start a server with further options, `--name value`.
     pub fn start(options: &[&str]) -> Self {
-        let options = options.iter().map(|option| option.to_string()).collect();
-        let mut server = MemkvServer { port: 0, options, process: None, said: Arc::default() };
+        Self::start_under(&[], options)
+    }
+
+    /// Start a server under another program, which is named with its arguments. It ends with its value only.
+    pub fn start_under(program: &[&str], options: &[&str]) -> Self {
+        let server = dist().join("bin/memkv-server").display().to_string();
+        let command = [program, &[&server], options].concat().into_iter().map(str::to_owned).collect();
+        let mut server = MemkvServer { port: 0, command, process: None, said: Arc::default() };
         server.restart();
         server
     }
@@ -34,8 +41,9 @@ impl MemkvServer {
     /// Kill the server, if it runs, and start it again on the same port.
     pub fn restart(&mut self) {
         self.stop();
-        let mut command = Command::new(dist().join("bin/memkv-server"));
-        command.args(["--listen", &format!("127.0.0.1:{}", self.port)]).args(&self.options);
+        let (program, arguments) = self.command.split_first().expect("a program");
+        let mut command = Command::new(program);
+        command.args(arguments).args(["--listen", &format!("127.0.0.1:{}", self.port)]);
         command.env("MEMKV_AUTH_KEY", AUTH_KEY);
         let mut process = start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
         collect(process.0.stderr.take().expect("a pipe"), self.said.clone());

@@ -2,6 +2,8 @@
 
 #[path = "memkv/admin.rs"]
 mod admin;
+#[path = "memkv/durability.rs"]
+mod durability;
 #[path = "memkv/frames.rs"]
 mod frames;
 #[path = "memkv/impostors.rs"]
