@@ -37,7 +37,7 @@ pub fn test_components() -> PathBuf {
     path
 }
 
-/// The library, loaded once, with a config that has the probe under many schemes. See [`PROBES`].
+/// The library, loaded once, with a config that has the probe under many schemes, see [`PROBES`], and [`WASI_GUESTS`].
 pub fn library() -> &'static Library {
     static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
         let config = root().join("target/test-consumers").join(format!("library-{}.toml", std::process::id()));
@@ -71,12 +71,16 @@ pub const PROBES: &[(&str, &str)] = &[
     ("probe-option", "options.no-such-option = '1'"),
 ];
 
+/// Guests whose language brings WASI, each under the scheme of its name, with what its config table holds besides.
+pub const WASI_GUESTS: &[(&str, &str)] = &[("std-fs", ""), ("c-fs", ""), ("wasi-probe", "limits.deadline_ms = 400")];
+
 fn probe_config() -> String {
-    let component = test_components().join("probe.wasm");
-    let tables = PROBES
-        .iter()
-        .map(|(scheme, table)| format!("[backend.{scheme}]\ncomponent = '{}'\n{table}\n", component.display()));
-    tables.collect()
+    let table = |scheme: &str, component: &str, rest: &str| {
+        let component = test_components().join(format!("{component}.wasm"));
+        format!("[backend.{scheme}]\ncomponent = '{}'\n{rest}\n", component.display())
+    };
+    let probes = PROBES.iter().map(|(scheme, rest)| table(scheme, "probe", rest));
+    probes.chain(WASI_GUESTS.iter().map(|(name, rest)| table(name, name, rest))).collect()
 }
 
 /// A C program from `tests/consumer`, built with every warning an error against the installed header.
