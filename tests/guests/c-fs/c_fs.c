@@ -1,8 +1,8 @@
 /* c-fs:///DIR: a backend in C that keeps its files with what POSIX and WASI's libc offer.
  *
  * Chunks lie at /chunks/<first hex digit>/<hex>, manifests at /manifests/<hex of the SHA-256 of the name>, what is being
- * written in /tmp; / is the URI's directory. A file appears by rename. A manifest is published when the fresh chunks, the
- * manifest and their directories were synced.
+ * written in /tmp; / is the URI's directory. A file appears by rename. A manifest is published when the fresh chunks were
+ * synced. This libc, which speaks WASI 0.1, cannot sync a directory, so that is left to the contract's `files`.
  *
  * What comes in belongs to the function that it comes to, and what goes out to the host: the bindings free neither the
  * former nor the payloads in it.
@@ -29,6 +29,11 @@ typedef kv_store_backend_payload_own_payload_t payload_t;
 /* Bytes of a value that are in this component's memory at once. */
 #define PIECE (1u << 20)
 #define MAX_PATH 256
+/* Paths in one call to the host. */
+#define SYNC_BATCH 256
+
+/* The URI's directory. */
+static kv_store_backend_files_own_directory_t root;
 
 static void *allocate(size_t size)
 {
@@ -93,14 +98,14 @@ static bool make_directory(const char *path, error_t *err)
     return mkdir(path, 0700) == 0 || errno == EEXIST || fail(err, path);
 }
 
-static bool sync_path(const char *path, int flags, error_t *err)
+/* Make files durable, with the directories on the way. The contract's paths are relative. */
+static bool sync_paths(char (*paths)[MAX_PATH], size_t count, error_t *err)
 {
-    int file = open(path, O_RDONLY | flags);
-    if (file < 0)
-        return fail(err, path);
-    bool synced = fsync(file) == 0 || fail(err, path);
-    close(file);
-    return synced;
+    backend_string_t names[SYNC_BATCH];
+    for (size_t i = 0; i < count; i++)
+        backend_string_set(&names[i], paths[i] + 1);
+    backend_list_string_t list = {names, count};
+    return kv_store_backend_files_method_directory_sync(kv_store_backend_files_borrow_directory(root), &list, err);
 }
 
 static bool write_bytes(int file, const backend_list_u8_t *bytes)
@@ -204,6 +209,10 @@ bool exports_kv_store_backend_store_open(backend_string_t *uri, backend_list_tup
     backend_string_free(uri);
     if (given > 0)
         return refuse(err, "c-fs takes no options");
+    backend_string_t grant;
+    backend_string_set(&grant, "");
+    if (!kv_store_backend_files_open_directory(&grant, &root, err))
+        return false;
     if (!make_directory("/chunks", err) || !make_directory("/manifests", err) || !make_directory("/tmp", err))
         return false;
     memset(ret, 0, sizeof *ret);
@@ -277,34 +286,26 @@ bool exports_kv_store_backend_store_get_chunks(exports_kv_store_backend_store_li
     return true;
 }
 
-/* The chunks, then their directories, each once: there are 16. */
 static bool sync_chunks(const exports_kv_store_backend_store_list_hash_t *fresh, error_t *err)
 {
-    char path[MAX_PATH], directory[MAX_PATH];
-    bool touched[16] = {false};
-    for (size_t i = 0; i < fresh->len; i++) {
-        chunk_path(&fresh->ptr[i], path, directory);
-        if (!sync_path(path, 0, err)) {
-            if (errno == ENOENT)
-                err->kind = KV_STORE_BACKEND_TYPES_ERROR_KIND_INVALID;
-            return false;
-        }
-        touched[fresh->ptr[i].ptr[0] >> 4] = true;
-    }
-    for (int digit = 0; digit < 16; digit++) {
-        snprintf(directory, sizeof directory, "/chunks/%x", digit);
-        if (touched[digit] && !sync_path(directory, O_DIRECTORY, err))
+    static char paths[SYNC_BATCH][MAX_PATH];
+    char directory[MAX_PATH];
+    for (size_t done = 0; done < fresh->len;) {
+        size_t count = 0;
+        while (count < SYNC_BATCH && done < fresh->len)
+            chunk_path(&fresh->ptr[done++], paths[count++], directory);
+        if (!sync_paths(paths, count, err))
             return false;
     }
-    return fresh->len == 0 || sync_path("/chunks", O_DIRECTORY, err);
+    return true;
 }
 
 bool exports_kv_store_backend_store_put_manifest(backend_string_t *name, payload_t data,
                                                  exports_kv_store_backend_store_list_hash_t *fresh, error_t *err)
 {
-    char path[MAX_PATH];
-    bool published = manifest_path(name, path, err) && sync_chunks(fresh, err) && sync_path("/", O_DIRECTORY, err) &&
-                     write_file(path, "/manifests", data, true, err) && sync_path("/manifests", O_DIRECTORY, err);
+    char path[1][MAX_PATH];
+    bool published = manifest_path(name, path[0], err) && sync_chunks(fresh, err) &&
+                     write_file(path[0], "/manifests", data, true, err) && sync_paths(path, 1, err);
     kv_store_backend_payload_payload_drop_own(data);
     exports_kv_store_backend_store_list_hash_free(fresh);
     backend_string_free(name);
@@ -323,8 +324,7 @@ bool exports_kv_store_backend_store_get_manifest(backend_string_t *name,
 bool exports_kv_store_backend_store_delete_manifest(backend_string_t *name, error_t *err)
 {
     char path[MAX_PATH];
-    bool good = manifest_path(name, path, err) && (unlink(path) == 0 || errno == ENOENT || fail(err, path)) &&
-                sync_path("/manifests", O_DIRECTORY, err);
+    bool good = manifest_path(name, path, err) && (unlink(path) == 0 || errno == ENOENT || fail(err, path));
     backend_string_free(name);
     return good;
 }
