@@ -54,11 +54,16 @@ impl Known {
             // On the way to a connection, the kernel chooses.
             SocketAddrUse::TcpBind => address.ip().is_unspecified() && address.port() == 0,
             SocketAddrUse::TcpConnect => {
-                let allowed = policy::allows_address(address.ip()) && self.is_granted(address);
-                if !allowed {
+                if !self.is_granted(address) {
                     self.refuse(format_args!("connect to {address}"));
+                    return false;
                 }
-                allowed
+                let reached = policy::allows_address(address.ip());
+                if !reached {
+                    let said = format!("denied: {} is never reached", address.ip());
+                    log::component_line(Level::Warn, &self.access.name, &said);
+                }
+                reached
             }
             _ => false,
         }

@@ -1,6 +1,6 @@
 //! What can be tried, by name. An answer is what a person would say came of it; what fails answers `error: ...`.
 
-use std::fmt::{Debug, Display};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Read;
 use std::net::Ipv4Addr;
@@ -104,8 +104,8 @@ fn said(outcome: std::io::Result<impl Display>) -> String {
     outcome.map_or_else(|error| format!("error: {error}"), |said| said.to_string())
 }
 
-fn code(outcome: Result<impl Display, impl Debug>) -> String {
-    outcome.map_or_else(|code| format!("error: {code:?}"), |said| said.to_string())
+fn code(outcome: Result<impl Display, impl Display>) -> String {
+    outcome.map_or_else(|code| format!("error: {code}"), |said| said.to_string())
 }
 
 type Octets = (u8, u8, u8, u8);
