@@ -160,11 +160,12 @@ mod tests {
         let mut linker = wasmtime::component::Linker::new(&engine);
         crate::guest::wasi::add_to_linker(&mut linker).unwrap();
         let linked = |name: &str| {
-            // A component that imports an instance of that name, of a type that asks for nothing.
-            let mut bytes = b"\0asm\x0d\0\x01\0\x07\x03\x01\x42\0\x0a".to_vec();
+            // A component that imports a function of that name: where there is an interface, it is told so.
+            let mut bytes = b"\0asm\x0d\0\x01\0\x07\x05\x01\x40\0\x01\0\x0a".to_vec();
             bytes.extend([name.len() as u8 + 5, 1, 0, name.len() as u8]);
-            bytes.extend(name.bytes().chain([5, 0]));
-            linker.instantiate_pre(&Component::new(&engine, bytes).unwrap()).is_ok()
+            bytes.extend(name.bytes().chain([1, 0]));
+            let refused = linker.instantiate_pre(&Component::new(&engine, bytes).unwrap()).err();
+            format!("{:#}", refused.expect("it is no function")).contains("found instance")
         };
         assert!(!linked("wasi:http/types@0.2.0"));
         for (package, interfaces) in WASI {

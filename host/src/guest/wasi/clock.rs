@@ -48,3 +48,23 @@ impl monotonic_clock::Host for State {
         subscribe(table, alarm)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine;
+
+    #[test]
+    fn nothing_to_wait_for_is_no_turn_of_the_consumers_runtime() {
+        let (done, waits) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let outer = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            outer.block_on(async {
+                let driver = &engine::runtime().unwrap().driver;
+                driver.block_on(async { Alarm(Some(Instant::now())).ready().await })
+            });
+            done.send(()).unwrap();
+        });
+        waits.recv_timeout(Duration::from_secs(60)).expect("it waits for ever");
+    }
+}
