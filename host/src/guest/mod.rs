@@ -20,7 +20,7 @@ use wasmtime::component::{Resource, ResourceTable, ResourceTableError};
 
 pub use files::OpenDirectory;
 pub use net::Connection;
-pub(crate) use net::Parked;
+pub(crate) use net::{Parked, Tls};
 
 pub(crate) use convert::answered;
 use limiter::Limiter;
@@ -38,6 +38,7 @@ pub(crate) struct Access {
     pub grants: Grants,
     pub directory: Option<Arc<Directory>>,
     pub parked: Parked,
+    pub tls: Tls,
 }
 
 /// The host's side of one instance.

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 
 pub mod consumer;
 pub mod redis;
+pub mod tls;
 
 pub use kv_store_conformance::{Handle, Library};
 
@@ -37,7 +38,8 @@ pub fn test_components() -> PathBuf {
     path
 }
 
-/// The library, loaded once, with a config that has the probe under many schemes, see [`PROBES`], and [`WASI_GUESTS`].
+/// The library, loaded once, with a config that has the probe under many schemes, see [`PROBES`], and [`WASI_GUESTS`], and
+/// trusts [`tls::certificates`].
 pub fn library() -> &'static Library {
     static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
         let config = root().join("target/test-consumers").join(format!("library-{}.toml", std::process::id()));
@@ -80,7 +82,9 @@ fn probe_config() -> String {
         format!("[backend.{scheme}]\ncomponent = '{}'\n{rest}\n", component.display())
     };
     let probes = PROBES.iter().map(|(scheme, rest)| table(scheme, "probe", rest));
-    probes.chain(WASI_GUESTS.iter().map(|(name, rest)| table(name, name, rest))).collect()
+    let wasi = WASI_GUESTS.iter().map(|(name, rest)| table(name, name, rest));
+    let ca = tls::certificates().ca.display();
+    probes.chain(wasi).chain([format!("[backend.redis]\ntls.ca = '{ca}'\n")]).collect()
 }
 
 /// A C program from `tests/consumer`, built with every warning an error against the installed header.
