@@ -3,7 +3,7 @@
 //!
 //! Chunks lie at `/chunks/<first hex digit>/<hex>`, manifests at `/manifests/<escaped name>`, what is being written in
 //! `/tmp`; `/` is the URI's directory. A file appears by rename. A manifest is published when the fresh chunks, the manifest
-//! and their directories were synced.
+//! and, where std can, their directories were synced.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
@@ -161,8 +161,14 @@ fn read(path: &Path) -> Result<Option<Payload>> {
     }
 }
 
+/// Make the names in a directory durable. Where std was built on a libc that speaks WASI 0.1, it cannot, and says that the
+/// descriptor is bad: names are then left to the kernel.
 fn sync_directory(path: &Path) -> Result<()> {
-    File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| failed(path, &error))
+    const BAD_DESCRIPTOR: i32 = 8;
+    match File::open(path).and_then(|directory| directory.sync_all()) {
+        Err(error) if error.raw_os_error() != Some(BAD_DESCRIPTOR) => Err(failed(path, &error)),
+        _ => Ok(()),
+    }
 }
 
 fn failed(path: &Path, error: &io::Error) -> Error {
