@@ -91,6 +91,8 @@ pub const MAX_WASI_LISTINGS: usize = 4;
 pub const MAX_WASI_LISTING_ENTRIES: usize = 1 << 16;
 /// Bytes that a WASI stream of ours takes at once, as many as those of wasmtime-wasi.
 pub const WASI_STREAM_BYTES: usize = 64 << 10;
+/// Addresses of granted names that an instance remembers for WASI, which connects to addresses. Past it they are forgotten.
+pub const MAX_RESOLVED: usize = 1024;
 /// Random bytes of one call through WASI.
 pub const MAX_RANDOM_BYTES: u64 = 1 << 20;
 /// Threads that resolve names and read ahead for WASI. They are the process's, all stores together.

@@ -126,8 +126,8 @@ fn refuse_wasi(package: &str, import: &Interface) -> Option<String> {
 /// What wasmtime says when names match and types do not: a function of a newer contract, or a changed one.
 pub(super) fn explain_mismatch(error: &wasmtime::Error) -> String {
     format!(
-        "was built against interfaces that this host, which serves {CONTRACT} {}.{} and WASI {WASI_VERSION}, has otherwise or \
-         not: {error:#}",
+        "was built against a version of the contract or of WASI that this host, which serves {CONTRACT} {}.{} and WASI \
+         {WASI_VERSION}, does not have: {error:#}",
         VERSION.0, VERSION.1
     )
 }

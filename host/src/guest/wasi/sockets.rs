@@ -14,6 +14,7 @@ use wasmtime_wasi::sockets::{SocketAddrUse, WasiSocketsView};
 
 use super::super::Access;
 use super::{State, VERSION};
+use crate::limits;
 use crate::log::{self, Level};
 use crate::policy;
 
@@ -29,7 +30,7 @@ pub(super) struct Sockets {
 
 struct Known {
     access: Arc<Access>,
-    /// Granted names and addresses that they were resolved to.
+    /// Granted names, in lower case, and addresses that they were resolved to.
     resolved: Mutex<HashSet<(String, IpAddr)>>,
 }
 
@@ -108,7 +109,7 @@ impl State {
         let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:".contains(&byte));
         if !plain || !self.access.grants.names_host(&name) {
             let known = &self.wasi().sockets.known;
-            known.refuse(format_args!("resolve {}", log::clean(&name)));
+            known.refuse(format_args!("resolve {name}"));
             return Ok((Err(ErrorCode::AccessDenied),));
         }
         match self.sockets().resolve_addresses(network, name.clone()) {
@@ -134,7 +135,10 @@ impl State {
                 let sockets = &self.wasi().sockets;
                 if let Some(name) = sockets.lookups.get(&lookup) {
                     let mut resolved = sockets.known.resolved.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                    resolved.insert((name.clone(), ip));
+                    if resolved.len() >= limits::MAX_RESOLVED {
+                        resolved.clear();
+                    }
+                    resolved.insert((name.to_ascii_lowercase(), ip));
                 }
                 return Ok((Ok(Some(address)),));
             }
