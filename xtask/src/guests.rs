@@ -17,9 +17,14 @@ pub fn build(place: &Place) -> Result<Vec<PathBuf>> {
     build_workspace(place, &place.root.join("guests"), &place.components())
 }
 
+/// Build those that only tests use into `target/test-components`.
+pub fn build_for_tests(place: &Place) -> Result<Vec<PathBuf>> {
+    build_workspace(place, &place.root.join("tests/guests"), &place.root.join("target/test-components"))
+}
+
 /// Build each guest of a workspace into `<output>/<name>.wasm`: its packages, each for the target that it asks for, and its
 /// folders of C.
-pub fn build_workspace(place: &Place, workspace: &Path, output: &Path) -> Result<Vec<PathBuf>> {
+fn build_workspace(place: &Place, workspace: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     let name = workspace.file_name().unwrap_or_default().display().to_string();
     let packages = packages(workspace)?;
     let mut modules = Vec::new();

@@ -34,12 +34,8 @@ enum Command {
     Test,
     /// Lay out what an operator installs: target/dist/{lib,components,include,bin}
     Dist,
-    /// Build the guests into target/dist/components
-    Guests {
-        /// The folder of a workspace of guests, and where its components go; otherwise those that ship
-        #[arg(num_args = 2, value_names = ["FOLDER", "OUTPUT"])]
-        other: Vec<std::path::PathBuf>,
-    },
+    /// Build the guests: target/dist/components, and target/test-components for tests
+    Guests,
     /// Install what the other commands need: the guest toolchain, CMake, a Python environment
     Setup,
 }
@@ -61,10 +57,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Demo { json } => demo::run(&place, json),
         Command::Test => tests::run(&place),
         Command::Dist => dist::run(&place).map(drop),
-        Command::Guests { other } => match other.as_slice() {
-            [folder, output] => guests::build_workspace(&place, &std::path::absolute(folder)?, output).map(drop),
-            _ => guests::build(&place).map(drop),
-        },
+        Command::Guests => guests::build(&place).and_then(|_| guests::build_for_tests(&place)).map(drop),
         Command::Setup => packages::install(llama::APT_PACKAGES)
             .and_then(|()| toolchain::choose(toolchain::Target::Unknown).map(drop)),
     }

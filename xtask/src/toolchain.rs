@@ -81,26 +81,43 @@ impl Toolchain {
     pub fn cargo_build(&self) -> Command {
         let mut command = match &self.compiler {
             Compiler::Rustup => clean("cargo"),
-            Compiler::Debian { cargo, rustc, linkers, libraries } => {
-                let mut command = clean(cargo);
-                let path = std::env::var_os("PATH").unwrap_or_default();
-                let path = linkers.iter().cloned().chain(std::env::split_paths(&path));
-                if let Ok(path) = std::env::join_paths(path) {
-                    command.env("PATH", path);
-                }
-                // Debian's compiler is a stable one; building std is still behind this switch.
-                command.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1");
-                if let Some(libraries) = libraries {
-                    command.env("RUSTFLAGS", format!("-L native={}", libraries.display()));
-                }
-                command
-            }
+            Compiler::Debian { cargo, .. } => clean(cargo),
         };
-        command.args(["build", "--release", "--locked", "--target", self.target.name()]);
-        if let Compiler::Debian { .. } = self.compiler {
-            command.arg("-Zbuild-std=std,panic_abort");
+        self.prepare(&mut command);
+        command.args(["build", "--release", "--locked", "--target", self.target.name()]).args(self.cargo_options());
+        command
+    }
+
+    /// A program that runs cargo for guests by itself.
+    pub fn user(&self, program: &Path) -> Command {
+        let mut command = clean(program);
+        self.prepare(&mut command);
+        if let Compiler::Debian { cargo, .. } = &self.compiler {
+            command.env("CARGO", cargo);
         }
         command
+    }
+
+    fn prepare(&self, command: &mut Command) {
+        let Compiler::Debian { rustc, linkers, libraries, .. } = &self.compiler else { return };
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = linkers.iter().cloned().chain(std::env::split_paths(&path));
+        if let Ok(path) = std::env::join_paths(path) {
+            command.env("PATH", path);
+        }
+        // Debian's compiler is a stable one; building std is still behind this switch.
+        command.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1");
+        if let Some(libraries) = libraries {
+            command.env("RUSTFLAGS", format!("-L native={}", libraries.display()));
+        }
+    }
+
+    /// What cargo must be told besides.
+    pub fn cargo_options(&self) -> &'static [&'static str] {
+        match self.compiler {
+            Compiler::Rustup => &[],
+            Compiler::Debian { .. } => &["-Zbuild-std=std,panic_abort"],
+        }
     }
 
     /// What was chosen, for people.
