@@ -83,6 +83,21 @@ pub const MAX_SESSION_BYTES: usize = 1024;
 /// The longest delimiter of receive-until, from the contract.
 pub const MAX_DELIMITER_BYTES: usize = 16;
 
+/// WASI handles that an instance may hold at once: descriptors, streams, sockets, what it waits for. Each may be a file
+/// descriptor of the process and hold [`WASI_STREAM_BYTES`].
+pub const MAX_WASI_HANDLES: usize = 256;
+/// Listings of directories that an instance holds at once through WASI, and entries of one, which is made whole.
+pub const MAX_WASI_LISTINGS: usize = 4;
+pub const MAX_WASI_LISTING_ENTRIES: usize = 1 << 16;
+/// Bytes that a WASI stream of ours takes at once, as many as those of wasmtime-wasi.
+pub const WASI_STREAM_BYTES: usize = 64 << 10;
+/// Addresses of granted names that an instance remembers for WASI, which connects to addresses. Past it they are forgotten.
+pub const MAX_RESOLVED: usize = 1024;
+/// Random bytes of one call through WASI.
+pub const MAX_RANDOM_BYTES: u64 = 1 << 20;
+/// Threads that resolve names and read ahead for WASI. They are the process's, all stores together.
+pub const MAX_BLOCKING_THREADS: usize = 32;
+
 /// Lines that components may log in a second, all together. The rest is counted.
 pub const LOG_LINES_PER_SECOND: u32 = 50;
 /// The longest line, in bytes.

@@ -77,6 +77,17 @@ impl Grants {
         host.eq_ignore_ascii_case(granted_host) && port.is_some() && (granted_port.is_none() || port == granted_port)
     }
 
+    /// Whether the component may ask for the addresses of a host, named as in the URI.
+    pub fn names_host(&self, host: &str) -> bool {
+        self.server.as_deref().is_some_and(|granted| split_port(granted).0.eq_ignore_ascii_case(host))
+    }
+
+    /// The environment variables that a component sees through WASI, by name. None: what begins with the scheme is a
+    /// secret, and a secret is asked for by its name.
+    pub fn environment(&self) -> &[String] {
+        &[]
+    }
+
     /// Refuse a directory that holds, or lies in, what the host itself relies on.
     pub fn check_overlap(&self, guarded: &[(&str, PathBuf)]) -> Result<(), Error> {
         let Some(directory) = &self.directory else { return Ok(()) };

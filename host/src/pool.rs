@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
+use wasmtime::component::ResourceTableError;
 use wasmtime::{Store, Trap, UpdateDeadline};
 
 use crate::bindings::Backend;
@@ -194,9 +195,10 @@ impl Pool {
             let message = format!("did not answer by its deadline and was stopped {} ms after it", late.as_millis());
             return Error::new(ErrorKind::Unavailable, message);
         }
-        let why = match trap.downcast_ref::<Trap>() {
-            Some(trap) => trap.to_string(),
-            None => trap.root_cause().to_string(),
+        let why = match (trap.downcast_ref::<Trap>(), trap.downcast_ref::<ResourceTableError>()) {
+            (Some(trap), _) => trap.to_string(),
+            (_, Some(ResourceTableError::Full)) => "it holds more handles than a component may".to_owned(),
+            _ => trap.root_cause().to_string(),
         };
         Error::new(ErrorKind::Component, format!("trapped: {why}"))
     }

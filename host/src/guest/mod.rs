@@ -9,6 +9,7 @@ mod limiter;
 mod net;
 mod payload;
 mod system;
+pub(crate) mod wasi;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -58,6 +59,8 @@ pub(crate) struct State {
     leaked: usize,
     /// Connections that the guest holds.
     connections: usize,
+    /// Made when the guest first uses it.
+    wasi: Option<Box<wasi::Wasi>>,
 }
 
 impl State {
@@ -76,6 +79,7 @@ impl State {
             lent: Vec::new(),
             leaked: 0,
             connections: 0,
+            wasi: None,
         }
     }
 

@@ -20,7 +20,7 @@ pub(crate) use find::{find, search_directories};
 use crate::bindings::{Backend, BackendPre};
 use crate::engine::{self, PerProcess};
 use crate::error::{Error, ErrorKind};
-use crate::guest::State;
+use crate::guest::{State, wasi};
 use crate::signals::with_signals_blocked;
 use crate::{limits, log};
 
@@ -67,6 +67,7 @@ impl Components {
     fn new(engine: &Engine) -> Result<Self, Error> {
         let mut linker = Linker::new(engine);
         Backend::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)
+            .and_then(|()| wasi::add_to_linker(&mut linker))
             .map_err(|error| Error::new(ErrorKind::Other, format!("cannot link the host's interfaces: {error}")))?;
         Ok(Components { linker, aot: aot::Cache::open(engine), loaded: Mutex::default() })
     }

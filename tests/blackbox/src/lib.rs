@@ -39,8 +39,8 @@ pub fn test_components() -> PathBuf {
     path
 }
 
-/// The library, loaded once, with a config that has the probe under many schemes, see [`PROBES`], and trusts
-/// [`tls::certificates`].
+/// The library, loaded once, with a config that has the probe under many schemes, see [`PROBES`], and [`WASI_GUESTS`], and
+/// trusts [`tls::certificates`].
 pub fn library() -> &'static Library {
     static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
         let config = root().join("target/test-consumers").join(format!("library-{}.toml", std::process::id()));
@@ -75,13 +75,18 @@ pub const PROBES: &[(&str, &str)] = &[
     ("probe-option", "options.no-such-option = '1'"),
 ];
 
+/// Guests whose language brings WASI, each under the scheme of its name, with what its config table holds besides.
+pub const WASI_GUESTS: &[(&str, &str)] = &[("std-fs", ""), ("c-fs", ""), ("wasi-probe", "limits.deadline_ms = 400")];
+
 fn probe_config() -> String {
-    let component = test_components().join("probe.wasm");
-    let tables = PROBES
-        .iter()
-        .map(|(scheme, table)| format!("[backend.{scheme}]\ncomponent = '{}'\n{table}\n", component.display()));
+    let table = |scheme: &str, component: &str, rest: &str| {
+        let component = test_components().join(format!("{component}.wasm"));
+        format!("[backend.{scheme}]\ncomponent = '{}'\n{rest}\n", component.display())
+    };
+    let probes = PROBES.iter().map(|(scheme, rest)| table(scheme, "probe", rest));
+    let wasi = WASI_GUESTS.iter().map(|(name, rest)| table(name, name, rest));
     let ca = tls::certificates().ca.display();
-    tables.chain([format!("[backend.redis]\ntls.ca = '{ca}'\n")]).collect()
+    probes.chain(wasi).chain([format!("[backend.redis]\ntls.ca = '{ca}'\n")]).collect()
 }
 
 /// A C program from `tests/consumer`, built with every warning an error against the installed header.

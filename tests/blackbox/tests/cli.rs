@@ -63,6 +63,18 @@ fn the_backends_that_ship_pass() {
 }
 
 #[test]
+fn guests_that_bring_wasi_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["std-fs", "c-fs"] {
+        let component = test_components().join(format!("{name}.wasm")).display().to_string();
+        let uri = format!("{name}://{}/{name}", folder.path().display());
+        let checked = run(&["check", &component, "--uri", &uri]);
+        expect(0, &checked);
+        assert!(checked.stdout.contains("0 failed, 1 skipped"), "{}", checked.stdout);
+    }
+}
+
+#[test]
 fn a_native_library_passes_the_same_suite() {
     let folder = tempfile::tempdir().unwrap();
     let library = native_library(folder.path());

@@ -168,3 +168,28 @@ fn an_unknown_scheme_says_where_it_was_looked_for() {
     assert!(!opened && said.contains("acme.wasm") && said.contains("KV_STORE_WASM_PATH"), "{said}");
     assert!(said.contains(&place.components().display().to_string()), "{said}");
 }
+
+/// A component that imports an instance of this name, of a type that asks for nothing, and exports nothing.
+fn importing(name: &str) -> Vec<u8> {
+    let mut bytes = b"\0asm\x0d\0\x01\0\x07\x03\x01\x42\0\x0a".to_vec();
+    bytes.extend([name.len() as u8 + 5, 1, 0, name.len() as u8]);
+    bytes.extend(name.bytes().chain([5, 0]));
+    bytes
+}
+
+#[test]
+fn wasi_that_is_not_offered_is_refused_with_the_reason() {
+    let place = Place::new();
+    for (import, said) in [
+        ("wasi:http/types@0.2.3", "makes no HTTP requests"),
+        ("wasi:cli/environment@0.3.0", "offers WASI 0.2 only"),
+        ("wasi:nn/graph@0.2.0", "it offers cli, clocks, filesystem, io, random, sockets"),
+    ] {
+        place.put("wants", &importing(import));
+        let (opened, heard) = place.open("wants://x");
+        assert!(!opened && heard.contains(import) && heard.contains(said), "{import}: {heard}");
+    }
+    place.put("wants", &importing("wasi:cli/environment@0.2.3"));
+    let (_, heard) = place.open("wants://x");
+    assert!(heard.contains("exports no kv-store:backend/store"), "what is offered is no reason: {heard}");
+}
