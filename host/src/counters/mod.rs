@@ -152,6 +152,17 @@ mod tests {
     }
 
     #[test]
+    fn the_operator_guide_lists_every_event() {
+        let guide = include_str!("../../../docs/operator-guide.md");
+        for (name, _) in EVENTS {
+            assert!(
+                guide.contains(&format!("`{name}_total`")),
+                "docs/operator-guide.md does not say what {name} counts"
+            );
+        }
+    }
+
+    #[test]
     fn calls_and_errors_are_counted_under_their_names() {
         let counters = Counters::new();
         counters.call(Operation::PrefetchChunks, &Ok(()));

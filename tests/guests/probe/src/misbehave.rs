@@ -64,7 +64,32 @@ pub fn act(how: &str) -> Result<()> {
             }
             Ok(())
         }
-        _ => Err(Error::invalid(format!("no such misbehaviour: {how}"))),
+        "write-ro" => write_in("ro"),
+        "write-rw" => write_in("rw"),
+        "remove-ro" => match files::open_directory("ro")?.remove(&["file".into()], false)?.pop() {
+            Some(files::RemoveOutcome::Failed(error)) => Err(error),
+            _ => Ok(()),
+        },
+        "sync-ro" => files::open_directory("ro")?.sync(&["file".into()]),
+        _ => match how.split_once(':') {
+            Some(("connections", server)) => {
+                let mut held = Vec::new();
+                while held.len() < 100 {
+                    held.push(net::connect(server, false, None)?);
+                }
+                Ok(())
+            }
+            _ => Err(Error::invalid(format!("no such misbehaviour: {how}"))),
+        },
+    }
+}
+
+fn write_in(grant: &str) -> Result<()> {
+    let content = vec![Part::Bytes(b"written".to_vec())];
+    let request = files::WriteRequest { path: "new".into(), content, replace: true };
+    match files::open_directory(grant)?.write(&[request], true)?.pop() {
+        Some(files::WriteOutcome::Failed(error)) => Err(error),
+        _ => Ok(()),
     }
 }
 
