@@ -45,7 +45,7 @@ impl Budget {
 
     /// One of it, until the answer is dropped.
     pub(crate) fn permit(&'static self) -> Option<Permit> {
-        self.take(1).then_some(Permit(self))
+        self.take(1).then(|| Permit(self))
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -89,6 +89,7 @@ mod tests {
         assert!(!BUDGET.take(101) && !BUDGET.take(u64::MAX) && BUDGET.take(99));
         let last = BUDGET.permit();
         assert!(last.is_some() && BUDGET.permit().is_none());
+        assert_eq!(BUDGET.used(), 100);
         drop(last);
         assert!(BUDGET.permit().is_some());
     }

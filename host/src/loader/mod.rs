@@ -11,7 +11,7 @@ mod seal;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -48,11 +48,9 @@ pub(crate) struct Components {
     linker: Linker<State>,
     aot: Option<aot::Cache>,
     compiler: compile::Compiler,
-    /// Each entry has a lock of its own, so that a long compilation holds up only those who want the same component.
-    loaded: Mutex<HashMap<FileIdentity, Entry>>,
+    /// Not locked while one is loaded, which may take long; those who want the same then wait for one compilation.
+    loaded: Mutex<HashMap<FileIdentity, Arc<Loaded>>>,
 }
-
-type Entry = Arc<Mutex<Option<Arc<Loaded>>>>;
 
 /// What tells that a file is the one that was loaded before, without reading it.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -102,22 +100,22 @@ impl Components {
             modified: (meta.mtime(), meta.mtime_nsec()),
             changed: (meta.ctime(), meta.ctime_nsec()),
         };
-        let entry = {
-            let mut loaded = self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if loaded.len() >= limits::MAX_COMPONENTS && !loaded.contains_key(&identity) {
-                // Those in use live on in their stores.
-                loaded.clear();
-            }
-            loaded.entry(identity).or_default().clone()
-        };
-        let mut entry = entry.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(loaded) = &*entry {
+        if let Some(loaded) = self.loaded().get(&identity) {
             check_pin(&loaded.digest, pinned).map_err(doing)?;
             return Ok(loaded.clone());
         }
-        let loaded = Arc::new(self.prepare(path, pinned, limits).map_err(doing)?);
-        *entry = Some(loaded.clone());
-        Ok(loaded)
+        let fresh = Arc::new(self.prepare(path, pinned, limits).map_err(doing)?);
+        let mut loaded = self.loaded();
+        if loaded.len() >= limits::MAX_COMPONENTS {
+            // Those in use live on in their stores.
+            loaded.clear();
+        }
+        loaded.insert(identity, fresh.clone());
+        Ok(fresh)
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, HashMap<FileIdentity, Arc<Loaded>>> {
+        self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn prepare(&'static self, path: &Path, pinned: Option<config::Digest>, limits: &Limits) -> Result<Loaded, Error> {

@@ -20,7 +20,7 @@ use crate::guest::{Access, Parked, Tls};
 use crate::limits;
 use crate::loader::{self, Loaded};
 use crate::log::{self, Level, Rate};
-use crate::policy::{Folder, FolderAccess, Guarded, Target};
+use crate::policy::{Folder, FolderAccess, Grants, Guarded, Target};
 use crate::pool::Pool;
 use crate::uri::StoreUri;
 
@@ -114,6 +114,9 @@ fn open_with(
         pass.give_back();
         return Ok((shared, prefix));
     }
+    // Those before in the line may have opened it.
+    pass.give_back();
+    let pass = place.breaker.admit().inspect_err(|_| counters.count(Event::BreakerRefused))?;
     let opened = Shared::open(component, key, stores, place.breaker.clone(), counters).map(Arc::new);
     if pass.report(&opened) {
         counters.count(Event::BreakerOpened);
@@ -216,12 +219,17 @@ impl Shared {
         let reaches = match (&info.directory, &info.server) {
             (Some(directory), _) => format!("the directory {}", directory.display()),
             (None, Some(server)) => format!("the server {server}"),
-            (None, None) => "nothing outside".to_owned(),
+            (None, None) => "nothing outside by its URI".to_owned(),
+        };
+        let Grants { fs, connect, env, secrets, .. } = &shared.pool.access().grants;
+        let further = match fs.len() + connect.len() + env.len() + secrets.len() {
+            0 => "no grants".to_owned(),
+            count => format!("{count} grants"),
         };
         log::line(
             Level::Info,
             format_args!(
-                "opened {}: {}; component sha256 {}; it reaches {reaches}",
+                "opened {}: {}; component sha256 {}; it reaches {reaches}, and has {further} of the config",
                 info.uri, info.label, info.component_sha256
             ),
         );
