@@ -32,6 +32,8 @@ pub use kvx;
 pub use counters::{Metrics, Series, metrics};
 pub use doctor::{Diagnosis, Problem, Reaches, Secret, doctor};
 pub use error::{Error, ErrorKind};
+/// The C ABI, for a program that has the library linked in.
+pub use ffi::kv_store_get_vtable;
 pub use inspect::{Import, Inspection, inspect};
 pub use payload::Buffer;
 pub use store::{Put, Store, StoreInfo};

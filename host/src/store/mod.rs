@@ -82,6 +82,10 @@ pub struct StoreInfo {
     pub server: Option<String>,
     /// Survives a restart of the storage system.
     pub durable: bool,
+    /// Other processes that open the same URI see the same store.
+    pub shared: bool,
+    /// The longest chunk or manifest.
+    pub max_value_bytes: u64,
     /// Chunks go to the backend at once.
     pub write_through: bool,
 }
@@ -176,6 +180,13 @@ impl Store {
             }
             published
         })
+    }
+
+    /// Hand on the chunks that are still buffered, so that they are readable through any handle. They are durable only after
+    /// a manifest.
+    pub fn flush(&self) -> Result<(), Error> {
+        let Opened { shared, buffer, fresh, .. } = self.usable()?;
+        buffer.flush(shared, fresh)
     }
 
     /// Fetch a manifest; `None` if there is none.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use kv_store_conformance::{CASES, Library, Subject};
+use kv_store_conformance::{CASES, Facts, Library, Place, Subject};
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::tls::certificates;
 use kv_store_tests::{library, native_library};
@@ -59,9 +59,9 @@ fn main() -> ExitCode {
     let trials = backends.into_iter().flat_map(|backend| {
         CASES.iter().copied().flatten().map(move |case| {
             let name = format!("{}::{}", backend.name, case.name);
-            let subject =
-                || Subject { library: backend.library, fresh_uri: &*backend.fresh_uri, lasting: backend.lasting };
-            match subject().skips(case) {
+            let facts = Facts { lasting: backend.lasting, max_value_bytes: u64::MAX };
+            let subject = move || Subject::new(backend.library, facts, Place::Fresh(&*backend.fresh_uri), case.name);
+            match subject().skips(case.needs) {
                 Some(reason) => Trial::test(format!("{name} ({reason})"), || Ok(())).with_ignored_flag(true),
                 None => Trial::test(name, move || {
                     (case.run)(&subject()).map_err(|wrong| format!("{}; {wrong}", case.asks).into())
