@@ -73,7 +73,7 @@ pub const PROBES: &[(&str, &str)] = &[
     ("probe-open-loop", "options.open = 'loop'\nlimits.deadline_ms = 200"),
     ("probe-option", "options.no-such-option = '1'"),
     ("probe-breaker", "limits = { breaker_failures = 3, breaker_ms = 200 }"),
-    ("probe-busy", "limits = { waiting = 0, deadline_ms = 1500 }"),
+    ("probe-busy", "limits.waiting = 0"),
     ("probe-few", "limits = { connections = 3, idle_ms = 200 }"),
     ("probe-public", "connect = ['localhost:*', '127.0.0.1:*']"),
     ("probe-names", "connect = ['localhost:*']"),

@@ -10,6 +10,8 @@ pub fn act(how: &str) -> Result<()> {
             std::hint::black_box(0);
         },
         "sleep" => host::sleep(3_600_000_000_000),
+        // Long for another call, and within the deadline.
+        "pause" => host::sleep(500_000_000),
         "nap" => {
             // As long as the host allows, again and again: never answering.
             loop {
