@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use kv_store_tests::memkv::{self, MemkvServer};
+use kv_store_tests::redis::RedisServer;
 
 use crate::place::Place;
 use crate::{demo, dist, guests, llama, packages, step, toolchain};
@@ -75,23 +77,32 @@ fn new_guest(place: &Place) -> Result<()> {
     run("kv-store check of it", &["check"], &project)
 }
 
-/// A real llama.cpp saves and restores through the library, and through the native one.
+/// A real llama.cpp saves and restores through the library with each backend that lasts, and through the native one.
 fn llama(place: &Place) -> Result<()> {
     let llama = demo::prepare(place)?;
     step::run_shown("hostile bytes for the client's parsers", &mut Command::new(&llama.fuzz))?;
     let model = llama.model(&llama::SMALL)?;
     let native = llama::native_store(&place.llama(), &place.root, &|step| eprintln!("   {step}"))?;
+    let check = |name: &str, library: &Path, uri: &str, files: Option<&Path>| {
+        let mut check = llama.check(library, uri, files, &model, &[100, 512]);
+        check.env("KV_STORE_WASM_CACHE", place.work().join("aot")).env_remove("KV_STORE_WASM_PATH");
+        check.env("KV_STORE_WASM_CONFIG", place.empty_config()?).env("MEMKV_AUTH_KEY", memkv::AUTH_KEY);
+        if files.is_none() {
+            // A new process learns only with the manifest what a server has.
+            check.arg("--no-dedup");
+        }
+        step::run_shown(&format!("llama.cpp through {name}"), &mut check)
+    };
     for (name, library) in [("local-fs", place.library()), ("native", native)] {
         let folder = place.root.join("target/llama-store").join(name);
         if folder.exists() {
             std::fs::remove_dir_all(&folder)?;
         }
         std::fs::create_dir_all(&folder)?;
-        let uri = format!("local-fs://{}", folder.display());
-        let mut check = llama.check(&library, &uri, Some(&folder), &model, &[100, 512]);
-        check.env("KV_STORE_WASM_CACHE", place.work().join("aot")).env_remove("KV_STORE_WASM_PATH");
-        check.env("KV_STORE_WASM_CONFIG", place.empty_config()?);
-        step::run_shown(&format!("llama.cpp through {name}"), &mut check)?;
+        check(name, &library, &format!("local-fs://{}", folder.display()), Some(&folder))?;
     }
-    Ok(())
+    let redis = RedisServer::start(&[]);
+    check("redis", &place.library(), &format!("redis://127.0.0.1:{}/0", redis.port), None)?;
+    let memkv = MemkvServer::start(&[]);
+    check("memkv", &place.library(), &memkv.uri("llama"), None)
 }

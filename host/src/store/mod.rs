@@ -97,7 +97,7 @@ impl Store {
         let (shared, prefix) = registry::open(&uri).map_err(|error| error.context(uri.as_str()))?;
         let opened = Opened {
             buffer: WriteBuffer::default(),
-            fresh: Fresh::new(shared.features.durable),
+            fresh: Fresh::new(shared.wants_fresh()),
             prefetched: Prefetched::default(),
             shared,
             prefix,

@@ -87,6 +87,12 @@ impl Shared {
         found
     }
 
+    /// Whether the backend is to be told which chunks come with a manifest.
+    pub(super) fn wants_fresh(&self) -> bool {
+        let Features { durable, more, .. } = &self.features;
+        *durable || more.iter().any(|(fact, value)| fact == "fresh" && value == "wanted")
+    }
+
     /// Refuse what the backend would refuse, before it is copied.
     pub(super) fn check_len(&self, len: usize) -> Result<(), Error> {
         let limit = self.max_value_bytes();
