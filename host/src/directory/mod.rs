@@ -28,6 +28,7 @@ const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 #[derive(Debug)]
 pub(crate) struct Directory {
     root: OwnedFd,
+    read_only: bool,
     /// Where files are written before they are renamed; opened when it is first needed.
     temporaries: Mutex<Option<std::sync::Arc<OwnedFd>>>,
 }
@@ -55,9 +56,28 @@ impl Directory {
             opened => opened,
         }
         .map_err(explain)?;
-        let directory = Directory { root, temporaries: Mutex::new(None) };
+        let directory = Directory { root, read_only: false, temporaries: Mutex::new(None) };
         directory.reap_temporaries();
         Ok(directory)
+    }
+
+    /// Open the directory at `path`, which must be there, to read only: nothing in it is made, changed or removed.
+    pub(crate) fn open_read_only(path: &Path) -> Result<Self, Error> {
+        let root = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| Error::from(errno).context(path.display()))?;
+        Ok(Directory { root, read_only: true, temporaries: Mutex::new(None) })
+    }
+
+    /// Whether nothing in it may be changed.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn check_writable(&self) -> Result<(), Error> {
+        match self.read_only {
+            true => Err(Error::new(ErrorKind::Denied, "the directory is granted to read only: access = \"ro\"")),
+            false => Ok(()),
+        }
     }
 
     /// Whether the directory is the one that lies at `path` now.
@@ -116,6 +136,7 @@ impl Directory {
 
     /// Remove a file, or a directory that is empty. False: there was none.
     pub(crate) fn remove(&self, path: &RelativePath, durable: bool) -> Result<bool, Error> {
+        self.check_writable()?;
         let parent = match self.open_directory(path.parent()) {
             Err(Errno::NOENT) => return Ok(false),
             opened => opened?,

@@ -66,6 +66,16 @@ pub(super) fn check(component: &Component) -> Result<(), Error> {
     check_names(&imports, &exports)
 }
 
+/// Why this host does not offer what a component imports under a name; none if it does.
+pub(crate) fn why_not_offered(import: &str) -> Option<String> {
+    refuse_import(&Interface::parse(import))
+}
+
+/// Why what a component exports makes it no backend; none if it is one.
+pub(crate) fn missing_export(exports: &[String]) -> Option<String> {
+    check_names(&[], exports).err().map(|error| error.to_string())
+}
+
 fn check_names(imports: &[String], exports: &[String]) -> Result<(), Error> {
     for full in imports {
         if let Some(why) = refuse_import(&Interface::parse(full)) {

@@ -11,6 +11,7 @@ use super::Put;
 use super::fresh::Fresh;
 use super::hash::ChunkHash;
 use super::shared::{Bytes, Shared};
+use crate::counters::Event;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Buffer;
@@ -122,7 +123,10 @@ impl WriteBuffer {
                     self.remove(shared, hash);
                 }
             }
-            Err(error) => passing = Some(error),
+            Err(error) => {
+                shared.counters.count(Event::Retried);
+                passing = Some(error);
+            }
         })?;
         passing.map_or(Ok(()), Err)
     }

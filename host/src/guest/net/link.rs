@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::tls;
+use crate::budget::Permit;
 use crate::error::{self, Error};
 use crate::limits::RECEIVE_BUFFER_BYTES;
 use crate::payload::{Buffer, Filling};
@@ -25,6 +26,8 @@ pub(super) struct Link {
     /// The peer has finished.
     finished: bool,
     receives: u32,
+    /// Its place among the connections of the process.
+    _permit: Permit,
 }
 
 /// What one `sendmsg` takes, from POSIX.
@@ -133,8 +136,8 @@ impl Stream {
 }
 
 impl Link {
-    pub(super) fn new(stream: Stream) -> Self {
-        Link { stream, received: Vec::new(), begin: 0, finished: false, receives: 0 }
+    pub(super) fn new(stream: Stream, permit: Permit) -> Self {
+        Link { stream, received: Vec::new(), begin: 0, finished: false, receives: 0, _permit: permit }
     }
 
     /// Whether the connection is alive, and nobody has said anything on it that was not asked for.
@@ -333,6 +336,8 @@ mod tests {
     use std::net::TcpListener;
 
     /// A link to a server that does `serve` with the other end.
+    static BUDGET: crate::budget::Budget = crate::budget::Budget::new(1000);
+
     fn with_server(serve: impl FnOnce(std::net::TcpStream) + Send + 'static, client: impl AsyncFnOnce(&mut Link)) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -343,7 +348,7 @@ mod tests {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.set_recv_buffer_size(2048).unwrap();
             let stream = socket.connect(address).await.unwrap();
-            let mut link = Link::new(Stream::Plain(Socket(stream)));
+            let mut link = Link::new(Stream::Plain(Socket(stream)), BUDGET.permit().unwrap());
             client(&mut link).await;
         });
         server.join().unwrap();

@@ -41,8 +41,8 @@ impl Wasi {
         let sockets = sockets::Sockets::new(access.clone());
         let mut ctx = WasiCtx::builder();
         ctx.allow_blocking_current_thread(true)
-            .stdout(output::Output::new(Level::Info, &access.name))
-            .stderr(output::Output::new(Level::Warn, &access.name))
+            .stdout(output::Output::new(Level::Info, access.clone()))
+            .stderr(output::Output::new(Level::Warn, access.clone()))
             // Refused when it connects, with a line in the log, and not when it makes a socket.
             .allow_tcp(true)
             .allow_ip_name_lookup(true)
@@ -87,9 +87,19 @@ pub(crate) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
 
 impl filesystem::preopens::Host for State {
     fn get_directories(&mut self) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
-        let Some(directory) = &self.access.directory else { return Ok(Vec::new()) };
-        let root = Dir::new(directory.try_clone()?, FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE, true);
-        Ok(vec![(self.wasi().table.push(Descriptor::Dir(root))?, "/".to_owned())])
+        let access = self.access.clone();
+        let own = access.directory.iter().map(|directory| ("/".to_owned(), directory));
+        let named = access.folders.iter().map(|(name, directory)| (format!("/{name}"), directory));
+        own.chain(named)
+            .map(|(path, directory)| {
+                let (perms, mode) = match directory.is_read_only() {
+                    true => (FsPerms::ReadOnly, OpenMode::READ),
+                    false => (FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE),
+                };
+                let root = Dir::new(directory.try_clone()?, perms, mode, true);
+                Ok((self.wasi().table.push(Descriptor::Dir(root))?, path))
+            })
+            .collect()
     }
 }
 

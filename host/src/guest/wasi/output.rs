@@ -7,6 +7,7 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
+use super::super::Access;
 use crate::limits;
 use crate::log::{self, Level};
 
@@ -16,13 +17,13 @@ pub(super) struct Output(Arc<Lines>);
 
 struct Lines {
     level: Level,
-    component: String,
+    access: Arc<Access>,
     begun: Mutex<Vec<u8>>,
 }
 
 impl Output {
-    pub(super) fn new(level: Level, component: &str) -> Self {
-        Output(Arc::new(Lines { level, component: component.to_owned(), begun: Mutex::default() }))
+    pub(super) fn new(level: Level, access: Arc<Access>) -> Self {
+        Output(Arc::new(Lines { level, access, begun: Mutex::default() }))
     }
 }
 
@@ -45,7 +46,8 @@ impl Lines {
 
     fn end(&self, line: &mut Vec<u8>) {
         if !line.is_empty() {
-            log::component_line(self.level, &self.component, &String::from_utf8_lossy(line));
+            let text = String::from_utf8_lossy(line);
+            log::component_line(self.level, &self.access.name, &text, &self.access.log);
             line.clear();
         }
     }

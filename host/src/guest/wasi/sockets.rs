@@ -16,7 +16,6 @@ use super::super::Access;
 use super::{State, VERSION};
 use crate::limits;
 use crate::log::{self, Level};
-use crate::policy;
 
 type Answer<T> = wasmtime::Result<(Result<T, ErrorCode>,)>;
 type Store<'a> = StoreContextMut<'a, State>;
@@ -54,35 +53,43 @@ impl Known {
         match used {
             // On the way to a connection, the kernel chooses.
             SocketAddrUse::TcpBind => address.ip().is_unspecified() && address.port() == 0,
-            SocketAddrUse::TcpConnect => {
-                if !self.is_granted(address) {
-                    self.refuse(format_args!("connect to {address}"));
-                    return false;
-                }
-                let reached = policy::allows_address(address.ip());
-                if !reached {
-                    let said = format!("denied: {} is never reached", address.ip());
-                    log::component_line(Level::Warn, &self.access.name, &said);
-                }
-                reached
-            }
+            SocketAddrUse::TcpConnect => self.allows_connect(address),
             _ => false,
         }
     }
 
-    fn is_granted(&self, address: SocketAddr) -> bool {
+    fn allows_connect(&self, address: SocketAddr) -> bool {
         let grants = &self.access.grants;
+        let literal = match address.ip() {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
         let resolved = self.resolved.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        grants.allows_server(&address.to_string())
-            || resolved
-                .iter()
-                .any(|(name, at)| *at == address.ip() && grants.allows_server(&format!("{name}:{}", address.port())))
+        let names = resolved.iter().filter(|(_, at)| *at == address.ip()).map(|(name, _)| name);
+        let hosts = std::iter::once(&literal).chain(names);
+        let granted = hosts.filter_map(|host| grants.server(&format!("{host}:{}", address.port())).ok());
+        let mut refused = None;
+        for server in granted {
+            match grants.check_address(&server, address.ip()) {
+                Ok(()) => return true,
+                Err(error) => refused = Some(error),
+            }
+        }
+        match refused {
+            Some(error) => self.log(&format!("denied: {error}")),
+            None => self.refuse(format_args!("connect to {address}")),
+        }
+        false
     }
 
     fn refuse(&self, what: std::fmt::Arguments) {
         let granted = self.access.grants.server.as_deref().unwrap_or("no server");
         let said = format!("denied: it tried to {what}; the URI names {granted}");
-        log::component_line(Level::Warn, &self.access.name, &said);
+        self.log(&said);
+    }
+
+    fn log(&self, said: &str) {
+        log::component_line(Level::Warn, &self.access.name, said, &self.access.log);
     }
 }
 
@@ -122,27 +129,22 @@ impl State {
         }
     }
 
-    /// The next address that the host would connect to.
+    /// The next address of a granted name. Whether it may be reached is asked when it is connected to.
     fn next_address(&mut self, lookup: u32) -> Answer<Option<IpAddress>> {
-        loop {
-            let address = match self.sockets().resolve_next_address(Resource::new_borrow(lookup)) {
-                Ok(Some(address)) => address,
-                Ok(None) => return Ok((Ok(None),)),
-                Err(error) => return Ok((Err(error.downcast()?),)),
-            };
-            let ip = ip(address);
-            if policy::allows_address(ip) {
-                let sockets = &self.wasi().sockets;
-                if let Some(name) = sockets.lookups.get(&lookup) {
-                    let mut resolved = sockets.known.resolved.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                    if resolved.len() >= limits::MAX_RESOLVED {
-                        resolved.clear();
-                    }
-                    resolved.insert((name.to_ascii_lowercase(), ip));
-                }
-                return Ok((Ok(Some(address)),));
+        let address = match self.sockets().resolve_next_address(Resource::new_borrow(lookup)) {
+            Ok(Some(address)) => address,
+            Ok(None) => return Ok((Ok(None),)),
+            Err(error) => return Ok((Err(error.downcast()?),)),
+        };
+        let sockets = &self.wasi().sockets;
+        if let Some(name) = sockets.lookups.get(&lookup) {
+            let mut resolved = sockets.known.resolved.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if resolved.len() >= limits::MAX_RESOLVED {
+                resolved.clear();
             }
+            resolved.insert((name.to_ascii_lowercase(), ip(address)));
         }
+        Ok((Ok(Some(address)),))
     }
 }
 
