@@ -176,6 +176,38 @@ fn what_can_not_be_checked_says_what_to_give() {
 }
 
 #[test]
+fn inspect_shows_what_a_component_is_and_doctor_what_an_open_would_do() {
+    let redis = run(&["inspect", &component("redis"), "--uri", "redis://cache.svc:6379/3"]);
+    expect(0, &redis);
+    for part in
+        ["sha256   ", "imports  kv-store:backend/net@1.0.0", "wishes   the secret password", "server cache.svc:6379"]
+    {
+        assert!(redis.stdout.contains(part), "no {part:?} in\n{}", redis.stdout);
+    }
+    let json = run(&["inspect", &component("redis"), "--json"]);
+    assert!(json.stdout.starts_with('{') && json.stdout.contains(r#""problems":[]"#), "{}", json.stdout);
+
+    let folder = tempfile::tempdir().unwrap();
+    let uri = format!("local-fs://{}/kv", folder.path().display());
+    let sound = run(&["doctor", &uri, "--probe"]);
+    expect(0, &sound);
+    assert!(sound.stdout.contains("nothing stands in its way") && sound.stdout.contains("opened   directory "));
+    let gone = run(&["doctor", "local-fs:///nowhere/at/all"]);
+    expect(1, &gone);
+    assert!(gone.stdout.contains("PROBLEM  /nowhere/at is no directory; make it"), "{}", gone.stdout);
+    expect(1, &run(&["doctor", "nobody://x", "--json"]));
+}
+
+#[test]
+fn counters_tell_what_a_command_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let uri = format!("local-fs://{}/kv", folder.path().display());
+    let got = run(&["--counters", "get", "--uri", &uri, "--name", "nobody"]);
+    expect(1, &got);
+    assert!(got.stderr.contains(r#"backend="local-fs""#), "{}", got.stderr);
+}
+
+#[test]
 fn every_command_explains_itself() {
     let help = run(&["--help"]);
     expect(0, &help);
