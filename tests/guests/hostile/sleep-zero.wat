@@ -1,0 +1,7 @@
+;; It waits for nothing, again and again.
+(import "kv-store:backend/host@1.0.0" "sleep" (func $sleep (param i64 i32)))
+(func (export "kv-store:backend/store@1.0.0#get-manifest") (param i32 i32) (result i32)
+  (loop $ever
+    (call $sleep (i64.const 0) (i32.const 128))
+    (br $ever))
+  unreachable)
