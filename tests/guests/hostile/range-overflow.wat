@@ -8,6 +8,7 @@
   (i64.store (i32.const 272) (i64.const 50))
   (i64.store (i32.const 280) (i64.const -10))
   (call $xxh3 (i32.const 256) (i32.const 1) (i32.const 128))
+  (call $drop (i32.load (i32.const 264)))
   ;; A sum that was none is no manifest.
   (if (i32.eqz (i32.load8_u (i32.const 128))) (then unreachable))
   (i32.store (i32.const 132) (i32.load (i32.const 136)))

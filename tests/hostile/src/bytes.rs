@@ -19,15 +19,16 @@ fn section(id: u8, content: &[u8]) -> Vec<u8> {
 const MODULE: &[u8] = b"\0asm\x01\0\0\0";
 const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
 
-/// A component, and behind it a module with a memory of one page that is instantiated so many times.
-pub fn with_memories(component: &[u8], count: usize) -> Vec<u8> {
-    let modules = wasmparser::Parser::new(0).parse_all(component).filter(|payload| {
-        let depth_of_component =
-            |payload: &wasmparser::Payload| matches!(payload, wasmparser::Payload::ModuleSection { .. });
-        payload.as_ref().is_ok_and(depth_of_component)
-    });
+/// The section of a module that has a memory of one page.
+pub const A_MEMORY: [u8; 5] = [5, 3, 1, 0, 1];
+
+/// A component, and behind it a module of some sections that is instantiated so many times.
+pub fn instantiated(component: &[u8], sections: &[u8], count: usize) -> Vec<u8> {
+    let is_module = |payload: &wasmparser::Payload| matches!(payload, wasmparser::Payload::ModuleSection { .. });
+    let modules =
+        wasmparser::Parser::new(0).parse_all(component).filter(|payload| payload.as_ref().is_ok_and(is_module));
     let index = leb(modules.count());
-    let module = [MODULE, &section(5, &[1, 0, 1])].concat();
+    let module = [MODULE, sections].concat();
     // Each instantiates that module with no arguments.
     let one = [&[0][..], &index, &[0]].concat();
     let instances = [leb(count), one.repeat(count)].concat();

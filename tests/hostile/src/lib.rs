@@ -36,8 +36,10 @@ pub fn names() -> Vec<String> {
 }
 
 /// What every hostile guest has unless its test says otherwise. Its calls fail, each on purpose, so no breaker opens.
-pub const LIMITS: &str =
-    "limits = { deadline_ms = 100, memory_bytes = 33554432, payload_bytes = 67108864, breaker_failures = 0 }";
+pub const LIMITS: &str = "limits = { memory_bytes = 33554432, payload_bytes = 67108864, breaker_failures = 0 }";
+
+/// The same for those that never end.
+pub const ENDLESS: &str = "limits = { deadline_ms = 100, memory_bytes = 33554432, breaker_failures = 0 }";
 
 /// A scheme in a config file.
 pub fn table(scheme: &str, component: &Path, rest: &str) -> String {
@@ -49,14 +51,20 @@ pub fn prepare(more: &str) {
     static PREPARED: OnceLock<tempfile::TempDir> = OnceLock::new();
     PREPARED.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let guests = names().into_iter().map(|name| table(&name, &component(&name), LIMITS));
+        let guests = names().into_iter().map(|name| {
+            let endless = ["loop-", "sleep-", "memory-growing"].iter().any(|start| name.starts_with(start));
+            let limits = if endless { ENDLESS } else { LIMITS };
+            table(&name, &component(&name), limits)
+        });
         let healthy = table("local-fs", &dist().join("components/local-fs.wasm"), "options.durability = 'rename'");
+        let memory = table("memory", &dist().join("components/memory.wasm"), "");
         let config = folder.path().join("config.toml");
-        std::fs::write(&config, guests.chain([healthy, more.to_owned()]).collect::<String>()).expect("it is ours");
+        std::fs::write(&config, guests.chain([healthy, memory, more.to_owned()]).collect::<String>())
+            .expect("it is ours");
         // SAFETY: nobody reads the environment before this is done: tests open stores only after it.
         unsafe {
             std::env::set_var("KV_STORE_WASM_CONFIG", config);
-            std::env::set_var("KV_STORE_WASM_CACHE", root().join("target/test-consumers/cache"));
+            std::env::set_var("KV_STORE_WASM_CACHE", folder.path().join("aot"));
         }
         folder
     });
