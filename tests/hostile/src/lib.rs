@@ -39,7 +39,7 @@ pub fn names() -> Vec<String> {
 pub const LIMITS: &str = "limits = { memory_bytes = 33554432, payload_bytes = 67108864, breaker_failures = 0 }";
 
 /// The same for those that never end.
-pub const ENDLESS: &str = "limits = { deadline_ms = 100, memory_bytes = 33554432, breaker_failures = 0 }";
+pub const ENDLESS: &str = "limits = { deadline_ms = 250, memory_bytes = 33554432, breaker_failures = 0 }";
 
 /// A scheme in a config file.
 pub fn table(scheme: &str, component: &Path, rest: &str) -> String {
