@@ -75,15 +75,26 @@ impl Codes {
     }
 
     /// Quantises rows; `convert` and `scale` are those that the table was made with, for what is
-    /// left at the end of a row.
+    /// left at the end of a row. `stream`: see [`grid::copy`](super::grid::copy).
     ///
     /// # Safety
     /// As [`Convert`].
-    pub unsafe fn quantise(&self, src: *const u8, dst: *mut u8, rows: Rows, convert: Convert, scale: f32) {
+    pub unsafe fn quantise(
+        &self,
+        src: *const u8,
+        dst: *mut u8,
+        rows: Rows,
+        (convert, scale): (Convert, f32),
+        stream: bool,
+    ) {
         // SAFETY: the caller's promise; there is a table only where there is the kernel.
         unsafe {
             #[cfg(target_arch = "x86_64")]
-            let done = x86::quantise(self, src, dst, rows);
+            let done = if stream && (dst as usize | rows.dst_step).is_multiple_of(64) {
+                x86::quantise::<true>(self, src, dst, rows)
+            } else {
+                x86::quantise::<false>(self, src, dst, rows)
+            };
             #[cfg(not(target_arch = "x86_64"))]
             let done = 0;
             if done < rows.n {
@@ -152,7 +163,7 @@ mod x86 {
     /// # Safety
     /// AVX-512 F, BW and VBMI; as `Convert` otherwise.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    pub unsafe fn quantise(codes: &Codes, src: *const u8, dst: *mut u8, rows: Rows) -> usize {
+    pub unsafe fn quantise<const STREAM: bool>(codes: &Codes, src: *const u8, dst: *mut u8, rows: Rows) -> usize {
         const LOWER: [u8; 64] = bytes_of_words(0);
         const UPPER: [u8; 64] = bytes_of_words(1);
         // SAFETY: constants and tables of the lengths that are read.
@@ -189,14 +200,20 @@ mod x86 {
                 let place = _mm512_permutex2var_epi8(numbers[0], lower, numbers[1]);
                 let place = _mm512_and_si512(place, inside);
                 // SAFETY: the features are this function's.
-                let (first, next) =
-                    unsafe { (look_up(&first, index, bit7, bit8), look_up(&next, index, bit7, bit8)) };
+                let (first, next) = unsafe { (look_up(&first, index, bit7, bit8), look_up(&next, index, bit7, bit8)) };
                 let code = _mm512_mask_add_epi8(first, _mm512_cmpge_epu8_mask(place, next), first, one);
                 let code = _mm512_mask_mov_epi8(code, nan[0] | nan[1] << 32, _mm512_set1_epi8(0x7f));
                 let sign = _mm512_permutex2var_epi8(x[0], upper, x[1]);
                 let sign = _mm512_and_si512(sign, _mm512_set1_epi8(i8::MIN));
+                let code = _mm512_or_si512(code, sign);
                 // SAFETY: room for 64 codes from `done` on is in the row.
-                unsafe { _mm512_storeu_si512(to.cast(), _mm512_or_si512(code, sign)) };
+                unsafe {
+                    if STREAM {
+                        _mm512_stream_si512(to.cast(), code);
+                    } else {
+                        _mm512_storeu_si512(to.cast(), code);
+                    }
+                }
             }
         }
         whole
@@ -218,20 +235,39 @@ mod tests {
         let numbers: Vec<u16> = (0..=u16::MAX).chain(0..70).collect();
         let n = numbers.len();
         let mut tables = 0;
-        for (wide, narrow) in [DType::F16, DType::BF16].into_iter().flat_map(|w| [(w, DType::F8E4M3), (w, DType::F8E5M2)]) {
+        for (wide, narrow) in
+            [DType::F16, DType::BF16].into_iter().flat_map(|w| [(w, DType::F8E4M3), (w, DType::F8E5M2)])
+        {
             let convert = quantise(Isa::Baseline, wide, narrow).unwrap();
             let odd = (0..60).map(|i| 1.37f32.powi(i * 5 - 150) * 1.1);
-            for scale in [1.0, 0.5, 0.3, 3.0, 448.0, 1e-3, 7e-6, 1e4, 2e-38, 1e30, f32::MAX, f32::MIN_POSITIVE].into_iter().chain(odd) {
+            for scale in [1.0, 0.5, 0.3, 3.0, 448.0, 1e-3, 7e-6, 1e4, 2e-38, 1e30, f32::MAX, f32::MIN_POSITIVE]
+                .into_iter()
+                .chain(odd)
+            {
                 let Some(table) = Codes::new(wide, narrow, convert, scale) else { continue };
                 tables += 1;
                 let [mut want, mut got] = [(); 2].map(|()| vec![0u8; n]);
                 // SAFETY: all hold as many elements.
                 unsafe {
                     convert(numbers.as_ptr().cast(), want.as_mut_ptr(), Rows::one(n), scale);
-                    table.quantise(numbers.as_ptr().cast(), got.as_mut_ptr(), Rows::one(n), convert, scale);
+                    table.quantise(numbers.as_ptr().cast(), got.as_mut_ptr(), Rows::one(n), (convert, scale), false);
                 }
                 let wrong = (0..n).find(|i| want[*i] != got[*i]);
                 assert_eq!(wrong.map(|i| (numbers[i], want[i], got[i])), None, "{wide:?} to {narrow:?} / {scale}");
+                // Rows of 130 in steps of 192, past the caches: what is between them stays.
+                let mut memory = vec![0xEE; n + 64];
+                let start = memory.as_ptr().align_offset(64);
+                let out = &mut memory[start..start + n];
+                let rows = Rows { count: 300, n: 130, src_step: 260, dst_step: 192 };
+                // SAFETY: 300 rows are in the numbers and in the output.
+                unsafe {
+                    table.quantise(numbers.as_ptr().cast(), out.as_mut_ptr(), rows, (convert, scale), true);
+                }
+                super::super::grid::fence();
+                for (row, out) in out.chunks_exact(192).take(300).enumerate() {
+                    assert_eq!(out[..130], want[row * 130..][..130], "row {row}");
+                    assert_eq!(out[130..], [0xEE; 62], "row {row}");
+                }
             }
         }
         // All but those by which most numbers become zero, or all the largest.

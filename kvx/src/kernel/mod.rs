@@ -232,18 +232,18 @@ impl<'a> Mover<'a> {
             if dense && !scale.varies_by_head() {
                 return self.convert(convert, (near, 0), (io, 0), 1, tokens * row, scale.at(block, 0));
             }
-            if scale.varies_by_head() {
-                for head in 0..self.heads {
-                    let near = (near.add(head * head_step), token_step);
-                    let far = (io.add(head * self.dim * self.io_size), row * self.io_size);
-                    self.convert(convert, near, far, tokens, self.dim, scale.at(block, head));
-                }
-                return;
-            }
+            // Heads inside tokens, as in `grid::copy`.
             for token in 0..tokens {
                 let near = (near.add(token * token_step), head_step);
                 let far = (io.add(token * row * self.io_size), self.dim * self.io_size);
-                self.convert(convert, near, far, self.heads, self.dim, scale.at(block, 0));
+                if !scale.varies_by_head() {
+                    self.convert(convert, near, far, self.heads, self.dim, scale.at(block, 0));
+                    continue;
+                }
+                for head in 0..self.heads {
+                    let [near, far] = [near, far].map(|(start, step)| (start.add(head * step), 0));
+                    self.convert(convert, near, far, 1, self.dim, scale.at(block, head));
+                }
             }
         }
     }
@@ -267,8 +267,10 @@ impl<'a> Mover<'a> {
             match self.direction {
                 Direction::Write => {
                     let rows = Rows { count, n, src_step: far_step, dst_step: near_step };
+                    // A stage is read at once, so it is not to pass the caches by.
+                    let stream = self.stream && self.tensor.steps.groups == 1;
                     match &self.codes {
-                        Some(codes) => codes.quantise(far, near, rows, convert, scale),
+                        Some(codes) => codes.quantise(far, near, rows, (convert, scale), stream),
                         None => convert(far, near, rows, scale),
                     }
                 }
