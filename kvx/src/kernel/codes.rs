@@ -30,13 +30,14 @@ pub(crate) struct Codes {
 }
 
 impl Codes {
-    /// `None` where there is no kernel for them.
+    /// `None` where there is no kernel for them, or the scale puts codes closer than cells.
     pub fn new(wide: DType, narrow: DType, convert: Convert, scale: f32) -> Option<Box<Codes>> {
-        // Cells are at most as long as codes are apart: 1/16 of a number for E4M3, 1/8 for E5M2.
-        let digits = if narrow == DType::F8E4M3 { 4 } else { 3 };
-        let (mantissa, infinity) = match wide {
-            DType::F16 => (10, 0x7c00u16),
-            DType::BF16 => (7, 0x7f80),
+        // The logarithm of a cell's length. Codes are at least 1/16 of a number apart for E4M3, and
+        // 1/8 for E5M2, but subnormal numbers need shorter cells, for which F16 has room.
+        let (shift, infinity) = match (wide, narrow) {
+            (DType::F16, _) => (10 - 4, 0x7c00u16),
+            (DType::BF16, DType::F8E4M3) => (7 - 4, 0x7f80),
+            (DType::BF16, _) => (7 - 3, 0x7f80),
             _ => return None,
         };
         if !available() {
@@ -46,7 +47,6 @@ impl Codes {
         let mut codes = vec![0u8; numbers.len()];
         // SAFETY: both hold that many elements of the types that `convert` is for.
         unsafe { convert(numbers.as_ptr().cast(), codes.as_mut_ptr(), Rows::one(numbers.len()), scale) };
-        let shift = mantissa - digits;
         let length = 1usize << shift;
         let one = codes.partition_point(|code| *code == 0);
         let start = (one >> shift).saturating_sub(1) << shift;
