@@ -362,7 +362,8 @@ fn a_chunk_that_is_missing_or_damaged_leaves_the_pages_alone_and_the_next_save_m
     let engine = Engine::new(SHAPE, DType::F16, Layout::Nhd, LAYERS, 10);
     let from = [1, 2, 3, 4];
     let slots = slots(&from, 4, 16);
-    let changes: [(&str, ErrorKind, &dyn Fn(&Path)); 3] = [
+    type Change<'a> = &'a dyn Fn(&Path);
+    let changes: [(&str, ErrorKind, Change<'_>); 3] = [
         ("not there any more", ErrorKind::Missing, &|file| std::fs::remove_file(file).unwrap()),
         ("damaged", ErrorKind::Corrupt, &|file| {
             let mut bytes = std::fs::read(file).unwrap();

@@ -22,7 +22,8 @@ fn as_many_threads_as_the_variable_says_and_no_more() {
     if let Ok(want) = std::env::var(INSIDE) {
         return println!("most threads: {}", most_threads(want.parse().unwrap()));
     }
-    for (set, want) in [(None, 1), (Some("3"), 3), (Some(" 2 "), 2), (Some("0"), 1), (Some("many"), 1), (Some("-4"), 1)] {
+    for (set, want) in [(None, 1), (Some("3"), 3), (Some(" 2 "), 2), (Some("0"), 1), (Some("many"), 1), (Some("-4"), 1)]
+    {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", "as_many_threads_as_the_variable_says_and_no_more", "--nocapture", "--test-threads=1"]);
         child.env(INSIDE, want.to_string()).env_remove("KVX_THREADS");

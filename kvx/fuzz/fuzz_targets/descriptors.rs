@@ -59,7 +59,7 @@ fn tensor(
 
 fn cache(u: &mut Unstructured<'_>, call: &Call, pools: &mut [Vec<u8>; 2]) -> arbitrary::Result<kvx_cache_desc_t> {
     let [b, t, h, d] = call.dims.map(i64::from);
-    let pack = if u.ratio(3, 4)? && d % 2 == 0 { d / 2 } else { 1 };
+    let pack = if u.ratio(3, 4)? && d > 0 && d % 2 == 0 { d / 2 } else { 1 };
     let shape = match call.layout {
         2 => vec![b, h, t, d],
         3 => vec![b, h, d / pack, t, pack],
