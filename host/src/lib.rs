@@ -19,6 +19,7 @@ mod inspect;
 pub mod limits;
 mod loader;
 mod log;
+pub mod paged;
 mod payload;
 mod policy;
 mod pool;
