@@ -89,6 +89,10 @@ pub const LOG_LINES_PER_SECOND: u32 = 50;
 pub const MAX_LOG_LINE_BYTES: usize = 1024;
 /// The longest secret's name.
 pub const MAX_SECRET_NAME_BYTES: usize = 64;
+/// Directories kept open between calls, in the process. Guards the consumer's file descriptors.
+pub const MAX_PARENTS: usize = 128;
+/// How long such a directory is believed to be the one under its name.
+pub const PARENT_BELIEVED: Duration = Duration::from_secs(1);
 /// A temporary file of a dead writer is removed when it is older than this.
 pub const STALE_TEMPORARY: Duration = Duration::from_secs(3600);
 

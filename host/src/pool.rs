@@ -40,6 +40,8 @@ struct Slots {
     idle: Vec<Instance>,
     /// Idle, at work, or being made.
     live: usize,
+    /// Callers that wait for one.
+    waiting: usize,
 }
 
 struct Instance {
@@ -81,7 +83,7 @@ impl Pool {
         if features.max_instances > 0 {
             pool.max_instances = pool.max_instances.min(features.max_instances as usize);
         }
-        *pool.slots() = Slots { idle: vec![first], live: 1 };
+        *pool.slots() = Slots { idle: vec![first], live: 1, waiting: 0 };
         Ok((pool, features))
     }
 
@@ -177,8 +179,10 @@ impl Pool {
                 let message = format!("busy: all {} instances were at work until the deadline", self.max_instances);
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }
+            slots.waiting += 1;
             let waited = self.freed.wait_timeout(slots, left);
             slots = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            slots.waiting -= 1;
         }
     }
 
@@ -219,8 +223,12 @@ impl Drop for Slot<'_> {
                 self.pool.lost.fetch_add(1, Release);
             }
         }
+        let waited_for = slots.waiting > 0;
         drop(slots);
-        self.pool.freed.notify_one();
+        // A system call, whether anybody waits or not.
+        if waited_for {
+            self.pool.freed.notify_one();
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::{Directory, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_below};
+use crate::engine::PerProcess;
 use crate::error::Error;
 use crate::limits;
 
@@ -51,26 +52,17 @@ impl Directory {
     }
 
     fn place(&self, from: &OwnedFd, temporary: &str, path: &RelativePath, replace: bool) -> Result<Written, Errno> {
-        let parent = self.make_directory(path.parent())?;
-        if replace {
-            fs::renameat(from, temporary, &parent, path.name())?;
-            return Ok(Written::Written);
-        }
-        match fs::renameat_with(from, temporary, &parent, path.name(), RenameFlags::NOREPLACE) {
-            Ok(()) => Ok(Written::Written),
-            Err(Errno::EXIST) => existed(&parent, path),
-            // File systems and kernels without the flag have hard links.
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                match fs::linkat(from, temporary, &parent, path.name(), AtFlags::empty()) {
-                    Ok(()) => {
-                        let _ = fs::unlinkat(from, temporary, AtFlags::empty());
-                        Ok(Written::Written)
-                    }
-                    Err(Errno::EXIST) => existed(&parent, path),
-                    Err(errno) => Err(errno),
-                }
+        let place = || {
+            let parent = self.parents.get(path.parent(), || self.make_directory(path.parent()))?;
+            place_in(&parent, from, temporary, path, replace)
+        };
+        match place() {
+            // The directory was removed since it was opened.
+            Err(Errno::NOENT) => {
+                self.parents.forget(path.parent());
+                place()
             }
-            Err(errno) => Err(errno),
+            placed => placed,
         }
     }
 
@@ -108,11 +100,7 @@ impl Directory {
     }
 
     fn create_temporary(&self) -> Result<(Arc<OwnedFd>, String, OwnedFd), Error> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let mut random = [0; 4];
-        getrandom::fill(&mut random).map_err(|error| Error::invalid(format!("no random bytes: {error}")))?;
-        let random = u32::from_ne_bytes(random);
-        let name = format!("{}-{}-{random:08x}", std::process::id(), COUNT.fetch_add(1, Relaxed));
+        let name = temporary_name()?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // A second time in case somebody removed the directory since it was opened.
         for fresh in [false, true] {
@@ -154,6 +142,46 @@ impl Directory {
             }
         }
     }
+}
+
+fn place_in(
+    parent: &OwnedFd,
+    from: &OwnedFd,
+    temporary: &str,
+    path: &RelativePath,
+    replace: bool,
+) -> Result<Written, Errno> {
+    if replace {
+        fs::renameat(from, temporary, parent, path.name())?;
+        return Ok(Written::Written);
+    }
+    match fs::renameat_with(from, temporary, parent, path.name(), RenameFlags::NOREPLACE) {
+        Ok(()) => Ok(Written::Written),
+        Err(Errno::EXIST) => existed(parent, path),
+        // File systems and kernels without the flag have hard links.
+        Err(Errno::INVAL | Errno::NOSYS) => match fs::linkat(from, temporary, parent, path.name(), AtFlags::empty()) {
+            Ok(()) => {
+                let _ = fs::unlinkat(from, temporary, AtFlags::empty());
+                Ok(Written::Written)
+            }
+            Err(Errno::EXIST) => existed(parent, path),
+            Err(errno) => Err(errno),
+        },
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A name for a temporary file that no other has: not in this process, not in another one on the same directory, be it of
+/// another container with the same process number.
+fn temporary_name() -> Result<String, Error> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    static PREFIX: PerProcess<String> = PerProcess::new();
+    let prefix = PREFIX.get_or_make(|| {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|error| Error::invalid(format!("no random bytes: {error}")))?;
+        Ok(format!("{}-{:016x}", std::process::id(), u64::from_ne_bytes(random)))
+    })?;
+    Ok(format!("{prefix}-{}", COUNT.fetch_add(1, Relaxed)))
 }
 
 /// Have the kernel begin to write a file out, so that the syncs that follow wait for all files at once and not for one
