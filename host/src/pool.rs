@@ -137,10 +137,9 @@ impl Pool {
         let _ticking = self.runtime.ticker.tick();
         let hard = store.data_mut().start_call(deadline);
         store.set_epoch_deadline(1);
-        // Guest code is stopped by epochs, at `hard`; this is for a host function that waits.
-        let running = async { tokio::time::timeout_at(hard.into(), work(store)).await };
-        let outcome = keeping_signal_stack(|| self.runtime.driver.block_on(running));
-        outcome.unwrap_or_else(|_elapsed| Err(DeadlineMissed.into()))
+        // Guest code is stopped by epochs, at `hard`; that `block_on` ends then is for a host function that waits.
+        let outcome = keeping_signal_stack(|| self.runtime.driver.block_on(hard, work(store)));
+        outcome.unwrap_or_else(|| Err(DeadlineMissed.into()))
     }
 
     fn instantiate(&self, deadline: Instant) -> Result<(Instance, Features), Error> {

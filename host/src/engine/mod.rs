@@ -7,7 +7,7 @@ mod ticker;
 
 use wasmtime::{Config, Engine, OptLevel};
 
-pub(crate) use driver::Driver;
+pub(crate) use driver::{Driver, before, wait_for_socket, wait_until};
 pub(crate) use fork::{PerProcess, generation};
 
 use crate::error::{Error, ErrorKind};

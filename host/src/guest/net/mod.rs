@@ -17,6 +17,7 @@ use super::{State, answered};
 use crate::bindings::kv_store::backend::net::{Host, HostConnection};
 use crate::bindings::kv_store::backend::payload::Part;
 use crate::bindings::kv_store::backend::types;
+use crate::engine::before;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log;
@@ -78,7 +79,7 @@ impl Parked {
 /// Wait for something of the network, no longer than to the deadline.
 async fn within<T>(deadline: Instant, what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let late = || Error::new(ErrorKind::Unavailable, "the server did not answer by the deadline");
-    tokio::time::timeout_at(deadline.into(), what).await.unwrap_or_else(|_| Err(late()))
+    before(deadline, what).await.unwrap_or_else(|| Err(late()))
 }
 
 /// Connect to a server that the component was granted, over TLS where that is given.
