@@ -22,6 +22,10 @@ pub enum ErrorKind {
     Component = 7,
     /// None of the others.
     Other = 8,
+    /// What was to be restored is not there, or not all of it.
+    Missing = 9,
+    /// What was saved does not fit what it is to be restored into.
+    Mismatch = 10,
 }
 
 /// A failed operation.

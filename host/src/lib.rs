@@ -14,6 +14,7 @@ mod guest;
 pub mod limits;
 mod loader;
 mod log;
+pub mod paged;
 mod payload;
 mod policy;
 mod pool;

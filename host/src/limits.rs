@@ -83,6 +83,17 @@ pub const MAX_SESSION_BYTES: usize = 1024;
 /// The longest delimiter of receive-until, from the contract.
 pub const MAX_DELIMITER_BYTES: usize = 16;
 
+/// Layers of a sequence, and the longest text that says what its values belong to. Guard the manifest of a sequence.
+pub const MAX_KV_LAYERS: usize = 1024;
+pub const MAX_KV_MODEL_BYTES: usize = 256;
+/// Tokens of a chunk where the caller does not say.
+pub const DEFAULT_KV_CHUNK_TOKENS: u32 = 256;
+/// Payload bytes that a restore holds at once where the caller does not say. What is no larger is restored as a whole or
+/// not at all.
+pub const KV_RESTORE_BYTES: u64 = 256 << 20;
+/// Bytes that a restore asks of the backend in one call.
+pub const KV_BATCH_BYTES: u64 = 16 << 20;
+
 /// Lines that components may log in a second, all together. The rest is counted.
 pub const LOG_LINES_PER_SECOND: u32 = 50;
 /// The longest line, in bytes.

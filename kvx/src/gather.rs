@@ -3,7 +3,7 @@
 //! Invariant: nothing is written unless every length, table entry and scale
 //! that the gather uses is valid. So the table is walked twice.
 
-use crate::cache::{KvCache, KvTokensMut, RawCache, RawTokens};
+use crate::cache::{KvCache, KvTokensMut, KvTokensUninit, RawCache, RawTokens};
 use crate::error::{Result, invalid};
 use crate::index::IndexSlice;
 use crate::kernel::{Direction, Mover};
@@ -63,6 +63,17 @@ impl Gather<'_> {
     pub fn run(&self, cache: &KvCache<'_>, out: &mut KvTokensMut<'_>) -> Result<()> {
         let out = out.raw(&cache.raw.shape)?;
         // SAFETY: the views hold what they describe, and the output is borrowed exclusively.
+        unsafe { self.run_raw(&cache.raw, &out) }
+    }
+
+    /// [`run`](Self::run) into memory that need not be initialised. Where every sequence is
+    /// `max_seq_len` tokens or longer and no block id is negative, all of it is afterwards.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_uninit(&self, cache: &KvCache<'_>, out: &mut KvTokensUninit<'_>) -> Result<()> {
+        let out = out.raw(&cache.raw.shape)?;
+        // SAFETY: as in `run`; the output is only written.
         unsafe { self.run_raw(&cache.raw, &out) }
     }
 

@@ -1,5 +1,5 @@
-//! Chunks that wait for the next manifest, for backends that are not write-through. One copy is made here, because the
-//! consumer's memory is only borrowed.
+//! Chunks that wait for the next manifest, for backends that are not write-through. One copy is made here of what
+//! the consumer only lends.
 //!
 //! A chunk leaves the buffer when the backend has it, or when it failed for good: what can never be stored must not
 //! fail every later manifest. What failed for a passing reason stays for the next one.
@@ -40,41 +40,44 @@ struct Chunk {
 /// Memory that a waiting chunk takes, beside its bytes: a small one takes mostly that.
 const ENTRY_BYTES: usize = 256;
 
-fn cost(data: &[u8]) -> usize {
-    data.len() + ENTRY_BYTES
+impl Chunk {
+    fn cost(&self) -> usize {
+        self.data.len() + ENTRY_BYTES
+    }
 }
 
 impl WriteBuffer {
     /// Accept a chunk. Where it does not fit, what waits is flushed first.
-    pub(super) fn put(&self, shared: &Shared, fresh: &Fresh, hash: ChunkHash, data: &[u8]) -> Result<Put, Error> {
+    pub(super) fn put(&self, shared: &Shared, fresh: &Fresh, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
         if let Some(chunk) = self.lock().chunks.get_mut(&hash) {
             chunk.puts += 1;
             return Ok(Put::Existed);
         }
         fresh.check_room()?;
-        if cost(data) > limits::WRITE_BUFFER_BYTES {
-            let put = shared.put_one(&hash, Bytes::Borrowed(data))?;
+        let cost = data.len() + ENTRY_BYTES;
+        if cost > limits::WRITE_BUFFER_BYTES {
+            let put = shared.put_one(&hash, data)?;
             fresh.add(hash, data.len());
             return Ok(put);
         }
-        if !self.reserve(shared, cost(data)) {
+        if !self.reserve(shared, cost) {
             self.write_out(shared, fresh)?;
-            if !self.reserve(shared, cost(data)) {
+            if !self.reserve(shared, cost) {
                 let message =
                     "the write buffers of this process are full; publish a manifest on another handle, or close it";
                 return Err(Error::new(ErrorKind::Exhausted, message));
             }
         }
         let known = shared.known.holds(&hash);
-        let copy = Buffer::concat(&[data]).inspect_err(|_| self.release(shared, cost(data)))?;
+        let data = data.keep().inspect_err(|_| self.release(shared, cost))?;
         let former = {
             let mut waiting = self.lock();
             let puts = waiting.chunks.get(&hash).map_or(0, |chunk| chunk.puts) + 1;
-            waiting.chunks.insert(hash, Chunk { data: Arc::new(copy), puts })
+            waiting.chunks.insert(hash, Chunk { data, puts })
         };
         if let Some(former) = former {
             // Another thread put the same chunk in the meantime.
-            self.release(shared, cost(&former.data));
+            self.release(shared, former.cost());
         }
         Ok(if known { Put::Existed } else { Put::New })
     }
@@ -137,7 +140,7 @@ impl WriteBuffer {
     fn remove(&self, shared: &Shared, hash: &ChunkHash) {
         let removed = self.lock().chunks.remove(hash);
         if let Some(chunk) = removed {
-            self.release(shared, cost(&chunk.data));
+            self.release(shared, chunk.cost());
         }
     }
 

@@ -31,7 +31,7 @@ pub(super) struct Shared {
 }
 
 /// What became of one chunk that was asked for.
-type Fetched = Result<Option<Arc<Buffer>>, Error>;
+pub(super) type Fetched = Result<Option<Arc<Buffer>>, Error>;
 
 /// The bytes of a chunk on their way to the guest.
 #[derive(Clone, Copy)]
@@ -42,11 +42,19 @@ pub(super) enum Bytes<'a> {
 }
 
 impl Bytes<'_> {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Bytes::Borrowed(bytes) => bytes.len(),
             Bytes::Buffered(buffer) => buffer.len(),
         }
+    }
+
+    /// The bytes, to keep. Copies only what is not the host's.
+    pub(super) fn keep(&self) -> Result<Arc<Buffer>, Error> {
+        Ok(match self {
+            Bytes::Borrowed(bytes) => Arc::new(Buffer::concat(&[bytes])?),
+            Bytes::Buffered(buffer) => Arc::clone(buffer),
+        })
     }
 
     /// # Safety
@@ -227,6 +235,7 @@ impl Shared {
     /// Fetch one chunk; what does not match its hash is a miss.
     pub(super) fn get_one(&self, hash: &ChunkHash) -> Result<Option<Arc<Buffer>>, Error> {
         let mut answers = self.get_answers(std::slice::from_ref(hash))?;
+        self.learn(std::slice::from_ref(hash), &answers);
         match answers.pop() {
             Some(Ok(found)) => Ok(found.filter(|data| self.check(hash, data))),
             Some(Err(error)) => Err(error),
@@ -237,12 +246,14 @@ impl Shared {
     /// Fetch chunks with one call: an answer for some of them, from the first on. What failed is a miss here.
     pub(super) fn get_some(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
         let answers = self.get_answers(hashes)?;
+        self.learn(hashes, &answers);
         let checked =
             |(hash, answer): (&ChunkHash, Fetched)| answer.ok().flatten().filter(|data| self.check(hash, data));
         Ok(hashes.iter().zip(answers).map(checked).collect())
     }
 
-    fn get_answers(&self, hashes: &[ChunkHash]) -> Result<Vec<Fetched>, Error> {
+    /// The backend's answers to one call, for some of the hashes, from the first on. Nothing is checked.
+    pub(super) fn get_answers(&self, hashes: &[ChunkHash]) -> Result<Vec<Fetched>, Error> {
         let list = to_lists(hashes);
         // How much will come is not known; the time is for a full batch.
         let answers: Vec<Fetched> = self.pool.call(limits::DEFAULT_BATCH_BYTES, async |call: &mut Call<'_>| {
@@ -272,12 +283,15 @@ impl Shared {
                 self.mark_damaged(hash);
             }
         }
-        let found = hashes.iter().zip(&answers).filter_map(|(hash, answer)| match answer {
+        Ok(answers)
+    }
+
+    fn learn(&self, hashes: &[ChunkHash], answers: &[Fetched]) {
+        let found = hashes.iter().zip(answers).filter_map(|(hash, answer)| match answer {
             Ok(Some(data)) => Some((hash, &data[..])),
             _ => None,
         });
         self.verifier.saw_fetched(found);
-        Ok(answers)
     }
 
     /// Whether fetched bytes are what was put, as far as that can be known. If not: say so, and let the next put mend it.
@@ -291,7 +305,7 @@ impl Shared {
     }
 
     /// Let the next put of a chunk mend it. Answers whether that is news.
-    fn mark_damaged(&self, hash: &ChunkHash) -> bool {
+    pub(super) fn mark_damaged(&self, hash: &ChunkHash) -> bool {
         self.known.forget(hash);
         self.damaged.add(*hash)
     }

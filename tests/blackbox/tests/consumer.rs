@@ -8,6 +8,8 @@ mod integrity;
 mod messages;
 #[path = "consumer/names.rs"]
 mod names;
+#[path = "consumer/paged.rs"]
+mod paged;
 #[path = "consumer/uris.rs"]
 mod uris;
 
