@@ -58,6 +58,21 @@ pub const DEADLINE_GRACE: Duration = Duration::from_millis(500);
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
 pub const DEADLINE_BYTES_PER_SECOND: u64 = 8 << 20;
 
+/// Threads that help with the batches of a call, as far as there are cores.
+pub const MAX_HELPERS: usize = 4;
+/// Bytes that wait in a write buffer before a helper begins to store them, ahead of the manifest.
+pub const EARLY_FLUSH_BYTES: usize = 1 << 20;
+/// The least bytes of a batch that is stored beside others.
+pub const LEAST_BATCH_BYTES: u64 = 1 << 20;
+/// The least chunks of a batch that is fetched beside others.
+pub const LEAST_BATCH_ITEMS: usize = 4;
+/// How long a backend's word holds that it has a chunk, for a chunk that was not copied because of it.
+pub const CONFIRMED_FOR: Duration = Duration::from_secs(2);
+/// Chunks of which a store remembers what was put after them. Twice so many at most.
+pub const FOLLOWED_CHUNKS: usize = 1 << 14;
+/// Memory of write buffers that is kept for the next chunks, in the process.
+pub const SPARE_BYTES: usize = 32 << 20;
+
 /// Write buffer of one handle and of the process, for backends that are not write-through.
 pub const WRITE_BUFFER_BYTES: usize = 64 << 20;
 pub const PROCESS_WRITE_BUFFER_BYTES: usize = 512 << 20;

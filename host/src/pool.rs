@@ -12,7 +12,7 @@ use wasmtime::{Store, Trap, UpdateDeadline};
 
 use crate::bindings::Backend;
 use crate::bindings::exports::kv_store::backend::store::{Features, Guest};
-use crate::engine::{self, Runtime};
+use crate::engine::{self, Helpers, Runtime};
 use crate::error::{Error, ErrorKind};
 use crate::guest::{Access, State};
 use crate::limits::{self, Limits};
@@ -95,6 +95,11 @@ impl Pool {
     /// What the component may reach.
     pub(crate) fn access(&self) -> &Access {
         &self.access
+    }
+
+    /// Threads that can work beside the caller's.
+    pub(crate) fn helpers(&self) -> &'static Helpers {
+        &self.runtime.helpers
     }
 
     /// How many instances have been lost so far, with what they held.

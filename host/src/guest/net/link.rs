@@ -54,7 +54,11 @@ impl Socket {
     }
 
     /// Do something with the socket, or have the thread wait for it.
-    fn poll_io<T>(&self, events: libc::c_short, mut io: impl FnMut(&TcpStream) -> io::Result<T>) -> Poll<io::Result<T>> {
+    fn poll_io<T>(
+        &self,
+        events: libc::c_short,
+        mut io: impl FnMut(&TcpStream) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
         loop {
             match io(&self.0) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
