@@ -99,14 +99,12 @@ static int join(struct store *s, const struct manifest *m, uint8_t *state,
     return KV_OK;
 }
 
-/* From the name to the whole, checked state; the caller frees it. */
-static int fetch_state(struct store *s, const char *name, const struct engine *e,
-                       uint8_t **state, size_t *size, struct result *r)
+int fetch_state(struct store *s, const char *name, const struct engine *e,
+                uint8_t **state, size_t room, size_t *size, struct result *r)
 {
     uint8_t *bytes;
     struct manifest m;
     size_t manifest_size;
-    *state = NULL;
     int code = fetch_manifest(s, name, &bytes, &manifest_size, &m);
     if (code != KV_OK) {
         return code;
@@ -124,7 +122,10 @@ static int fetch_state(struct store *s, const char *name, const struct engine *e
     }
     if (code == KV_OK) {
         *size = (size_t)m.facts.state_bytes;
-        *state = malloc(*size);
+        if (!*state || room < *size) {
+            free(*state);
+            *state = malloc(*size);
+        }
         code = *state ? join(s, &m, *state, name)
                       : report(KV_CANNOT_RUN, "there is no memory for a state of %zu bytes", *size);
     }
@@ -185,10 +186,10 @@ static int restore_prompt(const struct options *o, struct engine *e,
                           struct store *s, const float *expected,
                           struct result *r)
 {
-    uint8_t *state;
+    uint8_t *state = NULL;
     size_t size;
     double start = now_ms();
-    int code = fetch_state(s, o->name, e, &state, &size, r);
+    int code = fetch_state(s, o->name, e, &state, 0, &size, r);
     r->restore_ms = now_ms() - start;
     if (code == KV_OK) {
         start = now_ms();

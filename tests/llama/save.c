@@ -66,9 +66,9 @@ static int publish(struct store *s, const struct options *o,
     return code;
 }
 
-static int save_state(struct store *s, const struct options *o,
-                      const struct engine *e, const uint8_t *state, size_t size,
-                      struct result *r)
+int save_state(struct store *s, const struct options *o,
+               const struct engine *e, const uint8_t *state, size_t size,
+               struct result *r)
 {
     struct cut cut;
     double start = now_ms();

@@ -77,8 +77,9 @@ impl Directory {
 
     /// Open the directory at a relative path; "" is this one.
     fn open_directory(&self, path: &str) -> Result<OwnedFd, Errno> {
-        let path = if path.is_empty() { "." } else { path };
-        self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)
+        // A link in the last place would be no directory; one on the way is refused as what it is.
+        let path = if path.is_empty() { ".".to_owned() } else { format!("{path}/.") };
+        self.resolve(&path, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
     /// The directory that a file lies in.
