@@ -58,7 +58,7 @@ pub const DEADLINE_GRACE: Duration = Duration::from_millis(500);
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
 pub const DEADLINE_BYTES_PER_SECOND: u64 = 8 << 20;
 
-/// Threads that help with the batches of a call, as far as there are cores.
+/// Threads that help with the batches of a call, in the process.
 pub const MAX_HELPERS: usize = 4;
 /// Bytes that wait in a write buffer before a helper begins to store them, ahead of the manifest.
 pub const EARLY_FLUSH_BYTES: usize = 1 << 20;

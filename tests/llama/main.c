@@ -255,6 +255,7 @@ int main(int argc, char **argv)
         return command_chunks(&o);
     }
     if (bench) {
+        o.trusting = true;
         return o.file && o.chunks ? command_bench(&o)
                                   : report(KV_CANNOT_RUN, "bench needs --file and --chunks; see "
                                            "--help");

@@ -12,7 +12,7 @@ use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::{Directory, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_below};
-use crate::engine::PerProcess;
+use crate::engine::{self, PerProcess};
 use crate::error::Error;
 use crate::limits;
 
@@ -21,6 +21,8 @@ const TEMPORARIES: &str = ".kv-tmp";
 const MAX_SLICES: usize = 1024;
 /// Files that are open at once while they are synced.
 const SYNCED_TOGETHER: usize = 64;
+/// Fewer than this are synced one after another.
+const SYNCED_ALONE: usize = 4;
 
 /// What became of a file that was to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +83,12 @@ impl Directory {
             };
             let files = group.iter().map(open).collect::<Result<Vec<OwnedFd>, Error>>()?;
             files.iter().for_each(start_writing);
-            for (file, path) in files.iter().zip(group) {
-                fs::fdatasync(file).inspect_err(|_| {
+            let files: Vec<_> = files.iter().zip(group).collect();
+            side_by_side(&files, &|(file, path)| {
+                Ok(fs::fdatasync(file).inspect_err(|_| {
                     let _ = self.remove(path, false);
-                })?;
-            }
+                })?)
+            })?;
         }
         self.sync_directories(paths)
     }
@@ -93,10 +96,8 @@ impl Directory {
     /// Make the names of files durable: each directory on the way, once.
     pub(crate) fn sync_directories(&self, paths: &[RelativePath]) -> Result<(), Error> {
         let directories: BTreeSet<&str> = paths.iter().flat_map(RelativePath::ancestors).collect();
-        for directory in directories {
-            fs::fsync(self.open_directory(directory)?)?;
-        }
-        Ok(())
+        let directories: Vec<&str> = directories.into_iter().collect();
+        side_by_side(&directories, &|directory| Ok(fs::fsync(self.open_directory(directory)?)?))
     }
 
     fn create_temporary(&self) -> Result<(Arc<OwnedFd>, String, OwnedFd), Error> {
@@ -182,6 +183,15 @@ fn temporary_name() -> Result<String, Error> {
         Ok(format!("{}-{:016x}", std::process::id(), u64::from_ne_bytes(random)))
     })?;
     Ok(format!("{prefix}-{}", COUNT.fetch_add(1, Relaxed)))
+}
+
+/// Sync things on several threads: a file system with a journal writes that once for all that wait for it, where one sync
+/// after another has it written as often. The first failure; the others are synced all the same.
+fn side_by_side<T: Sync>(things: &[T], sync: &(dyn Fn(&T) -> Result<(), Error> + Sync)) -> Result<(), Error> {
+    if things.len() < SYNCED_ALONE {
+        return things.iter().try_for_each(sync);
+    }
+    engine::runtime()?.helpers.try_each(usize::MAX, things, sync)
 }
 
 /// Have the kernel begin to write a file out, so that the syncs that follow wait for all files at once and not for one

@@ -45,7 +45,7 @@ pub(crate) fn wait_for_socket(socket: RawFd, events: libc::c_short) {
 }
 
 /// Look at the running future again at this moment, if nothing else comes first.
-pub(crate) fn wait_until(moment: Instant) {
+fn wait_until(moment: Instant) {
     WAITS.with_borrow_mut(|waits| waits.until = Some(waits.until.map_or(moment, |earlier| earlier.min(moment))));
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
+use crate::error::Error;
 use crate::limits::MAX_HELPERS;
 use crate::signals::with_signals_blocked;
 
@@ -17,6 +18,7 @@ pub(crate) struct Helpers {
     queue: Mutex<Queue>,
     wake: Condvar,
     most: usize,
+    cores: usize,
 }
 
 #[derive(Default)]
@@ -31,12 +33,12 @@ type Job = Box<dyn FnOnce() + Send>;
 impl Helpers {
     pub(super) fn new() -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        Helpers { queue: Mutex::default(), wake: Condvar::new(), most: cores.min(MAX_HELPERS) }
+        Helpers { queue: Mutex::default(), wake: Condvar::new(), most: MAX_HELPERS, cores }
     }
 
-    /// How many threads can work on one thing: the helpers and their caller.
+    /// How many threads it takes, the caller's among them, to use the cores for one thing.
     pub(crate) fn hands(&self) -> usize {
-        self.most
+        self.cores.min(self.most + 1)
     }
 
     /// Have a job done some time. False: there is no helper, and it was dropped.
@@ -54,14 +56,15 @@ impl Helpers {
         true
     }
 
-    /// Do `work(0)` to `work(count - 1)`, each once, here and on what helpers are free. All is done when this returns.
-    pub(crate) fn side_by_side(&'static self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+    /// Do `work(0)` to `work(count - 1)`, each once, on at most so many threads: this one and what helpers are free. All is
+    /// done when this returns.
+    pub(crate) fn side_by_side(&'static self, hands: usize, count: usize, work: &(dyn Fn(usize) + Sync)) {
         // SAFETY: only the lifetime changes. `work` is called between `Shared::enter` and `Shared::leave`, and `finish`,
         // which runs before this returns or unwinds, waits until nobody is there any more and nobody can come.
         let work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
         let shared =
             Arc::new(Shared { work, count, next: AtomicUsize::new(0), state: Mutex::default(), left: Condvar::new() });
-        for _ in 1..count.min(self.most) {
+        for _ in 1..count.min(hands).min(self.most + 1) {
             let shared = shared.clone();
             self.hand(move || shared.help());
         }
@@ -70,6 +73,22 @@ impl Helpers {
         for panic in own.err().into_iter().chain(helped) {
             resume_unwind(panic);
         }
+    }
+
+    /// Do something with each of these, as [`Helpers::side_by_side`]. The first failure; the others are done all the same.
+    pub(crate) fn try_each<T: Sync>(
+        &'static self,
+        hands: usize,
+        items: &[T],
+        work: &(dyn Fn(&T) -> Result<(), Error> + Sync),
+    ) -> Result<(), Error> {
+        let failure = Mutex::new(None);
+        self.side_by_side(hands, items.len(), &|index| {
+            if let Some(Err(error)) = items.get(index).map(work) {
+                failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+            }
+        });
+        failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
     }
 
     fn start_thread(&'static self) -> bool {
@@ -173,7 +192,7 @@ mod tests {
     fn each_piece_is_done_once_before_it_returns() {
         for most in [0, 1, 4] {
             let done: Vec<AtomicU32> = (0..1000).map(|_| AtomicU32::new(0)).collect();
-            helpers(most).side_by_side(done.len(), &|index| {
+            helpers(most).side_by_side(4, done.len(), &|index| {
                 done[index].fetch_add(1, Relaxed);
             });
             assert!(done.iter().all(|done| done.load(Relaxed) == 1), "with {most}");
@@ -183,7 +202,7 @@ mod tests {
     #[test]
     fn two_can_be_at_it_at_once() {
         let (here, both) = (Mutex::new(0), Condvar::new());
-        helpers(2).side_by_side(2, &|_| {
+        helpers(2).side_by_side(2, 2, &|_| {
             let mut at_it = here.lock().unwrap();
             *at_it += 1;
             both.notify_all();
@@ -194,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_the_callers_whoever_had_it() {
-        let panicking = || helpers(2).side_by_side(8, &|index| assert!(index != 3, "the fourth"));
+        let panicking = || helpers(2).side_by_side(2, 8, &|index| assert!(index != 3, "the fourth"));
         assert!(catch_unwind(AssertUnwindSafe(panicking)).is_err());
     }
 

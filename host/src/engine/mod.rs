@@ -8,7 +8,7 @@ mod ticker;
 
 use wasmtime::{Config, Engine, OptLevel};
 
-pub(crate) use driver::{Driver, before, wait_for_socket, wait_until};
+pub(crate) use driver::{Driver, before, wait_for_socket};
 pub(crate) use fork::{PerProcess, generation};
 pub(crate) use helpers::Helpers;
 

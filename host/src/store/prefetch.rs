@@ -44,7 +44,7 @@ impl Prefetched {
         let batches: Vec<&[ChunkHash]> = missing.chunks(most).collect();
         let full = AtomicBool::new(false);
         shared.side_by_side(&batches, &|batch| {
-            let mut rest = batch;
+            let mut rest = *batch;
             while !rest.is_empty() && !full.load(Relaxed) {
                 let found = shared.get_some(rest)?;
                 let mut cache = self.lock();

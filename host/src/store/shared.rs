@@ -1,7 +1,7 @@
 //! What all handles on one URI share, and the calls of the guest: each checks the shape of what the guest answers.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 
 use super::followed::Followed;
 use super::hash::ChunkHash;
@@ -150,23 +150,15 @@ impl Shared {
 
     /// Do something with each of several batches, with the help of other threads where the backend can serve them. The
     /// first failure; the other batches are done all the same.
-    pub(super) fn side_by_side<T: Copy + Sync>(
+    pub(super) fn side_by_side<T: Sync>(
         &self,
         batches: &[T],
-        work: &(dyn Fn(T) -> Result<(), Error> + Sync),
+        work: &(dyn Fn(&T) -> Result<(), Error> + Sync),
     ) -> Result<(), Error> {
         if batches.len() < 2 || self.hands() < 2 {
-            return batches.iter().try_for_each(|batch| work(*batch));
+            return batches.iter().try_for_each(work);
         }
-        let failure = Mutex::new(None);
-        self.pool.helpers().side_by_side(batches.len(), &|index| {
-            if let Some(batch) = batches.get(index)
-                && let Err(error) = work(*batch)
-            {
-                failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
-            }
-        });
-        failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
+        self.pool.helpers().try_each(self.hands(), batches, work)
     }
 
     /// How many threads can work on a call's batches.
