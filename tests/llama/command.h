@@ -29,6 +29,10 @@ struct options {
     /* Leave the checks to the library, which knows chunks by their hash too, and
      * to the manifest's own checksum. */
     bool trusting;
+    /* Give no hint of what will be asked for: where the files are in the page
+     * cache, each is there as fast as it can be, and what was fetched ahead
+     * would wait in memory that is new to the process. */
+    bool no_hint;
 };
 
 enum answer { ANSWER_NONE, ANSWER_NO, ANSWER_YES };

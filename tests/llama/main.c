@@ -255,7 +255,7 @@ int main(int argc, char **argv)
         return command_chunks(&o);
     }
     if (bench) {
-        o.trusting = true;
+        o.trusting = o.no_hint = true;
         return o.file && o.chunks ? command_bench(&o)
                                   : report(KV_CANNOT_RUN, "bench needs --file and --chunks; see "
                                            "--help");

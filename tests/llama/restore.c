@@ -117,7 +117,7 @@ int fetch_state(struct store *s, const struct options *o, const struct engine *e
     r->chunks = m.chunks;
     r->inline_bytes = (int64_t)m.inline_bytes;
     code = check_facts(&m, e, o->name);
-    if (code == KV_OK) {
+    if (code == KV_OK && !o->no_hint) {
         code = prefetch(s, &m, r);
     }
     if (code == KV_OK) {

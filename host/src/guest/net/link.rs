@@ -29,6 +29,8 @@ pub(super) struct Link {
 
 /// What one `sendmsg` takes, from POSIX.
 const MAX_SLICES: usize = 1024;
+/// What is received at once for a line or a few bytes. What comes with it of a payload is copied out again, so it is little.
+const RECEIVE_BYTES: usize = 4096;
 /// Receives after which a wait is allowed to end, though more is there.
 const RECEIVES_IN_A_ROW: u32 = 64;
 
@@ -219,20 +221,20 @@ impl Link {
                 return Poll::Pending;
             }
             // Something came: look again, so that the next wait is registered for both.
-            ready!(self.poll_receive(context))?;
+            ready!(self.poll_receive(context, RECEIVE_BUFFER_BYTES))?;
         }
     }
 
-    /// Receive something into the buffer.
-    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    /// Receive something into the buffer, at most so many bytes.
+    fn poll_receive(&mut self, context: &mut Context<'_>, limit: usize) -> Poll<Result<(), Error>> {
         if self.begin > 0 {
             self.received.drain(..self.begin);
             self.begin = 0;
         }
         let had = self.received.len();
-        self.received.reserve(RECEIVE_BUFFER_BYTES);
+        self.received.reserve(limit);
         let spare = self.received.spare_capacity_mut();
-        let mut room = ReadBuf::uninit(spare.get_mut(..RECEIVE_BUFFER_BYTES).unwrap_or_default());
+        let mut room = ReadBuf::uninit(spare.get_mut(..limit).unwrap_or_default());
         let outcome = self.stream.poll_read(context, &mut room);
         let count = room.filled().len();
         // SAFETY: `ReadBuf` has `count` initialised bytes at the front of the spare capacity.
@@ -244,7 +246,7 @@ impl Link {
 
     async fn receive(&mut self) -> Result<(), Error> {
         self.breathe().await;
-        poll_fn(|context| self.poll_receive(context)).await
+        poll_fn(|context| self.poll_receive(context, RECEIVE_BYTES)).await
     }
 
     /// Once in a while come back to whoever waits for this, and to the deadline: a server that sends faster than we read
@@ -310,8 +312,10 @@ impl Link {
 
     /// The next `len` bytes, received where they stay.
     pub(super) async fn receive_buffer(&mut self, mut filling: Filling) -> Result<Buffer, Error> {
-        let waiting = self.take(filling.rest().len());
-        filling.push(&waiting);
+        let waiting = self.waiting();
+        let count = waiting.len().min(filling.rest().len());
+        filling.push(waiting);
+        self.forget(count);
         while !filling.rest().is_empty() {
             self.breathe().await;
             let count = poll_fn(|context| {

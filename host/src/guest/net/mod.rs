@@ -148,7 +148,8 @@ impl Host for State {
         let resumed = parked.is_some();
         let link = match parked {
             Some(link) => link,
-            None => match connect(&place.authority, tls.then_some(&self.access.tls), self.deadline).await {
+            // Boxed: a call that finds a connection does not carry about what it takes to make one.
+            None => match Box::pin(connect(&place.authority, tls.then_some(&self.access.tls), self.deadline)).await {
                 Ok(link) => link,
                 Err(error) => return answered(Err(error)),
             },
