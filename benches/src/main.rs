@@ -49,6 +49,8 @@ fn main() -> Result<()> {
     if let Some(uri) = &arguments.first_answer {
         return rows::open::first_answer(&arguments.library, uri);
     }
+    // SAFETY: nothing else runs yet.
+    unsafe { std::env::set_var("MEMKV_AUTH_KEY", kv_store_tests::memkv::AUTH_KEY) };
     let native_library = arguments.native.context("--native is missing")?;
     let samples = arguments.samples.map(File::create).transpose().context("cannot write the samples")?;
     let bench = Bench {

@@ -87,6 +87,31 @@ impl Bench {
         Ok(rounds)
     }
 
+    /// The times of single operations, for the plot of how they are spread. Blocks of both sides take turns.
+    pub fn latencies(
+        &self,
+        name: &str,
+        mut ours: impl FnMut() -> Result<()>,
+        mut peer: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let Some(samples) = self.samples.as_ref().filter(|_| !self.quick) else { return Ok(()) };
+        let [mut of_ours, mut of_peer] = [const { Vec::new() }; 2];
+        for _ in 0..100 {
+            for _ in 0..20 {
+                of_ours.push(each(1, |_| ours())? * 1e6);
+            }
+            for _ in 0..20 {
+                of_peer.push(each(1, |_| peer())? * 1e6);
+            }
+        }
+        writeln!(
+            samples.borrow_mut(),
+            "{}",
+            json!({ "name": format!("{name}/latency"), "ours": of_ours, "peer": of_peer })
+        )?;
+        Ok(())
+    }
+
     /// Report a row. `bytes`: of one operation, where the unit asks for them.
     pub fn report(&self, name: &str, rounds: &Rounds, unit: Unit, bytes: usize, goal: Option<f64>) -> Result<()> {
         let convert = |seconds: f64| match unit {

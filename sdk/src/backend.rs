@@ -28,8 +28,8 @@ pub trait Backend: Sized + 'static {
     /// Fetch chunks, each exactly as it was put.
     fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>>;
 
-    /// Publish a manifest: a reader sees the former one or this one, whole. Make `fresh` durable first, where the
-    /// backend is durable.
+    /// Publish a manifest: a reader sees the former one or this one, whole. `fresh`: the chunks put since the last one; make
+    /// them durable first, where the backend is durable. Empty where it is not, and did not ask.
     fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()>;
 
     /// The manifest under a name, or `None`.
@@ -62,7 +62,7 @@ pub struct Features {
     pub cheap_repeat: bool,
     /// Hand each chunk on at once and without a copy, instead of gathering chunks until the manifest comes.
     pub write_through: bool,
-    /// Further facts by name.
+    /// Further facts by name. `("fresh", "wanted")`: hand [`Backend::put_manifest`] its `fresh` though the store is not durable.
     pub more: Vec<(String, String)>,
 }
 

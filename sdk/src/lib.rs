@@ -34,15 +34,18 @@ pub mod bindings {
         generate_all,
     });
 }
+mod conversation;
 mod error;
 pub mod key;
 mod options;
+pub mod uri;
 
 pub use backend::{Backend, Features};
 pub use bindings::exports::kv_store::backend::store::{Chunk, GetOutcome, Hash, PutOutcome};
 pub use bindings::kv_store::backend::payload::{Part, Payload};
 pub use bindings::kv_store::backend::types::{Error, ErrorKind};
 pub use bindings::kv_store::backend::{files, host, net, payload};
+pub use conversation::Conversation;
 pub use options::Options;
 
 /// What a backend's operations return.

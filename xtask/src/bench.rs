@@ -31,6 +31,13 @@ pub struct Options {
     filter: Option<String>,
 }
 
+impl Options {
+    /// As few rounds of one row as there can be.
+    pub fn one_row(name: &str) -> Self {
+        Options { quick: true, json: false, filter: Some(name.to_owned()) }
+    }
+}
+
 /// Programs of other parts of the project that print rows too: package, and what their rows' names begin with.
 const EXAMPLES: &[(&str, &[&str])] = &[("kvx", &["kvx/", "fused/"]), ("kv-cache", &["cache/"])];
 

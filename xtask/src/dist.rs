@@ -11,7 +11,7 @@ use crate::{guests, step};
 /// Lay out `target/dist/{lib,components,include,bin}`.
 pub fn run(place: &Place) -> Result<()> {
     guests::build(place)?;
-    build_library(place)?;
+    build_workspace(place)?;
     let include = place.dist.join("include");
     std::fs::create_dir_all(&include)?;
     for header in std::fs::read_dir(place.root.join("include"))? {
@@ -20,8 +20,6 @@ pub fn run(place: &Place) -> Result<()> {
             copy(&header, &include)?;
         }
     }
-    // Programs come with the next backends; the folder is part of the layout.
-    std::fs::create_dir_all(place.dist.join("bin"))?;
     eprintln!("laid out {}", place.dist.display());
     Ok(())
 }
@@ -33,12 +31,15 @@ pub fn cargo(place: &Place, command: &str) -> Command {
     cargo
 }
 
-fn build_library(place: &Place) -> Result<()> {
+fn build_workspace(place: &Place) -> Result<()> {
     let name = "building the library (the first build compiles wasmtime: some minutes)";
     step::run(place, name, &mut cargo(place, "build"))?;
-    let lib = place.dist.join("lib");
-    std::fs::create_dir_all(&lib)?;
-    copy(&place.target.join("release").join(LIBRARY), &lib)
+    for (file, folder) in [(LIBRARY, "lib"), ("kv-store", "bin"), ("memkv-server", "bin")] {
+        let folder = place.dist.join(folder);
+        std::fs::create_dir_all(&folder)?;
+        copy(&place.target.join("release").join(file), &folder)?;
+    }
+    Ok(())
 }
 
 /// Copy by way of a temporary, so that a process that has the former file open keeps it.

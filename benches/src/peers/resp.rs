@@ -6,15 +6,14 @@ use std::net::TcpStream;
 
 use anyhow::{Result, bail, ensure};
 
+use super::{Saver, write_all};
+
 pub struct NativeClient {
     stream: TcpStream,
     received: Vec<u8>,
     /// Where what was received and not read yet begins.
     begin: usize,
 }
-
-/// What one `writev` takes, from POSIX.
-const MAX_SLICES: usize = 1024;
 
 impl NativeClient {
     pub fn connect(port: u16, database: u32) -> Result<Self> {
@@ -23,52 +22,6 @@ impl NativeClient {
         let mut client = NativeClient { stream, received: Vec::new(), begin: 0 };
         client.command(&[b"SELECT", database.to_string().as_bytes()])?;
         Ok(client)
-    }
-
-    /// Which keys are there: one round trip.
-    pub fn exists(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
-        let mut request = Vec::new();
-        keys.iter().for_each(|key| push(&mut request, &[b"EXISTS", key]));
-        self.stream.write_all(&request)?;
-        keys.iter().map(|_| Ok(self.line()? == b":1")).collect()
-    }
-
-    /// Set all: one vectored write, one round trip.
-    pub fn set_all(&mut self, items: &[(&[u8], &[u8])]) -> Result<()> {
-        let headers: Vec<Vec<u8>> = items
-            .iter()
-            .map(|(key, data)| {
-                let mut header = b"*4\r\n".to_vec();
-                push_bulk(&mut header, b"SET");
-                push_bulk(&mut header, key);
-                header.extend(format!("${}\r\n", data.len()).into_bytes());
-                header
-            })
-            .collect();
-        let mut slices = Vec::with_capacity(items.len() * 3);
-        for (header, (_, data)) in headers.iter().zip(items) {
-            slices.extend([IoSlice::new(header), IoSlice::new(data), IoSlice::new(b"\r\n$2\r\nNX\r\n")]);
-        }
-        let mut rest = slices.as_mut_slice();
-        while !rest.is_empty() {
-            let some = rest.len().min(MAX_SLICES);
-            let written = self.stream.write_vectored(&rest[..some])?;
-            ensure!(written > 0, "the server closed the connection");
-            IoSlice::advance_slices(&mut rest, written);
-        }
-        for _ in items {
-            let line = self.line()?;
-            ensure!(line == b"+OK" || line == b"$-1", "SET: {}", String::from_utf8_lossy(&line));
-        }
-        Ok(())
-    }
-
-    /// Set one.
-    pub fn set(&mut self, key: &[u8], data: &[u8]) -> Result<()> {
-        match self.command(&[b"SET", key, data])?.as_slice() {
-            b"+OK" => Ok(()),
-            line => bail!("SET: {}", String::from_utf8_lossy(line)),
-        }
     }
 
     fn command(&mut self, arguments: &[&[u8]]) -> Result<Vec<u8>> {
@@ -95,6 +48,49 @@ impl NativeClient {
             ensure!(count > 0, "the server closed the connection");
         }
     }
+}
+
+impl Saver for NativeClient {
+    fn exists(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
+        let mut request = Vec::new();
+        keys.iter().for_each(|key| push(&mut request, &[b"EXISTS", &chunk(key)]));
+        self.stream.write_all(&request)?;
+        keys.iter().map(|_| Ok(self.line()? == b":1")).collect()
+    }
+
+    fn put(&mut self, items: &[(Vec<u8>, &[u8])]) -> Result<()> {
+        let headers: Vec<Vec<u8>> = items
+            .iter()
+            .map(|(key, data)| {
+                let mut header = b"*4\r\n".to_vec();
+                push_bulk(&mut header, b"SET");
+                push_bulk(&mut header, &chunk(key));
+                header.extend(format!("${}\r\n", data.len()).into_bytes());
+                header
+            })
+            .collect();
+        let mut slices = Vec::with_capacity(items.len() * 3);
+        for (header, (_, data)) in headers.iter().zip(items) {
+            slices.extend([IoSlice::new(header), IoSlice::new(data), IoSlice::new(b"\r\n$2\r\nNX\r\n")]);
+        }
+        write_all(&mut self.stream, &mut slices)?;
+        for _ in items {
+            let line = self.line()?;
+            ensure!(line == b"+OK" || line == b"$-1", "SET: {}", String::from_utf8_lossy(&line));
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, name: &str, data: &[u8], _chunks: &[Vec<u8>]) -> Result<()> {
+        match self.command(&[b"SET", &[b"kv:m:", name.as_bytes()].concat(), data])?.as_slice() {
+            b"+OK" => Ok(()),
+            line => bail!("SET: {}", String::from_utf8_lossy(line)),
+        }
+    }
+}
+
+fn chunk(key: &[u8]) -> Vec<u8> {
+    [b"kv:c:", key].concat()
 }
 
 fn push(request: &mut Vec<u8>, arguments: &[&[u8]]) {

@@ -94,6 +94,10 @@ fn get(bench: &Bench, name: &str, size: usize, goal: Option<f64>) -> Result<()> 
     }
     let round = |side: &Side| each(count, |n| side.client.get(&key(n as u64)).map(drop));
     let rounds = bench.rounds(|| round(&ours), || round(&peer))?;
+    if size < 64 << 10 {
+        let one = |side: &Side| side.client.get(&key(0)).map(drop);
+        bench.latencies(name, || one(&ours), || one(&peer))?;
+    }
     bench.report(name, &rounds, Unit::Micros, size, goal)
 }
 

@@ -113,14 +113,13 @@ fn small(bench: &Bench, [put, get]: [&str; 2], client: &Client, peer: &mut redis
         client.publish("manifest", b"of one")?;
         redis::cmd("SET").arg(&key).arg(&data).exec(peer)?;
         let ours = || each(COUNT, |_| client.get(&key).map(drop));
-        let theirs = || {
-            each(COUNT, |_| {
-                let value: Vec<u8> = redis::cmd("GET").arg(&key).query(peer)?;
-                ensure!(value.len() == 64);
-                Ok(())
-            })
+        let mut ask = || {
+            let value: Vec<u8> = redis::cmd("GET").arg(&key).query(peer)?;
+            ensure!(value.len() == 64);
+            Ok(())
         };
-        let rounds = bench.rounds(ours, theirs)?;
+        let rounds = bench.rounds(ours, || each(COUNT, |_| ask()))?;
+        bench.latencies(get, || client.get(&key).map(drop), &mut ask)?;
         bench.report(get, &rounds, Unit::Micros, 64, Some(0.7))?;
     }
     Ok(())

@@ -43,7 +43,7 @@ impl Backend for Redis {
         let prefix = options.take("prefix").unwrap_or_else(|| "kv:".into());
         options.finish()?;
         let server = Server::new(uri::parse(uri)?);
-        let version = server.with_session(Session::version)?;
+        let version = server.with_session(|session| session.version())?;
         let features = Features {
             label: format!("Redis {version} at {}", server.describe()),
             max_batch_items: Some(PIPELINE),

@@ -1,8 +1,9 @@
 //! The URI: which server, which database, as whom.
 
+use kv_store_sdk::uri::host_port;
 use kv_store_sdk::{Error, Result};
 
-const DEFAULT_PORT: &str = "6379";
+const DEFAULT_PORT: u16 = 6379;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -28,12 +29,7 @@ pub fn parse(uri: &str) -> Result<Target> {
         Some((user, host)) => (Some(user.to_owned()), host),
         None => (None, authority),
     };
-    // The colons of an IPv6 address are inside brackets.
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-    if host.is_empty() || host.starts_with(':') {
-        return Err(wrong("no host"));
-    }
-    let authority = if has_port { host.to_owned() } else { format!("{host}:{DEFAULT_PORT}") };
+    let authority = host_port(host, DEFAULT_PORT).ok_or_else(|| wrong("no host"))?;
     let database = match path {
         "" => 0,
         number => number.parse().map_err(|_| wrong("the database is not a number"))?,

@@ -1,4 +1,4 @@
-//! The chunks put on a handle since its last manifest, which the next manifest hands to a durable backend.
+//! The chunks put on a handle since its last manifest, which the next manifest hands to a backend that is durable, or asks.
 //!
 //! A chunk leaves the list only when a manifest that named it has succeeded. So two manifests at once both name what was
 //! put before either, and after a failure the next manifest names it again.
@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limits;
 
 pub(super) struct Fresh {
-    /// A backend that is not durable makes nothing durable.
+    /// A backend that is not durable, and does not ask, has no use for it.
     wanted: bool,
     list: Mutex<List>,
 }

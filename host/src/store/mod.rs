@@ -81,6 +81,10 @@ pub struct StoreInfo {
     pub server: Option<String>,
     /// Survives a restart of the storage system.
     pub durable: bool,
+    /// Other processes that open the same URI see the same store.
+    pub shared: bool,
+    /// The longest chunk or manifest.
+    pub max_value_bytes: u64,
     /// Chunks go to the backend at once.
     pub write_through: bool,
 }
@@ -92,7 +96,7 @@ impl Store {
         let (shared, prefix) = registry::open(&uri).map_err(|error| error.context(uri.as_str()))?;
         let opened = Opened {
             buffer: Arc::default(),
-            fresh: Arc::new(Fresh::new(shared.features.durable)),
+            fresh: Arc::new(Fresh::new(shared.wants_fresh())),
             prefetched: Prefetched::default(),
             shared,
             prefix,
@@ -156,6 +160,13 @@ impl Store {
             Err(_) => {}
         }
         published
+    }
+
+    /// Hand on the chunks that are still buffered, so that they are readable through any handle. They are durable only after
+    /// a manifest.
+    pub fn flush(&self) -> Result<(), Error> {
+        let Opened { shared, buffer, fresh, .. } = self.usable()?;
+        buffer.flush(shared, fresh)
     }
 
     /// Fetch a manifest; `None` if there is none.

@@ -111,6 +111,24 @@ impl Running {
         }
     }
 
+    pub fn signal(&self, signal: libc::c_int) {
+        // SAFETY: no memory is involved; the child was not waited for, so that its number is nobody else's.
+        let sent = unsafe { libc::kill(self.0.id() as i32, signal) };
+        assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Freeze the process, all its threads, or let it go on.
+    pub fn freeze(&self, frozen: bool) {
+        if !frozen {
+            return self.signal(libc::SIGCONT);
+        }
+        self.signal(libc::SIGSTOP);
+        let mut status = 0;
+        // SAFETY: `status` is a place for an int.
+        unsafe { libc::waitpid(self.0.id() as i32, &raw mut status, libc::WUNTRACED) };
+        assert!(libc::WIFSTOPPED(status), "it ended instead: {status}");
+    }
+
     /// SIGKILL, and wait until it is gone.
     pub fn kill(&mut self) {
         // Fails where it has ended by itself.

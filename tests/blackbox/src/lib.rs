@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 pub mod consumer;
+pub mod memkv;
 pub mod redis;
 pub mod tls;
 
@@ -49,6 +50,7 @@ pub fn library() -> &'static Library {
         unsafe {
             std::env::set_var("KV_STORE_WASM_CONFIG", &config);
             std::env::set_var("KV_STORE_WASM_CACHE", root().join("target/test-consumers/cache"));
+            std::env::set_var("MEMKV_AUTH_KEY", memkv::AUTH_KEY);
         }
         Library::load(&library_path()).expect("the library loads")
     });

@@ -3,9 +3,10 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::consumer::{Running, start};
 use crate::tls::{self, Certificate};
 
 fn free_port() -> u16 {
@@ -21,7 +22,7 @@ pub struct RedisServer {
     pub tls_port: u16,
     options: Vec<String>,
     folder: tempfile::TempDir,
-    process: Option<Child>,
+    process: Option<Running>,
 }
 
 impl RedisServer {
@@ -58,8 +59,7 @@ impl RedisServer {
         let mut command = Command::new("redis-server");
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--databases", "10000"]);
         command.arg("--dir").arg(self.folder.path()).args(&self.options);
-        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        self.process = Some(process.expect("redis-server runs: `cargo xtask test` installs it"));
+        self.process = Some(start(command.stdin(Stdio::null()).stdout(Stdio::null())));
         let begun = Instant::now();
         while !self.answers() {
             assert!(begun.elapsed() < PATIENCE, "redis-server does not start");
@@ -76,17 +76,13 @@ impl RedisServer {
 
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
-            let _ = process.kill();
-            let _ = process.wait();
+            process.kill();
         }
     }
 
     /// Freeze the server, or let it go on.
     pub fn freeze(&self, frozen: bool) {
-        let signal = if frozen { "-STOP" } else { "-CONT" };
-        let pid = self.process.as_ref().expect("the server runs").id();
-        let sent = Command::new("kill").args([signal, &pid.to_string()]).status();
-        assert!(sent.is_ok_and(|status| status.success()));
+        self.process.as_ref().expect("the server runs").freeze(frozen);
     }
 
     /// What the server answers to one command, as it comes.
@@ -96,14 +92,5 @@ impl RedisServer {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("the server answers text");
         answer
-    }
-}
-
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        if self.process.is_some() {
-            self.freeze(false);
-        }
-        self.stop();
     }
 }

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use kv_store_conformance::{CASES, Library, Subject};
+use kv_store_conformance::{CASES, Facts, Library, Place, Subject};
+use kv_store_tests::memkv::MemkvServer;
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::tls::certificates;
 use kv_store_tests::{library, native_library};
@@ -42,12 +43,16 @@ fn main() -> ExitCode {
     };
     let plain = databases("redis", redis.port);
     let encrypted = databases("rediss", redis.tls_port);
+    let memkv = MemkvServer::start(&["--memory", "2GiB"]);
+    let (namespace, count) = (memkv.uri("n"), AtomicU64::new(0));
+    let namespaces = move || format!("{namespace}{}", count.fetch_add(1, Relaxed));
     let ours = library();
     let backends: Vec<&'static Backend> = [
         Backend { name: "local-fs", library: ours, fresh_uri: Box::new(directories("wasm")), lasting: true },
         Backend { name: "native", library: native, fresh_uri: Box::new(directories("native")), lasting: true },
         Backend { name: "redis", library: ours, fresh_uri: Box::new(plain), lasting: true },
         Backend { name: "rediss", library: ours, fresh_uri: Box::new(encrypted), lasting: true },
+        Backend { name: "memkv", library: ours, fresh_uri: Box::new(namespaces), lasting: true },
         Backend { name: "memory", library: ours, fresh_uri: Box::new(names("memory")), lasting: false },
         Backend { name: "buffered", library: ours, fresh_uri: Box::new(names("probe-buffered")), lasting: false },
         Backend { name: "batches", library: ours, fresh_uri: Box::new(names("probe-batches")), lasting: false },
@@ -59,9 +64,9 @@ fn main() -> ExitCode {
     let trials = backends.into_iter().flat_map(|backend| {
         CASES.iter().copied().flatten().map(move |case| {
             let name = format!("{}::{}", backend.name, case.name);
-            let subject =
-                || Subject { library: backend.library, fresh_uri: &*backend.fresh_uri, lasting: backend.lasting };
-            match subject().skips(case) {
+            let facts = Facts { lasting: backend.lasting, max_value_bytes: u64::MAX };
+            let subject = move || Subject::new(backend.library, facts, Place::Fresh(&*backend.fresh_uri), case.name);
+            match subject().skips(case.needs) {
                 Some(reason) => Trial::test(format!("{name} ({reason})"), || Ok(())).with_ignored_flag(true),
                 None => Trial::test(name, move || {
                     (case.run)(&subject()).map_err(|wrong| format!("{}; {wrong}", case.asks).into())
@@ -71,6 +76,6 @@ fn main() -> ExitCode {
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     drop(scratch);
-    drop(redis);
+    drop((redis, memkv));
     conclusion.exit_code()
 }

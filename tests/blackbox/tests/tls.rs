@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kv_store_tests::consumer::{consumer, finish};
 use kv_store_tests::redis::RedisServer;
-use kv_store_tests::tls::{Certificate, certificates, config};
+use kv_store_tests::tls::{certificates, config};
 use kv_store_tests::{Handle, library};
 
 fn open(server: &RedisServer) -> Handle<'static> {

@@ -1,0 +1,97 @@
+//! `doctor`: what an open of a URI would do, and what stands in its way.
+
+use kv_store_wasm::{Diagnosis, Reaches};
+
+use crate::failure::{Failure, Outcome};
+use crate::{inspect, show};
+
+/// Tell what an open of a URI would load, from where, with which grants and limits, and what is wrong
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  kv-store doctor redis://cache.svc:6379/3\n  kv-store doctor --probe local-fs:///var/cache/kv\n\n\
+    Exit codes: 0 nothing stands in its way; 1 it would fail.")]
+pub struct Arguments {
+    uri: String,
+    /// Also open it: runs the component, connects to its server
+    #[arg(long)]
+    probe: bool,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> Outcome {
+    let found = kv_store_wasm::doctor(&arguments.uri, arguments.probe);
+    if arguments.json {
+        show::json(&found);
+    } else {
+        print(&found);
+    }
+    if found.problems.iter().any(|problem| problem.fatal) { Err(Failure::Not(None)) } else { Ok(()) }
+}
+
+fn print(found: &Diagnosis) {
+    let or_none = |path: &Option<std::path::PathBuf>, none: &str| {
+        path.as_ref().map_or_else(|| none.to_owned(), |path| path.display().to_string())
+    };
+    if !found.uri.is_empty() {
+        println!("store     {}", found.uri);
+    }
+    if let Some(prefix) = &found.manifest_prefix {
+        println!("manifests begin with {prefix}/");
+    }
+    println!("config    {}", or_none(&found.config, "none"));
+    if let Some(tenant) = &found.tenant {
+        println!("tenant    {tenant}");
+    }
+    let by = if found.component_by_config { " (the config names it)" } else { "" };
+    println!("component {}{by}", or_none(&found.component, "none"));
+    if found.component.is_none() {
+        found.searched.iter().for_each(|folder| println!("          not in {}", folder.display()));
+    }
+    if let Some(inspection) = &found.inspection {
+        inspect::print(inspection);
+    }
+    if let Some(pinned) = &found.pinned_sha256 {
+        println!("pinned   {pinned}");
+    }
+    println!("reaches");
+    print_grants(&found.reaches);
+    println!("limits");
+    if let Ok(serde_json::Value::Object(limits)) = serde_json::to_value(&found.limits) {
+        limits.iter().for_each(|(name, value)| println!("         {name} = {value}"));
+    }
+    let kept = if found.cached { "this component is in it" } else { "this component is not in it yet" };
+    println!("compiled {}: {kept}", or_none(&found.cache, "not kept"));
+    if let Some(label) = &found.label {
+        println!("opened   {label}");
+    }
+    for problem in &found.problems {
+        let weight = if problem.fatal { "PROBLEM" } else { "note" };
+        println!("{weight:<8} {}; {}", problem.what, problem.remedy);
+    }
+    if found.problems.is_empty() {
+        println!("nothing stands in its way");
+    }
+}
+
+/// For people, a line for each.
+pub fn print_grants(reaches: &Reaches) {
+    let mut lines = Vec::new();
+    lines.extend(reaches.directory.iter().map(|path| format!("directory {}", path.display())));
+    lines.extend(reaches.fs.iter().map(|(name, path, write)| {
+        format!("directory {name} = {}{}", path.display(), if *write { "" } else { ", to read" })
+    }));
+    lines.extend(reaches.server.iter().map(|server| format!("server {server}")));
+    lines.extend(reaches.connect.iter().map(|pattern| format!("servers {pattern}")));
+    if reaches.private_networks {
+        lines.push("those servers in private networks too".to_owned());
+    }
+    let set = |set: &bool| if *set { "set" } else { "not set" };
+    lines.extend(reaches.environment.iter().map(|(name, is)| format!("variable {name}, {}", set(is))));
+    lines.extend(reaches.secrets.iter().map(|s| format!("secret {} from {}, {}", s.name, s.kept, set(&s.set))));
+    lines.extend(reaches.secret_prefix.iter().map(|prefix| format!("secrets from variables {prefix}*")));
+    if lines.is_empty() {
+        lines.push("nothing outside".to_owned());
+    }
+    lines.iter().for_each(|line| println!("         {line}"));
+}

@@ -1,0 +1,185 @@
+//! `memkv://HOST[:PORT]/NAMESPACE`: chunks and manifests on a memkv-server, over the frames of `docs/memkv-wire.md`.
+//!
+//! One connection for each instance. Puts are pipelined, chunks that are there are not sent again, and chunks are fetched as
+//! a batch. Each frame is signed with the secret `auth-key` (`MEMKV_AUTH_KEY`, 64 hex digits), both ways.
+
+mod session;
+mod uri;
+
+use kv_store_sdk::payload::{self, Part};
+use kv_store_sdk::{
+    Backend, Chunk, Error, ErrorKind, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+};
+use memkv_wire::fields::{BatchGet, Exists, Kind, Lookup, Put};
+use memkv_wire::{MAX_BATCH_KEYS, MAX_KEY_BYTES, Op, Status};
+
+use session::{Server, Session};
+
+/// Puts that are sent before their answers are read, and chunks of one batch get. The answers to as many fit any buffer.
+const PIPELINE: u32 = 256;
+/// Bytes of chunks in one batch, either way.
+const PIPELINE_BYTES: u64 = 32 << 20;
+
+struct Memkv {
+    server: Server,
+}
+
+impl Backend for Memkv {
+    fn open(uri: &str, options: Options) -> Result<(Self, Features)> {
+        options.finish()?;
+        let server = Server::new(uri::parse(uri)?);
+        let terms = server.with_session(|session| Ok(session.terms().clone()))?;
+        let features = Features {
+            label: format!("{} at {}", terms.server, server.describe()),
+            max_batch_items: Some(PIPELINE),
+            max_batch_bytes: Some(PIPELINE_BYTES),
+            max_value_bytes: Some(terms.max_value),
+            durable: terms.durable,
+            shared: true,
+            // The server evicts, and a manifest must leave before its chunks.
+            more: vec![("fresh".into(), "wanted".into())],
+            ..Default::default()
+        };
+        Ok((Memkv { server }, features))
+    }
+
+    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
+        let asked = first(hashes, MAX_BATCH_KEYS);
+        self.server.with_session(|session| {
+            let keys = asked.iter().map(Vec::as_slice).collect();
+            let answer = session.ask_one(Op::Exists, Exists { keys }.encode(), None)?;
+            if answer.status != Status::Ok {
+                return Err(answer.error());
+            }
+            if answer.fields.len() != asked.len() {
+                return Err(session.corrupt("EXISTS was answered for another number of chunks"));
+            }
+            Ok(answer.fields.iter().map(|there| *there == 1).collect())
+        })
+    }
+
+    fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
+        let asked = first(chunks, PIPELINE as usize);
+        self.server.with_session(|session| {
+            let limit = session.terms().max_value;
+            let fits = |chunk: &Chunk| chunk.data.len() <= limit;
+            for Chunk { hash, data } in asked.iter().filter(|chunk| fits(chunk)) {
+                let fields = Put { kind: Kind::Chunk, replace, key: hash, chunks: Vec::new() }.encode();
+                session.ask(Op::Put, fields, Some(data))?;
+            }
+            session.send()?;
+            let outcome = |chunk| match fits(chunk) {
+                true => put_outcome(session),
+                false => Ok(PutOutcome::Failed(too_large(&chunk.data, limit))),
+            };
+            asked.iter().map(outcome).collect()
+        })
+    }
+
+    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
+        let asked = first(hashes, PIPELINE as usize);
+        self.server.with_session(|session| {
+            let keys = asked.iter().map(Vec::as_slice).collect();
+            session.ask(Op::BatchGet, BatchGet { max_bytes: PIPELINE_BYTES, keys }.encode(), None)?;
+            session.send()?;
+            read_values(session, asked.len())
+        })
+    }
+
+    fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()> {
+        let key = manifest_key(name)?;
+        self.server.with_session(|session| {
+            let limit = session.terms().max_value;
+            if data.len() > limit {
+                return Err(too_large(data, limit));
+            }
+            let chunks = fresh.iter().map(Vec::as_slice).collect();
+            let fields = Put { kind: Kind::Manifest, replace: true, key: &key, chunks }.encode();
+            let answer = session.ask_one(Op::Put, fields, Some(data))?;
+            if answer.status == Status::Ok { Ok(()) } else { Err(answer.error()) }
+        })
+    }
+
+    fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
+        let key = manifest_key(name)?;
+        self.server.with_session(|session| {
+            let answer = session.ask_one(Op::Get, Lookup { kind: Kind::Manifest, key: &key }.encode(), None)?;
+            match answer.status {
+                Status::Ok => answer.value.map(Some),
+                Status::Missing => Ok(None),
+                _ => Err(answer.error()),
+            }
+        })
+    }
+
+    fn delete_manifest(&mut self, name: &str) -> Result<()> {
+        let key = manifest_key(name)?;
+        self.server.with_session(|session| {
+            let answer = session.ask_one(Op::Delete, Lookup { kind: Kind::Manifest, key: &key }.encode(), None)?;
+            match answer.status {
+                Status::Ok | Status::Missing => Ok(()),
+                _ => Err(answer.error()),
+            }
+        })
+    }
+}
+
+fn first<T>(items: &[T], limit: usize) -> &[T] {
+    items.get(..limit).unwrap_or(items)
+}
+
+fn too_large(data: &Payload, limit: u64) -> Error {
+    Error::invalid(format!("{} bytes: the server takes values of at most {limit}", data.len()))
+}
+
+/// `n` and the name, or `d` and its SHA-256 where that would be longer than a key.
+fn manifest_key(name: &str) -> Result<Vec<u8>> {
+    if name.len() < MAX_KEY_BYTES {
+        return Ok([b"n", name.as_bytes()].concat());
+    }
+    let digest = payload::sha256(&[Part::Bytes(name.as_bytes().to_vec())])?;
+    Ok([b"d", digest.as_slice()].concat())
+}
+
+fn put_outcome(session: &mut Session) -> Result<PutOutcome> {
+    let answer = session.answer(Op::Put, true)?;
+    Ok(match answer.status {
+        Status::Ok => PutOutcome::Stored,
+        Status::Existed => PutOutcome::Existed,
+        _ => PutOutcome::Failed(answer.error()),
+    })
+}
+
+/// The answers to a batch get of `asked` chunks. Where the host has no room for one, what was read so far is the answer; it asks
+/// again for the rest, which is read here and forgotten.
+fn read_values(session: &mut Session, asked: usize) -> Result<Vec<GetOutcome>> {
+    let mut outcomes = Vec::new();
+    let mut full = false;
+    let mut expected = None;
+    loop {
+        let answer = session.answer(Op::BatchGet, !full)?;
+        let left = answer.left as usize;
+        if left >= expected.unwrap_or(asked) || expected.is_some_and(|expected| left + 1 != expected) {
+            return Err(session.corrupt("a batch was answered with another number of values"));
+        }
+        let outcome = match (answer.status, answer.value) {
+            (Status::Ok, Ok(data)) => GetOutcome::Found(data),
+            (Status::Ok, Err(error)) if error.kind == ErrorKind::Exhausted => {
+                full = true;
+                GetOutcome::Failed(error)
+            }
+            (Status::Missing, _) => GetOutcome::Missing,
+            _ => return Err(session.corrupt("a batch get was answered by something else")),
+        };
+        // What did not fit ends the answer, unless it is all of it.
+        if !full || outcomes.is_empty() {
+            outcomes.push(outcome);
+        }
+        if left == 0 {
+            return Ok(outcomes);
+        }
+        expected = Some(left);
+    }
+}
+
+export!(Memkv, wishes: ["the server in the URI", "the secret auth-key"]);

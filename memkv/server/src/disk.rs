@@ -1,0 +1,321 @@
+//! Files for what the store has: each value in a file of its own, which appears whole by a rename or not at all.
+//!
+//! `DIR/objects/<xx>/<name>` holds a value, where `name` is the SHA-256 of the entry's name in hex and `xx` its first two
+//! digits; `DIR/new` what is being written; `DIR/damaged` what could not be read at a start. A file is a magic, the XXH3 of
+//! the rest, the entry's name, the names of a manifest's chunks, and the value.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
+
+use crate::store::{Name, Value};
+
+const MAGIC: &[u8; 8] = b"MKVFILE1";
+
+pub struct Disk {
+    root: PathBuf,
+    written: AtomicU64,
+    /// Held for as long as this process uses the folder.
+    _lock: File,
+}
+
+/// What a file holds.
+pub struct Found {
+    pub name: Name,
+    pub value: Value,
+    pub chunks: Vec<Name>,
+}
+
+/// A file that is written and does not appear yet. Dropped, it never does.
+pub struct Staged {
+    from: PathBuf,
+    to: PathBuf,
+}
+
+impl Staged {
+    pub fn appear(self) -> io::Result<()> {
+        fs::rename(&self.from, &self.to)
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // Gone already if it has appeared.
+        let _ = fs::remove_file(&self.from);
+    }
+}
+
+/// A folder for this user alone, as are the files in it.
+fn open_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn create_file(path: &Path) -> io::Result<File> {
+    File::options().write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+fn sync(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+impl Disk {
+    /// Use a folder, which is made if it is missing. Only one server at a time can.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        for folder in ["new", "damaged", "objects"] {
+            open_folder(&root.join(folder))?;
+        }
+        let lock = create_file(&root.join("lock"))?;
+        lock.try_lock().map_err(|error| match error {
+            fs::TryLockError::WouldBlock => io::Error::other("another server uses this folder"),
+            fs::TryLockError::Error(error) => error,
+        })?;
+        for unfinished in fs::read_dir(root.join("new"))? {
+            fs::remove_file(unfinished?.path())?;
+        }
+        for first in 0..=u8::MAX {
+            open_folder(&root.join(format!("objects/{first:02x}")))?;
+        }
+        sync(&root.join("objects"))?;
+        sync(root)?;
+        Ok(Disk { root: root.to_owned(), written: AtomicU64::new(0), _lock: lock })
+    }
+
+    fn path(&self, name: &[u8]) -> PathBuf {
+        let digest = hex(&Sha256::digest(name));
+        let folder = digest.get(..2).unwrap_or_default();
+        self.root.join("objects").join(folder).join(&digest)
+    }
+
+    /// Write a file that does not appear yet.
+    pub fn stage(&self, name: &Name, value: &[u8], chunks: &[Name], sync: bool) -> io::Result<Staged> {
+        let mut head = Vec::new();
+        push(&mut head, name);
+        head.extend((chunks.len() as u32).to_le_bytes());
+        chunks.iter().for_each(|chunk| push(&mut head, chunk));
+        let mut checksum = Xxh3Default::new();
+        checksum.update(&head);
+        checksum.update(value);
+
+        let from = self.root.join("new").join(self.written.fetch_add(1, Relaxed).to_string());
+        let staged = Staged { from, to: self.path(name) };
+        let mut file = create_file(&staged.from)?;
+        let start = [&MAGIC[..], &checksum.digest().to_le_bytes(), &head].concat();
+        file.write_all(&start)?;
+        file.write_all(value)?;
+        if sync {
+            file.sync_all()?;
+        }
+        Ok(staged)
+    }
+
+    /// Make files last, and that they are there.
+    pub fn sync<'a>(&self, names: impl Iterator<Item = &'a Name>) -> io::Result<()> {
+        let mut folders = BTreeSet::new();
+        for name in names {
+            let path = self.path(name);
+            sync(&path)?;
+            folders.extend(path.parent().map(Path::to_owned));
+        }
+        folders.iter().try_for_each(|folder| sync(folder))
+    }
+
+    /// Make it last that a file has appeared or gone.
+    pub fn sync_folder(&self, name: &Name) -> io::Result<()> {
+        self.path(name).parent().map_or(Ok(()), sync)
+    }
+
+    /// Remove the file of an entry.
+    pub fn remove(&self, name: &Name) -> io::Result<()> {
+        match fs::remove_file(self.path(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Remove the file of an entry that was evicted. One that cannot be removed comes back at the next start, and is evicted
+    /// again.
+    pub fn evict(&self, name: &Name) {
+        if let Err(error) = self.remove(name) {
+            crate::say(format_args!("cannot remove {}: {error}", self.path(name).display()));
+        }
+    }
+
+    /// All files, those written first before others.
+    pub fn files(&self) -> io::Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for folder in fs::read_dir(self.root.join("objects"))? {
+            let folder = folder?.path();
+            if !folder.is_dir() {
+                continue;
+            }
+            for file in fs::read_dir(folder)? {
+                let file = file?;
+                let metadata = file.metadata()?;
+                if metadata.is_file() {
+                    files.push((metadata.modified()?, file.path()));
+                }
+            }
+        }
+        files.sort();
+        Ok(files.into_iter().map(|(_, path)| path).collect())
+    }
+
+    /// What a file holds. One that is damaged is set aside.
+    pub fn read(&self, path: &Path) -> Option<Found> {
+        let wrong = match fs::read(path) {
+            Ok(bytes) => match parse(&bytes).filter(|found| self.path(&found.name) == path) {
+                Some(found) => return Some(found),
+                None => "is damaged".to_owned(),
+            },
+            Err(error) => format!("cannot be read: {error}"),
+        };
+        let aside = self.root.join("damaged").join(path.file_name().unwrap_or_default());
+        let moved = fs::rename(path, &aside);
+        let (path, aside) = (path.display(), aside.display());
+        match moved {
+            Ok(()) => crate::say(format_args!("{path} {wrong}: moved to {aside}")),
+            Err(error) => crate::say(format_args!("{path} {wrong}, and cannot be moved to {aside}: {error}")),
+        }
+        None
+    }
+}
+
+fn push(bytes: &mut Vec<u8>, name: &[u8]) {
+    // A kind, a namespace of at most 255 bytes and a key of at most 512.
+    bytes.extend((name.len() as u16).to_le_bytes());
+    bytes.extend(name);
+}
+
+fn parse(bytes: &[u8]) -> Option<Found> {
+    let rest = bytes.strip_prefix(MAGIC)?;
+    let (checksum, rest) = rest.split_first_chunk()?;
+    if xxh3_64(rest) != u64::from_le_bytes(*checksum) {
+        return None;
+    }
+    let (name, rest) = short(rest)?;
+    let (count, mut rest) = rest.split_first_chunk()?;
+    let mut chunks = Vec::new();
+    for _ in 0..u32::from_le_bytes(*count) {
+        let (chunk, after) = short(rest)?;
+        chunks.push(Name::from(chunk));
+        rest = after;
+    }
+    Some(Found { name: name.into(), value: Arc::new(rest.to_vec()), chunks })
+}
+
+fn short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(u16::from_le_bytes(*len).into())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    use crate::store::{Put, Store, name};
+    use memkv_wire::fields::Kind;
+
+    fn open(root: &Path, bound: u64) -> Store {
+        Store::open(bound, Some(Disk::open(root).unwrap())).unwrap()
+    }
+
+    fn chunk(n: u8) -> Name {
+        name("ns", Kind::Chunk, &[n])
+    }
+
+    fn manifest() -> Name {
+        name("ns", Kind::Manifest, b"m")
+    }
+
+    /// A folder with chunks 1 to 3 and a manifest of the first two.
+    fn filled() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path(), 1 << 20);
+        for n in 1..4 {
+            assert_eq!(store.put_chunk(chunk(n), vec![n; 1000], false), Put::Stored);
+        }
+        assert_eq!(store.put_manifest(manifest(), b"two".to_vec(), &[chunk(1), chunk(2)]), Put::Stored);
+        folder
+    }
+
+    fn file_of(root: &Path, name: &Name) -> PathBuf {
+        let digest = hex(&Sha256::digest(name));
+        root.join("objects").join(&digest[..2]).join(digest)
+    }
+
+    #[test]
+    fn a_restart_finds_what_was_stored() {
+        let folder = filled();
+        let store = open(folder.path(), 1 << 20);
+        assert_eq!(store.get(&manifest()).unwrap().as_slice(), b"two");
+        assert_eq!(store.get(&chunk(3)).unwrap().as_slice(), [3; 1000]);
+        assert_eq!((store.size().chunks, store.size().manifests), (3, 1));
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&file_of(folder.path(), &chunk(3))), mode(&folder.path().join("objects"))), (0o600, 0o700));
+        assert!(store.delete(&manifest()).unwrap());
+        drop(store);
+        assert!(open(folder.path(), 1 << 20).get(&manifest()).is_none());
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside_and_a_manifest_that_names_it_goes() {
+        for damage in [|bytes: &mut Vec<u8>| bytes[500] ^= 1, |bytes: &mut Vec<u8>| bytes.truncate(300), Vec::clear] {
+            let folder = filled();
+            let file = file_of(folder.path(), &chunk(2));
+            let mut bytes = fs::read(&file).unwrap();
+            damage(&mut bytes);
+            fs::write(&file, bytes).unwrap();
+            let store = open(folder.path(), 1 << 20);
+            assert!(store.get(&chunk(2)).is_none() && store.get(&manifest()).is_none());
+            assert!(store.get(&chunk(1)).is_some());
+            assert!(folder.path().join("damaged").join(file.file_name().unwrap()).exists() && !file.exists());
+            assert!(!file_of(folder.path(), &manifest()).exists());
+        }
+    }
+
+    #[test]
+    fn a_file_under_another_name_is_not_believed() {
+        let folder = filled();
+        fs::rename(file_of(folder.path(), &chunk(1)), file_of(folder.path(), &chunk(2))).unwrap();
+        let store = open(folder.path(), 1 << 20);
+        assert_eq!(store.exists(&[chunk(1), chunk(2), chunk(3)]), [false, false, true]);
+        assert_eq!(fs::read_dir(folder.path().join("damaged")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_was_being_written_is_removed() {
+        let folder = filled();
+        fs::write(folder.path().join("new/7"), b"half").unwrap();
+        open(folder.path(), 1 << 20);
+        assert_eq!(fs::read_dir(folder.path().join("new")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_smaller_bound_evicts_at_the_start_and_files_leave_with_their_entries() {
+        let folder = filled();
+        let store = open(folder.path(), 2600);
+        let there: Vec<bool> = (1..4).map(|n| file_of(folder.path(), &chunk(n)).exists()).collect();
+        assert_eq!(store.exists(&[chunk(1), chunk(2), chunk(3)]), there);
+        assert!(there.contains(&false) && there.contains(&true));
+        assert!(store.get(&manifest()).is_none());
+    }
+
+    #[test]
+    fn one_server_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let _first = Disk::open(folder.path()).unwrap();
+        assert!(Disk::open(folder.path()).is_err());
+    }
+}

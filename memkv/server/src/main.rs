@@ -1,0 +1,214 @@
+//! `memkv-server`: chunks and manifests for the memkv backend, over the frames of `docs/memkv-wire.md`.
+//!
+//! One thread for each client, one for each admin request. [`Server`] is what they share.
+
+mod admin;
+mod disk;
+mod inflight;
+mod options;
+mod serve;
+mod stats;
+mod store;
+mod stream;
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser as _;
+use memkv_wire::Key;
+
+use inflight::Inflight;
+use options::Options;
+use stats::Stats;
+use store::Store;
+
+/// What clients may finish in, once the server was told to stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// Clients past the bound that are told so, rather than cut off.
+const TOLD_BUSY: usize = 16;
+/// Between two lines about clients that were refused.
+const SAY_REFUSED: Duration = Duration::from_secs(1);
+/// How often a port is chosen anew because the next one is not free.
+const PORT_TRIES: usize = 50;
+
+/// What all connections share.
+pub struct Server {
+    key: Key,
+    store: Store,
+    stats: Stats,
+    inflight: Inflight,
+    max_value: u64,
+    max_connections: usize,
+    idle: Duration,
+    started: Instant,
+    stopping: AtomicBool,
+    clients: Mutex<HashMap<u64, Arc<TcpStream>>>,
+    /// When a refusal was last said.
+    refused: Mutex<Option<Instant>>,
+}
+
+impl Server {
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(SeqCst)
+    }
+
+    fn connections(&self) -> usize {
+        self.clients().len()
+    }
+
+    fn clients(&self) -> MutexGuard<'_, HashMap<u64, Arc<TcpStream>>> {
+        self.clients.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Let clients in for as long as the process lives.
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        for (number, stream) in (0..).zip(listener.incoming()) {
+            // Out of file descriptors, most likely: some will be free again.
+            let Ok(stream) = stream else {
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            };
+            let stream = Arc::new(stream);
+            self.stats.accepted.add(1);
+            let connected = self.connections();
+            if connected >= self.max_connections + TOLD_BUSY || self.is_stopping() {
+                continue;
+            }
+            self.clients().insert(number, stream.clone());
+            let server = self.clone();
+            let serving = std::thread::Builder::new().name("client".into()).spawn(move || {
+                let _gone = Gone { server: &server, number };
+                // Whoever sent the request may not have waited for the answer.
+                let _ = serve::serve(&server, &stream, connected >= server.max_connections);
+            });
+            if serving.is_err() {
+                self.clients().remove(&number);
+            }
+        }
+    }
+
+    /// Say why a client was refused; not all of it in a flood. The metrics count all.
+    fn say_refused(&self, why: impl std::fmt::Display) {
+        let mut last = self.refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if last.is_none_or(|last| last.elapsed() >= SAY_REFUSED) {
+            *last = Some(Instant::now());
+            say(format_args!("refused a client: {why}"));
+        }
+    }
+
+    /// Take no more requests, and let those that came be answered.
+    fn stop(&self) {
+        self.stopping.store(true, SeqCst);
+        let end = Instant::now() + STOP_PATIENCE;
+        for client in self.clients().values() {
+            // Fails where it has gone by itself.
+            let _ = client.shutdown(Shutdown::Read);
+        }
+        while self.connections() > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Forgets a client, however its thread ends.
+struct Gone<'a> {
+    server: &'a Server,
+    number: u64,
+}
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        self.server.clients().remove(&self.number);
+    }
+}
+
+/// A line for the operator.
+pub fn say(what: impl std::fmt::Display) {
+    // Nobody may be reading.
+    let _ = writeln!(std::io::stderr(), "memkv-server: {what}");
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(format_args!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<()> {
+    let key = options.key()?;
+    let (data, admin) = bind(options.listen)?;
+    // Before anything that takes time, so that a signal then is not the default one.
+    let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
+    let addresses = (data.local_addr()?, admin.local_addr()?);
+
+    let ready = admin::Ready::default();
+    let asked = ready.clone();
+    std::thread::Builder::new().name("admin".into()).spawn(move || admin::run(&admin, &asked))?;
+
+    let disk = match &options.data {
+        Some(folder) => {
+            let opened = disk::Disk::open(folder).with_context(|| format!("cannot use {}", folder.display()))?;
+            Some(opened)
+        }
+        None => None,
+    };
+    let memory = options.memory;
+    let store = Store::open(memory, disk).context("cannot load what is on disk")?;
+    let max_value = options.max_value.unwrap_or(512 << 20).min(memory / 2);
+    let server = Arc::new(Server {
+        key,
+        store,
+        stats: Stats::default(),
+        inflight: Inflight::new(memory / 4),
+        max_value,
+        max_connections: options.connections,
+        idle: Duration::from_secs(options.idle_seconds),
+        started: Instant::now(),
+        stopping: AtomicBool::new(false),
+        clients: Mutex::default(),
+        refused: Mutex::default(),
+    });
+    let accepting = server.clone();
+    std::thread::Builder::new().name("accept".into()).spawn(move || accepting.accept(&data))?;
+    let _ = ready.set(server.clone());
+
+    let (data, admin) = addresses;
+    // Whoever started it may not be reading.
+    let _ = writeln!(std::io::stdout(), "memkv-server listening data={data} admin={admin}");
+    let signal = signals.forever().next();
+    say(format_args!("stopping, on signal {}", signal.unwrap_or_default()));
+    server.stop();
+    Ok(())
+}
+
+/// The data port and the admin port, which is one more. With port 0, two that are free.
+fn bind(wanted: SocketAddr) -> Result<(TcpListener, TcpListener)> {
+    for _ in 0..PORT_TRIES {
+        let data = TcpListener::bind(wanted).with_context(|| format!("cannot listen on {wanted}"))?;
+        let Some(port) = data.local_addr()?.port().checked_add(1) else {
+            if wanted.port() == 0 {
+                continue;
+            }
+            bail!("the port of the admin endpoints is one more than that of the data, and there is none after 65535");
+        };
+        let admin = SocketAddr::new(wanted.ip(), port);
+        match TcpListener::bind(admin) {
+            Ok(admin) => return Ok((data, admin)),
+            Err(_) if wanted.port() == 0 => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot listen on {admin}, for the admin endpoints"));
+            }
+        }
+    }
+    bail!("no two ports in a row are free")
+}

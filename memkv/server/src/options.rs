@@ -1,0 +1,112 @@
+//! What can be said on the command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use memkv_wire::Key;
+
+/// Keep KV-cache chunks and manifests for the memkv backend of kv-store-wasm, in memory and, if wished, in files.
+///
+/// Clients are let in by a key of 32 bytes that both sides have, as 64 hex digits in MEMKV_AUTH_KEY. Every frame is signed
+/// with it; nothing is encrypted, so use it on networks that may read along.
+///
+/// When the memory is full, what was used least recently leaves; a manifest leaves before the chunks that it names.
+#[derive(clap::Parser)]
+#[command(
+    version,
+    about,
+    long_about,
+    after_help = "Example:\n  \
+        export MEMKV_AUTH_KEY=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \\n')\n  \
+        memkv-server --listen 127.0.0.1:9900 --memory 4GiB --data /var/lib/memkv\n\n\
+        A consumer with the same MEMKV_AUTH_KEY then opens memkv://127.0.0.1:9900/some-namespace\n\n\
+        Admin endpoints, without a login, on the next port: GET /v1/health, /v1/ready, /v1/status (JSON), /v1/metrics\n\
+        (Prometheus). SIGTERM stops the server when the requests at hand are answered."
+)]
+pub struct Options {
+    /// Address and port for clients; the admin endpoints are on the next port. With port 0 two free ones are chosen; the
+    /// line `memkv-server listening data=... admin=...` on standard output names them, when the server is ready
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9900")]
+    pub listen: SocketAddr,
+
+    /// What chunks and manifests may take of memory, and of the disk with --data, before the oldest leave: a number of bytes,
+    /// or of KiB, MiB, GiB
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
+    pub memory: u64,
+
+    /// The longest chunk or manifest; at most half of --memory [default: 512MiB, or half of --memory]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_value: Option<u64>,
+
+    /// Keep everything also in files below this folder, and load them at the start. A manifest that was answered for then
+    /// survives a crash and power loss, with its chunks. Files that are damaged are moved to DIR/damaged
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+
+    /// Clients at a time
+    #[arg(long, value_name = "NUMBER", default_value_t = 256)]
+    pub connections: usize,
+
+    /// A client that asks nothing for so long is let go
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub idle_seconds: u64,
+
+    /// Read the key from a file rather than from MEMKV_AUTH_KEY
+    #[arg(long, value_name = "FILE")]
+    pub auth_key_file: Option<PathBuf>,
+}
+
+impl Options {
+    /// The key that clients must have.
+    pub fn key(&self) -> Result<Key> {
+        let (text, from) = match &self.auth_key_file {
+            Some(file) => {
+                let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+                (text, file.display().to_string())
+            }
+            None => match std::env::var("MEMKV_AUTH_KEY") {
+                Ok(text) => (text, "MEMKV_AUTH_KEY".to_owned()),
+                Err(_) => {
+                    bail!("MEMKV_AUTH_KEY is not set: set it to 64 hex digits (see --help), or use --auth-key-file")
+                }
+            },
+        };
+        Key::from_hex(&text).map_err(|wrong| anyhow::anyhow!("{from}: {wrong}"))
+    }
+}
+
+/// A number of bytes: `4096`, `64KiB`, `16MiB`, `2GiB`.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text.get(digits.len()..).unwrap_or_default() {
+        "" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return Err("expected a number of bytes, KiB, MiB or GiB, for example 512MiB".into()),
+    };
+    let number: u64 = digits.parse().map_err(|_| "expected a number, for example 512MiB".to_owned())?;
+    number.checked_mul(unit).filter(|size| *size > 0).ok_or_else(|| "expected a size above 0 that fits 64 bits".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("1", 1), ("64KiB", 64 << 10), ("16MiB", 16 << 20), ("2GiB", 2 << 30)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "0", "GiB", "1GB", "-1", "1.5GiB", "99999999999GiB", "1 GiB"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_options_are_sound() {
+        Options::command().debug_assert();
+    }
+}

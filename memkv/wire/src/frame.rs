@@ -1,0 +1,215 @@
+//! The first 32 bytes of a frame, and the codes in it.
+
+use crate::{HEADER_BYTES, VERSION};
+
+const MAGIC: [u8; 4] = *b"MKVF";
+/// Set in the code of an answer.
+const ANSWER: u8 = 0x80;
+/// The code of the last frame before the server closes the connection.
+const REFUSAL: u8 = 0xff;
+
+/// What is asked. The codes of [`Op::Connect`], [`Op::Put`], [`Op::Get`] and [`Op::Delete`] are MemKV's published ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    Connect = 0x06,
+    Put = 0x20,
+    Get = 0x21,
+    Delete = 0x22,
+    Exists = 0x30,
+    BatchGet = 0x31,
+}
+
+impl Op {
+    pub const ALL: [Op; 6] = [Op::Connect, Op::Put, Op::Get, Op::Delete, Op::Exists, Op::BatchGet];
+
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|op| *op as u8 == code)
+    }
+}
+
+/// What an answer says. Up to 0x1f the session goes on; from 0x20 the connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// Found, stored or deleted. 0 in requests too.
+    Ok = 0x00,
+    /// There is nothing under this key.
+    Missing = 0x01,
+    /// Not stored, because something was there.
+    Existed = 0x02,
+    /// No room: nothing was stored.
+    Full = 0x10,
+    /// The manifest names a chunk that is not there: it was not published.
+    Gone = 0x11,
+    /// The server's own trouble.
+    Failed = 0x12,
+    /// The header has a version that the server does not speak; that of the refusal is one that it does.
+    UnsupportedVersion = 0x20,
+    /// The tag is wrong: another key, or bytes that were changed on the way.
+    NotAuthentic = 0x21,
+    /// The sequence number is not the next one: a frame was repeated or lost.
+    OutOfSequence = 0x22,
+    /// Longer than the server takes.
+    TooLarge = 0x23,
+    /// Not laid out as a frame of this version, or not what may come now.
+    Malformed = 0x24,
+    /// The server has as many connections as it takes.
+    Busy = 0x25,
+}
+
+impl Status {
+    pub const ALL: [Status; 12] = [
+        Status::Ok,
+        Status::Missing,
+        Status::Existed,
+        Status::Full,
+        Status::Gone,
+        Status::Failed,
+        Status::UnsupportedVersion,
+        Status::NotAuthentic,
+        Status::OutOfSequence,
+        Status::TooLarge,
+        Status::Malformed,
+        Status::Busy,
+    ];
+
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| *status as u8 == code)
+    }
+}
+
+/// What makes a frame one that cannot be read on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Of another version.
+    Version(u8),
+    OutOfSequence {
+        expected: u64,
+        came: u64,
+    },
+    TooLarge {
+        limit: u64,
+        came: u64,
+    },
+    /// What is wrong with it, in words.
+    Malformed(&'static str),
+    NotAuthentic,
+}
+
+impl Fault {
+    /// What a server answers to it.
+    pub fn status(self) -> Status {
+        match self {
+            Fault::Version(_) => Status::UnsupportedVersion,
+            Fault::OutOfSequence { .. } => Status::OutOfSequence,
+            Fault::TooLarge { .. } => Status::TooLarge,
+            Fault::Malformed(_) => Status::Malformed,
+            Fault::NotAuthentic => Status::NotAuthentic,
+        }
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Fault::Version(came) => write!(f, "version {came} is not spoken here, only {VERSION}"),
+            Fault::OutOfSequence { expected, came } => write!(f, "frame {came} came where frame {expected} was due"),
+            Fault::TooLarge { limit, came } => write!(f, "{came} bytes are more than {limit}"),
+            Fault::Malformed(what) => f.write_str(what),
+            Fault::NotAuthentic => f.write_str("the tag is wrong"),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// A header whose form is right. Nothing in it is to be trusted before the tag is checked, but to know where the tag is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    code: u8,
+    pub status: Status,
+    /// Length of the fields in bytes.
+    pub fields: u32,
+    /// How many more answers to the same request follow.
+    pub left: u32,
+    /// Length of the value in bytes.
+    pub value: u64,
+    pub sequence: u64,
+}
+
+impl Header {
+    pub(crate) fn request(op: Op, fields: usize, value: u64, sequence: u64) -> Self {
+        Header { code: op as u8, status: Status::Ok, fields: length(fields), left: 0, value, sequence }
+    }
+
+    pub(crate) fn answer(op: Op, status: Status, left: u32, fields: usize, value: u64, sequence: u64) -> Self {
+        Header { code: op as u8 | ANSWER, status, fields: length(fields), left, value, sequence }
+    }
+
+    pub(crate) fn refusal(status: Status, fields: usize, sequence: u64) -> Self {
+        Header { code: REFUSAL, status, fields: length(fields), left: 0, value: 0, sequence }
+    }
+
+    /// What is asked; none: this is no request.
+    pub fn op(&self) -> Option<Op> {
+        Op::from_code(self.code).filter(|_| self.status == Status::Ok && self.left == 0)
+    }
+
+    /// Which request this answers; none: this is no answer, or a refusal.
+    pub fn answers(&self) -> Option<Op> {
+        (self.code & ANSWER != 0).then(|| Op::from_code(self.code & !ANSWER)).flatten()
+    }
+
+    /// Whether the server closes the connection after this.
+    pub fn is_refusal(&self) -> bool {
+        self.code == REFUSAL
+    }
+
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let all = [
+            &MAGIC[..],
+            &[VERSION, self.code, self.status as u8, 0],
+            &self.fields.to_le_bytes(),
+            &self.left.to_le_bytes(),
+            &self.value.to_le_bytes(),
+            &self.sequence.to_le_bytes(),
+        ];
+        for (byte, value) in bytes.iter_mut().zip(all.into_iter().flatten()) {
+            *byte = *value;
+        }
+        bytes
+    }
+
+    /// Take a header apart. Lengths are the caller's to bound.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Fault> {
+        let [m0, m1, m2, m3, version, code, status, zero, rest @ ..] = *bytes;
+        if [m0, m1, m2, m3] != MAGIC {
+            return Err(Fault::Malformed("the frame does not begin with MKVF"));
+        }
+        if version != VERSION {
+            return Err(Fault::Version(version));
+        }
+        let [f0, f1, f2, f3, l0, l1, l2, l3, rest @ ..] = rest;
+        let [v0, v1, v2, v3, v4, v5, v6, v7, s0, s1, s2, s3, s4, s5, s6, s7] = rest;
+        let status = Status::from_code(status).filter(|_| zero == 0);
+        let known = code == REFUSAL || Op::from_code(code & !ANSWER).is_some();
+        let (Some(status), true) = (status, known) else {
+            return Err(Fault::Malformed("the header holds a code that this version does not have"));
+        };
+        Ok(Header {
+            code,
+            status,
+            fields: u32::from_le_bytes([f0, f1, f2, f3]),
+            left: u32::from_le_bytes([l0, l1, l2, l3]),
+            value: u64::from_le_bytes([v0, v1, v2, v3, v4, v5, v6, v7]),
+            sequence: u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
+        })
+    }
+}
+
+/// Fields are made here and checked against far smaller bounds.
+fn length(fields: usize) -> u32 {
+    u32::try_from(fields).unwrap_or(u32::MAX)
+}

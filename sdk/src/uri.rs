@@ -1,0 +1,18 @@
+//! Hosts and ports in URIs.
+
+/// `host:port` of a URI's authority, with a default for the port; none: there is no host. The colons of an IPv6 address are
+/// inside brackets.
+///
+/// ```
+/// use kv_store_sdk::uri::host_port;
+/// assert_eq!(host_port("cache.svc", 6379).as_deref(), Some("cache.svc:6379"));
+/// assert_eq!(host_port("[::1]:7", 6379).as_deref(), Some("[::1]:7"));
+/// assert_eq!(host_port(":7", 6379), None);
+/// ```
+pub fn host_port(host: &str, default_port: u16) -> Option<String> {
+    if host.is_empty() || host.starts_with(':') {
+        return None;
+    }
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+    Some(if has_port { host.to_owned() } else { format!("{host}:{default_port}") })
+}

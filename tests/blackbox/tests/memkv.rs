@@ -1,0 +1,327 @@
+//! The memkv backend against a real memkv-server, and the server against clients that mean ill.
+
+#[path = "memkv/admin.rs"]
+mod admin;
+#[path = "memkv/durability.rs"]
+mod durability;
+#[path = "memkv/frames.rs"]
+mod frames;
+#[path = "memkv/impostors.rs"]
+mod impostors;
+#[path = "memkv/raw.rs"]
+mod raw;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use kv_store_tests::consumer::{consumer, finish};
+use kv_store_tests::memkv::{AUTH_KEY, MemkvServer};
+use kv_store_tests::{Handle, library};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn open(server: &MemkvServer) -> Handle<'static> {
+    library().open(&server.uri("test")).expect("the store opens")
+}
+
+/// What the library says when a URI cannot be opened.
+fn refusal(uri: &str, key: Option<&str>) -> String {
+    let finished = finish(consumer("calls").arg(uri).envs(key.map(|key| ("MEMKV_AUTH_KEY", key))));
+    assert_eq!(finished.stdout, "open NULL\n", "{uri}");
+    finished.stderr
+}
+
+/// Save some chunks and a manifest.
+fn save(store: &Handle, name: &str, chunks: &[(&[u8], &[u8])]) {
+    for (hash, data) in chunks {
+        assert!(store.put_chunk(hash, data).unwrap() >= 0);
+    }
+    assert_eq!(store.put_manifest(name, name.as_bytes()).unwrap(), 0);
+}
+
+#[test]
+fn a_chunk_that_another_process_stored_is_not_sent_again() {
+    let server = MemkvServer::start(&[]);
+    save(&open(&server), "m", &[(b"hash", b"chunk")]);
+    let other = open(&server);
+    let puts = server.metric("memkv_requests_total{op=\"put\"}");
+    save(&other, "n", &[(b"hash", b"chunk")]);
+    assert_eq!(server.metric("memkv_requests_total{op=\"put\"}"), puts + 1, "only the manifest is put");
+    assert_eq!(other.put_chunk(b"hash", b"chunk").unwrap(), 1);
+}
+
+#[test]
+fn a_save_is_one_question_and_one_pipeline_on_one_connection() {
+    let server = MemkvServer::start(&[]);
+    let store = open(&server);
+    let chunks: Vec<([u8; 8], Vec<u8>)> = (0..96_u64).map(|n| (n.to_le_bytes(), vec![n as u8; 64 << 10])).collect();
+    let chunks: Vec<(&[u8], &[u8])> = chunks.iter().map(|(hash, data)| (&hash[..], &data[..])).collect();
+    save(&store, "m", &chunks);
+    assert_eq!(server.metric("memkv_requests_total{op=\"exists\"}"), 1);
+    assert_eq!(server.metric("memkv_requests_total{op=\"put\"}"), 97);
+    let hashes: Vec<u8> = chunks.iter().flat_map(|(hash, _)| hash.to_vec()).collect();
+    assert_eq!(store.prefetch_chunks(&hashes, 8).unwrap(), 0);
+    for (hash, data) in chunks {
+        assert_eq!(store.get_chunk(hash).unwrap().as_deref(), Ok(data));
+    }
+    assert_eq!(server.metric("memkv_requests_total{op=\"batch_get\"}"), 1);
+    assert_eq!(server.metric("memkv_accepted_total"), 1);
+}
+
+#[test]
+fn a_batch_that_is_too_large_for_one_answer_is_asked_for_again() {
+    let server = MemkvServer::start(&[]);
+    let store = open(&server);
+    let chunks: Vec<([u8; 8], Vec<u8>)> = (0..12_u64).map(|n| (n.to_le_bytes(), vec![n as u8; 5 << 20])).collect();
+    for (hash, data) in &chunks {
+        assert_eq!(store.put_chunk(hash, data).unwrap(), 0);
+    }
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    let hashes: Vec<u8> = chunks.iter().flat_map(|(hash, _)| *hash).collect();
+    assert_eq!(store.prefetch_chunks(&hashes, 8).unwrap(), 0);
+    assert_eq!(server.metric("memkv_requests_total{op=\"batch_get\"}"), 2);
+    for (hash, data) in &chunks {
+        assert_eq!(store.get_chunk(hash).unwrap().as_deref(), Ok(&data[..]));
+    }
+    assert_eq!(server.metric("memkv_requests_total{op=\"batch_get\"}"), 2, "all were prefetched");
+}
+
+#[test]
+fn namespaces_are_apart() {
+    let server = MemkvServer::start(&[]);
+    save(&open(&server), "m", &[(b"hash", b"chunk")]);
+    let other = library().open(&server.uri("other")).unwrap();
+    assert!(other.get_chunk(b"hash").unwrap().is_err() && other.get_manifest("m").unwrap().is_err());
+}
+
+#[test]
+fn a_restarted_server_is_used_again() {
+    let mut server = MemkvServer::start(&[]);
+    let store = open(&server);
+    save(&store, "m", &[(b"a", b"x")]);
+    server.stop();
+    assert_eq!(store.put_chunk(b"b", b"y").unwrap(), 0, "accepted into the buffer");
+    assert!(store.put_manifest("m", b"y").unwrap() < 0);
+    server.restart();
+    assert_eq!(store.put_manifest("m", b"y").unwrap(), 0, "what could not be stored was kept");
+    assert_eq!(store.get_chunk(b"b").unwrap(), Ok(b"y".to_vec()));
+    assert!(store.get_chunk(b"a").unwrap().is_err(), "the server forgot it, and nothing is made up");
+}
+
+#[test]
+fn a_frozen_server_fails_calls_in_time_and_is_used_again() {
+    let server = MemkvServer::start(&[]);
+    let store = open(&server);
+    save(&store, "m", &[]);
+    server.freeze(true);
+    let begun = Instant::now();
+    assert!(store.get_manifest("m").unwrap().is_err());
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    server.freeze(false);
+    assert_eq!(store.get_manifest("m").unwrap(), Ok(b"m".to_vec()));
+}
+
+#[test]
+fn a_connection_that_the_server_let_go_is_replaced() {
+    let server = MemkvServer::start(&["--idle-seconds", "1"]);
+    let store = open(&server);
+    save(&store, "m", &[]);
+    let begun = Instant::now();
+    while server.metric("memkv_connections") > 0 {
+        // Less than a client may take to connect.
+        assert!(begun.elapsed() < Duration::from_secs(8));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(store.get_manifest("m").unwrap(), Ok(b"m".to_vec()));
+    assert_eq!(server.metric("memkv_accepted_total"), 2);
+}
+
+#[test]
+fn the_key_is_asked_for_by_its_variable() {
+    let server = MemkvServer::start(&[]);
+    let uri = server.uri("test");
+    let missing = refusal(&uri, None);
+    assert!(missing.contains("MEMKV_AUTH_KEY is not set") && missing.contains("64 hex digits"), "{missing}");
+    let malformed = refusal(&uri, Some("hunter2"));
+    assert!(malformed.contains("MEMKV_AUTH_KEY is not the key") && malformed.contains("7 characters"), "{malformed}");
+    assert!(!malformed.contains("hunter2"), "{malformed}");
+    let other = "ff".repeat(32);
+    let wrong = refusal(&uri, Some(&other));
+    assert!(wrong.contains("the server has another key: MEMKV_AUTH_KEY"), "{wrong}");
+    assert!(!wrong.contains(&other), "{wrong}");
+    assert_eq!(server.metric("memkv_refused_total{reason=\"not_authentic\"}"), 1);
+    let right = finish(consumer("calls").arg(&uri).args(["publish", "m", "x"]).env("MEMKV_AUTH_KEY", AUTH_KEY));
+    assert_eq!(right.stdout, "open ok\npublish 0\n", "{}", right.stderr);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_at_open() {
+    let server = MemkvServer::start(&[]);
+    let at = |path: &str| format!("memkv://127.0.0.1:{}{path}", server.port);
+    for (uri, said) in [
+        (at(""), "no namespace"),
+        (at("/ns/object"), "root = \"/ns\""),
+        (at("/ns?timeout=1"), "query"),
+        ("memkv:///ns".to_owned(), "no host"),
+        ("memkv://127.0.0.1:1/ns".to_owned(), "cannot connect"),
+    ] {
+        let said_so = refusal(&uri, Some(AUTH_KEY));
+        assert!(said_so.contains(said), "{uri}: {said_so}");
+    }
+}
+
+#[test]
+fn a_value_that_the_server_does_not_take_is_refused_and_poisons_nothing() {
+    let server = MemkvServer::start(&["--max-value", "1MiB"]);
+    let store = open(&server);
+    let large = vec![1; (1 << 20) + 1];
+    assert!(store.put_chunk(b"large", &large).unwrap() < 0);
+    assert!(store.put_manifest("large", &large).unwrap() < 0);
+    save(&store, "m", &[(b"small", &large[1..])]);
+    assert_eq!(server.metric("memkv_refused_total{reason=\"too_large\"}"), 0, "it was not even sent");
+}
+
+#[test]
+fn a_save_that_does_not_fit_is_not_published_and_the_next_one_is() {
+    let server = MemkvServer::start(&["--memory", "4MiB"]);
+    let store = open(&server);
+    for n in 0..6_u64 {
+        assert_eq!(store.put_chunk(&n.to_le_bytes(), &vec![n as u8; 1 << 20]).unwrap(), 0);
+    }
+    assert!(store.put_manifest("six", b"x").unwrap() < 0, "six MiB are not there any more");
+    assert!(store.get_manifest("six").unwrap().is_err());
+    save(&store, "small", &[(b"chunk", b"data")]);
+    assert!(server.metric("memkv_bytes") <= 4 << 20);
+    assert!(server.metric("memkv_evicted_total") > 0);
+}
+
+#[test]
+fn a_manifest_that_is_answered_has_its_chunks() {
+    let server = MemkvServer::start(&["--memory", "4MiB"]);
+    let store = open(&server);
+    let hash = |save: u64, n: u64| [save.to_le_bytes(), n.to_le_bytes()].concat();
+    let (mut whole, mut gone) = (0, 0);
+    for round in 0..8_u64 {
+        for n in 0..3 {
+            assert_eq!(store.put_chunk(&hash(round, n), &vec![n as u8; 300 << 10]).unwrap(), 0);
+        }
+        assert_eq!(store.put_manifest(&round.to_string(), b"three").unwrap(), 0);
+        for former in 0..=round {
+            let there = store.get_manifest(&former.to_string()).unwrap().is_ok();
+            *if there { &mut whole } else { &mut gone } += 1;
+            for n in (0..3).filter(|_| there) {
+                assert!(store.get_chunk(&hash(former, n)).unwrap().is_ok(), "chunk {n} of {former} after {round}");
+            }
+        }
+    }
+    assert!(whole > 8 && gone > 0, "{whole} {gone}");
+}
+
+/// The files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn what_was_published_survives_a_killed_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    let mut server = MemkvServer::start(&["--data", data]);
+    let store = open(&server);
+    let large = vec![7; 3 << 20];
+    save(&store, "m", &[(b"a", b"x"), (b"b", &large)]);
+    assert_eq!(store.put_manifest("gone", b"x").unwrap(), 0);
+    assert_eq!(store.delete_manifest("gone").unwrap(), 0);
+    server.restart();
+    assert_eq!(store.get_manifest("m").unwrap(), Ok(b"m".to_vec()));
+    assert_eq!(store.get_chunk(b"a").unwrap(), Ok(b"x".to_vec()));
+    assert_eq!(store.get_chunk(b"b").unwrap(), Ok(large));
+    assert!(store.get_manifest("gone").unwrap().is_err());
+}
+
+#[test]
+fn a_server_that_is_killed_in_the_middle_keeps_what_it_answered_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    let mut server = MemkvServer::start(&["--data", data]);
+    for round in 0..5_u64 {
+        let uri = server.uri("test");
+        let saving = std::thread::spawn(move || {
+            let store = library().open(&uri).unwrap();
+            let mut published = 0;
+            for n in 0..u64::MAX {
+                let hash = [round.to_le_bytes(), n.to_le_bytes()].concat();
+                let name = format!("{round}-{n}");
+                if store.put_chunk(&hash, &vec![n as u8; 20_000]).unwrap() < 0
+                    || store.put_manifest(&name, &hash).unwrap() < 0
+                {
+                    break;
+                }
+                published = n + 1;
+            }
+            published
+        });
+        std::thread::sleep(Duration::from_millis(100 + 30 * round));
+        server.stop();
+        let published = saving.join().unwrap();
+        server.restart();
+        let store = open(&server);
+        assert!(published > 0);
+        for n in 0..=published {
+            let hash = [round.to_le_bytes(), n.to_le_bytes()].concat();
+            match store.get_manifest(&format!("{round}-{n}")).unwrap() {
+                Ok(manifest) => assert_eq!(manifest, hash),
+                // Of the last one nobody was told.
+                Err(_) => assert_eq!(n, published),
+            }
+            if n < published {
+                assert_eq!(store.get_chunk(&hash).unwrap(), Ok(vec![n as u8; 20_000]));
+            }
+        }
+    }
+    assert_eq!(files(&folder.path().join("damaged")).len(), 0);
+    assert_eq!(files(&folder.path().join("new")).len(), 0);
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_the_next_save_heals() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = MemkvServer::start(&["--data", folder.path().to_str().unwrap()]);
+    let store = open(&server);
+    let data = vec![3; 50_000];
+    save(&store, "m", &[(b"hash", &data)]);
+    server.stop();
+    let objects = files(&folder.path().join("objects"));
+    let chunk = objects.iter().find(|path| path.metadata().unwrap().len() > 50_000).unwrap();
+    let mut bytes = std::fs::read(chunk).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(chunk, bytes).unwrap();
+    server.restart();
+    assert!(store.get_chunk(b"hash").unwrap().is_err());
+    assert!(store.get_manifest("m").unwrap().is_err(), "it would name a chunk that is not there");
+    assert_eq!(files(&folder.path().join("damaged")).len(), 1);
+    server.expect_said("is damaged");
+    save(&store, "m", &[(b"hash", &data)]);
+    assert_eq!(store.get_chunk(b"hash").unwrap(), Ok(data));
+}
+
+#[test]
+fn many_threads_share_a_server() {
+    let server = MemkvServer::start(&[]);
+    let store = open(&server);
+    std::thread::scope(|scope| {
+        for thread in 0..8_u64 {
+            let store = &store;
+            scope.spawn(move || {
+                for n in 0..20_u64 {
+                    let hash = (thread % 4 * 1000 + n).to_le_bytes();
+                    let data = vec![n as u8; 10_000];
+                    assert!(store.put_chunk(&hash, &data).unwrap() >= 0);
+                    assert_eq!(store.put_manifest(&format!("{thread}-{n}"), &hash).unwrap(), 0);
+                    assert_eq!(store.get_chunk(&hash).unwrap(), Ok(data));
+                }
+            });
+        }
+    });
+}

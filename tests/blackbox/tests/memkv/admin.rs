@@ -1,0 +1,125 @@
+//! The server as an operator has it: admin endpoints, options, the end.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+
+use kv_store_tests::dist;
+use kv_store_tests::memkv::{AUTH_KEY, MemkvServer};
+
+use super::raw::{Client, OK, PUT, put_fields};
+use super::{open, save};
+
+#[test]
+fn the_admin_endpoints_say_how_the_server_does() {
+    let server = MemkvServer::start(&["--memory", "16MiB"]);
+    assert_eq!(server.admin("/v1/health"), (200, "ok\n".into()));
+    assert_eq!(server.admin("/v1/ready"), (200, "ready\n".into()));
+    assert_eq!(server.admin("/v2/ready").0, 404);
+    save(&open(&server), "secret-name", &[(b"hash", b"chunk")]);
+    let (code, status) = server.admin("/v1/status");
+    assert_eq!(code, 200);
+    for part in ["\"chunks\":1", "\"manifests\":1", "\"connections\":1", "\"max_bytes\":16777216", "\"durable\":false"]
+    {
+        assert!(status.contains(part), "{part} in {status}");
+    }
+    let (_, metrics) = server.admin("/v1/metrics");
+    for line in metrics.lines() {
+        let sample = line.rsplit_once(' ').is_some_and(|(_, value)| value.parse::<u64>().is_ok());
+        assert!(line.starts_with("# ") || (line.starts_with("memkv_") && sample), "{line}");
+    }
+    assert!(server.metric("memkv_bytes") > 0);
+    assert!(!status.contains("secret-name") && !metrics.contains("secret-name"));
+}
+
+#[test]
+fn the_admin_port_bears_nonsense() {
+    let server = MemkvServer::start(&[]);
+    for (request, code) in [
+        (&b"POST /v1/status HTTP/1.1\r\n\r\n"[..], "405"),
+        (b"nonsense\r\n\r\n", "400"),
+        (b"\0\xff\r\n\r\n", "400"),
+        (&[b'x'; 20_000], "400"),
+    ] {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port + 1)).unwrap();
+        let _ = stream.write_all(request);
+        let mut answer = [0; 12];
+        // It may close over what it did not read.
+        if stream.read_exact(&mut answer).is_ok() {
+            assert_eq!(&answer[9..], code.as_bytes());
+        }
+    }
+    assert_eq!(server.admin("/v1/health").0, 200);
+}
+
+#[test]
+fn a_termination_lets_requests_finish() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = MemkvServer::start(&["--data", folder.path().to_str().unwrap()]);
+    let mut client = Client::connect(server.port, [1; 32]);
+    assert_eq!(client.ask(PUT, put_fields(b"k"), b"value").status, OK);
+    let status = server.terminate();
+    assert!(status.success(), "{status}");
+    assert!(client.answer().is_none(), "closed without a word");
+    server.expect_said("stopping");
+    server.restart();
+    let came = Client::connect(server.port, [1; 32]).ask(super::raw::GET, super::raw::get_fields(b"k"), b"");
+    assert_eq!(came.value, b"value");
+}
+
+/// What the server says when it does not start.
+fn complaint(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(!output.status.success(), "{command:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn server() -> Command {
+    let mut command = Command::new(dist().join("bin/memkv-server"));
+    command.env_clear().env("MEMKV_AUTH_KEY", AUTH_KEY).args(["--listen", "127.0.0.1:0"]);
+    command
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_named() {
+    let said = complaint(server().env_remove("MEMKV_AUTH_KEY"));
+    assert!(said.contains("MEMKV_AUTH_KEY is not set") && said.contains("64 hex digits"), "{said}");
+    let said = complaint(server().env("MEMKV_AUTH_KEY", "hunter2"));
+    assert!(said.contains("MEMKV_AUTH_KEY: expected 64 hex digits") && !said.contains("hunter2"), "{said}");
+    let said = complaint(server().args(["--auth-key-file", "/no/such/file"]));
+    assert!(said.contains("/no/such/file"), "{said}");
+    let said = complaint(server().args(["--memory", "lots"]));
+    assert!(said.contains("512MiB"), "{said}");
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let mut command = Command::new(dist().join("bin/memkv-server"));
+    let said = complaint(command.env("MEMKV_AUTH_KEY", AUTH_KEY).args(["--listen", &address]));
+    assert!(said.contains(&format!("cannot listen on {address}")), "{said}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    let _first = MemkvServer::start(&["--data", data]);
+    let said = complaint(server().args(["--data", data]));
+    assert!(said.contains("another server uses this folder"), "{said}");
+}
+
+#[test]
+fn a_key_may_come_from_a_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("{AUTH_KEY}\n")).unwrap();
+    let server = MemkvServer::start(&["--auth-key-file", file.path().to_str().unwrap()]);
+    save(&open(&server), "m", &[]);
+}
+
+#[test]
+fn the_help_teaches() {
+    let output = server().arg("--help").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
+    for part in
+        ["MEMKV_AUTH_KEY", "--memory <SIZE>", "--data <DIR>", "/v1/metrics", "Example:", "memkv://127.0.0.1:9900/"]
+    {
+        assert!(help.contains(part), "{part} in {help}");
+    }
+}
