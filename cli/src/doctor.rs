@@ -7,8 +7,10 @@ use crate::{inspect, show};
 
 /// Tell what an open of a URI would load, from where, with which grants and limits, and what is wrong
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kv-store doctor redis://cache.svc:6379/3\n  kv-store doctor --probe local-fs:///var/cache/kv\n\n\
-    Exit codes: 0 nothing stands in its way; 1 it would fail.")]
+#[command(
+    after_help = "Example:\n  kv-store doctor redis://cache.svc:6379/3\n  kv-store doctor --probe local-fs:///var/cache/kv\n\n\
+    Exit codes: 0 nothing stands in its way; 1 it would fail."
+)]
 pub struct Arguments {
     uri: String,
     /// Also open it: runs the component, connects to its server

@@ -12,8 +12,10 @@ use crate::show;
 ///
 /// Nothing of it is run or compiled. With --uri, its wishes are shown beside what an open of that URI would grant.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kv-store inspect acme.wasm\n  kv-store inspect redis.wasm --uri redis://cache.svc:6379/3\n\n\
-    Exit codes: 0 this host would load it; 1 it would not; 2 there is no such file, or it is no component.")]
+#[command(
+    after_help = "Example:\n  kv-store inspect acme.wasm\n  kv-store inspect redis.wasm --uri redis://cache.svc:6379/3\n\n\
+    Exit codes: 0 this host would load it; 1 it would not; 2 there is no such file, or it is no component."
+)]
 pub struct Arguments {
     component: PathBuf,
     /// The store that it would be opened for
@@ -50,7 +52,6 @@ pub fn print(found: &Inspection) {
         found.functions,
         show::bytes(found.largest_function)
     );
-    let stamped = |wanted: &str| found.stamp.iter().filter(move |(key, _)| key == wanted).map(|(_, value)| value);
     if found.stamp.is_empty() {
         println!("stamp    none: not built with the SDK");
     }
@@ -66,7 +67,7 @@ pub fn print(found: &Inspection) {
     for export in &found.exports {
         println!("exports  {export}");
     }
-    for wish in stamped("wish") {
+    for (_, wish) in found.stamp.iter().filter(|(key, _)| key == "wish") {
         println!("wishes   {wish}");
     }
     for problem in &found.problems {

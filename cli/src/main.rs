@@ -5,8 +5,9 @@
 
 mod build;
 mod check;
-mod component;
+mod doctor;
 mod failure;
+mod inspect;
 mod items;
 mod new;
 mod show;
@@ -28,6 +29,9 @@ use clap::{Parser, Subcommand};
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+    /// When it is done, the counters of the library, in the text format of Prometheus, on standard error
+    #[arg(long, global = true)]
+    counters: bool,
 }
 
 #[derive(Subcommand)]
@@ -35,6 +39,8 @@ enum Command {
     Check(check::Arguments),
     #[command(hide = true)]
     CheckCases(check::cases::Arguments),
+    Inspect(inspect::Arguments),
+    Doctor(doctor::Arguments),
     New(new::Arguments),
     Build(build::Arguments),
     Save(transfer::SaveArguments),
@@ -45,9 +51,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
+    let arguments = Arguments::parse();
+    let done = match arguments.command {
         Command::Check(arguments) => check::run(&arguments),
         Command::CheckCases(arguments) => check::cases::run(&arguments),
+        Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::New(arguments) => new::run(&arguments),
         Command::Build(arguments) => build::run(&arguments),
         Command::Save(arguments) => transfer::save(&arguments),
@@ -56,6 +65,12 @@ fn main() -> ExitCode {
         Command::Put(arguments) => items::put(&arguments),
         Command::Rm(arguments) => items::rm(&arguments),
     };
+    if arguments.counters {
+        match kv_store_wasm::metrics() {
+            Ok(counters) => eprint!("{counters}"),
+            Err(error) => eprintln!("kv-store: no counters: {error}"),
+        }
+    }
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

@@ -28,6 +28,12 @@ pub enum ErrorKind {
     Mismatch = 10,
 }
 
+impl ErrorKind {
+    /// In the order of their numbers, from 1.
+    pub(crate) const NAMES: [&str; 8] =
+        ["unavailable", "denied", "exhausted", "invalid", "corrupt", "unsupported", "component", "other"];
+}
+
 /// A failed operation.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]

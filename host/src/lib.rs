@@ -5,12 +5,17 @@
 //! `docs/architecture.md` walks through the rooms of this crate.
 
 mod bindings;
+mod breaker;
+mod budget;
 mod config;
+mod counters;
 mod directory;
+mod doctor;
 mod engine;
 mod error;
 mod ffi;
 mod guest;
+mod inspect;
 pub mod limits;
 mod loader;
 mod log;
@@ -25,9 +30,12 @@ mod uri;
 /// The paged-KV kernels. Named here so that their C functions (`include/kvx_abi.h`) are exported from the library.
 pub use kvx;
 
+pub use counters::{Metrics, Series, metrics};
+pub use doctor::{Diagnosis, Problem, Reaches, Secret, doctor};
 pub use error::{Error, ErrorKind};
 /// The C ABI, for a program that has the library linked in.
 pub use ffi::kv_store_get_vtable;
+pub use inspect::{Import, Inspection, inspect};
 pub use payload::Buffer;
 pub use store::{Put, Store, StoreInfo};
 pub use uri::StoreUri;

@@ -12,8 +12,12 @@ pub const MAX_NAME_BYTES: usize = 4096;
 /// The longest chunk or manifest. Guards against a length that was never written, from a damaged store or a lying guest.
 pub const MAX_VALUE_BYTES: usize = 1 << 30;
 
-/// The largest component file. componentize-py makes 18 MB; this leaves room and keeps a stray disk image out.
-pub const MAX_COMPONENT_BYTES: u64 = 128 << 20;
+/// Functions of a component, all its modules together, and the bytes of one. componentize-py makes 30,000 functions and
+/// the largest has 150 KB. Guards against compile bombs: time and memory of the compiler grow with both.
+pub const MAX_FUNCTIONS: u64 = 200_000;
+pub const MAX_FUNCTION_BYTES: u64 = 1 << 20;
+/// Components that are compiled at once, those that missed their deadline and are still being compiled included.
+pub const MAX_COMPILATIONS: usize = 2;
 /// Components kept loaded in the process. Guards against URIs that name ever new ones.
 pub const MAX_COMPONENTS: usize = 64;
 /// Stores without a handle that are kept for the next open. Past it the one unused for longest is dropped.
@@ -54,9 +58,9 @@ pub const EPOCH_TICK: Duration = Duration::from_millis(10);
 pub const TICKER_IDLE: Duration = Duration::from_secs(1);
 /// After a call's deadline waits end with `unavailable`; this long the guest then has to answer.
 pub const DEADLINE_GRACE: Duration = Duration::from_millis(500);
-/// A call's time, and one second more for each so many bytes that it moves.
-pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+/// A call has one second more for each so many bytes that it moves, up to a day.
 pub const DEADLINE_BYTES_PER_SECOND: u64 = 8 << 20;
+pub const MAX_MOVING: Duration = Duration::from_secs(86_400);
 
 /// Threads that help with the batches of a call, in the process.
 pub const MAX_HELPERS: usize = 4;
@@ -73,6 +77,8 @@ pub const FOLLOWED_CHUNKS: usize = 1 << 14;
 /// Memory of write buffers that is kept for the next chunks, in the process.
 pub const SPARE_BYTES: usize = 32 << 20;
 
+/// Payload bytes that all instances of the process hold. Guards its memory against many stores at once.
+pub const PROCESS_PAYLOAD_BYTES: u64 = 16 << 30;
 /// Write buffer of one handle and of the process, for backends that are not write-through.
 pub const WRITE_BUFFER_BYTES: usize = 64 << 20;
 pub const PROCESS_WRITE_BUFFER_BYTES: usize = 512 << 20;
@@ -84,13 +90,10 @@ pub const KNOWN_CHUNKS: usize = 1 << 16;
 /// Hashes that a store remembers as damaged, so that the next put replaces them. Twice so many at most.
 pub const DAMAGED_CHUNKS: usize = 1 << 12;
 
-/// Connections that an instance may have open at once.
-pub const MAX_CONNECTIONS: usize = 64;
-/// Connections that a store keeps for its next calls, and for how long.
+/// Connections of the process, the idle ones included. Guards its file descriptors.
+pub const PROCESS_CONNECTIONS: u64 = 1024;
+/// Connections that a store keeps for its next calls.
 pub const MAX_PARKED: usize = 64;
-pub const PARKED_FOR: Duration = Duration::from_secs(60);
-/// How long one address may take to answer a connect.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// What is received before the guest asks for it, for each connection.
 pub const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// The longest session text.
@@ -110,39 +113,123 @@ pub const KV_RESTORE_BYTES: u64 = 256 << 20;
 pub const KV_BATCH_BYTES: u64 = 16 << 20;
 
 /// Lines that components may log in a second, all together. The rest is counted.
+/// WASI handles that an instance may hold at once: descriptors, streams, sockets, what it waits for. Each may be a file
+/// descriptor of the process and hold [`WASI_STREAM_BYTES`].
+pub const MAX_WASI_HANDLES: usize = 256;
+/// Listings of directories that an instance holds at once through WASI, and entries of one, which is made whole.
+pub const MAX_WASI_LISTINGS: usize = 4;
+pub const MAX_WASI_LISTING_ENTRIES: usize = 1 << 16;
+/// Bytes that a WASI stream of ours takes at once, as many as those of wasmtime-wasi.
+pub const WASI_STREAM_BYTES: usize = 64 << 10;
+/// Addresses of granted names that an instance remembers for WASI, which connects to addresses. Past it they are forgotten.
+pub const MAX_RESOLVED: usize = 1024;
+/// Random bytes of one call through WASI.
+pub const MAX_RANDOM_BYTES: u64 = 1 << 20;
+/// Threads that resolve names and read ahead for WASI. They are the process's, all stores together.
+pub const MAX_BLOCKING_THREADS: usize = 32;
+
+/// Lines and bytes that the component of one store may log in a second, and how many times that all together may. The
+/// rest is counted.
 pub const LOG_LINES_PER_SECOND: u32 = 50;
+pub const LOG_BYTES_PER_SECOND: u32 = 16 << 10;
+pub const LOG_STORES: u32 = 4;
 /// The longest line, in bytes.
 pub const MAX_LOG_LINE_BYTES: usize = 1024;
-/// The longest secret's name.
+/// The longest name of a secret or of a granted directory.
 pub const MAX_SECRET_NAME_BYTES: usize = 64;
 /// Directories kept open between calls, in the process. Guards the consumer's file descriptors.
 pub const MAX_PARENTS: usize = 128;
 /// How long such a directory is believed to be the one under its name.
 pub const PARENT_BELIEVED: Duration = Duration::from_secs(1);
+/// The longest secret out of a file. Guards against a path that is something else.
+pub const MAX_SECRET_BYTES: u64 = 64 << 10;
+/// Failures further apart than this are not in a row, for the circuit breaker.
+pub const BREAKER_WINDOW: Duration = Duration::from_secs(60);
+/// The longest that a circuit breaker stays open between two probes.
+pub const BREAKER_MAX_PAUSE: Duration = Duration::from_secs(30);
+/// Pairs of backend and tenant that are counted apart. The rest is counted together.
+pub const MAX_SERIES: usize = 256;
 /// A temporary file of a dead writer is removed when it is older than this.
 pub const STALE_TEMPORARY: Duration = Duration::from_secs(3600);
 
-/// The bounds that the operator can set for a backend.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Limits {
-    /// Linear memory of one instance, all memories together, in bytes.
-    pub memory_bytes: usize,
-    /// Payload bytes that one instance holds. It is also the size of a store in memory.
-    pub payload_bytes: usize,
-    /// Instances of one store. 0: four for each core.
-    pub instances: usize,
-    /// A call's time in milliseconds, to which a second for each 8 MiB is added.
-    pub deadline_ms: u64,
+/// Declares [`Limits`] and what a config file may say of them, from one table: a name, its default, the least, the most.
+macro_rules! settable {
+    ($($(#[$doc:meta])* $name:ident = $default:expr, $least:expr, $most:expr;)*) => {
+        /// The bounds that the operator can set for a backend or a tenant.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+        pub struct Limits {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// What a `limits` table of the config file says; the rest is left to others.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub(crate) struct GivenLimits {
+            $($name: Option<Bounded<{ $least }, { $most }>>,)*
+        }
+
+        impl Default for Limits {
+            fn default() -> Self {
+                Limits { $($name: $default,)* }
+            }
+        }
+
+        impl GivenLimits {
+            /// These, and where they say nothing what `below` says.
+            pub(crate) fn over(self, below: &Self) -> Self {
+                GivenLimits { $($name: self.$name.or(below.$name),)* }
+            }
+
+            /// These, and the defaults.
+            pub(crate) fn resolve(&self) -> Limits {
+                Limits { $($name: self.$name.map_or($default, |given| given.0),)* }
+            }
+        }
+
+        /// Every bound that can be set: its name, its default, the least and the most.
+        pub const SETTABLE: &[(&str, u64, u64, u64)] = &[$((stringify!($name), $default, $least, $most),)*];
+    };
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            memory_bytes: 128 << 20,
-            payload_bytes: 2 << 30,
-            instances: 0,
-            deadline_ms: DEFAULT_DEADLINE.as_millis() as u64,
+settable! {
+    /// Linear memory of one instance, all memories together, in bytes.
+    memory_bytes = 128 << 20, 64 << 10, 4 << 30;
+    /// Payload bytes that one instance holds. It is also the size of a store in memory.
+    payload_bytes = 2 << 30, 1, 1 << 40;
+    /// Instances of one store. 0: four for each core.
+    instances = 0, 0, 4096;
+    /// Callers that wait for an instance. One more is answered that the store is busy.
+    waiting = 1024, 0, 1 << 20;
+    /// A call's time in milliseconds, to which a second for each 8 MiB is added.
+    deadline_ms = 10_000, 1, 86_400_000;
+    /// The component's file, in bytes. componentize-py makes 18 MB; this leaves room and keeps a stray disk image out.
+    component_bytes = 128 << 20, 8, 1 << 30;
+    /// How long an open waits for its component to be compiled, in milliseconds.
+    compile_ms = 120_000, 1, 86_400_000;
+    /// Connections that one instance may have open at once.
+    connections = 64, 0, 65_536;
+    /// How long one address may take to answer a connect, and to agree on TLS, in milliseconds.
+    connect_ms = 5_000, 1, 86_400_000;
+    /// How long an idle connection is kept for the next call, in milliseconds.
+    idle_ms = 60_000, 0, 86_400_000;
+    /// Failures in a row, of the component or for want of the server, after which calls fail at once for a while. 0: never.
+    breaker_failures = 8, 0, 1 << 20;
+    /// How long that is the first time, in milliseconds. It doubles with each probe that fails, up to 30 s.
+    breaker_ms = 1_000, 1, 30_000;
+}
+
+/// A number that must lie between two others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
+#[serde(try_from = "u64")]
+pub(crate) struct Bounded<const LEAST: u64, const MOST: u64>(u64);
+
+impl<const LEAST: u64, const MOST: u64> TryFrom<u64> for Bounded<LEAST, MOST> {
+    type Error = String;
+
+    fn try_from(number: u64) -> Result<Self, String> {
+        match number {
+            within if (LEAST..=MOST).contains(&within) => Ok(Bounded(within)),
+            _ => Err(format!("{number} is not between {LEAST} and {MOST}")),
         }
     }
 }
@@ -151,13 +238,42 @@ impl Limits {
     /// The time for a call that moves `bytes`.
     pub(crate) fn deadline(&self, bytes: u64) -> Duration {
         let moving = Duration::from_millis(bytes.saturating_mul(1000) / DEADLINE_BYTES_PER_SECOND);
-        Duration::from_millis(self.deadline_ms).saturating_add(moving)
+        Duration::from_millis(self.deadline_ms).saturating_add(moving.min(MAX_MOVING))
     }
 
     pub(crate) fn max_instances(&self) -> usize {
         match self.instances {
             0 => std::thread::available_parallelism().map_or(4, |cores| cores.get() * 4),
-            set => set,
+            set => usize::try_from(set).unwrap_or(usize::MAX),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_operator_guide_lists_what_can_be_set_with_its_default_and_range() {
+        let guide = include_str!("../../docs/operator-guide.md");
+        for (name, default, least, most) in SETTABLE {
+            let row = guide.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+            let row = row.unwrap_or_else(|| panic!("docs/operator-guide.md has no row for `{name}`"));
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            assert_eq!(&cells[2..4], [default.to_string(), format!("{least} to {most}")], "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused() {
+        assert!(Bounded::<1, 10>::try_from(0).is_err());
+        assert!(Bounded::<1, 10>::try_from(11).is_err());
+        assert_eq!(Bounded::<1, 10>::try_from(10).unwrap().0, 10);
+    }
+
+    #[test]
+    fn no_deadline_overflows() {
+        let longest = Limits { deadline_ms: 86_400_000, ..Limits::default() };
+        assert!(std::time::Instant::now().checked_add(longest.deadline(u64::MAX)).is_some());
     }
 }

@@ -38,27 +38,72 @@ pub fn line(level: Level, text: impl fmt::Display) {
     let _ = without_sigpipe(|| rustix::io::write(rustix::stdio::stderr(), line.as_bytes()));
 }
 
-/// A line on behalf of a component, within the rate that all components share.
-pub fn component_line(level: Level, component: &str, text: &str) {
+/// What one component, or all of them, may log in a second. What is over it is dropped and counted.
+pub struct Rate {
+    lines: u32,
+    bytes: u32,
+    second: AtomicU64,
+    used_lines: AtomicU32,
+    used_bytes: AtomicU32,
+    dropped: AtomicU32,
+}
+
+impl Rate {
+    /// That of the component of one store.
+    pub const fn of_one() -> Self {
+        Rate::new(limits::LOG_LINES_PER_SECOND, limits::LOG_BYTES_PER_SECOND)
+    }
+
+    const fn new(lines: u32, bytes: u32) -> Self {
+        Rate {
+            lines,
+            bytes,
+            second: AtomicU64::new(0),
+            used_lines: AtomicU32::new(0),
+            used_bytes: AtomicU32::new(0),
+            dropped: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether a line of so many bytes may be written in a second, and how many were dropped before it began.
+    fn take(&self, second: u64, bytes: u32) -> (bool, u32) {
+        let mut dropped = 0;
+        // A clock that is set back makes one window longer, no more.
+        if self.second.swap(second, Relaxed) != second {
+            self.used_lines.store(0, Relaxed);
+            self.used_bytes.store(0, Relaxed);
+            dropped = self.dropped.swap(0, Relaxed);
+        }
+        let lines = self.used_lines.fetch_add(1, Relaxed);
+        // A line that is over it uses none of it up.
+        let fits = |used: u32| used.checked_add(bytes).filter(|used| *used <= self.bytes);
+        let allowed = lines < self.lines && self.used_bytes.try_update(Relaxed, Relaxed, fits).is_ok();
+        if !allowed {
+            self.dropped.fetch_add(1, Relaxed);
+        }
+        (allowed, dropped)
+    }
+}
+
+/// A line on behalf of a component, within its own rate and that of all components.
+pub fn component_line(level: Level, component: &str, text: &str, rate: &Rate) {
     if !enabled(level) {
         return;
     }
-    static WINDOW: AtomicU64 = AtomicU64::new(0);
-    static LINES: AtomicU32 = AtomicU32::new(0);
-    static DROPPED: AtomicU32 = AtomicU32::new(0);
+    static ALL: Rate =
+        Rate::new(limits::LOG_LINES_PER_SECOND * limits::LOG_STORES, limits::LOG_BYTES_PER_SECOND * limits::LOG_STORES);
 
-    // A clock that is set back makes one window longer, no more.
+    let text = clean(text);
     let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    if WINDOW.swap(second, Relaxed) != second {
-        LINES.store(0, Relaxed);
-        let dropped = DROPPED.swap(0, Relaxed);
+    let bytes = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    for (rate, whose) in [(rate, component), (&ALL, "all components")] {
+        let (allowed, dropped) = rate.take(second, bytes);
         if dropped > 0 {
-            line(Level::Warn, format_args!("{dropped} lines of components were dropped: too many in a second"));
+            line(Level::Warn, format_args!("{whose}: {dropped} lines were dropped: too many in a second"));
         }
-    }
-    if LINES.fetch_add(1, Relaxed) >= limits::LOG_LINES_PER_SECOND {
-        DROPPED.fetch_add(1, Relaxed);
-        return;
+        if !allowed {
+            return;
+        }
     }
     line(level, format_args!("{component}: {text}"));
 }
@@ -100,6 +145,17 @@ pub fn clean(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_bounds_lines_and_bytes_and_tells_what_it_dropped() {
+        let rate = Rate::new(3, 100);
+        let allowed = (0..10).filter(|_| rate.take(1, 10).0).count();
+        assert_eq!(allowed, 3);
+        assert_eq!(rate.take(2, 90), (true, 7));
+        assert_eq!(rate.take(2, 11), (false, 0));
+        assert_eq!(rate.take(2, 10), (true, 0));
+        assert_eq!(rate.take(3, 1), (true, 1));
+    }
 
     #[test]
     fn a_line_stays_one_line_of_bounded_length() {

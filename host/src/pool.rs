@@ -8,14 +8,17 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
+use wasmtime::component::ResourceTableError;
 use wasmtime::{Store, Trap, UpdateDeadline};
 
 use crate::bindings::Backend;
 use crate::bindings::exports::kv_store::backend::store::{Features, Guest};
+use crate::breaker::Breaker;
+use crate::counters::Event;
 use crate::engine::{self, Helpers, Runtime};
 use crate::error::{Error, ErrorKind};
 use crate::guest::{Access, State};
-use crate::limits::{self, Limits};
+use crate::limits;
 use crate::loader::Loaded;
 use crate::log::{self, Level};
 use crate::signals::keeping_signal_stack;
@@ -27,7 +30,7 @@ pub(crate) struct Pool {
     access: Arc<Access>,
     uri: String,
     options: Vec<(String, String)>,
-    limits: Limits,
+    breaker: Arc<Breaker>,
     max_instances: usize,
     slots: Mutex<Slots>,
     freed: Condvar,
@@ -41,7 +44,7 @@ struct Slots {
     /// Idle, at work, or being made.
     live: usize,
     /// Callers that wait for one.
-    waiting: usize,
+    waiting: u64,
 }
 
 struct Instance {
@@ -65,21 +68,21 @@ impl Pool {
         access: Access,
         uri: String,
         options: Vec<(String, String)>,
-        limits: Limits,
+        breaker: Arc<Breaker>,
     ) -> Result<(Self, Features), Error> {
         let mut pool = Pool {
             runtime: engine::runtime()?,
             component,
+            max_instances: access.limits.max_instances(),
             access: Arc::new(access),
             uri,
             options,
-            max_instances: limits.max_instances(),
-            limits,
+            breaker,
             slots: Mutex::default(),
             freed: Condvar::new(),
             lost: AtomicU64::new(0),
         };
-        let (first, features) = pool.instantiate(Instant::now() + pool.limits.deadline(0))?;
+        let (first, features) = pool.instantiate(Instant::now() + pool.access.limits.deadline(0))?;
         if features.max_instances > 0 {
             pool.max_instances = pool.max_instances.min(features.max_instances as usize);
         }
@@ -109,20 +112,44 @@ impl Pool {
 
     /// Run one call of the guest that moves about `bytes`, within its deadline.
     pub(crate) fn call<T>(&self, bytes: u64, call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>) -> Result<T, Error> {
-        let deadline = Instant::now() + self.limits.deadline(bytes);
+        let deadline = Instant::now() + self.access.limits.deadline(bytes);
+        let pass = self.breaker.admit().inspect_err(|_| self.access.counters.count(Event::BreakerRefused))?;
         // Given back, as gone, if anything on the way fails or panics.
-        let mut slot = self.acquire(deadline)?;
+        let slot = match self.acquire(deadline) {
+            Ok(slot) => slot,
+            Err(busy) => {
+                pass.give_back();
+                return Err(busy);
+            }
+        };
+        let outcome = self.call_in(slot, deadline, call);
+        if pass.report(&outcome) {
+            self.access.counters.count(Event::BreakerOpened);
+        }
+        outcome
+    }
+
+    fn call_in<T>(
+        &self,
+        mut slot: Slot<'_>,
+        deadline: Instant,
+        call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>,
+    ) -> Result<T, Error> {
         let mut instance = match slot.instance.take() {
             Some(idle) => idle,
             None => self.instantiate(deadline)?.0,
         };
         let Instance { store, backend } = &mut instance;
         let guest = backend.kv_store_backend_store();
+        self.access.counters.count(Event::GuestCalls);
         let outcome = self.drive(store, deadline, async |store| call(&mut Call { store, guest }).await);
         store.data_mut().end_lent();
         match outcome {
             Ok(answer) => {
                 let lied = matches!(&answer, Err(error) if error.kind() == ErrorKind::Component);
+                if lied {
+                    self.access.counters.count(Event::Lies);
+                }
                 if !lied && !instance.store.data().leaks() {
                     slot.instance = Some(instance);
                 }
@@ -148,7 +175,8 @@ impl Pool {
     }
 
     fn instantiate(&self, deadline: Instant) -> Result<(Instance, Features), Error> {
-        let state = State::new(self.access.clone(), &self.limits);
+        let state = State::new(self.access.clone());
+        self.access.counters.count(Event::Instances);
         let mut store = Store::new(&self.runtime.engine, state);
         store.limiter(State::limiter);
         // wasmtime's own bound traps; ours, which is reached first, is an error that the guest can answer.
@@ -178,10 +206,17 @@ impl Pool {
                 slots.live += 1;
                 return Ok(Slot { pool: self, instance: None });
             }
+            let busy = |message: String| {
+                self.access.counters.count(Event::Busy);
+                Err(Error::new(ErrorKind::Unavailable, message))
+            };
+            let (most, instances) = (self.access.limits.waiting, self.max_instances);
+            if slots.waiting >= most {
+                return busy(format!("busy: all {instances} instances are at work, and {most} callers wait"));
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let message = format!("busy: all {} instances were at work until the deadline", self.max_instances);
-                return Err(Error::new(ErrorKind::Unavailable, message));
+                return busy(format!("busy: all {instances} instances were at work until the deadline"));
             }
             slots.waiting += 1;
             let waited = self.freed.wait_timeout(slots, left);
@@ -198,13 +233,16 @@ impl Pool {
     fn explain(&self, trap: wasmtime::Error, deadline: Instant) -> Error {
         log::line(Level::Debug, format_args!("{}: {trap:?}", self.access.name));
         if trap.downcast_ref::<DeadlineMissed>().is_some() {
+            self.access.counters.count(Event::Timeouts);
             let late = Instant::now().saturating_duration_since(deadline);
             let message = format!("did not answer by its deadline and was stopped {} ms after it", late.as_millis());
             return Error::new(ErrorKind::Unavailable, message);
         }
-        let why = match trap.downcast_ref::<Trap>() {
-            Some(trap) => trap.to_string(),
-            None => trap.root_cause().to_string(),
+        self.access.counters.count(Event::Traps);
+        let why = match (trap.downcast_ref::<Trap>(), trap.downcast_ref::<ResourceTableError>()) {
+            (Some(trap), _) => trap.to_string(),
+            (_, Some(ResourceTableError::Full)) => "it holds more handles than a component may".to_owned(),
+            _ => trap.root_cause().to_string(),
         };
         Error::new(ErrorKind::Component, format!("trapped: {why}"))
     }

@@ -109,7 +109,7 @@ pub(crate) fn variable_prefix(scheme: &str) -> String {
     prefix
 }
 
-fn check_scheme(scheme: &str) -> Result<(), Error> {
+pub(crate) fn check_scheme(scheme: &str) -> Result<(), Error> {
     let tame = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '+' | '.');
     if !scheme.starts_with(|c: char| c.is_ascii_lowercase()) || !scheme.chars().all(tame) {
         let shown: String = scheme.chars().filter(|c| !c.is_control()).take(40).collect();

@@ -2,9 +2,10 @@
 
 #![allow(clippy::expect_used)]
 
-use kv_store_wasm::{ErrorKind, Put, Store};
+use kv_store_wasm::{Diagnosis, ErrorKind, Put, Store, doctor, inspect};
 
-fn open(uri: &str) -> Result<Store, kv_store_wasm::Error> {
+/// Where the components are. Names them, the cache and an empty config to the library.
+fn prepare() -> std::path::PathBuf {
     let components = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/dist/components");
     assert!(
         std::path::Path::new(components).exists(),
@@ -19,8 +20,79 @@ fn open(uri: &str) -> Result<Store, kv_store_wasm::Error> {
         std::env::set_var("KV_STORE_WASM_PATH", &components);
         std::env::set_var("KV_STORE_WASM_CONFIG", target.join("empty.toml"));
         std::env::set_var("KV_STORE_WASM_CACHE", target.join("test-consumers/cache"));
+        std::env::set_var("REDIS_PASSWORD", "hunter2");
     });
+    components
+}
+
+fn open(uri: &str) -> Result<Store, kv_store_wasm::Error> {
+    prepare();
     Store::open(uri)
+}
+
+fn fatal(diagnosis: &Diagnosis) -> Vec<&str> {
+    diagnosis.problems.iter().filter(|problem| problem.fatal).map(|problem| problem.what.as_str()).collect()
+}
+
+#[test]
+fn a_component_tells_what_it_is_without_being_run() {
+    let component = prepare().join("redis.wasm");
+    let found = inspect(&component).expect("a component");
+    assert_eq!(found.bytes, component.metadata().expect("a file").len());
+    assert!(found.imports.iter().any(|import| import.name.starts_with("kv-store:backend/net@")), "{found:?}");
+    assert!(found.imports.iter().all(|import| import.not_offered.is_none()) && found.problems.is_empty(), "{found:?}");
+    assert!(found.exports.iter().any(|name| name.starts_with("kv-store:backend/store@1.")), "{found:?}");
+    let says = |key: &str, part: &str| found.stamp.iter().any(|(k, value)| k == key && value.contains(part));
+    assert!(
+        says("sdk", "kv-store-sdk") && says("contract", "kv-store:backend") && says("wish", "password"),
+        "{found:?}"
+    );
+    assert!(found.functions > 10 && found.largest_function > 100, "{found:?}");
+    assert_eq!(inspect("/dev/null".as_ref()).expect_err("no component").kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn the_doctor_tells_what_an_open_would_do() {
+    let component = prepare().join("redis.wasm");
+    let found = doctor("wasm://redis://cache.svc:6379/3", false);
+    assert!(found.problems.is_empty(), "{found:?}");
+    assert_eq!((found.uri.as_str(), found.scheme.as_str()), ("redis://cache.svc:6379/3", "redis"));
+    assert_eq!((found.component.as_ref(), found.component_by_config), (Some(&component), false));
+    assert!(found.config.is_some_and(|path| path.ends_with("empty.toml")));
+    assert_eq!(found.reaches.server.as_deref(), Some("cache.svc:6379"));
+    assert_eq!(found.reaches.secret_prefix.as_deref(), Some("REDIS_"));
+    assert_eq!((found.reaches.directory, found.tenant, found.label), (None, None, None));
+    assert_eq!(found.inspection.map(|found| found.bytes), component.metadata().ok().map(|meta| meta.len()));
+}
+
+#[test]
+fn the_doctor_says_what_is_wrong_and_what_to_do() {
+    prepare();
+    for (uri, said) in [
+        ("no uri", "scheme"),
+        ("acme://x", "acme.wasm"),
+        ("local-fs:///no/such/place", "/no/such is no directory"),
+        ("local-fs:///tmp/../etc", "'..'"),
+        ("redis://me:hunter2@h", "REDIS_PASSWORD"),
+    ] {
+        let found = doctor(uri, true);
+        assert!(fatal(&found).iter().any(|what| what.contains(said)), "{uri}: {found:?}");
+        assert!(found.problems.iter().all(|problem| !problem.remedy.is_empty()), "{found:?}");
+        assert!(!format!("{found:?}").contains("hunter2"), "{uri}: a secret is told");
+    }
+}
+
+#[test]
+fn the_doctor_opens_a_store_only_when_it_is_asked() {
+    let (_, scratch) = (prepare(), tempfile::tempdir().expect("a temporary directory"));
+    let path = scratch.path().join("store");
+    let uri = format!("local-fs://{}", path.display());
+    assert!(doctor(&uri, false).label.is_none() && !path.exists());
+    let found = doctor(&uri, true);
+    assert!(found.label.is_some() && found.problems.is_empty() && path.exists(), "{found:?}");
+    assert!(doctor(&uri, false).cached);
+    let found = doctor("redis://127.0.0.1:1", true);
+    assert!(fatal(&found).iter().any(|what| what.contains("127.0.0.1:1")), "{found:?}");
 }
 
 #[test]

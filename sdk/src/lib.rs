@@ -16,7 +16,8 @@
 //! KV_STORE_WASM_PATH=$PWD  a consumer that opens  acme://
 //! ```
 //!
-//! `wasm-tools` is the crate of that name. Built so, a component imports no WASI, which this host does not offer yet.
+//! `wasm-tools` is the crate of that name. Built so, a component imports no WASI. For `std::fs` and the rest of std
+//! build for `wasm32-wasip2` instead, which makes a component at once: the host gives it WASI 0.2 within the same grants.
 //!
 //! The bytes of chunks and manifests stay in the host: a backend sees a [`Payload`], which is a handle. What the host
 //! offers is reached through [`payload`], [`net`], [`files`] and [`host`]; a component imports only what it uses, and

@@ -1,13 +1,16 @@
-//! Guests: compile them to core modules and make components of those.
+//! Guests: compile them, and make components of those that are core modules.
+
+mod c;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use wit_component::ComponentEncoder;
 
 use crate::place::Place;
 use crate::step::{self, Progress};
-use crate::toolchain::{self, TARGET};
+use crate::toolchain::{self, Target};
 
 /// Build the backends that ship into `target/dist/components`.
 pub fn build(place: &Place) -> Result<Vec<PathBuf>> {
@@ -19,21 +22,40 @@ pub fn build_for_tests(place: &Place) -> Result<Vec<PathBuf>> {
     build_workspace(place, &place.root.join("tests/guests"), &place.root.join("target/test-components"))
 }
 
-/// Build each package of a workspace of guests into `<output>/<package>.wasm`.
+/// Build each guest of a workspace into `<output>/<name>.wasm`: its packages, each for the target that it asks for, and its
+/// folders of C.
 fn build_workspace(place: &Place, workspace: &Path, output: &Path) -> Result<Vec<PathBuf>> {
-    let toolchain = toolchain::choose()?;
     let name = workspace.file_name().unwrap_or_default().display().to_string();
-    let target = place.target.join("guests");
-    let mut cargo = toolchain.cargo_build();
-    cargo.current_dir(workspace).arg("--target-dir").arg(&target);
-    step::run(place, &format!("building {name} with {}", toolchain.describe()), &mut cargo)?;
+    let packages = packages(workspace)?;
+    let mut modules = Vec::new();
+    for target in [Target::Unknown, Target::Wasip2] {
+        let here: Vec<&str> =
+            packages.iter().filter(|(_, wanted)| *wanted == target).map(|(name, _)| name.as_str()).collect();
+        if here.is_empty() {
+            continue;
+        }
+        let toolchain = toolchain::choose(target)?;
+        let folder = place.target.join("guests");
+        let mut cargo = toolchain.cargo_build();
+        cargo.current_dir(workspace).arg("--target-dir").arg(&folder);
+        cargo.args(here.iter().flat_map(|package| ["--package", package]));
+        let name = format!("building {name} for {} with {}", target.name(), toolchain.describe());
+        step::run(place, &name, &mut cargo)?;
+        let built = folder.join(target.name()).join("release");
+        modules.extend(here.into_iter().map(|name| {
+            let module = built.join(format!("{}.wasm", name.replace('-', "_")));
+            (name.to_owned(), module)
+        }));
+    }
+    for folder in c::folders(workspace)? {
+        modules.push(c::build(place, &folder)?);
+    }
 
     let progress = Progress::start("making components");
     std::fs::create_dir_all(output)?;
     let mut made = Vec::new();
-    for package in packages(workspace)? {
-        let module = target.join(TARGET).join("release").join(format!("{}.wasm", package.replace('-', "_")));
-        let component = output.join(format!("{package}.wasm"));
+    for (name, module) in modules {
+        let component = output.join(format!("{name}.wasm"));
         componentize(&module, &component)?;
         made.push(component);
     }
@@ -41,26 +63,41 @@ fn build_workspace(place: &Place, workspace: &Path, output: &Path) -> Result<Vec
     Ok(made)
 }
 
-/// The workspace's packages: its folders that have a manifest.
-fn packages(workspace: &Path) -> Result<Vec<String>> {
-    let mut packages = Vec::new();
-    for entry in std::fs::read_dir(workspace)? {
-        let entry = entry?;
-        if entry.path().join("Cargo.toml").is_file() {
-            packages.push(entry.file_name().into_string().ok().context("a folder's name is not UTF-8")?);
-        }
-    }
-    packages.sort();
-    Ok(packages)
+/// The packages of a workspace and the target that each is built for: `package.metadata.kv-store.target`, or else the one
+/// without WASI.
+fn packages(workspace: &Path) -> Result<Vec<(String, Target)>> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(workspace).args(["metadata", "--no-deps", "--locked", "--format-version", "1"]);
+    let metadata: serde_json::Value = serde_json::from_str(&step::output(&mut cargo)?)?;
+    let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
+    let described = packages.iter().map(|package| {
+        let name = package["name"].as_str().context("a package has a name")?;
+        let target = match package["metadata"]["kv-store"]["target"].as_str() {
+            Some(target) => Target::named(target).with_context(|| format!("{name} is for {target}"))?,
+            None => Target::Unknown,
+        };
+        Ok((name.to_owned(), target))
+    });
+    described.collect()
 }
 
+/// A component of a core module. What is a component already, as wasm32-wasip2 makes, stays what it is.
 fn componentize(module: &Path, component: &Path) -> Result<()> {
     let bytes = std::fs::read(module).with_context(|| format!("cannot read {}", module.display()))?;
-    let encoded = ComponentEncoder::default()
-        .validate(true)
-        .module(&bytes)
-        .and_then(|encoder| encoder.encode())
-        .map_err(|error| anyhow::anyhow!("{} makes no component: {error:#}", module.display()))?;
+    let encoded = match bytes.get(4..8) {
+        Some([0x0d, 0, 1, 0]) => bytes,
+        _ => ComponentEncoder::default()
+            .validate(true)
+            .module(&bytes)
+            .and_then(|encoder| {
+                use wasi_preview1_component_adapter_provider as preview1;
+                // For libraries that know WASI 0.1 only, as Debian's libc for C. Left out where nothing asks for it.
+                let adapter = preview1::WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER;
+                encoder.adapter(preview1::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, adapter)
+            })
+            .and_then(|encoder| encoder.encode())
+            .map_err(|error| anyhow::anyhow!("{} makes no component: {error:#}", module.display()))?,
+    };
     // Not touched where nothing changed, so that what is known by its time of change stays known.
     if std::fs::read(component).is_ok_and(|there| there == encoded) {
         return Ok(());

@@ -62,6 +62,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Test => tests::run(&place),
         Command::Dist => dist::run(&place).map(drop),
         Command::Guests => guests::build(&place).and_then(|_| guests::build_for_tests(&place)).map(drop),
-        Command::Setup => packages::install(llama::APT_PACKAGES).and_then(|()| toolchain::choose().map(drop)),
+        Command::Setup => packages::install(llama::APT_PACKAGES)
+            .and_then(|()| toolchain::choose(toolchain::Target::Unknown).map(drop)),
     }
 }

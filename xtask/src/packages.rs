@@ -7,6 +7,11 @@ use anyhow::{Result, bail};
 
 /// A compiler for guests, where rustup cannot fetch the target.
 pub const GUESTS: &[&str] = &["rustc-web", "cargo-web", "rust-web-src", "rust-web-llvm"];
+/// What a guest for WASI links with, where the compiler is Debian's.
+pub const WASI: &[&str] = &["wasi-libc"];
+/// A compiler for guests in C, and what it links with.
+pub const C_GUESTS: &[&str] = &["clang-19", "lld-19", "libclang-rt-19-dev-wasm32", "wasi-libc"];
+pub const CLANG: &str = "clang-19";
 /// What tests look through: system calls, memory, symbols.
 pub const TESTS: &[&str] = &["strace", "valgrind", "binutils", "gcc", "g++", "libxxhash-dev", "redis-server"];
 

@@ -62,7 +62,7 @@ fn new_guest(place: &Place) -> Result<()> {
     }
     std::fs::create_dir_all(&folder)?;
     let kv_store = place.dist.join("bin/kv-store");
-    let toolchain = toolchain::choose()?;
+    let toolchain = toolchain::choose(toolchain::Target::Unknown)?;
     let run = |title: &str, arguments: &[&str], within: &Path| {
         let mut command = toolchain.user(&kv_store);
         command.current_dir(within).args(arguments).env("KV_STORE_WASM_CONFIG", place.empty_config()?);

@@ -8,46 +8,83 @@ use anyhow::{Context, Result};
 
 use crate::{packages, step};
 
-pub const TARGET: &str = "wasm32-unknown-unknown";
+/// What guests are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// No system at all: what ships.
+    Unknown,
+    /// A standard library that asks WASI 0.2.
+    Wasip2,
+}
 
-/// A way to compile for [`TARGET`].
-pub enum Toolchain {
+impl Target {
+    pub fn name(self) -> &'static str {
+        match self {
+            Target::Unknown => "wasm32-unknown-unknown",
+            Target::Wasip2 => "wasm32-wasip2",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        [Target::Unknown, Target::Wasip2].into_iter().find(|target| target.name() == name)
+    }
+}
+
+/// A way to compile for a [`Target`].
+pub struct Toolchain {
+    target: Target,
+    compiler: Compiler,
+}
+
+enum Compiler {
     Rustup,
     /// Debian's `cargo-web` and `rustc-web`, with `-Zbuild-std`.
     Debian {
         cargo: PathBuf,
         rustc: PathBuf,
         linkers: Vec<PathBuf>,
+        /// Where the libraries are that the standard library links with.
+        libraries: Option<PathBuf>,
     },
 }
 
 /// Choose a toolchain, installing one if that is what it takes.
-pub fn choose() -> Result<Toolchain> {
-    if rustup_has_target() {
-        return Ok(Toolchain::Rustup);
+pub fn choose(target: Target) -> Result<Toolchain> {
+    let name = target.name();
+    let rustup = Toolchain { target, compiler: Compiler::Rustup };
+    if rustup_has(name) {
+        return Ok(rustup);
     }
-    eprintln!("   asking rustup for {TARGET}");
-    let fetched = clean("rustup").args(["target", "add", TARGET]).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if fetched.is_ok_and(|status| status.success()) && rustup_has_target() {
-        return Ok(Toolchain::Rustup);
+    eprintln!("   asking rustup for {name}");
+    let fetched = clean("rustup").args(["target", "add", name]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if fetched.is_ok_and(|status| status.success()) && rustup_has(name) {
+        return Ok(rustup);
     }
     eprintln!("   rustup cannot fetch it: using Debian's compiler");
-    let advice = format!("guests need `rustup target add {TARGET}` or Debian's {}", packages::GUESTS.join(", "));
+    let advice = format!("guests need `rustup target add {name}` or Debian's {}", packages::GUESTS.join(", "));
     packages::install(packages::GUESTS).context(advice.clone())?;
-    let cargo = package_binary("cargo-web", "cargo").context(advice.clone())?;
-    let rustc = package_binary("rustc-web", "rustc").context(advice)?;
-    Ok(Toolchain::Debian { cargo, rustc, linkers: rustup_linkers() })
+    let cargo = package_file("cargo-web", "/bin/cargo").context(advice.clone())?;
+    let rustc = package_file("rustc-web", "/bin/rustc").context(advice)?;
+    let libraries = match target {
+        Target::Unknown => None,
+        Target::Wasip2 => {
+            packages::install(packages::WASI)?;
+            package_file("wasi-libc", "/libc.a")?.parent().map(Path::to_owned)
+        }
+    };
+    let compiler = Compiler::Debian { cargo, rustc, linkers: rustup_linkers(), libraries };
+    Ok(Toolchain { target, compiler })
 }
 
 impl Toolchain {
     /// A `cargo build` for guests, in nobody's way.
     pub fn cargo_build(&self) -> Command {
-        let mut command = match self {
-            Toolchain::Rustup => clean("cargo"),
-            Toolchain::Debian { cargo, .. } => clean(cargo),
+        let mut command = match &self.compiler {
+            Compiler::Rustup => clean("cargo"),
+            Compiler::Debian { cargo, .. } => clean(cargo),
         };
         self.prepare(&mut command);
-        command.args(["build", "--release", "--locked", "--target", TARGET]).args(self.cargo_options());
+        command.args(["build", "--release", "--locked", "--target", self.target.name()]).args(self.cargo_options());
         command
     }
 
@@ -55,14 +92,14 @@ impl Toolchain {
     pub fn user(&self, program: &Path) -> Command {
         let mut command = clean(program);
         self.prepare(&mut command);
-        if let Toolchain::Debian { cargo, .. } = self {
+        if let Compiler::Debian { cargo, .. } = &self.compiler {
             command.env("CARGO", cargo);
         }
         command
     }
 
     fn prepare(&self, command: &mut Command) {
-        let Toolchain::Debian { rustc, linkers, .. } = self else { return };
+        let Compiler::Debian { rustc, linkers, libraries, .. } = &self.compiler else { return };
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = linkers.iter().cloned().chain(std::env::split_paths(&path));
         if let Ok(path) = std::env::join_paths(path) {
@@ -70,21 +107,24 @@ impl Toolchain {
         }
         // Debian's compiler is a stable one; building std is still behind this switch.
         command.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1");
+        if let Some(libraries) = libraries {
+            command.env("RUSTFLAGS", format!("-L native={}", libraries.display()));
+        }
     }
 
     /// What cargo must be told besides.
     pub fn cargo_options(&self) -> &'static [&'static str] {
-        match self {
-            Toolchain::Rustup => &[],
-            Toolchain::Debian { .. } => &["-Zbuild-std=std,panic_abort"],
+        match self.compiler {
+            Compiler::Rustup => &[],
+            Compiler::Debian { .. } => &["-Zbuild-std=std,panic_abort"],
         }
     }
 
     /// What was chosen, for people.
     pub fn describe(&self) -> String {
-        match self {
-            Toolchain::Rustup => "rustup's toolchain".into(),
-            Toolchain::Debian { rustc, .. } => format!("Debian's rustc-web at {}", rustc.display()),
+        match &self.compiler {
+            Compiler::Rustup => "rustup's toolchain".into(),
+            Compiler::Debian { rustc, .. } => format!("Debian's rustc-web at {}", rustc.display()),
         }
     }
 }
@@ -115,9 +155,9 @@ fn leaks(name: &str) -> bool {
     matches!(name, "CARGO" | "RUSTUP_TOOLCHAIN") || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
-fn rustup_has_target() -> bool {
+fn rustup_has(target: &str) -> bool {
     let listed = step::output(clean("rustup").args(["target", "list", "--installed"]));
-    listed.is_ok_and(|list| list.lines().any(|line| line.trim() == TARGET))
+    listed.is_ok_and(|list| list.lines().any(|line| line.trim() == target))
 }
 
 /// rustup's own linkers, where it is installed; Debian's `rust-lld` serves otherwise.
@@ -130,10 +170,9 @@ fn rustup_linkers() -> Vec<PathBuf> {
     folders.into_iter().filter(|folder| folder.is_dir()).collect()
 }
 
-fn package_binary(package: &str, name: &str) -> Result<PathBuf> {
+fn package_file(package: &str, end: &str) -> Result<PathBuf> {
     let list = step::output(Command::new("dpkg").args(["-L", package]))?;
-    let end = format!("/bin/{name}");
-    let found = list.lines().find(|line| line.ends_with(&end)).map(PathBuf::from);
+    let found = list.lines().find(|line| line.ends_with(end)).map(PathBuf::from);
     found.with_context(|| format!("the package {package} has no {end}"))
 }
 

@@ -7,8 +7,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
-
 use super::Verdict;
 use super::cases::Said;
 use super::subject::{Kind, Stores, Tested};
@@ -52,7 +50,7 @@ impl<'a> Runner<'a> {
             std::fs::create_dir(&components).map_err(Failure::unable)?;
             let name = components.join(format!("{}.wasm", tested.scheme));
             std::os::unix::fs::symlink(&tested.file, name).map_err(Failure::unable)?;
-            expected = Some(digest(&tested.file)?);
+            expected = Some(kv_store_wasm::inspect(&tested.file).map_err(Failure::unable)?.sha256);
         }
         let mut salt = [0; 8];
         getrandom::fill(&mut salt).map_err(Failure::unable)?;
@@ -168,10 +166,4 @@ fn ending(status: ExitStatus) -> String {
         (Some(signal), _) => format!("signal {signal}{}", if status.core_dumped() { ", core dumped" } else { "" }),
         (None, code) => format!("exit code {}", code.unwrap_or_default()),
     }
-}
-
-/// The SHA-256 of a file, in hex.
-fn digest(path: &std::path::Path) -> Outcome<String> {
-    let bytes = std::fs::read(path).map_err(|error| Failure::unable(format!("{}: {error}", path.display())))?;
-    Ok(crate::show::hex(&Sha256::digest(bytes)))
 }

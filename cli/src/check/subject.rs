@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use super::Verdict;
-use crate::component::{Reach, reach};
 use crate::failure::{Failure, Outcome};
 
 pub struct Tested {
@@ -47,7 +46,7 @@ impl Tested {
         };
         let Some(uri) = uri else {
             let stores = match kind {
-                Kind::Component => stores_for(reach(&real)?),
+                Kind::Component => stores_for(&kv_store_wasm::inspect(&real).map_err(Failure::unable)?),
                 // All that can be known of native code is its name.
                 Kind::Native => (named == "local-fs").then_some(Stores::Directories),
             };
@@ -74,10 +73,16 @@ impl Tested {
     }
 }
 
-fn stores_for(reach: Reach) -> Option<Stores> {
-    match reach {
-        Reach::Directory => Some(Stores::Directories),
-        Reach::Nothing => Some(Stores::Names),
-        Reach::Server => None,
+/// What a component may be given without a word of the operator, by what it imports: nothing that leads to a network.
+fn stores_for(component: &kv_store_wasm::Inspection) -> Option<Stores> {
+    let any = |names: [&str; 2]| {
+        component.imports.iter().any(|import| names.iter().any(|name| import.name.starts_with(name)))
+    };
+    if any(["kv-store:backend/net", "wasi:sockets/"]) {
+        None
+    } else if any(["kv-store:backend/files", "wasi:filesystem/"]) {
+        Some(Stores::Directories)
+    } else {
+        Some(Stores::Names)
     }
 }

@@ -8,7 +8,8 @@ mod path;
 mod read;
 mod write;
 
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -29,6 +30,7 @@ const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 #[derive(Debug)]
 pub(crate) struct Directory {
     root: OwnedFd,
+    read_only: bool,
     /// Where files are written before they are renamed; opened when it is first needed.
     temporaries: Mutex<Option<Arc<OwnedFd>>>,
     parents: Parents,
@@ -57,9 +59,29 @@ impl Directory {
             opened => opened,
         }
         .map_err(explain)?;
-        let directory = Directory { root, temporaries: Mutex::new(None), parents: Parents::default() };
+        let directory =
+            Directory { root, read_only: false, temporaries: Mutex::new(None), parents: Parents::default() };
         directory.reap_temporaries();
         Ok(directory)
+    }
+
+    /// Open the directory at `path`, which must be there, to read only: nothing in it is made, changed or removed.
+    pub(crate) fn open_read_only(path: &Path) -> Result<Self, Error> {
+        let root = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| Error::from(errno).context(path.display()))?;
+        Ok(Directory { root, read_only: true, temporaries: Mutex::new(None), parents: Parents::default() })
+    }
+
+    /// Whether nothing in it may be changed.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn check_writable(&self) -> Result<(), Error> {
+        match self.read_only {
+            true => Err(Error::new(ErrorKind::Denied, "the directory is granted to read only: access = \"ro\"")),
+            false => Ok(()),
+        }
     }
 
     /// Whether the directory is the one that lies at `path` now.
@@ -68,6 +90,11 @@ impl Directory {
             (Ok(open), Ok(there)) => (open.st_dev, open.st_ino) == (there.st_dev, there.st_ino),
             _ => false,
         }
+    }
+
+    /// The directory itself, for what opens files below it by other means.
+    pub(crate) fn try_clone(&self) -> std::io::Result<File> {
+        self.root.try_clone().map(File::from)
     }
 
     /// Open what lies at a relative path, without following any link.
@@ -140,6 +167,7 @@ impl Directory {
 
     /// Remove a file, or a directory that is empty. False: there was none.
     pub(crate) fn remove(&self, path: &RelativePath, durable: bool) -> Result<bool, Error> {
+        self.check_writable()?;
         let parent = match self.open_directory(path.parent()) {
             Err(Errno::NOENT) => return Ok(false),
             opened => opened?,
@@ -167,12 +195,29 @@ fn sync_parent(path: &Path) -> Result<(), Errno> {
     fs::fsync(fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn resolve_below(root: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+/// Open what lies at a path that a guest wrote for another interface than ours, without following any link. It may hold
+/// `.` and `..` that stay below `root`.
+pub(crate) fn open_below(root: BorrowedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let mut depth = 0usize;
+    for segment in path.split('/') {
+        depth = match segment {
+            "" | "." => Some(depth),
+            ".." => depth.checked_sub(1),
+            _ => Some(depth + 1),
+        }
+        .filter(|_| !path.starts_with('/'))
+        .ok_or(Errno::PERM)?;
+    }
+    resolve_below(root, path, flags)
+}
+
+fn resolve_below(root: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let root = root.as_fd();
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     // EAGAIN: a rename elsewhere made the kernel unsure; it asks to be asked again.
     for _ in 0..16 {
-        match fs::openat2(root, path, flags, Mode::empty(), resolve) {
+        match fs::openat2(root, path, flags, mode(flags), resolve) {
             Err(Errno::AGAIN) => {}
             // Kernels before 5.6, and sandboxes that do not know the call.
             Err(Errno::NOSYS | Errno::PERM) => return resolve_by_steps(root, path, flags),
@@ -184,22 +229,31 @@ fn resolve_below(root: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, E
     Err(Errno::AGAIN)
 }
 
-/// The same in one step for each segment, for where the kernel cannot do it in one. Segments are never `..`, and
-/// `O_NOFOLLOW` refuses a link at each step.
-fn resolve_by_steps(root: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+/// The same in one step for each segment, for where the kernel cannot do it in one. `O_NOFOLLOW` refuses a
+/// link at each step; `..`, which a rename elsewhere could lead out of the directory, is refused.
+fn resolve_by_steps(root: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let root = root.as_fd();
+    if path.split('/').any(|segment| segment == "..") {
+        return Err(Errno::PERM);
+    }
     let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let (parents, name) = path.rsplit_once('/').unwrap_or(("", path));
     let mut at: Option<OwnedFd> = None;
     for segment in parents.split('/').filter(|segment| !segment.is_empty()) {
-        at = Some(fs::openat(at.as_ref().unwrap_or(root), segment, step, Mode::empty())?);
+        at = Some(fs::openat(at.as_ref().map_or(root, OwnedFd::as_fd), segment, step, Mode::empty())?);
     }
-    let opened = fs::openat(at.as_ref().unwrap_or(root), name, flags, Mode::empty())?;
+    let opened = fs::openat(at.as_ref().map_or(root, OwnedFd::as_fd), name, flags, mode(flags))?;
     // O_PATH with O_NOFOLLOW opens a link itself.
     if flags.contains(OFlags::PATH) && fs::FileType::from_raw_mode(fs::fstat(&opened)?.st_mode) == fs::FileType::Symlink
     {
         return Err(Errno::LOOP);
     }
     Ok(opened)
+}
+
+/// Of a file that an open may make.
+fn mode(flags: OFlags) -> Mode {
+    if flags.contains(OFlags::CREATE) { PRIVATE_FILE } else { Mode::empty() }
 }
 
 fn not_regular() -> Error {

@@ -183,3 +183,30 @@ fn writing_goes_on_after_somebody_removed_everything() {
     directory.write(&path("chunks/a/y"), &[b"y"], false, true).unwrap();
     assert_eq!(read(&directory, "chunks/a/y").unwrap().unwrap(), b"y");
 }
+
+#[test]
+fn a_read_only_directory_is_read_and_never_written() {
+    let (scratch, directory) = open();
+    let at = path("a/b");
+    directory.write(&at, &[b"x"], false, false).unwrap();
+    let store = scratch.path().join("store");
+    std::fs::remove_dir_all(store.join(".kv-tmp")).unwrap();
+
+    let read_only = Directory::open_read_only(&store).unwrap();
+    assert!(read_only.is_read_only() && !directory.is_read_only());
+    assert_eq!(read(&read_only, "a/b").unwrap().unwrap(), b"x");
+    assert_eq!(read_only.size(&at).unwrap(), Some(1));
+    assert_eq!(read_only.entries("", None, 10).unwrap().len(), 1);
+    let denied = |outcome: Result<(), Error>| assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Denied);
+    for replace in [false, true] {
+        denied(read_only.write(&path("new"), &[b"y"], replace, false).map(drop));
+        denied(read_only.write(&at, &[b"y"], replace, true).map(drop));
+    }
+    denied(read_only.remove(&at, false).map(drop));
+    denied(read_only.sync(std::slice::from_ref(&at), || Ok(())));
+    // Nothing was made on the way either.
+    assert_eq!(std::fs::read_dir(&store).unwrap().count(), 1);
+    assert_eq!(read(&directory, "a/b").unwrap().unwrap(), b"x");
+    assert!(Directory::open_read_only(&scratch.path().join("missing")).is_err());
+    assert!(!scratch.path().join("missing").exists());
+}

@@ -42,6 +42,7 @@ impl Directory {
         replace: bool,
         durable: bool,
     ) -> Result<Written, Error> {
+        self.check_writable()?;
         let (temporaries, name, file) = self.create_temporary()?;
         let placed = write_all(&file, parts)
             .and_then(|()| if durable { fs::fdatasync(&file) } else { Ok(()) })
@@ -73,6 +74,7 @@ impl Directory {
     ///
     /// A file that the kernel could not write out is removed: a second sync of it would succeed, and prove nothing.
     pub(crate) fn sync(&self, paths: &[RelativePath], in_time: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+        self.check_writable()?;
         for group in paths.chunks(SYNCED_TOGETHER) {
             in_time()?;
             let open = |path: &RelativePath| {

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Handle};
 
+use crate::limits;
 use crate::signals::block_signals;
 
 /// The thread that drives connecting and resolving.
@@ -66,7 +67,9 @@ pub(crate) async fn before<F: Future>(deadline: Instant, future: F) -> Option<F:
 impl Driver {
     pub(crate) fn start() -> std::io::Result<Self> {
         // Names are resolved on threads that tokio starts from the consumer's.
-        let runtime = Builder::new_current_thread().enable_all().on_thread_start(block_signals).build()?;
+        let mut builder = Builder::new_current_thread();
+        builder.max_blocking_threads(limits::MAX_BLOCKING_THREADS).on_thread_start(block_signals);
+        let runtime = builder.enable_all().build()?;
         let handle = runtime.handle().clone();
         let name = "kv-store-driver".to_owned();
         thread::Builder::new().name(name).spawn(move || runtime.block_on(std::future::pending::<()>()))?;

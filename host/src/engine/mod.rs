@@ -36,9 +36,7 @@ impl Runtime {
         let cannot = |what: &str, error: &dyn std::fmt::Display| {
             Error::new(ErrorKind::Other, format!("cannot start {what}: {error}"))
         };
-        // The threads of rayon, which compiles in parallel, do not survive a fork.
-        let parallel = generation() == 0;
-        let engine = Engine::new(&engine_config(parallel)).map_err(|error| cannot("wasmtime", &error))?;
+        let engine = Engine::new(&engine_config()).map_err(|error| cannot("wasmtime", &error))?;
         with_signals_blocked(|| {
             let driver = Driver::start().map_err(|error| cannot("the driver thread", &error))?;
             let ticker = Ticker::start(engine.clone()).map_err(|error| cannot("the ticker thread", &error))?;
@@ -48,11 +46,11 @@ impl Runtime {
 }
 
 /// The engine's settings. `docs/decisions/engine-settings.md` says why each is as it is.
-fn engine_config(parallel_compilation: bool) -> Config {
+fn engine_config() -> Config {
     let mut config = Config::new();
     config
         .cranelift_opt_level(OptLevel::Speed)
-        .parallel_compilation(parallel_compilation)
+        .parallel_compilation(true)
         .concurrency_support(false)
         .epoch_interruption(true)
         .signals_based_traps(false)

@@ -4,6 +4,7 @@
 //! Nothing else in the crate calls this module.
 
 mod arguments;
+mod metrics;
 mod paged;
 
 use std::ffi::c_char;

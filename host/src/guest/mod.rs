@@ -1,7 +1,7 @@
 //! What an instance sees of the host: one module for each interface of the contract, and the [`State`] that they share.
 //!
 //! Invariants: whatever a guest passes is checked here before it is used; a lent payload is readable only while the call
-//! that lent it runs; what a guest holds is bounded by [`Limits`].
+//! that lent it runs; what a guest holds is bounded by [`Limits`], and what all of them hold by [`Budgets`].
 
 mod convert;
 mod files;
@@ -9,9 +9,10 @@ mod limiter;
 mod net;
 mod payload;
 mod system;
+pub(crate) mod wasi;
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,9 +25,12 @@ pub(crate) use net::{Parked, Tls};
 pub(crate) use convert::answered;
 use limiter::Limiter;
 
+use crate::budget::Budgets;
+use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
+use crate::log::Rate;
 use crate::payload::{Buffer, Payload};
 use crate::policy::Grants;
 
@@ -35,8 +39,16 @@ pub(crate) struct Access {
     /// The scheme, for messages.
     pub name: String,
     pub grants: Grants,
+    pub limits: Limits,
+    /// The one that the URI names.
     pub directory: Option<Arc<Directory>>,
-    pub parked: Parked,
+    /// Those that the config grants, by name.
+    pub folders: BTreeMap<String, Arc<Directory>>,
+    pub parked: Arc<Parked>,
+    /// What the component may log.
+    pub log: Rate,
+    pub budgets: &'static Budgets,
+    pub counters: &'static Counters,
     pub tls: Tls,
 }
 
@@ -48,7 +60,6 @@ pub(crate) struct State {
     born: Instant,
     /// When waits end with `unavailable`.
     deadline: Instant,
-    payload_limit: u64,
     payload_bytes: u64,
     /// Handles to each buffer.
     held: HashMap<usize, usize>,
@@ -57,25 +68,27 @@ pub(crate) struct State {
     /// Ended payloads that the guest has not dropped.
     leaked: usize,
     /// Connections that the guest holds.
-    connections: usize,
+    connections: u64,
+    /// Made when the guest first uses it.
+    wasi: Option<Box<wasi::Wasi>>,
 }
 
 impl State {
-    pub(crate) fn new(access: Arc<Access>, limits: &Limits) -> Self {
+    pub(crate) fn new(access: Arc<Access>) -> Self {
         let mut table = ResourceTable::new();
         table.set_max_capacity(limits::MAX_HANDLES);
         State {
-            access,
             table,
-            limiter: Limiter::new(limits.memory_bytes),
+            limiter: Limiter::new(usize::try_from(access.limits.memory_bytes).unwrap_or(usize::MAX)),
+            access,
             born: Instant::now(),
             deadline: Instant::now(),
-            payload_limit: limits.payload_bytes as u64,
             payload_bytes: 0,
             held: HashMap::new(),
             lent: Vec::new(),
             leaked: 0,
             connections: 0,
+            wasi: None,
         }
     }
 
@@ -106,12 +119,16 @@ impl State {
 
     /// Refuse, before they are made, payload bytes that the guest has no room for.
     fn check_room(&self, bytes: u64) -> Result<(), Error> {
-        let (held, limit) = (self.payload_bytes, self.payload_limit);
-        if bytes <= limit.saturating_sub(held) {
-            return Ok(());
+        let (held, limit) = (self.payload_bytes, self.access.limits.payload_bytes);
+        if bytes > limit.saturating_sub(held) {
+            let message = format!("{bytes} bytes more than the {held} held are over the limit payload_bytes = {limit}");
+            return Err(Error::new(ErrorKind::Exhausted, message));
         }
-        let message = format!("{bytes} bytes more than the {held} held are over the limit payload_bytes = {limit}");
-        Err(Error::new(ErrorKind::Exhausted, message))
+        let process = &self.access.budgets.payload_bytes;
+        if bytes > process.limit().saturating_sub(process.used()) {
+            return Err(process_is_full(bytes));
+        }
+        Ok(())
     }
 
     /// A handle for the guest to a payload of the host. Counts what the guest then holds.
@@ -120,7 +137,11 @@ impl State {
         // Several handles to one buffer count once.
         let bytes = owned.filter(|(buffer, _)| !self.held.contains_key(buffer)).map_or(0, |(_, bytes)| bytes);
         self.check_room(bytes)?;
+        if !self.access.budgets.payload_bytes.take(bytes) {
+            return Err(process_is_full(bytes));
+        }
         let handle = self.table.push(payload).map_err(|_| {
+            self.access.budgets.payload_bytes.give_back(bytes);
             let message = format!("a component may hold {} handles", limits::MAX_HANDLES);
             Error::new(ErrorKind::Exhausted, message)
         })?;
@@ -139,6 +160,7 @@ impl State {
             if *handles.get() == 0 {
                 handles.remove();
                 self.payload_bytes = self.payload_bytes.saturating_sub(bytes);
+                self.access.budgets.payload_bytes.give_back(bytes);
             }
         }
     }
@@ -181,6 +203,18 @@ impl State {
     }
 }
 
+impl Drop for State {
+    fn drop(&mut self) {
+        self.access.budgets.payload_bytes.give_back(self.payload_bytes);
+    }
+}
+
+fn process_is_full(bytes: u64) -> Error {
+    let limit = limits::PROCESS_PAYLOAD_BYTES;
+    let message = format!("{bytes} bytes more are over what all stores of the process may hold as payloads ({limit})");
+    Error::new(ErrorKind::Exhausted, message)
+}
+
 /// What tells an owned buffer from others while there is a handle to it, and its length.
 fn owned(payload: &Payload) -> Option<(usize, u64)> {
     match payload {
@@ -193,3 +227,6 @@ fn owned(payload: &Payload) -> Option<(usize, u64)> {
 pub(crate) fn lie(what: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Component, format!("broke the contract: it {what}"))
 }
+
+#[cfg(test)]
+mod tests;

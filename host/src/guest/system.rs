@@ -18,16 +18,12 @@ impl host::Host for State {
             host::Level::Warn => Level::Warn,
             host::Level::Error => Level::Error,
         };
-        log::component_line(level, &self.access.name, &message);
+        log::component_line(level, &self.access.name, &message, &self.access.log);
         Ok(())
     }
 
     fn secret(&mut self, name: String) -> wasmtime::Result<Result<Option<String>, types::Error>> {
-        let secret = self.access.grants.secret_variable(&name).and_then(|variable| match std::env::var(&variable) {
-            Ok(value) => Ok(Some(value)),
-            Err(std::env::VarError::NotPresent) => Ok(None),
-            Err(std::env::VarError::NotUnicode(_)) => Err(Error::invalid(format!("{variable} is not UTF-8"))),
-        });
+        let secret = self.access.grants.secret(&name).and_then(|source| source.read());
         answered(secret)
     }
 

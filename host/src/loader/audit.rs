@@ -10,6 +10,34 @@ const CONTRACT: &str = "kv-store:backend";
 const VERSION: (u64, u64) = (1, 0);
 const OFFERED: &[&str] = &["types", "payload", "net", "files", "host"];
 
+/// What it offers of WASI to components whose language brings it.
+const WASI_VERSION: &str = "0.2";
+const WASI: &[(&str, &[&str])] = &[
+    (
+        "cli",
+        &[
+            "environment",
+            "exit",
+            "stdin",
+            "stdout",
+            "stderr",
+            "terminal-input",
+            "terminal-output",
+            "terminal-stdin",
+            "terminal-stdout",
+            "terminal-stderr",
+        ],
+    ),
+    ("clocks", &["monotonic-clock", "wall-clock"]),
+    ("filesystem", &["preopens", "types"]),
+    ("io", &["error", "poll", "streams"]),
+    ("random", &["insecure", "insecure-seed", "random"]),
+    (
+        "sockets",
+        &["instance-network", "ip-name-lookup", "network", "tcp", "tcp-create-socket", "udp", "udp-create-socket"],
+    ),
+];
+
 /// An interface's name in a component: `kv-store:backend/files@1.0.0`.
 #[derive(Debug, PartialEq, Eq)]
 struct Interface<'a> {
@@ -38,6 +66,16 @@ pub(super) fn check(component: &Component) -> Result<(), Error> {
     check_names(&imports, &exports)
 }
 
+/// Why this host does not offer what a component imports under a name; none if it does.
+pub(crate) fn why_not_offered(import: &str) -> Option<String> {
+    refuse_import(&Interface::parse(import))
+}
+
+/// Why what a component exports makes it no backend; none if it is one.
+pub(crate) fn missing_export(exports: &[String]) -> Option<String> {
+    check_names(&[], exports).err().map(|error| error.to_string())
+}
+
 fn check_names(imports: &[String], exports: &[String]) -> Result<(), Error> {
     for full in imports {
         if let Some(why) = refuse_import(&Interface::parse(full)) {
@@ -59,13 +97,11 @@ fn check_names(imports: &[String], exports: &[String]) -> Result<(), Error> {
 }
 
 fn refuse_import(import: &Interface) -> Option<String> {
+    if let Some(wasi) = import.package.strip_prefix("wasi:") {
+        return refuse_wasi(wasi, import);
+    }
     if import.package != CONTRACT {
-        return Some(match import.package.split(':').next() {
-            Some("wasi") => "but this host offers no WASI: build for wasm32-unknown-unknown and use the contract's \
-                             files, net and host interfaces"
-                .into(),
-            _ => format!("which this host does not offer: it offers {CONTRACT}"),
-        });
+        return Some(format!("which this host does not offer: it offers {CONTRACT} and WASI {WASI_VERSION}"));
     }
     if !OFFERED.contains(&import.name) {
         return Some("an interface that this host does not have: it may be newer than this host".into());
@@ -76,10 +112,32 @@ fn refuse_import(import: &Interface) -> Option<String> {
     }
 }
 
+fn refuse_wasi(package: &str, import: &Interface) -> Option<String> {
+    let offered = WASI.iter().find(|(name, _)| *name == package);
+    match (offered, import.version) {
+        (Some((_, interfaces)), Some((0, 2))) if interfaces.contains(&import.name) => None,
+        (Some(_), Some((0, 2))) => Some(match import.name {
+            "run" => "which the host does not have: it is what a command exports, and a backend is a library".into(),
+            _ => format!("an interface that this host's WASI {WASI_VERSION} does not have"),
+        }),
+        (Some(_), _) => Some(format!("but this host offers WASI {WASI_VERSION} only: build for wasm32-wasip2")),
+        (None, _) if package == "http" => Some(
+            "but this host makes no HTTP requests: connect by the contract's net interface, which also does TLS, and \
+             speak HTTP in the component"
+                .into(),
+        ),
+        (None, _) => {
+            let packages: Vec<&str> = WASI.iter().map(|(name, _)| *name).collect();
+            Some(format!("which this host does not offer: of WASI {WASI_VERSION} it offers {}", packages.join(", ")))
+        }
+    }
+}
+
 /// What wasmtime says when names match and types do not: a function of a newer contract, or a changed one.
 pub(super) fn explain_mismatch(error: &wasmtime::Error) -> String {
     format!(
-        "was built against a contract that this host, which serves {CONTRACT} {}.{}, does not have: {error:#}",
+        "was built against a version of the contract or of WASI that this host, which serves {CONTRACT} {}.{} and WASI \
+         {WASI_VERSION}, does not have: {error:#}",
         VERSION.0, VERSION.1
     )
 }
@@ -101,9 +159,42 @@ mod tests {
     }
 
     #[test]
+    fn wasi_of_the_version_that_is_offered_passes() {
+        check_lists(&["wasi:cli/environment@0.2.0", "wasi:io/streams@0.2.9", "wasi:sockets/tcp@0.2.3"], &[STORE])
+            .unwrap();
+    }
+
+    #[test]
+    fn the_wasi_that_is_listed_is_the_wasi_that_is_linked() {
+        let engine = wasmtime::Engine::default();
+        let mut linker = wasmtime::component::Linker::new(&engine);
+        crate::guest::wasi::add_to_linker(&mut linker).unwrap();
+        let linked = |name: &str| {
+            // A component that imports a function of that name: where there is an interface, it is told so.
+            let mut bytes = b"\0asm\x0d\0\x01\0\x07\x05\x01\x40\0\x01\0\x0a".to_vec();
+            bytes.extend([name.len() as u8 + 5, 1, 0, name.len() as u8]);
+            bytes.extend(name.bytes().chain([1, 0]));
+            let refused = linker.instantiate_pre(&Component::new(&engine, bytes).unwrap()).err();
+            format!("{:#}", refused.expect("it is no function")).contains("found instance")
+        };
+        assert!(!linked("wasi:http/types@0.2.0"));
+        for (package, interfaces) in WASI {
+            for interface in *interfaces {
+                let name = format!("wasi:{package}/{interface}@0.2.0");
+                assert!(linked(&name), "{name}");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_not_offered_is_named_with_the_reason() {
         for (import, said) in [
-            ("wasi:cli/environment@0.2.0", "WASI"),
+            ("wasi:cli/environment@0.3.0", "WASI 0.2 only"),
+            ("wasi:cli/environment", "WASI 0.2 only"),
+            ("wasi:cli/run@0.2.0", "a backend is a library"),
+            ("wasi:clocks/timezone@0.2.0", "does not have"),
+            ("wasi:http/outgoing-handler@0.2.0", "net interface"),
+            ("wasi:nn/tensor@0.2.0-rc", "it offers cli, clocks"),
             ("acme:thing/x@1.0.0", "does not offer"),
             ("kv-store:backend/tape@1.1.0", "newer"),
             ("kv-store:backend/files@2.0.0", "1.0"),

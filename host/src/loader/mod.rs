@@ -3,26 +3,32 @@
 
 mod aot;
 mod audit;
+mod compile;
 mod find;
+mod measure;
+mod seal;
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use wasmtime::Engine;
-use wasmtime::component::{Component, HasSelf, Linker};
+use wasmtime::component::{HasSelf, Linker};
 
-pub(crate) use aot::cache_directory;
+pub(crate) use aot::{cache_directory, is_private};
+pub(crate) use audit::{missing_export, why_not_offered};
 pub(crate) use find::{find, search_directories};
+pub(crate) use measure::measure;
 
 use crate::bindings::{Backend, BackendPre};
 use crate::engine::{self, PerProcess};
 use crate::error::{Error, ErrorKind};
-use crate::guest::State;
-use crate::signals::with_signals_blocked;
-use crate::{limits, log};
+use crate::guest::{State, wasi};
+use crate::limits::Limits;
+use crate::{config, limits, log};
 
 /// A component, ready to be instantiated.
 pub(crate) struct Loaded {
@@ -41,11 +47,10 @@ impl Loaded {
 pub(crate) struct Components {
     linker: Linker<State>,
     aot: Option<aot::Cache>,
-    /// Each entry has a lock of its own, so that a long compilation holds up only those who want the same component.
-    loaded: Mutex<HashMap<FileIdentity, Entry>>,
+    compiler: compile::Compiler,
+    /// Not locked while one is loaded, which may take long; those who want the same then wait for one compilation.
+    loaded: Mutex<HashMap<FileIdentity, Arc<Loaded>>>,
 }
-
-type Entry = Arc<Mutex<Option<Arc<Loaded>>>>;
 
 /// What tells that a file is the one that was loaded before, without reading it.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -67,12 +72,23 @@ impl Components {
     fn new(engine: &Engine) -> Result<Self, Error> {
         let mut linker = Linker::new(engine);
         Backend::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)
+            .and_then(|()| wasi::add_to_linker(&mut linker))
             .map_err(|error| Error::new(ErrorKind::Other, format!("cannot link the host's interfaces: {error}")))?;
-        Ok(Components { linker, aot: aot::Cache::open(engine), loaded: Mutex::default() })
+        Ok(Components {
+            linker,
+            aot: aot::Cache::open(engine),
+            compiler: compile::Compiler::default(),
+            loaded: Mutex::default(),
+        })
     }
 
-    /// Load the component in a file, or take the one loaded before.
-    pub(crate) fn load(&self, path: &Path) -> Result<Arc<Loaded>, Error> {
+    /// Load the component in a file, or take the one loaded before. `pinned`: the only one that is accepted.
+    pub(crate) fn load(
+        &'static self,
+        path: &Path,
+        pinned: Option<config::Digest>,
+        limits: &Limits,
+    ) -> Result<Arc<Loaded>, Error> {
         let doing = |error: Error| error.context(format_args!("component {}", path.display()));
         let meta = std::fs::metadata(path).map_err(|error| doing(Error::new(ErrorKind::Invalid, error.to_string())))?;
         if !meta.is_file() {
@@ -85,38 +101,37 @@ impl Components {
             modified: (meta.mtime(), meta.mtime_nsec()),
             changed: (meta.ctime(), meta.ctime_nsec()),
         };
-        let entry = {
-            let mut loaded = self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if loaded.len() >= limits::MAX_COMPONENTS && !loaded.contains_key(&identity) {
-                // Those in use live on in their stores.
-                loaded.clear();
-            }
-            loaded.entry(identity).or_default().clone()
-        };
-        let mut entry = entry.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(loaded) = &*entry {
+        if let Some(loaded) = self.loaded().get(&identity) {
+            check_pin(&loaded.digest, pinned).map_err(doing)?;
             return Ok(loaded.clone());
         }
-        let loaded = Arc::new(self.prepare(path).map_err(doing)?);
-        *entry = Some(loaded.clone());
-        Ok(loaded)
+        let fresh = Arc::new(self.prepare(path, pinned, limits).map_err(doing)?);
+        let mut loaded = self.loaded();
+        if loaded.len() >= limits::MAX_COMPONENTS {
+            // Those in use live on in their stores.
+            loaded.clear();
+        }
+        loaded.insert(identity, fresh.clone());
+        Ok(fresh)
     }
 
-    fn prepare(&self, path: &Path) -> Result<Loaded, Error> {
-        let bytes = read_component(path)?;
+    fn loaded(&self) -> MutexGuard<'_, HashMap<FileIdentity, Arc<Loaded>>> {
+        self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn prepare(&'static self, path: &Path, pinned: Option<config::Digest>, limits: &Limits) -> Result<Loaded, Error> {
+        let bytes = read_component(path, limits.component_bytes)?;
         let digest: [u8; 32] = Sha256::digest(&bytes).into();
+        check_pin(&digest, pinned)?;
         let engine = self.linker.engine();
         let cached = self.aot.as_ref().and_then(|cache| cache.get(engine, &digest));
         let component = match cached {
             Some(component) => component,
             None => {
+                measure::check(&bytes)?;
                 log::line(log::Level::Info, format_args!("compiling {}", path.display()));
-                let component = with_signals_blocked(|| Component::new(engine, &bytes))
-                    .map_err(|error| Error::invalid(format!("does not compile: {error:#}")))?;
-                if let Some(cache) = &self.aot {
-                    cache.put(&digest, &component);
-                }
-                component
+                let patience = Duration::from_millis(limits.compile_ms);
+                self.compiler.compile(engine, self.aot.as_ref(), digest, bytes, patience)?
             }
         };
         audit::check(&component)?;
@@ -127,20 +142,33 @@ impl Components {
             .map_err(|error| Error::new(ErrorKind::Unsupported, audit::explain_mismatch(&error)))?;
         Ok(Loaded { digest, pre })
     }
+
+    /// Whether compiled code of a component is in the cache, and sound.
+    pub(crate) fn is_cached(&self, digest: &[u8; 32]) -> bool {
+        self.aot.as_ref().is_some_and(|cache| cache.holds(digest))
+    }
+}
+
+fn check_pin(digest: &[u8; 32], pinned: Option<config::Digest>) -> Result<(), Error> {
+    match pinned {
+        Some(config::Digest(pinned)) if pinned != *digest => {
+            let (is, wanted) = (hex(digest), hex(&pinned));
+            let message = format!("its SHA-256 is {is}, and the config accepts only {wanted} (sha256)");
+            Err(Error::new(ErrorKind::Denied, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The bytes of a component's file. What is something else is refused with what it is.
-fn read_component(path: &Path) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_component(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
     use std::io::Read;
     let mut bytes = Vec::new();
-    let read =
-        std::fs::File::open(path).and_then(|file| file.take(limits::MAX_COMPONENT_BYTES + 1).read_to_end(&mut bytes));
+    let read = std::fs::File::open(path).and_then(|file| file.take(limit.saturating_add(1)).read_to_end(&mut bytes));
     read.map_err(|error| Error::invalid(error.to_string()))?;
-    if bytes.len() as u64 > limits::MAX_COMPONENT_BYTES {
-        return Err(Error::new(
-            ErrorKind::Exhausted,
-            format!("more than {} bytes, the limit for a component", limits::MAX_COMPONENT_BYTES),
-        ));
+    if bytes.len() as u64 > limit {
+        let message = format!("more than {limit} bytes, the limit for a component (component_bytes)");
+        return Err(Error::new(ErrorKind::Exhausted, message));
     }
     let kind = match bytes.get(..8) {
         Some([0, b'a', b's', b'm', 0x0d, 0, 1, 0]) => return Ok(bytes),

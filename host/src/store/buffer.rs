@@ -13,6 +13,7 @@ use super::Put;
 use super::fresh::Fresh;
 use super::hash::ChunkHash;
 use super::shared::{Bytes, Shared};
+use crate::counters::Event;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Buffer;
@@ -228,7 +229,10 @@ impl WriteBuffer {
                     self.remove(shared, hash);
                 }
             }
-            Err(error) => *passing.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(error),
+            Err(error) => {
+                shared.counters.count(Event::Retried);
+                *passing.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(error);
+            }
         };
         let outcome = shared.put_missing(&chunks, &report);
         chunks.into_iter().for_each(|(_, data)| shared.spare.keep(data));

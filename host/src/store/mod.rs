@@ -17,12 +17,15 @@ mod verify;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+pub(crate) use registry::{guarded, used};
+
 use buffer::WriteBuffer;
 use fresh::Fresh;
 use hash::ChunkHash;
 use prefetch::Prefetched;
 use shared::{Bytes, Shared};
 
+use crate::counters::{Event, Operation};
 use crate::engine;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -112,54 +115,62 @@ impl Store {
     /// Store a chunk under a hash of 1 to 64 bytes. It is sure to be readable, and durable, once a
     /// [`Store::put_manifest`] that begins after this call has succeeded.
     pub fn put_chunk(&self, hash: &[u8], data: &[u8]) -> Result<Put, Error> {
-        let opened = self.usable()?;
-        let hash = ChunkHash::new(hash)?;
-        opened.shared.check_len(data.len())?;
-        opened.shared.verifier.saw_put(&hash, data);
-        opened.put(hash, Bytes::Borrowed(data))
+        self.counted(Operation::PutChunk, |opened| {
+            let hash = ChunkHash::new(hash)?;
+            opened.shared.check_len(data.len())?;
+            opened.shared.verifier.saw_put(&hash, data);
+            opened.put(hash, Bytes::Borrowed(data))
+        })
     }
 
     /// Fetch a chunk; `None` if there is none, or what is there is not what the hash says.
     pub fn get_chunk(&self, hash: &[u8]) -> Result<Option<Buffer>, Error> {
-        let Opened { shared, buffer, prefetched, .. } = self.usable()?;
-        let hash = ChunkHash::new(hash)?;
-        if let Some(data) = buffer.get(&hash) {
-            return Buffer::concat(&[&data]).map(Some);
-        }
-        let found = match prefetched.take(&hash) {
-            Some(data) => Some(data),
-            None => shared.get_one(&hash)?,
-        };
-        found.map(owned).transpose()
+        self.counted(Operation::GetChunk, |Opened { shared, buffer, prefetched, .. }| {
+            let hash = ChunkHash::new(hash)?;
+            let found = if let Some(data) = buffer.get(&hash) {
+                shared.counters.count(Event::BufferHits);
+                Some(Buffer::concat(&[&data])?)
+            } else if let Some(data) = prefetched.take(&hash) {
+                shared.counters.count(Event::PrefetchHits);
+                Some(owned(data)?)
+            } else {
+                shared.get_one(&hash)?.map(owned).transpose()?
+            };
+            Ok(shared.got(found))
+        })
     }
 
     /// Publish a manifest, after all chunks that were put on this handle before. After a failure, put the chunks again
     /// before the next try.
     pub fn put_manifest(&self, name: &str, data: &[u8]) -> Result<(), Error> {
-        let Opened { shared, buffer, fresh, .. } = self.usable()?;
-        let name = self.full_name(name)?;
-        shared.check_len(data.len())?;
-        let lost = shared.pool.instances_lost();
-        if shared.features.max_instances == 1 && fresh.take_instance().is_some_and(|noted| noted != lost) {
-            let message = "the instance that held the chunks is gone, and they with it: put them again";
-            return Err(Error::new(ErrorKind::Component, message));
-        }
-        buffer.flush(shared, fresh)?;
-        let (chunks, until, bytes) = fresh.snapshot();
-        let published = shared.put_manifest(&name, data, &chunks, bytes);
-        match &published {
-            Ok(()) => fresh.settle(until),
-            // A chunk that has vanished would fail every later manifest too.
-            Err(error) if error.kind() == ErrorKind::Invalid => {
-                for batch in chunks.chunks(shared.batch_items()) {
-                    let Ok(present) = shared.exists(batch) else { break };
-                    let absent = batch.iter().zip(present).filter(|(_, present)| !present);
-                    absent.for_each(|(hash, _)| fresh.forget(hash));
-                }
+        self.counted(Operation::PutManifest, |Opened { shared, buffer, fresh, .. }| {
+            let name = self.full_name(name)?;
+            shared.check_len(data.len())?;
+            let lost = shared.pool.instances_lost();
+            if shared.features.max_instances == 1 && fresh.take_instance().is_some_and(|noted| noted != lost) {
+                let message = "the instance that held the chunks is gone, and they with it: put them again";
+                return Err(Error::new(ErrorKind::Component, message));
             }
-            Err(_) => {}
-        }
-        published
+            buffer.flush(shared, fresh)?;
+            let (chunks, until, bytes) = fresh.snapshot();
+            let published = shared.put_manifest(&name, data, &chunks, bytes);
+            match &published {
+                Ok(()) => {
+                    fresh.settle(until);
+                    shared.counters.add(Event::BytesPut, data.len() as u64);
+                }
+                // A chunk that has vanished would fail every later manifest too.
+                Err(error) if error.kind() == ErrorKind::Invalid => {
+                    for batch in chunks.chunks(shared.batch_items()) {
+                        let Ok(present) = shared.exists(batch) else { break };
+                        let absent = batch.iter().zip(present).filter(|(_, present)| !present);
+                        absent.for_each(|(hash, _)| fresh.forget(hash));
+                    }
+                }
+                Err(_) => {}
+            }
+            published
+        })
     }
 
     /// Hand on the chunks that are still buffered, so that they are readable through any handle. They are durable only after
@@ -171,24 +182,35 @@ impl Store {
 
     /// Fetch a manifest; `None` if there is none.
     pub fn get_manifest(&self, name: &str) -> Result<Option<Buffer>, Error> {
-        let found = self.usable()?.shared.get_manifest(&self.full_name(name)?)?;
-        found.map(owned).transpose()
+        self.counted(Operation::GetManifest, |Opened { shared, .. }| {
+            let found = shared.get_manifest(&self.full_name(name)?)?;
+            Ok(shared.got(found.map(owned).transpose()?))
+        })
     }
 
     /// Remove a manifest. That there was none is success.
     pub fn delete_manifest(&self, name: &str) -> Result<(), Error> {
-        self.usable()?.shared.delete_manifest(&self.full_name(name)?)
+        self.counted(Operation::DeleteManifest, |Opened { shared, .. }| shared.delete_manifest(&self.full_name(name)?))
     }
 
     /// Fetch chunks that will be asked for soon, in as few calls of the backend as may be. `hashes` are of `hash_len`
     /// bytes each, one after another. What does not fit the cache is left out.
     pub fn prefetch_chunks(&self, hashes: &[u8], hash_len: usize) -> Result<(), Error> {
-        let Opened { shared, buffer, prefetched, .. } = self.usable()?;
-        if hash_len == 0 || hash_len > limits::MAX_HASH_BYTES {
-            return Err(hash::bad_length(hash_len));
-        }
-        let wanted = hashes.chunks_exact(hash_len).filter_map(|hash| ChunkHash::new(hash).ok());
-        prefetched.fill(shared, wanted.filter(|hash| !buffer.holds(hash)))
+        self.counted(Operation::PrefetchChunks, |Opened { shared, buffer, prefetched, .. }| {
+            if hash_len == 0 || hash_len > limits::MAX_HASH_BYTES {
+                return Err(hash::bad_length(hash_len));
+            }
+            let wanted = hashes.chunks_exact(hash_len).filter_map(|hash| ChunkHash::new(hash).ok());
+            prefetched.fill(shared, wanted.filter(|hash| !buffer.holds(hash)))
+        })
+    }
+
+    /// Run one operation of the consumer, and count it.
+    fn counted<T>(&self, operation: Operation, run: impl FnOnce(&Opened) -> Result<T, Error>) -> Result<T, Error> {
+        let opened = self.usable()?;
+        let outcome = run(opened);
+        opened.shared.counters.call(operation, &outcome);
+        outcome
     }
 
     fn full_name(&self, name: &str) -> Result<String, Error> {
@@ -224,9 +246,10 @@ impl Store {
     /// Store a chunk without a copy of its bytes. It is as good as [`Store::put_chunk`], but does not tell the store what
     /// its keys are: those of other users may be others.
     pub(crate) fn put_buffer(&self, hash: &[u8], data: &Arc<Buffer>) -> Result<Put, Error> {
-        let opened = self.usable()?;
-        opened.shared.check_len(data.len())?;
-        opened.put(ChunkHash::new(hash)?, Bytes::Buffered(data))
+        self.counted(Operation::PutChunk, |opened| {
+            opened.shared.check_len(data.len())?;
+            opened.put(ChunkHash::new(hash)?, Bytes::Buffered(data))
+        })
     }
 
     /// Fetch chunks, each as the backend answers it, unchecked and without a copy.
@@ -279,12 +302,16 @@ impl Opened {
     fn put(&self, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
         let Opened { shared, buffer, fresh, .. } = self;
         fresh.note_instance(shared.pool.instances_lost());
-        if !shared.features.write_through {
-            return buffer.put(shared, fresh, hash, data);
-        }
-        fresh.check_room()?;
-        let put = shared.put_one(&hash, data)?;
-        fresh.add(hash, data.len());
+        let put = if shared.features.write_through {
+            fresh.check_room()?;
+            let put = shared.put_one(&hash, data)?;
+            fresh.add(hash, data.len());
+            put
+        } else {
+            buffer.put(shared, fresh, hash, data)?
+        };
+        shared.counters.add(Event::BytesPut, data.len() as u64);
+        shared.counters.add(Event::Duplicates, u64::from(put == Put::Existed));
         Ok(put)
     }
 }
@@ -294,6 +321,7 @@ impl Drop for Store {
         let Ok(Opened { shared, buffer, .. }) = self.usable() else { return };
         let chunks = buffer.discard(shared);
         if chunks > 0 {
+            shared.counters.add(Event::Discarded, chunks as u64);
             let uri = &shared.uri;
             log::line(
                 Level::Warn,

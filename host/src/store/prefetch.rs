@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::hash::ChunkHash;
 use super::shared::Shared;
+use crate::counters::Event;
 use crate::error::Error;
 use crate::limits;
 use crate::payload::Buffer;
@@ -49,11 +50,12 @@ impl Prefetched {
                 let found = shared.get_some(rest)?;
                 let mut cache = self.lock();
                 for (hash, data) in rest.iter().zip(&found) {
-                    if let Some(data) = data
-                        && !cache.keep(*hash, data.clone(), prefetch)
-                    {
-                        full.store(true, Relaxed);
-                        return Ok(());
+                    if let Some(data) = data {
+                        if !cache.keep(*hash, data.clone(), prefetch) {
+                            full.store(true, Relaxed);
+                            return Ok(());
+                        }
+                        shared.counters.count(Event::Prefetched);
                     }
                 }
                 rest = rest.get(found.len()..).unwrap_or_default();

@@ -10,6 +10,7 @@ use super::spare::Spare;
 use super::verify::Verifier;
 use super::{Put, StoreInfo};
 use crate::bindings::exports::kv_store::backend::store::{Chunk, Features, GetOutcome, PutOutcome};
+use crate::counters::{Counters, Event};
 use crate::error::{Error, ErrorKind};
 use crate::guest::lie;
 use crate::limits;
@@ -34,6 +35,7 @@ pub(super) struct Shared {
     pub generation: u64,
     /// Bytes in the write buffers of all handles of the process.
     pub buffered: &'static AtomicUsize,
+    pub counters: &'static Counters,
 }
 
 /// What became of one chunk that was asked for.
@@ -80,6 +82,15 @@ impl Shared {
             max_value_bytes: self.max_value_bytes(),
             write_through: self.features.write_through,
         }
+    }
+
+    /// Count what is answered to the consumer, or that nothing is.
+    pub(super) fn got(&self, found: Option<Buffer>) -> Option<Buffer> {
+        match &found {
+            Some(data) => self.counters.add(Event::BytesGot, data.len() as u64),
+            None => self.counters.count(Event::Misses),
+        }
+        found
     }
 
     /// Whether the backend is to be told which chunks come with a manifest.
@@ -339,6 +350,9 @@ impl Shared {
     /// Whether fetched bytes are what was put, as far as that can be known. If not: say so, and let the next put mend it.
     fn check(&self, hash: &ChunkHash, data: &[u8]) -> bool {
         let accepted = self.verifier.accepts(hash, data);
+        if !accepted {
+            self.counters.count(Event::WrongBytes);
+        }
         if !accepted && self.mark_damaged(hash) {
             let (uri, len) = (&self.uri, data.len());
             log::line(Level::Error, format_args!("{uri}: chunk {hash} is damaged ({len} bytes): not answered"));

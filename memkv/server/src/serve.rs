@@ -35,7 +35,8 @@ pub fn serve(server: &Server, stream: &TcpStream, too_many: bool) -> io::Result<
         End::Closed => return Ok(()),
         End::Truncated => {
             server.stats.truncated.add(1);
-            return Ok(());
+            // What came whole before has been done.
+            return output.flush();
         }
         End::Fault(Fault::Version(came)) => {
             (Status::UnsupportedVersion, format!("version {came} is not spoken here: {SERVER} speaks {VERSION}"))

@@ -39,8 +39,8 @@ pub fn test_components() -> PathBuf {
     path
 }
 
-/// The library, loaded once, with a config that has the probe under many schemes, see [`PROBES`], and trusts
-/// [`tls::certificates`].
+/// The library, loaded once, with a config that has the probe under many schemes, see [`PROBES`], and [`WASI_GUESTS`], and
+/// trusts [`tls::certificates`].
 pub fn library() -> &'static Library {
     static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
         let config = root().join("target/test-consumers").join(format!("library-{}.toml", std::process::id()));
@@ -61,7 +61,8 @@ pub fn library() -> &'static Library {
 pub const PROBES: &[(&str, &str)] = &[
     (
         "probe",
-        "options.write-through = '1'\nlimits.deadline_ms = 400\nlimits.memory_bytes = 33554432\nlimits.payload_bytes = 67108864",
+        // Its tests make it fail again and again, each on purpose.
+        "options.write-through = '1'\nlimits.deadline_ms = 400\nlimits.memory_bytes = 33554432\nlimits.payload_bytes = 67108864\nlimits.breaker_failures = 0",
     ),
     ("probe-buffered", "options = {}"),
     ("probe-batches", "options = { batch = '4', answers = '3' }"),
@@ -73,15 +74,42 @@ pub const PROBES: &[(&str, &str)] = &[
     ("probe-open-trap", "options.open = 'trap'"),
     ("probe-open-loop", "options.open = 'loop'\nlimits.deadline_ms = 200"),
     ("probe-option", "options.no-such-option = '1'"),
+    ("probe-breaker", "limits = { breaker_failures = 3, breaker_ms = 200 }"),
+    ("probe-busy", "limits.waiting = 0"),
+    ("probe-few", "limits = { connections = 3, idle_ms = 200 }"),
+    ("probe-public", "connect = ['localhost:*', '127.0.0.1:*']"),
+    ("probe-names", "connect = ['localhost:*']"),
+    ("probe-private", "connect = ['localhost:*']\nprivate_networks = true"),
+    ("probe-secret", "secrets = { token = 'ANOTHER_TOKEN' }"),
+    ("probe-tenants", "secrets = { token = 'ANOTHER_TOKEN' }"),
 ];
 
+/// Guests whose language brings WASI, each under the scheme of its name, with what its config table holds besides.
+pub const WASI_GUESTS: &[(&str, &str)] = &[("std-fs", ""), ("c-fs", ""), ("wasi-probe", "limits.deadline_ms = 400")];
+/// Directories that the probe is granted under `probe-folders`: `ro` to read and `rw` to write.
+pub fn granted_folders() -> PathBuf {
+    let folder = root().join("target/test-consumers/granted").join(std::process::id().to_string());
+    for name in ["ro", "rw"] {
+        std::fs::create_dir_all(folder.join(name)).expect("the target folder can be written to");
+    }
+    folder
+}
+
 fn probe_config() -> String {
-    let component = test_components().join("probe.wasm");
-    let tables = PROBES
-        .iter()
-        .map(|(scheme, table)| format!("[backend.{scheme}]\ncomponent = '{}'\n{table}\n", component.display()));
+    let table = |scheme: &str, component: &str, rest: &str| {
+        let component = test_components().join(format!("{component}.wasm"));
+        format!("[backend.{scheme}]\ncomponent = '{}'\n{rest}\n", component.display())
+    };
+    let probes = PROBES.iter().map(|(scheme, rest)| table(scheme, "probe", rest));
+    let wasi = WASI_GUESTS.iter().map(|(name, rest)| table(name, name, rest));
     let ca = tls::certificates().ca.display();
-    tables.chain([format!("[backend.redis]\ntls.ca = '{ca}'\n")]).collect()
+    let folders = granted_folders();
+    let folder =
+        |name: &str| format!("fs.{name} = {{ path = '{}', access = '{name}' }}\n", folders.join(name).display());
+    let folders = table("probe-folders", "probe", &(folder("ro") + &folder("rw")));
+    let tenants = ["a", "b"].map(|name| format!("[[tenant]]\nuri = 'probe-tenants://x/{name}'\n"));
+    let redis = format!("[backend.redis]\ntls.ca = '{ca}'\n");
+    probes.chain(wasi).chain([folders, redis]).chain(tenants).collect()
 }
 
 /// A C program from `tests/consumer`, built with every warning an error against the installed header.

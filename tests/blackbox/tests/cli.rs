@@ -63,6 +63,18 @@ fn the_backends_that_ship_pass() {
 }
 
 #[test]
+fn guests_that_bring_wasi_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["std-fs", "c-fs"] {
+        let component = test_components().join(format!("{name}.wasm")).display().to_string();
+        let uri = format!("{name}://{}/{name}", folder.path().display());
+        let checked = run(&["check", &component, "--uri", &uri]);
+        expect(0, &checked);
+        assert!(checked.stdout.contains("0 failed, 1 skipped"), "{}", checked.stdout);
+    }
+}
+
+#[test]
 fn a_native_library_passes_the_same_suite() {
     let folder = tempfile::tempdir().unwrap();
     let library = native_library(folder.path());
@@ -161,6 +173,38 @@ fn what_can_not_be_checked_says_what_to_give() {
         expect(2, &finished);
         assert!(finished.stderr.contains(said), "{arguments:?}: {}", finished.stderr);
     }
+}
+
+#[test]
+fn inspect_shows_what_a_component_is_and_doctor_what_an_open_would_do() {
+    let redis = run(&["inspect", &component("redis"), "--uri", "redis://cache.svc:6379/3"]);
+    expect(0, &redis);
+    for part in
+        ["sha256   ", "imports  kv-store:backend/net@1.0.0", "wishes   the secret password", "server cache.svc:6379"]
+    {
+        assert!(redis.stdout.contains(part), "no {part:?} in\n{}", redis.stdout);
+    }
+    let json = run(&["inspect", &component("redis"), "--json"]);
+    assert!(json.stdout.starts_with('{') && json.stdout.contains(r#""problems":[]"#), "{}", json.stdout);
+
+    let folder = tempfile::tempdir().unwrap();
+    let uri = format!("local-fs://{}/kv", folder.path().display());
+    let sound = run(&["doctor", &uri, "--probe"]);
+    expect(0, &sound);
+    assert!(sound.stdout.contains("nothing stands in its way") && sound.stdout.contains("opened   directory "));
+    let gone = run(&["doctor", "local-fs:///nowhere/at/all"]);
+    expect(1, &gone);
+    assert!(gone.stdout.contains("PROBLEM  /nowhere/at is no directory; make it"), "{}", gone.stdout);
+    expect(1, &run(&["doctor", "nobody://x", "--json"]));
+}
+
+#[test]
+fn counters_tell_what_a_command_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let uri = format!("local-fs://{}/kv", folder.path().display());
+    let got = run(&["--counters", "get", "--uri", &uri, "--name", "nobody"]);
+    expect(1, &got);
+    assert!(got.stderr.contains(r#"backend="local-fs""#), "{}", got.stderr);
 }
 
 #[test]

@@ -27,9 +27,9 @@ fn main() -> ExitCode {
         Box::leak(Box::new(Library::load(&native_library(scratch.path())).expect("the native library loads")));
 
     let folder = scratch.path().to_owned();
-    let directories = move |name: &'static str| {
+    let directories = move |scheme: &'static str, name: &'static str| {
         let (folder, count) = (folder.clone(), AtomicU64::new(0));
-        move || format!("local-fs://{}/{name}-{}", folder.display(), count.fetch_add(1, Relaxed))
+        move || format!("{scheme}://{}/{name}-{}", folder.display(), count.fetch_add(1, Relaxed))
     };
     let names = |scheme: &'static str| {
         let count = AtomicU64::new(0);
@@ -48,8 +48,20 @@ fn main() -> ExitCode {
     let namespaces = move || format!("{namespace}{}", count.fetch_add(1, Relaxed));
     let ours = library();
     let backends: Vec<&'static Backend> = [
-        Backend { name: "local-fs", library: ours, fresh_uri: Box::new(directories("wasm")), lasting: true },
-        Backend { name: "native", library: native, fresh_uri: Box::new(directories("native")), lasting: true },
+        Backend {
+            name: "local-fs",
+            library: ours,
+            fresh_uri: Box::new(directories("local-fs", "wasm")),
+            lasting: true,
+        },
+        Backend {
+            name: "native",
+            library: native,
+            fresh_uri: Box::new(directories("local-fs", "native")),
+            lasting: true,
+        },
+        Backend { name: "std-fs", library: ours, fresh_uri: Box::new(directories("std-fs", "std-fs")), lasting: true },
+        Backend { name: "c-fs", library: ours, fresh_uri: Box::new(directories("c-fs", "c-fs")), lasting: true },
         Backend { name: "redis", library: ours, fresh_uri: Box::new(plain), lasting: true },
         Backend { name: "rediss", library: ours, fresh_uri: Box::new(encrypted), lasting: true },
         Backend { name: "memkv", library: ours, fresh_uri: Box::new(namespaces), lasting: true },

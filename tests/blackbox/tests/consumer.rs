@@ -6,6 +6,8 @@ mod crash;
 mod integrity;
 #[path = "consumer/messages.rs"]
 mod messages;
+#[path = "consumer/metrics.rs"]
+mod metrics;
 #[path = "consumer/names.rs"]
 mod names;
 #[path = "consumer/paged.rs"]

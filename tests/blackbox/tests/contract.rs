@@ -60,6 +60,19 @@ fn our_guests_are_valid_components_and_need_no_wasi() {
 }
 
 #[test]
+fn the_guests_for_wasi_reach_their_files_through_it() {
+    for (name, through_us) in [("std-fs", false), ("c-fs", true)] {
+        let bytes = std::fs::read(test_components().join(format!("{name}.wasm"))).unwrap();
+        let decoded = wit_component::decode(&bytes).unwrap();
+        let world = decoded.resolve().worlds.iter().next().unwrap().1;
+        let imports: Vec<String> = world.imports.keys().map(|key| decoded.resolve().name_world_key(key)).collect();
+        let imports = |interface: &str| imports.iter().any(|import| import.starts_with(interface));
+        assert!(imports("wasi:filesystem/types@0.2."), "{name}");
+        assert_eq!(imports("kv-store:backend/files@"), through_us, "{name}");
+    }
+}
+
+#[test]
 fn what_local_fs_asks_for_changes_only_by_decision() {
     let bytes = component("local-fs");
     let decoded = wit_component::decode(&bytes).unwrap();

@@ -42,8 +42,13 @@ impl Place {
 
     /// Whether a fresh process can open the URI, and what it says on the way.
     fn open(&self, uri: &str) -> (bool, String) {
+        self.open_under("", uri)
+    }
+
+    /// The same under a config.
+    fn open_under(&self, text: &str, uri: &str) -> (bool, String) {
         let config = self.folder.path().join("config.toml");
-        std::fs::write(&config, "").unwrap();
+        std::fs::write(&config, text).unwrap();
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "open_as_told", "--nocapture"])
             .env(URI, uri)
@@ -114,6 +119,105 @@ fn damaged_compiled_code_is_replaced() {
 }
 
 #[test]
+fn no_flipped_bit_of_compiled_code_is_run() {
+    let place = Place::new();
+    place.put("memory", &memory());
+    assert!(place.open("memory://x").0);
+    let sound = std::fs::read(place.compiled()).unwrap();
+    // Code that wasmtime would map and run as it is, and the seal behind it.
+    for at in [sound.len() / 3, sound.len() / 2, sound.len() - 100, sound.len() - 20, sound.len() - 1] {
+        let mut damaged = sound.clone();
+        damaged[at] ^= 0x10;
+        std::fs::write(place.compiled(), &damaged).unwrap();
+        let (opened, said) = place.open("memory://x");
+        assert!(opened && said.contains("damaged") && said.contains("compiling"), "byte {at}: {said}");
+        assert!(std::fs::read(place.compiled()).unwrap() != damaged, "byte {at} stays");
+    }
+}
+
+#[test]
+fn code_of_another_component_is_not_taken_for_this_one() {
+    let place = Place::new();
+    place.put("memory", &memory());
+    assert!(place.open("memory://x").0);
+    let of_memory = place.compiled();
+    let probe = Place::new();
+    probe.put("probe", &std::fs::read(test_components().join("probe.wasm")).unwrap());
+    assert!(probe.open("probe://x").0);
+    std::fs::copy(&of_memory, probe.compiled()).unwrap();
+    let (opened, said) = probe.open("probe://x");
+    assert!(opened && said.contains("damaged") && said.contains("a probe"), "{said}");
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn a_pinned_component_is_the_only_one_that_is_loaded() {
+    let place = Place::new();
+    place.put("memory", &memory());
+    let (right, wrong) = (sha256(&memory()), "0".repeat(64));
+    let pinned = |digest: &str| format!("[backend.memory]\nsha256 = '{digest}'");
+    assert!(place.open_under(&pinned(&right), "memory://x").0);
+    let (opened, said) = place.open_under(&pinned(&wrong), "memory://x");
+    assert!(!opened && said.contains(&right) && said.contains(&wrong), "{said}");
+    // Before it is compiled.
+    let fresh = Place::new();
+    fresh.put("memory", &memory());
+    let (opened, said) = fresh.open_under(&pinned(&wrong), "memory://x");
+    assert!(!opened && !said.contains("compiling"), "{said}");
+}
+
+#[test]
+fn a_component_over_its_limit_is_refused() {
+    let place = Place::new();
+    place.put("memory", &memory());
+    let (opened, said) = place.open_under("[backend.memory]\nlimits.component_bytes = 10000", "memory://x");
+    assert!(!opened && said.contains("component_bytes"), "{said}");
+}
+
+#[test]
+fn a_compilation_that_takes_too_long_is_not_waited_for() {
+    let place = Place::new();
+    place.put("memory", &memory());
+    let (opened, said) = place.open_under("[backend.memory]\nlimits.compile_ms = 1", "memory://x");
+    assert!(!opened && said.contains("compile_ms"), "{said}");
+    assert!(place.open("memory://x").0);
+}
+
+#[test]
+fn a_misspelt_key_is_named_with_its_line() {
+    let place = Place::new();
+    place.put("memory", &memory());
+    let (opened, said) = place.open_under("[backend.memory]\nlimits.memory_byte = 1", "memory://x");
+    assert!(!opened && said.contains("config.toml:2") && said.contains("did you mean `memory_bytes`?"), "{said}");
+}
+
+#[test]
+fn a_grant_over_what_the_host_relies_on_is_refused() {
+    let place = Place::new();
+    let own = [place.cache(), place.components(), place.folder.path().to_owned()];
+    std::fs::create_dir(place.cache()).unwrap();
+    place.put("memory", &memory());
+    for path in own {
+        let config = format!("[backend.memory]\nfs.x = {{ path = '{}' }}", path.display());
+        let (opened, said) = place.open_under(&config, "memory://x");
+        assert!(!opened && said.contains("overlaps"), "{said}");
+    }
+    // A secret's file too.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (folder, secret) = (elsewhere.path().display(), elsewhere.path().join("token"));
+    let config = format!(
+        "[backend.memory]\nfs.x = {{ path = '{folder}' }}\n[[tenant]]\nuri = 'other://'\nsecrets.token = {{ file = '{}' }}",
+        secret.display()
+    );
+    let (opened, said) = place.open_under(&config, "memory://x");
+    assert!(!opened && said.contains("overlaps a secret"), "{said}");
+}
+
+#[test]
 fn a_cache_that_others_can_reach_is_not_used() {
     let place = Place::new();
     place.put("memory", &memory());
@@ -152,7 +256,7 @@ fn what_is_no_backend_is_refused_with_what_it_is() {
         ("module", b"\0asm\x01\0\0\0", "wasm-tools component new"),
         ("compiled", &compiled, "never accepted"),
         ("nothing", component_of_nothing, "no backend"),
-        ("truncated", &memory()[..20_000], "does not compile"),
+        ("truncated", &memory()[..20_000], "no sound component"),
     ] {
         place.put(what, bytes);
         let (opened, heard) = place.open(&format!("{what}://x"));
@@ -167,4 +271,29 @@ fn an_unknown_scheme_says_where_it_was_looked_for() {
     let (opened, said) = place.open("acme://x");
     assert!(!opened && said.contains("acme.wasm") && said.contains("KV_STORE_WASM_PATH"), "{said}");
     assert!(said.contains(&place.components().display().to_string()), "{said}");
+}
+
+/// A component that imports an instance of this name, of a type that asks for nothing, and exports nothing.
+fn importing(name: &str) -> Vec<u8> {
+    let mut bytes = b"\0asm\x0d\0\x01\0\x07\x03\x01\x42\0\x0a".to_vec();
+    bytes.extend([name.len() as u8 + 5, 1, 0, name.len() as u8]);
+    bytes.extend(name.bytes().chain([5, 0]));
+    bytes
+}
+
+#[test]
+fn wasi_that_is_not_offered_is_refused_with_the_reason() {
+    let place = Place::new();
+    for (import, said) in [
+        ("wasi:http/types@0.2.3", "makes no HTTP requests"),
+        ("wasi:cli/environment@0.3.0", "offers WASI 0.2 only"),
+        ("wasi:nn/graph@0.2.0", "it offers cli, clocks, filesystem, io, random, sockets"),
+    ] {
+        place.put("wants", &importing(import));
+        let (opened, heard) = place.open("wants://x");
+        assert!(!opened && heard.contains(import) && heard.contains(said), "{import}: {heard}");
+    }
+    place.put("wants", &importing("wasi:cli/environment@0.2.3"));
+    let (_, heard) = place.open("wants://x");
+    assert!(heard.contains("exports no kv-store:backend/store"), "what is offered is no reason: {heard}");
 }

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
 
 use super::tls;
+use crate::budget::Permit;
 use crate::engine::wait_for_socket;
 use crate::error::{self, Error};
 use crate::limits::RECEIVE_BUFFER_BYTES;
@@ -25,6 +26,8 @@ pub(super) struct Link {
     /// The peer has finished.
     finished: bool,
     receives: u32,
+    /// Its place among the connections of the process.
+    _permit: Permit,
 }
 
 /// What one `sendmsg` takes, from POSIX.
@@ -159,8 +162,8 @@ impl Stream {
 }
 
 impl Link {
-    pub(super) fn new(stream: Stream) -> Self {
-        Link { stream, received: Vec::new(), begin: 0, finished: false, receives: 0 }
+    pub(super) fn new(stream: Stream, permit: Permit) -> Self {
+        Link { stream, received: Vec::new(), begin: 0, finished: false, receives: 0, _permit: permit }
     }
 
     /// Whether the connection is alive, and nobody has said anything on it that was not asked for.
@@ -366,6 +369,8 @@ mod tests {
     use crate::engine::Driver;
 
     /// A link to a server that does `serve` with the other end.
+    static BUDGET: crate::budget::Budget = crate::budget::Budget::new(1000);
+
     fn with_server(serve: impl FnOnce(std::net::TcpStream) + Send + 'static, client: impl AsyncFnOnce(&mut Link)) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -376,7 +381,7 @@ mod tests {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.set_recv_buffer_size(2048).unwrap();
             let stream = socket.connect(address).await.unwrap().into_std().unwrap();
-            let mut link = Link::new(Stream::Plain(Socket(stream)));
+            let mut link = Link::new(Stream::Plain(Socket(stream)), BUDGET.permit().unwrap());
             client(&mut link).await;
         });
         assert!(finished.is_some(), "it waits for ever");

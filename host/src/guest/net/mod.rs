@@ -1,4 +1,4 @@
-//! The contract's `net` interface: connections that the host makes, to the server that the URI names.
+//! The contract's `net` interface: connections that the host makes, to the servers that the operator granted.
 //!
 //! Names are checked before they are resolved, addresses after. Every wait ends at the deadline of the call. A connection
 //! that failed, or that a cancelled call left at an unknown place, serves nobody again.
@@ -7,22 +7,22 @@ mod link;
 mod tls;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
 
 use wasmtime::component::Resource;
 
 use super::payload::slices;
-use super::{State, answered};
+use super::{Access, State, answered};
 use crate::bindings::kv_store::backend::net::{Host, HostConnection};
 use crate::bindings::kv_store::backend::payload::Part;
 use crate::bindings::kv_store::backend::types;
+use crate::counters::Event;
 use crate::engine::before;
 use crate::error::{Error, ErrorKind};
-use crate::limits;
-use crate::log;
+use crate::limits::{self, Limits};
 use crate::payload::{Buffer, Filling, Payload};
-use crate::policy;
+use crate::policy::{self, GrantedServer, Server};
 use link::{Link, Socket, Stream};
 pub(crate) use tls::Tls;
 
@@ -44,35 +44,72 @@ struct Place {
     session: Option<String>,
 }
 
-/// Idle connections of a store, kept for its next calls.
+/// Idle connections of a store, kept for its next calls and closed when nobody has used them for a while.
+pub(crate) struct Parked {
+    /// How long one is kept.
+    idle: Duration,
+    links: Mutex<Links>,
+}
+
 #[derive(Default)]
-pub(crate) struct Parked(Mutex<HashMap<Place, Vec<(Link, Instant)>>>);
+struct Links {
+    /// Each with the moment when it is closed, the latest last.
+    by_place: HashMap<Place, Vec<(Link, Instant)>>,
+    /// A task is there that closes them.
+    swept: bool,
+}
 
 impl Parked {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Parked { idle: Duration::from_millis(limits.idle_ms), links: Mutex::default() }
+    }
+
     fn take(&self, place: &Place) -> Option<Link> {
         let mut parked = self.lock();
-        let links = parked.get_mut(place)?;
+        let links = parked.by_place.get_mut(place)?;
+        let now = Instant::now();
         let found = std::iter::from_fn(|| links.pop())
-            .find_map(|(mut link, since)| (since.elapsed() < limits::PARKED_FOR && link.is_silent()).then_some(link));
+            .find_map(|(mut link, until)| (now < until && link.is_silent()).then_some(link));
         if links.is_empty() {
-            parked.remove(place);
+            parked.by_place.remove(place);
         }
         found
     }
 
-    fn keep(&self, place: Place, link: Link) {
+    fn keep(self: &Arc<Self>, place: Place, link: Link) {
         let mut parked = self.lock();
-        parked.retain(|_, links| {
-            links.retain(|(_, since)| since.elapsed() < limits::PARKED_FOR);
-            !links.is_empty()
-        });
-        if parked.values().map(Vec::len).sum::<usize>() < limits::MAX_PARKED {
-            parked.entry(place).or_default().push((link, Instant::now()));
+        if self.idle.is_zero() || parked.by_place.values().map(Vec::len).sum::<usize>() >= limits::MAX_PARKED {
+            return;
+        }
+        parked.by_place.entry(place).or_default().push((link, Instant::now() + self.idle));
+        if !parked.swept {
+            parked.swept = true;
+            tokio::spawn(sweep(Arc::downgrade(self)));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Place, Vec<(Link, Instant)>>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Close what has been idle for too long; answers when the next one will have been. None: there are no more.
+    fn close_old(&self) -> Option<Instant> {
+        let mut parked = self.lock();
+        let now = Instant::now();
+        parked.by_place.retain(|_, links| {
+            links.retain(|(_, until)| now < *until);
+            !links.is_empty()
+        });
+        let next = parked.by_place.values().filter_map(|links| links.first()).map(|(_, until)| *until).min();
+        parked.swept = next.is_some();
+        next
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Close idle connections by and by, until there are none or their store is gone.
+async fn sweep(parked: Weak<Parked>) {
+    while let Some(next) = parked.upgrade().and_then(|parked| parked.close_old()) {
+        tokio::time::sleep_until(next.into()).await;
     }
 }
 
@@ -82,35 +119,46 @@ async fn within<T>(deadline: Instant, what: impl Future<Output = Result<T, Error
     before(deadline, what).await.unwrap_or_else(|| Err(late()))
 }
 
-/// Connect to a server that the component was granted, over TLS where that is given.
-async fn connect(authority: &str, tls: Option<&Tls>, deadline: Instant) -> Result<Link, Error> {
-    let (host, port) = policy::split_port(authority);
-    let port = port.ok_or_else(|| Error::invalid(format!("{authority} names no port")))?;
-    let name = host.trim_start_matches('[').trim_end_matches(']');
-    let resolving = async {
-        let unresolved = |error| Error::new(ErrorKind::Unavailable, format!("cannot resolve {host}: {error}"));
-        tokio::net::lookup_host((name, port)).await.map(Vec::from_iter).map_err(unresolved)
-    };
-    let resolved = within(deadline, resolving).await?;
-    let (allowed, refused): (Vec<_>, Vec<_>) = resolved.into_iter().partition(|at| policy::allows_address(at.ip()));
-    let mut failure = match refused.first() {
-        Some(address) => Error::new(ErrorKind::Denied, format!("{host} is {}, which is never reached", address.ip())),
-        None => Error::new(ErrorKind::Unavailable, format!("{host} has no address")),
-    };
-    for address in allowed {
-        let patience = deadline.min(Instant::now() + limits::CONNECT_TIMEOUT);
-        let connecting = async {
-            let socket = within(patience, Socket::connect(address)).await?;
-            let Some(tls) = tls else { return Ok(Stream::Plain(socket)) };
-            let shaken = within(patience, tls.handshake(name, socket)).await;
-            shaken.map(|stream| Stream::Tls(Box::new(stream))).map_err(|error| error.context("the TLS handshake"))
+impl Access {
+    /// Connect to a server that the component was granted, over TLS where that is wanted.
+    async fn connect(&self, granted: &GrantedServer, tls: bool, deadline: Instant) -> Result<Link, Error> {
+        let full = || {
+            let message = format!("the process may have {} connections", limits::PROCESS_CONNECTIONS);
+            Error::new(ErrorKind::Exhausted, message)
         };
-        match connecting.await {
-            Ok(stream) => return Ok(Link::new(stream)),
-            Err(error) => failure = error.context(format_args!("cannot connect to {address}")),
+        let permit = self.budgets.connections.permit().ok_or_else(full)?;
+        let Server { host, port } = &granted.server;
+        // As a resolver and a certificate have it, without brackets.
+        let name = match host {
+            policy::Host::Name(name) => name.clone(),
+            policy::Host::Address(address) => address.to_string(),
+        };
+        let resolving = async {
+            let unresolved = |error| Error::new(ErrorKind::Unavailable, format!("cannot resolve {host}: {error}"));
+            tokio::net::lookup_host((name.as_str(), *port)).await.map(Vec::from_iter).map_err(unresolved)
+        };
+        let mut failure = Error::new(ErrorKind::Unavailable, format!("{host} has no address"));
+        for address in within(deadline, resolving).await? {
+            if let Err(refused) = self.grants.check_address(granted, address.ip()) {
+                failure = refused;
+                continue;
+            }
+            let patience = deadline.min(Instant::now() + Duration::from_millis(self.limits.connect_ms));
+            let connecting = async {
+                let socket = within(patience, Socket::connect(address)).await?;
+                if !tls {
+                    return Ok(Stream::Plain(socket));
+                }
+                let shaken = within(patience, self.tls.handshake(&name, socket)).await;
+                shaken.map(|stream| Stream::Tls(Box::new(stream))).map_err(|error| error.context("the TLS handshake"))
+            };
+            match connecting.await {
+                Ok(stream) => return Ok(Link::new(stream, permit)),
+                Err(error) => failure = error.context(format_args!("cannot connect to {address}")),
+            }
         }
+        Err(failure)
     }
-    Err(failure)
 }
 
 impl State {
@@ -131,31 +179,32 @@ impl State {
 
 impl Host for State {
     async fn connect(&mut self, authority: String, tls: bool, session: Option<String>) -> Answer<Resource<Connection>> {
-        if !self.access.grants.allows_server(&authority) {
-            let granted = self.access.grants.server.as_deref().unwrap_or("no server");
-            let message = format!("{} is not granted: the URI names {granted}", log::clean(&authority));
-            return answered(Err(Error::new(ErrorKind::Denied, message)));
-        }
+        let granted = match self.access.grants.server(&authority) {
+            Ok(granted) => granted,
+            Err(refused) => return answered(Err(refused)),
+        };
         if session.as_ref().is_some_and(|session| session.len() > limits::MAX_SESSION_BYTES) {
             return answered(Err(Error::invalid("the session text is too long")));
         }
-        if self.connections >= limits::MAX_CONNECTIONS {
-            let message = format!("an instance may have {} connections", limits::MAX_CONNECTIONS);
+        let most = self.access.limits.connections;
+        if self.connections >= most {
+            let message = format!("an instance may have {most} connections (connections in the config)");
             return answered(Err(Error::new(ErrorKind::Exhausted, message)));
         }
-        let place = Place { authority: policy::canonical(&authority), tls, session };
+        let place = Place { authority: granted.server.to_string(), tls, session };
         let parked = place.session.is_some().then(|| self.access.parked.take(&place)).flatten();
         let resumed = parked.is_some();
         let link = match parked {
             Some(link) => link,
             // Boxed: a call that finds a connection does not carry about what it takes to make one.
-            None => match Box::pin(connect(&place.authority, tls.then_some(&self.access.tls), self.deadline)).await {
+            None => match Box::pin(self.access.connect(&granted, tls, self.deadline)).await {
                 Ok(link) => link,
                 Err(error) => return answered(Err(error)),
             },
         };
+        self.access.counters.count(if resumed { Event::Resumed } else { Event::Connected });
         let handle = self.table.push(Connection { link: Some(link), place, resumed });
-        self.connections += usize::from(handle.is_ok());
+        self.connections += u64::from(handle.is_ok());
         answered(handle.map_err(|_| Error::new(ErrorKind::Exhausted, "too many handles")))
     }
 

@@ -175,6 +175,16 @@ fn a_frame_that_ends_early() {
     }
     assert!(!has(&server, b"k"));
     assert_eq!(server.metric("memkv_truncated_total"), cuts.len() as u64);
+
+    // What came whole before is answered.
+    let mut client = Client::connect(server.port, [1; 32]);
+    let whole = client.frame(PUT, put_fields(b"whole"), b"value").signed(&client.ours);
+    let half = client.frame(PUT, put_fields(b"half"), b"value").signed(&client.ours);
+    client.stream.write_all(&[&whole[..], &half[..50]].concat()).unwrap();
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.answer().map(|came| came.status), Some(OK));
+    assert!(client.answer().is_none());
+    assert!(has(&server, b"whole") && !has(&server, b"half"));
 }
 
 #[test]

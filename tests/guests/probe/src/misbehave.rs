@@ -10,6 +10,8 @@ pub fn act(how: &str) -> Result<()> {
             std::hint::black_box(0);
         },
         "sleep" => host::sleep(3_600_000_000_000),
+        // Long for another call, and within the deadline.
+        "pause" => host::sleep(500_000_000),
         "nap" => {
             // As long as the host allows, again and again: never answering.
             loop {
@@ -64,7 +66,32 @@ pub fn act(how: &str) -> Result<()> {
             }
             Ok(())
         }
-        _ => Err(Error::invalid(format!("no such misbehaviour: {how}"))),
+        "write-ro" => write_in("ro"),
+        "write-rw" => write_in("rw"),
+        "remove-ro" => match files::open_directory("ro")?.remove(&["file".into()], false)?.pop() {
+            Some(files::RemoveOutcome::Failed(error)) => Err(error),
+            _ => Ok(()),
+        },
+        "sync-ro" => files::open_directory("ro")?.sync(&["file".into()]),
+        _ => match how.split_once(':') {
+            Some(("connections", server)) => {
+                let mut held = Vec::new();
+                while held.len() < 100 {
+                    held.push(net::connect(server, false, None)?);
+                }
+                Ok(())
+            }
+            _ => Err(Error::invalid(format!("no such misbehaviour: {how}"))),
+        },
+    }
+}
+
+fn write_in(grant: &str) -> Result<()> {
+    let content = vec![Part::Bytes(b"written".to_vec())];
+    let request = files::WriteRequest { path: "new".into(), content, replace: true };
+    match files::open_directory(grant)?.write(&[request], true)?.pop() {
+        Some(files::WriteOutcome::Failed(error)) => Err(error),
+        _ => Ok(()),
     }
 }
 

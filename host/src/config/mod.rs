@@ -1,0 +1,286 @@
+//! The operator's config file: which component serves a scheme, what it is granted, and for whom.
+//!
+//! `KV_STORE_WASM_CONFIG` names it; otherwise `kv-store-wasm/config.toml` below `$XDG_CONFIG_HOME` (or `~/.config`), then
+//! `/etc/kv-store-wasm/config.toml`. It is read at each open, so a change holds for what is opened after it. An unknown
+//! key is an error: a misspelt limit must not be a limit that is not there.
+
+mod suggest;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind::{NotADirectory, NotFound};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+pub use tables::Digest;
+
+use crate::error::{Error, ErrorKind};
+use crate::limits::Limits;
+use crate::policy::{self, Folder, Pattern, SecretSource, Variable};
+use crate::uri::{self, StoreUri};
+use tables::{Backend, Tenant};
+
+/// The config file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where it was read. None: there is none.
+    #[serde(skip)]
+    pub path: Option<PathBuf>,
+    /// By scheme.
+    backend: BTreeMap<String, Backend>,
+    tenant: Vec<Tenant>,
+}
+
+/// What the operator says of one URI: of its backend, and of its tenant where there is one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Settings {
+    /// The tenant's prefix of URIs.
+    pub tenant: Option<String>,
+    /// The component's file, absolute; otherwise it is searched for.
+    pub component: Option<PathBuf>,
+    pub sha256: Option<Digest>,
+    pub root: Option<String>,
+    pub verify: Verify,
+    pub options: BTreeMap<String, String>,
+    pub tls: Tls,
+    pub connect: Vec<Pattern>,
+    pub private_networks: bool,
+    pub fs: BTreeMap<String, Folder>,
+    /// Environment variables.
+    pub env: Vec<String>,
+    pub secrets: BTreeMap<String, SecretSource>,
+    pub limits: Limits,
+}
+
+/// Whom connections over TLS trust, and as whom they come. Files in PEM form, absolute.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// The certificates that are trusted, in place of the system's.
+    pub ca: Option<PathBuf>,
+    /// The client's own certificate, followed by those that lead from it to its root, and its private key.
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
+/// Whether what was fetched is checked against its hash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verify {
+    /// 8-byte hashes are checked once it was seen that they are XXH3-64 of the content.
+    #[default]
+    Auto,
+    /// 8-byte hashes are XXH3-64 of the content.
+    Xxh3,
+    Off,
+}
+
+impl Config {
+    /// Read the config file, if there is one.
+    pub fn load() -> Result<Self, Error> {
+        if let Some(named) = std::env::var_os("KV_STORE_WASM_CONFIG") {
+            let path = PathBuf::from(named);
+            let text = std::fs::read_to_string(&path)
+                .map_err(|error| Error::invalid(format!("KV_STORE_WASM_CONFIG {}: {error}", path.display())))?;
+            return Self::parse(&path, &text);
+        }
+        for path in default_places() {
+            match std::fs::read_to_string(&path) {
+                Ok(text) => return Self::parse(&path, &text),
+                Err(error) if matches!(error.kind(), NotFound | NotADirectory) => {}
+                Err(error) => return Err(Error::invalid(format!("{}: {error}", path.display()))),
+            }
+        }
+        Ok(Config::default())
+    }
+
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, Error> {
+        let shown = path.display();
+        let mut config: Config = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(0, |span| text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1);
+            let message = error.message();
+            Error::invalid(format!("{shown}:{line}: {message}{}", suggest::suggestion(message)))
+        })?;
+        config.path = Some(path.to_owned());
+        for (scheme, backend) in &config.backend {
+            backend.check(scheme).map_err(|error| error.context(format_args!("{shown}: backend.{scheme}")))?;
+        }
+        for (at, tenant) in config.tenant.iter().enumerate() {
+            let context = |error: Error| error.context(format_args!("{shown}: tenant {}", tenant.uri.uri().as_str()));
+            tenant.check().map_err(context)?;
+            if config.tenant.iter().take(at).any(|other| other.uri == tenant.uri) {
+                return Err(context(Error::invalid("is there twice")));
+            }
+        }
+        Ok(config)
+    }
+
+    /// The files that the config names and that no component may reach, each with what it is.
+    pub fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let components = self.backend.values().filter_map(|backend| backend.component.as_deref());
+        let secrets = self.backend.values().map(|backend| &backend.secrets);
+        let secrets = secrets.chain(self.tenant.iter().map(|tenant| &tenant.secrets)).flat_map(BTreeMap::values);
+        let secrets = secrets.filter_map(|source| match source {
+            SecretSource::File(path) => Some(path.as_path()),
+            SecretSource::Variable(_) => None,
+        });
+        let tls = self.backend.values().map(|backend| &backend.tls);
+        let keys = tls.chain(self.tenant.iter().map(|tenant| &tenant.tls)).filter_map(|tls| tls.key.as_deref());
+        components.map(|path| ("a component", path)).chain(secrets.chain(keys).map(|path| ("a secret", path)))
+    }
+
+    /// The directories of all tenants but the one that the settings are of.
+    pub fn directories_of_others(&self, settings: &Settings) -> Vec<(String, PathBuf)> {
+        let uris = self.tenant.iter().map(|tenant| tenant.uri.uri());
+        let others = uris.filter(|uri| Some(uri.as_str()) != settings.tenant.as_deref());
+        let in_files = others.filter(|uri| uri.authority().is_empty() && uri.path().len() > 1);
+        in_files.map(|uri| (format!("the tenant {}", uri.as_str()), PathBuf::from(uri.path()))).collect()
+    }
+
+    /// What the operator says of a URI; the defaults where that is nothing.
+    ///
+    /// `Denied` where its scheme has tenants and none of them covers it.
+    pub fn settings(&self, uri: &StoreUri) -> Result<Settings, Error> {
+        let Backend {
+            component,
+            sha256,
+            root,
+            verify,
+            options,
+            tls,
+            connect,
+            private_networks,
+            fs,
+            env,
+            secrets,
+            limits,
+        } = self.backend.get(uri.backend()).cloned().unwrap_or_default();
+        let Some(tenant) = self.tenant(uri)? else {
+            let limits = limits.resolve();
+            return Ok(Settings {
+                tenant: None,
+                component,
+                sha256,
+                root,
+                verify,
+                options,
+                tls,
+                connect,
+                private_networks,
+                fs,
+                env: names(env),
+                secrets,
+                limits,
+            });
+        };
+        // What the backend is stays; what it reaches and knows is the tenant's own.
+        let tenant = tenant.clone();
+        Ok(Settings {
+            tenant: Some(tenant.uri.uri().as_str().to_owned()),
+            component,
+            sha256,
+            root: tenant.root,
+            verify: tenant.verify.unwrap_or(verify),
+            options: options.into_iter().chain(tenant.options).collect(),
+            // Whom it trusts, but not as whom it comes.
+            tls: Tls { ca: tenant.tls.ca.or(tls.ca), ..tenant.tls },
+            connect: tenant.connect,
+            private_networks: tenant.private_networks,
+            fs: tenant.fs,
+            env: names(tenant.env),
+            secrets: tenant.secrets,
+            limits: tenant.limits.over(&limits).resolve(),
+        })
+    }
+
+    /// The tenant that covers a URI most closely.
+    fn tenant(&self, uri: &StoreUri) -> Result<Option<&Tenant>, Error> {
+        let mut of_scheme = self.tenant.iter().filter(|tenant| tenant.uri.uri().backend() == uri.backend()).peekable();
+        if of_scheme.peek().is_none() {
+            return Ok(None);
+        }
+        policy::check_plain(uri)?;
+        let covering = of_scheme.filter_map(|tenant| Some((tenant.uri.covers(uri)?, tenant)));
+        match covering.max_by_key(|(depth, _)| *depth) {
+            Some((_, tenant)) => Ok(Some(tenant)),
+            None => {
+                let message = format!("no tenant of the config covers it, and {} is for tenants only", uri.backend());
+                Err(Error::new(ErrorKind::Denied, message))
+            }
+        }
+    }
+}
+
+impl Backend {
+    fn check(&self, scheme: &str) -> Result<(), Error> {
+        uri::check_scheme(scheme)?;
+        if self.component.as_ref().is_some_and(|path| !path.is_absolute()) {
+            return Err(Error::invalid("component must be an absolute path"));
+        }
+        self.tls.check()?;
+        check_root(self.root.as_deref())?;
+        check_names(&self.fs, &self.secrets)
+    }
+}
+
+impl Tls {
+    fn check(&self) -> Result<(), Error> {
+        let files = [("tls.ca", &self.ca), ("tls.certificate", &self.certificate), ("tls.key", &self.key)];
+        let relative = |file: &Option<PathBuf>| file.as_ref().is_some_and(|path| !path.is_absolute());
+        if let Some((name, _)) = files.iter().find(|(_, file)| relative(file)) {
+            return Err(Error::invalid(format!("{name} must be an absolute path")));
+        }
+        if self.certificate.is_some() != self.key.is_some() {
+            return Err(Error::invalid("tls.certificate and tls.key go together"));
+        }
+        Ok(())
+    }
+}
+
+impl Tenant {
+    fn check(&self) -> Result<(), Error> {
+        self.tls.check()?;
+        check_root(self.root.as_deref())?;
+        let own = self.uri.uri().path();
+        let below = |root: &str| root.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if self.root.as_deref().is_some_and(|root| !below(root)) {
+            return Err(Error::invalid("root must not lie above the tenant's uri: what is stored there is shared"));
+        }
+        check_names(&self.fs, &self.secrets)
+    }
+}
+
+fn names(variables: Vec<Variable>) -> Vec<String> {
+    variables.into_iter().map(|Variable(name)| name).collect()
+}
+
+fn check_root(root: Option<&str>) -> Result<(), Error> {
+    match root {
+        Some(root) if !root.starts_with('/') || root.ends_with('/') => {
+            Err(Error::invalid("root must start with '/' and not end with it"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_names(fs: &BTreeMap<String, Folder>, secrets: &BTreeMap<String, SecretSource>) -> Result<(), Error> {
+    fs.iter().try_for_each(|(name, folder)| {
+        policy::check_folder(name, &folder.path).map_err(|error| error.context(format_args!("fs.{name}")))
+    })?;
+    secrets.keys().try_for_each(|name| {
+        policy::check_secret_name(name).map_err(|error| error.context(format_args!("secrets.{name}")))
+    })
+}
+
+/// Where the config file is looked for, in order, when no variable names it.
+pub(crate) fn default_places() -> Vec<PathBuf> {
+    // A relative one would be the consumer's working directory.
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let user = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));
+    let places = user.into_iter().chain([PathBuf::from("/etc")]);
+    places.map(|place| place.join("kv-store-wasm/config.toml")).collect()
+}

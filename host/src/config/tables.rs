@@ -1,0 +1,80 @@
+//! The tables of the config file, as they are written.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::{Tls, Verify};
+use crate::limits::GivenLimits;
+use crate::policy::{Folder, Pattern, Prefix, SecretSource, Variable};
+
+/// What the operator says of one backend: a `[backend.<scheme>]` table.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Backend {
+    /// The component's file, absolute.
+    pub component: Option<PathBuf>,
+    /// The only component that is accepted, by its SHA-256.
+    pub sha256: Option<Digest>,
+    /// Where the store's path ends. What follows in a URI prefixes the names of manifests; chunks are shared.
+    pub root: Option<String>,
+    pub verify: Verify,
+    /// Handed to the backend's `open`.
+    pub options: BTreeMap<String, String>,
+    pub tls: Tls,
+    pub connect: Vec<Pattern>,
+    pub private_networks: bool,
+    pub fs: BTreeMap<String, Folder>,
+    pub env: Vec<Variable>,
+    pub secrets: BTreeMap<String, SecretSource>,
+    pub limits: GivenLimits,
+}
+
+/// One of those that the process serves: a `[[tenant]]` table.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tenant {
+    /// The URIs that are this tenant's begin with it.
+    pub uri: Prefix,
+    pub root: Option<String>,
+    pub verify: Option<Verify>,
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
+    #[serde(default)]
+    pub tls: Tls,
+    #[serde(default)]
+    pub connect: Vec<Pattern>,
+    #[serde(default)]
+    pub private_networks: bool,
+    #[serde(default)]
+    pub fs: BTreeMap<String, Folder>,
+    #[serde(default)]
+    pub env: Vec<Variable>,
+    #[serde(default)]
+    pub secrets: BTreeMap<String, SecretSource>,
+    #[serde(default)]
+    pub limits: GivenLimits,
+}
+
+/// A SHA-256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Digest(pub [u8; 32]);
+
+impl TryFrom<String> for Digest {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no SHA-256: 64 hexadecimal digits, as `sha256sum` prints them");
+        let mut digest = [0; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return Err(bad());
+        }
+        for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            let pair = std::str::from_utf8(pair).ok().filter(|pair| !pair.contains('+'));
+            *byte = pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()).ok_or_else(bad)?;
+        }
+        Ok(Digest(digest))
+    }
+}

@@ -1,0 +1,120 @@
+use super::*;
+
+fn parse(text: &str) -> Result<Config, Error> {
+    Config::parse(Path::new("/etc/c.toml"), text)
+}
+
+fn refused(text: &str) -> String {
+    parse(text).expect_err(text).to_string()
+}
+
+#[test]
+fn a_backend_has_what_the_file_says_and_defaults_for_the_rest() {
+    let config = parse(
+        "[backend.local-fs]\nroot = '/kv'\nverify = 'xxh3'\noptions.durability = 'rename'\nlimits.deadline_ms = 50",
+    );
+    let settings = config.unwrap().settings(&StoreUri::parse("local-fs:///kv/x").unwrap()).unwrap();
+    assert_eq!(settings.root.as_deref(), Some("/kv"));
+    assert_eq!((settings.verify, settings.limits.deadline_ms), (Verify::Xxh3, 50));
+    assert_eq!(settings.options.get("durability").map(String::as_str), Some("rename"));
+    assert_eq!(settings.limits.memory_bytes, Limits::default().memory_bytes);
+    assert_eq!(settings.tenant, None);
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_line_and_what_was_meant() {
+    for (text, line, meant) in [
+        ("[backend.redis]\nverifi = 'off'\n", 2, "verify"),
+        ("[backends.redis]\n", 1, "backend"),
+        ("[backend.x]\nroot = '/kv'\nlimits.memory_byte = 1", 3, "memory_bytes"),
+        ("[backend.x.limits]\n\ndeadline = 1", 3, "deadline_ms"),
+        ("[backend.x]\nverify = 'xxh'", 2, "xxh3"),
+        ("[backend.x.fs]\nm = { path = '/m', acess = 'ro' }", 2, "access"),
+        ("[backend.x.secrets]\nm = { fil = '/m' }", 2, "file"),
+        ("[[tenant]]\nuri = 'x://h'\nsecret = {}", 3, "secrets"),
+        ("[[tenant]]\nuri = 'x://h'\nlimits.instance = 7", 3, "instances"),
+    ] {
+        let error = refused(text);
+        assert!(error.contains(&format!("/etc/c.toml:{line}:")), "{text}\n{error}");
+        assert!(error.contains(&format!("did you mean `{meant}`?")), "{text}\n{error}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_its_line() {
+    for (text, said) in [
+        ("[backend.x]\nsha256 = 'abc'", "SHA-256"),
+        ("[backend.x]\nconnect = ['h']", "port"),
+        ("[backend.x]\nenv = ['LD_PRELOAD']", "nobody's"),
+        ("[backend.x]\nsecrets.a = 'KV_STORE_WASM_CONFIG'", "nobody's"),
+        ("[backend.x]\nsecrets.a = { file = 'relative' }", "absolute"),
+        ("[backend.x]\nsecrets.a = { env = 'A', file = '/a' }", "one place"),
+        ("[backend.x]\nlimits.deadline_ms = 0", "between"),
+        ("[backend.x]\nfs.m = { path = '/m', access = 'wr' }", "ro"),
+        ("[[tenant]]\nuri = 'x'", "scheme"),
+        ("[[tenant]]\nuri = 'x:///a/../b'", "'..'"),
+    ] {
+        let error = refused(text);
+        assert!(error.contains("/etc/c.toml:2:") && error.contains(said), "{text}\n{error}");
+    }
+    for (text, said) in [
+        ("[backend.Redis]\n", "scheme"),
+        ("[backend.x]\ntls.certificate = '/c.pem'", "tls.key"),
+        ("[backend.x]\ntls.ca = 'ca.pem'", "absolute"),
+        ("[backend.x]\nsecrets.A = 'B'", "secret's name"),
+        ("[backend.x]\nfs.m = { path = 'm' }", "absolute"),
+        ("[backend.x]\nfs.m = { path = '/m/../n' }", "'..'"),
+        ("[[tenant]]\nuri = 'x://h/a'\n[[tenant]]\nuri = 'x://h/a/'", "twice"),
+        ("[[tenant]]\nuri = 'x:///kv/a'\nroot = '/kv'", "above"),
+        ("[[tenant]]\nuri = 'x:///kv/a'\nroot = '/kv/ab'", "above"),
+        ("[[tenant]]\nroot = '/kv'", "uri"),
+    ] {
+        let error = refused(text);
+        assert!(error.contains("/etc/c.toml") && error.contains(said), "{text}\n{error}");
+    }
+}
+
+#[test]
+fn paths_must_be_absolute() {
+    assert!(parse("[backend.x]\ncomponent = 'x.wasm'").is_err());
+    assert!(parse("[backend.x]\nroot = 'kv'").is_err());
+    assert!(parse("[backend.x]\nroot = '/kv/'").is_err());
+}
+
+#[test]
+fn the_example_of_the_operator_guide_is_a_config() {
+    let guide = include_str!("../../../docs/operator-guide.md");
+    let (_, example) = guide.split_once("```toml\n").expect("there is an example");
+    let (example, _) = example.split_once("```").expect("it ends");
+    let config = parse(example).unwrap();
+    // It shows every key, so that none goes without a word.
+    for key in KEYS {
+        let shown =
+            example.lines().any(|line| line.trim_start().starts_with(key) || line.contains(&format!(".{key}]")));
+        assert!(shown, "{key} is not in the example");
+    }
+    assert!(config.tenant.len() > 1);
+}
+
+const KEYS: &[&str] = &[
+    "component",
+    "sha256",
+    "root",
+    "verify",
+    "options",
+    "tls",
+    "connect",
+    "private_networks",
+    "fs",
+    "env",
+    "secrets",
+    "limits",
+    "uri",
+];
+
+proptest::proptest! {
+    #[test]
+    fn no_text_is_too_strange(text in "(\\[backend\\.x\\]\n)?([a-z0-9_]{1,8} ?= ?['\\[{]?\\PC{0,10}['\\]}]?\n){0,4}") {
+        let _ = parse(&text);
+    }
+}

@@ -1,0 +1,234 @@
+//! What an open of a URI would do, and what stands in its way: the same decisions, told instead of taken.
+
+use std::path::PathBuf;
+
+use crate::config::{Config, Settings};
+use crate::error::Error;
+use crate::inspect::{Inspection, inspect};
+use crate::limits::Limits;
+use crate::loader;
+use crate::policy::{FolderAccess, Grants, SecretSource, Target};
+use crate::store::{Store, guarded};
+use crate::uri::StoreUri;
+
+/// What an open of a URI would do. What could not be found out is empty, and `problems` says why.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Diagnosis {
+    /// The store's own URI: without `wasm://`, and up to the config's `root`.
+    pub uri: String,
+    /// What comes before the names of manifests.
+    pub manifest_prefix: Option<String>,
+    pub scheme: String,
+    /// The config file that was read. None: there is none.
+    pub config: Option<PathBuf>,
+    /// The `uri` of the `[[tenant]]` that covers it.
+    pub tenant: Option<String>,
+    /// The component's file.
+    pub component: Option<PathBuf>,
+    /// The config names it; otherwise it was found in one of `searched`.
+    pub component_by_config: bool,
+    /// What that file is.
+    pub inspection: Option<Inspection>,
+    /// Where a component is looked for that the config does not name, in order.
+    pub searched: Vec<PathBuf>,
+    /// The only SHA-256 that the config accepts, in hex.
+    pub pinned_sha256: Option<String>,
+    pub reaches: Reaches,
+    /// The bounds in force.
+    pub limits: Limits,
+    /// The cache of compiled components, and whether this one is in it.
+    pub cache: Option<PathBuf>,
+    pub cached: bool,
+    /// What the backend says of itself, where it was asked.
+    pub label: Option<String>,
+    pub problems: Vec<Problem>,
+}
+
+/// What a component would be granted.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Reaches {
+    /// The directory that the URI names.
+    pub directory: Option<PathBuf>,
+    /// Further directories: name, path, and whether they may be written to.
+    pub fs: Vec<(String, PathBuf, bool)>,
+    /// The server that the URI names.
+    pub server: Option<String>,
+    /// Patterns of further servers.
+    pub connect: Vec<String>,
+    pub private_networks: bool,
+    /// Environment variables of a component that uses WASI: name, and whether it is set.
+    pub environment: Vec<(String, bool)>,
+    /// Secrets that the config names. Never their values.
+    pub secrets: Vec<Secret>,
+    /// How the variables of its other secrets begin. None: it has no others.
+    pub secret_prefix: Option<String>,
+}
+
+/// A secret that a component may ask for.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Secret {
+    /// Its short name.
+    pub name: String,
+    /// Where it is kept.
+    pub kept: String,
+    pub set: bool,
+}
+
+/// Something that an open would fail over, or that is unlikely to be meant.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Problem {
+    /// What is wrong, in one line.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
+    /// An open would fail.
+    pub fatal: bool,
+}
+
+/// Tell what an open of a URI would do. `probe`: also open it, which runs the component and connects to its server.
+pub fn doctor(uri: &str, probe: bool) -> Diagnosis {
+    let mut found = Diagnosis { searched: loader::search_directories(), ..Diagnosis::default() };
+    if let Err((error, remedy)) = found.look(uri) {
+        found.problem(true, error, remedy);
+    }
+    if probe && !found.problems.iter().any(|problem| problem.fatal) {
+        match Store::open(uri) {
+            Ok(store) => found.label = Some(store.info().label),
+            Err(error) => found.problem(true, error, "see what it says; the server's own log may say more"),
+        }
+    }
+    found
+}
+
+type Looked = Result<(), (Error, &'static str)>;
+
+impl Diagnosis {
+    fn problem(&mut self, fatal: bool, what: impl std::fmt::Display, remedy: &str) {
+        self.problems.push(Problem { what: what.to_string(), remedy: remedy.to_owned(), fatal });
+    }
+
+    /// Find out what can be, up to what makes the rest meaningless.
+    fn look(&mut self, text: &str) -> Looked {
+        let uri = StoreUri::parse(text).map_err(|error| (error, "correct the URI"))?;
+        (self.uri, self.scheme) = (uri.as_str().to_owned(), uri.scheme().to_owned());
+        let config =
+            Config::load().map_err(|error| (error, "correct the config file; docs/operator-guide.md has every key"))?;
+        self.config.clone_from(&config.path);
+        let settings = config
+            .settings(&uri)
+            .map_err(|error| (error, "add a [[tenant]] whose uri covers it, or correct the URI"))?;
+        self.tenant.clone_from(&settings.tenant);
+        self.limits = settings.limits.clone();
+        self.pinned_sha256 = settings.sha256.map(|pin| loader::hex(&pin.0));
+
+        match Target::decide(&uri, &settings) {
+            Ok(target) => {
+                self.uri = target.store.as_str().to_owned();
+                self.manifest_prefix.clone_from(&target.prefix);
+                self.tell_grants(&target.grants);
+                self.check_component(&config, &settings, &uri, Some(&target.grants))
+            }
+            Err(error) => {
+                self.problem(true, error, "correct the URI, or `root` in the config");
+                self.check_component(&config, &settings, &uri, None)
+            }
+        }
+    }
+
+    fn tell_grants(&mut self, grants: &Grants) {
+        let secret = |(name, source): (&String, &SecretSource)| Secret {
+            name: name.clone(),
+            kept: source.to_string(),
+            set: matches!(source.read(), Ok(Some(_))),
+        };
+        self.reaches = Reaches {
+            directory: grants.directory.clone(),
+            fs: grants
+                .fs
+                .iter()
+                .map(|(name, folder)| (name.clone(), folder.path.clone(), folder.access == FolderAccess::ReadWrite))
+                .collect(),
+            server: grants.server.clone(),
+            connect: grants.connect.iter().map(|pattern| pattern.as_str().to_owned()).collect(),
+            private_networks: grants.private_networks,
+            environment: grants
+                .environment()
+                .iter()
+                .map(|name| (name.clone(), std::env::var_os(name).is_some()))
+                .collect(),
+            secrets: grants.secrets.iter().map(secret).collect(),
+            secret_prefix: grants.secret_prefix.clone(),
+        };
+        for Secret { name, kept, set } in self.reaches.secrets.clone() {
+            if !set {
+                self.problem(
+                    false,
+                    format!("the secret {name} is not set"),
+                    &format!("set {kept}, or remove it from secrets"),
+                );
+            }
+        }
+        for (name, set) in self.reaches.environment.clone() {
+            if !set {
+                self.problem(false, format!("the variable {name} is not set"), "set it, or remove it from env");
+            }
+        }
+        // The last part of the URI's own path is made; of the others, that of those that may be written to.
+        let own = self.reaches.directory.iter().map(|path| (path.clone(), true));
+        let named = self.reaches.fs.iter().map(|(_, path, write)| (path.clone(), *write));
+        for (path, made) in own.chain(named).collect::<Vec<_>>() {
+            let wanted = if made { path.parent().unwrap_or(&path) } else { &path };
+            if !wanted.is_dir() {
+                let what = format!("{} is no directory", wanted.display());
+                self.problem(true, what, "make it; only the last part of a path is made by itself");
+            }
+        }
+    }
+
+    fn check_component(
+        &mut self,
+        config: &Config,
+        settings: &Settings,
+        uri: &StoreUri,
+        grants: Option<&Grants>,
+    ) -> Looked {
+        let named = settings.component.as_deref();
+        let path = loader::find(uri.backend(), named)
+            .map_err(|error| (error, "put it into one of the directories, or name it as `component` in the config"))?;
+        (self.component, self.component_by_config) = (Some(path.clone()), named.is_some());
+        if let Some(Err(error)) = grants.map(|grants| grants.check_overlap(&guarded(config, settings, &path))) {
+            self.problem(true, error, "choose another directory");
+        }
+        let inspection = inspect(&path).map_err(|error| (error, "take the component from its vendor again"))?;
+        for what in &inspection.problems.clone() {
+            self.problem(true, what, "ask the component's vendor for one that is built for this host");
+        }
+        if inspection.bytes > settings.limits.component_bytes {
+            let what = format!("the component has {} bytes", inspection.bytes);
+            self.problem(true, what, "raise limits.component_bytes, if it is the right one");
+        }
+        if let Some(pinned) = self.pinned_sha256.clone().filter(|pinned| *pinned != inspection.sha256) {
+            let what =
+                format!("the component's SHA-256 is {}, and the config accepts only {pinned}", inspection.sha256);
+            self.problem(true, what, "put the right component back, or change `sha256` if it was replaced on purpose");
+        }
+        self.check_cache(&inspection.sha256);
+        self.inspection = Some(inspection);
+        Ok(())
+    }
+
+    fn check_cache(&mut self, sha256: &str) {
+        self.cache = loader::cache_directory();
+        let digest = crate::config::Digest::try_from(sha256.to_owned());
+        match (loader::components(), digest) {
+            (Ok(components), Ok(digest)) => self.cached = components.is_cached(&digest.0),
+            (Err(error), _) => self.problem(true, error, "see what it says"),
+            (_, Err(_)) => {}
+        }
+        let private = self.cache.as_deref().is_some_and(|cache| !cache.exists() || loader::is_private(cache));
+        if !private {
+            let what = "compiled components are not kept, so each process compiles anew".to_owned();
+            self.problem(false, what, "name a directory that is this user's alone (chmod 700) in KV_STORE_WASM_CACHE");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a component is, without running or compiling anything of it.
+
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use crate::error::Error;
+use crate::limits::Limits;
+use crate::loader;
+
+/// A component, looked at from outside.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Inspection {
+    /// Its length in bytes, and its SHA-256 in hex, as `sha256` in the config wants it.
+    pub bytes: u64,
+    pub sha256: String,
+    pub imports: Vec<Import>,
+    pub exports: Vec<String>,
+    /// What the component says of itself in its custom section `kv-store-backend`: pairs of key and value, in order. A
+    /// `wish` is what it would like to be granted; it grants nothing.
+    pub stamp: Vec<(String, String)>,
+    pub functions: u64,
+    /// Its largest function, in bytes.
+    pub largest_function: u64,
+    /// Why this host would not load it. Empty: by name, all that it imports is there; whether the types match is seen when
+    /// it is opened.
+    pub problems: Vec<String>,
+}
+
+/// An interface that a component wants of its host.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Import {
+    /// With its version: `kv-store:backend/files@1.0.0`.
+    pub name: String,
+    /// Why this host does not offer it.
+    pub not_offered: Option<String>,
+}
+
+/// Look at a component's file.
+///
+/// `Invalid` if it is none, `Exhausted` if it is larger than any component may be.
+///
+/// ```no_run
+/// let inspection = kv_store_wasm::inspect("/opt/kv/acme.wasm".as_ref())?;
+/// println!("sha256 = \"{}\"", inspection.sha256);
+/// # Ok::<(), kv_store_wasm::Error>(())
+/// ```
+pub fn inspect(path: &Path) -> Result<Inspection, Error> {
+    let doing = |error: Error| error.context(format_args!("component {}", path.display()));
+    let bytes = loader::read_component(path, Limits::default().component_bytes).map_err(doing)?;
+    let found = loader::measure(&bytes).map_err(doing)?;
+    let import = |name: String| Import { not_offered: loader::why_not_offered(&name), name };
+    let imports: Vec<Import> = found.imports.into_iter().map(import).collect();
+    let refused =
+        imports.iter().filter_map(|import| Some(format!("imports {}, {}", import.name, import.not_offered.as_ref()?)));
+    let problems = refused.chain(loader::missing_export(&found.exports)).collect();
+    Ok(Inspection {
+        bytes: bytes.len() as u64,
+        sha256: loader::hex(&Sha256::digest(&bytes)),
+        imports,
+        exports: found.exports,
+        stamp: found.stamp,
+        functions: found.functions,
+        largest_function: found.largest_function,
+        problems,
+    })
+}

@@ -1,0 +1,248 @@
+use super::overlap::Guarded;
+use super::*;
+use crate::config::Config;
+
+fn settings(config: &str, uri: &str) -> Result<(StoreUri, Settings), Error> {
+    let uri = StoreUri::parse(uri).unwrap();
+    let settings = Config::parse(Path::new("/etc/c.toml"), config)?.settings(&uri)?;
+    Ok((uri, settings))
+}
+
+fn under(config: &str, uri: &str) -> Result<Target, Error> {
+    let (uri, settings) = settings(config, uri)?;
+    Target::decide(&uri, &settings)
+}
+
+fn target(uri: &str, root: Option<&str>) -> Result<Target, Error> {
+    let scheme = uri.split_once(':').unwrap().0;
+    under(&root.map(|root| format!("[backend.{scheme}]\nroot = '{root}'")).unwrap_or_default(), uri)
+}
+
+#[test]
+fn a_path_grants_a_directory_and_an_authority_a_server() {
+    let file = target("local-fs:///var/kv", None).unwrap().grants;
+    assert_eq!((file.directory, file.server), (Some("/var/kv".into()), None));
+    let net = target("redis://me@cache.svc:6379/3", None).unwrap().grants;
+    assert_eq!((net.directory, net.server.as_deref()), (None, Some("cache.svc:6379")));
+    let none = target("memory://", None).unwrap().grants;
+    assert_eq!((none.directory, none.server), (None, None));
+}
+
+#[test]
+fn without_a_config_nothing_further_is_granted() {
+    let grants = target("redis://h:1", None).unwrap().grants;
+    assert!(grants.fs.is_empty() && grants.connect.is_empty() && grants.env.is_empty() && grants.secrets.is_empty());
+    assert!(!grants.private_networks && grants.environment().is_empty() && !grants.names_host("other"));
+}
+
+#[test]
+fn a_relative_path_grants_no_directory() {
+    assert_eq!(target("local-fs://relative", None).unwrap().grants.directory, None);
+}
+
+#[test]
+fn dots_are_refused() {
+    for uri in ["local-fs:///kv/..", "local-fs:///kv/../etc", "local-fs:///./kv"] {
+        assert_eq!(target(uri, None).unwrap_err().kind(), ErrorKind::Denied, "{uri}");
+    }
+    assert!(target("local-fs:///kv/...", None).is_ok());
+}
+
+#[test]
+fn a_root_ends_the_store_and_the_rest_prefixes_manifests() {
+    let below = target("local-fs:///kv/slots/7.bin", Some("/kv")).unwrap();
+    assert_eq!((below.store.as_str(), below.prefix.as_deref()), ("local-fs:///kv", Some("slots/7.bin")));
+    assert_eq!(target("local-fs:///kv", Some("/kv")).unwrap().prefix, None);
+    assert!(target("local-fs:///kvx/7", Some("/kv")).is_err());
+    assert!(target("local-fs:///etc", Some("/kv")).is_err());
+}
+
+#[test]
+fn a_prefix_with_dots_is_only_a_name() {
+    let below = target("local-fs:///kv/../x", Some("/kv")).unwrap();
+    assert_eq!((below.grants.directory, below.prefix.as_deref()), (Some("/kv".into()), Some("../x")));
+}
+
+#[test]
+fn the_server_of_the_uri_is_granted_and_no_other() {
+    let allows = |uri: &str, authority: &str| target(uri, None).unwrap().grants.server(authority).is_ok();
+    assert!(allows("redis://me@cache.svc:6379/3", "cache.svc:6379"));
+    assert!(allows("redis://Cache.svc:6379", "cache.SVC:6379"));
+    assert!(allows("redis://[::1]:6379", "[::1]:6379"));
+    assert!(allows("redis://cache.svc", "cache.svc:6379"));
+    for authority in [
+        "cache.svc:6380",
+        "cache.svc",
+        "cache.svc.evil:6379",
+        "other:6379",
+        "",
+        ":6379",
+        "unix:/run/x",
+        "cache.svc:+6379",
+    ] {
+        assert!(!allows("redis://cache.svc:6379", authority), "{authority}");
+    }
+    assert!(!allows("local-fs:///dir", "localhost:1"));
+    assert!(!allows("redis://[::1]", "::1:6379"));
+    assert!(!allows("redis://127.0.0.1:6379", "[::ffff:127.0.0.1]:6379"));
+}
+
+#[test]
+fn a_config_grants_further_servers() {
+    let config = "[backend.redis]\nconnect = ['*.svc.local:6379']";
+    let grants = under(config, "redis://cache:6379").unwrap().grants;
+    assert!(grants.server("node-1.svc.local:6379").is_ok() && grants.server("cache:6379").is_ok());
+    let refused = grants.server("node-1.svc.other:6379").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Denied);
+    assert!(refused.to_string().contains("*.svc.local:6379"), "{refused}");
+}
+
+/// Whether `server` may be reached where it leads to `address`.
+fn reaches(config: &str, server: &str, address: &str) -> bool {
+    let grants = under(&format!("[backend.redis]\n{config}"), "redis://own:6379").unwrap().grants;
+    let granted = grants.server(server).unwrap();
+    grants.check_address(&granted, address.parse().unwrap()).is_ok()
+}
+
+#[test]
+fn only_the_uris_own_server_may_be_private_unless_the_config_says_so() {
+    let further = "connect = ['further:6379']";
+    for private in ["127.0.0.1", "10.0.0.1", "::1", "fd00::1", "::ffff:10.0.0.1", "64:ff9b::a00:1"] {
+        assert!(reaches(further, "own:6379", private), "{private}");
+        assert!(!reaches(further, "further:6379", private), "{private}");
+        assert!(reaches(&format!("{further}\nprivate_networks = true"), "further:6379", private), "{private}");
+    }
+    assert!(reaches(further, "further:6379", "203.0.113.9"));
+    let network = "connect = ['further:6379', '10.0.0.0/8:6379']";
+    assert!(reaches(network, "further:6379", "10.0.0.1") && !reaches(network, "further:6379", "192.168.0.1"));
+}
+
+#[test]
+fn special_addresses_are_reached_only_where_their_network_is_granted() {
+    for special in
+        ["169.254.169.254", "::ffff:169.254.169.254", "0.0.0.0", "fe80::1", "224.0.0.1", "64:ff9b::a9fe:a9fe"]
+    {
+        assert!(!reaches("private_networks = true", "own:6379", special), "{special}");
+    }
+    let granted = "connect = ['169.254.0.0/16:6379', 'h:1']";
+    assert!(reaches(granted, "own:6379", "169.254.169.254"));
+    // At that port and in that network.
+    assert!(!reaches(granted, "h:1", "169.254.169.254") && !reaches(granted, "own:6379", "0.0.0.0"));
+}
+
+proptest::proptest! {
+    /// Whatever the config: an address that nothing grants by itself is public, or private and allowed to be.
+    #[test]
+    fn no_name_leads_to_a_special_address(bits: u32, private: bool) {
+        let config = format!("connect = ['*:6379']\nprivate_networks = {private}");
+        let address = std::net::Ipv4Addr::from_bits(bits);
+        let expected = match addresses::kind(address.into()) {
+            Kind::Public => true,
+            Kind::Private => private,
+            Kind::Special(_) => false,
+        };
+        assert_eq!(reaches(&config, "further:6379", &address.to_string()), expected);
+        assert_eq!(reaches(&config, "further:6379", &address.to_ipv6_mapped().to_string()), expected);
+    }
+}
+
+#[test]
+fn secrets_are_named_within_the_scheme() {
+    let grants = target("memkv://h:1", None).unwrap().grants;
+    assert_eq!(grants.secret("auth-key").unwrap(), SecretSource::Variable("MEMKV_AUTH_KEY".into()));
+    for name in ["", "PATH", "a_b", "a/b", &"x".repeat(65)] {
+        assert!(grants.secret(name).is_err(), "{name}");
+    }
+    for (uri, name) in [("kv://h:1", "store-wasm-config"), ("ld-library://h:1", "path")] {
+        assert!(target(uri, None).unwrap().grants.secret(name).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn a_config_says_where_secrets_are() {
+    let config = "[backend.redis.secrets]\npassword = 'CACHE_PASSWORD'\ntoken = { file = '/run/secrets/token' }";
+    let grants = under(config, "redis://h:1").unwrap().grants;
+    assert_eq!(grants.secret("password").unwrap(), SecretSource::Variable("CACHE_PASSWORD".into()));
+    assert_eq!(grants.secret("token").unwrap(), SecretSource::File("/run/secrets/token".into()));
+    assert_eq!(grants.secret("other").unwrap(), SecretSource::Variable("REDIS_OTHER".into()));
+}
+
+const TENANTS: &str = "
+[backend.redis]
+connect = ['further:6379']
+private_networks = true
+env = ['SHARED']
+secrets.password = 'SHARED_PASSWORD'
+limits = { deadline_ms = 50, instances = 3 }
+options = { prefix = 'a:', color = 'red' }
+
+[[tenant]]
+uri = 'redis://h:1/1'
+secrets.password = 'ONE_PASSWORD'
+limits.instances = 5
+options.prefix = 'one:'
+
+[[tenant]]
+uri = 'redis://h:1'
+";
+
+#[test]
+fn a_tenant_has_its_own_grants_and_secrets_and_inherits_limits_and_options() {
+    let (_, settings) = settings(TENANTS, "redis://h:1/1").unwrap();
+    assert_eq!(settings.tenant.as_deref(), Some("redis://h:1/1"));
+    assert_eq!((settings.limits.deadline_ms, settings.limits.instances), (50, 5));
+    assert_eq!(settings.options.get("prefix").map(String::as_str), Some("one:"));
+    assert_eq!(settings.options.get("color").map(String::as_str), Some("red"));
+
+    let grants = under(TENANTS, "redis://h:1/1").unwrap().grants;
+    assert!(grants.connect.is_empty() && grants.env.is_empty() && !grants.private_networks);
+    assert_eq!(grants.secret("password").unwrap(), SecretSource::Variable("ONE_PASSWORD".into()));
+    // Not even the variables of its scheme, which are everybody's.
+    assert_eq!(grants.secret("token").unwrap_err().kind(), ErrorKind::Denied);
+}
+
+#[test]
+fn the_longest_prefix_wins_and_what_none_covers_is_refused() {
+    let tenant = |uri: &str| settings(TENANTS, uri).map(|(_, settings)| settings.tenant.unwrap_or_default());
+    assert_eq!(tenant("redis://h:1/1/x").unwrap(), "redis://h:1/1");
+    assert_eq!(tenant("redis://h:1/12").unwrap(), "redis://h:1");
+    for uri in ["redis://h:2/1", "redis://other/1", "redis://h:1/./1", "redis://h:1/2/../1", "redis://h/1"] {
+        assert_eq!(tenant(uri).unwrap_err().kind(), ErrorKind::Denied, "{uri}");
+    }
+    // Other schemes have no tenants.
+    assert_eq!(tenant("memory://x").unwrap(), "");
+}
+
+#[test]
+fn a_directory_that_overlaps_the_hosts_own_is_refused() {
+    let grants = |path: &str| target(&format!("local-fs://{path}"), None).unwrap().grants;
+    let own = |path: &str| Guarded { own: vec![("the cache", PathBuf::from(path))], ..Default::default() };
+    let guarded = own("/no/such/cache");
+    for path in ["/no/such/cache", "/no/such/cache/x", "/no", "/"] {
+        assert!(grants(path).check_overlap(&guarded).is_err(), "{path}");
+    }
+    assert!(grants("/no/such/cache2").check_overlap(&guarded).is_ok());
+
+    // Also by way of a link, where the last part does not exist yet.
+    let scratch = tempfile::tempdir().unwrap();
+    let (cache, link) = (scratch.path().join("cache"), scratch.path().join("link"));
+    std::fs::create_dir(&cache).unwrap();
+    std::os::unix::fs::symlink(&cache, &link).unwrap();
+    let below = grants(&format!("{}/new", link.display()));
+    assert!(below.check_overlap(&own(cache.to_str().unwrap())).is_err());
+
+    // And a directory that the config grants.
+    let named = under("[backend.redis]\nfs.all = { path = '/no' }", "redis://h:1").unwrap().grants;
+    assert!(named.check_overlap(&guarded).is_err());
+}
+
+#[test]
+fn a_directory_that_holds_another_tenants_is_refused() {
+    let grants = |path: &str| target(&format!("local-fs://{path}"), None).unwrap().grants;
+    let guarded = Guarded { foreign: vec![("tenant b".into(), "/kv/b".into())], ..Default::default() };
+    for path in ["/kv", "/kv/b"] {
+        assert!(grants(path).check_overlap(&guarded).is_err(), "{path}");
+    }
+    // A tenant's directory may lie in one of another's: that other is refused itself.
+    assert!(grants("/kv/b/x").check_overlap(&guarded).is_ok() && grants("/kv/c").check_overlap(&guarded).is_ok());
+}

@@ -1,0 +1,183 @@
+//! `std-fs:///DIR`: a backend that knows of files only what `std::fs` offers. What a vendor's Rust does that was not
+//! written for this host.
+//!
+//! Chunks lie at `/chunks/<first hex digit>/<hex>`, manifests at `/manifests/<escaped name>`, what is being written in
+//! `/tmp`; `/` is the URI's directory. A file appears by rename. A manifest is published when the fresh chunks, the manifest
+//! and, where std can, their directories were synced.
+
+use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use kv_store_sdk::key::{escape, hex};
+use kv_store_sdk::payload::Part;
+use kv_store_sdk::{Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export};
+
+/// Bytes of a value that are in this component's memory at once.
+const PIECE: usize = 1 << 20;
+
+struct StdFs;
+
+impl Backend for StdFs {
+    fn open(uri: &str, options: Options) -> Result<(Self, Features)> {
+        options.finish()?;
+        for directory in ["/chunks", "/manifests", "/tmp"] {
+            fs::create_dir_all(directory).map_err(|error| failed(Path::new(directory), &error))?;
+        }
+        let features = Features {
+            label: format!("std::fs at {uri}"),
+            durable: true,
+            shared: true,
+            cheap_repeat: true,
+            write_through: true,
+            ..Default::default()
+        };
+        Ok((StdFs, features))
+    }
+
+    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
+        Ok(hashes.iter().map(|hash| chunk_path(hash).is_file()).collect())
+    }
+
+    fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
+        let put = |chunk: &Chunk| {
+            let path = chunk_path(&chunk.hash);
+            // Another length is what a power cut left.
+            if !replace && fs::metadata(&path).is_ok_and(|there| there.len() == chunk.data.len()) {
+                return PutOutcome::Existed;
+            }
+            match write(&path, &chunk.data, false) {
+                Ok(()) => PutOutcome::Stored,
+                Err(error) => PutOutcome::Failed(error),
+            }
+        };
+        Ok(chunks.iter().map(put).collect())
+    }
+
+    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
+        let get = |hash: &Hash| match read(&chunk_path(hash)) {
+            Ok(Some(data)) => GetOutcome::Found(data),
+            Ok(None) => GetOutcome::Missing,
+            Err(error) => GetOutcome::Failed(error),
+        };
+        Ok(hashes.iter().map(get).collect())
+    }
+
+    fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()> {
+        for hash in fresh {
+            let path = chunk_path(hash);
+            let synced = File::open(&path).and_then(|file| file.sync_all());
+            synced.map_err(|error| match error.kind() {
+                ErrorKind::NotFound => Error::invalid(format!("the chunk {} is gone", hex(hash))),
+                _ => failed(&path, &error),
+            })?;
+        }
+        let mut directories: Vec<PathBuf> =
+            fresh.iter().filter_map(|hash| chunk_path(hash).parent().map(Path::to_owned)).collect();
+        directories.sort();
+        directories.dedup();
+        if !directories.is_empty() {
+            directories.extend(["/chunks".into(), "/".into()]);
+        }
+        directories.iter().try_for_each(|directory| sync_directory(directory))?;
+        write(&manifest_path(name), data, true)?;
+        ["/manifests", "/"].iter().try_for_each(|directory| sync_directory(Path::new(directory)))
+    }
+
+    fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
+        read(&manifest_path(name))
+    }
+
+    fn delete_manifest(&mut self, name: &str) -> Result<()> {
+        let path = manifest_path(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(&path, &error)),
+            _ => sync_directory(Path::new("/manifests")),
+        }
+    }
+}
+
+fn chunk_path(hash: &[u8]) -> PathBuf {
+    let hex = hex(hash);
+    Path::new("/chunks").join(&hex[..1]).join(hex)
+}
+
+fn manifest_path(name: &str) -> PathBuf {
+    Path::new("/manifests").join(escape(name))
+}
+
+/// Write a file whole: under a name of its own, then renamed.
+fn write(path: &Path, data: &Payload, durable: bool) -> Result<()> {
+    let temporary = PathBuf::from(format!("/tmp/{:016x}", RandomState::new().hash_one(path)));
+    let written = write_to(&temporary, data, durable).and_then(|()| {
+        let renamed = fs::rename(&temporary, path).or_else(|error| match (error.kind(), path.parent()) {
+            (ErrorKind::NotFound, Some(parent)) => {
+                fs::create_dir_all(parent)?;
+                fs::rename(&temporary, path)
+            }
+            _ => Err(error),
+        });
+        renamed.map_err(|error| failed(path, &error))
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn write_to(temporary: &Path, data: &Payload, durable: bool) -> Result<()> {
+    let failed = |error: io::Error| failed(temporary, &error);
+    let mut file = File::create_new(temporary).map_err(failed)?;
+    let mut at = 0;
+    while at < data.len() {
+        let piece = data.read(at, (data.len() - at).min(PIECE as u64) as u32)?;
+        file.write_all(&piece).map_err(failed)?;
+        at += piece.len() as u64;
+    }
+    if durable { file.sync_all().map_err(failed) } else { Ok(()) }
+}
+
+/// A file's bytes, in the host's memory and piece by piece on the way; none if there is no such file.
+fn read(path: &Path) -> Result<Option<Payload>> {
+    let failed = |error: io::Error| failed(path, &error);
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(failed)?,
+    };
+    let len = file.metadata().map_err(failed)?.len();
+    let mut pieces = Vec::new();
+    let mut piece = Vec::with_capacity(len.min(PIECE as u64) as usize);
+    loop {
+        piece.clear();
+        if (&mut file).take(PIECE as u64).read_to_end(&mut piece).map_err(failed)? == 0 {
+            break;
+        }
+        pieces.push(Payload::from_bytes(&piece)?);
+    }
+    match pieces.len() {
+        1 => Ok(pieces.pop()),
+        _ => Payload::from_parts(&pieces.iter().map(Part::Payload).collect::<Vec<_>>()).map(Some),
+    }
+}
+
+/// Make the names in a directory durable. Where std was built on a libc that speaks WASI 0.1, it cannot, and says that the
+/// descriptor is bad: names are then left to the kernel.
+fn sync_directory(path: &Path) -> Result<()> {
+    const BAD_DESCRIPTOR: i32 = 8;
+    match File::open(path).and_then(|directory| directory.sync_all()) {
+        Err(error) if error.raw_os_error() != Some(BAD_DESCRIPTOR) => Err(failed(path, &error)),
+        _ => Ok(()),
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> Error {
+    let message = format!("{}: {error}", path.display());
+    match error.kind() {
+        ErrorKind::PermissionDenied => Error::denied(message),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Error::exhausted(message),
+        _ => Error::other(message),
+    }
+}
+
+export!(StdFs, wishes: ["the directory in the URI, through WASI"]);
