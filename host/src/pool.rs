@@ -15,7 +15,7 @@ use crate::bindings::Backend;
 use crate::bindings::exports::kv_store::backend::store::{Features, Guest};
 use crate::breaker::Breaker;
 use crate::counters::Event;
-use crate::engine::{self, Runtime};
+use crate::engine::{self, Helpers, Runtime};
 use crate::error::{Error, ErrorKind};
 use crate::guest::{Access, State};
 use crate::limits;
@@ -100,6 +100,11 @@ impl Pool {
         &self.access
     }
 
+    /// Threads that can work beside the caller's.
+    pub(crate) fn helpers(&self) -> &'static Helpers {
+        &self.runtime.helpers
+    }
+
     /// How many instances have been lost so far, with what they held.
     pub(crate) fn instances_lost(&self) -> u64 {
         self.lost.load(Acquire)
@@ -164,10 +169,9 @@ impl Pool {
         let _ticking = self.runtime.ticker.tick();
         let hard = store.data_mut().start_call(deadline);
         store.set_epoch_deadline(1);
-        // Guest code is stopped by epochs, at `hard`; this is for a host function that waits.
-        let running = async { tokio::time::timeout_at(hard.into(), work(store)).await };
-        let outcome = keeping_signal_stack(|| self.runtime.driver.block_on(running));
-        outcome.unwrap_or_else(|_elapsed| Err(DeadlineMissed.into()))
+        // Guest code is stopped by epochs, at `hard`; that `block_on` ends then is for a host function that waits.
+        let outcome = keeping_signal_stack(|| self.runtime.driver.block_on(hard, work(store)));
+        outcome.unwrap_or_else(|| Err(DeadlineMissed.into()))
     }
 
     fn instantiate(&self, deadline: Instant) -> Result<(Instance, Features), Error> {
@@ -261,8 +265,12 @@ impl Drop for Slot<'_> {
                 self.pool.lost.fetch_add(1, Release);
             }
         }
+        let waited_for = slots.waiting > 0;
         drop(slots);
-        self.pool.freed.notify_one();
+        // A system call, whether anybody waits or not.
+        if waited_for {
+            self.pool.freed.notify_one();
+        }
     }
 }
 

@@ -20,6 +20,19 @@ struct options {
     int threads;
     bool compare_prefill;
     bool verbose;
+    /* For bench. */
+    const char *file;        /* where llama.cpp's own state file goes */
+    const char *chunks;      /* the folder of the store's chunks, emptied between rounds */
+    const char *save_row, *restore_row;
+    uint32_t rounds;
+    bool sync;
+    /* Leave the checks to the library, which knows chunks by their hash too, and
+     * to the manifest's own checksum. */
+    bool trusting;
+    /* Give no hint of what will be asked for: where the files are in the page
+     * cache, each is there as fast as it can be, and what was fetched ahead
+     * would wait in memory that is new to the process. */
+    bool no_hint;
 };
 
 enum answer { ANSWER_NONE, ANSWER_NO, ANSWER_YES };
@@ -49,7 +62,24 @@ struct result result_none(void);
 int command_save(const struct options *o, struct result *r);
 int command_restore(const struct options *o, struct result *r);
 
+/* Time saves and restores beside llama.cpp's own state files, in turns, and
+ * print a row of JSON for each. */
+int command_bench(const struct options *o);
+
 /* Print a manifest's chunks: hash in hex, length, one line each, in order. */
 int command_chunks(const struct options *o);
+
+struct engine;
+struct store;
+
+/* The steps of the commands. Put the state and its manifest into the store. */
+int save_state(struct store *s, const struct options *o,
+               const struct engine *e, const uint8_t *state, size_t size,
+               struct result *r);
+
+/* From the name to the whole, checked state: into `*state`, if that has `room`
+ * for it, or else into new memory in its place; the caller frees it. */
+int fetch_state(struct store *s, const struct options *o, const struct engine *e,
+                uint8_t **state, size_t room, size_t *size, struct result *r);
 
 #endif /* LLAMA_KV_COMMAND_H */

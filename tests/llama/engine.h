@@ -56,6 +56,13 @@ int engine_get_state(struct engine *e, uint8_t **state, size_t *size);
 /* Replace the sequence by a state. KV_FAILED: llama.cpp does not take it. */
 int engine_set_state(struct engine *e, const uint8_t *state, size_t size);
 
+/* The same into memory of `room` bytes. */
+int engine_copy_state(struct engine *e, uint8_t *state, size_t room);
+
+/* llama.cpp's own way: the sequence and its tokens to a file, and back. */
+int engine_save_file(struct engine *e, const char *path);
+int engine_load_file(struct engine *e, const char *path);
+
 /* Forget the sequence. */
 void engine_clear(struct engine *e);
 

@@ -24,11 +24,17 @@ static const char HELP[] =
     "  llama-kv restore --lib LIB --uri URI --model GGUF --name NAME --tokens N\n"
     "                   [--logits FILE] [--threads T] [--compare-prefill] [--verbose]\n"
     "  llama-kv chunks  --lib LIB --uri URI --name NAME\n"
+    "  llama-kv bench   --lib LIB --uri URI --model GGUF --name NAME --tokens N\n"
+    "                   --file FILE --chunks DIR [--rounds R] [--sync]\n"
+    "                   [--save-row NAME] [--restore-row NAME]\n"
     "\n"
     "save     Decode a fixed prompt of N tokens but for its last one, save the state\n"
     "         under NAME, then decode the last token and write its logits to FILE.\n"
     "restore  Load that state, decode the last token, compare its logits with FILE.\n"
     "chunks   List the chunks of NAME: hash and length in bytes, a line each.\n"
+    "bench    Save and restore R times, in turns with llama.cpp's own state FILE; print\n"
+    "         a row of JSON for each of the two. DIR is where a store on local files\n"
+    "         keeps its chunks: it is emptied before each save.\n"
     "\n"
     "  --lib LIB            a shared library with kv_store_get_vtable\n"
     "  --uri URI            the store to open, as that library takes it\n"
@@ -151,7 +157,8 @@ static int parse_number(const char *option, const char *text, uint32_t min,
 }
 
 enum { OPT_LIB = 1, OPT_URI, OPT_NAME, OPT_MODEL, OPT_LOGITS, OPT_TOKENS,
-       OPT_CHUNK_TOKENS, OPT_THREADS, OPT_COMPARE_PREFILL, OPT_VERBOSE };
+       OPT_CHUNK_TOKENS, OPT_THREADS, OPT_COMPARE_PREFILL, OPT_VERBOSE, OPT_FILE,
+       OPT_CHUNKS, OPT_ROUNDS, OPT_SYNC, OPT_SAVE_ROW, OPT_RESTORE_ROW };
 
 static const struct option OPTIONS[] = {
     {"lib", required_argument, NULL, OPT_LIB},
@@ -164,6 +171,12 @@ static const struct option OPTIONS[] = {
     {"threads", required_argument, NULL, OPT_THREADS},
     {"compare-prefill", no_argument, NULL, OPT_COMPARE_PREFILL},
     {"verbose", no_argument, NULL, OPT_VERBOSE},
+    {"file", required_argument, NULL, OPT_FILE},
+    {"chunks", required_argument, NULL, OPT_CHUNKS},
+    {"rounds", required_argument, NULL, OPT_ROUNDS},
+    {"sync", no_argument, NULL, OPT_SYNC},
+    {"save-row", required_argument, NULL, OPT_SAVE_ROW},
+    {"restore-row", required_argument, NULL, OPT_RESTORE_ROW},
     {NULL, 0, NULL, 0}};
 
 static int parse_options(int argc, char **argv, struct options *o)
@@ -179,6 +192,14 @@ static int parse_options(int argc, char **argv, struct options *o)
         case OPT_LOGITS: o->logits = optarg; break;
         case OPT_COMPARE_PREFILL: o->compare_prefill = true; break;
         case OPT_VERBOSE: o->verbose = true; break;
+        case OPT_FILE: o->file = optarg; break;
+        case OPT_CHUNKS: o->chunks = optarg; break;
+        case OPT_SYNC: o->sync = true; break;
+        case OPT_SAVE_ROW: o->save_row = optarg; break;
+        case OPT_RESTORE_ROW: o->restore_row = optarg; break;
+        case OPT_ROUNDS:
+            code = parse_number("rounds", optarg, 1, 1000, &o->rounds);
+            break;
         case OPT_TOKENS:
             code = parse_number("tokens", optarg, 2, 1u << 20, &o->tokens);
             break;
@@ -214,10 +235,12 @@ int main(int argc, char **argv)
     const char *command = argc > 1 ? argv[1] : "";
     bool chunks = strcmp(command, "chunks") == 0;
     bool save = strcmp(command, "save") == 0;
-    if (!chunks && !save && strcmp(command, "restore") != 0) {
-        return report(KV_CANNOT_RUN, "the first word must be save, restore or chunks; see --help");
+    bool bench = strcmp(command, "bench") == 0;
+    if (!chunks && !save && !bench && strcmp(command, "restore") != 0) {
+        return report(KV_CANNOT_RUN, "the first word must be save, restore, chunks or bench; see "
+                      "--help");
     }
-    struct options o = {.chunk_tokens = 64};
+    struct options o = {.chunk_tokens = 64, .rounds = 9, .save_row = "save", .restore_row = "restore"};
     /* getopt skips the first word, which is the command now. */
     int code = parse_options(argc - 1, argv + 1, &o);
     if (code != KV_OK) {
@@ -230,6 +253,12 @@ int main(int argc, char **argv)
     }
     if (chunks) {
         return command_chunks(&o);
+    }
+    if (bench) {
+        o.trusting = o.no_hint = true;
+        return o.file && o.chunks ? command_bench(&o)
+                                  : report(KV_CANNOT_RUN, "bench needs --file and --chunks; see "
+                                           "--help");
     }
     struct result r = result_none();
     code = save ? command_save(&o, &r) : command_restore(&o, &r);

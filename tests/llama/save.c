@@ -51,7 +51,7 @@ static int publish(struct store *s, const struct options *o,
                                    .cells = cut->cells,
                                    .chunk_tokens = o->chunk_tokens,
                                    .state_bytes = size,
-                                   .state_hash = XXH3_64bits(state, size),
+                                   .state_hash = o->trusting ? 0 : XXH3_64bits(state, size),
                                    .model_id = e->model_id,
                                    .prompt_id = e->prompt_id};
     size_t manifest_size;
@@ -66,9 +66,9 @@ static int publish(struct store *s, const struct options *o,
     return code;
 }
 
-static int save_state(struct store *s, const struct options *o,
-                      const struct engine *e, const uint8_t *state, size_t size,
-                      struct result *r)
+int save_state(struct store *s, const struct options *o,
+               const struct engine *e, const uint8_t *state, size_t size,
+               struct result *r)
 {
     struct cut cut;
     double start = now_ms();

@@ -55,7 +55,7 @@ const CMAKE_OPTIONS: &[&str] = &[
 ];
 
 const CLIENT_SOURCES: &[&str] =
-    &["main.c", "save.c", "restore.c", "engine.c", "store.c", "state.c", "manifest.c", "report.c"];
+    &["main.c", "save.c", "restore.c", "bench.c", "engine.c", "store.c", "state.c", "manifest.c", "report.c"];
 const FUZZ_SOURCES: &[&str] = &["fuzz.c", "state.c", "manifest.c"];
 const NATIVE_SOURCES: &[&str] = &["native_store.c", "native_files.c"];
 
@@ -75,6 +75,9 @@ pub struct Shape {
 pub const SMALL: Shape = Shape { layers: 4, embd: 256, heads: 8, kv_heads: 4, ff: 512, context: 1024 };
 /// 85 MB; 1024 tokens are 17 MB of state and 700 ms of prefill.
 pub const LARGE: Shape = Shape { layers: 8, embd: 512, heads: 8, kv_heads: 8, ff: 1024, context: 2048 };
+
+/// 100 MB; 2560 tokens are 168 MB of state: many layers that compute little.
+pub const DEEP: Shape = Shape { layers: 64, embd: 256, heads: 8, kv_heads: 8, ff: 256, context: 4096 };
 
 /// A built llama.cpp and what belongs to it. All paths are absolute.
 #[derive(Debug)]

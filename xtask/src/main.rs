@@ -1,6 +1,7 @@
 //! `cargo xtask`: everything that a fresh clone needs, in few commands. Each command sets up what it uses, says what it
 //! does, and where a step cannot work, says what to do.
 
+mod bench;
 mod demo;
 mod dist;
 mod guests;
@@ -30,6 +31,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Measure the library beside its peers, and write docs/benchmarks.md
+    Bench(bench::Options),
     /// Run every test, rustfmt and clippy
     Test,
     /// Lay out what an operator installs: target/dist/{lib,components,include,bin}
@@ -55,6 +58,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     let place = Place::find()?;
     match command {
         Command::Demo { json } => demo::run(&place, json),
+        Command::Bench(options) => bench::run(&place, &options),
         Command::Test => tests::run(&place),
         Command::Dist => dist::run(&place).map(drop),
         Command::Guests => guests::build(&place).and_then(|_| guests::build_for_tests(&place)).map(drop),

@@ -8,7 +8,7 @@ use kv_store_tests::memkv::{self, MemkvServer};
 use kv_store_tests::redis::RedisServer;
 
 use crate::place::Place;
-use crate::{demo, dist, guests, llama, packages, step, toolchain};
+use crate::{bench, demo, dist, guests, llama, packages, step, toolchain};
 
 pub fn run(place: &Place) -> Result<()> {
     packages::install(packages::TESTS)?;
@@ -49,6 +49,8 @@ pub fn run(place: &Place) -> Result<()> {
         step::run_shown(&format!("{command} of xtask"), &mut xtask)?;
     }
     new_guest(place)?;
+    eprintln!("== one row of the benchmarks, for that they run");
+    bench::run(place, &bench::Options::one_row("prefetch/hit"))?;
     llama(place)
 }
 

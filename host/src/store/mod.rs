@@ -4,12 +4,14 @@
 //! [`Store`] is one handle. What handles on the same URI have in common, the instances first of all, is [`Shared`].
 
 mod buffer;
+mod followed;
 mod fresh;
 mod hash;
 mod prefetch;
 mod registry;
 mod seen;
 mod shared;
+mod spare;
 mod verify;
 
 use std::mem::ManuallyDrop;
@@ -53,8 +55,8 @@ struct Opened {
     shared: Arc<Shared>,
     /// Comes before each manifest's name; from the config's `root`.
     prefix: Option<String>,
-    buffer: WriteBuffer,
-    fresh: Fresh,
+    buffer: Arc<WriteBuffer>,
+    fresh: Arc<Fresh>,
     prefetched: Prefetched,
 }
 
@@ -96,8 +98,8 @@ impl Store {
         let uri = StoreUri::parse(uri)?;
         let (shared, prefix) = registry::open(&uri).map_err(|error| error.context(uri.as_str()))?;
         let opened = Opened {
-            buffer: WriteBuffer::default(),
-            fresh: Fresh::new(shared.wants_fresh()),
+            buffer: Arc::default(),
+            fresh: Arc::new(Fresh::new(shared.wants_fresh())),
             prefetched: Prefetched::default(),
             shared,
             prefix,

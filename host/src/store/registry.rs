@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use super::followed::Followed;
 use super::seen::Seen;
 use super::shared::Shared;
+use super::spare::Spare;
 use super::verify::Verifier;
 use crate::breaker::Breaker;
 use crate::budget::Budgets;
@@ -209,6 +211,8 @@ impl Shared {
             features,
             verifier: Verifier::new(settings.verify),
             known: Seen::new(limits::KNOWN_CHUNKS),
+            followed: Followed::default(),
+            spare: Spare::default(),
             damaged: Seen::new(limits::DAMAGED_CHUNKS),
             uri,
             generation: engine::generation(),

@@ -1,0 +1,65 @@
+//! A row: one figure of ours and of its peer.
+
+use std::fmt::Write;
+
+#[derive(serde::Deserialize)]
+pub struct Row {
+    pub name: String,
+    pub ours: f64,
+    pub peer: f64,
+    /// As speed: more is better, whatever the unit.
+    pub ratio: f64,
+    pub unit: String,
+    pub goal: Option<f64>,
+}
+
+impl Row {
+    /// One line for people.
+    pub fn brief(&self) -> String {
+        format!(
+            "{}: {} {}, peer {}, ratio {:.2}",
+            self.name,
+            digits(self.ours),
+            self.unit,
+            digits(self.peer),
+            self.ratio
+        )
+    }
+
+    /// What the ratio comes to: nothing where there is no goal.
+    pub fn verdict(&self) -> &'static str {
+        match self.goal {
+            None => "",
+            Some(goal) if self.ratio >= goal => "met",
+            Some(_) => "missed",
+        }
+    }
+}
+
+/// A figure with as many digits as were measured.
+pub fn digits(value: f64) -> String {
+    match value.abs() {
+        small if small < 1.0 => format!("{value:.3}"),
+        middle if middle < 100.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// All rows for a terminal.
+pub fn table(rows: &[Row]) -> String {
+    let mut text = format!("{:28} {:>9} {:>9} {:6} {:>7} {:>6}\n", "", "ours", "peer", "", "ratio", "goal");
+    for row in rows {
+        let goal = row.goal.map_or("-".to_owned(), |goal| format!("{goal:.2}"));
+        let (ours, peer) = (digits(row.ours), digits(row.peer));
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{:28} {ours:>9} {peer:>9} {:6} {:>7.2} {goal:>6} {}",
+            row.name,
+            row.unit,
+            row.ratio,
+            row.verdict()
+        );
+    }
+    text
+}
