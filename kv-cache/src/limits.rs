@@ -18,6 +18,8 @@ pub const SCAN_THREADS: usize = 8;
 pub const ROW_OVERHEAD_BYTES: u64 = 512;
 /// Damaged files kept for people to look at, in each directory; the oldest go first.
 pub const MAX_SET_ASIDE: usize = 16;
+/// And their size together, since no budget counts them.
+pub const MAX_SET_ASIDE_BYTES: u64 = 256 << 20;
 /// A temporary file of a process that may live elsewhere is dead after this time.
 pub const STALE_TEMPORARY_SECONDS: u64 = 3600;
 /// Metadata of a GGUF file that a fingerprint reads.

@@ -133,7 +133,10 @@ mod tests {
     #[test]
     fn defaults_are_the_published_ones() {
         let p = Policy::default();
-        assert_eq!((p.min_tokens, p.cold_min_tokens, p.cold_max_tokens, p.continued_interval), (512, 512, 30_000, 2048));
+        assert_eq!(
+            (p.min_tokens, p.cold_min_tokens, p.cold_max_tokens, p.continued_interval),
+            (512, 512, 30_000, 2048)
+        );
         assert_eq!((p.boundary_trim_tokens, p.boundary_align_tokens), (32, 2048));
         assert_eq!((p.session_resume_wait_ms, p.evict_save_timeout_ms), (500, 30_000));
     }

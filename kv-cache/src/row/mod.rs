@@ -20,6 +20,7 @@ use serde::Serialize;
 
 pub use parse::{Head, RowMetadata, parse, parse_head};
 pub use write::NewRow;
+pub(crate) use write::Unsealed;
 
 /// Length of the fixed part of a row file.
 pub const HEAD_BYTES: usize = 72;

@@ -29,9 +29,38 @@ pub struct NewRow<'a> {
     pub payload_bytes: u64,
 }
 
+/// A row's metadata of the right length, before the payload's checksum is known.
+pub(crate) struct Unsealed {
+    bytes: Vec<u8>,
+    seal_at: usize,
+}
+
+impl Unsealed {
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn seal(mut self, payload_crc32c: u32) -> Vec<u8> {
+        self.put(64, payload_crc32c);
+        let seal = Crc::of(&self.bytes);
+        self.put(self.seal_at, seal);
+        self.bytes
+    }
+
+    fn put(&mut self, at: usize, value: u32) {
+        if let Some(place) = self.bytes.get_mut(at..at + 4) {
+            place.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+}
+
 impl NewRow<'_> {
     /// Everything before the payload, whose CRC-32C is given.
     pub fn encode(&self, payload_crc32c: u32) -> Vec<u8> {
+        self.layout().seal(payload_crc32c)
+    }
+
+    pub(crate) fn layout(&self) -> Unsealed {
         let mut records = Vec::with_capacity(256 + self.tokens.len() * 4);
         push(&mut records, TAG_SEAL, &[0; 4]);
         push(&mut records, TAG_FINGERPRINT, &self.identity.fingerprint.bytes);
@@ -50,30 +79,26 @@ impl NewRow<'_> {
 
         let prompt = cut(self.prompt, MAX_PROMPT_BYTES);
         let payload_offset = HEAD_BYTES + 4 + prompt.len() + 4 + records.len();
-        let mut out = Vec::with_capacity(payload_offset);
-        out.extend(MAGIC);
-        out.extend([VERSION, self.quant_bits, self.reason.number(), 0, 0]);
-        out.extend((self.tokens.len() as u32).to_le_bytes());
-        out.extend(0u32.to_le_bytes());
-        out.extend(self.context_size.to_le_bytes());
-        out.extend([0; 4]);
-        out.extend(self.created.to_le_bytes());
-        out.extend(self.created.to_le_bytes());
-        out.extend(self.payload_bytes.to_le_bytes());
-        out.extend((payload_offset as u64).to_le_bytes());
-        out.extend(self.payload_bytes.to_le_bytes());
-        out.extend(payload_crc32c.to_le_bytes());
-        out.extend([0; 4]);
-        out.extend((prompt.len() as u32).to_le_bytes());
-        out.extend(prompt.as_bytes());
-        out.extend((records.len() as u32).to_le_bytes());
-        let seal_at = out.len() + 5;
-        out.extend(records);
-        let seal = Crc::of(&out).to_le_bytes();
-        if let Some(place) = out.get_mut(seal_at..seal_at + 4) {
-            place.copy_from_slice(&seal);
-        }
-        out
+        let mut bytes = Vec::with_capacity(payload_offset);
+        bytes.extend(MAGIC);
+        bytes.extend([VERSION, self.quant_bits, self.reason.number(), 0, 0]);
+        bytes.extend((self.tokens.len() as u32).to_le_bytes());
+        bytes.extend(0u32.to_le_bytes());
+        bytes.extend(self.context_size.to_le_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(self.created.to_le_bytes());
+        bytes.extend(self.created.to_le_bytes());
+        bytes.extend(self.payload_bytes.to_le_bytes());
+        bytes.extend((payload_offset as u64).to_le_bytes());
+        bytes.extend(self.payload_bytes.to_le_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend((prompt.len() as u32).to_le_bytes());
+        bytes.extend(prompt.as_bytes());
+        bytes.extend((records.len() as u32).to_le_bytes());
+        // The value of the first record.
+        let seal_at = bytes.len() + 5;
+        bytes.extend(records);
+        Unsealed { bytes, seal_at }
     }
 }
 
