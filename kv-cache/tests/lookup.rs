@@ -78,7 +78,10 @@ fn the_walk_takes_the_longest_and_looks_no_further() {
     assert!(lookup(&cache, &tokens(1, 35)).is_none());
     assert_eq!(cache.stats().prefix_probes, 2 + 4, "32, 24, 16, 8");
     assert!(lookup(&cache, &[]).is_none());
-    assert_eq!(cache.lookup(&query(&vec![0; (1 << 24) + 1])).err().unwrap().kind(), kv_cache::ErrorKind::InvalidArgument);
+    assert_eq!(
+        cache.lookup(&query(&vec![0; (1 << 24) + 1])).err().unwrap().kind(),
+        kv_cache::ErrorKind::InvalidArgument
+    );
 }
 
 /// A cache whose save stops after its row is written, until it is told to go on.

@@ -124,7 +124,8 @@ fn a_full_lane_is_no_other_lanes_trouble() {
         Ok(())
     };
     let cache = open_with(&format!("{}[ram]\nbudget = 100000\n", disk(&path, 1 << 20)), hooked(hook));
-    let finish = |n, tier| cache.save(Save::new(&IDENTITY, &tokens(n, 8), b"x").reason(Reason::Finish).tier(tier)).unwrap();
+    let finish =
+        |n, tier| cache.save(Save::new(&IDENTITY, &tokens(n, 8), b"x").reason(Reason::Finish).tier(tier)).unwrap();
     assert_eq!(finish(0, kv_cache::TierKind::Disk), Saved::Queued);
     assert_eq!(finish(1, kv_cache::TierKind::Ram), Saved::Queued);
     let deadline = std::time::Instant::now() + Duration::from_secs(20);

@@ -267,6 +267,7 @@ impl Tier {
                 Row::new(reserved.key, tokens, new.payload_bytes, charged, body, used)
             }
         };
+        row.used_wall.store(self.shared.clock.wall().as_nanos() as u64, Relaxed);
         writer.release(&reserved.key, reserved.token);
         self.publish(&mut writer, row);
         drop(writer);

@@ -37,7 +37,7 @@ pub fn open_with(config: &str, options: Options) -> Cache {
 
 /// The n-th sequence of `length` tokens; sequences of one n begin alike.
 pub fn tokens(n: u32, length: usize) -> Vec<u32> {
-    (0..length as u32).map(|i| n * 1_000_000 + i).collect()
+    (0..length as u32).map(|i| n.wrapping_mul(1_000_003).wrapping_add(i)).collect()
 }
 
 pub fn payload(n: u32, length: usize) -> Vec<u8> {
