@@ -26,6 +26,7 @@
 //! - [`Cache`] is the cache of a process, [`Config`] what it is opened with, [`Policy`] what is worth saving.
 //! - [`Cache::lookup`] finds the longest usable row for a [`Query`]; the [`Hit`] keeps it alive.
 //! - [`row`] is the file of a row, byte for byte.
+//! - [`ffi`] has the C functions of `include/kv_cache.h`.
 //!
 //!
 //! Invariants: the bytes of a row are handed out only after they were checked against its checksum; one writer for each tier
@@ -38,6 +39,7 @@ mod clock;
 mod config;
 mod counters;
 mod error;
+pub mod ffi;
 mod fingerprint;
 mod gguf;
 mod hit;
