@@ -33,7 +33,19 @@ pub struct Backend {
     pub verify: Verify,
     /// Handed to the backend's `open`.
     pub options: BTreeMap<String, String>,
+    pub tls: Tls,
     pub limits: Limits,
+}
+
+/// Whom connections over TLS trust, and as whom they come. Files in PEM form, absolute.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// The certificates that are trusted, in place of the system's.
+    pub ca: Option<PathBuf>,
+    /// The client's own certificate, followed by those that lead from it to its root, and its private key.
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
 }
 
 /// Whether what was fetched is checked against its hash.
@@ -75,8 +87,15 @@ impl Config {
         })?;
         for (scheme, backend) in &config.backend {
             let relative = |path: &Path| !path.is_absolute();
-            if backend.component.as_deref().is_some_and(relative) {
-                return Err(Error::invalid(format!("{shown}: backend.{scheme}.component must be an absolute path")));
+            let Tls { ca, certificate, key } = &backend.tls;
+            let files =
+                [("component", &backend.component), ("tls.ca", ca), ("tls.certificate", certificate), ("tls.key", key)];
+            if let Some((name, _)) = files.iter().find(|(_, file)| file.as_deref().is_some_and(relative)) {
+                return Err(Error::invalid(format!("{shown}: backend.{scheme}.{name} must be an absolute path")));
+            }
+            if certificate.is_some() != key.is_some() {
+                let message = format!("{shown}: backend.{scheme}.tls.certificate and tls.key go together");
+                return Err(Error::invalid(message));
             }
             if backend.root.as_ref().is_some_and(|root| !root.starts_with('/') || root.ends_with('/')) {
                 return Err(Error::invalid(format!(
@@ -136,8 +155,16 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_comes_with_its_key() {
+        let error = parse("[backend.x]\ntls.certificate = '/c.pem'").unwrap_err().to_string();
+        assert!(error.contains("tls.key"), "{error}");
+        assert!(parse("[backend.x]\ntls = { certificate = '/c.pem', key = '/k.pem' }").is_ok());
+    }
+
+    #[test]
     fn paths_must_be_absolute() {
         assert!(parse("[backend.x]\ncomponent = 'x.wasm'").is_err());
+        assert!(parse("[backend.x]\ntls.ca = 'ca.pem'").is_err());
         assert!(parse("[backend.x]\nroot = 'kv'").is_err());
         assert!(parse("[backend.x]\nroot = '/kv/'").is_err());
     }

@@ -25,6 +25,8 @@ mod uri;
 pub use kvx;
 
 pub use error::{Error, ErrorKind};
+/// The C ABI, for a program that has the library linked in.
+pub use ffi::kv_store_get_vtable;
 pub use payload::Buffer;
 pub use store::{Put, Store, StoreInfo};
 pub use uri::StoreUri;

@@ -38,7 +38,7 @@ impl Target {
             None => (uri.clone(), None),
             Some(root) => split_at_root(uri, root)?,
         };
-        let mut grants = Grants { directory: None, server: None, secret_prefix: variable_prefix(store.scheme()) };
+        let mut grants = Grants { directory: None, server: None, secret_prefix: variable_prefix(store.backend()) };
         if !store.authority().is_empty() {
             let server = store.authority();
             grants.server = Some(server.rsplit_once('@').map_or(server, |(_user, host)| host).to_owned());
@@ -154,7 +154,7 @@ fn directory(path: &str) -> Result<PathBuf, Error> {
 fn split_at_root(uri: &StoreUri, root: &str) -> Result<(StoreUri, Option<String>), Error> {
     let below = uri.path().strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/'));
     let Some(rest) = below else {
-        let (path, scheme) = (uri.path(), uri.scheme());
+        let (path, scheme) = (uri.path(), uri.backend());
         let message = format!("the path {path} is not below {root}, the root of backend.{scheme} in the config");
         return Err(Error::new(ErrorKind::Denied, message));
     };

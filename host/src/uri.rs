@@ -43,7 +43,7 @@ impl StoreUri {
         let before = authority.rsplit_once('@').map(|(user, _)| user);
         let suspect = before.or_else(|| rest.contains('@').then_some(authority));
         if suspect.is_some_and(|user| user.contains(':')) {
-            let variable = variable_prefix(scheme) + "PASSWORD";
+            let variable = variable_prefix(backend(scheme)) + "PASSWORD";
             return Err(Error::new(
                 ErrorKind::Denied,
                 format!(
@@ -66,9 +66,15 @@ impl StoreUri {
         &self.text
     }
 
-    /// What comes before `://`; it picks the component.
+    /// What comes before `://`.
     pub fn scheme(&self) -> &str {
         self.text.get(..self.scheme_len).unwrap_or_default()
+    }
+
+    /// The backend that serves the scheme: its name picks the component, the config's table and the secrets. It is the
+    /// scheme itself, but for `rediss`, which is `redis` over TLS.
+    pub fn backend(&self) -> &str {
+        backend(self.scheme())
     }
 
     /// What lies between `://` and the next `/`; may be empty.
@@ -85,6 +91,13 @@ impl StoreUri {
     pub(crate) fn with_path(&self, path: &str) -> Self {
         let head = self.text.get(..self.path_at).unwrap_or_default();
         StoreUri { text: format!("{head}{path}"), ..*self }
+    }
+}
+
+fn backend(scheme: &str) -> &str {
+    match scheme {
+        "rediss" => "redis",
+        own => own,
     }
 }
 

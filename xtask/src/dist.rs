@@ -8,6 +8,9 @@ use anyhow::{Context, Result};
 use crate::place::{LIBRARY, Place};
 use crate::{guests, step};
 
+/// What goes to `bin`.
+const PROGRAMS: &[&str] = &["kv-store"];
+
 /// Lay out `target/dist/{lib,components,include,bin}`.
 pub fn run(place: &Place) -> Result<()> {
     guests::build(place)?;
@@ -20,8 +23,11 @@ pub fn run(place: &Place) -> Result<()> {
             copy(&header, &include)?;
         }
     }
-    // Programs come with the next backends; the folder is part of the layout.
-    std::fs::create_dir_all(place.dist.join("bin"))?;
+    let bin = place.dist.join("bin");
+    std::fs::create_dir_all(&bin)?;
+    for program in PROGRAMS {
+        copy(&place.target.join("release").join(program), &bin)?;
+    }
     eprintln!("laid out {}", place.dist.display());
     Ok(())
 }

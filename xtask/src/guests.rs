@@ -14,8 +14,13 @@ pub fn build(place: &Place) -> Result<Vec<PathBuf>> {
     build_workspace(place, &place.root.join("guests"), &place.components())
 }
 
+/// Build those that only tests use into `target/test-components`.
+pub fn build_for_tests(place: &Place) -> Result<Vec<PathBuf>> {
+    build_workspace(place, &place.root.join("tests/guests"), &place.root.join("target/test-components"))
+}
+
 /// Build each package of a workspace of guests into `<output>/<package>.wasm`.
-pub fn build_workspace(place: &Place, workspace: &Path, output: &Path) -> Result<Vec<PathBuf>> {
+fn build_workspace(place: &Place, workspace: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     let toolchain = toolchain::choose()?;
     let name = workspace.file_name().unwrap_or_default().display().to_string();
     let target = place.target.join("guests");

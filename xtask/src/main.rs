@@ -34,7 +34,7 @@ enum Command {
     Test,
     /// Lay out what an operator installs: target/dist/{lib,components,include,bin}
     Dist,
-    /// Build the guests into target/dist/components
+    /// Build the guests: target/dist/components, and target/test-components for tests
     Guests,
     /// Install what the other commands need: the guest toolchain, CMake, a Python environment
     Setup,
@@ -57,7 +57,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Demo { json } => demo::run(&place, json),
         Command::Test => tests::run(&place),
         Command::Dist => dist::run(&place).map(drop),
-        Command::Guests => guests::build(&place).map(drop),
+        Command::Guests => guests::build(&place).and_then(|_| guests::build_for_tests(&place)).map(drop),
         Command::Setup => packages::install(llama::APT_PACKAGES).and_then(|()| toolchain::choose().map(drop)),
     }
 }

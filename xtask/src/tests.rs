@@ -1,11 +1,12 @@
 //! `cargo xtask test`: everything that must hold.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use crate::place::Place;
-use crate::{demo, dist, guests, llama, packages, step};
+use crate::{demo, dist, guests, llama, packages, step, toolchain};
 
 pub fn run(place: &Place) -> Result<()> {
     packages::install(packages::TESTS)?;
@@ -26,7 +27,7 @@ pub fn run(place: &Place) -> Result<()> {
         eprintln!("== skipped: licences and sources of dependencies, because cargo-deny is not installed");
     }
     dist::run(place)?;
-    guests::build_workspace(place, &place.root.join("tests/guests"), &place.root.join("target/test-components"))?;
+    guests::build_for_tests(place)?;
 
     let mut clippy = dist::cargo(place, "clippy");
     clippy.args(["--all-targets", "--", "-D", "warnings"]);
@@ -45,7 +46,33 @@ pub fn run(place: &Place) -> Result<()> {
         xtask.current_dir(&place.root).args([command, "--locked", "--package", "xtask"]).args(rest);
         step::run_shown(&format!("{command} of xtask"), &mut xtask)?;
     }
+    new_guest(place)?;
     llama(place)
+}
+
+/// What `kv-store new` makes builds and passes `kv-store check` as it is.
+fn new_guest(place: &Place) -> Result<()> {
+    let folder = place.work().join("new-guest");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    let kv_store = place.dist.join("bin/kv-store");
+    let toolchain = toolchain::choose()?;
+    let run = |title: &str, arguments: &[&str], within: &Path| {
+        let mut command = toolchain.user(&kv_store);
+        command.current_dir(within).args(arguments).env("KV_STORE_WASM_CONFIG", place.empty_config()?);
+        // The SDK's own dependencies are there already.
+        command.env("CARGO_TARGET_DIR", place.target.join("guests"));
+        if arguments == ["build"] {
+            command.arg("--").args(toolchain.cargo_options());
+        }
+        step::run_shown(title, &mut command)
+    };
+    let project = folder.join("a-new-guest");
+    run("a new guest project", &["new", "a-new-guest"], &folder)?;
+    run("its component", &["build"], &project)?;
+    run("kv-store check of it", &["check"], &project)
 }
 
 /// A real llama.cpp saves and restores through the library, and through the native one.

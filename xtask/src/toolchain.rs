@@ -44,23 +44,40 @@ impl Toolchain {
     pub fn cargo_build(&self) -> Command {
         let mut command = match self {
             Toolchain::Rustup => clean("cargo"),
-            Toolchain::Debian { cargo, rustc, linkers } => {
-                let mut command = clean(cargo);
-                let path = std::env::var_os("PATH").unwrap_or_default();
-                let path = linkers.iter().cloned().chain(std::env::split_paths(&path));
-                if let Ok(path) = std::env::join_paths(path) {
-                    command.env("PATH", path);
-                }
-                // Debian's compiler is a stable one; building std is still behind this switch.
-                command.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1");
-                command
-            }
+            Toolchain::Debian { cargo, .. } => clean(cargo),
         };
-        command.args(["build", "--release", "--locked", "--target", TARGET]);
-        if let Toolchain::Debian { .. } = self {
-            command.arg("-Zbuild-std=std,panic_abort");
+        self.prepare(&mut command);
+        command.args(["build", "--release", "--locked", "--target", TARGET]).args(self.cargo_options());
+        command
+    }
+
+    /// A program that runs cargo for guests by itself.
+    pub fn user(&self, program: &Path) -> Command {
+        let mut command = clean(program);
+        self.prepare(&mut command);
+        if let Toolchain::Debian { cargo, .. } = self {
+            command.env("CARGO", cargo);
         }
         command
+    }
+
+    fn prepare(&self, command: &mut Command) {
+        let Toolchain::Debian { rustc, linkers, .. } = self else { return };
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = linkers.iter().cloned().chain(std::env::split_paths(&path));
+        if let Ok(path) = std::env::join_paths(path) {
+            command.env("PATH", path);
+        }
+        // Debian's compiler is a stable one; building std is still behind this switch.
+        command.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1");
+    }
+
+    /// What cargo must be told besides.
+    pub fn cargo_options(&self) -> &'static [&'static str] {
+        match self {
+            Toolchain::Rustup => &[],
+            Toolchain::Debian { .. } => &["-Zbuild-std=std,panic_abort"],
+        }
     }
 
     /// What was chosen, for people.

@@ -1,4 +1,4 @@
-//! `redis://[USER@]HOST[:PORT][/DB]`: chunks and manifests as strings of a Redis server, over RESP2.
+//! `redis://[USER@]HOST[:PORT][/DB]`, or `rediss://` for TLS: chunks and manifests as strings of a Redis server, over RESP2.
 //!
 //! A chunk lies under `<prefix>c:<hash>`, a manifest under `<prefix>m:<name>`, both binary and as they are, so that the two
 //! never meet. A value is set by one command, so a reader sees it whole. The password is the secret `password`

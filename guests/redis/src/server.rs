@@ -47,10 +47,10 @@ impl Server {
     }
 
     fn session(&self) -> Result<Session> {
-        let Target { user, authority, database } = &self.target;
+        let Target { user, authority, tls, database } = &self.target;
         // What is set on a connection, but no secret.
         let said = format!("user={} db={database}", user.as_deref().unwrap_or_default());
-        let connection = net::connect(authority, false, Some(&said))?;
+        let connection = net::connect(authority, *tls, Some(&said))?;
         let session = Session { connection, in_step: Cell::new(true) };
         if !session.connection.resumed() {
             session.log_in(user.as_deref())?;

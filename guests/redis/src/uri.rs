@@ -9,16 +9,17 @@ pub struct Target {
     pub user: Option<String>,
     /// `host:port`.
     pub authority: String,
+    pub tls: bool,
     pub database: u32,
 }
 
-/// `redis://[USER@]HOST[:PORT][/DB]`.
+/// `redis://[USER@]HOST[:PORT][/DB]`, or `rediss://` for TLS.
 pub fn parse(uri: &str) -> Result<Target> {
-    let wrong = |what: &str| Error::invalid(format!("{what}: expected redis://[USER@]HOST[:PORT][/DB]"));
-    if uri.starts_with("rediss://") {
-        return Err(Error::unsupported("TLS (rediss://) is not supported yet"));
-    }
-    let rest = uri.strip_prefix("redis://").ok_or_else(|| wrong("the scheme is not redis"))?;
+    let wrong = |what: &str| Error::invalid(format!("{what}: expected redis://[USER@]HOST[:PORT][/DB], or rediss://"));
+    let (tls, rest) = match uri.strip_prefix("rediss://") {
+        Some(rest) => (true, rest),
+        None => (false, uri.strip_prefix("redis://").ok_or_else(|| wrong("the scheme is not redis"))?),
+    };
     if rest.contains(['?', '#']) {
         return Err(wrong("a query or fragment has no meaning here; options belong in the config file"));
     }
@@ -37,7 +38,7 @@ pub fn parse(uri: &str) -> Result<Target> {
         "" => 0,
         number => number.parse().map_err(|_| wrong("the database is not a number"))?,
     };
-    Ok(Target { user: user.filter(|user| !user.is_empty()), authority, database })
+    Ok(Target { user: user.filter(|user| !user.is_empty()), authority, tls, database })
 }
 
 #[cfg(test)]
@@ -46,21 +47,23 @@ mod tests {
 
     #[test]
     fn parts_and_defaults() {
-        let target = |user: Option<&str>, authority: &str, database| Target {
+        let target = |user: Option<&str>, authority: &str, tls, database| Target {
             user: user.map(str::to_owned),
             authority: authority.to_owned(),
+            tls,
             database,
         };
         for (uri, expected) in [
-            ("redis://h", target(None, "h:6379", 0)),
-            ("redis://h:1/3", target(None, "h:1", 3)),
-            ("redis://me@h/12", target(Some("me"), "h:6379", 12)),
-            ("redis://[::1]", target(None, "[::1]:6379", 0)),
-            ("redis://[::1]:7/0", target(None, "[::1]:7", 0)),
+            ("redis://h", target(None, "h:6379", false, 0)),
+            ("redis://h:1/3", target(None, "h:1", false, 3)),
+            ("redis://me@h/12", target(Some("me"), "h:6379", false, 12)),
+            ("redis://[::1]", target(None, "[::1]:6379", false, 0)),
+            ("redis://[::1]:7/0", target(None, "[::1]:7", false, 0)),
+            ("rediss://h/1", target(None, "h:6379", true, 1)),
         ] {
             assert_eq!(parse(uri).unwrap(), expected, "{uri}");
         }
-        for uri in ["redis://", "redis://:1", "redis://h/x", "redis://h/1/2", "redis://h?db=1", "rediss://h", "h"] {
+        for uri in ["redis://", "redis://:1", "redis://h/x", "redis://h/1/2", "redis://h?db=1", "redisss://h", "h"] {
             assert!(parse(uri).is_err(), "{uri}");
         }
     }

@@ -19,7 +19,7 @@ use wasmtime::component::{Resource, ResourceTable, ResourceTableError};
 
 pub use files::OpenDirectory;
 pub use net::Connection;
-pub(crate) use net::Parked;
+pub(crate) use net::{Parked, Tls};
 
 pub(crate) use convert::answered;
 use limiter::Limiter;
@@ -37,6 +37,7 @@ pub(crate) struct Access {
     pub grants: Grants,
     pub directory: Option<Arc<Directory>>,
     pub parked: Parked,
+    pub tls: Tls,
 }
 
 /// The host's side of one instance.

@@ -79,6 +79,10 @@ pub struct StoreInfo {
     pub server: Option<String>,
     /// Survives a restart of the storage system.
     pub durable: bool,
+    /// Other processes that open the same URI see the same store.
+    pub shared: bool,
+    /// The longest chunk or manifest.
+    pub max_value_bytes: u64,
     /// Chunks go to the backend at once.
     pub write_through: bool,
 }
@@ -161,6 +165,13 @@ impl Store {
             Err(_) => {}
         }
         published
+    }
+
+    /// Hand on the chunks that are still buffered, so that they are readable through any handle. They are durable only after
+    /// a manifest.
+    pub fn flush(&self) -> Result<(), Error> {
+        let Opened { shared, buffer, fresh, .. } = self.usable()?;
+        buffer.flush(shared, fresh)
     }
 
     /// Fetch a manifest; `None` if there is none.

@@ -13,7 +13,7 @@ use crate::config::{self, Backend, Config};
 use crate::directory::Directory;
 use crate::engine::{self, PerProcess};
 use crate::error::Error;
-use crate::guest::{Access, Parked};
+use crate::guest::{Access, Parked, Tls};
 use crate::limits;
 use crate::loader::{self, Loaded};
 use crate::log::{self, Level};
@@ -46,9 +46,9 @@ struct Entry {
 pub(super) fn open(uri: &StoreUri) -> Result<(Arc<Shared>, Option<String>), Error> {
     static STORES: PerProcess<Stores> = PerProcess::new();
     let file = Config::load()?;
-    let config = file.backend(uri.scheme());
+    let config = file.backend(uri.backend());
     let target = Target::decide(uri, &config)?;
-    let path = loader::find(uri.scheme(), config.component.as_deref())?;
+    let path = loader::find(uri.backend(), config.component.as_deref())?;
     target.grants.check_overlap(&guarded(&file, &path))?;
     let component = loader::components()?.load(&path)?;
 
@@ -110,10 +110,11 @@ impl Shared {
         let Key { target, config, .. } = key;
         let directory = target.grants.directory.as_deref().map(Directory::open).transpose()?;
         let access = Access {
-            name: target.store.scheme().to_owned(),
+            name: target.store.backend().to_owned(),
             grants: target.grants,
             directory: directory.map(Arc::new),
             parked: Parked::default(),
+            tls: Tls::new(config.tls),
         };
         let uri = target.store.as_str().to_owned();
         let options = config.options.into_iter().collect();

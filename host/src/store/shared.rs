@@ -70,21 +70,27 @@ impl Shared {
             directory: grants.directory.clone(),
             server: grants.server.clone(),
             durable: self.features.durable,
+            shared: self.features.shared,
+            max_value_bytes: self.max_value_bytes(),
             write_through: self.features.write_through,
         }
     }
 
     /// Refuse what the backend would refuse, before it is copied.
     pub(super) fn check_len(&self, len: usize) -> Result<(), Error> {
-        let limit = match self.features.max_value_bytes {
-            0 => limits::MAX_VALUE_BYTES as u64,
-            backend => backend.min(limits::MAX_VALUE_BYTES as u64),
-        };
+        let limit = self.max_value_bytes();
         if len as u64 > limit {
             let message = format!("{len} bytes are more than a chunk or manifest may have here ({limit})");
             return Err(Error::invalid(message));
         }
         Ok(())
+    }
+
+    fn max_value_bytes(&self) -> u64 {
+        match self.features.max_value_bytes {
+            0 => limits::MAX_VALUE_BYTES as u64,
+            backend => backend.min(limits::MAX_VALUE_BYTES as u64),
+        }
     }
 
     /// Items of one batch that suit the backend.

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 
 pub mod consumer;
 pub mod redis;
+pub mod tls;
 
 pub use kv_store_conformance::{Handle, Library};
 
@@ -37,7 +38,8 @@ pub fn test_components() -> PathBuf {
     path
 }
 
-/// The library, loaded once, with a config that has the probe under many schemes. See [`PROBES`].
+/// The library, loaded once, with a config that has the probe under many schemes, see [`PROBES`], and trusts
+/// [`tls::certificates`].
 pub fn library() -> &'static Library {
     static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
         let config = root().join("target/test-consumers").join(format!("library-{}.toml", std::process::id()));
@@ -76,7 +78,8 @@ fn probe_config() -> String {
     let tables = PROBES
         .iter()
         .map(|(scheme, table)| format!("[backend.{scheme}]\ncomponent = '{}'\n{table}\n", component.display()));
-    tables.collect()
+    let ca = tls::certificates().ca.display();
+    tables.chain([format!("[backend.redis]\ntls.ca = '{ca}'\n")]).collect()
 }
 
 /// A C program from `tests/consumer`, built with every warning an error against the installed header.

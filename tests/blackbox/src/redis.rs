@@ -2,14 +2,23 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use crate::tls::{self, Certificate};
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port()
+}
 
 /// More than any start takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct RedisServer {
     pub port: u16,
+    /// 0: it speaks no TLS.
+    pub tls_port: u16,
     options: Vec<String>,
     folder: tempfile::TempDir,
     process: Option<Child>,
@@ -18,10 +27,27 @@ pub struct RedisServer {
 impl RedisServer {
     /// Start a server with further options, `--name value`.
     pub fn start(options: &[&str]) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
-        let options = options.iter().map(|option| option.to_string()).collect();
+        Self::start_at(options.iter().map(|option| option.to_string()).collect(), 0)
+    }
+
+    /// Start a server that speaks TLS too, as whom the certificate says.
+    pub fn start_tls(certificate: &Certificate, options: &[&str]) -> Self {
+        let tls_port = free_port();
+        let path = |path: &Path| path.to_str().expect("a path in UTF-8").to_owned();
+        let tls = [
+            ("--tls-port", tls_port.to_string()),
+            ("--tls-cert-file", path(&certificate.chain)),
+            ("--tls-key-file", path(&certificate.key)),
+            ("--tls-ca-cert-file", path(&tls::certificates().ca)),
+            ("--tls-auth-clients", "no".to_owned()),
+        ];
+        let tls = tls.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+        Self::start_at(tls.chain(options.iter().map(|option| option.to_string())).collect(), tls_port)
+    }
+
+    fn start_at(options: Vec<String>, tls_port: u16) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let mut server = RedisServer { port, options, folder, process: None };
+        let mut server = RedisServer { port: free_port(), tls_port, options, folder, process: None };
         server.restart();
         server
     }

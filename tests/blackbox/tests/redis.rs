@@ -133,13 +133,24 @@ fn what_makes_no_sense_is_refused_at_open() {
 }
 
 #[test]
-fn a_key_of_another_kind_is_named_as_such() {
-    let server = RedisServer::start(&[]);
-    server.ask("LPUSH kv:m:list x");
-    let store = open(&server, "");
-    assert!(store.get_manifest("list").unwrap().is_err());
-    assert_eq!(store.put_manifest("other", b"x").unwrap(), 0);
-    assert_eq!(store.get_manifest("other").unwrap(), Ok(b"x".to_vec()));
+fn each_refusal_of_a_server_is_named() {
+    let put = ["put", "aa", "text", "publish", "m", "text"];
+    let read = ["read", "list"];
+    for (options, calls, answer, named) in [
+        (&["--replicaof", "127.0.0.1", "1"][..], &put[..], "publish -2", "name the primary"),
+        (&["--cluster-enabled", "yes"], &put, "publish -6", "Redis Cluster, which is not supported yet"),
+        (&["--maxmemory", "1"], &put, "publish -3", "out of memory"),
+        (&[], &read, "read -5", "holds something else than a string"),
+    ] {
+        let server = RedisServer::start(options);
+        if options.is_empty() {
+            server.ask("LPUSH kv:m:list x");
+        }
+        let uri = format!("redis://127.0.0.1:{}", server.port);
+        let finished = finish(consumer("calls").arg(uri).args(calls));
+        assert!(finished.stdout.contains(answer), "{named}: {}", finished.stdout);
+        assert!(finished.stderr.contains(named), "{named}: {}", finished.stderr);
+    }
 }
 
 #[test]

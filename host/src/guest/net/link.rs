@@ -1,21 +1,23 @@
 //! A connection: bytes out of many parts in few packets, bytes in through one bounded buffer.
 
 use std::future::poll_fn;
-use std::io::{ErrorKind, IoSlice};
+use std::io::{self, ErrorKind, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
-use tokio::io::{AsyncRead, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
+use super::tls;
 use crate::error::{self, Error};
 use crate::limits::RECEIVE_BUFFER_BYTES;
 use crate::payload::{Buffer, Filling};
 
 pub(super) struct Link {
-    stream: TcpStream,
+    stream: Stream,
     /// What came and was not asked for yet.
     received: Vec<u8>,
     /// Where in `received` that begins.
@@ -38,32 +40,110 @@ fn closed_early() -> Error {
     unavailable("the server closed the connection")
 }
 
-/// One write. Not `writev`, which raises SIGPIPE where the peer has gone, and nobody in the consumer's process may expect it.
-fn send_once(stream: &TcpStream, slices: &[IoSlice<'_>]) -> std::io::Result<usize> {
-    // SAFETY: zeroes are a message without anything; an `IoSlice` is laid out as an iovec, and the kernel only reads them.
-    let sent = unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = slices.as_ptr().cast_mut().cast();
-        message.msg_iovlen = slices.len().min(MAX_SLICES) as _;
-        libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL)
-    };
-    usize::try_from(sent).map_err(|_| std::io::Error::last_os_error())
-}
+/// A TCP connection whose writes never raise SIGPIPE: nobody in the consumer's process may expect it.
+pub(super) struct Socket(TcpStream);
 
-impl Link {
+impl Socket {
     pub(super) async fn connect(address: SocketAddr) -> Result<Self, Error> {
         let stream = TcpStream::connect(address).await.map_err(unavailable)?;
         // Small writes are whole requests here; waiting for more would stall each by tens of milliseconds.
         stream.set_nodelay(true).map_err(unavailable)?;
-        Ok(Link { stream, received: Vec::new(), begin: 0, finished: false, receives: 0 })
+        Ok(Socket(stream))
+    }
+
+    fn send_once(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        // SAFETY: zeroes are a message without anything; an `IoSlice` is laid out as an iovec, and the kernel only reads
+        // them.
+        let sent = unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = slices.as_ptr().cast_mut().cast();
+            message.msg_iovlen = slices.len().min(MAX_SLICES) as _;
+            libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL)
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, room)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.poll_write_ready(cx))?;
+            match self.0.try_io(Interest::WRITABLE, || self.send_once(slices)) {
+                // Not ready after all; the next look registers for when it is.
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                sent => return Poll::Ready(sent),
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+pub(super) enum Stream {
+    Plain(Socket),
+    Tls(Box<TlsStream<Socket>>),
+}
+
+impl Stream {
+    fn poll_read(&mut self, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Plain(socket) => Pin::new(socket).poll_read(cx, room),
+            Stream::Tls(tls) => Pin::new(tls).poll_read(cx, room),
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        match self {
+            Stream::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, slices),
+            Stream::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, slices),
+        }
+    }
+
+    /// Hand what was written on to the network. Only TLS holds anything back.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Plain(_) => Poll::Ready(Ok(())),
+            Stream::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+}
+
+impl Link {
+    pub(super) fn new(stream: Stream) -> Self {
+        Link { stream, received: Vec::new(), begin: 0, finished: false, receives: 0 }
     }
 
     /// Whether the connection is alive, and nobody has said anything on it that was not asked for.
     pub(super) fn is_silent(&mut self) -> bool {
         let mut byte = [0];
+        let mut context = Context::from_waker(Waker::noop());
         self.waiting().is_empty()
             && !self.finished
-            && matches!(self.stream.try_read(&mut byte), Err(error) if error.kind() == ErrorKind::WouldBlock)
+            && self.stream.poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
     }
 
     fn waiting(&self) -> &[u8] {
@@ -92,22 +172,24 @@ impl Link {
         let mut slices: Vec<IoSlice> = parts.iter().filter(|p| !p.is_empty()).map(|p| IoSlice::new(p)).collect();
         let mut rest = slices.as_mut_slice();
         while !rest.is_empty() {
-            let sent = poll_fn(|context| self.poll_send(context, rest)).await?;
+            let sent = poll_fn(|context| self.poll_duplex(context, |stream, cx| stream.poll_write(cx, rest))).await?;
+            if sent == 0 {
+                return Err(closed_early());
+            }
             IoSlice::advance_slices(&mut rest, sent);
         }
-        Ok(())
+        poll_fn(|context| self.poll_duplex(context, Stream::poll_flush)).await
     }
 
-    fn poll_send(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<Result<usize, Error>> {
+    /// Write, and receive while that has to wait.
+    fn poll_duplex<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        mut write: impl FnMut(&mut Stream, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<Result<T, Error>> {
         loop {
-            while self.stream.poll_write_ready(context).map_err(unavailable)?.is_ready() {
-                match self.stream.try_io(Interest::WRITABLE, || send_once(&self.stream, slices)) {
-                    Ok(0) => return Poll::Ready(Err(closed_early())),
-                    // Not ready after all; the next look registers for when it is.
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    sent => return Poll::Ready(sent.map_err(unavailable)),
-                }
+            if let Poll::Ready(written) = write(&mut self.stream, context) {
+                return Poll::Ready(written.map_err(|error| tls::failed(&error)));
             }
             if self.finished || self.waiting().len() >= RECEIVE_BUFFER_BYTES {
                 return Poll::Pending;
@@ -126,10 +208,10 @@ impl Link {
         let had = self.received.len();
         self.received.resize(had + RECEIVE_BUFFER_BYTES, 0);
         let mut room = ReadBuf::new(self.received.get_mut(had..).unwrap_or_default());
-        let outcome = Pin::new(&mut self.stream).poll_read(context, &mut room);
+        let outcome = self.stream.poll_read(context, &mut room);
         let count = room.filled().len();
         self.received.truncate(had + count);
-        ready!(outcome).map_err(unavailable)?;
+        ready!(outcome).map_err(|error| tls::failed(&error))?;
         self.finished |= count == 0;
         Poll::Ready(Ok(()))
     }
@@ -208,7 +290,7 @@ impl Link {
             self.breathe().await;
             let count = poll_fn(|context| {
                 let mut room = ReadBuf::uninit(filling.rest());
-                ready!(Pin::new(&mut self.stream).poll_read(context, &mut room)).map_err(unavailable)?;
+                ready!(self.stream.poll_read(context, &mut room)).map_err(|error| tls::failed(&error))?;
                 Poll::Ready(Ok::<_, Error>(room.filled().len()))
             })
             .await?;
@@ -261,7 +343,7 @@ mod tests {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.set_recv_buffer_size(2048).unwrap();
             let stream = socket.connect(address).await.unwrap();
-            let mut link = Link { stream, received: Vec::new(), begin: 0, finished: false, receives: 0 };
+            let mut link = Link::new(Stream::Plain(Socket(stream)));
             client(&mut link).await;
         });
         server.join().unwrap();

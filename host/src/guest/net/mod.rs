@@ -4,6 +4,7 @@
 //! that failed, or that a cancelled call left at an unknown place, serves nobody again.
 
 mod link;
+mod tls;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,7 +22,8 @@ use crate::limits;
 use crate::log;
 use crate::payload::{Buffer, Filling, Payload};
 use crate::policy;
-use link::Link;
+use link::{Link, Socket, Stream};
+pub(crate) use tls::Tls;
 
 type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
@@ -37,6 +39,7 @@ pub struct Connection {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Place {
     authority: String,
+    tls: bool,
     session: Option<String>,
 }
 
@@ -78,8 +81,8 @@ async fn within<T>(deadline: Instant, what: impl Future<Output = Result<T, Error
     tokio::time::timeout_at(deadline.into(), what).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// Connect to a server that the component was granted.
-async fn connect(authority: &str, deadline: Instant) -> Result<Link, Error> {
+/// Connect to a server that the component was granted, over TLS where that is given.
+async fn connect(authority: &str, tls: Option<&Tls>, deadline: Instant) -> Result<Link, Error> {
     let (host, port) = policy::split_port(authority);
     let port = port.ok_or_else(|| Error::invalid(format!("{authority} names no port")))?;
     let name = host.trim_start_matches('[').trim_end_matches(']');
@@ -95,8 +98,14 @@ async fn connect(authority: &str, deadline: Instant) -> Result<Link, Error> {
     };
     for address in allowed {
         let patience = deadline.min(Instant::now() + limits::CONNECT_TIMEOUT);
-        match within(patience, Link::connect(address)).await {
-            Ok(link) => return Ok(link),
+        let connecting = async {
+            let socket = within(patience, Socket::connect(address)).await?;
+            let Some(tls) = tls else { return Ok(Stream::Plain(socket)) };
+            let shaken = within(patience, tls.handshake(name, socket)).await;
+            shaken.map(|stream| Stream::Tls(Box::new(stream))).map_err(|error| error.context("the TLS handshake"))
+        };
+        match connecting.await {
+            Ok(stream) => return Ok(Link::new(stream)),
             Err(error) => failure = error.context(format_args!("cannot connect to {address}")),
         }
     }
@@ -126,9 +135,6 @@ impl Host for State {
             let message = format!("{} is not granted: the URI names {granted}", log::clean(&authority));
             return answered(Err(Error::new(ErrorKind::Denied, message)));
         }
-        if tls {
-            return answered(Err(Error::new(ErrorKind::Unsupported, "this host makes no TLS connections yet")));
-        }
         if session.as_ref().is_some_and(|session| session.len() > limits::MAX_SESSION_BYTES) {
             return answered(Err(Error::invalid("the session text is too long")));
         }
@@ -136,12 +142,12 @@ impl Host for State {
             let message = format!("an instance may have {} connections", limits::MAX_CONNECTIONS);
             return answered(Err(Error::new(ErrorKind::Exhausted, message)));
         }
-        let place = Place { authority: policy::canonical(&authority), session };
+        let place = Place { authority: policy::canonical(&authority), tls, session };
         let parked = place.session.is_some().then(|| self.access.parked.take(&place)).flatten();
         let resumed = parked.is_some();
         let link = match parked {
             Some(link) => link,
-            None => match connect(&place.authority, self.deadline).await {
+            None => match connect(&place.authority, tls.then_some(&self.access.tls), self.deadline).await {
                 Ok(link) => link,
                 Err(error) => return answered(Err(error)),
             },

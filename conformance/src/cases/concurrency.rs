@@ -1,6 +1,6 @@
 //! Many threads on one handle, and many handles.
 
-use super::{bytes, expect, hash};
+use super::{bytes, expect};
 use crate::{Case, Handle, Needs, Subject, Verdict};
 
 pub const CASES: &[Case] = &[
@@ -19,7 +19,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "handles",
         asks: "handles on other URIs see nothing of each other",
-        needs: Needs::Nothing,
+        needs: Needs::Apart,
         run: handles,
     },
     Case {
@@ -45,13 +45,13 @@ fn threads(subject: &Subject) -> Verdict {
     let store = subject.fresh()?;
     on_threads(|thread| {
         for round in 0..20 {
-            let (own, common) = (hash(thread * 1000 + round), hash(1 << 40 | round));
+            let (own, common) = (subject.hash(thread * 1000 + round), subject.hash(1 << 40 | round));
             expect("put_chunk", store.put_chunk(&own, &bytes(thread * 1000 + round, 5000))?, 0)?;
             let put = store.put_chunk(&common, &bytes(round, 5000))?;
             if put != 0 && put != 1 {
                 return Err(format!("put_chunk of what others put too answered {put}"));
             }
-            let name = format!("thread-{thread}");
+            let name = subject.name(&format!("thread-{thread}"));
             expect("put_manifest", store.put_manifest(&name, &bytes(round, 100))?, 0)?;
             expect("get_manifest", store.get_manifest(&name)?, Ok(bytes(round, 100)))?;
             expect("get_chunk of one's own", store.get_chunk(&own)?, Ok(bytes(thread * 1000 + round, 5000)))?;
@@ -62,19 +62,23 @@ fn threads(subject: &Subject) -> Verdict {
 }
 
 fn barrier(subject: &Subject) -> Verdict {
-    let uri = (subject.fresh_uri)();
+    let uri = subject.uri();
     let (writer, reader) = (subject.open(&uri)?, subject.open(&uri)?);
     for round in 0..10 {
         on_threads(|thread| {
-            let key = hash(round * THREADS + thread);
+            let key = subject.hash(round * THREADS + thread);
             expect("put_chunk", writer.put_chunk(&key, &bytes(round * THREADS + thread, 3000))?, 0)
         })?;
-        expect("put_manifest", writer.put_manifest("m", &round.to_le_bytes())?, 0)?;
+        expect("put_manifest", writer.put_manifest(&subject.name("m"), &round.to_le_bytes())?, 0)?;
         let fresh: Handle = subject.open(&uri)?;
         for handle in [&reader, &fresh] {
-            expect("get_manifest elsewhere", handle.get_manifest("m")?, Ok(round.to_le_bytes().to_vec()))?;
+            expect(
+                "get_manifest elsewhere",
+                handle.get_manifest(&subject.name("m"))?,
+                Ok(round.to_le_bytes().to_vec()),
+            )?;
             for n in round * THREADS..(round + 1) * THREADS {
-                expect("get_chunk elsewhere", handle.get_chunk(&hash(n))?, Ok(bytes(n, 3000)))?;
+                expect("get_chunk elsewhere", handle.get_chunk(&subject.hash(n))?, Ok(bytes(n, 3000)))?;
             }
         }
     }
@@ -95,13 +99,13 @@ fn handles(subject: &Subject) -> Verdict {
 }
 
 fn open_close(subject: &Subject) -> Verdict {
-    let uri = (subject.fresh_uri)();
+    let uri = subject.uri();
     let kept = subject.open(&uri)?;
-    expect("put_manifest", kept.put_manifest("m", b"x")?, 0)?;
+    expect("put_manifest", kept.put_manifest(&subject.name("m"), b"x")?, 0)?;
     on_threads(|_| {
         for _ in 0..25 {
             let store = subject.open(&uri)?;
-            expect("get_manifest", store.get_manifest("m")?, Ok(b"x".to_vec()))?;
+            expect("get_manifest", store.get_manifest(&subject.name("m"))?, Ok(b"x".to_vec()))?;
         }
         Ok(())
     })

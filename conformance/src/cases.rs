@@ -4,11 +4,15 @@ mod arguments;
 mod chunks;
 mod concurrency;
 mod manifests;
+mod outputs;
+mod restart;
 
 use crate::{Case, Verdict};
 
+pub use restart::RESTARTS;
+
 /// Every case.
-pub const CASES: &[&[Case]] = &[chunks::CASES, manifests::CASES, arguments::CASES, concurrency::CASES];
+pub const CASES: &[&[Case]] = &[chunks::CASES, manifests::CASES, outputs::CASES, arguments::CASES, concurrency::CASES];
 
 /// Fails with what was expected and what came.
 fn expect<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Verdict {
@@ -33,7 +37,7 @@ fn shorten(value: &impl std::fmt::Debug) -> String {
 }
 
 /// Bytes that no other seed gives, of any length.
-fn bytes(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;
@@ -47,9 +51,4 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
     }
     bytes.truncate(len);
     bytes
-}
-
-/// A hash of 16 bytes that no other seed gives. Not a digest of anything: a backend must not care.
-fn hash(seed: u64) -> Vec<u8> {
-    bytes(seed ^ 0x5ee5_5ee5, 16)
 }

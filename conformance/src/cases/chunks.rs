@@ -1,6 +1,6 @@
 //! Chunks: immutable bytes under a hash.
 
-use super::{bytes, expect, expect_failure, hash};
+use super::{bytes, expect, expect_failure};
 use crate::{Case, Needs, Subject, Verdict};
 
 pub const CASES: &[Case] = &[
@@ -16,7 +16,12 @@ pub const CASES: &[Case] = &[
         needs: Needs::Nothing,
         run: empty,
     },
-    Case { name: "chunk-huge", asks: "a chunk of 256 MiB comes back whole", needs: Needs::Nothing, run: huge },
+    Case {
+        name: "chunk-huge",
+        asks: "a chunk of 256 MiB comes back whole",
+        needs: Needs::Values(256 << 20),
+        run: huge,
+    },
     Case {
         name: "chunk-duplicate",
         asks: "putting a hash again answers 1 and changes nothing",
@@ -56,7 +61,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "prefetch",
         asks: "prefetch_chunks changes no answer, also for missing and repeated hashes",
-        needs: Needs::Nothing,
+        needs: Needs::Prefetch,
         run: prefetch,
     },
 ];
@@ -64,11 +69,11 @@ pub const CASES: &[Case] = &[
 fn roundtrip(subject: &Subject) -> Verdict {
     let store = subject.fresh()?;
     let lengths = [1, 15, 16, 17, 4095, 4096, 4097, 65_536, 1 << 20, (1 << 20) + 1];
-    let chunks: Vec<_> = lengths.iter().map(|len| (hash(*len as u64), bytes(*len as u64, *len))).collect();
+    let chunks: Vec<_> = lengths.iter().map(|len| (subject.hash(*len as u64), bytes(*len as u64, *len))).collect();
     for (hash, data) in &chunks {
         expect("put_chunk", store.put_chunk(hash, data)?, 0)?;
     }
-    expect("put_manifest", store.put_manifest("m", b"m")?, 0)?;
+    expect("put_manifest", store.put_manifest(&subject.name("m"), b"m")?, 0)?;
     for (hash, data) in &chunks {
         expect("get_chunk", store.get_chunk(hash)?.as_ref(), Ok(data))?;
     }
@@ -76,19 +81,19 @@ fn roundtrip(subject: &Subject) -> Verdict {
 }
 
 fn empty(subject: &Subject) -> Verdict {
-    let store = subject.fresh()?;
-    expect("put_chunk", store.put_chunk(b"empty", b"")?, 0)?;
-    expect("put_manifest", store.put_manifest("m", b"")?, 0)?;
-    expect("get_chunk", store.get_chunk(b"empty")?, Ok(vec![]))?;
-    expect("get_manifest", store.get_manifest("m")?, Ok(vec![]))
+    let (store, key) = (subject.fresh()?, subject.hash(1));
+    expect("put_chunk", store.put_chunk(&key, b"")?, 0)?;
+    expect("put_manifest", store.put_manifest(&subject.name("m"), b"")?, 0)?;
+    expect("get_chunk", store.get_chunk(&key)?, Ok(vec![]))?;
+    expect("get_manifest", store.get_manifest(&subject.name("m"))?, Ok(vec![]))
 }
 
 fn huge(subject: &Subject) -> Verdict {
-    let store = subject.fresh()?;
+    let (store, key) = (subject.fresh()?, subject.hash(1));
     let data = bytes(1, 256 << 20);
-    expect("put_chunk", store.put_chunk(b"huge", &data)?, 0)?;
-    expect("put_manifest", store.put_manifest("m", b"m")?, 0)?;
-    let found = store.get_chunk(b"huge")?;
+    expect("put_chunk", store.put_chunk(&key, &data)?, 0)?;
+    expect("put_manifest", store.put_manifest(&subject.name("m"), b"m")?, 0)?;
+    let found = store.get_chunk(&key)?;
     if found.as_ref() != Ok(&data) {
         return Err("256 MiB came back as something else".into());
     }
@@ -96,36 +101,40 @@ fn huge(subject: &Subject) -> Verdict {
 }
 
 fn duplicate(subject: &Subject) -> Verdict {
-    let store = subject.fresh()?;
-    expect("the first put_chunk", store.put_chunk(b"twice", b"first")?, 0)?;
-    expect("the second put_chunk, before a manifest", store.put_chunk(b"twice", b"first")?, 1)?;
-    expect("put_manifest", store.put_manifest("m", b"m")?, 0)?;
-    expect("put_chunk after the manifest", store.put_chunk(b"twice", b"first")?, 1)?;
-    expect("put_chunk of other bytes under the same hash", store.put_chunk(b"twice", b"other")?, 1)?;
-    expect("put_manifest", store.put_manifest("m", b"m")?, 0)?;
-    expect("get_chunk", store.get_chunk(b"twice")?, Ok(b"first".to_vec()))
+    let (store, key) = (subject.fresh()?, subject.hash(1));
+    expect("the first put_chunk", store.put_chunk(&key, b"first")?, 0)?;
+    expect("the second put_chunk, before a manifest", store.put_chunk(&key, b"first")?, 1)?;
+    expect("put_manifest", store.put_manifest(&subject.name("m"), b"m")?, 0)?;
+    expect("put_chunk after the manifest", store.put_chunk(&key, b"first")?, 1)?;
+    expect("put_chunk of other bytes under the same hash", store.put_chunk(&key, b"other")?, 1)?;
+    expect("put_manifest", store.put_manifest(&subject.name("m"), b"m")?, 0)?;
+    expect("get_chunk", store.get_chunk(&key)?, Ok(b"first".to_vec()))
 }
 
 fn missing(subject: &Subject) -> Verdict {
-    let store = subject.fresh()?;
+    let (store, key) = (subject.fresh()?, subject.hash(1));
     for _ in 0..2 {
-        let found = store.get_chunk(b"nobody")?;
+        let found = store.get_chunk(&key)?;
         expect_failure("get_chunk of what was never put", found.map_or_else(|answer| answer, |_| 0))?;
     }
-    let found = store.get_manifest("nobody")?;
+    let found = store.get_manifest(&subject.name("nobody"))?;
     expect_failure("get_manifest of what was never put", found.map_or_else(|answer| answer, |_| 0))
 }
 
 fn hash_lengths(subject: &Subject) -> Verdict {
     let store = subject.fresh()?;
-    // Each is the beginning of the next, and they hold NUL, slashes and bytes that are no UTF-8.
-    let longest: Vec<u8> = (0..64).map(|n| [0, b'/', 0xff, b'.', b'.', 7][n % 6]).collect();
-    for len in 1..=64 {
+    // Each is the beginning of the next, and they hold NUL, slashes and bytes that are no UTF-8. In a store that was given
+    // the shortest could be somebody's.
+    let salt = subject.salt().to_le_bytes();
+    let own = if subject.salt() == 0 { &salt[..0] } else { &salt[..] };
+    let strange = (0..64).map(|n| [0, b'/', 0xff, b'.', b'.', 7][n % 6]);
+    let longest: Vec<u8> = own.iter().copied().chain(strange).take(64).collect();
+    for len in own.len() + 1..=64 {
         let data = bytes(len as u64, 100);
         expect(&format!("put_chunk with a hash of {len} bytes"), store.put_chunk(&longest[..len], &data)?, 0)?;
     }
-    expect("put_manifest", store.put_manifest("m", b"m")?, 0)?;
-    for len in 1..=64 {
+    expect("put_manifest", store.put_manifest(&subject.name("m"), b"m")?, 0)?;
+    for len in own.len() + 1..=64 {
         let found = store.get_chunk(&longest[..len])?;
         expect(&format!("get_chunk with a hash of {len} bytes"), found, Ok(bytes(len as u64, 100)))?;
     }
@@ -141,62 +150,66 @@ fn hash_lengths(subject: &Subject) -> Verdict {
 
 fn borrowed(subject: &Subject) -> Verdict {
     let store = subject.fresh()?;
-    let (mut key, mut data) = (b"borrowed".to_vec(), bytes(1, 10_000));
+    let (mut key, mut data) = (subject.hash(1), bytes(1, 10_000));
     expect("put_chunk", store.put_chunk(&key, &data)?, 0)?;
     key.fill(b'x');
     data.fill(b'x');
     let mut manifest = b"manifest".to_vec();
-    expect("put_manifest", store.put_manifest("m", &manifest)?, 0)?;
+    expect("put_manifest", store.put_manifest(&subject.name("m"), &manifest)?, 0)?;
     manifest.fill(b'x');
-    expect("get_chunk", store.get_chunk(b"borrowed")?, Ok(bytes(1, 10_000)))?;
-    expect("get_manifest", store.get_manifest("m")?, Ok(b"manifest".to_vec()))
+    expect("get_chunk", store.get_chunk(&subject.hash(1))?, Ok(bytes(1, 10_000)))?;
+    expect("get_manifest", store.get_manifest(&subject.name("m"))?, Ok(b"manifest".to_vec()))
 }
 
 fn opaque_8_byte_keys(subject: &Subject) -> Verdict {
     let store = subject.fresh()?;
+    let key = |n: u64| (n ^ subject.salt()).to_le_bytes();
     for n in 0..20u64 {
-        expect("put_chunk", store.put_chunk(&n.to_le_bytes(), &bytes(n, 100))?, 0)?;
+        expect("put_chunk", store.put_chunk(&key(n), &bytes(n, 100))?, 0)?;
     }
-    expect("put_manifest", store.put_manifest("m", b"m")?, 0)?;
+    expect("put_manifest", store.put_manifest(&subject.name("m"), b"m")?, 0)?;
     for n in 0..20u64 {
-        expect("get_chunk", store.get_chunk(&n.to_le_bytes())?, Ok(bytes(n, 100)))?;
+        expect("get_chunk", store.get_chunk(&key(n))?, Ok(bytes(n, 100)))?;
     }
     Ok(())
 }
 
 fn reopened(subject: &Subject) -> Verdict {
-    let uri = (subject.fresh_uri)();
+    let (uri, key) = (subject.uri(), subject.hash(1));
     let store = subject.open(&uri)?;
-    expect("put_chunk", store.put_chunk(b"kept", b"bytes")?, 0)?;
-    expect("put_manifest", store.put_manifest("kept", b"manifest")?, 0)?;
+    expect("put_chunk", store.put_chunk(&key, b"bytes")?, 0)?;
+    expect("put_manifest", store.put_manifest(&subject.name("kept"), b"manifest")?, 0)?;
     drop(store);
     let store = subject.open(&uri)?;
-    expect("get_manifest in a new handle", store.get_manifest("kept")?, Ok(b"manifest".to_vec()))?;
-    expect("get_chunk in a new handle", store.get_chunk(b"kept")?, Ok(b"bytes".to_vec()))?;
-    expect("put_chunk of what is there", store.put_chunk(b"kept", b"bytes")?, 1)?;
+    expect("get_manifest in a new handle", store.get_manifest(&subject.name("kept"))?, Ok(b"manifest".to_vec()))?;
+    expect("get_chunk in a new handle", store.get_chunk(&key)?, Ok(b"bytes".to_vec()))?;
+    expect("put_chunk of what is there", store.put_chunk(&key, b"bytes")?, 1)?;
     // The URI with the slash that consumers strip.
     let slashed = subject.open(&format!("{uri}/"))?;
-    expect("get_manifest with a trailing slash in the URI", slashed.get_manifest("kept")?, Ok(b"manifest".to_vec()))
+    expect(
+        "get_manifest with a trailing slash in the URI",
+        slashed.get_manifest(&subject.name("kept"))?,
+        Ok(b"manifest".to_vec()),
+    )
 }
 
 fn prefetch(subject: &Subject) -> Verdict {
     let store = subject.fresh()?;
-    let chunks: Vec<_> = (0..50).map(|n| (hash(n), bytes(n, 1000 + n as usize))).collect();
+    let chunks: Vec<_> = (0..50).map(|n| (subject.hash(n), bytes(n, 1000 + n as usize))).collect();
     for (hash, data) in &chunks {
         expect("put_chunk", store.put_chunk(hash, data)?, 0)?;
     }
-    expect("put_manifest", store.put_manifest("m", b"m")?, 0)?;
+    expect("put_manifest", store.put_manifest(&subject.name("m"), b"m")?, 0)?;
     let mut wanted: Vec<u8> = chunks.iter().flat_map(|(hash, _)| hash.clone()).collect();
-    wanted.extend(hash(1000));
+    wanted.extend(subject.hash(1000));
     wanted.extend(&chunks[0].0);
-    let Some(answer) = store.prefetch_chunks(&wanted, 16) else { return Ok(()) };
-    expect("prefetch_chunks", answer, 0)?;
+    expect("prefetch_chunks", store.prefetch_chunks(&wanted, 16), Some(0))?;
     expect("prefetch_chunks of nothing", store.prefetch_chunks(b"", 16), Some(0))?;
     for _ in 0..2 {
         for (hash, data) in &chunks {
             expect("get_chunk after prefetch_chunks", store.get_chunk(hash)?.as_ref(), Ok(data))?;
         }
     }
-    let found = store.get_chunk(&hash(1000))?;
+    let found = store.get_chunk(&subject.hash(1000))?;
     expect_failure("get_chunk of a missing chunk after prefetch_chunks", found.map_or_else(|answer| answer, |_| 0))
 }

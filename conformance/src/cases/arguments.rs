@@ -41,7 +41,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "bad-prefetch",
         asks: "a prefetch whose sizes make no sense is negative",
-        needs: Needs::Nothing,
+        needs: Needs::Prefetch,
         run: bad_prefetch,
     },
 ];
@@ -101,31 +101,32 @@ fn null_handle(subject: &Subject) -> Verdict {
 }
 
 fn null_data(subject: &Subject) -> Verdict {
-    let store = subject.fresh()?;
-    let v = subject.library.vtable();
+    let (store, v) = (subject.fresh()?, subject.library.vtable());
+    let (one, other) = (subject.hash(1), subject.hash(2));
+    let [name, wrong_name] = ["n", "o"].map(|name| subject.c_name(name));
     let (Some(put_chunk), Some(put_manifest)) = (v.put_chunk, v.put_manifest) else { return vtable(subject) };
     // SAFETY: NULL data is what is tested; everything else is valid.
     let (empty, wrong, manifest, wrong_manifest) = unsafe {
         (
-            put_chunk(store.raw, b"h".as_ptr(), 1, null(), 0),
-            put_chunk(store.raw, b"i".as_ptr(), 1, null(), 1),
-            put_manifest(store.raw, c"n".as_ptr(), null(), 0),
-            put_manifest(store.raw, c"o".as_ptr(), null(), 1),
+            put_chunk(store.raw, one.as_ptr(), one.len(), null(), 0),
+            put_chunk(store.raw, other.as_ptr(), other.len(), null(), 1),
+            put_manifest(store.raw, name.as_ptr(), null(), 0),
+            put_manifest(store.raw, wrong_name.as_ptr(), null(), 1),
         )
     };
     expect("put_chunk of NULL and 0", empty, 0)?;
     expect_failure("put_chunk of NULL and 1", wrong)?;
     expect("put_manifest of NULL and 0", manifest, 0)?;
     expect_failure("put_manifest of NULL and 1", wrong_manifest)?;
-    expect("get_chunk", store.get_chunk(b"h")?, Ok(vec![]))?;
-    expect("get_manifest", store.get_manifest("n")?, Ok(vec![]))
+    expect("get_chunk", store.get_chunk(&one)?, Ok(vec![]))?;
+    expect("get_manifest", store.get_manifest(&subject.name("n"))?, Ok(vec![]))
 }
 
 fn null_key(subject: &Subject) -> Verdict {
-    let store = subject.fresh()?;
-    let v = subject.library.vtable();
-    expect("put_chunk", store.put_chunk(b"h", b"d")?, 0)?;
-    expect("put_manifest", store.put_manifest("n", b"d")?, 0)?;
+    let (store, v) = (subject.fresh()?, subject.library.vtable());
+    let (key, name) = (subject.hash(1), subject.c_name("n"));
+    expect("put_chunk", store.put_chunk(&key, b"d")?, 0)?;
+    expect("put_manifest", store.put_manifest(&subject.name("n"), b"d")?, 0)?;
     let (mut data, mut len) = (null_mut(), 0);
     // SAFETY: one argument of each call is NULL, which is what is tested; everything else is valid.
     let answers: Vec<(&str, Option<c_int>)> = unsafe {
@@ -134,21 +135,21 @@ fn null_key(subject: &Subject) -> Verdict {
             ("get_chunk with a NULL hash", v.get_chunk.map(|f| f(store.raw, null(), 8, &mut data, &mut len))),
             (
                 "get_chunk with a NULL out_data",
-                v.get_chunk.map(|f| f(store.raw, b"h".as_ptr(), 1, null_mut(), &mut len)),
+                v.get_chunk.map(|f| f(store.raw, key.as_ptr(), key.len(), null_mut(), &mut len)),
             ),
             (
                 "get_chunk with a NULL out_len",
-                v.get_chunk.map(|f| f(store.raw, b"h".as_ptr(), 1, &mut data, null_mut())),
+                v.get_chunk.map(|f| f(store.raw, key.as_ptr(), key.len(), &mut data, null_mut())),
             ),
             ("put_manifest with a NULL name", v.put_manifest.map(|f| f(store.raw, null(), b"d".as_ptr(), 1))),
             ("get_manifest with a NULL name", v.get_manifest.map(|f| f(store.raw, null(), &mut data, &mut len))),
             (
                 "get_manifest with a NULL out_data",
-                v.get_manifest.map(|f| f(store.raw, c"n".as_ptr(), null_mut(), &mut len)),
+                v.get_manifest.map(|f| f(store.raw, name.as_ptr(), null_mut(), &mut len)),
             ),
             (
                 "get_manifest with a NULL out_len",
-                v.get_manifest.map(|f| f(store.raw, c"n".as_ptr(), &mut data, null_mut())),
+                v.get_manifest.map(|f| f(store.raw, name.as_ptr(), &mut data, null_mut())),
             ),
             ("delete_manifest with a NULL name", v.delete_manifest.map(|f| f(store.raw, null()))),
         ]

@@ -37,6 +37,11 @@ macro_rules! function {
 }
 
 impl Library {
+    /// A library that is linked in.
+    pub fn linked(vtable: &'static Vtable) -> Self {
+        Library { vtable }
+    }
+
     /// Load a library as a consumer does.
     pub fn load(path: &Path) -> Result<Self, String> {
         let name = path.display();

@@ -42,22 +42,22 @@ fn roundtrip(subject: &Subject) -> Verdict {
     let store = subject.fresh()?;
     for len in [5, 0, 1 << 20, 3] {
         let data = bytes(len as u64, len);
-        expect("put_manifest", store.put_manifest("slot", &data)?, 0)?;
-        expect("get_manifest", store.get_manifest("slot")?, Ok(data))?;
+        expect("put_manifest", store.put_manifest(&subject.name("slot"), &data)?, 0)?;
+        expect("get_manifest", store.get_manifest(&subject.name("slot"))?, Ok(data))?;
     }
     Ok(())
 }
 
 fn delete(subject: &Subject) -> Verdict {
     let store = subject.fresh()?;
-    expect("delete_manifest of what never was", store.delete_manifest("slot")?, 0)?;
-    expect("put_manifest", store.put_manifest("slot", b"x")?, 0)?;
-    expect("delete_manifest", store.delete_manifest("slot")?, 0)?;
-    let found = store.get_manifest("slot")?;
+    expect("delete_manifest of what never was", store.delete_manifest(&subject.name("slot"))?, 0)?;
+    expect("put_manifest", store.put_manifest(&subject.name("slot"), b"x")?, 0)?;
+    expect("delete_manifest", store.delete_manifest(&subject.name("slot"))?, 0)?;
+    let found = store.get_manifest(&subject.name("slot"))?;
     expect_failure("get_manifest after delete_manifest", found.map_or_else(|answer| answer, |_| 0))?;
-    expect("delete_manifest again", store.delete_manifest("slot")?, 0)?;
-    expect("put_manifest again", store.put_manifest("slot", b"y")?, 0)?;
-    expect("get_manifest", store.get_manifest("slot")?, Ok(b"y".to_vec()))
+    expect("delete_manifest again", store.delete_manifest(&subject.name("slot"))?, 0)?;
+    expect("put_manifest again", store.put_manifest(&subject.name("slot"), b"y")?, 0)?;
+    expect("get_manifest", store.get_manifest(&subject.name("slot"))?, Ok(b"y".to_vec()))
 }
 
 /// Names that a file system, a shell or a server might take for something else.
@@ -127,7 +127,8 @@ fn strange_names() -> Vec<String> {
 
 fn names(subject: &Subject) -> Verdict {
     let store = subject.fresh()?;
-    let names = strange_names();
+    let names = strange_names().into_iter().map(|name| subject.name(&name)).filter(|name| name.len() <= 4096);
+    let names: Vec<String> = names.collect();
     for (number, name) in names.iter().enumerate() {
         let what = format!("put_manifest under {:?}", name.chars().take(20).collect::<String>());
         expect(&what, store.put_manifest(name, number.to_string().as_bytes())?, 0)?;
@@ -149,15 +150,16 @@ fn names(subject: &Subject) -> Verdict {
 }
 
 fn atomic(subject: &Subject) -> Verdict {
-    let uri = (subject.fresh_uri)();
+    let uri = subject.uri();
     let (store, elsewhere) = (subject.open(&uri)?, subject.open(&uri)?);
     let versions: Vec<Vec<u8>> = (0..4u8).map(|n| vec![n; 50_000 * (1 + usize::from(n))]).collect();
-    expect("put_manifest", store.put_manifest("m", &versions[0])?, 0)?;
+    expect("put_manifest", store.put_manifest(&subject.name("m"), &versions[0])?, 0)?;
     let stop = AtomicBool::new(false);
     let reader = |store: &Handle| {
         while !stop.load(Ordering::Acquire) {
-            let found =
-                store.get_manifest("m")?.map_err(|answer| format!("get_manifest answered {answer} during a put"))?;
+            let found = store
+                .get_manifest(&subject.name("m"))?
+                .map_err(|answer| format!("get_manifest answered {answer} during a put"))?;
             if !versions.contains(&found) {
                 return Err(format!("a reader saw a torn manifest of {} bytes", found.len()));
             }
@@ -166,8 +168,8 @@ fn atomic(subject: &Subject) -> Verdict {
     };
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            let written =
-                (0..200).try_for_each(|n| expect("put_manifest", store.put_manifest("m", &versions[n % 4])?, 0));
+            let written = (0..200)
+                .try_for_each(|n| expect("put_manifest", store.put_manifest(&subject.name("m"), &versions[n % 4])?, 0));
             stop.store(true, Ordering::Release);
             written
         });
@@ -182,14 +184,19 @@ fn atomic(subject: &Subject) -> Verdict {
 
 fn apart(subject: &Subject) -> Verdict {
     let store = subject.fresh()?;
-    let key = b"\x61\x62same-key";
-    let names = ["ab", "6162", "chunks/6/6162", "6162736d652d6b6579", "absame-key"];
+    // Text, so that a name can be the same bytes.
+    let key = format!("{:016x}", u64::from_le_bytes(*b"same-key") ^ subject.salt());
+    let hex: String = key.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let key = key.as_bytes();
+    let text = String::from_utf8_lossy(key).into_owned();
+    let names = [text, format!("chunks/{}/{hex}", &hex[..1]), format!("c:{hex}"), hex];
+    let names = names.map(|name| subject.name(&name));
     expect("put_chunk", store.put_chunk(key, b"chunk")?, 0)?;
-    for name in names {
+    for name in &names {
         expect("put_manifest", store.put_manifest(name, b"manifest")?, 0)?;
     }
     expect("get_chunk", store.get_chunk(key)?, Ok(b"chunk".to_vec()))?;
-    for name in names {
+    for name in &names {
         expect("delete_manifest", store.delete_manifest(name)?, 0)?;
     }
     expect("get_chunk after the manifests were deleted", store.get_chunk(key)?, Ok(b"chunk".to_vec()))

@@ -1,0 +1,177 @@
+//! Starts the processes in which cases run, and takes note of how they end.
+
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::Verdict;
+use super::cases::Said;
+use super::subject::{Kind, Stores, Tested};
+use crate::failure::{Failure, Outcome};
+
+/// The variable that tells the process which component, by its digest, must be the one that is loaded.
+pub const EXPECTED: &str = "KV_STORE_CHECK_SHA256";
+/// Lines of the library that are shown where a case failed.
+const LINES: usize = 8;
+
+pub struct Runner<'a> {
+    tested: &'a Tested,
+    timeout: Duration,
+    salt: u64,
+    /// Holds the component under its scheme's name, and stores.
+    folder: tempfile::TempDir,
+    expected: Option<String>,
+}
+
+struct Process {
+    child: Child,
+    said: Receiver<Said>,
+    /// What the library writes.
+    log: std::fs::File,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Fails where it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl<'a> Runner<'a> {
+    pub fn new(tested: &'a Tested, timeout: Duration) -> Outcome<Self> {
+        let folder = tempfile::Builder::new().prefix("kv-store-check-").tempdir().map_err(Failure::unable)?;
+        let mut expected = None;
+        if tested.kind == Kind::Component {
+            let components = folder.path().join("components");
+            std::fs::create_dir(&components).map_err(Failure::unable)?;
+            let name = components.join(format!("{}.wasm", tested.scheme));
+            std::os::unix::fs::symlink(&tested.file, name).map_err(Failure::unable)?;
+            expected = Some(digest(&tested.file)?);
+        }
+        let mut salt = [0; 8];
+        getrandom::fill(&mut salt).map_err(Failure::unable)?;
+        let salt = u64::from_le_bytes(salt);
+        Ok(Runner { tested, timeout, salt, folder, expected })
+    }
+
+    /// Open a store once, and answer what it says of itself.
+    pub fn probe(&self) -> Outcome<String> {
+        Ok(self.start(None)?.1)
+    }
+
+    /// The verdict on a case.
+    pub fn case(&self, name: &str) -> Outcome<Verdict> {
+        Ok(self.start(Some(name))?.0.verdict(self.timeout))
+    }
+
+    /// The verdict on what must outlive its process.
+    pub fn restart(&self, name: &str) -> Outcome<Verdict> {
+        match self.case(name)? {
+            Verdict::Passed => self.case(&format!("{name}:after")),
+            other => Ok(other),
+        }
+    }
+
+    /// A process that has opened a store, and what the backend says of itself.
+    fn start(&self, name: Option<&str>) -> Outcome<(Process, String)> {
+        let log = tempfile::tempfile_in(self.folder.path()).map_err(Failure::unable)?;
+        let program = std::env::current_exe().map_err(Failure::unable)?;
+        let mut command = Command::new(program);
+        command.arg("check-cases").args(["--salt", &self.salt.to_string()]);
+        match &self.tested.stores {
+            Stores::Given(uri) => command.args(["--uri", uri]),
+            Stores::Directories => {
+                let stores = self.folder.path().join("stores");
+                std::fs::create_dir_all(&stores).map_err(Failure::unable)?;
+                command.arg("--stores").arg(format!("{}://{}/", self.tested.scheme, stores.display()))
+            }
+            Stores::Names => command.arg("--stores").arg(format!("{}://", self.tested.scheme)),
+        };
+        if self.tested.kind == Kind::Native {
+            command.arg("--library").arg(&self.tested.file);
+        }
+        if let Some(expected) = &self.expected {
+            let inherited = std::env::var_os("KV_STORE_WASM_PATH").unwrap_or_default();
+            let path = std::iter::once(self.folder.path().join("components")).chain(std::env::split_paths(&inherited));
+            let path = std::env::join_paths(path.filter(|path| *path != PathBuf::new())).map_err(Failure::unable)?;
+            command.env("KV_STORE_WASM_PATH", path).env(EXPECTED, expected);
+        }
+        let stderr = log.try_clone().map_err(Failure::unable)?;
+        command.args(name).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        let mut child = command.spawn().map_err(Failure::unable)?;
+        let out = child.stdout.take();
+        let (sender, said) = channel();
+        // Ends with the child's output.
+        std::thread::spawn(move || {
+            let lines = out.into_iter().flat_map(|out| BufReader::new(out).lines()).map_while(Result::ok);
+            for line in lines.filter_map(|line| serde_json::from_str(&line).ok()) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut process = Process { child, said, log };
+        match process.said.recv_timeout(self.timeout) {
+            Ok(Said::Opened(label)) => Ok((process, label)),
+            Ok(Said::Refused(why)) => Err(Failure::unable(format!("the store does not open: {why}"))),
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => {
+                let end = process.child.wait().map_err(Failure::unable)?;
+                Err(Failure::unable(format!("opening a store ended the process: {}", ending(end))))
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                Err(Failure::unable(format!("the store did not open within {} s", self.timeout.as_secs())))
+            }
+        }
+    }
+}
+
+impl Process {
+    /// What it says of the case that it was started for.
+    fn verdict(mut self, timeout: Duration) -> Verdict {
+        let why = loop {
+            match self.said.recv_timeout(timeout) {
+                Ok(Said::Passed) => return Verdict::Passed,
+                Ok(Said::Skipped(why)) => return Verdict::Skipped(why),
+                Ok(Said::Failed(why)) => break why,
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let _ = self.child.kill();
+                    break format!("it hangs: no answer within {} s", timeout.as_secs());
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let end = self.child.wait();
+                    break format!("it ended the process: {}", end.map_or_else(|error| error.to_string(), ending));
+                }
+            }
+        };
+        Verdict::Failed(why + &self.last_lines())
+    }
+
+    fn last_lines(&mut self) -> String {
+        let mut text = Vec::new();
+        let read = self.log.seek(SeekFrom::Start(0)).and_then(|_| self.log.read_to_end(&mut text));
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let last = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default();
+        if read.is_err() || last.is_empty() { String::new() } else { format!("\nit wrote:\n{}", last.join("\n")) }
+    }
+}
+
+fn ending(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("signal {signal}{}", if status.core_dumped() { ", core dumped" } else { "" }),
+        (None, code) => format!("exit code {}", code.unwrap_or_default()),
+    }
+}
+
+/// The SHA-256 of a file, in hex.
+fn digest(path: &std::path::Path) -> Outcome<String> {
+    let bytes = std::fs::read(path).map_err(|error| Failure::unable(format!("{}: {error}", path.display())))?;
+    Ok(crate::show::hex(&Sha256::digest(bytes)))
+}

@@ -1,0 +1,170 @@
+//! `get`, `put`, `rm`: single chunks and manifests.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use kv_store_wasm::{Put, Store};
+use serde_json::json;
+
+use crate::failure::{Failure, Outcome};
+use crate::show;
+
+/// A chunk or a manifest.
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+struct Which {
+    /// A manifest, by its name
+    #[arg(long)]
+    name: Option<String>,
+    /// A chunk, by its hash in hex: 1 to 64 bytes
+    #[arg(long, value_name = "HEX")]
+    hash: Option<String>,
+}
+
+/// Fetch a manifest or a chunk
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  kv-store get --uri local-fs:///var/cache/kv --name talk -o talk.manifest\n\n\
+    Exit codes: 0 fetched; 1 there is none, or it is corrupt; 2 the store does not open.")]
+pub struct GetArguments {
+    #[arg(long)]
+    uri: String,
+    #[command(flatten)]
+    which: Which,
+    /// A file for the bytes; standard output without it
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// One JSON object on standard output; needs --output
+    #[arg(long, requires = "output")]
+    json: bool,
+}
+
+/// Store a manifest or a chunk
+///
+/// A chunk without --hash goes under the XXH3-64 of its content, which is printed.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  kv-store put --uri local-fs:///var/cache/kv --name talk talk.manifest\n  \
+    kv-store put --uri local-fs:///var/cache/kv --chunk state.bin\n\n\
+    Exit codes: 0 stored; 1 not stored; 2 the store does not open, or the file can not be read.")]
+pub struct PutArguments {
+    #[arg(long)]
+    uri: String,
+    #[command(flatten)]
+    which: PutWhich,
+    /// The bytes; `-` is standard input
+    file: PathBuf,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+struct PutWhich {
+    /// As the manifest of this name
+    #[arg(long)]
+    name: Option<String>,
+    /// As the chunk of this hash, in hex: 1 to 64 bytes
+    #[arg(long, value_name = "HEX")]
+    hash: Option<String>,
+    /// As a chunk under the hash of its content
+    #[arg(long)]
+    chunk: bool,
+}
+
+/// Remove a manifest
+///
+/// That there was none is success. Chunks stay: other manifests may refer to them, and the ABI removes none.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  kv-store rm --uri local-fs:///var/cache/kv --name talk\n\n\
+    Exit codes: 0 removed; 1 not removed; 2 the store does not open, or it is a chunk.")]
+pub struct RmArguments {
+    #[arg(long)]
+    uri: String,
+    #[command(flatten)]
+    which: Which,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn open(uri: &str) -> Outcome<Store> {
+    Store::open(uri).map_err(Failure::unable)
+}
+
+pub fn get(arguments: &GetArguments) -> Outcome {
+    let store = open(&arguments.uri)?;
+    let (found, what) = match &arguments.which {
+        Which { name: Some(name), .. } => (store.get_manifest(name), format!("manifest {name:?}")),
+        which => {
+            let hash = which.hash()?;
+            (store.get_chunk(&hash), format!("chunk {}", show::hex(&hash)))
+        }
+    };
+    let bytes = found.map_err(Failure::not)?;
+    let bytes = bytes.ok_or_else(|| Failure::not(format!("there is no {what} in {}", arguments.uri)))?;
+    let Some(output) = &arguments.output else {
+        return std::io::stdout()
+            .write_all(&bytes)
+            .map_err(|error| Failure::unable(format!("standard output: {error}")));
+    };
+    std::fs::write(output, &*bytes).map_err(|error| Failure::unable(format!("{}: {error}", output.display())))?;
+    if arguments.json {
+        show::json(&json!({ "uri": arguments.uri, "bytes": bytes.len(), "output": output }));
+    }
+    Ok(())
+}
+
+pub fn put(arguments: &PutArguments) -> Outcome {
+    let bytes = read(&arguments.file)?;
+    let store = open(&arguments.uri)?;
+    if let Some(name) = &arguments.which.name {
+        store.put_manifest(name, &bytes).map_err(Failure::not)?;
+        if arguments.json {
+            show::json(&json!({ "uri": arguments.uri, "name": name, "bytes": bytes.len() }));
+        }
+        return Ok(());
+    }
+    let hash = match &arguments.which.hash {
+        Some(text) => show::from_hex(text).map_err(Failure::unable)?,
+        None => xxhash_rust::xxh3::xxh3_64(&bytes).to_le_bytes().to_vec(),
+    };
+    let put = store.put_chunk(&hash, &bytes).map_err(Failure::not)?;
+    store.flush().map_err(Failure::not)?;
+    let hash = show::hex(&hash);
+    if arguments.json {
+        let existed = put == Put::Existed;
+        show::json(&json!({ "uri": arguments.uri, "hash": hash, "bytes": bytes.len(), "existed": existed }));
+    } else {
+        println!("{hash}");
+    }
+    Ok(())
+}
+
+pub fn rm(arguments: &RmArguments) -> Outcome {
+    let Some(name) = &arguments.which.name else {
+        let message = "a chunk can not be removed: other manifests may refer to it, and kv_store_v1 has no call for it. \
+                       Remove manifests, and let the storage system expire what is not used";
+        return Err(Failure::unable(message));
+    };
+    open(&arguments.uri)?.delete_manifest(name).map_err(Failure::not)?;
+    if arguments.json {
+        show::json(&json!({ "uri": arguments.uri, "name": name }));
+    }
+    Ok(())
+}
+
+impl Which {
+    fn hash(&self) -> Outcome<Vec<u8>> {
+        show::from_hex(self.hash.as_deref().unwrap_or_default()).map_err(Failure::unable)
+    }
+}
+
+fn read(file: &Path) -> Outcome<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = match file == Path::new("-") {
+        true => std::io::stdin().read_to_end(&mut bytes),
+        false => std::fs::File::open(file).and_then(|mut file| file.read_to_end(&mut bytes)),
+    };
+    read.map_err(|error| Failure::unable(format!("{}: {error}", file.display())))?;
+    Ok(bytes)
+}

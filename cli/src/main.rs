@@ -1,0 +1,63 @@
+//! `kv-store`: the tool of operators and of those who write backends.
+//!
+//! Exit codes of every command: 0 it is as asked; 1 it is not: a case failed, something is missing or corrupt; 2 it could
+//! not be found out: wrong usage, no such file, a store that does not open.
+
+mod build;
+mod check;
+mod component;
+mod failure;
+mod items;
+mod new;
+mod show;
+mod transfer;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "kv-store",
+    version,
+    about = "Check, look into and use storage backends of kv-store-wasm",
+    after_help = "Exit codes: 0 as asked; 1 not so: a case failed, something is missing or corrupt; 2 it could not be found out.",
+    arg_required_else_help = true,
+    disable_help_subcommand = true
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Check(check::Arguments),
+    #[command(hide = true)]
+    CheckCases(check::cases::Arguments),
+    New(new::Arguments),
+    Build(build::Arguments),
+    Save(transfer::SaveArguments),
+    Restore(transfer::RestoreArguments),
+    Get(items::GetArguments),
+    Put(items::PutArguments),
+    Rm(items::RmArguments),
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Check(arguments) => check::run(&arguments),
+        Command::CheckCases(arguments) => check::cases::run(&arguments),
+        Command::New(arguments) => new::run(&arguments),
+        Command::Build(arguments) => build::run(&arguments),
+        Command::Save(arguments) => transfer::save(&arguments),
+        Command::Restore(arguments) => transfer::restore(&arguments),
+        Command::Get(arguments) => items::get(&arguments),
+        Command::Put(arguments) => items::put(&arguments),
+        Command::Rm(arguments) => items::rm(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

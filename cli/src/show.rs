@@ -1,0 +1,65 @@
+//! What people and machines read: progress on a terminal, sizes, one JSON object on standard output.
+
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar on standard error; nothing where that is no terminal.
+pub fn bytes_bar(total: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    let template = "{bar:30} {bytes:>11} of {total_bytes}  {bytes_per_sec}  {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// `12.3 MB`, in powers of ten.
+pub fn bytes(count: u64) -> String {
+    let units = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
+    let large = units.iter().find(|(_, unit)| count as f64 >= *unit);
+    large.map_or_else(|| format!("{count} bytes"), |(name, unit)| format!("{:.1} {name}", count as f64 / unit))
+}
+
+/// Bytes a second since a moment.
+pub fn rate(count: u64, since: Instant) -> f64 {
+    count as f64 / since.elapsed().as_secs_f64().max(1e-9)
+}
+
+/// One line of JSON on standard output.
+pub fn json(value: &impl serde::Serialize) {
+    if let Ok(text) = serde_json::to_string(value) {
+        println!("{text}");
+    }
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The bytes that hex digits stand for.
+pub fn from_hex(text: &str) -> Result<Vec<u8>, String> {
+    let digit = |c: u8| (c as char).to_digit(16).map(|digit| digit as u8);
+    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    });
+    pairs.collect::<Option<Vec<u8>>>().ok_or_else(|| format!("{text:?} is not bytes in hex: two digits for each"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_goes_both_ways_and_nonsense_is_refused() {
+        assert_eq!(from_hex(&hex(b"\0\xff/a")).unwrap(), b"\0\xff/a");
+        for text in ["a", "zz", "é", "aé", " a"] {
+            assert!(from_hex(text).is_err(), "{text}");
+        }
+    }
+}

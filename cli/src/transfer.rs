@@ -1,0 +1,262 @@
+//! `save` and `restore`: a file as chunks and a manifest, and back.
+//!
+//! The manifest is JSON, [`Manifest`]; chunks are pieces of one length, the last one excepted, each under the XXH3-64 of its
+//! content in little-endian order, so that equal pieces of files are stored once.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use kv_store_wasm::{Put, Store};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::failure::{Failure, Outcome};
+use crate::items::open;
+use crate::show;
+
+/// Chunks that are asked for at once.
+const PREFETCH: usize = 32;
+
+/// Store a file as chunks and a manifest
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  kv-store save slot.bin --name talk --uri local-fs:///var/cache/kv\n\n\
+    Exit codes: 0 stored; 1 not stored; 2 the store does not open, or the file can not be read.")]
+pub struct SaveArguments {
+    file: PathBuf,
+    /// The manifest's name
+    #[arg(long)]
+    name: String,
+    #[arg(long)]
+    uri: String,
+    /// Bytes of a chunk
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    chunk: u32,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Fetch a file that `save` stored
+///
+/// The file appears whole or not at all: a chunk that is missing or corrupt fails the restore, and what was at FILE stays.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  kv-store restore --name talk --uri local-fs:///var/cache/kv slot.bin\n\n\
+    Exit codes: 0 restored; 1 there is no such manifest, or a chunk is missing or corrupt; 2 the store does not open, or the \
+    file can not be written.")]
+pub struct RestoreArguments {
+    file: PathBuf,
+    /// The manifest's name
+    #[arg(long)]
+    name: String,
+    #[arg(long)]
+    uri: String,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a saved file is made of.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    format: String,
+    version: u32,
+    /// The file's length.
+    bytes: u64,
+    chunk_bytes: u32,
+    /// The XXH3-128 of the whole file, in hex.
+    xxh3_128: String,
+    /// Each chunk's key, in hex, in order.
+    chunks: Vec<String>,
+}
+
+const FORMAT: &str = "kv-store file";
+const VERSION: u32 = 1;
+
+pub fn save(arguments: &SaveArguments) -> Outcome {
+    let begun = Instant::now();
+    let shown = arguments.file.display();
+    let unreadable = |error| Failure::unable(format!("{shown}: {error}"));
+    let mut file = File::open(&arguments.file).map_err(unreadable)?;
+    let meta = file.metadata().map_err(unreadable)?;
+    if !meta.is_file() {
+        return Err(Failure::unable(format!("{shown}: not a file")));
+    }
+    let store = open(&arguments.uri)?;
+
+    let bar = show::bytes_bar(meta.len());
+    let (mut whole, mut chunks, mut bytes) = (Xxh3::new(), Vec::new(), 0_u64);
+    let (mut known, mut new_bytes) = (0_u64, 0_u64);
+    let mut piece = Vec::new();
+    loop {
+        piece.clear();
+        (&mut file).take(arguments.chunk.into()).read_to_end(&mut piece).map_err(unreadable)?;
+        if piece.is_empty() {
+            break;
+        }
+        whole.update(&piece);
+        let key = xxh3_64(&piece).to_le_bytes();
+        match store.put_chunk(&key, &piece).map_err(Failure::not)? {
+            Put::Existed => known += 1,
+            Put::New => new_bytes += piece.len() as u64,
+        }
+        chunks.push(show::hex(&key));
+        bytes += piece.len() as u64;
+        bar.set_position(bytes);
+    }
+    let count = chunks.len();
+    let manifest = Manifest {
+        format: FORMAT.into(),
+        version: VERSION,
+        bytes,
+        chunk_bytes: arguments.chunk,
+        xxh3_128: format!("{:032x}", whole.digest128()),
+        chunks,
+    };
+    let manifest = serde_json::to_vec(&manifest).map_err(Failure::not)?;
+    store.put_manifest(&arguments.name, &manifest).map_err(Failure::not)?;
+    bar.finish_and_clear();
+
+    let rate = show::rate(bytes, begun);
+    if arguments.json {
+        show::json(&json!({
+            "uri": arguments.uri, "name": arguments.name, "bytes": bytes, "chunks": count, "chunks_known": known,
+            "bytes_new": new_bytes, "bytes_per_second": rate,
+        }));
+    } else {
+        println!(
+            "saved {} in {count} chunks, {known} of them known, {} new; {}/s",
+            show::bytes(bytes),
+            show::bytes(new_bytes),
+            show::bytes(rate as u64)
+        );
+    }
+    Ok(())
+}
+
+pub fn restore(arguments: &RestoreArguments) -> Outcome {
+    let begun = Instant::now();
+    let store = open(&arguments.uri)?;
+    let found = store.get_manifest(&arguments.name).map_err(Failure::not)?;
+    let found =
+        found.ok_or_else(|| Failure::not(format!("there is no manifest {:?} in {}", arguments.name, arguments.uri)))?;
+    let manifest = Manifest::parse(&found).map_err(|why| Failure::not(format!("{:?}: {why}", arguments.name)))?;
+
+    let folder = match arguments.file.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let shown = arguments.file.display();
+    let unwritable = |error: std::io::Error| Failure::unable(format!("{shown}: {error}"));
+    // Removed with its value, whatever fails; renamed when it is whole.
+    let mut unfinished = tempfile::Builder::new().prefix(".kv-store-").tempfile_in(folder).map_err(unwritable)?;
+    let bar = show::bytes_bar(manifest.bytes);
+    let keys = manifest.keys().map_err(Failure::not)?;
+    let mut whole = Xxh3::new();
+    let mut bytes = 0_u64;
+    for batch in keys.chunks(PREFETCH) {
+        // A hint: what it did not fetch is fetched below.
+        let _ = store.prefetch_chunks(&batch.concat(), 8);
+        for key in batch {
+            let chunk = fetch(&store, key, manifest.piece_len(bytes))?;
+            whole.update(&chunk);
+            unfinished.write_all(&chunk).map_err(unwritable)?;
+            bytes += chunk.len() as u64;
+            bar.set_position(bytes);
+        }
+    }
+    if format!("{:032x}", whole.digest128()) != manifest.xxh3_128 {
+        return Err(Failure::not("the chunks are sound, but not those of the file that was saved"));
+    }
+    unfinished.as_file().sync_all().map_err(unwritable)?;
+    unfinished.persist(&arguments.file).map_err(|error| unwritable(error.error))?;
+    bar.finish_and_clear();
+
+    let rate = show::rate(bytes, begun);
+    if arguments.json {
+        show::json(&json!({
+            "uri": arguments.uri, "name": arguments.name, "bytes": bytes, "chunks": keys.len(), "bytes_per_second": rate,
+        }));
+    } else {
+        println!("restored {} from {} chunks; {}/s", show::bytes(bytes), keys.len(), show::bytes(rate as u64));
+    }
+    Ok(())
+}
+
+fn fetch(store: &Store, key: &[u8; 8], len: u64) -> Outcome<kv_store_wasm::Buffer> {
+    let shown = show::hex(key);
+    let found = store.get_chunk(key).map_err(|error| Failure::not(format!("chunk {shown}: {error}")))?;
+    let chunk = found.ok_or_else(|| Failure::not(format!("chunk {shown} is missing, or what is there is corrupt")))?;
+    if chunk.len() as u64 != len || xxh3_64(&chunk).to_le_bytes() != *key {
+        return Err(Failure::not(format!(
+            "chunk {shown} is corrupt: it has {} bytes of {len}, or others",
+            chunk.len()
+        )));
+    }
+    Ok(chunk)
+}
+
+impl Manifest {
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let manifest: Manifest =
+            serde_json::from_slice(bytes).map_err(|error| format!("not the manifest of a saved file: {error}"))?;
+        if manifest.format != FORMAT || manifest.version != VERSION {
+            return Err(format!(
+                "its format is {:?} {}, this program knows {FORMAT:?} {VERSION}",
+                manifest.format, manifest.version
+            ));
+        }
+        if manifest.chunk_bytes == 0
+            || manifest.bytes.div_ceil(manifest.chunk_bytes.into()) != manifest.chunks.len() as u64
+        {
+            return Err("its chunks do not add up to its length".into());
+        }
+        Ok(manifest)
+    }
+
+    fn keys(&self) -> Result<Vec<[u8; 8]>, String> {
+        let key = |text: &String| {
+            show::from_hex(text)?
+                .try_into()
+                .map_err(|_| format!("the manifest names {text:?}, which is no chunk's key"))
+        };
+        self.chunks.iter().map(key).collect()
+    }
+
+    /// The length of the chunk that begins here.
+    fn piece_len(&self, at: u64) -> u64 {
+        self.bytes.saturating_sub(at).min(self.chunk_bytes.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(bytes: u64, chunk_bytes: u32, chunks: usize) -> Result<Manifest, String> {
+        let chunks = vec!["0011223344556677".to_owned(); chunks];
+        let manifest =
+            Manifest { format: FORMAT.into(), version: VERSION, bytes, chunk_bytes, xxh3_128: String::new(), chunks };
+        Manifest::parse(&serde_json::to_vec(&manifest).unwrap())
+    }
+
+    #[test]
+    fn a_manifest_whose_numbers_disagree_is_refused() {
+        assert!(parse(10, 4, 3).is_ok() && parse(0, 4, 0).is_ok());
+        assert!(parse(10, 4, 2).is_err() && parse(10, 0, 1).is_err() && parse(u64::MAX, 1, 1).is_err());
+        let last = parse(10, 4, 3).unwrap();
+        assert_eq!([0, 4, 8, 10].map(|at| last.piece_len(at)), [4, 4, 2, 0]);
+    }
+
+    #[test]
+    fn what_is_no_manifest_is_refused_with_what_it_lacks() {
+        for text in ["", "{}", "[]", "llama-kv", r#"{"format":"kv-store file","version":1}"#] {
+            assert!(Manifest::parse(text.as_bytes()).is_err(), "{text}");
+        }
+        let newer = r#"{"format":"kv-store file","version":2,"bytes":0,"chunk_bytes":1,"xxh3_128":"","chunks":[]}"#;
+        assert!(Manifest::parse(newer.as_bytes()).is_err_and(|why| why.contains("\"kv-store file\" 2")));
+    }
+}

@@ -1,0 +1,162 @@
+//! What the ABI `kv_store_v1` asks of every library, as one suite over the public ABI. It knows nothing of WebAssembly: it
+//! runs against our library with any backend behind it, and against a native one. `kv-store check` is its program.
+//!
+//! A [`Subject`] is what is tested. Each [`Case`] gets one of its own, so that cases can run at once; a [`Restart`] needs
+//! two processes, one after the other.
+
+mod abi;
+mod cases;
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Mutex;
+
+pub use abi::{Handle, Library, RawHandle, Vtable};
+pub use cases::{CASES, RESTARTS};
+
+/// A case's verdict: nothing, or what was wrong, in words for the author of the backend.
+pub type Verdict = Result<(), String>;
+
+/// One thing that the ABI asks for.
+pub struct Case {
+    pub name: &'static str,
+    /// What the ABI asks for, in a sentence.
+    pub asks: &'static str,
+    /// What the backend must be for the case to make sense.
+    pub needs: Needs,
+    pub run: fn(&Subject) -> Verdict,
+}
+
+/// One thing that the ABI asks for of two processes: `after` runs in another one, when that of `before` has ended. Both see
+/// the same [`Subject`]. Only for a backend that is [`Facts::lasting`].
+pub struct Restart {
+    pub name: &'static str,
+    pub asks: &'static str,
+    pub before: fn(&Subject) -> Verdict,
+    pub after: fn(&Subject) -> Verdict,
+}
+
+/// What a case needs of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    Nothing,
+    /// See [`Facts::lasting`].
+    Lasting,
+    /// Several stores that have nothing to do with each other.
+    Apart,
+    /// Version 2 of the vtable.
+    Prefetch,
+    /// Values of so many bytes.
+    Values(u64),
+}
+
+/// What a backend says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// What was stored is there for another process on the same URI, also after all handles were closed.
+    pub lasting: bool,
+    /// The longest chunk or manifest in bytes.
+    pub max_value_bytes: u64,
+}
+
+/// Where a library can store things.
+pub enum Place<'a> {
+    /// Answers a URI at which nothing is stored yet, other than any answered before.
+    Fresh(&'a (dyn Fn() -> String + Sync)),
+    /// One store, which may hold what is not ours. Hashes and names are chosen so that none is met, and manifests are
+    /// removed after the case; chunks stay, because the ABI removes none.
+    Given { uri: String, salt: u64 },
+}
+
+/// A library, and where one case can store things.
+pub struct Subject<'a> {
+    pub library: &'a Library,
+    pub facts: Facts,
+    place: Place<'a>,
+    /// The names that the case has used in a store that was given.
+    names: Mutex<BTreeSet<String>>,
+}
+
+impl<'a> Subject<'a> {
+    /// What the case of this name is run with. The salt of [`Place::Given`] may be the same for all cases.
+    pub fn new(library: &'a Library, facts: Facts, place: Place<'a>, case: &str) -> Self {
+        let place = match place {
+            Place::Given { uri, salt } => {
+                let mut hasher = DefaultHasher::new();
+                (case, salt).hash(&mut hasher);
+                Place::Given { uri, salt: hasher.finish() }
+            }
+            fresh => fresh,
+        };
+        Subject { library, facts, place, names: Mutex::default() }
+    }
+
+    /// Why a case makes no sense here, if it makes none.
+    pub fn skips(&self, needs: Needs) -> Option<String> {
+        match needs {
+            Needs::Lasting if !self.facts.lasting => Some("the backend keeps nothing after its last handle".into()),
+            Needs::Apart if matches!(self.place, Place::Given { .. }) => Some("only one store was given".into()),
+            Needs::Prefetch if self.library.vtable().version < 2 => {
+                Some("the vtable is of version 1, which has no prefetch_chunks".into())
+            }
+            Needs::Values(bytes) if self.facts.max_value_bytes < bytes => {
+                Some(format!("the backend takes values of at most {} bytes", self.facts.max_value_bytes))
+            }
+            _ => None,
+        }
+    }
+
+    /// A URI for this case. That of [`Place::Given`] is always the same.
+    fn uri(&self) -> String {
+        match &self.place {
+            Place::Fresh(fresh) => fresh(),
+            Place::Given { uri, .. } => uri.clone(),
+        }
+    }
+
+    /// A store in which this case finds nothing.
+    fn fresh(&self) -> Result<Handle<'_>, String> {
+        self.open(&self.uri())
+    }
+
+    fn open(&self, uri: &str) -> Result<Handle<'_>, String> {
+        self.library.open(uri).ok_or_else(|| format!("open({uri:?}) answered NULL"))
+    }
+
+    fn salt(&self) -> u64 {
+        match self.place {
+            Place::Fresh(_) => 0,
+            Place::Given { salt, .. } => salt,
+        }
+    }
+
+    /// A hash of 16 bytes that no other number gives. Not a digest of anything: a backend must not care.
+    fn hash(&self, number: u64) -> Vec<u8> {
+        cases::bytes(number ^ 0x5ee5_5ee5 ^ self.salt(), 16)
+    }
+
+    /// The name of a manifest: this one itself in a fresh store, and with something after it in one that was given.
+    fn name(&self, name: &str) -> String {
+        match self.place {
+            Place::Fresh(_) => name.to_owned(),
+            Place::Given { salt, .. } => {
+                let name = format!("{name}~{salt:016x}");
+                self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(name.clone());
+                name
+            }
+        }
+    }
+
+    /// Remove the manifests that the case has made in a store that was given.
+    pub fn clean(&self) {
+        let names = std::mem::take(&mut *self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        if names.is_empty() {
+            return;
+        }
+        if let Ok(store) = self.fresh() {
+            for name in names {
+                let _ = store.delete_manifest(&name);
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The program `kv-store`, as it is installed: what `check` finds and what it does not, files saved and restored, and the
+//! exit codes that scripts count on.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kv_store_tests::consumer::{Finished, finish};
+use kv_store_tests::redis::RedisServer;
+use kv_store_tests::{dist, native_library, root, test_components};
+
+fn kv_store() -> Command {
+    let program = dist().join("bin/kv-store");
+    assert!(program.exists(), "{} is missing: run `cargo xtask test`, which builds it", program.display());
+    let made = root().join("target/test-consumers");
+    std::fs::create_dir_all(&made).unwrap();
+    let config = made.join(format!("empty-{}.toml", std::process::id()));
+    std::fs::write(&config, "").unwrap();
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.env("KV_STORE_WASM_CONFIG", config).env("KV_STORE_WASM_CACHE", made.join("cache"));
+    command
+}
+
+fn run(arguments: &[&str]) -> Finished {
+    finish(kv_store().args(arguments))
+}
+
+#[track_caller]
+fn expect(code: i32, finished: &Finished) {
+    assert_eq!(finished.status.code(), Some(code), "{}\n{}", finished.stdout, finished.stderr);
+}
+
+fn component(name: &str) -> String {
+    dist().join(format!("components/{name}.wasm")).display().to_string()
+}
+
+/// The fault's own component: what it is called is what is wrong with it.
+fn broken(folder: &Path, fault: &str) -> PathBuf {
+    let path = folder.join(format!("{fault}.wasm"));
+    std::fs::copy(test_components().join("broken.wasm"), &path).unwrap();
+    path
+}
+
+#[test]
+fn the_backends_that_ship_pass() {
+    for (name, skipped) in [("local-fs", 0), ("memory", 2)] {
+        let checked = run(&["check", &component(name)]);
+        expect(0, &checked);
+        assert!(checked.stdout.contains(&format!("0 failed, {skipped} skipped")), "{}", checked.stdout);
+    }
+    let redis = RedisServer::start(&[]);
+    let uri = format!("redis://127.0.0.1:{}/0", redis.port);
+    redis.ask("SET kv:m:slot others");
+    for _ in 0..2 {
+        // The second finds what the first has left.
+        let checked = run(&["check", &component("redis"), "--uri", &uri]);
+        expect(0, &checked);
+        assert!(checked.stdout.contains("skip  handles: only one store was given"), "{}", checked.stdout);
+    }
+    assert!(redis.ask("GET kv:m:slot").contains("others"));
+    let left = redis.ask("KEYS kv:m:*");
+    assert!(left.starts_with("*1\r\n"), "only manifests of others are left: {left}");
+}
+
+#[test]
+fn a_native_library_passes_the_same_suite() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = native_library(folder.path());
+    let uri = format!("local-fs://{}/store", folder.path().display());
+    let checked = run(&["check", library.to_str().unwrap(), "--uri", &uri, "--json"]);
+    expect(0, &checked);
+    assert!(checked.stdout.contains(r#""failed":0"#), "{}", checked.stdout);
+    let renamed = folder.path().join("store.so");
+    std::fs::rename(&library, &renamed).unwrap();
+    let checked = run(&["check", renamed.to_str().unwrap(), "--uri", &uri, "--filter", "file-name"]);
+    expect(1, &checked);
+    assert!(checked.stdout.contains("FAIL  file-name"), "{}", checked.stdout);
+}
+
+#[test]
+fn each_planted_fault_is_found_for_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = |fault: &str| format!("{fault}://{}/{fault}", folder.path().display());
+    let sound = run(&["check", broken(folder.path(), "sound").to_str().unwrap(), "--uri", &store("sound")]);
+    expect(0, &sound);
+    for (fault, case, why) in [
+        ("loses-chunks", "chunk-hash-lengths", "get_chunk with a hash of"),
+        ("tears-manifests", "manifest-atomic", "a reader saw a torn manifest"),
+        ("never-existed", "chunk-duplicate", "expected 1, got 0"),
+        ("wrong-length", "chunk-roundtrip", "get_chunk: expected"),
+        ("forgets", "restart", "get_manifest in another process"),
+        ("not-thread-safe", "threads", "get_chunk of"),
+    ] {
+        let checked = run(&["check", broken(folder.path(), fault).to_str().unwrap(), "--uri", &store(fault)]);
+        expect(1, &checked);
+        let failure = checked.stdout.split("  FAIL  ").find(|part| part.starts_with(&format!("{case}:")));
+        assert!(failure.is_some_and(|part| part.contains(why)), "{fault}: {}", checked.stdout);
+    }
+}
+
+#[test]
+fn a_library_that_crashes_or_hangs_fails_its_case_and_the_next_ones_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("library.c");
+    std::fs::write(&source, CRASHING).unwrap();
+    let library = folder.path().join("libkv_store_crash.so");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-I"]).arg(dist().join("include")).arg("-o").arg(&library).arg(&source);
+    assert!(cc.status().unwrap().success());
+    let checked = run(&["check", library.to_str().unwrap(), "--uri", "crash://x", "--timeout", "2"]);
+    expect(1, &checked);
+    for (case, why) in
+        [("chunk-missing", "it ended the process: signal 11"), ("chunk-empty", "it hangs"), ("vtable", "")]
+    {
+        let part = checked.stdout.split("\n  ").find(|part| part[6..].starts_with(case)).unwrap_or_default();
+        let told = checked.stdout.split(case).nth(1).is_some_and(|rest| rest.contains(why));
+        assert!(told && part.starts_with(if why.is_empty() { "ok" } else { "FAIL" }), "{case}: {}", checked.stdout);
+    }
+}
+
+/// Crashes when it is asked for a chunk, hangs when it is given an empty one, refuses everything else.
+const CRASHING: &str = r#"
+#include <kv_store_abi.h>
+#include <unistd.h>
+static kv_store_v1 *open_(const char *uri) { return uri && *uri == 'c' ? (kv_store_v1 *)&open_ : 0; }
+static void close_(kv_store_v1 *s) { (void)s; }
+static int put(kv_store_v1 *s, const uint8_t *h, size_t n, const uint8_t *d, size_t len)
+{ (void)s, (void)h, (void)n, (void)d; while (len == 0) pause(); return -1; }
+static int get(kv_store_v1 *s, const uint8_t *h, size_t n, uint8_t **d, size_t *len)
+{ (void)s, (void)h, (void)n, (void)len; **(volatile char **)&d = 0; *(volatile int *)0 = 1; return -1; }
+static int putm(kv_store_v1 *s, const char *n, const uint8_t *d, size_t len) { (void)s, (void)n, (void)d, (void)len; return -1; }
+static int getm(kv_store_v1 *s, const char *n, uint8_t **d, size_t *len) { (void)s, (void)n; if (d) *d = 0; if (len) *len = 0; return -1; }
+static int del(kv_store_v1 *s, const char *n) { (void)s, (void)n; return -1; }
+static const kv_store_vtable table = {1, open_, close_, put, get, putm, getm, del, 0};
+const kv_store_vtable *kv_store_get_vtable(void) { return &table; }
+"#;
+
+#[test]
+fn what_can_not_be_checked_says_what_to_give() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("text.wasm");
+    std::fs::write(&text, "no WebAssembly").unwrap();
+    let redis = component("redis");
+    for (arguments, said) in [
+        (&["check", &redis][..], "--uri redis://127.0.0.1:6379/15"),
+        (&["check", "/nowhere/x.wasm"], "/nowhere/x.wasm: No such file"),
+        (&["check", "Cargo.toml"], "not a backend by its name"),
+        (&["check", text.to_str().unwrap()], "text.wasm"),
+        (&["check", &redis, "--uri", "redis://127.0.0.1:1/0"], "does not open: "),
+        (&["check"], "no Cargo.toml, so no project"),
+        (&["save", "/nowhere", "--name", "n", "--uri", "memory://"], "/nowhere: No such file"),
+        (&["get", "--uri", "nobody://x", "--name", "n"], "no component for the scheme nobody"),
+        (&["get", "--uri", "memory://", "--hash", "0g"], "not bytes in hex"),
+        (&["rm", "--uri", "memory://", "--hash", "00"], "a chunk can not be removed"),
+    ] {
+        let finished = finish(kv_store().args(arguments).current_dir(root().join("docs")));
+        let finished = match arguments {
+            ["check", "Cargo.toml"] => run(&["check", root().join("Cargo.toml").to_str().unwrap()]),
+            _ => finished,
+        };
+        expect(2, &finished);
+        assert!(finished.stderr.contains(said), "{arguments:?}: {}", finished.stderr);
+    }
+}
+
+#[test]
+fn every_command_explains_itself() {
+    let help = run(&["--help"]);
+    expect(0, &help);
+    let commands = help.stdout.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap();
+    let commands: Vec<&str> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.len() >= 8, "{commands:?}");
+    for command in commands {
+        let help = run(&[command, "--help"]);
+        expect(0, &help);
+        for part in ["Example:", "Exit codes:", "--json"] {
+            assert!(help.stdout.contains(part), "{command} --help has no {part}\n{}", help.stdout);
+        }
+    }
+}
+
+#[test]
+fn a_file_is_saved_once_and_restored_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let uri = format!("local-fs://{}", path("store"));
+    let data: Vec<u8> = (0..3_000_000_u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    std::fs::write(path("file"), &data).unwrap();
+
+    let save = ["save", &path("file"), "--name", "talk", "--uri", &uri, "--json"];
+    let first = run(&save);
+    expect(0, &first);
+    assert!(first.stdout.contains(r#""chunks":12,"chunks_known":0"#), "{}", first.stdout);
+    let second = run(&save);
+    assert!(
+        second.stdout.contains(r#""chunks_known":12"#) && second.stdout.contains(r#""bytes_new":0"#),
+        "{}",
+        second.stdout
+    );
+
+    let restore = ["restore", &path("back"), "--name", "talk", "--uri", &uri];
+    expect(0, &run(&restore));
+    assert_eq!(std::fs::read(path("back")).unwrap(), data);
+
+    let files = |folder: &str| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.is_file()).collect()
+    };
+    let chunk = std::fs::read_dir(path("store/chunks"))
+        .unwrap()
+        .flatten()
+        .flat_map(|entry| std::fs::read_dir(entry.path()).unwrap());
+    let chunk = chunk.flatten().next().unwrap().path();
+    let sound = std::fs::read(&chunk).unwrap();
+    let before = files(&path("")).len();
+    for damaged in [Some(sound.iter().map(|byte| byte ^ 1).collect::<Vec<u8>>()), Some(sound[1..].to_vec()), None] {
+        match damaged {
+            Some(bytes) => std::fs::write(&chunk, bytes).unwrap(),
+            None => std::fs::remove_file(&chunk).unwrap(),
+        }
+        let failed = run(&["restore", &path("never"), "--name", "talk", "--uri", &uri]);
+        expect(1, &failed);
+        assert!(failed.stderr.contains("is missing, or what is there is corrupt"), "{}", failed.stderr);
+        expect(1, &run(&restore));
+        assert_eq!(std::fs::read(path("back")).unwrap(), data, "what was there stays");
+        assert_eq!(files(&path("")).len(), before, "and nothing else is left");
+    }
+    let none = run(&["restore", &path("never"), "--name", "nobody", "--uri", &uri]);
+    expect(1, &none);
+    assert!(none.stderr.contains("there is no manifest \"nobody\""), "{}", none.stderr);
+}
+
+#[test]
+fn single_chunks_and_manifests_go_in_and_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let uri = format!("local-fs://{}", path("store"));
+    std::fs::write(path("bytes"), b"bytes\0\xff").unwrap();
+    let put = run(&["put", "--uri", &uri, "--chunk", &path("bytes")]);
+    expect(0, &put);
+    let hash = put.stdout.trim();
+    assert_eq!(hash, kv_store_hex(&xxhash_rust::xxh3::xxh3_64(b"bytes\0\xff").to_le_bytes()));
+    expect(0, &run(&["get", "--uri", &uri, "--hash", hash, "-o", &path("out")]));
+    assert_eq!(std::fs::read(path("out")).unwrap(), b"bytes\0\xff");
+    expect(1, &run(&["get", "--uri", &uri, "--name", "n", "-o", &path("out")]));
+    expect(0, &run(&["put", "--uri", &uri, "--name", "n", &path("bytes")]));
+    expect(0, &run(&["get", "--uri", &uri, "--name", "n", "-o", &path("out")]));
+    expect(0, &run(&["rm", "--uri", &uri, "--name", "n"]));
+    expect(0, &run(&["rm", "--uri", &uri, "--name", "n"]));
+    expect(1, &run(&["get", "--uri", &uri, "--name", "n", "-o", &path("out")]));
+}
+
+fn kv_store_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

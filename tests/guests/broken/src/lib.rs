@@ -1,0 +1,181 @@
+//! Backends with one fault each, which `kv-store check` must find. A component is known by its file's name, so each is this
+//! component under another name: the URI's scheme says which fault it has. But for that it keeps files in the directory
+//! that the URI names, and does it well.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+
+use kv_store_sdk::files::{Directory, ReadOutcome, ReadRequest, WriteOutcome, WriteRequest, open_directory};
+use kv_store_sdk::key::{escape, hex};
+use kv_store_sdk::payload::{Part, Range};
+use kv_store_sdk::{
+    Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export, host,
+};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// One chunk in ten is said to be stored, and is not.
+    LosesChunks,
+    /// A manifest is written in two steps.
+    TearsManifests,
+    /// A chunk that is there is said to be new.
+    NeverExisted,
+    /// The last byte of a chunk is left out.
+    WrongLength,
+    /// It keeps everything in the instance, and says that it lasts.
+    Forgets,
+    /// Each instance knows only its own chunks, and it says that there may be many.
+    NotThreadSafe,
+}
+
+impl Fault {
+    fn of(scheme: &str) -> Option<Self> {
+        Some(match scheme {
+            "sound" => Fault::None,
+            "loses-chunks" => Fault::LosesChunks,
+            "tears-manifests" => Fault::TearsManifests,
+            "never-existed" => Fault::NeverExisted,
+            "wrong-length" => Fault::WrongLength,
+            "forgets" => Fault::Forgets,
+            "not-thread-safe" => Fault::NotThreadSafe,
+            _ => return None,
+        })
+    }
+
+    /// Whether chunks are kept in the instance.
+    fn keeps_chunks(self) -> bool {
+        matches!(self, Fault::Forgets | Fault::NotThreadSafe)
+    }
+}
+
+struct Broken {
+    fault: Fault,
+    directory: Directory,
+    chunks: HashMap<Hash, Payload>,
+    manifests: HashMap<String, Payload>,
+    puts: Cell<u64>,
+}
+
+impl Broken {
+    fn has(&self, hash: &Hash) -> Result<bool> {
+        if self.fault.keeps_chunks() {
+            return Ok(self.chunks.contains_key(hash));
+        }
+        Ok(self.directory.sizes(&[chunk_path(hash)])?.first().is_some_and(Option::is_some))
+    }
+
+    fn put(&mut self, chunk: &Chunk, replace: bool) -> Result<PutOutcome> {
+        if !replace && self.has(&chunk.hash)? {
+            return Ok(if self.fault == Fault::NeverExisted { PutOutcome::Stored } else { PutOutcome::Existed });
+        }
+        self.puts.set(self.puts.get() + 1);
+        if self.fault == Fault::LosesChunks && self.puts.get() % 10 == 0 {
+            return Ok(PutOutcome::Stored);
+        }
+        if self.fault.keeps_chunks() {
+            self.chunks.insert(chunk.hash.clone(), chunk.data.share()?);
+            return Ok(PutOutcome::Stored);
+        }
+        let len = match self.fault {
+            Fault::WrongLength => chunk.data.len().saturating_sub(1),
+            _ => chunk.data.len(),
+        };
+        let content = Part::Range(Range { payload: &chunk.data, offset: 0, len });
+        self.write(chunk_path(&chunk.hash), content, replace)
+    }
+
+    fn write(&self, path: String, content: Part, replace: bool) -> Result<PutOutcome> {
+        let request = WriteRequest { path, content: vec![content], replace };
+        match self.directory.write(&[request], false)?.pop() {
+            Some(WriteOutcome::Written) => Ok(PutOutcome::Stored),
+            Some(WriteOutcome::Existed) => Ok(PutOutcome::Existed),
+            Some(WriteOutcome::Failed(error)) => Err(error),
+            None => Err(Error::other("the host answered nothing")),
+        }
+    }
+
+    fn read(&self, path: String) -> Result<Option<Payload>> {
+        match self.directory.read(&[ReadRequest { path, offset: 0, len: None }])?.pop() {
+            Some(ReadOutcome::Found(data)) => Ok(Some(data)),
+            Some(ReadOutcome::Failed(error)) => Err(error),
+            Some(ReadOutcome::Missing) | None => Ok(None),
+        }
+    }
+}
+
+fn chunk_path(hash: &Hash) -> String {
+    format!("chunks/{}", hex(hash))
+}
+
+fn manifest_path(name: &str) -> String {
+    format!("manifests/{}", escape(name))
+}
+
+impl Backend for Broken {
+    fn open(uri: &str, options: Options) -> Result<(Self, Features)> {
+        options.finish()?;
+        let scheme = uri.split("://").next().unwrap_or_default();
+        let fault = Fault::of(scheme).ok_or_else(|| Error::invalid(format!("{scheme} is none of the faults")))?;
+        let features = Features {
+            label: format!("a backend with a fault: {scheme}"),
+            max_instances: (fault == Fault::Forgets).then_some(1),
+            durable: true,
+            shared: true,
+            write_through: true,
+            ..Default::default()
+        };
+        let directory = open_directory("")?;
+        let (chunks, manifests, puts) = Default::default();
+        Ok((Broken { fault, directory, chunks, manifests, puts }, features))
+    }
+
+    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
+        hashes.iter().map(|hash| self.has(hash)).collect()
+    }
+
+    fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
+        chunks.iter().map(|chunk| self.put(chunk, replace)).collect()
+    }
+
+    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
+        let get = |hash: &Hash| {
+            let found = match self.fault.keeps_chunks() {
+                true => self.chunks.get(hash).map(Payload::share).transpose()?,
+                false => self.read(chunk_path(hash))?,
+            };
+            Ok(found.map_or(GetOutcome::Missing, GetOutcome::Found))
+        };
+        hashes.iter().map(get).collect()
+    }
+
+    fn put_manifest(&mut self, name: &str, data: &Payload, _fresh: &[Hash]) -> Result<()> {
+        match self.fault {
+            Fault::Forgets => {
+                self.manifests.insert(name.into(), data.share()?);
+                return Ok(());
+            }
+            Fault::TearsManifests => {
+                let half = Part::Range(Range { payload: data, offset: 0, len: data.len() / 2 });
+                self.write(manifest_path(name), half, true)?;
+                host::sleep(2_000_000)?;
+            }
+            _ => {}
+        }
+        self.write(manifest_path(name), Part::Payload(data), true).map(drop)
+    }
+
+    fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
+        if self.fault == Fault::Forgets {
+            return self.manifests.get(name).map(Payload::share).transpose();
+        }
+        self.read(manifest_path(name))
+    }
+
+    fn delete_manifest(&mut self, name: &str) -> Result<()> {
+        self.manifests.remove(name);
+        self.directory.remove(&[manifest_path(name)], false).map(drop)
+    }
+}
+
+export!(Broken, wishes: ["the directory in the URI"]);
