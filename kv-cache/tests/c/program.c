@@ -126,8 +126,8 @@ int main(int argc, char **argv)
     CHECK(kv_cache_load(hit, buffer, 4) == KV_CACHE_INVALID_ARGUMENT);
     CHECK(kv_cache_load(hit, NULL, 5) == KV_CACHE_INVALID_ARGUMENT);
     CHECK(kv_cache_load(hit, buffer, 5) == KV_CACHE_OK && memcmp(buffer, payload, 5) == 0);
-    CHECK(kv_cache_view(hit, &data, &size) == KV_CACHE_OK && size == 5 && memcmp(data, payload, 5) == 0);
     CHECK(kv_cache_view(NULL, &data, &size) == KV_CACHE_INVALID_ARGUMENT && data == NULL && size == 0);
+    CHECK(kv_cache_view(hit, &data, &size) == KV_CACHE_OK && size == 5 && memcmp(data, payload, 5) == 0);
     CHECK(kv_cache_evict(cache, key, &tiers) == KV_CACHE_OK && tiers == 0); /* in use */
 
     fflush(NULL);
