@@ -4,6 +4,7 @@
 //! not be found out: wrong usage, no such file, a store that does not open.
 
 mod build;
+mod cache;
 mod check;
 mod component;
 mod failure;
@@ -42,6 +43,7 @@ enum Command {
     Get(items::GetArguments),
     Put(items::PutArguments),
     Rm(items::RmArguments),
+    Cache(cache::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Get(arguments) => items::get(&arguments),
         Command::Put(arguments) => items::put(&arguments),
         Command::Rm(arguments) => items::rm(&arguments),
+        Command::Cache(arguments) => cache::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

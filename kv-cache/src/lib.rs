@@ -25,7 +25,7 @@
 //!
 //! - [`Cache`] is the cache of a process, [`Config`] what it is opened with, [`Policy`] what is worth saving.
 //! - [`Cache::lookup`] finds the longest usable row for a [`Query`]; the [`Hit`] keeps it alive.
-//! - [`row`] is the file of a row, byte for byte.
+//! - [`row`] is the file of a row, byte for byte; [`tool`] looks into a directory of them.
 //! - [`ffi`] has the C functions of `include/kv_cache.h`.
 //!
 //!
@@ -54,6 +54,7 @@ pub mod row;
 mod save;
 mod threads;
 mod tier;
+pub mod tool;
 
 pub use cache::{Cache, Gc, Options};
 pub use clock::{Clock, SystemClock};

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::place::{LIBRARY, Place};
+use crate::place::{CACHE_LIBRARY, LIBRARY, Place};
 use crate::{guests, step};
 
 /// What goes to `bin`.
@@ -14,7 +14,7 @@ const PROGRAMS: &[&str] = &["kv-store"];
 /// Lay out `target/dist/{lib,components,include,bin}`.
 pub fn run(place: &Place) -> Result<()> {
     guests::build(place)?;
-    build_library(place)?;
+    build_libraries(place)?;
     let include = place.dist.join("include");
     std::fs::create_dir_all(&include)?;
     for header in std::fs::read_dir(place.root.join("include"))? {
@@ -39,12 +39,12 @@ pub fn cargo(place: &Place, command: &str) -> Command {
     cargo
 }
 
-fn build_library(place: &Place) -> Result<()> {
-    let name = "building the library (the first build compiles wasmtime: some minutes)";
+fn build_libraries(place: &Place) -> Result<()> {
+    let name = "building the libraries (the first build compiles wasmtime: some minutes)";
     step::run(place, name, &mut cargo(place, "build"))?;
     let lib = place.dist.join("lib");
     std::fs::create_dir_all(&lib)?;
-    copy(&place.target.join("release").join(LIBRARY), &lib)
+    [LIBRARY, CACHE_LIBRARY].into_iter().try_for_each(|name| copy(&place.target.join("release").join(name), &lib))
 }
 
 /// Copy by way of a temporary, so that a process that has the former file open keeps it.

@@ -4,7 +4,7 @@ use std::fs::File;
 
 use memmap2::{Advice, Mmap};
 
-use super::directory::{Directory, Unread, read_full, row_name};
+use super::directory::{Directory, Found, Unread, read_full, row_name};
 use super::entry::{Body, Row};
 use crate::limits::BLOCK_BYTES;
 use crate::row::{Crc, Flaw};
@@ -69,6 +69,22 @@ impl Directory {
             at += block.len() as u64;
         }
         if crc.value() == expected.payload_crc32c { Ok(()) } else { Err(PAYLOAD_CHANGED.into()) }
+    }
+
+    /// Read a row's payload to its end, and check it.
+    pub fn check_payload(&self, name: &str, found: &Found) -> Result<(), Unread> {
+        let file = self.open_file(name)?;
+        let head = &found.metadata.head;
+        let (mut crc, mut block) = (Crc::new(), vec![0; BLOCK_BYTES]);
+        let mut left = head.payload_bytes;
+        while left > 0 {
+            let n = left.min(BLOCK_BYTES as u64) as usize;
+            let Some(part) = block.get_mut(..n) else { break };
+            read_full(&file, part, head.payload_offset + head.payload_bytes - left)?;
+            crc.update(part);
+            left -= n as u64;
+        }
+        if crc.value() == head.payload_crc32c { Ok(()) } else { Err(PAYLOAD_CHANGED.into()) }
     }
 
     /// A view of a row: mapped where the directory is ours, else a copy.

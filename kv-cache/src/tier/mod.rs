@@ -31,13 +31,13 @@ use crate::limits::ROW_OVERHEAD_BYTES;
 use crate::log;
 use crate::row::{Flaw, NewRow};
 use crate::save::Payload;
-use directory::{Directory, Found};
+pub(crate) use directory::{Directory, Found, Name};
 use entry::{Body, Row};
 pub(crate) use load::Bytes;
 use publish::Placed;
 pub use publish::Step;
 pub(crate) use publish::StepHook;
-use scan::Seen;
+pub(crate) use scan::Seen;
 use writer::Writer;
 
 /// Where rows lie.

@@ -17,6 +17,15 @@ pub(crate) enum Seen {
     Unread(std::io::Error),
 }
 
+impl From<Unread> for Seen {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Flaw(flaw) => Seen::Flawed(flaw),
+            Unread::Io(error) => Seen::Unread(error),
+        }
+    }
+}
+
 impl Directory {
     /// Look at each row file, some at a time, and hand on what it is. Order is not kept.
     pub fn look_at(&self, names: &[(String, Name)], each: impl FnMut(&str, Seen) + Send) {
@@ -27,15 +36,13 @@ impl Directory {
                 let seen = match kind {
                     Name::Row(key) => match self.inspect(name) {
                         Ok(found) => Seen::Row(*key, Box::new(found)),
-                        Err(Unread::Flaw(flaw)) => Seen::Flawed(flaw),
                         // Somebody else removed it.
                         Err(Unread::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                        Err(Unread::Io(error)) => Seen::Unread(error),
+                        Err(unread) => unread.into(),
                     },
                     Name::Misnamed => match self.inspect(name) {
                         Ok(_) => Seen::Flawed(Flaw::Corrupt("its name is not that of its content")),
-                        Err(Unread::Flaw(flaw)) => Seen::Flawed(flaw),
-                        Err(Unread::Io(error)) => Seen::Unread(error),
+                        Err(unread) => unread.into(),
                     },
                     Name::Temporary { .. } | Name::Ours | Name::Stranger => continue,
                 };
