@@ -93,5 +93,5 @@ fn llama(place: &Place) -> Result<()> {
         check.env("KV_STORE_WASM_CONFIG", place.empty_config()?);
         step::run_shown(&format!("llama.cpp through {name}"), &mut check)?;
     }
-    Ok(())
+    step::run_shown("llama.cpp with the token-exact cache", &mut llama.check_cache(&place.cache_library(), &model))
 }
