@@ -8,8 +8,10 @@ pub const MAX_METADATA_BYTES: u64 = 80 << 20;
 pub const MAX_PROMPT_BYTES: usize = 64 << 10;
 /// Free text of a record (host name, detail of a save); longer ones are cut.
 pub const MAX_TEXT_BYTES: usize = 1024;
-/// Read or written at a time, with the checksum taken while the bytes are in the second-level cache.
+/// Read at a time, with the checksum taken while the bytes are in the second-level cache.
 pub const BLOCK_BYTES: usize = 256 << 10;
+/// Written at a time, likewise; each write costs the file system more than each read.
+pub const WRITE_BLOCK_BYTES: usize = 1 << 20;
 /// Read of each file in a scan at first: header and sections of a row of some thousand tokens.
 pub const SCAN_READ_BYTES: usize = 16 << 10;
 /// Threads of a scan: more requests at once than a disk serves in turn.

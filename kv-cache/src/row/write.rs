@@ -40,6 +40,10 @@ impl Unsealed {
         self.bytes.len()
     }
 
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes
+    }
+
     pub fn seal(mut self, payload_crc32c: u32) -> Vec<u8> {
         self.put(64, payload_crc32c);
         let seal = Crc::of(&self.bytes);

@@ -19,7 +19,7 @@ use rustix::fs::{self, AtFlags, Mode, OFlags};
 
 use super::directory::{Directory, Found, Name, Unread, row_name};
 use crate::key::Key;
-use crate::limits::BLOCK_BYTES;
+use crate::limits::WRITE_BLOCK_BYTES;
 use crate::row::{Crc, Flaw, Unsealed};
 
 /// A step of the publish protocol that is done.
@@ -89,10 +89,16 @@ impl Directory {
         let payload_offset = metadata.len() as u64;
         let mut temporary = Temporary { directory: self, name, payload_offset, payload_crc32c: 0, metadata_crc32c: 0 };
         step(Step::Created)?;
-        // The checksum is taken of each block just before it is written, while it is in the cache anyway.
+        // The checksum is taken of each block just before it is written, while it is in the cache anyway. Writes begin at
+        // multiples of the block, or the page cache would get the file in small pieces; so the first has the metadata too,
+        // which is written once more when the checksum is known.
         let mut crc = Crc::new();
-        let mut at = payload_offset;
-        for block in payload.chunks(BLOCK_BYTES) {
+        let first_room = (metadata.len().next_multiple_of(WRITE_BLOCK_BYTES) - metadata.len()).min(payload.len());
+        let (first, rest) = payload.split_at_checked(first_room).unwrap_or((payload, &[]));
+        crc.update(first);
+        file.write_all_at(&[metadata.as_slice(), first].concat(), 0)?;
+        let mut at = payload_offset + first.len() as u64;
+        for block in rest.chunks(WRITE_BLOCK_BYTES) {
             crc.update(block);
             file.write_all_at(block, at)?;
             at += block.len() as u64;
