@@ -249,7 +249,7 @@ impl Cache {
                     add(&self.shared().counters.saves_known, 1);
                     return Ok(Saved::Known);
                 }
-                Ok(Stored::Stored) => return Ok(Saved::Stored),
+                Ok(Stored::Done) => return Ok(Saved::Stored),
                 Err(error) => return Err(error),
             }
         }
@@ -259,7 +259,7 @@ impl Cache {
     fn save_by_worker(&self, lane: &Arc<Lane>, key: Key, save: Save<'_>) -> Result<Saved> {
         let timeout = self.evict_save_timeout();
         match lane.enqueue_first(key, OwnedSave::of(save))?.wait(timeout) {
-            Some(Outcome::Stored(Stored::Stored)) => Ok(Saved::Stored),
+            Some(Outcome::Stored(Stored::Done)) => Ok(Saved::Stored),
             Some(Outcome::Stored(Stored::Present | Stored::Taken)) => Ok(Saved::Known),
             Some(Outcome::Failed(kind, message)) => Err(Error::new(kind, message)),
             None => {
@@ -293,7 +293,7 @@ impl Lane {
         let stored = self.tier.store(key, row, payload);
         add_since(&counters.pack_nanos, start);
         match &stored {
-            Ok(Stored::Stored) => counters.saved(row.reason),
+            Ok(Stored::Done) => counters.saved(row.reason),
             Ok(_) => {}
             Err(_) => add(&counters.saves_failed, 1),
         }

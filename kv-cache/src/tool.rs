@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -201,10 +200,10 @@ pub fn gc(path: &Path, budget: Option<u64>) -> Result<Gc> {
     Ok(gc)
 }
 
-fn open(path: &Path) -> Result<(Arc<Directory>, Vec<(String, Name)>)> {
+fn open(path: &Path) -> Result<(Directory, Vec<(String, Name)>)> {
     let directory = Directory::open_existing(path)?;
     let names = directory.names().map_err(|error| Error::io(format!("cannot list {}", path.display()), error))?;
-    Ok((Arc::new(directory), names))
+    Ok((directory, names))
 }
 
 fn bad_file(name: &str, seen: Seen) -> Option<BadFile> {

@@ -1,6 +1,8 @@
 //! The C functions: the header compiles as C11 and C++17 without a warning, programs that include only it link with the
 //! shared library and run, and the library exports what the header declares and nothing else.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
 mod common;
 
 use std::collections::BTreeSet;

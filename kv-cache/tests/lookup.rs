@@ -1,5 +1,7 @@
 //! Lookups: exact, resume, longest prefix, and the wait for a parent's save.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
 mod common;
 
 use std::sync::{Arc, Mutex, mpsc};

@@ -1,5 +1,7 @@
 //! Index, tiers and eviction against an oracle that is too simple to be wrong: lists in the order of use.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
 mod common;
 
 use std::collections::VecDeque;

@@ -1,5 +1,7 @@
 //! The publish protocol: killed, failed and overtaken at each of its steps.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
 mod common;
 
 use std::io;

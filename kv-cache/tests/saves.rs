@@ -1,5 +1,7 @@
 //! Saves: the gates of each reason, the bounded queue, what sync saves promise, and the end.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
 mod common;
 
 use std::sync::{Mutex, mpsc};
@@ -105,7 +107,7 @@ fn the_queue_is_bounded_and_what_it_drops_is_counted() {
 #[test]
 fn the_queue_is_bounded_by_bytes_too() {
     let (cache, go_on) = stopped(ram(1 << 20) + "[queue]\nbytes = 2100\n");
-    let save = |n| cache.save(Save::new(&IDENTITY, &tokens(n, 4), &payload(n, 1000)).reason(Reason::Finish)).unwrap();
+    let save = |n| cache.save(Save::new(&IDENTITY, &tokens(n, 4), payload(n, 1000)).reason(Reason::Finish)).unwrap();
     assert_eq!(save(0), Saved::Queued);
     until_one_runs(&cache);
     assert_eq!([save(1), save(2), save(3)], [Saved::Queued, Saved::Queued, Saved::Dropped]);

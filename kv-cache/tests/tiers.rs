@@ -1,5 +1,7 @@
 //! Tiers: budgets, order of use, what a handle keeps, directories and their locks, one tier's trouble being its own.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
 mod common;
 
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,7 @@
 //! Looking into a directory from outside, also while a cache has it open.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
 mod common;
 
 use common::*;

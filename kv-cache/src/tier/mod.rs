@@ -95,7 +95,7 @@ pub(crate) struct Tier {
 /// What became of a row that was to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
-    Stored,
+    Done,
     /// It was there.
     Present,
     /// Another writer has it, or had it when this one was done.
@@ -272,7 +272,7 @@ impl Tier {
         self.publish(&mut writer, row);
         drop(writer);
         self.shared.step(Step::Published)?;
-        Ok(Stored::Stored)
+        Ok(Stored::Done)
     }
 
     fn publish(&self, writer: &mut Writer, row: Row) {
