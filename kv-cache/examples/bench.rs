@@ -29,16 +29,24 @@ fn main() {
     let folder = tempfile::tempdir().unwrap();
     let directory = std::env::args_os().nth(1).map_or_else(|| folder.path().to_owned(), PathBuf::from);
     let only = std::env::args().nth(2).unwrap_or_default();
-    let rows: [(&str, &dyn Fn(&Path)); 6] = [
-        ("ram-load", &|_| ram_load()),
-        ("disk-load", &disk_load),
-        ("prefix-walk", &|_| prefix_walk()),
-        ("save", &save),
-        ("lookup", &lookups_while_saves_run),
-        ("open", &scan),
-    ];
-    for (name, row) in rows.iter().filter(|(name, _)| name.contains(&only)) {
-        row(&directory.join(name));
+    let wanted = |name: &str| name.contains(&only);
+    if wanted("ram-load") {
+        ram_load();
+    }
+    if wanted("disk-load") {
+        disk_load(&directory.join("load"));
+    }
+    if wanted("prefix-walk") {
+        prefix_walk();
+    }
+    if wanted("save") {
+        save(&directory.join("save"));
+    }
+    if wanted("lookup") {
+        lookups_while_saves_run(&directory.join("lookups"));
+    }
+    if wanted("open") {
+        scan(&directory.join("scan"));
     }
 }
 
