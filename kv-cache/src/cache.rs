@@ -164,12 +164,12 @@ impl Cache {
 
     /// Evict the row of this key from all tiers. How many tiers had it; rows in use stay.
     pub fn evict(&self, key: &Key) -> usize {
-        self.lanes().filter(|lane| lane.tier.evict(key)).count()
+        self.own_lanes().filter(|lane| lane.tier.evict(key)).count()
     }
 
     /// Evict the oldest rows of a tier until `bytes` were freed or only rows in use are left. How many bytes were.
     pub fn evict_bytes(&self, tier: TierKind, bytes: u64) -> u64 {
-        self.lane(tier).map_or(0, |lane| lane.tier.evict_bytes(bytes).1)
+        self.own_lanes().find(|lane| lane.tier.kind == tier).map_or(0, |lane| lane.tier.evict_bytes(bytes).1)
     }
 
     /// Bring all tiers in order: budgets, reservations whose time is over, files without a row and rows without a file,
@@ -199,7 +199,7 @@ impl Cache {
 
     /// What happened since the cache was opened, and what it holds.
     pub fn stats(&self) -> Stats {
-        let tiers = self.lanes().map(|lane| lane.tier.stats(lane.queued())).collect();
+        let tiers = self.own_lanes().map(|lane| lane.tier.stats(lane.queued())).collect();
         self.shared().counters.stats(tiers)
     }
 
@@ -235,6 +235,12 @@ impl Cache {
         self.0.lanes.iter()
     }
 
+    /// None in a forked child, where a lock of a lane may be held for ever.
+    pub(crate) fn own_lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        let ours = self.check_process().is_ok();
+        self.lanes().filter(move |_| ours)
+    }
+
     fn lane(&self, tier: TierKind) -> Option<&Arc<Lane>> {
         self.lanes().find(|lane| lane.tier.kind == tier)
     }
@@ -266,6 +272,9 @@ impl Cache {
 
 impl Inner {
     fn flush(&self, timeout: Duration) -> bool {
+        if std::process::id() != self.process {
+            return false;
+        }
         let deadline = Instant::now() + timeout;
         self.lanes.iter().all(|lane| lane.flush(deadline))
     }

@@ -66,7 +66,7 @@ impl Cache {
     pub fn relieve(&self, sample: Sample) -> u64 {
         let wanted = excess(sample, self.pressure());
         let mut freed = 0;
-        for lane in self.lanes().filter(|lane| lane.tier.kind.is_memory()) {
+        for lane in self.own_lanes().filter(|lane| lane.tier.kind.is_memory()) {
             if freed < wanted {
                 let (rows, bytes) = lane.tier.evict_bytes(wanted - freed);
                 crate::counters::add(&self.shared().counters.pressure_evictions, rows);
