@@ -13,6 +13,7 @@ use crate::counters::{Counters, Stats};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::lane::Lane;
+use crate::limits;
 use crate::policy::Policy;
 use crate::pressure::{self, Pressure, SystemMemory};
 use crate::tier::{Shared, StepHook, Tier, TierKind};
@@ -228,7 +229,7 @@ impl Cache {
     }
 
     pub(crate) fn evict_save_timeout(&self) -> Duration {
-        Duration::from_millis(self.0.policy.evict_save_timeout_ms)
+        Duration::from_millis(self.0.policy.evict_save_timeout_ms).min(limits::FOREVER)
     }
 
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
@@ -275,7 +276,7 @@ impl Inner {
         if std::process::id() != self.process {
             return false;
         }
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout.min(limits::FOREVER);
         self.lanes.iter().all(|lane| lane.flush(deadline))
     }
 
@@ -299,8 +300,9 @@ impl Drop for Inner {
         if std::process::id() != self.process {
             return;
         }
-        let deadline = Instant::now() + Duration::from_millis(self.policy.evict_save_timeout_ms);
-        self.shutdown(deadline.saturating_duration_since(Instant::now()));
+        let timeout = Duration::from_millis(self.policy.evict_save_timeout_ms).min(limits::FOREVER);
+        let deadline = Instant::now() + timeout;
+        self.shutdown(timeout);
         // So that who opens the directories next finds their locks free; but a disk that hangs holds nobody up for ever.
         for worker in &self.workers {
             let worker = worker.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,12 @@
 //! Every bound, with what it guards.
 
+use std::time::Duration;
+
+/// No wait is longer, so that no clock overflows.
+pub const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// The least step of the longest-prefix walk: each step takes memory and a hash.
+pub const MIN_ALIGN_TOKENS: usize = 4;
+
 /// Tokens of a row. A row file lists them, and a reader asks for memory for them.
 pub const MAX_TOKENS: usize = 1 << 24;
 /// Header, sections and token list of a row file: what is read of a file before its payload is believed.

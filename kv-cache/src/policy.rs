@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::limits::MIN_ALIGN_TOKENS;
 
 /// The gates of saves and the steps of the longest-prefix walk. All are counts of tokens but for the `_ms`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,8 +102,8 @@ impl Policy {
 
     pub(crate) fn check(&self) -> Result<()> {
         let wrong = |text: &str| Err(Error::invalid(format!("policy: {text}")));
-        if self.boundary_align_tokens == 0 || self.continued_interval == 0 {
-            return wrong("boundary_align_tokens and continued_interval must be at least 1");
+        if self.boundary_align_tokens < MIN_ALIGN_TOKENS || self.continued_interval == 0 {
+            return wrong("boundary_align_tokens must be at least 4, and continued_interval at least 1");
         }
         if self.cold_min_tokens < self.min_tokens {
             return wrong("cold_min_tokens must be at least min_tokens");
@@ -186,7 +187,7 @@ mod tests {
     #[test]
     fn contradictions_are_refused() {
         let refused = |policy: Policy| policy.check().unwrap_err().to_string();
-        assert!(refused(Policy { boundary_align_tokens: 0, ..small() }).contains("boundary_align_tokens"));
+        assert!(refused(Policy { boundary_align_tokens: 3, ..small() }).contains("boundary_align_tokens"));
         assert!(refused(Policy { continued_interval: 0, ..small() }).contains("continued_interval"));
         assert!(refused(Policy { cold_min_tokens: 9, ..small() }).contains("cold_min_tokens"));
         assert!(refused(Policy { cold_max_tokens: 19, ..small() }).contains("cold_max_tokens"));

@@ -42,7 +42,8 @@ impl Writer {
     }
 
     pub fn add(&mut self, row: Arc<Row>) {
-        self.used += row.charged;
+        // What a file says of its size may be anything.
+        self.used = self.used.saturating_add(row.charged);
         // Two rows of one moment cannot be: each use takes a moment of its own.
         self.order.insert(row.filed.load(Relaxed), row);
     }
@@ -53,7 +54,7 @@ impl Writer {
         match self.order.get(&filed) {
             Some(there) if Arc::ptr_eq(there, row) => {
                 self.order.remove(&filed);
-                self.used -= row.charged;
+                self.used = self.used.saturating_sub(row.charged);
                 true
             }
             _ => false,

@@ -147,7 +147,7 @@ int main(int argc, char **argv)
     CHECK(stats.tiers[0].budget == 100000 && stats.tiers[1].budget == 0 && stats.tiers[2].rows == 1);
     CHECK(stats.saves[KV_CACHE_REASON_EVICT] == 1 && stats.saves[KV_CACHE_REASON_SHUTDOWN] == 1);
     CHECK(stats.saves_gated == 1 && stats.hits_exact == 2 && stats.misses == 1 && stats.loads == 2);
-    CHECK(kv_cache_flush(cache, 10000) == KV_CACHE_OK);
+    CHECK(kv_cache_flush(cache, UINT64_MAX) == KV_CACHE_OK);
     CHECK(kv_cache_shutdown(cache, 10000, &number) == KV_CACHE_OK && number == 0);
     CHECK(kv_cache_evict(cache, key, NULL) == KV_CACHE_CLOSED);
     CHECK(kv_cache_stats(cache, &stats) == KV_CACHE_OK);

@@ -55,7 +55,12 @@ fn a_directory_with_planted_damage() {
 
     let listed = run(&["ls"], &rows);
     expect(1, &listed);
-    assert_eq!(listed.stdout.lines().count(), 4, "three rows, whose payloads are not read, and a bad file: {}", listed.stdout);
+    assert_eq!(
+        listed.stdout.lines().count(),
+        4,
+        "three rows, whose payloads are not read, and a bad file: {}",
+        listed.stdout
+    );
     assert!(listed.stdout.contains("prompt 3 and its second line"), "{}", listed.stdout);
     let stats: serde_json::Value = serde_json::from_str(&run(&["stats", "--json"], &rows).stdout).unwrap();
     assert_eq!((stats["rows"].as_u64(), stats["tokens"].as_u64(), stats["bad"].as_u64()), (Some(3), Some(3), Some(1)));
