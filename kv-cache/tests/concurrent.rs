@@ -50,7 +50,7 @@ fn whatever_is_answered_is_right() {
                         let Some(hit) = lookup(cache, &tokens(n, 8)) else { continue };
                         // Nothing removes a row that is in use.
                         match thread {
-                            0 => assert!(&*hit.view().unwrap() == payload(n, BYTES)),
+                            0 => assert!(*hit.view().unwrap() == payload(n, BYTES)),
                             _ => assert!(load(&hit).unwrap() == payload(n, BYTES)),
                         }
                         found.fetch_add(1, Ordering::Relaxed);

@@ -11,6 +11,7 @@ mod directory;
 mod entry;
 mod evict;
 mod load;
+mod pinned;
 mod publish;
 mod scan;
 mod writer;
@@ -34,6 +35,7 @@ use crate::save::Payload;
 pub(crate) use directory::{Directory, Found, Name};
 use entry::{Body, Row};
 pub(crate) use load::Bytes;
+pub(crate) use pinned::Pinned;
 use publish::Placed;
 pub use publish::Step;
 pub(crate) use publish::StepHook;
@@ -179,7 +181,7 @@ impl Tier {
         }
         row.used.store(self.shared.use_now(), Relaxed);
         row.used_wall.store(self.shared.clock.wall().as_nanos() as u64, Relaxed);
-        Some(Pinned { row: row.clone(), tier: self.clone() })
+        Some(Pinned::new(row.clone(), self.clone()))
     }
 
     /// Whether the row can be found, and how many tokens it has.
@@ -345,52 +347,5 @@ impl From<Body> for Place {
 impl From<Row> for Place {
     fn from(row: Row) -> Self {
         Place::Row(Box::new(row))
-    }
-}
-
-/// A row that is in use: it is not evicted before this is dropped.
-pub(crate) struct Pinned {
-    row: Arc<Row>,
-    tier: Arc<Tier>,
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        self.row.unpin();
-    }
-}
-
-impl Pinned {
-    pub fn row(&self) -> &Row {
-        &self.row
-    }
-
-    pub fn tier(&self) -> TierKind {
-        self.tier.kind
-    }
-
-    /// Copy the payload into a buffer of exactly its size.
-    pub fn read(&self, buffer: &mut [u8]) -> Result<()> {
-        match &self.tier.directory {
-            Some(directory) => {
-                directory.read_row(&self.row, buffer).map_err(|unread| self.tier.lost(&self.row, unread))
-            }
-            None => {
-                let bytes = self.row.memory().ok_or_else(|| self.gone())?;
-                buffer.copy_from_slice(&bytes);
-                Ok(())
-            }
-        }
-    }
-
-    pub fn view(&self) -> Result<Bytes> {
-        match &self.tier.directory {
-            Some(directory) => directory.view_row(&self.row).map_err(|unread| self.tier.lost(&self.row, unread)),
-            None => self.row.memory().map(Bytes::Memory).ok_or_else(|| self.gone()),
-        }
-    }
-
-    fn gone(&self) -> Error {
-        Error::new(ErrorKind::Miss, format!("row {} is gone", self.row.key))
     }
 }
