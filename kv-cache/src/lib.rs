@@ -6,13 +6,13 @@
 //! with its own budget, order of use and writer.
 //!
 //! ```
-//! use kv_cache::{Cache, Config, Fingerprint, Identity, Query, Reason, Save, Saved};
+//! use kv_cache::{Cache, Config, Fingerprint, Identity, Query, Save, Saved};
 //!
 //! # fn main() -> kv_cache::Result<()> {
 //! let cache = Cache::open(Config::parse("[ram]\nbudget = \"64 MiB\"\n[policy]\nmin_tokens = 4\n")?)?;
 //! let identity = Identity { fingerprint: Fingerprint::given([7; 32]), quant: 1, context_hash: [9; 32] };
 //! let tokens: Vec<u32> = (0..600).collect();
-//! let saved = cache.save(Save::new(&identity, &tokens, b"the state of 600 tokens", Reason::Evict))?;
+//! let saved = cache.save(Save::new(&identity, &tokens, b"the state of 600 tokens"))?;
 //! assert_eq!(saved, Saved::Stored);
 //!
 //! let hit = cache.lookup(&Query::new(&identity, &tokens))?.expect("it was just saved");
