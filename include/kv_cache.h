@@ -26,8 +26,8 @@
  * that fails sets the place of its main answer to NULL or 0.
  *
  * A MISS is no error: prefill, as without a cache. Damaged rows are misses too
- * (counted; their files are set aside). No byte of a row is handed out that
- * was not checked against its checksum.
+ * (counted; their files are set aside). No byte of a file is handed out that
+ * was not checked against its row's checksum.
  *
  * STRUCTS that begin with `size`: set it to the sizeof of the struct before
  * each call, also where the library fills the rest. A smaller size is

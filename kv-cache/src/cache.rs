@@ -112,7 +112,7 @@ impl Cache {
             clock: options.clock.unwrap_or_else(|| Arc::new(SystemClock::default())),
             counters: Counters::default(),
             uses: AtomicU64::new(1),
-            reservation_time_to_live: Duration::from_millis(config.reservation_ms.0),
+            reservation_time_to_live: Duration::from_millis(config.policy.reservation_ms),
             hook: options.hook,
         });
         let mut tiers = Vec::new();

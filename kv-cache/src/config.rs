@@ -41,8 +41,6 @@ pub struct Config {
     pub queue: QueueConfig,
     /// Eviction under memory pressure.
     pub pressure: PressureConfig,
-    /// How long a writer may take before its reservation is another's to take, in milliseconds. 60,000.
-    pub reservation_ms: ReservationMs,
 }
 
 /// A number of bytes: `1048576`, `"512 MiB"`, `"1.5 GiB"`.
@@ -122,17 +120,6 @@ pub enum PressureKind {
     None,
     /// The system's memory, as the kernel counts it.
     System,
-}
-
-/// Milliseconds, 60,000 by default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ReservationMs(pub u64);
-
-impl Default for ReservationMs {
-    fn default() -> Self {
-        ReservationMs(60_000)
-    }
 }
 
 impl Config {

@@ -9,7 +9,7 @@
 //! use kv_cache::{Cache, Config, Fingerprint, Identity, Query, Save, Saved};
 //!
 //! # fn main() -> kv_cache::Result<()> {
-//! let cache = Cache::open(Config::parse("[ram]\nbudget = \"64 MiB\"\n[policy]\nmin_tokens = 4\n")?)?;
+//! let cache = Cache::open(Config::parse("[ram]\nbudget = \"64 MiB\"\n")?)?;
 //! let identity = Identity { fingerprint: Fingerprint::given([7; 32]), quant: 1, context_hash: [9; 32] };
 //! let tokens: Vec<u32> = (0..600).collect();
 //! let saved = cache.save(Save::new(&identity, &tokens, b"the state of 600 tokens"))?;
@@ -28,8 +28,7 @@
 //! - [`row`] is the file of a row, byte for byte; [`tool`] looks into a directory of them.
 //! - [`ffi`] has the C functions of `include/kv_cache.h`.
 //!
-//!
-//! Invariants: the bytes of a row are handed out only after they were checked against its checksum; one writer for each tier
+//! Invariants: bytes that come from a file are handed out only after they were checked against the row's checksum; one writer for each tier
 //! (a lock that no lookup takes) owns its index, order of use and reservations.
 
 #![warn(missing_docs)]

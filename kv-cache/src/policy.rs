@@ -25,6 +25,8 @@ pub struct Policy {
     pub session_resume_wait_ms: u64,
     /// How long a save of the reasons evict and shutdown, and the closing of the cache, may take. 30,000.
     pub evict_save_timeout_ms: u64,
+    /// How long a writer may take before its reservation is another's to take. 60,000.
+    pub reservation_ms: u64,
 }
 
 impl Default for Policy {
@@ -38,6 +40,7 @@ impl Default for Policy {
             boundary_align_tokens: 2048,
             session_resume_wait_ms: 500,
             evict_save_timeout_ms: 30_000,
+            reservation_ms: 60_000,
         }
     }
 }

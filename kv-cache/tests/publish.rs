@@ -182,7 +182,7 @@ fn stop_at(at: Step) -> Stopped {
     };
     let clock = Arc::new(ManualClock::default());
     let options = Options { clock: Some(clock.clone()), ..hooked(hook) };
-    let cache = open_with(&format!("reservation_ms = 1000\n{}", disk(&path, 1 << 20)), options);
+    let cache = open_with(&disk(&path, 1 << 20).replace("[policy]", "[policy]\nreservation_ms = 1000"), options);
     let saving = cache.clone();
     let thread = std::thread::spawn(move || save(&saving, &tokens(0, 8), &payload(0, 5000)));
     at_gate.recv_timeout(Duration::from_secs(20)).unwrap();

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::pressure::Sample;
 
-/// Evict the row of a key from all tiers: [`Cache::evict`]. How many tiers had it is written to `tiers`, which may be null.
+/// Evict the row of a key from all tiers: [`Cache::evict`](crate::Cache::evict). How many tiers had it is written to `tiers`, which may be null.
 ///
 /// # Safety
 /// `cache` must be null or open, `key` null or valid for 32 bytes, `tiers` null or valid for a write.
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn kv_cache_evict(
     })
 }
 
-/// Evict the oldest rows of a tier: [`Cache::evict_bytes`].
+/// Evict the oldest rows of a tier: [`Cache::evict_bytes`](crate::Cache::evict_bytes).
 ///
 /// # Safety
 /// `cache` must be null or open, `freed` null or valid for a write.
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn kv_cache_evict_bytes(
     })
 }
 
-/// Tell the cache how much memory is used: [`Cache::relieve`].
+/// Tell the cache how much memory is used: [`Cache::relieve`](crate::Cache::relieve).
 ///
 /// # Safety
 /// `cache` must be null or open, `freed` null or valid for a write.
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn kv_cache_relieve(
     })
 }
 
-/// Bring all tiers in order: [`Cache::gc`].
+/// Bring all tiers in order: [`Cache::gc`](crate::Cache::gc).
 ///
 /// # Safety
 /// `cache` must be null or open, `out` null or valid as its `size` says.
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn kv_cache_gc(cache: *const kv_cache_t, out: *mut kv_cach
     })
 }
 
-/// Wait for queued saves: [`Cache::flush`]; `TIMEOUT` where they take longer.
+/// Wait for queued saves: [`Cache::flush`](crate::Cache::flush); `TIMEOUT` where they take longer.
 ///
 /// # Safety
 /// `cache` must be null or open.
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn kv_cache_flush(cache: *const kv_cache_t, timeout_ms: u6
     })
 }
 
-/// Close a cache within a time, and keep the handle: [`Cache::shutdown`].
+/// Close a cache within a time, and keep the handle: [`Cache::shutdown`](crate::Cache::shutdown).
 ///
 /// # Safety
 /// `cache` must be null or open, `dropped` null or valid for a write.
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn kv_cache_shutdown(
     })
 }
 
-/// What happened, and what is held: [`Cache::stats`].
+/// What happened, and what is held: [`Cache::stats`](crate::Cache::stats).
 ///
 /// # Safety
 /// `cache` must be null or open, `out` null or valid as its `size` says.
