@@ -108,6 +108,8 @@ fn a_lookup_waits_for_its_parents_save() {
     // Others do not wait for it.
     assert!(lookup(&cache, &prompt).is_none());
     assert!(cache.lookup(&query(&tokens(1, 30)).parent(IDENTITY.key(&prompt[..21]))).unwrap().is_none());
+    // Nor does one that does not go on from it.
+    assert!(cache.lookup(&query(&prompt[..21]).parent(IDENTITY.key(&prompt[..21]))).unwrap().is_none());
     assert_eq!(cache.stats().resume_waits, 0);
     let waiting = {
         let (cache, prompt) = (cache.clone(), prompt.clone());
