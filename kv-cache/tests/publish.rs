@@ -219,6 +219,25 @@ fn before_that_the_second_writer_waits_and_finds_the_row() {
     assert_eq!(second.join().unwrap().unwrap(), Saved::Known);
 }
 
+#[test]
+fn what_is_being_written_counts_against_the_budget() {
+    const BUDGET: u64 = 1 << 20;
+    let stopped = stop_at(Step::Synced);
+    let cache = &stopped.cache;
+    for n in 1..=10 {
+        assert_eq!(save(cache, &tokens(n, 8), &payload(n, 100_000)).unwrap(), Saved::Stored);
+    }
+    let used = cache.stats().tiers[0].bytes;
+    // As large as what the rows leave; but the one that is being written needs its place.
+    let rest = (BUDGET - used) - (used / 10 - 100_000);
+    assert_eq!(save(cache, &tokens(11, 8), &payload(11, rest as usize)).unwrap(), Saved::Stored);
+    let tier = &cache.stats().tiers[0];
+    assert_eq!((tier.rows, cache.stats().evictions), (10, 1));
+    assert!(tier.reserved > 5000 && tier.bytes + tier.reserved <= BUDGET, "{tier:?}");
+    stopped.go_on.send(()).unwrap();
+    assert_eq!(stopped.thread.join().unwrap().unwrap(), Saved::Stored);
+}
+
 /// Processes that share a directory without its lock: each of their saves of one key ends well, and one file is there.
 #[test]
 fn processes_without_the_lock_agree_on_one_file() {
