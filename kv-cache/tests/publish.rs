@@ -245,7 +245,9 @@ fn processes_without_the_lock_agree_on_one_file() {
     if let Some(path) = std::env::var_os(ROLE) {
         let cache = open(&(disk(Path::new(&path), 1 << 26) + "exclusive = false\n"));
         for n in 0..40 {
-            assert_eq!(save(&cache, &tokens(n, 8), &payload(n, 20_000)).unwrap(), Saved::Stored);
+            // Known: another was so far ahead that this one found the row at its start.
+            let saved = save(&cache, &tokens(n, 8), &payload(n, 20_000)).unwrap();
+            assert!(matches!(saved, Saved::Stored | Saved::Known), "{saved:?}");
             assert_eq!(get(&cache, &tokens(n, 8)).unwrap(), payload(n, 20_000));
         }
         return println!("adopted {}", cache.stats().adopted);
