@@ -10,7 +10,7 @@ mod rows;
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -72,6 +72,6 @@ fn main() -> Result<()> {
     rows::growth::run(&bench)
 }
 
-fn load(path: &PathBuf) -> Result<Library> {
+fn load(path: &Path) -> Result<Library> {
     Library::load(path).map_err(anyhow::Error::msg)
 }

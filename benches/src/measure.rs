@@ -76,7 +76,7 @@ impl Bench {
         peer()?;
         let begun = Instant::now();
         while rounds.ours.len() < least || (begun.elapsed() < time && rounds.ours.len() < 2000) {
-            if rounds.ours.len() % 2 == 0 {
+            if rounds.ours.len().is_multiple_of(2) {
                 rounds.ours.push(ours()?);
                 rounds.peer.push(peer()?);
             } else {

@@ -70,7 +70,7 @@ impl Helpers {
         }
         let own = catch_unwind(AssertUnwindSafe(|| shared.run()));
         let helped = shared.finish();
-        for panic in own.err().into_iter().chain(helped) {
+        if let Some(panic) = own.err().or(helped) {
             resume_unwind(panic);
         }
     }

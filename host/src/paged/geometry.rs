@@ -105,7 +105,7 @@ impl Layer {
             return None;
         }
         let (stored, cache) = (self.stored, other.cache);
-        if !(cache.is_fp8() && !stored.is_fp8()) {
+        if !cache.is_fp8() || stored.is_fp8() {
             return Some(format!("saved as {stored:?}, the cache is {cache:?}, and there is no conversion"));
         }
         let advice = "ask for dtypes to be converted, and pass the cache's scales";
