@@ -30,8 +30,18 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// In the order of their numbers, from 1.
-    pub(crate) const NAMES: [&str; 8] =
-        ["unavailable", "denied", "exhausted", "invalid", "corrupt", "unsupported", "component", "other"];
+    pub(crate) const NAMES: [&str; 10] = [
+        "unavailable",
+        "denied",
+        "exhausted",
+        "invalid",
+        "corrupt",
+        "unsupported",
+        "component",
+        "other",
+        "missing",
+        "mismatch",
+    ];
 }
 
 /// A failed operation.

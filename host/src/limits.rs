@@ -110,9 +110,8 @@ pub const DEFAULT_KV_CHUNK_TOKENS: u32 = 256;
 /// not at all.
 pub const KV_RESTORE_BYTES: u64 = 256 << 20;
 /// Bytes that a restore asks of the backend in one call.
-pub const KV_BATCH_BYTES: u64 = 16 << 20;
+pub const KV_BATCH_BYTES: u64 = 8 << 20;
 
-/// Lines that components may log in a second, all together. The rest is counted.
 /// WASI handles that an instance may hold at once: descriptors, streams, sockets, what it waits for. Each may be a file
 /// descriptor of the process and hold [`WASI_STREAM_BYTES`].
 pub const MAX_WASI_HANDLES: usize = 256;

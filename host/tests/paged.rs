@@ -343,7 +343,8 @@ fn fp8_caches_are_dequantised_and_quantised_by_their_scales() {
     assert!(wide.tokens(&from, 11) == engine.tokens_as(DType::F32, Some(scales[0]), &from, 11));
 }
 
-fn damage(folder: &Path, change: impl Fn(&Path)) -> usize {
+/// Change one of the chunk files, of which there are four, in an order that says nothing of the chunks'.
+fn damage(folder: &Path, which: usize, change: impl Fn(&Path)) {
     let mut found = Vec::new();
     let mut folders = vec![folder.join("chunks")];
     while let Some(folder) = folders.pop() {
@@ -352,9 +353,8 @@ fn damage(folder: &Path, change: impl Fn(&Path)) -> usize {
         }
     }
     found.sort();
-    // The last of them, whichever chunk it is.
-    change(found.last().expect("there are chunks"));
-    found.len()
+    assert_eq!(found.len(), 4);
+    change(&found[which]);
 }
 
 #[test]
@@ -362,7 +362,8 @@ fn a_chunk_that_is_missing_or_damaged_leaves_the_pages_alone_and_the_next_save_m
     let engine = Engine::new(SHAPE, DType::F16, Layout::Nhd, LAYERS, 10);
     let from = [1, 2, 3, 4];
     let slots = slots(&from, 4, 16);
-    let changes: [(&str, ErrorKind, &dyn Fn(&Path)); 3] = [
+    type Change<'a> = &'a dyn Fn(&Path);
+    let changes: [(&str, ErrorKind, Change<'_>); 3] = [
         ("not there any more", ErrorKind::Missing, &|file| std::fs::remove_file(file).unwrap()),
         ("damaged", ErrorKind::Corrupt, &|file| {
             let mut bytes = std::fs::read(file).unwrap();
@@ -375,11 +376,11 @@ fn a_chunk_that_is_missing_or_damaged_leaves_the_pages_alone_and_the_next_save_m
         }),
     ];
     for (what, kind, change) in changes {
-        for max_bytes in [0, 1] {
+        for (which, max_bytes) in (0..4).flat_map(|which| [(which, 0), (which, 1)]) {
             let folder = tempfile::tempdir().expect("a temporary directory");
             let store = open(&format!("local-fs://{}", folder.path().display()));
             engine.save(&store, "damaged", &from, 16, 4);
-            assert_eq!(damage(folder.path(), change), 4);
+            damage(folder.path(), which, change);
             let whole = Restore { max_bytes, ..restore("damaged", &slots) };
             let mut other = engine.blank();
             let (got, message, tokens) = error_of(&whole, &store, &mut other);

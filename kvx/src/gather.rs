@@ -126,7 +126,7 @@ impl Gather<'_> {
 
         let bytes = (total[0] + total[1]) * row as u64;
         for mover in &mut movers {
-            mover.prepare(bytes);
+            mover.prepare(bytes, bytes);
         }
         let parts = threads::parts(self.threads, bytes);
         threads::run(parts, |part| {

@@ -105,7 +105,7 @@ impl Write<'_> {
         let row = tokens.row(shape)?;
         let (mut movers, bytes) = self.validate(cache, tokens.dtype, row, &tokens.spans(shape)?)?;
         for mover in &mut movers {
-            mover.prepare(bytes.max(all));
+            mover.prepare(bytes, all);
         }
         let parts = threads::parts(self.threads, bytes);
         threads::run(parts, |part| {

@@ -180,7 +180,7 @@ int command_bench(const struct options *o)
         code = store_open(&b.store, o->lib, o->uri);
     }
     if (code == KV_OK) {
-        code = engine_prefill(&b.engine);
+        code = engine_prefill(&b.engine, 0, b.engine.n_tokens - 1);
     }
     if (code == KV_OK) {
         code = engine_get_state(&b.engine, &b.state, &b.size);

@@ -1,5 +1,5 @@
 /*
- * command.h - the three commands of llama-kv, their options and their results.
+ * command.h - the commands of llama-kv, their options and their results.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,6 +13,7 @@
 /* As given on the command line; the strings live as long as the process. */
 struct options {
     const char *lib, *uri, *name;
+    const char *config;      /* of the cache; NULL but for cached */
     const char *model;       /* NULL for chunks */
     const char *logits;      /* file of raw float32 numbers; may be NULL */
     uint32_t tokens;
@@ -49,8 +50,10 @@ struct result {
     int64_t chunks, chunks_new, chunks_known, bytes_new;
     int64_t inline_bytes, manifest_bytes;
     enum answer prefetched;
+    const char *hit; /* what the cache found */
+    int64_t matched_tokens, prefilled_tokens, rows_saved;
     double load_ms, open_ms, prefill_ms, get_state_ms, save_ms;
-    double restore_ms, set_state_ms, decode_ms;
+    double restore_ms, set_state_ms, decode_ms, full_prefill_ms;
     enum answer logits_identical, prefill_logits_identical;
 };
 
@@ -61,6 +64,11 @@ struct result result_none(void);
  * wrong, and fills `r` as far as it came. */
 int command_save(const struct options *o, struct result *r);
 int command_restore(const struct options *o, struct result *r);
+int command_cached(const struct options *o, struct result *r);
+
+/* The logits file, of n numbers; `*logits` is malloc'd. */
+int write_logits(const char *path, const float *logits, size_t n);
+int read_logits(const char *path, size_t n, float **logits);
 
 /* Time saves and restores beside llama.cpp's own state files, in turns, and
  * print a row of JSON for each. */

@@ -126,12 +126,14 @@ static int decode_batch(struct engine *e, uint32_t from, uint32_t to)
     return KV_OK;
 }
 
-int engine_prefill(struct engine *e)
+int engine_prefill(struct engine *e, uint32_t from, uint32_t to)
 {
     int code = KV_OK;
-    uint32_t end = e->n_tokens - 1;
-    for (uint32_t at = 0; code == KV_OK && at < end; at += ENGINE_BATCH) {
-        code = decode_batch(e, at, end - at < ENGINE_BATCH ? end : at + ENGINE_BATCH);
+    for (uint32_t at = from; code == KV_OK && at < to;) {
+        uint32_t next = (at / ENGINE_BATCH + 1) * ENGINE_BATCH;
+        next = next < to ? next : to;
+        code = decode_batch(e, at, next);
+        at = next;
     }
     return code;
 }

@@ -43,8 +43,9 @@ struct engine {
 int engine_open(struct engine *e, const char *model_path, uint32_t n_tokens,
                 int threads, bool verbose);
 
-/* Decode the prompt but for its last token, into an empty memory. */
-int engine_prefill(struct engine *e);
+/* Decode the prompt's tokens from `from` up to `to`, into a memory that has those
+ * before. Batches end at multiples of ENGINE_BATCH, wherever this begins. */
+int engine_prefill(struct engine *e, uint32_t from, uint32_t to);
 
 /* Decode the last token. The logits, `n_logits` numbers, belong to the engine
  * and are valid until its next call. */

@@ -135,7 +135,7 @@ int fetch_state(struct store *s, const struct options *o, const struct engine *e
 
 /* Read the logits that a save kept: exactly `n` numbers, for the caller to
  * free. */
-static int read_logits(const char *path, size_t n, float **logits)
+int read_logits(const char *path, size_t n, float **logits)
 {
     FILE *file = fopen(path, "rb");
     *logits = malloc(n * sizeof **logits);
@@ -174,7 +174,7 @@ static int compare_prefill(struct engine *e, const float *expected,
     double unused;
     engine_clear(e);
     double start = now_ms();
-    int code = engine_prefill(e);
+    int code = engine_prefill(e, 0, e->n_tokens - 1);
     r->prefill_ms = now_ms() - start;
     if (code == KV_OK) {
         code = decode_and_compare(e, expected, &unused, &r->prefill_logits_identical);

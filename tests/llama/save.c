@@ -91,7 +91,7 @@ int save_state(struct store *s, const struct options *o,
     return code;
 }
 
-static int write_logits(const char *path, const float *logits, size_t n)
+int write_logits(const char *path, const float *logits, size_t n)
 {
     FILE *file = fopen(path, "wb");
     bool written = file && fwrite(logits, sizeof *logits, n, file) == n;
@@ -107,7 +107,7 @@ static int save_prompt(const struct options *o, struct engine *e,
                        struct store *s, struct result *r)
 {
     double start = now_ms();
-    int code = engine_prefill(e);
+    int code = engine_prefill(e, 0, e->n_tokens - 1);
     r->prefill_ms = now_ms() - start;
     if (code != KV_OK) {
         return code;

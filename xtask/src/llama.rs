@@ -54,8 +54,19 @@ const CMAKE_OPTIONS: &[&str] = &[
     "-DLLAMA_BUILD_SERVER=OFF",
 ];
 
-const CLIENT_SOURCES: &[&str] =
-    &["main.c", "save.c", "restore.c", "bench.c", "engine.c", "store.c", "state.c", "manifest.c", "report.c"];
+const CLIENT_SOURCES: &[&str] = &[
+    "main.c",
+    "save.c",
+    "restore.c",
+    "cached.c",
+    "bench.c",
+    "engine.c",
+    "store.c",
+    "rows.c",
+    "state.c",
+    "manifest.c",
+    "report.c",
+];
 const FUZZ_SOURCES: &[&str] = &["fuzz.c", "state.c", "manifest.c"];
 const NATIVE_SOURCES: &[&str] = &["native_store.c", "native_files.c"];
 
@@ -128,6 +139,16 @@ impl Llama {
         if let Some(files) = files {
             check.arg("--dir").arg(files);
         }
+        check
+    }
+
+    /// The command that checks the token-exact cache end to end (`check_cache.py`), in folders of its own.
+    pub fn check_cache(&self, library: &Path, model: &Path) -> Command {
+        let mut check = Command::new(&self.python);
+        check.arg(self.tests.join("check_cache.py")).arg("--client").arg(&self.client);
+        check.arg("--lib").arg(library).arg("--model").arg(model);
+        // The script reads its neighbour; no trace of that in the clone.
+        check.env("PYTHONDONTWRITEBYTECODE", "1");
         check
     }
 }

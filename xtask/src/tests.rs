@@ -106,5 +106,6 @@ fn llama(place: &Place) -> Result<()> {
     let redis = RedisServer::start(&[]);
     check("redis", &place.library(), &format!("redis://127.0.0.1:{}/0", redis.port), None)?;
     let memkv = MemkvServer::start(&[]);
-    check("memkv", &place.library(), &memkv.uri("llama"), None)
+    check("memkv", &place.library(), &memkv.uri("llama"), None)?;
+    step::run_shown("llama.cpp with the token-exact cache", &mut llama.check_cache(&place.cache_library(), &model))
 }

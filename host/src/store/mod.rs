@@ -301,16 +301,17 @@ impl Store {
 impl Opened {
     fn put(&self, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
         let Opened { shared, buffer, fresh, .. } = self;
+        let len = data.len();
         fresh.note_instance(shared.pool.instances_lost());
         let put = if shared.features.write_through {
             fresh.check_room()?;
             let put = shared.put_one(&hash, data)?;
-            fresh.add(hash, data.len());
+            fresh.add(hash, len);
             put
         } else {
             buffer.put(shared, fresh, hash, data)?
         };
-        shared.counters.add(Event::BytesPut, data.len() as u64);
+        shared.counters.add(Event::BytesPut, len as u64);
         shared.counters.add(Event::Duplicates, u64::from(put == Put::Existed));
         Ok(put)
     }

@@ -39,14 +39,13 @@ pub fn write(place: &Place, rows: &[Row], samples: &Path) -> Result<()> {
     );
     for row in rows {
         let goal = row.goal.map_or(String::new(), |goal| format!("{goal:.2}"));
-        let (ours, peer) = (digits(row.ours), digits(row.peer));
+        let (ours, (peer, ratio)) = (digits(row.ours), row.beside());
         // Writing to a string does not fail.
         let _ = writeln!(
             page,
-            "| `{}` | {ours} | {peer} | {} | **{:.2}** | {goal} | {} |",
+            "| `{}` | {ours} | {peer} | {} | {ratio} | {goal} | {} |",
             row.name,
             row.unit,
-            row.ratio,
             row.verdict()
         );
     }
@@ -58,14 +57,9 @@ pub fn write(place: &Place, rows: &[Row], samples: &Path) -> Result<()> {
     );
     let missed: Vec<&Row> = rows.iter().filter(|row| row.verdict() == "missed").collect();
     for row in &missed {
-        let goal = row.goal.unwrap_or(row.ratio);
-        let _ = writeln!(
-            page,
-            "- `{}`: {:.2} where {goal:.2} was the goal, short by {:.0}%.",
-            row.name,
-            row.ratio,
-            (1.0 - row.ratio / goal) * 100.0
-        );
+        let (Some(goal), Some(ratio)) = (row.goal, row.ratio) else { continue };
+        let short = (1.0 - ratio / goal) * 100.0;
+        let _ = writeln!(page, "- `{}`: {ratio:.2} where {goal:.2} was the goal, short by {short:.0}%.", row.name);
     }
     if missed.is_empty() {
         page.push_str("None.\n");

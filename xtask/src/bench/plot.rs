@@ -30,7 +30,7 @@ pub fn throughput(rows: &[Row], path: &Path) -> Result<()> {
             .filter_map(|row| {
                 let size = if row.name == small { "4KiB" } else { row.name.strip_prefix(&begin)? };
                 let bytes = bytes(size)?;
-                let micros = if ours { row.ours } else { row.peer };
+                let micros = if ours { row.ours } else { row.peer? };
                 Some((bytes / 1024.0, bytes / micros * 1e6 / f64::from(1 << 20)))
             })
             .collect();
@@ -51,7 +51,7 @@ pub fn threads(rows: &[Row], path: &Path) -> Result<()> {
             };
             let Ok(threads) = threads.parse::<f64>() else { continue };
             if points.is_empty() {
-                points.push((1.0, row.peer));
+                points.extend(row.peer.map(|one| (1.0, one)));
             }
             points.push((threads, row.ours));
         }

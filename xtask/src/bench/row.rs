@@ -6,9 +6,10 @@ use std::fmt::Write;
 pub struct Row {
     pub name: String,
     pub ours: f64,
-    pub peer: f64,
+    /// None: there is nothing to compare with.
+    pub peer: Option<f64>,
     /// As speed: more is better, whatever the unit.
-    pub ratio: f64,
+    pub ratio: Option<f64>,
     pub unit: String,
     pub goal: Option<f64>,
 }
@@ -28,10 +29,10 @@ impl Row {
 
     /// What the ratio comes to: nothing where there is no goal.
     pub fn verdict(&self) -> &'static str {
-        match self.goal {
-            None => "",
-            Some(goal) if self.ratio >= goal => "met",
-            Some(_) => "missed",
+        match (self.goal, self.ratio) {
+            (Some(goal), Some(ratio)) if ratio >= goal => "met",
+            (Some(_), Some(_)) => "missed",
+            _ => "",
         }
     }
 }
@@ -47,19 +48,13 @@ pub fn digits(value: f64) -> String {
 
 /// All rows for a terminal.
 pub fn table(rows: &[Row]) -> String {
-    let mut text = format!("{:28} {:>9} {:>9} {:6} {:>7} {:>6}\n", "", "ours", "peer", "", "ratio", "goal");
+    let mut text = format!("{:40} {:>9} {:>9} {:6} {:>7} {:>6}\n", "", "ours", "peer", "", "ratio", "goal");
     for row in rows {
         let goal = row.goal.map_or("-".to_owned(), |goal| format!("{goal:.2}"));
-        let (ours, peer) = (digits(row.ours), digits(row.peer));
+        let (ours, (peer, ratio)) = (digits(row.ours), row.beside());
         // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "{:28} {ours:>9} {peer:>9} {:6} {:>7.2} {goal:>6} {}",
-            row.name,
-            row.unit,
-            row.ratio,
-            row.verdict()
-        );
+        let _ =
+            writeln!(text, "{:40} {ours:>9} {peer:>9} {:6} {ratio:>7} {goal:>6} {}", row.name, row.unit, row.verdict());
     }
     text
 }
