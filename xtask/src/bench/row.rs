@@ -17,14 +17,14 @@ pub struct Row {
 impl Row {
     /// One line for people.
     pub fn brief(&self) -> String {
-        format!(
-            "{}: {} {}, peer {}, ratio {:.2}",
-            self.name,
-            digits(self.ours),
-            self.unit,
-            digits(self.peer),
-            self.ratio
-        )
+        let (peer, ratio) = self.beside();
+        format!("{}: {} {}, peer {peer}, ratio {ratio}", self.name, digits(self.ours), self.unit)
+    }
+
+    /// Peer and ratio, as they are shown.
+    pub fn beside(&self) -> (String, String) {
+        let ratio = self.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+        (self.peer.map_or("-".to_owned(), digits), ratio)
     }
 
     /// What the ratio comes to: nothing where there is no goal.
