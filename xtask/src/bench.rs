@@ -38,8 +38,9 @@ impl Options {
     }
 }
 
-/// Programs of other parts of the project that print rows too: package, and what their rows' names begin with.
-const EXAMPLES: &[(&str, &[&str])] = &[("kvx", &["kvx/", "fused/"]), ("kv-cache", &["cache/"])];
+/// Programs of other crates that print rows too: the example, what its rows' names begin with, the filter of a quick run.
+const EXAMPLES: &[(&str, &str, &str)] =
+    &[("kvx_bench", "kvx/", "16MiB/block16"), ("paged_bench", "kvx/fused/", ""), ("cache_bench", "cache/", "")];
 
 pub fn run(place: &Place, options: &Options) -> Result<()> {
     packages::install(packages::TESTS)?;
@@ -54,8 +55,8 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
 
     let mut rows = run.library()?;
     rows.extend(run.llama()?);
-    for (package, names) in EXAMPLES {
-        rows.extend(run.example(package, names)?);
+    for (example, names, quick) in EXAMPLES {
+        rows.extend(run.example(example, names, quick)?);
     }
     rows.extend(run.lmcache());
     if rows.is_empty() {
@@ -134,27 +135,19 @@ impl Run<'_> {
         Ok(rows)
     }
 
-    /// The example `bench` of another package, if it has one.
-    fn example(&self, package: &str, names: &[&str]) -> Result<Vec<Row>> {
-        let there = self.place.root.join(package).join("examples/bench.rs").is_file();
-        if !there || !self.wants(names) {
+    /// The measurements of a crate, one of its examples, which takes a filter.
+    fn example(&self, example: &str, names: &str, quick: &str) -> Result<Vec<Row>> {
+        if !self.wants(&[names]) {
             return Ok(Vec::new());
         }
-        let mut build = Command::new("cargo");
-        build.current_dir(&self.place.root);
-        build.args(["build", "--release", "--locked", "--package", package, "--example", "bench"]);
-        step::run(self.place, &format!("building the benchmark of {package}"), &mut build)?;
-        let mut program = Command::new(self.place.target.join("release/examples/bench"));
-        program.current_dir(&self.scratch);
-        let filter = self.options.filter.as_deref().unwrap_or_default();
-        match package {
-            // FILTER; without one a quick run takes the smallest caches only.
-            "kvx" if self.options.quick && filter.is_empty() => program.arg("16MiB/block16"),
-            "kvx" => program.arg(filter),
-            // DIRECTORY
-            _ => program.arg(&self.scratch),
-        };
-        self.rows(package, &mut program)
+        let mut build = dist::cargo(self.place, "build");
+        step::run(self.place, &format!("building {example}"), build.args(["--example", example]))?;
+        let filter = self.options.filter.as_deref();
+        let filter = filter.unwrap_or(if self.options.quick { quick } else { "" });
+        let mut program = Command::new(self.place.target.join("release/examples").join(example));
+        program.arg(filter).current_dir(&self.scratch);
+        program.env("KVX_BENCH_PYTHON", llama::python(&self.place.llama(), &|step| eprintln!("   {step}"))?);
+        self.rows(example, &mut program)
     }
 
     /// Our own options, for a program that takes them too.
@@ -192,9 +185,6 @@ impl Run<'_> {
         for line in BufReader::new(running.stdout.take().context("its output is piped")?).lines() {
             let line = line?;
             let row: Row = serde_json::from_str(&line).with_context(|| format!("{name} printed no row: {line}"))?;
-            if !self.options.filter.as_ref().is_none_or(|filter| row.name.contains(filter.as_str())) {
-                continue;
-            }
             progress.say(&row.brief());
             if self.options.json {
                 println!("{line}");

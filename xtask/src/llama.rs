@@ -153,6 +153,15 @@ impl Llama {
     }
 }
 
+/// A Python that has numpy.
+pub fn python(work: &Path, say: &dyn Fn(&str)) -> Result<PathBuf> {
+    let work = Work::open(work)?;
+    let _lock = work.lock(say)?;
+    let python = work.python(say)?;
+    work.install_python_packages(&python)?;
+    Ok(python)
+}
+
 /// Build what is missing under `work`; `repo` is the project's root. `say` gets a
 /// line before each step that takes longer than a moment. A first run takes about
 /// 5 minutes on 2 cores, later ones a moment.

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::plot;
-use super::row::{Row, digits};
+use super::row::{Row, digits, hundredths, or_dash};
 use crate::place::Place;
 use crate::step;
 
@@ -38,12 +38,12 @@ pub fn write(place: &Place, rows: &[Row], samples: &Path) -> Result<()> {
         "\n## Figures\n| row | ours | peer | | ratio | goal | |\n| --- | ---: | ---: | --- | ---: | ---: | --- |\n",
     );
     for row in rows {
-        let goal = row.goal.map_or(String::new(), |goal| format!("{goal:.2}"));
-        let (ours, (peer, ratio)) = (digits(row.ours), row.beside());
+        let goal = row.goal.map_or_else(String::new, hundredths);
+        let (ours, peer, ratio) = (digits(row.ours), or_dash(row.peer, digits), or_dash(row.ratio, hundredths));
         // Writing to a string does not fail.
         let _ = writeln!(
             page,
-            "| `{}` | {ours} | {peer} | {} | {ratio} | {goal} | {} |",
+            "| `{}` | {ours} | {peer} | {} | **{ratio}** | {goal} | {} |",
             row.name,
             row.unit,
             row.verdict()
@@ -55,11 +55,11 @@ pub fn write(place: &Place, rows: &[Row], samples: &Path) -> Result<()> {
     page.push_str(
         "\n![Latency of small operations](benchmarks/latency.svg)\n\n## Goals that were missed in this run\n",
     );
-    let missed: Vec<&Row> = rows.iter().filter(|row| row.verdict() == "missed").collect();
-    for row in &missed {
-        let (Some(goal), Some(ratio)) = (row.goal, row.ratio) else { continue };
+    let missed = rows.iter().filter(|row| row.verdict() == "missed");
+    let missed: Vec<_> = missed.filter_map(|row| Some((&row.name, row.goal?, row.ratio?))).collect();
+    for (name, goal, ratio) in &missed {
         let short = (1.0 - ratio / goal) * 100.0;
-        let _ = writeln!(page, "- `{}`: {ratio:.2} where {goal:.2} was the goal, short by {short:.0}%.", row.name);
+        let _ = writeln!(page, "- `{name}`: {ratio:.2} where {goal:.2} was the goal, short by {short:.0}%.");
     }
     if missed.is_empty() {
         page.push_str("None.\n");

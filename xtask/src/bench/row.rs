@@ -6,7 +6,7 @@ use std::fmt::Write;
 pub struct Row {
     pub name: String,
     pub ours: f64,
-    /// None: there is nothing to compare with.
+    /// None, as the ratio: a figure without a peer, to be reported.
     pub peer: Option<f64>,
     /// As speed: more is better, whatever the unit.
     pub ratio: Option<f64>,
@@ -17,22 +17,16 @@ pub struct Row {
 impl Row {
     /// One line for people.
     pub fn brief(&self) -> String {
-        let (peer, ratio) = self.beside();
+        let (peer, ratio) = (or_dash(self.peer, digits), or_dash(self.ratio, hundredths));
         format!("{}: {} {}, peer {peer}, ratio {ratio}", self.name, digits(self.ours), self.unit)
-    }
-
-    /// Peer and ratio, as they are shown.
-    pub fn beside(&self) -> (String, String) {
-        let ratio = self.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
-        (self.peer.map_or("-".to_owned(), digits), ratio)
     }
 
     /// What the ratio comes to: nothing where there is no goal.
     pub fn verdict(&self) -> &'static str {
         match (self.goal, self.ratio) {
             (Some(goal), Some(ratio)) if ratio >= goal => "met",
-            (Some(_), Some(_)) => "missed",
-            _ => "",
+            (Some(_), _) => "missed",
+            (None, _) => "",
         }
     }
 }
@@ -46,15 +40,24 @@ pub fn digits(value: f64) -> String {
     }
 }
 
+pub fn hundredths(value: f64) -> String {
+    format!("{value:.2}")
+}
+
+/// A figure that may not be there.
+pub fn or_dash(value: Option<f64>, show: fn(f64) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), show)
+}
+
 /// All rows for a terminal.
 pub fn table(rows: &[Row]) -> String {
-    let mut text = format!("{:40} {:>9} {:>9} {:6} {:>7} {:>6}\n", "", "ours", "peer", "", "ratio", "goal");
+    let mut text = format!("{:28} {:>9} {:>9} {:6} {:>7} {:>6}\n", "", "ours", "peer", "", "ratio", "goal");
     for row in rows {
-        let goal = row.goal.map_or("-".to_owned(), |goal| format!("{goal:.2}"));
-        let (ours, (peer, ratio)) = (digits(row.ours), row.beside());
+        let [goal, ratio] = [row.goal, row.ratio].map(|value| or_dash(value, hundredths));
+        let (ours, peer) = (digits(row.ours), or_dash(row.peer, digits));
         // Writing to a string does not fail.
         let _ =
-            writeln!(text, "{:40} {ours:>9} {peer:>9} {:6} {ratio:>7} {goal:>6} {}", row.name, row.unit, row.verdict());
+            writeln!(text, "{:28} {ours:>9} {peer:>9} {:6} {ratio:>7} {goal:>6} {}", row.name, row.unit, row.verdict());
     }
     text
 }

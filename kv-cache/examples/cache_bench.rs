@@ -2,7 +2,7 @@
 //! `{"name","ours","peer","ratio","unit","better","goal"}`. `ours` and `peer` are medians in `unit`; `ratio` is the median of the
 //! rounds' ratios, above 1 where ours does better; `goal` is null where there is none.
 //!
-//! `cargo run --release -p kv-cache --example bench [DIRECTORY [ROW]]`: the directory is for the disk tier, a temporary one by default;
+//! `cargo run --release -p kv-cache --example cache_bench [FILTER [DIRECTORY]]`: the directory is for the disk tier, a temporary one by default;
 //! the row is a part of a name, all by default.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used)]
@@ -27,9 +27,10 @@ const IDENTITY: Identity = Identity {
 
 fn main() {
     let folder = tempfile::tempdir().unwrap();
-    let directory = std::env::args_os().nth(1).map_or_else(|| folder.path().to_owned(), PathBuf::from);
-    let only = std::env::args().nth(2).unwrap_or_default();
-    let wanted = |name: &str| name.contains(&only);
+    let filter = std::env::args().nth(1).unwrap_or_default();
+    let directory = std::env::args_os().nth(2).map_or_else(|| folder.path().to_owned(), PathBuf::from);
+    // A filter may be part of a row's name, or begin with one.
+    let wanted = |name: &str| format!("cache/{name}").contains(&filter) || filter.starts_with(&format!("cache/{name}"));
     if wanted("ram-load") {
         ram_load();
     }

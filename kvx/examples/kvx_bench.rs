@@ -1,6 +1,6 @@
 //! Measures the kernels against memcpy, and against numpy doing the same by index.
 //!
-//! `cargo run --release -p kvx --example bench [FILTER]` prints a JSON object on a line for each
+//! `cargo run --release -p kvx --example kvx_bench [FILTER]` prints a JSON object on a line for each
 //! row whose name contains FILTER. `ours`, `peer`: GB/s; `ratio`: ours over peer.
 //!
 //! Method: a round is one call of the peer and one of the kernel in turn; medians of all rounds
