@@ -123,7 +123,7 @@ impl Run<'_> {
                 client.args(["--uri", &format!("local-fs://{}", store.join("store").display())]);
                 client.arg("--model").arg(&model).args(["--name", "bench", "--tokens", &tokens.to_string()]);
                 client.arg("--file").arg(store.join("state")).arg("--chunks").arg(store.join("store/chunks"));
-                client.args(["--chunk-tokens", "1024", "--rounds", if self.options.quick { "7" } else { "21" }]);
+                client.args(["--chunk-tokens", "4096", "--rounds", if self.options.quick { "7" } else { "21" }]);
                 client.args((durability == "full").then_some("--sync"));
                 client.args(["--save-row", &save, "--restore-row", &restore]);
                 let said = self.rows(&save, client.env("KV_STORE_WASM_CONFIG", &config))?;

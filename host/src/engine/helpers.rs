@@ -70,7 +70,7 @@ impl Helpers {
         }
         let own = catch_unwind(AssertUnwindSafe(|| shared.run()));
         let helped = shared.finish();
-        if let Some(panic) = own.err().into_iter().chain(helped).next() {
+        if let Some(panic) = own.err().or(helped) {
             resume_unwind(panic);
         }
     }
