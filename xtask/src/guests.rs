@@ -1,6 +1,7 @@
 //! Guests: compile them, and make components of those that are core modules.
 
 mod c;
+mod wat;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +20,10 @@ pub fn build(place: &Place) -> Result<Vec<PathBuf>> {
 
 /// Build those that only tests use into `target/test-components`.
 pub fn build_for_tests(place: &Place) -> Result<Vec<PathBuf>> {
-    build_workspace(place, &place.root.join("tests/guests"), &place.root.join("target/test-components"))
+    let (workspace, output) = (place.root.join("tests/guests"), place.root.join("target/test-components"));
+    let mut made = build_workspace(place, &workspace, &output)?;
+    made.extend(wat::build(place, &workspace.join("hostile"), &output.join("hostile"))?);
+    Ok(made)
 }
 
 /// Build each guest of a workspace into `<output>/<name>.wasm`: its packages, each for the target that it asks for, and its
@@ -98,12 +102,17 @@ fn componentize(module: &Path, component: &Path) -> Result<()> {
             .and_then(|encoder| encoder.encode())
             .map_err(|error| anyhow::anyhow!("{} makes no component: {error:#}", module.display()))?,
     };
+    replace(component, &encoded)
+}
+
+/// Write a file by way of a temporary one.
+fn replace(file: &Path, bytes: &[u8]) -> Result<()> {
     // Not touched where nothing changed, so that what is known by its time of change stays known.
-    if std::fs::read(component).is_ok_and(|there| there == encoded) {
+    if std::fs::read(file).is_ok_and(|there| there == bytes) {
         return Ok(());
     }
-    let temporary = component.with_extension("wasm.tmp");
-    std::fs::write(&temporary, encoded)?;
-    std::fs::rename(&temporary, component)?;
+    let temporary = file.with_extension("wasm.tmp");
+    std::fs::write(&temporary, bytes)?;
+    std::fs::rename(&temporary, file)?;
     Ok(())
 }

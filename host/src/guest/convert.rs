@@ -37,6 +37,9 @@ impl From<types::Error> for Error {
             types::ErrorKind::Unsupported => ErrorKind::Unsupported,
             types::ErrorKind::Other => ErrorKind::Other,
         };
-        Error::new(kind, log::clean(&error.message))
+        let message = log::clean(&error.message);
+        let message =
+            if message.trim().is_empty() { "the component failed and did not say why".to_owned() } else { message };
+        Error::new(kind, message)
     }
 }

@@ -1,7 +1,7 @@
 //! What can be tried, by name. An answer is what a person would say came of it; what fails answers `error: ...`.
 
 use std::fmt::Display;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -37,6 +37,16 @@ pub fn act(what: &str, with: &str) -> String {
                 .first()
                 .map_or("no root".into(), |(root, _)| code(root.symlink_at(to, at).map(|()| "done")))
         }
+        "hard-link" => {
+            let (of, at) = with.split_once(' ').unwrap_or_default();
+            let Some((root, _)) = get_directories().into_iter().next() else { return "no root".into() };
+            code(root.link_at(PathFlags::empty(), of, &root, at).map(|()| "done"))
+        }
+        // A file is opened to be read, and then made shorter.
+        "shorten" => said(std::fs::File::open(with).and_then(|file| file.set_len(0)).map(|()| "done")),
+        "truncate" => said(
+            std::fs::OpenOptions::new().write(true).truncate(true).open(with).map(|_| "done"),
+        ),
         "input" => {
             let mut input = String::new();
             said(std::io::stdin().read_to_string(&mut input).map(|count| count.to_string()))
@@ -64,6 +74,11 @@ pub fn act(what: &str, with: &str) -> String {
             std::thread::sleep(Duration::from_millis(2));
             "woken".into()
         }
+        "pollables" => {
+            let held: Vec<_> = (0..number(with)).map(|n| monotonic_clock::subscribe_duration(n << 40)).collect();
+            held.len().to_string()
+        }
+        "print-bytes" => said(std::io::stderr().write_all(b"\xff\xfe\x80 bytes\n").map(|()| "done")),
         "exit" => std::process::exit(3),
         "panic" => panic!("told to"),
         "random" => {

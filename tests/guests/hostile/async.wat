@@ -1,0 +1,3 @@
+;; A function of the asynchronous component model.
+(component
+  (type (future u8)))

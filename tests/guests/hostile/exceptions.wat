@@ -1,0 +1,3 @@
+;; Exceptions.
+(component
+  (core module (tag (param i32))))

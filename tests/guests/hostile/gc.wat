@@ -1,0 +1,3 @@
+;; Types that a collector looks after.
+(component
+  (core module (type (struct (field i32)))))

@@ -1,0 +1,10 @@
+;; It keeps the payload that it was lent, and reads it in a later call.
+(import "kv-store:backend/payload@1.0.0" "[method]payload.read" (func $read (param i32 i64 i32 i32)))
+(global $kept (mut i32) (i32.const 0))
+(func (export "kv-store:backend/store@1.0.0#put-manifest") (param i32 i32) (param $data i32) (param i32 i32) (result i32)
+  (global.set $kept (local.get $data))
+  (call $nothing))
+(func (export "kv-store:backend/store@1.0.0#get-manifest") (param i32 i32) (result i32)
+  (call $read (global.get $kept) (i64.const 0) (i32.const 1) (i32.const 128))
+  (if (i32.eqz (i32.load8_u (i32.const 128))) (then unreachable))
+  (i32.const 128))

@@ -1,0 +1,15 @@
+;; Ten thousand parts to hash, all of them the same 16 MiB of its memory, which the host copies.
+(import "kv-store:backend/payload@1.0.0" "xxh3" (func $xxh3 (param i32 i32 i32)))
+(memory (export "memory") 300)
+(func (export "kv-store:backend/store@1.0.0#get-manifest") (param i32 i32) (result i32)
+  (local $at i32) (local $left i32)
+  (local.set $at (i32.const 1048576))
+  (local.set $left (i32.const 10000))
+  (loop $next
+    (i32.store offset=8 (local.get $at) (i32.const 2097152))
+    (i32.store offset=12 (local.get $at) (i32.const 16777216))
+    (local.set $at (i32.add (local.get $at) (i32.const 32)))
+    (local.set $left (i32.sub (local.get $left) (i32.const 1)))
+    (br_if $next (local.get $left)))
+  (call $xxh3 (i32.const 1048576) (i32.const 10000) (i32.const 128))
+  unreachable)
