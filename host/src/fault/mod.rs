@@ -81,9 +81,14 @@ impl Faults {
 
     /// The dice for a call about some items, in whatever order.
     fn dice<'a>(&self, operation: Operation, items: impl Iterator<Item = &'a [u8]>) -> Dice {
+        // Opens are counted in the process: a store that did not open is another one when it is tried again.
+        static OPENS: AtomicU32 = AtomicU32::new(0);
         let start = self.seed ^ operation as u64;
         let key = items.fold(start, |key, item| key.wrapping_add(digest(item, start)));
-        let count = self.counts.get(key as usize % COUNTS).map_or(0, |count| count.fetch_add(1, Relaxed));
+        let count = match operation {
+            Operation::Open => OPENS.fetch_add(1, Relaxed),
+            _ => self.counts.get(key as usize % COUNTS).map_or(0, |count| count.fetch_add(1, Relaxed)),
+        };
         Dice::new(digest(&count.to_le_bytes(), key))
     }
 

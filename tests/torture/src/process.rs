@@ -27,6 +27,17 @@ pub struct Setting {
     pub options: Vec<String>,
 }
 
+/// Why hearing ended.
+#[derive(PartialEq, Eq)]
+pub enum Heard {
+    /// The line that was awaited came.
+    Awaited,
+    /// The process has closed its output.
+    End,
+    /// Nothing more came until the time was up, or for so long that it hangs.
+    Silence,
+}
+
 pub struct Process {
     running: Running,
     lines: Receiver<String>,
@@ -66,19 +77,19 @@ impl Process {
         Process { running, lines, log }
     }
 
-    /// Hear what it says until a line, or its end, or until some time has passed. False: it hangs.
-    pub fn hear_until(&mut self, story: &mut Story, awaited: &str, end: Option<Instant>) -> bool {
+    /// Hear what it says until a line, or its end, or until some time has passed; without a time: until it hangs.
+    pub fn hear_until(&mut self, story: &mut Story, awaited: &str, end: Option<Instant>) -> Heard {
         loop {
             let left = end.map_or(SILENCE, |end| end.saturating_duration_since(Instant::now()));
             match self.lines.recv_timeout(left) {
                 Ok(line) => {
                     story.hear(&line);
                     if line == awaited {
-                        return true;
+                        return Heard::Awaited;
                     }
                 }
-                Err(RecvTimeoutError::Disconnected) => return true,
-                Err(RecvTimeoutError::Timeout) => return end.is_some(),
+                Err(RecvTimeoutError::Disconnected) => return Heard::End,
+                Err(RecvTimeoutError::Timeout) => return Heard::Silence,
             }
         }
     }
@@ -91,16 +102,7 @@ impl Process {
 
     /// Hear it out, to its own end.
     pub fn complete(mut self, story: &mut Story) -> Option<ExitStatus> {
-        if !self.hear_until(story, "end", None) {
-            story.wrong.push(format!("it hangs: no word for {} s", SILENCE.as_secs()));
-            self.running.kill();
-        }
-        self.finish(story)
-    }
-
-    /// The same for a program that runs several workers, one after another.
-    pub fn complete_all(mut self, story: &mut Story) -> Option<ExitStatus> {
-        if !self.hear_until(story, "", None) {
+        if self.hear_until(story, "", None) == Heard::Silence {
             story.wrong.push(format!("it hangs: no word for {} s", SILENCE.as_secs()));
             self.running.kill();
         }

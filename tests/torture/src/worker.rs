@@ -70,6 +70,9 @@ fn shown(state: State) -> String {
 }
 
 pub fn run(options: Options) -> bool {
+    if let Some(bytes) = options.file_bytes {
+        limit_to(libc::RLIMIT_FSIZE, bytes);
+    }
     let library = match Library::load(&library_path()) {
         Ok(library) => library,
         Err(error) => {
@@ -93,10 +96,9 @@ pub fn run(options: Options) -> bool {
         say("end");
         return !worker.wrong.load(Relaxed);
     }
-    // What the process holds once it has worked and rested.
-    let rested = worker.options.operations.is_some().then(open_files);
+    let before = worker.options.operations.and_then(|_| worker.warm_up());
     worker.work();
-    if let Some(before) = rested {
+    if let Some(before) = before {
         worker.rest(before);
     }
     say("end");
@@ -183,10 +185,20 @@ impl Worker {
         }
     }
 
+    /// The files that are open once a store was used and closed. None: it could not be used.
+    fn warm_up(&self) -> Option<u64> {
+        for _ in 0..20 {
+            let publish = |store: &Handle<'_>| store.put_manifest("warm-up", b"") == Ok(0);
+            let used = self.open().is_some_and(|store| publish(&store));
+            if used {
+                return Some(open_files());
+            }
+        }
+        None
+    }
+
     fn work(&self) {
-        let limits = self.options.files.map(|more| (libc::RLIMIT_NOFILE, open_files() + more));
-        let limits = limits.into_iter().chain(self.options.file_bytes.map(|bytes| (libc::RLIMIT_FSIZE, bytes)));
-        let former: Vec<_> = limits.map(|(what, limit)| (what, limit_to(what, limit))).collect();
+        let former = self.options.files.map(|more| limit_to(libc::RLIMIT_NOFILE, open_files() + more));
         let shared = self.open();
         std::thread::scope(|scope| {
             for thread in 0..usize::from(self.options.threads) {
@@ -195,8 +207,8 @@ impl Worker {
             }
         });
         drop(shared);
-        for (what, limit) in former {
-            limit_to(what, limit);
+        if let Some(former) = former {
+            limit_to(libc::RLIMIT_NOFILE, former);
         }
     }
 
@@ -260,6 +272,10 @@ impl Worker {
         let done = self.called(change()).unwrap_or(false);
         if done {
             known().acknowledge(!self.options.lying);
+        }
+        if !done {
+            // What fails fast is not tried as fast: the server may be about to come back.
+            std::thread::sleep(Duration::from_millis(2));
         }
         say(format_args!("{} {number} {}", if done { "done" } else { "failed" }, shown(state)));
     }

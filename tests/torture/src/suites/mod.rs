@@ -25,6 +25,12 @@ pub const SUITES: &[Suite] = &[
     Suite { name: "crash-redis", about: "the same, of redis-server too", round: crash::redis },
     Suite { name: "crash-memkv", about: "the same, of memkv-server too", round: crash::memkv },
     Suite {
+        name: "server-redis",
+        about: "a consumer whose redis-server is frozen and killed",
+        round: crash::server_redis,
+    },
+    Suite { name: "server-memkv", about: "the same with memkv-server", round: crash::server_memkv },
+    Suite {
         name: "crash-calls",
         about: "kill -9 at each system call that writes, syncs or renames",
         round: calls::kills,
@@ -59,8 +65,8 @@ enum Place {
 
 impl Place {
     fn redis() -> Self {
-        // What was answered is in the kernel's hands, and outlives the process.
-        Place::Redis(RedisServer::start(&["--appendonly", "yes", "--appendfsync", "everysec"]))
+        // With `everysec` it answers before it has written, where a sync is under way.
+        Place::Redis(RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]))
     }
 
     fn uri(&self) -> String {
@@ -81,6 +87,14 @@ impl Place {
 
     fn has_server(&self) -> bool {
         !matches!(self, Place::Directory(_))
+    }
+
+    fn freeze_server(&self, frozen: bool) {
+        match self {
+            Place::Directory(_) => {}
+            Place::Redis(server) => server.freeze(frozen),
+            Place::Memkv(server) => server.freeze(frozen),
+        }
     }
 
     fn kill_server(&mut self) {
