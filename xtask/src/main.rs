@@ -11,7 +11,6 @@ mod step;
 mod tests;
 mod toolchain;
 mod torture;
-mod torture;
 
 use clap::{Parser, Subcommand};
 
@@ -34,13 +33,6 @@ enum Command {
     },
     /// Run every test, rustfmt and clippy
     Test,
-    /// Kill, starve and lie to what is installed, for --minutes N from --seed S, and show what held; see --help
-    #[command(disable_help_flag = true)]
-    Torture {
-        /// Those of tests/torture
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
     /// Kill, starve and lie to what is installed, for --minutes N from --seed S, and show what held; see --help
     #[command(disable_help_flag = true)]
     Torture {
@@ -72,7 +64,6 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Demo { json } => demo::run(&place, json),
         Command::Test => tests::run(&place),
-        Command::Torture { arguments } => torture::run(&place, &arguments),
         Command::Torture { arguments } => torture::run(&place, &arguments),
         Command::Dist => dist::run(&place).map(drop),
         Command::Guests => guests::build(&place).and_then(|_| guests::build_for_tests(&place)).map(drop),

@@ -227,7 +227,7 @@ impl Guest<'_> {
         options: &[(String, String)],
     ) -> Answer<Features> {
         let Some(faults) = self.faults else { return self.guest.call_open(store, uri, options).await };
-        let mut dice = faults.dice(Operation::Open, [uri.as_bytes()].into_iter());
+        let mut dice = faults.dice(Operation::Open, std::iter::empty());
         faults.delay(&mut dice, store);
         match faults.fate(&mut dice) {
             // Made-up features would be another backend.
