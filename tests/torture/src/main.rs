@@ -128,20 +128,24 @@ fn indented(log: &str) -> String {
 }
 
 fn show(rows: &[Row]) {
-    let line = |cells: [String; 7]| {
-        let [suite, rounds, operations, saves, kills, violations, seconds] = cells;
-        println!("{suite:<16} {rounds:>7} {operations:>11} {saves:>8} {kills:>7} {violations:>11} {seconds:>8}");
+    let line = |cells: [String; 8]| {
+        let [suite, rounds, operations, saves, failed, kills, violations, seconds] = cells;
+        println!(
+            "{suite:<16} {rounds:>7} {operations:>11} {saves:>8} {failed:>8} {kills:>7} {violations:>11} {seconds:>8}"
+        );
     };
-    line(["suite", "rounds", "operations", "saves", "kills", "violations", "seconds"].map(str::to_owned));
+    line(["suite", "rounds", "operations", "saves", "failed", "kills", "violations", "seconds"].map(str::to_owned));
     for Row { suite, rounds, total, took } in rows {
-        let Story { operations, saves, kills, wrong, .. } = total;
-        let numbers = [*rounds, *operations, *saves, *kills, wrong.len() as u64].map(|number| number.to_string());
-        let [rounds, operations, saves, kills, violations] = numbers;
+        let Story { operations, saves, failed, kills, wrong, .. } = total;
+        let numbers =
+            [*rounds, *operations, *saves, *failed, *kills, wrong.len() as u64].map(|number| number.to_string());
+        let [rounds, operations, saves, failed, kills, violations] = numbers;
         line([
             suite.name.to_owned(),
             rounds,
             operations,
             saves,
+            failed,
             kills,
             violations,
             format!("{:.1}", took.as_secs_f64()),

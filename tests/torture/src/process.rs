@@ -137,7 +137,9 @@ pub struct Story {
     /// The backend makes answers up.
     pub lying: bool,
     pub operations: u64,
+    /// Changes that were acknowledged, and those that were not.
     pub saves: u64,
+    pub failed: u64,
     pub kills: u64,
     pub wrong: Vec<String>,
     /// The end of the log of the one that was wrong.
@@ -147,13 +149,23 @@ pub struct Story {
 impl Story {
     pub fn new() -> Self {
         let names = vec![Name::default(); NAMES];
-        Story { names, lying: false, operations: 0, saves: 0, kills: 0, wrong: Vec::new(), log: String::new() }
+        Story {
+            names,
+            lying: false,
+            operations: 0,
+            saves: 0,
+            failed: 0,
+            kills: 0,
+            wrong: Vec::new(),
+            log: String::new(),
+        }
     }
 
     /// What another store's workers have said, for the sums.
     pub fn add(&mut self, other: Story) {
         self.operations += other.operations;
         self.saves += other.saves;
+        self.failed += other.failed;
         self.kills += other.kills;
         self.wrong.extend(other.wrong);
         if !other.log.is_empty() {
@@ -173,6 +185,7 @@ impl Story {
                 self.saves += 1;
                 self.names[number].acknowledge(!self.lying);
             }
+            ("failed", Some(_)) => self.failed += 1,
             ("saw", Some((number, save))) => {
                 let known = &mut self.names[number];
                 if !known.allows(known.begin(), save) {

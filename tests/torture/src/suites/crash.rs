@@ -109,7 +109,11 @@ fn server(seed: u64, mut place: Place) -> Story {
 
 /// A last process looks at what is there.
 pub(super) fn check(place: &Place, scratch: &std::path::Path, seed: u64, story: &mut Story) {
-    let options = words("--process 1000000 --operations 0 --strict");
+    check_as("--strict", place, scratch, seed, story);
+}
+
+pub(super) fn check_as(options: &str, place: &Place, scratch: &std::path::Path, seed: u64, story: &mut Story) {
+    let options = words(&format!("--process 1000000 --operations 0 {options}"));
     let setting = Setting { config: config(place.scheme(), ""), options, ..Setting::default() };
     Process::start(scratch, &place.uri(), seed, &setting).complete(story);
 }
