@@ -221,7 +221,7 @@ impl Worker {
             if self.options.operations.is_some_and(|most| done >= most) {
                 return;
             }
-            if (done + 1) % 20 == 0 {
+            if (done + 1).is_multiple_of(20) {
                 say("did 20");
             }
             if thread > 1 && (own.is_none() || random.below(40) == 0) {

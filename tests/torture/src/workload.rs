@@ -74,7 +74,7 @@ impl Manifest {
 
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let torn = |what: &str| format!("a manifest of {} bytes {what}", bytes.len());
-        if bytes.len() % 8 != 0 || bytes.len() < 32 {
+        if !bytes.len().is_multiple_of(8) || bytes.len() < 32 {
             return Err(torn("has no such length"));
         }
         let words: Vec<u64> =
