@@ -13,6 +13,7 @@ mod directory;
 mod doctor;
 mod engine;
 mod error;
+mod fault;
 mod ffi;
 mod guest;
 mod inspect;

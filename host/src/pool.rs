@@ -12,11 +12,12 @@ use wasmtime::component::ResourceTableError;
 use wasmtime::{Store, Trap, UpdateDeadline};
 
 use crate::bindings::Backend;
-use crate::bindings::exports::kv_store::backend::store::{Features, Guest};
+use crate::bindings::exports::kv_store::backend::store::Features;
 use crate::breaker::Breaker;
 use crate::counters::Event;
 use crate::engine::{self, Helpers, Runtime};
 use crate::error::{Error, ErrorKind};
+use crate::fault::Guest;
 use crate::guest::{Access, State};
 use crate::limits;
 use crate::loader::Loaded;
@@ -55,7 +56,7 @@ struct Instance {
 /// A running call's view of its instance.
 pub(crate) struct Call<'a> {
     pub store: &'a mut Store<State>,
-    pub guest: &'a Guest,
+    pub guest: Guest<'a>,
 }
 
 /// What a guest's call comes to: a trap, or the guest's own answer.
@@ -140,7 +141,7 @@ impl Pool {
             None => self.instantiate(deadline)?.0,
         };
         let Instance { store, backend } = &mut instance;
-        let guest = backend.kv_store_backend_store();
+        let guest = self.guest(backend);
         self.access.counters.count(Event::GuestCalls);
         let outcome = self.drive(store, deadline, async |store| call(&mut Call { store, guest }).await);
         store.data_mut().end_lent();
@@ -157,6 +158,10 @@ impl Pool {
             }
             Err(trap) => Err(self.explain(trap, deadline)),
         }
+    }
+
+    fn guest<'a>(&'a self, backend: &'a Backend) -> Guest<'a> {
+        Guest { guest: backend.kv_store_backend_store(), faults: self.access.faults.as_ref() }
     }
 
     /// Run guest code on this thread, within a deadline.
@@ -188,7 +193,7 @@ impl Pool {
         });
         let opened = self.drive(&mut store, deadline, async |store| {
             let backend = self.component.pre.instantiate_async(&mut *store).await?;
-            let features = backend.kv_store_backend_store().call_open(store, &self.uri, &self.options).await?;
+            let features = self.guest(&backend).call_open(store, &self.uri, &self.options).await?;
             Ok((backend, features))
         });
         let (backend, features) = opened.map_err(|trap| self.explain(trap, deadline))?;

@@ -31,9 +31,16 @@ const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 pub(crate) struct Directory {
     root: OwnedFd,
     read_only: bool,
+    /// The process had a bound on the length of files (RLIMIT_FSIZE) when the directory was opened: a write past it would
+    /// raise SIGXFSZ.
+    bounded: bool,
     /// Where files are written before they are renamed; opened when it is first needed.
     temporaries: Mutex<Option<Arc<OwnedFd>>>,
     parents: Parents,
+}
+
+fn files_are_bounded() -> bool {
+    rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_some()
 }
 
 impl Directory {
@@ -59,8 +66,13 @@ impl Directory {
             opened => opened,
         }
         .map_err(explain)?;
-        let directory =
-            Directory { root, read_only: false, temporaries: Mutex::new(None), parents: Parents::default() };
+        let directory = Directory {
+            root,
+            read_only: false,
+            bounded: files_are_bounded(),
+            temporaries: Mutex::new(None),
+            parents: Parents::default(),
+        };
         directory.reap_temporaries();
         Ok(directory)
     }
@@ -69,7 +81,13 @@ impl Directory {
     pub(crate) fn open_read_only(path: &Path) -> Result<Self, Error> {
         let root = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| Error::from(errno).context(path.display()))?;
-        Ok(Directory { root, read_only: true, temporaries: Mutex::new(None), parents: Parents::default() })
+        Ok(Directory {
+            root,
+            read_only: true,
+            bounded: false,
+            temporaries: Mutex::new(None),
+            parents: Parents::default(),
+        })
     }
 
     /// Whether nothing in it may be changed.

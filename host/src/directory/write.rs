@@ -15,6 +15,7 @@ use super::{Directory, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_be
 use crate::engine::{self, PerProcess};
 use crate::error::Error;
 use crate::limits;
+use crate::signals::without_signal;
 
 const TEMPORARIES: &str = ".kv-tmp";
 /// What one `writev` takes, from POSIX.
@@ -44,7 +45,9 @@ impl Directory {
     ) -> Result<Written, Error> {
         self.check_writable()?;
         let (temporaries, name, file) = self.create_temporary()?;
-        let placed = write_all(&file, parts)
+        let write = || write_all(&file, parts);
+        let written = if self.bounded { without_signal(libc::SIGXFSZ, write) } else { write() };
+        let placed = written
             .and_then(|()| if durable { fs::fdatasync(&file) } else { Ok(()) })
             .and_then(|()| self.place(&temporaries, &name, path, replace));
         if !matches!(placed, Ok(Written::Written)) {

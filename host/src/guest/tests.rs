@@ -18,6 +18,7 @@ fn access(limits: Limits, budgets: &'static Budgets) -> Arc<Access> {
     Arc::new(Access {
         name: "test".into(),
         grants,
+        faults: None,
         parked: Arc::new(Parked::new(&limits)),
         limits,
         directory: None,

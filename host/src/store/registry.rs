@@ -18,6 +18,7 @@ use crate::counters::{self, Counters, Event, Operation};
 use crate::directory::Directory;
 use crate::engine::{self, PerProcess};
 use crate::error::Error;
+use crate::fault::Faults;
 use crate::guest::{Access, Parked, Tls};
 use crate::limits;
 use crate::loader::{self, Loaded};
@@ -200,11 +201,19 @@ impl Shared {
             limits: settings.limits,
             log: Rate::of_one(),
             tls: Tls::new(settings.tls),
+            faults: settings.fault.map(Faults::new).transpose()?,
             budgets: &stores.budgets,
             counters,
         };
         let uri = target.store.as_str().to_owned();
         let options = settings.options.into_iter().collect();
+        if let Some(faults) = &access.faults {
+            let seed = faults.seed();
+            log::line(
+                Level::Warn,
+                format_args!("{uri}: faults are injected, as the config says; their seed is {seed}"),
+            );
+        }
         let (pool, features) = Pool::open(component, access, uri.clone(), options, breaker)?;
         let shared = Shared {
             pool,
