@@ -44,9 +44,7 @@ pub fn act(what: &str, with: &str) -> String {
         }
         // A file is opened to be read, and then made shorter.
         "shorten" => said(std::fs::File::open(with).and_then(|file| file.set_len(0)).map(|()| "done")),
-        "truncate" => said(
-            std::fs::OpenOptions::new().write(true).truncate(true).open(with).map(|_| "done"),
-        ),
+        "truncate" => said(std::fs::OpenOptions::new().write(true).truncate(true).open(with).map(|_| "done")),
         "input" => {
             let mut input = String::new();
             said(std::io::stdin().read_to_string(&mut input).map(|count| count.to_string()))
