@@ -4,6 +4,7 @@
 //! not be found out: wrong usage, no such file, a store that does not open.
 
 mod build;
+mod cache;
 mod check;
 mod doctor;
 mod failure;
@@ -48,6 +49,7 @@ enum Command {
     Get(items::GetArguments),
     Put(items::PutArguments),
     Rm(items::RmArguments),
+    Cache(cache::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Get(arguments) => items::get(&arguments),
         Command::Put(arguments) => items::put(&arguments),
         Command::Rm(arguments) => items::rm(&arguments),
+        Command::Cache(arguments) => cache::run(&arguments),
     };
     if arguments.counters {
         match kv_store_wasm::metrics() {

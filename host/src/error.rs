@@ -22,12 +22,26 @@ pub enum ErrorKind {
     Component = 7,
     /// None of the others.
     Other = 8,
+    /// What was to be restored is not there, or not all of it.
+    Missing = 9,
+    /// What was saved does not fit what it is to be restored into.
+    Mismatch = 10,
 }
 
 impl ErrorKind {
     /// In the order of their numbers, from 1.
-    pub(crate) const NAMES: [&str; 8] =
-        ["unavailable", "denied", "exhausted", "invalid", "corrupt", "unsupported", "component", "other"];
+    pub(crate) const NAMES: [&str; 10] = [
+        "unavailable",
+        "denied",
+        "exhausted",
+        "invalid",
+        "corrupt",
+        "unsupported",
+        "component",
+        "other",
+        "missing",
+        "mismatch",
+    ];
 }
 
 /// A failed operation.

@@ -62,6 +62,21 @@ pub const DEADLINE_GRACE: Duration = Duration::from_millis(500);
 pub const DEADLINE_BYTES_PER_SECOND: u64 = 8 << 20;
 pub const MAX_MOVING: Duration = Duration::from_secs(86_400);
 
+/// Threads that help with the batches of a call, in the process.
+pub const MAX_HELPERS: usize = 4;
+/// Bytes that wait in a write buffer before a helper begins to store them, ahead of the manifest.
+pub const EARLY_FLUSH_BYTES: usize = 1 << 20;
+/// The least bytes of a batch that is stored beside others.
+pub const LEAST_BATCH_BYTES: u64 = 1 << 20;
+/// The least chunks of a batch that is fetched beside others.
+pub const LEAST_BATCH_ITEMS: usize = 4;
+/// How long a backend's word holds that it has a chunk, for a chunk that was not copied because of it.
+pub const CONFIRMED_FOR: Duration = Duration::from_secs(2);
+/// Chunks of which a store remembers what was put after them. Twice so many at most.
+pub const FOLLOWED_CHUNKS: usize = 1 << 14;
+/// Memory of write buffers that is kept for the next chunks, in the process.
+pub const SPARE_BYTES: usize = 32 << 20;
+
 /// Payload bytes that all instances of the process hold. Guards its memory against many stores at once.
 pub const PROCESS_PAYLOAD_BYTES: u64 = 16 << 30;
 /// Write buffer of one handle and of the process, for backends that are not write-through.
@@ -85,6 +100,17 @@ pub const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 pub const MAX_SESSION_BYTES: usize = 1024;
 /// The longest delimiter of receive-until, from the contract.
 pub const MAX_DELIMITER_BYTES: usize = 16;
+
+/// Layers of a sequence, and the longest text that says what its values belong to. Guard the manifest of a sequence.
+pub const MAX_KV_LAYERS: usize = 1024;
+pub const MAX_KV_MODEL_BYTES: usize = 256;
+/// Tokens of a chunk where the caller does not say.
+pub const DEFAULT_KV_CHUNK_TOKENS: u32 = 256;
+/// Payload bytes that a restore holds at once where the caller does not say. What is no larger is restored as a whole or
+/// not at all.
+pub const KV_RESTORE_BYTES: u64 = 256 << 20;
+/// Bytes that a restore asks of the backend in one call.
+pub const KV_BATCH_BYTES: u64 = 8 << 20;
 
 /// WASI handles that an instance may hold at once: descriptors, streams, sockets, what it waits for. Each may be a file
 /// descriptor of the process and hold [`WASI_STREAM_BYTES`].
@@ -110,6 +136,10 @@ pub const LOG_STORES: u32 = 4;
 pub const MAX_LOG_LINE_BYTES: usize = 1024;
 /// The longest name of a secret or of a granted directory.
 pub const MAX_SECRET_NAME_BYTES: usize = 64;
+/// Directories kept open between calls, in the process. Guards the consumer's file descriptors.
+pub const MAX_PARENTS: usize = 128;
+/// How long such a directory is believed to be the one under its name.
+pub const PARENT_BELIEVED: Duration = Duration::from_secs(1);
 /// The longest secret out of a file. Guards against a path that is something else.
 pub const MAX_SECRET_BYTES: u64 = 64 << 10;
 /// Failures further apart than this are not in a row, for the circuit breaker.

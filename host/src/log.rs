@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::limits;
-use crate::signals::without_sigpipe;
+use crate::signals::without_signal;
 
 /// How much a line matters. `KV_STORE_WASM_LOG` names the least that is shown: `debug`, `info`, `warn` (the default),
 /// `error` or `off`.
@@ -35,7 +35,7 @@ pub fn line(level: Level, text: impl fmt::Display) {
     let mut line = format!("kv-store-wasm: {name}: {}", clean(&text.to_string()));
     line.push('\n');
     // Nothing can be done about a standard error that is closed or full.
-    let _ = without_sigpipe(|| rustix::io::write(rustix::stdio::stderr(), line.as_bytes()));
+    let _ = without_signal(libc::SIGPIPE, || rustix::io::write(rustix::stdio::stderr(), line.as_bytes()));
 }
 
 /// What one component, or all of them, may log in a second. What is over it is dropped and counted.

@@ -73,14 +73,34 @@ impl Filling {
     ///
     /// `Exhausted` above [`limits::MAX_VALUE_BYTES`], before anything is allocated, or where `malloc` has no memory.
     pub(crate) fn new(len: u64) -> Result<Self, Error> {
+        // SAFETY: malloc with a size above 0 has no precondition.
+        Self::made(len, |len| unsafe { libc::malloc(len) })
+    }
+
+    /// `allocate` answers memory for `free`, or NULL.
+    fn made(len: u64, allocate: impl FnOnce(usize) -> *mut libc::c_void) -> Result<Self, Error> {
         let len = usize::try_from(len).ok().filter(|len| *len <= limits::MAX_VALUE_BYTES).ok_or_else(|| {
             let limit = limits::MAX_VALUE_BYTES;
             Error::new(ErrorKind::Exhausted, format!("{len} bytes are more than a value may have ({limit})"))
         })?;
-        // SAFETY: malloc with a size above 0 has no precondition.
-        let data = NonNull::new(unsafe { libc::malloc(len.max(1)) }.cast::<u8>())
+        let data = NonNull::new(allocate(len.max(1)).cast::<u8>())
             .ok_or_else(|| Error::new(ErrorKind::Exhausted, format!("no memory for {len} bytes")))?;
         Ok(Filling { buffer: Buffer { data, len }, filled: 0 })
+    }
+
+    /// [`Filling::new`] with room that starts on a cache line.
+    pub(crate) fn aligned(len: u64) -> Result<Self, Error> {
+        const LINE: usize = 64;
+        Self::made(len, |len| {
+            let mut data = std::ptr::null_mut();
+            // SAFETY: the alignment is a power of two and a multiple of a pointer's size; `data` is set where it answers 0.
+            if unsafe { libc::posix_memalign(&mut data, LINE, len) } == 0 { data } else { std::ptr::null_mut() }
+        })
+    }
+
+    /// The memory of a buffer, to be filled again.
+    pub(crate) fn again(buffer: Buffer) -> Self {
+        Filling { buffer, filled: 0 }
     }
 
     /// What is still to be filled, for a read; [`Filling::advance`] says how much of it was.
@@ -95,6 +115,14 @@ impl Filling {
     /// The first `count` bytes of [`Filling::rest`] have been initialised.
     pub(crate) unsafe fn advance(&mut self, count: usize) {
         self.filled = self.filled.saturating_add(count).min(self.buffer.len);
+        #[cfg(test)]
+        counts::add(|counts| counts.placed += count);
+    }
+
+    /// What has been filled so far.
+    pub(crate) fn filled(&self) -> &[u8] {
+        // SAFETY: the first `filled` bytes are initialised, by `push` or by the promise of `advance`.
+        unsafe { std::slice::from_raw_parts(self.buffer.data.as_ptr(), self.filled) }
     }
 
     /// Copy bytes behind those that are there; what does not fit is left out.
@@ -104,6 +132,8 @@ impl Filling {
         if let (Some(to), Some(from)) = (rest.get_mut(..count), part.get(..count)) {
             to.write_copy_of_slice(from);
             self.filled += count;
+            #[cfg(test)]
+            counts::add(|counts| counts.copied += count);
         }
     }
 
@@ -114,6 +144,35 @@ impl Filling {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         Ok(self.buffer)
+    }
+}
+
+/// How the bytes of buffers came there, for tests: all that fills a buffer goes through [`Filling`].
+#[cfg(test)]
+pub(crate) mod counts {
+    use std::cell::Cell;
+
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Counts {
+        /// Copied from other memory.
+        pub copied: usize,
+        /// Put there by a read, or by whoever made them.
+        pub placed: usize,
+    }
+
+    thread_local! {
+        static COUNTS: Cell<Counts> = const { Cell::new(Counts { copied: 0, placed: 0 }) };
+    }
+
+    pub(super) fn add(change: impl FnOnce(&mut Counts)) {
+        let mut counts = COUNTS.get();
+        change(&mut counts);
+        COUNTS.set(counts);
+    }
+
+    /// What this thread has filled since it last asked.
+    pub(crate) fn take() -> Counts {
+        COUNTS.take()
     }
 }
 

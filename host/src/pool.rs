@@ -12,11 +12,12 @@ use wasmtime::component::ResourceTableError;
 use wasmtime::{Store, Trap, UpdateDeadline};
 
 use crate::bindings::Backend;
-use crate::bindings::exports::kv_store::backend::store::{Features, Guest};
+use crate::bindings::exports::kv_store::backend::store::Features;
 use crate::breaker::Breaker;
 use crate::counters::Event;
-use crate::engine::{self, Runtime};
+use crate::engine::{self, Helpers, Runtime};
 use crate::error::{Error, ErrorKind};
+use crate::fault::Guest;
 use crate::guest::{Access, State};
 use crate::limits;
 use crate::loader::Loaded;
@@ -55,7 +56,7 @@ struct Instance {
 /// A running call's view of its instance.
 pub(crate) struct Call<'a> {
     pub store: &'a mut Store<State>,
-    pub guest: &'a Guest,
+    pub guest: Guest<'a>,
 }
 
 /// What a guest's call comes to: a trap, or the guest's own answer.
@@ -100,6 +101,11 @@ impl Pool {
         &self.access
     }
 
+    /// Threads that can work beside the caller's.
+    pub(crate) fn helpers(&self) -> &'static Helpers {
+        &self.runtime.helpers
+    }
+
     /// How many instances have been lost so far, with what they held.
     pub(crate) fn instances_lost(&self) -> u64 {
         self.lost.load(Acquire)
@@ -135,7 +141,7 @@ impl Pool {
             None => self.instantiate(deadline)?.0,
         };
         let Instance { store, backend } = &mut instance;
-        let guest = backend.kv_store_backend_store();
+        let guest = self.guest(backend);
         self.access.counters.count(Event::GuestCalls);
         let outcome = self.drive(store, deadline, async |store| call(&mut Call { store, guest }).await);
         store.data_mut().end_lent();
@@ -154,6 +160,10 @@ impl Pool {
         }
     }
 
+    fn guest<'a>(&'a self, backend: &'a Backend) -> Guest<'a> {
+        Guest { guest: backend.kv_store_backend_store(), faults: self.access.faults.as_ref() }
+    }
+
     /// Run guest code on this thread, within a deadline.
     fn drive<T>(
         &self,
@@ -164,10 +174,9 @@ impl Pool {
         let _ticking = self.runtime.ticker.tick();
         let hard = store.data_mut().start_call(deadline);
         store.set_epoch_deadline(1);
-        // Guest code is stopped by epochs, at `hard`; this is for a host function that waits.
-        let running = async { tokio::time::timeout_at(hard.into(), work(store)).await };
-        let outcome = keeping_signal_stack(|| self.runtime.driver.block_on(running));
-        outcome.unwrap_or_else(|_elapsed| Err(DeadlineMissed.into()))
+        // Guest code is stopped by epochs, at `hard`; that `block_on` ends then is for a host function that waits.
+        let outcome = keeping_signal_stack(|| self.runtime.driver.block_on(hard, work(store)));
+        outcome.unwrap_or_else(|| Err(DeadlineMissed.into()))
     }
 
     fn instantiate(&self, deadline: Instant) -> Result<(Instance, Features), Error> {
@@ -184,7 +193,7 @@ impl Pool {
         });
         let opened = self.drive(&mut store, deadline, async |store| {
             let backend = self.component.pre.instantiate_async(&mut *store).await?;
-            let features = backend.kv_store_backend_store().call_open(store, &self.uri, &self.options).await?;
+            let features = self.guest(&backend).call_open(store, &self.uri, &self.options).await?;
             Ok((backend, features))
         });
         let (backend, features) = opened.map_err(|trap| self.explain(trap, deadline))?;
@@ -261,8 +270,12 @@ impl Drop for Slot<'_> {
                 self.pool.lost.fetch_add(1, Release);
             }
         }
+        let waited_for = slots.waiting > 0;
         drop(slots);
-        self.pool.freed.notify_one();
+        // A system call, whether anybody waits or not.
+        if waited_for {
+            self.pool.freed.notify_one();
+        }
     }
 }
 

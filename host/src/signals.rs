@@ -1,5 +1,5 @@
 //! The consumer's signals stay the consumer's: threads that we start take none of them (a thread inherits the mask of the
-//! one that starts it), its threads keep their alternate signal stacks, and no write of ours raises SIGPIPE.
+//! one that starts it), its threads keep their alternate signal stacks, and no write of ours raises SIGPIPE or SIGXFSZ.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -58,24 +58,25 @@ pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     start()
 }
 
-/// Run a write that may find its reader gone, in a process where SIGPIPE may still be set to kill.
-pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
-    let mut pipe = MaybeUninit::uninit();
+/// Run a write that may find its reader gone (SIGPIPE) or its file too long (SIGXFSZ), in a process where that signal may
+/// still be set to kill.
+pub(crate) fn without_signal<T>(signal: libc::c_int, write: impl FnOnce() -> T) -> T {
+    let mut only = MaybeUninit::uninit();
     let mut former = MaybeUninit::uninit();
     let mut pending = MaybeUninit::uninit();
     // SAFETY: each set is filled before it is read: the first by sigemptyset, the others by the call that answers 0.
     unsafe {
-        libc::sigemptyset(pipe.as_mut_ptr());
-        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+        libc::sigemptyset(only.as_mut_ptr());
+        libc::sigaddset(only.as_mut_ptr(), signal);
         let was_pending =
-            libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1;
-        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), former.as_mut_ptr()) == 0;
+            libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1;
+        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, only.as_ptr(), former.as_mut_ptr()) == 0;
         let outcome = write();
         if blocked {
             // One that was there before is the consumer's.
             if !was_pending {
                 let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-                libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &now);
+                libc::sigtimedwait(only.as_ptr(), std::ptr::null_mut(), &now);
             }
             libc::pthread_sigmask(libc::SIG_SETMASK, former.as_ptr(), std::ptr::null_mut());
         }
@@ -94,7 +95,7 @@ mod tests {
         // What a consumer that is no Rust program has.
         // SAFETY: nothing in this process counts on another disposition.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-        let written = without_sigpipe(|| rustix::io::write(&writer, b"x"));
+        let written = without_signal(libc::SIGPIPE, || rustix::io::write(&writer, b"x"));
         assert_eq!(written, Err(rustix::io::Errno::PIPE));
     }
 }

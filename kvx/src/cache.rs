@@ -10,6 +10,7 @@
 //! interleaved in one buffer, neither of which a `&mut [u8]` can express.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use crate::dtype::DType;
 use crate::error::{Result, invalid};
@@ -48,6 +49,7 @@ pub(crate) struct Tensor {
 pub(crate) struct RawCache {
     pub shape: CacheShape,
     pub dtype: DType,
+    pub layouts: [Layout; 2],
     pub k: Tensor,
     pub v: Tensor,
 }
@@ -82,7 +84,7 @@ impl RawCache {
             let pool = Part { base, blocks: u64::from(shape.num_blocks) };
             Ok(Tensor { parts: [pool, Part::ABSENT], block_step: steps.block, steps })
         };
-        Ok(RawCache { shape, dtype, k: tensor(layouts[0], bases[0])?, v: tensor(layouts[1], bases[1])? })
+        Ok(RawCache { shape, dtype, layouts, k: tensor(layouts[0], bases[0])?, v: tensor(layouts[1], bases[1])? })
     }
 
     /// The addresses of the K and of the V pool.
@@ -139,6 +141,11 @@ impl<'a> KvCache<'a> {
     pub fn dtype(&self) -> DType {
         self.raw.dtype
     }
+
+    /// The layouts of K and of V.
+    pub fn layouts(&self) -> [Layout; 2] {
+        self.raw.layouts
+    }
 }
 
 /// K and V pools to write to.
@@ -187,6 +194,11 @@ impl<'a> KvCacheMut<'a> {
             return Err(invalid("K and V must not be null"));
         }
         Ok(KvCacheMut { raw: RawCache::new(shape, dtype, layouts, [k, v])?, buffers: PhantomData })
+    }
+
+    /// As [`from_raw`](Self::from_raw), of pools that a descriptor described.
+    pub(crate) fn of(raw: RawCache) -> Self {
+        KvCacheMut { raw, buffers: PhantomData }
     }
 
     /// The same pools, to read from.
@@ -253,6 +265,17 @@ pub struct KvTokens<'a> {
     pub dtype: DType,
 }
 
+/// Memory that a gather fills, and that may be uninitialised before; laid out as [`KvTokens`].
+#[derive(Debug)]
+pub struct KvTokensUninit<'a> {
+    /// The keys.
+    pub key: &'a mut [MaybeUninit<u8>],
+    /// The values, as many bytes as keys.
+    pub value: &'a mut [MaybeUninit<u8>],
+    /// The element type of both.
+    pub dtype: DType,
+}
+
 /// Tokens to be filled from a cache; laid out as [`KvTokens`].
 #[derive(Debug)]
 pub struct KvTokensMut<'a> {
@@ -280,6 +303,14 @@ impl KvTokensMut<'_> {
     pub(crate) fn raw(&mut self, shape: &CacheShape) -> Result<RawTokens> {
         let tokens = count(self.key.len(), self.value.len(), self.dtype, shape)?;
         Ok(RawTokens { key: self.key.as_mut_ptr(), value: self.value.as_mut_ptr(), dtype: self.dtype, tokens })
+    }
+}
+
+impl KvTokensUninit<'_> {
+    pub(crate) fn raw(&mut self, shape: &CacheShape) -> Result<RawTokens> {
+        let tokens = count(self.key.len(), self.value.len(), self.dtype, shape)?;
+        let [key, value] = [self.key.as_mut_ptr().cast(), self.value.as_mut_ptr().cast()];
+        Ok(RawTokens { key, value, dtype: self.dtype, tokens })
     }
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: nothing is written unless every length, table entry and scale
 //! that the gather uses is valid. So the table is walked twice.
 
-use crate::cache::{KvCache, KvTokensMut, RawCache, RawTokens};
+use crate::cache::{KvCache, KvTokensMut, KvTokensUninit, RawCache, RawTokens};
 use crate::error::{Result, invalid};
 use crate::index::IndexSlice;
 use crate::kernel::{Direction, Mover};
@@ -66,6 +66,17 @@ impl Gather<'_> {
         unsafe { self.run_raw(&cache.raw, &out) }
     }
 
+    /// [`run`](Self::run) into memory that need not be initialised. Where every sequence is
+    /// `max_seq_len` tokens or longer and no block id is negative, all of it is afterwards.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_uninit(&self, cache: &KvCache<'_>, out: &mut KvTokensUninit<'_>) -> Result<()> {
+        let out = out.raw(&cache.raw.shape)?;
+        // SAFETY: as in `run`; the output is only written.
+        unsafe { self.run_raw(&cache.raw, &out) }
+    }
+
     /// # Safety
     /// The table, lengths, scales and the blocks that they name must be valid for reads. `out`
     /// must be valid for writes, and nobody else may use it during the call.
@@ -115,7 +126,7 @@ impl Gather<'_> {
 
         let bytes = (total[0] + total[1]) * row as u64;
         for mover in &mut movers {
-            mover.prepare(bytes);
+            mover.prepare(bytes, bytes);
         }
         let parts = threads::parts(self.threads, bytes);
         threads::run(parts, |part| {

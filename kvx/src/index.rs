@@ -32,10 +32,12 @@ impl<'a> From<&'a [i64]> for IndexSlice<'a> {
 }
 
 impl IndexSlice<'_> {
+    /// Integers behind a pointer, S64 if `wide` and else S32.
+    ///
     /// # Safety
     /// `base` must be valid for reads of `len` integers, 8 bytes each if `wide`, else 4, for as
     /// long as the result lives; it need not be aligned, and may be null if `len` is 0.
-    pub(crate) unsafe fn from_raw(base: *const u8, len: usize, wide: bool) -> Self {
+    pub unsafe fn from_raw(base: *const u8, len: usize, wide: bool) -> Self {
         IndexSlice { base, len, wide, buffer: PhantomData }
     }
 
@@ -52,6 +54,17 @@ impl IndexSlice<'_> {
     /// Whether they are S64.
     pub fn is_wide(&self) -> bool {
         self.wide
+    }
+
+    /// The integers in `range`.
+    ///
+    /// # Panics
+    /// Where `range` is not within `0..len`.
+    pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        let size = if self.wide { 8 } else { 4 };
+        // An address in bounds or one past them; nothing is read here.
+        IndexSlice { base: self.base.wrapping_add(range.start * size), len: range.len(), ..*self }
     }
 
     pub(crate) fn bytes(&self) -> crate::cache::Span {

@@ -33,7 +33,7 @@ mod table;
 mod threads;
 mod write;
 
-pub use cache::{KvCache, KvCacheMut, KvTokens, KvTokensMut};
+pub use cache::{KvCache, KvCacheMut, KvTokens, KvTokensMut, KvTokensUninit};
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use gather::Gather;

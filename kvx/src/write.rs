@@ -4,7 +4,8 @@
 //! call is valid. So the slots are walked twice; they are a thousandth of the
 //! bytes.
 
-use crate::cache::{KvCacheMut, KvTokens, RawCache, RawTokens};
+use crate::cache::{KvCacheMut, KvTokens, RawCache, RawTokens, Span};
+use crate::dtype::DType;
 use crate::error::{Result, invalid, out_of_range};
 use crate::index::IndexSlice;
 use crate::kernel::{Direction, Mover};
@@ -64,13 +65,37 @@ impl Write<'_> {
     pub fn run(&self, cache: &mut KvCacheMut<'_>, tokens: &KvTokens<'_>) -> Result<()> {
         let tokens = tokens.raw(&cache.raw.shape)?;
         // SAFETY: the views hold what they describe, and this one is borrowed exclusively.
-        unsafe { self.run_raw(&cache.raw, &tokens) }
+        unsafe { self.run_raw(&cache.raw, &tokens, 0) }
+    }
+
+    /// [`run`](Self::run) as one of several calls that move `all` bytes together, K and V: it is
+    /// that sum that decides whether to store past the caches.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_of(&self, all: u64, cache: &mut KvCacheMut<'_>, tokens: &KvTokens<'_>) -> Result<()> {
+        let tokens = tokens.raw(&cache.raw.shape)?;
+        // SAFETY: as in `run`.
+        unsafe { self.run_raw(&cache.raw, &tokens, all) }
+    }
+
+    /// Checks all that [`run`](Self::run) would with tokens of `dtype` that lie outside of the
+    /// cache, slots and scales included, and writes nothing.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn check(&self, cache: &KvCacheMut<'_>, dtype: DType) -> Result<()> {
+        let none = std::ptr::null_mut();
+        let tokens = RawTokens { key: none, value: none, dtype, tokens: self.slots.slots.len() as u64 };
+        let row = tokens.row(&cache.raw.shape)?;
+        // No tokens are looked at, so none can be in the way of the cache.
+        self.validate(&cache.raw, dtype, row, &[]).map(drop)
     }
 
     /// # Safety
     /// The tokens, slots and scales must be valid for reads. The slots of `cache` that are named
     /// must be valid for writes, and nobody else may use them during the call.
-    pub(crate) unsafe fn run_raw(&self, cache: &RawCache, tokens: &RawTokens) -> Result<()> {
+    pub(crate) unsafe fn run_raw(&self, cache: &RawCache, tokens: &RawTokens, all: u64) -> Result<()> {
         let shape = &cache.shape;
         let count = self.slots.slots.len();
         if count as u64 != tokens.tokens {
@@ -78,37 +103,9 @@ impl Write<'_> {
             return Err(invalid(format!("{count} slots for {have} tokens")));
         }
         let row = tokens.row(shape)?;
-        let types = (cache.dtype, tokens.dtype);
-        let scale = |side: fn(&KvScales<'_>) -> _| self.scales.as_ref().map(side);
-        let mut movers = [
-            Mover::new(Direction::Write, cache.k, shape, types, self.scales.map(|s| s.k))?,
-            Mover::new(Direction::Write, cache.v, shape, types, self.scales.map(|s| s.v))?,
-        ];
-
-        cache.check_disjoint()?;
-        let [k_span, v_span] = [scale(|s| s.k.span()), scale(|s| s.v.span())];
-        let mut sources = tokens.spans(shape)?.to_vec();
-        sources.push(self.slots.slots.bytes());
-        sources.extend(k_span.into_iter().chain(v_span));
-        for pool in cache.spans() {
-            if sources.iter().any(|source| source.meets(&pool)) {
-                return Err(invalid("the cache overlaps the tokens, slots or scales"));
-            }
-        }
-
-        let mut bytes = 0u64;
-        let mut validate = Runs::new(shape, false, |run: Run| {
-            bytes += run.tokens * row as u64 * 2;
-            for scale in movers.iter().filter_map(Mover::block_scale) {
-                scale.check_values(run.block, shape)?;
-            }
-            Ok(())
-        });
-        self.push_runs(cache, &mut validate, |_| true)?;
-        validate.finish()?;
-
+        let (mut movers, bytes) = self.validate(cache, tokens.dtype, row, &tokens.spans(shape)?)?;
         for mover in &mut movers {
-            mover.prepare(bytes);
+            mover.prepare(bytes, all);
         }
         let parts = threads::parts(self.threads, bytes);
         threads::run(parts, |part| {
@@ -133,6 +130,39 @@ impl Write<'_> {
             movers.iter().for_each(Mover::finish);
             Ok(())
         })
+    }
+
+    /// Everything that a write checks but the number of tokens, and the bytes that it will move.
+    /// `row`: bytes of a token outside, `sources`: where the tokens are.
+    fn validate(&self, cache: &RawCache, dtype: DType, row: usize, sources: &[Span]) -> Result<([Mover<'_>; 2], u64)> {
+        let shape = &cache.shape;
+        let types = (cache.dtype, dtype);
+        let scale = |side: fn(&KvScales<'_>) -> _| self.scales.as_ref().map(side);
+        let movers = [
+            Mover::new(Direction::Write, cache.k, shape, types, self.scales.map(|s| s.k))?,
+            Mover::new(Direction::Write, cache.v, shape, types, self.scales.map(|s| s.v))?,
+        ];
+        cache.check_disjoint()?;
+        let [k_span, v_span] = [scale(|s| s.k.span()), scale(|s| s.v.span())];
+        let mut sources = sources.to_vec();
+        sources.push(self.slots.slots.bytes());
+        sources.extend(k_span.into_iter().chain(v_span));
+        for pool in cache.spans() {
+            if sources.iter().any(|source| source.meets(&pool)) {
+                return Err(invalid("the cache overlaps the tokens, slots or scales"));
+            }
+        }
+        let mut bytes = 0u64;
+        let mut validate = Runs::new(shape, false, |run: Run| {
+            bytes += run.tokens * row as u64 * 2;
+            for scale in movers.iter().filter_map(Mover::block_scale) {
+                scale.check_values(run.block, shape)?;
+            }
+            Ok(())
+        });
+        self.push_runs(cache, &mut validate, |_| true)?;
+        validate.finish()?;
+        Ok((movers, bytes))
     }
 
     fn push_runs<F: FnMut(Run) -> Result<()>>(

@@ -80,6 +80,41 @@ fn large_writes_equal_small_ones() {
     }
 }
 
+/// Large calls that quantise have a table of the codes; small ones compute each.
+#[test]
+fn large_quantising_writes_equal_small_ones() {
+    let slots = slots();
+    // All numbers of both types, NaN and infinity among them.
+    let [key, value] = [1, 2].map(|seed| noise(TOKENS * ROW, seed));
+    let scales = Some(KvScales { k: Scale::per_tensor(0.37), v: Scale::per_tensor(41.0) });
+    for (layout, wide, narrow) in [
+        (Layout::Nhd, DType::F16, DType::F8E4M3),
+        (Layout::Hnd, DType::BF16, DType::F8E5M2),
+        (Layout::Hnd, DType::BF16, DType::F8E4M3),
+        (Layout::HndPacked { pack: 16 }, DType::F16, DType::F8E5M2),
+    ] {
+        let run = |out: [&mut [u8]; 2], piece: usize, threads| {
+            let [k, v] = out;
+            let mut cache = KvCacheMut::new(SHAPE, narrow, [layout; 2], k, v).unwrap();
+            let tokens = key.chunks(piece * ROW).zip(value.chunks(piece * ROW));
+            for (slots, (key, value)) in slots.chunks(piece).zip(tokens) {
+                let slots = Slots { slots: slots.into(), invalid_slot: -1 };
+                let tokens = KvTokens { key, value, dtype: wide };
+                Write { slots, scales, threads }.run(&mut cache, &tokens).unwrap();
+            }
+        };
+        let mut want = [(); 2].map(|()| vec![0xEE; TOKENS * ROW / 2]);
+        run(want.each_mut().map(|pool| &mut pool[..]), 100, 1);
+        for (shift, threads) in WAYS {
+            let mut pools = [(); 2].map(|()| Aligned::new(TOKENS * ROW / 2, shift));
+            run(pools.each_mut().map(Aligned::bytes), TOKENS, threads);
+            let [k, v] = &mut pools;
+            let same = [k.bytes() == want[0], v.bytes() == want[1]];
+            assert_eq!(same, [true; 2], "{layout:?}, {wide:?} to {narrow:?}, {threads} threads, shift {shift}");
+        }
+    }
+}
+
 /// Two sequences, the second cut short, gathered at once and 96 tokens at a time.
 #[test]
 fn large_gathers_equal_small_ones() {

@@ -50,11 +50,8 @@ pub fn escape(name: &str) -> String {
 
 /// Bytes as lower-case hex digits.
 pub fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        push_hex(&mut text, *byte);
-    }
-    text
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from(if digit < 10 { b'0' + digit } else { b'a' - 10 + digit })).collect()
 }
 
 fn push_hex(text: &mut String, byte: u8) {

@@ -126,12 +126,14 @@ static int decode_batch(struct engine *e, uint32_t from, uint32_t to)
     return KV_OK;
 }
 
-int engine_prefill(struct engine *e)
+int engine_prefill(struct engine *e, uint32_t from, uint32_t to)
 {
     int code = KV_OK;
-    uint32_t end = e->n_tokens - 1;
-    for (uint32_t at = 0; code == KV_OK && at < end; at += ENGINE_BATCH) {
-        code = decode_batch(e, at, end - at < ENGINE_BATCH ? end : at + ENGINE_BATCH);
+    for (uint32_t at = from; code == KV_OK && at < to;) {
+        uint32_t next = (at / ENGINE_BATCH + 1) * ENGINE_BATCH;
+        next = next < to ? next : to;
+        code = decode_batch(e, at, next);
+        at = next;
     }
     return code;
 }
@@ -221,13 +223,41 @@ int engine_get_state(struct engine *e, uint8_t **state, size_t *size)
     if (!*state) {
         return report(KV_CANNOT_RUN, "there is no memory for a state of %zu bytes", *size);
     }
-    if (llama_state_seq_get_data(e->context, *state, *size, SEQUENCE) != *size) {
+    int code = engine_copy_state(e, *state, *size);
+    if (code != KV_OK) {
         free(*state);
         *state = NULL;
-        return report(KV_CANNOT_RUN, "llama.cpp does not give out its state; --verbose shows its "
-                      "own messages");
     }
-    return KV_OK;
+    return code;
+}
+
+int engine_copy_state(struct engine *e, uint8_t *state, size_t room)
+{
+    size_t size = llama_state_seq_get_data(e->context, state, room, SEQUENCE);
+    return size == room ? KV_OK
+                        : report(KV_CANNOT_RUN, "llama.cpp does not give out its state; --verbose "
+                                 "shows its own messages");
+}
+
+int engine_save_file(struct engine *e, const char *path)
+{
+    return llama_state_seq_save_file(e->context, path, SEQUENCE, e->tokens, e->n_tokens - 1)
+               ? KV_OK
+               : report(KV_CANNOT_RUN, "llama.cpp does not save its state to %s", path);
+}
+
+int engine_load_file(struct engine *e, const char *path)
+{
+    size_t n = 0;
+    llama_token *tokens = malloc(e->n_tokens * sizeof *tokens);
+    engine_clear(e);
+    size_t size = tokens ? llama_state_seq_load_file(e->context, path, SEQUENCE, tokens,
+                                                     e->n_tokens, &n)
+                         : 0;
+    free(tokens);
+    return size > 0 && n == e->n_tokens - 1
+               ? KV_OK
+               : report(KV_CANNOT_RUN, "llama.cpp does not load its state from %s", path);
 }
 
 int engine_set_state(struct engine *e, const uint8_t *state, size_t size)

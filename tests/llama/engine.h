@@ -43,8 +43,9 @@ struct engine {
 int engine_open(struct engine *e, const char *model_path, uint32_t n_tokens,
                 int threads, bool verbose);
 
-/* Decode the prompt but for its last token, into an empty memory. */
-int engine_prefill(struct engine *e);
+/* Decode the prompt's tokens from `from` up to `to`, into a memory that has those
+ * before. Batches end at multiples of ENGINE_BATCH, wherever this begins. */
+int engine_prefill(struct engine *e, uint32_t from, uint32_t to);
 
 /* Decode the last token. The logits, `n_logits` numbers, belong to the engine
  * and are valid until its next call. */
@@ -55,6 +56,13 @@ int engine_get_state(struct engine *e, uint8_t **state, size_t *size);
 
 /* Replace the sequence by a state. KV_FAILED: llama.cpp does not take it. */
 int engine_set_state(struct engine *e, const uint8_t *state, size_t size);
+
+/* The same into memory of `room` bytes. */
+int engine_copy_state(struct engine *e, uint8_t *state, size_t room);
+
+/* llama.cpp's own way: the sequence and its tokens to a file, and back. */
+int engine_save_file(struct engine *e, const char *path);
+int engine_load_file(struct engine *e, const char *path);
 
 /* Forget the sequence. */
 void engine_clear(struct engine *e);

@@ -1,6 +1,6 @@
 /*
- * main.c - llama-kv: a consumer of the ABI kv_store_v1 that is a real inference
- * engine. It saves the KV state of a llama.cpp prompt, and restores it in
+ * main.c - llama-kv: a consumer of the ABI kv_store_v1, and of the cache of
+ * kv_cache.h, that is a real inference engine. It saves the KV state of a llama.cpp prompt, and restores it in
  * another process so that the logits are the same, bit for bit.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -24,13 +24,26 @@ static const char HELP[] =
     "  llama-kv restore --lib LIB --uri URI --model GGUF --name NAME --tokens N\n"
     "                   [--logits FILE] [--threads T] [--compare-prefill] [--verbose]\n"
     "  llama-kv chunks  --lib LIB --uri URI --name NAME\n"
+    "  llama-kv bench   --lib LIB --uri URI --model GGUF --name NAME --tokens N\n"
+    "                   --file FILE --chunks DIR [--rounds R] [--sync]\n"
+    "                   [--save-row NAME] [--restore-row NAME]\n"
+    "  llama-kv cached  --lib LIB --config TOML --model GGUF --tokens N\n"
+    "                   [--logits FILE] [--threads T] [--compare-prefill] [--verbose]\n"
     "\n"
     "save     Decode a fixed prompt of N tokens but for its last one, save the state\n"
     "         under NAME, then decode the last token and write its logits to FILE.\n"
     "restore  Load that state, decode the last token, compare its logits with FILE.\n"
     "chunks   List the chunks of NAME: hash and length in bytes, a line each.\n"
+    "bench    Save and restore R times, in turns with llama.cpp's own state FILE; print\n"
+    "         a row of JSON for each of the two. DIR is where a store on local files\n"
+    "         keeps its chunks: it is emptied before each save.\n"
+    "cached   With the token-exact cache of kv_cache.h: begin with the longest state\n"
+    "         that it has, prefill what is new, save that, decode the last token.\n"
+    "         Its logits are compared with FILE, or written there if it is new.\n"
     "\n"
-    "  --lib LIB            a shared library with kv_store_get_vtable\n"
+    "  --lib LIB            a shared library with kv_store_get_vtable; for cached,\n"
+    "                       libkv_cache.so\n"
+    "  --config TOML        the config file of the cache\n"
     "  --uri URI            the store to open, as that library takes it\n"
     "  --model GGUF         a model file\n"
     "  --name NAME          the manifest's name in the store\n"
@@ -42,7 +55,7 @@ static const char HELP[] =
     "  --compare-prefill    then decode the whole prompt as well, to compare times\n"
     "  --verbose            show llama.cpp's own messages\n"
     "\n"
-    "save and restore print one JSON object. Errors are one line on standard error.\n"
+    "save, restore and cached print one JSON object. Errors are one line on standard error.\n"
     "Exit codes: 0 all is well; 1 the store failed, or what it gave back is missing,\n"
     "corrupt or different; 2 wrong usage, or the library, the store or the model\n"
     "cannot be used.\n";
@@ -55,7 +68,9 @@ struct result result_none(void)
         .chunks_known = UNKNOWN, .bytes_new = UNKNOWN, .inline_bytes = UNKNOWN,
         .manifest_bytes = UNKNOWN, .load_ms = UNKNOWN, .open_ms = UNKNOWN,
         .prefill_ms = UNKNOWN, .get_state_ms = UNKNOWN, .save_ms = UNKNOWN,
-        .restore_ms = UNKNOWN, .set_state_ms = UNKNOWN, .decode_ms = UNKNOWN};
+        .restore_ms = UNKNOWN, .set_state_ms = UNKNOWN, .decode_ms = UNKNOWN,
+        .matched_tokens = UNKNOWN, .prefilled_tokens = UNKNOWN, .rows_saved = UNKNOWN,
+        .full_prefill_ms = UNKNOWN};
 }
 
 static void json_text(const char *key, const char *value)
@@ -123,9 +138,14 @@ static void print_result(const char *command, const struct options *o,
     json_count("inline_bytes", r->inline_bytes);
     json_count("manifest_bytes", r->manifest_bytes);
     json_answer("prefetched", r->prefetched);
+    json_text("hit", r->hit);
+    json_count("matched_tokens", r->matched_tokens);
+    json_count("prefilled_tokens", r->prefilled_tokens);
+    json_count("rows_saved", r->rows_saved);
     json_ms("load_ms", r->load_ms);
     json_ms("open_ms", r->open_ms);
     json_ms("prefill_ms", r->prefill_ms);
+    json_ms("full_prefill_ms", r->full_prefill_ms);
     json_ms("get_state_ms", r->get_state_ms);
     json_ms("save_ms", r->save_ms);
     json_ms("restore_ms", r->restore_ms);
@@ -150,13 +170,15 @@ static int parse_number(const char *option, const char *text, uint32_t min,
     return KV_OK;
 }
 
-enum { OPT_LIB = 1, OPT_URI, OPT_NAME, OPT_MODEL, OPT_LOGITS, OPT_TOKENS,
-       OPT_CHUNK_TOKENS, OPT_THREADS, OPT_COMPARE_PREFILL, OPT_VERBOSE };
+enum { OPT_LIB = 1, OPT_URI, OPT_NAME, OPT_CONFIG, OPT_MODEL, OPT_LOGITS, OPT_TOKENS,
+       OPT_CHUNK_TOKENS, OPT_THREADS, OPT_COMPARE_PREFILL, OPT_VERBOSE, OPT_FILE,
+       OPT_CHUNKS, OPT_ROUNDS, OPT_SYNC, OPT_SAVE_ROW, OPT_RESTORE_ROW };
 
 static const struct option OPTIONS[] = {
     {"lib", required_argument, NULL, OPT_LIB},
     {"uri", required_argument, NULL, OPT_URI},
     {"name", required_argument, NULL, OPT_NAME},
+    {"config", required_argument, NULL, OPT_CONFIG},
     {"model", required_argument, NULL, OPT_MODEL},
     {"logits", required_argument, NULL, OPT_LOGITS},
     {"tokens", required_argument, NULL, OPT_TOKENS},
@@ -164,6 +186,12 @@ static const struct option OPTIONS[] = {
     {"threads", required_argument, NULL, OPT_THREADS},
     {"compare-prefill", no_argument, NULL, OPT_COMPARE_PREFILL},
     {"verbose", no_argument, NULL, OPT_VERBOSE},
+    {"file", required_argument, NULL, OPT_FILE},
+    {"chunks", required_argument, NULL, OPT_CHUNKS},
+    {"rounds", required_argument, NULL, OPT_ROUNDS},
+    {"sync", no_argument, NULL, OPT_SYNC},
+    {"save-row", required_argument, NULL, OPT_SAVE_ROW},
+    {"restore-row", required_argument, NULL, OPT_RESTORE_ROW},
     {NULL, 0, NULL, 0}};
 
 static int parse_options(int argc, char **argv, struct options *o)
@@ -175,10 +203,19 @@ static int parse_options(int argc, char **argv, struct options *o)
         case OPT_LIB: o->lib = optarg; break;
         case OPT_URI: o->uri = optarg; break;
         case OPT_NAME: o->name = optarg; break;
+        case OPT_CONFIG: o->config = optarg; break;
         case OPT_MODEL: o->model = optarg; break;
         case OPT_LOGITS: o->logits = optarg; break;
         case OPT_COMPARE_PREFILL: o->compare_prefill = true; break;
         case OPT_VERBOSE: o->verbose = true; break;
+        case OPT_FILE: o->file = optarg; break;
+        case OPT_CHUNKS: o->chunks = optarg; break;
+        case OPT_SYNC: o->sync = true; break;
+        case OPT_SAVE_ROW: o->save_row = optarg; break;
+        case OPT_RESTORE_ROW: o->restore_row = optarg; break;
+        case OPT_ROUNDS:
+            code = parse_number("rounds", optarg, 1, 1000, &o->rounds);
+            break;
         case OPT_TOKENS:
             code = parse_number("tokens", optarg, 2, 1u << 20, &o->tokens);
             break;
@@ -203,6 +240,22 @@ static int parse_options(int argc, char **argv, struct options *o)
     return code;
 }
 
+/* Whether the command has the options that it needs; else says which. */
+static int check_options(const char *command, const struct options *o)
+{
+    bool chunks = strcmp(command, "chunks") == 0;
+    bool cached = strcmp(command, "cached") == 0;
+    bool model = chunks || (o->model && o->tokens);
+    bool place = cached ? o->config != NULL : o->uri && o->name;
+    if (o->lib && model && place) {
+        return KV_OK;
+    }
+    return report(KV_CANNOT_RUN, "%s needs %s; see --help", command,
+                  chunks   ? "--lib, --uri and --name"
+                  : cached ? "--lib, --config, --model and --tokens"
+                           : "--lib, --uri, --name, --model and --tokens");
+}
+
 int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
@@ -213,26 +266,36 @@ int main(int argc, char **argv)
     }
     const char *command = argc > 1 ? argv[1] : "";
     bool chunks = strcmp(command, "chunks") == 0;
-    bool save = strcmp(command, "save") == 0;
-    if (!chunks && !save && strcmp(command, "restore") != 0) {
-        return report(KV_CANNOT_RUN, "the first word must be save, restore or chunks; see --help");
+    int (*run)(const struct options *, struct result *) =
+        strcmp(command, "save") == 0      ? command_save
+        : strcmp(command, "restore") == 0 ? command_restore
+        : strcmp(command, "cached") == 0  ? command_cached
+                                          : NULL;
+    bool bench = strcmp(command, "bench") == 0;
+    if (!chunks && !bench && !run) {
+        return report(KV_CANNOT_RUN, "the first word must be save, restore, chunks, cached or bench; see "
+                      "--help");
     }
-    struct options o = {.chunk_tokens = 64};
+    struct options o = {.chunk_tokens = 64, .rounds = 9, .save_row = "save", .restore_row = "restore"};
     /* getopt skips the first word, which is the command now. */
     int code = parse_options(argc - 1, argv + 1, &o);
+    if (code == KV_OK) {
+        code = check_options(command, &o);
+    }
     if (code != KV_OK) {
         return code;
-    }
-    if (!o.lib || !o.uri || !o.name || (!chunks && (!o.model || !o.tokens))) {
-        return report(KV_CANNOT_RUN, "%s needs %s; see --help", command,
-                      chunks ? "--lib, --uri and --name"
-                             : "--lib, --uri, --name, --model and --tokens");
     }
     if (chunks) {
         return command_chunks(&o);
     }
+    if (bench) {
+        o.trusting = o.no_hint = true;
+        return o.file && o.chunks ? command_bench(&o)
+                                  : report(KV_CANNOT_RUN, "bench needs --file and --chunks; see "
+                                           "--help");
+    }
     struct result r = result_none();
-    code = save ? command_save(&o, &r) : command_restore(&o, &r);
+    code = run(&o, &r);
     print_result(command, &o, &r);
     return code;
 }

@@ -55,7 +55,8 @@ int store_put(struct store *s, uint64_t hash, const uint8_t *data, size_t size,
     return KV_OK;
 }
 
-int store_get(struct store *s, uint64_t hash, size_t size, uint8_t **data)
+int store_get(struct store *s, uint64_t hash, size_t size, bool trusting,
+              uint8_t **data)
 {
     uint8_t key[KEY_BYTES];
     size_t got = 0;
@@ -67,7 +68,7 @@ int store_get(struct store *s, uint64_t hash, size_t size, uint8_t **data)
                       "state again", hash);
     }
     const char *wrong = got != size ? "is of another length than its manifest says"
-                        : XXH3_64bits(*data, got) != hash ? "has other bytes than were saved"
+                        : !trusting && XXH3_64bits(*data, got) != hash ? "has other bytes than were saved"
                                                           : NULL;
     if (wrong) {
         free(*data);

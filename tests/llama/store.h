@@ -9,6 +9,7 @@
 #ifndef LLAMA_KV_STORE_H
 #define LLAMA_KV_STORE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,10 +32,12 @@ int store_put(struct store *s, uint64_t hash, const uint8_t *data, size_t size,
               int *known);
 
 /*
- * Get the chunk under `hash` and check that it is `size` bytes with that hash.
- * The caller frees *data; it is NULL after a failure.
+ * Get the chunk under `hash` and check that it is `size` bytes with that hash;
+ * the length alone if `trusting`. The caller frees *data; it is NULL after a
+ * failure.
  */
-int store_get(struct store *s, uint64_t hash, size_t size, uint8_t **data);
+int store_get(struct store *s, uint64_t hash, size_t size, bool trusting,
+              uint8_t **data);
 
 /* Publish a manifest. */
 int store_publish(struct store *s, const char *name, const uint8_t *data,

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::place::{LIBRARY, Place};
+use crate::place::{CACHE_LIBRARY, LIBRARY, Place};
 use crate::{guests, step};
 
 /// Lay out `target/dist/{lib,components,include,bin}`.
@@ -32,9 +32,9 @@ pub fn cargo(place: &Place, command: &str) -> Command {
 }
 
 fn build_workspace(place: &Place) -> Result<()> {
-    let name = "building the library (the first build compiles wasmtime: some minutes)";
+    let name = "building the libraries (the first build compiles wasmtime: some minutes)";
     step::run(place, name, &mut cargo(place, "build"))?;
-    for (file, folder) in [(LIBRARY, "lib"), ("kv-store", "bin"), ("memkv-server", "bin")] {
+    for (file, folder) in [(LIBRARY, "lib"), (CACHE_LIBRARY, "lib"), ("kv-store", "bin"), ("memkv-server", "bin")] {
         let folder = place.dist.join(folder);
         std::fs::create_dir_all(&folder)?;
         copy(&place.target.join("release").join(file), &folder)?;

@@ -54,8 +54,19 @@ const CMAKE_OPTIONS: &[&str] = &[
     "-DLLAMA_BUILD_SERVER=OFF",
 ];
 
-const CLIENT_SOURCES: &[&str] =
-    &["main.c", "save.c", "restore.c", "engine.c", "store.c", "state.c", "manifest.c", "report.c"];
+const CLIENT_SOURCES: &[&str] = &[
+    "main.c",
+    "save.c",
+    "restore.c",
+    "cached.c",
+    "bench.c",
+    "engine.c",
+    "store.c",
+    "rows.c",
+    "state.c",
+    "manifest.c",
+    "report.c",
+];
 const FUZZ_SOURCES: &[&str] = &["fuzz.c", "state.c", "manifest.c"];
 const NATIVE_SOURCES: &[&str] = &["native_store.c", "native_files.c"];
 
@@ -75,6 +86,9 @@ pub struct Shape {
 pub const SMALL: Shape = Shape { layers: 4, embd: 256, heads: 8, kv_heads: 4, ff: 512, context: 1024 };
 /// 85 MB; 1024 tokens are 17 MB of state and 700 ms of prefill.
 pub const LARGE: Shape = Shape { layers: 8, embd: 512, heads: 8, kv_heads: 8, ff: 1024, context: 2048 };
+
+/// 100 MB; 2560 tokens are 168 MB of state: many layers that compute little.
+pub const DEEP: Shape = Shape { layers: 64, embd: 256, heads: 8, kv_heads: 8, ff: 256, context: 4096 };
 
 /// A built llama.cpp and what belongs to it. All paths are absolute.
 #[derive(Debug)]
@@ -127,6 +141,25 @@ impl Llama {
         }
         check
     }
+
+    /// The command that checks the token-exact cache end to end (`check_cache.py`), in folders of its own.
+    pub fn check_cache(&self, library: &Path, model: &Path) -> Command {
+        let mut check = Command::new(&self.python);
+        check.arg(self.tests.join("check_cache.py")).arg("--client").arg(&self.client);
+        check.arg("--lib").arg(library).arg("--model").arg(model);
+        // The script reads its neighbour; no trace of that in the clone.
+        check.env("PYTHONDONTWRITEBYTECODE", "1");
+        check
+    }
+}
+
+/// A Python that has numpy.
+pub fn python(work: &Path, say: &dyn Fn(&str)) -> Result<PathBuf> {
+    let work = Work::open(work)?;
+    let _lock = work.lock(say)?;
+    let python = work.python(say)?;
+    work.install_python_packages(&python)?;
+    Ok(python)
 }
 
 /// Build what is missing under `work`; `repo` is the project's root. `say` gets a

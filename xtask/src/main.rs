@@ -1,6 +1,7 @@
 //! `cargo xtask`: everything that a fresh clone needs, in few commands. Each command sets up what it uses, says what it
 //! does, and where a step cannot work, says what to do.
 
+mod bench;
 mod demo;
 mod dist;
 mod guests;
@@ -10,6 +11,7 @@ mod place;
 mod step;
 mod tests;
 mod toolchain;
+mod torture;
 
 use clap::{Parser, Subcommand};
 
@@ -30,8 +32,17 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Measure the library beside its peers, and write docs/benchmarks.md
+    Bench(bench::Options),
     /// Run every test, rustfmt and clippy
     Test,
+    /// Kill, starve and lie to what is installed, for --minutes N from --seed S, and show what held; see --help
+    #[command(disable_help_flag = true)]
+    Torture {
+        /// Those of tests/torture
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Lay out what an operator installs: target/dist/{lib,components,include,bin}
     Dist,
     /// Build the guests: target/dist/components, and target/test-components for tests
@@ -55,7 +66,9 @@ fn run(command: Command) -> anyhow::Result<()> {
     let place = Place::find()?;
     match command {
         Command::Demo { json } => demo::run(&place, json),
+        Command::Bench(options) => bench::run(&place, &options),
         Command::Test => tests::run(&place),
+        Command::Torture { arguments } => torture::run(&place, &arguments),
         Command::Dist => dist::run(&place).map(drop),
         Command::Guests => guests::build(&place).and_then(|_| guests::build_for_tests(&place)).map(drop),
         Command::Setup => packages::install(llama::APT_PACKAGES)

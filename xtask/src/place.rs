@@ -50,7 +50,14 @@ impl Place {
     pub fn library(&self) -> PathBuf {
         self.dist.join("lib").join(LIBRARY)
     }
+
+    pub fn cache_library(&self) -> PathBuf {
+        self.dist.join("lib").join(CACHE_LIBRARY)
+    }
 }
 
 /// The file name of the library.
 pub const LIBRARY: &str = "libkv_store_wasm.so";
+
+/// That of the token-exact cache.
+pub const CACHE_LIBRARY: &str = "libkv_cache.so";

@@ -8,7 +8,7 @@ use kv_store_tests::memkv::{self, MemkvServer};
 use kv_store_tests::redis::RedisServer;
 
 use crate::place::Place;
-use crate::{demo, dist, guests, llama, packages, step, toolchain};
+use crate::{bench, demo, dist, guests, llama, packages, step, toolchain};
 
 pub fn run(place: &Place) -> Result<()> {
     packages::install(packages::TESTS)?;
@@ -49,6 +49,8 @@ pub fn run(place: &Place) -> Result<()> {
         step::run_shown(&format!("{command} of xtask"), &mut xtask)?;
     }
     new_guest(place)?;
+    eprintln!("== one row of the benchmarks, for that they run");
+    bench::run(place, &bench::Options::one_row("prefetch/hit"))?;
     llama(place)
 }
 
@@ -104,5 +106,6 @@ fn llama(place: &Place) -> Result<()> {
     let redis = RedisServer::start(&[]);
     check("redis", &place.library(), &format!("redis://127.0.0.1:{}/0", redis.port), None)?;
     let memkv = MemkvServer::start(&[]);
-    check("memkv", &place.library(), &memkv.uri("llama"), None)
+    check("memkv", &place.library(), &memkv.uri("llama"), None)?;
+    step::run_shown("llama.cpp with the token-exact cache", &mut llama.check_cache(&place.cache_library(), &model))
 }

@@ -8,7 +8,7 @@ const CHUNKS: &str = "chunks";
 pub fn chunk_path(hash: &[u8]) -> String {
     let hex = hex(hash);
     let first = hex.get(..1).unwrap_or("0");
-    format!("{CHUNKS}/{first}/{hex}")
+    [CHUNKS, "/", first, "/", &hex].concat()
 }
 
 /// The name itself where a file can have it; escaped otherwise.

@@ -56,8 +56,16 @@ impl Backend for Redis {
     }
 
     fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
-        // One command for each: EXISTS of several keys only counts them.
         self.server.with_session(|session| {
+            // Of several keys EXISTS only counts those that are there; mostly it is all of them, or none.
+            let mut command = vec![b"EXISTS".to_vec()];
+            command.extend(hashes.iter().map(|hash| self.chunk_key(hash)));
+            session.send(&[Part::Bytes(resp::command(&command))])?;
+            match session.reply()? {
+                Reply::Integer(0) => return Ok(vec![false; hashes.len()]),
+                Reply::Integer(all) if all == hashes.len() as i64 => return Ok(vec![true; hashes.len()]),
+                _ => {}
+            }
             let ask = |hash: &Hash| Part::Bytes(resp::command(&[b"EXISTS".to_vec(), self.chunk_key(hash)]));
             session.send(&hashes.iter().map(ask).collect::<Vec<_>>())?;
             let replies = session.replies(hashes.len())?;
@@ -85,6 +93,10 @@ impl Backend for Redis {
     fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
         let asked = hashes.get(..PIPELINE as usize).unwrap_or(hashes);
         self.server.with_session(|session| {
+            if let [hash] = asked {
+                session.send(&[Part::Bytes(resp::command(&[b"GET".to_vec(), self.chunk_key(hash)]))])?;
+                return session.whole(|| read_values(session, 1));
+            }
             let mut command = vec![b"MGET".to_vec()];
             command.extend(asked.iter().map(|hash| self.chunk_key(hash)));
             session.send(&[Part::Bytes(resp::command(&command))])?;

@@ -18,6 +18,7 @@ use serde::Deserialize;
 pub use tables::Digest;
 
 use crate::error::{Error, ErrorKind};
+use crate::fault::Fault;
 use crate::limits::Limits;
 use crate::policy::{self, Folder, Pattern, SecretSource, Variable};
 use crate::uri::{self, StoreUri};
@@ -54,6 +55,7 @@ pub struct Settings {
     pub env: Vec<String>,
     pub secrets: BTreeMap<String, SecretSource>,
     pub limits: Limits,
+    pub fault: Option<Fault>,
 }
 
 /// Whom connections over TLS trust, and as whom they come. Files in PEM form, absolute.
@@ -158,6 +160,7 @@ impl Config {
             env,
             secrets,
             limits,
+            fault,
         } = self.backend.get(uri.backend()).cloned().unwrap_or_default();
         let Some(tenant) = self.tenant(uri)? else {
             let limits = limits.resolve();
@@ -175,6 +178,7 @@ impl Config {
                 env: names(env),
                 secrets,
                 limits,
+                fault,
             });
         };
         // What the backend is stays; what it reaches and knows is the tenant's own.
@@ -194,6 +198,7 @@ impl Config {
             env: names(tenant.env),
             secrets: tenant.secrets,
             limits: tenant.limits.over(&limits).resolve(),
+            fault,
         })
     }
 

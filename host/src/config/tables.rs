@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::{Tls, Verify};
+use crate::fault::Fault;
 use crate::limits::GivenLimits;
 use crate::policy::{Folder, Pattern, Prefix, SecretSource, Variable};
 
@@ -29,6 +30,7 @@ pub(super) struct Backend {
     pub env: Vec<Variable>,
     pub secrets: BTreeMap<String, SecretSource>,
     pub limits: GivenLimits,
+    pub fault: Option<Fault>,
 }
 
 /// One of those that the process serves: a `[[tenant]]` table.

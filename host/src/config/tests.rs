@@ -31,6 +31,7 @@ fn an_unknown_key_is_refused_with_its_line_and_what_was_meant() {
         ("[backend.x]\nverify = 'xxh'", 2, "xxh3"),
         ("[backend.x.fs]\nm = { path = '/m', acess = 'ro' }", 2, "access"),
         ("[backend.x.secrets]\nm = { fil = '/m' }", 2, "file"),
+        ("[backend.x.fault]\nflips = 0.1", 2, "flip"),
         ("[[tenant]]\nuri = 'x://h'\nsecret = {}", 3, "secrets"),
         ("[[tenant]]\nuri = 'x://h'\nlimits.instance = 7", 3, "instances"),
     ] {
@@ -51,6 +52,7 @@ fn what_makes_no_sense_is_refused_with_its_line() {
         ("[backend.x]\nsecrets.a = { env = 'A', file = '/a' }", "one place"),
         ("[backend.x]\nlimits.deadline_ms = 0", "between"),
         ("[backend.x]\nfs.m = { path = '/m', access = 'wr' }", "ro"),
+        ("[backend.x]\nfault.lie = 1.5", "probability"),
         ("[[tenant]]\nuri = 'x'", "scheme"),
         ("[[tenant]]\nuri = 'x:///a/../b'", "'..'"),
     ] {
@@ -109,6 +111,7 @@ const KEYS: &[&str] = &[
     "env",
     "secrets",
     "limits",
+    "fault",
     "uri",
 ];
 

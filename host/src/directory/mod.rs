@@ -3,6 +3,7 @@
 //! Invariants: no path leaves the directory, no link is followed, and a file is whole under its name or not there. Every
 //! path is resolved by the kernel in one step from the open directory (`openat2`), so what is checked is what is opened.
 
+mod parents;
 mod path;
 mod read;
 mod write;
@@ -10,7 +11,7 @@ mod write;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -20,6 +21,7 @@ pub(crate) use read::Entry;
 pub(crate) use write::Written;
 
 use crate::error::{Error, ErrorKind};
+use parents::{Parent, Parents};
 
 const PRIVATE_DIRECTORY: Mode = Mode::RWXU;
 const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -29,8 +31,16 @@ const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 pub(crate) struct Directory {
     root: OwnedFd,
     read_only: bool,
+    /// The process had a bound on the length of files (RLIMIT_FSIZE) when the directory was opened: a write past it would
+    /// raise SIGXFSZ.
+    bounded: bool,
     /// Where files are written before they are renamed; opened when it is first needed.
-    temporaries: Mutex<Option<std::sync::Arc<OwnedFd>>>,
+    temporaries: Mutex<Option<Arc<OwnedFd>>>,
+    parents: Parents,
+}
+
+fn files_are_bounded() -> bool {
+    rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_some()
 }
 
 impl Directory {
@@ -56,7 +66,13 @@ impl Directory {
             opened => opened,
         }
         .map_err(explain)?;
-        let directory = Directory { root, read_only: false, temporaries: Mutex::new(None) };
+        let directory = Directory {
+            root,
+            read_only: false,
+            bounded: files_are_bounded(),
+            temporaries: Mutex::new(None),
+            parents: Parents::default(),
+        };
         directory.reap_temporaries();
         Ok(directory)
     }
@@ -65,7 +81,13 @@ impl Directory {
     pub(crate) fn open_read_only(path: &Path) -> Result<Self, Error> {
         let root = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| Error::from(errno).context(path.display()))?;
-        Ok(Directory { root, read_only: true, temporaries: Mutex::new(None) })
+        Ok(Directory {
+            root,
+            read_only: true,
+            bounded: false,
+            temporaries: Mutex::new(None),
+            parents: Parents::default(),
+        })
     }
 
     /// Whether nothing in it may be changed.
@@ -100,11 +122,37 @@ impl Directory {
 
     /// Open the directory at a relative path; "" is this one.
     fn open_directory(&self, path: &str) -> Result<OwnedFd, Errno> {
-        let path = if path.is_empty() { "." } else { path };
-        self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)
+        // A link in the last place would be no directory; one on the way is refused as what it is.
+        let path = if path.is_empty() { ".".to_owned() } else { format!("{path}/.") };
+        self.resolve(&path, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
-    /// The same, made if it is missing.
+    /// The directory that a file lies in.
+    fn parent_of(&self, path: &RelativePath) -> Result<Arc<Parent>, Errno> {
+        self.parents.get(path.parent(), || self.open_directory(path.parent()))
+    }
+
+    /// Open a file without following any link, from the directory that it lies in.
+    fn open_file(&self, path: &RelativePath, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let open = || {
+            let parent = self.parent_of(path)?;
+            let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            match fs::openat(&**parent, path.name(), flags, Mode::empty()) {
+                // A directory that was removed holds nothing, and another may be in its place.
+                Err(Errno::NOENT) if fs::fstat(&**parent)?.st_nlink == 0 => Err(Errno::STALE),
+                opened => opened,
+            }
+        };
+        match open() {
+            Err(Errno::STALE) => {
+                self.parents.forget(path.parent());
+                open().map_err(|errno| if errno == Errno::STALE { Errno::NOENT } else { errno })
+            }
+            opened => opened,
+        }
+    }
+
+    /// The same as [`Directory::open_directory`], made if it is missing.
     fn make_directory(&self, path: &str) -> Result<OwnedFd, Errno> {
         match self.open_directory(path) {
             Err(Errno::NOENT) => {}
@@ -126,11 +174,12 @@ impl Directory {
 
     /// The length of the file at a path; none if there is no such file.
     pub(crate) fn size(&self, path: &RelativePath) -> Result<Option<u64>, Error> {
-        let file = match self.resolve(path.as_str(), OFlags::PATH) {
+        let stat =
+            self.parent_of(path).and_then(|parent| fs::statat(&**parent, path.name(), AtFlags::SYMLINK_NOFOLLOW));
+        let stat = match stat {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            opened => opened?,
+            stat => stat?,
         };
-        let stat = fs::fstat(&file)?;
         Ok((fs::FileType::from_raw_mode(stat.st_mode) == fs::FileType::RegularFile).then_some(stat.st_size as u64))
     }
 

@@ -30,7 +30,7 @@ impl Directory {
         len: Option<u64>,
         check_room: impl FnOnce(u64) -> Result<(), Error>,
     ) -> Result<Option<Buffer>, Error> {
-        let file = match self.resolve(path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK) {
+        let file = match self.open_file(path, OFlags::RDONLY | OFlags::NONBLOCK) {
             Err(Errno::NOENT) => return Ok(None),
             opened => opened?,
         };

@@ -12,14 +12,18 @@ use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::{Directory, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_below};
+use crate::engine::{self, PerProcess};
 use crate::error::Error;
 use crate::limits;
+use crate::signals::without_signal;
 
 const TEMPORARIES: &str = ".kv-tmp";
 /// What one `writev` takes, from POSIX.
 const MAX_SLICES: usize = 1024;
 /// Files that are open at once while they are synced.
 const SYNCED_TOGETHER: usize = 64;
+/// Fewer than this are synced one after another.
+const SYNCED_ALONE: usize = 4;
 
 /// What became of a file that was to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +45,9 @@ impl Directory {
     ) -> Result<Written, Error> {
         self.check_writable()?;
         let (temporaries, name, file) = self.create_temporary()?;
-        let placed = write_all(&file, parts)
+        let write = || write_all(&file, parts);
+        let written = if self.bounded { without_signal(libc::SIGXFSZ, write) } else { write() };
+        let placed = written
             .and_then(|()| if durable { fs::fdatasync(&file) } else { Ok(()) })
             .and_then(|()| self.place(&temporaries, &name, path, replace));
         if !matches!(placed, Ok(Written::Written)) {
@@ -52,26 +58,17 @@ impl Directory {
     }
 
     fn place(&self, from: &OwnedFd, temporary: &str, path: &RelativePath, replace: bool) -> Result<Written, Errno> {
-        let parent = self.make_directory(path.parent())?;
-        if replace {
-            fs::renameat(from, temporary, &parent, path.name())?;
-            return Ok(Written::Written);
-        }
-        match fs::renameat_with(from, temporary, &parent, path.name(), RenameFlags::NOREPLACE) {
-            Ok(()) => Ok(Written::Written),
-            Err(Errno::EXIST) => existed(&parent, path),
-            // File systems and kernels without the flag have hard links.
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                match fs::linkat(from, temporary, &parent, path.name(), AtFlags::empty()) {
-                    Ok(()) => {
-                        let _ = fs::unlinkat(from, temporary, AtFlags::empty());
-                        Ok(Written::Written)
-                    }
-                    Err(Errno::EXIST) => existed(&parent, path),
-                    Err(errno) => Err(errno),
-                }
+        let place = || {
+            let parent = self.parents.get(path.parent(), || self.make_directory(path.parent()))?;
+            place_in(&parent, from, temporary, path, replace)
+        };
+        match place() {
+            // The directory was removed since it was opened.
+            Err(Errno::NOENT) => {
+                self.parents.forget(path.parent());
+                place()
             }
-            Err(errno) => Err(errno),
+            placed => placed,
         }
     }
 
@@ -91,11 +88,12 @@ impl Directory {
             };
             let files = group.iter().map(open).collect::<Result<Vec<OwnedFd>, Error>>()?;
             files.iter().for_each(start_writing);
-            for (file, path) in files.iter().zip(group) {
-                fs::fdatasync(file).inspect_err(|_| {
+            let files: Vec<_> = files.iter().zip(group).collect();
+            side_by_side(&files, &|(file, path)| {
+                Ok(fs::fdatasync(file).inspect_err(|_| {
                     let _ = self.remove(path, false);
-                })?;
-            }
+                })?)
+            })?;
         }
         self.sync_directories(paths)
     }
@@ -103,18 +101,12 @@ impl Directory {
     /// Make the names of files durable: each directory on the way, once.
     pub(crate) fn sync_directories(&self, paths: &[RelativePath]) -> Result<(), Error> {
         let directories: BTreeSet<&str> = paths.iter().flat_map(RelativePath::ancestors).collect();
-        for directory in directories {
-            fs::fsync(self.open_directory(directory)?)?;
-        }
-        Ok(())
+        let directories: Vec<&str> = directories.into_iter().collect();
+        side_by_side(&directories, &|directory| Ok(fs::fsync(self.open_directory(directory)?)?))
     }
 
     fn create_temporary(&self) -> Result<(Arc<OwnedFd>, String, OwnedFd), Error> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let mut random = [0; 4];
-        getrandom::fill(&mut random).map_err(|error| Error::invalid(format!("no random bytes: {error}")))?;
-        let random = u32::from_ne_bytes(random);
-        let name = format!("{}-{}-{random:08x}", std::process::id(), COUNT.fetch_add(1, Relaxed));
+        let name = temporary_name()?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // A second time in case somebody removed the directory since it was opened.
         for fresh in [false, true] {
@@ -156,6 +148,55 @@ impl Directory {
             }
         }
     }
+}
+
+fn place_in(
+    parent: &OwnedFd,
+    from: &OwnedFd,
+    temporary: &str,
+    path: &RelativePath,
+    replace: bool,
+) -> Result<Written, Errno> {
+    if replace {
+        fs::renameat(from, temporary, parent, path.name())?;
+        return Ok(Written::Written);
+    }
+    match fs::renameat_with(from, temporary, parent, path.name(), RenameFlags::NOREPLACE) {
+        Ok(()) => Ok(Written::Written),
+        Err(Errno::EXIST) => existed(parent, path),
+        // File systems and kernels without the flag have hard links.
+        Err(Errno::INVAL | Errno::NOSYS) => match fs::linkat(from, temporary, parent, path.name(), AtFlags::empty()) {
+            Ok(()) => {
+                let _ = fs::unlinkat(from, temporary, AtFlags::empty());
+                Ok(Written::Written)
+            }
+            Err(Errno::EXIST) => existed(parent, path),
+            Err(errno) => Err(errno),
+        },
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A name for a temporary file that no other has: not in this process, not in another one on the same directory, be it of
+/// another container with the same process number.
+fn temporary_name() -> Result<String, Error> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    static PREFIX: PerProcess<String> = PerProcess::new();
+    let prefix = PREFIX.get_or_make(|| {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|error| Error::invalid(format!("no random bytes: {error}")))?;
+        Ok(format!("{}-{:016x}", std::process::id(), u64::from_ne_bytes(random)))
+    })?;
+    Ok(format!("{prefix}-{}", COUNT.fetch_add(1, Relaxed)))
+}
+
+/// Sync things on several threads: a file system with a journal writes that once for all that wait for it, where one sync
+/// after another has it written as often. The first failure; the others are synced all the same.
+fn side_by_side<T: Sync>(things: &[T], sync: &(dyn Fn(&T) -> Result<(), Error> + Sync)) -> Result<(), Error> {
+    if things.len() < SYNCED_ALONE {
+        return things.iter().try_for_each(sync);
+    }
+    engine::runtime()?.helpers.try_each(usize::MAX, things, sync)
 }
 
 /// Have the kernel begin to write a file out, so that the syncs that follow wait for all files at once and not for one

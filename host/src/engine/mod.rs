@@ -3,12 +3,14 @@
 
 mod driver;
 mod fork;
+mod helpers;
 mod ticker;
 
 use wasmtime::{Config, Engine, OptLevel};
 
-pub(crate) use driver::Driver;
+pub(crate) use driver::{Driver, before, wait_for_socket};
 pub(crate) use fork::{PerProcess, generation};
+pub(crate) use helpers::Helpers;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -20,6 +22,7 @@ pub(crate) struct Runtime {
     pub engine: Engine,
     pub driver: Driver,
     pub ticker: Ticker,
+    pub helpers: Helpers,
 }
 
 /// The runtime of this process, made if it is not there.
@@ -37,7 +40,7 @@ impl Runtime {
         with_signals_blocked(|| {
             let driver = Driver::start().map_err(|error| cannot("the driver thread", &error))?;
             let ticker = Ticker::start(engine.clone()).map_err(|error| cannot("the ticker thread", &error))?;
-            Ok(Runtime { engine, driver, ticker })
+            Ok(Runtime { engine, driver, ticker, helpers: Helpers::new() })
         })
     }
 }

@@ -56,6 +56,18 @@ pub(super) unsafe fn name<'a>(string: *const c_char) -> Result<&'a str, Error> {
     unsafe { text(string, limits::MAX_NAME_BYTES, "the manifest's name") }
 }
 
+/// What the values of a sequence belong to; NULL is nothing.
+///
+/// # Safety
+/// As [`text`].
+pub(super) unsafe fn model<'a>(string: *const c_char) -> Result<&'a [u8], Error> {
+    if string.is_null() {
+        return Ok(&[]);
+    }
+    // SAFETY: by this function's own condition.
+    Ok(unsafe { text(string, limits::MAX_KV_MODEL_BYTES, "the model") }?.as_bytes())
+}
+
 /// Where an output goes.
 pub(super) struct Output {
     data: *mut *mut u8,

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod metrics;
+mod paged;
 
 use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -29,6 +29,7 @@ use crate::budget::Budgets;
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::error::{Error, ErrorKind};
+use crate::fault::Faults;
 use crate::limits::{self, Limits};
 use crate::log::Rate;
 use crate::payload::{Buffer, Payload};
@@ -50,6 +51,8 @@ pub(crate) struct Access {
     pub budgets: &'static Budgets,
     pub counters: &'static Counters,
     pub tls: Tls,
+    /// What goes wrong on purpose.
+    pub faults: Option<Faults>,
 }
 
 /// The host's side of one instance.

@@ -1,9 +1,10 @@
 //! The contract's `host` interface: log, secrets, clocks, randomness; and `types`, which has no functions.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::{State, answered};
 use crate::bindings::kv_store::backend::{host, types};
+use crate::engine::before;
 use crate::error::{Error, ErrorKind};
 use crate::log::{self, Level};
 
@@ -45,7 +46,7 @@ impl host::Host for State {
             let message = "the deadline of the call would be reached";
             return answered(Err(Error::new(ErrorKind::Unavailable, message)));
         }
-        tokio::time::sleep(wanted).await;
+        before(Instant::now() + wanted, std::future::pending::<()>()).await;
         Ok(Ok(()))
     }
 

@@ -18,6 +18,7 @@ fn access(limits: Limits, budgets: &'static Budgets) -> Arc<Access> {
     Arc::new(Access {
         name: "test".into(),
         grants,
+        faults: None,
         parked: Arc::new(Parked::new(&limits)),
         limits,
         directory: None,
@@ -71,7 +72,7 @@ fn connections_of_all_instances_are_bounded_and_given_back() {
     let later = Instant::now() + Duration::from_secs(60);
     one.start_call(later);
     other.start_call(later);
-    crate::engine::runtime().unwrap().driver.block_on(async {
+    let finished = crate::engine::runtime().unwrap().driver.block_on(later, async {
         let kept = one.connect(server.clone(), false, Some("s".into())).await.unwrap().unwrap();
         other.connect(server.clone(), false, None).await.unwrap().unwrap();
         let refused = one.connect(server.clone(), false, None).await.unwrap().unwrap_err();
@@ -83,4 +84,5 @@ fn connections_of_all_instances_are_bounded_and_given_back() {
         assert_eq!(BUDGETS.connections.used(), 1);
         one.connect(server, false, None).await.unwrap().unwrap();
     });
+    assert!(finished.is_some(), "it waits for ever");
 }

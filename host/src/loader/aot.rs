@@ -21,6 +21,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 use super::hex;
 use super::seal::{SEAL_BYTES, Seal};
 use crate::log::{self, Level};
+use crate::signals::without_signal;
 
 pub(super) struct Cache {
     directory: PathBuf,
@@ -127,9 +128,7 @@ fn write_whole(directory: &Path, path: &Path, parts: &[&[u8]]) -> std::io::Resul
     getrandom::fill(&mut random).map_err(|error| std::io::Error::other(error.to_string()))?;
     let temporary = directory.join(format!("tmp-{}", hex(&random)));
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let written = parts
-        .iter()
-        .try_for_each(|part| file.write_all(part))
+    let written = without_signal(libc::SIGXFSZ, || parts.iter().try_for_each(|part| file.write_all(part)))
         .and_then(|()| file.sync_data())
         .and_then(|()| std::fs::rename(&temporary, path));
     if written.is_err() {

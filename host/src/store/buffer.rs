@@ -1,11 +1,13 @@
-//! Chunks that wait for the next manifest, for backends that are not write-through. One copy is made here, because the
-//! consumer's memory is only borrowed.
+//! Chunks that wait for the next manifest, for backends that are not write-through. One copy is made here of what
+//! the consumer only lends, and none of what the backend says it has: it is asked at the first such chunk, for all that
+//! followed it in an earlier save. Where much waits, a helper begins to store it while the consumer puts more.
 //!
 //! A chunk leaves the buffer when the backend has it, or when it failed for good: what can never be stored must not
 //! fail every later manifest. What failed for a passing reason stays for the next one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use super::Put;
 use super::fresh::Fresh;
@@ -29,63 +31,162 @@ struct Waiting {
     bytes: usize,
     /// A chunk that was accepted failed for good in a flush before the manifest: the next manifest must fail.
     lost: Option<Error>,
+    /// When the backend last said of chunks that it has them, since the last manifest.
+    confirmed: HashMap<ChunkHash, Instant>,
+    /// What was put last.
+    last: Option<ChunkHash>,
+    /// Bytes since the last flush began.
+    unflushed: usize,
+    /// A helper is at it, or was in vain: the rest is for the manifest.
+    ahead: bool,
+    /// The backend could not be asked: not again before the manifest.
+    mute: bool,
 }
 
 struct Chunk {
-    data: Arc<Buffer>,
+    data: Data,
     /// How often it was put: what was put again during a flush is not dropped for that flush's failure, of which its
     /// caller would never hear.
     puts: u64,
 }
 
+#[derive(Clone)]
+enum Data {
+    Here(Arc<Buffer>),
+    /// The backend had it at that moment; so many bytes.
+    There(Instant, usize),
+}
+
 /// Memory that a waiting chunk takes, beside its bytes: a small one takes mostly that.
 const ENTRY_BYTES: usize = 256;
 
-fn cost(data: &[u8]) -> usize {
-    data.len() + ENTRY_BYTES
+impl Data {
+    fn len(&self) -> usize {
+        match self {
+            Data::Here(data) => data.len(),
+            Data::There(_, len) => *len,
+        }
+    }
+
+    fn cost(&self) -> usize {
+        match self {
+            Data::Here(data) => data.len() + ENTRY_BYTES,
+            Data::There(..) => ENTRY_BYTES,
+        }
+    }
 }
 
 impl WriteBuffer {
     /// Accept a chunk. Where it does not fit, what waits is flushed first.
-    pub(super) fn put(&self, shared: &Shared, fresh: &Fresh, hash: ChunkHash, data: &[u8]) -> Result<Put, Error> {
+    pub(super) fn put(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        fresh: &Arc<Fresh>,
+        hash: ChunkHash,
+        data: Bytes<'_>,
+    ) -> Result<Put, Error> {
         if let Some(chunk) = self.lock().chunks.get_mut(&hash) {
             chunk.puts += 1;
             return Ok(Put::Existed);
         }
         fresh.check_room()?;
-        if cost(data) > limits::WRITE_BUFFER_BYTES {
-            let put = shared.put_one(&hash, Bytes::Borrowed(data))?;
+        if data.len() + ENTRY_BYTES > limits::WRITE_BUFFER_BYTES {
+            let put = shared.put_one(&hash, data)?;
             fresh.add(hash, data.len());
             return Ok(put);
         }
-        if !self.reserve(shared, cost(data)) {
+        let known = shared.known.holds(&hash);
+        let confirmed = if known { self.confirm(shared, hash) } else { None };
+        let cost = if confirmed.is_some() { ENTRY_BYTES } else { data.len() + ENTRY_BYTES };
+        if !self.reserve(shared, cost) {
             self.write_out(shared, fresh)?;
-            if !self.reserve(shared, cost(data)) {
+            if !self.reserve(shared, cost) {
                 let message =
                     "the write buffers of this process are full; publish a manifest on another handle, or close it";
                 return Err(Error::new(ErrorKind::Exhausted, message));
             }
         }
-        let known = shared.known.holds(&hash);
-        let copy = Buffer::concat(&[data]).inspect_err(|_| self.release(shared, cost(data)))?;
-        let former = {
+        let data = match confirmed {
+            Some(moment) => Data::There(moment, data.len()),
+            None => Data::Here(shared.keep(data).inspect_err(|_| self.release(shared, cost))?),
+        };
+        let (former, follows, flush_ahead) = {
             let mut waiting = self.lock();
             let puts = waiting.chunks.get(&hash).map_or(0, |chunk| chunk.puts) + 1;
-            waiting.chunks.insert(hash, Chunk { data: Arc::new(copy), puts })
+            let former = waiting.chunks.insert(hash, Chunk { data, puts });
+            waiting.unflushed += cost;
+            let much = waiting.unflushed >= limits::EARLY_FLUSH_BYTES && !waiting.ahead && shared.hands() > 1;
+            waiting.ahead |= much;
+            (former, waiting.last.replace(hash), much)
         };
         if let Some(former) = former {
             // Another thread put the same chunk in the meantime.
-            self.release(shared, cost(&former.data));
+            self.release(shared, former.data.cost());
+        }
+        if let Some(before) = follows {
+            shared.followed.add(before, hash);
+        }
+        if flush_ahead {
+            self.flush_ahead(shared, fresh);
         }
         Ok(if known { Put::Existed } else { Put::New })
     }
 
-    pub(super) fn holds(&self, hash: &ChunkHash) -> bool {
-        self.lock().chunks.contains_key(hash)
+    /// The bytes of a chunk that waits here.
+    pub(super) fn get(&self, hash: &ChunkHash) -> Option<Arc<Buffer>> {
+        match &self.lock().chunks.get(hash)?.data {
+            Data::Here(data) => Some(data.clone()),
+            Data::There(..) => None,
+        }
     }
 
-    pub(super) fn get(&self, hash: &ChunkHash) -> Option<Arc<Buffer>> {
-        self.lock().chunks.get(hash).map(|chunk| chunk.data.clone())
+    pub(super) fn holds(&self, hash: &ChunkHash) -> bool {
+        matches!(self.lock().chunks.get(hash), Some(Chunk { data: Data::Here(_), .. }))
+    }
+
+    /// When the backend said that it has a chunk, not long ago: asked now, if need be, for this one and for those that
+    /// came after it the last time.
+    fn confirm(&self, shared: &Shared, hash: ChunkHash) -> Option<Instant> {
+        let recent = |moment: &&Instant| moment.elapsed() < limits::CONFIRMED_FOR;
+        {
+            let waiting = self.lock();
+            if let Some(moment) = waiting.confirmed.get(&hash).filter(recent) {
+                return Some(*moment);
+            }
+            if waiting.mute {
+                return None;
+            }
+        }
+        let mut likely = shared.followed.from(hash, shared.batch_items());
+        likely.retain(|hash| shared.known.holds(hash));
+        let asked = Instant::now();
+        let there = shared.exists(&likely);
+        let mut waiting = self.lock();
+        match there {
+            Ok(there) => {
+                for (hash, there) in likely.iter().zip(there) {
+                    if there {
+                        waiting.confirmed.insert(*hash, asked);
+                    } else {
+                        shared.known.forget(hash);
+                    }
+                }
+            }
+            // The manifest will say what is wrong.
+            Err(_) => waiting.mute = true,
+        }
+        waiting.confirmed.get(&hash).filter(recent).copied()
+    }
+
+    /// Have a helper store what waits, while the consumer goes on.
+    fn flush_ahead(self: &Arc<Self>, shared: &Arc<Shared>, fresh: &Arc<Fresh>) {
+        let (buffer, of_helper, fresh) = (self.clone(), shared.clone(), fresh.clone());
+        shared.pool.helpers().hand(move || {
+            // What failed stays for the manifest, or is remembered as lost.
+            if buffer.write_out(&of_helper, &fresh).is_ok() {
+                buffer.lock().ahead = false;
+            }
+        });
     }
 
     /// Hand everything that waits to the backend, for a manifest: an error if a chunk that was accepted since the last one
@@ -94,26 +195,31 @@ impl WriteBuffer {
         if shared.features.write_through {
             return Ok(());
         }
-        self.write_out(shared, fresh)?;
-        self.lock().lost.take().map_or(Ok(()), Err)
+        let written = self.write_out(shared, fresh);
+        let mut waiting = self.lock();
+        (waiting.ahead, waiting.mute) = (false, false);
+        waiting.confirmed = HashMap::new();
+        written?;
+        waiting.lost.take().map_or(Ok(()), Err)
     }
 
     /// Hand everything that waits to the backend. What failed for good is dropped and remembered as lost.
     fn write_out(&self, shared: &Shared, fresh: &Fresh) -> Result<(), Error> {
         let _alone = self.flushing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let waiting = self.lock();
-        let chunks: Vec<_> = waiting.chunks.iter().map(|(hash, chunk)| (*hash, chunk.data.clone())).collect();
+        let mut waiting = self.lock();
+        waiting.unflushed = 0;
         let puts: HashMap<_, _> = waiting.chunks.iter().map(|(hash, chunk)| (*hash, chunk.puts)).collect();
-        drop(waiting);
-        if chunks.is_empty() {
-            return Ok(());
-        }
-        let mut passing = None;
-        shared.put_missing(&chunks, |hash, result| match result {
-            Ok(_) => {
-                fresh.add(*hash, self.get(hash).map_or(0, |data| data.len()));
-                self.remove(shared, hash);
+        let (mut chunks, mut there) = (Vec::new(), Vec::new());
+        for (hash, chunk) in &waiting.chunks {
+            match &chunk.data {
+                Data::Here(data) => chunks.push((*hash, data.clone())),
+                Data::There(moment, _) => there.push((*hash, *moment)),
             }
+        }
+        drop(waiting);
+        let passing = Mutex::new(self.confirm_again(shared, fresh, there)?);
+        let report = |hash: &ChunkHash, result: Result<Put, Error>| match result {
+            Ok(_) => self.stored(shared, fresh, hash),
             Err(error) if error.is_permanent() => {
                 let mut waiting = self.lock();
                 let put_again = waiting.chunks.get(hash).is_some_and(|chunk| puts.get(hash) != Some(&chunk.puts));
@@ -125,10 +231,48 @@ impl WriteBuffer {
             }
             Err(error) => {
                 shared.counters.count(Event::Retried);
-                passing = Some(error);
+                *passing.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(error);
             }
-        })?;
-        passing.map_or(Ok(()), Err)
+        };
+        let outcome = shared.put_missing(&chunks, &report);
+        chunks.into_iter().for_each(|(_, data)| shared.spare.keep(data));
+        outcome?;
+        passing.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
+    }
+
+    /// Ask again for chunks of which the backend said too long ago that it has them. One that it lost since cannot be
+    /// stored, for it was not copied: the manifest fails, and the consumer's next put of it is.
+    fn confirm_again(
+        &self,
+        shared: &Shared,
+        fresh: &Fresh,
+        there: Vec<(ChunkHash, Instant)>,
+    ) -> Result<Option<Error>, Error> {
+        let (recent, old): (Vec<_>, Vec<_>) =
+            there.into_iter().partition(|(_, moment)| moment.elapsed() < limits::CONFIRMED_FOR);
+        recent.iter().for_each(|(hash, _)| self.stored(shared, fresh, hash));
+        let old: Vec<ChunkHash> = old.into_iter().map(|(hash, _)| hash).collect();
+        let mut gone = None;
+        for batch in old.chunks(shared.batch_items()) {
+            for (hash, there) in batch.iter().zip(shared.exists(batch)?) {
+                if there {
+                    self.stored(shared, fresh, hash);
+                } else {
+                    shared.known.forget(hash);
+                    self.remove(shared, hash);
+                    let message = format!("the backend has lost chunk {hash} since it was put; put it again");
+                    gone = Some(Error::new(ErrorKind::Unavailable, message));
+                }
+            }
+        }
+        Ok(gone)
+    }
+
+    /// The backend has a chunk.
+    fn stored(&self, shared: &Shared, fresh: &Fresh, hash: &ChunkHash) {
+        let len = self.lock().chunks.get(hash).map_or(0, |chunk| chunk.data.len());
+        fresh.add(*hash, len);
+        self.remove(shared, hash);
     }
 
     /// Forget what waits; answers how many chunks that were.
@@ -141,7 +285,7 @@ impl WriteBuffer {
     fn remove(&self, shared: &Shared, hash: &ChunkHash) {
         let removed = self.lock().chunks.remove(hash);
         if let Some(chunk) = removed {
-            self.release(shared, cost(&chunk.data));
+            self.release(shared, chunk.data.cost());
         }
     }
 

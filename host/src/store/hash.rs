@@ -1,9 +1,11 @@
 //! A chunk's hash: 1 to 64 bytes of any value, kept without an allocation.
 
+use std::hash::{Hash, Hasher};
+
 use crate::error::Error;
 use crate::limits::MAX_HASH_BYTES;
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct ChunkHash {
     len: u8,
     bytes: [u8; MAX_HASH_BYTES],
@@ -21,6 +23,13 @@ impl ChunkHash {
 
     pub(super) fn as_slice(&self) -> &[u8] {
         self.bytes.get(..self.len.into()).unwrap_or_default()
+    }
+}
+
+/// By what is there, and not by the room for it.
+impl Hash for ChunkHash {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write(self.as_slice());
     }
 }
 

@@ -4,12 +4,14 @@
 //! [`Store`] is one handle. What handles on the same URI have in common, the instances first of all, is [`Shared`].
 
 mod buffer;
+mod followed;
 mod fresh;
 mod hash;
 mod prefetch;
 mod registry;
 mod seen;
 mod shared;
+mod spare;
 mod verify;
 
 use std::mem::ManuallyDrop;
@@ -53,8 +55,8 @@ struct Opened {
     shared: Arc<Shared>,
     /// Comes before each manifest's name; from the config's `root`.
     prefix: Option<String>,
-    buffer: WriteBuffer,
-    fresh: Fresh,
+    buffer: Arc<WriteBuffer>,
+    fresh: Arc<Fresh>,
     prefetched: Prefetched,
 }
 
@@ -96,8 +98,8 @@ impl Store {
         let uri = StoreUri::parse(uri)?;
         let (shared, prefix) = registry::open(&uri).map_err(|error| error.context(uri.as_str()))?;
         let opened = Opened {
-            buffer: WriteBuffer::default(),
-            fresh: Fresh::new(shared.wants_fresh()),
+            buffer: Arc::default(),
+            fresh: Arc::new(Fresh::new(shared.wants_fresh())),
             prefetched: Prefetched::default(),
             shared,
             prefix,
@@ -113,22 +115,11 @@ impl Store {
     /// Store a chunk under a hash of 1 to 64 bytes. It is sure to be readable, and durable, once a
     /// [`Store::put_manifest`] that begins after this call has succeeded.
     pub fn put_chunk(&self, hash: &[u8], data: &[u8]) -> Result<Put, Error> {
-        self.counted(Operation::PutChunk, |Opened { shared, buffer, fresh, .. }| {
+        self.counted(Operation::PutChunk, |opened| {
             let hash = ChunkHash::new(hash)?;
-            shared.check_len(data.len())?;
-            shared.verifier.saw_put(&hash, data);
-            fresh.note_instance(shared.pool.instances_lost());
-            let put = if shared.features.write_through {
-                fresh.check_room()?;
-                let put = shared.put_one(&hash, Bytes::Borrowed(data))?;
-                fresh.add(hash, data.len());
-                put
-            } else {
-                buffer.put(shared, fresh, hash, data)?
-            };
-            shared.counters.add(Event::BytesPut, data.len() as u64);
-            shared.counters.add(Event::Duplicates, u64::from(put == Put::Existed));
-            Ok(put)
+            opened.shared.check_len(data.len())?;
+            opened.shared.verifier.saw_put(&hash, data);
+            opened.put(hash, Bytes::Borrowed(data))
         })
     }
 
@@ -247,6 +238,82 @@ impl Store {
     /// The store's own URI, for messages.
     pub(crate) fn uri(&self) -> &str {
         &self.opened.shared.uri
+    }
+}
+
+/// For whoever has payload memory of the host's own, and checks by itself what it fetches.
+impl Store {
+    /// Store a chunk without a copy of its bytes. It is as good as [`Store::put_chunk`], but does not tell the store what
+    /// its keys are: those of other users may be others.
+    pub(crate) fn put_buffer(&self, hash: &[u8], data: &Arc<Buffer>) -> Result<Put, Error> {
+        self.counted(Operation::PutChunk, |opened| {
+            opened.shared.check_len(data.len())?;
+            opened.put(ChunkHash::new(hash)?, Bytes::Buffered(data))
+        })
+    }
+
+    /// Fetch chunks, each as the backend answers it, unchecked and without a copy.
+    pub(crate) fn get_buffers(&self, hashes: &[[u8; 8]]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
+        let Opened { shared, buffer, prefetched, .. } = self.usable()?;
+        let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
+        let mut found: Vec<_> = hashes.iter().map(|hash| buffer.get(hash).or_else(|| prefetched.take(hash))).collect();
+        let mut absent: Vec<_> = hashes.iter().zip(&mut found).filter(|(_, found)| found.is_none()).collect();
+        for batch in absent.chunks_mut(shared.batch_items()) {
+            let mut rest = batch;
+            while !rest.is_empty() {
+                let wanted: Vec<ChunkHash> = rest.iter().map(|(hash, _)| **hash).collect();
+                let answers = shared.get_answers(&wanted)?;
+                let answered = answers.len();
+                for ((_, found), answer) in rest.iter_mut().zip(answers) {
+                    **found = answer?;
+                }
+                rest = rest.get_mut(answered..).unwrap_or_default();
+            }
+        }
+        Ok(found)
+    }
+
+    /// Which chunks there are.
+    pub(crate) fn has_chunks(&self, hashes: &[[u8; 8]]) -> Result<Vec<bool>, Error> {
+        let Opened { shared, buffer, .. } = self.usable()?;
+        let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
+        let mut present = Vec::with_capacity(hashes.len());
+        for batch in hashes.chunks(shared.batch_items()) {
+            let stored = shared.exists(batch)?;
+            present.extend(batch.iter().zip(stored).map(|(hash, stored)| stored || buffer.holds(hash)));
+        }
+        Ok(present)
+    }
+
+    /// Let the next put of a chunk replace what is there: it was found to be wrong.
+    pub(crate) fn mark_damaged(&self, hash: &[u8]) -> Result<(), Error> {
+        self.usable()?.shared.mark_damaged(&ChunkHash::new(hash)?);
+        Ok(())
+    }
+
+    /// Refuse a name or a length that a put would refuse.
+    pub(crate) fn check(&self, name: &str, largest: usize) -> Result<(), Error> {
+        self.full_name(name)?;
+        self.usable()?.shared.check_len(largest)
+    }
+}
+
+impl Opened {
+    fn put(&self, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
+        let Opened { shared, buffer, fresh, .. } = self;
+        let len = data.len();
+        fresh.note_instance(shared.pool.instances_lost());
+        let put = if shared.features.write_through {
+            fresh.check_room()?;
+            let put = shared.put_one(&hash, data)?;
+            fresh.add(hash, len);
+            put
+        } else {
+            buffer.put(shared, fresh, hash, data)?
+        };
+        shared.counters.add(Event::BytesPut, len as u64);
+        shared.counters.add(Event::Duplicates, u64::from(put == Put::Existed));
+        Ok(put)
     }
 }
 

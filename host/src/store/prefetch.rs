@@ -1,6 +1,7 @@
 //! Chunks fetched before they are asked for: bounded, each handed over once.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::hash::ChunkHash;
@@ -38,14 +39,20 @@ impl Prefetched {
             let new = |hash: &ChunkHash| !cache.chunks.contains_key(hash) && distinct.insert(*hash);
             (wanted.filter(new).take(limits::PREFETCH_CHUNKS).collect::<Vec<_>>(), cache.prefetches)
         };
-        for batch in missing.chunks(shared.batch_items()) {
-            let mut rest = batch;
-            while !rest.is_empty() {
+        let hands = shared.hands();
+        let share = missing.len().div_ceil(2 * hands).max(limits::LEAST_BATCH_ITEMS);
+        let most = if hands > 1 { shared.batch_items().min(share) } else { shared.batch_items() };
+        let batches: Vec<&[ChunkHash]> = missing.chunks(most).collect();
+        let full = AtomicBool::new(false);
+        shared.side_by_side(&batches, &|batch| {
+            let mut rest = *batch;
+            while !rest.is_empty() && !full.load(Relaxed) {
                 let found = shared.get_some(rest)?;
                 let mut cache = self.lock();
                 for (hash, data) in rest.iter().zip(&found) {
                     if let Some(data) = data {
                         if !cache.keep(*hash, data.clone(), prefetch) {
+                            full.store(true, Relaxed);
                             return Ok(());
                         }
                         shared.counters.count(Event::Prefetched);
@@ -53,8 +60,8 @@ impl Prefetched {
                 }
                 rest = rest.get(found.len()..).unwrap_or_default();
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Cache> {

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use super::followed::Followed;
 use super::seen::Seen;
 use super::shared::Shared;
+use super::spare::Spare;
 use super::verify::Verifier;
 use crate::breaker::Breaker;
 use crate::budget::Budgets;
@@ -16,6 +18,7 @@ use crate::counters::{self, Counters, Event, Operation};
 use crate::directory::Directory;
 use crate::engine::{self, PerProcess};
 use crate::error::Error;
+use crate::fault::Faults;
 use crate::guest::{Access, Parked, Tls};
 use crate::limits;
 use crate::loader::{self, Loaded};
@@ -198,17 +201,27 @@ impl Shared {
             limits: settings.limits,
             log: Rate::of_one(),
             tls: Tls::new(settings.tls),
+            faults: settings.fault.map(Faults::new).transpose()?,
             budgets: &stores.budgets,
             counters,
         };
         let uri = target.store.as_str().to_owned();
         let options = settings.options.into_iter().collect();
+        if let Some(faults) = &access.faults {
+            let seed = faults.seed();
+            log::line(
+                Level::Warn,
+                format_args!("{uri}: faults are injected, as the config says; their seed is {seed}"),
+            );
+        }
         let (pool, features) = Pool::open(component, access, uri.clone(), options, breaker)?;
         let shared = Shared {
             pool,
             features,
             verifier: Verifier::new(settings.verify),
             known: Seen::new(limits::KNOWN_CHUNKS),
+            followed: Followed::default(),
+            spare: Spare::default(),
             damaged: Seen::new(limits::DAMAGED_CHUNKS),
             uri,
             generation: engine::generation(),

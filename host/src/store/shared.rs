@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use super::followed::Followed;
 use super::hash::ChunkHash;
 use super::seen::Seen;
+use super::spare::Spare;
 use super::verify::Verifier;
 use super::{Put, StoreInfo};
 use crate::bindings::exports::kv_store::backend::store::{Chunk, Features, GetOutcome, PutOutcome};
@@ -22,6 +24,10 @@ pub(super) struct Shared {
     pub verifier: Verifier,
     /// Chunks that the backend is known to have. Only for the answer of put_chunk: things get evicted.
     pub known: Seen,
+    /// What was put after what, from which a save that is saved again is foreseen.
+    pub followed: Followed,
+    /// Memory for chunks that wait.
+    pub spare: Spare,
     /// Chunks whose bytes were found wrong: the next put replaces them.
     pub damaged: Seen,
     pub uri: String,
@@ -33,7 +39,7 @@ pub(super) struct Shared {
 }
 
 /// What became of one chunk that was asked for.
-type Fetched = Result<Option<Arc<Buffer>>, Error>;
+pub(super) type Fetched = Result<Option<Arc<Buffer>>, Error>;
 
 /// The bytes of a chunk on their way to the guest.
 #[derive(Clone, Copy)]
@@ -44,7 +50,7 @@ pub(super) enum Bytes<'a> {
 }
 
 impl Bytes<'_> {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Bytes::Borrowed(bytes) => bytes.len(),
             Bytes::Buffered(buffer) => buffer.len(),
@@ -103,6 +109,14 @@ impl Shared {
         Ok(())
     }
 
+    /// The bytes of a chunk, to keep. Copies only what is not the host's.
+    pub(super) fn keep(&self, data: Bytes<'_>) -> Result<Arc<Buffer>, Error> {
+        Ok(match data {
+            Bytes::Borrowed(bytes) => Arc::new(self.spare.copy(bytes)?),
+            Bytes::Buffered(buffer) => Arc::clone(buffer),
+        })
+    }
+
     fn max_value_bytes(&self) -> u64 {
         match self.features.max_value_bytes {
             0 => limits::MAX_VALUE_BYTES as u64,
@@ -136,37 +150,73 @@ impl Shared {
         Ok(put)
     }
 
-    /// Store what the backend does not have, and report on each chunk. `Err`: the rest was not reported on.
+    /// Store what the backend does not have, side by side where it allows that, and report on each chunk. `Err`: some were
+    /// not reported on.
     pub(super) fn put_missing(
         &self,
         chunks: &[(ChunkHash, Arc<Buffer>)],
-        mut report: impl FnMut(&ChunkHash, Result<Put, Error>),
+        report: &(dyn Fn(&ChunkHash, Result<Put, Error>) + Sync),
     ) -> Result<(), Error> {
-        let (damaged, sound): (Vec<_>, Vec<_>) = chunks.iter().partition(|(hash, _)| self.damaged.holds(hash));
-        let mut missing = Vec::new();
-        if self.features.cheap_repeat {
-            missing = sound;
-        } else {
-            for batch in sound.chunks(self.batch_items()) {
-                let hashes: Vec<ChunkHash> = batch.iter().map(|(hash, _)| *hash).collect();
-                for (chunk, exists) in batch.iter().zip(self.exists(&hashes)?) {
-                    if exists {
-                        self.known.add(chunk.0);
-                        report(&chunk.0, Ok(Put::Existed));
-                    } else {
-                        missing.push(chunk);
-                    }
+        let hands = self.hands();
+        let bytes: u64 = chunks.iter().map(|(_, data)| data.len() as u64).sum();
+        let share = (bytes / (2 * hands as u64)).max(limits::LEAST_BATCH_BYTES);
+        let most = if hands > 1 { self.batch_bytes().min(share) } else { self.batch_bytes() };
+        let mut batches = Vec::new();
+        let mut rest = chunks;
+        while !rest.is_empty() {
+            let (batch, behind) = rest.split_at(one_batch(rest, self.batch_items(), most));
+            batches.push(batch);
+            rest = behind;
+        }
+        self.side_by_side(&batches, &|batch| self.put_batch(batch, report))
+    }
+
+    /// Do something with each of several batches, with the help of other threads where the backend can serve them. The
+    /// first failure; the other batches are done all the same.
+    pub(super) fn side_by_side<T: Sync>(
+        &self,
+        batches: &[T],
+        work: &(dyn Fn(&T) -> Result<(), Error> + Sync),
+    ) -> Result<(), Error> {
+        if batches.len() < 2 || self.hands() < 2 {
+            return batches.iter().try_for_each(work);
+        }
+        self.pool.helpers().try_each(self.hands(), batches, work)
+    }
+
+    /// How many threads can work on a call's batches.
+    pub(super) fn hands(&self) -> usize {
+        if self.features.max_instances == 1 { 1 } else { self.pool.helpers().hands().max(1) }
+    }
+
+    /// Store what the backend does not have of some chunks.
+    fn put_batch(
+        &self,
+        chunks: &[(ChunkHash, Arc<Buffer>)],
+        report: &(dyn Fn(&ChunkHash, Result<Put, Error>) + Sync),
+    ) -> Result<(), Error> {
+        let (damaged, mut missing): (Vec<_>, Vec<_>) =
+            chunks.iter().cloned().partition(|(hash, _)| self.damaged.holds(hash));
+        if !self.features.cheap_repeat && !missing.is_empty() {
+            let hashes: Vec<ChunkHash> = missing.iter().map(|(hash, _)| *hash).collect();
+            let mut there = self.exists(&hashes)?.into_iter();
+            missing.retain(|(hash, _)| {
+                let there = there.next().unwrap_or(false);
+                if there {
+                    self.known.add(*hash);
+                    report(hash, Ok(Put::Existed));
                 }
-            }
+                !there
+            });
         }
         for (chunks, replace) in [(missing, false), (damaged, true)] {
             let mut rest = chunks.as_slice();
             // How many of the rest go one by one, because a batch of them was too much for the guest.
             let mut singly = 0_usize;
             while !rest.is_empty() {
-                let batch = if singly > 0 { rest.get(..1).unwrap_or(rest) } else { self.one_batch(rest) };
+                let count = if singly > 0 { 1 } else { one_batch(rest, self.batch_items(), self.batch_bytes()) };
                 let batch: Vec<(ChunkHash, Bytes)> =
-                    batch.iter().map(|(hash, data)| (*hash, Bytes::Buffered(data))).collect();
+                    rest.iter().take(count).map(|(hash, data)| (*hash, Bytes::Buffered(data))).collect();
                 let answers = match self.put_some(&batch, replace) {
                     Err(error) if error.kind() == ErrorKind::Component && batch.len() > 1 => {
                         singly = batch.len();
@@ -188,18 +238,6 @@ impl Shared {
             }
         }
         Ok(())
-    }
-
-    /// The first chunks that go well into one call: at least one.
-    fn one_batch<'a, 'b>(&self, chunks: &'a [&'b (ChunkHash, Arc<Buffer>)]) -> &'a [&'b (ChunkHash, Arc<Buffer>)] {
-        let mut bytes = 0;
-        let limit = self.batch_bytes();
-        let fits = |(_, data): &&(ChunkHash, Arc<Buffer>)| {
-            bytes += data.len() as u64;
-            bytes <= limit
-        };
-        let count = chunks.iter().map(|chunk| &**chunk).take(self.batch_items()).take_while(fits).count();
-        chunks.get(..count.max(1)).unwrap_or(chunks)
     }
 
     /// One call of `put-chunks`. The answer may be shorter than the batch, not empty.
@@ -250,6 +288,7 @@ impl Shared {
     /// Fetch one chunk; what does not match its hash is a miss.
     pub(super) fn get_one(&self, hash: &ChunkHash) -> Result<Option<Arc<Buffer>>, Error> {
         let mut answers = self.get_answers(std::slice::from_ref(hash))?;
+        self.learn(std::slice::from_ref(hash), &answers);
         match answers.pop() {
             Some(Ok(found)) => Ok(found.filter(|data| self.check(hash, data))),
             Some(Err(error)) => Err(error),
@@ -260,12 +299,14 @@ impl Shared {
     /// Fetch chunks with one call: an answer for some of them, from the first on. What failed is a miss here.
     pub(super) fn get_some(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
         let answers = self.get_answers(hashes)?;
+        self.learn(hashes, &answers);
         let checked =
             |(hash, answer): (&ChunkHash, Fetched)| answer.ok().flatten().filter(|data| self.check(hash, data));
         Ok(hashes.iter().zip(answers).map(checked).collect())
     }
 
-    fn get_answers(&self, hashes: &[ChunkHash]) -> Result<Vec<Fetched>, Error> {
+    /// The backend's answers to one call, for some of the hashes, from the first on. Nothing is checked.
+    pub(super) fn get_answers(&self, hashes: &[ChunkHash]) -> Result<Vec<Fetched>, Error> {
         let list = to_lists(hashes);
         // How much will come is not known; the time is for a full batch.
         let answers: Vec<Fetched> = self.pool.call(limits::DEFAULT_BATCH_BYTES, async |call: &mut Call<'_>| {
@@ -295,12 +336,15 @@ impl Shared {
                 self.mark_damaged(hash);
             }
         }
-        let found = hashes.iter().zip(&answers).filter_map(|(hash, answer)| match answer {
+        Ok(answers)
+    }
+
+    fn learn(&self, hashes: &[ChunkHash], answers: &[Fetched]) {
+        let found = hashes.iter().zip(answers).filter_map(|(hash, answer)| match answer {
             Ok(Some(data)) => Some((hash, &data[..])),
             _ => None,
         });
         self.verifier.saw_fetched(found);
-        Ok(answers)
     }
 
     /// Whether fetched bytes are what was put, as far as that can be known. If not: say so, and let the next put mend it.
@@ -317,7 +361,7 @@ impl Shared {
     }
 
     /// Let the next put of a chunk mend it. Answers whether that is news.
-    fn mark_damaged(&self, hash: &ChunkHash) -> bool {
+    pub(super) fn mark_damaged(&self, hash: &ChunkHash) -> bool {
         self.known.forget(hash);
         self.damaged.add(*hash)
     }
@@ -367,6 +411,16 @@ impl Shared {
     pub(super) fn release_buffer(&self, bytes: usize) {
         self.buffered.fetch_sub(bytes, Relaxed);
     }
+}
+
+/// How many chunks, from the first, go well into one call: at least one.
+fn one_batch(chunks: &[(ChunkHash, Arc<Buffer>)], items: usize, limit: u64) -> usize {
+    let mut bytes = 0;
+    let fits = |(_, data): &&(ChunkHash, Arc<Buffer>)| {
+        bytes += data.len() as u64;
+        bytes <= limit
+    };
+    chunks.iter().take(items).take_while(fits).count().max(1).min(chunks.len())
 }
 
 fn to_lists(hashes: &[ChunkHash]) -> Vec<Vec<u8>> {

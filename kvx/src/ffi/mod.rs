@@ -16,6 +16,7 @@
 
 mod abi;
 mod parse;
+pub mod views;
 
 use std::ffi::c_void;
 use std::io::Write as _;
@@ -88,7 +89,7 @@ pub unsafe extern "C" fn kvx_write_kv(
                 scales: parse::scales(&desc, &cache, &tokens)?,
                 threads: threads(),
             };
-            write.run_raw(&cache, &tokens)
+            write.run_raw(&cache, &tokens, 0)
         }
     })
 }

@@ -24,7 +24,7 @@ pub(super) fn check_size<T>(size: u32) -> Result<()> {
     Ok(())
 }
 
-fn dtype(dtype: kvx_dtype_t) -> Result<DType> {
+pub(super) fn dtype(dtype: kvx_dtype_t) -> Result<DType> {
     Ok(match dtype {
         KVX_DTYPE_F16 => DType::F16,
         KVX_DTYPE_BF16 => DType::BF16,
@@ -36,7 +36,7 @@ fn dtype(dtype: kvx_dtype_t) -> Result<DType> {
 }
 
 /// Whether an index dtype is S64, or else S32.
-fn wide(dtype: kvx_dtype_t) -> Result<bool> {
+pub(super) fn wide(dtype: kvx_dtype_t) -> Result<bool> {
     match dtype {
         KVX_DTYPE_S32 => Ok(false),
         KVX_DTYPE_S64 => Ok(true),
@@ -46,7 +46,7 @@ fn wide(dtype: kvx_dtype_t) -> Result<bool> {
 
 /// # Safety
 /// As [`IndexSlice::from_raw`], unless `base` is null.
-unsafe fn indices<'a>(base: *const c_void, len: u32, wide: bool) -> Result<IndexSlice<'a>> {
+pub(super) unsafe fn indices<'a>(base: *const c_void, len: u32, wide: bool) -> Result<IndexSlice<'a>> {
     if base.is_null() && len > 0 {
         return Err(invalid("an index buffer is null"));
     }
@@ -206,7 +206,7 @@ pub(super) unsafe fn scales<'a>(
 
 /// # Safety
 /// As [`scales`].
-unsafe fn scale<'a>(desc: &kvx_scale_desc_t, fallback: *const c_void) -> Result<Scale<'a>> {
+pub(super) unsafe fn scale<'a>(desc: &kvx_scale_desc_t, fallback: *const c_void) -> Result<Scale<'a>> {
     if desc.data.is_null() {
         if fallback.is_null() {
             return Err(invalid("an FP8 cache needs a scale for K and for V"));

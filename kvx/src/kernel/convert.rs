@@ -12,12 +12,29 @@ use super::float::{Bf16, E4m3, E5m2, F16, F32, Narrow, Wide};
 use super::float::{Narrow as InF16, Wide as Vectors};
 use crate::dtype::DType;
 
-/// Converts `n` elements from `src` to `dst` with one scale.
+/// Rows of contiguous elements that share a scale.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    pub count: usize,
+    /// Elements of a row.
+    pub n: usize,
+    /// Bytes from a row to the next.
+    pub src_step: usize,
+    pub dst_step: usize,
+}
+
+impl Rows {
+    pub fn one(n: usize) -> Self {
+        Rows { count: 1, n, src_step: 0, dst_step: 0 }
+    }
+}
+
+/// Converts rows from `src` to `dst` with one scale.
 ///
 /// # Safety
-/// `src` must be valid for reads and `dst` for writes of `n` elements of the types that the
-/// function was picked for, at any alignment, and they must not overlap.
-pub(crate) type Convert = unsafe fn(src: *const u8, dst: *mut u8, n: usize, scale: f32);
+/// `src` must be valid for reads and `dst` for writes of the rows, in elements of the types that
+/// the function was picked for, at any alignment, and they must not overlap.
+pub(crate) type Convert = unsafe fn(src: *const u8, dst: *mut u8, rows: Rows, scale: f32);
 
 /// What there is a kernel for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,12 +114,12 @@ pub(crate) fn dequantise(isa: Isa, narrow: DType, wide: DType) -> Option<Convert
 /// compiler keeps the step in registers.
 const STEP: usize = 32;
 
-/// Elements `done..n`.
+/// Elements `done..n` of a row.
 ///
 /// # Safety
 /// As [`Convert`].
 #[inline(always)]
-unsafe fn quantise_loop<W: Wide, N: Narrow>(src: *const u8, dst: *mut u8, mut done: usize, n: usize, scale: f32) {
+unsafe fn quantise_row<W: Wide, N: Narrow>(src: *const u8, dst: *mut u8, mut done: usize, n: usize, scale: f32) {
     let src = src.cast::<W::Bits>();
     while done + STEP <= n {
         // SAFETY: the caller vouches for `n` elements; arrays of plain bits have no invalid
@@ -126,15 +143,15 @@ unsafe fn quantise_loop<W: Wide, N: Narrow>(src: *const u8, dst: *mut u8, mut do
     }
 }
 
-/// Elements `done..n`.
+/// Elements `done..n` of a row.
 ///
 /// # Safety
 /// As [`Convert`].
 #[inline(always)]
-unsafe fn dequantise_loop<W: Wide, N: Narrow>(src: *const u8, dst: *mut u8, mut done: usize, n: usize, scale: f32) {
+unsafe fn dequantise_row<W: Wide, N: Narrow>(src: *const u8, dst: *mut u8, mut done: usize, n: usize, scale: f32) {
     let dst = dst.cast::<W::Bits>();
     while done + STEP <= n {
-        // SAFETY: as in `quantise_loop`.
+        // SAFETY: as in `quantise_row`.
         unsafe {
             let from = src.add(done).cast::<[u8; STEP]>().read_unaligned();
             let mut to = [W::encode(0.0); STEP];
@@ -154,37 +171,50 @@ unsafe fn dequantise_loop<W: Wide, N: Narrow>(src: *const u8, dst: *mut u8, mut 
     }
 }
 
-/// A function that picks the loop or a kernel. Kernels leave the rest of a row to the loop, and
-/// all of it where they can not use the scale.
+/// A function that picks the loop or a kernel. Kernels leave the rest of each row to the loop,
+/// and all of it where they can not use the scale.
 macro_rules! picks {
-    ($pick:ident, $loop:ident, $avx2:ident, $avx512:ident) => {
+    ($pick:ident, $row:ident, $avx2:ident, $avx512:ident) => {
         fn $pick<W: Vectors, N: InF16>(isa: Isa) -> Convert {
+            /// The elements of each row from `done` on.
+            ///
             /// # Safety
             /// As for [`Convert`].
-            unsafe fn baseline<W: Vectors, N: InF16>(s: *const u8, d: *mut u8, n: usize, x: f32) {
+            #[inline(always)]
+            unsafe fn rest<W: Vectors, N: InF16>(s: *const u8, d: *mut u8, done: usize, rows: Rows, x: f32) {
+                if done < rows.n {
+                    for row in 0..rows.count {
+                        // SAFETY: the row is one of the caller's.
+                        unsafe { $row::<W, N>(s.add(row * rows.src_step), d.add(row * rows.dst_step), done, rows.n, x) }
+                    }
+                }
+            }
+            /// # Safety
+            /// As for [`Convert`].
+            unsafe fn baseline<W: Vectors, N: InF16>(s: *const u8, d: *mut u8, rows: Rows, x: f32) {
                 // SAFETY: the caller's promise, passed on.
-                unsafe { $loop::<W, N>(s, d, 0, n, x) }
+                unsafe { rest::<W, N>(s, d, 0, rows, x) }
             }
             /// # Safety
             /// As for [`Convert`], on a CPU that has this.
             #[cfg(target_arch = "x86_64")]
-            unsafe fn avx2<W: Vectors, N: InF16>(s: *const u8, d: *mut u8, n: usize, x: f32) {
+            unsafe fn avx2<W: Vectors, N: InF16>(s: *const u8, d: *mut u8, rows: Rows, x: f32) {
                 // SAFETY: the caller's promise, passed on.
                 unsafe {
                     let fused = x86::FUSED.contains(&x);
-                    let done = if fused { x86::$avx2::<W, N>(s, d, n, x) } else { 0 };
-                    $loop::<W, N>(s, d, done, n, x)
+                    let done = if fused { x86::$avx2::<W, N>(s, d, rows, x) } else { 0 };
+                    rest::<W, N>(s, d, done, rows, x)
                 }
             }
             /// # Safety
             /// As for [`Convert`], on a CPU that has this.
             #[cfg(target_arch = "x86_64")]
-            unsafe fn avx512<W: Vectors, N: InF16>(s: *const u8, d: *mut u8, n: usize, x: f32) {
+            unsafe fn avx512<W: Vectors, N: InF16>(s: *const u8, d: *mut u8, rows: Rows, x: f32) {
                 // SAFETY: the caller's promise, passed on.
                 unsafe {
                     let fused = x86::FUSED.contains(&x);
-                    let done = if fused { x86::$avx512::<W, N>(s, d, n, x) } else { 0 };
-                    $loop::<W, N>(s, d, done, n, x)
+                    let done = if fused { x86::$avx512::<W, N>(s, d, rows, x) } else { 0 };
+                    rest::<W, N>(s, d, done, rows, x)
                 }
             }
             match isa {
@@ -198,8 +228,8 @@ macro_rules! picks {
     };
 }
 
-picks!(pick_quantise, quantise_loop, quantise_avx2, quantise_avx512);
-picks!(pick_dequantise, dequantise_loop, dequantise_avx2, dequantise_avx512);
+picks!(pick_quantise, quantise_row, quantise_avx2, quantise_avx512);
+picks!(pick_dequantise, dequantise_row, dequantise_avx2, dequantise_avx512);
 
 #[cfg(test)]
 mod tests {
@@ -226,7 +256,7 @@ mod tests {
                         let mut out = vec![0xEE; n_elements + 1];
                         let convert = quantise(isa, w, n).unwrap();
                         // SAFETY: both hold that many elements, and the CPU has `isa`.
-                        unsafe { convert(bits.as_ptr(), out.as_mut_ptr(), n_elements, scale) };
+                        unsafe { convert(bits.as_ptr(), out.as_mut_ptr(), Rows::one(n_elements), scale) };
                         assert_eq!(out[n_elements], 0xEE);
                         out
                     };
@@ -236,7 +266,7 @@ mod tests {
                     let mut out = vec![0xEE; codes.len() * w.size() + 1];
                     let convert = dequantise(isa, n, w).unwrap();
                     // SAFETY: as above.
-                    unsafe { convert(codes.as_ptr(), out.as_mut_ptr(), codes.len(), scale) };
+                    unsafe { convert(codes.as_ptr(), out.as_mut_ptr(), Rows::one(codes.len()), scale) };
                     assert_eq!(out.pop(), Some(0xEE));
                     out
                 };

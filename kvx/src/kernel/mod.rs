@@ -3,6 +3,9 @@
 //! A [`Mover`] is made once per call and tensor; what is decided there (which
 //! conversion, which instruction set) is not decided again per run.
 
+// Elsewhere there is no table yet: `Codes::new` answers none.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_variables))]
+mod codes;
 mod convert;
 #[cfg(target_arch = "x86_64")]
 mod convert_x86;
@@ -17,7 +20,8 @@ use crate::error::{Result, internal, invalid};
 use crate::layout::CacheShape;
 use crate::run::Run;
 use crate::scale::Scale;
-use convert::{Convert, Isa};
+use codes::Codes;
+use convert::{Convert, Isa, Rows};
 use grid::{Grid, GridSteps};
 
 /// Which way the bytes go.
@@ -38,8 +42,10 @@ const STAGE_BYTES: usize = 16 << 10;
 /// line is read only to be overwritten.
 const STREAM_BYTES: u64 = 8 << 20;
 
+/// Calls that move at least this much quantise by a table, which takes some 20 us to make.
+const CODES_BYTES: u64 = 2 << 20;
+
 /// One direction, one tensor, one type of tokens.
-#[derive(Clone, Copy)]
 pub(crate) struct Mover<'a> {
     direction: Direction,
     tensor: Tensor,
@@ -52,6 +58,10 @@ pub(crate) struct Mover<'a> {
     stream: bool,
     /// `None` for a plain copy.
     convert: Option<(Convert, Scale<'a>)>,
+    /// Types of the cache and outside of it.
+    types: (DType, DType),
+    /// For large calls that quantise 16-bit numbers by one scale.
+    codes: Option<Box<Codes>>,
 }
 
 impl<'a> Mover<'a> {
@@ -90,13 +100,23 @@ impl<'a> Mover<'a> {
             io_size: io.size(),
             stream: false,
             convert,
+            types: (cache, io),
+            codes: None,
         })
     }
 
-    /// For a call that moves `bytes` in all: whether they pass the caches by. Then
-    /// [`finish`](Self::finish) must follow the last run of each thread.
-    pub fn prepare(&mut self, bytes: u64) {
-        self.stream = bytes >= STREAM_BYTES;
+    /// For a call that moves `bytes`, alone or as a part of `all`: whether they pass the caches
+    /// by, and whether a table of codes is worth its making. [`finish`](Self::finish) must follow
+    /// the last run of each thread.
+    pub fn prepare(&mut self, bytes: u64, all: u64) {
+        self.stream = bytes.max(all) >= STREAM_BYTES;
+        if let (Direction::Write, Some((convert, scale))) = (self.direction, &self.convert)
+            && bytes >= CODES_BYTES
+            && !scale.varies_by_block()
+            && !scale.varies_by_head()
+        {
+            self.codes = Codes::new(self.types.1, self.types.0, *convert, scale.at(0, 0));
+        }
     }
 
     /// Makes what this thread has moved visible to whoever it tells.
@@ -212,28 +232,53 @@ impl<'a> Mover<'a> {
         // SAFETY: where both sides are dense, all is one row; else `token` and `head` are in it.
         unsafe {
             if dense && !scale.varies_by_head() {
-                return self.convert(convert, near, io, tokens * row, scale.at(block, 0));
+                return self.convert(convert, (near, 0), (io, 0), 1, tokens * row, scale.at(block, 0));
             }
+            // Heads inside tokens, as in `grid::copy`.
             for token in 0..tokens {
+                let near = (near.add(token * token_step), head_step);
+                let far = (io.add(token * row * self.io_size), self.dim * self.io_size);
+                if !scale.varies_by_head() {
+                    self.convert(convert, near, far, self.heads, self.dim, scale.at(block, 0));
+                    continue;
+                }
                 for head in 0..self.heads {
-                    let near = near.add(token * token_step + head * head_step);
-                    let far = io.add((token * row + head * self.dim) * self.io_size);
-                    self.convert(convert, near, far, self.dim, scale.at(block, head));
+                    let [near, far] = [near, far].map(|(start, step)| (start.add(head * step), 0));
+                    self.convert(convert, near, far, 1, self.dim, scale.at(block, head));
                 }
             }
         }
     }
 
-    /// Converts `n` elements between the cache (or stage) and tokens, in this direction.
+    /// Converts rows of `n` elements between the cache (or stage) and tokens, in this direction.
+    /// Each side is where it starts, and the bytes from a row to the next.
     ///
     /// # Safety
     /// As [`Convert`].
-    unsafe fn convert(&self, convert: Convert, near: *mut u8, far: *mut u8, n: usize, scale: f32) {
+    unsafe fn convert(
+        &self,
+        convert: Convert,
+        (near, near_step): (*mut u8, usize),
+        (far, far_step): (*mut u8, usize),
+        count: usize,
+        n: usize,
+        scale: f32,
+    ) {
         // SAFETY: the caller's promise, passed on.
         unsafe {
             match self.direction {
-                Direction::Write => convert(far, near, n, scale),
-                Direction::Gather => convert(near, far, n, scale),
+                Direction::Write => {
+                    let rows = Rows { count, n, src_step: far_step, dst_step: near_step };
+                    // A stage is read at once, so it is not to pass the caches by.
+                    let stream = self.stream && self.tensor.steps.groups == 1;
+                    match &self.codes {
+                        Some(codes) => codes.quantise(far, near, rows, (convert, scale), stream),
+                        None => convert(far, near, rows, scale),
+                    }
+                }
+                Direction::Gather => {
+                    convert(near, far, Rows { count, n, src_step: near_step, dst_step: far_step }, scale)
+                }
             }
         }
     }

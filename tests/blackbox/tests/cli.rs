@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kv_store_tests::consumer::{Finished, finish};
+use kv_store_tests::memkv::{self, MemkvServer};
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::{dist, native_library, root, test_components};
 
@@ -57,6 +58,10 @@ fn the_backends_that_ship_pass() {
         expect(0, &checked);
         assert!(checked.stdout.contains("skip  handles: only one store was given"), "{}", checked.stdout);
     }
+    let memkv = MemkvServer::start(&["--memory", "2GiB"]);
+    let mut check = kv_store();
+    check.args(["check", &component("memkv"), "--uri", &memkv.uri("check")]).env("MEMKV_AUTH_KEY", memkv::AUTH_KEY);
+    expect(0, &finish(&mut check));
     assert!(redis.ask("GET kv:m:slot").contains("others"));
     let left = redis.ask("KEYS kv:m:*");
     assert!(left.starts_with("*1\r\n"), "only manifests of others are left: {left}");
@@ -217,7 +222,9 @@ fn every_command_explains_itself() {
     for command in commands {
         let help = run(&[command, "--help"]);
         expect(0, &help);
-        for part in ["Example:", "Exit codes:", "--json"] {
+        // A command of commands leaves the option to those.
+        let json = if help.stdout.contains("Commands:") { "Commands:" } else { "--json" };
+        for part in ["\nExample", "Exit codes:", json] {
             assert!(help.stdout.contains(part), "{command} --help has no {part}\n{}", help.stdout);
         }
     }

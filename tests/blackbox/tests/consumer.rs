@@ -10,6 +10,8 @@ mod messages;
 mod metrics;
 #[path = "consumer/names.rs"]
 mod names;
+#[path = "consumer/paged.rs"]
+mod paged;
 #[path = "consumer/uris.rs"]
 mod uris;
 

@@ -51,21 +51,26 @@ fn a_chunk_that_another_process_stored_is_not_sent_again() {
 }
 
 #[test]
-fn a_save_is_one_question_and_one_pipeline_on_one_connection() {
+fn a_save_is_few_questions_and_pipelines_on_few_connections() {
     let server = MemkvServer::start(&[]);
     let store = open(&server);
     let chunks: Vec<([u8; 8], Vec<u8>)> = (0..96_u64).map(|n| (n.to_le_bytes(), vec![n as u8; 64 << 10])).collect();
     let chunks: Vec<(&[u8], &[u8])> = chunks.iter().map(|(hash, data)| (&hash[..], &data[..])).collect();
     save(&store, "m", &chunks);
-    assert_eq!(server.metric("memkv_requests_total{op=\"exists\"}"), 1);
+    // Chunks go ahead of their manifest in batches, side by side; never one by one.
+    let few = |metric: &str| {
+        let count = server.metric(metric);
+        assert!((1..=12).contains(&count), "{metric}: {count}");
+    };
+    few("memkv_requests_total{op=\"exists\"}");
     assert_eq!(server.metric("memkv_requests_total{op=\"put\"}"), 97);
     let hashes: Vec<u8> = chunks.iter().flat_map(|(hash, _)| hash.to_vec()).collect();
     assert_eq!(store.prefetch_chunks(&hashes, 8).unwrap(), 0);
     for (hash, data) in chunks {
         assert_eq!(store.get_chunk(hash).unwrap().as_deref(), Ok(data));
     }
-    assert_eq!(server.metric("memkv_requests_total{op=\"batch_get\"}"), 1);
-    assert_eq!(server.metric("memkv_accepted_total"), 1);
+    few("memkv_requests_total{op=\"batch_get\"}");
+    few("memkv_accepted_total");
 }
 
 #[test]
@@ -79,11 +84,12 @@ fn a_batch_that_is_too_large_for_one_answer_is_asked_for_again() {
     assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
     let hashes: Vec<u8> = chunks.iter().flat_map(|(hash, _)| *hash).collect();
     assert_eq!(store.prefetch_chunks(&hashes, 8).unwrap(), 0);
-    assert_eq!(server.metric("memkv_requests_total{op=\"batch_get\"}"), 2);
+    let asked = server.metric("memkv_requests_total{op=\"batch_get\"}");
+    assert!((2..12).contains(&asked), "{asked}");
     for (hash, data) in &chunks {
         assert_eq!(store.get_chunk(hash).unwrap().as_deref(), Ok(&data[..]));
     }
-    assert_eq!(server.metric("memkv_requests_total{op=\"batch_get\"}"), 2, "all were prefetched");
+    assert_eq!(server.metric("memkv_requests_total{op=\"batch_get\"}"), asked, "all were prefetched");
 }
 
 #[test]

@@ -2,17 +2,17 @@
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind, IoSlice};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
 
 use super::tls;
 use crate::budget::Permit;
+use crate::engine::wait_for_socket;
 use crate::error::{self, Error};
 use crate::limits::RECEIVE_BUFFER_BYTES;
 use crate::payload::{Buffer, Filling};
@@ -32,6 +32,8 @@ pub(super) struct Link {
 
 /// What one `sendmsg` takes, from POSIX.
 const MAX_SLICES: usize = 1024;
+/// What is received at once for a line or a few bytes. What comes with it of a payload is copied out again, so it is little.
+const RECEIVE_BYTES: usize = 4096;
 /// Receives after which a wait is allowed to end, though more is there.
 const RECEIVES_IN_A_ROW: u32 = 64;
 
@@ -43,33 +45,64 @@ fn closed_early() -> Error {
     unavailable("the server closed the connection")
 }
 
-/// A TCP connection whose writes never raise SIGPIPE: nobody in the consumer's process may expect it.
+/// A TCP connection that a call waits for on its own thread, and whose writes never raise SIGPIPE: nobody in the consumer's
+/// process may expect it.
 pub(super) struct Socket(TcpStream);
 
 impl Socket {
     pub(super) async fn connect(address: SocketAddr) -> Result<Self, Error> {
-        let stream = TcpStream::connect(address).await.map_err(unavailable)?;
+        let stream = tokio::net::TcpStream::connect(address).await.map_err(unavailable)?;
         // Small writes are whole requests here; waiting for more would stall each by tens of milliseconds.
         stream.set_nodelay(true).map_err(unavailable)?;
-        Ok(Socket(stream))
+        // It stays non-blocking.
+        stream.into_std().map(Socket).map_err(unavailable)
     }
 
-    fn send_once(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        // SAFETY: zeroes are a message without anything; an `IoSlice` is laid out as an iovec, and the kernel only reads
-        // them.
-        let sent = unsafe {
-            let mut message: libc::msghdr = std::mem::zeroed();
-            message.msg_iov = slices.as_ptr().cast_mut().cast();
-            message.msg_iovlen = slices.len().min(MAX_SLICES) as _;
-            libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL)
-        };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    /// Do something with the socket, or have the thread wait for it.
+    fn poll_io<T>(
+        &self,
+        events: libc::c_short,
+        mut io: impl FnMut(&TcpStream) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            match io(&self.0) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    wait_for_socket(self.0.as_raw_fd(), events);
+                    return Poll::Pending;
+                }
+                done => return Poll::Ready(done),
+            }
+        }
     }
 }
 
+fn receive_once(stream: &TcpStream, room: &mut ReadBuf<'_>) -> io::Result<()> {
+    // SAFETY: `recv` only writes there, and no more than it answers is taken for initialised.
+    unsafe {
+        let spare = room.unfilled_mut();
+        let received = libc::recv(stream.as_raw_fd(), spare.as_mut_ptr().cast(), spare.len(), 0);
+        let count = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        room.assume_init(count);
+        room.advance(count);
+    }
+    Ok(())
+}
+
+fn send_once(stream: &TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    // SAFETY: zeroes are a message without anything; an `IoSlice` is laid out as an iovec, and the kernel only reads them.
+    let sent = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = slices.as_ptr().cast_mut().cast();
+        message.msg_iovlen = slices.len().min(MAX_SLICES) as _;
+        libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL)
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
 impl AsyncRead for Socket {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, room)
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.poll_io(libc::POLLIN, |stream| receive_once(stream, room))
     }
 }
 
@@ -80,17 +113,10 @@ impl AsyncWrite for Socket {
 
     fn poll_write_vectored(
         self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
+        _: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.0.poll_write_ready(cx))?;
-            match self.0.try_io(Interest::WRITABLE, || self.send_once(slices)) {
-                // Not ready after all; the next look registers for when it is.
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                sent => return Poll::Ready(sent),
-            }
-        }
+        self.poll_io(libc::POLLOUT, |stream| send_once(stream, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -101,8 +127,8 @@ impl AsyncWrite for Socket {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.0.shutdown(Shutdown::Write))
     }
 }
 
@@ -198,22 +224,24 @@ impl Link {
                 return Poll::Pending;
             }
             // Something came: look again, so that the next wait is registered for both.
-            ready!(self.poll_receive(context))?;
+            ready!(self.poll_receive(context, RECEIVE_BUFFER_BYTES))?;
         }
     }
 
-    /// Receive something into the buffer.
-    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    /// Receive something into the buffer, at most so many bytes.
+    fn poll_receive(&mut self, context: &mut Context<'_>, limit: usize) -> Poll<Result<(), Error>> {
         if self.begin > 0 {
             self.received.drain(..self.begin);
             self.begin = 0;
         }
         let had = self.received.len();
-        self.received.resize(had + RECEIVE_BUFFER_BYTES, 0);
-        let mut room = ReadBuf::new(self.received.get_mut(had..).unwrap_or_default());
+        self.received.reserve(limit);
+        let spare = self.received.spare_capacity_mut();
+        let mut room = ReadBuf::uninit(spare.get_mut(..limit).unwrap_or_default());
         let outcome = self.stream.poll_read(context, &mut room);
         let count = room.filled().len();
-        self.received.truncate(had + count);
+        // SAFETY: `ReadBuf` has `count` initialised bytes at the front of the spare capacity.
+        unsafe { self.received.set_len(had + count) };
         ready!(outcome).map_err(|error| tls::failed(&error))?;
         self.finished |= count == 0;
         Poll::Ready(Ok(()))
@@ -221,7 +249,7 @@ impl Link {
 
     async fn receive(&mut self) -> Result<(), Error> {
         self.breathe().await;
-        poll_fn(|context| self.poll_receive(context)).await
+        poll_fn(|context| self.poll_receive(context, RECEIVE_BYTES)).await
     }
 
     /// Once in a while come back to whoever waits for this, and to the deadline: a server that sends faster than we read
@@ -287,8 +315,10 @@ impl Link {
 
     /// The next `len` bytes, received where they stay.
     pub(super) async fn receive_buffer(&mut self, mut filling: Filling) -> Result<Buffer, Error> {
-        let waiting = self.take(filling.rest().len());
-        filling.push(&waiting);
+        let waiting = self.waiting();
+        let count = waiting.len().min(filling.rest().len());
+        filling.push(waiting);
+        self.forget(count);
         while !filling.rest().is_empty() {
             self.breathe().await;
             let count = poll_fn(|context| {
@@ -334,6 +364,9 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::time::{Duration, Instant};
+
+    use crate::engine::Driver;
 
     /// A link to a server that does `serve` with the other end.
     static BUDGET: crate::budget::Budget = crate::budget::Budget::new(1000);
@@ -342,15 +375,16 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let server = std::thread::spawn(move || serve(listener.accept().unwrap().0));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
+        let within = Instant::now() + Duration::from_secs(60);
+        let finished = Driver::start().unwrap().block_on(within, async {
             // A small buffer of the kernel's, so that ours is what counts.
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.set_recv_buffer_size(2048).unwrap();
-            let stream = socket.connect(address).await.unwrap();
+            let stream = socket.connect(address).await.unwrap().into_std().unwrap();
             let mut link = Link::new(Stream::Plain(Socket(stream)), BUDGET.permit().unwrap());
             client(&mut link).await;
         });
+        assert!(finished.is_some(), "it waits for ever");
         server.join().unwrap();
     }
 
@@ -403,7 +437,7 @@ mod tests {
             let data = vec![7; REQUEST];
             let parts: [&[u8]; 3] = [b"", &data[..10], &data[10..]];
             let sending = link.send(&parts);
-            tokio::time::timeout(std::time::Duration::from_secs(20), sending).await.expect("both wait").unwrap();
+            sending.await.unwrap();
             assert_eq!(link.receive_exact(ANSWER).await.unwrap(), vec![1; ANSWER]);
         });
     }

@@ -18,6 +18,7 @@ use crate::bindings::kv_store::backend::net::{Host, HostConnection};
 use crate::bindings::kv_store::backend::payload::Part;
 use crate::bindings::kv_store::backend::types;
 use crate::counters::Event;
+use crate::engine::before;
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
 use crate::payload::{Buffer, Filling, Payload};
@@ -115,7 +116,7 @@ async fn sweep(parked: Weak<Parked>) {
 /// Wait for something of the network, no longer than to the deadline.
 async fn within<T>(deadline: Instant, what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let late = || Error::new(ErrorKind::Unavailable, "the server did not answer by the deadline");
-    tokio::time::timeout_at(deadline.into(), what).await.unwrap_or_else(|_| Err(late()))
+    before(deadline, what).await.unwrap_or_else(|| Err(late()))
 }
 
 impl Access {
@@ -195,7 +196,8 @@ impl Host for State {
         let resumed = parked.is_some();
         let link = match parked {
             Some(link) => link,
-            None => match self.access.connect(&granted, tls, self.deadline).await {
+            // Boxed: a call that finds a connection does not carry about what it takes to make one.
+            None => match Box::pin(self.access.connect(&granted, tls, self.deadline)).await {
                 Ok(link) => link,
                 Err(error) => return answered(Err(error)),
             },

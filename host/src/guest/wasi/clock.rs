@@ -61,7 +61,8 @@ mod tests {
             let outer = tokio::runtime::Builder::new_current_thread().build().unwrap();
             outer.block_on(async {
                 let driver = &engine::runtime().unwrap().driver;
-                driver.block_on(async { Alarm(Some(Instant::now())).ready().await })
+                let soon = std::time::Instant::now() + Duration::from_secs(60);
+                driver.block_on(soon, async { Alarm(Some(Instant::now())).ready().await })
             });
             done.send(()).unwrap();
         });

@@ -1,0 +1,104 @@
+//! The C ABI as an engine uses it: outputs are taken as they come and freed, nothing is copied.
+
+use anyhow::{Context, Result, bail};
+use kv_store_conformance::{Handle, Library, Vtable};
+
+/// An open store that fails loudly: a benchmark of failures would look fast.
+pub struct Client<'a> {
+    handle: Handle<'a>,
+    vtable: &'static Vtable,
+}
+
+/// Memory that the library handed over; freed as a consumer frees it.
+pub struct Output {
+    data: *mut u8,
+    len: usize,
+}
+
+impl Output {
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the library answered that so many bytes are there, and they are ours.
+        unsafe { std::slice::from_raw_parts(self.data, self.len) }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        // SAFETY: memory of malloc that the ABI hands over.
+        unsafe { libc::free(self.data.cast()) }
+    }
+}
+
+impl<'a> Client<'a> {
+    pub fn open(library: &'a Library, uri: &str) -> Result<Self> {
+        let handle = library.open(uri).with_context(|| format!("cannot open {uri}"))?;
+        Ok(Client { handle, vtable: library.vtable() })
+    }
+
+    pub fn put(&self, key: &[u8], data: &[u8]) -> Result<i32> {
+        let put = self.vtable.put_chunk.context("put_chunk is NULL")?;
+        // SAFETY: pointers to as many bytes as said.
+        let answer = unsafe { put(self.handle.raw, key.as_ptr(), key.len(), data.as_ptr(), data.len()) };
+        if answer < 0 {
+            bail!("put_chunk answered {answer}");
+        }
+        Ok(answer)
+    }
+
+    pub fn get(&self, key: &[u8]) -> Result<Output> {
+        let get = self.vtable.get_chunk.context("get_chunk is NULL")?;
+        let (mut data, mut len) = (std::ptr::null_mut(), 0);
+        // SAFETY: as above; the outputs are writable.
+        let answer = unsafe { get(self.handle.raw, key.as_ptr(), key.len(), &mut data, &mut len) };
+        if answer != 0 || data.is_null() {
+            bail!("get_chunk answered {answer}");
+        }
+        Ok(Output { data, len })
+    }
+
+    pub fn has(&self, key: &[u8]) -> bool {
+        self.get(key).is_ok()
+    }
+
+    pub fn publish(&self, name: &str, data: &[u8]) -> Result<()> {
+        match self.handle.put_manifest(name, data) {
+            Ok(0) => Ok(()),
+            answer => bail!("put_manifest answered {answer:?}"),
+        }
+    }
+
+    pub fn prefetch(&self, keys: &[[u8; KEY_BYTES]]) -> Result<()> {
+        match self.handle.prefetch_chunks(keys.as_flattened(), KEY_BYTES) {
+            Some(0) => Ok(()),
+            answer => bail!("prefetch_chunks answered {answer:?}"),
+        }
+    }
+}
+
+/// Keys that say nothing of their content, so that neither side has it to check. Today's llama.cpp consumers use 8 bytes of
+/// content hash; see `fs/get-checked`.
+pub const KEY_BYTES: usize = 16;
+
+/// The key of a chunk. Keys spread over the directories of a store as hashes do.
+pub fn key(number: u64) -> [u8; KEY_BYTES] {
+    xxhash_rust::xxh3::xxh3_128(&number.to_le_bytes()).to_be_bytes()
+}
+
+/// The key that a consumer makes of the content.
+pub fn content_key(data: &[u8]) -> [u8; 8] {
+    xxhash_rust::xxh3::xxh3_64(data).to_be_bytes()
+}
+
+/// Bytes that no storage system could make shorter.
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut word = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    let mut bytes: Vec<u8> = std::iter::repeat_with(&mut word).take(len.div_ceil(8)).flatten().collect();
+    bytes.truncate(len);
+    bytes
+}

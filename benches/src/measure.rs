@@ -1,0 +1,184 @@
+//! Rounds, medians, rows. Ours and the peer take turns within one run, so what else the machine does hits both; a round's
+//! value is the mean over its operations, a row's the median over its rounds.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use kv_store_conformance::Library;
+use serde_json::json;
+
+/// One run of the benchmarks.
+pub struct Bench {
+    pub ours: Library,
+    pub native: Library,
+    pub library: PathBuf,
+    pub native_library: PathBuf,
+    /// Where stores are made; on the disk that is measured.
+    pub work: PathBuf,
+    pub quick: bool,
+    pub filter: Option<String>,
+    /// The rounds of each row, one JSON object a line, for plots.
+    pub samples: Option<RefCell<File>>,
+}
+
+/// What a row is in, and which way is better.
+#[derive(Clone, Copy)]
+pub enum Unit {
+    /// Microseconds for one operation: lower is better.
+    Micros,
+    /// Milliseconds for one operation: lower is better.
+    Millis,
+    /// MiB in a second: higher is better.
+    MibPerSecond,
+}
+
+/// The rounds of both sides, in seconds for one operation.
+pub struct Rounds {
+    pub ours: Vec<f64>,
+    pub peer: Vec<f64>,
+}
+
+impl Bench {
+    /// Whether a row was asked for.
+    pub fn wants(&self, name: &str) -> bool {
+        self.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
+    }
+
+    /// Whether any of these rows was.
+    pub fn wants_any(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.wants(name))
+    }
+
+    /// An empty folder for a store.
+    pub fn folder(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.work.join(name);
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)?;
+        }
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(folder)
+    }
+
+    /// Let ours and the peer take turns until the time for a row is used up. Each answers the seconds of one operation.
+    pub fn rounds(
+        &self,
+        mut ours: impl FnMut() -> Result<f64>,
+        mut peer: impl FnMut() -> Result<f64>,
+    ) -> Result<Rounds> {
+        let (least, time) = if self.quick { (9, Duration::from_millis(1500)) } else { (31, Duration::from_secs(8)) };
+        let mut rounds = Rounds { ours: Vec::new(), peer: Vec::new() };
+        // What is only slow the first time is not what is measured.
+        ours()?;
+        peer()?;
+        let begun = Instant::now();
+        while rounds.ours.len() < least || (begun.elapsed() < time && rounds.ours.len() < 2000) {
+            if rounds.ours.len().is_multiple_of(2) {
+                rounds.ours.push(ours()?);
+                rounds.peer.push(peer()?);
+            } else {
+                rounds.peer.push(peer()?);
+                rounds.ours.push(ours()?);
+            }
+        }
+        Ok(rounds)
+    }
+
+    /// The times of single operations, for the plot of how they are spread. Blocks of both sides take turns.
+    pub fn latencies(
+        &self,
+        name: &str,
+        mut ours: impl FnMut() -> Result<()>,
+        mut peer: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let Some(samples) = self.samples.as_ref().filter(|_| !self.quick) else { return Ok(()) };
+        let [mut of_ours, mut of_peer] = [const { Vec::new() }; 2];
+        for _ in 0..100 {
+            for _ in 0..20 {
+                of_ours.push(each(1, |_| ours())? * 1e6);
+            }
+            for _ in 0..20 {
+                of_peer.push(each(1, |_| peer())? * 1e6);
+            }
+        }
+        writeln!(
+            samples.borrow_mut(),
+            "{}",
+            json!({ "name": format!("{name}/latency"), "ours": of_ours, "peer": of_peer })
+        )?;
+        Ok(())
+    }
+
+    /// Report a row. `bytes`: of one operation, where the unit asks for them.
+    pub fn report(&self, name: &str, rounds: &Rounds, unit: Unit, bytes: usize, goal: Option<f64>) -> Result<()> {
+        let convert = |seconds: f64| match unit {
+            Unit::Micros => seconds * 1e6,
+            Unit::Millis => seconds * 1e3,
+            Unit::MibPerSecond => bytes as f64 / seconds / f64::from(1 << 20),
+        };
+        let convert_all = |side: &[f64]| side.iter().copied().map(convert).collect::<Vec<_>>();
+        let (ours, peer) = (convert_all(&rounds.ours), convert_all(&rounds.peer));
+        if let Some(samples) = &self.samples {
+            writeln!(samples.borrow_mut(), "{}", json!({ "name": name, "ours": ours, "peer": peer }))?;
+        }
+        let (unit, better) = match unit {
+            Unit::Micros => ("us", "lower"),
+            Unit::Millis => ("ms", "lower"),
+            Unit::MibPerSecond => ("MiB/s", "higher"),
+        };
+        let (ours, peer) = (median(ours), median(peer));
+        let ratio = if better == "lower" { peer / ours } else { ours / peer };
+        println!(
+            "{}",
+            json!({
+                "name": name, "ours": rounded(ours), "peer": rounded(peer), "ratio": rounded(ratio),
+                "unit": unit, "better": better, "goal": goal,
+            })
+        );
+        Ok(())
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() % 2 {
+        0 => (values[middle - 1] + values[middle]) / 2.0,
+        _ => values[middle],
+    }
+}
+
+/// Four digits: more were not measured.
+fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let scale = 10f64.powi(3 - value.abs().log10().floor() as i32);
+    (value * scale).round() / scale
+}
+
+/// The seconds that each of `count` operations took, on the whole.
+pub fn each(count: usize, mut work: impl FnMut(usize) -> Result<()>) -> Result<f64> {
+    let begun = Instant::now();
+    for index in 0..count {
+        work(index)?;
+    }
+    Ok(begun.elapsed().as_secs_f64() / count as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_digits() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(rounded(1234.56), 1235.0);
+        assert_eq!(rounded(0.98765), 0.9877);
+        assert_eq!(rounded(0.0), 0.0);
+    }
+}

@@ -1,0 +1,122 @@
+//! local-fs beside the native store: the same layout, the same system calls, no sync on either side. Files are in the page
+//! cache, which is the fastest that a disk can be, so what the library adds shows most.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use kv_store_conformance::Library;
+
+use crate::consumer::{Client, content_key, key, noise};
+use crate::measure::{Bench, Unit, each};
+
+use super::size_name;
+
+/// Bytes that a round moves, where that makes more than two operations.
+const ROUND_BYTES: usize = 16 << 20;
+
+pub fn run(bench: &Bench) -> Result<()> {
+    for (size, goal) in [(64 << 10, Some(0.97)), (256 << 10, None), (1 << 20, Some(0.97)), (4 << 20, Some(0.97))] {
+        if bench.quick && goal.is_none() {
+            continue;
+        }
+        put(bench, &format!("fs/put/{}", size_name(size)), size, goal)?;
+        get(bench, &format!("fs/get/{}", size_name(size)), size, goal)?;
+    }
+    put(bench, "fs/small/put", 4 << 10, Some(0.7))?;
+    get(bench, "fs/small/get", 4 << 10, Some(0.7))?;
+    get_checked(bench, "fs/get-checked/1MiB", 1 << 20)
+}
+
+fn count(size: usize) -> usize {
+    (ROUND_BYTES / size).clamp(2, 256)
+}
+
+/// One side of a row: a store in a folder of its own.
+struct Side<'a> {
+    client: Client<'a>,
+    chunks: std::path::PathBuf,
+}
+
+impl<'a> Side<'a> {
+    fn open(bench: &Bench, library: &'a Library, name: &str) -> Result<Self> {
+        let folder = bench.folder(name)?;
+        let client = Client::open(library, &uri(&folder))?;
+        Ok(Side { client, chunks: folder.join("chunks") })
+    }
+
+    /// Remove the chunks, but not the directories that they are in.
+    fn empty(&self) -> Result<()> {
+        for directory in std::fs::read_dir(&self.chunks)? {
+            for file in std::fs::read_dir(directory?.path())? {
+                std::fs::remove_file(file?.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub fn uri(folder: &Path) -> String {
+    format!("local-fs://{}", folder.display())
+}
+
+fn put(bench: &Bench, name: &str, size: usize, goal: Option<f64>) -> Result<()> {
+    if !bench.wants(name) {
+        return Ok(());
+    }
+    let ours = Side::open(bench, &bench.ours, "ours")?;
+    let peer = Side::open(bench, &bench.native, "peer")?;
+    let data = noise(size, 1);
+    let count = count(size);
+    let round = |side: &Side| {
+        let seconds = each(count, |n| {
+            ensure!(side.client.put(&key(n as u64), &data)? == 0, "the chunk was there");
+            Ok(())
+        })?;
+        side.empty()?;
+        Ok(seconds)
+    };
+    let rounds = bench.rounds(|| round(&ours), || round(&peer))?;
+    bench.report(name, &rounds, Unit::Micros, size, goal)
+}
+
+fn get(bench: &Bench, name: &str, size: usize, goal: Option<f64>) -> Result<()> {
+    if !bench.wants(name) {
+        return Ok(());
+    }
+    let ours = Side::open(bench, &bench.ours, "ours")?;
+    let peer = Side::open(bench, &bench.native, "peer")?;
+    let count = count(size);
+    for n in 0..count as u64 {
+        let data = noise(size, n + 1);
+        ours.client.put(&key(n), &data)?;
+        peer.client.put(&key(n), &data)?;
+        ensure!(ours.client.get(&key(n))?.bytes() == data && peer.client.get(&key(n))?.bytes() == data);
+    }
+    let round = |side: &Side| each(count, |n| side.client.get(&key(n as u64)).map(drop));
+    let rounds = bench.rounds(|| round(&ours), || round(&peer))?;
+    if size < 64 << 10 {
+        let one = |side: &Side| side.client.get(&key(0)).map(drop);
+        bench.latencies(name, || one(&ours), || one(&peer))?;
+    }
+    bench.report(name, &rounds, Unit::Micros, size, goal)
+}
+
+/// What it costs that chunks under their content's hash are checked: the native store does not.
+fn get_checked(bench: &Bench, name: &str, size: usize) -> Result<()> {
+    if !bench.wants(name) {
+        return Ok(());
+    }
+    let ours = Side::open(bench, &bench.ours, "ours")?;
+    let peer = Side::open(bench, &bench.native, "peer")?;
+    let count = count(size);
+    let mut keys = Vec::new();
+    for n in 0..count as u64 {
+        let data = noise(size, n + 1);
+        keys.push(content_key(&data));
+        ours.client.put(&content_key(&data), &data)?;
+        peer.client.put(&content_key(&data), &data)?;
+    }
+    let round = |side: &Side| each(count, |n| side.client.get(&keys[n]).map(drop));
+    let rounds = bench.rounds(|| round(&ours), || round(&peer))?;
+    bench.report(name, &rounds, Unit::Micros, size, None)
+}

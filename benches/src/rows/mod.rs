@@ -1,0 +1,17 @@
+//! The rows, by what they measure.
+
+pub mod fs;
+pub mod growth;
+pub mod open;
+pub mod prefetch;
+pub mod redis;
+pub mod save;
+pub mod threads;
+
+/// A size as it stands in a row's name.
+pub fn size_name(bytes: usize) -> String {
+    match bytes {
+        bytes if bytes >= 1 << 20 => format!("{}MiB", bytes >> 20),
+        bytes => format!("{}KiB", bytes >> 10),
+    }
+}

@@ -1,0 +1,149 @@
+//! `kv-store cache`: look into a directory of rows of the token-exact cache, and bring it in order.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use kv_cache::tool::{self, BadFile};
+
+use crate::failure::{Failure, Outcome};
+use crate::show;
+
+/// Look into a directory of cached rows: list, verify, clean up, count
+///
+/// A directory is one of a cache's tiers ram_file and disk. ls, verify and stats change nothing and work while a process has the
+/// directory open.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  kv-store cache ls /var/cache/kv\n  kv-store cache verify /var/cache/kv --json\n  \
+        kv-store cache gc /var/cache/kv --budget '50 GiB'\n\n\
+        Exit codes: 0 as asked; 1 verify found damage, or ls or stats a file that is no row; 2 the directory can not be used.",
+    arg_required_else_help = true,
+    disable_help_subcommand = true
+)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the rows, the one used last first
+    Ls(Directory),
+    /// Read every row to its end and check all of it
+    Verify(Directory),
+    /// Remove damaged files and temporary files of dead writers; with --budget also the rows used least recently
+    Gc(GcArguments),
+    /// Count rows, bytes, tokens, models
+    Stats(Directory),
+}
+
+#[derive(clap::Args)]
+struct Directory {
+    directory: PathBuf,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct GcArguments {
+    #[command(flatten)]
+    place: Directory,
+    /// Evict rows until the others take at most this: 1048576, "512 MiB", "50 GiB"
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    budget: Option<u64>,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let bytes = kv_cache::Bytes::parse(text).map(|bytes| bytes.0);
+    bytes.ok_or_else(|| format!("{text:?} is no size; write a number, or one with KiB, MiB, GiB or TiB"))
+}
+
+pub fn run(arguments: &Arguments) -> Outcome {
+    match &arguments.command {
+        Command::Ls(place) => list(place),
+        Command::Verify(place) => verify(place),
+        Command::Gc(arguments) => gc(arguments),
+        Command::Stats(place) => stats(place),
+    }
+}
+
+fn list(place: &Directory) -> Outcome {
+    let listing = tool::list(&place.directory).map_err(Failure::unable)?;
+    if place.json {
+        show::json(&listing);
+    } else {
+        for row in &listing.rows {
+            let reason = format!("{:?}", row.reason).to_lowercase();
+            let size = show::bytes(row.file_bytes);
+            println!("{}  {:>8} tokens  {size:>12}  {reason:9}  {}", row.key, row.tokens, one_line(&row.prompt));
+        }
+        print_bad(&listing.bad);
+    }
+    outcome(listing.bad.is_empty())
+}
+
+fn verify(place: &Directory) -> Outcome {
+    let verified = tool::verify(&place.directory).map_err(Failure::unable)?;
+    if place.json {
+        show::json(&verified);
+    } else {
+        print_bad(&verified.bad);
+        println!(
+            "{} rows are whole ({}), {} files are not",
+            verified.good,
+            show::bytes(verified.good_bytes),
+            verified.bad.len()
+        );
+    }
+    outcome(verified.bad.is_empty())
+}
+
+fn gc(arguments: &GcArguments) -> Outcome {
+    let gc = tool::gc(&arguments.place.directory, arguments.budget).map_err(Failure::unable)?;
+    if arguments.place.json {
+        show::json(&gc);
+    } else {
+        println!(
+            "removed {} damaged and {} temporary files, evicted {} rows ({})",
+            gc.set_aside_removed,
+            gc.temporaries,
+            gc.evicted,
+            show::bytes(gc.evicted_bytes)
+        );
+    }
+    Ok(())
+}
+
+fn stats(place: &Directory) -> Outcome {
+    let stats = tool::stats(&place.directory).map_err(Failure::unable)?;
+    if place.json {
+        show::json(&stats);
+    } else {
+        println!("{} rows, {}, {} tokens", stats.rows, show::bytes(stats.bytes), stats.tokens);
+        for (reason, rows) in &stats.reasons {
+            println!("  saved as {reason}: {rows}");
+        }
+        for (model, rows) in &stats.models {
+            println!("  of model {model}: {rows}");
+        }
+        println!("{} bad files, {} temporary ones, {} of others", stats.bad, stats.temporaries, stats.strangers);
+    }
+    outcome(stats.bad == 0)
+}
+
+fn print_bad(bad: &[BadFile]) {
+    for file in bad {
+        println!("bad: {}: {}", one_line(&file.name), file.why);
+    }
+}
+
+/// What comes from a file stays on its line.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The output has said it.
+fn outcome(good: bool) -> Outcome {
+    if good { Ok(()) } else { Err(Failure::Not(None)) }
+}

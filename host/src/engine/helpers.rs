@@ -1,0 +1,227 @@
+//! A few threads of ours that lend a hand: with the batches of one call, on which the caller works too, and with what can
+//! be done before it is asked for. They are made when they are first wanted, take no signals, and nobody joins them.
+//!
+//! Invariant: nobody depends on a helper. Where all are busy, or none could be made, the caller does all of it.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+
+use crate::error::Error;
+use crate::limits::MAX_HELPERS;
+use crate::signals::with_signals_blocked;
+
+pub(crate) struct Helpers {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    most: usize,
+    cores: usize,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl Helpers {
+    pub(super) fn new() -> Self {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        Helpers { queue: Mutex::default(), wake: Condvar::new(), most: MAX_HELPERS, cores }
+    }
+
+    /// How many threads it takes, the caller's among them, to use the cores for one thing.
+    pub(crate) fn hands(&self) -> usize {
+        self.cores.min(self.most + 1)
+    }
+
+    /// Have a job done some time. False: there is no helper, and it was dropped.
+    pub(crate) fn hand(&'static self, job: impl FnOnce() + Send + 'static) -> bool {
+        let mut queue = self.lock();
+        if queue.idle <= queue.jobs.len() && queue.threads < self.most && self.start_thread() {
+            queue.threads += 1;
+        }
+        if queue.threads == 0 {
+            return false;
+        }
+        queue.jobs.push_back(Box::new(job));
+        drop(queue);
+        self.wake.notify_one();
+        true
+    }
+
+    /// Do `work(0)` to `work(count - 1)`, each once, on at most so many threads: this one and what helpers are free. All is
+    /// done when this returns.
+    pub(crate) fn side_by_side(&'static self, hands: usize, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        // SAFETY: only the lifetime changes. `work` is called between `Shared::enter` and `Shared::leave`, and `finish`,
+        // which runs before this returns or unwinds, waits until nobody is there any more and nobody can come.
+        let work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
+        let shared =
+            Arc::new(Shared { work, count, next: AtomicUsize::new(0), state: Mutex::default(), left: Condvar::new() });
+        for _ in 1..count.min(hands).min(self.most + 1) {
+            let shared = shared.clone();
+            self.hand(move || shared.help());
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| shared.run()));
+        let helped = shared.finish();
+        if let Some(panic) = own.err().or(helped) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Do something with each of these, as [`Helpers::side_by_side`]. The first failure; the others are done all the same.
+    pub(crate) fn try_each<T: Sync>(
+        &'static self,
+        hands: usize,
+        items: &[T],
+        work: &(dyn Fn(&T) -> Result<(), Error> + Sync),
+    ) -> Result<(), Error> {
+        let failure = Mutex::new(None);
+        self.side_by_side(hands, items.len(), &|index| {
+            if let Some(Err(error)) = items.get(index).map(work) {
+                failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+            }
+        });
+        failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
+    }
+
+    fn start_thread(&'static self) -> bool {
+        let builder = thread::Builder::new().name("kv-store-helper".to_owned());
+        with_signals_blocked(|| builder.spawn(|| self.serve())).is_ok()
+    }
+
+    fn serve(&self) {
+        let mut queue = self.lock();
+        loop {
+            match queue.jobs.pop_front() {
+                Some(job) => {
+                    drop(queue);
+                    // What was handed over answers for itself; the thread serves on.
+                    let _ = catch_unwind(AssertUnwindSafe(job));
+                    queue = self.lock();
+                }
+                None => {
+                    queue.idle += 1;
+                    queue = self.wake.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
+                    queue.idle -= 1;
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Work that several threads take pieces of.
+struct Shared {
+    work: &'static (dyn Fn(usize) + Sync),
+    count: usize,
+    next: AtomicUsize,
+    state: Mutex<State>,
+    left: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    closed: bool,
+    helping: usize,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+impl Shared {
+    fn run(&self) {
+        loop {
+            let index = self.next.fetch_add(1, Relaxed);
+            if index >= self.count {
+                return;
+            }
+            (self.work)(index);
+        }
+    }
+
+    fn help(&self) {
+        {
+            let mut state = self.lock();
+            if state.closed {
+                return;
+            }
+            state.helping += 1;
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.run()));
+        let mut state = self.lock();
+        state.helping -= 1;
+        state.panic = state.panic.take().or(outcome.err());
+        drop(state);
+        self.left.notify_one();
+    }
+
+    /// Let nobody else in and wait for those who help; the panic of one of them.
+    fn finish(&self) -> Option<Box<dyn Any + Send>> {
+        let mut state = self.lock();
+        state.closed = true;
+        while state.helping > 0 {
+            state = self.left.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        state.panic.take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
+
+    fn helpers(most: usize) -> &'static Helpers {
+        Box::leak(Box::new(Helpers { most, ..Helpers::new() }))
+    }
+
+    #[test]
+    fn each_piece_is_done_once_before_it_returns() {
+        for most in [0, 1, 4] {
+            let done: Vec<AtomicU32> = (0..1000).map(|_| AtomicU32::new(0)).collect();
+            helpers(most).side_by_side(4, done.len(), &|index| {
+                done[index].fetch_add(1, Relaxed);
+            });
+            assert!(done.iter().all(|done| done.load(Relaxed) == 1), "with {most}");
+        }
+    }
+
+    #[test]
+    fn two_can_be_at_it_at_once() {
+        let (here, both) = (Mutex::new(0), Condvar::new());
+        helpers(2).side_by_side(2, 2, &|_| {
+            let mut at_it = here.lock().unwrap();
+            *at_it += 1;
+            both.notify_all();
+            let (_at_it, late) = both.wait_timeout_while(at_it, Duration::from_secs(60), |at_it| *at_it < 2).unwrap();
+            assert!(!late.timed_out(), "one did both");
+        });
+    }
+
+    #[test]
+    fn a_panic_is_the_callers_whoever_had_it() {
+        let panicking = || helpers(2).side_by_side(2, 8, &|index| assert!(index != 3, "the fourth"));
+        assert!(catch_unwind(AssertUnwindSafe(panicking)).is_err());
+    }
+
+    #[test]
+    fn without_helpers_a_job_is_refused() {
+        assert!(!helpers(0).hand(|| unreachable!()));
+        let (done, wait) = std::sync::mpsc::channel();
+        assert!(helpers(1).hand(move || done.send(()).unwrap()));
+        wait.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+}

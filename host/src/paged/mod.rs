@@ -1,0 +1,152 @@
+//! Sequences straight between an engine's paged KV cache and a store.
+//!
+//! [`Save`] gathers a sequence's tokens out of the pages into payload memory, hashes them on the way, puts them as chunks,
+//! and publishes a manifest. [`Restore`] fetches and checks the chunks, and scatters them into pages straight from the
+//! memory that they were received in. There is no copy between: each byte is moved once by the kernels of `kvx`.
+//!
+//! Invariant: no page is written before all that is about to be written has been fetched and checked.
+//!
+//! Chunks are told apart by 128 bits of XXH3 of their content: the lower half is the key in the store, so that any reader
+//! that knows content keys can check them, and the manifest has the upper half, so that two chunks that share a key by
+//! accident are told apart. That is enough against accident, not against somebody who can write to the store:
+//! `docs/kvx-manifest.md` has the numbers, and what to do about it.
+
+mod geometry;
+mod manifest;
+mod restore;
+mod save;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+use crate::signals::with_signals_blocked;
+use geometry::{Layer, Order};
+use manifest::{ChunkId, Manifest};
+
+pub use restore::{Restore, RestoreError, Restored};
+pub use save::{Save, Saved};
+
+/// What a restore may convert. Where nothing is asked for, what differs is a mismatch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Convert {
+    /// Into a cache of another layout than the one that was saved from. It costs nothing: chunks have no layout.
+    pub layout: bool,
+    /// Into an FP8 cache what was saved as F16, BF16 or F32, with the cache's scales.
+    pub dtype: bool,
+}
+
+/// What was saved under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Tokens of the sequence.
+    pub tokens: u32,
+    /// Tokens of each chunk but the last.
+    pub chunk_tokens: u32,
+    /// Layers of the sequence.
+    pub layers: u32,
+    /// Tokens of a block where it was saved.
+    pub block_size: u32,
+    /// Bytes of all chunks together.
+    pub bytes: u64,
+    /// The type of the values of the first layer.
+    pub dtype: kvx::DType,
+    /// What the values belong to, as the saver said.
+    pub model: Vec<u8>,
+}
+
+/// What was saved under a name; none if there is nothing.
+///
+/// `Corrupt`: the manifest is damaged, or of another kind. `Unsupported`: it is of a later version.
+pub fn describe(store: &crate::Store, name: &str) -> Result<Option<Description>, Error> {
+    let Some(bytes) = store.get_manifest(name)? else { return Ok(None) };
+    let Manifest { model, block_size, sequence, .. } = Manifest::parse(&bytes)?;
+    let dtype = sequence.layers.first().map(|layer| layer.stored);
+    Ok(Some(Description {
+        tokens: sequence.tokens,
+        chunk_tokens: sequence.chunk_tokens,
+        layers: sequence.layers.len() as u32,
+        block_size,
+        bytes: (0..sequence.chunks()).map(|chunk| sequence.chunk_bytes(chunk)).sum(),
+        dtype: dtype.ok_or_else(|| Error::invalid("no layers"))?,
+        model,
+    }))
+}
+
+fn check_model(model: &[u8]) -> Result<(), Error> {
+    if model.len() > limits::MAX_KV_MODEL_BYTES {
+        let most = limits::MAX_KV_MODEL_BYTES;
+        return Err(Error::invalid(format!("the model's name has {} bytes, at most {most} are kept", model.len())));
+    }
+    Ok(())
+}
+
+/// Scales are for all layers or for none.
+fn check_scales(scales: &[kvx::KvScales<'_>], layers: usize) -> Result<(), Error> {
+    if !scales.is_empty() && scales.len() != layers {
+        return Err(Error::invalid(format!("there are scales for {} of {layers} layers", scales.len())));
+    }
+    Ok(())
+}
+
+/// A layer of a cache, with the type of its values in the store.
+fn layer_of(
+    shape: kvx::CacheShape,
+    cache: kvx::DType,
+    [k, v]: [kvx::Layout; 2],
+    stored: kvx::DType,
+) -> Result<Layer, Error> {
+    let orders = [Order::new(k)?, Order::new(v)?];
+    Ok(Layer { heads: shape.num_kv_heads, head_dim: shape.head_dim, stored, cache, orders })
+}
+
+fn chunk_id(hash: &Xxh3) -> ChunkId {
+    // Of long content the lower half of the 128 bits is the 64-bit hash; of up to 240 bytes it is another one.
+    ChunkId { key: hash.digest().to_le_bytes(), check: ((hash.digest128() >> 64) as u64).to_le_bytes() }
+}
+
+fn of_layer(layer: usize, error: kvx::Error) -> Error {
+    let kind = match error.kind() {
+        kvx::ErrorKind::InvalidArgument | kvx::ErrorKind::OutOfRange => ErrorKind::Invalid,
+        kvx::ErrorKind::Unsupported => ErrorKind::Unsupported,
+        _ => ErrorKind::Other,
+    };
+    Error::new(kind, format!("layer {layer}: {error}"))
+}
+
+/// Run `work(0)..work(jobs - 1)` on this thread and on up to `threads - 1` more, which end before this returns. The first
+/// failure ends it: jobs that have not begun are left out.
+fn spread(threads: usize, jobs: usize, work: impl Fn(usize) -> Result<(), Error> + Sync) -> Result<(), Error> {
+    let next = AtomicUsize::new(0);
+    let failed = AtomicBool::new(false);
+    let failure = Mutex::new(None);
+    let run = || {
+        while !failed.load(Relaxed) {
+            let job = next.fetch_add(1, Relaxed);
+            if job >= jobs {
+                return;
+            }
+            if let Err(error) = work(job) {
+                failed.store(true, Relaxed);
+                failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(jobs) {
+            // Where no thread can be started, this one does the work.
+            let name = "kv-store-paged".to_owned();
+            let builder = std::thread::Builder::new().name(name);
+            if with_signals_blocked(|| builder.spawn_scoped(scope, run)).is_err() {
+                break;
+            }
+        }
+        run();
+    });
+    failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
+}

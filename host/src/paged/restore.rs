@@ -1,0 +1,244 @@
+//! Out of the store, into the pages.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use kvx::{KvCacheMut, KvScales, KvTokens, Slots, Write};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::geometry::{Layer, Sequence};
+use super::manifest::Manifest;
+use super::{Convert, check_model, check_scales, chunk_id, layer_of, of_layer, spread};
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+use crate::log;
+use crate::payload::Buffer;
+use crate::store::Store;
+
+/// A restore of one sequence, or of its first tokens, all layers of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Restore<'a> {
+    /// The manifest's name.
+    pub name: &'a str,
+    /// What the values must belong to: what the saver said.
+    pub model: &'a [u8],
+    /// Where each token goes, from the first on; at most as many as were saved. Tokens without a slot are left out, and
+    /// chunks of which no token has one are not fetched.
+    pub slots: Slots<'a>,
+    /// What may be converted on the way.
+    pub convert: Convert,
+    /// Of each layer, where an FP8 cache is to be quantised; otherwise empty.
+    pub scales: &'a [KvScales<'a>],
+    /// The most payload bytes to hold at once; 0: 256 MiB. A sequence that needs no more is restored as a whole or not at
+    /// all. A larger one is restored in parts of at most so many bytes (one chunk at least), each as a whole or not at all,
+    /// after it was found that all chunks are there.
+    pub max_bytes: u64,
+    /// The most threads that the call may use, the caller's own included; 0 counts as 1.
+    pub threads: usize,
+}
+
+/// What a restore came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// Tokens that were asked for, all of which are in their slots now.
+    pub tokens: u32,
+    /// Tokens that were saved under the name.
+    pub saved: u32,
+    /// Chunks that were fetched.
+    pub chunks: u32,
+    /// Bytes of these.
+    pub bytes: u64,
+}
+
+/// A restore that failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct RestoreError {
+    /// `Missing`: nothing was saved under the name, or a chunk is not there any more. `Mismatch`: what was saved is of
+    /// another model, geometry, layout or dtype. `Corrupt`: manifest or chunk are damaged. `Invalid`: what was passed
+    /// contradicts itself. Whatever a get can come to.
+    pub error: Error,
+    /// How many tokens, from the first on, are in their slots in all layers. The slots of all others are as they were.
+    pub tokens: u32,
+}
+
+impl From<Error> for RestoreError {
+    fn from(error: Error) -> Self {
+        RestoreError { error, tokens: 0 }
+    }
+}
+
+/// A chunk that has been fetched and checked, and its number.
+type Fetched = (u32, Arc<Buffer>);
+
+impl Restore<'_> {
+    /// Restore the sequence into the layers' caches, which must not share memory.
+    ///
+    /// # Errors
+    /// See [`RestoreError`].
+    pub fn run(&self, store: &Store, layers: &mut [KvCacheMut<'_>]) -> Result<Restored, RestoreError> {
+        check_model(self.model)?;
+        check_scales(self.scales, layers.len())?;
+        let missing = || Error::new(ErrorKind::Missing, format!("nothing was saved as {}", log::clean(self.name)));
+        let manifest = Manifest::parse(&store.get_manifest(self.name)?.ok_or_else(missing)?)?;
+        let sequence = &manifest.sequence;
+        let tokens = self.check(&manifest, layers)?;
+        let needed: Vec<u32> = self.needed(sequence, tokens);
+        let bytes = needed.iter().map(|chunk| sequence.chunk_bytes(*chunk)).sum();
+        let most = if self.max_bytes == 0 { limits::KV_RESTORE_BYTES } else { self.max_bytes };
+        let parts = parts(sequence, &needed, most);
+        if parts.len() > 1 {
+            let keys: Vec<_> = needed.iter().filter_map(|chunk| manifest.chunks.get(*chunk as usize)).collect();
+            let present = store.has_chunks(&keys.iter().map(|id| id.key).collect::<Vec<_>>())?;
+            if let Some((chunk, _)) = needed.iter().zip(present).find(|(_, present)| !present) {
+                return Err(gone(*chunk).into());
+            }
+        }
+        for part in parts {
+            let failed =
+                |error| RestoreError { error, tokens: sequence.tokens_of(part.first().copied().unwrap_or(0)).start };
+            let fetched = self.fetch(store, &manifest, part).map_err(failed)?;
+            self.scatter(sequence, &fetched, bytes, tokens, layers).map_err(failed)?;
+        }
+        Ok(Restored { tokens, saved: sequence.tokens, chunks: needed.len() as u32, bytes })
+    }
+
+    /// Everything that can be checked without the chunks; how many tokens are asked for.
+    fn check(&self, manifest: &Manifest, layers: &[KvCacheMut<'_>]) -> Result<u32, Error> {
+        let Manifest { model, sequence, .. } = manifest;
+        let mismatch = |what: String| Error::new(ErrorKind::Mismatch, what);
+        if model != self.model {
+            let [saved, asked] = [model, self.model].map(|model| log::clean(&String::from_utf8_lossy(model)));
+            return Err(mismatch(format!("saved from the model {saved:?}, to be restored into {asked:?}")));
+        }
+        if sequence.layers.len() != layers.len() {
+            let (saved, asked) = (sequence.layers.len(), layers.len());
+            return Err(mismatch(format!("saved with {saved} layers, to be restored into {asked}")));
+        }
+        let slots = self.slots.slots;
+        let tokens = u32::try_from(slots.len()).ok().filter(|tokens| *tokens <= sequence.tokens);
+        let tokens = tokens
+            .ok_or_else(|| mismatch(format!("saved with {} tokens, {} are asked for", sequence.tokens, slots.len())))?;
+        for (index, (saved, cache)) in sequence.layers.iter().zip(layers).enumerate() {
+            let shared = cache.shared();
+            let own = layer_of(shared.shape(), shared.dtype(), shared.layouts(), saved.stored)?;
+            if let Some(what) = saved.mismatch(&own, self.convert) {
+                return Err(mismatch(format!("layer {index}: {what}")));
+            }
+            let write = self.write(index, 0..slots.len(), 1);
+            write.check(cache, saved.stored).map_err(|error| of_layer(index, error))?;
+        }
+        Ok(tokens)
+    }
+
+    fn write(&self, layer: usize, tokens: Range<usize>, threads: usize) -> Write<'_> {
+        let Slots { slots, invalid_slot } = self.slots;
+        let slots = Slots { slots: slots.slice(tokens), invalid_slot };
+        Write { slots, scales: self.scales.get(layer).copied(), threads }
+    }
+
+    /// The chunks of which a token has a slot.
+    fn needed(&self, sequence: &Sequence, tokens: u32) -> Vec<u32> {
+        let Slots { slots, invalid_slot } = self.slots;
+        let has_slot =
+            |token: u32| Some(slots.get(token as usize)).is_some_and(|slot| slot >= 0 && slot != invalid_slot);
+        (0..sequence.chunks())
+            .filter(|chunk| {
+                let Range { start, end } = sequence.tokens_of(*chunk);
+                (start..end.min(tokens)).any(has_slot)
+            })
+            .collect()
+    }
+
+    /// Fetch chunks and check them, all or none.
+    fn fetch(&self, store: &Store, manifest: &Manifest, chunks: &[u32]) -> Result<Vec<Fetched>, Error> {
+        let batches = parts(&manifest.sequence, chunks, limits::KV_BATCH_BYTES);
+        let fetched = Mutex::new(Vec::with_capacity(chunks.len()));
+        spread(self.threads, batches.len(), |batch| {
+            let Some(batch) = batches.get(batch) else { return Ok(()) };
+            let ids: Vec<_> = batch.iter().filter_map(|chunk| manifest.chunks.get(*chunk as usize)).collect();
+            let keys: Vec<_> = ids.iter().map(|id| id.key).collect();
+            let mut checked = Vec::with_capacity(batch.len());
+            for ((chunk, id), data) in batch.iter().zip(ids).zip(store.get_buffers(&keys)?) {
+                let data = data.ok_or_else(|| gone(*chunk))?;
+                let mut hash = Xxh3::new();
+                hash.update(&data);
+                let found = chunk_id(&hash);
+                if found.key != id.key || data.len() as u64 != manifest.sequence.chunk_bytes(*chunk) {
+                    store.mark_damaged(&id.key)?;
+                    let what = format!("chunk {chunk} is damaged; the next save of the sequence replaces it");
+                    return Err(Error::new(ErrorKind::Corrupt, what));
+                }
+                if found != *id {
+                    let what = format!("chunk {chunk} is not there: its key is that of a chunk with other content");
+                    return Err(Error::new(ErrorKind::Corrupt, what));
+                }
+                checked.push((*chunk, data));
+            }
+            fetched.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).append(&mut checked);
+            Ok(())
+        })?;
+        let mut fetched = fetched.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        fetched.sort_unstable_by_key(|(chunk, _)| *chunk);
+        Ok(fetched)
+    }
+
+    /// Put chunks into their slots. A thread has a layer, so that where a slot comes twice the later token stays.
+    fn scatter(
+        &self,
+        sequence: &Sequence,
+        fetched: &[Fetched],
+        all: u64,
+        tokens: u32,
+        layers: &mut [KvCacheMut<'_>],
+    ) -> Result<(), Error> {
+        let per_layer = self.threads / layers.len().max(1);
+        let starts = sequence.layers.iter().scan(0, |end: &mut usize, layer| {
+            // In units of what one token has of K, or of V.
+            let start = *end;
+            *end += layer.side_bytes(1);
+            Some(start)
+        });
+        let jobs = layers.len();
+        let queue = Mutex::new(layers.iter_mut().zip(&sequence.layers).zip(starts).enumerate());
+        spread(self.threads, jobs, |_| {
+            let next = queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
+            let Some((index, ((cache, layer), start))) = next else { return Ok(()) };
+            for (chunk, data) in fetched {
+                let held = sequence.tokens_of(*chunk);
+                let wanted = held.start as usize..held.end.min(tokens) as usize;
+                let tokens = sides(data, layer, 2 * start * held.len(), held.len(), wanted.len());
+                let tokens = tokens.ok_or_else(|| Error::new(ErrorKind::Corrupt, "a chunk is cut short"))?;
+                let write = self.write(index, wanted, per_layer);
+                write.run_of(all, cache, &tokens).map_err(|error| of_layer(index, error))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The first `wanted` of the tokens that a chunk holds of a layer, whose part of the chunk begins at `start`.
+fn sides<'a>(data: &'a [u8], layer: &Layer, start: usize, held: usize, wanted: usize) -> Option<KvTokens<'a>> {
+    let [held, wanted] = [held, wanted].map(|tokens| layer.side_bytes(tokens));
+    let side = |start: usize| data.get(start..)?.get(..wanted);
+    Some(KvTokens { key: side(start)?, value: side(start + held)?, dtype: layer.stored })
+}
+
+/// Chunks in runs of at most so many bytes, one chunk at least.
+fn parts<'a>(sequence: &Sequence, chunks: &'a [u32], most: u64) -> Vec<&'a [u32]> {
+    let mut bytes = 0;
+    chunks
+        .chunk_by(|chunk, next| {
+            bytes += sequence.chunk_bytes(*chunk);
+            let fits = bytes + sequence.chunk_bytes(*next) <= most;
+            if !fits {
+                bytes = 0;
+            }
+            fits
+        })
+        .collect()
+}
+
+fn gone(chunk: u32) -> Error {
+    Error::new(ErrorKind::Missing, format!("chunk {chunk} is not there any more"))
+}

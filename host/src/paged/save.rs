@@ -1,0 +1,212 @@
+//! Out of the pages, into the store.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use kvx::{BlockTable, DType, Gather, IndexSlice, KvCache, KvScales, KvTokensUninit};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::geometry::Sequence;
+use super::manifest::{ChunkId, Manifest};
+use super::{check_model, check_scales, chunk_id, layer_of, of_layer, spread};
+use crate::error::Error;
+use crate::limits;
+use crate::payload::{Buffer, Filling};
+use crate::store::{Put, Store};
+
+/// A save of one sequence, all layers of it.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use kv_store_wasm::paged::Save;
+/// use kvx::{CacheShape, DType, KvCache, Layout};
+/// let store = kv_store_wasm::Store::open("local-fs:///var/cache/kv")?;
+/// let shape = CacheShape { num_blocks: 64, block_size: 16, num_kv_heads: 8, head_dim: 128 };
+/// let pool = vec![0; 64 * 16 * 8 * 128 * 2];
+/// let layer = KvCache::new(shape, DType::F16, [Layout::Nhd; 2], &pool, &pool)?;
+/// let save = Save {
+///     name: "conversation-7",
+///     model: b"some-model/revision/rank 0 of 2",
+///     layers: &[layer; 2],
+///     blocks: [5, 9, 2][..].into(),
+///     tokens: 40,
+///     chunk_tokens: 0,
+///     stored: None,
+///     scales: &[],
+///     threads: 1,
+/// };
+/// let saved = save.run(&store)?;
+/// assert_eq!(saved.chunks, 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Save<'a> {
+    /// The manifest's name.
+    pub name: &'a str,
+    /// What the values belong to: the model and its revision, the rank where it is split, whatever makes values of the
+    /// same shape others. A restore that says otherwise is refused. At most 256 bytes.
+    pub model: &'a [u8],
+    /// The layers' caches, of one block size.
+    pub layers: &'a [KvCache<'a>],
+    /// The sequence's blocks in order, the same in every layer: token `t` is token `t % block_size` of block
+    /// `blocks[t / block_size]`. What is more than `tokens` need is not looked at.
+    pub blocks: IndexSlice<'a>,
+    /// Tokens of the sequence.
+    pub tokens: u32,
+    /// Tokens of a chunk, a multiple of the block size; 0: the multiple that is 256 or the next above. Sequences share
+    /// the chunks of a common prefix if they were saved with the same number.
+    pub chunk_tokens: u32,
+    /// Store values of FP8 caches as this type, by their scales. `None`: as the cache has them.
+    pub stored: Option<DType>,
+    /// Of each layer, where `stored` asks for them; otherwise empty.
+    pub scales: &'a [KvScales<'a>],
+    /// The most threads that the call may use, the caller's own included; 0 counts as 1.
+    pub threads: usize,
+}
+
+/// What a save came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Chunks of the sequence.
+    pub chunks: u32,
+    /// How many of them the store had already, as far as it is known.
+    pub existed: u32,
+    /// Bytes of all chunks together.
+    pub bytes: u64,
+}
+
+impl Save<'_> {
+    /// Save the sequence. When it returns, the chunks and the manifest are as durable as after [`Store::put_manifest`],
+    /// of whose kind the call is: it publishes what was put on this handle before. Nothing is published if it fails.
+    ///
+    /// # Errors
+    /// `Invalid`: what was passed contradicts itself, or a chunk is larger than the store takes. Whatever a put can come to.
+    pub fn run(&self, store: &Store) -> Result<Saved, Error> {
+        let (sequence, block_size) = self.plan()?;
+        let largest = sequence.chunk_bytes(0).max(Manifest::len(&sequence, self.model) as u64);
+        store.check(self.name, usize::try_from(largest).unwrap_or(usize::MAX))?;
+
+        let chunks = sequence.chunks();
+        let ids: Vec<OnceLock<ChunkId>> = (0..chunks).map(|_| OnceLock::new()).collect();
+        let existed = AtomicU32::new(0);
+        let spare = Mutex::new(Vec::new());
+        let take_spare = || spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+        spread(self.threads, chunks as usize, |chunk| {
+            let (id, data) = self.gather(&sequence, block_size, chunk as u32, take_spare())?;
+            if store.put_buffer(&id.key, &data)? == Put::Existed {
+                existed.fetch_add(1, Relaxed);
+            }
+            if let Some(place) = ids.get(chunk) {
+                let _ = place.set(id);
+            }
+            // Where the backend has taken the bytes and kept no handle, the memory serves the next chunk, still warm.
+            if let Ok(buffer) = Arc::try_unwrap(data) {
+                spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(buffer);
+            }
+            Ok(())
+        })?;
+
+        let bytes = (0..chunks).map(|chunk| sequence.chunk_bytes(chunk)).sum();
+        let chunks_of = ids.into_iter().filter_map(OnceLock::into_inner).collect();
+        let manifest = Manifest { model: self.model.to_vec(), block_size, sequence, chunks: chunks_of };
+        store.put_manifest(self.name, &manifest.to_bytes())?;
+        Ok(Saved { chunks, existed: existed.into_inner(), bytes })
+    }
+
+    /// What will be saved, and the block size; everything is checked that can be before a byte moves.
+    fn plan(&self) -> Result<(Sequence, u32), Error> {
+        check_model(self.model)?;
+        check_scales(self.scales, self.layers.len())?;
+        let first = self.layers.first().ok_or_else(|| Error::invalid("there are no layers"))?;
+        let block_size = first.shape().block_size;
+        if self.layers.iter().any(|layer| layer.shape().block_size != block_size) {
+            return Err(Error::invalid(
+                "the layers differ in block_size, so one list of blocks can not serve them all",
+            ));
+        }
+        let chunk_tokens = match self.chunk_tokens {
+            0 => limits::DEFAULT_KV_CHUNK_TOKENS.checked_next_multiple_of(block_size).unwrap_or(block_size),
+            set => set,
+        };
+        if !chunk_tokens.is_multiple_of(block_size) {
+            return Err(Error::invalid(format!(
+                "chunk_tokens is {chunk_tokens}, no multiple of block_size {block_size}"
+            )));
+        }
+        let layers = self
+            .layers
+            .iter()
+            .map(|layer| layer_of(layer.shape(), layer.dtype(), layer.layouts(), self.stored.unwrap_or(layer.dtype())));
+        let sequence = Sequence::new(layers.collect::<Result<_, _>>()?, self.tokens, chunk_tokens)?;
+        let needed = self.tokens.div_ceil(block_size) as usize;
+        if self.blocks.len() < needed {
+            let have = self.blocks.len();
+            return Err(Error::invalid(format!("{} tokens need {needed} blocks, there are {have}", self.tokens)));
+        }
+        let fewest = self.layers.iter().map(|layer| layer.shape().num_blocks).min().unwrap_or(0);
+        for i in 0..needed {
+            let block = self.blocks.get(i);
+            if block < 0 || block >= i64::from(fewest) {
+                return Err(Error::invalid(format!("block {i} of the sequence is {block}; the caches have {fewest}")));
+            }
+        }
+        // A gather of nothing checks types and scales.
+        for (index, cache) in self.layers.iter().enumerate() {
+            let out = &mut KvTokensUninit { key: &mut [], value: &mut [], dtype: self.stored.unwrap_or(cache.dtype()) };
+            self.gather_layer(index, 0..0, 0).run_uninit(cache, out).map_err(|error| of_layer(index, error))?;
+        }
+        Ok((sequence, block_size))
+    }
+
+    fn gather_layer(&self, layer: usize, blocks: std::ops::Range<usize>, tokens: u32) -> Gather<'_> {
+        Gather {
+            table: BlockTable::Packed { max_blocks_per_seq: blocks.len() as u32, indices: self.blocks.slice(blocks) },
+            seq_lens: LENGTH[..].into(),
+            max_seq_len: tokens,
+            scales: self.scales.get(layer).copied(),
+            // Threads that have no chunk of their own.
+            threads: self.threads / self.tokens.div_ceil(tokens.max(1)).max(1) as usize,
+        }
+    }
+
+    /// A chunk in memory of its own, hashed while it is still in the caches.
+    fn gather(
+        &self,
+        sequence: &Sequence,
+        block_size: u32,
+        chunk: u32,
+        spare: Option<Buffer>,
+    ) -> Result<(ChunkId, Arc<Buffer>), Error> {
+        let tokens = sequence.tokens_of(chunk);
+        let blocks = (tokens.start / block_size) as usize..tokens.end.div_ceil(block_size) as usize;
+        let len = sequence.chunk_bytes(chunk);
+        let mut filling = match spare {
+            Some(buffer) if buffer.len() as u64 == len => Filling::again(buffer),
+            _ => Filling::aligned(len)?,
+        };
+        let mut hash = Xxh3::new();
+        for (index, (cache, layer)) in self.layers.iter().zip(&sequence.layers).enumerate() {
+            let side = layer.side_bytes(tokens.len());
+            let rest = filling.rest();
+            let (key, rest) = rest.split_at_mut_checked(side).ok_or_else(too_short)?;
+            let value = rest.get_mut(..side).ok_or_else(too_short)?;
+            let out = &mut KvTokensUninit { key, value, dtype: layer.stored };
+            let gather = self.gather_layer(index, blocks.clone(), tokens.len() as u32);
+            gather.run_uninit(cache, out).map_err(|error| of_layer(index, error))?;
+            let done = filling.filled().len();
+            // SAFETY: the table has a block for every token, `plan` found none negative, and the length is that of the
+            // output; so both sides have been written as a whole.
+            unsafe { filling.advance(2 * side) };
+            hash.update(filling.filled().get(done..).unwrap_or_default());
+        }
+        Ok((chunk_id(&hash), Arc::new(filling.finish()?)))
+    }
+}
+
+/// More than any chunk has; `max_seq_len` is what bounds a gather.
+const LENGTH: [i64; 1] = [i64::MAX];
+
+fn too_short() -> Error {
+    Error::invalid("a chunk is longer than its parts")
+}

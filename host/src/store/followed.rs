@@ -1,0 +1,68 @@
+//! What was put after what. Where a save begins as an earlier one did, as it does when a conversation has grown, the
+//! backend can be asked for all that is likely to come in one question.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use super::hash::ChunkHash;
+use crate::limits::FOLLOWED_CHUNKS;
+
+/// A map that forgets, as [`super::seen::Seen`] does.
+#[derive(Default)]
+pub(super) struct Followed(Mutex<Generations>);
+
+#[derive(Default)]
+struct Generations {
+    young: HashMap<ChunkHash, ChunkHash>,
+    old: HashMap<ChunkHash, ChunkHash>,
+}
+
+impl Followed {
+    pub(super) fn add(&self, chunk: ChunkHash, next: ChunkHash) {
+        let mut maps = self.lock();
+        if maps.young.len() >= FOLLOWED_CHUNKS {
+            maps.old = std::mem::take(&mut maps.young);
+        }
+        maps.young.insert(chunk, next);
+    }
+
+    /// A chunk and those that came after it the last time, at most `limit`, each once.
+    pub(super) fn from(&self, chunk: ChunkHash, limit: usize) -> Vec<ChunkHash> {
+        let maps = self.lock();
+        let next = |chunk: &ChunkHash| maps.young.get(chunk).or_else(|| maps.old.get(chunk)).copied();
+        let mut seen = std::collections::HashSet::new();
+        let new = |chunk: &ChunkHash| seen.insert(*chunk);
+        std::iter::successors(Some(chunk), next).take_while(new).take(limit).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Generations> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(n: u32) -> ChunkHash {
+        ChunkHash::new(&n.to_le_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_run_is_foreseen_up_to_its_limit_and_its_loop() {
+        let followed = Followed::default();
+        (0..9).for_each(|n| followed.add(chunk(n), chunk(n + 1)));
+        assert!(followed.from(chunk(5), 100) == [5, 6, 7, 8, 9].map(chunk));
+        assert!(followed.from(chunk(0), 3) == [0, 1, 2].map(chunk));
+        followed.add(chunk(9), chunk(8));
+        assert!(followed.from(chunk(7), 100) == [7, 8, 9].map(chunk));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let followed = Followed::default();
+        (0..5 * FOLLOWED_CHUNKS as u32).for_each(|n| followed.add(chunk(n), chunk(n + 1)));
+        let maps = followed.lock();
+        assert!(maps.young.len() <= FOLLOWED_CHUNKS && maps.old.len() <= FOLLOWED_CHUNKS);
+    }
+}

@@ -1,0 +1,78 @@
+//! Memory that chunks waited in, kept for the next ones. Fresh memory costs a page fault for each 4 KiB, which is as much as
+//! the copy into it; and what is given back to `malloc` in large pieces it gives back to the kernel.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::error::Error;
+use crate::limits::SPARE_BYTES;
+use crate::payload::{Buffer, Filling};
+
+/// Buffers of one store, of whatever lengths its chunks have.
+#[derive(Default)]
+pub(super) struct Spare(Mutex<Vec<Buffer>>);
+
+/// Bytes kept in the whole process.
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+
+impl Spare {
+    /// A copy of bytes, in kept memory of that length where there is some.
+    pub(super) fn copy(&self, bytes: &[u8]) -> Result<Buffer, Error> {
+        let kept = {
+            let mut buffers = self.lock();
+            // Chunks of a store are mostly of one length, so the first look finds it.
+            let at = buffers.iter().rposition(|buffer| buffer.len() == bytes.len());
+            at.map(|at| buffers.swap_remove(at))
+        };
+        let Some(buffer) = kept else { return Buffer::concat(&[bytes]) };
+        KEPT.fetch_sub(buffer.len(), Relaxed);
+        let mut filling = Filling::again(buffer);
+        filling.push(bytes);
+        filling.finish()
+    }
+
+    /// Keep the memory of a buffer that nobody else holds, if there is room for it.
+    pub(super) fn keep(&self, buffer: Arc<Buffer>) {
+        let Ok(buffer) = Arc::try_unwrap(buffer) else { return };
+        let fits = |kept: usize| kept.checked_add(buffer.len()).filter(|kept| *kept <= SPARE_BYTES);
+        if KEPT.try_update(Relaxed, Relaxed, fits).is_ok() {
+            self.lock().push(buffer);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Buffer>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        KEPT.fetch_sub(self.lock().iter().map(|buffer| buffer.len()).sum(), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_used_again_for_the_same_length() {
+        let spare = Spare::default();
+        let first = spare.copy(&[1; 5000]).unwrap();
+        let place = first.as_ptr();
+        spare.keep(Arc::new(first));
+        assert_ne!(spare.copy(&[2; 4999]).unwrap().as_ptr(), place);
+        let again = spare.copy(&[3; 5000]).unwrap();
+        assert_eq!((again.as_ptr(), &again[..]), (place, &[3; 5000][..]));
+    }
+
+    #[test]
+    fn what_somebody_holds_is_not_kept_and_what_is_kept_is_bounded() {
+        let spare = Spare::default();
+        let held = Arc::new(spare.copy(&[1; 100]).unwrap());
+        spare.keep(held.clone());
+        assert!(spare.lock().is_empty());
+        (0..100).for_each(|_| spare.keep(Arc::new(Buffer::concat(&[&[0; 1 << 20]]).unwrap())));
+        assert!(spare.lock().len() <= SPARE_BYTES >> 20);
+    }
+}

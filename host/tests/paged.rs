@@ -1,0 +1,473 @@
+//! Sequences between paged caches and stores, against the components as they are installed.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::path::Path;
+use std::sync::Once;
+
+use kv_store_wasm::paged::{Convert, Description, Restore, Save, Saved, describe};
+use kv_store_wasm::{ErrorKind, Store};
+use kvx::{BlockTable, CacheShape, DType, Gather, IndexSlice, KvCache, KvCacheMut, KvScales, KvTokensMut, Layout};
+use kvx::{Scale, Slots};
+use proptest::prelude::*;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+fn open(uri: &str) -> Store {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(1).unwrap().join("target");
+    let components = target.join("dist/components");
+    let probe = target.join("test-components/probe.wasm");
+    assert!(components.exists() && probe.exists(), "run `cargo xtask test`, which builds the components");
+    static PREPARED: Once = Once::new();
+    // SAFETY: nobody reads the environment before this is done: tests open stores only here.
+    PREPARED.call_once(|| unsafe {
+        let config = target.join("paged-tests.toml");
+        let probe = probe.display();
+        let tables = format!(
+            "[backend.probe-buffered]\ncomponent = '{probe}'\n[backend.probe-small]\ncomponent = '{probe}'\n\
+             options.max-value = '1000'\n[backend.probe-batches]\ncomponent = '{probe}'\n\
+             options = {{ batch = '4', answers = '3' }}\n"
+        );
+        std::fs::write(&config, tables).expect("the target folder can be written to");
+        std::env::set_var("KV_STORE_WASM_PATH", &components);
+        std::env::set_var("KV_STORE_WASM_CONFIG", &config);
+        std::env::set_var("KV_STORE_WASM_CACHE", target.join("test-consumers/cache"));
+    });
+    Store::open(uri).expect("it opens")
+}
+
+/// The layers of an engine: a K and a V pool for each.
+#[derive(Clone)]
+struct Engine {
+    shape: CacheShape,
+    dtype: DType,
+    layout: Layout,
+    pools: Vec<[Vec<u8>; 2]>,
+}
+
+impl Engine {
+    /// Pools of bytes that are all different from those of other seeds.
+    fn new(shape: CacheShape, dtype: DType, layout: Layout, layers: usize, seed: u64) -> Self {
+        let len = shape.slots() as usize * shape.token_elements() as usize * dtype.size();
+        let pool = |seed: u64| {
+            let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut next = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state as u8
+            };
+            (0..len).map(|_| next()).collect::<Vec<u8>>()
+        };
+        let pools = (0..layers as u64).map(|layer| [0, 1].map(|side| pool(seed * 1000 + layer * 2 + side))).collect();
+        Engine { shape, dtype, layout, pools }
+    }
+
+    fn blank(&self) -> Self {
+        let mut blank = self.clone();
+        blank.pools.iter_mut().flatten().for_each(|pool| pool.fill(0xEE));
+        blank
+    }
+
+    fn caches(&self) -> Vec<KvCache<'_>> {
+        self.pools.iter().map(|[k, v]| KvCache::new(self.shape, self.dtype, [self.layout; 2], k, v).unwrap()).collect()
+    }
+
+    fn caches_mut(&mut self) -> Vec<KvCacheMut<'_>> {
+        let Engine { shape, dtype, layout, pools } = self;
+        pools.iter_mut().map(|[k, v]| KvCacheMut::new(*shape, *dtype, [*layout; 2], k, v).unwrap()).collect()
+    }
+
+    /// The values of a sequence, layer by layer K and V, as a naive consumer has them.
+    fn tokens(&self, blocks: &[i32], tokens: u32) -> Vec<[Vec<u8>; 2]> {
+        self.tokens_as(self.dtype, None, blocks, tokens)
+    }
+
+    fn tokens_as(&self, dtype: DType, scales: Option<KvScales<'_>>, blocks: &[i32], tokens: u32) -> Vec<[Vec<u8>; 2]> {
+        let row = self.shape.token_elements() as usize * dtype.size();
+        let gather = |cache: &KvCache<'_>| {
+            let mut out = [(); 2].map(|()| vec![0; tokens as usize * row]);
+            let [key, value] = &mut out;
+            let needed = tokens.div_ceil(self.shape.block_size) as usize;
+            Gather {
+                table: BlockTable::Packed { indices: blocks[..needed].into(), max_blocks_per_seq: needed as u32 },
+                seq_lens: [tokens as i32][..].into(),
+                max_seq_len: tokens,
+                scales,
+                threads: 1,
+            }
+            .run(cache, &mut KvTokensMut { key, value, dtype })
+            .unwrap();
+            out
+        };
+        self.caches().iter().map(gather).collect()
+    }
+
+    fn save(&self, store: &Store, name: &str, blocks: &[i32], tokens: u32, chunk_tokens: u32) -> Saved {
+        let caches = self.caches();
+        save(name, &caches, blocks, tokens, chunk_tokens).run(store).expect("saved")
+    }
+}
+
+fn save<'a>(name: &'a str, layers: &'a [KvCache<'a>], blocks: &'a [i32], tokens: u32, chunk_tokens: u32) -> Save<'a> {
+    Save {
+        name,
+        model: b"model",
+        layers,
+        blocks: blocks.into(),
+        tokens,
+        chunk_tokens,
+        stored: None,
+        scales: &[],
+        threads: 1,
+    }
+}
+
+fn restore<'a>(name: &'a str, slots: &'a [i64]) -> Restore<'a> {
+    Restore {
+        name,
+        model: b"model",
+        slots: Slots { slots: slots.into(), invalid_slot: -1 },
+        convert: Convert::default(),
+        scales: &[],
+        max_bytes: 0,
+        threads: 1,
+    }
+}
+
+/// The slots of a sequence in so many blocks.
+fn slots(blocks: &[i32], block_size: u32, tokens: u32) -> Vec<i64> {
+    let slot = |token: u32| i64::from(blocks[(token / block_size) as usize]) * i64::from(block_size);
+    (0..tokens).map(|token| slot(token) + i64::from(token % block_size)).collect()
+}
+
+const SHAPE: CacheShape = CacheShape { num_blocks: 24, block_size: 4, num_kv_heads: 2, head_dim: 8 };
+const LAYERS: usize = 3;
+
+fn stores() -> Vec<(Store, Option<tempfile::TempDir>)> {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let files = open(&format!("local-fs://{}", folder.path().display()));
+    vec![
+        (files, Some(folder)),
+        (open("memory://paged"), None),
+        (open("probe-buffered://paged"), None),
+        (open("probe-batches://paged"), None),
+    ]
+}
+
+fn error_of(restore: &Restore<'_>, store: &Store, engine: &mut Engine) -> (ErrorKind, String, u32) {
+    let before = engine.pools.clone();
+    let failed = restore.run(store, &mut engine.caches_mut()).expect_err("it fails");
+    if failed.tokens == 0 {
+        assert!(engine.pools == before, "a failed restore wrote pages: {failed}");
+    }
+    (failed.error.kind(), failed.to_string(), failed.tokens)
+}
+
+#[test]
+fn what_was_saved_is_restored_through_every_kind_of_store() {
+    let engine = Engine::new(SHAPE, DType::F16, Layout::Nhd, LAYERS, 1);
+    let (from, to) = ([7, 3, 20, 11], [2, 23, 0, 9]);
+    for (store, _folder) in stores() {
+        for threads in [1, 3] {
+            let caches = engine.caches();
+            let name = format!("sequence-{threads}");
+            let saved = Save { threads, ..save(&name, &caches, &from, 14, 8) }.run(&store).expect("saved");
+            let row = 2 * 8 * 2;
+            assert_eq!((saved.chunks, saved.bytes), (2, 14 * 2 * LAYERS as u64 * row));
+            let mut other = engine.blank();
+            let slots = slots(&to, 4, 14);
+            let restored = Restore { threads, ..restore(&name, &slots) }.run(&store, &mut other.caches_mut()).unwrap();
+            assert_eq!((restored.tokens, restored.saved, restored.chunks), (14, 14, 2));
+            assert!(other.tokens(&to, 14) == engine.tokens(&from, 14));
+            // The tokens, and nothing else.
+            let written = other.pools.iter().flatten().flatten().filter(|byte| **byte != 0xEE).count();
+            assert!(written <= saved.bytes as usize);
+            assert_eq!(
+                describe(&store, &name).unwrap().unwrap(),
+                Description {
+                    tokens: 14,
+                    chunk_tokens: 8,
+                    layers: LAYERS as u32,
+                    block_size: 4,
+                    bytes: saved.bytes,
+                    dtype: DType::F16,
+                    model: b"model".to_vec()
+                }
+            );
+        }
+        assert!(describe(&store, "nothing").unwrap().is_none());
+    }
+}
+
+/// A chunk is its tokens layer by layer, K and V, dense, under the XXH3-64 of that, whatever the pages look like; the
+/// upper half of the 128 bits is in the manifest.
+#[test]
+fn a_chunk_is_what_the_documentation_says() {
+    let store = open("memory://paged-format");
+    for (layout, tokens) in [(Layout::Hnd, 4u32), (Layout::HndPacked { pack: 4 }, 16)] {
+        let engine = Engine::new(SHAPE, DType::F16, layout, LAYERS, 2);
+        engine.save(&store, "format", &[5, 1, 2, 3], tokens, tokens);
+        let content = engine.tokens(&[5, 1, 2, 3], tokens).concat().concat();
+        let key = xxh3_64(&content).to_le_bytes();
+        assert!(*store.get_chunk(&key).unwrap().expect("it is under its key") == content[..]);
+        let manifest = store.get_manifest("format").unwrap().unwrap();
+        let check = ((xxh3_128(&content) >> 64) as u64).to_le_bytes();
+        assert!(manifest.windows(16).any(|id| id[..8] == key && id[8..] == check));
+    }
+}
+
+#[test]
+fn sequences_share_the_chunks_of_their_prefix() {
+    for (store, _folder) in stores() {
+        let engine = Engine::new(SHAPE, DType::BF16, Layout::Nhd, LAYERS, 3);
+        assert_eq!(engine.save(&store, "first", &[1, 2, 3, 4, 5], 18, 8).existed, 0);
+        // Two more blocks of the same prefix: the last chunk was cut short and is another now.
+        let saved = engine.save(&store, "second", &[1, 2, 3, 4, 5, 6], 24, 8);
+        assert_eq!((saved.chunks, saved.existed), (3, 2));
+        // The same values in other pages, of another layout and block size.
+        let shape = CacheShape { num_blocks: 12, block_size: 8, ..SHAPE };
+        let mut other = Engine::new(shape, DType::BF16, Layout::HndPacked { pack: 2 }, LAYERS, 4);
+        let slots = slots(&[9, 0, 4], 8, 24);
+        let convert = Convert { layout: true, dtype: false };
+        Restore { convert, ..restore("second", &slots) }.run(&store, &mut other.caches_mut()).unwrap();
+        let saved = other.save(&store, "third", &[9, 0, 4], 24, 8);
+        assert_eq!((saved.chunks, saved.existed), (3, 3), "{}", store.info().uri);
+    }
+}
+
+#[test]
+fn the_first_tokens_alone_and_those_without_a_slot_are_served() {
+    let store = open("memory://paged-some");
+    let engine = Engine::new(SHAPE, DType::F32, Layout::Hnd, LAYERS, 5);
+    let from = [7, 3, 20, 11];
+    engine.save(&store, "some", &from, 16, 4);
+    let mut other = engine.blank();
+    // Chunk 0 is there already, chunk 1 is wanted but for a token, chunk 2 in part, chunk 3 not at all.
+    let slots: Vec<i64> = vec![-1, -1, -1, -1, 20, 21, -7, 23, 40, 41];
+    let restored = restore("some", &slots).run(&store, &mut other.caches_mut()).unwrap();
+    assert_eq!((restored.tokens, restored.saved, restored.chunks), (10, 16, 2));
+    let (want, got) = (engine.tokens(&from, 16), other.tokens(&[0, 5, 10], 12));
+    let row = 2 * 8 * 4;
+    for (want, got) in want.iter().flatten().zip(got.iter().flatten()) {
+        let token = |all: &[u8], token: usize| all[token * row..][..row].to_vec();
+        for t in 0..12 {
+            let expected = if [4, 5, 7, 8, 9].contains(&t) { token(want, t) } else { vec![0xEE; row] };
+            assert_eq!(token(got, t), expected, "token {t}");
+        }
+    }
+    let none = restore("some", &[]).run(&store, &mut other.caches_mut()).unwrap();
+    assert_eq!((none.tokens, none.chunks), (0, 0));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_reason() {
+    let store = open("memory://paged-misfits");
+    let engine = Engine::new(SHAPE, DType::F16, Layout::Nhd, LAYERS, 6);
+    engine.save(&store, "misfits", &[1, 2], 8, 4);
+    let all: Vec<i64> = (0..8).collect();
+    let whole = restore("misfits", &all);
+    let check = |restore: &Restore<'_>, mut engine: Engine, kind: ErrorKind, what: &str| {
+        let (got, message, tokens) = error_of(restore, &store, &mut engine);
+        assert!(got == kind && message.contains(what) && tokens == 0, "{got:?} {message}");
+    };
+    use ErrorKind::{Invalid, Mismatch, Missing};
+    check(&Restore { name: "nothing", ..whole }, engine.blank(), Missing, "nothing was saved");
+    check(&Restore { model: b"other", ..whole }, engine.blank(), Mismatch, "model");
+    let mut fewer = engine.blank();
+    fewer.pools.pop();
+    check(&whole, fewer, Mismatch, "3 layers");
+    let more: Vec<i64> = (0..9).collect();
+    check(&restore("misfits", &more), engine.blank(), Mismatch, "8 tokens");
+    let past: Vec<i64> = vec![0, 1, 96];
+    check(&restore("misfits", &past), engine.blank(), Invalid, "slot 96");
+    let other = |shape, dtype, layout| Engine::new(shape, dtype, layout, LAYERS, 7);
+    check(&whole, other(CacheShape { head_dim: 16, ..SHAPE }, DType::F16, Layout::Nhd), Mismatch, "2 heads of 8");
+    check(&whole, other(SHAPE, DType::F16, Layout::Hnd), Mismatch, "layouts");
+    check(&whole, other(SHAPE, DType::BF16, Layout::Nhd), Mismatch, "no conversion");
+    check(&whole, other(SHAPE, DType::F8E4M3, Layout::Nhd), Mismatch, "scales");
+    let convert = Convert { layout: true, dtype: true };
+    check(&Restore { convert, ..whole }, other(SHAPE, DType::F8E4M3, Layout::Nhd), Invalid, "needs a scale");
+    let one = [KvScales { k: Scale::per_tensor(1.0), v: Scale::per_tensor(1.0) }];
+    check(&Restore { scales: &one, ..whole }, engine.blank(), Invalid, "scales for 1 of 3");
+
+    let caches = engine.caches();
+    let fits = save("refused", &caches, &[1, 2], 8, 4);
+    let check = |save: Save<'_>, what: &str| {
+        let error = save.run(&store).expect_err("refused");
+        assert!(error.kind() == Invalid && error.to_string().contains(what), "{error}");
+    };
+    check(Save { tokens: 9, ..fits }, "need 3 blocks");
+    check(Save { tokens: 0, ..fits }, "above zero");
+    check(Save { chunk_tokens: 6, ..fits }, "multiple");
+    check(Save { layers: &[], ..fits }, "no layers");
+    check(Save { blocks: [1, -1][..].into(), ..fits }, "block 1 of the sequence is -1");
+    check(Save { blocks: IndexSlice::from(&[1i64, 24][..]), ..fits }, "is 24");
+    check(Save { name: "", ..fits }, "name");
+    check(Save { model: &[b'x'; 257], ..fits }, "model");
+    check(Save { stored: Some(DType::F32), ..fits }, "does not convert");
+    assert!(describe(&store, "refused").unwrap().is_none());
+    let small = open("probe-small://paged");
+    let large = Save { chunk_tokens: 8, ..fits };
+    assert_eq!(large.run(&small).expect_err("a chunk of 1536 bytes is too large").kind(), Invalid);
+}
+
+/// Values of FP8 caches can be kept as they are, or as what they stand for; and the latter quantised again.
+#[test]
+fn fp8_caches_are_dequantised_and_quantised_by_their_scales() {
+    let store = open("memory://paged-fp8");
+    // Codes of ordinary numbers: no NaN, whose code may change.
+    let mut engine = Engine::new(SHAPE, DType::F8E4M3, Layout::Hnd, LAYERS, 8);
+    engine.pools.iter_mut().flatten().flatten().for_each(|code| *code &= 0xF7);
+    let heads = [0.5f32, 0.25];
+    let scales: Vec<KvScales<'_>> =
+        (0..LAYERS).map(|_| KvScales { k: Scale::per_tensor(0.5), v: Scale::per_head(&heads) }).collect();
+    let from = [7, 3, 20];
+    let caches = engine.caches();
+    let fits = save("raw", &caches, &from, 11, 4);
+    fits.run(&store).unwrap();
+    let dequantised = Save { name: "dequantised", stored: Some(DType::F32), scales: &scales, ..fits };
+    assert_eq!(dequantised.run(&store).unwrap().bytes, 4 * fits.run(&store).unwrap().bytes);
+    let slots = slots(&from, 4, 11);
+    let mut same = engine.blank();
+    restore("raw", &slots).run(&store, &mut same.caches_mut()).unwrap();
+    assert!(same.tokens(&from, 11) == engine.tokens(&from, 11));
+    let convert = Convert { layout: true, dtype: true };
+    let mut again = Engine { layout: Layout::HndPacked { pack: 8 }, ..engine.blank() };
+    Restore { convert, scales: &scales, ..restore("dequantised", &slots) }
+        .run(&store, &mut again.caches_mut())
+        .unwrap();
+    assert!(again.tokens(&from, 11) == engine.tokens(&from, 11));
+    // In a cache of F32 they are what the codes stand for.
+    let mut wide = Engine::new(SHAPE, DType::F32, Layout::Hnd, LAYERS, 9);
+    restore("dequantised", &slots).run(&store, &mut wide.caches_mut()).unwrap();
+    assert!(wide.tokens(&from, 11) == engine.tokens_as(DType::F32, Some(scales[0]), &from, 11));
+}
+
+/// Change one of the chunk files, of which there are four, in an order that says nothing of the chunks'.
+fn damage(folder: &Path, which: usize, change: impl Fn(&Path)) {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.join("chunks")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap().flatten() {
+            if entry.file_type().unwrap().is_dir() { folders.push(entry.path()) } else { found.push(entry.path()) }
+        }
+    }
+    found.sort();
+    assert_eq!(found.len(), 4);
+    change(&found[which]);
+}
+
+#[test]
+fn a_chunk_that_is_missing_or_damaged_leaves_the_pages_alone_and_the_next_save_mends_it() {
+    let engine = Engine::new(SHAPE, DType::F16, Layout::Nhd, LAYERS, 10);
+    let from = [1, 2, 3, 4];
+    let slots = slots(&from, 4, 16);
+    type Change<'a> = &'a dyn Fn(&Path);
+    let changes: [(&str, ErrorKind, Change<'_>); 3] = [
+        ("not there any more", ErrorKind::Missing, &|file| std::fs::remove_file(file).unwrap()),
+        ("damaged", ErrorKind::Corrupt, &|file| {
+            let mut bytes = std::fs::read(file).unwrap();
+            bytes[9] ^= 1;
+            std::fs::write(file, bytes).unwrap();
+        }),
+        ("damaged", ErrorKind::Corrupt, &|file| {
+            let bytes = std::fs::read(file).unwrap();
+            std::fs::write(file, &bytes[1..]).unwrap();
+        }),
+    ];
+    for (what, kind, change) in changes {
+        for (which, max_bytes) in (0..4).flat_map(|which| [(which, 0), (which, 1)]) {
+            let folder = tempfile::tempdir().expect("a temporary directory");
+            let store = open(&format!("local-fs://{}", folder.path().display()));
+            engine.save(&store, "damaged", &from, 16, 4);
+            damage(folder.path(), which, change);
+            let whole = Restore { max_bytes, ..restore("damaged", &slots) };
+            let mut other = engine.blank();
+            let (got, message, tokens) = error_of(&whole, &store, &mut other);
+            assert!(got == kind && message.contains(what), "{got:?} {message}");
+            // In parts, what is missing is found before a page is touched, and what is damaged when its turn comes.
+            let kept = other.tokens(&from, 16);
+            let row = 2 * 8 * 2;
+            let want = engine.tokens(&from, 16);
+            for (want, kept) in want.iter().flatten().zip(kept.iter().flatten()) {
+                let done = tokens as usize * row;
+                assert!(kept[..done] == want[..done] && kept[done..].iter().all(|byte| *byte == 0xEE));
+            }
+            if max_bytes == 0 || kind == ErrorKind::Missing {
+                assert_eq!(tokens, 0);
+            }
+            engine.save(&store, "damaged", &from, 16, 4);
+            whole.run(&store, &mut other.caches_mut()).expect("it was mended");
+            assert!(other.tokens(&from, 16) == engine.tokens(&from, 16));
+        }
+    }
+}
+
+/// Another consumer of the store may have keys of its own: what these calls put and get tells the store nothing.
+#[test]
+fn the_store_is_not_taken_to_be_keyed_by_content() {
+    let store = open("memory://paged-keys");
+    let engine = Engine::new(SHAPE, DType::F16, Layout::Nhd, LAYERS, 11);
+    engine.save(&store, "keys", &[1, 2], 8, 4);
+    restore("keys", &[0, 1, 2, 3, 4, 5, 6, 7]).run(&store, &mut engine.blank().caches_mut()).unwrap();
+    store.put_chunk(b"8-bytes!", b"whatever").unwrap();
+    assert_eq!(store.get_chunk(b"8-bytes!").unwrap().as_deref(), Some(&b"whatever"[..]));
+}
+
+#[test]
+fn a_manifest_of_another_kind_is_refused() {
+    let store = open("memory://paged-foreign");
+    let engine = Engine::new(SHAPE, DType::F16, Layout::Nhd, LAYERS, 12);
+    for content in [&b""[..], b"KVXSEQ\r\n", b"something that an engine has written"] {
+        store.put_manifest("foreign", content).unwrap();
+        let (kind, message, _) = error_of(&restore("foreign", &[0]), &store, &mut engine.blank());
+        assert!(kind == ErrorKind::Corrupt && message.contains("manifest"), "{message}");
+        assert_eq!(describe(&store, "foreign").unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    /// Any geometry, from any layout into any other, in parts of any size: the same tokens in other slots.
+    #[test]
+    fn any_sequence_comes_back(
+        (heads, pack, packs) in (1..4u32, 1..9u32, 1..4u32),
+        (size, other_size) in (1..6u32, 1..6u32),
+        tokens in 1..40u32,
+        run in 1..4u32,
+        (from, into) in (0..4usize, 0..4usize),
+        (dtype, layers) in (prop::sample::select(vec![DType::F16, DType::F32, DType::F8E5M2]), 1..4usize),
+        (max_bytes, threads) in (0..5000u64, 1..4usize),
+        seed in any::<u32>(),
+    ) {
+        let head_dim = pack * packs;
+        let shape = |block_size: u32| {
+            CacheShape { num_blocks: 40u32.div_ceil(block_size) + 3, block_size, num_kv_heads: heads, head_dim }
+        };
+        let layout = |which: usize, shape: &CacheShape| {
+            let [b, t, h] = [shape.num_blocks, shape.block_size, heads].map(u64::from);
+            // The last dimension outermost, blocks innermost.
+            let strides = [1, b, b * t, b * t * h];
+            [Layout::Nhd, Layout::Hnd, Layout::HndPacked { pack }, Layout::Custom { strides }][which]
+        };
+        let (own, other) = (shape(size), shape(other_size));
+        let engine = Engine::new(own, dtype, layout(from, &own), layers, seed.into());
+        let mut target = Engine::new(other, dtype, layout(into, &other), layers, u64::from(seed) + 1);
+        let blocks = |shape: &CacheShape| {
+            let n = shape.num_blocks as i32;
+            // 43 and 41 are primes larger than any number of blocks that they do not divide.
+            (0..n).map(|i| (i * 43 + (seed % 1000) as i32) % n).collect::<Vec<i32>>()
+        };
+        let distinct = |blocks: &[i32]| blocks.iter().collect::<std::collections::HashSet<_>>().len() == blocks.len();
+        let (source, destination) = (blocks(&own), blocks(&other));
+        prop_assume!(distinct(&source) && distinct(&destination));
+        let store = open("memory://paged-any");
+        let caches = engine.caches();
+        Save { threads, ..save("any", &caches, &source, tokens, run * size) }.run(&store).unwrap();
+        let slots = slots(&destination, other_size, tokens);
+        let convert = Convert { layout: true, dtype: false };
+        Restore { convert, max_bytes, threads, ..restore("any", &slots) }.run(&store, &mut target.caches_mut()).unwrap();
+        prop_assert!(target.tokens(&destination, tokens) == engine.tokens(&source, tokens));
+    }
+}

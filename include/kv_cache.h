@@ -1,0 +1,367 @@
+/*
+ * kv_cache.h - a token-exact cache of KV state over three tiers.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A ROW is the KV state of a sequence of tokens, as bytes that only the engine
+ * understands. Its KEY is a SHA-256 over the model's fingerprint, its
+ * quantisation, a hash of the context's parameters, and the tokens: so a row
+ * is found by exactly the tokens that made it. Rows lie in TIERS: `ram` (this
+ * process), `ram_file` (a directory on a tmpfs) and `disk`, each with a budget
+ * and its own order of use. docs/cache.md tells the whole story.
+ *
+ *     kv_cache_open_toml(config, &cache);
+ *     for each prompt:
+ *         if (kv_cache_lookup(cache, &query, &hit, &info) == KV_CACHE_OK) {
+ *             kv_cache_load(hit, state, info.payload_bytes);   or kv_cache_view
+ *             kv_cache_release(hit);
+ *             ... set the state, prefill tokens from info.tokens on
+ *         }
+ *         kv_cache_plan(cache, KV_CACHE_REASON_COLD, n_tokens, 0, &keep);
+ *         ... prefill up to `keep`, kv_cache_save, prefill the rest, generate
+ *     kv_cache_close(cache);
+ *
+ * ANSWERS. Every call that can fail answers a kv_cache_status_t.
+ * kv_cache_last_error() has the text of this thread's last failure. A call
+ * that fails sets the place of its main answer to NULL or 0.
+ *
+ * A MISS is no error: prefill, as without a cache. Damaged rows are misses too
+ * (counted; their files are set aside). No byte of a file is handed out that
+ * was not checked against its row's checksum.
+ *
+ * STRUCTS that begin with `size`: set it to the sizeof of the struct before
+ * each call, also where the library fills the rest. A smaller size is
+ * INVALID_ARGUMENT, a larger one a later version's. Set reserved fields to 0.
+ *
+ * THREADS. Any call may be made from any thread at any time, on one cache too;
+ * only close and release must be the last use of what they end. A lookup never
+ * waits for a save, but for the one of its own `parent`.
+ *
+ * MEMORY. The caller's memory is read during the call and not kept. What comes
+ * back is the library's, and is ended by the function that the call names.
+ *
+ * FORK. A cache is of the process that opened it: in a child every call answers
+ * CLOSED, and close and release do nothing but free memory. A child that runs
+ * on without exec keeps the parent's directories locked until it ends.
+ */
+#ifndef KV_CACHE_H
+#define KV_CACHE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kv_cache kv_cache_t;
+typedef struct kv_cache_hit kv_cache_hit_t;
+
+typedef enum kv_cache_status_t {
+    KV_CACHE_OK = 0,
+    KV_CACHE_MISS = 1,             /* no such row, or it is damaged: prefill */
+    KV_CACHE_INVALID_ARGUMENT = 2, /* NULL, a wrong size or number, a config that makes no sense */
+    KV_CACHE_BUSY = 3,             /* a directory belongs to another process */
+    KV_CACHE_FULL = 4,             /* no room: larger than the budget, all rows in use, the disk is full */
+    KV_CACHE_TIMEOUT = 5,          /* the time is over; what was begun may still end well */
+    KV_CACHE_CLOSED = 6,           /* after kv_cache_shutdown, or in a forked child */
+    KV_CACHE_IO = 7,               /* the system refused */
+    KV_CACHE_INTERNAL = 8          /* a bug in the library */
+} kv_cache_status_t;
+
+typedef enum kv_cache_tier_t {
+    KV_CACHE_TIER_DEFAULT = 0, /* the config's save_to */
+    KV_CACHE_TIER_RAM = 1,
+    KV_CACHE_TIER_RAM_FILE = 2,
+    KV_CACHE_TIER_DISK = 3
+} kv_cache_tier_t;
+
+typedef enum kv_cache_hit_kind_t {
+    KV_CACHE_HIT_EXACT = 1,         /* the row is of exactly the tokens */
+    KV_CACHE_HIT_RESUME = 2,        /* the row is the parent's */
+    KV_CACHE_HIT_LONGEST_PREFIX = 3 /* the row is of the longest prefix at a boundary */
+} kv_cache_hit_kind_t;
+
+/*
+ * Why a row is saved.
+ *   COLD       after the prefill of a new prompt, at the boundary that
+ *              kv_cache_plan names. Queued.
+ *   CONTINUED  while a sequence grows. Queued.
+ *   FINISH     a sequence is complete, prompt and reply. Queued.
+ *   EVICT      the holder has to let go: stored when the call returns, from the
+ *              caller's memory. No gate.
+ *   SHUTDOWN   the engine goes down: the same, from a copy, and the call takes
+ *              at most evict_save_timeout_ms. No gate.
+ */
+typedef enum kv_cache_reason_t {
+    KV_CACHE_REASON_COLD = 1,
+    KV_CACHE_REASON_CONTINUED = 2,
+    KV_CACHE_REASON_EVICT = 3,
+    KV_CACHE_REASON_SHUTDOWN = 4,
+    KV_CACHE_REASON_FINISH = 5
+} kv_cache_reason_t;
+
+/* What became of a save. None of them is a failure. */
+typedef enum kv_cache_saved_t {
+    KV_CACHE_STORED = 0,    /* on disk: durably */
+    KV_CACHE_QUEUED = 1,    /* a copy is in the queue */
+    KV_CACHE_KNOWN = 2,     /* it was there, or is on its way */
+    KV_CACHE_DROPPED = 3,   /* the queue is full */
+    KV_CACHE_TOO_SHORT = 4, /* the policy does not want it: see kv_cache_plan */
+    KV_CACHE_TOO_LONG = 5,
+    KV_CACHE_TOO_SOON = 6
+} kv_cache_saved_t;
+
+/* How a model's fingerprint is made. */
+typedef enum kv_cache_fingerprint_mode_t {
+    KV_CACHE_FINGERPRINT_SAFE = 0,         /* the whole file; reads all of it */
+    KV_CACHE_FINGERPRINT_GGUF_CHUNKED = 1, /* metadata, both ends of each tensor, length; a moment */
+    KV_CACHE_FINGERPRINT_FAST_UNSAFE = 2   /* path, length, time of change; or the caller's own */
+} kv_cache_fingerprint_mode_t;
+
+/* Whose state a row is. Everything but the mode is part of the key. */
+typedef struct kv_cache_identity_t {
+    uint8_t fingerprint[32];  /* of the model: kv_cache_fingerprint, or the caller's own */
+    uint8_t context_hash[32]; /* a hash of the parameters that shape the state: cache types, window,
+                                 RoPE scaling, the engine's version where its states differ */
+    uint8_t fingerprint_mode; /* kv_cache_fingerprint_mode_t */
+    uint8_t quant;            /* a number for the quantisation that never changes its meaning */
+    uint8_t reserved[6];
+} kv_cache_identity_t;
+
+typedef struct kv_cache_query_t {
+    uint32_t size;
+    uint32_t reserved;
+    kv_cache_identity_t identity;
+    const uint32_t *tokens; /* at most 2^24 */
+    size_t n_tokens;
+    const uint8_t *parent;  /* 32 bytes: the key of the row that the prompt goes on from; or NULL. A
+                               hint: of use only if it is the key of a beginning of these tokens */
+} kv_cache_query_t;
+
+typedef struct kv_cache_hit_info_t {
+    uint32_t size;
+    uint32_t kind;          /* kv_cache_hit_kind_t */
+    uint32_t tier;          /* kv_cache_tier_t */
+    uint32_t reserved;
+    uint64_t tokens;        /* how many of the query's tokens the row covers */
+    uint64_t payload_bytes;
+    uint8_t key[32];        /* the parent of a later query */
+} kv_cache_hit_info_t;
+
+typedef struct kv_cache_save_t {
+    uint32_t size;
+    uint32_t reason;        /* kv_cache_reason_t */
+    uint32_t tier;          /* kv_cache_tier_t */
+    uint32_t context_size;  /* tokens that the context has room for; written into the row */
+    kv_cache_identity_t identity;
+    const uint32_t *tokens; /* exactly those that made the payload: 1 to 2^24 */
+    size_t n_tokens;
+    const uint8_t *payload; /* the state after them; not empty */
+    size_t payload_bytes;
+    uint64_t prompt_tokens; /* COLD: tokens of the whole prompt */
+    uint64_t last_saved;    /* CONTINUED: tokens at this sequence's last save, 0 for none */
+    const char *prompt;     /* UTF-8 for people who look into files, stored as it is; or NULL */
+    const char *detail;     /* more on the reason, for people; or NULL */
+    uint32_t quant_bits;    /* bits of the quantisation, for people; at most 255 */
+    uint32_t reserved;
+} kv_cache_save_t;
+
+/* What kv_cache_gc did. */
+typedef struct kv_cache_gc_t {
+    uint32_t size;
+    uint32_t reserved;
+    uint64_t rows_lost;         /* rows whose file was gone */
+    uint64_t adopted;           /* good files that no row was known of */
+    uint64_t temporaries;       /* temporary files of dead writers */
+    uint64_t set_aside_removed; /* damaged files that had been set aside */
+    uint64_t evicted;           /* rows, for the budget */
+    uint64_t evicted_bytes;
+} kv_cache_gc_t;
+
+typedef struct kv_cache_tier_stats_t {
+    uint64_t rows;
+    uint64_t bytes;          /* of the budget, taken by rows */
+    uint64_t reserved_bytes; /* of the budget, set apart for saves that are being written */
+    uint64_t budget;         /* 0: the tier is not there */
+    uint64_t queued;         /* saves */
+} kv_cache_tier_stats_t;
+
+/* Counted since the cache was opened; times are in nanoseconds. */
+typedef struct kv_cache_stats_t {
+    uint32_t size;
+    uint32_t reserved;
+    uint64_t hits_exact;
+    uint64_t hits_resume;
+    uint64_t hits_longest_prefix;
+    uint64_t misses;
+    uint64_t resume_waits;       /* lookups that waited for their parent's save */
+    uint64_t prefix_walks;
+    uint64_t prefix_probes;      /* keys that those looked up */
+    uint64_t prefix_nanos;       /* hashing and walking */
+    uint64_t loads;
+    uint64_t loaded_bytes;
+    uint64_t load_nanos;
+    uint64_t load_misses;        /* the row was damaged or gone; its lookup was counted as a hit */
+    uint64_t pack_nanos;         /* storing rows */
+    uint64_t saves[6];           /* stored, by kv_cache_reason_t; 0 is not used */
+    uint64_t saves_gated;
+    uint64_t saves_known;
+    uint64_t saves_dropped;
+    uint64_t saves_abandoned;    /* lost their reservation */
+    uint64_t saves_failed;
+    uint64_t adopted;            /* files found in a save's place and taken for its own */
+    uint64_t evictions;
+    uint64_t evicted_bytes;
+    uint64_t pressure_evictions; /* because of memory pressure alone */
+    uint64_t corrupt_files;
+    uint64_t truncated_files;
+    uint64_t foreign_files;      /* named like rows, but none */
+    uint64_t newer_files;        /* of a later version of the format */
+    uint64_t temporaries_reaped;
+    kv_cache_tier_stats_t tiers[3]; /* ram, ram_file, disk */
+} kv_cache_stats_t;
+
+/* "0.1.0". */
+const char *kv_cache_version(void);
+
+/* Why this thread's last failed call failed, UTF-8, "" if none has. It stands
+ * until this thread's next failure. */
+const char *kv_cache_last_error(void);
+
+/*
+ * Open a cache from a config file, or from its text (TOML, see docs/cache.md).
+ * Takes the locks of its directories, and indexes what is in them: seconds for
+ * 100,000 rows. End it with kv_cache_close.
+ * INVALID_ARGUMENT, BUSY, IO.
+ */
+kv_cache_status_t kv_cache_open(const char *path, kv_cache_t **out);
+kv_cache_status_t kv_cache_open_toml(const char *toml, kv_cache_t **out);
+
+/* Wait for queued saves, at most evict_save_timeout_ms, and end the cache. Hits
+ * stay good until they are released, and keep its directories locked. NULL is
+ * allowed. */
+void kv_cache_close(kv_cache_t *cache);
+
+/* The fingerprint of a model file. `mode`: kv_cache_fingerprint_mode_t; `out`:
+ * 32 bytes. INVALID_ARGUMENT, IO. */
+kv_cache_status_t kv_cache_fingerprint(const char *path, uint32_t mode, uint8_t out[32]);
+
+/* The key of exactly these tokens. `out`: 32 bytes. */
+kv_cache_status_t kv_cache_key(const kv_cache_identity_t *identity, const uint32_t *tokens,
+                               size_t n_tokens, uint8_t out[32]);
+
+/*
+ * How many tokens a save of this reason keeps, by the policy; 0 for none.
+ * COLD: `n_tokens` is the length of the prompt, and the answer the boundary up to
+ * which to prefill before the save. CONTINUED: `last_saved` as in the save.
+ */
+kv_cache_status_t kv_cache_plan(const kv_cache_t *cache, uint32_t reason, uint64_t n_tokens,
+                                uint64_t last_saved, uint64_t *keep);
+
+/*
+ * Find the row that saves most of the prefill: of exactly the tokens; else the
+ * parent's, if they extend it; else of the longest prefix at a multiple of
+ * boundary_align_tokens. Where the parent's save is on its way, waits for it, at
+ * most session_resume_wait_ms. `info` may be NULL.
+ * While the hit lives its row is not evicted. End it with kv_cache_release.
+ * MISS, INVALID_ARGUMENT, CLOSED.
+ */
+kv_cache_status_t kv_cache_lookup(const kv_cache_t *cache, const kv_cache_query_t *query,
+                                  kv_cache_hit_t **out, kv_cache_hit_info_t *info);
+
+/*
+ * Copy the payload into a buffer of exactly info.payload_bytes, checked on the
+ * way. MISS: the row turned out damaged or gone; look up again, or prefill. After
+ * a failure the buffer may have anything in it.
+ */
+kv_cache_status_t kv_cache_load(const kv_cache_hit_t *hit, uint8_t *buffer, size_t size);
+
+/* The payload in place, checked: memory of `ram`, or the mapped file. It stands
+ * until the hit is released. Failures as for kv_cache_load. */
+kv_cache_status_t kv_cache_view(const kv_cache_hit_t *hit, const uint8_t **data, size_t *size);
+
+/* End a hit, and its view. NULL is allowed. */
+void kv_cache_release(kv_cache_hit_t *hit);
+
+/*
+ * Save a row, as its reason says. `saved` may be NULL.
+ * INVALID_ARGUMENT (also a COLD save that is not at its boundary), FULL, TIMEOUT,
+ * CLOSED, IO. Queued saves that fail are counted in saves_failed.
+ */
+kv_cache_status_t kv_cache_save(const kv_cache_t *cache, const kv_cache_save_t *save,
+                                kv_cache_saved_t *saved);
+
+/* Evict a row from all tiers, unless it is in use. `tiers`, which may be NULL,
+ * gets the number of tiers that let it go. */
+kv_cache_status_t kv_cache_evict(const kv_cache_t *cache, const uint8_t key[32], uint32_t *tiers);
+
+/* Evict a tier's oldest rows until `bytes` are freed, or those left are in use.
+ * `freed` may be NULL. */
+kv_cache_status_t kv_cache_evict_bytes(const kv_cache_t *cache, uint32_t tier, uint64_t bytes,
+                                       uint64_t *freed);
+
+/*
+ * For a caller that knows better than the system how much memory is used (a GPU,
+ * a container): from pressure.high on, evicts the oldest rows of `ram`, then of
+ * `ram_file`, until less than pressure.low would be. `freed` may be NULL.
+ */
+kv_cache_status_t kv_cache_relieve(const kv_cache_t *cache, uint64_t used, uint64_t total,
+                                   uint64_t *freed);
+
+/* Bring all tiers in order; see kv_cache_gc_t. Saves wait meanwhile, lookups do
+ * not. `out` may be NULL. */
+kv_cache_status_t kv_cache_gc(const kv_cache_t *cache, kv_cache_gc_t *out);
+
+/* Wait until no save is queued. TIMEOUT. */
+kv_cache_status_t kv_cache_flush(const kv_cache_t *cache, uint64_t timeout_ms);
+
+/* Close the cache and keep the handle: waits for queued saves, drops those left
+ * after the time, and counts them (`dropped` may be NULL). Lookups and saves are
+ * CLOSED from now on; hits and stats stay good. kv_cache_close ends it. */
+kv_cache_status_t kv_cache_shutdown(const kv_cache_t *cache, uint64_t timeout_ms,
+                                    uint64_t *dropped);
+
+kv_cache_status_t kv_cache_stats(const kv_cache_t *cache, kv_cache_stats_t *out);
+
+/* The layout is the ABI: the library asserts the same. */
+#if UINTPTR_MAX == UINT64_MAX
+#if defined(__cplusplus)
+#define KV_CACHE_ASSERT(what) static_assert(what, #what)
+#else
+#define KV_CACHE_ASSERT(what) _Static_assert(what, #what)
+#endif
+#define KV_CACHE_AT(type, field, at) KV_CACHE_ASSERT(offsetof(type, field) == (at))
+KV_CACHE_ASSERT(sizeof(kv_cache_identity_t) == 72);
+KV_CACHE_AT(kv_cache_identity_t, fingerprint_mode, 64);
+KV_CACHE_AT(kv_cache_identity_t, quant, 65);
+KV_CACHE_ASSERT(sizeof(kv_cache_query_t) == 104);
+KV_CACHE_AT(kv_cache_query_t, tokens, 80);
+KV_CACHE_AT(kv_cache_query_t, parent, 96);
+KV_CACHE_ASSERT(sizeof(kv_cache_hit_info_t) == 64);
+KV_CACHE_AT(kv_cache_hit_info_t, tokens, 16);
+KV_CACHE_AT(kv_cache_hit_info_t, key, 32);
+KV_CACHE_ASSERT(sizeof(kv_cache_save_t) == 160);
+KV_CACHE_AT(kv_cache_save_t, identity, 16);
+KV_CACHE_AT(kv_cache_save_t, tokens, 88);
+KV_CACHE_AT(kv_cache_save_t, payload, 104);
+KV_CACHE_AT(kv_cache_save_t, prompt_tokens, 120);
+KV_CACHE_AT(kv_cache_save_t, prompt, 136);
+KV_CACHE_AT(kv_cache_save_t, quant_bits, 152);
+KV_CACHE_ASSERT(sizeof(kv_cache_gc_t) == 56);
+KV_CACHE_AT(kv_cache_gc_t, evicted_bytes, 48);
+KV_CACHE_ASSERT(sizeof(kv_cache_tier_stats_t) == 40);
+KV_CACHE_AT(kv_cache_tier_stats_t, queued, 32);
+KV_CACHE_ASSERT(sizeof(kv_cache_stats_t) == 392);
+KV_CACHE_AT(kv_cache_stats_t, saves, 112);
+KV_CACHE_AT(kv_cache_stats_t, temporaries_reaped, 264);
+KV_CACHE_AT(kv_cache_stats_t, tiers, 272);
+#undef KV_CACHE_AT
+#undef KV_CACHE_ASSERT
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* KV_CACHE_H */

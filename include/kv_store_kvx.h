@@ -1,0 +1,224 @@
+/*
+ * kv_store_kvx.h - sequences straight between an engine's paged KV cache and
+ * a store: libkv_store_wasm.so's bridge from kvx_abi.h to kv_store_abi.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *     kv_store_kvx_save_t save = {0};
+ *     save.size = sizeof save;
+ *     save.name = "conversation-7";
+ *     save.model = "some-model, revision 3, rank 0 of 2";
+ *     save.layers = caches;               // a kvx_cache_desc_t for each layer
+ *     save.num_layers = 32;
+ *     save.blocks = block_ids;            // of the sequence, in order
+ *     save.block_dtype = KVX_DTYPE_S32;
+ *     save.num_blocks = 7;
+ *     save.num_tokens = 100;
+ *     if (kv_store_kvx_save(store, &save, NULL) < 0) ...not saved...
+ *
+ * A save gathers the tokens of all layers out of the pages into memory that
+ * the store takes over, hashing them on the way, puts them as chunks, and
+ * publishes a manifest under `name`. A restore fetches the chunks, checks them,
+ * and scatters them into pages from the memory that they were received in.
+ * Each byte is moved once in either direction.
+ *
+ * A chunk has some tokens of all layers, and its bytes depend on the values of
+ * these tokens only: not on layouts, block sizes or block ids. So sequences
+ * with a common prefix share its chunks, if they are saved with the same
+ * `chunk_tokens`, also across engines. Chunks are keyed by XXH3-64 of their
+ * content, and the manifest has 64 more bits; docs/kvx-manifest.md describes
+ * its format, and what these 128 bits are good for and what not.
+ *
+ * These functions are exported by libkv_store_wasm.so only. They take a handle
+ * that this library's vtable opened.
+ *
+ * DESCRIPTORS start with `size`, the sizeof of the struct; a smaller one is
+ * refused, a larger one is a later version's. Arrays of descriptors have all
+ * elements of one `size`. Fields without meaning are zero.
+ *
+ * RETURNS. 0, or one of the negative numbers below. A failure but
+ * KV_STORE_KVX_MISSING is also one line on standard error. With a `result`,
+ * its message says the same.
+ *
+ * MEMORY, THREADS, FORK: as in kv_store_abi.h; nothing is kept after the call.
+ * A call runs on its caller's thread, and on up to `threads` - 1 more, which
+ * block all signals and have ended when it returns. During a save nobody may
+ * write the blocks that are saved, and during a restore nobody may use the
+ * slots that are written. HOST and UNIFIED memory.
+ */
+#ifndef KV_STORE_KVX_H
+#define KV_STORE_KVX_H
+
+#include "kv_store_abi.h"
+#include "kvx_abi.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Nothing was saved under the name, or a chunk of it is gone: prefill. */
+#define KV_STORE_KVX_MISSING (-100)
+/* Saved of another model, geometry, layout, dtype or number of tokens. */
+#define KV_STORE_KVX_MISMATCH (-10)
+/* Manifest or chunk are damaged; the next save replaces them. */
+#define KV_STORE_KVX_CORRUPT (-5)
+/* A descriptor makes no sense, or a chunk is larger than the store takes. */
+#define KV_STORE_KVX_INVALID (-4)
+/* Every other negative number: the store failed, as in kv_store_abi.h. */
+
+/* The longest `model`. */
+#define KV_STORE_KVX_MAX_MODEL 256
+/* The most layers. */
+#define KV_STORE_KVX_MAX_LAYERS 1024
+
+/* What came of a call. */
+typedef struct kv_store_kvx_result_t {
+    uint32_t size; /* set by the caller */
+    /*
+     * Save: tokens saved; 0 after a failure.
+     * Restore: that many tokens, from the first on, are in their slots in all
+     * layers. After a failure the slots of all others are as they were.
+     */
+    uint32_t tokens;
+    uint32_t saved_tokens; /* tokens under the name; 0 after a failure */
+    uint32_t chunks;       /* put, or fetched; 0 after a failure */
+    uint32_t existed;      /* save: of those, the store is known to have had */
+    uint32_t reserved;
+    uint64_t bytes;        /* of these chunks */
+    char message[256];     /* NUL-terminated; empty after success */
+} kv_store_kvx_result_t;
+
+/* A save of one sequence, all layers of it. */
+typedef struct kv_store_kvx_save_t {
+    uint32_t size;
+    uint32_t num_layers;
+    /*
+     * A cache for each layer; `pool` is not looked at. They have the same
+     * block_size; heads, head_dim, layout and dtype may differ.
+     */
+    const kvx_cache_desc_t *layers;
+    const char *name; /* of the manifest */
+    /*
+     * What the values belong to: all that makes values of the same shape
+     * others, such as the model, its revision, the rank where it is split. A
+     * restore that says otherwise is refused. NULL: "".
+     */
+    const char *model;
+    /*
+     * The sequence's block ids in order, S32 or S64, the same in every layer:
+     * token t is token t % block_size of block blocks[t / block_size]. None
+     * that num_tokens reach may be negative.
+     */
+    const void *blocks;
+    kvx_dtype_t block_dtype;
+    uint32_t num_blocks;
+    uint32_t num_tokens; /* above zero */
+    /* Tokens of a chunk, a multiple of block_size; 0: 256, rounded up to one. */
+    uint32_t chunk_tokens;
+    /*
+     * KVX_DTYPE_INVALID: store what the caches hold, as it is. F16, BF16 or
+     * F32: dequantise FP8 caches, with k_scales and v_scales.
+     */
+    kvx_dtype_t stored_dtype;
+    uint32_t threads; /* the most to use, the caller's included; 0 is 1 */
+    const kvx_scale_desc_t *k_scales; /* num_layers of them, or NULL */
+    const kvx_scale_desc_t *v_scales;
+} kv_store_kvx_save_t;
+
+/* Restore into caches of another layout or block size than was saved from. */
+#define KV_STORE_KVX_CONVERT_LAYOUT 1u
+/* Quantise what was saved as F16, BF16 or F32 into FP8 caches, with scales. */
+#define KV_STORE_KVX_CONVERT_DTYPE 2u
+
+/* A restore of one sequence, or of its first tokens, all layers of it. */
+typedef struct kv_store_kvx_restore_t {
+    uint32_t size;
+    uint32_t num_layers;
+    const kvx_cache_desc_t *layers; /* as in a save; they share no memory */
+    const char *name;
+    const char *model;
+    /*
+     * A slot for each token, from the first on; at most as many as were saved.
+     * Tokens with a negative slot, or invalid_slot, are left out, and chunks of
+     * which no token has a slot are not fetched: an engine that has a prefix in
+     * its pages already pays for the rest only.
+     */
+    kvx_slot_mapping_t slots;
+    uint32_t flags;
+    uint32_t threads;
+    /*
+     * The most payload bytes to hold at once; 0: 256 MiB. What needs no more is
+     * restored as a whole or not at all. What needs more is restored in parts
+     * of so many bytes (at least one chunk), in order, each as a whole or not
+     * at all, after all chunks were found to be there.
+     */
+    uint64_t max_bytes;
+    const kvx_scale_desc_t *k_scales; /* of these caches; num_layers or NULL */
+    const kvx_scale_desc_t *v_scales;
+} kv_store_kvx_restore_t;
+
+/* What was saved under a name. */
+typedef struct kv_store_kvx_info_t {
+    uint32_t size; /* set by the caller */
+    uint32_t tokens;
+    uint32_t chunk_tokens;
+    uint32_t num_layers;
+    uint32_t block_size; /* where it was saved */
+    kvx_dtype_t dtype;   /* of the first layer's values, as stored */
+    uint64_t bytes;      /* of all chunks */
+} kv_store_kvx_info_t;
+
+/*
+ * Save a sequence. When it returns 0, all is as durable as after put_manifest,
+ * of whose kind the call is: chunks that were put on this handle before are
+ * published with it. After a failure the former manifest is untouched, with
+ * the exceptions of put_manifest. `result` may be NULL.
+ */
+int kv_store_kvx_save(kv_store_v1 *store, const kv_store_kvx_save_t *save, kv_store_kvx_result_t *result);
+
+/*
+ * Restore a sequence. Descriptors, slots, scales and the manifest are checked
+ * before a chunk is fetched, and chunks before a page is written. `result` may
+ * be NULL.
+ */
+int kv_store_kvx_restore(kv_store_v1 *store, const kv_store_kvx_restore_t *restore, kv_store_kvx_result_t *result);
+
+/* Look up what was saved under a name, without its chunks. */
+int kv_store_kvx_describe(kv_store_v1 *store, const char *name, kv_store_kvx_info_t *info);
+
+/* The types of the three, for the result of dlsym. */
+typedef int (*kv_store_kvx_save_fn)(kv_store_v1 *, const kv_store_kvx_save_t *, kv_store_kvx_result_t *);
+typedef int (*kv_store_kvx_restore_fn)(kv_store_v1 *, const kv_store_kvx_restore_t *, kv_store_kvx_result_t *);
+typedef int (*kv_store_kvx_describe_fn)(kv_store_v1 *, const char *, kv_store_kvx_info_t *);
+
+/* The ABI is these sizes and offsets on 64-bit targets. */
+#if UINTPTR_MAX == UINT64_MAX
+#ifdef __cplusplus
+#define KV_STORE_KVX_ASSERT_(condition) static_assert(condition, #condition)
+#else
+#define KV_STORE_KVX_ASSERT_(condition) _Static_assert(condition, #condition)
+#endif
+KV_STORE_KVX_ASSERT_(sizeof(kv_store_kvx_result_t) == 288);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_result_t, bytes) == 24);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_result_t, message) == 32);
+KV_STORE_KVX_ASSERT_(sizeof(kv_store_kvx_save_t) == 80);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_save_t, layers) == 8);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_save_t, blocks) == 32);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_save_t, num_tokens) == 48);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_save_t, threads) == 60);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_save_t, v_scales) == 72);
+KV_STORE_KVX_ASSERT_(sizeof(kv_store_kvx_restore_t) == 96);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_restore_t, slots) == 32);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_restore_t, flags) == 64);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_restore_t, max_bytes) == 72);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_restore_t, v_scales) == 88);
+KV_STORE_KVX_ASSERT_(sizeof(kv_store_kvx_info_t) == 32);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_info_t, bytes) == 24);
+#undef KV_STORE_KVX_ASSERT_
+#endif
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* KV_STORE_KVX_H */

@@ -1,0 +1,329 @@
+//! The cache of a process.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Config, PressureConfig, PressureKind};
+use crate::counters::{Counters, Stats};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::lane::Lane;
+use crate::limits;
+use crate::policy::Policy;
+use crate::pressure::{self, Pressure, SystemMemory};
+use crate::tier::{Shared, StepHook, Tier, TierKind};
+
+/// A cache over the tiers that its config names. Clones are the same cache; any thread may use any of them at any time.
+///
+/// When the last clone and the last [`Hit`](crate::Hit) are gone, queued saves are waited for as [`Cache::shutdown`] does.
+#[derive(Clone)]
+pub struct Cache(Arc<Inner>);
+
+struct Inner {
+    policy: Policy,
+    pressure: PressureConfig,
+    save_to: TierKind,
+    lanes: Vec<Arc<Lane>>,
+    shared: Arc<Shared>,
+    host: Arc<str>,
+    end: Arc<End>,
+    /// Disconnected when the threads of the lanes have let go of them.
+    workers: Vec<Mutex<Receiver<()>>>,
+    process: u32,
+}
+
+/// Whether the cache is closed, for threads that wait for something else.
+#[derive(Default)]
+struct End {
+    closed: AtomicBool,
+    waiting: Mutex<()>,
+    changed: Condvar,
+}
+
+impl End {
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn close(&self) {
+        let _waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.closed.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Wait; false once the cache is closed.
+    fn wait(&self, time: Duration) -> bool {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_timeout_while(waiting, time, |_| !self.is_closed()));
+        !self.is_closed()
+    }
+}
+
+/// What a cache can be opened with besides its config.
+#[derive(Default)]
+pub struct Options {
+    /// Where the time comes from; the system by default.
+    pub clock: Option<Arc<dyn Clock>>,
+    /// Who says how much memory is used; it is asked as often as the config says, whatever source that names.
+    pub pressure: Option<Arc<dyn Pressure>>,
+    /// Called after each step of the publish protocol, for tests.
+    #[doc(hidden)]
+    pub hook: Option<StepHook>,
+}
+
+/// What [`Cache::gc`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Gc {
+    /// Rows whose file was gone.
+    pub rows_lost: u64,
+    /// Good row files that no row was known of.
+    pub adopted: u64,
+    /// Temporary files of dead writers.
+    pub temporaries: u64,
+    /// Damaged files that had been set aside.
+    pub set_aside_removed: u64,
+    /// Rows evicted to keep the budgets.
+    pub evicted: u64,
+    /// Their bytes.
+    pub evicted_bytes: u64,
+}
+
+impl Cache {
+    /// Open a cache: take the directories' locks, and index what is in them. Headers and sections of row files are checked,
+    /// payloads are when they are loaded; damaged files are set aside and counted.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the config makes no sense. `Busy`: a directory belongs to another cache. `Io`: a directory cannot be
+    /// used.
+    pub fn open(config: Config) -> Result<Cache> {
+        Cache::open_with(config, Options::default())
+    }
+
+    /// The same, with a clock and a memory source of the caller's.
+    pub fn open_with(config: Config, options: Options) -> Result<Cache> {
+        config.check()?;
+        let Some(save_to) = config.target() else { return Err(Error::invalid("the config has no tier")) };
+        let shared = Arc::new(Shared {
+            clock: options.clock.unwrap_or_else(|| Arc::new(SystemClock::default())),
+            counters: Counters::default(),
+            uses: AtomicU64::new(1),
+            reservation_time_to_live: Duration::from_millis(config.policy.reservation_ms),
+            hook: options.hook,
+        });
+        let mut tiers = Vec::new();
+        if let Some(ram) = &config.ram {
+            tiers.push(Tier::memory(ram.budget.0, shared.clone()));
+        }
+        for (kind, files) in [(TierKind::RamFile, &config.ram_file), (TierKind::Disk, &config.disk)] {
+            if let Some(files) = files {
+                tiers.push(Tier::files(kind, &files.path, files.exclusive, files.budget.0, shared.clone())?);
+            }
+        }
+        // For people; a row without it is as good.
+        let host: Arc<str> = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().into();
+        let no_thread = |error| Error::io("cannot start a thread", error);
+        let (mut lanes, mut workers) = (Vec::new(), Vec::new());
+        for tier in tiers {
+            let started = Lane::start(tier, config.queue.clone(), shared.clone(), host.clone());
+            let (lane, worker) = started.map_err(no_thread)?;
+            lanes.push(lane);
+            workers.push(Mutex::new(worker));
+        }
+        let cache = Cache(Arc::new(Inner {
+            policy: config.policy,
+            pressure: config.pressure.clone(),
+            save_to,
+            lanes,
+            shared,
+            host,
+            end: Arc::default(),
+            workers,
+            process: std::process::id(),
+        }));
+        let source: Option<Arc<dyn Pressure>> = match (options.pressure, config.pressure.source) {
+            (Some(source), _) => Some(source),
+            (None, PressureKind::System) => Some(Arc::new(SystemMemory)),
+            (None, PressureKind::None) => None,
+        };
+        if let Some(source) = source {
+            let weak = WeakCache { cache: Arc::downgrade(&cache.0), end: cache.0.end.clone() };
+            let interval = Duration::from_millis(config.pressure.interval_ms);
+            pressure::watch(weak, source, interval).map_err(no_thread)?;
+        }
+        Ok(cache)
+    }
+
+    /// What is worth saving.
+    pub fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
+    /// Evict the row of this key from all tiers. How many tiers had it; rows in use stay.
+    pub fn evict(&self, key: &Key) -> usize {
+        self.own_lanes().filter(|lane| lane.tier.evict(key)).count()
+    }
+
+    /// Evict the oldest rows of a tier until `bytes` were freed or only rows in use are left. How many bytes were.
+    pub fn evict_bytes(&self, tier: TierKind, bytes: u64) -> u64 {
+        self.own_lanes().find(|lane| lane.tier.kind == tier).map_or(0, |lane| lane.tier.evict_bytes(bytes).1)
+    }
+
+    /// Bring all tiers in order: budgets, reservations whose time is over, files without a row and rows without a file,
+    /// temporary files of dead writers, damaged files that were set aside. Saves wait meanwhile, lookups do not.
+    ///
+    /// # Errors
+    /// `Io`: a directory cannot be used. The other tiers are in order then.
+    pub fn gc(&self) -> Result<Gc> {
+        self.check_process()?;
+        let mut gc = Gc::default();
+        let mut failed = None;
+        for lane in self.lanes() {
+            match lane.tier.collect() {
+                Ok(tier) => {
+                    gc.rows_lost += tier.rows_lost;
+                    gc.adopted += tier.adopted;
+                    gc.temporaries += tier.temporaries;
+                    gc.set_aside_removed += tier.set_aside_removed;
+                    gc.evicted += tier.evicted;
+                    gc.evicted_bytes += tier.evicted_bytes;
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(gc), Err)
+    }
+
+    /// What happened since the cache was opened, and what it holds.
+    pub fn stats(&self) -> Stats {
+        let tiers = self.own_lanes().map(|lane| lane.tier.stats(lane.queued())).collect();
+        self.shared().counters.stats(tiers)
+    }
+
+    /// Wait until all queued saves are stored or have failed. False where they are not after `timeout`.
+    pub fn flush(&self, timeout: Duration) -> bool {
+        self.0.flush(timeout)
+    }
+
+    /// Close the cache: wait for queued saves, drop those that are left after `timeout` (how many is answered, and counted),
+    /// and note the order of use for the next process. Lookups and saves fail from now on; hits stay good. The directories'
+    /// locks are released when the last clone and the last hit are gone.
+    pub fn shutdown(&self, timeout: Duration) -> u64 {
+        self.0.shutdown(timeout)
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.0.shared
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        &self.0.host
+    }
+
+    pub(crate) fn pressure(&self) -> &PressureConfig {
+        &self.0.pressure
+    }
+
+    pub(crate) fn evict_save_timeout(&self) -> Duration {
+        Duration::from_millis(self.0.policy.evict_save_timeout_ms).min(limits::FOREVER)
+    }
+
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.0.lanes.iter()
+    }
+
+    /// None in a forked child, where a lock of a lane may be held for ever.
+    pub(crate) fn own_lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        let ours = self.check_process().is_ok();
+        self.lanes().filter(move |_| ours)
+    }
+
+    fn lane(&self, tier: TierKind) -> Option<&Arc<Lane>> {
+        self.lanes().find(|lane| lane.tier.kind == tier)
+    }
+
+    pub(crate) fn lane_for_saves(&self, tier: Option<TierKind>) -> Result<&Arc<Lane>> {
+        self.check_open()?;
+        let tier = tier.unwrap_or(self.0.save_to);
+        self.lane(tier).ok_or_else(|| Error::invalid(format!("the config has no tier {tier:?}")))
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.check_process()?;
+        match self.0.end.is_closed() {
+            true => Err(Error::new(ErrorKind::Closed, "the cache is closed")),
+            false => Ok(()),
+        }
+    }
+
+    /// In a forked child there are none of our threads, and a lock may be held for ever by one that is not there.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        match std::process::id() == self.0.process {
+            true => Ok(()),
+            false => {
+                Err(Error::new(ErrorKind::Closed, "the cache was opened before a fork; open another in the child"))
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn flush(&self, timeout: Duration) -> bool {
+        if std::process::id() != self.process {
+            return false;
+        }
+        let deadline = Instant::now() + timeout.min(limits::FOREVER);
+        self.lanes.iter().all(|lane| lane.flush(deadline))
+    }
+
+    fn shutdown(&self, timeout: Duration) -> u64 {
+        if std::process::id() != self.process {
+            return 0;
+        }
+        self.flush(timeout);
+        self.end.close();
+        let close = |lane: &Arc<Lane>| {
+            let dropped = lane.close();
+            lane.tier.note_uses();
+            dropped
+        };
+        self.lanes.iter().map(close).sum()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if std::process::id() != self.process {
+            return;
+        }
+        let timeout = Duration::from_millis(self.policy.evict_save_timeout_ms).min(limits::FOREVER);
+        let deadline = Instant::now() + timeout;
+        self.shutdown(timeout);
+        // So that who opens the directories next finds their locks free; but a disk that hangs holds nobody up for ever.
+        for worker in &self.workers {
+            let worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = worker.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+/// A cache that is not kept open by this.
+pub(crate) struct WeakCache {
+    cache: Weak<Inner>,
+    end: Arc<End>,
+}
+
+impl WeakCache {
+    pub fn upgrade(&self) -> Option<Cache> {
+        self.cache.upgrade().map(Cache)
+    }
+
+    /// Wait; false once the cache is closed.
+    pub fn wait(&self, time: Duration) -> bool {
+        self.end.wait(time)
+    }
+}

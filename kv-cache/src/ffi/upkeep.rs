@@ -1,0 +1,151 @@
+//! What keeps a cache in order: eviction, memory pressure, garbage, its end, its counters.
+
+use std::time::Duration;
+
+use super::abi::*;
+use super::convert::{self, Described};
+use super::{kv_cache_t, status};
+use crate::error::{Error, ErrorKind};
+use crate::key::Key;
+use crate::pressure::Sample;
+
+/// Evict the row of a key from all tiers: [`Cache::evict`](crate::Cache::evict). How many tiers had it is written to `tiers`, which may be null.
+///
+/// # Safety
+/// `cache` must be null or open, `key` null or valid for 32 bytes, `tiers` null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_cache_evict(
+    cache: *const kv_cache_t,
+    key: *const [u8; 32],
+    tiers: *mut u32,
+) -> kv_cache_status_t {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let (cache, key) = unsafe { (convert::cache(cache)?, key.as_ref()) };
+        cache.check_open()?;
+        let evicted = cache.evict(&Key(*key.ok_or_else(|| Error::invalid("the key is null"))?));
+        if !tiers.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { tiers.write_unaligned(evicted as u32) };
+        }
+        Ok(())
+    })
+}
+
+/// Evict the oldest rows of a tier: [`Cache::evict_bytes`](crate::Cache::evict_bytes).
+///
+/// # Safety
+/// `cache` must be null or open, `freed` null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_cache_evict_bytes(
+    cache: *const kv_cache_t,
+    tier: kv_cache_tier_t,
+    bytes: u64,
+    freed: *mut u64,
+) -> kv_cache_status_t {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let cache = unsafe { convert::cache(cache) }?;
+        cache.check_open()?;
+        let tier = convert::tier(tier)?.ok_or_else(|| Error::invalid("name a tier to evict from"))?;
+        let evicted = cache.evict_bytes(tier, bytes);
+        if !freed.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { freed.write_unaligned(evicted) };
+        }
+        Ok(())
+    })
+}
+
+/// Tell the cache how much memory is used: [`Cache::relieve`](crate::Cache::relieve).
+///
+/// # Safety
+/// `cache` must be null or open, `freed` null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_cache_relieve(
+    cache: *const kv_cache_t,
+    used: u64,
+    total: u64,
+    freed: *mut u64,
+) -> kv_cache_status_t {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let cache = unsafe { convert::cache(cache) }?;
+        cache.check_open()?;
+        let evicted = cache.relieve(Sample { used, total });
+        if !freed.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { freed.write_unaligned(evicted) };
+        }
+        Ok(())
+    })
+}
+
+/// Bring all tiers in order: [`Cache::gc`](crate::Cache::gc).
+///
+/// # Safety
+/// `cache` must be null or open, `out` null or valid as its `size` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_cache_gc(cache: *const kv_cache_t, out: *mut kv_cache_gc_t) -> kv_cache_status_t {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let gc = unsafe { convert::cache(cache) }?.gc()?;
+        // SAFETY: the caller's promise.
+        if out.is_null() { Ok(()) } else { unsafe { convert::gc(&gc).write(out) } }
+    })
+}
+
+/// Wait for queued saves: [`Cache::flush`](crate::Cache::flush); `TIMEOUT` where they take longer.
+///
+/// # Safety
+/// `cache` must be null or open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_cache_flush(cache: *const kv_cache_t, timeout_ms: u64) -> kv_cache_status_t {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let cache = unsafe { convert::cache(cache) }?;
+        cache.check_process()?;
+        match cache.flush(Duration::from_millis(timeout_ms)) {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Timeout, "saves are still queued")),
+        }
+    })
+}
+
+/// Close a cache within a time, and keep the handle: [`Cache::shutdown`](crate::Cache::shutdown).
+///
+/// # Safety
+/// `cache` must be null or open, `dropped` null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_cache_shutdown(
+    cache: *const kv_cache_t,
+    timeout_ms: u64,
+    dropped: *mut u64,
+) -> kv_cache_status_t {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let cache = unsafe { convert::cache(cache) }?;
+        cache.check_process()?;
+        let count = cache.shutdown(Duration::from_millis(timeout_ms));
+        if !dropped.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { dropped.write_unaligned(count) };
+        }
+        Ok(())
+    })
+}
+
+/// What happened, and what is held: [`Cache::stats`](crate::Cache::stats).
+///
+/// # Safety
+/// `cache` must be null or open, `out` null or valid as its `size` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_cache_stats(cache: *const kv_cache_t, out: *mut kv_cache_stats_t) -> kv_cache_status_t {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let cache = unsafe { convert::cache(cache) }?;
+        cache.check_process()?;
+        // SAFETY: the caller's promise.
+        unsafe { convert::stats(&cache.stats()).write(out) }
+    })
+}

@@ -1,0 +1,125 @@
+//! The file of a row, byte for byte (KVC version 1, little-endian): no I/O, so that tests can own it.
+//!
+//! | bytes | content |
+//! | --- | --- |
+//! | 0..48 | header: `KVC`, version 1, quantisation bits, reason, token count, hit count, context size, times, payload size |
+//! | 48..72 | where the payload lies, its length and CRC-32C |
+//! | 72.. | the prompt's text (length, bytes): for people, never believed |
+//! | then | records (length of all; tag, length, value of each): fingerprint, parameters, tokens, ... |
+//! | then to the end | payload |
+//!
+//! A row that this crate wrote also has a **seal**: record 0x80, first of all, with the CRC-32C of everything before the
+//! payload. The format has a checksum of the payload only; with the seal no bit of a file can change unseen. Other readers
+//! of the format pass over it, and rows of theirs, which have none, are read by what they repeat (counts, lengths, and the
+//! key, which is the file's name).
+
+mod parse;
+mod write;
+
+use serde::Serialize;
+
+pub use parse::{Head, RowMetadata, parse, parse_head};
+pub use write::NewRow;
+pub(crate) use write::Unsealed;
+
+/// Length of the fixed part of a row file.
+pub const HEAD_BYTES: usize = 72;
+/// The version that this crate reads and writes.
+pub const VERSION: u8 = 1;
+
+const MAGIC: [u8; 3] = *b"KVC";
+const TAG_FINGERPRINT: u8 = 0x01;
+const TAG_FINGERPRINT_MODE: u8 = 0x02;
+const TAG_QUANT: u8 = 0x03;
+const TAG_CONTEXT_HASH: u8 = 0x04;
+const TAG_HOST: u8 = 0x05;
+const TAG_SOFTWARE: u8 = 0x06;
+const TAG_DETAIL: u8 = 0x07;
+const TAG_TOKEN_COUNT: u8 = 0x08;
+const TAG_TOKENS: u8 = 0x09;
+const TAG_SEAL: u8 = 0x80;
+/// What the software record of a sealed row begins with: without its seal such a row is damaged.
+const SOFTWARE: &str = "kv-cache/";
+
+/// Why a row was saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SaveReason {
+    /// Not said.
+    Unknown,
+    /// After the prefill of a new prompt.
+    Cold,
+    /// While a sequence grows.
+    Continued,
+    /// Its holder had to let go.
+    Evict,
+    /// The engine goes down.
+    Shutdown,
+    /// A sequence is complete.
+    Finish,
+}
+
+impl SaveReason {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [SaveReason; 6] = [
+        SaveReason::Unknown,
+        SaveReason::Cold,
+        SaveReason::Continued,
+        SaveReason::Evict,
+        SaveReason::Shutdown,
+        SaveReason::Finish,
+    ];
+
+    /// The number of the row file.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    fn from_number(number: u8) -> Option<Self> {
+        SaveReason::ALL.get(usize::from(number)).copied()
+    }
+}
+
+/// What is wrong with a row file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[serde(rename_all = "snake_case", tag = "kind", content = "detail")]
+pub enum Flaw {
+    /// The file ends before the row does.
+    #[error("it is cut short")]
+    Truncated,
+    /// It does not begin as a row does.
+    #[error("it is no row file")]
+    Foreign,
+    /// A later version of the format.
+    #[error("it is of version {0}, and this software reads version {VERSION}")]
+    Newer(u8),
+    /// A row that contradicts itself.
+    #[error("{0}")]
+    Corrupt(&'static str),
+}
+
+/// The CRC-32C (Castagnoli) of bytes in any number of pieces.
+pub(crate) struct Crc(crc_fast::Digest);
+
+impl Crc {
+    pub fn new() -> Self {
+        Crc(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi))
+    }
+
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub fn value(&self) -> u32 {
+        self.0.finalize() as u32
+    }
+
+    pub fn of(bytes: &[u8]) -> u32 {
+        let mut crc = Crc::new();
+        crc.update(bytes);
+        crc.value()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,340 @@
+//! The directory of a tier: names, its lock, and reading a row's file.
+//!
+//! Everything is relative to an open descriptor, so a directory that is moved or replaced under our feet is no other
+//! directory. `<64 hex digits>.kvc` is a row; `<row>.tmp.<pid>.<token>` one that is being written; `set-aside/` has damaged
+//! ones; `.lock` is held by the process that the directory belongs to. Other names are none of our business.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::fs::{self, AtFlags, Dir as DirStream, FlockOperation, Mode, OFlags};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::limits::{MAX_SET_ASIDE, MAX_SET_ASIDE_BYTES};
+use crate::row::{self, Crc, Flaw, RowMetadata};
+
+pub(crate) const EXTENSION: &str = ".kvc";
+const SET_ASIDE: &str = "set-aside";
+const LOCK: &str = ".lock";
+
+pub(crate) struct Directory {
+    pub path: PathBuf,
+    fd: OwnedFd,
+    /// Held as long as the directory is ours.
+    lock: Option<File>,
+    temporaries: AtomicU64,
+}
+
+/// What a name in the directory stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    Row(Key),
+    /// Ends like a row, but is none.
+    Misnamed,
+    Temporary {
+        pid: u32,
+    },
+    Ours,
+    Stranger,
+}
+
+/// A row's file that was read up to its payload.
+pub(crate) struct Found {
+    pub metadata: RowMetadata,
+    pub metadata_crc32c: u32,
+    pub file_bytes: u64,
+    /// Unix time in nanoseconds when the file was last changed; the cache notes the last use there.
+    pub modified: i128,
+}
+
+/// Why a row's file could not be read.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    Flaw(Flaw),
+    Io(io::Error),
+}
+
+impl From<Flaw> for Unread {
+    fn from(flaw: Flaw) -> Self {
+        Unread::Flaw(flaw)
+    }
+}
+
+impl From<rustix::io::Errno> for Unread {
+    fn from(error: rustix::io::Errno) -> Self {
+        Unread::Io(error.into())
+    }
+}
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Self {
+        Unread::Io(error)
+    }
+}
+
+impl Directory {
+    /// Open a directory, made if it is not there, and take its lock.
+    ///
+    /// # Errors
+    /// `Busy` if another process (or another cache of this one) has it.
+    pub fn open(path: &Path, exclusive: bool) -> Result<Directory> {
+        // What is in a prompt is nobody else's business.
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(|error| Error::io(format!("cannot make the directory {}", path.display()), error))?;
+        let mut directory = Directory::open_existing(path)?;
+        if exclusive {
+            directory.lock = Some(directory.take_lock()?);
+        }
+        Ok(directory)
+    }
+
+    /// Open a directory to look at, without its lock.
+    pub fn open_existing(path: &Path) -> Result<Directory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = fs::open(path, flags, Mode::empty())
+            .map_err(|error| Error::io(format!("cannot open the directory {}", path.display()), error.into()))?;
+        // Not from 0, so that the names of a process that had our number are not in the way.
+        let start = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
+        Ok(Directory { path: path.to_owned(), fd, lock: None, temporaries: AtomicU64::new(start) })
+    }
+
+    fn take_lock(&self) -> Result<File> {
+        let shown = self.path.display();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = fs::openat(&self.fd, LOCK, flags, Mode::from(0o600))
+            .map_err(|error| Error::io(format!("cannot open {shown}/{LOCK}"), error.into()))?;
+        let file = File::from(file);
+        match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                // For people who wonder who has it.
+                let _ = file.set_len(0);
+                let _ = file.write_all_at(std::process::id().to_string().as_bytes(), 0);
+                Ok(file)
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut owner = [0; 16];
+                let n = file.read_at(&mut owner, 0).unwrap_or(0);
+                let owner = String::from_utf8_lossy(owner.get(..n).unwrap_or_default()).into_owned();
+                let owner = if owner.is_empty() { "an unknown number".into() } else { owner };
+                let message = format!(
+                    "{shown} belongs to another cache, of process {owner}; close that one, or use another directory"
+                );
+                Err(Error::new(ErrorKind::Busy, message))
+            }
+            Err(error) => {
+                let message = format!(
+                    "cannot lock {shown}/{LOCK}: a file system without locks serves with exclusive = false, at the price of \
+                     mapped views"
+                );
+                Err(Error::io(message, error.into()))
+            }
+        }
+    }
+
+    /// Whether nobody else changes its files, so that they can be mapped.
+    pub fn is_ours(&self) -> bool {
+        self.lock.is_some()
+    }
+
+    pub fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// The name of a temporary file for this row, as no other writer has it.
+    pub fn temporary_name(&self, key: &Key) -> String {
+        let token = self.temporaries.fetch_add(1, Relaxed);
+        format!("{key}{EXTENSION}.tmp.{}.{token:x}", std::process::id())
+    }
+
+    /// Every name in the directory.
+    pub fn names(&self) -> io::Result<Vec<(String, Name)>> {
+        let mut names = Vec::new();
+        for entry in DirStream::read_from(&self.fd)? {
+            let entry = entry?;
+            // All of our names are ASCII.
+            if let Ok(name) = entry.file_name().to_str()
+                && name != "."
+                && name != ".."
+            {
+                names.push((name.to_owned(), classify(name)));
+            }
+        }
+        Ok(names)
+    }
+
+    pub fn open_file(&self, name: &str) -> io::Result<File> {
+        // Not blocking, or a FIFO of that name would hang us.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = File::from(fs::openat(&self.fd, name, flags, Mode::empty())?);
+        Ok(file)
+    }
+
+    /// Read a row's file up to its payload, and check all of that.
+    pub fn inspect(&self, name: &str) -> std::result::Result<Found, Unread> {
+        let file = match self.open_file(name) {
+            // A link where a row should be.
+            Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(Flaw::Foreign.into()),
+            file => file?,
+        };
+        let found = inspect(&file)?;
+        match classify(name) {
+            Name::Row(key) if found.metadata.key() != key => {
+                Err(Flaw::Corrupt("its content is not that of its name").into())
+            }
+            _ => Ok(found),
+        }
+    }
+
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        fs::unlinkat(&self.fd, name, AtFlags::empty()).map_err(Into::into)
+    }
+
+    /// Move a file to where damaged ones are kept for people, and let the oldest of those go.
+    pub fn set_aside(&self, name: &str) -> io::Result<()> {
+        match fs::mkdirat(&self.fd, SET_ASIDE, Mode::from(0o700)) {
+            Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
+            _ => {}
+        }
+        let aside = format!("{SET_ASIDE}/{name}");
+        if let Err(error) = fs::renameat(&self.fd, name, &self.fd, &aside) {
+            // Whatever it is, it must not be found again.
+            return self.remove(name).map_err(|_| error.into());
+        }
+        self.trim_set_aside(MAX_SET_ASIDE).map(drop)
+    }
+
+    /// Remove all but the newest `keep` of the files that were set aside. How many went.
+    pub fn trim_set_aside(&self, keep: usize) -> io::Result<usize> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let folder = match fs::openat(&self.fd, SET_ASIDE, flags, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT) => return Ok(0),
+            folder => folder?,
+        };
+        let mut files = Vec::new();
+        for entry in DirStream::read_from(&folder)? {
+            let entry = entry?;
+            if let Ok(stat) = fs::statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+                && fs::FileType::from_raw_mode(stat.st_mode) != fs::FileType::Directory
+            {
+                // When it was moved here.
+                files.push(((stat.st_ctime, stat.st_ctime_nsec), stat.st_size as u64, entry.file_name().to_owned()));
+            }
+        }
+        files.sort();
+        let (mut kept, mut bytes, mut gone) = (0, 0u64, 0);
+        for (_, size, name) in files.iter().rev() {
+            bytes = bytes.saturating_add(*size);
+            if kept < keep && bytes <= MAX_SET_ASIDE_BYTES {
+                kept += 1;
+            } else {
+                fs::unlinkat(&folder, name.as_c_str(), AtFlags::empty())?;
+                gone += 1;
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Note the last use of a row, for the order in which a later process finds the rows.
+    pub fn note_use(&self, name: &str, unix_nanos: u64) -> io::Result<()> {
+        let used =
+            fs::Timespec { tv_sec: (unix_nanos / 1_000_000_000) as i64, tv_nsec: (unix_nanos % 1_000_000_000) as _ };
+        let times = fs::Timestamps { last_access: used, last_modification: used };
+        fs::utimensat(&self.fd, name, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(Into::into)
+    }
+}
+
+pub(crate) fn row_name(key: &Key) -> String {
+    format!("{key}{EXTENSION}")
+}
+
+pub(crate) fn classify(name: &str) -> Name {
+    if name == LOCK || name == SET_ASIDE {
+        return Name::Ours;
+    }
+    if let Some(stem) = name.strip_suffix(EXTENSION) {
+        return Key::from_hex(stem).map_or(Name::Misnamed, Name::Row);
+    }
+    let temporary = || {
+        let (row, rest) = name.split_once(".tmp.")?;
+        Key::from_hex(row.strip_suffix(EXTENSION)?)?;
+        let (pid, token) = rest.split_once('.')?;
+        u64::from_str_radix(token, 16).ok()?;
+        Some(Name::Temporary { pid: pid.parse().ok()? })
+    };
+    temporary().unwrap_or(Name::Stranger)
+}
+
+fn inspect(file: &File) -> std::result::Result<Found, Unread> {
+    let stat = fs::fstat(file)?;
+    if fs::FileType::from_raw_mode(stat.st_mode) != fs::FileType::RegularFile {
+        return Err(Flaw::Foreign.into());
+    }
+    let file_bytes = stat.st_size as u64;
+    let mut bytes = vec![0; crate::limits::SCAN_READ_BYTES.min(file_bytes as usize)];
+    read_full(file, &mut bytes, 0)?;
+    let head = row::parse_head(&bytes, file_bytes)?;
+    let metadata_bytes = head.payload_offset as usize;
+    let read = bytes.len();
+    if metadata_bytes > read {
+        bytes.resize(metadata_bytes, 0);
+        if let Some(rest) = bytes.get_mut(read..) {
+            read_full(file, rest, read as u64)?;
+        }
+    }
+    let metadata = row::parse(&bytes, file_bytes)?;
+    Ok(Found {
+        metadata_crc32c: Crc::of(bytes.get(..metadata_bytes).unwrap_or_default()),
+        metadata,
+        file_bytes,
+        modified: i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec),
+    })
+}
+
+/// Read exactly; a file that became shorter is truncated.
+pub(crate) fn read_full(file: &File, bytes: &mut [u8], offset: u64) -> std::result::Result<(), Unread> {
+    file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => Unread::Flaw(Flaw::Truncated),
+        _ => Unread::Io(error),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart() {
+        let key = Key([0xab; 32]);
+        assert_eq!(classify(&row_name(&key)), Name::Row(key));
+        assert_eq!(classify(&format!("{key}.kvc.tmp.12.ff")), Name::Temporary { pid: 12 });
+        for stranger in [&key.to_string(), "a.tmp.1.2", &format!("{key}.kvc.tmp.x.1"), &format!("{key}.kvc.tmp.1"), "é"]
+        {
+            assert_eq!(classify(stranger), Name::Stranger, "{stranger}");
+        }
+        assert_eq!(classify("model.kvc"), Name::Misnamed);
+        assert_eq!((classify(".lock"), classify("set-aside")), (Name::Ours, Name::Ours));
+    }
+
+    #[test]
+    fn only_the_newest_damaged_files_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = Directory::open(folder.path(), true).unwrap();
+        for i in 0..MAX_SET_ASIDE + 3 {
+            std::fs::write(folder.path().join(format!("{i}.kvc")), "x").unwrap();
+            directory.set_aside(&format!("{i}.kvc")).unwrap();
+            // The times of change that the order rests on are coarse.
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let kept: Vec<_> = std::fs::read_dir(folder.path().join(SET_ASIDE)).unwrap().collect();
+        assert_eq!(kept.len(), MAX_SET_ASIDE);
+        for i in 0..3 {
+            assert!(!folder.path().join(SET_ASIDE).join(format!("{i}.kvc")).exists(), "{i} is older");
+        }
+        assert_eq!(directory.trim_set_aside(0).unwrap(), MAX_SET_ASIDE);
+    }
+}

@@ -1,0 +1,193 @@
+//! How rows leave a tier: for room, on request, or because their file turned out damaged.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::directory::{Directory, Name, Unread, row_name};
+use super::entry::Row;
+use super::writer::Writer;
+use super::{Seen, Tier};
+use crate::counters::add;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::log;
+use crate::row::Flaw;
+
+impl Tier {
+    /// Evict the oldest rows until `bytes` more fit into the budget. Rows in use stay; false where the others are not enough.
+    pub(super) fn make_room(&self, writer: &mut Writer, bytes: u64) -> bool {
+        let Some(target) = self.budget.checked_sub(bytes) else { return false };
+        let reserved = writer.reserved();
+        self.shrink(writer, target.saturating_sub(reserved));
+        writer.used() + reserved <= target
+    }
+
+    /// Evict the oldest rows that are not in use until the rows take at most `target` bytes.
+    fn shrink(&self, writer: &mut Writer, target: u64) {
+        let mut after = 0;
+        while writer.used() > target {
+            let Some(row) = writer.oldest(after) else { return };
+            if !self.evict_row(writer, &row) {
+                after = row.filed.load(Relaxed) + 1;
+            }
+        }
+    }
+
+    /// Evict a row unless it is in use.
+    fn evict_row(&self, writer: &mut Writer, row: &Arc<Row>) -> bool {
+        if !row.retire_unused() {
+            return false;
+        }
+        self.forget(writer, row);
+        if let Some(directory) = &self.directory
+            && let Err(error) = directory.remove(&row_name(&row.key))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            log::warn(format_args!("cannot remove row {} from {}: {error}", row.key, directory.path.display()));
+        }
+        add(&self.shared.counters.evictions, 1);
+        add(&self.shared.counters.evicted_bytes, row.charged);
+        true
+    }
+
+    /// Take a retired row out of the index and the account.
+    fn forget(&self, writer: &mut Writer, row: &Arc<Row>) -> bool {
+        let ours = writer.remove(row);
+        if ours {
+            self.index.pin().remove(&row.key);
+        }
+        row.drop_memory();
+        ours
+    }
+
+    /// Evict the row of this key. False where there is none, or it is in use.
+    pub fn evict(&self, key: &Key) -> bool {
+        let mut writer = self.writer();
+        let row = self.index.pin().get(key).cloned();
+        row.is_some_and(|row| self.evict_row(&mut writer, &row))
+    }
+
+    /// Evict the oldest rows until `bytes` were freed. How many rows and bytes were.
+    pub fn evict_bytes(&self, bytes: u64) -> (u64, u64) {
+        let mut writer = self.writer();
+        let (rows, used) = (writer.rows() as u64, writer.used());
+        self.shrink(&mut writer, used.saturating_sub(bytes));
+        (rows - writer.rows() as u64, used - writer.used())
+    }
+
+    /// A row could not be read. If it is damaged or gone it is not found again, and its file is set aside.
+    pub(super) fn lost(&self, row: &Arc<Row>, unread: Unread) -> Error {
+        add(&self.shared.counters.load_misses, 1);
+        let flaw = match unread {
+            Unread::Flaw(flaw) => Some(flaw),
+            Unread::Io(error) if error.raw_os_error() == Some(libc::EIO) => {
+                Some(Flaw::Corrupt("the disk cannot read it"))
+            }
+            Unread::Io(error) if error.kind() == io::ErrorKind::NotFound => None,
+            // The row may be as good as ever: too many open files, no memory.
+            Unread::Io(error) => return Error::io(format!("cannot read row {} of {}", row.key, self.shown()), error),
+        };
+        let mut writer = self.writer();
+        row.retire();
+        // Somebody else may have found out before, and a new row may be in its place.
+        let ours = self.forget(&mut writer, row);
+        let why = match flaw {
+            Some(flaw) => {
+                if let (Some(directory), true) = (&self.directory, ours) {
+                    self.condemn_file(directory, &row_name(&row.key), &flaw);
+                }
+                flaw.to_string()
+            }
+            None => "its file is gone".into(),
+        };
+        drop(writer);
+        Error::new(ErrorKind::Miss, format!("row {} of {} cannot be used: {why}", row.key, self.shown()))
+    }
+
+    /// Count a damaged file, say so, and set it aside.
+    pub(super) fn condemn_file(&self, directory: &Directory, name: &str, flaw: &Flaw) {
+        self.shared.counters.flaw(flaw);
+        let path = directory.path.display();
+        match directory.set_aside(name) {
+            Ok(()) => log::warn(format_args!("{path}/{name} is set aside: {flaw}")),
+            Err(error) => {
+                log::warn(format_args!("{path}/{name} is of no use ({flaw}) and cannot be set aside: {error}"))
+            }
+        }
+    }
+
+    pub(super) fn count_flaw(&self, directory: &Directory, key: &Key, flaw: &Flaw) {
+        self.shared.counters.flaw(flaw);
+        log::warn(format_args!("{}/{} is set aside: {flaw}", directory.path.display(), row_name(key)));
+    }
+
+    /// Bring the tier in order: reservations whose time is over, rows without a file and files without a row, damaged files
+    /// that were set aside, temporary files of dead writers, and the budget.
+    pub fn collect(&self) -> Result<Collected> {
+        let mut collected = Collected::default();
+        let mut writer = self.writer();
+        writer.expire(self.shared.clock.monotonic());
+        if let Some(directory) = &self.directory {
+            let cannot = |error| Error::io(format!("cannot bring {} in order", directory.path.display()), error);
+            let names = directory.names().map_err(cannot)?;
+            let files: HashSet<Key> = names.iter().filter_map(|(_, name)| row_key(name)).collect();
+            let lost: Vec<_> = writer.all().filter(|row| !files.contains(&row.key)).cloned().collect();
+            for row in lost {
+                row.retire();
+                collected.rows_lost += u64::from(self.forget(&mut writer, &row));
+            }
+            // A reservation may have its temporary file here; with none, nobody writes.
+            if writer.reserved() == 0 {
+                collected.temporaries = directory.reap(&names);
+                add(&self.shared.counters.temporaries_reaped, collected.temporaries);
+            }
+            let unknown: Vec<_> = names
+                .into_iter()
+                .filter(|(_, name)| match row_key(name) {
+                    Some(key) => self.index.pin().get(&key).is_none(),
+                    None => *name == Name::Misnamed,
+                })
+                .collect();
+            let mut orphans = Vec::new();
+            directory.look_at(&unknown, |name, seen| match seen {
+                Seen::Row(key, found) => orphans.push(self.row_of(key, &found, 0)),
+                Seen::Flawed(flaw) => self.condemn_file(directory, name, &flaw),
+                Seen::Unread(_) => {}
+            });
+            for row in orphans {
+                let now = self.shared.use_now();
+                row.used.store(now, Relaxed);
+                row.filed.store(now, Relaxed);
+                self.publish(&mut writer, row);
+                collected.adopted += 1;
+            }
+            add(&self.shared.counters.adopted, collected.adopted);
+            collected.set_aside_removed = directory.trim_set_aside(0).map_err(cannot)? as u64;
+        }
+        let (rows, used) = (writer.rows() as u64, writer.used());
+        self.make_room(&mut writer, 0);
+        collected.evicted = rows - writer.rows() as u64;
+        collected.evicted_bytes = used - writer.used();
+        Ok(collected)
+    }
+}
+
+fn row_key(name: &Name) -> Option<Key> {
+    match name {
+        Name::Row(key) => Some(*key),
+        _ => None,
+    }
+}
+
+/// What bringing a tier in order did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Collected {
+    pub rows_lost: u64,
+    pub adopted: u64,
+    pub temporaries: u64,
+    pub set_aside_removed: u64,
+    pub evicted: u64,
+    pub evicted_bytes: u64,
+}

@@ -1,0 +1,62 @@
+//! What a directory has when a cache opens it. Headers and sections are read and checked, no payload.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::directory::{Directory, Found, Name, Unread};
+use crate::key::Key;
+use crate::limits::SCAN_THREADS;
+use crate::row::Flaw;
+
+/// The outcome for one name.
+pub(crate) enum Seen {
+    Row(Key, Box<Found>),
+    Flawed(Flaw),
+    /// It could not be read; it may be another time.
+    Unread(std::io::Error),
+}
+
+impl From<Unread> for Seen {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Flaw(flaw) => Seen::Flawed(flaw),
+            Unread::Io(error) => Seen::Unread(error),
+        }
+    }
+}
+
+impl Directory {
+    /// Look at each row file, some at a time, and hand on what it is. Order is not kept.
+    pub fn look_at(&self, names: &[(String, Name)], each: impl FnMut(&str, Seen) + Send) {
+        let each = Mutex::new(each);
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some((name, kind)) = names.get(next.fetch_add(1, Relaxed)) {
+                let seen = match kind {
+                    Name::Row(key) => match self.inspect(name) {
+                        Ok(found) => Seen::Row(*key, Box::new(found)),
+                        // Somebody else removed it.
+                        Err(Unread::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                        Err(unread) => unread.into(),
+                    },
+                    Name::Misnamed => match self.inspect(name) {
+                        Ok(_) => Seen::Flawed(Flaw::Corrupt("its name is not that of its content")),
+                        Err(unread) => unread.into(),
+                    },
+                    Name::Temporary { .. } | Name::Ours | Name::Stranger => continue,
+                };
+                let mut each = each.lock().unwrap_or_else(PoisonError::into_inner);
+                each(name, seen);
+            }
+        };
+        let threads = SCAN_THREADS.min(names.len() / 64 + 1);
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                // Where no thread can be had, this one does it all.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+    }
+}

@@ -1,0 +1,163 @@
+/* What only C can get wrong: null, sizes, numbers, the order of ends. C11 and C++17. Exits with the line that failed. */
+#include "kv_cache.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)             \
+    do {                             \
+        if (!(condition)) {          \
+            fprintf(stderr, "line %d: not so: %s (%s)\n", __LINE__, #condition, kv_cache_last_error()); \
+            return 1;                \
+        }                            \
+    } while (0)
+
+static int in_child(kv_cache_t *cache, kv_cache_hit_t *hit, const kv_cache_query_t *query)
+{
+    kv_cache_hit_t *other;
+    uint8_t byte;
+    CHECK(kv_cache_lookup(cache, query, &other, NULL) == KV_CACHE_CLOSED && other == NULL);
+    CHECK(strstr(kv_cache_last_error(), "fork"));
+    CHECK(kv_cache_load(hit, &byte, 1) != KV_CACHE_OK);
+    CHECK(kv_cache_gc(cache, NULL) == KV_CACHE_CLOSED);
+    kv_cache_release(hit);
+    kv_cache_close(cache);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const uint32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    static const uint8_t payload[5] = {'s', 't', 'a', 't', 'e'};
+    char config[4400];
+    uint8_t key[32], other_key[32], buffer[8];
+    const uint8_t *data;
+    size_t size;
+    uint64_t number;
+    uint32_t tiers;
+    int status;
+    pid_t child;
+    kv_cache_t *cache, *second;
+    kv_cache_hit_t *hit;
+    kv_cache_identity_t who;
+    kv_cache_query_t query;
+    kv_cache_save_t save;
+    kv_cache_saved_t saved;
+    kv_cache_hit_info_t info;
+    kv_cache_gc_t gc;
+    kv_cache_stats_t stats;
+
+    CHECK(argc == 2);
+    CHECK(strcmp(kv_cache_version(), "0.1.0") == 0 && kv_cache_last_error()[0] == 0);
+    CHECK(kv_cache_open_toml(NULL, &cache) == KV_CACHE_INVALID_ARGUMENT && cache == NULL);
+    CHECK(kv_cache_open_toml("[ram]\nbudget = 1\n", NULL) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(kv_cache_open_toml("nonsense", &cache) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(kv_cache_open_toml("\xff", &cache) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(kv_cache_open("/does/not/exist", &cache) == KV_CACHE_IO);
+    snprintf(config, sizeof config, "[disk]\npath = '%s'\nbudget = 100000\n[ram]\nbudget = 100000\n", argv[1]);
+    CHECK(kv_cache_open_toml(config, &cache) == KV_CACHE_OK);
+    CHECK(kv_cache_open_toml(config, &second) == KV_CACHE_BUSY && second == NULL);
+    CHECK(strstr(kv_cache_last_error(), "belongs to another cache"));
+
+    memset(&who, 0, sizeof who);
+    CHECK(kv_cache_fingerprint("/proc/self/exe", KV_CACHE_FINGERPRINT_SAFE, who.fingerprint) == KV_CACHE_OK);
+    CHECK(kv_cache_fingerprint("/proc/self/exe", 3, key) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(kv_cache_fingerprint(NULL, 0, key) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(kv_cache_key(&who, tokens, 8, key) == KV_CACHE_OK);
+    CHECK(kv_cache_key(NULL, tokens, 8, other_key) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(kv_cache_key(&who, NULL, 8, other_key) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(kv_cache_key(&who, tokens, (size_t)-1, other_key) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(kv_cache_key(&who, (const uint32_t *)(const void *)((const char *)tokens + 1), 4, other_key) ==
+          KV_CACHE_INVALID_ARGUMENT);
+
+    CHECK(kv_cache_plan(cache, KV_CACHE_REASON_COLD, 2080, 0, &number) == KV_CACHE_OK && number == 2048);
+    CHECK(kv_cache_plan(cache, KV_CACHE_REASON_COLD, 2079, 0, &number) == KV_CACHE_OK && number == 0);
+    CHECK(kv_cache_plan(cache, KV_CACHE_REASON_FINISH, 512, 0, &number) == KV_CACHE_OK && number == 512);
+    CHECK(kv_cache_plan(cache, KV_CACHE_REASON_CONTINUED, 4000, 1953, &number) == KV_CACHE_OK && number == 0);
+    CHECK(kv_cache_plan(cache, KV_CACHE_REASON_EVICT, 1, 0, &number) == KV_CACHE_OK && number == 1);
+    CHECK(kv_cache_plan(cache, 0, 1, 0, &number) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(kv_cache_plan(NULL, KV_CACHE_REASON_EVICT, 1, 0, &number) == KV_CACHE_INVALID_ARGUMENT);
+
+    memset(&query, 0, sizeof query);
+    query.identity = who;
+    query.tokens = tokens;
+    query.n_tokens = 8;
+    CHECK(kv_cache_lookup(cache, &query, &hit, NULL) == KV_CACHE_INVALID_ARGUMENT); /* no size */
+    CHECK(strstr(kv_cache_last_error(), "sizeof"));
+    query.size = sizeof query;
+    CHECK(kv_cache_lookup(cache, &query, &hit, NULL) == KV_CACHE_MISS && hit == NULL);
+    CHECK(kv_cache_lookup(cache, NULL, &hit, NULL) == KV_CACHE_INVALID_ARGUMENT);
+
+    memset(&save, 0, sizeof save);
+    save.size = sizeof save;
+    save.reason = KV_CACHE_REASON_EVICT;
+    save.identity = who;
+    save.tokens = tokens;
+    save.n_tokens = 8;
+    save.payload_bytes = sizeof payload;
+    CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_INVALID_ARGUMENT); /* no payload */
+    save.payload = payload;
+    CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_OK && saved == KV_CACHE_STORED);
+    CHECK(kv_cache_save(cache, &save, NULL) == KV_CACHE_OK);
+    save.reason = KV_CACHE_REASON_FINISH;
+    CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_OK && saved == KV_CACHE_TOO_SHORT);
+    save.tier = 4;
+    CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_INVALID_ARGUMENT);
+    save.tier = KV_CACHE_TIER_RAM_FILE;
+    CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_INVALID_ARGUMENT); /* not in the config */
+    save.tier = KV_CACHE_TIER_RAM;
+    save.reason = KV_CACHE_REASON_SHUTDOWN;
+    CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_OK && saved == KV_CACHE_STORED);
+    save.identity.fingerprint_mode = 3;
+    CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_INVALID_ARGUMENT);
+
+    memset(&info, 0, sizeof info);
+    CHECK(kv_cache_lookup(cache, &query, &hit, &info) == KV_CACHE_INVALID_ARGUMENT && hit == NULL);
+    info.size = sizeof info;
+    CHECK(kv_cache_lookup(cache, &query, &hit, &info) == KV_CACHE_OK);
+    CHECK(info.size == sizeof info && info.kind == KV_CACHE_HIT_EXACT && info.tier == KV_CACHE_TIER_RAM);
+    CHECK(info.tokens == 8 && info.payload_bytes == 5 && memcmp(info.key, key, 32) == 0);
+    kv_cache_release(hit);
+    CHECK(kv_cache_evict_bytes(cache, KV_CACHE_TIER_RAM, 1, &number) == KV_CACHE_OK && number == 517);
+    CHECK(kv_cache_evict_bytes(cache, KV_CACHE_TIER_DEFAULT, 1, NULL) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(kv_cache_lookup(cache, &query, &hit, &info) == KV_CACHE_OK && info.tier == KV_CACHE_TIER_DISK);
+    CHECK(kv_cache_load(hit, buffer, 4) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(kv_cache_load(hit, NULL, 5) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(kv_cache_load(hit, buffer, 5) == KV_CACHE_OK && memcmp(buffer, payload, 5) == 0);
+    CHECK(kv_cache_view(NULL, &data, &size) == KV_CACHE_INVALID_ARGUMENT && data == NULL && size == 0);
+    CHECK(kv_cache_view(hit, &data, &size) == KV_CACHE_OK && size == 5 && memcmp(data, payload, 5) == 0);
+    CHECK(kv_cache_evict(cache, key, &tiers) == KV_CACHE_OK && tiers == 0); /* in use */
+
+    fflush(NULL);
+    child = fork();
+    if (child == 0) {
+        _exit(in_child(cache, hit, &query));
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+
+    CHECK(kv_cache_relieve(cache, 1, 2, &number) == KV_CACHE_OK && number == 0);
+    memset(&gc, 0, sizeof gc);
+    CHECK(kv_cache_gc(cache, &gc) == KV_CACHE_INVALID_ARGUMENT);
+    gc.size = sizeof gc;
+    CHECK(kv_cache_gc(cache, &gc) == KV_CACHE_OK && gc.size == sizeof gc && gc.evicted == 0);
+    stats.size = sizeof stats;
+    CHECK(kv_cache_stats(cache, &stats) == KV_CACHE_OK && stats.size == sizeof stats);
+    CHECK(stats.tiers[0].budget == 100000 && stats.tiers[1].budget == 0 && stats.tiers[2].rows == 1);
+    CHECK(stats.saves[KV_CACHE_REASON_EVICT] == 1 && stats.saves[KV_CACHE_REASON_SHUTDOWN] == 1);
+    CHECK(stats.saves_gated == 1 && stats.hits_exact == 2 && stats.misses == 1 && stats.loads == 2);
+    CHECK(kv_cache_flush(cache, UINT64_MAX) == KV_CACHE_OK);
+    CHECK(kv_cache_shutdown(cache, 10000, &number) == KV_CACHE_OK && number == 0);
+    CHECK(kv_cache_evict(cache, key, NULL) == KV_CACHE_CLOSED);
+    CHECK(kv_cache_stats(cache, &stats) == KV_CACHE_OK);
+    kv_cache_close(cache);
+    kv_cache_close(NULL);
+    CHECK(data[0] == 's' && kv_cache_load(hit, buffer, 5) == KV_CACHE_OK); /* the hit outlives its cache */
+    kv_cache_release(hit);
+    kv_cache_release(NULL);
+    CHECK(kv_cache_open_toml(config, &cache) == KV_CACHE_OK); /* and then the lock is free */
+    CHECK(kv_cache_evict(cache, key, &tiers) == KV_CACHE_OK && tiers == 1);
+    kv_cache_close(cache);
+    return 0;
+}

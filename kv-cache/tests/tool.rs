@@ -1,0 +1,74 @@
+//! Looking into a directory from outside, also while a cache has it open.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod common;
+
+use common::*;
+use kv_cache::row::{Flaw, SaveReason};
+use kv_cache::{ErrorKind, Reason, Save, tool};
+
+#[test]
+fn a_directory_with_planted_damage() {
+    let (_folder, path) = folder();
+    let cache = open(&disk(&path, 1 << 24));
+    for n in 0..6 {
+        save(&cache, &tokens(n, 8), &payload(n, 300_000)).unwrap();
+    }
+    let named =
+        Save { prompt: "Once upon a time", detail: "idle", quant_bits: 4, ..Save::new(&IDENTITY, &[1, 2], b"x") };
+    cache.save(named.reason(Reason::Shutdown)).unwrap();
+    std::fs::write(path.join(format!("{}.kvc.tmp.1.1", IDENTITY.key(&[9]))), "half a row").unwrap();
+    std::fs::write(path.join("notes"), "mine").unwrap();
+    let damage = |n: u32, change: fn(&mut Vec<u8>)| {
+        let file = row_path(&path, &tokens(n, 8));
+        let mut bytes = std::fs::read(&file).unwrap();
+        change(&mut bytes);
+        std::fs::write(file, bytes).unwrap();
+    };
+    damage(1, |bytes| bytes[200_000] ^= 1);
+    damage(2, |bytes| bytes.truncate(1000));
+    damage(3, |bytes| bytes[80] ^= 1);
+    damage(4, |bytes| bytes[3] = 7);
+
+    let before = names(&path);
+    let verified = tool::verify(&path).unwrap();
+    assert_eq!((verified.good, verified.good_bytes), (3, 600_001));
+    let flaw = |n: u32| {
+        let name = format!("{}.kvc", IDENTITY.key(&tokens(n, 8)));
+        verified.bad.iter().find(|bad| bad.name == name).and_then(|bad| bad.flaw.clone()).unwrap()
+    };
+    assert_eq!(verified.bad.len(), 4);
+    assert_eq!(flaw(1), Flaw::Corrupt("its payload does not have its checksum"));
+    assert_eq!((flaw(2), flaw(4)), (Flaw::Truncated, Flaw::Newer(7)));
+    assert!(matches!(flaw(3), Flaw::Corrupt(_)));
+
+    let listing = tool::list(&path).unwrap();
+    assert_eq!((listing.rows.len(), listing.bad.len()), (4, 3), "payloads are not read");
+    let row = listing.rows.iter().find(|row| row.tokens == 2).unwrap();
+    assert_eq!(
+        (row.prompt.as_str(), row.detail.as_str(), row.reason),
+        ("Once upon a time", "idle", SaveReason::Shutdown)
+    );
+    assert_eq!((row.quant, row.quant_bits, row.sealed, row.payload_bytes), (7, 4, true, 1));
+    let stats = tool::stats(&path).unwrap();
+    assert_eq!((stats.rows, stats.tokens, stats.bad, stats.temporaries, stats.strangers), (4, 26, 3, 1, 1));
+    assert_eq!((stats.reasons["evict"], stats.reasons["shutdown"], stats.models[&"01".repeat(32)]), (3, 1, 4));
+    assert_eq!(names(&path), before, "nothing was changed");
+    serde_json::to_string(&(listing, verified, stats)).unwrap();
+
+    assert_eq!(tool::gc(&path, None).unwrap_err().kind(), ErrorKind::Busy);
+    drop(cache);
+    let gc = tool::gc(&path, None).unwrap();
+    assert_eq!((gc.temporaries, gc.set_aside_removed, gc.evicted), (1, 3, 0), "{gc:?}");
+    let gc = tool::gc(&path, Some(310_000)).unwrap();
+    assert_eq!(gc.evicted, 2, "0 and 1: 5 and the small one fit");
+    assert_eq!(tool::list(&path).unwrap().rows.iter().map(|row| row.tokens).collect::<Vec<_>>(), [2, 8]);
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_not_made() {
+    let (_folder, path) = folder();
+    assert_eq!(tool::list(&path).unwrap_err().kind(), ErrorKind::Io);
+    assert!(tool::gc(&path, None).is_err() && !path.exists());
+}

@@ -1,0 +1,182 @@
+/*
+ * An engine with a paged KV cache of two layers: it saves a sequence and restores it into other pages, and is told what
+ * is wrong with what it passes.
+ *
+ *     paged URI
+ */
+#include "consumer.h"
+
+#include "kv_store_kvx.h"
+
+enum { BLOCKS = 6, BLOCK = 4, HEADS = 2, DIM = 8, LAYERS = 2, TOKENS = 10, ROW = HEADS * DIM };
+
+/* K and V of each layer, of one engine. */
+typedef struct {
+    uint16_t values[LAYERS][2][BLOCKS * BLOCK * ROW];
+    kvx_cache_desc_t caches[LAYERS];
+} engine;
+
+static engine saver, taker, untouched;
+
+static kvx_tensor_desc_t tensor(kvx_layout_t layout, void *data)
+{
+    kvx_tensor_desc_t desc = {.size = sizeof desc, .dtype = KVX_DTYPE_F16, .layout = layout};
+    int64_t shape[4] = {BLOCKS, BLOCK, HEADS, DIM};
+    if (layout == KVX_LAYOUT_BLOCK_HND)
+        shape[1] = HEADS, shape[2] = BLOCK;
+    desc.memory = KVX_MEMORY_HOST;
+    desc.ndim = 4;
+    int64_t step = 1;
+    for (int i = 4; i-- > 0; step *= shape[i])
+        desc.shape[i] = shape[i], desc.stride[i] = step;
+    desc.data = data;
+    return desc;
+}
+
+static void describe(engine *of, kvx_layout_t layout)
+{
+    for (int layer = 0; layer < LAYERS; layer++) {
+        kvx_cache_desc_t cache = {.size = sizeof cache, .num_blocks = BLOCKS, .block_size = BLOCK};
+        cache.num_kv_heads = HEADS;
+        cache.head_dim = DIM;
+        cache.k = tensor(layout, of->values[layer][0]);
+        cache.v = tensor(layout, of->values[layer][1]);
+        of->caches[layer] = cache;
+    }
+}
+
+/* Where an element is, in elements. */
+static size_t place(kvx_layout_t layout, int64_t slot, int head, int dim)
+{
+    size_t block = (size_t)slot / BLOCK, token = (size_t)slot % BLOCK;
+    if (layout == KVX_LAYOUT_BLOCK_HND)
+        return ((block * HEADS + (size_t)head) * BLOCK + token) * DIM + (size_t)dim;
+    return ((block * BLOCK + token) * HEADS + (size_t)head) * DIM + (size_t)dim;
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc == 2);
+    const kv_store_vtable *kv;
+    void *lib = load_library(&kv);
+    kv_store_kvx_save_fn save;
+    kv_store_kvx_restore_fn restore;
+    kv_store_kvx_describe_fn look;
+    *(void **)&save = dlsym(lib, "kv_store_kvx_save");
+    *(void **)&restore = dlsym(lib, "kv_store_kvx_restore");
+    *(void **)&look = dlsym(lib, "kv_store_kvx_describe");
+    CHECK(save && restore && look);
+    kv_store_v1 *store = kv->open(argv[1]);
+    CHECK(store);
+
+    for (int i = 0; i < (int)(sizeof saver.values / 2); i++)
+        ((uint16_t *)saver.values)[i] = (uint16_t)(i * 40503u >> 3);
+    memset(taker.values, 0xEE, sizeof taker.values);
+    describe(&saver, KVX_LAYOUT_BLOCK_NHD);
+    describe(&taker, KVX_LAYOUT_BLOCK_HND);
+    const int32_t from[] = {5, 1, 3};
+    int64_t to[TOKENS];
+    for (int t = 0; t < TOKENS; t++)
+        to[t] = t == 6 ? -1 : (TOKENS - t) * 2;
+
+    kv_store_kvx_save_t saving = {.size = sizeof saving, .num_layers = LAYERS, .layers = saver.caches};
+    saving.name = "sequence";
+    saving.model = "model";
+    saving.blocks = from;
+    saving.block_dtype = KVX_DTYPE_S32;
+    saving.num_blocks = 3;
+    saving.num_tokens = TOKENS;
+    saving.chunk_tokens = BLOCK;
+    saving.threads = 2;
+    kv_store_kvx_result_t result = {.size = sizeof result};
+    CHECK(save(store, &saving, &result) == 0);
+    CHECK(result.tokens == TOKENS && result.chunks == 3 && result.existed == 0 && result.message[0] == '\0');
+    CHECK(result.bytes == (uint64_t)TOKENS * ROW * 2 * 2 * LAYERS);
+    CHECK(save(store, &saving, NULL) == 0);
+    CHECK(save(store, &saving, &result) == 0 && result.existed == 3);
+
+    kv_store_kvx_info_t info = {.size = sizeof info};
+    CHECK(look(store, "sequence", &info) == 0);
+    CHECK(info.tokens == TOKENS && info.chunk_tokens == BLOCK && info.num_layers == LAYERS && info.block_size == BLOCK);
+    CHECK(info.dtype == KVX_DTYPE_F16 && info.bytes == result.bytes);
+
+    kv_store_kvx_restore_t restoring = {.size = sizeof restoring, .num_layers = LAYERS, .layers = taker.caches};
+    restoring.name = "sequence";
+    restoring.model = "model";
+    restoring.slots = (kvx_slot_mapping_t){sizeof restoring.slots, KVX_DTYPE_S64, TOKENS, -1, to};
+    restoring.threads = 2;
+
+    /* Refused, with the reason, and no page written. */
+    memcpy(&untouched, &taker, sizeof taker);
+    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_MISMATCH);
+    CHECK(result.tokens == 0 && strstr(result.message, "layout"));
+    restoring.flags = 4;
+    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "flags"));
+    restoring.flags = KV_STORE_KVX_CONVERT_LAYOUT;
+    restoring.model = "another";
+    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_MISMATCH && strstr(result.message, "another"));
+    restoring.model = "model";
+    restoring.num_layers = 1;
+    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_MISMATCH && strstr(result.message, "2 layers"));
+    restoring.num_layers = LAYERS;
+    to[3] = BLOCKS * BLOCK;
+    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "slot 24"));
+    to[3] = 14;
+    restoring.name = "none";
+    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_MISSING && result.message[0] != '\0');
+    CHECK(look(store, "none", &info) == KV_STORE_KVX_MISSING);
+    restoring.name = "sequence";
+    taker.caches[1].k.memory = KVX_MEMORY_DEVICE;
+    CHECK(restore(store, &restoring, &result) < 0 && strstr(result.message, "layer 1"));
+    CHECK(restore(store, &restoring, NULL) < 0);
+    taker.caches[1].k.memory = KVX_MEMORY_HOST;
+    CHECK(memcmp(&untouched, &taker, sizeof taker) == 0);
+
+    /* Nonsense is a negative answer. */
+    CHECK(save(NULL, &saving, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "handle"));
+    CHECK(save(store, NULL, &result) == KV_STORE_KVX_INVALID && restore(store, NULL, NULL) == KV_STORE_KVX_INVALID);
+    CHECK(look(store, "sequence", NULL) < 0 && look(store, NULL, &info) < 0);
+    saving.size--;
+    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "size"));
+    saving.size++;
+    result.size--;
+    memset(result.message, 'x', sizeof result.message);
+    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID && result.message[0] == 'x');
+    result.size++;
+    info.size = 4;
+    CHECK(look(store, "sequence", &info) < 0);
+    saving.layers = NULL;
+    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID);
+    saving.layers = saver.caches;
+    saving.num_layers = KV_STORE_KVX_MAX_LAYERS + 1;
+    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID);
+    saving.num_layers = LAYERS;
+    saving.blocks = NULL;
+    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID);
+    saving.blocks = from;
+    saver.caches[1].size = saver.caches[0].size + 8;
+    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "differ in size"));
+    saver.caches[1].size = saver.caches[0].size;
+    kvx_scale_desc_t scales[LAYERS] = {{0}};
+    saving.k_scales = saving.v_scales = scales;
+    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID);
+    saving.k_scales = saving.v_scales = NULL;
+
+    /* And what was saved is there, in the other layout; the token without a slot is not. */
+    CHECK(restore(store, &restoring, &result) == 0);
+    CHECK(result.tokens == TOKENS && result.saved_tokens == TOKENS && result.chunks == 3);
+    for (int layer = 0; layer < LAYERS; layer++)
+        for (int side = 0; side < 2; side++)
+            for (int t = 0; t < TOKENS; t++)
+                for (int i = 0; i < ROW && t != 6; i++) {
+                    int64_t slot = from[t / BLOCK] * BLOCK + t % BLOCK;
+                    size_t there = place(KVX_LAYOUT_BLOCK_NHD, slot, i / DIM, i % DIM);
+                    size_t here = place(KVX_LAYOUT_BLOCK_HND, to[t], i / DIM, i % DIM);
+                    CHECK(taker.values[layer][side][here] == saver.values[layer][side][there]);
+                    here = place(KVX_LAYOUT_BLOCK_HND, 8, i / DIM, i % DIM);
+                    CHECK(taker.values[layer][side][here] == 0xEEEE);
+                }
+    kv->close(store);
+    printf("ok\n");
+    return 0;
+}

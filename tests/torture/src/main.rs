@@ -1,0 +1,154 @@
+//! `cargo xtask torture`: what kv-store-wasm promises, while it is killed, starved and lied to.
+
+mod oracle;
+mod process;
+mod suites;
+mod worker;
+mod workload;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use process::Story;
+use suites::{SUITES, Suite};
+use workload::GOLDEN;
+
+/// Torment the library as it lies in target/dist, suite by suite, round by round, until the time is up.
+///
+/// Every round follows from its seed: what is saved, when is killed, which calls are spoiled. What was acknowledged and is
+/// gone, a wrong byte, a hang or a leak is a violation; the exit code is then 1, and the command that runs that round again is shown.
+#[derive(Parser)]
+#[command(name = "kv-store-torture", version, args_conflicts_with_subcommands = true)]
+struct Arguments {
+    /// For how long; the round at hand is finished
+    #[arg(long, value_name = "N", default_value_t = 1.0)]
+    minutes: f64,
+    /// Of the first round; each that follows has one of its own
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Only these suites, separated by commas; all: see --list
+    #[arg(long, value_name = "SUITE", value_delimiter = ',', value_parser = suite_names())]
+    only: Vec<String>,
+    /// So many rounds, whatever time they take
+    #[arg(long, value_name = "N")]
+    rounds: Option<u64>,
+    /// Name the suites
+    #[arg(long)]
+    list: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The consumer that is tormented
+    #[command(hide = true)]
+    Worker(worker::Options),
+}
+
+fn suite_names() -> Vec<&'static str> {
+    SUITES.iter().map(|suite| suite.name).collect()
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some(Command::Worker(options)) = arguments.command {
+        return ExitCode::from(u8::from(!worker::run(options)));
+    }
+    if arguments.list {
+        SUITES.iter().for_each(|suite| println!("{:<16} {}", suite.name, suite.about));
+        return ExitCode::SUCCESS;
+    }
+    torture(&arguments)
+}
+
+/// What a suite has come to.
+struct Row {
+    suite: &'static Suite,
+    rounds: u64,
+    total: Story,
+    took: Duration,
+}
+
+fn torture(arguments: &Arguments) -> ExitCode {
+    let wanted = |suite: &&Suite| arguments.only.is_empty() || arguments.only.iter().any(|name| name == suite.name);
+    let fresh = |suite| Row { suite, rounds: 0, total: Story::new(), took: Duration::ZERO };
+    let mut rows: Vec<Row> = SUITES.iter().filter(wanted).map(fresh).collect();
+    let time = Duration::from_secs_f64(arguments.minutes.clamp(0.0, 1e6) * 60.0);
+    let (begun, mut violations) = (Instant::now(), Vec::new());
+    let bar = bar(arguments, time);
+    'rounds: for round in 0.. {
+        if arguments.rounds.is_some_and(|rounds| round >= rounds) {
+            break;
+        }
+        let seed = arguments.seed.wrapping_add(GOLDEN.wrapping_mul(round));
+        for row in &mut rows {
+            // Each suite has its turn once.
+            if arguments.rounds.is_none() && round > 0 && begun.elapsed() >= time {
+                break 'rounds;
+            }
+            bar.set_message(format!("{} with seed {seed}, {} violations", row.suite.name, violations.len()));
+            let start = Instant::now();
+            let story = (row.suite.round)(seed);
+            row.took += start.elapsed();
+            row.rounds += 1;
+            for wrong in &story.wrong {
+                let name = row.suite.name;
+                let replay = format!("cargo xtask torture --only {name} --seed {seed} --rounds 1");
+                violations.push(format!("{name}: {wrong}\n{}\n  again: {replay}", indented(&story.log)));
+            }
+            row.total.add(story);
+            match arguments.rounds {
+                Some(_) => bar.inc(1),
+                None => bar.set_position(begun.elapsed().min(time).as_secs()),
+            }
+        }
+    }
+    bar.finish_and_clear();
+    show(&rows);
+    violations.iter().for_each(|violation| eprintln!("VIOLATION {violation}"));
+    if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn bar(arguments: &Arguments, time: Duration) -> ProgressBar {
+    let suites = if arguments.only.is_empty() { SUITES.len() } else { arguments.only.len() } as u64;
+    let bar = ProgressBar::new(arguments.rounds.map_or(time.as_secs(), |rounds| rounds * suites));
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}% [{elapsed}] {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+fn indented(log: &str) -> String {
+    log.lines().map(|line| format!("  {line}\n")).collect::<String>().trim_end().to_owned()
+}
+
+fn show(rows: &[Row]) {
+    let line = |cells: [String; 8]| {
+        let [suite, rounds, operations, saves, failed, kills, violations, seconds] = cells;
+        println!(
+            "{suite:<16} {rounds:>7} {operations:>11} {saves:>8} {failed:>8} {kills:>7} {violations:>11} {seconds:>8}"
+        );
+    };
+    line(["suite", "rounds", "operations", "saves", "failed", "kills", "violations", "seconds"].map(str::to_owned));
+    for Row { suite, rounds, total, took } in rows {
+        let Story { operations, saves, failed, kills, wrong, .. } = total;
+        let numbers =
+            [*rounds, *operations, *saves, *failed, *kills, wrong.len() as u64].map(|number| number.to_string());
+        let [rounds, operations, saves, failed, kills, violations] = numbers;
+        line([
+            suite.name.to_owned(),
+            rounds,
+            operations,
+            saves,
+            failed,
+            kills,
+            violations,
+            format!("{:.1}", took.as_secs_f64()),
+        ]);
+    }
+}

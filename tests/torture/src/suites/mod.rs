@@ -1,0 +1,124 @@
+//! The ways to torment. Each suite makes a store of its own for each round, which its seed decides.
+
+mod calls;
+mod crash;
+mod faults;
+mod resources;
+
+use std::path::PathBuf;
+
+use kv_store_tests::memkv::MemkvServer;
+use kv_store_tests::redis::RedisServer;
+
+use crate::process::Story;
+
+/// One way, and what it is called.
+pub struct Suite {
+    pub name: &'static str,
+    /// What is done, for `--help`.
+    pub about: &'static str,
+    pub round: fn(u64) -> Story,
+}
+
+pub const SUITES: &[Suite] = &[
+    Suite { name: "crash-local-fs", about: "kill -9 of a consumer in the midst of saves", round: crash::local_fs },
+    Suite { name: "crash-redis", about: "the same, of redis-server too", round: crash::redis },
+    Suite { name: "crash-memkv", about: "the same, of memkv-server too", round: crash::memkv },
+    Suite {
+        name: "server-redis",
+        about: "a consumer whose redis-server is frozen and killed",
+        round: crash::server_redis,
+    },
+    Suite { name: "server-memkv", about: "the same with memkv-server", round: crash::server_memkv },
+    Suite {
+        name: "crash-calls",
+        about: "kill -9 at each system call that writes, syncs or renames",
+        round: calls::kills,
+    },
+    Suite {
+        name: "error-calls",
+        about: "no space, I/O errors and no descriptors, at each such call",
+        round: calls::errors,
+    },
+    Suite {
+        name: "fault-local-fs",
+        about: "failing, slow, short, damaged and trapping answers",
+        round: faults::local_fs,
+    },
+    Suite { name: "fault-redis", about: "the same over redis", round: faults::redis },
+    Suite { name: "fault-memkv", about: "the same over memkv", round: faults::memkv },
+    Suite { name: "lies-local-fs", about: "made-up answers too", round: faults::lies_local_fs },
+    Suite { name: "lies-redis", about: "the same over redis", round: faults::lies_redis },
+    Suite {
+        name: "resources",
+        about: "a full disk, a read-only one, few descriptors, small files",
+        round: resources::round,
+    },
+];
+
+/// Where a suite's store is.
+enum Place {
+    Directory(PathBuf),
+    Redis(RedisServer),
+    Memkv(MemkvServer),
+}
+
+impl Place {
+    fn redis() -> Self {
+        // With `everysec` it answers before it has written, where a sync is under way.
+        Place::Redis(RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]))
+    }
+
+    fn uri(&self) -> String {
+        match self {
+            Place::Directory(path) => format!("local-fs://{}", path.display()),
+            Place::Redis(server) => format!("redis://127.0.0.1:{}/0", server.port),
+            Place::Memkv(server) => server.uri("torture"),
+        }
+    }
+
+    fn scheme(&self) -> &'static str {
+        match self {
+            Place::Directory(_) => "local-fs",
+            Place::Redis(_) => "redis",
+            Place::Memkv(_) => "memkv",
+        }
+    }
+
+    fn has_server(&self) -> bool {
+        !matches!(self, Place::Directory(_))
+    }
+
+    fn freeze_server(&self, frozen: bool) {
+        match self {
+            Place::Directory(_) => {}
+            Place::Redis(server) => server.freeze(frozen),
+            Place::Memkv(server) => server.freeze(frozen),
+        }
+    }
+
+    fn kill_server(&mut self) {
+        match self {
+            Place::Directory(_) => {}
+            Place::Redis(server) => server.stop(),
+            Place::Memkv(server) => server.stop(),
+        }
+    }
+
+    fn restart_server(&mut self) {
+        match self {
+            Place::Directory(_) => {}
+            Place::Redis(server) => server.restart(),
+            Place::Memkv(server) => server.restart(),
+        }
+    }
+}
+
+/// A table of the config that never lets the circuit breaker in the way, with `further` lines.
+fn config(scheme: &str, further: &str) -> String {
+    format!("[backend.{scheme}]\nverify = 'xxh3'\nlimits.breaker_failures = 0\nlimits.idle_ms = 200\n{further}\n")
+}
+
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}

@@ -1,0 +1,130 @@
+//! One round of each suite of `cargo xtask torture`; and that the suites see what is broken, and a seed replays a run.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use kv_store_tests::root;
+
+fn torture() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_kv-store-torture"))
+}
+
+fn suite(name: &str) {
+    let finished = torture().args(["--only", name, "--seed", "1", "--rounds", "1"]).output().expect("it runs");
+    let (stdout, stderr) = (String::from_utf8_lossy(&finished.stdout), String::from_utf8_lossy(&finished.stderr));
+    // What was skipped, and why, and how much was done.
+    eprint!("{stderr}");
+    println!("{stdout}");
+    assert!(finished.status.success(), "{stdout}{stderr}");
+}
+
+macro_rules! suites {
+    ($($function:ident: $name:literal,)*) => {
+        $(#[test] fn $function() { suite($name); })*
+        #[test]
+        fn every_suite_has_its_test() {
+            let listed = torture().arg("--list").output().expect("it runs").stdout;
+            let listed = String::from_utf8(listed).expect("it is text");
+            let listed: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+            assert_eq!(listed, [$($name),*]);
+        }
+    };
+}
+
+suites! {
+    killed_consumers_of_local_fs: "crash-local-fs",
+    killed_consumers_and_servers_of_redis: "crash-redis",
+    killed_consumers_and_servers_of_memkv: "crash-memkv",
+    a_redis_server_that_is_frozen_and_killed: "server-redis",
+    a_memkv_server_that_is_frozen_and_killed: "server-memkv",
+    kills_at_each_writing_call: "crash-calls",
+    errors_at_each_writing_call: "error-calls",
+    faults_over_local_fs: "fault-local-fs",
+    faults_over_redis: "fault-redis",
+    faults_over_memkv: "fault-memkv",
+    lies_over_local_fs: "lies-local-fs",
+    lies_over_redis: "lies-redis",
+    nothing_left_of_what_a_process_needs: "resources",
+}
+
+/// A worker on a store of local-fs.
+fn worker(scratch: &Path, table: &str, options: &str) -> Output {
+    let config = scratch.join("config.toml");
+    std::fs::write(&config, format!("[backend.local-fs]\nlimits.breaker_failures = 0\n{table}\n")).unwrap();
+    let mut command = torture();
+    command.args(["worker", "--seed", "7", "--uri", &format!("local-fs://{}", scratch.join("store").display())]);
+    command.args(options.split_whitespace()).env("KV_STORE_WASM_CONFIG", config);
+    command.env("KV_STORE_WASM_CACHE", root().join("target/test-consumers/cache")).output().expect("it runs")
+}
+
+/// What a worker finds wrong.
+fn wrongs(output: &Output) -> Vec<String> {
+    let lines = String::from_utf8(output.stdout.clone()).expect("it is text");
+    let wrongs: Vec<String> = lines.lines().filter(|line| line.starts_with("wrong ")).map(str::to_owned).collect();
+    assert_eq!(output.status.success(), wrongs.is_empty(), "{lines}");
+    wrongs
+}
+
+#[test]
+fn wrong_bytes_are_seen_where_the_host_lets_them_pass() {
+    let scratch = tempfile::tempdir().unwrap();
+    let faults = "fault = { seed = 1, flip = 0.5 }";
+    let options = "--threads 2 --operations 400 --unsure --damaging";
+    let found = wrongs(&worker(scratch.path(), &format!("verify = 'off'\n{faults}"), options));
+    assert!(found.iter().any(|wrong| wrong.contains("wrong bytes")), "{found:?}");
+    let scratch = tempfile::tempdir().unwrap();
+    assert!(wrongs(&worker(scratch.path(), &format!("verify = 'xxh3'\n{faults}"), options)).is_empty());
+}
+
+#[test]
+fn a_chunk_that_a_manifest_names_and_is_gone_is_seen() {
+    let scratch = tempfile::tempdir().unwrap();
+    assert!(wrongs(&worker(scratch.path(), "", "--operations 200")).is_empty());
+    let chunks = std::fs::read_dir(scratch.path().join("store/chunks")).unwrap().flatten();
+    for folder in chunks.map(|folder| folder.path()) {
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+    let found = wrongs(&worker(scratch.path(), "", "--process 2 --operations 0"));
+    assert!(found.iter().any(|wrong| wrong.contains("is not there")), "{found:?}");
+}
+
+#[test]
+fn an_acknowledged_manifest_that_was_never_written_is_seen() {
+    let scratch = tempfile::tempdir().unwrap();
+    let found =
+        wrongs(&worker(scratch.path(), "fault = { seed = 1, lie = 0.3 }", "--operations 400 --unsure --strict"));
+    assert!(found.iter().any(|wrong| wrong.contains("it may be")), "{found:?}");
+}
+
+#[test]
+fn a_seed_replays_a_run() {
+    let faults =
+        |seed| format!("fault = {{ seed = {seed}, fail = 0.1, short = 0.3, flip = 0.1, trap = 0.05, lie = 0.05 }}");
+    let run = |seed| {
+        let scratch = tempfile::tempdir().unwrap();
+        let run = worker(scratch.path(), &faults(seed), "--operations 300 --unsure --damaging --lying");
+        let log = String::from_utf8(run.stderr).expect("it is text");
+        assert!(log.contains(&format!("their seed is {seed}")), "{log}");
+        // Paths differ.
+        let log = log.replace(&scratch.path().display().to_string(), "");
+        (String::from_utf8(run.stdout).expect("it is text"), log)
+    };
+    let first = run(1);
+    assert!(first.0.contains("failed ") && first.1.contains("injected"), "nothing went wrong: {first:?}");
+    let again = run(1);
+    let differing = |first: &str, again: &str| {
+        let differs = |(first, again): &(&str, &str)| first != again;
+        first.lines().zip(again.lines()).find(differs).map(|(first, again)| format!("{first:?}, and then {again:?}"))
+    };
+    assert_eq!(differing(&first.1, &again.1), None);
+    assert_eq!(first.0, again.0);
+    assert_ne!(first.0, run(2).0);
+}
+
+#[test]
+fn a_crash_of_the_config_kills() {
+    use std::os::unix::process::ExitStatusExt;
+    let scratch = tempfile::tempdir().unwrap();
+    let killed = worker(scratch.path(), "fault = { seed = 1, crash = 0.1 }", "--operations 1000 --unsure");
+    assert_eq!(killed.status.signal(), Some(9), "{killed:?}");
+}

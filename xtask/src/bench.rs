@@ -1,0 +1,201 @@
+//! `cargo xtask bench`: every figure beside its peer, measured in one run.
+//!
+//! The programs that measure print one JSON object for each row; here they are built, run one after another, and what they
+//! say becomes a table, the page `docs/benchmarks.md` and its plots.
+
+mod page;
+mod plot;
+mod row;
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::place::Place;
+use crate::step::{self, Progress};
+use crate::{demo, dist, llama, packages};
+use row::Row;
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// A fifth of the rounds: less than 3 minutes, and rougher figures
+    #[arg(long)]
+    quick: bool,
+    /// Only JSON on standard output, one object for each row
+    #[arg(long)]
+    json: bool,
+    /// Only rows whose name holds this; the page is left as it is
+    #[arg(long, value_name = "NAME")]
+    filter: Option<String>,
+}
+
+impl Options {
+    /// As few rounds of one row as there can be.
+    pub fn one_row(name: &str) -> Self {
+        Options { quick: true, json: false, filter: Some(name.to_owned()) }
+    }
+}
+
+/// Programs of other crates that print rows too: the example, what its rows' names begin with, the filter of a quick run.
+const EXAMPLES: &[(&str, &str, &str)] =
+    &[("kvx_bench", "kvx/", "16MiB/block16"), ("paged_bench", "kvx/fused/", ""), ("cache_bench", "cache/", "")];
+
+pub fn run(place: &Place, options: &Options) -> Result<()> {
+    packages::install(packages::TESTS)?;
+    dist::run(place)?;
+    let native = llama::native_store(&place.llama(), &place.root, &|step| eprintln!("   {step}"))?;
+    let scratch = place.target.join("bench");
+    if scratch.exists() {
+        std::fs::remove_dir_all(&scratch)?;
+    }
+    std::fs::create_dir_all(&scratch)?;
+    let run = Run { place, options, native, scratch };
+
+    let mut rows = run.library()?;
+    rows.extend(run.llama()?);
+    for (example, names, quick) in EXAMPLES {
+        rows.extend(run.example(example, names, quick)?);
+    }
+    rows.extend(run.lmcache());
+    if rows.is_empty() {
+        bail!("no row has a name with {:?}; `cargo xtask bench --quick` shows all", options.filter);
+    }
+    if !options.json {
+        print!("{}", row::table(&rows));
+    }
+    if options.quick || options.filter.is_some() {
+        eprintln!("docs/benchmarks.md is left as it is: only a full run writes it");
+    } else {
+        page::write(place, &rows, &run.samples())?;
+        eprintln!("wrote docs/benchmarks.md");
+    }
+    std::fs::remove_dir_all(&run.scratch)?;
+    Ok(())
+}
+
+struct Run<'a> {
+    place: &'a Place,
+    options: &'a Options,
+    native: PathBuf,
+    scratch: PathBuf,
+}
+
+impl Run<'_> {
+    fn wants(&self, names: &[&str]) -> bool {
+        let Some(filter) = &self.options.filter else { return true };
+        names.iter().any(|name| filter.starts_with(name) || name.contains(filter.as_str()))
+    }
+
+    fn samples(&self) -> PathBuf {
+        self.scratch.join("samples")
+    }
+
+    /// The library through its C ABI, as it is installed.
+    fn library(&self) -> Result<Vec<Row>> {
+        let mut program = Command::new(self.place.target.join("release/kv-store-bench"));
+        program.arg("--library").arg(self.place.library()).arg("--native").arg(&self.native);
+        program.arg("--work").arg(&self.scratch).arg("--samples").arg(self.samples());
+        self.rows("the library", self.pass_on(&mut program))
+    }
+
+    /// A real llama.cpp, beside its own state files.
+    fn llama(&self) -> Result<Vec<Row>> {
+        if !self.wants(&["llama/"]) {
+            return Ok(Vec::new());
+        }
+        let llama = demo::prepare(self.place)?;
+        let mut rows = Vec::new();
+        for (size, shape, tokens) in [("16MB", &llama::LARGE, 1024), ("160MB", &llama::DEEP, 2560)] {
+            let model = llama.model(shape)?;
+            for (kind, durability) in [("", "rename"), ("-synced", "full")] {
+                let (save, restore) = (format!("llama/save{kind}/{size}"), format!("llama/restore{kind}/{size}"));
+                if !self.wants(&[&save, &restore]) || (self.options.quick && size == "160MB" && kind == "-synced") {
+                    continue;
+                }
+                let store = self.scratch.join("llama");
+                std::fs::create_dir_all(&store)?;
+                let config = self.scratch.join(format!("{durability}.toml"));
+                std::fs::write(&config, format!("[backend.local-fs]\noptions.durability = '{durability}'\n"))?;
+                let mut client = Command::new(&llama.client);
+                client.arg("bench").arg("--lib").arg(self.place.library());
+                client.args(["--uri", &format!("local-fs://{}", store.join("store").display())]);
+                client.arg("--model").arg(&model).args(["--name", "bench", "--tokens", &tokens.to_string()]);
+                client.arg("--file").arg(store.join("state")).arg("--chunks").arg(store.join("store/chunks"));
+                client.args(["--chunk-tokens", "4096", "--rounds", if self.options.quick { "7" } else { "21" }]);
+                client.args((durability == "full").then_some("--sync"));
+                client.args(["--save-row", &save, "--restore-row", &restore]);
+                let said = self.rows(&save, client.env("KV_STORE_WASM_CONFIG", &config))?;
+                // What is restored does not depend on how it was saved.
+                rows.extend(said.into_iter().filter(|row| !row.name.contains("restore-synced")));
+                std::fs::remove_dir_all(&store)?;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The measurements of a crate, one of its examples, which takes a filter.
+    fn example(&self, example: &str, names: &str, quick: &str) -> Result<Vec<Row>> {
+        if !self.wants(&[names]) {
+            return Ok(Vec::new());
+        }
+        let mut build = dist::cargo(self.place, "build");
+        step::run(self.place, &format!("building {example}"), build.args(["--example", example]))?;
+        let filter = self.options.filter.as_deref();
+        let filter = filter.unwrap_or(if self.options.quick { quick } else { "" });
+        let mut program = Command::new(self.place.target.join("release/examples").join(example));
+        program.arg(filter).current_dir(&self.scratch);
+        program.env("KVX_BENCH_PYTHON", llama::python(&self.place.llama(), &|step| eprintln!("   {step}"))?);
+        self.rows(example, &mut program)
+    }
+
+    /// Our own options, for a program that takes them too.
+    fn pass_on<'a>(&self, program: &'a mut Command) -> &'a mut Command {
+        program.args(self.options.quick.then_some("--quick"));
+        if let Some(filter) = &self.options.filter {
+            program.args(["--filter", filter]);
+        }
+        program
+    }
+
+    /// LMCache's own benchmark, where it is installed.
+    fn lmcache(&self) -> Vec<Row> {
+        if self.wants(&["lmcache/"]) {
+            eprintln!("skipped: lmcache/*, because `lmcache` is not part of what the other commands install");
+        }
+        Vec::new()
+    }
+
+    /// Run a program that prints rows.
+    fn rows(&self, name: &str, program: &mut Command) -> Result<Vec<Row>> {
+        let progress = Progress::start(&format!("measuring {name}"));
+        let config = self.place.empty_config()?;
+        let given = program.get_envs().any(|(name, _)| name == "KV_STORE_WASM_CONFIG");
+        if !given {
+            program.env("KV_STORE_WASM_CONFIG", config);
+        }
+        program.env("KV_STORE_WASM_CACHE", self.place.work().join("aot")).env_remove("KV_STORE_WASM_PATH");
+        let mut running = program
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run {name}"))?;
+        let mut rows = Vec::new();
+        for line in BufReader::new(running.stdout.take().context("its output is piped")?).lines() {
+            let line = line?;
+            let row: Row = serde_json::from_str(&line).with_context(|| format!("{name} printed no row: {line}"))?;
+            progress.say(&row.brief());
+            if self.options.json {
+                println!("{line}");
+            }
+            rows.push(row);
+        }
+        let status = running.wait()?;
+        if !status.success() {
+            bail!("measuring {name} failed: {status}");
+        }
+        progress.done();
+        Ok(rows)
+    }
+}
