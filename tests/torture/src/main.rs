@@ -90,15 +90,20 @@ fn torture(arguments: &Arguments) -> ExitCode {
             if arguments.rounds.is_none() && round > 0 && begun.elapsed() >= time {
                 break 'rounds;
             }
-            bar.set_message(format!("{} with seed {seed}, {} violations", row.suite.name, violations.len()));
+            bar.set_message(format!(
+                "{} with seed {seed}, {} rounds with violations",
+                row.suite.name,
+                violations.len()
+            ));
             let start = Instant::now();
             let story = (row.suite.round)(seed);
             row.took += start.elapsed();
             row.rounds += 1;
-            for wrong in &story.wrong {
-                let name = row.suite.name;
+            if !story.wrong.is_empty() {
+                let (name, found) = (row.suite.name, indented(&story.wrong.join("\n")));
                 let replay = format!("cargo xtask torture --only {name} --seed {seed} --rounds 1");
-                violations.push(format!("{name}: {wrong}\n{}\n  again: {replay}", indented(&story.log)));
+                let log = indented(&story.log);
+                violations.push(format!("of {name}:\n{found}\nthe end of the log:\n{log}\nagain: {replay}"));
             }
             row.total.add(story);
             match arguments.rounds {
@@ -109,7 +114,7 @@ fn torture(arguments: &Arguments) -> ExitCode {
     }
     bar.finish_and_clear();
     show(&rows);
-    violations.iter().for_each(|violation| eprintln!("VIOLATION {violation}"));
+    violations.iter().for_each(|violation| eprintln!("VIOLATIONS {violation}\n"));
     if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -19,7 +19,7 @@ const PROCESSES: u64 = 40;
 
 pub fn kills(seed: u64) -> Story {
     let mut story = round(seed, |_, at| format!("{PLACING},{SYNCING}:signal=SIGKILL:when={at}"), "", "--strict");
-    if story.kills < PROCESSES / 4 {
+    if story.wrong.is_empty() && story.kills < PROCESSES / 4 {
         story
             .wrong
             .push(format!("only {} of {PROCESSES} were killed: strace does not do what it is asked", story.kills));
@@ -39,7 +39,7 @@ pub fn errors(seed: u64) -> Story {
     // What the kernel could not write out is thrown away, and earlier manifests may name it. None names another's bytes.
     let errors = |random: &mut Random, at| format!("{SYNCING}:error=EIO:when={at}{}", more(random));
     story.add(round(seed, errors, "--unsure", "--lying"));
-    if story.failed < PROCESSES / 4 {
+    if story.wrong.is_empty() && story.failed < PROCESSES / 4 {
         story.wrong.push(format!("only {} saves failed: strace does not do what it is asked", story.failed));
     }
     story
