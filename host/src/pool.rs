@@ -106,6 +106,11 @@ impl Pool {
         &self.runtime.helpers
     }
 
+    /// How many instances there may be at once.
+    pub(crate) fn max_instances(&self) -> usize {
+        self.max_instances
+    }
+
     /// How many instances have been lost so far, with what they held.
     pub(crate) fn instances_lost(&self) -> u64 {
         self.lost.load(Acquire)

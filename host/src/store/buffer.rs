@@ -99,7 +99,7 @@ impl WriteBuffer {
         let confirmed = if known { self.confirm(shared, hash) } else { None };
         let cost = if confirmed.is_some() { ENTRY_BYTES } else { data.len() + ENTRY_BYTES };
         if !self.reserve(shared, cost) {
-            self.write_out(shared, fresh)?;
+            self.write_out(shared, fresh, false)?;
             if !self.reserve(shared, cost) {
                 let message =
                     "the write buffers of this process are full; publish a manifest on another handle, or close it";
@@ -183,7 +183,7 @@ impl WriteBuffer {
         let (buffer, of_helper, fresh) = (self.clone(), shared.clone(), fresh.clone());
         shared.pool.helpers().hand(move || {
             // What failed stays for the manifest, or is remembered as lost.
-            if buffer.write_out(&of_helper, &fresh).is_ok() {
+            if buffer.write_out(&of_helper, &fresh, false).is_ok() {
                 buffer.lock().ahead = false;
             }
         });
@@ -195,7 +195,7 @@ impl WriteBuffer {
         if shared.features.write_through {
             return Ok(());
         }
-        let written = self.write_out(shared, fresh);
+        let written = self.write_out(shared, fresh, true);
         let mut waiting = self.lock();
         (waiting.ahead, waiting.mute) = (false, false);
         waiting.confirmed = HashMap::new();
@@ -203,8 +203,9 @@ impl WriteBuffer {
         waiting.lost.take().map_or(Ok(()), Err)
     }
 
-    /// Hand everything that waits to the backend. What failed for good is dropped and remembered as lost.
-    fn write_out(&self, shared: &Shared, fresh: &Fresh) -> Result<(), Error> {
+    /// Hand everything that waits to the backend. What failed for good is dropped and remembered as lost. What the backend
+    /// said it has is left for the manifest, which must be the one that fails if it was lost since.
+    fn write_out(&self, shared: &Shared, fresh: &Fresh, for_manifest: bool) -> Result<(), Error> {
         let _alone = self.flushing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut waiting = self.lock();
         waiting.unflushed = 0;
@@ -213,7 +214,8 @@ impl WriteBuffer {
         for (hash, chunk) in &waiting.chunks {
             match &chunk.data {
                 Data::Here(data) => chunks.push((*hash, data.clone())),
-                Data::There(moment, _) => there.push((*hash, *moment)),
+                Data::There(moment, _) if for_manifest => there.push((*hash, *moment)),
+                Data::There(..) => {}
             }
         }
         drop(waiting);
@@ -223,10 +225,11 @@ impl WriteBuffer {
             Err(error) if error.is_permanent() => {
                 let mut waiting = self.lock();
                 let put_again = waiting.chunks.get(hash).is_some_and(|chunk| puts.get(hash) != Some(&chunk.puts));
+                let dropped = if put_again { None } else { waiting.chunks.remove(hash) };
                 waiting.lost = Some(error);
                 drop(waiting);
-                if !put_again {
-                    self.remove(shared, hash);
+                if let Some(chunk) = dropped {
+                    self.release(shared, chunk.data.cost());
                 }
             }
             Err(error) => {

@@ -130,7 +130,7 @@ impl Store {
             let found = if let Some(data) = buffer.get(&hash) {
                 shared.counters.count(Event::BufferHits);
                 Some(Buffer::concat(&[&data])?)
-            } else if let Some(data) = prefetched.take(&hash) {
+            } else if let Some(data) = prefetched.take(shared, &hash) {
                 shared.counters.count(Event::PrefetchHits);
                 Some(owned(data)?)
             } else {
@@ -256,7 +256,8 @@ impl Store {
     pub(crate) fn get_buffers(&self, hashes: &[[u8; 8]]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
         let Opened { shared, buffer, prefetched, .. } = self.usable()?;
         let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
-        let mut found: Vec<_> = hashes.iter().map(|hash| buffer.get(hash).or_else(|| prefetched.take(hash))).collect();
+        let mut found: Vec<_> =
+            hashes.iter().map(|hash| buffer.get(hash).or_else(|| prefetched.take(shared, hash))).collect();
         let mut absent: Vec<_> = hashes.iter().zip(&mut found).filter(|(_, found)| found.is_none()).collect();
         for batch in absent.chunks_mut(shared.batch_items()) {
             let mut rest = batch;

@@ -16,17 +16,24 @@ pub(super) struct Prefetched(Mutex<Cache>);
 
 #[derive(Default)]
 struct Cache {
-    chunks: HashMap<ChunkHash, Arc<Buffer>>,
+    chunks: HashMap<ChunkHash, Kept>,
     /// In the order of their coming, each with the prefetch that brought it; some have been taken since.
     order: VecDeque<(ChunkHash, u64)>,
     bytes: usize,
     prefetches: u64,
 }
 
+struct Kept {
+    data: Arc<Buffer>,
+    /// It came before anything was known of the store's keys, and is judged when it is taken.
+    unjudged: bool,
+}
+
 impl Prefetched {
-    /// Take a chunk out.
-    pub(super) fn take(&self, hash: &ChunkHash) -> Option<Arc<Buffer>> {
-        self.lock().remove(hash)
+    /// Take a chunk out. None too if it turns out not to be what its hash says.
+    pub(super) fn take(&self, shared: &Shared, hash: &ChunkHash) -> Option<Arc<Buffer>> {
+        let Kept { data, unjudged } = self.lock().remove(hash)?;
+        (!unjudged || shared.check(hash, &data)).then_some(data)
     }
 
     /// Fetch what is wanted and not here, until there is no room. What earlier prefetches brought and nobody asked for
@@ -47,11 +54,12 @@ impl Prefetched {
         shared.side_by_side(&batches, &|batch| {
             let mut rest = *batch;
             while !rest.is_empty() && !full.load(Relaxed) {
+                let unjudged = shared.verifier.is_unsettled();
                 let found = shared.get_some(rest)?;
                 let mut cache = self.lock();
                 for (hash, data) in rest.iter().zip(&found) {
                     if let Some(data) = data {
-                        if !cache.keep(*hash, data.clone(), prefetch) {
+                        if !cache.keep(*hash, Kept { data: data.clone(), unjudged }, prefetch) {
                             full.store(true, Relaxed);
                             return Ok(());
                         }
@@ -71,8 +79,9 @@ impl Prefetched {
 
 impl Cache {
     /// Keep a chunk, in place of older ones if need be. False: no room.
-    fn keep(&mut self, hash: ChunkHash, data: Arc<Buffer>, prefetch: u64) -> bool {
-        while self.bytes + data.len() > limits::PREFETCH_BYTES || self.order.len() >= limits::PREFETCH_CHUNKS {
+    fn keep(&mut self, hash: ChunkHash, kept: Kept, prefetch: u64) -> bool {
+        let len = kept.data.len();
+        while self.bytes + len > limits::PREFETCH_BYTES || self.order.len() >= limits::PREFETCH_CHUNKS {
             match self.order.front() {
                 Some((oldest, of)) if *of < prefetch || !self.chunks.contains_key(oldest) => {
                     let oldest = *oldest;
@@ -82,21 +91,21 @@ impl Cache {
                 _ => return false,
             }
         }
-        self.bytes += data.len();
+        self.bytes += len;
         self.order.push_back((hash, prefetch));
-        if let Some(former) = self.chunks.insert(hash, data) {
-            self.bytes -= former.len();
+        if let Some(former) = self.chunks.insert(hash, kept) {
+            self.bytes -= former.data.len();
         }
         true
     }
 
-    fn remove(&mut self, hash: &ChunkHash) -> Option<Arc<Buffer>> {
-        let data = self.chunks.remove(hash)?;
-        self.bytes -= data.len();
+    fn remove(&mut self, hash: &ChunkHash) -> Option<Kept> {
+        let kept = self.chunks.remove(hash)?;
+        self.bytes -= kept.data.len();
         if self.chunks.is_empty() {
             self.order.clear();
         }
-        Some(data)
+        Some(kept)
     }
 }
 
@@ -104,8 +113,9 @@ impl Cache {
 mod tests {
     use super::*;
 
-    fn chunk(n: u32) -> (ChunkHash, Arc<Buffer>) {
-        (ChunkHash::new(&n.to_le_bytes()).unwrap(), Arc::new(Buffer::concat(&[&[0; 1000]]).unwrap()))
+    fn chunk(n: u32) -> (ChunkHash, Kept) {
+        let data = Arc::new(Buffer::concat(&[&[0; 1000]]).unwrap());
+        (ChunkHash::new(&n.to_le_bytes()).unwrap(), Kept { data, unjudged: false })
     }
 
     #[test]
@@ -113,8 +123,8 @@ mod tests {
         let cache = Prefetched::default();
         let (hash, data) = chunk(1);
         assert!(cache.lock().keep(hash, data, 1));
-        assert!(cache.take(&hash).is_some());
-        assert!(cache.take(&hash).is_none());
+        assert!(cache.lock().remove(&hash).is_some());
+        assert!(cache.lock().remove(&hash).is_none());
         assert_eq!(cache.lock().bytes, 0);
     }
 

@@ -186,7 +186,8 @@ impl Shared {
 
     /// How many threads can work on a call's batches.
     pub(super) fn hands(&self) -> usize {
-        if self.features.max_instances == 1 { 1 } else { self.pool.helpers().hands().max(1) }
+        // Those without an instance would only wait for one, against the deadline.
+        self.pool.helpers().hands().clamp(1, self.pool.max_instances().max(1))
     }
 
     /// Store what the backend does not have of some chunks.
@@ -348,7 +349,7 @@ impl Shared {
     }
 
     /// Whether fetched bytes are what was put, as far as that can be known. If not: say so, and let the next put mend it.
-    fn check(&self, hash: &ChunkHash, data: &[u8]) -> bool {
+    pub(super) fn check(&self, hash: &ChunkHash, data: &[u8]) -> bool {
         let accepted = self.verifier.accepts(hash, data);
         if !accepted {
             self.counters.count(Event::WrongBytes);

@@ -45,6 +45,11 @@ impl Verifier {
         }
     }
 
+    /// Whether it may still be found out what the keys are: what is accepted until then is to be judged again.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.mode == Verify::Auto && self.keyed.load(Relaxed) == UNSETTLED
+    }
+
     /// Whether fetched bytes may be answered. While nothing is known of the store they may: its keys may be others.
     pub(super) fn accepts(&self, hash: &ChunkHash, data: &[u8]) -> bool {
         let Some(key) = key(hash) else { return true };

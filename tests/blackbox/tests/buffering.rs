@@ -207,3 +207,29 @@ fn concurrent_manifests_on_one_handle_each_wait_for_the_chunks() {
     });
     assert_eq!(count(&store, "put-items"), 40, "each chunk is stored once");
 }
+
+/// Batches of one prefetch are judged apart, and the first to come may tell what the keys are.
+#[test]
+fn a_damaged_chunk_that_was_prefetched_before_the_keys_were_known_is_not_answered() {
+    use kv_store_tests::consumer::{consumer, succeed};
+
+    let folder = tempfile::tempdir().unwrap();
+    let uri = format!("local-fs://{}/kv", folder.path().display());
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let texts: Vec<String> = (0..9).map(|n| format!("chunk {n}")).collect();
+    let keys: Vec<String> = texts.iter().map(|text| hex(&xxh3_64(text.as_bytes()).to_be_bytes())).collect();
+    let mut save = consumer("calls");
+    save.arg(&uri);
+    for (key, text) in keys.iter().zip(&texts) {
+        save.args(["put", key, text]);
+    }
+    succeed(save.args(["publish", "m", "x"]));
+    // All of the first batch, so that nothing in it tells.
+    for key in &keys[..4] {
+        std::fs::write(folder.path().join(format!("kv/chunks/{}/{key}", &key[..1])), "damaged").unwrap();
+    }
+    let restored =
+        succeed(consumer("calls").args([&uri, "prefetch", "8", &keys.concat(), "get", &keys[8], "get", &keys[0]]));
+    let sound = hex(texts[8].as_bytes());
+    assert!(restored.stdout.contains(&sound) && !restored.stdout.contains(&hex(b"damaged")), "{}", restored.stdout);
+}

@@ -77,6 +77,39 @@ fn a_restarted_server_is_used_again() {
 }
 
 #[test]
+fn a_chunk_lost_after_it_was_confirmed_fails_the_manifest_that_counts_on_it() {
+    let server = RedisServer::start(&[]);
+    let store = open(&server, "");
+    let data = vec![7; 100_000];
+    assert_eq!(store.put_chunk(b"counted on", &data).unwrap(), 0);
+    assert_eq!(store.put_manifest("first", b"x").unwrap(), 0);
+    assert_eq!(store.put_chunk(b"counted on", &data).unwrap(), 1, "the server was asked, and has it");
+    server.ask("FLUSHALL");
+    // Longer than the server's word is taken; then so much that a helper stores it before the manifest.
+    std::thread::sleep(Duration::from_millis(2500));
+    for n in 0..16u8 {
+        assert_eq!(store.put_chunk(&[n], &vec![n; 256 << 10]).unwrap(), 0);
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(store.put_manifest("second", b"x").unwrap() < 0, "published without a chunk");
+    assert_eq!(store.put_chunk(b"counted on", &data).unwrap(), 0);
+    assert_eq!(store.put_manifest("second", b"x").unwrap(), 0);
+    assert_eq!(store.get_chunk(b"counted on").unwrap(), Ok(data));
+}
+
+#[test]
+fn a_store_of_one_instance_does_not_stand_in_its_own_line() {
+    let server = RedisServer::start(&[]);
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), "[backend.redis]\nlimits = { instances = 1, waiting = 0 }\n").unwrap();
+    let hashes: String = (0..2000_u64).map(|n| format!("{n:016x}")).collect();
+    let mut calls = consumer("calls");
+    calls.arg(format!("redis://127.0.0.1:{}", server.port)).args(["prefetch", "8", &hashes]);
+    let finished = finish(calls.env("KV_STORE_WASM_CONFIG", config.path()));
+    assert_eq!(finished.stdout, "open ok\nprefetch 0\n", "{}", finished.stderr);
+}
+
+#[test]
 fn a_frozen_server_fails_calls_in_time_and_is_used_again() {
     let server = RedisServer::start(&[]);
     let store = open(&server, "");
