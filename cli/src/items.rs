@@ -107,7 +107,8 @@ pub fn get(arguments: &GetArguments) -> Outcome {
             .write_all(&bytes)
             .map_err(|error| Failure::unable(format!("standard output: {error}")));
     };
-    std::fs::write(output, &*bytes).map_err(|error| Failure::unable(format!("{}: {error}", output.display())))?;
+    let written = show::Unfinished::new(output).and_then(|mut file| file.write(&bytes).and_then(|()| file.finish()));
+    written.map_err(|error| Failure::unable(format!("{}: {error}", output.display())))?;
     if arguments.json {
         show::json(&json!({ "uri": arguments.uri, "bytes": bytes.len(), "output": output }));
     }

@@ -53,6 +53,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Whoever reads our output may stop, as `head` does: that ends us, and is no defect.
+    // SAFETY: before any other thread, and nobody counts on another disposition.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let arguments = Arguments::parse();
     let done = match arguments.command {
         Command::Check(arguments) => check::run(&arguments),

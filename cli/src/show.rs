@@ -1,5 +1,7 @@
 //! What people and machines read: progress on a terminal, sizes, one JSON object on standard output.
 
+use std::io::Write;
+use std::path::Path;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -30,6 +32,32 @@ pub fn rate(count: u64, since: Instant) -> f64 {
 pub fn json(value: &impl serde::Serialize) {
     if let Ok(text) = serde_json::to_string(value) {
         println!("{text}");
+    }
+}
+
+/// A file that appears at its path when it is whole, or not at all.
+pub struct Unfinished<'a> {
+    path: &'a Path,
+    file: tempfile::NamedTempFile,
+}
+
+impl<'a> Unfinished<'a> {
+    pub fn new(path: &'a Path) -> std::io::Result<Self> {
+        if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+            return Err(std::io::Error::other("there is something there that is no file"));
+        }
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        let file = tempfile::Builder::new().prefix(".kv-store-").tempfile_in(folder)?;
+        Ok(Unfinished { path, file })
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.file.write_all(bytes)
+    }
+
+    pub fn finish(self) -> std::io::Result<()> {
+        self.file.as_file().sync_all()?;
+        self.file.persist(self.path).map(drop).map_err(|error| error.error)
     }
 }
 

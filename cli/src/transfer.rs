@@ -4,8 +4,8 @@
 //! content in little-endian order, so that equal pieces of files are stored once.
 
 use std::fs::File;
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use kv_store_wasm::{Put, Store};
@@ -145,14 +145,10 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
         found.ok_or_else(|| Failure::not(format!("there is no manifest {:?} in {}", arguments.name, arguments.uri)))?;
     let manifest = Manifest::parse(&found).map_err(|why| Failure::not(format!("{:?}: {why}", arguments.name)))?;
 
-    let folder = match arguments.file.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
     let shown = arguments.file.display();
     let unwritable = |error: std::io::Error| Failure::unable(format!("{shown}: {error}"));
     // Removed with its value, whatever fails; renamed when it is whole.
-    let mut unfinished = tempfile::Builder::new().prefix(".kv-store-").tempfile_in(folder).map_err(unwritable)?;
+    let mut unfinished = show::Unfinished::new(&arguments.file).map_err(unwritable)?;
     let bar = show::bytes_bar(manifest.bytes);
     let keys = manifest.keys().map_err(Failure::not)?;
     let mut whole = Xxh3::new();
@@ -163,7 +159,7 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
         for key in batch {
             let chunk = fetch(&store, key, manifest.piece_len(bytes))?;
             whole.update(&chunk);
-            unfinished.write_all(&chunk).map_err(unwritable)?;
+            unfinished.write(&chunk).map_err(unwritable)?;
             bytes += chunk.len() as u64;
             bar.set_position(bytes);
         }
@@ -171,8 +167,7 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
     if format!("{:032x}", whole.digest128()) != manifest.xxh3_128 {
         return Err(Failure::not("the chunks are sound, but not those of the file that was saved"));
     }
-    unfinished.as_file().sync_all().map_err(unwritable)?;
-    unfinished.persist(&arguments.file).map_err(|error| unwritable(error.error))?;
+    unfinished.finish().map_err(unwritable)?;
     bar.finish_and_clear();
 
     let rate = show::rate(bytes, begun);

@@ -99,6 +99,9 @@ impl<'a> Subject<'a> {
             Needs::Prefetch if self.library.vtable().version < 2 => {
                 Some("the vtable is of version 1, which has no prefetch_chunks".into())
             }
+            Needs::Values(bytes) if matches!(self.place, Place::Given { .. }) => {
+                Some(format!("it would leave {bytes} bytes in a store that may be in use"))
+            }
             Needs::Values(bytes) if self.facts.max_value_bytes < bytes => {
                 Some(format!("the backend takes values of at most {} bytes", self.facts.max_value_bytes))
             }

@@ -65,7 +65,12 @@ impl<'a> Runner<'a> {
 
     /// The verdict on a case.
     pub fn case(&self, name: &str) -> Outcome<Verdict> {
-        Ok(self.start(Some(name))?.0.verdict(self.timeout))
+        match self.start(Some(name)) {
+            Ok((process, _)) => Ok(process.verdict(self.timeout)),
+            // It did open, when it was probed.
+            Err(Failure::Unable(why)) => Ok(Verdict::Failed(why)),
+            Err(other) => Err(other),
+        }
     }
 
     /// The verdict on what must outlive its process.

@@ -294,6 +294,9 @@ fn single_chunks_and_manifests_go_in_and_out() {
     expect(0, &run(&["get", "--uri", &uri, "--hash", hash, "-o", &path("out")]));
     assert_eq!(std::fs::read(path("out")).unwrap(), b"bytes\0\xff");
     expect(1, &run(&["get", "--uri", &uri, "--name", "n", "-o", &path("out")]));
+    let device = run(&["get", "--uri", &uri, "--hash", hash, "-o", "/dev/null"]);
+    expect(2, &device);
+    assert!(device.stderr.contains("/dev/null: there is something there that is no file"), "{}", device.stderr);
     expect(0, &run(&["put", "--uri", &uri, "--name", "n", &path("bytes")]));
     expect(0, &run(&["get", "--uri", &uri, "--name", "n", "-o", &path("out")]));
     expect(0, &run(&["rm", "--uri", &uri, "--name", "n"]));
