@@ -1,7 +1,7 @@
 //! Files for what the store has: each value in a file of its own, which appears whole by a rename or not at all.
 //!
 //! `DIR/objects/<xx>/<name>` holds a value, where `name` is the SHA-256 of the entry's name in hex and `xx` its first two
-//! digits; `DIR/new` what is being written; `DIR/damaged` what could not be read at a start. A file is a magic, the XXH3 of
+//! digits; `DIR/new` what is being written; `DIR/damaged` what was found damaged at a start. A file is a magic, the XXH3 of
 //! the rest, the entry's name, the names of a manifest's chunks, and the value.
 
 use std::collections::BTreeSet;
@@ -167,23 +167,23 @@ impl Disk {
         Ok(files.into_iter().map(|(_, path)| path).collect())
     }
 
-    /// What a file holds. One that is damaged is set aside.
-    pub fn read(&self, path: &Path) -> Option<Found> {
-        let wrong = match fs::read(path) {
-            Ok(bytes) => match parse(&bytes).filter(|found| self.path(&found.name) == path) {
-                Some(found) => return Some(found),
-                None => "is damaged".to_owned(),
-            },
-            Err(error) => format!("cannot be read: {error}"),
-        };
+    /// What a file holds. One that is damaged is set aside; one that cannot be read may be sound, and stays.
+    pub fn read(&self, path: &Path) -> io::Result<Option<Found>> {
+        let bytes = fs::read(path).map_err(|error| {
+            let what = format!("cannot read {}: {error} (move it away to start without it)", path.display());
+            io::Error::new(error.kind(), what)
+        })?;
+        if let Some(found) = parse(&bytes).filter(|found| self.path(&found.name) == path) {
+            return Ok(Some(found));
+        }
         let aside = self.root.join("damaged").join(path.file_name().unwrap_or_default());
         let moved = fs::rename(path, &aside);
         let (path, aside) = (path.display(), aside.display());
         match moved {
-            Ok(()) => crate::say(format_args!("{path} {wrong}: moved to {aside}")),
-            Err(error) => crate::say(format_args!("{path} {wrong}, and cannot be moved to {aside}: {error}")),
+            Ok(()) => crate::say(format_args!("{path} is damaged: moved to {aside}")),
+            Err(error) => crate::say(format_args!("{path} is damaged, and cannot be moved to {aside}: {error}")),
         }
-        None
+        Ok(None)
     }
 }
 
@@ -303,13 +303,41 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_bound_evicts_at_the_start_and_files_leave_with_their_entries() {
+    fn a_bound_that_is_too_small_is_refused_and_nothing_is_removed() {
         let folder = filled();
-        let store = open(folder.path(), 2600);
-        let there: Vec<bool> = (1..4).map(|n| file_of(folder.path(), &chunk(n)).exists()).collect();
-        assert_eq!(store.exists(&[chunk(1), chunk(2), chunk(3)]), there);
+        let used = open(folder.path(), 1 << 20).size().bytes;
+        for bound in [1, 2600, used - 1] {
+            let error =
+                Store::open(bound, Some(Disk::open(folder.path()).unwrap())).err().expect("too small").to_string();
+            assert!(error.contains(&format!("{used} bytes")) && error.contains("--memory 1MiB"), "{error}");
+        }
+        let store = open(folder.path(), used);
+        assert_eq!((store.size().chunks, store.size().manifests), (3, 1));
+    }
+
+    #[test]
+    fn files_leave_with_their_entries() {
+        let folder = filled();
+        let used = open(folder.path(), 1 << 20).size().bytes;
+        let store = open(folder.path(), used);
+        assert_eq!(store.put_chunk(chunk(4), vec![4; 2000], false), Put::Stored);
+        let there: Vec<bool> = (1..5).map(|n| file_of(folder.path(), &chunk(n)).exists()).collect();
+        assert_eq!(store.exists(&[chunk(1), chunk(2), chunk(3), chunk(4)]), there);
         assert!(there.contains(&false) && there.contains(&true));
-        assert!(store.get(&manifest()).is_none());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_no_damage() {
+        let folder = filled();
+        let disk = Disk::open(folder.path()).unwrap();
+        // A folder cannot be read as a file, whoever asks.
+        let file = file_of(folder.path(), &chunk(2));
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        let error = disk.read(&file).err().expect("an error");
+        assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
+        assert!(error.to_string().contains(&file.display().to_string()), "{error}");
+        assert!(file.exists() && fs::read_dir(folder.path().join("damaged")).unwrap().count() == 0);
     }
 
     #[test]

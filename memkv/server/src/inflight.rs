@@ -1,46 +1,94 @@
 //! What all connections together hold of frames that are being received: the bound of the store does not count them yet.
+//!
+//! A share grows as bytes come. One share at a time may grow past the bound, to the size of its frame, so that frames
+//! which each have a part of what they need do not wait for each other: together they hold the bound and one frame.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
+/// What a frame may hold, or its names may take, without a share: however much others receive, this gets through.
+pub const SMALL_BYTES: u64 = 64 << 10;
+
 pub struct Inflight {
     bound: u64,
-    used: Mutex<u64>,
+    state: Mutex<State>,
     freed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    used: u64,
+    /// A share has grown past the bound.
+    overdrawn: bool,
+    waiting: usize,
 }
 
 /// A part of it, given back when it is dropped.
 pub struct Share<'a> {
     of: &'a Inflight,
     bytes: u64,
+    overdrawn: bool,
 }
 
 impl Inflight {
     pub fn new(bound: u64) -> Self {
-        Inflight { bound, used: Mutex::new(0), freed: Condvar::new() }
+        Inflight { bound, state: Mutex::default(), freed: Condvar::new() }
     }
 
-    /// Wait until there is room for so many bytes, which there is at once where nobody else has any. None: not in time.
-    pub fn take(&self, bytes: u64, deadline: Instant) -> Option<Share<'_>> {
-        let mut used = self.lock();
-        while *used > 0 && used.saturating_add(bytes) > self.bound {
-            let left = deadline.checked_duration_since(Instant::now())?;
-            used = self.freed.wait_timeout(used, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+    /// A share of nothing yet.
+    pub fn share(&self) -> Share<'_> {
+        Share { of: self, bytes: 0, overdrawn: false }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Share<'_> {
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether another share cannot grow now.
+    pub fn is_wanted(&self) -> bool {
+        self.of.lock().waiting > 0
+    }
+
+    /// Wait until there is room for so many bytes more. False: not in time.
+    pub fn grow(&mut self, bytes: u64, deadline: Instant) -> bool {
+        if bytes == 0 {
+            return true;
         }
-        *used = used.saturating_add(bytes);
-        Some(Share { of: self, bytes })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, u64> {
-        self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        let mut state = self.of.lock();
+        while !self.overdrawn && state.used.saturating_add(bytes) > self.of.bound {
+            if !state.overdrawn {
+                state.overdrawn = true;
+                self.overdrawn = true;
+                break;
+            }
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else { return false };
+            state.waiting += 1;
+            state = self.of.freed.wait_timeout(state, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            state.waiting -= 1;
+        }
+        state.used = state.used.saturating_add(bytes);
+        self.bytes = self.bytes.saturating_add(bytes);
+        true
     }
 }
 
 impl Drop for Share<'_> {
     fn drop(&mut self) {
-        let mut used = self.of.lock();
-        *used = used.saturating_sub(self.bytes);
-        drop(used);
+        if self.bytes == 0 {
+            return;
+        }
+        let mut state = self.of.lock();
+        state.used = state.used.saturating_sub(self.bytes);
+        if self.overdrawn {
+            state.overdrawn = false;
+        }
+        drop(state);
         self.of.freed.notify_all();
     }
 }
@@ -54,14 +102,30 @@ mod tests {
     fn what_does_not_fit_waits_for_what_is_given_back() {
         let inflight = Inflight::new(100);
         let now = Instant::now();
-        let large = inflight.take(1000, now).expect("alone, anything fits");
-        assert!(inflight.take(1, now).is_none());
+        let mut large = inflight.share();
+        assert!(large.grow(1000, now), "alone, anything fits");
+        assert!(!inflight.share().grow(1, now));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| inflight.take(60, now + Duration::from_secs(30)).map(|share| share.bytes));
+            let waiting = scope.spawn(|| inflight.share().grow(60, now + Duration::from_secs(30)));
+            while !large.is_wanted() {
+                std::thread::yield_now();
+            }
             drop(large);
-            assert_eq!(waiting.join().unwrap(), Some(60));
+            assert!(waiting.join().unwrap());
         });
-        let _some = inflight.take(60, now).unwrap();
-        assert!(inflight.take(40, now).is_some() && inflight.take(41, now).is_none());
+        assert_eq!(inflight.lock().used, 0);
+    }
+
+    #[test]
+    fn shares_that_fill_the_bound_together_do_not_wait_for_each_other() {
+        let inflight = Inflight::new(100);
+        let now = Instant::now();
+        let (mut a, mut b) = (inflight.share(), inflight.share());
+        assert!(a.grow(50, now) && b.grow(50, now));
+        assert!(a.grow(10, now), "one goes on");
+        assert!(!b.grow(10, now), "the other waits for it");
+        assert!(a.grow(40, now));
+        drop(a);
+        assert!(b.grow(50, now));
     }
 }

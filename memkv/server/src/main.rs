@@ -169,7 +169,8 @@ fn run(options: &Options) -> Result<()> {
         key,
         store,
         stats: Stats::default(),
-        inflight: Inflight::new(memory / 4),
+        // And one frame more, see there.
+        inflight: Inflight::new(max_value.max(memory / 4)),
         max_value,
         max_connections: options.connections,
         idle: Duration::from_secs(options.idle_seconds),

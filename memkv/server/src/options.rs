@@ -40,7 +40,8 @@ pub struct Options {
     pub max_value: Option<u64>,
 
     /// Keep everything also in files below this folder, and load them at the start. A manifest that was answered for then
-    /// survives a crash and power loss, with its chunks. Files that are damaged are moved to DIR/damaged
+    /// survives a crash and power loss, with its chunks. Files that are damaged are moved to DIR/damaged;
+    /// if they come to more than --memory, the server does not start
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
 

@@ -2,20 +2,23 @@
 
 use std::io;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memkv_wire::fields::{BatchGet, Connect, Connected, Exists, Kind, Lookup, Put};
 use memkv_wire::{Fault, Incoming, MAX_FIELDS_BYTES, MAX_SMALL_FIELDS_BYTES, Op, SessionKeys, Status, VERSION};
 
 use crate::Server;
+use crate::inflight::{SMALL_BYTES, Share};
 use crate::stats::refusal_name;
 use crate::store::{self, Name, Value};
-use crate::stream::{End, Frame, Input, Output};
+use crate::stream::{End, Frame, Input, Output, PATIENCE};
 
 /// How long a client may take to say who it is.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes in the answers to one batch get, whatever was asked: a client that reads slowly keeps no more from eviction.
 const BATCH_BYTES: u64 = 64 << 20;
+/// What a name of a manifest costs while it is published, beside its bytes: allocations and the lists that it is in.
+const NAME_BYTES: usize = 160;
 /// What the server calls itself.
 pub const SERVER: &str = concat!("memkv-server ", env!("CARGO_PKG_VERSION"));
 
@@ -121,9 +124,16 @@ impl Client<'_> {
         keys.iter().map(|key| self.name(Kind::Chunk, key)).collect()
     }
 
+    /// Have the names of a manifest's chunks counted, of which many are made of few bytes.
+    fn room_for_names(&self, asked: &Put, share: &mut Share) -> bool {
+        let each = NAME_BYTES + self.namespace.len();
+        let bytes: usize = asked.chunks.iter().map(|key| each + key.len()).sum();
+        bytes as u64 <= SMALL_BYTES || share.grow(bytes as u64, Instant::now() + PATIENCE)
+    }
+
     /// Do what a frame asks. The inner `Err`: it makes no sense, and nothing was done.
     fn answer(&self, frame: Frame, output: &mut Output) -> io::Result<Result<(), Fault>> {
-        let Frame { header, fields, value, share } = frame;
+        let Frame { header, fields, value, mut share } = frame;
         let op = match header.op() {
             Some(op) if op != Op::Connect && (op == Op::Put || value.is_empty()) => op,
             _ => return Ok(Err(Fault::Malformed("this frame may not come now"))),
@@ -139,6 +149,9 @@ impl Client<'_> {
                     let name = self.name(asked.kind, asked.key);
                     let put = match asked.kind {
                         Kind::Chunk => store.put_chunk(name, value, asked.replace),
+                        Kind::Manifest if !self.room_for_names(&asked, &mut share) => {
+                            store::Put::Full("the server receives as much as it can".into())
+                        }
                         Kind::Manifest => store.put_manifest(name, value, &self.chunks(&asked.chunks)),
                     };
                     drop(share);

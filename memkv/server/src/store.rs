@@ -87,25 +87,34 @@ impl Store {
         Ok(store)
     }
 
-    /// Chunks in the order in which they were written, then the manifests whose chunks are all here.
+    /// Chunks in the order in which they were written, then the manifests whose chunks are all here. What does not fit is
+    /// not removed: more likely the bound was given wrong.
     fn load(&self) -> std::io::Result<()> {
         let Some(disk) = &self.disk else { return Ok(()) };
         let mut table = self.lock();
         let mut manifests = Vec::new();
+        let mut total = 0_u64;
         for file in disk.files()? {
-            let Some(found) = disk.read(&file) else { continue };
-            if is_manifest(&found.name) {
+            let Some(found) = disk.read(&file)? else { continue };
+            total = total.saturating_add(cost(&found.name, &found.value, &found.chunks));
+            if total > self.bound {
+                // Only to say how much there is.
+            } else if is_manifest(&found.name) {
                 manifests.push(found);
-            } else if self.make_room(&mut table, cost(&found.name, &found.value, &[])) {
-                table.insert(found.name, found.value, Arc::new([]), false);
             } else {
-                disk.evict(&found.name);
+                table.insert(found.name, found.value, Arc::new([]), false);
             }
         }
+        if total > self.bound {
+            return Err(std::io::Error::other(format!(
+                "it comes to {total} bytes, which is more than the {} of --memory: give --memory {}MiB or more, or \
+                 another folder (nothing was removed)",
+                self.bound,
+                total.div_ceil(1 << 20)
+            )));
+        }
         for found in manifests {
-            table.touch(&found.chunks);
-            let room = self.make_room(&mut table, cost(&found.name, &found.value, &found.chunks));
-            if room && found.chunks.iter().all(|chunk| table.entries.contains(chunk)) {
+            if found.chunks.iter().all(|chunk| table.entries.contains(chunk)) {
                 table.publish(found.name, found.value, &found.chunks);
             } else {
                 crate::say("a manifest on disk names chunks that are not there any more: removed");

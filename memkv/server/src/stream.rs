@@ -8,10 +8,16 @@ use std::time::{Duration, Instant};
 
 use memkv_wire::{Fault, HEADER_BYTES, Header, Incoming, Key, Outgoing, TAG_BYTES};
 
-use crate::inflight::{Inflight, Share};
+use crate::inflight::{Inflight, SMALL_BYTES, Share};
 
 /// How long a frame may take, besides a second for each MiB of it, and how long a client may not read its answers.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a frame that holds a share may take for each [`STEP_BYTES`] while another frame waits for one.
+const STEP_PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is looked whether one does.
+const LOOK: Duration = Duration::from_secs(1);
+/// What a share grows by as a frame comes.
+const STEP_BYTES: u64 = 1 << 20;
 /// What is read and tagged at once: it is still in the processor's cache when it is tagged.
 const PIECE_BYTES: usize = 64 << 10;
 /// Answers are sent when there are so many bytes of them, or when no request is waiting.
@@ -73,22 +79,35 @@ impl<'s> Input<'s> {
             }
         }
         let mut deadline = Instant::now() + PATIENCE;
-        let bytes = self.array::<HEADER_BYTES>(deadline)?;
+        let bytes = self.array::<HEADER_BYTES>(deadline, None)?;
         let header = incoming.open(&bytes).map_err(End::Fault)?;
         let len = u64::from(header.fields) + header.value;
         deadline += Duration::from_secs(len >> 20);
-        let share = inflight.take(len, deadline).ok_or(End::Busy)?;
+        let mut share = inflight.share();
         let mut tagger = incoming.key().tagger();
         tagger.update(&bytes);
         let mut parts = [Vec::new(), Vec::new()];
+        // A header is only a promise: what it announces is counted as it comes. Small frames always get through.
+        let mut due = if len > SMALL_BYTES { len } else { 0 };
         for (part, len) in parts.iter_mut().zip([header.fields.into(), header.value]) {
+            // Addresses; memory only where bytes come.
             part.try_reserve_exact(len as usize).map_err(|_| End::Busy)?;
-            self.read(len, deadline, |piece| {
-                tagger.update(piece);
-                part.extend_from_slice(piece);
-            })?;
+            let mut left: u64 = len;
+            while left > 0 {
+                let step = left.min(STEP_BYTES);
+                let growth = step.min(due);
+                if !share.grow(growth, deadline) {
+                    return Err(End::Busy);
+                }
+                due -= growth;
+                self.read(step, deadline, Some(&share), |piece| {
+                    tagger.update(piece);
+                    part.extend_from_slice(piece);
+                })?;
+                left -= step;
+            }
         }
-        let tag = self.array::<TAG_BYTES>(deadline)?;
+        let tag = self.array::<TAG_BYTES>(deadline, Some(&share))?;
         if !tagger.finish().matches(&tag) {
             return Err(End::Fault(Fault::NotAuthentic));
         }
@@ -96,10 +115,10 @@ impl<'s> Input<'s> {
         Ok(Frame { header, fields, value, share })
     }
 
-    fn array<const N: usize>(&mut self, deadline: Instant) -> Result<[u8; N], End> {
+    fn array<const N: usize>(&mut self, deadline: Instant, share: Option<&Share>) -> Result<[u8; N], End> {
         let mut array = [0; N];
         let mut rest = &mut array[..];
-        self.read(N as u64, deadline, |piece| {
+        self.read(N as u64, deadline, share, |piece| {
             let (filled, after) = std::mem::take(&mut rest).split_at_mut(piece.len());
             filled.copy_from_slice(piece);
             rest = after;
@@ -107,14 +126,31 @@ impl<'s> Input<'s> {
         Ok(array)
     }
 
-    /// Hand on the next `len` bytes as they come. A client that sends them drop by drop has no longer than one that does not.
-    fn read(&mut self, len: u64, deadline: Instant, mut take: impl FnMut(&[u8])) -> Result<(), End> {
-        let mut left = len;
+    /// Hand on the next `len` bytes as they come. A client that sends them drop by drop has no longer than one that does not,
+    /// and far less where somebody waits for the share that its frame holds.
+    fn read(
+        &mut self,
+        len: u64,
+        deadline: Instant,
+        share: Option<&Share>,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<(), End> {
+        let share = share.filter(|share| share.bytes() > 0);
+        let begun = Instant::now();
+        let (mut last, mut left) = (begun, len);
         while left > 0 {
             if self.is_empty() {
-                let patience = deadline.saturating_duration_since(Instant::now()).min(PATIENCE);
-                if patience.is_zero() {
+                let now = Instant::now();
+                if now >= deadline || now.duration_since(last) >= PATIENCE {
                     return Err(End::Truncated);
+                }
+                let mut patience = (deadline - now).min(PATIENCE);
+                if let Some(share) = share {
+                    if now.duration_since(begun) >= STEP_PATIENCE && share.is_wanted() {
+                        return Err(End::Truncated);
+                    }
+                    // Then look again whether somebody waits.
+                    patience = patience.min(LOOK);
                 }
                 // To the second, so that the socket is rarely told.
                 let patience = Duration::from_secs(patience.as_secs() + 1);
@@ -124,8 +160,10 @@ impl<'s> Input<'s> {
                 Ok([]) => return Err(End::Truncated),
                 Ok(came) => came,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && share.is_some() => continue,
                 Err(_) => return Err(End::Truncated),
             };
+            last = Instant::now();
             let piece = came.get(..usize::try_from(left).unwrap_or(usize::MAX)).unwrap_or(came);
             take(piece);
             let count = piece.len();
@@ -230,7 +268,8 @@ mod tests {
         });
         let mut input = Input::new(&stream, PATIENCE);
         let mut came = Vec::new();
-        let read = input.read(100, Instant::now() + Duration::from_millis(200), |piece| came.extend_from_slice(piece));
+        let read =
+            input.read(100, Instant::now() + Duration::from_millis(200), None, |piece| came.extend_from_slice(piece));
         assert!(matches!(read, Err(End::Truncated)));
         assert!(!came.is_empty());
         drop(input);

@@ -2,7 +2,9 @@
 //! bytes and then itself.
 
 use crate::frame::Fault;
-use crate::{MAX_BATCH_KEYS, MAX_KEY_BYTES, MAX_NAMESPACE_BYTES, MAX_TEXT_BYTES, NONCE_BYTES, Nonce};
+use crate::{
+    MAX_BATCH_KEYS, MAX_KEY_BYTES, MAX_MANIFEST_CHUNKS, MAX_NAMESPACE_BYTES, MAX_TEXT_BYTES, NONCE_BYTES, Nonce,
+};
 
 /// Chunks and manifests are apart: a key of one is never a key of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,8 +111,7 @@ impl<'a> Put<'a> {
     pub fn decode(fields: &'a [u8]) -> Result<Self, Fault> {
         Reader(fields).whole(|reader| {
             let (kind, flags, key) = (reader.kind()?, reader.byte()?, reader.key()?);
-            // How many there are is bounded by the length of the fields.
-            let chunks = reader.keys(usize::MAX)?;
+            let chunks = reader.keys(MAX_MANIFEST_CHUNKS)?;
             let sound = flags & !REPLACE == 0 && (kind == Kind::Manifest || chunks.is_empty());
             sound.then_some(Put { kind, replace: flags & REPLACE != 0, key, chunks })
         })

@@ -54,7 +54,7 @@ pub enum Status {
     TooLarge = 0x23,
     /// Not laid out as a frame of this version, or not what may come now.
     Malformed = 0x24,
-    /// The server has as many connections as it takes.
+    /// The server has as many connections, or receives as much, as it can.
     Busy = 0x25,
 }
 

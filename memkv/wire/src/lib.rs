@@ -45,10 +45,12 @@ pub const MAX_NAMESPACE_BYTES: usize = 255;
 pub const MAX_TEXT_BYTES: usize = 1024;
 /// The longest fields of a frame that comes before the session is agreed, and of any answer but that to EXISTS.
 pub const MAX_SMALL_FIELDS_BYTES: usize = 2048;
-/// The longest fields of any frame: a manifest that names 262,144 chunks with the longest hashes fits.
+/// The longest fields of any frame.
 pub const MAX_FIELDS_BYTES: usize = 32 << 20;
 /// The most keys in one EXISTS or batch get.
 pub const MAX_BATCH_KEYS: usize = 4096;
+/// The most chunks that one manifest names.
+pub const MAX_MANIFEST_CHUNKS: usize = 262_144;
 /// The port of the data connection. That of the admin endpoints is one more.
 pub const DEFAULT_PORT: u16 = 9900;
 

@@ -159,6 +159,17 @@ fn a_count_that_lies_makes_no_room() {
 }
 
 #[test]
+fn a_manifest_names_no_more_chunks_than_its_bound() {
+    let names = vec![&b"k"[..]; memkv_wire::MAX_MANIFEST_CHUNKS + 1];
+    let put = |chunks: &[&[u8]]| {
+        let bytes = Put { kind: Kind::Manifest, replace: true, key: b"m", chunks: chunks.to_vec() }.encode();
+        Put::decode(&bytes).map(|put| put.chunks.len())
+    };
+    assert_eq!(put(&names[1..]), Ok(memkv_wire::MAX_MANIFEST_CHUNKS));
+    assert!(matches!(put(&names), Err(Fault::Malformed(_))));
+}
+
+#[test]
 fn a_text_is_cut_and_clean() {
     assert_eq!(text(b"no\x1b[31m room\n"), "no [31m room ");
     assert_eq!(text(&[b'x'; 5000]).len(), memkv_wire::MAX_TEXT_BYTES);

@@ -187,6 +187,60 @@ fn a_frame_that_ends_early() {
     assert!(has(&server, b"whole") && !has(&server, b"half"));
 }
 
+/// Send the header of a PUT that announces so many bytes, and `sent` of them.
+fn begin(client: &mut Client, fields: u32, value: u64, sent: usize) {
+    let mut frame = client.frame(PUT, vec![], b"").bytes();
+    frame[8..12].copy_from_slice(&fields.to_le_bytes());
+    frame[16..24].copy_from_slice(&value.to_le_bytes());
+    frame.resize(frame.len() + sent, 0);
+    client.stream.write_all(&frame).unwrap();
+}
+
+#[test]
+fn a_header_that_announces_much_keeps_nobody_out() {
+    let server = MemkvServer::start(&["--memory", "1GiB"]);
+    let mut slow: Vec<Client> = (0..4).map(|n| Client::connect(server.port, [n; 32])).collect();
+    slow.iter_mut().for_each(|client| begin(client, 0, 500 << 20, 1));
+    let mut client = Client::connect(server.port, [9; 32]);
+    assert_eq!(client.ask(PUT, put_fields(b"k"), &vec![0; 4 << 20]).status, OK);
+    assert_eq!(server.metric("memkv_truncated_total"), 0, "nobody had to go");
+}
+
+#[test]
+fn a_frame_that_stands_still_goes_when_another_needs_its_room() {
+    let manifest = [&[2, 1][..], &short(b"m"), &keys(&vec![&b"k"[..]; 10_000])].concat();
+    let chunk = [&[1, 1][..], &short(b"l"), &keys(&[])].concat();
+    for (fields, value) in [(chunk, vec![0; 1 << 20]), (manifest, vec![0])] {
+        let begun = Instant::now();
+        // Room for 4 MiB, and for one frame, which one client has.
+        let server = MemkvServer::start(&["--memory", "8MiB"]);
+        let mut slow = Client::connect(server.port, [1; 32]);
+        begin(&mut slow, 32 << 20, 0, 11 << 19);
+        // What is small gets through at once.
+        let mut client = Client::connect(server.port, [9; 32]);
+        assert_eq!(client.ask(PUT, put_fields(b"k"), &[7; 60 << 10]).status, OK);
+        assert_eq!(server.metric("memkv_truncated_total"), 0);
+        // The first may come before all that the slow one has sent; none is refused. After 20 s it would go anyway.
+        while server.metric("memkv_truncated_total") == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(16), "nothing waited for its room");
+            assert_eq!(client.ask(PUT, fields.clone(), &value).status, OK);
+        }
+    }
+}
+
+#[test]
+fn a_manifest_with_too_many_chunks() {
+    let server = MemkvServer::start(&[]);
+    let names = vec![&b"k"[..]; 262_145];
+    let manifest = |names: &[&[u8]]| [&[2, 1][..], &short(b"m"), &keys(names)].concat();
+    let mut client = Client::connect(server.port, [1; 32]);
+    assert_eq!(client.ask(PUT, put_fields(b"k"), b"v").status, OK);
+    assert_eq!(client.ask(PUT, manifest(&names[1..]), b"v").status, OK);
+    let frame = client.frame(PUT, manifest(&names), b"v").signed(&client.ours);
+    client.stream.write_all(&frame).unwrap();
+    refused(&mut client, MALFORMED);
+}
+
 #[test]
 fn any_changed_bit() {
     let server = MemkvServer::start(&["--max-value", "1MiB"]);
