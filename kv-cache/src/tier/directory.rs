@@ -105,14 +105,17 @@ impl Directory {
         Ok(Directory { path: path.to_owned(), fd, lock: None, ours: false, temporaries: AtomicU64::new(start) })
     }
 
-    /// The lock: exclusive, or shared with those that share too; that is `None` where the file system has no locks.
+    /// The lock: exclusive, or shared with those that share too; that is `None` where there are no locks.
     fn take_lock(&self, exclusive: bool) -> Result<Option<File>> {
         use rustix::io::Errno;
         let shown = self.path.display();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = fs::openat(&self.fd, LOCK, flags, Mode::from(0o600))
-            .map_err(|error| Error::io(format!("cannot open {shown}/{LOCK}"), error.into()))?;
-        let file = File::from(file);
+        let file = match fs::openat(&self.fd, LOCK, flags, Mode::from(0o600)) {
+            Ok(file) => File::from(file),
+            // Who cannot write here can still read rows.
+            Err(Errno::ROFS | Errno::ACCESS) if !exclusive => return Ok(None),
+            Err(error) => return Err(Error::io(format!("cannot open {shown}/{LOCK}"), error.into())),
+        };
         let operation = match exclusive {
             true => FlockOperation::NonBlockingLockExclusive,
             false => FlockOperation::NonBlockingLockShared,
