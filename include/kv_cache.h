@@ -103,7 +103,7 @@ typedef enum kv_cache_reason_t {
 
 /* What became of a save. None of them is a failure. */
 typedef enum kv_cache_saved_t {
-    KV_CACHE_STORED = 0,    /* on disk: durably */
+    KV_CACHE_STORED = 0,    /* on disk: synchronised, but for its name; a power cut may take the row */
     KV_CACHE_QUEUED = 1,    /* a copy is in the queue */
     KV_CACHE_KNOWN = 2,     /* it was there, or is on its way */
     KV_CACHE_DROPPED = 3,   /* the queue is full */
@@ -232,8 +232,10 @@ const char *kv_cache_last_error(void);
 /*
  * Open a cache from a config file, or from its text (TOML, see docs/cache.md).
  * Takes the locks of its directories, and indexes what is in them: seconds for
- * 100,000 rows. End it with kv_cache_close.
- * INVALID_ARGUMENT, BUSY, IO.
+ * 100,000 rows. A tier whose directory cannot be used is left out, said on
+ * standard error, and has the budget 0 in kv_cache_stats; IO or FULL where no
+ * tier is left. End it with kv_cache_close.
+ * INVALID_ARGUMENT, BUSY, FULL, IO.
  */
 kv_cache_status_t kv_cache_open(const char *path, kv_cache_t **out);
 kv_cache_status_t kv_cache_open_toml(const char *toml, kv_cache_t **out);

@@ -28,12 +28,20 @@ pub struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// List the rows, the one used last first
+    #[command(after_help = "Example:\n  kv-store cache ls /var/cache/kv --json\n\n\
+        Exit codes: 0 all files are rows; 1 one is not; 2 the directory can not be used.")]
     Ls(Directory),
     /// Read every row to its end and check all of it
+    #[command(after_help = "Example:\n  kv-store cache verify /var/cache/kv\n\n\
+        Exit codes: 0 all rows are whole; 1 one is damaged; 2 the directory can not be used.")]
     Verify(Directory),
     /// Remove damaged files and temporary files of dead writers; with --budget also the rows used least recently
+    #[command(after_help = "Example:\n  kv-store cache gc /var/cache/kv --budget '50 GiB'\n\n\
+        Exit codes: 0 as asked; 2 a process has the directory open, or it can not be used.")]
     Gc(GcArguments),
     /// Count rows, bytes, tokens, models
+    #[command(after_help = "Example:\n  kv-store cache stats /var/cache/kv --json\n\n\
+        Exit codes: 0 all files are rows; 1 one is not; 2 the directory can not be used.")]
     Stats(Directory),
 }
 

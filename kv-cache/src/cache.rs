@@ -9,11 +9,12 @@ use serde::Serialize;
 
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, PressureConfig, PressureKind};
-use crate::counters::{Counters, Stats};
+use crate::counters::{Counters, Stats, add};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::lane::Lane;
 use crate::limits;
+use crate::log;
 use crate::policy::Policy;
 use crate::pressure::{self, Pressure, SystemMemory};
 use crate::tier::{Shared, StepHook, Tier, TierKind};
@@ -28,10 +29,14 @@ struct Inner {
     policy: Policy,
     pressure: PressureConfig,
     save_to: TierKind,
+    /// Tiers that could not be opened.
+    failed: Vec<TierKind>,
     lanes: Vec<Arc<Lane>>,
     shared: Arc<Shared>,
     host: Arc<str>,
     end: Arc<End>,
+    /// How long closing took so far, in nanoseconds.
+    closing: AtomicU64,
     /// Disconnected when the threads of the lanes have let go of them.
     workers: Vec<Mutex<Receiver<()>>>,
     process: u32,
@@ -98,8 +103,8 @@ impl Cache {
     /// payloads are when they are loaded; damaged files are set aside and counted.
     ///
     /// # Errors
-    /// `InvalidArgument`: the config makes no sense. `Busy`: a directory belongs to another cache. `Io`: a directory cannot be
-    /// used.
+    /// `InvalidArgument`: the config makes no sense. `Busy`: a directory belongs to another cache. `Io`, `Full`: no tier is left.
+    /// A tier whose directory cannot be used is left out, counted ([`Stats::tiers_failed`]) and said on standard error.
     pub fn open(config: Config) -> Result<Cache> {
         Cache::open_with(config, Options::default())
     }
@@ -115,14 +120,26 @@ impl Cache {
             reservation_time_to_live: Duration::from_millis(config.policy.reservation_ms),
             hook: options.hook,
         });
-        let mut tiers = Vec::new();
+        let (mut tiers, mut failed, mut last_error) = (Vec::new(), Vec::new(), None);
         if let Some(ram) = &config.ram {
             tiers.push(Tier::memory(ram.budget.0, shared.clone()));
         }
         for (kind, files) in [(TierKind::RamFile, &config.ram_file), (TierKind::Disk, &config.disk)] {
             if let Some(files) = files {
-                tiers.push(Tier::files(kind, &files.path, files.exclusive, files.budget.0, shared.clone())?);
+                match Tier::files(kind, &files.path, files.exclusive, files.budget.0, shared.clone()) {
+                    Ok(tier) => tiers.push(tier),
+                    Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Full) => {
+                        log::warn(format_args!("the cache goes on without the tier {kind:?}: {error}"));
+                        add(&shared.counters.tiers_failed, 1);
+                        failed.push(kind);
+                        last_error = Some(error);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
+        }
+        if let (true, Some(error)) = (tiers.is_empty(), last_error) {
+            return Err(error);
         }
         // For people; a row without it is as good.
         let host: Arc<str> = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().into();
@@ -138,10 +155,12 @@ impl Cache {
             policy: config.policy,
             pressure: config.pressure.clone(),
             save_to,
+            failed,
             lanes,
             shared,
             host,
             end: Arc::default(),
+            closing: AtomicU64::new(0),
             workers,
             process: std::process::id(),
         }));
@@ -229,7 +248,7 @@ impl Cache {
     }
 
     pub(crate) fn evict_save_timeout(&self) -> Duration {
-        Duration::from_millis(self.0.policy.evict_save_timeout_ms).min(limits::FOREVER)
+        self.0.evict_save_timeout()
     }
 
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
@@ -249,7 +268,10 @@ impl Cache {
     pub(crate) fn lane_for_saves(&self, tier: Option<TierKind>) -> Result<&Arc<Lane>> {
         self.check_open()?;
         let tier = tier.unwrap_or(self.0.save_to);
-        self.lane(tier).ok_or_else(|| Error::invalid(format!("the config has no tier {tier:?}")))
+        self.lane(tier).ok_or_else(|| match self.0.failed.contains(&tier) {
+            true => Error::new(ErrorKind::Io, format!("the tier {tier:?} could not be used when the cache was opened")),
+            false => Error::invalid(format!("the config has no tier {tier:?}")),
+        })
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
@@ -284,7 +306,9 @@ impl Inner {
         if std::process::id() != self.process {
             return 0;
         }
+        let start = Instant::now();
         self.flush(timeout);
+        self.closing.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         self.end.close();
         let close = |lane: &Arc<Lane>| {
             let dropped = lane.close();
@@ -293,6 +317,15 @@ impl Inner {
         };
         self.lanes.iter().map(close).sum()
     }
+
+    fn evict_save_timeout(&self) -> Duration {
+        Duration::from_millis(self.policy.evict_save_timeout_ms).min(limits::FOREVER)
+    }
+
+    /// What is left of the time that closing may take in all: a shutdown that came before has had its share.
+    fn time_to_close(&self) -> Duration {
+        self.evict_save_timeout().saturating_sub(Duration::from_nanos(self.closing.load(Ordering::Relaxed)))
+    }
 }
 
 impl Drop for Inner {
@@ -300,9 +333,10 @@ impl Drop for Inner {
         if std::process::id() != self.process {
             return;
         }
-        let timeout = Duration::from_millis(self.policy.evict_save_timeout_ms).min(limits::FOREVER);
-        let deadline = Instant::now() + timeout;
-        self.shutdown(timeout);
+        let deadline = Instant::now() + self.time_to_close();
+        if !self.end.is_closed() {
+            self.shutdown(self.time_to_close());
+        }
         // So that who opens the directories next finds their locks free; but a disk that hangs holds nobody up for ever.
         for worker in &self.workers {
             let worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
@@ -325,5 +359,33 @@ impl WeakCache {
     /// Wait; false once the cache is closed.
     pub fn wait(&self, time: Duration) -> bool {
         self.end.wait(time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Fingerprint, FingerprintMode, Identity, Reason, Save};
+
+    #[test]
+    fn a_shutdown_uses_up_the_time_that_the_end_may_take() {
+        let (go_on, gate) = std::sync::mpsc::channel::<()>();
+        let gate = Mutex::new(gate);
+        let hook: StepHook = Arc::new(move |_| {
+            let _ = gate.lock().unwrap().recv();
+            Ok(())
+        });
+        let config =
+            Config::parse("[ram]\nbudget = 100000\n[policy]\nevict_save_timeout_ms = 100\nmin_tokens = 1\n").unwrap();
+        let cache = Cache::open_with(config, Options { hook: Some(hook), ..Options::default() }).unwrap();
+        let fingerprint = Fingerprint { bytes: [1; 32], mode: FingerprintMode::Safe };
+        let identity = Identity { fingerprint, quant: 1, context_hash: [2; 32] };
+        cache.save(Save::new(&identity, &[1], b"x").reason(Reason::Finish)).unwrap();
+        assert_eq!(cache.0.time_to_close(), Duration::from_millis(100));
+        cache.shutdown(Duration::from_millis(30));
+        assert!(cache.0.time_to_close() <= Duration::from_millis(70));
+        cache.shutdown(Duration::from_millis(70));
+        assert_eq!(cache.0.time_to_close(), Duration::ZERO, "the drop waits no more");
+        drop(go_on);
     }
 }

@@ -93,6 +93,8 @@ counters! {
     newer_files,
     /// Temporary files of writers that died.
     temporaries_reaped,
+    /// Tiers whose directory could not be used when the cache was opened: it goes on without them.
+    tiers_failed,
 }
 
 impl Counters {

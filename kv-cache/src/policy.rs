@@ -25,7 +25,8 @@ pub struct Policy {
     pub session_resume_wait_ms: u64,
     /// How long a save of the reasons evict and shutdown, and the closing of the cache, may take. 30,000.
     pub evict_save_timeout_ms: u64,
-    /// How long a writer may take before its reservation is another's to take. 60,000.
+    /// How long a writer may take before its reservation is another's to take; one that takes longer twice fails. Not 0, and
+    /// better more than `evict_save_timeout_ms`. 60,000.
     pub reservation_ms: u64,
 }
 
@@ -111,6 +112,9 @@ impl Policy {
         if self.cold_min_tokens < self.min_tokens {
             return wrong("cold_min_tokens must be at least min_tokens");
         }
+        if self.reservation_ms == 0 {
+            return wrong("reservation_ms must be at least 1: no save can be written in no time");
+        }
         if self.cold_max_tokens < self.cold_min_tokens {
             return wrong("cold_max_tokens must be at least cold_min_tokens");
         }
@@ -194,6 +198,7 @@ mod tests {
         assert!(refused(Policy { continued_interval: 0, ..small() }).contains("continued_interval"));
         assert!(refused(Policy { cold_min_tokens: 9, ..small() }).contains("cold_min_tokens"));
         assert!(refused(Policy { cold_max_tokens: 19, ..small() }).contains("cold_max_tokens"));
+        assert!(refused(Policy { reservation_ms: 0, ..small() }).contains("reservation_ms"));
         small().check().unwrap();
     }
 }

@@ -159,7 +159,8 @@ impl<'a> Save<'a> {
 /// What became of a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saved {
-    /// The row is stored; on `disk`, durably.
+    /// The row is stored. On `disk` its bytes are synchronised, its name in the directory is not: a power cut may take the row,
+    /// and never leaves a part of it.
     Stored,
     /// It is in the queue.
     Queued,
@@ -250,6 +251,7 @@ impl Cache {
                     return Ok(Saved::Known);
                 }
                 Ok(Stored::Done) => return Ok(Saved::Stored),
+                Ok(Stored::Abandoned) => return Err(too_slow(key)),
                 Err(error) => return Err(error),
             }
         }
@@ -261,6 +263,7 @@ impl Cache {
         match lane.enqueue_first(key, OwnedSave::of(save))?.wait(timeout) {
             Some(Outcome::Stored(Stored::Done)) => Ok(Saved::Stored),
             Some(Outcome::Stored(Stored::Present | Stored::Taken)) => Ok(Saved::Known),
+            Some(Outcome::Stored(Stored::Abandoned)) => Err(too_slow(key)),
             Some(Outcome::Failed(kind, message)) => Err(Error::new(kind, message)),
             None => {
                 let message = format!("row {key} is not stored after {} ms; it may still be", timeout.as_millis());
@@ -285,17 +288,26 @@ impl Cache {
     }
 }
 
+fn too_slow(key: Key) -> Error {
+    let message = format!("row {key} is not stored: writing it took longer than reservation_ms, twice");
+    Error::new(ErrorKind::Timeout, message)
+}
+
 impl Lane {
-    /// Store a row in this thread, and count it.
+    /// Store a row in this thread, and count it. A writer that was overtaken by the time of its reservation tries once more:
+    /// it finds the other's row, or has the key to itself.
     pub(crate) fn store(&self, key: Key, row: &NewRow<'_>, payload: &mut Payload<'_>) -> Result<Stored> {
         let counters = &self.shared.counters;
         let start = Instant::now();
-        let stored = self.tier.store(key, row, payload);
+        let mut stored = self.tier.store(key, row, payload);
+        if let Ok(Stored::Abandoned) = stored {
+            stored = self.tier.store(key, row, payload);
+        }
         add_since(&counters.pack_nanos, start);
         match &stored {
             Ok(Stored::Done) => counters.saved(row.reason),
-            Ok(_) => {}
-            Err(_) => add(&counters.saves_failed, 1),
+            Ok(Stored::Present | Stored::Taken) => {}
+            Ok(Stored::Abandoned) | Err(_) => add(&counters.saves_failed, 1),
         }
         stored
     }

@@ -133,7 +133,7 @@ pub fn verify(path: &Path) -> Result<Verified> {
     let mut verified = Verified { good: 0, good_bytes: 0, bad: Vec::new() };
     directory.look_at(&names, |name, seen| {
         let seen = match seen {
-            Seen::Row(key, found) => match directory.check_payload(name, &found) {
+            Seen::Row(key, found) => match directory.check_payload(&found) {
                 Ok(()) => Seen::Row(key, found),
                 Err(unread) => unread.into(),
             },

@@ -113,11 +113,12 @@ impl World {
                     assert_eq!(saved.unwrap(), Saved::Known);
                     return;
                 }
-                oracle.shrink(BUDGET - charged, held);
-                if oracle.used() + charged > BUDGET {
+                let kept: u64 = oracle.rows.iter().filter(|entry| held(entry.row)).map(|entry| entry.charged).sum();
+                if kept + charged > BUDGET {
                     assert_eq!(saved.unwrap_err().kind(), ErrorKind::Full);
                     return;
                 }
+                oracle.shrink(BUDGET - charged, held);
                 assert_eq!(saved.unwrap(), Saved::Stored);
                 oracle.rows.push_back(Entry { row, bytes, charged });
             }

@@ -4,12 +4,13 @@
 
 mod common;
 
-use std::sync::{Mutex, mpsc};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use common::*;
 use kv_cache::row::SaveReason;
-use kv_cache::{Cache, ErrorKind, Gate, Reason, Save, Saved, Step};
+use kv_cache::{Cache, ErrorKind, Gate, Options, Reason, Save, Saved, Step};
 
 fn save_for(cache: &Cache, reason: Reason, n: u32, length: usize) -> kv_cache::Result<Saved> {
     cache.save(Save::new(&IDENTITY, &tokens(n, length), b"state").reason(reason))
@@ -198,4 +199,36 @@ fn two_sync_saves_of_one_row_end_with_one_stored() {
         assert_eq!(get(&cache, &tokens(round, 8)).unwrap(), payload(round, 50_000));
     }
     assert_eq!(names(&path).len(), 20, "and no temporary file");
+}
+
+/// A cache of a reservation of a second, whose first `slow` writes take that long.
+fn slow(slow: usize) -> Cache {
+    let (clock, left) = (Arc::new(ManualClock::default()), AtomicUsize::new(slow));
+    let hook = {
+        let clock = clock.clone();
+        move |step| {
+            if step == Step::Reserved && left.try_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+                clock.advance(Duration::from_millis(1000));
+            }
+            Ok(())
+        }
+    };
+    let config = ram(1 << 20).replace("[policy]\n", "[policy]\nreservation_ms = 1000\n");
+    open_with(&config, Options { clock: Some(clock), ..hooked(hook) })
+}
+
+#[test]
+fn a_save_that_takes_longer_than_its_reservation_is_tried_once_more_and_never_said_to_be_there() {
+    for reason in [Reason::Evict, Reason::Shutdown] {
+        let cache = slow(1);
+        assert_eq!(save_for(&cache, reason, 0, 8).unwrap(), Saved::Stored, "{reason:?}");
+        assert_eq!(get(&cache, &tokens(0, 8)).unwrap(), b"state");
+        let cache = slow(usize::MAX);
+        let error = save_for(&cache, reason, 0, 8).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{reason:?}");
+        assert!(error.to_string().contains("longer than reservation_ms, twice"), "{error}");
+        assert!(lookup(&cache, &tokens(0, 8)).is_none());
+        let stats = cache.stats();
+        assert_eq!((stats.saves_abandoned, stats.saves_failed, stats.saves_known), (2, 1, 0), "{reason:?}");
+    }
 }

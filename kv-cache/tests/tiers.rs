@@ -142,6 +142,64 @@ fn a_directory_belongs_to_one_cache() {
 }
 
 #[test]
+fn caches_that_share_a_directory_keep_out_the_one_that_wants_it_alone() {
+    let (_folder, path) = folder();
+    let shared = disk(&path, 10_000) + "exclusive = false\n";
+    let (one, other) = (open(&shared), open(&shared));
+    save(&one, &tokens(0, 8), b"x").unwrap();
+    let busy = |result: kv_cache::Result<()>| {
+        let error = result.unwrap_err();
+        (error.kind() == ErrorKind::Busy).then(|| error.to_string()).unwrap()
+    };
+    let alone = || Cache::open(Config::parse(&disk(&path, 1)).unwrap()).map(drop);
+    assert!(busy(alone()).contains("caches that share it"));
+    assert!(busy(kv_cache::tool::gc(&path, Some(0)).map(drop)).contains("caches that share it"));
+    assert_eq!(get(&one, &tokens(0, 8)).unwrap(), b"x", "nothing was evicted");
+    drop(one);
+    busy(alone());
+    drop(other);
+    let exclusive = open(&disk(&path, 10_000));
+    let said = busy(Cache::open(Config::parse(&shared).unwrap()).map(drop));
+    assert!(said.contains(&format!("of process {}", std::process::id())), "{said}");
+    drop(exclusive);
+    open(&shared);
+}
+
+#[test]
+fn a_save_that_cannot_fit_evicts_nothing() {
+    let cache = open(&ram(3 * (1000 + OVERHEAD)));
+    for n in 0..3 {
+        save(&cache, &tokens(n, 8), &payload(n, 1000)).unwrap();
+    }
+    let hit = lookup(&cache, &tokens(0, 8)).unwrap();
+    let two = 2 * (1000 + OVERHEAD) - OVERHEAD;
+    let error = save(&cache, &tokens(9, 8), &payload(9, two as usize + 1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(error.to_string().contains("cannot be evicted"), "{error}");
+    assert_eq!((cache.stats().tiers[0].rows, cache.stats().evictions), (3, 0));
+    save(&cache, &tokens(9, 8), &payload(9, two as usize)).unwrap();
+    assert_eq!((cache.stats().tiers[0].rows, cache.stats().evictions), (2, 2), "as much as the others leave fits");
+    assert_eq!(load(&hit).unwrap(), payload(0, 1000));
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_no_other_tiers_trouble() {
+    let (_folder, path) = folder();
+    std::fs::write(&path, "a file where the directory should be").unwrap();
+    let config = format!("{}[ram]\nbudget = 100000\n", disk(&path, 100_000));
+    let cache = open(&config);
+    let stats = cache.stats();
+    assert_eq!((stats.tiers_failed, stats.tiers.len(), stats.tiers[0].tier), (1, 1, TierKind::Ram));
+    let error = save(&cache, &tokens(0, 8), b"x").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert!(error.to_string().contains("tier Disk could not be used when the cache was opened"), "{error}");
+    save_to(&cache, TierKind::Ram, &tokens(0, 8), b"in memory").unwrap();
+    assert_eq!(get(&cache, &tokens(0, 8)).unwrap(), b"in memory");
+    let error = Cache::open(Config::parse(&disk(&path, 1000)).unwrap()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Io, "with no tier left there is no cache: {error}");
+}
+
+#[test]
 fn what_is_in_a_row_is_for_its_owner_alone() {
     let (_folder, path) = folder();
     let cache = open(&disk(&path, 10_000));

@@ -25,8 +25,9 @@ const LOCK: &str = ".lock";
 pub(crate) struct Directory {
     pub path: PathBuf,
     fd: OwnedFd,
-    /// Held as long as the directory is ours.
+    /// Held as long as the directory is open: exclusive where it is ours, else shared, where the file system has locks.
     lock: Option<File>,
+    ours: bool,
     temporaries: AtomicU64,
 }
 
@@ -45,6 +46,8 @@ pub(crate) enum Name {
 
 /// A row's file that was read up to its payload.
 pub(crate) struct Found {
+    /// Open, so that what is read of it later is of the same file.
+    pub file: File,
     pub metadata: RowMetadata,
     pub metadata_crc32c: u32,
     pub file_bytes: u64,
@@ -81,15 +84,14 @@ impl Directory {
     /// Open a directory, made if it is not there, and take its lock.
     ///
     /// # Errors
-    /// `Busy` if another process (or another cache of this one) has it.
+    /// `Busy` if another process (or another cache of this one) has it; of two that both share it none does.
     pub fn open(path: &Path, exclusive: bool) -> Result<Directory> {
         // What is in a prompt is nobody else's business.
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(|error| Error::io(format!("cannot make the directory {}", path.display()), error))?;
         let mut directory = Directory::open_existing(path)?;
-        if exclusive {
-            directory.lock = Some(directory.take_lock()?);
-        }
+        directory.lock = directory.take_lock(exclusive)?;
+        directory.ours = exclusive;
         Ok(directory)
     }
 
@@ -100,45 +102,61 @@ impl Directory {
             .map_err(|error| Error::io(format!("cannot open the directory {}", path.display()), error.into()))?;
         // Not from 0, so that the names of a process that had our number are not in the way.
         let start = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
-        Ok(Directory { path: path.to_owned(), fd, lock: None, temporaries: AtomicU64::new(start) })
+        Ok(Directory { path: path.to_owned(), fd, lock: None, ours: false, temporaries: AtomicU64::new(start) })
     }
 
-    fn take_lock(&self) -> Result<File> {
+    /// The lock: exclusive, or shared with those that share too; that is `None` where there are no locks.
+    fn take_lock(&self, exclusive: bool) -> Result<Option<File>> {
+        use rustix::io::Errno;
         let shown = self.path.display();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = fs::openat(&self.fd, LOCK, flags, Mode::from(0o600))
-            .map_err(|error| Error::io(format!("cannot open {shown}/{LOCK}"), error.into()))?;
-        let file = File::from(file);
-        match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        let file = match fs::openat(&self.fd, LOCK, flags, Mode::from(0o600)) {
+            Ok(file) => File::from(file),
+            // Who cannot write here can still read rows.
+            Err(Errno::ROFS | Errno::ACCESS) if !exclusive => return Ok(None),
+            Err(error) => return Err(Error::io(format!("cannot open {shown}/{LOCK}"), error.into())),
+        };
+        let operation = match exclusive {
+            true => FlockOperation::NonBlockingLockExclusive,
+            false => FlockOperation::NonBlockingLockShared,
+        };
+        match fs::flock(&file, operation) {
             Ok(()) => {
-                // For people who wonder who has it.
+                // For people who wonder who has it; of those that share it there may be many.
                 let _ = file.set_len(0);
-                let _ = file.write_all_at(std::process::id().to_string().as_bytes(), 0);
-                Ok(file)
+                if exclusive {
+                    let _ = file.write_all_at(std::process::id().to_string().as_bytes(), 0);
+                }
+                Ok(Some(file))
             }
-            Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(Errno::WOULDBLOCK) => {
                 let mut owner = [0; 16];
                 let n = file.read_at(&mut owner, 0).unwrap_or(0);
                 let owner = String::from_utf8_lossy(owner.get(..n).unwrap_or_default()).into_owned();
-                let owner = if owner.is_empty() { "an unknown number".into() } else { owner };
-                let message = format!(
-                    "{shown} belongs to another cache, of process {owner}; close that one, or use another directory"
-                );
+                let message = match owner.as_str() {
+                    "" => format!(
+                        "{shown} is in use by caches that share it (exclusive = false); close those, or use another directory"
+                    ),
+                    owner => format!(
+                        "{shown} belongs to another cache, of process {owner}; close that one, or use another directory"
+                    ),
+                };
                 Err(Error::new(ErrorKind::Busy, message))
             }
+            Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) if !exclusive => Ok(None),
             Err(error) => {
-                let message = format!(
-                    "cannot lock {shown}/{LOCK}: a file system without locks serves with exclusive = false, at the price of \
-                     mapped views"
-                );
-                Err(Error::io(message, error.into()))
+                let hint = match exclusive {
+                    true => ": a file system without locks serves with exclusive = false, at the price of mapped views",
+                    false => "",
+                };
+                Err(Error::io(format!("cannot lock {shown}/{LOCK}{hint}"), error.into()))
             }
         }
     }
 
     /// Whether nobody else changes its files, so that they can be mapped.
     pub fn is_ours(&self) -> bool {
-        self.lock.is_some()
+        self.ours
     }
 
     pub fn fd(&self) -> &OwnedFd {
@@ -181,7 +199,7 @@ impl Directory {
             Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(Flaw::Foreign.into()),
             file => file?,
         };
-        let found = inspect(&file)?;
+        let found = inspect(file)?;
         match classify(name) {
             Name::Row(key) if found.metadata.key() != key => {
                 Err(Flaw::Corrupt("its content is not that of its name").into())
@@ -269,27 +287,28 @@ pub(crate) fn classify(name: &str) -> Name {
     temporary().unwrap_or(Name::Stranger)
 }
 
-fn inspect(file: &File) -> std::result::Result<Found, Unread> {
-    let stat = fs::fstat(file)?;
+fn inspect(file: File) -> std::result::Result<Found, Unread> {
+    let stat = fs::fstat(&file)?;
     if fs::FileType::from_raw_mode(stat.st_mode) != fs::FileType::RegularFile {
         return Err(Flaw::Foreign.into());
     }
     let file_bytes = stat.st_size as u64;
     let mut bytes = vec![0; crate::limits::SCAN_READ_BYTES.min(file_bytes as usize)];
-    read_full(file, &mut bytes, 0)?;
+    read_full(&file, &mut bytes, 0)?;
     let head = row::parse_head(&bytes, file_bytes)?;
     let metadata_bytes = head.payload_offset as usize;
     let read = bytes.len();
     if metadata_bytes > read {
         bytes.resize(metadata_bytes, 0);
         if let Some(rest) = bytes.get_mut(read..) {
-            read_full(file, rest, read as u64)?;
+            read_full(&file, rest, read as u64)?;
         }
     }
     let metadata = row::parse(&bytes, file_bytes)?;
     Ok(Found {
         metadata_crc32c: Crc::of(bytes.get(..metadata_bytes).unwrap_or_default()),
         metadata,
+        file,
         file_bytes,
         modified: i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec),
     })

@@ -63,6 +63,11 @@ impl Row {
         self.pins.fetch_or(RETIRED, Ordering::AcqRel);
     }
 
+    /// Whether somebody uses the row. It may be otherwise a moment later.
+    pub fn is_in_use(&self) -> bool {
+        self.pins.load(Ordering::Acquire) & !RETIRED != 0
+    }
+
     pub fn is_retired(&self) -> bool {
         self.pins.load(Ordering::Acquire) & RETIRED != 0
     }

@@ -16,12 +16,29 @@ use crate::log;
 use crate::row::Flaw;
 
 impl Tier {
-    /// Evict the oldest rows until `bytes` more fit into the budget. Rows in use stay; false where the others are not enough.
+    /// Evict the oldest rows until `bytes` more fit into the budget. Rows in use stay; where the others are not enough this is
+    /// false, and they stay too.
     pub(super) fn make_room(&self, writer: &mut Writer, bytes: u64) -> bool {
-        let Some(target) = self.budget.checked_sub(bytes) else { return false };
-        let reserved = writer.reserved();
-        self.shrink(writer, target.saturating_sub(reserved));
-        writer.used() + reserved <= target
+        let Some(target) = self.budget.checked_sub(bytes).and_then(|rest| rest.checked_sub(writer.reserved())) else {
+            return false;
+        };
+        let excess = writer.used().saturating_sub(target);
+        let mut unused = 0u64;
+        let enough = excess == 0
+            || writer.all().filter(|row| !row.is_in_use()).any(|row| {
+                unused = unused.saturating_add(row.charged);
+                unused >= excess
+            });
+        if enough {
+            self.shrink(writer, target);
+        }
+        writer.used() <= target
+    }
+
+    /// Evict the oldest rows until the others fit into the budget, or all are in use.
+    pub(super) fn keep_budget(&self, writer: &mut Writer) {
+        let target = self.budget.saturating_sub(writer.reserved());
+        self.shrink(writer, target);
     }
 
     /// Evict the oldest rows that are not in use until the rows take at most `target` bytes.
@@ -167,7 +184,7 @@ impl Tier {
             collected.set_aside_removed = directory.trim_set_aside(0).map_err(cannot)? as u64;
         }
         let (rows, used) = (writer.rows() as u64, writer.used());
-        self.make_room(&mut writer, 0);
+        self.keep_budget(&mut writer);
         collected.evicted = rows - writer.rows() as u64;
         collected.evicted_bytes = used - writer.used();
         Ok(collected)

@@ -1,6 +1,7 @@
 //! How a row comes out of a tier: into the caller's buffer, or as a view. Never a byte that was not checked.
 
 use std::fs::File;
+use std::io;
 
 use memmap2::{Advice, Mmap};
 
@@ -72,27 +73,30 @@ impl Directory {
     }
 
     /// Read a row's payload to its end, and check it.
-    pub fn check_payload(&self, name: &str, found: &Found) -> Result<(), Unread> {
-        let file = self.open_file(name)?;
+    pub fn check_payload(&self, found: &Found) -> Result<(), Unread> {
         let head = &found.metadata.head;
         let (mut crc, mut block) = (Crc::new(), vec![0; BLOCK_BYTES]);
         let mut left = head.payload_bytes;
         while left > 0 {
             let n = left.min(BLOCK_BYTES as u64) as usize;
             let Some(part) = block.get_mut(..n) else { break };
-            read_full(&file, part, head.payload_offset + head.payload_bytes - left)?;
+            read_full(&found.file, part, head.payload_offset + head.payload_bytes - left)?;
             crc.update(part);
             left -= n as u64;
         }
         if crc.value() == head.payload_crc32c { Ok(()) } else { Err(PAYLOAD_CHANGED.into()) }
     }
 
-    /// A view of a row: mapped where the directory is ours, else a copy.
+    fn copy_row(&self, row: &Row) -> Result<Bytes, Unread> {
+        let mut bytes = zeros(row.payload_bytes as usize)?;
+        self.read_row(row, &mut bytes)?;
+        Ok(Bytes::Read(bytes))
+    }
+
+    /// A view of a row: mapped where the directory is ours and the kernel can say whether all of it can be read, else a copy.
     pub fn view_row(&self, row: &Row) -> Result<Bytes, Unread> {
         if !self.is_ours() {
-            let mut bytes = vec![0; row.payload_bytes as usize];
-            self.read_row(row, &mut bytes)?;
-            return Ok(Bytes::Read(bytes));
+            return self.copy_row(row);
         }
         let Some(expected) = Expected::of(row) else { return Err(Flaw::Foreign.into()) };
         let file = self.open_row(row, &expected)?;
@@ -100,8 +104,9 @@ impl Directory {
         // has its final name; unlinking leaves the pages. (Who writes to the files past the lock breaks the promise that
         // is asked of them in `docs/cache.md`.)
         let map = unsafe { Mmap::map(&file) }?;
-        // It is read from end to end right away.
-        let _ = map.advise(Advice::PopulateRead);
+        if !fault_in(&map)? {
+            return self.copy_row(row);
+        }
         let payload_offset = expected.payload_offset as usize;
         let (metadata, payload) = map.split_at_checked(payload_offset).ok_or(Flaw::Truncated)?;
         if Crc::of(metadata) != expected.metadata_crc32c {
@@ -126,5 +131,69 @@ impl Directory {
             actual if actual < length => Err(Flaw::Truncated.into()),
             _ => Err(Flaw::Corrupt("it is longer than the row").into()),
         }
+    }
+}
+
+/// Read all of a mapped file now, where a sector that cannot be read is an error; touched later it would be a SIGBUS. False
+/// where the kernel cannot do so (before Linux 5.14).
+fn fault_in(map: &Mmap) -> Result<bool, Unread> {
+    let Err(error) = map.advise(Advice::PopulateRead) else { return Ok(true) };
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => Ok(false),
+        Some(libc::EFAULT | libc::EHWPOISON) => Err(Unread::Io(io::Error::from_raw_os_error(libc::EIO))),
+        _ => Err(error.into()),
+    }
+}
+
+/// A buffer, or an error where there is no memory for it.
+fn zeros(bytes: usize) -> io::Result<Vec<u8>> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    buffer.resize(bytes, 0);
+    Ok(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::directory::row_name;
+    use super::*;
+    use crate::key::Key;
+
+    #[test]
+    fn a_mapped_page_that_cannot_be_read_is_an_error_and_no_signal() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        // SAFETY: it is changed below, and never read through the map after that.
+        let map = unsafe { Mmap::map(&file) }.unwrap();
+        match fault_in(&map) {
+            Ok(true) => {}
+            Ok(false) => return eprintln!("skipped: this kernel has no MADV_POPULATE_READ"),
+            Err(error) => panic!("{error:?}"),
+        }
+        // What is behind the end can be read no more than a bad sector.
+        file.set_len(0).unwrap();
+        match fault_in(&map) {
+            Err(Unread::Io(error)) => assert_eq!(error.raw_os_error(), Some(libc::EIO)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        assert_eq!(zeros(isize::MAX as usize).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+        assert_eq!(zeros(3).unwrap(), [0; 3]);
+    }
+
+    #[test]
+    fn a_row_that_is_evicted_while_it_is_checked_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = include_bytes!("../../tests/other-software.kvc");
+        let key: Key = crate::row::parse(other, other.len() as u64).unwrap().key();
+        let name = row_name(&key);
+        std::fs::write(folder.path().join(&name), other).unwrap();
+        let directory = Directory::open_existing(folder.path()).unwrap();
+        let found = directory.inspect(&name).unwrap();
+        directory.remove(&name).unwrap();
+        directory.check_payload(&found).unwrap();
     }
 }

@@ -100,8 +100,10 @@ pub(crate) enum Stored {
     Done,
     /// It was there.
     Present,
-    /// Another writer has it, or had it when this one was done.
+    /// Another writer has it.
     Taken,
+    /// This writer took longer than its reservation; nothing was stored.
+    Abandoned,
 }
 
 /// A reservation that is released when it is dropped.
@@ -158,7 +160,7 @@ impl Tier {
             row.filed.store(now, Relaxed);
             self.publish(&mut writer, row);
         }
-        self.make_room(&mut writer, 0);
+        self.keep_budget(&mut writer);
         Ok(())
     }
 
@@ -254,7 +256,7 @@ impl Tier {
         let mut writer = self.writer();
         if !writer.is_live(&reserved.key, reserved.token, self.shared.clock.monotonic()) {
             add(&self.shared.counters.saves_abandoned, 1);
-            return Ok(Stored::Taken);
+            return Ok(Stored::Abandoned);
         }
         self.shared.step(Step::Checked)?;
         let used = self.shared.use_now();

@@ -34,17 +34,17 @@ impl Directory {
         let work = || {
             while let Some((name, kind)) = names.get(next.fetch_add(1, Relaxed)) {
                 let seen = match kind {
-                    Name::Row(key) => match self.inspect(name) {
-                        Ok(found) => Seen::Row(*key, Box::new(found)),
-                        // Somebody else removed it.
-                        Err(Unread::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                        Err(unread) => unread.into(),
-                    },
-                    Name::Misnamed => match self.inspect(name) {
-                        Ok(_) => Seen::Flawed(Flaw::Corrupt("its name is not that of its content")),
-                        Err(unread) => unread.into(),
-                    },
+                    Name::Row(key) => self.inspect(name).map(|found| Seen::Row(*key, Box::new(found))),
+                    Name::Misnamed => {
+                        self.inspect(name).map(|_| Seen::Flawed(Flaw::Corrupt("its name is not that of its content")))
+                    }
                     Name::Temporary { .. } | Name::Ours | Name::Stranger => continue,
+                };
+                let seen = match seen {
+                    Ok(seen) => seen,
+                    // Somebody else removed it.
+                    Err(Unread::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                    Err(unread) => unread.into(),
                 };
                 let mut each = each.lock().unwrap_or_else(PoisonError::into_inner);
                 each(name, seen);

@@ -77,3 +77,14 @@ fn a_directory_with_planted_damage() {
     expect(2, &run(&["gc", "--budget", "2 GB"], &rows));
     expect(2, &run(&["ls"], &folder.path().join("nowhere")));
 }
+
+#[test]
+fn each_command_teaches() {
+    for command in ["ls", "verify", "gc", "stats"] {
+        let program = dist().join("bin/kv-store");
+        let help = finish(Command::new(program).args(["cache", command, "--help"]));
+        expect(0, &help);
+        let example = format!("Example:\n  kv-store cache {command} /var/cache/kv");
+        assert!(help.stdout.contains(&example) && help.stdout.contains("Exit codes: 0 "), "{}", help.stdout);
+    }
+}
