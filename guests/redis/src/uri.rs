@@ -32,8 +32,12 @@ pub fn parse(uri: &str) -> Result<Target> {
     let authority = host_port(host, DEFAULT_PORT).ok_or_else(|| wrong("no host"))?;
     let database = match path {
         "" => 0,
-        number => number.parse().map_err(|_| wrong("the database is not a number"))?,
+        number => number.parse::<u32>().map_err(|_| wrong("the database is not a number"))?,
     };
+    // One spelling for each: what the operator grants by URI must not be there under another one.
+    if !path.is_empty() && database.to_string() != path {
+        return Err(wrong("the database is not a plain number"));
+    }
     Ok(Target { user: user.filter(|user| !user.is_empty()), authority, tls, database })
 }
 
@@ -59,7 +63,7 @@ mod tests {
         ] {
             assert_eq!(parse(uri).unwrap(), expected, "{uri}");
         }
-        for uri in ["redis://", "redis://:1", "redis://h/x", "redis://h/1/2", "redis://h?db=1", "redisss://h", "h"] {
+        for uri in ["redis://", "redis://:1", "redis://h/x", "redis://h/1/2", "redis://h?db=1", "redis://h/01", "redis://h/+1", "redisss://h", "h"] {
             assert!(parse(uri).is_err(), "{uri}");
         }
     }

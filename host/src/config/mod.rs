@@ -135,11 +135,16 @@ impl Config {
         components.map(|path| ("a component", path)).chain(secrets.chain(keys).map(|path| ("a secret", path)))
     }
 
-    /// The directories of all tenants but the one that the settings are of.
+    /// The directories of all tenants but the one that the settings are of, and but those that its own lies in: whoever they
+    /// are of is refused, for holding it.
     pub fn directories_of_others(&self, settings: &Settings) -> Vec<(String, PathBuf)> {
+        let own = settings.tenant.as_deref().and_then(|uri| StoreUri::parse(uri).ok());
+        let holds_own =
+            |path: &str| own.as_ref().is_some_and(|own| own.path() != path && Path::new(own.path()).starts_with(path));
         let uris = self.tenant.iter().map(|tenant| tenant.uri.uri());
         let others = uris.filter(|uri| Some(uri.as_str()) != settings.tenant.as_deref());
-        let in_files = others.filter(|uri| uri.authority().is_empty() && uri.path().len() > 1);
+        let in_files =
+            others.filter(|uri| uri.authority().is_empty() && uri.path().len() > 1 && !holds_own(uri.path()));
         in_files.map(|uri| (format!("the tenant {}", uri.as_str()), PathBuf::from(uri.path()))).collect()
     }
 

@@ -121,3 +121,19 @@ proptest::proptest! {
         let _ = parse(&text);
     }
 }
+
+#[test]
+fn the_directories_of_others_are_those_that_do_not_hold_ones_own() {
+    let config = parse(
+        "[backend.local-fs]\n[[tenant]]\nuri = 'local-fs:///kv'\n[[tenant]]\nuri = 'local-fs:///kv/a'\n\
+         [[tenant]]\nuri = 'local-fs:///kv/b'\n",
+    )
+    .unwrap();
+    let others = |uri: &str| -> Vec<String> {
+        let settings = config.settings(&StoreUri::parse(uri).unwrap()).unwrap();
+        config.directories_of_others(&settings).into_iter().map(|(_, path)| path.display().to_string()).collect()
+    };
+    assert_eq!(others("local-fs:///kv/a/x"), ["/kv/b"]);
+    assert_eq!(others("local-fs:///kv/c"), ["/kv/a", "/kv/b"]);
+    assert_eq!(others("memory://x"), ["/kv", "/kv/a", "/kv/b"]);
+}

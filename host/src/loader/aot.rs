@@ -11,6 +11,7 @@
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{ErrorKind::NotFound, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -59,17 +60,19 @@ impl Cache {
         let ignored = |why: &dyn std::fmt::Display| {
             log::line(Level::Warn, format_args!("{}: {why}; compiling again", path.display()));
         };
-        match self.check(&path, digest) {
-            Ok(true) => {}
-            Ok(false) => return None,
+        let file = match self.check(&path, digest) {
+            Ok(Some(file)) => file,
+            Ok(None) => return None,
             Err(why) => {
                 ignored(&why);
                 return None;
             }
-        }
+        };
+        // By its descriptor: what lies under the name may be another file by now.
+        let checked = format!("/proc/self/fd/{}", file.as_raw_fd());
         // SAFETY: the file was written by `put`, in a directory that only this user can write to, and its checksum is that
         // of what was written.
-        match unsafe { Component::deserialize_file(engine, &path) } {
+        match unsafe { Component::deserialize_file(engine, checked) } {
             Ok(component) => Some(component),
             Err(error) => {
                 ignored(&error);
@@ -80,14 +83,14 @@ impl Cache {
 
     /// Whether there is sound code for a component.
     pub(super) fn holds(&self, digest: &[u8; 32]) -> bool {
-        self.check(&self.path(digest), digest).unwrap_or(false)
+        matches!(self.check(&self.path(digest), digest), Ok(Some(_)))
     }
 
-    /// Whether a file is there, and ours, and what was written. `Err`: it is there and is not.
-    fn check(&self, path: &Path, digest: &[u8; 32]) -> Result<bool, String> {
+    /// The file, if it is there, and ours, and what was written. `Err`: it is there and is not.
+    fn check(&self, path: &Path, digest: &[u8; 32]) -> Result<Option<File>, String> {
         let mut options = std::fs::OpenOptions::new();
         let file = match options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
-            Err(error) if error.kind() == NotFound => return Ok(false),
+            Err(error) if error.kind() == NotFound => return Ok(None),
             opened => opened.map_err(|error| format!("cannot be opened: {error}"))?,
         };
         let meta = file.metadata().map_err(|error| error.to_string())?;
@@ -105,7 +108,7 @@ impl Cache {
             digest: *digest,
             engine: self.engine,
         };
-        if seal == wanted { Ok(true) } else { Err("is damaged".into()) }
+        if seal == wanted { Ok(Some(file)) } else { Err("is damaged".into()) }
     }
 
     /// Best effort: what cannot be kept is compiled again next time.

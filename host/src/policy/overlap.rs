@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind};
 pub struct Guarded {
     /// The host's own: no grant may hold it or lie in it. What it is, and where.
     pub own: Vec<(&'static str, PathBuf)>,
-    /// Of others: no grant may hold it. Whose, and where.
+    /// Of others: no grant may hold it or lie in it. Whose, and where.
     pub foreign: Vec<(String, PathBuf)>,
 }
 
@@ -21,7 +21,7 @@ impl Grants {
         self.directory.as_deref().into_iter().chain(named)
     }
 
-    /// Refuse a directory that overlaps what the host relies on, or holds what is another's.
+    /// Refuse a directory that overlaps what the host relies on, or what is another's.
     pub fn check_overlap(&self, guarded: &Guarded) -> Result<(), Error> {
         for directory in self.directories().map(real) {
             let refuse = |what: &dyn std::fmt::Display, path: &Path| {
@@ -37,7 +37,7 @@ impl Grants {
             }
             for (whose, path) in &guarded.foreign {
                 let path = real(path);
-                if path.starts_with(&directory) {
+                if directory.starts_with(&path) || path.starts_with(&directory) {
                     return refuse(whose, &path);
                 }
             }
