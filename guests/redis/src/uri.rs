@@ -63,7 +63,17 @@ mod tests {
         ] {
             assert_eq!(parse(uri).unwrap(), expected, "{uri}");
         }
-        for uri in ["redis://", "redis://:1", "redis://h/x", "redis://h/1/2", "redis://h?db=1", "redis://h/01", "redis://h/+1", "redisss://h", "h"] {
+        for uri in [
+            "redis://",
+            "redis://:1",
+            "redis://h/x",
+            "redis://h/1/2",
+            "redis://h?db=1",
+            "redis://h/01",
+            "redis://h/+1",
+            "redisss://h",
+            "h",
+        ] {
             assert!(parse(uri).is_err(), "{uri}");
         }
     }
