@@ -155,9 +155,11 @@ typedef struct kv_store_vtable {
      * there and could not be made durable.
      *
      * Here: chunks that could not be stored for a passing reason are kept for
-     * the next put_manifest. Those that can never be stored are dropped, and
-     * fail the put_manifest that finds it out, which may be another thread's.
-     * So after a negative answer, put the chunks again before the next try.
+     * the next put_manifest. Those that can never be stored, and those that the
+     * backend has lost since they were put, are dropped. That fails the
+     * put_manifest that finds it out, and the next one of each other thread
+     * that was putting on this handle. After a negative answer, put the chunks
+     * again before the next try.
      */
     int (*put_manifest)(kv_store_v1 *self,
                         const char *name,

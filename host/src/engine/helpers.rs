@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
 use crate::error::Error;
-use crate::limits::MAX_HELPERS;
+use crate::limits::{MAX_HELPER_JOBS, MAX_HELPERS};
 use crate::signals::with_signals_blocked;
 
 pub(crate) struct Helpers {
@@ -41,13 +41,13 @@ impl Helpers {
         self.cores.min(self.most + 1)
     }
 
-    /// Have a job done some time. False: there is no helper, and it was dropped.
+    /// Have a job done some time. False: there is no helper, or too much waits for them, and it was dropped.
     pub(crate) fn hand(&'static self, job: impl FnOnce() + Send + 'static) -> bool {
         let mut queue = self.lock();
         if queue.idle <= queue.jobs.len() && queue.threads < self.most && self.start_thread() {
             queue.threads += 1;
         }
-        if queue.threads == 0 {
+        if queue.threads == 0 || queue.jobs.len() >= MAX_HELPER_JOBS {
             return false;
         }
         queue.jobs.push_back(Box::new(job));
@@ -215,6 +215,16 @@ mod tests {
     fn a_panic_is_the_callers_whoever_had_it() {
         let panicking = || helpers(2).side_by_side(2, 8, &|index| assert!(index != 3, "the fourth"));
         assert!(catch_unwind(AssertUnwindSafe(panicking)).is_err());
+    }
+
+    #[test]
+    fn what_waits_for_helpers_is_bounded() {
+        let helpers = helpers(1);
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        assert!(helpers.hand(move || wait.recv().unwrap_err().to_string().clear()));
+        let handed = (0..10 * MAX_HELPER_JOBS).filter(|_| helpers.hand(|| ())).count();
+        drop(go);
+        assert!((MAX_HELPER_JOBS - 1..=MAX_HELPER_JOBS).contains(&handed), "{handed}");
     }
 
     #[test]

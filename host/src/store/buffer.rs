@@ -12,6 +12,7 @@ use std::time::Instant;
 use super::Put;
 use super::fresh::Fresh;
 use super::hash::ChunkHash;
+use super::losses::Losses;
 use super::shared::{Bytes, Shared};
 use crate::counters::Event;
 use crate::error::{Error, ErrorKind};
@@ -29,8 +30,10 @@ pub(super) struct WriteBuffer {
 struct Waiting {
     chunks: HashMap<ChunkHash, Chunk>,
     bytes: usize,
-    /// A chunk that was accepted failed for good in a flush before the manifest: the next manifest must fail.
-    lost: Option<Error>,
+    /// Chunks that were accepted and failed for good, or that the backend has lost since.
+    losses: Losses,
+    /// Chunks accepted so far.
+    accepted: u64,
     /// When the backend last said of chunks that it has them, since the last manifest.
     confirmed: HashMap<ChunkHash, Instant>,
     /// What was put last.
@@ -45,6 +48,8 @@ struct Waiting {
 
 struct Chunk {
     data: Data,
+    /// Its place in the order of the puts.
+    place: u64,
     /// How often it was put: what was put again during a flush is not dropped for that flush's failure, of which its
     /// caller would never hear.
     puts: u64,
@@ -53,7 +58,7 @@ struct Chunk {
 #[derive(Clone)]
 enum Data {
     Here(Arc<Buffer>),
-    /// The backend had it at that moment; so many bytes.
+    /// The backend had it at that moment, or stored it then; so many bytes.
     There(Instant, usize),
 }
 
@@ -85,9 +90,16 @@ impl WriteBuffer {
         hash: ChunkHash,
         data: Bytes<'_>,
     ) -> Result<Put, Error> {
-        if let Some(chunk) = self.lock().chunks.get_mut(&hash) {
-            chunk.puts += 1;
-            return Ok(Put::Existed);
+        {
+            let mut waiting = self.lock();
+            waiting.losses.saw_put();
+            if let Some(chunk) = waiting.chunks.get_mut(&hash) {
+                chunk.puts += 1;
+                // What is there and was found wrong since is to be replaced by this.
+                if matches!(chunk.data, Data::Here(_)) || !shared.damaged.holds(&hash) {
+                    return Ok(Put::Existed);
+                }
+            }
         }
         fresh.check_room()?;
         if data.len() + ENTRY_BYTES > limits::WRITE_BUFFER_BYTES {
@@ -113,7 +125,9 @@ impl WriteBuffer {
         let (former, follows, flush_ahead) = {
             let mut waiting = self.lock();
             let puts = waiting.chunks.get(&hash).map_or(0, |chunk| chunk.puts) + 1;
-            let former = waiting.chunks.insert(hash, Chunk { data, puts });
+            waiting.accepted += 1;
+            let place = waiting.accepted;
+            let former = waiting.chunks.insert(hash, Chunk { data, place, puts });
             waiting.unflushed += cost;
             let much = waiting.unflushed >= limits::EARLY_FLUSH_BYTES && !waiting.ahead && shared.hands() > 1;
             waiting.ahead |= much;
@@ -189,9 +203,18 @@ impl WriteBuffer {
         });
     }
 
+    /// Hand everything that waits to the backend.
+    pub(super) fn flush(&self, shared: &Shared, fresh: &Fresh) -> Result<(), Error> {
+        if shared.features.write_through {
+            return Ok(());
+        }
+        self.write_out(shared, fresh, false)?;
+        self.lock().losses.news().map_or(Ok(()), Err)
+    }
+
     /// Hand everything that waits to the backend, for a manifest: an error if a chunk that was accepted since the last one
     /// is not stored.
-    pub(super) fn flush(&self, shared: &Shared, fresh: &Fresh) -> Result<(), Error> {
+    pub(super) fn flush_for_manifest(&self, shared: &Shared, fresh: &Fresh) -> Result<(), Error> {
         if shared.features.write_through {
             return Ok(());
         }
@@ -199,19 +222,21 @@ impl WriteBuffer {
         let mut waiting = self.lock();
         (waiting.ahead, waiting.mute) = (false, false);
         waiting.confirmed = HashMap::new();
-        written?;
-        waiting.lost.take().map_or(Ok(()), Err)
+        let lost = waiting.losses.tell();
+        written.and(lost.map_or(Ok(()), Err))
     }
 
-    /// Hand everything that waits to the backend. What failed for good is dropped and remembered as lost. What the backend
-    /// said it has is left for the manifest, which must be the one that fails if it was lost since.
+    /// Hand everything that waits to the backend, in the order of the puts. What failed for good is dropped and remembered
+    /// as lost. What the backend said it has is left for the manifest, which must be the one that fails if it was lost since.
     fn write_out(&self, shared: &Shared, fresh: &Fresh, for_manifest: bool) -> Result<(), Error> {
         let _alone = self.flushing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut waiting = self.lock();
         waiting.unflushed = 0;
         let puts: HashMap<_, _> = waiting.chunks.iter().map(|(hash, chunk)| (*hash, chunk.puts)).collect();
+        let mut in_order: Vec<_> = waiting.chunks.iter().collect();
+        in_order.sort_unstable_by_key(|(_, chunk)| chunk.place);
         let (mut chunks, mut there) = (Vec::new(), Vec::new());
-        for (hash, chunk) in &waiting.chunks {
+        for (hash, chunk) in in_order {
             match &chunk.data {
                 Data::Here(data) => chunks.push((*hash, data.clone())),
                 Data::There(moment, _) if for_manifest => there.push((*hash, *moment)),
@@ -219,14 +244,16 @@ impl WriteBuffer {
             }
         }
         drop(waiting);
-        let passing = Mutex::new(self.confirm_again(shared, fresh, there)?);
+        self.confirm_again(shared, fresh, there)?;
+        let passing = Mutex::new(None);
         let report = |hash: &ChunkHash, result: Result<Put, Error>| match result {
-            Ok(_) => self.stored(shared, fresh, hash),
+            Ok(_) if for_manifest || shared.wants_fresh() => self.settle(shared, fresh, hash),
+            Ok(_) => self.stored_early(shared, hash),
             Err(error) if error.is_permanent() => {
                 let mut waiting = self.lock();
                 let put_again = waiting.chunks.get(hash).is_some_and(|chunk| puts.get(hash) != Some(&chunk.puts));
                 let dropped = if put_again { None } else { waiting.chunks.remove(hash) };
-                waiting.lost = Some(error);
+                waiting.losses.add(error);
                 drop(waiting);
                 if let Some(chunk) = dropped {
                     self.release(shared, chunk.data.cost());
@@ -244,45 +271,50 @@ impl WriteBuffer {
     }
 
     /// Ask again for chunks of which the backend said too long ago that it has them. One that it lost since cannot be
-    /// stored, for it was not copied: the manifest fails, and the consumer's next put of it is.
-    fn confirm_again(
-        &self,
-        shared: &Shared,
-        fresh: &Fresh,
-        there: Vec<(ChunkHash, Instant)>,
-    ) -> Result<Option<Error>, Error> {
+    /// stored, for it was not copied, or is not any more: the manifest fails, and the consumer's next put of it is.
+    fn confirm_again(&self, shared: &Shared, fresh: &Fresh, there: Vec<(ChunkHash, Instant)>) -> Result<(), Error> {
         let (recent, old): (Vec<_>, Vec<_>) =
             there.into_iter().partition(|(_, moment)| moment.elapsed() < limits::CONFIRMED_FOR);
-        recent.iter().for_each(|(hash, _)| self.stored(shared, fresh, hash));
+        recent.iter().for_each(|(hash, _)| self.settle(shared, fresh, hash));
         let old: Vec<ChunkHash> = old.into_iter().map(|(hash, _)| hash).collect();
-        let mut gone = None;
         for batch in old.chunks(shared.batch_items()) {
             for (hash, there) in batch.iter().zip(shared.exists(batch)?) {
                 if there {
-                    self.stored(shared, fresh, hash);
+                    self.settle(shared, fresh, hash);
                 } else {
                     shared.known.forget(hash);
                     self.remove(shared, hash);
                     let message = format!("the backend has lost chunk {hash} since it was put; put it again");
-                    gone = Some(Error::new(ErrorKind::Unavailable, message));
+                    self.lock().losses.add(Error::new(ErrorKind::Unavailable, message));
                 }
             }
         }
-        Ok(gone)
+        Ok(())
     }
 
-    /// The backend has a chunk.
-    fn stored(&self, shared: &Shared, fresh: &Fresh, hash: &ChunkHash) {
+    /// The backend has a chunk, and what comes next is the manifest, or it is asked for the chunk with that.
+    fn settle(&self, shared: &Shared, fresh: &Fresh, hash: &ChunkHash) {
         let len = self.lock().chunks.get(hash).map_or(0, |chunk| chunk.data.len());
         fresh.add(*hash, len);
         self.remove(shared, hash);
     }
 
-    /// Forget what waits; answers how many chunks that were.
+    /// The backend has a chunk, and may lose it before the manifest comes.
+    fn stored_early(&self, shared: &Shared, hash: &ChunkHash) {
+        let mut waiting = self.lock();
+        let Some(chunk) = waiting.chunks.get_mut(hash) else { return };
+        let there = Data::There(Instant::now(), chunk.data.len());
+        let freed = chunk.data.cost() - there.cost();
+        chunk.data = there;
+        drop(waiting);
+        self.release(shared, freed);
+    }
+
+    /// Forget what waits; answers how many chunks are stored nowhere now.
     pub(super) fn discard(&self, shared: &Shared) -> usize {
         let waiting = std::mem::take(&mut *self.lock());
         shared.release_buffer(waiting.bytes);
-        waiting.chunks.len()
+        waiting.chunks.values().filter(|chunk| matches!(chunk.data, Data::Here(_))).count()
     }
 
     fn remove(&self, shared: &Shared, hash: &ChunkHash) {

@@ -57,11 +57,13 @@ impl Fresh {
         }
     }
 
-    /// The chunks so far, a mark for [`Fresh::settle`], and the bytes that they come to.
+    /// The chunks so far in the order of their puts, a mark for [`Fresh::settle`], and the bytes that they come to.
     pub(super) fn snapshot(&self) -> (Vec<ChunkHash>, u64, u64) {
         let list = self.lock();
         let bytes = list.chunks.values().map(|chunk| chunk.bytes.max(LEAST_BYTES)).sum();
-        (list.chunks.keys().copied().collect(), list.puts, bytes)
+        let mut chunks: Vec<_> = list.chunks.iter().map(|(hash, chunk)| (chunk.put, *hash)).collect();
+        chunks.sort_unstable_by_key(|(put, _)| *put);
+        (chunks.into_iter().map(|(_, hash)| hash).collect(), list.puts, bytes)
     }
 
     /// What was in the list at the mark, and was not put again since, is durable.
@@ -107,8 +109,7 @@ mod tests {
         fresh.add(hash(2), 10);
         fresh.add(hash(3), 1 << 20);
         fresh.settle(mark);
-        let mut left: Vec<_> = fresh.snapshot().0.iter().map(|hash| hash.as_slice().to_vec()).collect();
-        left.sort();
+        let left: Vec<_> = fresh.snapshot().0.iter().map(|hash| hash.as_slice().to_vec()).collect();
         assert_eq!(left, [[2], [3]]);
     }
 

@@ -7,6 +7,7 @@ mod buffer;
 mod followed;
 mod fresh;
 mod hash;
+mod losses;
 mod prefetch;
 mod registry;
 mod seen;
@@ -14,6 +15,8 @@ mod shared;
 mod spare;
 mod verify;
 
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
@@ -146,12 +149,14 @@ impl Store {
         self.counted(Operation::PutManifest, |Opened { shared, buffer, fresh, .. }| {
             let name = self.full_name(name)?;
             shared.check_len(data.len())?;
+            let noted = fresh.take_instance();
+            buffer.flush_for_manifest(shared, fresh)?;
+            // A flush goes on with another instance when it loses one.
             let lost = shared.pool.instances_lost();
-            if shared.features.max_instances == 1 && fresh.take_instance().is_some_and(|noted| noted != lost) {
+            if shared.features.max_instances == 1 && noted.is_some_and(|noted| noted != lost) {
                 let message = "the instance that held the chunks is gone, and they with it: put them again";
                 return Err(Error::new(ErrorKind::Component, message));
             }
-            buffer.flush(shared, fresh)?;
             let (chunks, until, bytes) = fresh.snapshot();
             let published = shared.put_manifest(&name, data, &chunks, bytes);
             match &published {
@@ -256,34 +261,43 @@ impl Store {
     pub(crate) fn get_buffers(&self, hashes: &[[u8; 8]]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
         let Opened { shared, buffer, prefetched, .. } = self.usable()?;
         let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
-        let mut found: Vec<_> =
-            hashes.iter().map(|hash| buffer.get(hash).or_else(|| prefetched.take(shared, hash))).collect();
-        let mut absent: Vec<_> = hashes.iter().zip(&mut found).filter(|(_, found)| found.is_none()).collect();
-        for batch in absent.chunks_mut(shared.batch_items()) {
-            let mut rest = batch;
-            while !rest.is_empty() {
-                let wanted: Vec<ChunkHash> = rest.iter().map(|(hash, _)| **hash).collect();
-                let answers = shared.get_answers(&wanted)?;
-                let answered = answers.len();
-                for ((_, found), answer) in rest.iter_mut().zip(answers) {
-                    **found = answer?;
+        let mut found = HashMap::new();
+        let mut absent = Vec::new();
+        for hash in &hashes {
+            if let Entry::Vacant(place) = found.entry(*hash) {
+                let here = buffer.get(hash).or_else(|| prefetched.take(shared, hash));
+                if place.insert(here).is_none() {
+                    absent.push(*hash);
                 }
-                rest = rest.get_mut(answered..).unwrap_or_default();
             }
         }
-        Ok(found)
+        for batch in absent.chunks(shared.batch_items()) {
+            let mut rest = batch;
+            while !rest.is_empty() {
+                let answers = shared.get_answers(rest)?;
+                let answered = answers.len();
+                for (hash, answer) in rest.iter().zip(answers) {
+                    found.insert(*hash, answer?);
+                }
+                rest = rest.get(answered..).unwrap_or_default();
+            }
+        }
+        Ok(hashes.iter().map(|hash| found.get(hash).cloned().flatten()).collect())
     }
 
     /// Which chunks there are.
     pub(crate) fn has_chunks(&self, hashes: &[[u8; 8]]) -> Result<Vec<bool>, Error> {
         let Opened { shared, buffer, .. } = self.usable()?;
         let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
-        let mut present = Vec::with_capacity(hashes.len());
-        for batch in hashes.chunks(shared.batch_items()) {
-            let stored = shared.exists(batch)?;
-            present.extend(batch.iter().zip(stored).map(|(hash, stored)| stored || buffer.holds(hash)));
+        let mut distinct = HashSet::new();
+        let unknown = |hash: &ChunkHash| !buffer.holds(hash) && distinct.insert(*hash);
+        let distinct: Vec<ChunkHash> = hashes.iter().copied().filter(unknown).collect();
+        let mut absent = HashSet::new();
+        for batch in distinct.chunks(shared.batch_items()) {
+            let stored = shared.exists(batch)?.into_iter();
+            absent.extend(batch.iter().zip(stored).filter(|(_, stored)| !stored).map(|(hash, _)| *hash));
         }
-        Ok(present)
+        Ok(hashes.iter().map(|hash| !absent.contains(hash)).collect())
     }
 
     /// Let the next put of a chunk replace what is there: it was found to be wrong.
@@ -304,6 +318,7 @@ impl Opened {
         let Opened { shared, buffer, fresh, .. } = self;
         let len = data.len();
         fresh.note_instance(shared.pool.instances_lost());
+        shared.saw_len(len);
         let put = if shared.features.write_through {
             fresh.check_room()?;
             let put = shared.put_one(&hash, data)?;

@@ -55,7 +55,9 @@ impl Prefetched {
             let mut rest = *batch;
             while !rest.is_empty() && !full.load(Relaxed) {
                 let unjudged = shared.verifier.is_unsettled();
-                let found = shared.get_some(rest)?;
+                // What is on its way is not in the cache yet, nor in its bound.
+                let asked = rest.len().min(shared.items_within(limits::PREFETCH_BYTES / hands));
+                let found = shared.get_some(rest.get(..asked).unwrap_or(rest))?;
                 let mut cache = self.lock();
                 for (hash, data) in rest.iter().zip(&found) {
                     if let Some(data) = data {

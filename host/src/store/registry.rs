@@ -223,6 +223,7 @@ impl Shared {
             followed: Followed::default(),
             spare: Spare::default(),
             damaged: Seen::new(limits::DAMAGED_CHUNKS),
+            largest: AtomicUsize::new(0),
             uri,
             generation: engine::generation(),
             buffered: &stores.buffered,

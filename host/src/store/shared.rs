@@ -33,6 +33,8 @@ pub(super) struct Shared {
     pub uri: String,
     /// The process state that it belongs to.
     pub generation: u64,
+    /// The longest chunk that was put or fetched so far.
+    pub largest: AtomicUsize,
     /// Bytes in the write buffers of all handles of the process.
     pub buffered: &'static AtomicUsize,
     pub counters: &'static Counters,
@@ -130,6 +132,22 @@ impl Shared {
             0 => limits::DEFAULT_BATCH_ITEMS,
             wanted => (wanted as usize).min(limits::MAX_BATCH_ITEMS),
         }
+    }
+
+    pub(super) fn saw_len(&self, len: usize) {
+        if len > self.largest.load(Relaxed) {
+            self.largest.fetch_max(len, Relaxed);
+        }
+    }
+
+    /// How many chunks may be asked for at once, if they are as long as the longest so far, for the answers to have so many
+    /// bytes.
+    pub(super) fn items_within(&self, bytes: usize) -> usize {
+        let largest = match self.largest.load(Relaxed) {
+            0 => limits::ASSUMED_CHUNK_BYTES,
+            seen => seen,
+        };
+        (bytes / largest).max(1)
     }
 
     fn batch_bytes(&self) -> u64 {
@@ -331,10 +349,12 @@ impl Shared {
             Ok(Ok(taken))
         })?;
         for (hash, answer) in hashes.iter().zip(&answers) {
-            if let Err(error) = answer
-                && error.kind() == ErrorKind::Corrupt
-            {
-                self.mark_damaged(hash);
+            match answer {
+                Ok(Some(data)) => self.saw_len(data.len()),
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    self.mark_damaged(hash);
+                }
+                _ => {}
             }
         }
         Ok(answers)

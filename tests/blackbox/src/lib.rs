@@ -65,6 +65,7 @@ pub const PROBES: &[(&str, &str)] = &[
         "options.write-through = '1'\nlimits.deadline_ms = 400\nlimits.memory_bytes = 33554432\nlimits.payload_bytes = 67108864\nlimits.breaker_failures = 0",
     ),
     ("probe-buffered", "options = {}"),
+    ("probe-volatile", "options = { volatile = \"yes\" }"),
     ("probe-batches", "options = { batch = '4', answers = '3' }"),
     ("probe-cheap", "options.cheap-repeat = '1'"),
     ("probe-failing", "options.failing-puts = '1'"),

@@ -126,6 +126,67 @@ fn a_chunk_lost_in_an_early_flush_fails_the_manifest_that_counts_on_it() {
     assert_eq!(store.put_manifest("m", b"second").unwrap(), 0);
 }
 
+/// Seven chunks, of which the bound of the buffer has the first six stored before any manifest.
+fn put_more_than_waits(store: &Handle) {
+    for n in 0..7u8 {
+        assert_eq!(store.put_chunk(&[n], &vec![n; 10 << 20]).unwrap(), 0);
+    }
+    assert_eq!(count(store, "put-items"), 6);
+}
+
+#[test]
+fn a_chunk_that_the_backend_lost_after_an_early_flush_fails_the_manifest() {
+    let (store, other) = (open("probe-volatile://early"), open("probe-volatile://early"));
+    put_more_than_waits(&store);
+    assert_eq!(other.put_manifest("lose", &[3]).unwrap(), 0);
+    // The backend's word is believed so long.
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    assert!(store.put_manifest("m", b"first").unwrap() < 0, "it names a chunk that is gone");
+    assert!(store.get_manifest("m").unwrap().is_err());
+    for n in 0..7u8 {
+        assert_eq!(store.put_chunk(&[n], &vec![n; 10 << 20]).unwrap(), i32::from(n != 3), "chunk {n}");
+    }
+    assert_eq!(store.put_manifest("m", b"second").unwrap(), 0);
+    assert!(store.get_chunk(&[3]).unwrap().is_ok());
+    assert_eq!(count(&store, "put-items"), 8, "what was there was stored again");
+}
+
+#[test]
+fn what_was_flushed_early_is_believed_for_a_while() {
+    let store = open("probe-volatile://believed");
+    put_more_than_waits(&store);
+    let asked = count(&store, "exists-items");
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!(count(&store, "exists-items"), asked + 1, "of the seventh it was not known");
+}
+
+#[test]
+fn a_chunk_found_damaged_after_an_early_flush_is_healed_by_the_next_put() {
+    let (store, other) = (open("probe-volatile://heals"), open("probe-volatile://heals"));
+    put_more_than_waits(&store);
+    assert_eq!(other.put_manifest("rot", &[3]).unwrap(), 0);
+    assert!(store.get_chunk(&[3]).unwrap().is_err());
+    assert!(store.put_chunk(&[3], &vec![3; 10 << 20]).unwrap() >= 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert!(store.get_chunk(&[3]).unwrap() == Ok(vec![3; 10 << 20]), "the put did not heal it");
+}
+
+#[test]
+fn a_lost_chunk_fails_the_manifest_of_each_thread_that_was_saving() {
+    let store = open("probe-buffered://threads");
+    assert_eq!(store.put_chunk(b"denied-1", b"x").unwrap(), 0);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            assert_eq!(store.put_chunk(b"good", b"y").unwrap(), 0);
+            assert!(store.put_manifest("other", b"x").unwrap() < 0, "a manifest before which a chunk was lost");
+            assert_eq!(store.put_manifest("other", b"x").unwrap(), 0);
+        });
+        other.join().unwrap();
+    });
+    assert!(store.put_manifest("mine", b"x").unwrap() < 0, "the other thread's manifest took the news");
+    assert_eq!(store.put_manifest("mine", b"x").unwrap(), 0);
+}
+
 #[test]
 fn a_chunk_larger_than_the_buffer_goes_at_once() {
     let store = open("probe-buffered://large");
@@ -133,6 +194,17 @@ fn a_chunk_larger_than_the_buffer_goes_at_once() {
     assert_eq!(count(&store, "put-items"), 1);
     assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
     assert_eq!(count(&store, "fresh"), 1);
+}
+
+#[test]
+fn no_more_is_prefetched_at_once_than_the_cache_may_hold() {
+    let store = open("probe-buffered://prefetch");
+    let data = vec![7; 100 << 20];
+    for n in 0..3u8 {
+        assert_eq!(store.put_chunk(&[n], &data).unwrap(), 0);
+    }
+    assert_eq!(store.prefetch_chunks(&[0, 1, 2], 1), Some(0));
+    assert_eq!((count(&store, "get"), count(&store, "get-items")), (2, 3), "two fit 256 MiB");
 }
 
 #[test]

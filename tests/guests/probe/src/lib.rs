@@ -48,7 +48,7 @@ impl Backend for Probe {
             max_instances: Some(1),
             max_batch_items: number(options.take("batch")).map(|n| n as u32),
             max_value_bytes: number(options.take("max-value")),
-            durable: true,
+            durable: options.take("volatile").is_none(),
             cheap_repeat: options.take("cheap-repeat").is_some(),
             write_through: options.take("write-through").is_some(),
             ..Default::default()
@@ -118,6 +118,10 @@ impl Backend for Probe {
             // The guest itself finds that chunk corrupt from now on.
             None if name == "rot" => {
                 self.rotten.insert(data.read(0, data.len() as u32)?);
+            }
+            // It loses that chunk.
+            None if name == "lose" => {
+                self.chunks.remove(&data.read(0, data.len() as u32)?);
             }
             None if name.starts_with("do:") => misbehave::act(&name[3..])?,
             None => {
