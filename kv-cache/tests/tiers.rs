@@ -84,12 +84,7 @@ fn a_view_is_the_payload_with_and_without_the_lock() {
 #[test]
 fn tiers_are_asked_in_order_and_a_row_stays_where_it_was_saved() {
     let (_folder, path) = folder();
-    let config = format!(
-        "{}[ram_file]\npath = {:?}\nbudget = 100000\n[ram]\nbudget = 100000\n",
-        disk(&path.join("disk"), 100_000),
-        path.join("ram")
-    );
-    let cache = open(&config);
+    let cache = open(&all_tiers(&path));
     let t = tokens(0, 8);
     for tier in [TierKind::Disk, TierKind::RamFile, TierKind::Ram] {
         assert_eq!(save_to(&cache, tier, &t, &payload(0, 100)).unwrap(), Saved::Stored);
@@ -296,12 +291,7 @@ impl Pressure for Source {
 #[test]
 fn memory_pressure_evicts_from_memory_tiers_the_oldest_first() {
     let (_folder, path) = folder();
-    let config = format!(
-        "{}[ram_file]\npath = {:?}\nbudget = 100000\n[ram]\nbudget = 100000\n",
-        disk(&path.join("disk"), 100_000),
-        path.join("ram")
-    );
-    let cache = open(&config);
+    let cache = open(&all_tiers(&path));
     for n in 0..3 {
         save_to(&cache, TierKind::Ram, &tokens(n, 8), &payload(n, 488)).unwrap();
     }
