@@ -24,17 +24,7 @@ pub struct Arguments {
 }
 
 /// The SDK and the contract, as this program was built with them.
-const SDK: &[(&str, &str)] = &[
-    ("sdk/Cargo.toml", include_str!("../../sdk/Cargo.toml")),
-    ("sdk/src/lib.rs", include_str!("../../sdk/src/lib.rs")),
-    ("sdk/src/backend.rs", include_str!("../../sdk/src/backend.rs")),
-    ("sdk/src/conversation.rs", include_str!("../../sdk/src/conversation.rs")),
-    ("sdk/src/error.rs", include_str!("../../sdk/src/error.rs")),
-    ("sdk/src/key.rs", include_str!("../../sdk/src/key.rs")),
-    ("sdk/src/options.rs", include_str!("../../sdk/src/options.rs")),
-    ("sdk/src/uri.rs", include_str!("../../sdk/src/uri.rs")),
-    ("wit/backend.wit", include_str!("../../wit/backend.wit")),
-];
+const SDK: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/sdk.rs"));
 
 pub fn run(arguments: &Arguments) -> Outcome {
     let name = arguments.name.as_str();

@@ -1,18 +1,10 @@
-//! The consumer's signals stay the consumer's: threads that we start take none of them (a thread inherits the mask of the
-//! one that starts it), its threads keep their alternate signal stacks, and no write of ours raises SIGPIPE or SIGXFSZ.
+//! The consumer's signals stay the consumer's: `kv_signals` for threads that we start and for our writes, and here for its own
+//! threads, which keep their alternate signal stacks.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
-/// Block all signals in this thread.
-pub(crate) fn block_signals() {
-    let mut all = MaybeUninit::uninit();
-    // SAFETY: sigfillset fills `all` before it is read.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut());
-    }
-}
+pub(crate) use kv_signals::{block_signals, with_signals_blocked, without_signal};
 
 /// Run guest code with this thread's alternate signal stack kept. wasmtime puts one of its own in its place when a thread
 /// first runs a guest, for signal handlers that we do not have it install; a crash reporter of the consumer's needs its own.
@@ -36,66 +28,4 @@ pub(crate) fn keeping_signal_stack<T>(run: impl FnOnce() -> T) -> T {
         (libc::sigaltstack(std::ptr::null(), former.as_mut_ptr()) == 0).then(|| Restore(former.assume_init()))
     };
     run()
-}
-
-/// Run `start` with all signals blocked in this thread, and restore its mask.
-pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
-    struct Restore(libc::sigset_t);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            // SAFETY: the set was filled by pthread_sigmask.
-            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
-        }
-    }
-    let mut all = MaybeUninit::uninit();
-    let mut former = MaybeUninit::uninit();
-    // SAFETY: sigfillset fills `all`, and pthread_sigmask fills `former` where it answers 0, before either is read.
-    let _restore = unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        (libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), former.as_mut_ptr()) == 0)
-            .then(|| Restore(former.assume_init()))
-    };
-    start()
-}
-
-/// Run a write that may find its reader gone (SIGPIPE) or its file too long (SIGXFSZ), in a process where that signal may
-/// still be set to kill.
-pub(crate) fn without_signal<T>(signal: libc::c_int, write: impl FnOnce() -> T) -> T {
-    let mut only = MaybeUninit::uninit();
-    let mut former = MaybeUninit::uninit();
-    let mut pending = MaybeUninit::uninit();
-    // SAFETY: each set is filled before it is read: the first by sigemptyset, the others by the call that answers 0.
-    unsafe {
-        libc::sigemptyset(only.as_mut_ptr());
-        libc::sigaddset(only.as_mut_ptr(), signal);
-        let was_pending =
-            libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1;
-        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, only.as_ptr(), former.as_mut_ptr()) == 0;
-        let outcome = write();
-        if blocked {
-            // One that was there before is the consumer's.
-            if !was_pending {
-                let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-                libc::sigtimedwait(only.as_ptr(), std::ptr::null_mut(), &now);
-            }
-            libc::pthread_sigmask(libc::SIG_SETMASK, former.as_ptr(), std::ptr::null_mut());
-        }
-        outcome
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_write_to_nobody_is_an_error_and_no_signal() {
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        // What a consumer that is no Rust program has.
-        // SAFETY: nothing in this process counts on another disposition.
-        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-        let written = without_signal(libc::SIGPIPE, || rustix::io::write(&writer, b"x"));
-        assert_eq!(written, Err(rustix::io::Errno::PIPE));
-    }
 }

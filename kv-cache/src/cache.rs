@@ -5,8 +5,6 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, PressureConfig, PressureKind};
 use crate::counters::{Counters, Stats, add};
@@ -17,7 +15,7 @@ use crate::limits;
 use crate::log;
 use crate::policy::Policy;
 use crate::pressure::{self, Pressure, SystemMemory};
-use crate::tier::{Shared, StepHook, Tier, TierKind};
+use crate::tier::{Gc, Shared, StepHook, Tier, TierKind};
 
 /// A cache over the tiers that its config names. Clones are the same cache; any thread may use any of them at any time.
 ///
@@ -79,23 +77,6 @@ pub struct Options {
     /// Called after each step of the publish protocol, for tests.
     #[doc(hidden)]
     pub hook: Option<StepHook>,
-}
-
-/// What [`Cache::gc`] did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Gc {
-    /// Rows whose file was gone.
-    pub rows_lost: u64,
-    /// Good row files that no row was known of.
-    pub adopted: u64,
-    /// Temporary files of dead writers.
-    pub temporaries: u64,
-    /// Damaged files that had been set aside.
-    pub set_aside_removed: u64,
-    /// Rows evicted to keep the budgets.
-    pub evicted: u64,
-    /// Their bytes.
-    pub evicted_bytes: u64,
 }
 
 impl Cache {
@@ -202,15 +183,8 @@ impl Cache {
         let mut gc = Gc::default();
         let mut failed = None;
         for lane in self.lanes() {
-            match lane.tier.collect() {
-                Ok(tier) => {
-                    gc.rows_lost += tier.rows_lost;
-                    gc.adopted += tier.adopted;
-                    gc.temporaries += tier.temporaries;
-                    gc.set_aside_removed += tier.set_aside_removed;
-                    gc.evicted += tier.evicted;
-                    gc.evicted_bytes += tier.evicted_bytes;
-                }
+            match lane.tier.gc() {
+                Ok(tier) => gc += tier,
                 Err(error) => failed = Some(error),
             }
         }

@@ -55,7 +55,7 @@ mod threads;
 mod tier;
 pub mod tool;
 
-pub use cache::{Cache, Gc, Options};
+pub use cache::{Cache, Options};
 pub use clock::{Clock, SystemClock};
 pub use config::{Bytes, Config, FileTier, MemoryTier, PressureConfig, PressureKind, QueueConfig};
 pub use counters::{Stats, TierStats};
@@ -67,4 +67,4 @@ pub use lookup::Query;
 pub use policy::{Gate, Policy};
 pub use pressure::{Pressure, Sample, SystemMemory};
 pub use save::{Payload, Reason, Save, Saved};
-pub use tier::{Step, TierKind};
+pub use tier::{Gc, Step, TierKind};

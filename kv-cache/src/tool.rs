@@ -9,12 +9,12 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::cache::{Cache, Gc};
+use crate::cache::Cache;
 use crate::config::{Bytes, Config, FileTier, QueueConfig};
 use crate::error::{Error, Result};
 use crate::fingerprint::FingerprintMode;
 use crate::row::{Flaw, SaveReason};
-use crate::tier::{Directory, Found, Name, Seen};
+use crate::tier::{Directory, Found, Gc, Name, Seen};
 
 /// A row's file, as it says of itself.
 #[derive(Clone, Debug, Serialize)]

@@ -86,22 +86,9 @@ fn the_walk_takes_the_longest_and_looks_no_further() {
     );
 }
 
-/// A cache whose save stops after its row is written, until it is told to go on.
-fn stopped() -> (kv_cache::Cache, mpsc::Sender<()>) {
-    let (go_on, gate) = mpsc::channel();
-    let gate = Mutex::new(gate);
-    let hook = move |step| {
-        if step == Step::Reserved {
-            let _ = gate.lock().unwrap().recv();
-        }
-        Ok(())
-    };
-    (open_with(&ram(1 << 20), hooked(hook)), go_on)
-}
-
 #[test]
 fn a_lookup_waits_for_its_parents_save() {
-    let (cache, go_on) = stopped();
+    let (cache, go_on) = stopped(&ram(1 << 20), Step::Reserved);
     let prompt = tokens(0, 30);
     let finish = Save::new(&IDENTITY, &prompt[..21], b"21").reason(Reason::Finish);
     assert_eq!(cache.save(finish).unwrap(), Saved::Queued);
@@ -128,18 +115,10 @@ fn a_lookup_waits_for_its_parents_save() {
 
 #[test]
 fn the_wait_is_bounded_and_then_the_walk_serves() {
-    let (go_on, gate) = mpsc::channel::<()>();
-    let gate = Mutex::new(gate);
-    let first = std::sync::atomic::AtomicBool::new(true);
-    let hook = move |step| {
-        if step == Step::Reserved && !first.swap(false, std::sync::atomic::Ordering::SeqCst) {
-            let _ = gate.lock().unwrap().recv();
-        }
-        Ok(())
-    };
     let config = ram(1 << 20).replace("session_resume_wait_ms = 5000", "session_resume_wait_ms = 20");
-    let cache = open_with(&config, hooked(hook));
+    let (cache, go_on) = stopped(&config, Step::Reserved);
     let prompt = tokens(0, 30);
+    go_on.send(()).unwrap();
     save(&cache, &prompt[..8], b"8").unwrap();
     cache.save(Save::new(&IDENTITY, &prompt[..21], b"21").reason(Reason::Finish)).unwrap();
     let hit = cache.lookup(&query(&prompt).parent(IDENTITY.key(&prompt[..21]))).unwrap().unwrap();

@@ -4,8 +4,8 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use common::*;
@@ -60,7 +60,7 @@ fn what_cannot_be_a_row_is_refused() {
 
 #[test]
 fn a_row_that_is_there_or_on_its_way_is_known() {
-    let (cache, go_on) = stopped(ram(1 << 20));
+    let (cache, go_on) = stopped(&ram(1 << 20), Step::Reserved);
     assert_eq!(save_for(&cache, Reason::Finish, 0, 8).unwrap(), Saved::Queued);
     assert_eq!(save_for(&cache, Reason::Finish, 0, 8).unwrap(), Saved::Known, "on its way");
     go_on.send(()).unwrap();
@@ -68,19 +68,6 @@ fn a_row_that_is_there_or_on_its_way_is_known() {
     for reason in [Reason::Finish, Reason::Evict, Reason::Shutdown] {
         assert_eq!(save_for(&cache, reason, 0, 8).unwrap(), Saved::Known, "{reason:?}");
     }
-}
-
-/// A cache each of whose saves waits for a word once its key is reserved.
-fn stopped(config: String) -> (Cache, mpsc::Sender<()>) {
-    let (go_on, gate) = mpsc::channel();
-    let gate = Mutex::new(gate);
-    let hook = move |step| {
-        if step == Step::Reserved {
-            let _ = gate.lock().unwrap().recv();
-        }
-        Ok(())
-    };
-    (open_with(&config, hooked(hook)), go_on)
 }
 
 fn until_one_runs(cache: &Cache) {
@@ -91,7 +78,7 @@ fn until_one_runs(cache: &Cache) {
 
 #[test]
 fn the_queue_is_bounded_and_what_it_drops_is_counted() {
-    let (cache, go_on) = stopped(ram(1 << 20) + "[queue]\nsaves = 2\n");
+    let (cache, go_on) = stopped(&(ram(1 << 20) + "[queue]\nsaves = 2\n"), Step::Reserved);
     assert_eq!(save_for(&cache, Reason::Finish, 0, 8).unwrap(), Saved::Queued);
     until_one_runs(&cache);
     let next: Vec<Saved> = (1..5).map(|n| save_for(&cache, Reason::Finish, n, 8).unwrap()).collect();
@@ -107,7 +94,7 @@ fn the_queue_is_bounded_and_what_it_drops_is_counted() {
 
 #[test]
 fn the_queue_is_bounded_by_bytes_too() {
-    let (cache, go_on) = stopped(ram(1 << 20) + "[queue]\nbytes = 2100\n");
+    let (cache, go_on) = stopped(&(ram(1 << 20) + "[queue]\nbytes = 2100\n"), Step::Reserved);
     let save = |n| cache.save(Save::new(&IDENTITY, &tokens(n, 4), payload(n, 1000)).reason(Reason::Finish)).unwrap();
     assert_eq!(save(0), Saved::Queued);
     until_one_runs(&cache);
@@ -118,15 +105,8 @@ fn the_queue_is_bounded_by_bytes_too() {
 #[test]
 fn a_full_lane_is_no_other_lanes_trouble() {
     let (_folder, path) = folder();
-    let (go_on, gate) = mpsc::channel::<()>();
-    let gate = Mutex::new(gate);
-    let hook = move |step| {
-        if step == Step::Created {
-            let _ = gate.lock().unwrap().recv();
-        }
-        Ok(())
-    };
-    let cache = open_with(&format!("{}[ram]\nbudget = 100000\n", disk(&path, 1 << 20)), hooked(hook));
+    let config = format!("{}[ram]\nbudget = 100000\n", disk(&path, 1 << 20));
+    let (cache, go_on) = stopped(&config, Step::Created);
     let finish =
         |n, tier| cache.save(Save::new(&IDENTITY, &tokens(n, 8), b"x").reason(Reason::Finish).tier(tier)).unwrap();
     assert_eq!(finish(0, kv_cache::TierKind::Disk), Saved::Queued);
@@ -143,7 +123,7 @@ fn a_full_lane_is_no_other_lanes_trouble() {
 #[test]
 fn a_shutdown_save_comes_first_and_takes_no_longer_than_it_may() {
     let config = ram(1 << 20).replace("[policy]\n", "[policy]\nevict_save_timeout_ms = 50\n");
-    let (cache, go_on) = stopped(config);
+    let (cache, go_on) = stopped(&config, Step::Reserved);
     assert_eq!(save_for(&cache, Reason::Finish, 0, 8).unwrap(), Saved::Queued);
     until_one_runs(&cache);
     assert_eq!(save_for(&cache, Reason::Finish, 1, 8).unwrap(), Saved::Queued);
@@ -172,7 +152,7 @@ fn closing_waits_for_the_queue_and_drops_what_takes_too_long() {
     }
     let cache = open(&disk(&path, 1 << 20));
     assert_eq!(cache.stats().tiers[0].rows, 20, "the drop waited for all of them");
-    let (cache, go_on) = stopped(ram(1 << 20));
+    let (cache, go_on) = stopped(&ram(1 << 20), Step::Reserved);
     for n in 0..3 {
         save_for(&cache, Reason::Finish, n, 8).unwrap();
     }

@@ -84,12 +84,7 @@ fn a_view_is_the_payload_with_and_without_the_lock() {
 #[test]
 fn tiers_are_asked_in_order_and_a_row_stays_where_it_was_saved() {
     let (_folder, path) = folder();
-    let config = format!(
-        "{}[ram_file]\npath = {:?}\nbudget = 100000\n[ram]\nbudget = 100000\n",
-        disk(&path.join("disk"), 100_000),
-        path.join("ram")
-    );
-    let cache = open(&config);
+    let cache = open(&all_tiers(&path));
     let t = tokens(0, 8);
     for tier in [TierKind::Disk, TierKind::RamFile, TierKind::Ram] {
         assert_eq!(save_to(&cache, tier, &t, &payload(0, 100)).unwrap(), Saved::Stored);
@@ -266,6 +261,30 @@ fn on_a_small_disk() {
     assert_eq!(save(&cache, &tokens(2, 8), &payload(2, 50_000)).unwrap(), Saved::Stored);
 }
 
+/// In a child process, which may write no file of more than 50 KiB and has the default for the signal of one that does.
+#[test]
+fn a_bound_on_files_is_an_error_and_no_signal() {
+    let Some(path) = std::env::var_os("KV_CACHE_TEST_SMALL_FILES") else {
+        let (_folder, path) = folder();
+        let child = std::process::Command::new("bash")
+            .args(["-c", "ulimit -f 50 && exec \"$@\"", "bash"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "a_bound_on_files_is_an_error_and_no_signal", "--nocapture"])
+            .env("KV_CACHE_TEST_SMALL_FILES", &path)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success(), "{}: {}{said}", child.status, String::from_utf8_lossy(&child.stdout));
+        return;
+    };
+    let path = std::path::PathBuf::from(path);
+    let cache = open(&disk(&path, 1 << 30));
+    let error = save(&cache, &tokens(0, 8), &payload(0, 100_000)).unwrap_err();
+    assert!(error.kind() == ErrorKind::Full && error.to_string().contains("File too large"), "{error}");
+    assert_eq!(names(&path).len(), 0, "no temporary file is left: {:?}", names(&path));
+    assert_eq!(save(&cache, &tokens(1, 8), &payload(1, 10_000)).unwrap(), Saved::Stored);
+}
+
 #[test]
 fn a_clock_that_goes_back_changes_no_order_and_loses_no_row() {
     let (_folder, path) = folder();
@@ -296,12 +315,7 @@ impl Pressure for Source {
 #[test]
 fn memory_pressure_evicts_from_memory_tiers_the_oldest_first() {
     let (_folder, path) = folder();
-    let config = format!(
-        "{}[ram_file]\npath = {:?}\nbudget = 100000\n[ram]\nbudget = 100000\n",
-        disk(&path.join("disk"), 100_000),
-        path.join("ram")
-    );
-    let cache = open(&config);
+    let cache = open(&all_tiers(&path));
     for n in 0..3 {
         save_to(&cache, TierKind::Ram, &tokens(n, 8), &payload(n, 488)).unwrap();
     }

@@ -80,7 +80,12 @@ int command_chunks(const struct options *o);
 struct engine;
 struct store;
 
-/* The steps of the commands. Put the state and its manifest into the store. */
+/* The steps of the commands. Open the model and the store; `*e` and `*s` are for
+ * the caller to close after either outcome. */
+int open_both(const struct options *o, struct engine *e, struct store *s,
+              struct result *r);
+
+/* Put the state and its manifest into the store. */
 int save_state(struct store *s, const struct options *o,
                const struct engine *e, const uint8_t *state, size_t size,
                struct result *r);

@@ -217,21 +217,13 @@ static int restore_prompt(const struct options *o, struct engine *e,
 int command_restore(const struct options *o, struct result *r)
 {
     struct engine engine;
-    struct store store = {0};
+    struct store store;
     float *expected = NULL;
-    double start = now_ms();
-    int code = engine_open(&engine, o->model, o->tokens, o->threads, o->verbose);
-    r->load_ms = now_ms() - start;
+    int code = open_both(o, &engine, &store, r);
     if (code == KV_OK && o->logits) {
         code = read_logits(o->logits, engine.n_logits, &expected);
     }
     if (code == KV_OK) {
-        start = now_ms();
-        code = store_open(&store, o->lib, o->uri);
-        r->open_ms = now_ms() - start;
-    }
-    if (code == KV_OK) {
-        r->abi_version = store.kv->version;
         code = restore_prompt(o, &engine, &store, expected, r);
     }
     free(expected);

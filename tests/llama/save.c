@@ -136,20 +136,30 @@ static int save_prompt(const struct options *o, struct engine *e,
     return code;
 }
 
-int command_save(const struct options *o, struct result *r)
+int open_both(const struct options *o, struct engine *e, struct store *s,
+              struct result *r)
 {
-    struct engine engine;
-    struct store store = {0};
+    *s = (struct store){0};
     double start = now_ms();
-    int code = engine_open(&engine, o->model, o->tokens, o->threads, o->verbose);
+    int code = engine_open(e, o->model, o->tokens, o->threads, o->verbose);
     r->load_ms = now_ms() - start;
     if (code == KV_OK) {
         start = now_ms();
-        code = store_open(&store, o->lib, o->uri);
+        code = store_open(s, o->lib, o->uri);
         r->open_ms = now_ms() - start;
     }
     if (code == KV_OK) {
-        r->abi_version = store.kv->version;
+        r->abi_version = s->kv->version;
+    }
+    return code;
+}
+
+int command_save(const struct options *o, struct result *r)
+{
+    struct engine engine;
+    struct store store;
+    int code = open_both(o, &engine, &store, r);
+    if (code == KV_OK) {
         code = save_prompt(o, &engine, &store, r);
     }
     store_close(&store);

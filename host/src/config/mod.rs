@@ -152,58 +152,27 @@ impl Config {
     ///
     /// `Denied` where its scheme has tenants and none of them covers it.
     pub fn settings(&self, uri: &StoreUri) -> Result<Settings, Error> {
-        let Backend {
-            component,
-            sha256,
-            root,
-            verify,
-            options,
-            tls,
-            connect,
-            private_networks,
-            fs,
-            env,
-            secrets,
-            limits,
-            fault,
-        } = self.backend.get(uri.backend()).cloned().unwrap_or_default();
-        let Some(tenant) = self.tenant(uri)? else {
-            let limits = limits.resolve();
-            return Ok(Settings {
-                tenant: None,
-                component,
-                sha256,
-                root,
-                verify,
-                options,
-                tls,
-                connect,
-                private_networks,
-                fs,
-                env: names(env),
-                secrets,
-                limits,
-                fault,
-            });
+        let tenant = self.tenant(uri)?;
+        let backend = self.backend.get(uri.backend()).cloned().unwrap_or_default();
+        let backend = match tenant {
+            Some(tenant) => backend.of(tenant.clone()),
+            None => backend,
         };
-        // What the backend is stays; what it reaches and knows is the tenant's own.
-        let tenant = tenant.clone();
         Ok(Settings {
-            tenant: Some(tenant.uri.uri().as_str().to_owned()),
-            component,
-            sha256,
-            root: tenant.root,
-            verify: tenant.verify.unwrap_or(verify),
-            options: options.into_iter().chain(tenant.options).collect(),
-            // Whom it trusts, but not as whom it comes.
-            tls: Tls { ca: tenant.tls.ca.or(tls.ca), ..tenant.tls },
-            connect: tenant.connect,
-            private_networks: tenant.private_networks,
-            fs: tenant.fs,
-            env: names(tenant.env),
-            secrets: tenant.secrets,
-            limits: tenant.limits.over(&limits).resolve(),
-            fault,
+            tenant: tenant.map(|tenant| tenant.uri.uri().as_str().to_owned()),
+            component: backend.component,
+            sha256: backend.sha256,
+            root: backend.root,
+            verify: backend.verify,
+            options: backend.options,
+            tls: backend.tls,
+            connect: backend.connect,
+            private_networks: backend.private_networks,
+            fs: backend.fs,
+            env: backend.env.into_iter().map(|Variable(name)| name).collect(),
+            secrets: backend.secrets,
+            limits: backend.limits.resolve(),
+            fault: backend.fault,
         })
     }
 
@@ -226,6 +195,27 @@ impl Config {
 }
 
 impl Backend {
+    /// The backend as a tenant has it: what it is stays, and what it reaches and knows is the tenant's own. Every field is
+    /// named, so that a new one is the tenant's or not because somebody said so.
+    fn of(self, tenant: Tenant) -> Backend {
+        Backend {
+            component: self.component,
+            sha256: self.sha256,
+            fault: self.fault,
+            root: tenant.root,
+            verify: tenant.verify.unwrap_or(self.verify),
+            options: self.options.into_iter().chain(tenant.options).collect(),
+            // Whom it trusts, but not as whom it comes.
+            tls: Tls { ca: tenant.tls.ca.or(self.tls.ca), ..tenant.tls },
+            connect: tenant.connect,
+            private_networks: tenant.private_networks,
+            fs: tenant.fs,
+            env: tenant.env,
+            secrets: tenant.secrets,
+            limits: tenant.limits.over(&self.limits),
+        }
+    }
+
     fn check(&self, scheme: &str) -> Result<(), Error> {
         uri::check_scheme(scheme)?;
         if self.component.as_ref().is_some_and(|path| !path.is_absolute()) {
@@ -262,10 +252,6 @@ impl Tenant {
         }
         check_names(&self.fs, &self.secrets)
     }
-}
-
-fn names(variables: Vec<Variable>) -> Vec<String> {
-    variables.into_iter().map(|Variable(name)| name).collect()
 }
 
 fn check_root(root: Option<&str>) -> Result<(), Error> {

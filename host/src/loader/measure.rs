@@ -80,38 +80,31 @@ fn check_counts(found: &Measured) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use wasm_encoder::{
+        CodeSection, Component, CustomSection, Function, FunctionSection, Module, ModuleSection, TypeSection,
+    };
+
     use super::*;
 
-    fn leb(mut number: usize) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        loop {
-            let low = (number & 0x7f) as u8;
-            number >>= 7;
-            bytes.push(if number == 0 { low } else { low | 0x80 });
-            if number == 0 {
-                return bytes;
-            }
-        }
-    }
-
-    fn section(id: u8, content: &[u8]) -> Vec<u8> {
-        [&[id][..], &leb(content.len()), content].concat()
-    }
+    const NOP: u8 = 0x01;
 
     /// A component around a module of functions with bodies of so many bytes.
-    fn component(functions: usize, body: usize) -> Vec<u8> {
-        // No locals, nops, end.
-        let code = [&[0][..], &vec![0x01; body - 2], &[0x0b]].concat();
-        let bodies: Vec<u8> = [leb(code.len()), code].concat().repeat(functions);
-        let module = [
-            &b"\0asm\x01\0\0\0"[..],
-            &section(1, &[1, 0x60, 0, 0]),
-            &section(3, &[leb(functions), vec![0; functions]].concat()),
-            &section(10, &[leb(functions), bodies].concat()),
-            &section(0, b"\x10kv-store-backendwish: a\x1bb\nwish: c\n"),
-        ]
-        .concat();
-        [&b"\0asm\x0d\0\x01\0"[..], &section(1, &module)].concat()
+    fn component(count: usize, body: usize) -> Vec<u8> {
+        let mut function = Function::new([]);
+        // All but the number of locals, which is none, and the end.
+        function.raw(std::iter::repeat_n(NOP, body - 2)).instructions().end();
+        let (mut types, mut functions, mut bodies) = (TypeSection::new(), FunctionSection::new(), CodeSection::new());
+        types.ty().function([], []);
+        for _ in 0..count {
+            functions.function(0);
+            bodies.function(&function);
+        }
+        let stamp = CustomSection { name: STAMP.into(), data: b"wish: a\x1bb\nwish: c\n".into() };
+        let mut module = Module::new();
+        module.section(&types).section(&functions).section(&bodies).section(&stamp);
+        let mut component = Component::new();
+        component.section(&ModuleSection(&module));
+        component.finish()
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 
 use super::abi::*;
 use super::{kv_cache_hit_t, kv_cache_t};
-use crate::cache::{Cache, Gc};
+use crate::cache::Cache;
 use crate::counters::Stats;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint::{Fingerprint, FingerprintMode};
@@ -13,7 +13,7 @@ use crate::key::Identity;
 use crate::limits::MAX_TOKENS;
 use crate::policy::Gate;
 use crate::save::{Payload, Reason, Save, Saved};
-use crate::tier::TierKind;
+use crate::tier::{Gc, TierKind};
 
 pub(super) fn status_of(kind: ErrorKind) -> kv_cache_status_t {
     match kind {

@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use kv_signals::without_signal;
 use rustix::fs::{self, AtFlags, Dir as DirStream, FlockOperation, Mode, OFlags};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -125,7 +126,8 @@ impl Directory {
                 // For people who wonder who has it; of those that share it there may be many.
                 let _ = file.set_len(0);
                 if exclusive {
-                    let _ = file.write_all_at(std::process::id().to_string().as_bytes(), 0);
+                    let id = std::process::id().to_string();
+                    let _ = without_signal(libc::SIGXFSZ, || file.write_all_at(id.as_bytes(), 0));
                 }
                 Ok(Some(file))
             }

@@ -1,16 +1,15 @@
 //! How rows leave a tier: for room, on request, or because their file turned out damaged.
 
-use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::directory::{Directory, Name, Unread, row_name};
+use super::Tier;
+use super::directory::{Directory, Unread, row_name};
 use super::entry::Row;
 use super::writer::Writer;
-use super::{Seen, Tier};
 use crate::counters::add;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::log;
 use crate::row::Flaw;
@@ -70,7 +69,7 @@ impl Tier {
     }
 
     /// Take a retired row out of the index and the account.
-    fn forget(&self, writer: &mut Writer, row: &Arc<Row>) -> bool {
+    pub(super) fn forget(&self, writer: &mut Writer, row: &Arc<Row>) -> bool {
         let ours = writer.remove(row);
         if ours {
             self.index.pin().remove(&row.key);
@@ -139,72 +138,4 @@ impl Tier {
         self.shared.counters.flaw(flaw);
         log::warn(format_args!("{}/{} is set aside: {flaw}", directory.path.display(), row_name(key)));
     }
-
-    /// Bring the tier in order: reservations whose time is over, rows without a file and files without a row, damaged files
-    /// that were set aside, temporary files of dead writers, and the budget.
-    pub fn collect(&self) -> Result<Collected> {
-        let mut collected = Collected::default();
-        let mut writer = self.writer();
-        writer.expire(self.shared.clock.monotonic());
-        if let Some(directory) = &self.directory {
-            let cannot = |error| Error::io(format!("cannot bring {} in order", directory.path.display()), error);
-            let names = directory.names().map_err(cannot)?;
-            let files: HashSet<Key> = names.iter().filter_map(|(_, name)| row_key(name)).collect();
-            let lost: Vec<_> = writer.all().filter(|row| !files.contains(&row.key)).cloned().collect();
-            for row in lost {
-                row.retire();
-                collected.rows_lost += u64::from(self.forget(&mut writer, &row));
-            }
-            // A reservation may have its temporary file here; with none, nobody writes.
-            if writer.reserved() == 0 {
-                collected.temporaries = directory.reap(&names);
-                add(&self.shared.counters.temporaries_reaped, collected.temporaries);
-            }
-            let unknown: Vec<_> = names
-                .into_iter()
-                .filter(|(_, name)| match row_key(name) {
-                    Some(key) => self.index.pin().get(&key).is_none(),
-                    None => *name == Name::Misnamed,
-                })
-                .collect();
-            let mut orphans = Vec::new();
-            directory.look_at(&unknown, |name, seen| match seen {
-                Seen::Row(key, found) => orphans.push(self.row_of(key, &found, 0)),
-                Seen::Flawed(flaw) => self.condemn_file(directory, name, &flaw),
-                Seen::Unread(_) => {}
-            });
-            for row in orphans {
-                let now = self.shared.use_now();
-                row.used.store(now, Relaxed);
-                row.filed.store(now, Relaxed);
-                self.publish(&mut writer, row);
-                collected.adopted += 1;
-            }
-            add(&self.shared.counters.adopted, collected.adopted);
-            collected.set_aside_removed = directory.trim_set_aside(0).map_err(cannot)? as u64;
-        }
-        let (rows, used) = (writer.rows() as u64, writer.used());
-        self.keep_budget(&mut writer);
-        collected.evicted = rows - writer.rows() as u64;
-        collected.evicted_bytes = used - writer.used();
-        Ok(collected)
-    }
-}
-
-fn row_key(name: &Name) -> Option<Key> {
-    match name {
-        Name::Row(key) => Some(*key),
-        _ => None,
-    }
-}
-
-/// What bringing a tier in order did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Collected {
-    pub rows_lost: u64,
-    pub adopted: u64,
-    pub temporaries: u64,
-    pub set_aside_removed: u64,
-    pub evicted: u64,
-    pub evicted_bytes: u64,
 }

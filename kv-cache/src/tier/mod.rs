@@ -10,6 +10,7 @@
 mod directory;
 mod entry;
 mod evict;
+mod gc;
 mod load;
 mod pinned;
 mod publish;
@@ -34,6 +35,7 @@ use crate::row::{Flaw, NewRow};
 use crate::save::Payload;
 pub(crate) use directory::{Directory, Found, Name};
 use entry::{Body, Row};
+pub use gc::Gc;
 pub(crate) use load::Bytes;
 pub(crate) use pinned::Pinned;
 use publish::Placed;

@@ -15,6 +15,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use kv_signals::without_signal;
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 
 use super::directory::{Directory, Found, Name, Unread, row_name};
@@ -96,13 +97,17 @@ impl Directory {
         let first_room = (metadata.len().next_multiple_of(WRITE_BLOCK_BYTES) - metadata.len()).min(payload.len());
         let (first, rest) = payload.split_at_checked(first_room).unwrap_or((payload, &[]));
         crc.update(first);
-        file.write_all_at(&[metadata.as_slice(), first].concat(), 0)?;
-        let mut at = payload_offset + first.len() as u64;
-        for block in rest.chunks(WRITE_BLOCK_BYTES) {
-            crc.update(block);
-            file.write_all_at(block, at)?;
-            at += block.len() as u64;
-        }
+        // A save may be on the consumer's thread, whose files may be bounded.
+        without_signal(libc::SIGXFSZ, || {
+            file.write_all_at(&[metadata.as_slice(), first].concat(), 0)?;
+            let mut at = payload_offset + first.len() as u64;
+            for block in rest.chunks(WRITE_BLOCK_BYTES) {
+                crc.update(block);
+                file.write_all_at(block, at)?;
+                at += block.len() as u64;
+            }
+            io::Result::Ok(())
+        })?;
         temporary.payload_crc32c = crc.value();
         let metadata = metadata.seal(temporary.payload_crc32c);
         temporary.metadata_crc32c = Crc::of(&metadata);

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use kv_cache::{Cache, Clock, Config, Fingerprint, Hit, Identity, Options, Query, Result, Save, Saved, Step, TierKind};
@@ -25,6 +25,12 @@ pub fn ram(budget: u64) -> String {
 
 pub fn disk(path: &Path, budget: u64) -> String {
     format!("{POLICY}[disk]\npath = {path:?}\nbudget = {budget}\n")
+}
+
+/// All three tiers, of 100,000 bytes each, their files below `path`.
+pub fn all_tiers(path: &Path) -> String {
+    let disk = disk(&path.join("disk"), 100_000);
+    format!("{disk}[ram_file]\npath = {:?}\nbudget = 100000\n[ram]\nbudget = 100000\n", path.join("ram"))
 }
 
 pub fn open(config: &str) -> Cache {
@@ -115,4 +121,17 @@ impl ManualClock {
 /// Options with a hook after each step of the publish protocol.
 pub fn hooked(hook: impl Fn(Step) -> io::Result<()> + Send + Sync + 'static) -> Options {
     Options { hook: Some(Arc::new(hook)), ..Options::default() }
+}
+
+/// A cache each of whose saves waits for a word once it has come to a step. When the sender is gone none waits any more.
+pub fn stopped(config: &str, at: Step) -> (Cache, mpsc::Sender<()>) {
+    let (go_on, gate) = mpsc::channel();
+    let gate = Mutex::new(gate);
+    let hook = move |step| {
+        if step == at {
+            let _ = gate.lock().unwrap().recv();
+        }
+        Ok(())
+    };
+    (open_with(config, hooked(hook)), go_on)
 }

@@ -8,74 +8,66 @@ const ANSWER: u8 = 0x80;
 /// The code of the last frame before the server closes the connection.
 const REFUSAL: u8 = 0xff;
 
-/// What is asked. The codes of [`Op::Connect`], [`Op::Put`], [`Op::Get`] and [`Op::Delete`] are MemKV's published ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Op {
-    Connect = 0x06,
-    Put = 0x20,
-    Get = 0x21,
-    Delete = 0x22,
-    Exists = 0x30,
-    BatchGet = 0x31,
+/// An enum of codes on the wire, with all of them in order, and the one that a byte is.
+macro_rules! codes {
+    ($(#[$about:meta])* pub enum $name:ident { $($(#[$doc:meta])* $code:ident = $byte:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$doc])* $code = $byte,)* }
+
+        impl $name {
+            pub const ALL: [$name; [$($byte as u8),*].len()] = [$($name::$code),*];
+
+            fn from_code(code: u8) -> Option<Self> {
+                match code {
+                    $($byte => Some($name::$code),)*
+                    _ => None,
+                }
+            }
+        }
+    };
 }
 
-impl Op {
-    pub const ALL: [Op; 6] = [Op::Connect, Op::Put, Op::Get, Op::Delete, Op::Exists, Op::BatchGet];
-
-    fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|op| *op as u8 == code)
+codes! {
+    /// What is asked. The codes of [`Op::Connect`], [`Op::Put`], [`Op::Get`] and [`Op::Delete`] are MemKV's published ones.
+    pub enum Op {
+        Connect = 0x06,
+        Put = 0x20,
+        Get = 0x21,
+        Delete = 0x22,
+        Exists = 0x30,
+        BatchGet = 0x31,
     }
 }
 
-/// What an answer says. Up to 0x1f the session goes on; from 0x20 the connection is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Status {
-    /// Found, stored or deleted. 0 in requests too.
-    Ok = 0x00,
-    /// There is nothing under this key.
-    Missing = 0x01,
-    /// Not stored, because something was there.
-    Existed = 0x02,
-    /// No room: nothing was stored.
-    Full = 0x10,
-    /// The manifest names a chunk that is not there: it was not published.
-    Gone = 0x11,
-    /// The server's own trouble.
-    Failed = 0x12,
-    /// The header has a version that the server does not speak; that of the refusal is one that it does.
-    UnsupportedVersion = 0x20,
-    /// The tag is wrong: another key, or bytes that were changed on the way.
-    NotAuthentic = 0x21,
-    /// The sequence number is not the next one: a frame was repeated or lost.
-    OutOfSequence = 0x22,
-    /// Longer than the server takes.
-    TooLarge = 0x23,
-    /// Not laid out as a frame of this version, or not what may come now.
-    Malformed = 0x24,
-    /// The server has as many connections, or receives as much, as it can.
-    Busy = 0x25,
-}
-
-impl Status {
-    pub const ALL: [Status; 12] = [
-        Status::Ok,
-        Status::Missing,
-        Status::Existed,
-        Status::Full,
-        Status::Gone,
-        Status::Failed,
-        Status::UnsupportedVersion,
-        Status::NotAuthentic,
-        Status::OutOfSequence,
-        Status::TooLarge,
-        Status::Malformed,
-        Status::Busy,
-    ];
-
-    fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| *status as u8 == code)
+codes! {
+    /// What an answer says. Up to 0x1f the session goes on; from 0x20 the connection is closed.
+    pub enum Status {
+        /// Found, stored or deleted. 0 in requests too.
+        Ok = 0x00,
+        /// There is nothing under this key.
+        Missing = 0x01,
+        /// Not stored, because something was there.
+        Existed = 0x02,
+        /// No room: nothing was stored.
+        Full = 0x10,
+        /// The manifest names a chunk that is not there: it was not published.
+        Gone = 0x11,
+        /// The server's own trouble.
+        Failed = 0x12,
+        /// The header has a version that the server does not speak; that of the refusal is one that it does.
+        UnsupportedVersion = 0x20,
+        /// The tag is wrong: another key, or bytes that were changed on the way.
+        NotAuthentic = 0x21,
+        /// The sequence number is not the next one: a frame was repeated or lost.
+        OutOfSequence = 0x22,
+        /// Longer than the server takes.
+        TooLarge = 0x23,
+        /// Not laid out as a frame of this version, or not what may come now.
+        Malformed = 0x24,
+        /// The server has as many connections, or receives as much, as it can.
+        Busy = 0x25,
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::LazyLock;
 pub mod consumer;
 pub mod memkv;
 pub mod redis;
+pub mod servers;
 pub mod tls;
 
 pub use kv_store_conformance::{Handle, Library};

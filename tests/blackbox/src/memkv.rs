@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::consumer::{Running, start};
 use crate::dist;
+use crate::servers::Server;
 
 /// The key of all servers here, and of the library in this process: see [`crate::library`].
 pub const AUTH_KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -38,41 +39,11 @@ impl MemkvServer {
         server
     }
 
-    /// Kill the server, if it runs, and start it again on the same port.
-    pub fn restart(&mut self) {
-        self.stop();
-        let (program, arguments) = self.command.split_first().expect("a program");
-        let mut command = Command::new(program);
-        command.args(arguments).args(["--listen", &format!("127.0.0.1:{}", self.port)]);
-        command.env("MEMKV_AUTH_KEY", AUTH_KEY);
-        let mut process = start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
-        collect(process.0.stderr.take().expect("a pipe"), self.said.clone());
-        let mut line = String::new();
-        let stdout = process.0.stdout.take().expect("a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("the server says where it listens");
-        let port = line.strip_prefix("memkv-server listening data=127.0.0.1:").and_then(|rest| rest.split(' ').next());
-        let port = port.and_then(|port| port.parse().ok());
-        self.port = port.unwrap_or_else(|| panic!("memkv-server does not start: {line:?} {}", self.said()));
-        self.process = Some(process);
-    }
-
-    /// SIGKILL.
-    pub fn stop(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.kill();
-        }
-    }
-
     /// SIGTERM, and how it ends.
     pub fn terminate(&mut self) -> ExitStatus {
         let mut process = self.process.take().expect("the server runs");
         process.signal(libc::SIGTERM);
         process.wait().expect("the server stops")
-    }
-
-    /// Freeze the server, or let it go on.
-    pub fn freeze(&self, frozen: bool) {
-        self.process.as_ref().expect("the server runs").freeze(frozen);
     }
 
     /// What it wrote to standard error so far.
@@ -109,6 +80,29 @@ impl MemkvServer {
         let (_, text) = self.admin("/v1/metrics");
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
         value.unwrap_or_else(|| panic!("no {name} in {text}"))
+    }
+}
+
+impl Server for MemkvServer {
+    fn process(&mut self) -> &mut Option<Running> {
+        &mut self.process
+    }
+
+    fn restart(&mut self) {
+        self.stop();
+        let (program, arguments) = self.command.split_first().expect("a program");
+        let mut command = Command::new(program);
+        command.args(arguments).args(["--listen", &format!("127.0.0.1:{}", self.port)]);
+        command.env("MEMKV_AUTH_KEY", AUTH_KEY);
+        let mut process = start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
+        collect(process.0.stderr.take().expect("a pipe"), self.said.clone());
+        let mut line = String::new();
+        let stdout = process.0.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("the server says where it listens");
+        let port = line.strip_prefix("memkv-server listening data=127.0.0.1:").and_then(|rest| rest.split(' ').next());
+        let port = port.and_then(|port| port.parse().ok());
+        self.port = port.unwrap_or_else(|| panic!("memkv-server does not start: {line:?} {}", self.said()));
+        self.process = Some(process);
     }
 }
 

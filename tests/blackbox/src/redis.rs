@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::consumer::{Running, start};
+use crate::servers::Server;
 use crate::tls::{self, Certificate};
 
 fn free_port() -> u16 {
@@ -53,8 +54,29 @@ impl RedisServer {
         server
     }
 
-    /// Stop the server, if it runs, and start it again on the same port.
-    pub fn restart(&mut self) {
+    fn answers(&self) -> bool {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
+        let mut first = [0];
+        // "+PONG", or that a password is wanted.
+        stream.write_all(b"PING\r\n").and_then(|()| stream.read_exact(&mut first)).is_ok()
+    }
+
+    /// What the server answers to one command, as it comes.
+    pub fn ask(&self, command: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server answers");
+        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).expect("the server reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("the server answers text");
+        answer
+    }
+}
+
+impl Server for RedisServer {
+    fn process(&mut self) -> &mut Option<Running> {
+        &mut self.process
+    }
+
+    fn restart(&mut self) {
         self.stop();
         let mut command = Command::new("redis-server");
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--databases", "10000"]);
@@ -65,32 +87,5 @@ impl RedisServer {
             assert!(begun.elapsed() < PATIENCE, "redis-server does not start");
             std::thread::sleep(Duration::from_millis(20));
         }
-    }
-
-    fn answers(&self) -> bool {
-        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
-        let mut first = [0];
-        // "+PONG", or that a password is wanted.
-        stream.write_all(b"PING\r\n").and_then(|()| stream.read_exact(&mut first)).is_ok()
-    }
-
-    pub fn stop(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.kill();
-        }
-    }
-
-    /// Freeze the server, or let it go on.
-    pub fn freeze(&self, frozen: bool) {
-        self.process.as_ref().expect("the server runs").freeze(frozen);
-    }
-
-    /// What the server answers to one command, as it comes.
-    pub fn ask(&self, command: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server answers");
-        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).expect("the server reads");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("the server answers text");
-        answer
     }
 }

@@ -16,9 +16,8 @@ use std::time::{Duration, Instant};
 
 use kv_store_tests::consumer::{consumer, finish};
 use kv_store_tests::memkv::{AUTH_KEY, MemkvServer};
+use kv_store_tests::servers::{self, Server};
 use kv_store_tests::{Handle, library};
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 fn open(server: &MemkvServer) -> Handle<'static> {
     library().open(&server.uri("test")).expect("the store opens")
@@ -103,28 +102,15 @@ fn namespaces_are_apart() {
 #[test]
 fn a_restarted_server_is_used_again() {
     let mut server = MemkvServer::start(&[]);
-    let store = open(&server);
-    save(&store, "m", &[(b"a", b"x")]);
-    server.stop();
-    assert_eq!(store.put_chunk(b"b", b"y").unwrap(), 0, "accepted into the buffer");
-    assert!(store.put_manifest("m", b"y").unwrap() < 0);
-    server.restart();
-    assert_eq!(store.put_manifest("m", b"y").unwrap(), 0, "what could not be stored was kept");
-    assert_eq!(store.get_chunk(b"b").unwrap(), Ok(b"y".to_vec()));
-    assert!(store.get_chunk(b"a").unwrap().is_err(), "the server forgot it, and nothing is made up");
+    let uri = server.uri("test");
+    servers::a_restarted_server_is_used_again(&mut server, &uri);
 }
 
 #[test]
 fn a_frozen_server_fails_calls_in_time_and_is_used_again() {
-    let server = MemkvServer::start(&[]);
-    let store = open(&server);
-    save(&store, "m", &[]);
-    server.freeze(true);
-    let begun = Instant::now();
-    assert!(store.get_manifest("m").unwrap().is_err());
-    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
-    server.freeze(false);
-    assert_eq!(store.get_manifest("m").unwrap(), Ok(b"m".to_vec()));
+    let mut server = MemkvServer::start(&[]);
+    let uri = server.uri("test");
+    servers::a_frozen_server_fails_calls_in_time_and_is_used_again(&mut server, &uri);
 }
 
 #[test]

@@ -1,15 +1,18 @@
 //! The redis backend against a real redis-server: what it stores, and what it says when the server will not.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kv_store_tests::consumer::{consumer, finish};
 use kv_store_tests::redis::RedisServer;
+use kv_store_tests::servers;
 use kv_store_tests::{Handle, library};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+fn uri(server: &RedisServer, path: &str) -> String {
+    format!("redis://127.0.0.1:{}{path}", server.port)
+}
 
 fn open(server: &RedisServer, path: &str) -> Handle<'static> {
-    library().open(&format!("redis://127.0.0.1:{}{path}", server.port)).expect("the store opens")
+    library().open(&uri(server, path)).expect("the store opens")
 }
 
 /// What the library says when a URI cannot be opened.
@@ -64,16 +67,8 @@ fn a_damaged_chunk_is_replaced_by_the_next_put() {
 #[test]
 fn a_restarted_server_is_used_again() {
     let mut server = RedisServer::start(&[]);
-    let store = open(&server, "");
-    assert_eq!(store.put_chunk(b"a", b"x").unwrap(), 0);
-    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
-    server.stop();
-    assert_eq!(store.put_chunk(b"b", b"y").unwrap(), 0, "accepted into the buffer");
-    assert!(store.put_manifest("m", b"y").unwrap() < 0);
-    server.restart();
-    assert_eq!(store.put_manifest("m", b"y").unwrap(), 0, "what could not be stored was kept");
-    assert_eq!(store.get_chunk(b"b").unwrap(), Ok(b"y".to_vec()));
-    assert!(store.get_chunk(b"a").unwrap().is_err(), "the server forgot it, and nothing is made up");
+    let uri = uri(&server, "");
+    servers::a_restarted_server_is_used_again(&mut server, &uri);
 }
 
 #[test]
@@ -104,22 +99,16 @@ fn a_store_of_one_instance_does_not_stand_in_its_own_line() {
     std::fs::write(config.path(), "[backend.redis]\nlimits = { instances = 1, waiting = 0 }\n").unwrap();
     let hashes: String = (0..2000_u64).map(|n| format!("{n:016x}")).collect();
     let mut calls = consumer("calls");
-    calls.arg(format!("redis://127.0.0.1:{}", server.port)).args(["prefetch", "8", &hashes]);
+    calls.arg(uri(&server, "")).args(["prefetch", "8", &hashes]);
     let finished = finish(calls.env("KV_STORE_WASM_CONFIG", config.path()));
     assert_eq!(finished.stdout, "open ok\nprefetch 0\n", "{}", finished.stderr);
 }
 
 #[test]
 fn a_frozen_server_fails_calls_in_time_and_is_used_again() {
-    let server = RedisServer::start(&[]);
-    let store = open(&server, "");
-    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
-    server.freeze(true);
-    let begun = Instant::now();
-    assert!(store.get_manifest("m").unwrap().is_err());
-    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
-    server.freeze(false);
-    assert_eq!(store.get_manifest("m").unwrap(), Ok(b"x".to_vec()));
+    let mut server = RedisServer::start(&[]);
+    let uri = uri(&server, "");
+    servers::a_frozen_server_fails_calls_in_time_and_is_used_again(&mut server, &uri);
 }
 
 #[test]
@@ -135,7 +124,7 @@ fn a_full_server_is_an_error_and_the_former_manifest_stays() {
 #[test]
 fn a_password_comes_from_the_environment() {
     let server = RedisServer::start(&["--requirepass", "hunter2"]);
-    let uri = format!("redis://127.0.0.1:{}", server.port);
+    let uri = uri(&server, "");
     let missing = refusal(&uri, &[]);
     assert!(missing.contains("set REDIS_PASSWORD"), "{missing}");
     let wrong = refusal(&uri, &[("REDIS_PASSWORD", "nonsense")]);
@@ -152,7 +141,7 @@ fn a_password_comes_from_the_environment() {
 #[test]
 fn what_makes_no_sense_is_refused_at_open() {
     let server = RedisServer::start(&[]);
-    let at = |path: &str| format!("redis://127.0.0.1:{}{path}", server.port);
+    let at = |path: &str| uri(&server, path);
     for (uri, said) in [
         (at("/x"), "database is not a number"),
         (at("/99999"), "database in the URI"),
@@ -179,7 +168,7 @@ fn each_refusal_of_a_server_is_named() {
         if options.is_empty() {
             server.ask("LPUSH kv:m:list x");
         }
-        let uri = format!("redis://127.0.0.1:{}", server.port);
+        let uri = uri(&server, "");
         let finished = finish(consumer("calls").arg(uri).args(calls));
         assert!(finished.stdout.contains(answer), "{named}: {}", finished.stdout);
         assert!(finished.stderr.contains(named), "{named}: {}", finished.stderr);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use kv_store_tests::consumer::{consumer, finish};
 use kv_store_tests::redis::RedisServer;
+use kv_store_tests::servers;
 use kv_store_tests::tls::{certificates, config};
 use kv_store_tests::{Handle, library};
 
@@ -56,13 +57,8 @@ fn a_connection_is_kept_for_the_next_call_and_apart_from_plain_ones() {
 #[test]
 fn a_restarted_server_is_used_again() {
     let mut server = RedisServer::start_tls(&certificates().server, &[]);
-    let store = open(&server);
-    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
-    server.stop();
-    assert!(store.put_manifest("m", b"x").unwrap() < 0);
-    server.restart();
-    assert_eq!(store.put_manifest("m", b"y").unwrap(), 0);
-    assert_eq!(store.get_manifest("m").unwrap(), Ok(b"y".to_vec()));
+    let uri = uri(&server);
+    servers::a_restarted_server_is_used_again(&mut server, &uri);
 }
 
 #[test]

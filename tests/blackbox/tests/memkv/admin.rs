@@ -6,6 +6,7 @@ use std::process::Command;
 
 use kv_store_tests::dist;
 use kv_store_tests::memkv::{AUTH_KEY, MemkvServer};
+use kv_store_tests::servers::Server;
 
 use super::raw::{Client, OK, PUT, put_fields};
 use super::{open, save};

@@ -48,7 +48,7 @@ pub fn errors(seed: u64) -> Story {
 /// `options` of each worker, and of the last one.
 fn round(seed: u64, inject: impl Fn(&mut Random, u64) -> String, options: &str, last: &str) -> Story {
     let (scratch, mut random, mut story) = (scratch(), Random(seed), Story::new());
-    let place = Place::Directory(scratch.path().join("store"));
+    let place = Place::directory(&scratch.path().join("store"));
     let mut at = 1 + random.below(4);
     for process in 1..=PROCESSES {
         // Without --seccomp-bpf, with which it sends no signal.
@@ -60,7 +60,7 @@ fn round(seed: u64, inject: impl Fn(&mut Random, u64) -> String, options: &str, 
         let options = words(&format!("--process {process} --operations {OPERATIONS} {options}"));
         let setting = Setting { config: config("local-fs", ""), under, options };
         let (seed, failed) = (random.next(), story.failed);
-        let status = Process::start(scratch.path(), &place.uri(), seed, &setting).complete(&mut story);
+        let status = Process::start(scratch.path(), &place.uri, seed, &setting).complete(&mut story);
         let killed = status.is_none_or(|status| !status.success());
         story.kills += u64::from(killed);
         // Onwards, until nothing is met any more.

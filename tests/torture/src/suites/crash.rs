@@ -3,8 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use kv_store_tests::memkv::MemkvServer;
-
 use super::{Place, config, scratch};
 use crate::process::{Heard, Process, Setting, Story};
 use crate::workload::Random;
@@ -14,7 +12,7 @@ const KILLS: u64 = 34;
 
 pub fn local_fs(seed: u64) -> Story {
     let scratch = scratch();
-    round(seed, Place::Directory(scratch.path().join("store")))
+    round(seed, Place::directory(&scratch.path().join("store")))
 }
 
 pub fn redis(seed: u64) -> Story {
@@ -24,7 +22,7 @@ pub fn redis(seed: u64) -> Story {
 pub fn memkv(seed: u64) -> Story {
     let scratch = scratch();
     let data = scratch.path().display().to_string();
-    round(seed, Place::Memkv(MemkvServer::start(&["--data", &data])))
+    round(seed, Place::memkv(&["--data", &data]))
 }
 
 fn round(seed: u64, mut place: Place) -> Story {
@@ -38,7 +36,7 @@ fn round(seed: u64, mut place: Place) -> Story {
             options: words(&format!("--process {process} --threads {}", 1 + random.below(4))),
             ..Setting::default()
         };
-        let mut worker = Process::start(scratch.path(), &place.uri(), seed, &setting);
+        let mut worker = Process::start(scratch.path(), &place.uri, seed, &setting);
         // From the first microseconds after it has looked to the midst of many saves, as likely in each order of magnitude.
         let later = Duration::from_micros(1 << random.below(17)) + Duration::from_micros(random.below(1000));
         let early = !by_fault && random.below(10) == 0;
@@ -48,18 +46,15 @@ fn round(seed: u64, mut place: Place) -> Story {
         let later = if by_fault { Duration::from_millis(300) } else { later };
         worker.hear_until(&mut story, "", Some(Instant::now() + later));
         // The server before the consumer, which then sees it go, or after, or not at all.
-        let server = if place.has_server() { random.below(4) } else { 3 };
-        if server == 0 {
-            place.kill_server();
+        let server = if place.server.is_some() { random.below(4) } else { 3 };
+        if let (0, Some(server)) = (server, &mut place.server) {
+            server.stop();
             worker.hear_until(&mut story, "", Some(Instant::now() + Duration::from_millis(random.below(30))));
         }
         worker.kill(&mut story);
         story.kills += 1;
-        if server == 1 {
-            place.kill_server();
-        }
-        if server < 2 {
-            place.restart_server();
+        if let (0 | 1, Some(server)) = (server, &mut place.server) {
+            server.restart();
         }
         if !story.wrong.is_empty() {
             return story;
@@ -76,7 +71,7 @@ pub fn server_redis(seed: u64) -> Story {
 pub fn server_memkv(seed: u64) -> Story {
     let scratch = scratch();
     let data = scratch.path().display().to_string();
-    server(seed, Place::Memkv(MemkvServer::start(&["--data", &data])))
+    server(seed, Place::memkv(&["--data", &data]))
 }
 
 /// A consumer that lives, and its server that is frozen and killed in the midst of flushes.
@@ -84,7 +79,8 @@ fn server(seed: u64, mut place: Place) -> Story {
     let (scratch, mut random, mut story) = (scratch(), Random(seed), Story::new());
     let options = words(&format!("--unsure --threads {} --operations 2000", 1 + random.below(4)));
     let setting = Setting { config: config(place.scheme(), ""), options, ..Setting::default() };
-    let mut worker = Process::start(scratch.path(), &place.uri(), seed, &setting);
+    let mut worker = Process::start(scratch.path(), &place.uri, seed, &setting);
+    let server = place.server.as_mut().expect("the place is a server");
     for _ in 0..12 {
         let heard = worker.hear_until(&mut story, "", Some(Instant::now() + Duration::from_millis(random.below(120))));
         if heard == Heard::End {
@@ -92,13 +88,13 @@ fn server(seed: u64, mut place: Place) -> Story {
         }
         if random.below(2) == 0 {
             // Far from the deadline of a call: one that is late could overtake the next.
-            place.freeze_server(true);
+            server.freeze(true);
             std::thread::sleep(Duration::from_millis(random.below(60)));
-            place.freeze_server(false);
+            server.freeze(false);
         } else {
-            place.kill_server();
+            server.stop();
             std::thread::sleep(Duration::from_millis(random.below(60)));
-            place.restart_server();
+            server.restart();
             story.kills += 1;
         }
     }
@@ -115,7 +111,7 @@ pub(super) fn check(place: &Place, scratch: &std::path::Path, seed: u64, story: 
 pub(super) fn check_as(options: &str, place: &Place, scratch: &std::path::Path, seed: u64, story: &mut Story) {
     let options = words(&format!("--process 1000000 --operations 0 {options}"));
     let setting = Setting { config: config(place.scheme(), ""), options, ..Setting::default() };
-    Process::start(scratch, &place.uri(), seed, &setting).complete(story);
+    Process::start(scratch, &place.uri, seed, &setting).complete(story);
 }
 
 pub(super) fn words(line: &str) -> Vec<String> {

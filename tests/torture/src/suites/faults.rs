@@ -1,8 +1,6 @@
 //! Random operations of several threads while calls and answers are spoiled, and then a look without faults: what was
 //! acknowledged is there. Where the backend lies nothing can be, but no wrong byte comes out, and nothing hangs or leaks.
 
-use kv_store_tests::memkv::MemkvServer;
-
 use super::crash::{check, words};
 use super::{Place, config, scratch};
 use crate::process::{Process, Setting, Story};
@@ -12,7 +10,7 @@ const OPERATIONS: u64 = 1500;
 
 pub fn local_fs(seed: u64) -> Story {
     let scratch = scratch();
-    round(seed, Place::Directory(scratch.path().join("store")), false)
+    round(seed, Place::directory(&scratch.path().join("store")), false)
 }
 
 pub fn redis(seed: u64) -> Story {
@@ -20,12 +18,12 @@ pub fn redis(seed: u64) -> Story {
 }
 
 pub fn memkv(seed: u64) -> Story {
-    round(seed, Place::Memkv(MemkvServer::start(&[])), false)
+    round(seed, Place::memkv(&[]), false)
 }
 
 pub fn lies_local_fs(seed: u64) -> Story {
     let scratch = scratch();
-    round(seed, Place::Directory(scratch.path().join("store")), true)
+    round(seed, Place::directory(&scratch.path().join("store")), true)
 }
 
 pub fn lies_redis(seed: u64) -> Story {
@@ -52,7 +50,7 @@ fn round(seed: u64, place: Place, lying: bool) -> Story {
         options: words(&format!("--unsure --damaging --threads {threads} --operations {OPERATIONS} {lies}")),
         ..Setting::default()
     };
-    Process::start(scratch.path(), &place.uri(), seed, &setting).complete(&mut story);
+    Process::start(scratch.path(), &place.uri, seed, &setting).complete(&mut story);
     if !lying {
         check(&place, scratch.path(), seed, &mut story);
     }

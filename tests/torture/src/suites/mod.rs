@@ -5,10 +5,11 @@ mod crash;
 mod faults;
 mod resources;
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use kv_store_tests::memkv::MemkvServer;
 use kv_store_tests::redis::RedisServer;
+use kv_store_tests::servers::Server;
 
 use crate::process::Story;
 
@@ -57,60 +58,30 @@ pub const SUITES: &[Suite] = &[
 ];
 
 /// Where a suite's store is.
-enum Place {
-    Directory(PathBuf),
-    Redis(RedisServer),
-    Memkv(MemkvServer),
+struct Place {
+    uri: String,
+    /// None: it is a directory.
+    server: Option<Box<dyn Server>>,
 }
 
 impl Place {
+    fn directory(path: &Path) -> Self {
+        Place { uri: format!("local-fs://{}", path.display()), server: None }
+    }
+
     fn redis() -> Self {
         // With `everysec` it answers before it has written, where a sync is under way.
-        Place::Redis(RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]))
+        let server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+        Place { uri: format!("redis://127.0.0.1:{}/0", server.port), server: Some(Box::new(server)) }
     }
 
-    fn uri(&self) -> String {
-        match self {
-            Place::Directory(path) => format!("local-fs://{}", path.display()),
-            Place::Redis(server) => format!("redis://127.0.0.1:{}/0", server.port),
-            Place::Memkv(server) => server.uri("torture"),
-        }
+    fn memkv(options: &[&str]) -> Self {
+        let server = MemkvServer::start(options);
+        Place { uri: server.uri("torture"), server: Some(Box::new(server)) }
     }
 
-    fn scheme(&self) -> &'static str {
-        match self {
-            Place::Directory(_) => "local-fs",
-            Place::Redis(_) => "redis",
-            Place::Memkv(_) => "memkv",
-        }
-    }
-
-    fn has_server(&self) -> bool {
-        !matches!(self, Place::Directory(_))
-    }
-
-    fn freeze_server(&self, frozen: bool) {
-        match self {
-            Place::Directory(_) => {}
-            Place::Redis(server) => server.freeze(frozen),
-            Place::Memkv(server) => server.freeze(frozen),
-        }
-    }
-
-    fn kill_server(&mut self) {
-        match self {
-            Place::Directory(_) => {}
-            Place::Redis(server) => server.stop(),
-            Place::Memkv(server) => server.stop(),
-        }
-    }
-
-    fn restart_server(&mut self) {
-        match self {
-            Place::Directory(_) => {}
-            Place::Redis(server) => server.restart(),
-            Place::Memkv(server) => server.restart(),
-        }
+    fn scheme(&self) -> &str {
+        self.uri.split(':').next().unwrap_or_default()
     }
 }
 

@@ -1,0 +1,57 @@
+//! Guests that reach for servers that they were not granted.
+
+use std::net::TcpListener;
+
+use kv_store_wasm::ErrorKind::{Denied, Invalid};
+
+use super::{Case, case, fails, open};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        case("connects-anywhere", || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.set_nonblocking(true).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let nowhere = open("connects-anywhere://x");
+            let elsewhere = open("connects-anywhere://127.0.0.1:1");
+            for server in
+                ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "[::1]", "0.0.0.0", "169.254.169.254", "10.0.0.1"]
+            {
+                for store in [&nowhere, &elsewhere] {
+                    fails(Denied, "grant", || store.get_manifest(&format!("{server}:{port}")));
+                }
+            }
+            for wrong in [
+                "",
+                ":",
+                "127.0.0.1",
+                "127.0.0.1:99999",
+                "unix:/run/x",
+                "http://127.0.0.1:1",
+                "127.0.0.1:1\n",
+                "\u{202e}",
+            ] {
+                let error = nowhere.get_manifest(&format!("{wrong} ")).expect_err(wrong);
+                assert!(matches!(error.kind(), Denied | Invalid), "{wrong:?}: {error}");
+            }
+            // Metadata services are reached by no URI.
+            let metadata = open("connects-anywhere://169.254.169.254:80");
+            fails(Denied, "169.254.169.254", || metadata.get_manifest("169.254.169.254:80"));
+            // In another spelling than that of the URI it is another server.
+            let mapped = open(&format!("connects-anywhere://127.0.0.1:{port}"));
+            fails(Denied, "grant", || mapped.get_manifest(&format!("[::ffff:127.0.0.1]:{port}")));
+            assert!(listener.accept().is_err(), "somebody was reached");
+            assert!(mapped.get_manifest(&format!("127.0.0.1:{port}")).unwrap().is_none(), "and what is granted is");
+            assert!(listener.accept().is_ok());
+        }),
+        case("rebinding", || {
+            // A name that is granted, and leads to an address that is not.
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.set_nonblocking(true).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let store = open("rebound://elsewhere:1");
+            fails(Denied, "private", || store.get_manifest(&format!("localhost:{port}")));
+            assert!(listener.accept().is_err(), "somebody was reached");
+        }),
+    ]
+}

@@ -1,0 +1,48 @@
+//! Guests that say what makes no sense: text, features, answers.
+
+use kv_store_wasm::ErrorKind::Component;
+
+use super::{Case, asked, calling, case, event, fails, fetching, goes_on, open, probing};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        calling("log-not-utf8", Component, "trapped: invalid utf-8"),
+        calling("error-not-utf8", Component, "trapped: invalid utf-8"),
+        case("wasi-probe print-bytes", || {
+            let store = open("hostile-wasi://x");
+            assert_eq!(asked(&store, "print-bytes"), "done");
+        }),
+        probing("trap", Component, "trapped: wasm trap: wasm `unreachable` instruction executed"),
+        case("probe log", || {
+            // How many come through is counted in sandbox.rs; here they stall nobody.
+            let store = open("hostile-probe://x");
+            store.put_manifest("do:log", b"").unwrap();
+            goes_on(&store);
+        }),
+        case("boastful-features", || {
+            let info = open("boastful-features://x").info();
+            assert!(info.label.len() <= 1100 && !info.label.contains('\n'), "{} bytes", info.label.len());
+            assert_eq!(info.max_value_bytes, 1 << 30);
+        }),
+        calling("no-such-case", Component, "trapped: invalid expected discriminant"),
+        calling("answer-out-of-memory", Component, "trapped: pointer out of bounds of memory"),
+        fetching("answers-too-few", Component, "broke the contract: it answered nothing to a batch"),
+        case("answers-too-many", || {
+            let store = open("answers-too-many://x");
+            fails(Component, "broke the contract: it answered 2 items", || store.get_chunk(b"key"));
+            fails(Component, "broke the contract: it answered 2 items", || store.put_chunk(b"key", b"data"));
+            goes_on(&store);
+        }),
+        case("wrong-bytes", || {
+            let store = open("lying://x");
+            let wrong = || event("lying", "wrong_chunks");
+            let before = wrong();
+            assert!(store.get_chunk(b"8 bytes.").unwrap().is_none(), "wrong bytes are a miss");
+            assert_eq!(wrong(), before + 1);
+            fails(Component, "answered `existed` to a chunk that it was to replace", || {
+                store.put_chunk(b"8 bytes.", b"data")
+            });
+            goes_on(&store);
+        }),
+    ]
+}
