@@ -103,6 +103,15 @@ fn a_save_of_what_is_there_copies_nothing_and_asks_once() {
 }
 
 #[test]
+fn an_answer_is_waited_for_before_it_is_received() {
+    let server = RedisServer::start(&[]);
+    let get = costs(&format!("redis://127.0.0.1:{}", server.port), "get", 64);
+    // One look at the kept connection, and one receive.
+    let received = get.calls.get("recvfrom").copied().unwrap_or(0);
+    assert!(received <= 2 * COUNT + COUNT / 10, "{get:?}");
+}
+
+#[test]
 fn what_comes_from_a_server_is_received_where_it_stays() {
     const SIZE: usize = 1 << 20;
     let server = RedisServer::start(&[]);

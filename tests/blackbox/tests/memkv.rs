@@ -239,6 +239,7 @@ fn a_server_that_is_killed_in_the_middle_keeps_what_it_answered_for() {
     let mut server = MemkvServer::start(&["--data", data]);
     for round in 0..5_u64 {
         let uri = server.uri("test");
+        let (publish, published_one) = std::sync::mpsc::channel();
         let saving = std::thread::spawn(move || {
             let store = library().open(&uri).unwrap();
             let mut published = 0;
@@ -251,10 +252,13 @@ fn a_server_that_is_killed_in_the_middle_keeps_what_it_answered_for() {
                     break;
                 }
                 published = n + 1;
+                // Nobody waits for the second.
+                let _ = publish.send(());
             }
             published
         });
-        std::thread::sleep(Duration::from_millis(100 + 30 * round));
+        published_one.recv().expect("something is published");
+        std::thread::sleep(Duration::from_millis(30 * round));
         server.stop();
         let published = saving.join().unwrap();
         server.restart();

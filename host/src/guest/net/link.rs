@@ -1,18 +1,16 @@
 //! A connection: bytes out of many parts in few packets, bytes in through one bounded buffer.
 
 use std::future::poll_fn;
-use std::io::{self, ErrorKind, IoSlice};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
 
+use super::socket::Socket;
 use super::tls;
 use crate::budget::Permit;
-use crate::engine::wait_for_socket;
 use crate::error::{self, Error};
 use crate::limits::RECEIVE_BUFFER_BYTES;
 use crate::payload::{Buffer, Filling};
@@ -30,106 +28,13 @@ pub(super) struct Link {
     _permit: Permit,
 }
 
-/// What one `sendmsg` takes, from POSIX.
-const MAX_SLICES: usize = 1024;
 /// What is received at once for a line or a few bytes. What comes with it of a payload is copied out again, so it is little.
 const RECEIVE_BYTES: usize = 4096;
 /// Receives after which a wait is allowed to end, though more is there.
 const RECEIVES_IN_A_ROW: u32 = 64;
 
-fn unavailable(message: impl std::fmt::Display) -> Error {
-    Error::new(error::ErrorKind::Unavailable, message.to_string())
-}
-
 fn closed_early() -> Error {
-    unavailable("the server closed the connection")
-}
-
-/// A TCP connection that a call waits for on its own thread, and whose writes never raise SIGPIPE: nobody in the consumer's
-/// process may expect it.
-pub(super) struct Socket(TcpStream);
-
-impl Socket {
-    pub(super) async fn connect(address: SocketAddr) -> Result<Self, Error> {
-        let stream = tokio::net::TcpStream::connect(address).await.map_err(unavailable)?;
-        // Small writes are whole requests here; waiting for more would stall each by tens of milliseconds.
-        stream.set_nodelay(true).map_err(unavailable)?;
-        // It stays non-blocking.
-        stream.into_std().map(Socket).map_err(unavailable)
-    }
-
-    /// Do something with the socket, or have the thread wait for it.
-    fn poll_io<T>(
-        &self,
-        events: libc::c_short,
-        mut io: impl FnMut(&TcpStream) -> io::Result<T>,
-    ) -> Poll<io::Result<T>> {
-        loop {
-            match io(&self.0) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    wait_for_socket(self.0.as_raw_fd(), events);
-                    return Poll::Pending;
-                }
-                done => return Poll::Ready(done),
-            }
-        }
-    }
-}
-
-fn receive_once(stream: &TcpStream, room: &mut ReadBuf<'_>) -> io::Result<()> {
-    // SAFETY: `recv` only writes there, and no more than it answers is taken for initialised.
-    unsafe {
-        let spare = room.unfilled_mut();
-        let received = libc::recv(stream.as_raw_fd(), spare.as_mut_ptr().cast(), spare.len(), 0);
-        let count = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-        room.assume_init(count);
-        room.advance(count);
-    }
-    Ok(())
-}
-
-fn send_once(stream: &TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-    // SAFETY: zeroes are a message without anything; an `IoSlice` is laid out as an iovec, and the kernel only reads them.
-    let sent = unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = slices.as_ptr().cast_mut().cast();
-        message.msg_iovlen = slices.len().min(MAX_SLICES) as _;
-        libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL)
-    };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.poll_io(libc::POLLIN, |stream| receive_once(stream, room))
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_io(libc::POLLOUT, |stream| send_once(stream, slices))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.0.shutdown(Shutdown::Write))
-    }
+    Error::new(error::ErrorKind::Unavailable, "the server closed the connection")
 }
 
 pub(super) enum Stream {
@@ -152,6 +57,13 @@ impl Stream {
         }
     }
 
+    fn socket(&mut self) -> &mut Socket {
+        match self {
+            Stream::Plain(socket) => socket,
+            Stream::Tls(tls) => tls.get_mut().0,
+        }
+    }
+
     /// Hand what was written on to the network. Only TLS holds anything back.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
@@ -170,6 +82,7 @@ impl Link {
     pub(super) fn is_silent(&mut self) -> bool {
         let mut byte = [0];
         let mut context = Context::from_waker(Waker::noop());
+        self.stream.socket().expect_nothing();
         self.waiting().is_empty()
             && !self.finished
             && self.stream.poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
@@ -364,6 +277,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
     use std::time::{Duration, Instant};
 
     use crate::engine::Driver;
@@ -381,7 +295,7 @@ mod tests {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.set_recv_buffer_size(2048).unwrap();
             let stream = socket.connect(address).await.unwrap().into_std().unwrap();
-            let mut link = Link::new(Stream::Plain(Socket(stream)), BUDGET.permit().unwrap());
+            let mut link = Link::new(Stream::Plain(Socket::new(stream)), BUDGET.permit().unwrap());
             client(&mut link).await;
         });
         assert!(finished.is_some(), "it waits for ever");

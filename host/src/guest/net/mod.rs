@@ -4,6 +4,7 @@
 //! that failed, or that a cancelled call left at an unknown place, serves nobody again.
 
 mod link;
+mod socket;
 mod tls;
 
 use std::collections::HashMap;
@@ -23,7 +24,8 @@ use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
 use crate::payload::{Buffer, Filling, Payload};
 use crate::policy::{self, GrantedServer, Server};
-use link::{Link, Socket, Stream};
+use link::{Link, Stream};
+use socket::Socket;
 pub(crate) use tls::Tls;
 
 type Answer<T> = wasmtime::Result<Result<T, types::Error>>;

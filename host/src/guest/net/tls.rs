@@ -11,7 +11,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, Error as TlsError, RootCertStore};
 
-use super::link::Socket;
+use super::socket::Socket;
 use crate::config;
 use crate::error::{Error, ErrorKind};
 

@@ -59,7 +59,9 @@ pub fn cases() -> Vec<Case> {
             let store = open("trap-while-holding://x");
             let before = metrics().unwrap().payload_bytes;
             fails(Component, "trapped: wasm trap: wasm `unreachable` instruction executed", || store.get_manifest("m"));
-            assert_eq!(metrics().unwrap().payload_bytes, before, "payloads outlive their instance");
+            // It held 20 MiB; the healthy store beside it has a few small payloads, or none.
+            let after = metrics().unwrap().payload_bytes;
+            assert!(after < before + (1 << 20), "payloads outlive their instance: {before} bytes, then {after}");
             goes_on(&store);
         }),
     ]
