@@ -1,9 +1,9 @@
 //! `doctor`: what an open of a URI would do, and what stands in its way.
 
-use kv_store_wasm::{Diagnosis, Reaches};
+use kv_store_wasm::Diagnosis;
 
 use crate::failure::{Failure, Outcome};
-use crate::{inspect, show};
+use crate::{describe, show};
 
 /// Tell what an open of a URI would load, from where, with which grants and limits, and what is wrong
 #[derive(clap::Args)]
@@ -51,13 +51,13 @@ fn print(found: &Diagnosis) {
         found.searched.iter().for_each(|folder| println!("          not in {}", folder.display()));
     }
     if let Some(inspection) = &found.inspection {
-        inspect::print(inspection);
+        describe::inspection(inspection);
     }
     if let Some(pinned) = &found.pinned_sha256 {
         println!("pinned   {pinned}");
     }
     println!("reaches");
-    print_grants(&found.reaches);
+    describe::grants(&found.reaches);
     println!("limits");
     if let Ok(serde_json::Value::Object(limits)) = serde_json::to_value(&found.limits) {
         limits.iter().for_each(|(name, value)| println!("         {name} = {value}"));
@@ -74,26 +74,4 @@ fn print(found: &Diagnosis) {
     if found.problems.is_empty() {
         println!("nothing stands in its way");
     }
-}
-
-/// For people, a line for each.
-pub fn print_grants(reaches: &Reaches) {
-    let mut lines = Vec::new();
-    lines.extend(reaches.directory.iter().map(|path| format!("directory {}", path.display())));
-    lines.extend(reaches.fs.iter().map(|(name, path, write)| {
-        format!("directory {name} = {}{}", path.display(), if *write { "" } else { ", to read" })
-    }));
-    lines.extend(reaches.server.iter().map(|server| format!("server {server}")));
-    lines.extend(reaches.connect.iter().map(|pattern| format!("servers {pattern}")));
-    if reaches.private_networks {
-        lines.push("those servers in private networks too".to_owned());
-    }
-    let set = |set: &bool| if *set { "set" } else { "not set" };
-    lines.extend(reaches.environment.iter().map(|(name, is)| format!("variable {name}, {}", set(is))));
-    lines.extend(reaches.secrets.iter().map(|s| format!("secret {} from {}, {}", s.name, s.kept, set(&s.set))));
-    lines.extend(reaches.secret_prefix.iter().map(|prefix| format!("secrets from variables {prefix}*")));
-    if lines.is_empty() {
-        lines.push("nothing outside".to_owned());
-    }
-    lines.iter().for_each(|line| println!("         {line}"));
 }

@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use kv_store_wasm::Inspection;
 use serde_json::json;
 
 use crate::failure::{Failure, Outcome};
-use crate::show;
+use crate::{describe, show};
 
 /// Look at a component: digest, imports, wishes, and what this host would not offer it
 ///
@@ -34,43 +33,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
         show::json(&json!({ "component": arguments.component, "inspection": found, "grants": grants }));
     } else {
         println!("{}", arguments.component.display());
-        print(&found);
+        describe::inspection(&found);
         if let Some(diagnosis) = &diagnosis {
             println!("grants   for {}", diagnosis.uri);
-            crate::doctor::print_grants(&diagnosis.reaches);
+            describe::grants(&diagnosis.reaches);
         }
     }
     if found.problems.is_empty() { Ok(()) } else { Err(Failure::Not(None)) }
-}
-
-/// For people.
-pub fn print(found: &Inspection) {
-    println!("sha256   {}", found.sha256);
-    println!(
-        "size     {}, {} functions, the largest {}",
-        show::bytes(found.bytes),
-        found.functions,
-        show::bytes(found.largest_function)
-    );
-    if found.stamp.is_empty() {
-        println!("stamp    none: not built with the SDK");
-    }
-    for (key, value) in found.stamp.iter().filter(|(key, _)| key != "wish") {
-        println!("{key:<8} {value}");
-    }
-    for import in &found.imports {
-        match &import.not_offered {
-            None => println!("imports  {}", import.name),
-            Some(why) => println!("imports  {}, {why}", import.name),
-        }
-    }
-    for export in &found.exports {
-        println!("exports  {export}");
-    }
-    for (_, wish) in found.stamp.iter().filter(|(key, _)| key == "wish") {
-        println!("wishes   {wish}");
-    }
-    for problem in &found.problems {
-        println!("PROBLEM  {problem}");
-    }
 }

@@ -6,6 +6,7 @@
 mod build;
 mod cache;
 mod check;
+mod describe;
 mod doctor;
 mod failure;
 mod inspect;

@@ -10,12 +10,13 @@ use crate::config::{Config, PressureConfig, PressureKind};
 use crate::counters::{Counters, Stats, add};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
+use crate::kind::TierKind;
 use crate::lane::Lane;
 use crate::limits;
 use crate::log;
 use crate::policy::Policy;
 use crate::pressure::{self, Pressure, SystemMemory};
-use crate::tier::{Gc, Shared, StepHook, Tier, TierKind};
+use crate::tier::{Gc, Shared, StepHook, Tier};
 
 /// A cache over the tiers that its config names. Clones are the same cache; any thread may use any of them at any time.
 ///

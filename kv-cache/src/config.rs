@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{Error, Result};
+use crate::kind::TierKind;
 use crate::policy::Policy;
-use crate::tier::TierKind;
 
 /// The config of a cache. At least one tier has to be there.
 ///

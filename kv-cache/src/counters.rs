@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use crate::kind::TierKind;
 use crate::row::{Flaw, SaveReason};
-use crate::tier::TierKind;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)+) => {

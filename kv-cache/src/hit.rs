@@ -10,7 +10,8 @@ use crate::cache::Cache;
 use crate::counters::{add, add_since};
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::tier::{Bytes, Pinned, TierKind};
+use crate::kind::TierKind;
+use crate::tier::{Bytes, Pinned};
 
 /// How a row was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -7,11 +7,12 @@ use crate::cache::Cache;
 use crate::counters::{add, add_since};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Identity, Key};
+use crate::kind::TierKind;
 use crate::lane::{Enqueued, Lane, Outcome, OwnedSave};
 use crate::limits::MAX_TOKENS;
 use crate::policy::Gate;
 use crate::row::{NewRow, SaveReason};
-use crate::tier::{Stored, TierKind};
+use crate::tier::Stored;
 
 /// A payload in the memory of this process, where rows of the tier `ram` lie.
 pub(crate) type Memory = Arc<Box<[u8]>>;

@@ -27,6 +27,9 @@ pub struct Arguments {
     name: Option<String>,
 }
 
+/// The variable that tells the process which component, by its digest, must be the one that is loaded.
+pub const EXPECTED: &str = "KV_STORE_CHECK_SHA256";
+
 /// What is said on standard output, a line for each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -107,8 +110,7 @@ fn open(library: &Library, ours: bool, uri: &str) -> Result<(String, Facts), Str
     }
     let store = kv_store_wasm::Store::open(uri).map_err(|error| error.to_string())?;
     let info = store.info();
-    if let Some(expected) = std::env::var_os(super::runner::EXPECTED).filter(|digest| *digest != *info.component_sha256)
-    {
+    if let Some(expected) = std::env::var_os(EXPECTED).filter(|digest| *digest != *info.component_sha256) {
         return Err(format!(
             "the config names another component for this scheme: sha256 {}, where the file's is {}",
             info.component_sha256,

@@ -8,12 +8,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::Verdict;
-use super::cases::Said;
+use super::cases::{EXPECTED, Said};
 use super::subject::{Kind, Stores, Tested};
 use crate::failure::{Failure, Outcome};
 
-/// The variable that tells the process which component, by its digest, must be the one that is loaded.
-pub const EXPECTED: &str = "KV_STORE_CHECK_SHA256";
 /// Lines of the library that are shown where a case failed.
 const LINES: usize = 8;
 

@@ -10,10 +10,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint::{Fingerprint, FingerprintMode};
 use crate::hit::{Hit, HitKind};
 use crate::key::Identity;
+use crate::kind::TierKind;
 use crate::limits::MAX_TOKENS;
 use crate::policy::Gate;
 use crate::save::{Payload, Reason, Save, Saved};
-use crate::tier::{Gc, TierKind};
+use crate::tier::Gc;
 
 pub(super) fn status_of(kind: ErrorKind) -> kv_cache_status_t {
     match kind {

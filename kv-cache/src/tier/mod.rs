@@ -23,12 +23,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::clock::Clock;
 use crate::counters::{Counters, TierStats, add};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
+use crate::kind::TierKind;
 use crate::limits::ROW_OVERHEAD_BYTES;
 use crate::log;
 use crate::row::{Flaw, NewRow};
@@ -43,28 +42,6 @@ pub use publish::Step;
 pub(crate) use publish::StepHook;
 pub(crate) use scan::Seen;
 use writer::Writer;
-
-/// Where rows lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TierKind {
-    /// The memory of this process.
-    Ram,
-    /// Files on a tmpfs: they outlive the process, not the machine.
-    RamFile,
-    /// Files on a disk.
-    Disk,
-}
-
-impl TierKind {
-    /// All of them, in the order in which lookups ask them.
-    pub const ALL: [TierKind; 3] = [TierKind::Ram, TierKind::RamFile, TierKind::Disk];
-
-    /// Whether its rows take memory.
-    pub(crate) fn is_memory(self) -> bool {
-        self != TierKind::Disk
-    }
-}
 
 /// What the tiers of a cache share.
 pub(crate) struct Shared {

@@ -1,0 +1,59 @@
+//! What `doctor` and `inspect` both tell people.
+
+use kv_store_wasm::{Inspection, Reaches};
+
+use crate::show;
+
+/// What a component is.
+pub fn inspection(found: &Inspection) {
+    println!("sha256   {}", found.sha256);
+    println!(
+        "size     {}, {} functions, the largest {}",
+        show::bytes(found.bytes),
+        found.functions,
+        show::bytes(found.largest_function)
+    );
+    if found.stamp.is_empty() {
+        println!("stamp    none: not built with the SDK");
+    }
+    for (key, value) in found.stamp.iter().filter(|(key, _)| key != "wish") {
+        println!("{key:<8} {value}");
+    }
+    for import in &found.imports {
+        match &import.not_offered {
+            None => println!("imports  {}", import.name),
+            Some(why) => println!("imports  {}, {why}", import.name),
+        }
+    }
+    for export in &found.exports {
+        println!("exports  {export}");
+    }
+    for (_, wish) in found.stamp.iter().filter(|(key, _)| key == "wish") {
+        println!("wishes   {wish}");
+    }
+    for problem in &found.problems {
+        println!("PROBLEM  {problem}");
+    }
+}
+
+/// What a store may reach, a line for each.
+pub fn grants(reaches: &Reaches) {
+    let mut lines = Vec::new();
+    lines.extend(reaches.directory.iter().map(|path| format!("directory {}", path.display())));
+    lines.extend(reaches.fs.iter().map(|(name, path, write)| {
+        format!("directory {name} = {}{}", path.display(), if *write { "" } else { ", to read" })
+    }));
+    lines.extend(reaches.server.iter().map(|server| format!("server {server}")));
+    lines.extend(reaches.connect.iter().map(|pattern| format!("servers {pattern}")));
+    if reaches.private_networks {
+        lines.push("those servers in private networks too".to_owned());
+    }
+    let set = |set: &bool| if *set { "set" } else { "not set" };
+    lines.extend(reaches.environment.iter().map(|(name, is)| format!("variable {name}, {}", set(is))));
+    lines.extend(reaches.secrets.iter().map(|s| format!("secret {} from {}, {}", s.name, s.kept, set(&s.set))));
+    lines.extend(reaches.secret_prefix.iter().map(|prefix| format!("secrets from variables {prefix}*")));
+    if lines.is_empty() {
+        lines.push("nothing outside".to_owned());
+    }
+    lines.iter().for_each(|line| println!("         {line}"));
+}
