@@ -106,8 +106,9 @@ impl AsyncWrite for Socket {
         _: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.asked = true;
-        self.poll_io(libc::POLLOUT, |stream| send_once(stream, slices))
+        let sent = self.poll_io(libc::POLLOUT, |stream| send_once(stream, slices));
+        self.asked |= matches!(sent, Poll::Ready(Ok(_)));
+        sent
     }
 
     fn is_write_vectored(&self) -> bool {
