@@ -34,9 +34,11 @@ pub enum Unit {
     Millis,
     /// MiB in a second: higher is better.
     MibPerSecond,
+    /// MiB of memory: lower is better.
+    Mib,
 }
 
-/// The rounds of both sides, in seconds for one operation.
+/// The rounds of both sides, in seconds for one operation; in bytes, where the unit is of memory.
 pub struct Rounds {
     pub ours: Vec<f64>,
     pub peer: Vec<f64>,
@@ -112,12 +114,13 @@ impl Bench {
         Ok(())
     }
 
-    /// Report a row. `bytes`: of one operation, where the unit asks for them.
+    /// Report a row. `bytes`: of one operation, where the unit is a rate.
     pub fn report(&self, name: &str, rounds: &Rounds, unit: Unit, bytes: usize, goal: Option<f64>) -> Result<()> {
-        let convert = |seconds: f64| match unit {
-            Unit::Micros => seconds * 1e6,
-            Unit::Millis => seconds * 1e3,
-            Unit::MibPerSecond => bytes as f64 / seconds / f64::from(1 << 20),
+        let convert = |value: f64| match unit {
+            Unit::Micros => value * 1e6,
+            Unit::Millis => value * 1e3,
+            Unit::MibPerSecond => bytes as f64 / value / f64::from(1 << 20),
+            Unit::Mib => value / f64::from(1 << 20),
         };
         let convert_all = |side: &[f64]| side.iter().copied().map(convert).collect::<Vec<_>>();
         let (ours, peer) = (convert_all(&rounds.ours), convert_all(&rounds.peer));
@@ -128,6 +131,7 @@ impl Bench {
             Unit::Micros => ("us", "lower"),
             Unit::Millis => ("ms", "lower"),
             Unit::MibPerSecond => ("MiB/s", "higher"),
+            Unit::Mib => ("MiB", "lower"),
         };
         let (ours, peer) = (median(ours), median(peer));
         let ratio = if better == "lower" { peer / ours } else { ours / peer };

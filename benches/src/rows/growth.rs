@@ -1,28 +1,38 @@
-//! A store of a million chunks beside one of a thousand: what a put and a get of 4 KiB cost.
+//! A store of a million chunks beside one of a thousand: what a put and a get of 4 KiB cost. And the memory of a process
+//! that has put a million, beside what it had after 400,000.
 //!
-//! The million are names of empty files in the layout of local-fs, so that the run takes a minute and not an hour: what
+//! The million of the first are names of empty files in the layout of local-fs, so that the run takes a minute and not an hour: what
 //! grows is the directories, whatever the files hold.
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use kv_store_tests::redis::RedisServer;
 
 use super::fs::uri;
 use crate::consumer::{Client, key, noise};
-use crate::measure::{Bench, Unit, each};
+use crate::measure::{Bench, Rounds, Unit, each};
 
 const SIZE: usize = 4 << 10;
 /// Puts and gets of a round.
 const COUNT: u64 = 64;
 
 pub fn run(bench: &Bench) -> Result<()> {
-    if !bench.wants("growth/1M") {
+    let wanted = bench.wants_any(&["growth/1M", "growth/memory"]);
+    if wanted && bench.quick && bench.filter.is_none() {
+        eprintln!("   left out: growth/*, whose chunks take longer to make than a quick run may");
         return Ok(());
     }
-    if bench.quick && bench.filter.is_none() {
-        eprintln!("   left out: growth/1M, whose files take longer to make than a quick run may");
-        return Ok(());
+    if bench.wants("growth/1M") {
+        operations(bench)?;
     }
+    if bench.wants("growth/memory") {
+        memory(bench)?;
+    }
+    Ok(())
+}
+
+fn operations(bench: &Bench) -> Result<()> {
     let (large, small) = (bench.folder("million")?, bench.folder("thousand")?);
     let data = noise(SIZE, 1);
     let outcome = (|| {
@@ -36,6 +46,33 @@ pub fn run(bench: &Bench) -> Result<()> {
     })();
     std::fs::remove_dir_all(&large)?;
     outcome
+}
+
+/// Save again and again, all of it new.
+fn memory(bench: &Bench) -> Result<()> {
+    const CHUNKS: u64 = 250;
+    let server = RedisServer::start(&[]);
+    let client = Client::open(&bench.ours, &format!("redis://127.0.0.1:{}", server.port))?;
+    let save_up_to = |saves: std::ops::Range<u64>| -> Result<f64> {
+        for save in saves {
+            for chunk in save * CHUNKS..(save + 1) * CHUNKS {
+                ensure!(client.put(&key(chunk), &chunk.to_le_bytes())? == 0, "the chunk was there");
+            }
+            client.publish("last", b"one of many")?;
+        }
+        resident()
+    };
+    let peer = save_up_to(0..400_000 / CHUNKS)?;
+    let ours = save_up_to(400_000 / CHUNKS..1_000_000 / CHUNKS)?;
+    bench.report("growth/memory", &Rounds { ours: vec![ours], peer: vec![peer] }, Unit::Mib, 0, Some(0.9))
+}
+
+/// Bytes of this process that are in memory.
+fn resident() -> Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let field = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.strip_suffix("kB"));
+    let kilobytes: f64 = field.context("the kernel does not say what is in memory")?.trim().parse()?;
+    Ok(kilobytes * 1024.0)
 }
 
 /// Put new chunks and get them.
