@@ -69,7 +69,7 @@ fn memory(bench: &Bench) -> Result<()> {
     };
     let half = 500_000 / CHUNKS;
     let (peer, ours) = (save_all(0..half)?, save_all(half..2 * half)?);
-    bench.report("growth/memory", &Rounds { ours: vec![ours], peer: vec![peer] }, Unit::Mib, 0, Some(0.9))
+    bench.report("growth/memory", &Rounds { ours: vec![ours], peer: vec![peer] }, Unit::Mib, 0, Some(0.8))
 }
 
 /// Bytes of this process that are in memory.
