@@ -185,7 +185,7 @@ fn temporary_name() -> Result<String, Error> {
     let prefix = PREFIX.get_or_make(|| {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| Error::invalid(format!("no random bytes: {error}")))?;
-        Ok(format!("{}-{:016x}", std::process::id(), u64::from_ne_bytes(random)))
+        Ok::<_, Error>(format!("{}-{:016x}", std::process::id(), u64::from_ne_bytes(random)))
     })?;
     Ok(format!("{prefix}-{}", COUNT.fetch_add(1, Relaxed)))
 }

@@ -76,6 +76,11 @@ impl Driver {
         Ok(Driver(handle))
     }
 
+    /// Have a task done on the driver's thread, some time.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawn(task);
+    }
+
     /// Run a future on this thread, to its end or to the deadline.
     pub(crate) fn block_on<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         let _within = self.0.enter();
