@@ -58,6 +58,11 @@ pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     start()
 }
 
+/// Whether the process has a bound on the length of files (RLIMIT_FSIZE), past which a write raises SIGXFSZ.
+pub(crate) fn files_are_bounded() -> bool {
+    rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_some()
+}
+
 /// Run a write that may find its reader gone (SIGPIPE) or its file too long (SIGXFSZ), in a process where that signal may
 /// still be set to kill.
 pub(crate) fn without_signal<T>(signal: libc::c_int, write: impl FnOnce() -> T) -> T {
