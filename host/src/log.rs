@@ -1,11 +1,17 @@
 //! One line on standard error for each thing that an operator should know.
 //!
 //! A line is one `write`, so that lines of several threads do not mix, and it takes no lock that a fork could leave
-//! locked. What comes from a component is cleaned of control characters, cut, and dropped in a flood.
+//! locked. It waits for nobody: what a pipe has no room for is dropped and counted. What comes from a component is cleaned of
+//! control characters, cut, and dropped in a flood.
 
 use std::fmt;
+use std::io::IoSlice;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{self, FileType};
+use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::limits;
 use crate::signals::without_signal;
@@ -32,10 +38,42 @@ pub fn line(level: Level, text: impl fmt::Display) {
         Level::Warn => "warning",
         Level::Error | Level::Off => "error",
     };
-    let mut line = format!("kv-store-wasm: {name}: {}", clean(&text.to_string()));
-    line.push('\n');
-    // Nothing can be done about a standard error that is closed or full.
-    let _ = without_signal(libc::SIGPIPE, || rustix::io::write(rustix::stdio::stderr(), line.as_bytes()));
+    write_line(format!("kv-store-wasm: {name}: {}\n", clean(&text.to_string())));
+}
+
+/// Write a line to standard error, unless that would wait for who reads it. How many were dropped before it is said with it:
+/// both are far shorter than what a pipe takes as one.
+fn write_line(mut line: String) {
+    static DROPPED: AtomicU32 = AtomicU32::new(0);
+    let dropped = DROPPED.swap(0, Relaxed);
+    if dropped > 0 {
+        line = format!("kv-store-wasm: warning: {dropped} lines were dropped: standard error was full\n{line}");
+    }
+    let write = || without_signal(libc::SIGPIPE, || write_now(line.as_bytes()));
+    // Nothing can be done about a standard error that is closed or at the end of what it may hold.
+    if without_signal(libc::SIGXFSZ, write) == Err(Errno::AGAIN) {
+        DROPPED.fetch_add(dropped.saturating_add(1), Relaxed);
+    }
+}
+
+/// Write, or answer `AGAIN` where that would have to wait. The descriptor is shared with others, so its mode stays as it is.
+fn write_now(bytes: &[u8]) -> Result<(), Errno> {
+    let stderr = rustix::stdio::stderr();
+    let is_file = fs::fstat(stderr).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
+    // A file has no reader to wait for.
+    if !is_file {
+        let mut ready = libc::pollfd { fd: stderr.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one entry, ours alone.
+        if unsafe { libc::poll(&mut ready, 1, 0) } == 0 {
+            return Err(Errno::AGAIN);
+        }
+        // Another writer may have taken the room meanwhile; pipes of Linux 6.4 and later, and sockets, can be asked not to wait.
+        match rustix::io::pwritev2(stderr, &[IoSlice::new(bytes)], u64::MAX, ReadWriteFlags::NOWAIT) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::SPIPE) => {}
+            written => return written.map(drop),
+        }
+    }
+    rustix::io::write(stderr, bytes).map(drop)
 }
 
 /// What one component, or all of them, may log in a second. What is over it is dropped and counted.
@@ -155,6 +193,30 @@ mod tests {
         assert_eq!(rate.take(2, 11), (false, 0));
         assert_eq!(rate.take(2, 10), (true, 0));
         assert_eq!(rate.take(3, 1), (true, 1));
+    }
+
+    #[test]
+    fn nobody_waits_for_who_reads_it() {
+        use std::io::Read;
+        // In a child, because standard error is the process's.
+        assert!(crate::engine::holds_in_a_child(|| {
+            let (mut reader, writer) = std::io::pipe().unwrap();
+            // SAFETY: numbers only. Who waits is killed.
+            unsafe {
+                libc::alarm(60);
+                libc::dup2(writer.as_raw_fd(), 2);
+            }
+            let line = |n: u32| write_line(format!("line {n} {}\n", "x".repeat(1000)));
+            (0..1000).for_each(line);
+            let mut said = vec![0; 1 << 20];
+            let len = reader.read(&mut said).unwrap();
+            let whole = String::from_utf8_lossy(&said[..len]).lines().filter(|line| line.ends_with("xxx")).count();
+            line(1000);
+            let len = reader.read(&mut said).unwrap();
+            let said = String::from_utf8_lossy(&said[..len]).into_owned();
+            let told = format!("warning: {} lines were dropped: standard error was full\nline 1000 x", 1000 - whole);
+            (30..100).contains(&whole) && said.contains(&told) && said.lines().count() == 2
+        }));
     }
 
     #[test]

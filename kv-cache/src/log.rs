@@ -1,15 +1,53 @@
-//! One line on standard error for each thing that an operator should know, in one write.
+//! One line on standard error for each thing that an operator should know, in one write that waits for nobody: what a pipe
+//! has no room for is dropped and counted.
 
 use std::fmt::Display;
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rustix::fs::{self, FileType};
+use rustix::io::{Errno, ReadWriteFlags};
+
+/// The longest line, in bytes: with the one on what was dropped it is less than what a pipe takes as one.
+const MAX_LINE_BYTES: usize = 2048;
 
 /// Write a line: `kv-cache: text`.
 pub(crate) fn warn(text: impl Display) {
+    static DROPPED: AtomicU32 = AtomicU32::new(0);
     let tame = |c: char| if c.is_control() { ' ' } else { c };
     let mut line: String = format!("kv-cache: {text}").chars().map(tame).collect();
+    line.truncate(line.floor_char_boundary(MAX_LINE_BYTES));
     line.push('\n');
-    // Nothing can be done about a standard error that is closed or full.
-    let _ = without_sigpipe(|| rustix::io::write(rustix::stdio::stderr(), line.as_bytes()));
+    let dropped = DROPPED.swap(0, Relaxed);
+    if dropped > 0 {
+        line = format!("kv-cache: {dropped} lines were dropped: standard error was full\n{line}");
+    }
+    // Nothing can be done about a standard error that is closed.
+    if without_sigpipe(|| write_now(line.as_bytes())) == Err(Errno::AGAIN) {
+        DROPPED.fetch_add(dropped.saturating_add(1), Relaxed);
+    }
+}
+
+/// Write, or answer `AGAIN` where that would have to wait. The descriptor is shared with others, so its mode stays as it is.
+fn write_now(bytes: &[u8]) -> Result<(), Errno> {
+    let stderr = rustix::stdio::stderr();
+    let is_file = fs::fstat(stderr).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
+    // A file has no reader to wait for.
+    if !is_file {
+        let mut ready = libc::pollfd { fd: stderr.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one entry, ours alone.
+        if unsafe { libc::poll(&mut ready, 1, 0) } == 0 {
+            return Err(Errno::AGAIN);
+        }
+        // Another writer may have taken the room meanwhile; pipes of Linux 6.4 and later, and sockets, can be asked not to wait.
+        match rustix::io::pwritev2(stderr, &[IoSlice::new(bytes)], u64::MAX, ReadWriteFlags::NOWAIT) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::SPIPE) => {}
+            written => return written.map(drop),
+        }
+    }
+    rustix::io::write(stderr, bytes).map(drop)
 }
 
 /// Run a write that may find its reader gone, in a process where SIGPIPE may still be set to kill.
