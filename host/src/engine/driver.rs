@@ -127,7 +127,9 @@ impl Parker {
                 unsafe { libc::ppoll(sockets.as_mut_ptr(), sockets.len() as _, &left, std::ptr::null()) };
             }
         });
-        self.woken.store(false, Ordering::Release);
+        // Not a plain store: what a waker wrote before a wake-up that this takes back must be seen by the look that follows,
+        // and no look may come before it, or a wake-up between the two would be lost.
+        self.woken.swap(false, Ordering::AcqRel);
     }
 }
 
