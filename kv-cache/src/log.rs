@@ -80,6 +80,40 @@ mod tests {
     use super::*;
 
     #[test]
+    fn nobody_waits_for_who_reads_it() {
+        use std::io::Read;
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        // In a child, because standard error is the process's. One that waits is killed.
+        // SAFETY: the child uses what glibc leaves usable in it, and ends by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: numbers only.
+            unsafe {
+                libc::alarm(60);
+                libc::dup2(writer.as_raw_fd(), 2);
+            }
+            let told = std::panic::catch_unwind(move || {
+                (0..1000).for_each(|n| warn(format_args!("line {n} {}", "x".repeat(1000))));
+                let mut said = vec![0; 1 << 20];
+                let len = reader.read(&mut said).unwrap();
+                let written = said[..len].iter().filter(|byte| **byte == b'\n').count();
+                warn("after");
+                let len = reader.read(&mut said).unwrap();
+                let dropped = 1000 - written;
+                let told =
+                    format!("kv-cache: {dropped} lines were dropped: standard error was full\nkv-cache: after\n");
+                dropped > 900 && said[..len] == *told.as_bytes()
+            });
+            // SAFETY: ends the child at once, without what the test program does at its end.
+            unsafe { libc::_exit(if told.unwrap_or(false) { 0 } else { 1 }) };
+        }
+        let mut status = -1;
+        // SAFETY: `status` is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
+
+    #[test]
     fn a_write_to_nobody_is_an_error_and_no_signal() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);

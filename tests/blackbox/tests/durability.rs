@@ -125,7 +125,7 @@ fn what_could_not_be_written_out_is_removed_and_nothing_on_other_errors() {
         let scratch = tempfile::tempdir().unwrap();
         let store = scratch.path().join("store");
         assert_eq!(save_with_failing_sync(&store, errno), (succeeds, chunks), "{errno}");
-        assert_eq!(store.join("manifests").exists(), succeeds, "{errno}");
+        assert_eq!(store.join("prompt-1").exists(), succeeds, "{errno}");
         // The next save mends it.
         calls_of_a_save(&store, "");
         assert_eq!(std::fs::read_dir(store.join("chunks/6")).unwrap().count(), 2, "{errno}");
