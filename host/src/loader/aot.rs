@@ -46,11 +46,17 @@ pub(crate) fn cache_directory() -> Option<PathBuf> {
 impl Cache {
     pub(super) fn open(engine: &Engine) -> Option<Self> {
         let directory = cache_directory()?;
-        if let Err(why) = make_private(&directory) {
-            let directory = directory.display();
-            log::line(Level::Warn, format_args!("components are compiled at each start: the cache {directory} {why}"));
-            return None;
-        }
+        let directory = match make_private(&directory) {
+            Ok(real) => real,
+            Err(why) => {
+                let directory = directory.display();
+                log::line(
+                    Level::Warn,
+                    format_args!("components are compiled at each start: the cache {directory} {why}"),
+                );
+                return None;
+            }
+        };
         let mut hasher = DefaultHasher::new();
         engine.precompile_compatibility_hash().hash(&mut hasher);
         Some(Cache { directory, engine: hasher.finish() })
@@ -196,37 +202,43 @@ fn checksum(file: &File, len: u64) -> std::io::Result<u64> {
     Ok(hasher.digest())
 }
 
-fn make_private(directory: &Path) -> Result<(), String> {
+/// Where a directory really is, which is made if it is not there and is this user's alone.
+fn make_private(directory: &Path) -> Result<PathBuf, String> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(|error| format!("cannot be made: {error}"))?;
     check_private(directory)
 }
 
-/// Whether a directory is this user's alone.
-pub(crate) fn is_private(directory: &Path) -> bool {
-    check_private(directory).is_ok()
+/// Why a directory would not be used as the cache; none if it would.
+pub(crate) fn why_cache_unused(directory: &Path) -> Option<String> {
+    check_private(directory).err()
 }
 
-fn check_private(directory: &Path) -> Result<(), String> {
-    let meta = directory.symlink_metadata().map_err(|error| error.to_string())?;
-    if !meta.is_dir() {
+/// Where it really is: a link on the way may lead elsewhere later, and what it leads to was not checked then.
+fn check_private(directory: &Path) -> Result<PathBuf, String> {
+    let is_link = directory.symlink_metadata().map_err(|error| error.to_string())?.is_symlink();
+    let real = directory.canonicalize().map_err(|error| error.to_string())?;
+    let meta = real.symlink_metadata().map_err(|error| error.to_string())?;
+    if is_link || !meta.is_dir() {
         return Err("is not a directory, or a link leads to it".into());
     }
     if !owned_by_us(&meta) || meta.mode() & 0o077 != 0 {
         return Err("must belong to this user alone (chmod 700)".into());
     }
-    check_way(directory)
+    check_way(&real)?;
+    Ok(real)
 }
 
 /// Whether no other user can rename a directory on the way to this one, and so put another in its place: each belongs to this
 /// user or to root, and is for its owner alone to write to, or has the sticky bit, like `/tmp`.
-fn check_way(directory: &Path) -> Result<(), String> {
-    let real = directory.canonicalize().map_err(|error| error.to_string())?;
+fn check_way(real: &Path) -> Result<(), String> {
     for upper in real.ancestors().skip(1) {
         let meta = upper.symlink_metadata().map_err(|error| format!("{}: {error}", upper.display()))?;
-        let trusted = owned_by_us(&meta) || meta.uid() == 0;
-        if !trusted || (meta.mode() & 0o022 != 0 && meta.mode() & libc::S_ISVTX == 0) {
-            let upper = upper.display();
+        let upper = upper.display();
+        if !owned_by_us(&meta) && meta.uid() != 0 {
+            return Err(format!("lies below {upper}, which belongs to another user"));
+        }
+        if meta.mode() & 0o022 != 0 && meta.mode() & libc::S_ISVTX == 0 {
             return Err(format!("lies below {upper}, where others can put another in its place (chmod go-w {upper})"));
         }
     }
@@ -268,7 +280,7 @@ mod tests {
         // It is the way that the links lead which counts.
         let link = scratch.path().join("link");
         std::os::unix::fs::symlink(&upper, &link).unwrap();
-        make_private(&link.join("between/aot")).unwrap();
+        assert_eq!(make_private(&link.join("between/aot")), cache.canonicalize().map_err(|error| error.to_string()));
         mode(&upper, 0o777);
         assert!(make_private(&link.join("between/aot")).is_err());
     }

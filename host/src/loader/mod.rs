@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::{HasSelf, Linker};
 
-pub(crate) use aot::{cache_directory, is_private};
+pub(crate) use aot::{cache_directory, why_cache_unused};
 pub(crate) use audit::{missing_export, why_not_offered};
 pub(crate) use find::{find, search_directories};
 pub(crate) use measure::measure;
