@@ -140,6 +140,8 @@ pub const MAX_SECRET_NAME_BYTES: usize = 64;
 pub const MAX_PARENTS: usize = 128;
 /// How long such a directory is believed to be the one under its name.
 pub const PARENT_BELIEVED: Duration = Duration::from_secs(1);
+/// How long one may lie unused before it is closed; twice as long at most.
+pub const PARENT_UNUSED: Duration = Duration::from_millis(125);
 /// The longest secret out of a file. Guards against a path that is something else.
 pub const MAX_SECRET_BYTES: u64 = 64 << 10;
 /// Failures further apart than this are not in a row, for the circuit breaker.
@@ -329,7 +331,7 @@ mod tests {
             MAX_DELIMITER_BYTES MAX_KV_LAYERS MAX_KV_MODEL_BYTES DEFAULT_KV_CHUNK_TOKENS KV_RESTORE_BYTES
             KV_BATCH_BYTES MAX_WASI_HANDLES MAX_WASI_LISTINGS MAX_WASI_LISTING_ENTRIES WASI_STREAM_BYTES
             MAX_RESOLVED MAX_RANDOM_BYTES MAX_BLOCKING_THREADS LOG_LINES_PER_SECOND LOG_BYTES_PER_SECOND LOG_STORES
-            MAX_LOG_LINE_BYTES MAX_SECRET_NAME_BYTES MAX_SECRET_BYTES MAX_PARENTS PARENT_BELIEVED BREAKER_WINDOW
+            MAX_LOG_LINE_BYTES MAX_SECRET_NAME_BYTES MAX_SECRET_BYTES MAX_PARENTS PARENT_BELIEVED PARENT_UNUSED BREAKER_WINDOW
             BREAKER_MAX_PAUSE MAX_SERIES STALE_TEMPORARY AOT_UNUSED AOT_USE_NOTED AOT_REAPED
         ];
         for (name, value) in &bounds {

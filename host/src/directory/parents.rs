@@ -2,8 +2,8 @@
 //! whole path costs one for each look at it.
 //!
 //! A kept directory is believed for a second. What was moved away or removed within it is noticed later, and never by a
-//! reader of a manifest: before that is published, `sync` resolves the whole path of each file anew. One that is believed
-//! no longer is closed soon, on the driver's thread, so an idle store keeps none.
+//! reader of a manifest: before that is published, `sync` resolves the whole path of each file anew. One that nobody uses is
+//! closed soon, on the driver's thread, so an idle store keeps none.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use crate::engine::{self, PerProcess};
-use crate::limits::{MAX_PARENTS, PARENT_BELIEVED};
+use crate::limits::{MAX_PARENTS, PARENT_BELIEVED, PARENT_UNUSED};
 
 #[derive(Debug)]
 pub(super) struct Parents {
@@ -25,10 +25,17 @@ pub(super) struct Parents {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// Each with the moment when it was opened.
-    by_path: HashMap<String, (Arc<Parent>, Instant)>,
+    by_path: HashMap<String, Entry>,
     /// A task is there that closes them.
     swept: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    parent: Arc<Parent>,
+    opened: Instant,
+    /// Since it was last looked at.
+    used: bool,
 }
 
 /// An open directory, counted.
@@ -52,10 +59,11 @@ impl Parents {
     /// The directory at a path: the kept one, or what `open` answers.
     pub(super) fn get(&self, path: &str, open: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<Arc<Parent>, Errno> {
         let now = Instant::now();
-        if let Some((kept, since)) = lock(&self.kept).by_path.get(path)
-            && now.duration_since(*since) < PARENT_BELIEVED
+        if let Some(kept) = lock(&self.kept).by_path.get_mut(path)
+            && now.duration_since(kept.opened) < PARENT_BELIEVED
         {
-            return Ok(kept.clone());
+            kept.used = true;
+            return Ok(kept.parent.clone());
         }
         let counted = Counted::new(self.open);
         let parent = Arc::new(Parent { directory: open()?, _counted: counted });
@@ -78,7 +86,7 @@ impl Parents {
             runtime.driver.spawn(sweep(Arc::downgrade(&self.kept)));
             kept.swept = true;
         }
-        kept.by_path.insert(path.to_owned(), (parent.clone(), now));
+        kept.by_path.insert(path.to_owned(), Entry { parent: parent.clone(), opened: now, used: true });
     }
 
     /// Believe a kept directory no longer.
@@ -87,13 +95,13 @@ impl Parents {
     }
 }
 
-/// Close directories that are believed no longer, until there are none or their store is gone.
+/// Close directories that nobody has used for a while, until there are none or their store is gone.
 async fn sweep(kept: Weak<Mutex<Kept>>) {
     loop {
-        tokio::time::sleep(PARENT_BELIEVED / 2).await;
+        tokio::time::sleep(PARENT_UNUSED).await;
         let Some(kept) = kept.upgrade() else { return };
         let mut kept = lock(&kept);
-        kept.by_path.retain(|_, (_, since)| since.elapsed() < PARENT_BELIEVED);
+        kept.by_path.retain(|_, entry| std::mem::take(&mut entry.used));
         kept.swept = !kept.by_path.is_empty();
         if !kept.swept {
             return;
