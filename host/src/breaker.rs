@@ -85,8 +85,11 @@ impl Breaker {
         if !self.troubled.load(Relaxed) {
             return;
         }
-        let former = std::mem::take(&mut *self.lock());
+        let mut state = self.lock();
+        let former = std::mem::take(&mut *state);
+        // Under the lock, or it could follow on a failure that came after this success, which nobody would look at then.
         self.troubled.store(false, Relaxed);
+        drop(state);
         if former.open.is_some() {
             log::line(Level::Warn, format_args!("{}: works again", self.uri));
         }
@@ -243,6 +246,19 @@ mod tests {
             report(&breaker, Ok(()));
         }
         assert!(breaker.lock().open.is_none() && !breaker.troubled.load(Relaxed));
+    }
+
+    #[test]
+    fn a_failure_is_seen_whatever_succeeds_at_the_same_time() {
+        let breaker = breaker(u64::MAX, 1);
+        std::thread::scope(|scope| {
+            let succeeding = scope.spawn(|| (0..2_000_000).for_each(|_| breaker.succeeded()));
+            while !succeeding.is_finished() {
+                breaker.failed("x", false, Instant::now());
+                let state = breaker.lock();
+                assert!(state.failures == 0 || breaker.troubled.load(Relaxed), "it is not looked at");
+            }
+        });
     }
 
     #[test]

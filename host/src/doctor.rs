@@ -225,9 +225,13 @@ impl Diagnosis {
             (Err(error), _) => self.problem(true, error, "see what it says"),
             (_, Err(_)) => {}
         }
-        let private = self.cache.as_deref().is_some_and(|cache| !cache.exists() || loader::is_private(cache));
-        if !private {
-            let what = "compiled components are not kept, so each process compiles anew".to_owned();
+        let why = match self.cache.as_deref() {
+            None => Some("there is no place for them".to_owned()),
+            Some(cache) if !cache.exists() => None,
+            Some(cache) => loader::why_cache_unused(cache).map(|why| format!("{} {why}", cache.display())),
+        };
+        if let Some(why) = why {
+            let what = format!("compiled components are not kept, so each process compiles anew: {why}");
             self.problem(false, what, "name a directory that is this user's alone (chmod 700) in KV_STORE_WASM_CACHE");
         }
     }

@@ -144,6 +144,8 @@ pub const MAX_SECRET_NAME_BYTES: usize = 64;
 pub const MAX_PARENTS: usize = 128;
 /// How long such a directory is believed to be the one under its name.
 pub const PARENT_BELIEVED: Duration = Duration::from_secs(1);
+/// How long one may lie unused before it is closed; twice as long at most.
+pub const PARENT_UNUSED: Duration = Duration::from_millis(125);
 /// The longest secret out of a file. Guards against a path that is something else.
 pub const MAX_SECRET_BYTES: u64 = 64 << 10;
 /// Failures further apart than this are not in a row, for the circuit breaker.
@@ -154,6 +156,13 @@ pub const BREAKER_MAX_PAUSE: Duration = Duration::from_secs(30);
 pub const MAX_SERIES: usize = 256;
 /// A temporary file of a dead writer is removed when it is older than this.
 pub const STALE_TEMPORARY: Duration = Duration::from_secs(3600);
+
+/// Compiled code that no process has loaded for so long is removed from the AOT cache.
+pub const AOT_UNUSED: Duration = Duration::from_secs(30 * 86_400);
+/// How old a file's note of its last use may be before it is renewed.
+pub const AOT_USE_NOTED: Duration = Duration::from_secs(86_400);
+/// Files of the AOT cache that are looked at when one is added.
+pub const AOT_REAPED: usize = 4096;
 
 /// Declares [`Limits`] and what a config file may say of them, from one table: a name, its default, the least, the most.
 macro_rules! settable {
@@ -264,6 +273,81 @@ mod tests {
             let row = row.unwrap_or_else(|| panic!("docs/operator-guide.md has no row for `{name}`"));
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
             assert_eq!(&cells[2..4], [default.to_string(), format!("{least} to {most}")], "{name}");
+        }
+    }
+
+    /// How the guide writes a bound.
+    trait Shown {
+        fn shown(&self, name: &str) -> String;
+    }
+
+    impl Shown for u64 {
+        fn shown(&self, name: &str) -> String {
+            let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes")];
+            let unit = units.iter().find(|(unit, _)| name.contains("BYTES") && self.is_multiple_of(*unit));
+            match (unit, self) {
+                (Some((unit, written)), _) => format!("{} {written}", self / unit),
+                (None, ..10_000) => self.to_string(),
+                (None, 10_000..1_000_000) => format!("{},{:03}", self / 1000, self % 1000),
+                (None, _) => format!("{},{:03},{:03}", self / 1_000_000, self / 1000 % 1000, self % 1000),
+            }
+        }
+    }
+
+    impl Shown for usize {
+        fn shown(&self, name: &str) -> String {
+            (*self as u64).shown(name)
+        }
+    }
+
+    impl Shown for u32 {
+        fn shown(&self, name: &str) -> String {
+            u64::from(*self).shown(name)
+        }
+    }
+
+    impl Shown for Duration {
+        fn shown(&self, _name: &str) -> String {
+            let units = [(86_400_000, "day"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms")];
+            let length = self.as_millis();
+            let (unit, written) = units.into_iter().find(|(unit, _)| length.is_multiple_of(*unit)).unwrap();
+            let many = if written == "day" && length > unit { "s" } else { "" };
+            format!("{} {written}{many}", length / unit)
+        }
+    }
+
+    macro_rules! shown {
+        ($($name:ident)*) => { [$((stringify!($name), $name.shown(stringify!($name))),)*] };
+    }
+
+    #[test]
+    fn the_operator_guide_lists_what_is_fixed_with_its_value() {
+        let guide = include_str!("../../docs/operator-guide.md");
+        let bounds = shown![
+            MAX_URI_BYTES MAX_HASH_BYTES MAX_NAME_BYTES MAX_VALUE_BYTES MAX_FUNCTIONS MAX_FUNCTION_BYTES
+            MAX_COMPILATIONS MAX_COMPONENTS MAX_IDLE_STORES WASM_STACK_BYTES FIBER_STACK_BYTES MAX_CORE_INSTANCES
+            MAX_MEMORIES MAX_TABLES MAX_TABLE_ELEMENTS MAX_HANDLES MAX_LEAKED_HANDLES MAX_GUEST_COPY_BYTES
+            HOSTCALL_BYTES MAX_DIRECTORY_ENTRIES MAX_BATCH_ITEMS DEFAULT_BATCH_BYTES DEFAULT_BATCH_ITEMS
+            MAX_FRESH_CHUNKS EPOCH_TICK TICKER_IDLE DEADLINE_GRACE DEADLINE_BYTES_PER_SECOND MAX_MOVING MAX_HELPERS
+            MAX_HELPER_JOBS ASSUMED_CHUNK_BYTES
+            EARLY_FLUSH_BYTES LEAST_BATCH_BYTES LEAST_BATCH_ITEMS CONFIRMED_FOR FOLLOWED_CHUNKS SPARE_BYTES
+            PROCESS_PAYLOAD_BYTES WRITE_BUFFER_BYTES PROCESS_WRITE_BUFFER_BYTES PREFETCH_BYTES PREFETCH_CHUNKS
+            KNOWN_CHUNKS DAMAGED_CHUNKS PROCESS_CONNECTIONS MAX_PARKED RECEIVE_BUFFER_BYTES MAX_SESSION_BYTES
+            MAX_DELIMITER_BYTES MAX_KV_LAYERS MAX_KV_MODEL_BYTES DEFAULT_KV_CHUNK_TOKENS KV_RESTORE_BYTES
+            KV_BATCH_BYTES MAX_WASI_HANDLES MAX_WASI_LISTINGS MAX_WASI_LISTING_ENTRIES WASI_STREAM_BYTES
+            MAX_RESOLVED MAX_RANDOM_BYTES MAX_BLOCKING_THREADS LOG_LINES_PER_SECOND LOG_BYTES_PER_SECOND LOG_STORES
+            MAX_LOG_LINE_BYTES MAX_SECRET_NAME_BYTES MAX_SECRET_BYTES MAX_PARENTS PARENT_BELIEVED PARENT_UNUSED BREAKER_WINDOW
+            BREAKER_MAX_PAUSE MAX_SERIES STALE_TEMPORARY AOT_UNUSED AOT_USE_NOTED AOT_REAPED
+        ];
+        for (name, value) in &bounds {
+            let row = guide.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+            let row = row.unwrap_or_else(|| panic!("docs/operator-guide.md has no row for `{name}`: {value}"));
+            assert_eq!(row.split('|').nth(2).unwrap().trim(), value, "{name}");
+        }
+        let source = include_str!("limits.rs").lines().filter_map(|line| line.strip_prefix("pub const "));
+        let declared = source.filter_map(|line| line.split_once(": ")).filter(|(_, rest)| !rest.starts_with('&'));
+        for (name, _) in declared {
+            assert!(bounds.iter().any(|(shown, _)| *shown == name), "{name} is not in the list of this test");
         }
     }
 

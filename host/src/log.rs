@@ -1,14 +1,15 @@
 //! One line on standard error for each thing that an operator should know.
 //!
-//! A line is one `write`, so that lines of several threads do not mix, and it takes no lock that a fork could leave
-//! locked. What comes from a component is cleaned of control characters, cut, and dropped in a flood.
+//! It waits for nobody, see [`kv_in_process::stderr`]. What comes from a component is cleaned of control characters, cut, and
+//! dropped in a flood.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use kv_in_process::stderr::Lines;
+
 use crate::limits;
-use crate::signals::without_signal;
 
 /// How much a line matters. `KV_STORE_WASM_LOG` names the least that is shown: `debug`, `info`, `warn` (the default),
 /// `error` or `off`.
@@ -32,10 +33,8 @@ pub fn line(level: Level, text: impl fmt::Display) {
         Level::Warn => "warning",
         Level::Error | Level::Off => "error",
     };
-    let mut line = format!("kv-store-wasm: {name}: {}", clean(&text.to_string()));
-    line.push('\n');
-    // Nothing can be done about a standard error that is closed or full.
-    let _ = without_signal(libc::SIGPIPE, || rustix::io::write(rustix::stdio::stderr(), line.as_bytes()));
+    static LINES: Lines = Lines::new("kv-store-wasm: warning");
+    LINES.write(&format!("kv-store-wasm: {name}: {}", clean(&text.to_string())));
 }
 
 /// What one component, or all of them, may log in a second. What is over it is dropped and counted.

@@ -22,7 +22,7 @@ use crate::guest::{Access, State};
 use crate::limits;
 use crate::loader::Loaded;
 use crate::log::{self, Level};
-use crate::signals::keeping_signal_stack;
+use crate::signals::{files_are_bounded, keeping_signal_stack, without_signal};
 
 /// What an instance is made of and how many there may be.
 pub(crate) struct Pool {
@@ -33,6 +33,9 @@ pub(crate) struct Pool {
     options: Vec<(String, String)>,
     breaker: Arc<Breaker>,
     max_instances: usize,
+    /// The component may write files through WASI, and the process has a bound on their length (RLIMIT_FSIZE): a write past
+    /// it would raise SIGXFSZ. The contract's own writes keep it away by themselves.
+    wasi_writes_bounded: bool,
     slots: Mutex<Slots>,
     freed: Condvar,
     /// Instances that ended in a trap, a lie or a panic, or were retired.
@@ -73,8 +76,9 @@ impl Pool {
     ) -> Result<(Self, Features), Error> {
         let mut pool = Pool {
             runtime: engine::runtime()?,
-            component,
             max_instances: access.limits.max_instances(),
+            wasi_writes_bounded: component.uses_wasi_files && access.may_write_files() && files_are_bounded(),
+            component,
             access: Arc::new(access),
             uri,
             options,
@@ -180,7 +184,8 @@ impl Pool {
         let hard = store.data_mut().start_call(deadline);
         store.set_epoch_deadline(1);
         // Guest code is stopped by epochs, at `hard`; that `block_on` ends then is for a host function that waits.
-        let outcome = keeping_signal_stack(|| self.runtime.driver.block_on(hard, work(store)));
+        let run = || keeping_signal_stack(|| self.runtime.driver.block_on(hard, work(store)));
+        let outcome = if self.wasi_writes_bounded { without_signal(libc::SIGXFSZ, run) } else { run() };
         outcome.unwrap_or_else(|| Err(DeadlineMissed.into()))
     }
 

@@ -101,6 +101,15 @@ fn backend(scheme: &str) -> &str {
     }
 }
 
+/// The port that a backend takes where its URI names none, as far as it is known: of the backends that ship.
+pub(crate) fn default_port(scheme: &str) -> Option<u16> {
+    match backend(scheme) {
+        "redis" => Some(6379),
+        "memkv" => Some(9900),
+        _ => None,
+    }
+}
+
 /// `MEMKV_` for `memkv`, `LOCAL_FS_` for `local-fs`: how the environment variables of a backend begin.
 pub(crate) fn variable_prefix(scheme: &str) -> String {
     let mut prefix: String =
@@ -127,6 +136,17 @@ pub(crate) fn check_scheme(scheme: &str) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_default_ports_are_those_of_the_backends() {
+        let redis = include_str!("../../guests/redis/src/uri.rs");
+        let memkv = include_str!("../../memkv/wire/src/lib.rs");
+        for (scheme, source) in [("redis", redis), ("rediss", redis), ("memkv", memkv)] {
+            let port = default_port(scheme).unwrap();
+            assert!(source.contains(&format!("const DEFAULT_PORT: u16 = {port};")), "{scheme}");
+        }
+        assert_eq!(default_port("acme"), None);
+    }
 
     #[test]
     fn a_leading_wasm_scheme_is_taken_off_once() {

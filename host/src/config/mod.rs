@@ -115,7 +115,10 @@ impl Config {
             let context = |error: Error| error.context(format_args!("{shown}: tenant {}", tenant.uri.uri().as_str()));
             tenant.check().map_err(context)?;
             if config.tenant.iter().take(at).any(|other| other.uri == tenant.uri) {
-                return Err(context(Error::invalid("is there twice")));
+                return Err(context(Error::invalid("is there twice, maybe in another spelling")));
+            }
+            if config.tenant.iter().take(at).any(|other| other.uri.is_unclear(tenant.uri.uri())) {
+                return Err(context(Error::invalid("write the port, in all tenants on this server or in none")));
             }
         }
         Ok(config)
@@ -183,6 +186,14 @@ impl Config {
             return Ok(None);
         }
         policy::check_plain(uri)?;
+        let mut tenants = of_scheme.clone();
+        if let Some(tenant) = tenants.find(|tenant| tenant.uri.is_unclear(uri)) {
+            let message = format!(
+                "write the server as the tenant {} has it: one has a port, and the other none",
+                tenant.uri.uri().as_str()
+            );
+            return Err(Error::new(ErrorKind::Denied, message));
+        }
         let covering = of_scheme.filter_map(|tenant| Some((tenant.uri.covers(uri)?, tenant)));
         match covering.max_by_key(|(depth, _)| *depth) {
             Some((_, tenant)) => Ok(Some(tenant)),

@@ -123,6 +123,40 @@ proptest::proptest! {
 }
 
 #[test]
+fn a_tenant_is_found_by_every_spelling_of_its_server() {
+    let tenants = |uris: &[&str]| {
+        let tables = uris.iter().map(|uri| format!("[[tenant]]\nuri = '{uri}'\n"));
+        parse(&tables.collect::<String>())
+    };
+    let of = |config: &Config, uri: &str| Ok(config.settings(&StoreUri::parse(uri)?)?.tenant);
+    let of = |config: &Config, uri: &str| -> Result<Option<String>, Error> { of(config, uri) };
+    // Whoever has the rest of the scheme does not get at it by another spelling.
+    for own in ["redis://h/7", "redis://h:6379/7"] {
+        let config = tenants(&["redis://", own]).unwrap();
+        for uri in ["redis://h/7", "redis://h:6379/7", "redis://H:6379/7/x", "redis://me@h/7"] {
+            assert_eq!(of(&config, uri).unwrap().as_deref(), Some(own), "{uri}");
+        }
+        for uri in ["redis://h:6380/7", "redis://h/8", "redis://i/7"] {
+            assert_eq!(of(&config, uri).unwrap().as_deref(), Some("redis://"), "{uri}");
+        }
+    }
+    let error = tenants(&["redis://h/7", "redis://h:6379/7"]).unwrap_err();
+    assert!(error.to_string().contains("redis://h:6379/7: is there twice"), "{error}");
+    // The longer path is closer, whichever names the user and whichever comes first.
+    for uris in [["redis://me@h", "redis://h/3"], ["redis://h/3", "redis://me@h"]] {
+        assert_eq!(of(&tenants(&uris).unwrap(), "redis://me@h/3").unwrap().as_deref(), Some("redis://h/3"));
+    }
+
+    // Which port acme takes by itself nobody here knows.
+    let config = tenants(&["acme://", "acme://h:99/7"]).unwrap();
+    assert_eq!(of(&config, "acme://h:99/7").unwrap().as_deref(), Some("acme://h:99/7"));
+    let error = of(&config, "acme://h/7").unwrap_err();
+    assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("acme://h:99/7"), "{error}");
+    let error = tenants(&["acme://h:99/7", "acme://h/8"]).unwrap_err();
+    assert!(error.to_string().contains("write the port"), "{error}");
+}
+
+#[test]
 fn the_directories_of_others_are_those_that_do_not_hold_ones_own() {
     let config = parse(
         "[backend.local-fs]\n[[tenant]]\nuri = 'local-fs:///kv'\n[[tenant]]\nuri = 'local-fs:///kv/a'\n\

@@ -21,6 +21,7 @@ pub(crate) use read::Entry;
 pub(crate) use write::Written;
 
 use crate::error::{Error, ErrorKind};
+use crate::signals::files_are_bounded;
 use parents::{Parent, Parents};
 
 const PRIVATE_DIRECTORY: Mode = Mode::RWXU;
@@ -37,10 +38,6 @@ pub(crate) struct Directory {
     /// Where files are written before they are renamed; opened when it is first needed.
     temporaries: Mutex<Option<Arc<OwnedFd>>>,
     parents: Parents,
-}
-
-fn files_are_bounded() -> bool {
-    rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_some()
 }
 
 impl Directory {

@@ -78,6 +78,14 @@ fn links_are_never_followed() {
     assert!(directory.write(&path("out/new"), &[b"x"], false, false).is_err());
     assert!(!outside.join("new").exists());
     assert!(directory.remove(&path("out/secret"), false).is_err());
+    // Not even where they stay within.
+    directory.write(&path("sub/f"), &[b"within"], false, false).unwrap();
+    symlink("sub", scratch.path().join("store/inner")).unwrap();
+    for denied in
+        [read(&directory, "inner/f").map(drop), directory.write(&path("inner/new"), &[b"x"], false, false).map(drop)]
+    {
+        assert_eq!(denied.unwrap_err().kind(), ErrorKind::Denied);
+    }
     // A link under the name of a file is replaced itself; what it leads to stays.
     directory.write(&path("f"), &[b"mine"], true, false).unwrap();
     assert_eq!(std::fs::read(outside.join("secret")).unwrap(), b"secret");

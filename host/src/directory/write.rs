@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::{Directory, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_below};
 use crate::engine::{self, PerProcess};
@@ -48,7 +48,7 @@ impl Directory {
         let write = || write_all(&file, parts);
         let written = if self.bounded { without_signal(libc::SIGXFSZ, write) } else { write() };
         let placed = written
-            .and_then(|()| if durable { fs::fdatasync(&file) } else { Ok(()) })
+            .and_then(|()| if durable { retry_on_intr(|| fs::fdatasync(&file)) } else { Ok(()) })
             .and_then(|()| self.place(&temporaries, &name, path, replace));
         if !matches!(placed, Ok(Written::Written)) {
             // What is left behind if this fails is reaped later.
@@ -75,7 +75,8 @@ impl Directory {
     /// Make files durable that were written without, and the names of the directories on the way. `in_time` is asked now
     /// and then, and may end it.
     ///
-    /// A file that the kernel could not write out is removed: a second sync of it would succeed, and prove nothing.
+    /// A file that the kernel could not write out is removed: a second sync of it would succeed, and prove nothing
+    /// (`docs/decisions/what-could-not-be-synced-is-removed.md`).
     pub(crate) fn sync(&self, paths: &[RelativePath], in_time: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
         self.check_writable()?;
         for group in paths.chunks(SYNCED_TOGETHER) {
@@ -90,8 +91,10 @@ impl Directory {
             files.iter().for_each(start_writing);
             let files: Vec<_> = files.iter().zip(group).collect();
             side_by_side(&files, &|(file, path)| {
-                Ok(fs::fdatasync(file).inspect_err(|_| {
-                    let _ = self.remove(path, false);
+                Ok(retry_on_intr(|| fs::fdatasync(file)).inspect_err(|errno| {
+                    if is_lost(*errno) {
+                        let _ = self.remove(path, false);
+                    }
                 })?)
             })?;
         }
@@ -102,7 +105,10 @@ impl Directory {
     pub(crate) fn sync_directories(&self, paths: &[RelativePath]) -> Result<(), Error> {
         let directories: BTreeSet<&str> = paths.iter().flat_map(RelativePath::ancestors).collect();
         let directories: Vec<&str> = directories.into_iter().collect();
-        side_by_side(&directories, &|directory| Ok(fs::fsync(self.open_directory(directory)?)?))
+        side_by_side(&directories, &|directory| {
+            let directory = self.open_directory(directory)?;
+            Ok(retry_on_intr(|| fs::fsync(&directory))?)
+        })
     }
 
     fn create_temporary(&self) -> Result<(Arc<OwnedFd>, String, OwnedFd), Error> {
@@ -185,7 +191,7 @@ fn temporary_name() -> Result<String, Error> {
     let prefix = PREFIX.get_or_make(|| {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| Error::invalid(format!("no random bytes: {error}")))?;
-        Ok(format!("{}-{:016x}", std::process::id(), u64::from_ne_bytes(random)))
+        Ok::<_, Error>(format!("{}-{:016x}", std::process::id(), u64::from_ne_bytes(random)))
     })?;
     Ok(format!("{prefix}-{}", COUNT.fetch_add(1, Relaxed)))
 }
@@ -207,6 +213,11 @@ fn start_writing(file: &OwnedFd) {
         use std::os::fd::AsRawFd;
         libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE);
     }
+}
+
+/// Whether a sync that failed so says that bytes did not reach the disk, and not that it was not tried.
+fn is_lost(errno: Errno) -> bool {
+    matches!(errno, Errno::IO | Errno::NOSPC | Errno::DQUOT)
 }
 
 /// What stands in the way of a new file is kept, if it is a file.

@@ -76,6 +76,11 @@ impl Driver {
         Ok(Driver(handle))
     }
 
+    /// Have a task done on the driver's thread, some time.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawn(task);
+    }
+
     /// Run a future on this thread, to its end or to the deadline.
     pub(crate) fn block_on<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         let _within = self.0.enter();
@@ -122,7 +127,9 @@ impl Parker {
                 unsafe { libc::ppoll(sockets.as_mut_ptr(), sockets.len() as _, &left, std::ptr::null()) };
             }
         });
-        self.woken.store(false, Ordering::Release);
+        // Not a plain store: what a waker wrote before a wake-up that this takes back must be seen by the look that follows,
+        // and no look may come before it, or a wake-up between the two would be lost.
+        self.woken.swap(false, Ordering::AcqRel);
     }
 }
 

@@ -9,6 +9,8 @@ mod ticker;
 use wasmtime::{Config, Engine, OptLevel};
 
 pub(crate) use driver::{Driver, before, wait_for_socket};
+#[cfg(test)]
+pub(crate) use fork::tests::holds_in_a_child;
 pub(crate) use fork::{PerProcess, generation};
 pub(crate) use helpers::Helpers;
 

@@ -55,6 +55,13 @@ pub(crate) struct Access {
     pub faults: Option<Faults>,
 }
 
+impl Access {
+    /// Whether there is a directory that the component may change.
+    pub(crate) fn may_write_files(&self) -> bool {
+        self.directory.iter().chain(self.folders.values()).any(|directory| !directory.is_read_only())
+    }
+}
+
 /// The host's side of one instance.
 pub(crate) struct State {
     access: Arc<Access>,

@@ -1,8 +1,11 @@
 //! The AOT cache: compiled components on disk, so that a process starts in milliseconds.
 //!
 //! Compiled code is trusted like our own, so the cache is ours alone: a directory of this user with mode 0700 that no link
-//! leads to. Where that does not hold the cache is not used, and the log says so. A file's name is the component's digest
-//! and the engine's, so that code for another component, wasmtime or processor is never taken.
+//! leads to, below directories in which no other user can put another in its place. Where that does not hold the cache is not
+//! used, and the log says so. A file's name is the component's digest and the engine's, so that code for another component,
+//! wasmtime or processor is never taken.
+//!
+//! What nobody has used for long, and what killed writers left, is removed when something is added.
 //!
 //! A file ends with a [`Seal`]: what the code is of, and its checksum, which is looked at before the code is. It stands
 //! behind the code and not before it, because wasmtime maps the file and wants the code at its beginning. It guards
@@ -14,6 +17,7 @@ use std::io::{ErrorKind::NotFound, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use wasmtime::Engine;
 use wasmtime::component::Component;
@@ -21,6 +25,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use super::hex;
 use super::seal::{SEAL_BYTES, Seal};
+use crate::limits;
 use crate::log::{self, Level};
 use crate::signals::without_signal;
 
@@ -41,11 +46,17 @@ pub(crate) fn cache_directory() -> Option<PathBuf> {
 impl Cache {
     pub(super) fn open(engine: &Engine) -> Option<Self> {
         let directory = cache_directory()?;
-        if let Err(why) = make_private(&directory) {
-            let directory = directory.display();
-            log::line(Level::Warn, format_args!("components are compiled at each start: the cache {directory} {why}"));
-            return None;
-        }
+        let directory = match make_private(&directory) {
+            Ok(real) => real,
+            Err(why) => {
+                let directory = directory.display();
+                log::line(
+                    Level::Warn,
+                    format_args!("components are compiled at each start: the cache {directory} {why}"),
+                );
+                return None;
+            }
+        };
         let mut hasher = DefaultHasher::new();
         engine.precompile_compatibility_hash().hash(&mut hasher);
         Some(Cache { directory, engine: hasher.finish() })
@@ -73,7 +84,10 @@ impl Cache {
         // SAFETY: the file was written by `put`, in a directory that only this user can write to, and its checksum is that
         // of what was written.
         match unsafe { Component::deserialize_file(engine, checked) } {
-            Ok(component) => Some(component),
+            Ok(component) => {
+                note_use(&file);
+                Some(component)
+            }
             Err(error) => {
                 ignored(&error);
                 None
@@ -123,6 +137,38 @@ impl Cache {
         if let Err(error) = kept {
             log::line(Level::Warn, format_args!("cannot keep compiled code at {}: {error}", path.display()));
         }
+        reap(&self.directory);
+    }
+}
+
+/// The time of a file's last change says when it was last loaded, to a day.
+fn note_use(file: &File) {
+    let now = SystemTime::now();
+    let noted = file.metadata().and_then(|meta| meta.modified());
+    if noted.is_ok_and(|noted| now.duration_since(noted).is_ok_and(|age| age > limits::AOT_USE_NOTED)) {
+        // It is removed too early, and compiled again, where this fails.
+        let _ = file.set_modified(now);
+    }
+}
+
+/// Remove what dead writers left, and code that nobody has loaded for long: of former components, engines and processors. A
+/// process that runs such code keeps it, for it has it mapped. Best effort, and bounded: what is left is for the next time.
+fn reap(directory: &Path) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    let now = SystemTime::now();
+    for entry in entries.flatten().take(limits::AOT_REAPED) {
+        let name = entry.file_name();
+        let name = name.to_str().unwrap_or_default();
+        let patience = match () {
+            () if name.starts_with("tmp-") => limits::STALE_TEMPORARY,
+            () if name.ends_with(".cwasm") => limits::AOT_UNUSED,
+            () => continue,
+        };
+        let changed = entry.metadata().and_then(|meta| meta.modified());
+        let age = changed.ok().and_then(|changed| now.duration_since(changed).ok()).unwrap_or(Duration::ZERO);
+        if age > patience {
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }
 
@@ -156,28 +202,123 @@ fn checksum(file: &File, len: u64) -> std::io::Result<u64> {
     Ok(hasher.digest())
 }
 
-fn make_private(directory: &Path) -> Result<(), String> {
+/// Where a directory really is, which is made if it is not there and is this user's alone.
+fn make_private(directory: &Path) -> Result<PathBuf, String> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(|error| format!("cannot be made: {error}"))?;
     check_private(directory)
 }
 
-/// Whether a directory is this user's alone.
-pub(crate) fn is_private(directory: &Path) -> bool {
-    check_private(directory).is_ok()
+/// Why a directory would not be used as the cache; none if it would.
+pub(crate) fn why_cache_unused(directory: &Path) -> Option<String> {
+    check_private(directory).err()
 }
 
-fn check_private(directory: &Path) -> Result<(), String> {
-    let meta = directory.symlink_metadata().map_err(|error| error.to_string())?;
-    if !meta.is_dir() {
+/// Where it really is: a link on the way may lead elsewhere later, and what it leads to was not checked then.
+fn check_private(directory: &Path) -> Result<PathBuf, String> {
+    let is_link = directory.symlink_metadata().map_err(|error| error.to_string())?.is_symlink();
+    let real = directory.canonicalize().map_err(|error| error.to_string())?;
+    let meta = real.symlink_metadata().map_err(|error| error.to_string())?;
+    if is_link || !meta.is_dir() {
         return Err("is not a directory, or a link leads to it".into());
     }
     if !owned_by_us(&meta) || meta.mode() & 0o077 != 0 {
         return Err("must belong to this user alone (chmod 700)".into());
+    }
+    check_way(&real)?;
+    Ok(real)
+}
+
+/// Whether no other user can rename a directory on the way to this one, and so put another in its place: each belongs to this
+/// user or to root, and is for its owner alone to write to, or has the sticky bit, like `/tmp`.
+fn check_way(real: &Path) -> Result<(), String> {
+    for upper in real.ancestors().skip(1) {
+        let meta = upper.symlink_metadata().map_err(|error| format!("{}: {error}", upper.display()))?;
+        let upper = upper.display();
+        if !owned_by_us(&meta) && meta.uid() != 0 {
+            return Err(format!("lies below {upper}, which belongs to another user"));
+        }
+        if meta.mode() & 0o022 != 0 && meta.mode() & libc::S_ISVTX == 0 {
+            return Err(format!("lies below {upper}, where others can put another in its place (chmod go-w {upper})"));
+        }
     }
     Ok(())
 }
 
 fn owned_by_us(meta: &std::fs::Metadata) -> bool {
     meta.uid() == rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_others_can_exchange_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let upper = scratch.path().join("upper");
+        let cache = upper.join("between/aot");
+        make_private(&cache).unwrap();
+        for open in [0o777, 0o770, 0o702] {
+            mode(&upper, open);
+            let why = make_private(&cache).unwrap_err();
+            assert!(
+                why.contains("others can put another") && why.contains(&format!("go-w {}", upper.display())),
+                "{why}"
+            );
+        }
+        // Only the owner renames what is in a sticky directory.
+        for tame in [0o1777, 0o755, 0o700] {
+            mode(&upper, tame);
+            make_private(&cache).unwrap();
+        }
+        // It is the way that the links lead which counts.
+        let link = scratch.path().join("link");
+        std::os::unix::fs::symlink(&upper, &link).unwrap();
+        assert_eq!(make_private(&link.join("between/aot")), cache.canonicalize().map_err(|error| error.to_string()));
+        mode(&upper, 0o777);
+        assert!(make_private(&link.join("between/aot")).is_err());
+    }
+
+    #[test]
+    fn what_nobody_uses_is_removed_and_nothing_else() {
+        let scratch = tempfile::tempdir().unwrap();
+        let place = |name: &str, age: Duration| {
+            let file = File::create(scratch.path().join(name)).unwrap();
+            file.set_modified(SystemTime::now() - age).unwrap();
+        };
+        let hour = Duration::from_secs(3600);
+        place("tmp-dead", hour * 2);
+        place("tmp-alive", hour / 2);
+        place("unused-1.cwasm", limits::AOT_UNUSED + hour);
+        place("used-1.cwasm", limits::AOT_UNUSED - hour);
+        place("not ours", limits::AOT_UNUSED * 2);
+        File::create(scratch.path().join("of-tomorrow.cwasm")).unwrap().set_modified(SystemTime::now() + hour).unwrap();
+        std::fs::create_dir(scratch.path().join("tmp-directory")).unwrap();
+        reap(scratch.path());
+        let left = std::fs::read_dir(scratch.path()).unwrap().flatten();
+        let mut left: Vec<String> = left.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        left.sort();
+        assert_eq!(left, ["not ours", "of-tomorrow.cwasm", "tmp-alive", "tmp-directory", "used-1.cwasm"]);
+    }
+
+    #[test]
+    fn a_file_that_is_loaded_is_used() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = File::create(scratch.path().join("x.cwasm")).unwrap();
+        let old = SystemTime::now() - limits::AOT_UNUSED;
+        file.set_modified(old).unwrap();
+        // As the cache opens it.
+        note_use(&File::open(scratch.path().join("x.cwasm")).unwrap());
+        assert!(file.metadata().unwrap().modified().unwrap() > old + limits::AOT_USE_NOTED);
+        let recent = SystemTime::now() - limits::AOT_USE_NOTED / 2;
+        file.set_modified(recent).unwrap();
+        note_use(&file);
+        assert_eq!(file.metadata().unwrap().modified().unwrap(), recent, "once a day is enough");
+    }
 }

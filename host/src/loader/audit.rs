@@ -66,6 +66,12 @@ pub(super) fn check(component: &Component) -> Result<(), Error> {
     check_names(&imports, &exports)
 }
 
+/// Whether a component can open files through WASI.
+pub(super) fn imports_wasi_files(component: &Component) -> bool {
+    let ty = component.component_type();
+    ty.imports(component.engine()).any(|(name, _)| Interface::parse(name).package == "wasi:filesystem")
+}
+
 /// Why this host does not offer what a component imports under a name; none if it does.
 pub(crate) fn why_not_offered(import: &str) -> Option<String> {
     refuse_import(&Interface::parse(import))

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::{HasSelf, Linker};
 
-pub(crate) use aot::{cache_directory, is_private};
+pub(crate) use aot::{cache_directory, why_cache_unused};
 pub(crate) use audit::{missing_export, why_not_offered};
 pub(crate) use find::{find, search_directories};
 pub(crate) use measure::measure;
@@ -33,6 +33,8 @@ use crate::{config, limits, log};
 /// A component, ready to be instantiated.
 pub(crate) struct Loaded {
     pub digest: [u8; 32],
+    /// It imports files of WASI.
+    pub uses_wasi_files: bool,
     pub pre: BackendPre<State>,
 }
 
@@ -140,7 +142,8 @@ impl Components {
             .instantiate_pre(&component)
             .and_then(BackendPre::new)
             .map_err(|error| Error::new(ErrorKind::Unsupported, audit::explain_mismatch(&error)))?;
-        Ok(Loaded { digest, pre })
+        let uses_wasi_files = audit::imports_wasi_files(&component);
+        Ok(Loaded { digest, uses_wasi_files, pre })
     }
 
     /// Whether compiled code of a component is in the cache, and sound.

@@ -1,13 +1,16 @@
 //! Which tenant a URI belongs to. A tenant is a prefix of URIs, held against them part by part and never as text:
-//! `local-fs:///kv/a` covers `local-fs:///kv/a/x` and not `local-fs:///kv/ab`.
+//! `local-fs:///kv/a` covers `local-fs:///kv/a/x` and not `local-fs:///kv/ab`, `redis://h` covers `redis://H:6379/3`.
+//!
+//! Which port a URI means that names none is the backend's to say. Where the host does not know it, a prefix and a URI on one
+//! server of which only one names a port are refused: they may be the same server and may not.
 
 use crate::error::{Error, ErrorKind};
-use crate::uri::StoreUri;
+use crate::uri::{StoreUri, default_port};
 
 use super::servers::{Host, split_port};
 
-/// The URIs of one tenant.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
+/// The URIs of one tenant. Two are the same if they cover the same.
+#[derive(Clone, Debug, serde::Deserialize)]
 #[serde(try_from = "String")]
 pub struct Prefix(StoreUri);
 
@@ -29,29 +32,41 @@ impl Prefix {
         &self.0
     }
 
-    /// How closely the prefix names a URI; none if it does not cover it.
-    pub fn covers(&self, uri: &StoreUri) -> Option<usize> {
+    /// How closely the prefix names a URI; none if it does not cover it. Of two that cover one, the longer path is closer,
+    /// then the one that names the user.
+    pub fn covers(&self, uri: &StoreUri) -> Option<(usize, bool, bool)> {
         if self.0.scheme() != uri.scheme() {
             return None;
         }
-        let (mine, whole_scheme) = (&self.0, self.0.authority().is_empty() && segments(&self.0).next().is_none());
-        if whole_scheme {
-            return Some(0);
+        if self.is_whole_scheme() {
+            return Some((0, false, false));
         }
-        let (my_user, my_server) = split_user(mine.authority());
-        let (user, server) = split_user(uri.authority());
-        if canonical(my_server) != canonical(server) || (my_user.is_some() && my_user != user) {
+        let (my_user, _) = split_user(self.0.authority());
+        let (user, _) = split_user(uri.authority());
+        if canonical(&self.0) != canonical(uri) || (my_user.is_some() && my_user != user) {
             return None;
         }
         let mut theirs = segments(uri);
-        let mut depth = 1 + usize::from(my_user.is_some());
-        for segment in segments(mine) {
-            if theirs.next() != Some(segment) {
-                return None;
-            }
-            depth += 1;
-        }
-        Some(depth)
+        let covered = segments(&self.0).all(|segment| theirs.next() == Some(segment));
+        covered.then(|| (segments(&self.0).count(), my_user.is_some(), true))
+    }
+
+    /// Whether it cannot be told if a URI is on the server of this prefix: only one of the two names a port, and the host does
+    /// not know which one the backend takes.
+    pub fn is_unclear(&self, uri: &StoreUri) -> bool {
+        let ((host, port), (other, others)) = (canonical(&self.0), canonical(uri));
+        let same_host = self.0.scheme() == uri.scheme() && !host.is_empty() && host == other;
+        same_host && port.is_some() != others.is_some()
+    }
+
+    fn is_whole_scheme(&self) -> bool {
+        self.0.authority().is_empty() && segments(&self.0).next().is_none()
+    }
+}
+
+impl PartialEq for Prefix {
+    fn eq(&self, other: &Self) -> bool {
+        self.covers(&other.0).is_some() && other.covers(&self.0).is_some()
     }
 }
 
@@ -76,24 +91,68 @@ fn split_user(authority: &str) -> (Option<&str>, &str) {
     authority.rsplit_once('@').map_or((None, authority), |(user, server)| (Some(user), server))
 }
 
-/// A server in one spelling; what is none as it is.
-fn canonical(server: &str) -> (String, Option<u16>) {
+/// The server of a URI in one spelling, with the port that is meant as far as it is known; what is none as it is.
+fn canonical(uri: &StoreUri) -> (String, Option<u16>) {
+    let (_, server) = split_user(uri.authority());
     let (host, port) = split_port(server);
-    (Host::parse(host).map_or_else(|| host.to_owned(), |host| host.to_string()), port)
+    let host = match Host::parse(host) {
+        // An IPv6 address that stands for an IPv4 address leads to the same server.
+        Some(Host::Address(address)) => Host::Address(address.to_canonical()).to_string(),
+        Some(name) => name.to_string(),
+        None => host.to_owned(),
+    };
+    (host, port.or_else(|| default_port(uri.scheme())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn covers(prefix: &str, uri: &str) -> Option<usize> {
-        Prefix::try_from(prefix.to_owned()).unwrap().covers(&StoreUri::parse(uri).unwrap())
+    fn prefix(text: &str) -> Prefix {
+        Prefix::try_from(text.to_owned()).unwrap()
+    }
+
+    /// How many parts of the path, and whether the user, a prefix names of a URI that it covers.
+    fn covers(text: &str, uri: &str) -> Option<(usize, bool)> {
+        prefix(text).covers(&StoreUri::parse(uri).unwrap()).map(|(parts, user, _)| (parts, user))
+    }
+
+    #[test]
+    fn the_port_that_is_meant_is_one_that_is_named() {
+        for [one, other] in [
+            ["redis://h", "redis://h:6379"],
+            ["redis://h/7", "redis://H:6379/7"],
+            ["rediss://h/7", "rediss://h:6379/7"],
+            ["memkv://[::1]/n", "memkv://[0::1]:9900/n"],
+            ["redis://10.0.0.1/7", "redis://[::ffff:10.0.0.1]:6379/7"],
+        ] {
+            for (mine, theirs) in [(one, other), (other, one)] {
+                assert!(covers(mine, theirs).is_some(), "{mine} {theirs}");
+                assert!(covers(mine, &format!("{theirs}/more")).is_some(), "{mine} {theirs}");
+                assert!(!prefix(mine).is_unclear(&StoreUri::parse(theirs).unwrap()));
+            }
+            assert!(prefix(one) == prefix(other), "{one} {other}");
+        }
+        for (mine, theirs) in
+            [("redis://h", "redis://h:6380"), ("redis://h:6380", "redis://h"), ("redis://h", "rediss://h")]
+        {
+            assert_eq!(covers(mine, theirs), None, "{mine} {theirs}");
+            assert!(prefix(mine) != prefix(theirs) && !prefix(mine).is_unclear(&StoreUri::parse(theirs).unwrap()));
+        }
+    }
+
+    #[test]
+    fn a_port_that_only_the_backend_knows_is_unclear() {
+        let unclear = |mine: &str, theirs: &str| prefix(mine).is_unclear(&StoreUri::parse(theirs).unwrap());
+        assert!(unclear("acme://h/a", "acme://h:99/b") && unclear("acme://h:99", "acme://me@H"));
+        assert!(!unclear("acme://h:99", "acme://h:99") && !unclear("acme://h:99", "acme://i"));
+        assert!(!unclear("acme://", "acme://h:99") && !unclear("acme:///a", "acme:///b"));
     }
 
     #[test]
     fn whole_parts_are_compared() {
-        assert_eq!(covers("local-fs:///kv/a", "local-fs:///kv/a"), Some(3));
-        assert_eq!(covers("local-fs:///kv/a/", "wasm://local-fs:///kv/a/x/"), Some(3));
+        assert_eq!(covers("local-fs:///kv/a", "local-fs:///kv/a"), Some((2, false)));
+        assert_eq!(covers("local-fs:///kv/a/", "wasm://local-fs:///kv/a/x/"), Some((2, false)));
         for other in ["local-fs:///kv/ab", "local-fs:///kv/A", "local-fs:///kv", "local-fs://kv/a", "other:///kv/a"] {
             assert_eq!(covers("local-fs:///kv/a", other), None, "{other}");
         }
@@ -104,18 +163,18 @@ mod tests {
 
     #[test]
     fn a_server_has_many_spellings_and_a_user_is_a_part() {
-        assert_eq!(covers("redis://Cache.svc:6379/1", "redis://cache.SVC:6379/1"), Some(2));
-        assert_eq!(covers("redis://[::1]:6379", "redis://[0:0::1]:6379/1"), Some(1));
-        assert_eq!(covers("redis://h:1/3", "redis://me@h:1/3"), Some(2));
-        assert_eq!(covers("redis://me@h:1/3", "redis://me@h:1/3"), Some(3));
+        assert_eq!(covers("redis://Cache.svc:6379/1", "redis://cache.SVC:6379/1"), Some((1, false)));
+        assert_eq!(covers("redis://[::1]:6379", "redis://[0:0::1]:6379/1"), Some((0, false)));
+        assert_eq!(covers("redis://h:1/3", "redis://me@h:1/3"), Some((1, false)));
+        assert_eq!(covers("redis://me@h:1/3", "redis://me@h:1/3"), Some((1, true)));
         assert_eq!(covers("redis://me@h:1/3", "redis://you@h:1/3"), None);
         assert_eq!(covers("redis://me@h:1/3", "redis://h:1/3"), None);
     }
 
     #[test]
     fn a_scheme_alone_covers_all_of_it() {
-        assert_eq!(covers("redis://", "redis://h:1/3"), Some(0));
-        assert_eq!(covers("local-fs://", "local-fs:///kv"), Some(0));
+        assert_eq!(covers("redis://", "redis://h:1/3"), Some((0, false)));
+        assert_eq!(covers("local-fs://", "local-fs:///kv"), Some((0, false)));
         assert_eq!(covers("redis://", "memory://x"), None);
     }
 

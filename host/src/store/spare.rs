@@ -4,16 +4,24 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::engine::PerProcess;
 use crate::error::Error;
 use crate::limits::SPARE_BYTES;
 use crate::payload::{Buffer, Filling};
 
 /// Buffers of one store, of whatever lengths its chunks have.
-#[derive(Default)]
-pub(super) struct Spare(Mutex<Vec<Buffer>>);
+pub(super) struct Spare {
+    buffers: Mutex<Vec<Buffer>>,
+    /// Bytes kept in the whole process.
+    kept: &'static AtomicUsize,
+}
 
-/// Bytes kept in the whole process.
-static KEPT: AtomicUsize = AtomicUsize::new(0);
+impl Default for Spare {
+    fn default() -> Self {
+        static KEPT: PerProcess<AtomicUsize> = PerProcess::new();
+        Spare { buffers: Mutex::default(), kept: KEPT.get() }
+    }
+}
 
 impl Spare {
     /// A copy of bytes, in kept memory of that length where there is some.
@@ -25,7 +33,7 @@ impl Spare {
             at.map(|at| buffers.swap_remove(at))
         };
         let Some(buffer) = kept else { return Buffer::concat(&[bytes]) };
-        KEPT.fetch_sub(buffer.len(), Relaxed);
+        self.kept.fetch_sub(buffer.len(), Relaxed);
         let mut filling = Filling::again(buffer);
         filling.push(bytes);
         filling.finish()
@@ -35,25 +43,26 @@ impl Spare {
     pub(super) fn keep(&self, buffer: Arc<Buffer>) {
         let Ok(buffer) = Arc::try_unwrap(buffer) else { return };
         let fits = |kept: usize| kept.checked_add(buffer.len()).filter(|kept| *kept <= SPARE_BYTES);
-        if KEPT.try_update(Relaxed, Relaxed, fits).is_ok() {
+        if self.kept.try_update(Relaxed, Relaxed, fits).is_ok() {
             self.lock().push(buffer);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Buffer>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.buffers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl Drop for Spare {
     fn drop(&mut self) {
-        KEPT.fetch_sub(self.lock().iter().map(|buffer| buffer.len()).sum(), Relaxed);
+        self.kept.fetch_sub(self.lock().iter().map(|buffer| buffer.len()).sum(), Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::holds_in_a_child;
 
     #[test]
     fn memory_is_used_again_for_the_same_length() {
@@ -64,6 +73,20 @@ mod tests {
         assert_ne!(spare.copy(&[2; 4999]).unwrap().as_ptr(), place);
         let again = spare.copy(&[3; 5000]).unwrap();
         assert_eq!((again.as_ptr(), &again[..]), (place, &[3; 5000][..]));
+    }
+
+    #[test]
+    fn what_a_parent_keeps_is_not_counted_in_its_child() {
+        let keeps_one = || {
+            let spare = Spare::default();
+            spare.keep(Arc::new(Buffer::concat(&[&[0; 100]]).unwrap()));
+            spare.lock().len() == 1
+        };
+        // In a child, because the count is the process's.
+        assert!(holds_in_a_child(|| {
+            Spare::default().kept.store(SPARE_BYTES, Relaxed);
+            !keeps_one() && holds_in_a_child(keeps_one)
+        }));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use kv_signals::without_signal;
+use kv_in_process::signals::without_signal;
 use rustix::fs::{self, AtFlags, Dir as DirStream, FlockOperation, Mode, OFlags};
 
 use crate::error::{Error, ErrorKind, Result};

@@ -15,7 +15,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use kv_signals::without_signal;
+use kv_in_process::signals::without_signal;
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 
 use super::directory::{Directory, Found, Name, Unread, row_name};

@@ -103,6 +103,35 @@ fn a_chunk_that_existed_is_made_durable_again() {
     assert_eq!(calls.iter().filter(|line| line.contains("renameat")).count(), 1, "only the manifest is written again");
 }
 
+/// A save whose first sync of a chunk answers an error; whether it succeeded, and the chunks that are there then.
+fn save_with_failing_sync(store: &Path, errno: &str) -> (bool, usize) {
+    let save = consumer("twenty_lines");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qqq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e"]);
+    strace.arg(format!("inject=fdatasync:error={errno}:when=1"));
+    strace.arg(save.get_program()).arg(format!("local-fs://{}", store.display()));
+    strace.env_clear().envs(save.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let finished = finish(strace.env("LD_LIBRARY_PATH", root().join("target/dist/lib")));
+    // Both keys begin alike.
+    let chunks = std::fs::read_dir(store.join("chunks/6")).map_or(0, |chunks| chunks.count());
+    (finished.status.success(), chunks)
+}
+
+#[test]
+fn what_could_not_be_written_out_is_removed_and_nothing_on_other_errors() {
+    for (errno, succeeds, chunks) in
+        [("EIO", false, 1), ("ENOSPC", false, 1), ("EDQUOT", false, 1), ("ENOMEM", false, 2), ("EINTR", true, 2)]
+    {
+        let scratch = tempfile::tempdir().unwrap();
+        let store = scratch.path().join("store");
+        assert_eq!(save_with_failing_sync(&store, errno), (succeeds, chunks), "{errno}");
+        assert_eq!(store.join("prompt-1").exists(), succeeds, "{errno}");
+        // The next save mends it.
+        calls_of_a_save(&store, "");
+        assert_eq!(std::fs::read_dir(store.join("chunks/6")).unwrap().count(), 2, "{errno}");
+    }
+}
+
 #[test]
 fn a_chunk_that_vanished_fails_one_manifest_and_not_every_later_one() {
     let scratch = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! A library inside a process leaves that process's signals alone: threads that it starts take none of them (a thread inherits
-//! the mask of the one that starts it), and no write of its own raises SIGPIPE or SIGXFSZ. No handler is installed.
+//! The process's signals are left alone: threads that the library starts take none of them (a thread inherits
+//! the mask of the one that starts it), and no write of the library's own raises SIGPIPE or SIGXFSZ. No handler is installed.
 
 use std::mem::MaybeUninit;
 
