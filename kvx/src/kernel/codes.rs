@@ -269,7 +269,7 @@ mod tests {
                 unsafe {
                     table.quantise(numbers.as_ptr().cast(), out.as_mut_ptr(), rows, (convert, scale), true);
                 }
-                super::super::grid::fence();
+                super::super::stream::fence();
                 for (row, out) in out.chunks_exact(192).take(300).enumerate() {
                     assert_eq!(out[..130], want[row * 130..][..130], "row {row}");
                     assert_eq!(out[130..], [0xEE; 62], "row {row}");

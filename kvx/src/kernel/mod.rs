@@ -12,6 +12,7 @@ mod convert_x86;
 mod float;
 mod grid;
 mod lanes;
+mod stream;
 mod transpose;
 
 use crate::cache::Tensor;
@@ -122,7 +123,7 @@ impl<'a> Mover<'a> {
     /// Makes what this thread has moved visible to whoever it tells.
     pub fn finish(&self) {
         if self.stream {
-            grid::fence();
+            stream::fence();
         }
     }
 
