@@ -34,9 +34,12 @@ pub(crate) enum Direction {
     Gather,
 }
 
-/// Bytes of quantised elements that are staged at a time where a layout scatters them: enough
+/// Bytes of elements that are staged at a time where a layout scatters them: enough
 /// tokens for a transpose to work on, and half of a first-level cache.
 const STAGE_BYTES: usize = 16 << 10;
+
+/// The part of a stage that a write fills at a time, so that what is read ahead meanwhile is not too much at once.
+const WRITE_STAGE: usize = STAGE_BYTES / 4;
 
 /// Calls that move at least this much store past the caches. It is more than the second-level
 /// cache of any CPU; measured from 16 MiB on, such stores are 1.3 to 2 times as fast, because no
@@ -143,7 +146,7 @@ impl<'a> Mover<'a> {
     pub fn stage(&self) -> Result<Vec<u8>> {
         let mut stage = Vec::new();
         if self.convert.is_some() && self.tensor.steps.groups > 1 {
-            let len = (self.heads * self.dim).max(STAGE_BYTES);
+            let len = (self.heads * self.dim).max(self.dim * self.io_size).max(STAGE_BYTES);
             (stage.try_reserve_exact(len)).map_err(|_| internal("no memory for a stage"))?;
             stage.resize(len, 0);
         }
@@ -169,13 +172,76 @@ impl<'a> Mover<'a> {
         unsafe {
             let Some((convert, scale)) = &self.convert else {
                 let io_steps = GridSteps { token: row, head: self.dim * self.io_size, group: steps.unit };
-                return self.copy(cache, self.cache_steps(), io, io_steps, tokens, self.heads);
+                return self.copy(cache, self.cache_steps(), io, io_steps, self.grid(tokens));
             };
             let quantiser = (*convert, scale, run.block);
             if steps.groups == 1 {
                 self.convert_rows(quantiser, cache, (steps.token, steps.head), io, tokens);
+            } else if self.is_turned() {
+                self.convert_turned(quantiser, cache, io, tokens, stage);
             } else {
                 self.convert_staged(quantiser, cache, io, tokens, stage);
+            }
+        }
+    }
+
+    /// Whether the tokens of a group follow each other in the cache.
+    fn is_turned(&self) -> bool {
+        self.tensor.steps.groups > 1 && self.tensor.steps.token == self.tensor.steps.unit
+    }
+
+    /// Layouts in which the tokens of a group follow each other: by way of `stage`, which holds some tokens of a head in
+    /// the order of the cache, but wide. So what is converted is contiguous, and what is transposed has large units.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run), for `tokens` tokens that start at `cache` and `io`.
+    unsafe fn convert_turned(
+        &self,
+        (convert, scale, block): (Convert, &Scale<'_>, u64),
+        cache: *mut u8,
+        io: *mut u8,
+        tokens: usize,
+        stage: &mut [u8],
+    ) {
+        let steps = &self.tensor.steps;
+        let (head_bytes, unit) = (self.dim * self.io_size, steps.unit * self.io_size);
+        let io_steps = GridSteps { token: self.heads * head_bytes, head: head_bytes, group: unit };
+        let room = if self.direction == Direction::Write { WRITE_STAGE.min(stage.len()) } else { stage.len() };
+        let at_once = (room / head_bytes).max(1);
+        let stage = stage.as_mut_ptr();
+        for done in (0..tokens).step_by(at_once) {
+            let count = at_once.min(tokens - done);
+            let staged = GridSteps { token: unit, head: 0, group: count * unit };
+            let grid = Grid { tokens: count, heads: 1, groups: steps.groups, unit };
+            // The groups of whole blocks follow each other too.
+            let row = count * steps.unit;
+            let (rows, n) = if steps.group == row { (1, row * steps.groups) } else { (steps.groups, row) };
+            for head in 0..self.heads {
+                let scale = scale.at(block, head);
+                // SAFETY: these are tokens done..done + count of a head, and as many fit the stage.
+                unsafe {
+                    let near = (cache.add(done * steps.token + head * steps.head), steps.group);
+                    let far = (stage, staged.group);
+                    let io = io.add(done * io_steps.token + head * head_bytes);
+                    if self.direction == Direction::Write {
+                        // The stage is read at once, so it is not to pass the caches by.
+                        grid::copy::<false>(io, io_steps, stage, staged, grid);
+                        // What comes next is read while this is quantised: the next head, or the first of the next tokens.
+                        let last = head + 1 == self.heads;
+                        let next = if last {
+                            io.wrapping_add(count * io_steps.token).wrapping_sub(head * head_bytes)
+                        } else {
+                            io.add(head_bytes)
+                        };
+                        for token in 0..count {
+                            stream::read_ahead(next.wrapping_add(token * io_steps.token), head_bytes);
+                        }
+                    }
+                    self.convert(convert, near, far, rows, n, scale);
+                    if self.direction == Direction::Gather {
+                        self.copy(stage, staged, io, io_steps, grid);
+                    }
+                }
             }
         }
     }
@@ -204,12 +270,11 @@ impl<'a> Mover<'a> {
                 let io = io.add(done * row * self.io_size);
                 if self.direction == Direction::Gather {
                     // The stage is read at once, so it is not to pass the caches by.
-                    let grid = self.grid(count, self.heads);
-                    grid::copy::<false>(cache, self.cache_steps(), stage, staged, grid);
+                    grid::copy::<false>(cache, self.cache_steps(), stage, staged, self.grid(count));
                 }
                 self.convert_rows(quantiser, stage, (row, self.dim), io, count);
                 if self.direction == Direction::Write {
-                    self.copy(cache, self.cache_steps(), stage, staged, count, self.heads);
+                    self.copy(cache, self.cache_steps(), stage, staged, self.grid(count));
                 }
             }
         }
@@ -271,7 +336,7 @@ impl<'a> Mover<'a> {
                 Direction::Write => {
                     let rows = Rows { count, n, src_step: far_step, dst_step: near_step };
                     // A stage is read at once, so it is not to pass the caches by.
-                    let stream = self.stream && self.tensor.steps.groups == 1;
+                    let stream = self.stream && (self.tensor.steps.groups == 1 || self.is_turned());
                     match &self.codes {
                         Some(codes) => codes.quantise(far, near, rows, (convert, scale), stream),
                         None => convert(far, near, rows, scale),
@@ -284,8 +349,8 @@ impl<'a> Mover<'a> {
         }
     }
 
-    fn grid(&self, tokens: usize, heads: usize) -> Grid {
-        Grid { tokens, heads, groups: self.tensor.steps.groups, unit: self.tensor.steps.unit }
+    fn grid(&self, tokens: usize) -> Grid {
+        Grid { tokens, heads: self.heads, groups: self.tensor.steps.groups, unit: self.tensor.steps.unit }
     }
 
     fn cache_steps(&self) -> GridSteps {
@@ -297,16 +362,7 @@ impl<'a> Mover<'a> {
     ///
     /// # Safety
     /// As [`grid::copy`].
-    unsafe fn copy(
-        &self,
-        near: *mut u8,
-        near_steps: GridSteps,
-        far: *mut u8,
-        far_steps: GridSteps,
-        tokens: usize,
-        heads: usize,
-    ) {
-        let grid = self.grid(tokens, heads);
+    unsafe fn copy(&self, near: *mut u8, near_steps: GridSteps, far: *mut u8, far_steps: GridSteps, grid: Grid) {
         // SAFETY: the caller's promise, passed on.
         unsafe {
             match self.direction {

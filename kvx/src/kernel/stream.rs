@@ -1,4 +1,5 @@
-//! Copies whole cache lines past the caches, where the target can: none is read only to be overwritten.
+//! Copies whole cache lines past the caches, where the target can: none is read only to be overwritten. And has lines read
+//! before they are needed.
 
 use super::lanes::{Lanes as _, Native};
 
@@ -47,6 +48,19 @@ unsafe fn quarters(src: *const u8, dst: *mut u8, len: usize) {
         // SAFETY: 16 bytes from `at` on are inside, and aligned where they go.
         unsafe { Native::load(src.add(at)).stream(dst.add(at)) };
     }
+}
+
+/// Has the lines of `len` bytes read into the second-level cache. Only a hint: any address will do.
+#[inline(always)]
+pub(super) fn read_ahead(start: *const u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..len).step_by(LINE) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: SSE is part of x86-64, and a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (start, len);
 }
 
 /// Orders streamed stores before whatever this thread does next, as plain stores are.
