@@ -75,22 +75,15 @@ impl Codes {
     }
 
     /// Quantises rows; `convert` and `scale` are those that the table was made with, for what is
-    /// left at the end of a row. `stream`: see [`grid::copy`](super::grid::copy).
+    /// left at the end of a row.
     ///
     /// # Safety
     /// As [`Convert`].
-    pub unsafe fn quantise(
-        &self,
-        src: *const u8,
-        dst: *mut u8,
-        rows: Rows,
-        (convert, scale): (Convert, f32),
-        stream: bool,
-    ) {
+    pub unsafe fn quantise(&self, src: *const u8, dst: *mut u8, rows: Rows, (convert, scale): (Convert, f32)) {
         // SAFETY: the caller's promise; there is a table only where there is the kernel.
         unsafe {
             #[cfg(target_arch = "x86_64")]
-            let done = if stream && (dst as usize | rows.dst_step).is_multiple_of(64) {
+            let done = if rows.streams_to(dst) {
                 x86::quantise::<true>(self, src, dst, rows)
             } else {
                 x86::quantise::<false>(self, src, dst, rows)
@@ -256,7 +249,7 @@ mod tests {
                 // SAFETY: all hold as many elements.
                 unsafe {
                     convert(numbers.as_ptr().cast(), want.as_mut_ptr(), Rows::one(n), scale);
-                    table.quantise(numbers.as_ptr().cast(), got.as_mut_ptr(), Rows::one(n), (convert, scale), false);
+                    table.quantise(numbers.as_ptr().cast(), got.as_mut_ptr(), Rows::one(n), (convert, scale));
                 }
                 let wrong = (0..n).find(|i| want[*i] != got[*i]);
                 assert_eq!(wrong.map(|i| (numbers[i], want[i], got[i])), None, "{wide:?} to {narrow:?} / {scale}");
@@ -264,10 +257,10 @@ mod tests {
                 let mut memory = vec![0xEE; n + 64];
                 let start = memory.as_ptr().align_offset(64);
                 let out = &mut memory[start..start + n];
-                let rows = Rows { count: 300, n: 130, src_step: 260, dst_step: 192 };
+                let rows = Rows { count: 300, n: 130, src_step: 260, dst_step: 192, stream: true };
                 // SAFETY: 300 rows are in the numbers and in the output.
                 unsafe {
-                    table.quantise(numbers.as_ptr().cast(), out.as_mut_ptr(), rows, (convert, scale), true);
+                    table.quantise(numbers.as_ptr().cast(), out.as_mut_ptr(), rows, (convert, scale));
                 }
                 super::super::stream::fence();
                 for (row, out) in out.chunks_exact(192).take(300).enumerate() {
