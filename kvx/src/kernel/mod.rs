@@ -27,6 +27,7 @@ use crate::scale::Scale;
 use codes::Codes;
 use convert::{Convert, Isa};
 use grid::{Grid, GridSteps};
+use stream::LINE;
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +148,7 @@ impl<'a> Mover<'a> {
         let mut stage = Vec::new();
         if self.convert.is_some() && self.tensor.steps.groups > 1 {
             let len = (self.heads * self.dim).max(self.dim * self.io_size).max(STAGE_BYTES);
+            let len = len + LINE;
             (stage.try_reserve_exact(len)).map_err(|_| internal("no memory for a stage"))?;
             stage.resize(len, 0);
         }
@@ -177,10 +179,14 @@ impl<'a> Mover<'a> {
             let quantiser = (*convert, scale, run.block);
             if steps.groups == 1 {
                 self.convert_rows(quantiser, cache, (steps.token, steps.head), io, tokens);
-            } else if self.is_turned() {
-                self.convert_turned(quantiser, cache, io, tokens, stage);
             } else {
-                self.convert_staged(quantiser, cache, io, tokens, stage);
+                // So that no vector that is read from it lies across two lines.
+                let (_, stage) = stage.split_at_mut(stage.as_ptr().align_offset(LINE));
+                if self.is_turned() {
+                    self.convert_turned(quantiser, cache, io, tokens, stage);
+                } else {
+                    self.convert_staged(quantiser, cache, io, tokens, stage);
+                }
             }
         }
     }
