@@ -403,6 +403,29 @@ fn a_chunk_that_is_missing_or_damaged_leaves_the_pages_alone_and_the_next_save_m
     }
 }
 
+/// What matches its key is another's chunk, if not this manifest's: no save replaces it.
+#[test]
+fn a_sound_chunk_of_another_length_or_content_is_refused_and_left_alone() {
+    let store = open("memory://paged-sound");
+    let engine = Engine::new(SHAPE, DType::F16, Layout::Hnd, LAYERS, 13);
+    engine.save(&store, "whole", &[1, 2], 8, 4);
+    let manifest = store.get_manifest("whole").unwrap().unwrap();
+    let (tokens, last_check) = (24, manifest.len() - 16);
+    for (name, at, slots) in [("shorter", tokens, 7), ("other", last_check, 8)] {
+        let mut bytes = manifest.to_vec();
+        bytes[at] ^= 15;
+        let sealed = bytes.len() - 8;
+        let seal = xxh3_64(&bytes[..sealed]);
+        bytes[sealed..].copy_from_slice(&seal.to_le_bytes());
+        store.put_manifest(name, &bytes).unwrap();
+        let slots: Vec<i64> = (0..slots).collect();
+        let (kind, message, tokens) = error_of(&restore(name, &slots), &store, &mut engine.blank());
+        assert!(kind == ErrorKind::Corrupt && message.contains("other content") && tokens == 0, "{name}: {message}");
+        // A chunk that is replaced does not count as one that was there.
+        assert_eq!(engine.save(&store, "whole", &[1, 2], 8, 4).existed, 2, "{name}");
+    }
+}
+
 /// Another consumer of the store may have keys of its own: what these calls put and get tells the store nothing.
 #[test]
 fn the_store_is_not_taken_to_be_keyed_by_content() {
