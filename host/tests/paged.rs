@@ -403,6 +403,41 @@ fn a_chunk_that_is_missing_or_damaged_leaves_the_pages_alone_and_the_next_save_m
     }
 }
 
+/// Pages that are lent as they lie give the chunks that a gather of other pages gives: whole blocks, a part of one, in one
+/// thread or more, of every dense order.
+#[test]
+fn dense_pages_and_others_make_the_same_chunks() {
+    let shape = CacheShape { num_blocks: 12, block_size: 16, num_kv_heads: 2, head_dim: 64 };
+    let row = 2 * 64;
+    // Dense tokens, with a gap between blocks; and the heads of a token the other way round, which is not dense.
+    let gaps = Layout::Custom { strides: [17 * row, row, 64, 1] };
+    let turned = Layout::Custom { strides: [16 * row, row, 1, 2] };
+    for (store, _folder) in stores() {
+        let source = Engine::new(shape, DType::F16, Layout::Hnd, LAYERS, 14);
+        let from = [7, 8, 3, 11];
+        let saved = source.save(&store, "gathered", &from, 57, 32);
+        assert_eq!((saved.chunks, saved.existed), (2, 0));
+        for (threads, layout) in [(1, Layout::Nhd), (2, Layout::Nhd), (1, gaps), (1, turned)] {
+            let mut engine = Engine::new(shape, DType::F16, layout, LAYERS, 15);
+            engine.pools.iter_mut().flatten().for_each(|pool| pool.resize(12 * 17 * row as usize * 2, 0));
+            let into = [2, 3, 9, 0];
+            let slots = slots(&into, 16, 57);
+            let convert = Convert { layout: true, dtype: false };
+            Restore { convert, ..restore("gathered", &slots) }.run(&store, &mut engine.caches_mut()).unwrap();
+            let caches = engine.caches();
+            let lent = Save { threads, ..save("lent", &caches, &into, 57, 32) }.run(&store).unwrap();
+            assert_eq!((lent.chunks, lent.existed), (2, 2), "{layout:?}: {}", store.info().uri);
+            // And what it puts itself comes back.
+            let mut own = Engine::new(shape, DType::F16, layout, LAYERS, 16 + threads as u64);
+            own.pools.iter_mut().flatten().for_each(|pool| pool.resize(12 * 17 * row as usize * 2, 1));
+            own.save(&store, "own", &from, 41, 16);
+            let mut back = own.blank();
+            restore("own", &slots[..41]).run(&store, &mut back.caches_mut()).unwrap();
+            assert!(back.tokens(&into, 41) == own.tokens(&from, 41), "{layout:?}: {}", store.info().uri);
+        }
+    }
+}
+
 /// What matches its key is another's chunk, if not this manifest's: no save replaces it.
 #[test]
 fn a_sound_chunk_of_another_length_or_content_is_refused_and_left_alone() {
