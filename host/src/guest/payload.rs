@@ -48,7 +48,10 @@ pub(super) fn slices<'a>(
     let mut slices = Vec::with_capacity(parts.len());
     for part in parts {
         let added = match part {
-            Part::Bytes(bytes) => Ok(slices.push(bytes.as_slice())),
+            Part::Bytes(bytes) => {
+                slices.push(bytes.as_slice());
+                Ok(())
+            }
             Part::Payload(handle) => {
                 payload(table, handle)?.map(|payload| slices.extend(payload.pieces().into_iter().flatten()))
             }
