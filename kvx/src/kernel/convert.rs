@@ -23,6 +23,7 @@ pub(crate) struct Rows {
     pub src_step: usize,
     pub dst_step: usize,
     /// Whether to store past the caches, where a kernel can and the destination is aligned.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub stream: bool,
 }
 
@@ -32,6 +33,7 @@ impl Rows {
     }
 
     /// Whether to store past the caches into rows from `dst` on.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub fn streams_to(&self, dst: *mut u8) -> bool {
         self.stream && (dst.addr() | self.dst_step).is_multiple_of(LINE)
     }
