@@ -20,7 +20,9 @@
  * the store takes over, hashing them on the way, puts them as chunks, and
  * publishes a manifest under `name`. A restore fetches the chunks, checks them,
  * and scatters them into pages from the memory that they were received in.
- * Each byte is moved once in either direction.
+ * Each byte is moved once in either direction; by a save not even that, where
+ * tokens lie dense in the pages (NHD) and the backend is written through, as
+ * local-fs is: it is lent the pages.
  *
  * A chunk has some tokens of all layers, and its bytes depend on the values of
  * these tokens only: not on layouts, block sizes or block ids. So sequences

@@ -188,10 +188,33 @@ pub enum Payload {
 
 /// Memory that the caller of the running operation keeps valid and unchanged until the operation returns.
 pub struct Lent {
-    data: NonNull<u8>,
-    len: usize,
+    memory: Memory,
     /// The buffer that the memory belongs to, where it is the host's own, so that sharing needs no copy.
     owner: Option<Arc<Buffer>>,
+}
+
+/// Where lent bytes are: in one piece, or in several that make one value.
+enum Memory {
+    Whole(Piece),
+    Pieces(Box<[Piece]>),
+}
+
+struct Piece {
+    data: NonNull<u8>,
+    len: usize,
+}
+
+impl Piece {
+    fn of(bytes: &[u8]) -> Self {
+        Piece { data: NonNull::from(bytes).cast(), len: bytes.len() }
+    }
+
+    /// # Safety
+    /// The memory must be lent still.
+    unsafe fn bytes(&self) -> &[u8] {
+        // SAFETY: made of a slice, which is still valid by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
+    }
 }
 
 // SAFETY: a `Lent` is read only by host functions of the call it was made for, which end before the memory does.
@@ -205,35 +228,50 @@ impl Payload {
     /// # Safety
     /// The payload must be replaced by [`Payload::Ended`], or dropped, before `bytes` becomes invalid.
     pub(crate) unsafe fn lend(bytes: &[u8]) -> Self {
-        Payload::Lent(Lent { data: NonNull::from(bytes).cast(), len: bytes.len(), owner: None })
+        Payload::Lent(Lent { memory: Memory::Whole(Piece::of(bytes)), owner: None })
+    }
+
+    /// Lend memory that makes one value, one piece after another.
+    ///
+    /// # Safety
+    /// As [`Payload::lend`], for each piece.
+    pub(crate) unsafe fn lend_pieces(pieces: &[&[u8]]) -> Self {
+        let pieces = pieces.iter().map(|piece| Piece::of(piece)).collect();
+        Payload::Lent(Lent { memory: Memory::Pieces(pieces), owner: None })
     }
 
     /// Lend a buffer of the host. Safe: the payload keeps the buffer alive.
     pub(crate) fn lend_buffer(buffer: &Arc<Buffer>) -> Self {
         let bytes: &[u8] = buffer;
-        let (data, len) = (NonNull::from(bytes).cast(), bytes.len());
-        Payload::Lent(Lent { data, len, owner: Some(buffer.clone()) })
+        Payload::Lent(Lent { memory: Memory::Whole(Piece::of(bytes)), owner: Some(buffer.clone()) })
     }
 
-    /// The bytes; none if the call that lent them is over.
-    pub(crate) fn bytes(&self) -> Option<&[u8]> {
-        match self {
-            Payload::Owned(buffer) => Some(buffer),
+    /// The bytes, piece by piece; none if the call that lent them is over.
+    pub(crate) fn pieces(&self) -> Option<impl Iterator<Item = &[u8]>> {
+        let (whole, pieces): (Option<&[u8]>, &[Piece]) = match self {
+            Payload::Owned(buffer) => (Some(buffer), &[]),
+            Payload::Lent(Lent { memory: Memory::Pieces(pieces), .. }) => (None, pieces),
             // SAFETY: whoever lent the memory keeps it valid until the payload is ended, which takes `&mut self`.
-            Payload::Lent(lent) => Some(unsafe { std::slice::from_raw_parts(lent.data.as_ptr(), lent.len) }),
-            Payload::Ended => None,
-        }
+            Payload::Lent(Lent { memory: Memory::Whole(piece), .. }) => (Some(unsafe { piece.bytes() }), &[]),
+            Payload::Ended => return None,
+        };
+        // SAFETY: as above.
+        Some(whole.into_iter().chain(pieces.iter().map(|piece| unsafe { piece.bytes() })))
+    }
+
+    /// How many bytes there are; none if the call that lent them is over.
+    pub(crate) fn len(&self) -> Option<u64> {
+        Some(self.pieces()?.map(|piece| piece.len() as u64).sum())
     }
 
     /// The same bytes, to keep. Copies only what is not the host's.
     pub(crate) fn share(&self) -> Result<Option<Arc<Buffer>>, Error> {
         Ok(match self {
             Payload::Owned(buffer) | Payload::Lent(Lent { owner: Some(buffer), .. }) => Some(buffer.clone()),
-            Payload::Lent(_) => match self.bytes() {
-                Some(bytes) => Some(Arc::new(Buffer::concat(&[bytes])?)),
+            Payload::Lent(_) | Payload::Ended => match self.pieces() {
+                Some(pieces) => Some(Arc::new(Buffer::concat(&pieces.collect::<Vec<_>>())?)),
                 None => None,
             },
-            Payload::Ended => None,
         })
     }
 }

@@ -403,6 +403,64 @@ fn a_chunk_that_is_missing_or_damaged_leaves_the_pages_alone_and_the_next_save_m
     }
 }
 
+/// Pages that are lent as they lie give the chunks that a gather of other pages gives: whole blocks, a part of one, in one
+/// thread or more, of every dense order.
+#[test]
+fn dense_pages_and_others_make_the_same_chunks() {
+    let shape = CacheShape { num_blocks: 12, block_size: 16, num_kv_heads: 2, head_dim: 64 };
+    let row = 2 * 64;
+    // Dense tokens, with a gap between blocks; and the heads of a token the other way round, which is not dense.
+    let gaps = Layout::Custom { strides: [17 * row, row, 64, 1] };
+    let turned = Layout::Custom { strides: [16 * row, row, 1, 2] };
+    for (store, _folder) in stores() {
+        let source = Engine::new(shape, DType::F16, Layout::Hnd, LAYERS, 14);
+        let from = [7, 8, 3, 11];
+        let saved = source.save(&store, "gathered", &from, 57, 32);
+        assert_eq!((saved.chunks, saved.existed), (2, 0));
+        for (threads, layout) in [(1, Layout::Nhd), (2, Layout::Nhd), (1, gaps), (1, turned)] {
+            let mut engine = Engine::new(shape, DType::F16, layout, LAYERS, 15);
+            engine.pools.iter_mut().flatten().for_each(|pool| pool.resize(12 * 17 * row as usize * 2, 0));
+            let into = [2, 3, 9, 0];
+            let slots = slots(&into, 16, 57);
+            let convert = Convert { layout: true, dtype: false };
+            Restore { convert, ..restore("gathered", &slots) }.run(&store, &mut engine.caches_mut()).unwrap();
+            let caches = engine.caches();
+            let lent = Save { threads, ..save("lent", &caches, &into, 57, 32) }.run(&store).unwrap();
+            assert_eq!((lent.chunks, lent.existed), (2, 2), "{layout:?}: {}", store.info().uri);
+            // And what it puts itself comes back.
+            let mut own = Engine::new(shape, DType::F16, layout, LAYERS, 16 + threads as u64);
+            own.pools.iter_mut().flatten().for_each(|pool| pool.resize(12 * 17 * row as usize * 2, 1));
+            own.save(&store, "own", &from, 41, 16);
+            let mut back = own.blank();
+            restore("own", &slots[..41]).run(&store, &mut back.caches_mut()).unwrap();
+            assert!(back.tokens(&into, 41) == own.tokens(&from, 41), "{layout:?}: {}", store.info().uri);
+        }
+    }
+}
+
+/// What matches its key is another's chunk, if not this manifest's: no save replaces it.
+#[test]
+fn a_sound_chunk_of_another_length_or_content_is_refused_and_left_alone() {
+    let store = open("memory://paged-sound");
+    let engine = Engine::new(SHAPE, DType::F16, Layout::Hnd, LAYERS, 13);
+    engine.save(&store, "whole", &[1, 2], 8, 4);
+    let manifest = store.get_manifest("whole").unwrap().unwrap();
+    let (tokens, last_check) = (24, manifest.len() - 16);
+    for (name, at, slots) in [("shorter", tokens, 7), ("other", last_check, 8)] {
+        let mut bytes = manifest.to_vec();
+        bytes[at] ^= 15;
+        let sealed = bytes.len() - 8;
+        let seal = xxh3_64(&bytes[..sealed]);
+        bytes[sealed..].copy_from_slice(&seal.to_le_bytes());
+        store.put_manifest(name, &bytes).unwrap();
+        let slots: Vec<i64> = (0..slots).collect();
+        let (kind, message, tokens) = error_of(&restore(name, &slots), &store, &mut engine.blank());
+        assert!(kind == ErrorKind::Corrupt && message.contains("other content") && tokens == 0, "{name}: {message}");
+        // A chunk that is replaced does not count as one that was there.
+        assert_eq!(engine.save(&store, "whole", &[1, 2], 8, 4).existed, 2, "{name}");
+    }
+}
+
 /// Another consumer of the store may have keys of its own: what these calls put and get tells the store nothing.
 #[test]
 fn the_store_is_not_taken_to_be_keyed_by_content() {

@@ -41,6 +41,7 @@ fn main() {
         case("nhd-e4m3", Layout::Nhd, DType::F8E4M3, 0.4),
         case("nhd-e5m2", Layout::Nhd, DType::F8E5M2, 0.4),
         case("hnd-e4m3", Layout::Hnd, DType::F8E4M3, 0.4),
+        case("hnd_packed8-e4m3", Layout::HndPacked { pack: 8 }, DType::F8E4M3, 0.4),
     ];
     for case in cases {
         for mib in [16, 256] {

@@ -146,6 +146,35 @@ impl<'a> KvCache<'a> {
     pub fn layouts(&self) -> [Layout; 2] {
         self.raw.layouts
     }
+
+    /// K and V of the first tokens of a block, as they lie in the pools: what a gather of them would answer, without a copy.
+    /// `None` where they are not dense `[tokens, num_kv_heads, head_dim]` there, as in HND, or not in the cache.
+    ///
+    /// ```
+    /// use kvx::{CacheShape, DType, KvCache, Layout};
+    /// let shape = CacheShape { num_blocks: 2, block_size: 4, num_kv_heads: 2, head_dim: 1 };
+    /// let k: Vec<u8> = (0..32).collect();
+    /// let cache = KvCache::new(shape, DType::F16, [Layout::Nhd; 2], &k, &k)?;
+    /// assert_eq!(cache.dense_tokens(1, 3), Some([&k[16..28]; 2]));
+    /// assert_eq!(cache.dense_tokens(1, 5), None);
+    /// let cache = KvCache::new(shape, DType::F16, [Layout::Hnd; 2], &k, &k)?;
+    /// assert_eq!(cache.dense_tokens(1, 3), None);
+    /// # Ok::<(), kvx::Error>(())
+    /// ```
+    pub fn dense_tokens(&self, block: u32, tokens: u32) -> Option<[&'a [u8]; 2]> {
+        let RawCache { shape, k, v, .. } = &self.raw;
+        if block >= shape.num_blocks || tokens > shape.block_size {
+            return None;
+        }
+        let side = |tensor: &Tensor| {
+            let len = tensor.steps.dense_row(shape)? * tokens as usize;
+            // SAFETY: block and tokens are in the cache, so the bytes are those of the buffers that this is a view of.
+            Some(unsafe {
+                std::slice::from_raw_parts(tensor.parts[0].base.add(block as usize * tensor.block_step), len)
+            })
+        };
+        Some([side(k)?, side(v)?])
+    }
 }
 
 /// K and V pools to write to.

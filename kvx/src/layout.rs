@@ -209,6 +209,14 @@ impl Steps {
         self.token.checked_mul(shape.block_size as usize) == Some(self.block)
     }
 
+    /// Bytes of a token, where the tokens of a block are dense `[tokens, heads, dim]`.
+    pub fn dense_row(&self, shape: &CacheShape) -> Option<usize> {
+        let row = shape.num_kv_heads as usize * self.unit;
+        let heads = shape.num_kv_heads == 1 || self.head == self.unit;
+        let tokens = shape.block_size == 1 || self.token == row;
+        (self.groups == 1 && heads && tokens).then_some(row)
+    }
+
     /// Whether two pools of these steps, the second `distance` bytes past the first, share a byte.
     pub fn meets(&self, shape: &CacheShape, distance: i128) -> bool {
         fn solve(dims: &[(usize, usize)], rest: i128) -> bool {

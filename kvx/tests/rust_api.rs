@@ -136,3 +136,39 @@ fn an_output_of_another_size_is_refused() {
     let mut out = KvTokensMut { key: &mut key, value: &mut value, dtype: DType::F16 };
     assert_eq!(kind(gather.run(&cache, &mut out)), ErrorKind::InvalidArgument);
 }
+
+/// Tokens are lent as they lie only where a gather of them would answer the same bytes.
+#[test]
+fn only_dense_tokens_of_the_cache_are_lent() {
+    let shape = CacheShape { num_blocks: 2, block_size: 4, num_kv_heads: 2, head_dim: 2 };
+    let pool: Vec<u8> = (0..200).collect();
+    let tokens = |layout, block, tokens| {
+        let cache = KvCache::new(shape, DType::F16, [layout; 2], &pool, &pool).unwrap();
+        cache.dense_tokens(block, tokens).map(|[k, v]| {
+            assert_eq!(k, v);
+            k.to_vec()
+        })
+    };
+    let custom = |strides| Layout::Custom { strides };
+    assert_eq!(tokens(Layout::Nhd, 1, 4).unwrap(), pool[32..64]);
+    assert_eq!(tokens(custom([20, 4, 2, 1]), 1, 3).unwrap(), pool[40..64]);
+    for layout in [custom([64, 8, 2, 1]), custom([32, 4, 16, 1]), custom([16, 4, 1, 2]), Layout::Hnd] {
+        assert_eq!(tokens(layout, 0, 2), None, "{layout:?}");
+    }
+    assert_eq!(tokens(Layout::Nhd, 0, 5), None);
+    assert_eq!(tokens(Layout::Nhd, 2, 1), None);
+    assert_eq!(tokens(Layout::Nhd, 1, 0).unwrap(), []);
+}
+
+#[test]
+fn prefix_sums_never_fall_not_even_by_one() {
+    let pool = [0; POOL];
+    let cache = KvCache::new(SHAPE, DType::F16, [Layout::Nhd; 2], &pool, &pool).unwrap();
+    let gather = |indptr: [i32; 4]| {
+        let table = BlockTable::Ragged { indices: [0, 0][..].into(), indptr: indptr[..].into() };
+        let out = &mut KvTokensMut { key: &mut [], value: &mut [], dtype: DType::F16 };
+        Gather { table, seq_lens: [0, 0, 0][..].into(), max_seq_len: 0, scales: None, threads: 1 }.run(&cache, out)
+    };
+    assert!(gather([0, 1, 1, 2]).is_ok());
+    assert_eq!(kind(gather([0, 2, 1, 2])), ErrorKind::InvalidArgument);
+}

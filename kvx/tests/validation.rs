@@ -169,6 +169,15 @@ fn scale_rules() {
         assert_eq!(c.write(), *status, "{name}");
         c.assert_untouched(name);
     }
+    // Scales that lie in the cache are refused for that, and not only because what lies there happens to be no scale.
+    let mut c = make();
+    let len = c.pools[0].bytes().len();
+    // SAFETY: K has so many bytes. 0x3f3f3f3f is about 0.75.
+    unsafe { c.cache.k.data.cast::<u8>().write_bytes(0x3f, len) };
+    (c.write.k_scale_desc.data, c.write.v_scale_desc.data) = (c.cache.k.data, c.cache.k.data);
+    assert_eq!(c.write(), INVALID);
+    assert!(c.pools[0].bytes().iter().all(|byte| *byte == 0x3f));
+
     // Where nothing is quantised, scales are not looked at.
     let mut c = Calls::new(PACKED, NHD, F16, F16);
     c.write.k_scale_desc.dtype = 77;

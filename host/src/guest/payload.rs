@@ -15,18 +15,29 @@ use crate::payload::{Buffer, Payload};
 
 type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
-/// The bytes of a handle. A lent one whose call is over has none.
-fn bytes<'a>(table: &'a ResourceTable, handle: &Resource<Payload>) -> wasmtime::Result<Result<&'a [u8], Error>> {
+/// The payload of a handle, with bytes: a lent one whose call is over has none.
+fn payload<'a>(table: &'a ResourceTable, handle: &Resource<Payload>) -> wasmtime::Result<Result<&'a Payload, Error>> {
     let ended = || Error::invalid("this payload was lent for a call that is over; `share` keeps one");
-    Ok(table.get(handle)?.bytes().ok_or_else(ended))
+    let payload = table.get(handle)?;
+    Ok(payload.pieces().map(|_| payload).ok_or_else(ended))
 }
 
-fn cut(bytes: &[u8], offset: u64, len: u64) -> Result<&[u8], Error> {
-    let range = usize::try_from(offset)
-        .ok()
-        .zip(usize::try_from(len).ok())
-        .and_then(|(offset, len)| bytes.get(offset..offset.checked_add(len)?));
-    range.ok_or_else(|| Error::invalid(format!("{len} bytes at {offset} reach past the end, {}", bytes.len())))
+/// Add a range of a payload to `slices`, piece by piece.
+fn cut<'a>(payload: &'a Payload, offset: u64, len: u64, slices: &mut Vec<&'a [u8]>) -> Result<(), Error> {
+    let all = payload.len().unwrap_or(0);
+    if offset.checked_add(len).is_none_or(|end| end > all) {
+        return Err(Error::invalid(format!("{len} bytes at {offset} reach past the end, {all}")));
+    }
+    let (mut skipped, mut left) = (offset as usize, len as usize);
+    for piece in payload.pieces().into_iter().flatten() {
+        let skip = skipped.min(piece.len());
+        skipped -= skip;
+        let rest = piece.get(skip..).unwrap_or_default();
+        let wanted = rest.get(..left.min(rest.len())).unwrap_or_default();
+        left -= wanted.len();
+        slices.extend((!wanted.is_empty()).then_some(wanted));
+    }
+    Ok(())
 }
 
 /// Parts as slices, in order. A handle that is none traps; what a guest could have got wrong is an answer.
@@ -36,16 +47,20 @@ pub(super) fn slices<'a>(
 ) -> wasmtime::Result<Result<Vec<&'a [u8]>, Error>> {
     let mut slices = Vec::with_capacity(parts.len());
     for part in parts {
-        let slice = match part {
-            Part::Bytes(bytes) => Ok(bytes.as_slice()),
-            Part::Payload(handle) => bytes(table, handle)?,
-            Part::Range(Range { payload, offset, len }) => {
-                bytes(table, payload)?.and_then(|bytes| cut(bytes, *offset, *len))
+        let added = match part {
+            Part::Bytes(bytes) => {
+                slices.push(bytes.as_slice());
+                Ok(())
+            }
+            Part::Payload(handle) => {
+                payload(table, handle)?.map(|payload| slices.extend(payload.pieces().into_iter().flatten()))
+            }
+            Part::Range(Range { payload: handle, offset, len }) => {
+                payload(table, handle)?.and_then(|payload| cut(payload, *offset, *len, &mut slices))
             }
         };
-        match slice {
-            Ok(slice) => slices.push(slice),
-            Err(error) => return Ok(Err(error)),
+        if let Err(error) = added {
+            return Ok(Err(error));
         }
     }
     // Hashing and writing are not interrupted, and a guest can name the same bytes again and again.
@@ -116,7 +131,7 @@ impl HostPayload for State {
 
     fn len(&mut self, handle: Resource<Payload>) -> wasmtime::Result<u64> {
         // `len` has no error to answer; an ended payload has no bytes.
-        Ok(self.table.get(&handle)?.bytes().map_or(0, |bytes| bytes.len() as u64))
+        Ok(self.table.get(&handle)?.len().unwrap_or(0))
     }
 
     fn read(&mut self, handle: Resource<Payload>, offset: u64, len: u32) -> Answer<Vec<u8>> {
@@ -124,13 +139,15 @@ impl HostPayload for State {
             let message = format!("{len} bytes at once; read at most {}", limits::MAX_GUEST_COPY_BYTES);
             return answered(Err(Error::new(ErrorKind::Exhausted, message)));
         }
-        answered(bytes(&self.table, &handle)?.and_then(|bytes| cut(bytes, offset, len.into()).map(<[u8]>::to_vec)))
+        let mut slices = Vec::new();
+        let cut = payload(&self.table, &handle)?.and_then(|payload| cut(payload, offset, len.into(), &mut slices));
+        answered(cut.map(|()| slices.concat()))
     }
 
     fn share(&mut self, handle: Resource<Payload>) -> Answer<Resource<Payload>> {
         let payload = self.table.get(&handle)?;
         let copied = match payload {
-            Payload::Lent(_) => payload.bytes().map_or(0, |bytes| bytes.len() as u64),
+            Payload::Lent(_) => payload.len().unwrap_or(0),
             Payload::Owned(_) | Payload::Ended => 0,
         };
         let shared = self.check_room(copied).and_then(|()| payload.share()).and_then(|shared| {
@@ -142,5 +159,30 @@ impl HostPayload for State {
 
     fn drop(&mut self, handle: Resource<Payload>) -> wasmtime::Result<()> {
         Ok(self.drop_payload(handle)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever the pieces are cut into, a range of them is that range of the whole.
+    #[test]
+    fn a_range_of_pieces_is_the_range_of_the_value() {
+        let whole: Vec<u8> = (0..20).collect();
+        let pieces: [&[u8]; 6] = [&whole[..3], &[], &whole[3..4], &whole[4..11], &[], &whole[11..]];
+        // SAFETY: the pieces outlive the payload.
+        let payload = unsafe { Payload::lend_pieces(&pieces) };
+        assert_eq!(payload.len(), Some(20));
+        assert_eq!(&**payload.share().unwrap().unwrap(), whole);
+        for (offset, len) in (0..=20u64).flat_map(|offset| (0..=20 - offset).map(move |len| (offset, len))) {
+            let mut slices = Vec::new();
+            cut(&payload, offset, len, &mut slices).unwrap();
+            assert_eq!(slices.concat(), whole[offset as usize..][..len as usize], "{len} at {offset}");
+            assert!(slices.iter().all(|slice| !slice.is_empty()));
+        }
+        for (offset, len) in [(21, 0), (0, 21), (20, 1), (1, u64::MAX), (u64::MAX, 1)] {
+            assert!(cut(&payload, offset, len, &mut Vec::new()).is_err(), "{len} at {offset}");
+        }
     }
 }

@@ -164,12 +164,13 @@ impl Restore<'_> {
                 let mut hash = Xxh3::new();
                 hash.update(&data);
                 let found = chunk_id(&hash);
-                if found.key != id.key || data.len() as u64 != manifest.sequence.chunk_bytes(*chunk) {
+                if found.key != id.key {
                     store.mark_damaged(&id.key)?;
                     let what = format!("chunk {chunk} is damaged; the next save of the sequence replaces it");
                     return Err(Error::new(ErrorKind::Corrupt, what));
                 }
-                if found != *id {
+                // What matches its key is sound, whatever this manifest expects: somebody else's, and not to be replaced.
+                if found != *id || data.len() as u64 != manifest.sequence.chunk_bytes(*chunk) {
                     let what = format!("chunk {chunk} is not there: its key is that of a chunk with other content");
                     return Err(Error::new(ErrorKind::Corrupt, what));
                 }

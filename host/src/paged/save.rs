@@ -92,17 +92,28 @@ impl Save<'_> {
         let existed = AtomicU32::new(0);
         let spare = Mutex::new(Vec::new());
         let take_spare = || spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+        let lend = store.info().write_through && self.lends(&sequence, block_size);
         spread(self.threads, chunks as usize, |chunk| {
-            let (id, data) = self.gather(&sequence, block_size, chunk as u32, take_spare())?;
-            if store.put_buffer(&id.key, &data)? == Put::Existed {
+            let pieces = if lend { self.pieces(&sequence, block_size, chunk as u32) } else { None };
+            let (id, put) = if let Some(pieces) = pieces {
+                let mut hash = Xxh3::new();
+                pieces.iter().for_each(|piece| hash.update(piece));
+                let id = chunk_id(&hash);
+                (id, store.put_pieces(&id.key, &pieces)?)
+            } else {
+                let (id, data) = self.gather(&sequence, block_size, chunk as u32, take_spare())?;
+                let put = store.put_buffer(&id.key, &data)?;
+                // Where the backend has taken the bytes and kept no handle, the memory serves the next chunk, still warm.
+                if let Ok(buffer) = Arc::try_unwrap(data) {
+                    spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(buffer);
+                }
+                (id, put)
+            };
+            if put == Put::Existed {
                 existed.fetch_add(1, Relaxed);
             }
             if let Some(place) = ids.get(chunk) {
                 let _ = place.set(id);
-            }
-            // Where the backend has taken the bytes and kept no handle, the memory serves the next chunk, still warm.
-            if let Ok(buffer) = Arc::try_unwrap(data) {
-                spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(buffer);
             }
             Ok(())
         })?;
@@ -170,6 +181,31 @@ impl Save<'_> {
         }
     }
 
+    /// Whether chunks may be lent as they lie in the pages: stored as they are, and in pieces that are worth a write each.
+    fn lends(&self, sequence: &Sequence, block_size: u32) -> bool {
+        let mut layers = self.layers.iter().zip(&sequence.layers);
+        layers.all(|(cache, layer)| {
+            layer.stored == cache.dtype() && layer.side_bytes(block_size as usize) >= LEAST_PIECE_BYTES
+        })
+    }
+
+    /// A chunk as it lies in the pages, in order; none where a token's bytes are not those of the chunk.
+    fn pieces(&self, sequence: &Sequence, block_size: u32, chunk: u32) -> Option<Vec<&[u8]>> {
+        let tokens = sequence.tokens_of(chunk);
+        let blocks = (tokens.start / block_size) as usize..tokens.end.div_ceil(block_size) as usize;
+        let mut pieces = Vec::with_capacity(2 * blocks.len() * self.layers.len());
+        for cache in self.layers {
+            for side in [0, 1] {
+                for index in blocks.clone() {
+                    let block = u32::try_from(self.blocks.get(index)).ok()?;
+                    let count = block_size.min(tokens.end - index as u32 * block_size);
+                    pieces.push(*cache.dense_tokens(block, count)?.get(side)?);
+                }
+            }
+        }
+        Some(pieces)
+    }
+
     /// A chunk in memory of its own, hashed while it is still in the caches.
     fn gather(
         &self,
@@ -203,6 +239,9 @@ impl Save<'_> {
         Ok((chunk_id(&hash), Arc::new(filling.finish()?)))
     }
 }
+
+/// Of pages in smaller pieces a gather makes one: a page of the kernel.
+const LEAST_PIECE_BYTES: usize = 4096;
 
 /// More than any chunk has; `max_seq_len` is what bounds a gather.
 const LENGTH: [i64; 1] = [i64::MAX];

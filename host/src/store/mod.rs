@@ -257,6 +257,16 @@ impl Store {
         })
     }
 
+    /// As [`Store::put_buffer`], of a chunk that lies in several pieces. Where the backend is not written through, they are
+    /// copied into one.
+    pub(crate) fn put_pieces(&self, hash: &[u8], pieces: &[&[u8]]) -> Result<Put, Error> {
+        self.counted(Operation::PutChunk, |opened| {
+            let data = Bytes::Scattered(pieces);
+            opened.shared.check_len(data.len())?;
+            opened.put(ChunkHash::new(hash)?, data)
+        })
+    }
+
     /// Fetch chunks, each as the backend answers it, unchecked and without a copy.
     pub(crate) fn get_buffers(&self, hashes: &[[u8; 8]]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
         let Opened { shared, buffer, prefetched, .. } = self.usable()?;

@@ -48,6 +48,8 @@ pub(super) type Fetched = Result<Option<Arc<Buffer>>, Error>;
 pub(super) enum Bytes<'a> {
     /// The consumer's memory.
     Borrowed(&'a [u8]),
+    /// The same, in pieces that make one chunk.
+    Scattered(&'a [&'a [u8]]),
     Buffered(&'a Arc<Buffer>),
 }
 
@@ -55,6 +57,7 @@ impl Bytes<'_> {
     pub(super) fn len(&self) -> usize {
         match self {
             Bytes::Borrowed(bytes) => bytes.len(),
+            Bytes::Scattered(pieces) => pieces.iter().map(|piece| piece.len()).sum(),
             Bytes::Buffered(buffer) => buffer.len(),
         }
     }
@@ -65,6 +68,8 @@ impl Bytes<'_> {
         match self {
             // SAFETY: by this function's own condition.
             Bytes::Borrowed(bytes) => unsafe { Payload::lend(bytes) },
+            // SAFETY: as above.
+            Bytes::Scattered(pieces) => unsafe { Payload::lend_pieces(pieces) },
             Bytes::Buffered(buffer) => Payload::lend_buffer(buffer),
         }
     }
@@ -115,6 +120,7 @@ impl Shared {
     pub(super) fn keep(&self, data: Bytes<'_>) -> Result<Arc<Buffer>, Error> {
         Ok(match data {
             Bytes::Borrowed(bytes) => Arc::new(self.spare.copy(bytes)?),
+            Bytes::Scattered(pieces) => Arc::new(Buffer::concat(pieces)?),
             Bytes::Buffered(buffer) => Arc::clone(buffer),
         })
     }

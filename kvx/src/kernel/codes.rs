@@ -75,22 +75,15 @@ impl Codes {
     }
 
     /// Quantises rows; `convert` and `scale` are those that the table was made with, for what is
-    /// left at the end of a row. `stream`: see [`grid::copy`](super::grid::copy).
+    /// left at the end of a row.
     ///
     /// # Safety
     /// As [`Convert`].
-    pub unsafe fn quantise(
-        &self,
-        src: *const u8,
-        dst: *mut u8,
-        rows: Rows,
-        (convert, scale): (Convert, f32),
-        stream: bool,
-    ) {
+    pub unsafe fn quantise(&self, src: *const u8, dst: *mut u8, rows: Rows, (convert, scale): (Convert, f32)) {
         // SAFETY: the caller's promise; there is a table only where there is the kernel.
         unsafe {
             #[cfg(target_arch = "x86_64")]
-            let done = if stream && (dst as usize | rows.dst_step).is_multiple_of(64) {
+            let done = if rows.streams_to(dst) {
                 x86::quantise::<true>(self, src, dst, rows)
             } else {
                 x86::quantise::<false>(self, src, dst, rows)
@@ -116,6 +109,7 @@ fn available() -> bool {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
+    use std::hint::black_box;
 
     use super::{CELLS, Cells, Codes, Rows};
 
@@ -167,9 +161,9 @@ mod x86 {
         const LOWER: [u8; 64] = bytes_of_words(0);
         const UPPER: [u8; 64] = bytes_of_words(1);
         // SAFETY: constants and tables of the lengths that are read.
-        let (lower, upper, first, next) = unsafe {
+        let (lower, upper, first) = unsafe {
             let [lower, upper] = [&LOWER, &UPPER].map(|bytes| _mm512_loadu_si512(bytes.as_ptr().cast()));
-            (lower, upper, load(&codes.first), load(&codes.next))
+            (lower, upper, load(&codes.first))
         };
         let abs = _mm512_set1_epi16(0x7fff);
         let start = _mm512_set1_epi16(codes.start as i16);
@@ -200,7 +194,12 @@ mod x86 {
                 let place = _mm512_permutex2var_epi8(numbers[0], lower, numbers[1]);
                 let place = _mm512_and_si512(place, inside);
                 // SAFETY: the features are this function's.
-                let (first, next) = unsafe { (look_up(&first, index, bit7, bit8), look_up(&next, index, bit7, bit8)) };
+                let (first, next) = unsafe {
+                    // The registers are too few for both tables, and what the compiler puts on the stack may lie across
+                    // two pages there: half as fast, in one process of ten. In its place, it is read in whole lines.
+                    let next = load(black_box(&codes.next));
+                    (look_up(&first, index, bit7, bit8), look_up(&next, index, bit7, bit8))
+                };
                 let code = _mm512_mask_add_epi8(first, _mm512_cmpge_epu8_mask(place, next), first, one);
                 let code = _mm512_mask_mov_epi8(code, nan[0] | nan[1] << 32, _mm512_set1_epi8(0x7f));
                 let sign = _mm512_permutex2var_epi8(x[0], upper, x[1]);
@@ -250,7 +249,7 @@ mod tests {
                 // SAFETY: all hold as many elements.
                 unsafe {
                     convert(numbers.as_ptr().cast(), want.as_mut_ptr(), Rows::one(n), scale);
-                    table.quantise(numbers.as_ptr().cast(), got.as_mut_ptr(), Rows::one(n), (convert, scale), false);
+                    table.quantise(numbers.as_ptr().cast(), got.as_mut_ptr(), Rows::one(n), (convert, scale));
                 }
                 let wrong = (0..n).find(|i| want[*i] != got[*i]);
                 assert_eq!(wrong.map(|i| (numbers[i], want[i], got[i])), None, "{wide:?} to {narrow:?} / {scale}");
@@ -258,12 +257,12 @@ mod tests {
                 let mut memory = vec![0xEE; n + 64];
                 let start = memory.as_ptr().align_offset(64);
                 let out = &mut memory[start..start + n];
-                let rows = Rows { count: 300, n: 130, src_step: 260, dst_step: 192 };
+                let rows = Rows { count: 300, n: 130, src_step: 260, dst_step: 192, stream: true };
                 // SAFETY: 300 rows are in the numbers and in the output.
                 unsafe {
-                    table.quantise(numbers.as_ptr().cast(), out.as_mut_ptr(), rows, (convert, scale), true);
+                    table.quantise(numbers.as_ptr().cast(), out.as_mut_ptr(), rows, (convert, scale));
                 }
-                super::super::grid::fence();
+                super::super::stream::fence();
                 for (row, out) in out.chunks_exact(192).take(300).enumerate() {
                     assert_eq!(out[..130], want[row * 130..][..130], "row {row}");
                     assert_eq!(out[130..], [0xEE; 62], "row {row}");

@@ -10,6 +10,7 @@ use super::convert_x86::{self as x86, InF16, Vectors};
 use super::float::{Bf16, E4m3, E5m2, F16, F32, Narrow, Wide};
 #[cfg(not(target_arch = "x86_64"))]
 use super::float::{Narrow as InF16, Wide as Vectors};
+use super::stream::LINE;
 use crate::dtype::DType;
 
 /// Rows of contiguous elements that share a scale.
@@ -21,11 +22,20 @@ pub(crate) struct Rows {
     /// Bytes from a row to the next.
     pub src_step: usize,
     pub dst_step: usize,
+    /// Whether to store past the caches, where a kernel can and the destination is aligned.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub stream: bool,
 }
 
 impl Rows {
     pub fn one(n: usize) -> Self {
-        Rows { count: 1, n, src_step: 0, dst_step: 0 }
+        Rows { count: 1, n, src_step: 0, dst_step: 0, stream: false }
+    }
+
+    /// Whether to store past the caches into rows from `dst` on.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub fn streams_to(&self, dst: *mut u8) -> bool {
+        self.stream && (dst.addr() | self.dst_step).is_multiple_of(LINE)
     }
 }
 

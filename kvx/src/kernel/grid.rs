@@ -3,7 +3,8 @@
 //! Every plain copy of this crate is this one: the cache side and the outside
 //! differ only in their steps, and write and gather only in which is which.
 
-use super::lanes::{Lanes as _, Native};
+use super::lanes::Native;
+use super::stream::{LINE, stream};
 use super::transpose::{Matrix, transpose};
 
 /// The extents of a grid; a unit is contiguous on both sides.
@@ -25,7 +26,7 @@ pub(crate) struct GridSteps {
 }
 
 /// Copies every unit of `grid`. `STREAM`: with stores that pass by the caches, for calls that
-/// move more than caches hold; [`fence`] must follow.
+/// move more than caches hold; [`fence`](super::stream::fence) must follow.
 ///
 /// # Safety
 /// `src` must be valid for reads and `dst` for writes of `grid.unit` bytes at every offset that
@@ -96,8 +97,6 @@ unsafe fn copy_groups<const STREAM: bool>(src: *const u8, s: GridSteps, dst: *mu
     }
 }
 
-const LINE: usize = 64;
-
 /// Copies whole cache lines past the caches where `STREAM` and the destination's alignment
 /// allow, and the rest as usual.
 ///
@@ -116,9 +115,7 @@ unsafe fn copy_bytes<const STREAM: bool>(src: *const u8, dst: *mut u8, len: usiz
     unsafe {
         copy_unit(src, dst, head);
         let lines = (len - head) / LINE * LINE;
-        for at in (head..head + lines).step_by(16) {
-            Native::load(src.add(at)).stream(dst.add(at));
-        }
+        stream(src.add(head), dst.add(head), lines);
         copy_unit(src.add(head + lines), dst.add(head + lines), len - head - lines);
     }
 }
@@ -140,14 +137,5 @@ pub(crate) unsafe fn copy_unit(src: *const u8, dst: *mut u8, len: usize) {
             16 => std::ptr::copy_nonoverlapping(src, dst, 16),
             _ => std::ptr::copy_nonoverlapping(src, dst, len),
         }
-    }
-}
-
-/// Orders streamed stores before whatever this thread does next, as plain stores are.
-pub(crate) fn fence() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE is part of x86-64.
-    unsafe {
-        std::arch::x86_64::_mm_sfence();
     }
 }

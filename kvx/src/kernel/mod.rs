@@ -12,7 +12,11 @@ mod convert_x86;
 mod float;
 mod grid;
 mod lanes;
+mod quantised;
+mod stream;
 mod transpose;
+#[cfg(target_arch = "x86_64")]
+mod vectors_x86;
 
 use crate::cache::Tensor;
 use crate::dtype::DType;
@@ -21,8 +25,9 @@ use crate::layout::CacheShape;
 use crate::run::Run;
 use crate::scale::Scale;
 use codes::Codes;
-use convert::{Convert, Isa, Rows};
+use convert::{Convert, Isa};
 use grid::{Grid, GridSteps};
+use stream::LINE;
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +38,7 @@ pub(crate) enum Direction {
     Gather,
 }
 
-/// Bytes of quantised elements that are staged at a time where a layout scatters them: enough
+/// Bytes of elements that are staged at a time where a layout scatters them: enough
 /// tokens for a transpose to work on, and half of a first-level cache.
 const STAGE_BYTES: usize = 16 << 10;
 
@@ -122,7 +127,7 @@ impl<'a> Mover<'a> {
     /// Makes what this thread has moved visible to whoever it tells.
     pub fn finish(&self) {
         if self.stream {
-            grid::fence();
+            stream::fence();
         }
     }
 
@@ -142,7 +147,8 @@ impl<'a> Mover<'a> {
     pub fn stage(&self) -> Result<Vec<u8>> {
         let mut stage = Vec::new();
         if self.convert.is_some() && self.tensor.steps.groups > 1 {
-            let len = (self.heads * self.dim).max(STAGE_BYTES);
+            let len = (self.heads * self.dim).max(self.dim * self.io_size).max(STAGE_BYTES);
+            let len = len + LINE;
             (stage.try_reserve_exact(len)).map_err(|_| internal("no memory for a stage"))?;
             stage.resize(len, 0);
         }
@@ -168,123 +174,25 @@ impl<'a> Mover<'a> {
         unsafe {
             let Some((convert, scale)) = &self.convert else {
                 let io_steps = GridSteps { token: row, head: self.dim * self.io_size, group: steps.unit };
-                return self.copy(cache, self.cache_steps(), io, io_steps, tokens, self.heads);
+                return self.copy(cache, self.cache_steps(), io, io_steps, self.grid(tokens));
             };
             let quantiser = (*convert, scale, run.block);
             if steps.groups == 1 {
                 self.convert_rows(quantiser, cache, (steps.token, steps.head), io, tokens);
             } else {
-                self.convert_staged(quantiser, cache, io, tokens, stage);
-            }
-        }
-    }
-
-    /// Layouts that scatter a head: by way of `stage`, which holds some tokens densely.
-    ///
-    /// # Safety
-    /// As [`run`](Self::run), for `tokens` tokens that start at `cache` and `io`.
-    unsafe fn convert_staged(
-        &self,
-        quantiser: (Convert, &Scale<'_>, u64),
-        cache: *mut u8,
-        io: *mut u8,
-        tokens: usize,
-        stage: &mut [u8],
-    ) {
-        let row = self.heads * self.dim;
-        let staged = GridSteps { token: row, head: self.dim, group: self.tensor.steps.unit };
-        let at_once = stage.len() / row;
-        let stage = stage.as_mut_ptr();
-        for done in (0..tokens).step_by(at_once) {
-            let count = at_once.min(tokens - done);
-            // SAFETY: these are tokens done..done + count, and as many fit the stage.
-            unsafe {
-                let cache = cache.add(done * self.tensor.steps.token);
-                let io = io.add(done * row * self.io_size);
-                if self.direction == Direction::Gather {
-                    // The stage is read at once, so it is not to pass the caches by.
-                    let grid = self.grid(count, self.heads);
-                    grid::copy::<false>(cache, self.cache_steps(), stage, staged, grid);
-                }
-                self.convert_rows(quantiser, stage, (row, self.dim), io, count);
-                if self.direction == Direction::Write {
-                    self.copy(cache, self.cache_steps(), stage, staged, count, self.heads);
+                // So that no vector that is read from it lies across two lines.
+                let (_, stage) = stage.split_at_mut(stage.as_ptr().align_offset(LINE));
+                if self.is_turned() {
+                    self.convert_turned(quantiser, cache, io, tokens, stage);
+                } else {
+                    self.convert_staged(quantiser, cache, io, tokens, stage);
                 }
             }
         }
     }
 
-    /// Converts between heads that are contiguous at `near`, token and head being so many bytes
-    /// apart, and the tokens at `io`.
-    ///
-    /// # Safety
-    /// As [`run`](Self::run), for `tokens` tokens that start at `near` and `io`.
-    unsafe fn convert_rows(
-        &self,
-        (convert, scale, block): (Convert, &Scale<'_>, u64),
-        near: *mut u8,
-        (token_step, head_step): (usize, usize),
-        io: *mut u8,
-        tokens: usize,
-    ) {
-        let row = self.heads * self.dim;
-        let dense = (self.heads == 1 || head_step == self.dim) && (tokens == 1 || token_step == row);
-        // SAFETY: where both sides are dense, all is one row; else `token` and `head` are in it.
-        unsafe {
-            if dense && !scale.varies_by_head() {
-                return self.convert(convert, (near, 0), (io, 0), 1, tokens * row, scale.at(block, 0));
-            }
-            // Heads inside tokens, as in `grid::copy`.
-            for token in 0..tokens {
-                let near = (near.add(token * token_step), head_step);
-                let far = (io.add(token * row * self.io_size), self.dim * self.io_size);
-                if !scale.varies_by_head() {
-                    self.convert(convert, near, far, self.heads, self.dim, scale.at(block, 0));
-                    continue;
-                }
-                for head in 0..self.heads {
-                    let [near, far] = [near, far].map(|(start, step)| (start.add(head * step), 0));
-                    self.convert(convert, near, far, 1, self.dim, scale.at(block, head));
-                }
-            }
-        }
-    }
-
-    /// Converts rows of `n` elements between the cache (or stage) and tokens, in this direction.
-    /// Each side is where it starts, and the bytes from a row to the next.
-    ///
-    /// # Safety
-    /// As [`Convert`].
-    unsafe fn convert(
-        &self,
-        convert: Convert,
-        (near, near_step): (*mut u8, usize),
-        (far, far_step): (*mut u8, usize),
-        count: usize,
-        n: usize,
-        scale: f32,
-    ) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe {
-            match self.direction {
-                Direction::Write => {
-                    let rows = Rows { count, n, src_step: far_step, dst_step: near_step };
-                    // A stage is read at once, so it is not to pass the caches by.
-                    let stream = self.stream && self.tensor.steps.groups == 1;
-                    match &self.codes {
-                        Some(codes) => codes.quantise(far, near, rows, (convert, scale), stream),
-                        None => convert(far, near, rows, scale),
-                    }
-                }
-                Direction::Gather => {
-                    convert(near, far, Rows { count, n, src_step: near_step, dst_step: far_step }, scale)
-                }
-            }
-        }
-    }
-
-    fn grid(&self, tokens: usize, heads: usize) -> Grid {
-        Grid { tokens, heads, groups: self.tensor.steps.groups, unit: self.tensor.steps.unit }
+    fn grid(&self, tokens: usize) -> Grid {
+        Grid { tokens, heads: self.heads, groups: self.tensor.steps.groups, unit: self.tensor.steps.unit }
     }
 
     fn cache_steps(&self) -> GridSteps {
@@ -296,16 +204,7 @@ impl<'a> Mover<'a> {
     ///
     /// # Safety
     /// As [`grid::copy`].
-    unsafe fn copy(
-        &self,
-        near: *mut u8,
-        near_steps: GridSteps,
-        far: *mut u8,
-        far_steps: GridSteps,
-        tokens: usize,
-        heads: usize,
-    ) {
-        let grid = self.grid(tokens, heads);
+    unsafe fn copy(&self, near: *mut u8, near_steps: GridSteps, far: *mut u8, far_steps: GridSteps, grid: Grid) {
         // SAFETY: the caller's promise, passed on.
         unsafe {
             match self.direction {

@@ -10,8 +10,7 @@
 //! every unit below 16 bytes.
 
 use super::lanes::Lanes;
-
-const LINE: usize = 64;
+use super::stream::LINE;
 
 /// A matrix in memory: `rows` rows that start `src_row` bytes apart become columns, so that
 /// `dst` has `cols` rows that start `dst_row` bytes apart. Units in a row are contiguous.
