@@ -39,6 +39,8 @@ pub const MAX_HANDLES: usize = 1 << 20;
 pub const MAX_LEAKED_HANDLES: usize = 1024;
 /// Bytes that go into guest memory, or out of it, in one host call.
 pub const MAX_GUEST_COPY_BYTES: usize = 64 << 20;
+/// Pieces of memory that one host call works on: parts, and what a part that lies scattered consists of.
+pub const MAX_SLICES: usize = 1 << 20;
 /// Bytes that are made in the host out of what a guest passes in one call: lists, strings, records.
 pub const HOSTCALL_BYTES: usize = 128 << 20;
 /// Entries that one listing of a directory answers.
@@ -76,6 +78,8 @@ pub const MAX_HELPER_JOBS: usize = 256;
 pub const ASSUMED_CHUNK_BYTES: usize = 16 << 20;
 /// How long a backend's word holds that it has a chunk, for one that is not copied because of it, or not any more.
 pub const CONFIRMED_FOR: Duration = Duration::from_secs(2);
+/// How long after it was first told of a lost chunk the manifests of further threads on a handle fail for it, one each.
+pub const LOSS_TOLD_FOR: Duration = Duration::from_secs(60);
 /// Chunks of which a store remembers what was put after them. Twice so many at most.
 pub const FOLLOWED_CHUNKS: usize = 1 << 14;
 /// Memory of write buffers that is kept for the next chunks, in the process.
@@ -329,7 +333,7 @@ mod tests {
             MAX_MEMORIES MAX_TABLES MAX_TABLE_ELEMENTS MAX_HANDLES MAX_LEAKED_HANDLES MAX_GUEST_COPY_BYTES
             HOSTCALL_BYTES MAX_DIRECTORY_ENTRIES MAX_BATCH_ITEMS DEFAULT_BATCH_BYTES DEFAULT_BATCH_ITEMS
             MAX_FRESH_CHUNKS EPOCH_TICK TICKER_IDLE DEADLINE_GRACE DEADLINE_BYTES_PER_SECOND MAX_MOVING MAX_HELPERS
-            MAX_HELPER_JOBS ASSUMED_CHUNK_BYTES
+            MAX_HELPER_JOBS ASSUMED_CHUNK_BYTES LOSS_TOLD_FOR MAX_SLICES
             EARLY_FLUSH_BYTES LEAST_BATCH_BYTES LEAST_BATCH_ITEMS CONFIRMED_FOR FOLLOWED_CHUNKS SPARE_BYTES
             PROCESS_PAYLOAD_BYTES WRITE_BUFFER_BYTES PROCESS_WRITE_BUFFER_BYTES PREFETCH_BYTES PREFETCH_CHUNKS
             KNOWN_CHUNKS DAMAGED_CHUNKS PROCESS_CONNECTIONS MAX_PARKED RECEIVE_BUFFER_BYTES MAX_SESSION_BYTES

@@ -202,11 +202,17 @@ enum Memory {
 struct Piece {
     data: NonNull<u8>,
     len: usize,
+    /// Bytes before it, of the whole value.
+    offset: u64,
 }
 
 impl Piece {
-    fn of(bytes: &[u8]) -> Self {
-        Piece { data: NonNull::from(bytes).cast(), len: bytes.len() }
+    fn of(bytes: &[u8], offset: u64) -> Self {
+        Piece { data: NonNull::from(bytes).cast(), len: bytes.len(), offset }
+    }
+
+    fn end(&self) -> u64 {
+        self.offset + self.len as u64
     }
 
     /// # Safety
@@ -228,7 +234,7 @@ impl Payload {
     /// # Safety
     /// The payload must be replaced by [`Payload::Ended`], or dropped, before `bytes` becomes invalid.
     pub(crate) unsafe fn lend(bytes: &[u8]) -> Self {
-        Payload::Lent(Lent { memory: Memory::Whole(Piece::of(bytes)), owner: None })
+        Payload::Lent(Lent { memory: Memory::Whole(Piece::of(bytes, 0)), owner: None })
     }
 
     /// Lend memory that makes one value, one piece after another.
@@ -236,32 +242,54 @@ impl Payload {
     /// # Safety
     /// As [`Payload::lend`], for each piece.
     pub(crate) unsafe fn lend_pieces(pieces: &[&[u8]]) -> Self {
-        let pieces = pieces.iter().map(|piece| Piece::of(piece)).collect();
-        Payload::Lent(Lent { memory: Memory::Pieces(pieces), owner: None })
+        let mut end = 0;
+        let place = |bytes: &&[u8]| {
+            let piece = Piece::of(bytes, end);
+            end = piece.end();
+            piece
+        };
+        Payload::Lent(Lent { memory: Memory::Pieces(pieces.iter().map(place).collect()), owner: None })
     }
 
     /// Lend a buffer of the host. Safe: the payload keeps the buffer alive.
     pub(crate) fn lend_buffer(buffer: &Arc<Buffer>) -> Self {
         let bytes: &[u8] = buffer;
-        Payload::Lent(Lent { memory: Memory::Whole(Piece::of(bytes)), owner: Some(buffer.clone()) })
+        Payload::Lent(Lent { memory: Memory::Whole(Piece::of(bytes, 0)), owner: Some(buffer.clone()) })
     }
 
     /// The bytes, piece by piece; none if the call that lent them is over.
     pub(crate) fn pieces(&self) -> Option<impl Iterator<Item = &[u8]>> {
+        Some(self.range(0, self.len()?))
+    }
+
+    /// Some of the bytes, piece by piece, none of which is empty: those that there are from `offset` on, `len` at most.
+    pub(crate) fn range(&self, offset: u64, len: u64) -> impl Iterator<Item = &[u8]> {
         let (whole, pieces): (Option<&[u8]>, &[Piece]) = match self {
             Payload::Owned(buffer) => (Some(buffer), &[]),
             Payload::Lent(Lent { memory: Memory::Pieces(pieces), .. }) => (None, pieces),
             // SAFETY: whoever lent the memory keeps it valid until the payload is ended, which takes `&mut self`.
             Payload::Lent(Lent { memory: Memory::Whole(piece), .. }) => (Some(unsafe { piece.bytes() }), &[]),
-            Payload::Ended => return None,
+            Payload::Ended => (None, &[]),
         };
+        let end = offset.saturating_add(len);
+        let begin = pieces.partition_point(|piece| piece.end() <= offset);
+        let pieces = pieces.get(begin..).unwrap_or_default().iter().take_while(move |piece| piece.offset < end);
         // SAFETY: as above.
-        Some(whole.into_iter().chain(pieces.iter().map(|piece| unsafe { piece.bytes() })))
+        let pieces = pieces.map(|piece| (piece.offset, unsafe { piece.bytes() }));
+        whole.map(|bytes| (0, bytes)).into_iter().chain(pieces).filter_map(move |(begins, bytes)| {
+            let within = |place: u64| place.saturating_sub(begins).min(bytes.len() as u64) as usize;
+            bytes.get(within(offset)..within(end)).filter(|part| !part.is_empty())
+        })
     }
 
     /// How many bytes there are; none if the call that lent them is over.
     pub(crate) fn len(&self) -> Option<u64> {
-        Some(self.pieces()?.map(|piece| piece.len() as u64).sum())
+        match self {
+            Payload::Owned(buffer) => Some(buffer.len() as u64),
+            Payload::Lent(Lent { memory: Memory::Whole(piece), .. }) => Some(piece.end()),
+            Payload::Lent(Lent { memory: Memory::Pieces(pieces), .. }) => Some(pieces.last().map_or(0, Piece::end)),
+            Payload::Ended => None,
+        }
     }
 
     /// The same bytes, to keep. Copies only what is not the host's.
@@ -306,6 +334,28 @@ mod tests {
         filling.push(b"abc");
         assert_eq!(filling.rest().len(), 1);
         assert_eq!(filling.finish().unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_range_is_cut_out_of_whatever_pieces_there_are() {
+        let text = b"abcdefghij";
+        let whole = Payload::Owned(Arc::new(Buffer::concat(&[text]).unwrap()));
+        let pieces: [&[u8]; 6] = [b"", b"abc", b"d", b"", b"efghij", b""];
+        // SAFETY: `pieces` outlives the payload.
+        let scattered = unsafe { Payload::lend_pieces(&pieces) };
+        for payload in [&whole, &scattered] {
+            assert_eq!(payload.len(), Some(10));
+            for offset in 0..=12 {
+                for len in 0..=12 {
+                    let parts: Vec<_> = payload.range(offset, len).collect();
+                    let right = text.iter().skip(offset as usize).take(len as usize).copied().collect::<Vec<_>>();
+                    assert_eq!(parts.concat(), right, "{len} at {offset}");
+                    assert!(parts.iter().all(|part| !part.is_empty()));
+                }
+            }
+        }
+        assert_eq!(&**scattered.share().unwrap().unwrap(), text);
+        assert_eq!(Payload::Ended.range(0, 10).count(), 0);
     }
 
     #[test]

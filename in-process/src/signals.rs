@@ -36,27 +36,41 @@ pub fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
 /// Run a write that may find its reader gone (SIGPIPE) or its file too long (SIGXFSZ), in a process where that signal may
 /// still be set to kill.
 pub fn without_signal<T>(signal: libc::c_int, write: impl FnOnce() -> T) -> T {
+    /// Takes the signal that was raised meanwhile, and restores the mask; also where `write` panics.
+    struct Restore {
+        only: libc::sigset_t,
+        former: libc::sigset_t,
+        was_pending: bool,
+    }
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            // SAFETY: both sets were filled.
+            unsafe {
+                // One that was there before is the process's own.
+                if !self.was_pending {
+                    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+                    libc::sigtimedwait(&self.only, std::ptr::null_mut(), &now);
+                }
+                libc::pthread_sigmask(libc::SIG_SETMASK, &self.former, std::ptr::null_mut());
+            }
+        }
+    }
     let mut only = MaybeUninit::uninit();
     let mut former = MaybeUninit::uninit();
     let mut pending = MaybeUninit::uninit();
     // SAFETY: each set is filled before it is read: the first by sigemptyset, the others by the call that answers 0.
-    unsafe {
+    let _restore = unsafe {
         libc::sigemptyset(only.as_mut_ptr());
         libc::sigaddset(only.as_mut_ptr(), signal);
         let was_pending =
             libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1;
-        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, only.as_ptr(), former.as_mut_ptr()) == 0;
-        let outcome = write();
-        if blocked {
-            // One that was there before is the consumer's.
-            if !was_pending {
-                let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-                libc::sigtimedwait(only.as_ptr(), std::ptr::null_mut(), &now);
-            }
-            libc::pthread_sigmask(libc::SIG_SETMASK, former.as_ptr(), std::ptr::null_mut());
-        }
-        outcome
-    }
+        (libc::pthread_sigmask(libc::SIG_BLOCK, only.as_ptr(), former.as_mut_ptr()) == 0).then(|| Restore {
+            only: only.assume_init(),
+            former: former.assume_init(),
+            was_pending,
+        })
+    };
+    write()
 }
 
 #[cfg(test)]

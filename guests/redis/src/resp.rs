@@ -5,7 +5,9 @@ use kv_store_sdk::{Error, Payload};
 
 /// A command of small arguments.
 pub fn command(arguments: &[impl AsRef<[u8]>]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
+    let room: usize = arguments.iter().map(|argument| argument.as_ref().len() + 16).sum();
+    let mut bytes = Vec::with_capacity(room + 16);
+    push_count(&mut bytes, b'*', arguments.len() as u64);
     for argument in arguments {
         push_bulk(&mut bytes, argument.as_ref());
     }
@@ -14,10 +16,11 @@ pub fn command(arguments: &[impl AsRef<[u8]>]) -> Vec<u8> {
 
 /// `SET key value [NX]`, around a value that stays in the host.
 pub fn set<'a>(key: &[u8], value: &'a Payload, only_new: bool) -> [Part<'a>; 3] {
-    let mut before = format!("*{}\r\n", if only_new { 4 } else { 3 }).into_bytes();
+    let mut before = Vec::with_capacity(key.len() + 64);
+    push_count(&mut before, b'*', if only_new { 4 } else { 3 });
     push_bulk(&mut before, b"SET");
     push_bulk(&mut before, key);
-    before.extend(format!("${}\r\n", value.len()).into_bytes());
+    push_count(&mut before, b'$', value.len());
     let mut after = b"\r\n".to_vec();
     if only_new {
         push_bulk(&mut after, b"NX");
@@ -26,9 +29,17 @@ pub fn set<'a>(key: &[u8], value: &'a Payload, only_new: bool) -> [Part<'a>; 3] 
 }
 
 fn push_bulk(bytes: &mut Vec<u8>, argument: &[u8]) {
-    bytes.extend(format!("${}\r\n", argument.len()).into_bytes());
-    bytes.extend(argument);
-    bytes.extend(b"\r\n");
+    push_count(bytes, b'$', argument.len() as u64);
+    bytes.extend_from_slice(argument);
+    bytes.extend_from_slice(b"\r\n");
+}
+
+/// A kind of reply or argument, and how much of it there is.
+fn push_count(bytes: &mut Vec<u8>, kind: u8, count: u64) {
+    bytes.push(kind);
+    // A batch has hundreds of these, and `format!` takes as long for one as all the rest of its argument.
+    bytes.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());
+    bytes.extend_from_slice(b"\r\n");
 }
 
 /// The first line of a reply.

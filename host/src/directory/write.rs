@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 
 use super::{Directory, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_below};
 use crate::engine::{self, PerProcess};
@@ -48,7 +48,7 @@ impl Directory {
         let write = || write_all(&file, parts);
         let written = if self.bounded { without_signal(libc::SIGXFSZ, write) } else { write() };
         let placed = written
-            .and_then(|()| if durable { retry_on_intr(|| fs::fdatasync(&file)) } else { Ok(()) })
+            .and_then(|()| if durable { uninterrupted(|| fs::fdatasync(&file)) } else { Ok(()) })
             .and_then(|()| self.place(&temporaries, &name, path, replace));
         if !matches!(placed, Ok(Written::Written)) {
             // What is left behind if this fails is reaped later.
@@ -91,7 +91,7 @@ impl Directory {
             files.iter().for_each(start_writing);
             let files: Vec<_> = files.iter().zip(group).collect();
             side_by_side(&files, &|(file, path)| {
-                Ok(retry_on_intr(|| fs::fdatasync(file)).inspect_err(|errno| {
+                Ok(uninterrupted(|| fs::fdatasync(file)).inspect_err(|errno| {
                     if is_lost(*errno) {
                         let _ = self.remove(path, false);
                     }
@@ -107,7 +107,7 @@ impl Directory {
         let directories: Vec<&str> = directories.into_iter().collect();
         side_by_side(&directories, &|directory| {
             let directory = self.open_directory(directory)?;
-            Ok(retry_on_intr(|| fs::fsync(&directory))?)
+            Ok(uninterrupted(|| fs::fsync(&directory))?)
         })
     }
 
@@ -215,9 +215,17 @@ fn start_writing(file: &OwnedFd) {
     }
 }
 
-/// Whether a sync that failed so says that bytes did not reach the disk, and not that it was not tried.
+/// A sync, tried again when a signal ended it; not for ever, for a file system may say so each time.
+fn uninterrupted(sync: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+    const TRIES: usize = 16;
+    let tried_again = (1..TRIES).map(|_| sync()).find(|outcome| *outcome != Err(Errno::INTR));
+    tried_again.unwrap_or_else(sync)
+}
+
+/// Whether a sync that failed so may have lost bytes. Network file systems report that by whatever stood in their way; only
+/// what says that it was not tried is sure to have lost none.
 fn is_lost(errno: Errno) -> bool {
-    matches!(errno, Errno::IO | Errno::NOSPC | Errno::DQUOT)
+    !matches!(errno, Errno::INTR | Errno::NOMEM | Errno::INVAL | Errno::BADF | Errno::NFILE | Errno::MFILE)
 }
 
 /// What stands in the way of a new file is kept, if it is a file.

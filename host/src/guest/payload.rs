@@ -22,22 +22,35 @@ fn payload<'a>(table: &'a ResourceTable, handle: &Resource<Payload>) -> wasmtime
     Ok(payload.pieces().map(|_| payload).ok_or_else(ended))
 }
 
-/// Add a range of a payload to `slices`, piece by piece.
-fn cut<'a>(payload: &'a Payload, offset: u64, len: u64, slices: &mut Vec<&'a [u8]>) -> Result<(), Error> {
-    let all = payload.len().unwrap_or(0);
-    if offset.checked_add(len).is_none_or(|end| end > all) {
-        return Err(Error::invalid(format!("{len} bytes at {offset} reach past the end, {all}")));
+/// Slices that one host call works on: bounded, for hashing and writing are not interrupted, and a guest can name the same
+/// bytes again and again.
+#[derive(Default)]
+struct Gathered<'a> {
+    slices: Vec<&'a [u8]>,
+    bytes: usize,
+}
+
+impl<'a> Gathered<'a> {
+    fn add(&mut self, pieces: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
+        for piece in pieces {
+            self.bytes = self.bytes.saturating_add(piece.len());
+            if self.bytes > limits::MAX_VALUE_BYTES || self.slices.len() >= limits::MAX_SLICES {
+                let (bytes, slices) = (limits::MAX_VALUE_BYTES, limits::MAX_SLICES);
+                let message = format!("the parts come to more than {bytes} bytes, or {slices} pieces of memory");
+                return Err(Error::new(ErrorKind::Exhausted, message));
+            }
+            self.slices.push(piece);
+        }
+        Ok(())
     }
-    let (mut skipped, mut left) = (offset as usize, len as usize);
-    for piece in payload.pieces().into_iter().flatten() {
-        let skip = skipped.min(piece.len());
-        skipped -= skip;
-        let rest = piece.get(skip..).unwrap_or_default();
-        let wanted = rest.get(..left.min(rest.len())).unwrap_or_default();
-        left -= wanted.len();
-        slices.extend((!wanted.is_empty()).then_some(wanted));
+
+    fn add_range(&mut self, payload: &'a Payload, offset: u64, len: u64) -> Result<(), Error> {
+        let all = payload.len().unwrap_or(0);
+        if offset.checked_add(len).is_none_or(|end| end > all) {
+            return Err(Error::invalid(format!("{len} bytes at {offset} reach past the end, {all}")));
+        }
+        self.add(payload.range(offset, len))
     }
-    Ok(())
 }
 
 /// Parts as slices, in order. A handle that is none traps; what a guest could have got wrong is an answer.
@@ -45,31 +58,22 @@ pub(super) fn slices<'a>(
     table: &'a ResourceTable,
     parts: &'a [Part],
 ) -> wasmtime::Result<Result<Vec<&'a [u8]>, Error>> {
-    let mut slices = Vec::with_capacity(parts.len());
+    let mut gathered = Gathered::default();
     for part in parts {
         let added = match part {
-            Part::Bytes(bytes) => {
-                slices.push(bytes.as_slice());
-                Ok(())
-            }
+            Part::Bytes(bytes) => gathered.add(std::iter::once(bytes.as_slice())),
             Part::Payload(handle) => {
-                payload(table, handle)?.map(|payload| slices.extend(payload.pieces().into_iter().flatten()))
+                payload(table, handle)?.and_then(|payload| gathered.add(payload.pieces().into_iter().flatten()))
             }
             Part::Range(Range { payload: handle, offset, len }) => {
-                payload(table, handle)?.and_then(|payload| cut(payload, *offset, *len, &mut slices))
+                payload(table, handle)?.and_then(|payload| gathered.add_range(payload, *offset, *len))
             }
         };
         if let Err(error) = added {
             return Ok(Err(error));
         }
     }
-    // Hashing and writing are not interrupted, and a guest can name the same bytes again and again.
-    let bytes: usize = slices.iter().fold(0, |sum, slice| sum.saturating_add(slice.len()));
-    if bytes > limits::MAX_VALUE_BYTES {
-        let message = format!("the parts come to {bytes} bytes; a value may have {}", limits::MAX_VALUE_BYTES);
-        return Ok(Err(Error::new(ErrorKind::Exhausted, message)));
-    }
-    Ok(Ok(slices))
+    Ok(Ok(gathered.slices))
 }
 
 impl State {
@@ -139,9 +143,9 @@ impl HostPayload for State {
             let message = format!("{len} bytes at once; read at most {}", limits::MAX_GUEST_COPY_BYTES);
             return answered(Err(Error::new(ErrorKind::Exhausted, message)));
         }
-        let mut slices = Vec::new();
-        let cut = payload(&self.table, &handle)?.and_then(|payload| cut(payload, offset, len.into(), &mut slices));
-        answered(cut.map(|()| slices.concat()))
+        let mut gathered = Gathered::default();
+        let cut = payload(&self.table, &handle)?.and_then(|payload| gathered.add_range(payload, offset, len.into()));
+        answered(cut.map(|()| gathered.slices.concat()))
     }
 
     fn share(&mut self, handle: Resource<Payload>) -> Answer<Resource<Payload>> {
@@ -166,23 +170,20 @@ impl HostPayload for State {
 mod tests {
     use super::*;
 
-    /// Whatever the pieces are cut into, a range of them is that range of the whole.
     #[test]
-    fn a_range_of_pieces_is_the_range_of_the_value() {
-        let whole: Vec<u8> = (0..20).collect();
-        let pieces: [&[u8]; 6] = [&whole[..3], &[], &whole[3..4], &whole[4..11], &[], &whole[11..]];
+    fn the_same_bytes_again_and_again_are_bounded_in_length_and_number() {
+        let value = vec![7; 1 << 20];
+        let pieces: Vec<&[u8]> = value.chunks(1 << 10).collect();
         // SAFETY: the pieces outlive the payload.
         let payload = unsafe { Payload::lend_pieces(&pieces) };
-        assert_eq!(payload.len(), Some(20));
-        assert_eq!(&**payload.share().unwrap().unwrap(), whole);
-        for (offset, len) in (0..=20u64).flat_map(|offset| (0..=20 - offset).map(move |len| (offset, len))) {
-            let mut slices = Vec::new();
-            cut(&payload, offset, len, &mut slices).unwrap();
-            assert_eq!(slices.concat(), whole[offset as usize..][..len as usize], "{len} at {offset}");
-            assert!(slices.iter().all(|slice| !slice.is_empty()));
-        }
-        for (offset, len) in [(21, 0), (0, 21), (20, 1), (1, u64::MAX), (u64::MAX, 1)] {
-            assert!(cut(&payload, offset, len, &mut Vec::new()).is_err(), "{len} at {offset}");
+        let mut gathered = Gathered::default();
+        let times = (0..).take_while(|_| gathered.add_range(&payload, 0, 1 << 20).is_ok()).count();
+        assert_eq!(times, limits::MAX_VALUE_BYTES >> 20);
+        let mut gathered = Gathered::default();
+        let times = (0..).take_while(|_| gathered.add_range(&payload, 5, 1).is_ok()).count();
+        assert_eq!(times, limits::MAX_SLICES);
+        for (offset, len) in [(value.len() as u64 + 1, 0), (0, u64::MAX), (u64::MAX, 1)] {
+            assert!(Gathered::default().add_range(&payload, offset, len).is_err(), "{len} at {offset}");
         }
     }
 }

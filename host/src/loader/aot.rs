@@ -160,8 +160,8 @@ fn reap(directory: &Path) {
         let name = entry.file_name();
         let name = name.to_str().unwrap_or_default();
         let patience = match () {
-            () if name.starts_with("tmp-") => limits::STALE_TEMPORARY,
-            () if name.ends_with(".cwasm") => limits::AOT_UNUSED,
+            () if is_temporary(name) => limits::STALE_TEMPORARY,
+            () if is_code(name) => limits::AOT_UNUSED,
             () => continue,
         };
         let changed = entry.metadata().and_then(|meta| meta.modified());
@@ -170,6 +170,21 @@ fn reap(directory: &Path) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+}
+
+/// Whether a name is one that [`write_whole`] makes: the directory may be used for other things too.
+fn is_temporary(name: &str) -> bool {
+    name.strip_prefix("tmp-").is_some_and(|random| is_hex(random, 16))
+}
+
+/// Whether a name is one that [`Cache::path`] makes.
+fn is_code(name: &str) -> bool {
+    let parts = name.strip_suffix(".cwasm").and_then(|name| name.split_once('-'));
+    parts.is_some_and(|(digest, engine)| is_hex(digest, 64) && is_hex(engine, 16))
+}
+
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 fn write_whole(directory: &Path, path: &Path, parts: &[&[u8]]) -> std::io::Result<()> {
@@ -238,11 +253,18 @@ fn check_way(real: &Path) -> Result<(), String> {
         if !owned_by_us(&meta) && meta.uid() != 0 {
             return Err(format!("lies below {upper}, which belongs to another user"));
         }
-        if meta.mode() & 0o022 != 0 && meta.mode() & libc::S_ISVTX == 0 {
+        if others_write(meta.mode(), meta.uid() == meta.gid()) {
             return Err(format!("lies below {upper}, where others can put another in its place (chmod go-w {upper})"));
         }
     }
     Ok(())
+}
+
+/// Whether others can rename what lies in a directory. A group of the owner's own number is the owner's own: so it is where
+/// the umask is 002.
+fn others_write(mode: u32, own_group: bool) -> bool {
+    let others = if own_group { 0o002 } else { 0o022 };
+    mode & others != 0 && mode & libc::S_ISVTX == 0
 }
 
 fn owned_by_us(meta: &std::fs::Metadata) -> bool {
@@ -264,7 +286,7 @@ mod tests {
         let upper = scratch.path().join("upper");
         let cache = upper.join("between/aot");
         make_private(&cache).unwrap();
-        for open in [0o777, 0o770, 0o702] {
+        for open in [0o777, 0o772, 0o702] {
             mode(&upper, open);
             let why = make_private(&cache).unwrap_err();
             assert!(
@@ -286,6 +308,12 @@ mod tests {
     }
 
     #[test]
+    fn a_group_of_ones_own_is_no_other() {
+        assert!(others_write(0o770, false) && !others_write(0o770, true) && others_write(0o702, true));
+        assert!(!others_write(0o1777, false) && !others_write(0o755, false));
+    }
+
+    #[test]
     fn what_nobody_uses_is_removed_and_nothing_else() {
         let scratch = tempfile::tempdir().unwrap();
         let place = |name: &str, age: Duration| {
@@ -293,18 +321,24 @@ mod tests {
             file.set_modified(SystemTime::now() - age).unwrap();
         };
         let hour = Duration::from_secs(3600);
-        place("tmp-dead", hour * 2);
-        place("tmp-alive", hour / 2);
-        place("unused-1.cwasm", limits::AOT_UNUSED + hour);
-        place("used-1.cwasm", limits::AOT_UNUSED - hour);
-        place("not ours", limits::AOT_UNUSED * 2);
-        File::create(scratch.path().join("of-tomorrow.cwasm")).unwrap().set_modified(SystemTime::now() + hour).unwrap();
-        std::fs::create_dir(scratch.path().join("tmp-directory")).unwrap();
+        let temporary = |n: u8| format!("tmp-{}", hex(&[n; 8]));
+        let code = |n: u8| format!("{}-{}.cwasm", hex(&[n; 32]), hex(&[n; 8]));
+        place(&temporary(1), hour * 2);
+        place(&temporary(2), hour / 2);
+        place(&code(1), limits::AOT_UNUSED + hour);
+        place(&code(2), limits::AOT_UNUSED - hour);
+        let others = ["not ours", "tmp-notes.txt", "vendor.cwasm"];
+        others.iter().for_each(|name| place(name, limits::AOT_UNUSED * 2));
+        File::create(scratch.path().join(code(3))).unwrap().set_modified(SystemTime::now() + hour).unwrap();
+        std::fs::create_dir(scratch.path().join(temporary(4))).unwrap();
         reap(scratch.path());
         let left = std::fs::read_dir(scratch.path()).unwrap().flatten();
         let mut left: Vec<String> = left.map(|entry| entry.file_name().into_string().unwrap()).collect();
         left.sort();
-        assert_eq!(left, ["not ours", "of-tomorrow.cwasm", "tmp-alive", "tmp-directory", "used-1.cwasm"]);
+        let mut right: Vec<String> = others.map(str::to_owned).into();
+        right.extend([temporary(2), temporary(4), code(2), code(3)]);
+        right.sort();
+        assert_eq!(left, right);
     }
 
     #[test]

@@ -37,12 +37,12 @@ pub(crate) fn measure(bytes: &[u8]) -> Result<Measured, Error> {
             }
             Payload::ComponentImportSection(section) if depth == 0 => {
                 for import in section {
-                    found.imports.push(import.map_err(broken)?.name.name.to_owned());
+                    found.imports.push(crate::log::clean(import.map_err(broken)?.name.name));
                 }
             }
             Payload::ComponentExportSection(section) if depth == 0 => {
                 for export in section {
-                    found.exports.push(export.map_err(broken)?.name.name.to_owned());
+                    found.exports.push(crate::log::clean(export.map_err(broken)?.name.name));
                 }
             }
             Payload::CustomSection(section) if section.name() == STAMP => {

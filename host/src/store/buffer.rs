@@ -5,13 +5,13 @@
 //! A chunk leaves the buffer when the backend has it, or when it failed for good: what can never be stored must not
 //! fail every later manifest. What failed for a passing reason stays for the next one.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::Put;
-use super::fresh::Fresh;
-use super::hash::ChunkHash;
+use super::fresh::{self, Fresh};
+use super::hash::{ChunkHash, ChunkMap};
 use super::losses::Losses;
 use super::shared::{Bytes, Shared};
 use crate::counters::Event;
@@ -28,14 +28,16 @@ pub(super) struct WriteBuffer {
 
 #[derive(Default)]
 struct Waiting {
-    chunks: HashMap<ChunkHash, Chunk>,
+    chunks: ChunkMap<Chunk>,
+    /// What they take.
     bytes: usize,
-    /// Chunks that were accepted and failed for good, or that the backend has lost since.
+    /// Chunks that need not wait: the backend has them.
+    there: ChunkMap<There>,
+    /// How many of those were put.
+    put: usize,
     losses: Losses,
     /// Chunks accepted so far.
     accepted: u64,
-    /// When the backend last said of chunks that it has them, since the last manifest.
-    confirmed: HashMap<ChunkHash, Instant>,
     /// What was put last.
     last: Option<ChunkHash>,
     /// Bytes since the last flush began.
@@ -46,38 +48,64 @@ struct Waiting {
     mute: bool,
 }
 
+/// A chunk that waits.
+#[derive(Clone)]
 struct Chunk {
-    data: Data,
-    /// Its place in the order of the puts.
+    data: Arc<Buffer>,
+    /// Its place in the order of the puts; another one for a chunk that came back.
     place: u64,
     /// How often it was put: what was put again during a flush is not dropped for that flush's failure, of which its
     /// caller would never hear.
     puts: u64,
 }
 
-#[derive(Clone)]
-enum Data {
-    Here(Arc<Buffer>),
-    /// The backend had it at that moment, or stored it then; so many bytes.
-    There(Instant, usize),
+/// The backend's word for a chunk, since the last manifest.
+struct There {
+    /// When the backend said that it has it, or stored it.
+    since: Instant,
+    /// It was put, and not only foreseen.
+    put: bool,
+}
+
+impl There {
+    fn is_recent(&self) -> bool {
+        self.since.elapsed() < limits::CONFIRMED_FOR
+    }
 }
 
 /// Memory that a waiting chunk takes, beside its bytes: a small one takes mostly that.
 const ENTRY_BYTES: usize = 256;
 
-impl Data {
-    fn len(&self) -> usize {
-        match self {
-            Data::Here(data) => data.len(),
-            Data::There(_, len) => *len,
+fn cost(data: &Buffer) -> usize {
+    data.len() + ENTRY_BYTES
+}
+
+impl Waiting {
+    /// Take out the chunk that came at a place; answers the bytes that are free now.
+    fn remove(&mut self, hash: &ChunkHash, place: u64) -> usize {
+        match self.chunks.entry(*hash) {
+            Entry::Occupied(entry) if entry.get().place == place => {
+                let freed = cost(&entry.remove().data);
+                self.bytes -= freed;
+                freed
+            }
+            _ => 0,
         }
     }
 
-    fn cost(&self) -> usize {
-        match self {
-            Data::Here(data) => data.len() + ENTRY_BYTES,
-            Data::There(..) => ENTRY_BYTES,
-        }
+    /// The backend has a chunk that was put.
+    fn is_there(&mut self, hash: ChunkHash) {
+        let former = self.there.insert(hash, There { since: Instant::now(), put: true });
+        self.put += usize::from(!former.is_some_and(|there| there.put));
+    }
+
+    fn forget_there(&mut self, hash: &ChunkHash) {
+        self.put -= usize::from(self.there.remove(hash).is_some_and(|there| there.put));
+    }
+
+    /// What is put next follows this; answers what this follows.
+    fn next(&mut self, hash: ChunkHash) -> Option<ChunkHash> {
+        self.last.replace(hash)
     }
 }
 
@@ -90,53 +118,46 @@ impl WriteBuffer {
         hash: ChunkHash,
         data: Bytes<'_>,
     ) -> Result<Put, Error> {
-        {
-            let mut waiting = self.lock();
-            waiting.losses.saw_put();
-            if let Some(chunk) = waiting.chunks.get_mut(&hash) {
-                chunk.puts += 1;
-                // What is there and was found wrong since is to be replaced by this.
-                if matches!(chunk.data, Data::Here(_)) || !shared.damaged.holds(&hash) {
-                    return Ok(Put::Existed);
-                }
-            }
+        if self.put_again(shared, fresh, hash, data.len())? {
+            return Ok(Put::Existed);
         }
         fresh.check_room()?;
-        if data.len() + ENTRY_BYTES > limits::WRITE_BUFFER_BYTES {
+        let cost = data.len() + ENTRY_BYTES;
+        if cost > limits::WRITE_BUFFER_BYTES {
             let put = shared.put_one(&hash, data)?;
             fresh.add(hash, data.len());
             return Ok(put);
         }
         let known = shared.known.holds(&hash);
-        let confirmed = if known { self.confirm(shared, hash) } else { None };
-        let cost = if confirmed.is_some() { ENTRY_BYTES } else { data.len() + ENTRY_BYTES };
+        if known && self.ask(shared, hash) && self.put_again(shared, fresh, hash, data.len())? {
+            return Ok(Put::Existed);
+        }
         if !self.reserve(shared, cost) {
-            self.write_out(shared, fresh, false)?;
+            self.write_out(shared, fresh)?;
             if !self.reserve(shared, cost) {
                 let message =
                     "the write buffers of this process are full; publish a manifest on another handle, or close it";
                 return Err(Error::new(ErrorKind::Exhausted, message));
             }
         }
-        let data = match confirmed {
-            Some(moment) => Data::There(moment, data.len()),
-            None => Data::Here(shared.keep(data).inspect_err(|_| self.release(shared, cost))?),
-        };
-        let (former, follows, flush_ahead) = {
+        let data = shared.keep(data).inspect_err(|_| {
+            self.lock().bytes -= cost;
+            shared.release_buffer(cost);
+        })?;
+        let (freed, follows, flush_ahead) = {
             let mut waiting = self.lock();
-            let puts = waiting.chunks.get(&hash).map_or(0, |chunk| chunk.puts) + 1;
             waiting.accepted += 1;
             let place = waiting.accepted;
-            let former = waiting.chunks.insert(hash, Chunk { data, place, puts });
+            // Another thread may have put the same chunk in the meantime.
+            let former = waiting.chunks.insert(hash, Chunk { data, place, puts: 1 });
+            let freed = former.map_or(0, |former| self::cost(&former.data));
+            waiting.bytes -= freed;
             waiting.unflushed += cost;
             let much = waiting.unflushed >= limits::EARLY_FLUSH_BYTES && !waiting.ahead && shared.hands() > 1;
             waiting.ahead |= much;
-            (former, waiting.last.replace(hash), much)
+            (freed, waiting.next(hash), much)
         };
-        if let Some(former) = former {
-            // Another thread put the same chunk in the meantime.
-            self.release(shared, former.data.cost());
-        }
+        shared.release_buffer(freed);
         if let Some(before) = follows {
             shared.followed.add(before, hash);
         }
@@ -146,61 +167,89 @@ impl WriteBuffer {
         Ok(if known { Put::Existed } else { Put::New })
     }
 
+    /// Accept a chunk of which nothing need be kept: it waits already, or the backend has it.
+    fn put_again(&self, shared: &Shared, fresh: &Fresh, hash: ChunkHash, len: usize) -> Result<bool, Error> {
+        let mut waiting = self.lock();
+        if let Some(chunk) = waiting.chunks.get_mut(&hash) {
+            chunk.puts += 1;
+            return Ok(true);
+        }
+        let Some(there) = waiting.there.get(&hash) else { return Ok(false) };
+        // What was found wrong since is to be replaced.
+        if !there.is_recent() && !there.put || shared.damaged.holds(&hash) {
+            waiting.forget_there(&hash);
+            return Ok(false);
+        }
+        if there.put {
+            return Ok(true);
+        }
+        if shared.wants_fresh() {
+            // That backend is asked for it with the manifest.
+            waiting.there.remove(&hash);
+        } else if waiting.put >= limits::MAX_FRESH_CHUNKS {
+            return Err(fresh::too_many());
+        } else {
+            waiting.put += 1;
+            if let Some(there) = waiting.there.get_mut(&hash) {
+                there.put = true;
+            }
+        }
+        let follows = waiting.next(hash);
+        drop(waiting);
+        fresh.check_room()?;
+        fresh.add(hash, len);
+        if let Some(before) = follows {
+            shared.followed.add(before, hash);
+        }
+        Ok(true)
+    }
+
     /// The bytes of a chunk that waits here.
     pub(super) fn get(&self, hash: &ChunkHash) -> Option<Arc<Buffer>> {
-        match &self.lock().chunks.get(hash)?.data {
-            Data::Here(data) => Some(data.clone()),
-            Data::There(..) => None,
-        }
+        self.lock().chunks.get(hash).map(|chunk| chunk.data.clone())
     }
 
     pub(super) fn holds(&self, hash: &ChunkHash) -> bool {
-        matches!(self.lock().chunks.get(hash), Some(Chunk { data: Data::Here(_), .. }))
+        self.lock().chunks.contains_key(hash)
     }
 
-    /// When the backend said that it has a chunk, not long ago: asked now, if need be, for this one and for those that
-    /// came after it the last time.
-    fn confirm(&self, shared: &Shared, hash: ChunkHash) -> Option<Instant> {
-        let recent = |moment: &&Instant| moment.elapsed() < limits::CONFIRMED_FOR;
-        {
-            let waiting = self.lock();
-            if let Some(moment) = waiting.confirmed.get(&hash).filter(recent) {
-                return Some(*moment);
-            }
-            if waiting.mute {
-                return None;
-            }
+    /// Ask the backend for a chunk, and for those that came after it the last time. False: it could not be asked.
+    fn ask(&self, shared: &Shared, hash: ChunkHash) -> bool {
+        if self.lock().mute {
+            return false;
         }
         let mut likely = shared.followed.from(hash, shared.batch_items());
         likely.retain(|hash| shared.known.holds(hash));
-        let asked = Instant::now();
+        let since = Instant::now();
         let there = shared.exists(&likely);
         let mut waiting = self.lock();
-        match there {
-            Ok(there) => {
-                for (hash, there) in likely.iter().zip(there) {
-                    if there {
-                        waiting.confirmed.insert(*hash, asked);
-                    } else {
-                        shared.known.forget(hash);
-                    }
-                }
-            }
+        let Ok(there) = there else {
             // The manifest will say what is wrong.
-            Err(_) => waiting.mute = true,
+            waiting.mute = true;
+            return false;
+        };
+        for (hash, there) in likely.iter().zip(there) {
+            if there {
+                waiting.there.entry(*hash).or_insert(There { since, put: false }).since = since;
+            } else {
+                shared.known.forget(hash);
+            }
         }
-        waiting.confirmed.get(&hash).filter(recent).copied()
+        true
     }
 
     /// Have a helper store what waits, while the consumer goes on.
     fn flush_ahead(self: &Arc<Self>, shared: &Arc<Shared>, fresh: &Arc<Fresh>) {
         let (buffer, of_helper, fresh) = (self.clone(), shared.clone(), fresh.clone());
-        shared.pool.helpers().hand(move || {
+        let handed = shared.pool.helpers().hand(move || {
             // What failed stays for the manifest, or is remembered as lost.
-            if buffer.write_out(&of_helper, &fresh, false).is_ok() {
+            if buffer.write_out(&of_helper, &fresh).is_ok() {
                 buffer.lock().ahead = false;
             }
         });
+        if !handed {
+            self.lock().ahead = false;
+        }
     }
 
     /// Hand everything that waits to the backend.
@@ -208,120 +257,101 @@ impl WriteBuffer {
         if shared.features.write_through {
             return Ok(());
         }
-        self.write_out(shared, fresh, false)?;
+        self.write_out(shared, fresh)?;
         self.lock().losses.news().map_or(Ok(()), Err)
     }
 
-    /// Hand everything that waits to the backend, for a manifest: an error if a chunk that was accepted since the last one
-    /// is not stored.
+    /// Hand everything that waits to the backend, and ask for what it had before: a manifest is next.
     pub(super) fn flush_for_manifest(&self, shared: &Shared, fresh: &Fresh) -> Result<(), Error> {
         if shared.features.write_through {
             return Ok(());
         }
-        let written = self.write_out(shared, fresh, true);
-        let mut waiting = self.lock();
-        (waiting.ahead, waiting.mute) = (false, false);
-        waiting.confirmed = HashMap::new();
-        let lost = waiting.losses.tell();
-        written.and(lost.map_or(Ok(()), Err))
+        self.write_out(shared, fresh)?;
+        self.ask_again(shared)
+    }
+
+    /// Remember that chunks which were accepted are lost.
+    pub(super) fn lose(&self, error: Error) {
+        self.lock().losses.add(error);
+    }
+
+    /// Why the calling thread's manifest must not be published though all is written out: what was lost before.
+    pub(super) fn tell_losses(&self) -> Result<(), Error> {
+        self.lock().losses.tell().map_or(Ok(()), Err)
     }
 
     /// Hand everything that waits to the backend, in the order of the puts. What failed for good is dropped and remembered
-    /// as lost. What the backend said it has is left for the manifest, which must be the one that fails if it was lost since.
-    fn write_out(&self, shared: &Shared, fresh: &Fresh, for_manifest: bool) -> Result<(), Error> {
+    /// as lost.
+    fn write_out(&self, shared: &Shared, fresh: &Fresh) -> Result<(), Error> {
         let _alone = self.flushing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut waiting = self.lock();
-        waiting.unflushed = 0;
-        let puts: HashMap<_, _> = waiting.chunks.iter().map(|(hash, chunk)| (*hash, chunk.puts)).collect();
-        let mut in_order: Vec<_> = waiting.chunks.iter().collect();
+        let taken: ChunkMap<Chunk> = {
+            let mut waiting = self.lock();
+            waiting.unflushed = 0;
+            waiting.chunks.clone()
+        };
+        let mut in_order: Vec<_> = taken.iter().collect();
         in_order.sort_unstable_by_key(|(_, chunk)| chunk.place);
-        let (mut chunks, mut there) = (Vec::new(), Vec::new());
-        for (hash, chunk) in in_order {
-            match &chunk.data {
-                Data::Here(data) => chunks.push((*hash, data.clone())),
-                Data::There(moment, _) if for_manifest => there.push((*hash, *moment)),
-                Data::There(..) => {}
-            }
-        }
-        drop(waiting);
-        self.confirm_again(shared, fresh, there)?;
+        let chunks: Vec<_> = in_order.into_iter().map(|(hash, chunk)| (*hash, chunk.data.clone())).collect();
         let passing = Mutex::new(None);
-        let report = |hash: &ChunkHash, result: Result<Put, Error>| match result {
-            Ok(_) if for_manifest || shared.wants_fresh() => self.settle(shared, fresh, hash),
-            Ok(_) => self.stored_early(shared, hash),
-            Err(error) if error.is_permanent() => {
-                let mut waiting = self.lock();
-                let put_again = waiting.chunks.get(hash).is_some_and(|chunk| puts.get(hash) != Some(&chunk.puts));
-                let dropped = if put_again { None } else { waiting.chunks.remove(hash) };
-                waiting.losses.add(error);
-                drop(waiting);
-                if let Some(chunk) = dropped {
-                    self.release(shared, chunk.data.cost());
+        let report = |hash: &ChunkHash, result: Result<Put, Error>| {
+            let Some(Chunk { data, place, puts }) = taken.get(hash) else { return };
+            let mut waiting = self.lock();
+            let freed = match result {
+                Ok(_) => {
+                    fresh.add(*hash, data.len());
+                    if !shared.wants_fresh() {
+                        waiting.is_there(*hash);
+                    }
+                    waiting.remove(hash, *place)
                 }
-            }
-            Err(error) => {
-                shared.counters.count(Event::Retried);
-                *passing.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(error);
-            }
+                Err(error) if error.is_permanent() => {
+                    waiting.losses.add(error);
+                    let put_again = waiting.chunks.get(hash).is_some_and(|chunk| chunk.puts != *puts);
+                    if put_again { 0 } else { waiting.remove(hash, *place) }
+                }
+                Err(error) => {
+                    shared.counters.count(Event::Retried);
+                    *passing.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(error);
+                    0
+                }
+            };
+            drop(waiting);
+            shared.release_buffer(freed);
         };
         let outcome = shared.put_missing(&chunks, &report);
+        drop(taken);
         chunks.into_iter().for_each(|(_, data)| shared.spare.keep(data));
         outcome?;
         passing.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
     }
 
-    /// Ask again for chunks of which the backend said too long ago that it has them. One that it lost since cannot be
-    /// stored, for it was not copied, or is not any more: the manifest fails, and the consumer's next put of it is.
-    fn confirm_again(&self, shared: &Shared, fresh: &Fresh, there: Vec<(ChunkHash, Instant)>) -> Result<(), Error> {
-        let (recent, old): (Vec<_>, Vec<_>) =
-            there.into_iter().partition(|(_, moment)| moment.elapsed() < limits::CONFIRMED_FOR);
-        recent.iter().for_each(|(hash, _)| self.settle(shared, fresh, hash));
-        let old: Vec<ChunkHash> = old.into_iter().map(|(hash, _)| hash).collect();
+    /// Ask again for chunks of which the backend said too long ago that it has them; the manifest is next. One that it lost
+    /// since cannot be stored, for it was not copied, or is not any more: the manifest fails, and the consumer's next put
+    /// of it is.
+    fn ask_again(&self, shared: &Shared) -> Result<(), Error> {
+        let old: Vec<ChunkHash> = {
+            let mut waiting = self.lock();
+            (waiting.ahead, waiting.mute, waiting.put) = (false, false, 0);
+            let there = std::mem::take(&mut waiting.there);
+            there.into_iter().filter(|(_, there)| there.put && !there.is_recent()).map(|(hash, _)| hash).collect()
+        };
         for batch in old.chunks(shared.batch_items()) {
             for (hash, there) in batch.iter().zip(shared.exists(batch)?) {
-                if there {
-                    self.settle(shared, fresh, hash);
-                } else {
+                if !there {
                     shared.known.forget(hash);
-                    self.remove(shared, hash);
                     let message = format!("the backend has lost chunk {hash} since it was put; put it again");
-                    self.lock().losses.add(Error::new(ErrorKind::Unavailable, message));
+                    self.lose(Error::new(ErrorKind::Unavailable, message));
                 }
             }
         }
         Ok(())
     }
 
-    /// The backend has a chunk, and what comes next is the manifest, or it is asked for the chunk with that.
-    fn settle(&self, shared: &Shared, fresh: &Fresh, hash: &ChunkHash) {
-        let len = self.lock().chunks.get(hash).map_or(0, |chunk| chunk.data.len());
-        fresh.add(*hash, len);
-        self.remove(shared, hash);
-    }
-
-    /// The backend has a chunk, and may lose it before the manifest comes.
-    fn stored_early(&self, shared: &Shared, hash: &ChunkHash) {
-        let mut waiting = self.lock();
-        let Some(chunk) = waiting.chunks.get_mut(hash) else { return };
-        let there = Data::There(Instant::now(), chunk.data.len());
-        let freed = chunk.data.cost() - there.cost();
-        chunk.data = there;
-        drop(waiting);
-        self.release(shared, freed);
-    }
-
-    /// Forget what waits; answers how many chunks are stored nowhere now.
+    /// Forget what waits; answers how many chunks that were.
     pub(super) fn discard(&self, shared: &Shared) -> usize {
         let waiting = std::mem::take(&mut *self.lock());
         shared.release_buffer(waiting.bytes);
-        waiting.chunks.values().filter(|chunk| matches!(chunk.data, Data::Here(_))).count()
-    }
-
-    fn remove(&self, shared: &Shared, hash: &ChunkHash) {
-        let removed = self.lock().chunks.remove(hash);
-        if let Some(chunk) = removed {
-            self.release(shared, chunk.data.cost());
-        }
+        waiting.chunks.len()
     }
 
     /// Take room in this handle's buffer and in the process's.
@@ -332,11 +362,6 @@ impl WriteBuffer {
         }
         waiting.bytes += bytes;
         true
-    }
-
-    fn release(&self, shared: &Shared, bytes: usize) {
-        self.lock().bytes -= bytes;
-        shared.release_buffer(bytes);
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {

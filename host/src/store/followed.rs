@@ -1,10 +1,9 @@
 //! What was put after what. Where a save begins as an earlier one did, as it does when a conversation has grown, the
 //! backend can be asked for all that is likely to come in one question.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-use super::hash::ChunkHash;
+use super::hash::{ChunkHash, ChunkMap, ChunkSet};
 use crate::limits::FOLLOWED_CHUNKS;
 
 /// A map that forgets, as [`super::seen::Seen`] does.
@@ -13,8 +12,8 @@ pub(super) struct Followed(Mutex<Generations>);
 
 #[derive(Default)]
 struct Generations {
-    young: HashMap<ChunkHash, ChunkHash>,
-    old: HashMap<ChunkHash, ChunkHash>,
+    young: ChunkMap<ChunkHash>,
+    old: ChunkMap<ChunkHash>,
 }
 
 impl Followed {
@@ -30,7 +29,7 @@ impl Followed {
     pub(super) fn from(&self, chunk: ChunkHash, limit: usize) -> Vec<ChunkHash> {
         let maps = self.lock();
         let next = |chunk: &ChunkHash| maps.young.get(chunk).or_else(|| maps.old.get(chunk)).copied();
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = ChunkSet::default();
         let new = |chunk: &ChunkHash| seen.insert(*chunk);
         std::iter::successors(Some(chunk), next).take_while(new).take(limit).collect()
     }

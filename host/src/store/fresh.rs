@@ -3,10 +3,9 @@
 //! A chunk leaves the list only when a manifest that named it has succeeded. So two manifests at once both name what was
 //! put before either, and after a failure the next manifest names it again.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-use super::hash::ChunkHash;
+use super::hash::{ChunkHash, ChunkMap};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 
@@ -18,11 +17,20 @@ pub(super) struct Fresh {
 
 #[derive(Default)]
 struct List {
-    chunks: HashMap<ChunkHash, Chunk>,
+    chunks: ChunkMap<Chunk>,
     puts: u64,
     /// How many instances the store had lost when the first chunk since the last manifest was put. Where an instance
     /// holds the data, those chunks are gone if more are lost now.
     lost_before: Option<u64>,
+    /// How often that was noted.
+    notes: u64,
+}
+
+/// A moment in the list's life.
+#[derive(Clone, Copy)]
+pub(super) struct Mark {
+    puts: u64,
+    notes: u64,
 }
 
 struct Chunk {
@@ -34,6 +42,11 @@ struct Chunk {
 /// What making a chunk durable costs at least, in bytes written: for the time that a manifest is given.
 const LEAST_BYTES: u64 = 64 << 10;
 
+pub(super) fn too_many() -> Error {
+    let message = format!("{} chunks and no manifest: publish one first", limits::MAX_FRESH_CHUNKS);
+    Error::new(ErrorKind::Exhausted, message)
+}
+
 impl Fresh {
     pub(super) fn new(wanted: bool) -> Self {
         Fresh { wanted, list: Mutex::default() }
@@ -42,8 +55,7 @@ impl Fresh {
     /// Refuse a put before it is made, where the list is full.
     pub(super) fn check_room(&self) -> Result<(), Error> {
         if self.wanted && self.lock().chunks.len() >= limits::MAX_FRESH_CHUNKS {
-            let message = format!("{} chunks and no manifest: publish one first", limits::MAX_FRESH_CHUNKS);
-            return Err(Error::new(ErrorKind::Exhausted, message));
+            return Err(too_many());
         }
         Ok(())
     }
@@ -58,17 +70,21 @@ impl Fresh {
     }
 
     /// The chunks so far in the order of their puts, a mark for [`Fresh::settle`], and the bytes that they come to.
-    pub(super) fn snapshot(&self) -> (Vec<ChunkHash>, u64, u64) {
+    pub(super) fn snapshot(&self) -> (Vec<ChunkHash>, Mark, u64) {
         let list = self.lock();
         let bytes = list.chunks.values().map(|chunk| chunk.bytes.max(LEAST_BYTES)).sum();
         let mut chunks: Vec<_> = list.chunks.iter().map(|(hash, chunk)| (chunk.put, *hash)).collect();
         chunks.sort_unstable_by_key(|(put, _)| *put);
-        (chunks.into_iter().map(|(_, hash)| hash).collect(), list.puts, bytes)
+        (chunks.into_iter().map(|(_, hash)| hash).collect(), Mark { puts: list.puts, notes: list.notes }, bytes)
     }
 
     /// What was in the list at the mark, and was not put again since, is durable.
-    pub(super) fn settle(&self, mark: u64) {
-        self.lock().chunks.retain(|_, chunk| chunk.put > mark);
+    pub(super) fn settle(&self, mark: Mark) {
+        let mut list = self.lock();
+        if list.notes == mark.notes {
+            list.lost_before = None;
+        }
+        list.chunks.retain(|_, chunk| chunk.put > mark.puts);
     }
 
     /// A chunk that is not there any more.
@@ -78,12 +94,19 @@ impl Fresh {
 
     /// A chunk is about to be put, and so many instances were lost before.
     pub(super) fn note_instance(&self, lost: u64) {
-        self.lock().lost_before.get_or_insert(lost);
+        let mut list = self.lock();
+        list.notes += 1;
+        list.lost_before.get_or_insert(lost);
     }
 
-    /// What was noted at the first put since this was last asked.
-    pub(super) fn take_instance(&self) -> Option<u64> {
-        self.lock().lost_before.take()
+    /// Whether an instance was lost since the first put of which no manifest followed. Told once.
+    pub(super) fn lost_instance(&self, lost: u64) -> bool {
+        let mut list = self.lock();
+        let gone = list.lost_before.is_some_and(|before| before != lost);
+        if gone {
+            list.lost_before = None;
+        }
+        gone
     }
 
     fn lock(&self) -> MutexGuard<'_, List> {

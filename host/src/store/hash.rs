@@ -1,9 +1,15 @@
 //! A chunk's hash: 1 to 64 bytes of any value, kept without an allocation.
 
+use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 
 use crate::error::Error;
 use crate::limits::MAX_HASH_BYTES;
+
+/// By chunks. A put looks some ten times into such maps, and the standard library's hasher would be most of it; the keys are
+/// the consumer's own, who has no reason to have them collide.
+pub(super) type ChunkMap<T> = HashMap<ChunkHash, T, foldhash::fast::RandomState>;
+pub(super) type ChunkSet = HashSet<ChunkHash, foldhash::fast::RandomState>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct ChunkHash {

@@ -1,62 +1,40 @@
-//! Chunks that were accepted and then lost, and who has yet to hear of it.
+//! Chunks that were accepted and then lost, and who has heard of it.
 //!
-//! A loss fails the next manifest of the handle, whoever publishes that, and the next manifest of each thread that has put
-//! chunks since its own last one: two saves on one handle are told apart by their threads, and neither may count on a
-//! chunk whose loss only the other was told.
+//! Who publishes need not be who put, and several saves may share a handle. So a loss fails the next manifest of the handle,
+//! and for a while after that the first manifest of each other thread: any of them may count on the chunk.
+
+use std::collections::HashSet;
+use std::thread::{self, ThreadId};
+use std::time::Instant;
 
 use crate::error::Error;
+use crate::limits::LOSS_TOLD_FOR;
 
 #[derive(Default)]
 pub(super) struct Losses {
-    /// Threads that have put since their last manifest.
-    putting: Vec<Thread>,
-    /// Of which no manifest has told yet.
-    news: Option<Error>,
-    owed: Vec<(Thread, Error)>,
-}
-
-/// A thread of the process. That of one which has ended may become another's: there are never more than were alive at once.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Thread(usize);
-
-impl Thread {
-    fn current() -> Self {
-        thread_local!(static PLACE: u8 = const { 0 });
-        Thread(PLACE.with(|place| std::ptr::from_ref(place).addr()))
-    }
+    last: Option<Error>,
+    /// When it was told for the first time.
+    since: Option<Instant>,
+    told: HashSet<ThreadId>,
 }
 
 impl Losses {
-    /// The calling thread has put a chunk.
-    pub(super) fn saw_put(&mut self) {
-        let thread = Thread::current();
-        if !self.putting.contains(&thread) {
-            self.putting.push(thread);
-        }
-    }
-
-    /// A chunk that somebody has put is lost.
     pub(super) fn add(&mut self, error: Error) {
-        for thread in &self.putting {
-            if !self.owed.iter().any(|(owed, _)| owed == thread) {
-                self.owed.push((*thread, error.clone()));
-            }
-        }
-        self.news = Some(error);
+        *self = Losses { last: Some(error), ..Losses::default() };
     }
 
-    /// A loss of which no manifest has told yet.
+    /// A loss of which nobody was told yet.
     pub(super) fn news(&self) -> Option<Error> {
-        self.news.clone()
+        self.last.clone().filter(|_| self.since.is_none())
     }
 
     /// Why a manifest that the calling thread is about to publish must not be.
     pub(super) fn tell(&mut self) -> Option<Error> {
-        let thread = Thread::current();
-        self.putting.retain(|putting| *putting != thread);
-        let owed = self.owed.iter().position(|(owed, _)| *owed == thread).map(|at| self.owed.swap_remove(at).1);
-        let news = self.news.take();
-        owed.or(news)
+        self.last.as_ref()?;
+        if self.since.get_or_insert_with(Instant::now).elapsed() >= LOSS_TOLD_FOR {
+            *self = Losses::default();
+        }
+        self.last.clone().filter(|_| self.told.insert(thread::current().id()))
     }
 }
 
@@ -70,41 +48,38 @@ mod tests {
     }
 
     fn elsewhere<T: Send>(run: impl FnOnce() -> T + Send) -> T {
-        std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+        thread::scope(|scope| scope.spawn(run).join().unwrap())
     }
 
     #[test]
-    fn one_save_hears_of_a_loss_once() {
+    fn a_thread_hears_of_a_loss_once_and_of_the_next_one_again() {
         let mut losses = Losses::default();
-        losses.saw_put();
-        losses.add(loss());
-        losses.add(loss());
-        assert!(losses.tell().is_some());
         assert!(losses.tell().is_none());
-    }
-
-    #[test]
-    fn a_manifest_of_a_thread_that_put_nothing_hears_of_what_nobody_was_told() {
-        let mut losses = Losses::default();
-        losses.add(loss());
-        assert!(elsewhere(|| losses.tell()).is_some());
-        assert!(losses.tell().is_none());
-    }
-
-    #[test]
-    fn each_thread_that_was_putting_hears_of_it() {
-        let mut losses = Losses::default();
-        losses.saw_put();
-        elsewhere(|| {
-            losses.saw_put();
+        for _ in 0..2 {
             losses.add(loss());
+            losses.add(loss());
+            assert!(losses.news().is_some());
             assert!(losses.tell().is_some());
-            assert!(losses.tell().is_none());
-        });
+            assert!(losses.tell().is_none() && losses.news().is_none());
+        }
+    }
+
+    #[test]
+    fn each_thread_hears_of_it() {
+        let mut losses = Losses::default();
+        losses.add(loss());
+        assert!(elsewhere(|| losses.tell().is_some() && losses.tell().is_none()));
         assert!(losses.tell().is_some(), "the other thread's manifest took the news");
         assert!(losses.tell().is_none());
+    }
+
+    #[test]
+    fn it_is_forgotten_a_while_after_it_was_told() {
+        let mut losses = Losses::default();
         losses.add(loss());
-        elsewhere(|| assert!(losses.tell().is_some()));
-        assert!(losses.tell().is_none(), "it had put nothing since");
+        assert!(losses.tell().is_some());
+        losses.since = Instant::now().checked_sub(LOSS_TOLD_FOR);
+        assert!(elsewhere(|| losses.tell()).is_none());
+        assert!(losses.told.is_empty());
     }
 }

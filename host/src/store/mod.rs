@@ -7,6 +7,7 @@ mod buffer;
 mod followed;
 mod fresh;
 mod hash;
+mod lengths;
 mod losses;
 mod prefetch;
 mod registry;
@@ -16,7 +17,6 @@ mod spare;
 mod verify;
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) use registry::{guarded, used};
 
 use buffer::WriteBuffer;
 use fresh::Fresh;
-use hash::ChunkHash;
+use hash::{ChunkHash, ChunkMap, ChunkSet};
 use prefetch::Prefetched;
 use shared::{Bytes, Shared};
 
@@ -149,14 +149,14 @@ impl Store {
         self.counted(Operation::PutManifest, |Opened { shared, buffer, fresh, .. }| {
             let name = self.full_name(name)?;
             shared.check_len(data.len())?;
-            let noted = fresh.take_instance();
-            buffer.flush_for_manifest(shared, fresh)?;
+            let flushed = buffer.flush_for_manifest(shared, fresh);
             // A flush goes on with another instance when it loses one.
-            let lost = shared.pool.instances_lost();
-            if shared.features.max_instances == 1 && noted.is_some_and(|noted| noted != lost) {
+            if shared.holds_data() && fresh.lost_instance(shared.pool.instances_lost()) {
                 let message = "the instance that held the chunks is gone, and they with it: put them again";
-                return Err(Error::new(ErrorKind::Component, message));
+                buffer.lose(Error::new(ErrorKind::Component, message));
             }
+            let lost = buffer.tell_losses();
+            flushed.and(lost)?;
             let (chunks, until, bytes) = fresh.snapshot();
             let published = shared.put_manifest(&name, data, &chunks, bytes);
             match &published {
@@ -271,7 +271,7 @@ impl Store {
     pub(crate) fn get_buffers(&self, hashes: &[[u8; 8]]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
         let Opened { shared, buffer, prefetched, .. } = self.usable()?;
         let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
-        let mut found = HashMap::new();
+        let mut found = ChunkMap::default();
         let mut absent = Vec::new();
         for hash in &hashes {
             if let Entry::Vacant(place) = found.entry(*hash) {
@@ -299,10 +299,10 @@ impl Store {
     pub(crate) fn has_chunks(&self, hashes: &[[u8; 8]]) -> Result<Vec<bool>, Error> {
         let Opened { shared, buffer, .. } = self.usable()?;
         let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
-        let mut distinct = HashSet::new();
+        let mut distinct = ChunkSet::default();
         let unknown = |hash: &ChunkHash| !buffer.holds(hash) && distinct.insert(*hash);
         let distinct: Vec<ChunkHash> = hashes.iter().copied().filter(unknown).collect();
-        let mut absent = HashSet::new();
+        let mut absent = ChunkSet::default();
         for batch in distinct.chunks(shared.batch_items()) {
             let stored = shared.exists(batch)?.into_iter();
             absent.extend(batch.iter().zip(stored).filter(|(_, stored)| !stored).map(|(hash, _)| *hash));
@@ -327,8 +327,9 @@ impl Opened {
     fn put(&self, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
         let Opened { shared, buffer, fresh, .. } = self;
         let len = data.len();
-        fresh.note_instance(shared.pool.instances_lost());
-        shared.saw_len(len);
+        if shared.holds_data() {
+            fresh.note_instance(shared.pool.instances_lost());
+        }
         let put = if shared.features.write_through {
             fresh.check_room()?;
             let put = shared.put_one(&hash, data)?;
@@ -337,6 +338,7 @@ impl Opened {
         } else {
             buffer.put(shared, fresh, hash, data)?
         };
+        shared.saw_len(len);
         shared.counters.add(Event::BytesPut, len as u64);
         shared.counters.add(Event::Duplicates, u64::from(put == Put::Existed));
         Ok(put)

@@ -1,10 +1,10 @@
 //! Chunks fetched before they are asked for: bounded, each handed over once.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::hash::ChunkHash;
+use super::hash::{ChunkHash, ChunkMap, ChunkSet};
 use super::shared::Shared;
 use crate::counters::Event;
 use crate::error::Error;
@@ -16,7 +16,7 @@ pub(super) struct Prefetched(Mutex<Cache>);
 
 #[derive(Default)]
 struct Cache {
-    chunks: HashMap<ChunkHash, Kept>,
+    chunks: ChunkMap<Kept>,
     /// In the order of their coming, each with the prefetch that brought it; some have been taken since.
     order: VecDeque<(ChunkHash, u64)>,
     bytes: usize,
@@ -42,7 +42,7 @@ impl Prefetched {
         let (missing, prefetch) = {
             let mut cache = self.lock();
             cache.prefetches += 1;
-            let mut distinct = HashSet::new();
+            let mut distinct = ChunkSet::default();
             let new = |hash: &ChunkHash| !cache.chunks.contains_key(hash) && distinct.insert(*hash);
             (wanted.filter(new).take(limits::PREFETCH_CHUNKS).collect::<Vec<_>>(), cache.prefetches)
         };

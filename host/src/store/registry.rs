@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::followed::Followed;
+use super::lengths::Lengths;
 use super::seen::Seen;
 use super::shared::Shared;
 use super::spare::Spare;
@@ -223,7 +224,7 @@ impl Shared {
             followed: Followed::default(),
             spare: Spare::default(),
             damaged: Seen::new(limits::DAMAGED_CHUNKS),
-            largest: AtomicUsize::new(0),
+            lengths: Lengths::default(),
             uri,
             generation: engine::generation(),
             buffered: &stores.buffered,

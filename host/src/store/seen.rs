@@ -1,9 +1,8 @@
 //! A set of hashes that forgets: it holds the last `capacity` at least and twice so many at most.
 
-use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard};
 
-use super::hash::ChunkHash;
+use super::hash::{ChunkHash, ChunkSet};
 
 pub(super) struct Seen {
     capacity: usize,
@@ -12,8 +11,8 @@ pub(super) struct Seen {
 
 #[derive(Default)]
 struct Generations {
-    young: HashSet<ChunkHash>,
-    old: HashSet<ChunkHash>,
+    young: ChunkSet,
+    old: ChunkSet,
 }
 
 impl Seen {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::followed::Followed;
 use super::hash::ChunkHash;
+use super::lengths::Lengths;
 use super::seen::Seen;
 use super::spare::Spare;
 use super::verify::Verifier;
@@ -33,8 +34,7 @@ pub(super) struct Shared {
     pub uri: String,
     /// The process state that it belongs to.
     pub generation: u64,
-    /// The longest chunk that was put or fetched so far.
-    pub largest: AtomicUsize,
+    pub lengths: Lengths,
     /// Bytes in the write buffers of all handles of the process.
     pub buffered: &'static AtomicUsize,
     pub counters: &'static Counters,
@@ -100,6 +100,11 @@ impl Shared {
         found
     }
 
+    /// Whether an instance is the store: what it held is gone with it.
+    pub(super) fn holds_data(&self) -> bool {
+        self.features.max_instances == 1
+    }
+
     /// Whether the backend is to be told which chunks come with a manifest.
     pub(super) fn wants_fresh(&self) -> bool {
         let Features { durable, more, .. } = &self.features;
@@ -141,19 +146,17 @@ impl Shared {
     }
 
     pub(super) fn saw_len(&self, len: usize) {
-        if len > self.largest.load(Relaxed) {
-            self.largest.fetch_max(len, Relaxed);
-        }
+        self.lengths.saw(len);
     }
 
-    /// How many chunks may be asked for at once, if they are as long as the longest so far, for the answers to have so many
+    /// How many chunks may be asked for at once, if they are as long as the longest of late, for the answers to have so many
     /// bytes.
     pub(super) fn items_within(&self, bytes: usize) -> usize {
-        let largest = match self.largest.load(Relaxed) {
+        let longest = match self.lengths.longest() {
             0 => limits::ASSUMED_CHUNK_BYTES,
             seen => seen,
         };
-        (bytes / largest).max(1)
+        (bytes / longest).max(1)
     }
 
     fn batch_bytes(&self) -> u64 {
