@@ -148,7 +148,8 @@ typedef struct kv_store_vtable {
      * A reader sees the former bytes or these, never a part. When it returns 0,
      * every chunk whose put_chunk on this handle had returned before this call
      * began, in any thread, is readable, and as durable as the backend can
-     * make it, and so is the manifest.
+     * make it, and so is the manifest. Not so those of which an earlier
+     * put_manifest has told that they are lost, see below.
      *
      * Negative: the former manifest is untouched, except where the outcome can
      * not be known: the server did not answer in time, or the new manifest is
@@ -157,9 +158,9 @@ typedef struct kv_store_vtable {
      * Here: chunks that could not be stored for a passing reason are kept for
      * the next put_manifest. Those that can never be stored, and those that the
      * backend has lost since they were put, are dropped. That fails the
-     * put_manifest that finds it out, and the next one of each other thread
-     * that was putting on this handle. After a negative answer, put the chunks
-     * again before the next try.
+     * put_manifest that finds it out, and for a minute from then on the first
+     * one of each other thread on this handle. After a negative answer, put the
+     * chunks again before the next try.
      */
     int (*put_manifest)(kv_store_v1 *self,
                         const char *name,

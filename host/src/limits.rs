@@ -72,7 +72,7 @@ pub const EARLY_FLUSH_BYTES: usize = 1 << 20;
 pub const LEAST_BATCH_BYTES: u64 = 1 << 20;
 /// The least chunks of a batch that is fetched beside others.
 pub const LEAST_BATCH_ITEMS: usize = 4;
-/// Jobs that wait for a helper, in the process. What is over it the caller does.
+/// Jobs that wait for a helper, in the process. What is over it is left to the caller.
 pub const MAX_HELPER_JOBS: usize = 256;
 /// How long chunks are taken to be before any was seen, when it is decided how many are asked for at once.
 pub const ASSUMED_CHUNK_BYTES: usize = 16 << 20;
@@ -90,7 +90,7 @@ pub const PROCESS_PAYLOAD_BYTES: u64 = 16 << 30;
 /// Write buffer of one handle and of the process, for backends that are not write-through.
 pub const WRITE_BUFFER_BYTES: usize = 64 << 20;
 pub const PROCESS_WRITE_BUFFER_BYTES: usize = 512 << 20;
-/// Prefetch cache of one handle, in bytes and in chunks. As much may be on its way into it.
+/// Prefetch cache of one handle, in bytes and in chunks. About as much may be on its way into it.
 pub const PREFETCH_BYTES: usize = 256 << 20;
 pub const PREFETCH_CHUNKS: usize = 1 << 16;
 /// Hashes that a store remembers as present, to answer put_chunk. Twice so many at most.

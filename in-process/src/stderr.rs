@@ -1,5 +1,6 @@
 //! Lines on standard error. Each is one write, so that those of several threads do not mix, takes no lock that a fork could
-//! leave locked, and waits for nobody: what a pipe has no room for is dropped and counted.
+//! leave locked, and waits for nobody: what a pipe has no room for is dropped and counted. (On kernels before Linux 6.4, and
+//! on terminals, another writer can take the room between the look and the write, which then waits.)
 
 use std::io::IoSlice;
 use std::os::fd::AsRawFd;
