@@ -2,8 +2,8 @@
 //!
 //! [`Save`] gathers a sequence's tokens out of the pages into payload memory, hashes them on the way, puts them as chunks,
 //! and publishes a manifest. [`Restore`] fetches and checks the chunks, and scatters them into pages straight from the
-//! memory that they were received in. There is no copy between: each byte is moved once by the kernels of `kvx`, and by a save not
-//! even that where a backend that is written through can be lent the pages as they lie.
+//! memory that they were received in. There is no copy between: each byte is moved once by the kernels of `kvx`, or by a
+//! save not by them but by the backend, where one that is written through can be lent the pages as they lie.
 //!
 //! Invariant: no page is written before all that is about to be written has been fetched and checked.
 //!
