@@ -43,8 +43,21 @@ const EXAMPLES: &[(&str, &str, &str)] =
     &[("kvx_bench", "kvx/", "16MiB/block16"), ("paged_bench", "kvx/fused/", ""), ("cache_bench", "cache/", "")];
 
 /// Beginnings of names that are in no other name: a filter that begins so is for those rows only.
-const DISTINCT: &[&str] =
-    &["prefetch/", "threads/", "open/", "redis/", "save96/", "growth/", "llama/", "kvx/", "cache/", "lmcache/"];
+const DISTINCT: &[&str] = &[
+    "fs/get",
+    "fs/put",
+    "fs/small",
+    "prefetch/",
+    "threads/",
+    "open/",
+    "redis/",
+    "save96/",
+    "growth/",
+    "llama/",
+    "kvx/",
+    "cache/",
+    "lmcache/",
+];
 
 /// Whether the filter may be in a name that begins with `names`.
 fn may_hold(names: &str, filter: &str) -> bool {
@@ -244,9 +257,13 @@ mod tests {
         ] {
             assert!(may_hold(names, filter), "{names} {filter}");
         }
-        for (names, filter) in
-            [("kvx/", "prefetch/hit"), ("kvx/fused/", "kvx/nhd"), ("cache/", "kvx/"), ("kvx/numpy/", "llama/save")]
-        {
+        for (names, filter) in [
+            ("kvx/fused/", "fs/get"),
+            ("kvx/", "prefetch/hit"),
+            ("kvx/fused/", "kvx/nhd"),
+            ("cache/", "kvx/"),
+            ("kvx/numpy/", "llama/save"),
+        ] {
             assert!(!may_hold(names, filter), "{names} {filter}");
         }
     }
