@@ -28,7 +28,9 @@
  * already. Every negative value is a failure; which one has no meaning. After
  * a failure the store goes on working: the consumer prefills instead.
  * Here: each failure but a plain miss is one line on standard error that names
- * the operation, the backend and the cause, and never a secret.
+ * the operation, the backend and the cause, and never a secret. No call waits
+ * for a reader: what a full pipe does not take is dropped, and with
+ * KV_STORE_WASM_LOG=off nothing is written.
  *
  * MEMORY. Input (hash, data, name, uri) is borrowed for the call and not kept.
  * Output is made with the C library's malloc; the consumer calls free() on it.

@@ -20,9 +20,12 @@
  * the store takes over, hashing them on the way, puts them as chunks, and
  * publishes a manifest under `name`. A restore fetches the chunks, checks them,
  * and scatters them into pages from the memory that they were received in.
- * Each byte is moved once in either direction; by a save not even that, where
- * tokens lie dense in the pages (NHD) and the backend is written through, as
- * local-fs is: it is lent the pages.
+ * Each byte is moved once in either direction. A backend that is written
+ * through, as local-fs and memory are, is lent the pages instead of a gathered
+ * copy, where tokens lie dense in them: NHD, stored as they are, 4 KiB or more
+ * of K and of V in a block of each layer. Then local-fs writes them as they
+ * lie, and no byte is moved before the kernel's; memory makes the one copy
+ * that it keeps.
  *
  * A chunk has some tokens of all layers, and its bytes depend on the values of
  * these tokens only: not on layouts, block sizes or block ids. So sequences

@@ -30,7 +30,7 @@ struct Arguments {
     /// Where stores are made, on the disk to be measured
     #[arg(long, required_unless_present = "first_answer")]
     work: Option<PathBuf>,
-    /// A fifth of the rounds
+    /// Fewer rounds, and without the rows that take longest
     #[arg(long)]
     quick: bool,
     /// Only rows whose name holds this

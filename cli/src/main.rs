@@ -12,6 +12,7 @@ mod failure;
 mod inspect;
 mod items;
 mod new;
+mod sequence;
 mod show;
 mod transfer;
 
@@ -50,6 +51,7 @@ enum Command {
     Get(items::GetArguments),
     Put(items::PutArguments),
     Rm(items::RmArguments),
+    Sequence(sequence::Arguments),
     Cache(cache::Arguments),
 }
 
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Command::Get(arguments) => items::get(&arguments),
         Command::Put(arguments) => items::put(&arguments),
         Command::Rm(arguments) => items::rm(&arguments),
+        Command::Sequence(arguments) => sequence::run(&arguments),
         Command::Cache(arguments) => cache::run(&arguments),
     };
     if arguments.counters {

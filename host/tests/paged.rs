@@ -2,10 +2,11 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::indexing_slicing)]
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Once;
 
-use kv_store_wasm::paged::{Convert, Description, Restore, Save, Saved, describe};
+use kv_store_wasm::paged::{Convert, Description, Layer, Order, Restore, Save, Saved, describe};
 use kv_store_wasm::{ErrorKind, Store};
 use kvx::{BlockTable, CacheShape, DType, Gather, IndexSlice, KvCache, KvCacheMut, KvScales, KvTokensMut, Layout};
 use kvx::{Scale, Slots};
@@ -140,6 +141,12 @@ fn slots(blocks: &[i32], block_size: u32, tokens: u32) -> Vec<i64> {
     (0..tokens).map(|token| slot(token) + i64::from(token % block_size)).collect()
 }
 
+/// The key of a chunk with some of these tokens, of which one has so many bytes of K.
+fn chunk_key(layers: &[[Vec<u8>; 2]], tokens: Range<usize>, row: usize) -> [u8; 8] {
+    let content: Vec<&[u8]> = layers.iter().flatten().map(|side| &side[tokens.start * row..tokens.end * row]).collect();
+    xxh3_64(&content.concat()).to_le_bytes()
+}
+
 const SHAPE: CacheShape = CacheShape { num_blocks: 24, block_size: 4, num_kv_heads: 2, head_dim: 8 };
 const LAYERS: usize = 3;
 
@@ -182,18 +189,26 @@ fn what_was_saved_is_restored_through_every_kind_of_store() {
             // The tokens, and nothing else.
             let written = other.pools.iter().flatten().flatten().filter(|byte| **byte != 0xEE).count();
             assert!(written <= saved.bytes as usize);
+            let described = describe(&store, &name).unwrap().unwrap();
+            let orders = [Order::Nhd; 2];
+            let layer = Layer { heads: 2, head_dim: 8, stored: DType::F16, cache: DType::F16, orders };
+            let chunk_keys = [0..8, 8..14].map(|tokens| chunk_key(&engine.tokens(&from, 14), tokens, row as usize));
             assert_eq!(
-                describe(&store, &name).unwrap().unwrap(),
+                described,
                 Description {
                     tokens: 14,
                     chunk_tokens: 8,
-                    layers: LAYERS as u32,
                     block_size: 4,
                     bytes: saved.bytes,
-                    dtype: DType::F16,
+                    layers: vec![layer; LAYERS],
+                    chunk_keys: chunk_keys.to_vec(),
                     model: b"model".to_vec()
                 }
             );
+            assert_eq!(described.chunks_present(&store).unwrap(), 2);
+            let mut one_gone = described.clone();
+            one_gone.chunk_keys[1] = [0xAB; 8];
+            assert_eq!(one_gone.chunks_present(&store).unwrap(), 1);
         }
         assert!(describe(&store, "nothing").unwrap().is_none());
     }

@@ -104,8 +104,12 @@ fn gather_rules() {
             c.gather.io.key.data = c.cache.v.data;
         }),
         ("output in the last block that is read", INVALID, |c| {
-            c.entries[0] = i32::MIN | 3;
-            c.gather.io.key.data = c.cache.v.data.wrapping_byte_add(3 * c.cache.pool.bytes_per_block as usize);
+            // The block's first token is read into the place of its second. Four tokens are as large as a block, so
+            // that nothing but this one is met.
+            c.entries[2] = i32::MIN | 3;
+            c.gather.max_seq_len = 1;
+            let last = c.cache.v.data.wrapping_byte_add(3 * c.cache.pool.bytes_per_block as usize);
+            c.gather.io = io(F16, &[4, 1], &DIMS, last, c.gather.io.value.data);
         }),
     ];
     for (format, rules) in [

@@ -15,12 +15,12 @@ use anyhow::{Context, Result, bail};
 
 use crate::place::Place;
 use crate::step::{self, Progress};
-use crate::{demo, dist, llama, packages};
+use crate::{demo, dist, guests, llama, packages};
 use row::Row;
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// A fifth of the rounds: less than 3 minutes, and rougher figures
+    /// Fewer rounds, and without the rows that take longest: less than 3 minutes, and rougher figures
     #[arg(long)]
     quick: bool,
     /// Only JSON on standard output, one object for each row
@@ -41,6 +41,28 @@ impl Options {
 /// Programs of other crates that print rows too: the example, what its rows' names begin with, the filter of a quick run.
 const EXAMPLES: &[(&str, &str, &str)] =
     &[("kvx_bench", "kvx/", "16MiB/block16"), ("paged_bench", "kvx/fused/", ""), ("cache_bench", "cache/", "")];
+
+/// Beginnings of names that are in no other name: a filter that begins so is for those rows only.
+const DISTINCT: &[&str] = &[
+    "fs/get",
+    "fs/put",
+    "fs/small",
+    "prefetch/",
+    "threads/",
+    "open/",
+    "redis/",
+    "save96/",
+    "growth/",
+    "llama/",
+    "kvx/",
+    "cache/",
+    "lmcache/",
+];
+
+/// Whether the filter may be in a name that begins with `names`.
+fn may_hold(names: &str, filter: &str) -> bool {
+    names.contains(filter) || filter.starts_with(names) || !DISTINCT.iter().any(|own| filter.starts_with(own))
+}
 
 pub fn run(place: &Place, options: &Options) -> Result<()> {
     packages::install(packages::TESTS)?;
@@ -83,9 +105,14 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn wants(&self, names: &[&str]) -> bool {
-        let Some(filter) = &self.options.filter else { return true };
-        names.iter().any(|name| filter.starts_with(name) || name.contains(filter.as_str()))
+    /// Whether a row was asked for.
+    fn wants(&self, name: &str) -> bool {
+        self.options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
+    }
+
+    /// Whether a row may have been asked for whose name begins so.
+    fn may_want(&self, names: &str) -> bool {
+        self.options.filter.as_ref().is_none_or(|filter| may_hold(names, filter))
     }
 
     fn samples(&self) -> PathBuf {
@@ -102,18 +129,21 @@ impl Run<'_> {
 
     /// A real llama.cpp, beside its own state files.
     fn llama(&self) -> Result<Vec<Row>> {
-        if !self.wants(&["llama/"]) {
-            return Ok(Vec::new());
-        }
-        let llama = demo::prepare(self.place)?;
+        let mut prepared = None;
         let mut rows = Vec::new();
         for (size, shape, tokens) in [("16MB", &llama::LARGE, 1024), ("160MB", &llama::DEEP, 2560)] {
-            let model = llama.model(shape)?;
             for (kind, durability) in [("", "rename"), ("-synced", "full")] {
                 let (save, restore) = (format!("llama/save{kind}/{size}"), format!("llama/restore{kind}/{size}"));
-                if !self.wants(&[&save, &restore]) || (self.options.quick && size == "160MB" && kind == "-synced") {
+                // What is restored does not depend on how it was saved.
+                let wanted = self.wants(&save) || (kind.is_empty() && self.wants(&restore));
+                if !wanted || (self.options.quick && size == "160MB" && kind == "-synced") {
                     continue;
                 }
+                let llama = match prepared.take() {
+                    Some(llama) => prepared.insert(llama),
+                    None => prepared.insert(demo::prepare(self.place)?),
+                };
+                let model = llama.model(shape)?;
                 let store = self.scratch.join("llama");
                 std::fs::create_dir_all(&store)?;
                 let config = self.scratch.join(format!("{durability}.toml"));
@@ -127,7 +157,6 @@ impl Run<'_> {
                 client.args((durability == "full").then_some("--sync"));
                 client.args(["--save-row", &save, "--restore-row", &restore]);
                 let said = self.rows(&save, client.env("KV_STORE_WASM_CONFIG", &config))?;
-                // What is restored does not depend on how it was saved.
                 rows.extend(said.into_iter().filter(|row| !row.name.contains("restore-synced")));
                 std::fs::remove_dir_all(&store)?;
             }
@@ -137,8 +166,12 @@ impl Run<'_> {
 
     /// The measurements of a crate, one of its examples, which takes a filter.
     fn example(&self, example: &str, names: &str, quick: &str) -> Result<Vec<Row>> {
-        if !self.wants(&[names]) {
+        if !self.may_want(names) {
             return Ok(Vec::new());
+        }
+        if example == "paged_bench" {
+            // It measures with one of their components.
+            guests::build_for_tests(self.place)?;
         }
         let mut build = dist::cargo(self.place, "build");
         step::run(self.place, &format!("building {example}"), build.args(["--example", example]))?;
@@ -146,7 +179,9 @@ impl Run<'_> {
         let filter = filter.unwrap_or(if self.options.quick { quick } else { "" });
         let mut program = Command::new(self.place.target.join("release/examples").join(example));
         program.arg(filter).current_dir(&self.scratch);
-        program.env("KVX_BENCH_PYTHON", llama::python(&self.place.llama(), &|step| eprintln!("   {step}"))?);
+        if example == "kvx_bench" && self.may_want("kvx/numpy/") {
+            program.env("KVX_BENCH_PYTHON", llama::python(&self.place.llama(), &|step| eprintln!("   {step}"))?);
+        }
         self.rows(example, &mut program)
     }
 
@@ -161,7 +196,7 @@ impl Run<'_> {
 
     /// LMCache's own benchmark, where it is installed.
     fn lmcache(&self) -> Vec<Row> {
-        if self.wants(&["lmcache/"]) {
+        if self.options.filter.as_ref().is_none_or(|filter| filter.starts_with("lmcache")) {
             eprintln!("skipped: lmcache/*, because `lmcache` is not part of what the other commands install");
         }
         Vec::new()
@@ -185,6 +220,9 @@ impl Run<'_> {
         for line in BufReader::new(running.stdout.take().context("its output is piped")?).lines() {
             let line = line?;
             let row: Row = serde_json::from_str(&line).with_context(|| format!("{name} printed no row: {line}"))?;
+            if !self.wants(&row.name) {
+                continue;
+            }
             progress.say(&row.brief());
             if self.options.json {
                 println!("{line}");
@@ -197,5 +235,36 @@ impl Run<'_> {
         }
         progress.done();
         Ok(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_hold;
+
+    #[test]
+    fn a_filter_is_for_every_program_whose_rows_it_may_be_in() {
+        for (names, filter) in [
+            ("kvx/", "gather"),
+            ("kvx/", "numpy"),
+            ("kvx/numpy/", "numpy/nhd/take"),
+            ("kvx/", "kvx/nhd/write"),
+            ("kvx/fused/", "restore"),
+            ("kvx/fused/", "kvx/"),
+            ("kvx/fused/", "fs/nhd"),
+            ("cache/", "disk-load"),
+            ("cache/", ""),
+        ] {
+            assert!(may_hold(names, filter), "{names} {filter}");
+        }
+        for (names, filter) in [
+            ("kvx/fused/", "fs/get"),
+            ("kvx/", "prefetch/hit"),
+            ("kvx/fused/", "kvx/nhd"),
+            ("cache/", "kvx/"),
+            ("kvx/numpy/", "llama/save"),
+        ] {
+            assert!(!may_hold(names, filter), "{names} {filter}");
+        }
     }
 }

@@ -34,6 +34,7 @@ pub fn run(place: &Place) -> Result<()> {
     let mut clippy = dist::cargo(place, "clippy");
     clippy.args(["--all-targets", "--", "-D", "warnings"]);
     step::run_shown("clippy", &mut clippy)?;
+    other_kernels(place)?;
     // As programs of this machine, for their lints and for what is pure in them.
     for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
         let mut guests = Command::new("cargo");
@@ -52,6 +53,19 @@ pub fn run(place: &Place) -> Result<()> {
     eprintln!("== one row of the benchmarks, for that they run");
     bench::run(place, &bench::Options::one_row("prefetch/hit"))?;
     llama(place)
+}
+
+/// The kernels' NEON code is compiled and looked at, where the target is installed; no test runs it.
+fn other_kernels(place: &Place) -> Result<()> {
+    const TARGET: &str = "aarch64-unknown-linux-gnu";
+    let folder = step::output(Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]))?;
+    if !Path::new(folder.trim()).exists() {
+        eprintln!("== skipped: kvx for {TARGET}, because that is not installed: rustup target add {TARGET}");
+        return Ok(());
+    }
+    let mut clippy = Command::new("cargo");
+    clippy.current_dir(&place.root).args(["clippy", "--locked", "--package", "kvx", "--target", TARGET]);
+    step::run_shown(&format!("clippy of kvx for {TARGET}"), clippy.args(["--", "-D", "warnings"]))
 }
 
 /// What `kv-store new` makes builds and passes `kv-store check` as it is.

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::mem::offset_of;
 
 use kvx::ffi::views;
-use kvx::ffi::{kvx_cache_desc_t, kvx_dtype_t, kvx_scale_desc_t, kvx_slot_mapping_t};
+use kvx::ffi::{KVX_DTYPE_INVALID, kvx_cache_desc_t, kvx_dtype_t, kvx_scale_desc_t, kvx_slot_mapping_t};
 use kvx::{KvCacheMut, KvScales};
 
 use super::arguments::{model, name};
@@ -180,9 +180,10 @@ pub unsafe extern "C" fn kv_store_kvx_describe(
             let found = found.ok_or_else(|| Error::new(ErrorKind::Missing, "nothing was saved under the name"))?;
             (&raw mut (*info).tokens).write_unaligned(found.tokens);
             (&raw mut (*info).chunk_tokens).write_unaligned(found.chunk_tokens);
-            (&raw mut (*info).num_layers).write_unaligned(found.layers);
+            (&raw mut (*info).num_layers).write_unaligned(found.layers.len() as u32);
             (&raw mut (*info).block_size).write_unaligned(found.block_size);
-            (&raw mut (*info).dtype).write_unaligned(views::dtype_code(found.dtype));
+            let dtype = found.layers.first().map_or(KVX_DTYPE_INVALID, |layer| views::dtype_code(layer.stored));
+            (&raw mut (*info).dtype).write_unaligned(dtype);
             (&raw mut (*info).bytes).write_unaligned(found.bytes);
             Ok(Outcome::default())
         })

@@ -5,6 +5,7 @@
 //!
 //! Invariant: the bytes of a [`Sequence`]'s chunks are within what a value may have, so no sum over them overflows.
 
+use std::fmt;
 use std::ops::Range;
 
 use kvx::ffi::views;
@@ -23,21 +24,27 @@ pub(super) struct Sequence {
 
 /// One layer's K and V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layer {
+pub struct Layer {
+    /// Heads of K and V.
     pub heads: u32,
+    /// Values of a head.
     pub head_dim: u32,
     /// The type of what is in the chunks.
     pub stored: DType,
-    /// The type and the orders of K and V where it was saved.
+    /// The type of the cache that it was saved from.
     pub cache: DType,
+    /// The orders of K and V there.
     pub orders: [Order; 2],
 }
 
-/// The order of the dimensions of a pool.
+/// The order of the dimensions of a pool: what a [`Layout`] is without its strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub enum Order {
+    /// [`Layout::Nhd`]
     Nhd,
+    /// [`Layout::Hnd`]
     Hnd,
+    /// [`Layout::HndPacked`] with this `pack`.
     HndPacked(u32),
     /// Of any strides: they are the pool's own business.
     Custom,
@@ -82,12 +89,12 @@ impl Sequence {
 
 impl Layer {
     /// Of K, or of V, of so many tokens of a chunk.
-    pub fn side_bytes(&self, tokens: usize) -> usize {
+    pub(super) fn side_bytes(&self, tokens: usize) -> usize {
         tokens * self.heads as usize * self.head_dim as usize * self.stored.size()
     }
 
     /// Why these values can not go into a cache like `other`'s; none if they can.
-    pub fn mismatch(&self, other: &Layer, convert: super::Convert) -> Option<String> {
+    pub(super) fn mismatch(&self, other: &Layer, convert: super::Convert) -> Option<String> {
         if (self.heads, self.head_dim) != (other.heads, other.head_dim) {
             let Layer { heads, head_dim, .. } = self;
             return Some(format!(
@@ -114,7 +121,7 @@ impl Layer {
 }
 
 impl Order {
-    pub fn new(layout: Layout) -> Result<Self, Error> {
+    pub(super) fn new(layout: Layout) -> Result<Self, Error> {
         Ok(match layout {
             Layout::Nhd => Order::Nhd,
             Layout::Hnd => Order::Hnd,
@@ -124,7 +131,7 @@ impl Order {
         })
     }
 
-    pub fn of(code: u8, pack: u32) -> Option<Self> {
+    pub(super) fn of(code: u8, pack: u32) -> Option<Self> {
         Some(match (code, pack) {
             (1, 0) => Order::Nhd,
             (2, 0) => Order::Hnd,
@@ -135,7 +142,7 @@ impl Order {
     }
 
     /// The number of `kvx_layout_t`.
-    pub fn code(self) -> u8 {
+    pub(super) fn code(self) -> u8 {
         match self {
             Order::Nhd => 1,
             Order::Hnd => 2,
@@ -144,10 +151,22 @@ impl Order {
         }
     }
 
-    pub fn pack(self) -> u32 {
+    pub(super) fn pack(self) -> u32 {
         match self {
             Order::HndPacked(pack) => pack,
             _ => 0,
+        }
+    }
+}
+
+/// As `kvx_abi.h` calls it.
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Order::Nhd => f.write_str("NHD"),
+            Order::Hnd => f.write_str("HND"),
+            Order::HndPacked(pack) => write!(f, "HND_PACKED/{pack}"),
+            Order::Custom => f.write_str("CUSTOM"),
         }
     }
 }

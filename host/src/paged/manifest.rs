@@ -76,10 +76,11 @@ impl Manifest {
 
     /// Read a manifest of any origin.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        let mut fields = Fields { rest: bytes };
-        if fields.take::<8>()? != *MAGIC {
+        if !bytes.starts_with(MAGIC) && !MAGIC.starts_with(bytes) {
             return Err(corrupt("it is no manifest of a sequence"));
         }
+        let mut fields = Fields { rest: bytes };
+        fields.slice(MAGIC.len())?;
         let version = fields.number()?;
         if version != VERSION {
             let message = format!("the manifest is of version {version}, this library reads version {VERSION}");
@@ -220,6 +221,8 @@ mod tests {
         let bytes = example(2).to_bytes();
         let message = |bytes: &[u8]| Manifest::parse(bytes).unwrap_err().to_string();
         assert!(message(b"").contains("cut short"));
+        assert!(message(b"KVXS").contains("cut short"));
+        assert!(message(b"short").contains("no manifest of a sequence"));
         assert!(message(b"another format entirely").contains("no manifest of a sequence"));
         let mut flipped = bytes.clone();
         flipped[60] ^= 1;

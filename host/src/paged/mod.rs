@@ -2,8 +2,8 @@
 //!
 //! [`Save`] gathers a sequence's tokens out of the pages into payload memory, hashes them on the way, puts them as chunks,
 //! and publishes a manifest. [`Restore`] fetches and checks the chunks, and scatters them into pages straight from the
-//! memory that they were received in. There is no copy between: each byte is moved once by the kernels of `kvx`, and by a save not
-//! even that where a backend that is written through can be lent the pages as they lie.
+//! memory that they were received in. There is no copy between: each byte is moved once by the kernels of `kvx`, or by a
+//! save not by them but by the backend, where one that is written through can be lent the pages as they lie.
 //!
 //! Invariant: no page is written before all that is about to be written has been fetched and checked.
 //!
@@ -27,9 +27,9 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::signals::with_signals_blocked;
-use geometry::{Layer, Order};
 use manifest::{ChunkId, Manifest};
 
+pub use geometry::{Layer, Order};
 pub use restore::{Restore, RestoreError, Restored};
 pub use save::{Save, Saved};
 
@@ -49,16 +49,24 @@ pub struct Description {
     pub tokens: u32,
     /// Tokens of each chunk but the last.
     pub chunk_tokens: u32,
-    /// Layers of the sequence.
-    pub layers: u32,
     /// Tokens of a block where it was saved.
     pub block_size: u32,
     /// Bytes of all chunks together.
     pub bytes: u64,
-    /// The type of the values of the first layer.
-    pub dtype: kvx::DType,
+    /// What the layers are; at least one.
+    pub layers: Vec<Layer>,
+    /// The keys of the chunks in the store, in the order of their tokens.
+    pub chunk_keys: Vec<[u8; 8]>,
     /// What the values belong to, as the saver said.
     pub model: Vec<u8>,
+}
+
+impl Description {
+    /// How many of the chunks the store has. Their content is not looked at.
+    pub fn chunks_present(&self, store: &crate::Store) -> Result<usize, Error> {
+        let present = store.has_chunks(&self.chunk_keys)?;
+        Ok(present.into_iter().filter(|present| *present).count())
+    }
 }
 
 /// What was saved under a name; none if there is nothing.
@@ -66,15 +74,14 @@ pub struct Description {
 /// `Corrupt`: the manifest is damaged, or of another kind. `Unsupported`: it is of a later version.
 pub fn describe(store: &crate::Store, name: &str) -> Result<Option<Description>, Error> {
     let Some(bytes) = store.get_manifest(name)? else { return Ok(None) };
-    let Manifest { model, block_size, sequence, .. } = Manifest::parse(&bytes)?;
-    let dtype = sequence.layers.first().map(|layer| layer.stored);
+    let Manifest { model, block_size, sequence, chunks } = Manifest::parse(&bytes)?;
     Ok(Some(Description {
         tokens: sequence.tokens,
         chunk_tokens: sequence.chunk_tokens,
-        layers: sequence.layers.len() as u32,
         block_size,
         bytes: (0..sequence.chunks()).map(|chunk| sequence.chunk_bytes(chunk)).sum(),
-        dtype: dtype.ok_or_else(|| Error::invalid("no layers"))?,
+        layers: sequence.layers,
+        chunk_keys: chunks.iter().map(|chunk| chunk.key).collect(),
         model,
     }))
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kv_store_tests::consumer::{Finished, finish};
+use kv_store_tests::consumer::{Finished, consumer, finish, succeed};
 use kv_store_tests::memkv::{self, MemkvServer};
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::{dist, native_library, root, test_components};
@@ -302,6 +302,54 @@ fn single_chunks_and_manifests_go_in_and_out() {
     expect(0, &run(&["rm", "--uri", &uri, "--name", "n"]));
     expect(0, &run(&["rm", "--uri", &uri, "--name", "n"]));
     expect(1, &run(&["get", "--uri", &uri, "--name", "n", "-o", &path("out")]));
+}
+
+#[test]
+fn a_sequence_of_an_engine_is_described_and_its_missing_chunks_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let uri = format!("local-fs://{}/store", folder.path().display());
+    // 10 tokens of two layers of 2 heads of 8, from NHD pages of 4, in chunks of 4: tests/consumer/paged.c
+    succeed(consumer("paged").arg(&uri));
+    let sequence = ["sequence", "--uri", &uri, "--name", "sequence"];
+    let said = run(&sequence);
+    expect(0, &said);
+    let want = "model    \"model\"\ntokens   10, of pages of 4\nlayers   2\n         \
+                0 to 1: 2 heads of 8 as F16, of F16 pages, K NHD, V NHD\nchunks   3 of 4 tokens, 1.3 kB\n\
+                all chunks are there\n";
+    assert_eq!(said.stdout, want);
+    let json = |code| {
+        let said = run(&[&sequence[..], &["--json"]].concat());
+        expect(code, &said);
+        serde_json::from_str::<serde_json::Value>(&said.stdout).unwrap()
+    };
+    let layer = serde_json::json!(
+        { "heads": 2, "head_dim": 8, "stored": "F16", "cache": "F16", "layouts": ["NHD", "NHD"] }
+    );
+    let want = |present: u32| {
+        serde_json::json!({
+            "uri": uri, "name": "sequence", "model": "model", "tokens": 10, "block_size": 4, "chunk_tokens": 4,
+            "chunks": 3, "chunks_present": present, "bytes": 10 * 2 * 2 * 16 * 2, "layers": [layer, layer],
+        })
+    };
+    assert_eq!(json(0), want(3));
+
+    let folders = std::fs::read_dir(folder.path().join("store/chunks")).unwrap().map(|entry| entry.unwrap().path());
+    let mut chunks = folders.flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    std::fs::remove_file(chunks.next().unwrap().unwrap().path()).unwrap();
+    assert_eq!(json(1), want(2));
+    let said = run(&sequence);
+    expect(1, &said);
+    assert!(said.stdout.contains("MISSING  1 of the chunks"), "{}", said.stdout);
+
+    std::fs::write(folder.path().join("text"), "note").unwrap();
+    let text = folder.path().join("text").display().to_string();
+    expect(0, &run(&["put", "--uri", &uri, "--name", "note", &text]));
+    for (name, why) in [("note", "it is no manifest of a sequence"), ("none", "there is no manifest \"none\"")] {
+        let said = run(&["sequence", "--uri", &uri, "--name", name]);
+        expect(1, &said);
+        assert!(said.stderr.contains(why) && said.stderr.lines().count() == 1, "{}", said.stderr);
+        assert_eq!(said.stdout, "");
+    }
 }
 
 fn kv_store_hex(bytes: &[u8]) -> String {

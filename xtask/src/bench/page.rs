@@ -15,13 +15,16 @@ use crate::step;
 const METHOD: &str = "\
 # Benchmarks
 
-`cargo xtask bench` measures, and writes this page; `--quick` takes a fifth of the rounds and does not write it, `--json` prints one object a
-row for machines, `--filter NAME` runs some rows. Nothing here is quoted from elsewhere: every figure stands beside that of a peer which was
-measured in the same process and the same run, in turns: a round of ours, a round of the peer, the next time the other way round. A round is
-a number of operations and its value their mean; a figure is the median over the rounds. Absolute figures are this machine's; read the ratio.
-It is always oriented as speed: 1 is as fast as the peer, 2 twice as fast.
+`cargo xtask bench` measures, and writes this page; `--quick` takes fewer rounds, leaves out the rows that take longest, and does not write it,
+`--json` prints one object a row for machines, `--filter NAME` runs the rows whose name holds that. Nothing here is quoted from elsewhere: a
+peer is measured in the same run, in turns: a round of ours, a round of the peer, the next time the other way round. A round is one operation
+or more and its value their mean; a figure is the median over the rounds, and the ratio that of the two figures, but in `cache/*` the
+median of the rounds' ratios. `growth/memory` is one figure on each side, one after the other; rows without a peer are there to be read. Both
+sides are in one process, but for `open/cold`, where each round is a process of its own, and `kvx/numpy/*`, whose peer has its own.
+Absolute figures are this machine's; read the ratio. It is always oriented as speed: 1 is as fast as the peer, 2 twice as fast.
 
-The library is loaded with `dlopen` from `target/dist` and called through its C ABI, as an engine calls it; outputs are freed as they come.
+The library is loaded with `dlopen` from `target/dist` and called through its C ABI, as an engine calls it, outputs being freed as they come;
+`kvx/*` and `cache/*` are measured through the Rust crates.
 ";
 
 /// Write the page and its plots.
