@@ -101,7 +101,7 @@ fn assert_each(costs: &Costs, expected: &[(&str, usize)]) {
         expected.iter().map(|(name, each)| (name.to_string(), each * COUNT)).collect();
     let mut calls = costs.calls.clone();
     for names in [&["openat", "openat2"][..], &["close"]] {
-        let mut all = |calls: &mut BTreeMap<String, usize>| names.iter().filter_map(|name| calls.remove(*name)).sum();
+        let all = |calls: &mut BTreeMap<String, usize>| names.iter().filter_map(|name| calls.remove(*name)).sum();
         let (came, least): (usize, usize) = (all(&mut calls), all(&mut expected));
         assert!((least..=least + REOPENED).contains(&came), "{names:?}: {came} for {COUNT} chunks: {costs:?}");
     }
