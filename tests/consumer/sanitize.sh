@@ -47,7 +47,7 @@ fresh() {
 for way in "${ways[@]}"; do
     flags=(-std=c11 -O1 -g -Wall -Wextra -I "$root/target/dist/include" -pthread)
     if [ "$way" = asan ]; then flags+=(-fsanitize=address -fno-omit-frame-pointer); fi
-    for program in calls exits memory metrics reload state twenty_lines; do
+    for program in calls exits memory metrics paged reload state twenty_lines; do
         gcc "${flags[@]}" "$here/$program.c" -o "$place/$way-$program" -ldl
     done
     # Compiles the components, once, outside of what is judged: valgrind takes optimised matches of the wasmparser crate, which has
@@ -77,6 +77,8 @@ for way in "${ways[@]}"; do
         fresh
         check "$way" reload "$fresh"
         check "$way" exits return "$fresh" "memory://exits" 20000
+        check "$way" paged "$fresh"
+        check "$way" paged "memory://paged"
     fi
     fresh
     check "$way" twenty_lines "$fresh"

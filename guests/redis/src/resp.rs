@@ -16,16 +16,22 @@ pub fn command(arguments: &[impl AsRef<[u8]>]) -> Vec<u8> {
 
 /// `SET key value [NX]`, around a value that stays in the host.
 pub fn set<'a>(key: &[u8], value: &'a Payload, only_new: bool) -> [Part<'a>; 3] {
+    let [before, after] = around(key, value.len(), only_new);
+    [Part::Bytes(before), Part::Payload(value), Part::Bytes(after)]
+}
+
+/// What comes before and after the value's bytes.
+fn around(key: &[u8], len: u64, only_new: bool) -> [Vec<u8>; 2] {
     let mut before = Vec::with_capacity(key.len() + 64);
     push_count(&mut before, b'*', if only_new { 4 } else { 3 });
     push_bulk(&mut before, b"SET");
     push_bulk(&mut before, key);
-    push_count(&mut before, b'$', value.len());
+    push_count(&mut before, b'$', len);
     let mut after = b"\r\n".to_vec();
     if only_new {
         push_bulk(&mut after, b"NX");
     }
-    [Part::Bytes(before), Part::Payload(value), Part::Bytes(after)]
+    [before, after]
 }
 
 fn push_bulk(bytes: &mut Vec<u8>, argument: &[u8]) {
@@ -109,6 +115,8 @@ pub fn explain(refusal: &str) -> Error {
 mod tests {
     use super::*;
     use kv_store_sdk::ErrorKind;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     #[test]
     fn commands_are_binary_safe() {
@@ -148,6 +156,75 @@ mod tests {
         ] {
             let error = explain(refusal);
             assert!(error.kind == kind && error.message.contains(said), "{refusal}: {error:?}");
+        }
+    }
+
+    /// The arguments of the one command that these bytes are, as a server takes them apart.
+    fn arguments(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+        fn number(bytes: &[u8], kind: u8) -> Option<(usize, &[u8])> {
+            let end = bytes.windows(2).position(|two| two == b"\r\n")?;
+            let digits = bytes.get(..end)?.strip_prefix(&[kind])?;
+            let canonical = digits.iter().all(u8::is_ascii_digit) && (digits == b"0" || !digits.starts_with(b"0"));
+            let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+            canonical.then_some((number, bytes.get(end + 2..)?))
+        }
+        let (count, mut rest) = number(bytes, b'*')?;
+        let mut arguments = Vec::new();
+        for _ in 0..count {
+            let (len, after) = number(rest, b'$')?;
+            arguments.push(after.get(..len)?.to_vec());
+            rest = after.get(len..)?.strip_prefix(b"\r\n")?;
+        }
+        rest.is_empty().then_some(arguments)
+    }
+
+    /// Bytes of which many mean something in the protocol.
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        vec(prop_oneof![any::<u8>(), prop::sample::select(&b"\r\n$*+-:0123456789"[..])], 0..40)
+    }
+
+    /// The first byte of a reply, and then anything.
+    fn line() -> impl Strategy<Value = Vec<u8>> {
+        (prop::sample::select(&b"+-:$*"[..]), bytes()).prop_map(|(kind, rest)| [vec![kind], rest].concat())
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_panics_and_each_is_what_it_says(line in prop_oneof![bytes(), line()]) {
+            let expected = line.split_first().and_then(|(kind, rest)| {
+                let text = String::from_utf8_lossy(rest).into_owned();
+                Some(match (kind, text.parse::<i64>()) {
+                    (b'+', _) => Reply::Status(text),
+                    (b'-', _) => Reply::Refused(text),
+                    (b':', Ok(number)) => Reply::Integer(number),
+                    (b'$' | b'*', Ok(-1)) => Reply::Nothing,
+                    (b'$', Ok(len @ 0..)) => Reply::Bulk(len as u64),
+                    (b'*', Ok(count @ 0..)) => Reply::Array(count as usize),
+                    _ => return None,
+                })
+            });
+            prop_assert_eq!(Reply::parse(&line), expected);
+        }
+
+        #[test]
+        fn numbers_of_replies_are_read(number in any::<i64>()) {
+            let parsed = |kind: char| Reply::parse(format!("{kind}{number}").as_bytes());
+            prop_assert_eq!(parsed(':'), Some(Reply::Integer(number)));
+            let there = (number >= 0).then_some(Reply::Bulk(number as u64));
+            prop_assert_eq!(parsed('$'), if number == -1 { Some(Reply::Nothing) } else { there });
+        }
+
+        #[test]
+        fn a_command_is_taken_apart_again(given in vec(bytes(), 1..6)) {
+            prop_assert_eq!(arguments(&command(&given)), Some(given));
+        }
+
+        #[test]
+        fn a_set_is_taken_apart_again(key in bytes(), value in bytes(), only_new in any::<bool>()) {
+            let [before, after] = around(&key, value.len() as u64, only_new);
+            let mut expected = vec![b"SET".to_vec(), key, value.clone()];
+            expected.extend(only_new.then(|| b"NX".to_vec()));
+            prop_assert_eq!(arguments(&[before, value, after].concat()), Some(expected));
         }
     }
 }

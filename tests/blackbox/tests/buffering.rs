@@ -1,9 +1,13 @@
 //! What happens between put_chunk and put_manifest where the backend is not write-through, counted in the guest's calls.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use kv_store_tests::{Handle, library};
 use xxhash_rust::xxh3::xxh3_64;
+
+/// How long a backend's word is taken for what it stored.
+const BELIEVED: Duration = Duration::from_secs(2);
 
 fn open(uri: &str) -> Handle<'static> {
     library().open(uri).expect("the probe opens")
@@ -139,8 +143,7 @@ fn a_chunk_that_the_backend_lost_after_an_early_flush_fails_the_manifest() {
     let (store, other) = (open("probe-volatile://early"), open("probe-volatile://early"));
     put_more_than_waits(&store);
     assert_eq!(other.put_manifest("lose", &[3]).unwrap(), 0);
-    // The backend's word is believed so long.
-    std::thread::sleep(std::time::Duration::from_millis(2100));
+    std::thread::sleep(BELIEVED + Duration::from_millis(100));
     assert!(store.put_manifest("m", b"first").unwrap() < 0, "it names a chunk that is gone");
     assert!(store.get_manifest("m").unwrap().is_err());
     for n in 0..7u8 {
@@ -153,11 +156,19 @@ fn a_chunk_that_the_backend_lost_after_an_early_flush_fails_the_manifest() {
 
 #[test]
 fn what_was_flushed_early_is_believed_for_a_while() {
-    let store = open("probe-volatile://believed");
-    put_more_than_waits(&store);
-    let asked = count(&store, "exists-items");
-    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
-    assert_eq!(count(&store, "exists-items"), asked + 1, "of the seventh it was not known");
+    // A machine that is busy may take longer over it than the backend's word is believed.
+    for run in 0..5 {
+        let store = open(&format!("probe-volatile://believed-{run}"));
+        let begun = Instant::now();
+        put_more_than_waits(&store);
+        let asked = count(&store, "exists-items");
+        assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+        if begun.elapsed() < BELIEVED {
+            assert_eq!(count(&store, "exists-items"), asked + 1, "of the seventh it was not known");
+            return;
+        }
+    }
+    println!("skipped: each of five saves took longer than {BELIEVED:?}, after which the backend is asked again");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The redis backend against a real redis-server: what it stores, and what it says when the server will not.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kv_store_tests::consumer::{consumer, finish};
 use kv_store_tests::redis::RedisServer;
@@ -85,7 +85,15 @@ fn a_chunk_lost_after_it_was_confirmed_fails_the_manifest_that_counts_on_it() {
     for n in 0..16u8 {
         assert_eq!(store.put_chunk(&[n], &vec![n; 256 << 10]).unwrap(), 0);
     }
-    std::thread::sleep(Duration::from_millis(500));
+    let begun = Instant::now();
+    while server.ask("DBSIZE").starts_with(":0") {
+        if std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1) {
+            println!("skipped: with one processor no helper stores ahead");
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "no helper stores ahead");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     assert!(store.put_manifest("second", b"x").unwrap() < 0, "published without a chunk");
     assert_eq!(store.put_chunk(b"counted on", &data).unwrap(), 0);
     assert_eq!(store.put_manifest("second", b"x").unwrap(), 0);

@@ -1,6 +1,8 @@
 //! No guest lacks a test: each text, and each thing that a guest in Rust does when it is told to, is named by a test; and the
 //! README's table names all of the former, and tests that there are.
 
+use std::collections::BTreeSet;
+
 use kv_store_hostile::names;
 use kv_store_tests::root;
 
@@ -24,41 +26,101 @@ fn tests(folder: &str) -> String {
     text
 }
 
-/// What a guest in Rust can be told to do: the names before the arms of the match over it.
-fn told(source: &str) -> Vec<String> {
+/// What a guest in Rust can be told to do: the names before the arms of the match over it, and whether each is told with what.
+fn told(source: &str) -> Vec<(String, bool)> {
     let begin = source.find("pub fn act(").expect("there is an act");
     let body = &source[begin..];
     let body = &body[..body.find("\n}").expect("it ends")];
-    let indent = "\n        ";
-    let arms = body.split(indent).filter_map(|arm| arm.strip_prefix('"')?.split_once("\" =>"));
-    arms.map(|(name, _)| name.to_owned()).collect()
+    let mut arms: Vec<(String, bool)> = Vec::new();
+    for line in body.lines() {
+        if let Some((name, _)) = line.strip_prefix("        \"").and_then(|arm| arm.split_once("\" =>")) {
+            arms.push((name.to_owned(), false));
+        }
+        if let Some((_, takes_more)) = arms.last_mut() {
+            *takes_more |= line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "with");
+        }
+    }
+    arms
 }
 
-/// Whether a test says a word that begins so: `"loop"`, `"do:loop"`, `"read file"`.
-fn says(tests: &str, word: &str) -> bool {
-    ["\"", "\"do:"].iter().any(|before| {
-        [word.to_owned() + "\"", word.to_owned() + " "].iter().any(|word| tests.contains(&format!("{before}{word}")))
-    }) || tests.contains(&format!("\"{word}://"))
+/// The string literals of a test's source, but for what is said when it fails and for comments.
+fn literals(source: &str) -> BTreeSet<&str> {
+    let mut found = BTreeSet::new();
+    for line in source.lines() {
+        let code = line.trim_start();
+        let mut rest = if code.starts_with("//") { "" } else { code };
+        while let Some(begin) = rest.find('"') {
+            let (before, literal) = (&rest[..begin], &rest[begin + 1..]);
+            // An end that is not escaped; a literal of several lines names nothing.
+            let end = literal.match_indices('"').map(|(at, _)| at).find(|at| !literal[..*at].ends_with('\\'));
+            let Some(end) = end else { break };
+            if !["expect(", "expect_err(", "panic!("].iter().any(|message| before.ends_with(message)) {
+                found.insert(&literal[..end]);
+            }
+            rest = &literal[end + 1..];
+        }
+    }
+    found
+}
+
+/// Whether a test names a guest: alone, or as the scheme of a URI.
+fn names_guest(literals: &BTreeSet<&str>, name: &str) -> bool {
+    let scheme = format!("{name}://");
+    literals.iter().any(|literal| *literal == name || literal.starts_with(&scheme))
+}
+
+/// Whether a test tells a guest to do this: `"loop"`, `"do:loop"`, and with one or two words more where it takes them:
+/// `"read file"`.
+fn tells(literals: &BTreeSet<&str>, act: &str, takes_more: bool) -> bool {
+    let more = |literal: &str| {
+        let rest = literal.strip_prefix(act).and_then(|rest| rest.strip_prefix(' '));
+        takes_more && rest.is_some_and(|rest| (1..=2).contains(&rest.split(' ').count()))
+    };
+    literals.iter().any(|literal| *literal == act || literal.strip_prefix("do:") == Some(act) || more(literal))
 }
 
 #[test]
 fn no_text_lacks_a_test() {
     let tests = tests("tests/hostile/tests");
-    let names = names();
+    let (names, literals) = (names(), literals(&tests));
     assert!(names.len() > 40, "{names:?}");
-    let untested: Vec<&String> = names.iter().filter(|name| !says(&tests, name)).collect();
+    let untested: Vec<&String> = names.iter().filter(|name| !names_guest(&literals, name)).collect();
     assert!(untested.is_empty(), "guests that no test names: {untested:?}");
 }
 
 #[test]
 fn no_act_of_a_guest_in_rust_lacks_a_test() {
     let tests = tests("tests/hostile/tests") + &tests("tests/blackbox/tests");
+    let literals = literals(&tests);
     for guest in ["tests/guests/probe/src/misbehave.rs", "tests/guests/wasi-probe/src/act.rs"] {
         let acts = told(&read(guest));
         assert!(acts.len() > 15, "{guest}: {acts:?}");
-        let untested: Vec<&String> = acts.iter().filter(|act| !says(&tests, act)).collect();
+        let untested = acts.iter().filter(|(act, takes_more)| !tells(&literals, act, *takes_more));
+        let untested: Vec<&String> = untested.map(|(act, _)| act).collect();
         assert!(untested.is_empty(), "{guest}: no test names {untested:?}");
     }
+}
+
+#[test]
+fn a_word_that_only_begins_so_names_nothing() {
+    let source = r#"
+        // "sleep"
+        thing.expect("loop");
+        asked(&store, "make the directories above it"); open("loop-at-start://x"); fails("read a file"); tell("do:nap");
+    "#;
+    let literals = literals(source);
+    for (act, takes_more, named) in [
+        ("sleep", false, false),
+        ("loop", true, false),
+        ("make", true, false),
+        ("read", false, false),
+        ("read", true, true),
+        ("nap", false, true),
+    ] {
+        assert_eq!(tells(&literals, act, takes_more), named, "{act}");
+    }
+    assert!(names_guest(&literals, "loop-at-start"));
+    assert!(!names_guest(&literals, "loop") && !names_guest(&literals, "read"));
 }
 
 #[test]
@@ -84,7 +146,10 @@ fn the_table_names_every_guest_and_tests_that_there_are() {
                 file => read(&format!("tests/blackbox/tests/{file}.rs")),
             };
             let there = match file {
-                "hostile" => [name, name.trim_start_matches("probe ")].iter().any(|name| says(&text, name)),
+                "hostile" => {
+                    let literals = literals(&text);
+                    [name, name.trim_start_matches("probe ")].iter().any(|name| names_guest(&literals, name))
+                }
                 _ => text.contains(&format!("fn {name}(")),
             };
             assert!(there, "{test} is not there");

@@ -20,6 +20,7 @@ mod words;
 
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use kv_store_hostile::{ENDLESS, LIMITS, Level, Neighbour, bytes, component, prepare, table};
@@ -57,8 +58,17 @@ fn fails<T>(kind: ErrorKind, said: &str, attack: impl FnOnce() -> Result<T, Erro
     let begun = Instant::now();
     let error = attack().err().unwrap_or_else(|| panic!("it succeeds; expected: {said}"));
     assert!(begun.elapsed() < PATIENCE, "it took {:?}", begun.elapsed());
-    assert!(error.kind() == kind && error.to_string().contains(said), "{:?}: {error}; expected: {said}", error.kind());
+    let text = error.to_string();
+    assert!(error.kind() == kind && text.contains(said), "{:?}: {error}; expected: {said}", error.kind());
+    if said == LATE {
+        let after = text.split_once("stopped ").and_then(|(_, rest)| rest.split_once(" ms after it"));
+        let after = after.and_then(|(number, _)| number.parse().ok()).unwrap_or_else(|| panic!("not how late: {text}"));
+        LATEST.fetch_max(after, SeqCst);
+    }
 }
+
+/// How many milliseconds after its deadline a guest of the case at hand was stopped, at most; -1: none was.
+static LATEST: AtomicI64 = AtomicI64::new(-1);
 
 /// The store is served again after what it was done.
 fn goes_on(store: &Store) {
@@ -132,13 +142,22 @@ fn event(backend: &str, name: &str) -> u64 {
 fn run(case: &Case, neighbour: &Neighbour) -> Result<(), Failed> {
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let Case { name, attack, resident_more } = case;
+        LATEST.store(-1, SeqCst);
         attack();
         let before = Level::now();
         let begun = Instant::now();
         let ((), times) = neighbour.beside(|| (0..ROUNDS).for_each(|_| attack()));
         let took = begun.elapsed() / ROUNDS as u32;
         let left = before.left(*resident_more);
-        println!("{name}: {took:.1?} each; beside it p99 {:.2?} of {} saves and restores", times.p99(), times.count());
+        let stopped = match LATEST.load(SeqCst) {
+            ..0 => String::new(),
+            late => format!("; stopped {late} ms after its deadline at the latest"),
+        };
+        println!(
+            "{name}: {took:.1?} each{stopped}; beside it p99 {:.2?} of {} saves and restores",
+            times.p99(),
+            times.count()
+        );
         left
     }));
     match caught {

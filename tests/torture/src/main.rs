@@ -1,5 +1,6 @@
 //! `cargo xtask torture`: what kv-store-wasm promises, while it is killed, starved and lied to.
 
+mod held;
 mod oracle;
 mod process;
 mod suites;

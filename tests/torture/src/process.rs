@@ -42,6 +42,10 @@ pub struct Process {
     running: Running,
     lines: Receiver<String>,
     log: PathBuf,
+    /// It has said by itself that something is wrong.
+    complained: bool,
+    /// Something is wrong with what it has said.
+    wrong: bool,
 }
 
 impl Process {
@@ -74,7 +78,7 @@ impl Process {
                 line.clear();
             }
         });
-        Process { running, lines, log }
+        Process { running, lines, log, complained: false, wrong: false }
     }
 
     /// Hear what it says until a line, or its end, or until some time has passed; without a time: until it hangs.
@@ -83,7 +87,7 @@ impl Process {
             let left = end.map_or(SILENCE, |end| end.saturating_duration_since(Instant::now()));
             match self.lines.recv_timeout(left) {
                 Ok(line) => {
-                    story.hear(&line);
+                    self.hear(story, &line);
                     if line == awaited {
                         return Heard::Awaited;
                     }
@@ -92,6 +96,13 @@ impl Process {
                 Err(RecvTimeoutError::Timeout) => return Heard::Silence,
             }
         }
+    }
+
+    fn hear(&mut self, story: &mut Story, line: &str) {
+        let before = story.wrong.len();
+        story.hear(line);
+        self.complained |= line.starts_with("wrong ");
+        self.wrong |= story.wrong.len() > before;
     }
 
     /// Kill it, if it lives, and hear the rest.
@@ -104,6 +115,7 @@ impl Process {
     pub fn complete(mut self, story: &mut Story) -> Option<ExitStatus> {
         if self.hear_until(story, "", None) == Heard::Silence {
             story.wrong.push(format!("it hangs: no word for {} s", SILENCE.as_secs()));
+            self.wrong = true;
             self.running.kill();
         }
         self.finish(story)
@@ -113,16 +125,16 @@ impl Process {
         let before = story.wrong.len();
         let status = self.running.wait();
         while let Ok(line) = self.lines.recv_timeout(SILENCE) {
-            story.hear(&line);
+            self.hear(story, &line);
         }
         match status {
             None => story.wrong.push("it does not end".to_owned()),
             Some(status) if status.signal() == Some(libc::SIGKILL) || status.success() => {}
             // It has said why.
-            Some(status) if status.code() == Some(1) && story.wrong.len() + before > 0 => {}
+            Some(status) if status.code() == Some(1) && self.complained => {}
             Some(status) => story.wrong.push(format!("it ended with {status}")),
         }
-        if story.wrong.len() > before {
+        if self.wrong || story.wrong.len() > before {
             let log = std::fs::read_to_string(&self.log).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             story.log = lines[lines.len().saturating_sub(12)..].join("\n");

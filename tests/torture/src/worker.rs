@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use kv_store_tests::{Handle, Library, library_path};
 
+use crate::held::{Held, open_files};
 use crate::oracle::{Name, State};
 use crate::workload::{CHUNKS, Manifest, NAMES, Random, content, hash, name};
 
@@ -98,8 +99,8 @@ pub fn run(options: Options) -> bool {
     }
     let before = worker.options.operations.and_then(|_| worker.warm_up());
     worker.work();
-    if let Some(before) = before {
-        worker.rest(before);
+    if let Some(Err(leak)) = before.map(|before| before.is_back()) {
+        worker.wrong(leak);
     }
     say("end");
     !worker.wrong.load(Relaxed)
@@ -185,13 +186,13 @@ impl Worker {
         }
     }
 
-    /// The files that are open once a store was used and closed. None: it could not be used.
-    fn warm_up(&self) -> Option<u64> {
+    /// What is held once a store was used and closed. None: it could not be used.
+    fn warm_up(&self) -> Option<Held> {
         for _ in 0..20 {
             let publish = |store: &Handle<'_>| store.put_manifest("warm-up", b"") == Ok(0);
             let used = self.open().is_some_and(|store| publish(&store));
             if used {
-                return Some(open_files());
+                return Held::at_rest().map_err(|why| self.wrong(why)).ok();
             }
         }
         None
@@ -304,24 +305,6 @@ impl Worker {
             self.check_chunk(store, chunk, self.options.strict);
         }
     }
-
-    /// With all handles closed, idle connections gone and kept directories closed, nothing is held that was not before.
-    fn rest(&self, before: u64) {
-        let mut now = open_files();
-        for _ in 0..250 {
-            if now <= before {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-            now = open_files();
-        }
-        self.wrong(format_args!("{now} files are open, {before} were before"));
-    }
-}
-
-fn open_files() -> u64 {
-    // One is the listing's own.
-    std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64)
 }
 
 /// Set a soft limit; answers the former one.

@@ -33,8 +33,9 @@ pub fn lies_redis(seed: u64) -> Story {
 fn round(seed: u64, place: Place, lying: bool) -> Story {
     let (scratch, mut random, mut story) = (scratch(), Random(seed), Story::new());
     story.lying = lying;
-    // One thread in every fourth round: that is replayed to the letter.
+    // One thread in every fourth round, and one instance with it: that is replayed to the letter.
     let threads = if random.below(4) == 0 { 1 } else { 2 + random.below(5) };
+    let instances = if threads == 1 { "limits.instances = 1\n" } else { "" };
     let mut chance = |most: u64| random.below(most + 1) as f64 / 1000.0;
     let [fail, delay, short, flip, cut, trap] = [100, 30, 500, 100, 50, 30].map(&mut chance);
     let lie = if lying { 0.02 + chance(100) } else { 0.0 };
@@ -46,7 +47,7 @@ fn round(seed: u64, place: Place, lying: bool) -> Story {
     );
     let lies = if lying { "--lying" } else { "" };
     let setting = Setting {
-        config: config(place.scheme(), &format!("options = {{}}\n{fault}")),
+        config: config(place.scheme(), &format!("options = {{}}\n{instances}{fault}")),
         options: words(&format!("--unsure --damaging --threads {threads} --operations {OPERATIONS} {lies}")),
         ..Setting::default()
     };
