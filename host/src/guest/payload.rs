@@ -34,10 +34,13 @@ impl<'a> Gathered<'a> {
     fn add(&mut self, pieces: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
         for piece in pieces {
             self.bytes = self.bytes.saturating_add(piece.len());
-            if self.bytes > limits::MAX_VALUE_BYTES || self.slices.len() >= limits::MAX_SLICES {
-                let (bytes, slices) = (limits::MAX_VALUE_BYTES, limits::MAX_SLICES);
-                let message = format!("the parts come to more than {bytes} bytes, or {slices} pieces of memory");
-                return Err(Error::new(ErrorKind::Exhausted, message));
+            let exhausted = |message: String| Err(Error::new(ErrorKind::Exhausted, message));
+            if self.bytes > limits::MAX_VALUE_BYTES {
+                let (bytes, most) = (self.bytes, limits::MAX_VALUE_BYTES);
+                return exhausted(format!("the parts come to {bytes} bytes and more; a value may have {most}"));
+            }
+            if self.slices.len() >= limits::MAX_SLICES {
+                return exhausted(format!("the parts lie in more than {} pieces of memory", limits::MAX_SLICES));
             }
             self.slices.push(piece);
         }
