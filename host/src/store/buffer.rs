@@ -60,6 +60,7 @@ struct Chunk {
 }
 
 /// The backend's word for a chunk, since the last manifest.
+#[derive(Clone, Copy)]
 struct There {
     /// When the backend said that it has it, or stored it.
     since: Instant,
@@ -93,9 +94,9 @@ impl Waiting {
         }
     }
 
-    /// The backend has a chunk that was put.
-    fn is_there(&mut self, hash: ChunkHash) {
-        let former = self.there.insert(hash, There { since: Instant::now(), put: true });
+    /// A chunk that was put is there, as was said at a moment.
+    fn is_there(&mut self, hash: ChunkHash, since: Instant) {
+        let former = self.there.insert(hash, There { since, put: true });
         self.put += usize::from(!former.is_some_and(|there| there.put));
     }
 
@@ -174,26 +175,18 @@ impl WriteBuffer {
             chunk.puts += 1;
             return Ok(true);
         }
-        let Some(there) = waiting.there.get(&hash) else { return Ok(false) };
         // What was found wrong since is to be replaced.
-        if !there.is_recent() && !there.put || shared.damaged.holds(&hash) {
-            waiting.forget_there(&hash);
-            return Ok(false);
-        }
-        if there.put {
+        let holds = |there: &There| (there.put || there.is_recent()) && !shared.damaged.holds(&hash);
+        let there = waiting.there.get(&hash).copied().filter(holds);
+        if there.is_some_and(|there| there.put) {
             return Ok(true);
         }
-        if shared.wants_fresh() {
-            // That backend is asked for it with the manifest.
-            waiting.there.remove(&hash);
-        } else if waiting.put >= limits::MAX_FRESH_CHUNKS {
+        if waiting.put + waiting.chunks.len() >= limits::MAX_FRESH_CHUNKS {
             return Err(fresh::too_many());
-        } else {
-            waiting.put += 1;
-            if let Some(there) = waiting.there.get_mut(&hash) {
-                there.put = true;
-            }
         }
+        waiting.forget_there(&hash);
+        let Some(There { since, .. }) = there else { return Ok(false) };
+        waiting.is_there(hash, since);
         let follows = waiting.next(hash);
         drop(waiting);
         fresh.check_room()?;
@@ -266,7 +259,12 @@ impl WriteBuffer {
         if shared.features.write_through {
             return Ok(());
         }
-        self.write_out(shared, fresh)?;
+        let written = self.write_out(shared, fresh);
+        {
+            let mut waiting = self.lock();
+            (waiting.ahead, waiting.mute) = (false, false);
+        }
+        written?;
         self.ask_again(shared)
     }
 
@@ -299,9 +297,7 @@ impl WriteBuffer {
             let freed = match result {
                 Ok(_) => {
                     fresh.add(*hash, data.len());
-                    if !shared.wants_fresh() {
-                        waiting.is_there(*hash);
-                    }
+                    waiting.is_there(*hash, Instant::now());
                     waiting.remove(hash, *place)
                 }
                 Err(error) if error.is_permanent() => {
@@ -325,15 +321,16 @@ impl WriteBuffer {
         passing.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
     }
 
-    /// Ask again for chunks of which the backend said too long ago that it has them; the manifest is next. One that it lost
-    /// since cannot be stored, for it was not copied, or is not any more: the manifest fails, and the consumer's next put
-    /// of it is.
+    /// Ask again for chunks of which the backend said too long ago that it has them; the manifest is next. (A backend that
+    /// wants to be told what is fresh looks for it itself.) One that it lost since cannot be stored, for it was not copied, or is
+    /// not any more: the manifest fails, and the consumer's next put of it is.
     fn ask_again(&self, shared: &Shared) -> Result<(), Error> {
         let old: Vec<ChunkHash> = {
             let mut waiting = self.lock();
-            (waiting.ahead, waiting.mute, waiting.put) = (false, false, 0);
+            waiting.put = 0;
             let there = std::mem::take(&mut waiting.there);
-            there.into_iter().filter(|(_, there)| there.put && !there.is_recent()).map(|(hash, _)| hash).collect()
+            let old = |there: &There| there.put && !there.is_recent() && !shared.wants_fresh();
+            there.into_iter().filter(|(_, there)| old(there)).map(|(hash, _)| hash).collect()
         };
         for batch in old.chunks(shared.batch_items()) {
             for (hash, there) in batch.iter().zip(shared.exists(batch)?) {
