@@ -103,11 +103,6 @@ impl Waiting {
     fn forget_there(&mut self, hash: &ChunkHash) {
         self.put -= usize::from(self.there.remove(hash).is_some_and(|there| there.put));
     }
-
-    /// What is put next follows this; answers what this follows.
-    fn next(&mut self, hash: ChunkHash) -> Option<ChunkHash> {
-        self.last.replace(hash)
-    }
 }
 
 impl WriteBuffer {
@@ -122,7 +117,6 @@ impl WriteBuffer {
         if self.put_again(shared, fresh, hash, data.len())? {
             return Ok(Put::Existed);
         }
-        fresh.check_room()?;
         let cost = data.len() + ENTRY_BYTES;
         if cost > limits::WRITE_BUFFER_BYTES {
             let put = shared.put_one(&hash, data)?;
@@ -156,7 +150,7 @@ impl WriteBuffer {
             waiting.unflushed += cost;
             let much = waiting.unflushed >= limits::EARLY_FLUSH_BYTES && !waiting.ahead && shared.hands() > 1;
             waiting.ahead |= much;
-            (freed, waiting.next(hash), much)
+            (freed, waiting.last.replace(hash), much)
         };
         shared.release_buffer(freed);
         if let Some(before) = follows {
@@ -168,7 +162,8 @@ impl WriteBuffer {
         Ok(if known { Put::Existed } else { Put::New })
     }
 
-    /// Accept a chunk of which nothing need be kept: it waits already, or the backend has it.
+    /// Accept a chunk of which nothing need be kept: it waits already, or the backend has it. False: it is neither, and there
+    /// is room for one more.
     fn put_again(&self, shared: &Shared, fresh: &Fresh, hash: ChunkHash, len: usize) -> Result<bool, Error> {
         let mut waiting = self.lock();
         if let Some(chunk) = waiting.chunks.get_mut(&hash) {
@@ -184,12 +179,12 @@ impl WriteBuffer {
         if waiting.put + waiting.chunks.len() >= limits::MAX_FRESH_CHUNKS {
             return Err(fresh::too_many());
         }
+        fresh.check_room()?;
         waiting.forget_there(&hash);
         let Some(There { since, .. }) = there else { return Ok(false) };
         waiting.is_there(hash, since);
-        let follows = waiting.next(hash);
+        let follows = waiting.last.replace(hash);
         drop(waiting);
-        fresh.check_room()?;
         fresh.add(hash, len);
         if let Some(before) = follows {
             shared.followed.add(before, hash);
