@@ -151,18 +151,23 @@ typedef struct kv_store_vtable {
      * every chunk whose put_chunk on this handle had returned before this call
      * began, in any thread, is readable, and as durable as the backend can
      * make it, and so is the manifest. Not so those of which an earlier
-     * put_manifest has told that they are lost, see below.
+     * answer has told that they are lost, see below.
      *
      * Negative: the former manifest is untouched, except where the outcome can
      * not be known: the server did not answer in time, or the new manifest is
      * there and could not be made durable.
      *
      * Here: chunks that could not be stored for a passing reason are kept for
-     * the next put_manifest. Those that can never be stored, and those that the
-     * backend has lost since they were put, are dropped. That fails the
-     * put_manifest that finds it out, and for a minute from then on the first
-     * one of each other thread on this handle. After a negative answer, put the
-     * chunks again before the next try.
+     * the next put_manifest. Chunks that were accepted and are lost fail every
+     * put_manifest on this handle, in any thread: those that the backend
+     * refuses for good, and those that it has lost since they were put. A lost
+     * chunk does so until it is put again, and for 5 seconds at most from the
+     * moment when the loss was first told, by a negative put_manifest or
+     * put_chunk. In that time a chunk that was refused for good is refused
+     * again, so put_chunk is negative: it is not accepted, and what is not
+     * accepted is not lost. After a negative answer, put the chunks again
+     * before the next try. A chunk that is lost after a put_manifest has named
+     * it is told to nobody; the next put of it stores it again.
      */
     int (*put_manifest)(kv_store_v1 *self,
                         const char *name,

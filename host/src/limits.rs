@@ -78,8 +78,8 @@ pub const MAX_HELPER_JOBS: usize = 256;
 pub const ASSUMED_CHUNK_BYTES: usize = 16 << 20;
 /// How long a backend's word holds that it has a chunk, for one that is not copied because of it, or not any more.
 pub const CONFIRMED_FOR: Duration = Duration::from_secs(2);
-/// How long after it was first told of a lost chunk the manifests of further threads on a handle fail for it, one each.
-pub const LOSS_TOLD_FOR: Duration = Duration::from_secs(60);
+/// How long a lost chunk fails the manifests of its handle, from the moment when the loss was first told; unless it is put again.
+pub const LOSS_TOLD_FOR: Duration = Duration::from_secs(5);
 /// Chunks of which a store remembers what was put after them. Twice so many at most.
 pub const FOLLOWED_CHUNKS: usize = 1 << 14;
 /// Memory of write buffers that is kept for the next chunks, in the process.

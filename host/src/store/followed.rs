@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use super::hash::{ChunkHash, ChunkMap, ChunkSet};
 use crate::limits::FOLLOWED_CHUNKS;
 
-/// A map that forgets, as [`super::seen::Seen`] does.
+/// A map that forgets, as [`super::known::KnownChunks`] does.
 #[derive(Default)]
 pub(super) struct Followed(Mutex<Generations>);
 

@@ -43,6 +43,12 @@ pub(super) fn bad_length(len: usize) -> Error {
     Error::invalid(format!("a hash has 1 to {MAX_HASH_BYTES} bytes, this one {len}"))
 }
 
+impl std::fmt::Debug for ChunkHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
 impl std::fmt::Display for ChunkHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.as_slice().iter().try_for_each(|byte| write!(f, "{byte:02x}"))

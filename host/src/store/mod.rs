@@ -3,15 +3,15 @@
 //!
 //! [`Store`] is one handle. What handles on the same URI have in common, the instances first of all, is [`Shared`].
 
-mod buffer;
 mod followed;
-mod fresh;
+mod foreseen;
 mod hash;
+mod known;
+mod ledger;
 mod lengths;
-mod losses;
 mod prefetch;
 mod registry;
-mod seen;
+mod save;
 mod shared;
 mod spare;
 mod verify;
@@ -22,10 +22,9 @@ use std::sync::Arc;
 
 pub(crate) use registry::{guarded, used};
 
-use buffer::WriteBuffer;
-use fresh::Fresh;
 use hash::{ChunkHash, ChunkMap, ChunkSet};
 use prefetch::Prefetched;
+use save::Save;
 use shared::{Bytes, Shared};
 
 use crate::counters::{Event, Operation};
@@ -58,8 +57,8 @@ struct Opened {
     shared: Arc<Shared>,
     /// Comes before each manifest's name; from the config's `root`.
     prefix: Option<String>,
-    buffer: Arc<WriteBuffer>,
-    fresh: Arc<Fresh>,
+    /// The chunks that the next manifest publishes.
+    save: Arc<Save>,
     prefetched: Prefetched,
 }
 
@@ -100,13 +99,7 @@ impl Store {
     pub fn open(uri: &str) -> Result<Self, Error> {
         let uri = StoreUri::parse(uri)?;
         let (shared, prefix) = registry::open(&uri).map_err(|error| error.context(uri.as_str()))?;
-        let opened = Opened {
-            buffer: Arc::default(),
-            fresh: Arc::new(Fresh::new(shared.wants_fresh())),
-            prefetched: Prefetched::default(),
-            shared,
-            prefix,
-        };
+        let opened = Opened { save: Arc::default(), prefetched: Prefetched::default(), shared, prefix };
         Ok(Store { generation: opened.shared.generation, opened: ManuallyDrop::new(opened) })
     }
 
@@ -128,9 +121,9 @@ impl Store {
 
     /// Fetch a chunk; `None` if there is none, or what is there is not what the hash says.
     pub fn get_chunk(&self, hash: &[u8]) -> Result<Option<Buffer>, Error> {
-        self.counted(Operation::GetChunk, |Opened { shared, buffer, prefetched, .. }| {
+        self.counted(Operation::GetChunk, |Opened { shared, save, prefetched, .. }| {
             let hash = ChunkHash::new(hash)?;
-            let found = if let Some(data) = buffer.get(&hash) {
+            let found = if let Some(data) = save.waiting(&hash) {
                 shared.counters.count(Event::BufferHits);
                 Some(Buffer::concat(&[&data])?)
             } else if let Some(data) = prefetched.take(shared, &hash) {
@@ -146,43 +139,21 @@ impl Store {
     /// Publish a manifest, after all chunks that were put on this handle before. After a failure, put the chunks again
     /// before the next try.
     pub fn put_manifest(&self, name: &str, data: &[u8]) -> Result<(), Error> {
-        self.counted(Operation::PutManifest, |Opened { shared, buffer, fresh, .. }| {
+        self.counted(Operation::PutManifest, |Opened { shared, save, .. }| {
             let name = self.full_name(name)?;
             shared.check_len(data.len())?;
-            let flushed = buffer.flush_for_manifest(shared, fresh);
-            // A flush goes on with another instance when it loses one.
-            if shared.holds_data() && fresh.lost_instance(shared.pool.instances_lost()) {
-                let message = "the instance that held the chunks is gone, and they with it: put them again";
-                buffer.lose(Error::new(ErrorKind::Component, message));
-            }
-            let lost = buffer.tell_losses();
-            flushed.and(lost)?;
-            let (chunks, until, bytes) = fresh.snapshot();
-            let published = shared.put_manifest(&name, data, &chunks, bytes);
-            match &published {
-                Ok(()) => {
-                    fresh.settle(until);
-                    shared.counters.add(Event::BytesPut, data.len() as u64);
-                }
-                // A chunk that has vanished would fail every later manifest too.
-                Err(error) if error.kind() == ErrorKind::Invalid => {
-                    for batch in chunks.chunks(shared.batch_items()) {
-                        let Ok(present) = shared.exists(batch) else { break };
-                        let absent = batch.iter().zip(present).filter(|(_, present)| !present);
-                        absent.for_each(|(hash, _)| fresh.forget(hash));
-                    }
-                }
-                Err(_) => {}
-            }
-            published
+            save.put_manifest(shared, &name, data)?;
+            shared.counters.add(Event::BytesPut, data.len() as u64);
+            Ok(())
         })
     }
 
     /// Hand on the chunks that are still buffered, so that they are readable through any handle. They are durable only after
     /// a manifest.
     pub fn flush(&self) -> Result<(), Error> {
-        let Opened { shared, buffer, fresh, .. } = self.usable()?;
-        buffer.flush(shared, fresh)
+        let Opened { shared, save, .. } = self.usable()?;
+        save.flush(shared)?;
+        save.tell_losses()
     }
 
     /// Fetch a manifest; `None` if there is none.
@@ -201,12 +172,12 @@ impl Store {
     /// Fetch chunks that will be asked for soon, in as few calls of the backend as may be. `hashes` are of `hash_len`
     /// bytes each, one after another. What does not fit the cache is left out.
     pub fn prefetch_chunks(&self, hashes: &[u8], hash_len: usize) -> Result<(), Error> {
-        self.counted(Operation::PrefetchChunks, |Opened { shared, buffer, prefetched, .. }| {
+        self.counted(Operation::PrefetchChunks, |Opened { shared, save, prefetched, .. }| {
             if hash_len == 0 || hash_len > limits::MAX_HASH_BYTES {
                 return Err(hash::bad_length(hash_len));
             }
             let wanted = hashes.chunks_exact(hash_len).filter_map(|hash| ChunkHash::new(hash).ok());
-            prefetched.fill(shared, wanted.filter(|hash| !buffer.holds(hash)))
+            prefetched.fill(shared, wanted.filter(|hash| !save.holds(hash)))
         })
     }
 
@@ -269,13 +240,13 @@ impl Store {
 
     /// Fetch chunks, each as the backend answers it, unchecked and without a copy.
     pub(crate) fn get_buffers(&self, hashes: &[[u8; 8]]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
-        let Opened { shared, buffer, prefetched, .. } = self.usable()?;
+        let Opened { shared, save, prefetched, .. } = self.usable()?;
         let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
         let mut found = ChunkMap::default();
         let mut absent = Vec::new();
         for hash in &hashes {
             if let Entry::Vacant(place) = found.entry(*hash) {
-                let here = buffer.get(hash).or_else(|| prefetched.take(shared, hash));
+                let here = save.waiting(hash).or_else(|| prefetched.take(shared, hash));
                 if place.insert(here).is_none() {
                     absent.push(*hash);
                 }
@@ -297,10 +268,10 @@ impl Store {
 
     /// Which chunks there are.
     pub(crate) fn has_chunks(&self, hashes: &[[u8; 8]]) -> Result<Vec<bool>, Error> {
-        let Opened { shared, buffer, .. } = self.usable()?;
+        let Opened { shared, save, .. } = self.usable()?;
         let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
         let mut distinct = ChunkSet::default();
-        let unknown = |hash: &ChunkHash| !buffer.holds(hash) && distinct.insert(*hash);
+        let unknown = |hash: &ChunkHash| !save.holds(hash) && distinct.insert(*hash);
         let distinct: Vec<ChunkHash> = hashes.iter().copied().filter(unknown).collect();
         let mut absent = ChunkSet::default();
         for batch in distinct.chunks(shared.batch_items()) {
@@ -325,19 +296,9 @@ impl Store {
 
 impl Opened {
     fn put(&self, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
-        let Opened { shared, buffer, fresh, .. } = self;
+        let Opened { shared, save, .. } = self;
         let len = data.len();
-        if shared.holds_data() {
-            fresh.note_instance(shared.pool.instances_lost());
-        }
-        let put = if shared.features.write_through {
-            fresh.check_room()?;
-            let put = shared.put_one(&hash, data)?;
-            fresh.add(hash, len);
-            put
-        } else {
-            buffer.put(shared, fresh, hash, data)?
-        };
+        let put = save.put(shared, hash, data)?;
         shared.saw_len(len);
         shared.counters.add(Event::BytesPut, len as u64);
         shared.counters.add(Event::Duplicates, u64::from(put == Put::Existed));
@@ -347,8 +308,8 @@ impl Opened {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        let Ok(Opened { shared, buffer, .. }) = self.usable() else { return };
-        let chunks = buffer.discard(shared);
+        let Ok(Opened { shared, save, .. }) = self.usable() else { return };
+        let chunks = save.discard(shared);
         if chunks > 0 {
             shared.counters.add(Event::Discarded, chunks as u64);
             let uri = &shared.uri;

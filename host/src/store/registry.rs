@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use super::followed::Followed;
 use super::lengths::Lengths;
-use super::seen::Seen;
 use super::shared::Shared;
 use super::spare::Spare;
 use super::verify::Verifier;
@@ -220,10 +219,9 @@ impl Shared {
             pool,
             features,
             verifier: Verifier::new(settings.verify),
-            known: Seen::new(limits::KNOWN_CHUNKS),
+            known: Mutex::default(),
             followed: Followed::default(),
             spare: Spare::default(),
-            damaged: Seen::new(limits::DAMAGED_CHUNKS),
             lengths: Lengths::default(),
             uri,
             generation: engine::generation(),

@@ -1,12 +1,12 @@
 //! What all handles on one URI share, and the calls of the guest: each checks the shape of what the guest answers.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::followed::Followed;
 use super::hash::ChunkHash;
+use super::known::KnownChunks;
 use super::lengths::Lengths;
-use super::seen::Seen;
 use super::spare::Spare;
 use super::verify::Verifier;
 use super::{Put, StoreInfo};
@@ -23,14 +23,11 @@ pub(super) struct Shared {
     pub pool: Pool,
     pub features: Features,
     pub verifier: Verifier,
-    /// Chunks that the backend is known to have. Only for the answer of put_chunk: things get evicted.
-    pub known: Seen,
+    pub known: Mutex<KnownChunks>,
     /// What was put after what, from which a save that is saved again is foreseen.
     pub followed: Followed,
     /// Memory for chunks that wait.
     pub spare: Spare,
-    /// Chunks whose bytes were found wrong: the next put replaces them.
-    pub damaged: Seen,
     pub uri: String,
     /// The process state that it belongs to.
     pub generation: u64,
@@ -111,6 +108,38 @@ impl Shared {
         *durable || more.iter().any(|(fact, value)| fact == "fresh" && value == "wanted")
     }
 
+    /// Tells the data of one instance from that of the next, where [`Shared::holds_data`]; otherwise always 0.
+    pub(super) fn generation_of_data(&self) -> u64 {
+        if self.holds_data() { self.pool.instances_lost() } else { 0 }
+    }
+
+    fn known(&self) -> MutexGuard<'_, KnownChunks> {
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Whether the backend had a chunk when it was last heard of.
+    pub(super) fn is_known(&self, hash: &ChunkHash) -> bool {
+        self.known().is_present(hash)
+    }
+
+    /// Whether the stored bytes of a chunk were found wrong, so that the next put replaces them.
+    pub(super) fn is_damaged(&self, hash: &ChunkHash) -> bool {
+        self.known().is_damaged(hash)
+    }
+
+    /// The backend has said that it does not have a chunk.
+    pub(super) fn saw_absent(&self, hash: &ChunkHash) {
+        self.known().absent(hash);
+    }
+
+    /// A chunk and those that came after it in an earlier save, as far as the backend is known to have them.
+    pub(super) fn likely_after(&self, hash: ChunkHash) -> Vec<ChunkHash> {
+        let mut likely = self.followed.from(hash, self.batch_items());
+        let known = self.known();
+        likely.retain(|hash| known.is_present(hash));
+        likely
+    }
+
     /// Refuse what the backend would refuse, before it is copied.
     pub(super) fn check_len(&self, len: usize) -> Result<(), Error> {
         let limit = self.max_value_bytes();
@@ -168,12 +197,9 @@ impl Shared {
 
     /// Store one chunk; over what is there, if that was found damaged.
     pub(super) fn put_one(&self, hash: &ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
-        let replace = self.damaged.holds(hash);
-        let answers = self.put_some(&[(*hash, data)], replace)?;
+        let answers = self.put_some(&[(*hash, data)], self.is_damaged(hash))?;
         let put = answers.into_iter().next().unwrap_or_else(|| Err(lie("answered no outcome")))?;
-        if replace {
-            self.damaged.forget(hash);
-        }
+        self.known().stored(*hash);
         Ok(put)
     }
 
@@ -182,7 +208,7 @@ impl Shared {
     pub(super) fn put_missing(
         &self,
         chunks: &[(ChunkHash, Arc<Buffer>)],
-        report: &(dyn Fn(&ChunkHash, Result<Put, Error>) + Sync),
+        report: &(dyn Fn(&ChunkHash, usize, Result<Put, Error>) + Sync),
     ) -> Result<(), Error> {
         let hands = self.hands();
         let bytes: u64 = chunks.iter().map(|(_, data)| data.len() as u64).sum();
@@ -221,18 +247,20 @@ impl Shared {
     fn put_batch(
         &self,
         chunks: &[(ChunkHash, Arc<Buffer>)],
-        report: &(dyn Fn(&ChunkHash, Result<Put, Error>) + Sync),
+        report: &(dyn Fn(&ChunkHash, usize, Result<Put, Error>) + Sync),
     ) -> Result<(), Error> {
-        let (damaged, mut missing): (Vec<_>, Vec<_>) =
-            chunks.iter().cloned().partition(|(hash, _)| self.damaged.holds(hash));
+        let (damaged, mut missing): (Vec<_>, Vec<_>) = {
+            let known = self.known();
+            chunks.iter().cloned().partition(|(hash, _)| known.is_damaged(hash))
+        };
         if !self.features.cheap_repeat && !missing.is_empty() {
             let hashes: Vec<ChunkHash> = missing.iter().map(|(hash, _)| *hash).collect();
             let mut there = self.exists(&hashes)?.into_iter();
-            missing.retain(|(hash, _)| {
+            missing.retain(|(hash, data)| {
                 let there = there.next().unwrap_or(false);
                 if there {
-                    self.known.add(*hash);
-                    report(hash, Ok(Put::Existed));
+                    self.known().stored(*hash);
+                    report(hash, data.len(), Ok(Put::Existed));
                 }
                 !there
             });
@@ -255,12 +283,11 @@ impl Shared {
                 };
                 let answered = answers.len();
                 singly = singly.saturating_sub(answered);
-                for ((hash, _), answer) in batch.iter().zip(answers) {
+                for ((hash, data), answer) in batch.iter().zip(answers) {
                     if answer.is_ok() {
-                        self.known.add(*hash);
-                        self.damaged.forget(hash);
+                        self.known().stored(*hash);
                     }
-                    report(hash, answer);
+                    report(hash, data.len(), answer);
                 }
                 rest = rest.get(answered..).unwrap_or_default();
             }
@@ -392,8 +419,7 @@ impl Shared {
 
     /// Let the next put of a chunk mend it. Answers whether that is news.
     pub(super) fn mark_damaged(&self, hash: &ChunkHash) -> bool {
-        self.known.forget(hash);
-        self.damaged.add(*hash)
+        self.known().found_damaged(*hash)
     }
 
     /// Publish a manifest. `fresh_bytes`: what a durable backend may have to write out first.

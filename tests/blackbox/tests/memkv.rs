@@ -186,7 +186,9 @@ fn a_save_that_does_not_fit_is_not_published_and_the_next_one_is() {
     }
     assert!(store.put_manifest("six", b"x").unwrap() < 0, "six MiB are not there any more");
     assert!(store.get_manifest("six").unwrap().is_err());
-    save(&store, "small", &[(b"chunk", b"data")]);
+    // On this handle the lost chunks fail manifests for a while: a save that shares it may count on them.
+    assert!(store.put_manifest("shares", b"x").unwrap() < 0);
+    save(&open(&server), "small", &[(b"chunk", b"data")]);
     assert!(server.metric("memkv_bytes") <= 4 << 20);
     assert!(server.metric("memkv_evicted_total") > 0);
 }
@@ -304,6 +306,67 @@ fn a_damaged_file_is_set_aside_and_the_next_save_heals() {
     server.expect_said("is damaged");
     save(&store, "m", &[(b"hash", &data)]);
     assert_eq!(store.get_chunk(b"hash").unwrap(), Ok(data));
+}
+
+/// A server with room for 8 MiB.
+fn small() -> MemkvServer {
+    MemkvServer::start(&["--memory", "8MiB", "--max-value", "4MiB"])
+}
+
+#[test]
+fn an_evicted_chunk_fails_the_manifests_of_all_threads_of_its_handle() {
+    let server = small();
+    let (store, other) = (open(&server), open(&server));
+    let data = vec![7; 2 << 20];
+    assert_eq!(store.put_chunk(b"evicted", &data).unwrap(), 0);
+    // So much that a helper stores it before the manifest.
+    let begun = Instant::now();
+    while other.get_chunk(b"evicted").unwrap().is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no helper stores early");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for n in 0..20_u8 {
+        assert_eq!(other.put_chunk(&[n], &vec![n; 1 << 20]).unwrap(), 0);
+    }
+    // Not all of them fit either; what matters is that they evict.
+    let _ = other.put_manifest("other", b"x").unwrap();
+    assert!(other.get_chunk(b"evicted").unwrap().is_err(), "the server was to evict it");
+    assert!(store.put_manifest("mine", b"x").unwrap() < 0);
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| store.put_manifest("second", b"x").unwrap());
+        assert!(second.join().unwrap() < 0, "only one thread was told");
+    });
+    assert!(store.put_chunk(b"evicted", &data).unwrap() >= 0);
+    assert_eq!(store.put_manifest("mine", b"x").unwrap(), 0);
+    assert_eq!(store.get_chunk(b"evicted").unwrap(), Ok(data));
+}
+
+#[test]
+fn threads_that_save_while_the_server_evicts_publish_all_the_same() {
+    const THREADS: u64 = 4;
+    const SAVES: u64 = 25;
+    let server = small();
+    let store = open(&server);
+    let begun = Instant::now();
+    // After a failure a save puts its chunks again, as the header asks.
+    let save = |thread: u64, n: u64| {
+        let chunks = [0, 1].map(|chunk: u64| [thread, n, chunk].map(u64::to_le_bytes).concat());
+        let puts = || chunks.iter().all(|hash| store.put_chunk(hash, &vec![n as u8; 256 << 10]).unwrap() >= 0);
+        while begun.elapsed() < Duration::from_secs(120) {
+            if puts() && store.put_manifest(&format!("{thread}-{n}"), b"x").unwrap() == 0 {
+                return 1;
+            }
+            std::thread::yield_now();
+        }
+        0
+    };
+    let published: u64 = std::thread::scope(|scope| {
+        let saving = |thread| (0..SAVES).map(|n| save(thread, n)).sum::<u64>();
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || saving(thread))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert!(server.metric("memkv_evicted_total") > 0, "the server was to evict all the time");
+    assert!(published >= THREADS * SAVES / 4, "{published} of {} saves were published", THREADS * SAVES);
 }
 
 #[test]

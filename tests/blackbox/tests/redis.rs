@@ -95,6 +95,10 @@ fn a_chunk_lost_after_it_was_confirmed_fails_the_manifest_that_counts_on_it() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(store.put_manifest("second", b"x").unwrap() < 0, "published without a chunk");
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| store.put_manifest("third", b"x").unwrap());
+        assert!(other.join().unwrap() < 0, "only one thread was told");
+    });
     assert_eq!(store.put_chunk(b"counted on", &data).unwrap(), 0);
     assert_eq!(store.put_manifest("second", b"x").unwrap(), 0);
     assert_eq!(store.get_chunk(b"counted on").unwrap(), Ok(data));

@@ -1,0 +1,38 @@
+//! Chunks of which the backend has said that it has them before they were put. Where a save begins as an earlier one did,
+//! as it does when a conversation has grown, one `exists` asks for all that is likely to come.
+
+use std::time::Instant;
+
+use super::hash::{ChunkHash, ChunkMap};
+use super::shared::Shared;
+use crate::limits::CONFIRMED_FOR;
+
+#[derive(Default)]
+pub(super) struct Foreseen {
+    confirmed: ChunkMap<Instant>,
+    /// The last chunk that was put.
+    last: Option<ChunkHash>,
+}
+
+impl Foreseen {
+    /// A chunk was put; the next save that puts the one before it may expect it.
+    pub(super) fn follow(&mut self, store: &Shared, hash: ChunkHash) {
+        if let Some(before) = self.last.replace(hash) {
+            store.followed.add(before, hash);
+        }
+    }
+
+    /// The backend said at a moment that it has a chunk.
+    pub(super) fn confirm(&mut self, hash: ChunkHash, at: Instant) {
+        self.confirmed.insert(hash, at);
+    }
+
+    /// When the backend said that it has a chunk, if that was a moment ago.
+    pub(super) fn take(&mut self, hash: &ChunkHash) -> Option<Instant> {
+        self.confirmed.remove(hash).filter(|at| at.elapsed() < CONFIRMED_FOR)
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.confirmed.clear();
+    }
+}

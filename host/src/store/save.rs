@@ -1,0 +1,304 @@
+//! One save: chunks that are put and then committed, with the I/O that its [`Ledger`] asks for.
+//!
+//! Each handle of `kv_store_v1` has one implicit save, which its threads share. Where the backend is not write-through, the
+//! chunks of an implicit save wait in memory for the next manifest, so that many travel in one batch; one copy is made of
+//! what the consumer only lends, and none of what the backend has already. Where much waits, a helper stores it early.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use super::Put;
+use super::foreseen::Foreseen;
+use super::hash::ChunkHash;
+use super::ledger::{self, Admission, Ledger};
+use super::shared::{Bytes, Shared};
+use crate::counters::Event;
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+use crate::payload::Buffer;
+
+#[derive(Default)]
+pub(super) struct Save {
+    state: Mutex<State>,
+    /// Held during a flush, so that a commit waits for a flush that another thread began.
+    flushing: Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    ledger: Ledger<Arc<Buffer>>,
+    foreseen: Foreseen,
+    /// Write buffer taken for chunks that are being copied.
+    reserved: usize,
+    /// Bytes put since the last flush began.
+    unflushed: usize,
+    /// An early flush is running or has failed; do not start another before the next manifest.
+    flushing_early: bool,
+    /// `exists` failed; skip it until the next manifest.
+    exists_failed: bool,
+}
+
+impl Save {
+    /// Put a chunk that a manifest will name.
+    pub(super) fn put(self: &Arc<Self>, store: &Arc<Shared>, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
+        let held = self.admit(store, &hash)?;
+        let cost = ledger::cost(data.len());
+        if store.features.write_through || cost > limits::WRITE_BUFFER_BYTES {
+            return self.put_now(store, hash, data);
+        }
+        if held {
+            return Ok(Put::Existed);
+        }
+        let known = store.is_known(&hash);
+        if self.is_foreseen(store, hash, data.len(), known) {
+            return Ok(Put::Existed);
+        }
+        if !self.reserve(store, cost) {
+            self.flush(store)?;
+            if !self.reserve(store, cost) {
+                // The buffers of other handles have filled the process's share; this chunk does not wait for them.
+                return self.put_now(store, hash, data);
+            }
+        }
+        let len = data.len();
+        let data = store.keep(data).inspect_err(|_| {
+            self.lock().reserved -= cost;
+            store.release_buffer(cost);
+        })?;
+        let (freed, flush_early) = {
+            let mut state = self.lock();
+            state.reserved -= cost;
+            let freed = state.ledger.wait(hash, data, len);
+            state.foreseen.follow(store, hash);
+            state.unflushed += cost;
+            let much = state.unflushed >= limits::EARLY_FLUSH_BYTES && !state.flushing_early && store.hands() > 1;
+            state.flushing_early |= much;
+            (freed, much)
+        };
+        store.release_buffer(freed);
+        if flush_early {
+            self.flush_early(store);
+        }
+        Ok(if known { Put::Existed } else { Put::New })
+    }
+
+    /// Whether a chunk is held already, so that its bytes are not needed. Makes room in the ledger for one that is not.
+    fn admit(&self, store: &Shared, hash: &ChunkHash) -> Result<bool, Error> {
+        let damaged = store.is_damaged(hash);
+        let admit = || self.lock().ledger.admit(hash, damaged, Instant::now());
+        let mut admission = admit()?;
+        if matches!(admission, Admission::Full) {
+            self.commit_oldest(store)?;
+            admission = admit()?;
+        }
+        match admission {
+            Admission::Held => Ok(true),
+            Admission::New => Ok(false),
+            Admission::Full => Err(too_many()),
+        }
+    }
+
+    /// Store a chunk at once, from the caller's memory.
+    fn put_now(&self, store: &Shared, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
+        let (generation, confirmed) = (store.generation_of_data(), Instant::now());
+        let put = store.put_one(&hash, data)?;
+        let freed = self.lock().ledger.stored(hash, data.len(), confirmed, generation);
+        store.release_buffer(freed);
+        Ok(put)
+    }
+
+    /// Whether the backend has said a moment ago that it has a chunk. `known`: it had it once, so it is worth asking.
+    fn is_foreseen(&self, store: &Shared, hash: ChunkHash, len: usize, known: bool) -> bool {
+        let found = |state: &mut State| {
+            let confirmed = state.foreseen.take(&hash)?;
+            let nothing_waited = state.ledger.stored(hash, len, confirmed, store.generation_of_data());
+            debug_assert_eq!(nothing_waited, 0, "a chunk that waits is held");
+            state.foreseen.follow(store, hash);
+            Some(())
+        };
+        if found(&mut self.lock()).is_some() {
+            return true;
+        }
+        if !known || self.lock().exists_failed {
+            return false;
+        }
+        let (likely, asked) = (store.likely_after(hash), Instant::now());
+        let answers = store.exists(&likely);
+        let mut state = self.lock();
+        let Ok(answers) = answers else {
+            // The manifest will say what is wrong.
+            state.exists_failed = true;
+            return false;
+        };
+        for (hash, present) in likely.iter().zip(answers) {
+            if present {
+                state.foreseen.confirm(*hash, asked);
+            } else {
+                store.saw_absent(hash);
+            }
+        }
+        found(&mut state).is_some()
+    }
+
+    /// The bytes of a chunk that waits here.
+    pub(super) fn waiting(&self, hash: &ChunkHash) -> Option<Arc<Buffer>> {
+        self.lock().ledger.data(hash).cloned()
+    }
+
+    pub(super) fn holds(&self, hash: &ChunkHash) -> bool {
+        self.lock().ledger.data(hash).is_some()
+    }
+
+    /// Have a helper store what waits, while the consumer goes on.
+    fn flush_early(self: &Arc<Self>, store: &Arc<Shared>) {
+        let (save, of_helper) = (self.clone(), store.clone());
+        let handed = store.pool.helpers().hand(move || {
+            // What failed for a passing reason stays for the manifest; what failed for good is in the ledger.
+            if save.flush(&of_helper).is_ok() {
+                save.lock().flushing_early = false;
+            }
+        });
+        if !handed {
+            self.lock().flushing_early = false;
+        }
+    }
+
+    /// Store every chunk that waits, in the order of the puts. A chunk that the backend refuses for good is lost; one that
+    /// failed for a passing reason stays.
+    pub(super) fn flush(&self, store: &Shared) -> Result<(), Error> {
+        let _alone = self.flushing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let chunks = {
+            let mut state = self.lock();
+            state.unflushed = 0;
+            state.ledger.waiting()
+        };
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let passing = Mutex::new(None);
+        let generation = store.generation_of_data();
+        let report = |hash: &ChunkHash, len: usize, result: Result<Put, Error>| {
+            let freed = match result {
+                Ok(_) => self.lock().ledger.stored(*hash, len, Instant::now(), generation),
+                Err(error) if error.is_permanent() => self.lock().ledger.refused(*hash, error),
+                Err(error) => {
+                    store.counters.count(Event::Retried);
+                    *passing.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(error);
+                    0
+                }
+            };
+            store.release_buffer(freed);
+        };
+        let outcome = store.put_missing(&chunks, &report);
+        chunks.into_iter().for_each(|(_, data)| store.spare.keep(data));
+        outcome?;
+        passing.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
+    }
+
+    /// Publish a manifest, after every chunk that was put before.
+    pub(super) fn put_manifest(&self, store: &Shared, name: &str, data: &[u8]) -> Result<(), Error> {
+        let flushed = self.flush(store);
+        {
+            let mut state = self.lock();
+            (state.flushing_early, state.exists_failed) = (false, false);
+            state.foreseen.forget();
+        }
+        flushed?;
+        self.find_losses(store)?;
+        self.tell_losses()?;
+        let unnamed = self.lock().ledger.unnamed();
+        let fresh = if store.wants_fresh() { unnamed.hashes.as_slice() } else { &[] };
+        match store.put_manifest(name, data, fresh, unnamed.bytes) {
+            Ok(()) => {
+                self.lock().ledger.named(unnamed.mark);
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                // A chunk that has vanished would fail every later manifest too.
+                self.lose_absent(store, fresh)?;
+                self.tell_losses().and(Err(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ask again for chunks of which the backend said too long ago that it has them. (A backend that wants to know what a
+    /// manifest names looks for it itself.) And lose those that lived in an instance that is gone.
+    fn find_losses(&self, store: &Shared) -> Result<(), Error> {
+        if store.holds_data() {
+            let message = "the instance that held the chunks is gone, and they with it: put them again";
+            let gone = Error::new(ErrorKind::Component, message);
+            self.lock().ledger.lose_other_generations(store.generation_of_data(), &gone);
+        }
+        if store.wants_fresh() {
+            return Ok(());
+        }
+        let unconfirmed = self.lock().ledger.unconfirmed(Instant::now());
+        self.lose_absent(store, &unconfirmed)
+    }
+
+    /// Ask the backend for chunks, and lose those that it does not have.
+    fn lose_absent(&self, store: &Shared, chunks: &[ChunkHash]) -> Result<(), Error> {
+        for batch in chunks.chunks(store.batch_items()) {
+            let asked = Instant::now();
+            let answers = store.exists(batch)?;
+            let mut state = self.lock();
+            for (hash, present) in batch.iter().zip(answers) {
+                if present {
+                    state.ledger.confirm(hash, asked);
+                } else {
+                    store.saw_absent(hash);
+                    let message = format!("the backend has lost chunk {hash} since it was put; put it again");
+                    let freed = state.ledger.lose(*hash, Error::new(ErrorKind::Unavailable, message));
+                    store.release_buffer(freed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Why no manifest may be published: chunks that were accepted are lost.
+    pub(super) fn tell_losses(&self) -> Result<(), Error> {
+        self.lock().ledger.tell(Instant::now()).map_or(Ok(()), Err)
+    }
+
+    /// The ledger is full. Where the backend need not be told what a manifest names, what it has can be forgotten.
+    fn commit_oldest(&self, store: &Shared) -> Result<(), Error> {
+        self.flush(store)?;
+        if store.wants_fresh() {
+            return Err(too_many());
+        }
+        let mut state = self.lock();
+        let oldest = state.ledger.oldest_half();
+        state.ledger.named(oldest.mark);
+        Ok(())
+    }
+
+    /// Forget what waits. Returns how many chunks that were.
+    pub(super) fn discard(&self, store: &Shared) -> usize {
+        let (chunks, freed) = self.lock().ledger.discard();
+        store.release_buffer(freed);
+        chunks
+    }
+
+    /// Take room in this save's write buffer and in the process's.
+    fn reserve(&self, store: &Shared, bytes: usize) -> bool {
+        let mut state = self.lock();
+        let own = state.ledger.waiting_bytes() + state.reserved + bytes;
+        if own > limits::WRITE_BUFFER_BYTES || !store.reserve_buffer(bytes) {
+            return false;
+        }
+        state.reserved += bytes;
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn too_many() -> Error {
+    let most = limits::MAX_FRESH_CHUNKS;
+    let message = format!("{most} chunks have been put and no manifest has followed; publish one");
+    Error::new(ErrorKind::Exhausted, message)
+}
