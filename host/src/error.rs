@@ -26,11 +26,13 @@ pub enum ErrorKind {
     Missing = 9,
     /// What was saved does not fit what it is to be restored into.
     Mismatch = 10,
+    /// The caller cancelled it.
+    Cancelled = 11,
 }
 
 impl ErrorKind {
     /// In the order of their numbers, from 1.
-    pub(crate) const NAMES: [&str; 10] = [
+    pub(crate) const NAMES: [&str; 11] = [
         "unavailable",
         "denied",
         "exhausted",
@@ -41,6 +43,7 @@ impl ErrorKind {
         "other",
         "missing",
         "mismatch",
+        "cancelled",
     ];
 }
 

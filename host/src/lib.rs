@@ -38,5 +38,5 @@ pub use error::{Error, ErrorKind};
 pub use ffi::kv_store_get_vtable;
 pub use inspect::{Import, Inspection, inspect};
 pub use payload::Buffer;
-pub use store::{Put, Store, StoreInfo};
+pub use store::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Presence, Put, Save, SaveOutcome, Store, StoreInfo};
 pub use uri::StoreUri;

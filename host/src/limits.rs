@@ -66,6 +66,14 @@ pub const MAX_MOVING: Duration = Duration::from_secs(86_400);
 
 /// Threads that help with the batches of a call, in the process.
 pub const MAX_HELPERS: usize = 4;
+/// Items of one batch of an engine. Guards the memory that their outcomes take.
+pub const MAX_ITEMS: usize = 1 << 20;
+/// Pieces of memory of one item.
+pub const MAX_PIECES: usize = 1 << 16;
+/// Threads that carry out the requests of queues, in the process.
+pub const MAX_QUEUE_THREADS: usize = 8;
+/// Requests of one queue that are not drained. Guards the memory of completions that nobody takes.
+pub const MAX_QUEUE_DEPTH: usize = 1 << 16;
 /// Bytes that wait in a write buffer before a helper begins to store them, ahead of the manifest.
 pub const EARLY_FLUSH_BYTES: usize = 1 << 20;
 /// The least bytes of a batch that is stored beside others.
@@ -333,7 +341,7 @@ mod tests {
             MAX_MEMORIES MAX_TABLES MAX_TABLE_ELEMENTS MAX_HANDLES MAX_LEAKED_HANDLES MAX_GUEST_COPY_BYTES
             HOSTCALL_BYTES MAX_DIRECTORY_ENTRIES MAX_BATCH_ITEMS DEFAULT_BATCH_BYTES DEFAULT_BATCH_ITEMS
             MAX_FRESH_CHUNKS EPOCH_TICK TICKER_IDLE DEADLINE_GRACE DEADLINE_BYTES_PER_SECOND MAX_MOVING MAX_HELPERS
-            MAX_HELPER_JOBS ASSUMED_CHUNK_BYTES LOSS_TOLD_FOR MAX_SLICES
+            MAX_HELPER_JOBS MAX_ITEMS MAX_PIECES MAX_QUEUE_THREADS MAX_QUEUE_DEPTH ASSUMED_CHUNK_BYTES LOSS_TOLD_FOR MAX_SLICES
             EARLY_FLUSH_BYTES LEAST_BATCH_BYTES LEAST_BATCH_ITEMS CONFIRMED_FOR FOLLOWED_CHUNKS SPARE_BYTES
             PROCESS_PAYLOAD_BYTES WRITE_BUFFER_BYTES PROCESS_WRITE_BUFFER_BYTES PREFETCH_BYTES PREFETCH_CHUNKS
             KNOWN_CHUNKS DAMAGED_CHUNKS PROCESS_CONNECTIONS MAX_PARKED RECEIVE_BUFFER_BYTES MAX_SESSION_BYTES

@@ -23,11 +23,28 @@ pub(crate) enum Operation {
     GetManifest,
     DeleteManifest,
     PrefetchChunks,
+    PutMany,
+    GetMany,
+    ExistsMany,
+    DeleteMany,
+    Commit,
 }
 
 /// In the order of their numbers.
-const OPERATIONS: [&str; 7] =
-    ["open", "put_chunk", "get_chunk", "put_manifest", "get_manifest", "delete_manifest", "prefetch_chunks"];
+const OPERATIONS: [&str; 12] = [
+    "open",
+    "put_chunk",
+    "get_chunk",
+    "put_manifest",
+    "get_manifest",
+    "delete_manifest",
+    "prefetch_chunks",
+    "put_many",
+    "get_many",
+    "exists_many",
+    "delete_many",
+    "commit",
+];
 
 /// Declares what is counted besides calls and errors: a variant, its name, what it says.
 macro_rules! events {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
 use crate::error::Error;
-use crate::limits::{MAX_HELPER_JOBS, MAX_HELPERS};
+use crate::limits::MAX_HELPER_JOBS;
 use crate::signals::with_signals_blocked;
 
 pub(crate) struct Helpers {
@@ -31,9 +31,10 @@ struct Queue {
 type Job = Box<dyn FnOnce() + Send>;
 
 impl Helpers {
-    pub(super) fn new() -> Self {
+    /// `most`: so many threads.
+    pub(super) fn new(most: usize) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        Helpers { queue: Mutex::default(), wake: Condvar::new(), most: MAX_HELPERS, cores }
+        Helpers { queue: Mutex::default(), wake: Condvar::new(), most, cores }
     }
 
     /// How many threads it takes, the caller's among them, to use the cores for one thing.
@@ -75,6 +76,24 @@ impl Helpers {
         }
     }
 
+    /// Run `work` on each item, as [`Helpers::side_by_side`]. The results are in the order of the items.
+    pub(crate) fn map<T: Sync, R: Send>(
+        &'static self,
+        hands: usize,
+        items: &[T],
+        work: &(dyn Fn(&T) -> R + Sync),
+    ) -> Vec<R> {
+        let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
+        self.side_by_side(hands, items.len(), &|index| {
+            if let (Some(item), Some(place)) = (items.get(index), results.get(index)) {
+                let result = work(item);
+                *place.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(result);
+            }
+        });
+        let done = |place: Mutex<Option<R>>| place.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        results.into_iter().filter_map(done).collect()
+    }
+
     /// Do something with each of these, as [`Helpers::side_by_side`]. The first failure; the others are done all the same.
     pub(crate) fn try_each<T: Sync>(
         &'static self,
@@ -82,13 +101,7 @@ impl Helpers {
         items: &[T],
         work: &(dyn Fn(&T) -> Result<(), Error> + Sync),
     ) -> Result<(), Error> {
-        let failure = Mutex::new(None);
-        self.side_by_side(hands, items.len(), &|index| {
-            if let Some(Err(error)) = items.get(index).map(work) {
-                failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
-            }
-        });
-        failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
+        self.map(hands, items, work).into_iter().collect()
     }
 
     fn start_thread(&'static self) -> bool {
@@ -185,7 +198,7 @@ mod tests {
     use std::time::Duration;
 
     fn helpers(most: usize) -> &'static Helpers {
-        Box::leak(Box::new(Helpers { most, ..Helpers::new() }))
+        Box::leak(Box::new(Helpers::new(most)))
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(crate) struct Runtime {
     pub driver: Driver,
     pub ticker: Ticker,
     pub helpers: Helpers,
+    /// The threads of all queues.
+    pub queues: Helpers,
 }
 
 /// The runtime of this process, made if it is not there.
@@ -42,7 +44,13 @@ impl Runtime {
         with_signals_blocked(|| {
             let driver = Driver::start().map_err(|error| cannot("the driver thread", &error))?;
             let ticker = Ticker::start(engine.clone()).map_err(|error| cannot("the ticker thread", &error))?;
-            Ok(Runtime { engine, driver, ticker, helpers: Helpers::new() })
+            Ok(Runtime {
+                engine,
+                driver,
+                ticker,
+                helpers: Helpers::new(limits::MAX_HELPERS),
+                queues: Helpers::new(limits::MAX_QUEUE_THREADS),
+            })
         })
     }
 }

@@ -4,6 +4,7 @@
 //! Nothing else in the crate calls this module.
 
 mod arguments;
+mod batch;
 mod metrics;
 mod paged;
 
@@ -21,6 +22,8 @@ use crate::store::{Put, Store};
 pub struct kv_store_v1 {
     store: Store,
 }
+
+pub use batch::kv_store_get_batch_vtable;
 
 /// The vtable, in the order and layout of `include/kv_store_abi.h`.
 #[allow(non_camel_case_types)]

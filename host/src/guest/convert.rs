@@ -18,9 +18,11 @@ impl From<Error> for types::Error {
             ErrorKind::Invalid => types::ErrorKind::Invalid,
             ErrorKind::Corrupt => types::ErrorKind::Corrupt,
             ErrorKind::Unsupported => types::ErrorKind::Unsupported,
-            ErrorKind::Component | ErrorKind::Other | ErrorKind::Missing | ErrorKind::Mismatch => {
-                types::ErrorKind::Other
-            }
+            ErrorKind::Component
+            | ErrorKind::Other
+            | ErrorKind::Missing
+            | ErrorKind::Mismatch
+            | ErrorKind::Cancelled => types::ErrorKind::Other,
         };
         types::Error { kind, message: error.to_string() }
     }

@@ -434,7 +434,7 @@ mod tests {
         fn tell(&mut self) -> bool {
             let now = self.now;
             let over: Vec<u8> = self.lost.iter().filter(|(_, lost)| self.is_over(lost)).map(|(n, _)| *n).collect();
-            over.iter().for_each(|n| drop(self.lost.remove(n)));
+            self.lost.retain(|n, _| !over.contains(n));
             let failing = self.lost.values().any(|lost| !lost.put_again);
             self.lost.values_mut().filter(|lost| !lost.put_again).for_each(|lost| lost.told = lost.told.or(Some(now)));
             failing

@@ -3,6 +3,8 @@
 //!
 //! [`Store`] is one handle. What handles on the same URI have in common, the instances first of all, is [`Shared`].
 
+mod batch;
+mod batches;
 mod followed;
 mod foreseen;
 mod hash;
@@ -10,21 +12,28 @@ mod known;
 mod ledger;
 mod lengths;
 mod prefetch;
+mod queue;
 mod registry;
 mod save;
+mod seal;
 mod shared;
 mod spare;
+mod until;
 mod verify;
 
 use std::collections::hash_map::Entry;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+pub use batch::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Presence, Save, SaveOutcome};
+pub(crate) use batch::{SubmittedPut, Target, Wanted};
+pub(crate) use queue::{Job, Queue};
 pub(crate) use registry::{guarded, used};
+pub(crate) use until::Until;
 
 use hash::{ChunkHash, ChunkMap, ChunkSet};
 use prefetch::Prefetched;
-use save::Save;
+use save::SaveState;
 use shared::{Bytes, Shared};
 
 use crate::counters::{Event, Operation};
@@ -49,16 +58,16 @@ use crate::uri::StoreUri;
 pub struct Store {
     /// Not dropped in a child that was forked off: another thread of the parent may have been in the middle of changing
     /// it, and may hold its locks for ever.
-    opened: ManuallyDrop<Opened>,
+    opened: ManuallyDrop<Arc<Opened>>,
     generation: u64,
 }
 
-struct Opened {
+pub(crate) struct Opened {
     shared: Arc<Shared>,
     /// Comes before each manifest's name; from the config's `root`.
     prefix: Option<String>,
     /// The chunks that the next manifest publishes.
-    save: Arc<Save>,
+    save: Arc<SaveState>,
     prefetched: Prefetched,
 }
 
@@ -100,7 +109,7 @@ impl Store {
         let uri = StoreUri::parse(uri)?;
         let (shared, prefix) = registry::open(&uri).map_err(|error| error.context(uri.as_str()))?;
         let opened = Opened { save: Arc::default(), prefetched: Prefetched::default(), shared, prefix };
-        Ok(Store { generation: opened.shared.generation, opened: ManuallyDrop::new(opened) })
+        Ok(Store { generation: opened.shared.generation, opened: ManuallyDrop::new(Arc::new(opened)) })
     }
 
     /// What was opened.
@@ -139,8 +148,9 @@ impl Store {
     /// Publish a manifest, after all chunks that were put on this handle before. After a failure, put the chunks again
     /// before the next try.
     pub fn put_manifest(&self, name: &str, data: &[u8]) -> Result<(), Error> {
-        self.counted(Operation::PutManifest, |Opened { shared, save, .. }| {
-            let name = self.full_name(name)?;
+        self.counted(Operation::PutManifest, |opened| {
+            let Opened { shared, save, .. } = opened;
+            let name = opened.full_name(name)?;
             shared.check_len(data.len())?;
             save.put_manifest(shared, &name, data)?;
             shared.counters.add(Event::BytesPut, data.len() as u64);
@@ -158,15 +168,16 @@ impl Store {
 
     /// Fetch a manifest; `None` if there is none.
     pub fn get_manifest(&self, name: &str) -> Result<Option<Buffer>, Error> {
-        self.counted(Operation::GetManifest, |Opened { shared, .. }| {
-            let found = shared.get_manifest(&self.full_name(name)?)?;
+        self.counted(Operation::GetManifest, |opened| {
+            let shared = &opened.shared;
+            let found = shared.get_manifest(&opened.full_name(name)?)?;
             Ok(shared.got(found.map(owned).transpose()?))
         })
     }
 
     /// Remove a manifest. That there was none is success.
     pub fn delete_manifest(&self, name: &str) -> Result<(), Error> {
-        self.counted(Operation::DeleteManifest, |Opened { shared, .. }| shared.delete_manifest(&self.full_name(name)?))
+        self.counted(Operation::DeleteManifest, |opened| opened.shared.delete_manifest(&opened.full_name(name)?))
     }
 
     /// Fetch chunks that will be asked for soon, in as few calls of the backend as may be. `hashes` are of `hash_len`
@@ -189,26 +200,15 @@ impl Store {
         outcome
     }
 
-    fn full_name(&self, name: &str) -> Result<String, Error> {
-        let full = match &self.opened.prefix {
-            Some(prefix) if !name.is_empty() => format!("{prefix}/{name}"),
-            _ => name.to_owned(),
-        };
-        if full.is_empty() || full.len() > limits::MAX_NAME_BYTES {
-            let message =
-                format!("a manifest's name has 1 to {} bytes, this one {}", limits::MAX_NAME_BYTES, full.len());
-            return Err(Error::invalid(message));
-        }
-        Ok(full)
-    }
-
     /// What was opened, if it was in this process and not in the one that this was forked off.
     fn usable(&self) -> Result<&Opened, Error> {
-        if self.generation == engine::generation() {
-            return Ok(&self.opened);
-        }
-        let message = "this store was opened before a fork: open it again in this process";
-        Err(Error::new(ErrorKind::Unsupported, message))
+        check_process(self.generation)?;
+        Ok(&self.opened)
+    }
+
+    /// What was opened, for batches.
+    pub(crate) fn opened(&self) -> Result<&Opened, Error> {
+        self.usable()
     }
 
     /// The store's own URI, for messages.
@@ -289,12 +289,40 @@ impl Store {
 
     /// Refuse a name or a length that a put would refuse.
     pub(crate) fn check(&self, name: &str, largest: usize) -> Result<(), Error> {
-        self.full_name(name)?;
-        self.usable()?.shared.check_len(largest)
+        let opened = self.usable()?;
+        opened.full_name(name)?;
+        opened.shared.check_len(largest)
     }
 }
 
+/// Refuse what was opened in another process than this one.
+fn check_process(generation: u64) -> Result<(), Error> {
+    if generation == engine::generation() {
+        return Ok(());
+    }
+    let message = "this store was opened before a fork: open it again in this process";
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
 impl Opened {
+    fn check_process(&self) -> Result<(), Error> {
+        check_process(self.shared.generation)
+    }
+
+    /// A manifest's name in the backend.
+    fn full_name(&self, name: &str) -> Result<String, Error> {
+        let full = match &self.prefix {
+            Some(prefix) if !name.is_empty() => format!("{prefix}/{name}"),
+            _ => name.to_owned(),
+        };
+        if full.is_empty() || full.len() > limits::MAX_NAME_BYTES {
+            let message =
+                format!("a manifest's name has 1 to {} bytes, this one {}", limits::MAX_NAME_BYTES, full.len());
+            return Err(Error::invalid(message));
+        }
+        Ok(full)
+    }
+
     fn put(&self, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
         let Opened { shared, save, .. } = self;
         let len = data.len();

@@ -51,7 +51,7 @@ impl Prefetched {
         let most = if hands > 1 { shared.batch_items().min(share) } else { shared.batch_items() };
         let batches: Vec<&[ChunkHash]> = missing.chunks(most).collect();
         let full = AtomicBool::new(false);
-        shared.side_by_side(&batches, &|batch| {
+        let fetched = shared.side_by_side(&batches, &|batch| {
             let mut rest = *batch;
             while !rest.is_empty() && !full.load(Relaxed) {
                 let unjudged = shared.verifier.is_unsettled();
@@ -71,7 +71,8 @@ impl Prefetched {
                 rest = rest.get(found.len()..).unwrap_or_default();
             }
             Ok(())
-        })
+        });
+        fetched.into_iter().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Cache> {

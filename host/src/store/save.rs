@@ -8,17 +8,19 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::Put;
+use super::batches::Outcomes;
 use super::foreseen::Foreseen;
 use super::hash::ChunkHash;
 use super::ledger::{self, Admission, Ledger};
-use super::shared::{Bytes, Shared};
+use super::shared::{Bytes, Committed, Shared};
+use super::until::Until;
 use crate::counters::Event;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Buffer;
 
 #[derive(Default)]
-pub(super) struct Save {
+pub(super) struct SaveState {
     state: Mutex<State>,
     /// Held during a flush, so that a commit waits for a flush that another thread began.
     flushing: Mutex<()>,
@@ -38,7 +40,7 @@ struct State {
     exists_failed: bool,
 }
 
-impl Save {
+impl SaveState {
     /// Put a chunk that a manifest will name.
     pub(super) fn put(self: &Arc<Self>, store: &Arc<Shared>, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
         let held = self.admit(store, &hash)?;
@@ -175,24 +177,25 @@ impl Save {
         if chunks.is_empty() {
             return Ok(());
         }
-        let passing = Mutex::new(None);
         let generation = store.generation_of_data();
-        let report = |hash: &ChunkHash, len: usize, result: Result<Put, Error>| {
-            let freed = match result {
-                Ok(_) => self.lock().ledger.stored(*hash, len, Instant::now(), generation),
-                Err(error) if error.is_permanent() => self.lock().ledger.refused(*hash, error),
-                Err(error) => {
+        let batch: Vec<_> = chunks.iter().map(|(hash, data)| (*hash, Bytes::Buffered(data))).collect();
+        let confirmed = Instant::now();
+        let Outcomes { items, mut failure } = store.put_all(&batch, false, &Until::default());
+        for ((hash, data), outcome) in chunks.iter().zip(items) {
+            let freed = match outcome {
+                Some(Ok(_)) => self.lock().ledger.stored(*hash, data.len(), confirmed, generation),
+                Some(Err(error)) if error.is_permanent() => self.lock().ledger.refused(*hash, error),
+                Some(Err(error)) => {
                     store.counters.count(Event::Retried);
-                    *passing.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(error);
+                    failure = Some(error);
                     0
                 }
+                None => 0,
             };
             store.release_buffer(freed);
-        };
-        let outcome = store.put_missing(&chunks, &report);
+        }
         chunks.into_iter().for_each(|(_, data)| store.spare.keep(data));
-        outcome?;
-        passing.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
+        failure.map_or(Ok(()), Err)
     }
 
     /// Publish a manifest, after every chunk that was put before.
@@ -206,20 +209,46 @@ impl Save {
         flushed?;
         self.find_losses(store)?;
         self.tell_losses()?;
+        match self.publish(store, Some((name, data)))? {
+            Committed::Published => Ok(()),
+            Committed::Absent(_) => self.tell_losses(),
+        }
+    }
+
+    /// End an explicit save: make its chunks durable where the backend can, then publish a manifest, if there is one. Nothing
+    /// is published while chunks are lost; the answer names them.
+    pub(super) fn commit(&self, store: &Shared, manifest: Option<(&str, &[u8])>) -> Result<Committed, Error> {
+        self.find_losses(store)?;
+        let lost: Vec<ChunkHash> = self.lock().ledger.lost().copied().collect();
+        if !lost.is_empty() {
+            return Ok(Committed::Absent(lost));
+        }
+        self.publish(store, manifest)
+    }
+
+    /// Have the backend commit every stored chunk, and lose those that it does not have any more.
+    fn publish(&self, store: &Shared, manifest: Option<(&str, &[u8])>) -> Result<Committed, Error> {
         let unnamed = self.lock().ledger.unnamed();
         let fresh = if store.wants_fresh() { unnamed.hashes.as_slice() } else { &[] };
-        match store.put_manifest(name, data, fresh, unnamed.bytes) {
-            Ok(()) => {
-                self.lock().ledger.named(unnamed.mark);
-                Ok(())
-            }
-            Err(error) if error.kind() == ErrorKind::Invalid => {
-                // A chunk that has vanished would fail every later manifest too.
-                self.lose_absent(store, fresh)?;
-                self.tell_losses().and(Err(error))
-            }
-            Err(error) => Err(error),
+        let committed = store.commit(manifest, fresh, unnamed.bytes)?;
+        let mut state = self.lock();
+        match &committed {
+            Committed::Published => state.ledger.named(unnamed.mark),
+            Committed::Absent(gone) => gone.iter().for_each(|hash| self.lose(store, &mut state, *hash)),
         }
+        Ok(committed)
+    }
+
+    fn lose(&self, store: &Shared, state: &mut State, hash: ChunkHash) {
+        store.saw_absent(&hash);
+        let message = format!("the backend has lost chunk {hash} since it was put; put it again");
+        store.release_buffer(state.ledger.lose(hash, Error::new(ErrorKind::Unavailable, message)));
+    }
+
+    /// A chunk was put for this save, and stored.
+    pub(super) fn stored(&self, hash: ChunkHash, len: usize, confirmed: Instant, generation: u64) {
+        let nothing_waits = self.lock().ledger.stored(hash, len, confirmed, generation);
+        debug_assert_eq!(nothing_waits, 0, "no chunk of an explicit save waits");
     }
 
     /// Ask again for chunks of which the backend said too long ago that it has them. (A backend that wants to know what a
@@ -247,10 +276,7 @@ impl Save {
                 if present {
                     state.ledger.confirm(hash, asked);
                 } else {
-                    store.saw_absent(hash);
-                    let message = format!("the backend has lost chunk {hash} since it was put; put it again");
-                    let freed = state.ledger.lose(*hash, Error::new(ErrorKind::Unavailable, message));
-                    store.release_buffer(freed);
+                    self.lose(store, &mut state, *hash);
                 }
             }
         }
@@ -262,15 +288,14 @@ impl Save {
         self.lock().ledger.tell(Instant::now()).map_or(Ok(()), Err)
     }
 
-    /// The ledger is full. Where the backend need not be told what a manifest names, what it has can be forgotten.
+    /// The ledger is full: commit the half that was stored first, without a manifest.
     fn commit_oldest(&self, store: &Shared) -> Result<(), Error> {
         self.flush(store)?;
+        let oldest = self.lock().ledger.oldest_half();
         if store.wants_fresh() {
-            return Err(too_many());
+            store.commit(None, &oldest.hashes, oldest.bytes)?;
         }
-        let mut state = self.lock();
-        let oldest = state.ledger.oldest_half();
-        state.ledger.named(oldest.mark);
+        self.lock().ledger.named(oldest.mark);
         Ok(())
     }
 

@@ -40,6 +40,13 @@ pub(super) struct Shared {
 /// What became of one chunk that was asked for.
 pub(super) type Fetched = Result<Option<Arc<Buffer>>, Error>;
 
+/// What a commit came to.
+pub(super) enum Committed {
+    Published,
+    /// Nothing was published: these chunks are not in the store any more.
+    Absent(Vec<ChunkHash>),
+}
+
 /// The bytes of a chunk on their way to the guest.
 #[derive(Clone, Copy)]
 pub(super) enum Bytes<'a> {
@@ -113,7 +120,7 @@ impl Shared {
         if self.holds_data() { self.pool.instances_lost() } else { 0 }
     }
 
-    fn known(&self) -> MutexGuard<'_, KnownChunks> {
+    pub(super) fn known(&self) -> MutexGuard<'_, KnownChunks> {
         self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -188,7 +195,7 @@ impl Shared {
         (bytes / longest).max(1)
     }
 
-    fn batch_bytes(&self) -> u64 {
+    pub(super) fn batch_bytes(&self) -> u64 {
         match self.features.max_batch_bytes {
             0 => limits::DEFAULT_BATCH_BYTES,
             wanted => wanted,
@@ -203,38 +210,13 @@ impl Shared {
         Ok(put)
     }
 
-    /// Store what the backend does not have, side by side where it allows that, and report on each chunk. `Err`: some were
-    /// not reported on.
-    pub(super) fn put_missing(
-        &self,
-        chunks: &[(ChunkHash, Arc<Buffer>)],
-        report: &(dyn Fn(&ChunkHash, usize, Result<Put, Error>) + Sync),
-    ) -> Result<(), Error> {
-        let hands = self.hands();
-        let bytes: u64 = chunks.iter().map(|(_, data)| data.len() as u64).sum();
-        let share = (bytes / (2 * hands as u64)).max(limits::LEAST_BATCH_BYTES);
-        let most = if hands > 1 { self.batch_bytes().min(share) } else { self.batch_bytes() };
-        let mut batches = Vec::new();
-        let mut rest = chunks;
-        while !rest.is_empty() {
-            let (batch, behind) = rest.split_at(one_batch(rest, self.batch_items(), most));
-            batches.push(batch);
-            rest = behind;
-        }
-        self.side_by_side(&batches, &|batch| self.put_batch(batch, report))
-    }
-
-    /// Do something with each of several batches, with the help of other threads where the backend can serve them. The
-    /// first failure; the other batches are done all the same.
-    pub(super) fn side_by_side<T: Sync>(
-        &self,
-        batches: &[T],
-        work: &(dyn Fn(&T) -> Result<(), Error> + Sync),
-    ) -> Result<(), Error> {
+    /// Run `work` on each of several batches, with the help of other threads where the backend can serve them. The results
+    /// are in the order of the batches.
+    pub(super) fn side_by_side<T: Sync, R: Send>(&self, batches: &[T], work: &(dyn Fn(&T) -> R + Sync)) -> Vec<R> {
         if batches.len() < 2 || self.hands() < 2 {
-            return batches.iter().try_for_each(work);
+            return batches.iter().map(work).collect();
         }
-        self.pool.helpers().try_each(self.hands(), batches, work)
+        self.pool.helpers().map(self.hands(), batches, work)
     }
 
     /// How many threads can work on a call's batches.
@@ -243,60 +225,12 @@ impl Shared {
         self.pool.helpers().hands().clamp(1, self.pool.max_instances().max(1))
     }
 
-    /// Store what the backend does not have of some chunks.
-    fn put_batch(
-        &self,
-        chunks: &[(ChunkHash, Arc<Buffer>)],
-        report: &(dyn Fn(&ChunkHash, usize, Result<Put, Error>) + Sync),
-    ) -> Result<(), Error> {
-        let (damaged, mut missing): (Vec<_>, Vec<_>) = {
-            let known = self.known();
-            chunks.iter().cloned().partition(|(hash, _)| known.is_damaged(hash))
-        };
-        if !self.features.cheap_repeat && !missing.is_empty() {
-            let hashes: Vec<ChunkHash> = missing.iter().map(|(hash, _)| *hash).collect();
-            let mut there = self.exists(&hashes)?.into_iter();
-            missing.retain(|(hash, data)| {
-                let there = there.next().unwrap_or(false);
-                if there {
-                    self.known().stored(*hash);
-                    report(hash, data.len(), Ok(Put::Existed));
-                }
-                !there
-            });
-        }
-        for (chunks, replace) in [(missing, false), (damaged, true)] {
-            let mut rest = chunks.as_slice();
-            // How many of the rest go one by one, because a batch of them was too much for the guest.
-            let mut singly = 0_usize;
-            while !rest.is_empty() {
-                let count = if singly > 0 { 1 } else { one_batch(rest, self.batch_items(), self.batch_bytes()) };
-                let batch: Vec<(ChunkHash, Bytes)> =
-                    rest.iter().take(count).map(|(hash, data)| (*hash, Bytes::Buffered(data))).collect();
-                let answers = match self.put_some(&batch, replace) {
-                    Err(error) if error.kind() == ErrorKind::Component && batch.len() > 1 => {
-                        singly = batch.len();
-                        continue;
-                    }
-                    Err(error) if error.kind() == ErrorKind::Component => vec![Err(error)],
-                    answers => answers?,
-                };
-                let answered = answers.len();
-                singly = singly.saturating_sub(answered);
-                for ((hash, data), answer) in batch.iter().zip(answers) {
-                    if answer.is_ok() {
-                        self.known().stored(*hash);
-                    }
-                    report(hash, data.len(), answer);
-                }
-                rest = rest.get(answered..).unwrap_or_default();
-            }
-        }
-        Ok(())
-    }
-
     /// One call of `put-chunks`. The answer may be shorter than the batch, not empty.
-    fn put_some(&self, chunks: &[(ChunkHash, Bytes<'_>)], replace: bool) -> Result<Vec<Result<Put, Error>>, Error> {
+    pub(super) fn put_some(
+        &self,
+        chunks: &[(ChunkHash, Bytes<'_>)],
+        replace: bool,
+    ) -> Result<Vec<Result<Put, Error>>, Error> {
         let bytes = chunks.iter().map(|(_, data)| data.len() as u64).sum();
         self.pool.call(bytes, async |call: &mut Call<'_>| {
             let mut list = Vec::with_capacity(chunks.len());
@@ -408,13 +342,18 @@ impl Shared {
     pub(super) fn check(&self, hash: &ChunkHash, data: &[u8]) -> bool {
         let accepted = self.verifier.accepts(hash, data);
         if !accepted {
-            self.counters.count(Event::WrongBytes);
-        }
-        if !accepted && self.mark_damaged(hash) {
-            let (uri, len) = (&self.uri, data.len());
-            log::line(Level::Error, format_args!("{uri}: chunk {hash} is damaged ({len} bytes): not answered"));
+            self.found_damaged(hash, data.len());
         }
         accepted
+    }
+
+    /// A chunk was fetched with other bytes than were put: count it, say so once, and let the next put mend it.
+    pub(super) fn found_damaged(&self, hash: &ChunkHash, len: usize) {
+        self.counters.count(Event::WrongBytes);
+        if self.mark_damaged(hash) {
+            let uri = &self.uri;
+            log::line(Level::Error, format_args!("{uri}: chunk {hash} is damaged ({len} bytes): not answered"));
+        }
     }
 
     /// Let the next put of a chunk mend it. Answers whether that is news.
@@ -423,13 +362,7 @@ impl Shared {
     }
 
     /// Publish a manifest. `fresh_bytes`: what a durable backend may have to write out first.
-    pub(super) fn put_manifest(
-        &self,
-        name: &str,
-        data: &[u8],
-        fresh: &[ChunkHash],
-        fresh_bytes: u64,
-    ) -> Result<(), Error> {
+    fn put_manifest(&self, name: &str, data: &[u8], fresh: &[ChunkHash], fresh_bytes: u64) -> Result<(), Error> {
         let fresh = to_lists(fresh);
         self.pool.call(fresh_bytes.saturating_add(data.len() as u64), async |call: &mut Call<'_>| {
             // SAFETY: as in `put_some`; `data` lives longer than the call.
@@ -441,6 +374,31 @@ impl Shared {
             let answer = call.guest.call_put_manifest(&mut *call.store, name, payload, &fresh).await?;
             Ok(answer.map_err(Error::from))
         })
+    }
+
+    /// Make `fresh` durable where the backend can, then publish a manifest, if there is one. `fresh_bytes`: what the backend
+    /// may have to write out first.
+    pub(super) fn commit(
+        &self,
+        manifest: Option<(&str, &[u8])>,
+        fresh: &[ChunkHash],
+        fresh_bytes: u64,
+    ) -> Result<Committed, Error> {
+        let Some((name, data)) = manifest else {
+            return Err(Error::new(ErrorKind::Unsupported, "the contract has no commit without a manifest yet"));
+        };
+        match self.put_manifest(name, data, fresh, fresh_bytes) {
+            Ok(()) => Ok(Committed::Published),
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                let mut absent = Vec::new();
+                for batch in fresh.chunks(self.batch_items()) {
+                    let present = self.exists(batch)?;
+                    absent.extend(batch.iter().zip(present).filter(|(_, present)| !present).map(|(hash, _)| *hash));
+                }
+                if absent.is_empty() { Err(error) } else { Ok(Committed::Absent(absent)) }
+            }
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) fn get_manifest(&self, name: &str) -> Result<Option<Arc<Buffer>>, Error> {
@@ -467,16 +425,6 @@ impl Shared {
     pub(super) fn release_buffer(&self, bytes: usize) {
         self.buffered.fetch_sub(bytes, Relaxed);
     }
-}
-
-/// How many chunks, from the first, go well into one call: at least one.
-fn one_batch(chunks: &[(ChunkHash, Arc<Buffer>)], items: usize, limit: u64) -> usize {
-    let mut bytes = 0;
-    let fits = |(_, data): &&(ChunkHash, Arc<Buffer>)| {
-        bytes += data.len() as u64;
-        bytes <= limit
-    };
-    chunks.iter().take(items).take_while(fits).count().max(1).min(chunks.len())
 }
 
 fn to_lists(hashes: &[ChunkHash]) -> Vec<Vec<u8>> {

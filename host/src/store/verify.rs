@@ -60,10 +60,20 @@ impl Verifier {
         }
     }
 
+    /// Whether the operator insists that keys are content hashes.
+    pub(super) fn insists(&self) -> bool {
+        self.mode == Verify::Xxh3
+    }
+
     fn settle(&self, keyed: u8) {
         // The first to know wins.
         let _ = self.keyed.compare_exchange(UNSETTLED, keyed, Relaxed, Relaxed);
     }
+}
+
+/// Whether a key of 8 bytes is the XXH3-64 of the data, in either byte order. Other keys are no content hashes, and pass.
+pub(super) fn is_xxh3(hash: &ChunkHash, data: &[u8]) -> bool {
+    key(hash).is_none_or(|key| order(key, data).is_some())
 }
 
 fn key(hash: &ChunkHash) -> Option<[u8; 8]> {

@@ -1,0 +1,50 @@
+//! The seal of a value whose key is not its content hash: 16 bytes behind it, XXH3-128 (seed 0, little-endian) over the key's
+//! length, the key, the value's length (both little-endian, 8 bytes) and the value. Whatever a backend answers in place of what
+//! was put, under this key or another, does not match its seal.
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::hash::ChunkHash;
+
+pub(super) const SEAL_BYTES: usize = 16;
+
+/// The seal of a value that lies in several pieces.
+pub(super) fn seal<'a>(hash: &ChunkHash, len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> [u8; SEAL_BYTES] {
+    let mut digest = Xxh3::new();
+    let key = hash.as_slice();
+    digest.update(&(key.len() as u64).to_le_bytes());
+    digest.update(key);
+    digest.update(&(len as u64).to_le_bytes());
+    pieces.for_each(|piece| digest.update(piece));
+    digest.digest128().to_le_bytes()
+}
+
+/// The value of what was stored, if its seal matches.
+pub(super) fn unsealed<'a>(hash: &ChunkHash, stored: &'a [u8]) -> Option<&'a [u8]> {
+    let (value, found) = stored.split_at_checked(stored.len().checked_sub(SEAL_BYTES)?)?;
+    (seal(hash, value.len(), std::iter::once(value)) == *found).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seal_tells_keys_lengths_and_bytes_apart() {
+        let hash = |key: &[u8]| ChunkHash::new(key).unwrap();
+        let sealed = |key: &[u8], value: &[u8]| [value, &seal(&hash(key), value.len(), [value].into_iter())].concat();
+        for value in [&b""[..], b"x", &[7; 1000]] {
+            let stored = sealed(b"key", value);
+            assert_eq!(unsealed(&hash(b"key"), &stored), Some(value));
+            assert_eq!(unsealed(&hash(b"kez"), &stored), None);
+            for bit in 0..stored.len() * 8 {
+                let mut damaged = stored.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(unsealed(&hash(b"key"), &damaged), None, "bit {bit}");
+            }
+            (0..stored.len()).for_each(|len| assert_eq!(unsealed(&hash(b"key"), &stored[..len]), None));
+        }
+        let pieces = seal(&hash(b"k"), 4, [&b"ab"[..], b"", b"cd"].into_iter());
+        assert_eq!(pieces, seal(&hash(b"k"), 4, [&b"abcd"[..]].into_iter()));
+    }
+}
