@@ -97,6 +97,9 @@ pub const PREFETCH_CHUNKS: usize = 1 << 16;
 pub const KNOWN_CHUNKS: usize = 1 << 16;
 /// Hashes that a store remembers as damaged, so that the next put replaces them. Twice so many at most.
 pub const DAMAGED_CHUNKS: usize = 1 << 12;
+/// Further reads that must bring the same wrong bytes before a damaged chunk is removed from the backend. Guards sound chunks
+/// from reads that a faulty wire or memory spoils.
+pub const CONFIRMING_READS: u32 = 2;
 
 /// Connections of the process, the idle ones included. Guards its file descriptors.
 pub const PROCESS_CONNECTIONS: u64 = 1024;
@@ -336,7 +339,7 @@ mod tests {
             MAX_HELPER_JOBS ASSUMED_CHUNK_BYTES LOSS_TOLD_FOR MAX_SLICES
             EARLY_FLUSH_BYTES LEAST_BATCH_BYTES LEAST_BATCH_ITEMS CONFIRMED_FOR FOLLOWED_CHUNKS SPARE_BYTES
             PROCESS_PAYLOAD_BYTES WRITE_BUFFER_BYTES PROCESS_WRITE_BUFFER_BYTES PREFETCH_BYTES PREFETCH_CHUNKS
-            KNOWN_CHUNKS DAMAGED_CHUNKS PROCESS_CONNECTIONS MAX_PARKED RECEIVE_BUFFER_BYTES MAX_SESSION_BYTES
+            KNOWN_CHUNKS DAMAGED_CHUNKS CONFIRMING_READS PROCESS_CONNECTIONS MAX_PARKED RECEIVE_BUFFER_BYTES MAX_SESSION_BYTES
             MAX_DELIMITER_BYTES MAX_KV_LAYERS MAX_KV_MODEL_BYTES DEFAULT_KV_CHUNK_TOKENS KV_RESTORE_BYTES
             KV_BATCH_BYTES MAX_WASI_HANDLES MAX_WASI_LISTINGS MAX_WASI_LISTING_ENTRIES WASI_STREAM_BYTES
             MAX_RESOLVED MAX_RANDOM_BYTES MAX_BLOCKING_THREADS LOG_LINES_PER_SECOND LOG_BYTES_PER_SECOND LOG_STORES

@@ -3,6 +3,7 @@
 //!
 //! [`Store`] is one handle. What handles on the same URI have in common, the instances first of all, is [`Shared`].
 
+mod damage;
 mod followed;
 mod foreseen;
 mod hash;
@@ -21,6 +22,8 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 pub(crate) use registry::{guarded, used};
+
+pub(crate) use damage::Damage;
 
 use hash::{ChunkHash, ChunkMap, ChunkSet};
 use prefetch::Prefetched;
@@ -281,10 +284,14 @@ impl Store {
         Ok(hashes.iter().map(|hash| !absent.contains(hash)).collect())
     }
 
-    /// Let the next put of a chunk replace what is there: it was found to be wrong.
-    pub(crate) fn mark_damaged(&self, hash: &[u8]) -> Result<(), Error> {
-        self.usable()?.shared.mark_damaged(&ChunkHash::new(hash)?);
-        Ok(())
+    /// Remove a chunk that [`Store::get_buffers`] has answered with wrong bytes, unless a further read brings right ones.
+    pub(crate) fn remove_damaged(
+        &self,
+        hash: &[u8],
+        damaged: &[u8],
+        is_sound: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Damage, Error> {
+        Ok(self.usable()?.shared.remove_damaged(&ChunkHash::new(hash)?, damaged, is_sound))
     }
 
     /// Refuse a name or a length that a put would refuse.

@@ -1,6 +1,6 @@
 //! What all handles on one URI share, and the calls of the guest: each checks the shape of what the guest answers.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::followed::Followed;
@@ -15,7 +15,7 @@ use crate::counters::{Counters, Event};
 use crate::error::{Error, ErrorKind};
 use crate::guest::lie;
 use crate::limits;
-use crate::log::{self, Level};
+use crate::log;
 use crate::payload::{Buffer, Payload};
 use crate::pool::{Call, Pool};
 
@@ -28,6 +28,8 @@ pub(super) struct Shared {
     pub followed: Followed,
     /// Memory for chunks that wait.
     pub spare: Spare,
+    /// The backend has said that it removes no chunks.
+    pub keeps_all: AtomicBool,
     pub uri: String,
     /// The process state that it belongs to.
     pub generation: u64,
@@ -113,7 +115,7 @@ impl Shared {
         if self.holds_data() { self.pool.instances_lost() } else { 0 }
     }
 
-    fn known(&self) -> MutexGuard<'_, KnownChunks> {
+    pub(super) fn known(&self) -> MutexGuard<'_, KnownChunks> {
         self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -345,7 +347,7 @@ impl Shared {
         let mut answers = self.get_answers(std::slice::from_ref(hash))?;
         self.learn(std::slice::from_ref(hash), &answers);
         match answers.pop() {
-            Some(Ok(found)) => Ok(found.filter(|data| self.check(hash, data))),
+            Some(Ok(found)) => Ok(found.and_then(|data| self.check(hash, data))),
             Some(Err(error)) => Err(error),
             None => Err(lie("answered no outcome")),
         }
@@ -356,7 +358,7 @@ impl Shared {
         let answers = self.get_answers(hashes)?;
         self.learn(hashes, &answers);
         let checked =
-            |(hash, answer): (&ChunkHash, Fetched)| answer.ok().flatten().filter(|data| self.check(hash, data));
+            |(hash, answer): (&ChunkHash, Fetched)| answer.ok().flatten().and_then(|data| self.check(hash, data));
         Ok(hashes.iter().zip(answers).map(checked).collect())
     }
 
@@ -402,19 +404,6 @@ impl Shared {
             _ => None,
         });
         self.verifier.saw_fetched(found);
-    }
-
-    /// Whether fetched bytes are what was put, as far as that can be known. If not: say so, and let the next put mend it.
-    pub(super) fn check(&self, hash: &ChunkHash, data: &[u8]) -> bool {
-        let accepted = self.verifier.accepts(hash, data);
-        if !accepted {
-            self.counters.count(Event::WrongBytes);
-        }
-        if !accepted && self.mark_damaged(hash) {
-            let (uri, len) = (&self.uri, data.len());
-            log::line(Level::Error, format_args!("{uri}: chunk {hash} is damaged ({len} bytes): not answered"));
-        }
-        accepted
     }
 
     /// Let the next put of a chunk mend it. Answers whether that is news.
@@ -479,12 +468,12 @@ fn one_batch(chunks: &[(ChunkHash, Arc<Buffer>)], items: usize, limit: u64) -> u
     chunks.iter().take(items).take_while(fits).count().max(1).min(chunks.len())
 }
 
-fn to_lists(hashes: &[ChunkHash]) -> Vec<Vec<u8>> {
+pub(super) fn to_lists(hashes: &[ChunkHash]) -> Vec<Vec<u8>> {
     hashes.iter().map(|hash| hash.as_slice().to_vec()).collect()
 }
 
 /// A batch's answer: for some of the items, from the first on, and at least one.
-fn expect_some<T>(answers: Vec<T>, asked: usize) -> Result<Vec<T>, Error> {
+pub(super) fn expect_some<T>(answers: Vec<T>, asked: usize) -> Result<Vec<T>, Error> {
     match answers.len() {
         0 => Err(lie("answered nothing to a batch")),
         more if more > asked => Err(lie(format_args!("answered {more} items to a batch of {asked}"))),
