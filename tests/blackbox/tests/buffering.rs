@@ -285,6 +285,23 @@ fn a_prefetched_chunk_that_is_damaged_is_removed_too() {
 }
 
 #[test]
+fn what_was_foreseen_and_is_damaged_since_is_stored_again() {
+    let (store, other) = (open("probe-volatile://foreseen"), open("probe-volatile://foreseen"));
+    let chunks: [&[u8]; 2] = [b"first", b"second"];
+    for data in chunks {
+        assert_eq!(store.put_chunk(&content_key(data), data).unwrap(), 0);
+    }
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    // The backend is asked for both, because the second came after the first.
+    assert_eq!(store.put_chunk(&content_key(b"first"), b"first").unwrap(), 1);
+    assert_eq!(other.put_manifest("damage:it", &content_key(b"second")).unwrap(), 0);
+    assert!(other.get_chunk(&content_key(b"second")).unwrap().is_err());
+    assert_eq!(store.put_chunk(&content_key(b"second"), b"second").unwrap(), 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!(store.get_chunk(&content_key(b"second")).unwrap(), Ok(b"second".to_vec()));
+}
+
+#[test]
 fn where_chunks_cannot_be_removed_the_next_put_of_the_process_replaces_them() {
     // What fails may work the next time; what is not supported is not asked for again.
     for (scheme, asked) in [("probe-stuck", 3), ("probe-keeps", 1)] {
