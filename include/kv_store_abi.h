@@ -125,8 +125,10 @@ typedef struct kv_store_vtable {
      *
      * Here: a consumer whose 8-byte hashes are XXH3-64 (seed 0) of the content,
      * in either byte order, is recognised, and what get_chunk then finds is
-     * checked: see there. A chunk that was found to be wrong is replaced by
-     * the next put of it.
+     * checked: see there. A chunk that was found damaged is stored again by the
+     * next put of it, in this process or in another one. (A put does not read
+     * what is there: of a damaged chunk that nobody has fetched yet it answers
+     * 1.)
      */
     int (*put_chunk)(kv_store_v1 *self,
                      const uint8_t *hash, size_t hash_len,
@@ -139,7 +141,11 @@ typedef struct kv_store_vtable {
      * failed; a miss is normal, and nothing is logged for it.
      *
      * Here: in a store whose hashes are XXH3-64 of the content, bytes that do
-     * not match their hash are never answered: the call fails.
+     * not match their hash are never answered: the call fails. If the same
+     * wrong bytes come when the chunk is read again, it is removed from the
+     * backend, for the next put, of whichever process, to store it again. A
+     * backend that removes nothing keeps it; then only the next put in this
+     * process replaces it.
      */
     int (*get_chunk)(kv_store_v1 *self,
                      const uint8_t *hash, size_t hash_len,

@@ -65,7 +65,11 @@ extern "C" {
 #define KV_STORE_KVX_MISSING (-100)
 /* Saved of another model, geometry, layout, dtype or number of tokens. */
 #define KV_STORE_KVX_MISMATCH (-10)
-/* Manifest or chunk are damaged; the next save replaces them. */
+/*
+ * Manifest or chunk are damaged. A damaged chunk has been removed from the
+ * store, as get_chunk of kv_store_abi.h does it: the next save, by whichever
+ * process, stores it again. A damaged manifest is replaced by the next save.
+ */
 #define KV_STORE_KVX_CORRUPT (-5)
 /* A descriptor makes no sense, or a chunk is larger than the store takes. */
 #define KV_STORE_KVX_INVALID (-4)

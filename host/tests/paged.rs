@@ -255,6 +255,10 @@ fn a_chunk_that_is_missing_or_damaged_leaves_the_pages_alone_and_the_next_save_m
             if max_bytes == 0 || kind == ErrorKind::Missing {
                 assert_eq!(tokens, 0);
             }
+            // Whoever looks finds it gone, whichever process has met the damage.
+            let described = describe(&store, "damaged").unwrap().unwrap();
+            assert_eq!(described.chunks_present(&store).unwrap(), 3);
+            assert_eq!(error_of(&whole, &store, &mut engine.blank()).0, ErrorKind::Missing);
             engine.save(&store, "damaged", &from, 16, 4);
             whole.run(&store, &mut other.caches_mut()).expect("it was mended");
             assert!(other.tokens(&from, 16) == engine.tokens(&from, 16));

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::thread::LocalKey;
 
 use crate::bindings::exports::kv_store::backend::store::{self, Guest};
-use crate::{Chunk, Error, GetOutcome, Hash, Options, Payload, PutOutcome, Result};
+use crate::{Chunk, DeleteOutcome, Error, GetOutcome, Hash, Options, Payload, PutOutcome, Result};
 
 /// A storage system, opened at one URI.
 ///
@@ -27,6 +27,10 @@ pub trait Backend: Sized + 'static {
 
     /// Fetch chunks, each exactly as it was put.
     fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>>;
+
+    /// Remove chunks that the host has found damaged, so that the next put, from whichever process, stores them again. That
+    /// there was none is success. [`Error::unsupported`] where the storage system removes nothing.
+    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>>;
 
     /// Publish a manifest: a reader sees the former one or this one, whole. `fresh`: the chunks put since the last one; make
     /// them durable first, where the backend is durable. Empty where it is not, and did not ask.
@@ -113,6 +117,10 @@ impl<I: Instance> Guest for I {
 
     fn get_chunks(hashes: Vec<Hash>) -> Result<Vec<GetOutcome>> {
         with::<I, _>(|backend| backend.get_chunks(&hashes))
+    }
+
+    fn delete_chunks(hashes: Vec<Hash>) -> Result<Vec<DeleteOutcome>> {
+        with::<I, _>(|backend| backend.delete_chunks(&hashes))
     }
 
     fn put_manifest(name: String, data: Payload, fresh: Vec<Hash>) -> Result<()> {

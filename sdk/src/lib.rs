@@ -42,7 +42,7 @@ mod options;
 pub mod uri;
 
 pub use backend::{Backend, Features};
-pub use bindings::exports::kv_store::backend::store::{Chunk, GetOutcome, Hash, PutOutcome};
+pub use bindings::exports::kv_store::backend::store::{Chunk, DeleteOutcome, GetOutcome, Hash, PutOutcome};
 pub use bindings::kv_store::backend::payload::{Part, Payload};
 pub use bindings::kv_store::backend::types::{Error, ErrorKind};
 pub use bindings::kv_store::backend::{files, host, net, payload};

@@ -1,14 +1,24 @@
 //! What must outlive the process that stored it.
 
-use super::{bytes, expect};
-use crate::{Restart, Subject, Verdict};
+use xxhash_rust::xxh3::xxh3_64;
 
-pub const RESTARTS: &[Restart] = &[Restart {
-    name: "restart",
-    asks: "what a manifest published is there for another process, when the first has ended",
-    before: store,
-    after: fetch,
-}];
+use super::{bytes, expect};
+use crate::{Handle, Restart, Subject, Verdict};
+
+pub const RESTARTS: &[Restart] = &[
+    Restart {
+        name: "restart",
+        asks: "what a manifest published is there for another process, when the first has ended",
+        before: store,
+        after: fetch,
+    },
+    Restart {
+        name: "restart-damaged",
+        asks: "a chunk that one process has found damaged is stored again when another one puts it (delete-chunks)",
+        before: meet_damage,
+        after: heal,
+    },
+];
 
 const CHUNKS: u64 = 20;
 
@@ -36,4 +46,46 @@ fn fetch(subject: &Subject) -> Verdict {
     }
     expect("put_manifest in another process", store.put_manifest(&subject.name("kept"), b"other")?, 0)?;
     expect("put_chunk of what is there, after a manifest", again()?, 1)
+}
+
+/// A chunk under the digest of its content, as today's consumers key them.
+fn keyed(content: &[u8]) -> [u8; 8] {
+    xxh3_64(content).to_be_bytes()
+}
+
+/// Put a chunk whose key is the digest of its content: from then on a library that verifies chunks knows what the keys are.
+fn show_keys(subject: &Subject, store: &Handle) -> Verdict {
+    let content = bytes(1 ^ subject.salt(), 3000);
+    let put = store.put_chunk(&keyed(&content), &content)?;
+    if put < 0 { Err(format!("put_chunk answered {put}")) } else { Ok(()) }
+}
+
+/// What stands for damage: other bytes, of the same length, under the digest of this content.
+fn damaged(subject: &Subject) -> (Vec<u8>, Vec<u8>) {
+    (bytes(2 ^ subject.salt(), 3000), bytes(3 ^ subject.salt(), 3000))
+}
+
+fn meet_damage(subject: &Subject) -> Verdict {
+    let (store, (content, other)) = (subject.fresh()?, damaged(subject));
+    show_keys(subject, &store)?;
+    expect("put_chunk", store.put_chunk(&keyed(&content), &other)?, 0)?;
+    expect("put_manifest", store.put_manifest(&subject.name("damaged"), b"m")?, 0)?;
+    match store.get_chunk(&keyed(&content))? {
+        Ok(found) => expect("get_chunk of a library that does not verify chunks", found, other),
+        Err(_) => Ok(()),
+    }
+}
+
+fn heal(subject: &Subject) -> Verdict {
+    let (store, (content, other)) = (subject.fresh()?, damaged(subject));
+    show_keys(subject, &store)?;
+    let put = store.put_chunk(&keyed(&content), &content)?;
+    expect("put_manifest", store.put_manifest(&subject.name("damaged"), b"m")?, 0)?;
+    match store.get_chunk(&keyed(&content))? {
+        Ok(found) if found == content || found == other => Ok(()),
+        Ok(_) => Err("get_chunk answered bytes that were never put".into()),
+        Err(_) => Err(format!(
+            "put_chunk answered {put} to what another process had found damaged, and the chunk is still not there"
+        )),
+    }
 }

@@ -13,7 +13,9 @@ use kv_store_sdk::files::{
     Directory, ReadOutcome, ReadRequest, RemoveOutcome, WriteOutcome, WriteRequest, open_directory,
 };
 use kv_store_sdk::payload::Part;
-use kv_store_sdk::{Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export};
+use kv_store_sdk::{
+    Backend, Chunk, DeleteOutcome, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+};
 
 /// Paths per call to `sync`, so that a long list of fresh chunks needs little memory here.
 const SYNC_BATCH: usize = 1024;
@@ -90,6 +92,18 @@ impl Backend for LocalFs {
                 ReadOutcome::Found(data) => GetOutcome::Found(data),
                 ReadOutcome::Missing => GetOutcome::Missing,
                 ReadOutcome::Failed(error) => GetOutcome::Failed(error),
+            })
+            .collect())
+    }
+
+    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
+        // Not durable: a damaged file that is back after a power cut is found damaged again.
+        let outcomes = self.directory.remove(&chunk_paths(hashes), false)?;
+        Ok(outcomes
+            .into_iter()
+            .map(|outcome| match outcome {
+                RemoveOutcome::Removed | RemoveOutcome::Missing => DeleteOutcome::Gone,
+                RemoveOutcome::Failed(error) => DeleteOutcome::Failed(error),
             })
             .collect())
     }

@@ -8,7 +8,8 @@ mod uri;
 
 use kv_store_sdk::payload::{self, Part};
 use kv_store_sdk::{
-    Backend, Chunk, Error, ErrorKind, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+    Backend, Chunk, DeleteOutcome, Error, ErrorKind, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result,
+    export,
 };
 use memkv_wire::fields::{BatchGet, Exists, Kind, Lookup, Put};
 use memkv_wire::{MAX_BATCH_KEYS, MAX_KEY_BYTES, Op, Status};
@@ -86,6 +87,17 @@ impl Backend for Memkv {
         })
     }
 
+    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
+        let asked = first(hashes, PIPELINE as usize);
+        self.server.with_session(|session| {
+            for key in asked {
+                session.ask(Op::Delete, Lookup { kind: Kind::Chunk, key }.encode(), None)?;
+            }
+            session.send()?;
+            asked.iter().map(|_| delete_outcome(session)).collect()
+        })
+    }
+
     fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()> {
         let key = manifest_key(name)?;
         self.server.with_session(|session| {
@@ -147,6 +159,14 @@ fn put_outcome(session: &mut Session) -> Result<PutOutcome> {
         Status::Ok => PutOutcome::Stored,
         Status::Existed => PutOutcome::Existed,
         _ => PutOutcome::Failed(answer.error()),
+    })
+}
+
+fn delete_outcome(session: &mut Session) -> Result<DeleteOutcome> {
+    let answer = session.answer(Op::Delete, true)?;
+    Ok(match answer.status {
+        Status::Ok | Status::Missing => DeleteOutcome::Gone,
+        _ => DeleteOutcome::Failed(answer.error()),
     })
 }
 

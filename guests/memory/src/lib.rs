@@ -5,7 +5,9 @@
 
 use std::collections::HashMap;
 
-use kv_store_sdk::{Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export};
+use kv_store_sdk::{
+    Backend, Chunk, DeleteOutcome, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+};
 
 #[derive(Default)]
 struct Memory {
@@ -51,6 +53,14 @@ impl Backend for Memory {
             Some(Err(error)) => GetOutcome::Failed(error),
         };
         Ok(hashes.iter().map(get).collect())
+    }
+
+    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
+        let delete = |hash| {
+            self.chunks.remove(hash);
+            DeleteOutcome::Gone
+        };
+        Ok(hashes.iter().map(delete).collect())
     }
 
     fn put_manifest(&mut self, name: &str, data: &Payload, _fresh: &[Hash]) -> Result<()> {

@@ -10,7 +10,8 @@ mod uri;
 
 use kv_store_sdk::payload::Part;
 use kv_store_sdk::{
-    Backend, Chunk, Error, ErrorKind, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+    Backend, Chunk, DeleteOutcome, Error, ErrorKind, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result,
+    export,
 };
 
 use resp::Reply;
@@ -108,6 +109,20 @@ impl Backend for Redis {
                 }
                 read_values(session, count)
             })
+        })
+    }
+
+    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
+        let asked = hashes.get(..PIPELINE as usize).unwrap_or(hashes);
+        self.server.with_session(|session| {
+            let ask = |hash: &Hash| Part::Bytes(resp::command(&[b"DEL".to_vec(), self.chunk_key(hash)]));
+            session.send(&asked.iter().map(ask).collect::<Vec<_>>())?;
+            let outcome = |reply| match reply {
+                Ok(Reply::Integer(_)) => DeleteOutcome::Gone,
+                Ok(other) => DeleteOutcome::Failed(other.unexpected("DEL")),
+                Err(refused) => DeleteOutcome::Failed(refused),
+            };
+            Ok(session.replies(asked.len())?.into_iter().map(outcome).collect())
         })
     }
 

@@ -63,6 +63,7 @@ events! {
     Misses "misses" "Chunks and manifests that were asked for and are not there.";
     Duplicates "duplicate_chunks" "Chunks that were put and there already.";
     WrongBytes "wrong_chunks" "Chunks that were fetched with other bytes than were put, and not answered.";
+    Removed "removed_chunks" "Damaged chunks that were removed from the backend, for the next put to store them again.";
     BufferHits "write_buffer_hits" "Chunks that were answered out of the write buffer.";
     PrefetchHits "prefetch_hits" "Chunks that were answered out of the prefetch cache.";
     Prefetched "prefetched_chunks" "Chunks that came into the prefetch cache.";

@@ -16,7 +16,9 @@ use wasmtime::component::Resource;
 pub use config::{Chance, Fault};
 use dice::{Dice, digest};
 
-use crate::bindings::exports::kv_store::backend::store::{self, Chunk, Features, GetOutcome, PutOutcome};
+use crate::bindings::exports::kv_store::backend::store::{
+    self, Chunk, DeleteOutcome, Features, GetOutcome, PutOutcome,
+};
 use crate::bindings::kv_store::backend::payload::HostPayload;
 use crate::bindings::kv_store::backend::types::{Error, ErrorKind};
 use crate::guest::State;
@@ -43,6 +45,7 @@ enum Operation {
     PutManifest,
     GetManifest,
     DeleteManifest,
+    DeleteChunks,
 }
 
 /// Whether the component has done its work when the fault comes.
@@ -194,6 +197,7 @@ trait Discard: Sized {
 impl Discard for () {}
 impl Discard for Vec<bool> {}
 impl Discard for Vec<PutOutcome> {}
+impl Discard for Vec<DeleteOutcome> {}
 
 impl Discard for Option<Resource<Payload>> {
     fn discard(self, state: &mut State) {
@@ -309,6 +313,22 @@ impl Guest<'_> {
         }
         outcomes.truncate(given);
         Ok(Ok(outcomes))
+    }
+
+    pub(crate) async fn call_delete_chunks(
+        &self,
+        store: &mut Store<State>,
+        hashes: &[Vec<u8>],
+    ) -> Answer<Vec<DeleteOutcome>> {
+        let Some(faults) = self.faults else { return self.guest.call_delete_chunks(store, hashes).await };
+        let mut dice = faults.dice(Operation::DeleteChunks, hashes.iter().map(Vec::as_slice));
+        let ask = async |store: &mut Store<State>| self.guest.call_delete_chunks(store, hashes).await;
+        let lie = |dice: &mut Dice| (0..dice.miscount(hashes.len())).map(|_| DeleteOutcome::Gone).collect();
+        let answer = faults.call(&mut dice, store, ask, lie, |_| {}).await?;
+        Ok(answer.map(|mut answers: Vec<DeleteOutcome>| {
+            answers.truncate(faults.answered(&mut dice, answers.len()));
+            answers
+        }))
     }
 
     pub(crate) async fn call_put_manifest(

@@ -23,8 +23,6 @@ pub struct kv_store_v1 {
     store: Store,
 }
 
-pub use batch::kv_store_get_batch_vtable;
-
 /// The vtable, in the order and layout of `include/kv_store_abi.h`.
 #[allow(non_camel_case_types)]
 #[repr(C)]

@@ -19,14 +19,16 @@ mod save;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits;
+use crate::payload::Buffer;
 use crate::signals::with_signals_blocked;
+use crate::store::Damage;
 use manifest::{ChunkId, Manifest};
 
 pub use geometry::{Layer, Order};
@@ -111,6 +113,46 @@ fn layer_of(
 ) -> Result<Layer, Error> {
     let orders = [Order::new(k)?, Order::new(v)?];
     Ok(Layer { heads: shape.num_kv_heads, head_dim: shape.head_dim, stored, cache, orders })
+}
+
+/// The bytes of a chunk as they were saved, from those that were fetched under its key. What is damaged is removed, so that the
+/// next save of it, from any process, stores it again.
+fn sound(
+    store: &crate::Store,
+    sequence: &geometry::Sequence,
+    chunk: u32,
+    id: &ChunkId,
+    data: Arc<Buffer>,
+) -> Result<Arc<Buffer>, Error> {
+    let corrupt = |what: std::fmt::Arguments<'_>| Error::new(ErrorKind::Corrupt, format!("chunk {chunk} {what}"));
+    let mut found = id_of(&data);
+    let mut data = data;
+    if found.key != id.key {
+        data = match store.remove_damaged(&id.key, &data, &|again| id_of(again).key == id.key)? {
+            Damage::Passing(again) => again,
+            Damage::Removed => {
+                return Err(corrupt(format_args!(
+                    "was damaged, and is removed; the next save of the sequence stores it"
+                )));
+            }
+            Damage::Stays(why) => {
+                let what = "is damaged, and could not be removed; the next save by this process replaces it";
+                return Err(corrupt(format_args!("{what} ({why})")));
+            }
+        };
+        found = id_of(&data);
+    }
+    // What matches its key is sound, whatever this manifest expects: somebody else's, and not to be removed.
+    if found != *id || data.len() as u64 != sequence.chunk_bytes(chunk) {
+        return Err(corrupt(format_args!("is not there: its key is that of a chunk with other content")));
+    }
+    Ok(data)
+}
+
+fn id_of(bytes: &[u8]) -> ChunkId {
+    let mut hash = Xxh3::new();
+    hash.update(bytes);
+    chunk_id(&hash)
 }
 
 fn chunk_id(hash: &Xxh3) -> ChunkId {

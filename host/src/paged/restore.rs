@@ -4,11 +4,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use kvx::{KvCacheMut, KvScales, KvTokens, Slots, Write};
-use xxhash_rust::xxh3::Xxh3;
 
 use super::geometry::{Layer, Sequence};
 use super::manifest::Manifest;
-use super::{Convert, check_model, check_scales, chunk_id, layer_of, of_layer, spread};
+use super::{Convert, check_model, check_scales, layer_of, of_layer, sound, spread};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log;
@@ -161,20 +160,7 @@ impl Restore<'_> {
             let mut checked = Vec::with_capacity(batch.len());
             for ((chunk, id), data) in batch.iter().zip(ids).zip(store.get_buffers(&keys)?) {
                 let data = data.ok_or_else(|| gone(*chunk))?;
-                let mut hash = Xxh3::new();
-                hash.update(&data);
-                let found = chunk_id(&hash);
-                if found.key != id.key {
-                    store.mark_damaged(&id.key)?;
-                    let what = format!("chunk {chunk} is damaged; the next save of the sequence replaces it");
-                    return Err(Error::new(ErrorKind::Corrupt, what));
-                }
-                // What matches its key is sound, whatever this manifest expects: somebody else's, and not to be replaced.
-                if found != *id || data.len() as u64 != manifest.sequence.chunk_bytes(*chunk) {
-                    let what = format!("chunk {chunk} is not there: its key is that of a chunk with other content");
-                    return Err(Error::new(ErrorKind::Corrupt, what));
-                }
-                checked.push((*chunk, data));
+                checked.push((*chunk, sound(store, &manifest.sequence, *chunk, id, data)?));
             }
             fetched.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).append(&mut checked);
             Ok(())

@@ -14,7 +14,7 @@ use super::seal::{SEAL_BYTES, seal, unsealed};
 use super::shared::{Bytes, Committed, Shared};
 use super::until::Until;
 use super::verify::is_xxh3;
-use super::{Opened, Put, Store};
+use super::{Damage, Opened, Put, Store};
 use crate::counters::{Event, Operation};
 use crate::error::{Error, ErrorKind};
 use crate::payload::Buffer;
@@ -188,7 +188,7 @@ impl Store {
         options: &BatchOptions,
     ) -> Result<Vec<Result<Option<Fetched>, Error>>, Error> {
         self.counted(Operation::GetMany, |opened| {
-            let wanted = |item: &mut Fetch<'_>| Ok((ChunkHash::new(item.hash)?, Target::new(&mut item.memory)));
+            let wanted = |item: &mut Fetch<'_>| Wanted::new(item.hash, Target::new(&mut item.memory));
             let wanted: Vec<Wanted> = items.iter_mut().map(wanted).collect();
             // SAFETY: the targets are the caller's exclusive slices, which outlive the call.
             Ok(unsafe { opened.get_many(&wanted, options, &Until::timeout(options.timeout)) })
@@ -253,11 +253,6 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// An item of a get.
-    pub(crate) fn of(hash: &[u8], target: Self) -> Wanted {
-        Ok((ChunkHash::new(hash)?, target))
-    }
-
     fn new(memory: &mut Memory<'_>) -> Self {
         match memory {
             Memory::Pieces(pieces) => {
@@ -287,8 +282,17 @@ impl Target {
     }
 }
 
-/// An item of a get: a hash and where its chunk goes, or why the hash is none.
-pub(crate) type Wanted = Result<(ChunkHash, Target), Error>;
+/// An item of a get.
+pub(crate) struct Wanted {
+    hash: Result<ChunkHash, Error>,
+    target: Target,
+}
+
+impl Wanted {
+    pub(crate) fn new(hash: &[u8], target: Target) -> Self {
+        Wanted { hash: ChunkHash::new(hash), target }
+    }
+}
 
 /// What an engine wants to know of a store.
 pub(crate) struct BatchInfo {
@@ -417,7 +421,7 @@ impl Opened {
         until: &Until,
     ) -> Vec<Result<Option<Fetched>, Error>> {
         let Opened { shared, save, .. } = self;
-        let (distinct, first_of) = distinct(items.iter().map(|item| item.as_ref().ok().map(|(hash, _)| hash)));
+        let (distinct, first_of) = distinct(items.iter().map(|item| item.hash.as_ref().ok()));
         let mut found: Vec<Result<Option<Arc<Buffer>>, Error>> = Vec::with_capacity(distinct.len());
         let mut absent = Vec::new();
         for (n, (_, hash)) in distinct.iter().enumerate() {
@@ -435,16 +439,17 @@ impl Opened {
             }
         }
         let deliver = |item: &Wanted, first: Option<usize>| {
-            let (hash, target) = item.as_ref().map_err(Clone::clone)?;
+            let hash = item.hash.as_ref().map_err(Clone::clone)?;
             let stored =
                 first.and_then(|first| found.get(first)).ok_or_else(unanswered)?.as_ref().map_err(Clone::clone)?;
-            let Some(value) = stored.as_deref().and_then(|stored| shared.checked(hash, stored, options)) else {
+            let Some((stored, len)) = stored.as_ref().and_then(|stored| shared.checked(hash, stored, options)) else {
                 shared.counters.count(Event::Misses);
                 return Ok(None);
             };
+            let value = stored.get(..len).unwrap_or_default();
             shared.counters.add(Event::BytesGot, value.len() as u64);
             // SAFETY: by this function's own condition.
-            unsafe { target.deliver(value) }.map(Some)
+            unsafe { item.target.deliver(value) }.map(Some)
         };
         items.iter().zip(first_of).map(|(item, first)| deliver(item, first)).collect()
     }
@@ -479,18 +484,23 @@ impl Opened {
 }
 
 impl Shared {
-    /// The value of what was stored under a hash, if it is what was put as far as that can be known.
-    fn checked<'a>(&self, hash: &ChunkHash, stored: &'a [u8], options: &BatchOptions) -> Option<&'a [u8]> {
-        let value = if options.sealed { unsealed(hash, stored) } else { Some(stored) };
-        let right = |value: &&[u8]| {
+    /// What was stored under a hash and the length of its value, if it is what was put as far as that can be known. What is
+    /// not is removed, so that the next put stores it again.
+    fn checked(&self, hash: &ChunkHash, stored: &Arc<Buffer>, options: &BatchOptions) -> Option<(Arc<Buffer>, usize)> {
+        let value_len = |stored: &[u8]| {
+            if options.sealed {
+                return unsealed(hash, stored).map(<[u8]>::len);
+            }
             let content_keyed = options.xxh3_keys || self.verifier.insists();
-            !content_keyed || options.sealed || is_xxh3(hash, value)
+            (!content_keyed || is_xxh3(hash, stored)).then_some(stored.len())
         };
-        let checked = value.filter(right);
-        if checked.is_none() {
-            self.found_damaged(hash, stored.len());
+        if let Some(len) = value_len(stored) {
+            return Some((stored.clone(), len));
         }
-        checked
+        match self.remove_damaged(hash, stored, &|again| value_len(again).is_some()) {
+            Damage::Passing(sound) => value_len(&sound).map(|len| (sound, len)),
+            Damage::Removed | Damage::Stays(_) => None,
+        }
     }
 }
 

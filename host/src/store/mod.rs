@@ -5,6 +5,7 @@
 
 mod batch;
 mod batches;
+mod damage;
 mod followed;
 mod foreseen;
 mod hash;
@@ -14,6 +15,7 @@ mod lengths;
 mod prefetch;
 mod queue;
 mod registry;
+mod requests;
 mod save;
 mod seal;
 mod shared;
@@ -27,8 +29,10 @@ use std::sync::Arc;
 
 pub use batch::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Presence, Save, SaveOutcome};
 pub(crate) use batch::{SubmittedPut, Target, Wanted};
+pub(crate) use damage::Damage;
 pub(crate) use queue::{Job, Queue};
 pub(crate) use registry::{guarded, used};
+pub use requests::{Done, Outcomes, Request, RequestQueue};
 pub(crate) use until::Until;
 
 use hash::{ChunkHash, ChunkMap, ChunkSet};
@@ -281,10 +285,14 @@ impl Store {
         Ok(hashes.iter().map(|hash| !absent.contains(hash)).collect())
     }
 
-    /// Let the next put of a chunk replace what is there: it was found to be wrong.
-    pub(crate) fn mark_damaged(&self, hash: &[u8]) -> Result<(), Error> {
-        self.usable()?.shared.mark_damaged(&ChunkHash::new(hash)?);
-        Ok(())
+    /// Remove a chunk that [`Store::get_buffers`] has answered with wrong bytes, unless a further read brings right ones.
+    pub(crate) fn remove_damaged(
+        &self,
+        hash: &[u8],
+        damaged: &[u8],
+        is_sound: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Damage, Error> {
+        Ok(self.usable()?.shared.remove_damaged(&ChunkHash::new(hash)?, damaged, is_sound))
     }
 
     /// Refuse a name or a length that a put would refuse.

@@ -33,7 +33,7 @@ impl Prefetched {
     /// Take a chunk out. None too if it turns out not to be what its hash says.
     pub(super) fn take(&self, shared: &Shared, hash: &ChunkHash) -> Option<Arc<Buffer>> {
         let Kept { data, unjudged } = self.lock().remove(hash)?;
-        (!unjudged || shared.check(hash, &data)).then_some(data)
+        if unjudged { shared.check(hash, data) } else { Some(data) }
     }
 
     /// Fetch what is wanted and not here, until there is no room. What earlier prefetches brought and nobody asked for

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -222,6 +222,7 @@ impl Shared {
             known: Mutex::default(),
             followed: Followed::default(),
             spare: Spare::default(),
+            keeps_all: AtomicBool::new(false),
             lengths: Lengths::default(),
             uri,
             generation: engine::generation(),

@@ -110,7 +110,11 @@ impl SaveState {
     }
 
     /// Whether the backend has said a moment ago that it has a chunk. `known`: it had it once, so it is worth asking.
+    /// Not of a damaged chunk: what was said before the damage was found does not hold.
     fn is_foreseen(&self, store: &Shared, hash: ChunkHash, len: usize, known: bool) -> bool {
+        if store.is_damaged(&hash) {
+            return false;
+        }
         let found = |state: &mut State| {
             let confirmed = state.foreseen.take(&hash)?;
             let nothing_waited = state.ledger.stored(hash, len, confirmed, store.generation_of_data());

@@ -1,6 +1,6 @@
 //! What all handles on one URI share, and the calls of the guest: each checks the shape of what the guest answers.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::followed::Followed;
@@ -10,12 +10,12 @@ use super::lengths::Lengths;
 use super::spare::Spare;
 use super::verify::Verifier;
 use super::{Put, StoreInfo};
-use crate::bindings::exports::kv_store::backend::store::{Chunk, Features, GetOutcome, PutOutcome};
+use crate::bindings::exports::kv_store::backend::store::{Chunk, DeleteOutcome, Features, GetOutcome, PutOutcome};
 use crate::counters::{Counters, Event};
 use crate::error::{Error, ErrorKind};
 use crate::guest::lie;
 use crate::limits;
-use crate::log::{self, Level};
+use crate::log;
 use crate::payload::{Buffer, Payload};
 use crate::pool::{Call, Pool};
 
@@ -28,6 +28,8 @@ pub(super) struct Shared {
     pub followed: Followed,
     /// Memory for chunks that wait.
     pub spare: Spare,
+    /// The backend has said that it removes no chunks.
+    pub keeps_all: AtomicBool,
     pub uri: String,
     /// The process state that it belongs to.
     pub generation: u64,
@@ -279,7 +281,7 @@ impl Shared {
         let mut answers = self.get_answers(std::slice::from_ref(hash))?;
         self.learn(std::slice::from_ref(hash), &answers);
         match answers.pop() {
-            Some(Ok(found)) => Ok(found.filter(|data| self.check(hash, data))),
+            Some(Ok(found)) => Ok(found.and_then(|data| self.check(hash, data))),
             Some(Err(error)) => Err(error),
             None => Err(lie("answered no outcome")),
         }
@@ -290,7 +292,7 @@ impl Shared {
         let answers = self.get_answers(hashes)?;
         self.learn(hashes, &answers);
         let checked =
-            |(hash, answer): (&ChunkHash, Fetched)| answer.ok().flatten().filter(|data| self.check(hash, data));
+            |(hash, answer): (&ChunkHash, Fetched)| answer.ok().flatten().and_then(|data| self.check(hash, data));
         Ok(hashes.iter().zip(answers).map(checked).collect())
     }
 
@@ -338,24 +340,6 @@ impl Shared {
         self.verifier.saw_fetched(found);
     }
 
-    /// Whether fetched bytes are what was put, as far as that can be known. If not: say so, and let the next put mend it.
-    pub(super) fn check(&self, hash: &ChunkHash, data: &[u8]) -> bool {
-        let accepted = self.verifier.accepts(hash, data);
-        if !accepted {
-            self.found_damaged(hash, data.len());
-        }
-        accepted
-    }
-
-    /// A chunk was fetched with other bytes than were put: count it, say so once, and let the next put mend it.
-    pub(super) fn found_damaged(&self, hash: &ChunkHash, len: usize) {
-        self.counters.count(Event::WrongBytes);
-        if self.mark_damaged(hash) {
-            let uri = &self.uri;
-            log::line(Level::Error, format_args!("{uri}: chunk {hash} is damaged ({len} bytes): not answered"));
-        }
-    }
-
     /// Let the next put of a chunk mend it. Answers whether that is news.
     pub(super) fn mark_damaged(&self, hash: &ChunkHash) -> bool {
         self.known().found_damaged(*hash)
@@ -401,6 +385,20 @@ impl Shared {
         }
     }
 
+    /// Remove chunks with one call: an answer for some of them, from the first on.
+    pub(super) fn delete_some(&self, hashes: &[ChunkHash]) -> Result<Vec<Result<(), Error>>, Error> {
+        let list = to_lists(hashes);
+        let answers = self.pool.call(0, async |call: &mut Call<'_>| {
+            let answers = call.guest.call_delete_chunks(&mut *call.store, &list).await?;
+            Ok(answers.map_err(Error::from).and_then(|answers| expect_some(answers, list.len())))
+        })?;
+        let outcome = |answer| match answer {
+            DeleteOutcome::Gone => Ok(()),
+            DeleteOutcome::Failed(error) => Err(error.into()),
+        };
+        Ok(answers.into_iter().map(outcome).collect())
+    }
+
     pub(super) fn get_manifest(&self, name: &str) -> Result<Option<Arc<Buffer>>, Error> {
         self.pool.call(0, async |call: &mut Call<'_>| {
             let answer = call.guest.call_get_manifest(&mut *call.store, name).await?;
@@ -427,12 +425,12 @@ impl Shared {
     }
 }
 
-fn to_lists(hashes: &[ChunkHash]) -> Vec<Vec<u8>> {
+pub(super) fn to_lists(hashes: &[ChunkHash]) -> Vec<Vec<u8>> {
     hashes.iter().map(|hash| hash.as_slice().to_vec()).collect()
 }
 
 /// A batch's answer: for some of the items, from the first on, and at least one.
-fn expect_some<T>(answers: Vec<T>, asked: usize) -> Result<Vec<T>, Error> {
+pub(super) fn expect_some<T>(answers: Vec<T>, asked: usize) -> Result<Vec<T>, Error> {
     match answers.len() {
         0 => Err(lie("answered nothing to a batch")),
         more if more > asked => Err(lie(format_args!("answered {more} items to a batch of {asked}"))),

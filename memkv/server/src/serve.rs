@@ -166,13 +166,11 @@ impl Client<'_> {
             },
             Op::Delete => match Lookup::decode(&fields) {
                 Err(fault) => return Ok(Err(fault)),
-                // A chunk is deleted by nobody: a manifest may name it.
-                Ok(Lookup { kind: Kind::Chunk, .. }) => return Ok(Err(Fault::Malformed("only manifests are deleted"))),
                 Ok(asked) => {
                     let (status, text) = match store.delete(&self.name(asked.kind, asked.key)) {
                         Ok(true) => (Status::Ok, String::new()),
                         Ok(false) => (Status::Missing, String::new()),
-                        Err(error) => (Status::Failed, format!("the server cannot write its files: {error}")),
+                        Err(text) => (Status::Failed, text),
                     };
                     let header = output.outgoing.answer(op, status, 0, text.len(), 0);
                     output.small(header, text.as_bytes())?;

@@ -2,7 +2,8 @@
 //!
 //! Invariant: a manifest that is answered names no chunk that is gone (of the chunks that it was published with). A manifest
 //! is published only while all of them are here, and whenever it is used its chunks are used after it. So in the order of
-//! last use each manifest comes before its chunks, and eviction, which goes by that order, takes it first.
+//! last use each manifest comes before its chunks, and eviction, which goes by that order, takes it first. A chunk that is
+//! deleted may leave before its manifests: they are not answered while it is gone.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -221,14 +222,19 @@ impl Store {
         self.settle(&name).map_or_else(|error| failed(&error), |()| Put::Stored)
     }
 
-    /// Whether there was one.
-    pub fn delete(&self, name: &Name) -> std::io::Result<bool> {
+    /// Whether there was one. A chunk is deleted because a client has found it damaged: manifests that name it are missing
+    /// until it is put again. `Err`: why it is still there.
+    pub fn delete(&self, name: &Name) -> Result<bool, String> {
+        let failed = |error| format!("the server cannot write its files: {error}");
         let mut table = self.lock();
+        if table.entries.peek(name).is_some_and(|entry| entry.pins > 0) {
+            return Err("a manifest that names the chunk is being published: delete it after that".into());
+        }
         // First where it could come back from.
-        self.disk.as_ref().map_or(Ok(()), |disk| disk.remove(name))?;
+        self.disk.as_ref().map_or(Ok(()), |disk| disk.remove(name)).map_err(failed)?;
         let found = table.remove(name);
         drop(table);
-        self.settle(name)?;
+        self.settle(name).map_err(failed)?;
         Ok(found)
     }
 
@@ -291,18 +297,15 @@ struct Pinned {
 }
 
 impl Table {
-    /// Count chunks as used.
-    fn touch(&mut self, chunks: &[Name]) {
-        for chunk in chunks {
-            self.entries.promote(chunk);
-        }
+    /// Count chunks as used. Answers whether all of them are here.
+    fn touch(&mut self, chunks: &[Name]) -> bool {
+        chunks.iter().filter(|chunk| self.entries.promote(*chunk)).count() == chunks.len()
     }
 
     fn get(&mut self, name: &Name) -> Option<Value> {
         let entry = self.entries.get(name)?;
         let (value, chunks) = (entry.value.clone(), entry.chunks.clone());
-        self.touch(&chunks);
-        Some(value)
+        self.touch(&chunks).then_some(value)
     }
 
     fn insert(&mut self, name: Name, value: Value, chunks: Arc<[Name]>, synced: bool) {
@@ -470,6 +473,31 @@ mod tests {
         assert_eq!(store.get(&chunk(1)).unwrap().as_slice(), [9; 1000]);
         assert!(store.delete(&chunk(1)).unwrap() && !store.delete(&chunk(1)).unwrap());
         assert_eq!(store.size().bytes, 0);
+    }
+
+    #[test]
+    fn a_manifest_is_missing_while_a_chunk_that_it_names_is_deleted() {
+        let store = store(room_for(6));
+        for n in [1, 2, 3] {
+            put(&store, n);
+        }
+        assert_eq!(store.put_manifest(manifest(1), vec![7], &[chunk(1), chunk(2)]), Put::Stored);
+        assert_eq!(store.put_manifest(manifest(2), vec![8], &[chunk(3)]), Put::Stored);
+        assert!(store.delete(&chunk(1)).unwrap());
+        assert_eq!(store.exists(&[chunk(1), chunk(2)]), [false, true]);
+        assert!(store.get(&manifest(1)).is_none() && store.get(&manifest(2)).is_some());
+        assert_eq!(put(&store, 1), Put::Stored, "it is stored again, and not said to be there");
+        assert_eq!(store.get(&manifest(1)).unwrap().as_slice(), [7]);
+    }
+
+    #[test]
+    fn a_chunk_stays_while_a_manifest_that_names_it_is_being_published() {
+        let store = store(room_for(3));
+        put(&store, 1);
+        let pinned = store.lock().pin(&[chunk(1)]).unwrap();
+        assert!(store.delete(&chunk(1)).unwrap_err().contains("published"));
+        store.lock().unpin(&pinned, false);
+        assert!(store.delete(&chunk(1)).unwrap());
     }
 
     #[test]

@@ -70,6 +70,8 @@ pub const PROBES: &[(&str, &str)] = &[
     ("probe-batches", "options = { batch = '4', answers = '3' }"),
     ("probe-cheap", "options.cheap-repeat = '1'"),
     ("probe-failing", "options.failing-puts = '1'"),
+    ("probe-keeps", "options = { failing-deletes = 'unsupported', write-through = '1' }"),
+    ("probe-stuck", "options = { failing-deletes = 'unavailable' }"),
     ("probe-small", "options.max-value = '1000'"),
     ("probe-unverified", "verify = 'off'\noptions.write-through = '1'"),
     ("probe-strict", "verify = 'xxh3'\noptions.write-through = '1'"),

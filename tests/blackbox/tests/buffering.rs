@@ -255,6 +255,67 @@ fn a_damaged_chunk_is_a_miss_until_the_next_put_heals_it() {
     }
 }
 
+/// Chunks of a store whose keys are digests of the content, the one under the answered key damaged.
+fn with_damage(uri: &str) -> (Handle<'static>, [u8; 8]) {
+    let (store, key) = (open(uri), content_key(b"content"));
+    assert_eq!(store.put_chunk(&key, b"content").unwrap(), 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!(store.put_manifest("damage:it", &key).unwrap(), 0);
+    (store, key)
+}
+
+#[test]
+fn a_damaged_chunk_is_read_again_and_removed() {
+    let (store, key) = with_damage("probe-buffered://removes");
+    let read = count(&store, "get-items");
+    assert!(store.get_chunk(&key).unwrap().is_err());
+    assert_eq!(count(&store, "get-items") - read, 3, "once, and twice more before it is removed");
+    assert_eq!((count(&store, "delete"), count(&store, "delete-items")), (1, 1));
+    // It is not there any more, and nobody asks for its removal again.
+    assert!(store.get_chunk(&key).unwrap().is_err());
+    assert_eq!((count(&store, "get-items") - read, count(&store, "delete")), (4, 1));
+}
+
+#[test]
+fn a_prefetched_chunk_that_is_damaged_is_removed_too() {
+    let (store, key) = with_damage("probe-buffered://prefetch-removes");
+    assert_eq!(store.prefetch_chunks(&key, 8), Some(0));
+    assert_eq!(count(&store, "delete-items"), 1);
+    assert!(store.get_chunk(&key).unwrap().is_err());
+}
+
+#[test]
+fn what_was_foreseen_and_is_damaged_since_is_stored_again() {
+    let (store, other) = (open("probe-volatile://foreseen"), open("probe-volatile://foreseen"));
+    let chunks: [&[u8]; 2] = [b"first", b"second"];
+    for data in chunks {
+        assert_eq!(store.put_chunk(&content_key(data), data).unwrap(), 0);
+    }
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    // The backend is asked for both, because the second came after the first.
+    assert_eq!(store.put_chunk(&content_key(b"first"), b"first").unwrap(), 1);
+    assert_eq!(other.put_manifest("damage:it", &content_key(b"second")).unwrap(), 0);
+    assert!(other.get_chunk(&content_key(b"second")).unwrap().is_err());
+    assert_eq!(store.put_chunk(&content_key(b"second"), b"second").unwrap(), 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!(store.get_chunk(&content_key(b"second")).unwrap(), Ok(b"second".to_vec()));
+}
+
+#[test]
+fn where_chunks_cannot_be_removed_the_next_put_of_the_process_replaces_them() {
+    // What fails may work the next time; what is not supported is not asked for again.
+    for (scheme, asked) in [("probe-stuck", 3), ("probe-keeps", 1)] {
+        let (store, key) = with_damage(&format!("{scheme}://x"));
+        for _ in 0..3 {
+            assert!(store.get_chunk(&key).unwrap().is_err(), "{scheme}");
+        }
+        assert_eq!(count(&store, "delete"), asked, "{scheme}");
+        assert_eq!(store.put_chunk(&key, b"content").unwrap(), 0, "{scheme}");
+        assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+        assert_eq!(store.get_chunk(&key).unwrap(), Ok(b"content".to_vec()), "{scheme}");
+    }
+}
+
 #[test]
 fn a_chunk_that_the_guest_finds_corrupt_is_healed_by_the_next_put() {
     let store = open("probe-buffered://rot");

@@ -370,6 +370,26 @@ fn threads_that_save_while_the_server_evicts_publish_all_the_same() {
 }
 
 #[test]
+fn a_damaged_chunk_that_one_process_has_met_is_stored_again_by_another() {
+    let server = MemkvServer::start(&[]);
+    let key = |content: &[u8]| format!("{:016x}", xxhash_rust::xxh3::xxh3_64(content));
+    let (damaged, other) = (key(b"content"), key(b"other"));
+    let calls = |calls: &[&str]| {
+        let mut consumer = consumer("calls");
+        finish(consumer.arg(server.uri("test")).args(calls).env("MEMKV_AUTH_KEY", AUTH_KEY)).stdout
+    };
+    calls(&["put", &other, "other", "put", &damaged, "c0ntent", "publish", "m", "x"]);
+    assert_eq!(calls(&["get", &other, "read", "m"]).lines().filter(|line| line.contains(" 0 ")).count(), 2);
+    let restored = calls(&["get", &other, "get", &damaged, "read", "m"]);
+    let missing = |answer: &str| restored.lines().any(|line| line.starts_with(answer));
+    assert!(missing("get -") && missing("read -"), "a manifest without its chunk is missing: {restored}");
+    let saved = calls(&["put", &damaged, "content", "publish", "m", "x", "put", &damaged, "content"]);
+    assert_eq!(saved, "open ok\nput 0\npublish 0\nput 1\n");
+    let healed = calls(&["get", &other, "get", &damaged, "read", "m"]);
+    assert_eq!(healed.lines().filter(|line| line.contains(" 0 ")).count(), 3, "{healed}");
+}
+
+#[test]
 fn many_threads_share_a_server() {
     let server = MemkvServer::start(&[]);
     let store = open(&server);

@@ -65,6 +65,24 @@ fn a_damaged_chunk_is_replaced_by_the_next_put() {
 }
 
 #[test]
+fn a_damaged_chunk_that_one_process_has_met_is_stored_again_by_another() {
+    let server = RedisServer::start(&[]);
+    let uri = uri(&server, "");
+    let key = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(b"content"));
+    let other = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(b"other"));
+    let calls = |calls: &[&str]| finish(consumer("calls").arg(&uri).args(calls)).stdout;
+    calls(&["put", &key, "content", "put", &other, "other", "publish", "m", "x"]);
+    let name: String = key.as_bytes().chunks(2).map(|hex| format!("\\x{}", str::from_utf8(hex).unwrap())).collect();
+    server.ask(&format!("SET \"kv:c:{name}\" \"c0ntent\""));
+    let restored = calls(&["get", &other, "get", &key]);
+    assert!(restored.ends_with("get -100\n") || restored.ends_with("get -1\n"), "{restored}");
+    let saved = calls(&["put", &key, "content", "publish", "m", "x", "put", &key, "content"]);
+    assert_eq!(saved, "open ok\nput 0\npublish 0\nput 1\n");
+    let healed = calls(&["get", &other, "get", &key]);
+    assert!(healed.lines().all(|line| line == "open ok" || line.starts_with("get 0 ")), "{healed}");
+}
+
+#[test]
 fn a_restarted_server_is_used_again() {
     let mut server = RedisServer::start(&[]);
     let uri = uri(&server, "");

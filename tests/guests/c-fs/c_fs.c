@@ -286,6 +286,25 @@ bool exports_kv_store_backend_store_get_chunks(exports_kv_store_backend_store_li
     return true;
 }
 
+bool exports_kv_store_backend_store_delete_chunks(exports_kv_store_backend_store_list_hash_t *hashes,
+                                                  exports_kv_store_backend_store_list_delete_outcome_t *ret,
+                                                  error_t *err)
+{
+    (void)err;
+    ret->len = hashes->len;
+    ret->ptr = allocate(hashes->len * sizeof *ret->ptr);
+    for (size_t i = 0; i < hashes->len; i++) {
+        char path[MAX_PATH], directory[MAX_PATH];
+        chunk_path(&hashes->ptr[i], path, directory);
+        if (unlink(path) == 0 || errno == ENOENT || fail(&ret->ptr[i].val.failed, path))
+            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_DELETE_OUTCOME_GONE;
+        else
+            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_DELETE_OUTCOME_FAILED;
+    }
+    exports_kv_store_backend_store_list_hash_free(hashes);
+    return true;
+}
+
 static bool sync_chunks(const exports_kv_store_backend_store_list_hash_t *fresh, error_t *err)
 {
     static char paths[SYNC_BATCH][MAX_PATH];

@@ -21,3 +21,4 @@
 (func (export "kv-store:backend/store@1.0.0#get-chunks") (param i32 i32) (result i32) (i32.const 1024))
 (func (export "kv-store:backend/store@1.0.0#put-chunks") (param i32 i32 i32) (result i32) (i32.const 1024))
 (func (export "kv-store:backend/store@1.0.0#delete-manifest") (param i32 i32) (result i32) (i32.const 1024))
+(func (export "kv-store:backend/store@1.0.0#delete-chunks") (param i32 i32) (result i32) (i32.const 1024))

@@ -199,6 +199,7 @@ fn main() {
             probe("hostile-wasi-ro", "wasi-probe", &format!("{LIMITS}\n{read_only}")),
             table("rebound", &component("connects-anywhere"), &format!("{LIMITS}\nconnect = ['localhost:*']")),
             table("lying", &component("wrong-bytes"), &format!("{LIMITS}\nverify = 'xxh3'")),
+            table("lying-twice", &component("removes-too-many"), &format!("{LIMITS}\nverify = 'xxh3'")),
         ]
         .concat(),
     );

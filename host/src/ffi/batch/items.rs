@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log::{self, Level};
 use crate::payload::Buffer;
-use crate::store::{BatchOptions, Fetched, NewChunk, Opened, Presence, Put, Save, Target, Until};
+use crate::store::{BatchOptions, Fetched, NewChunk, Opened, Presence, Put, Save, Target, Until, Wanted};
 
 #[allow(non_camel_case_types)]
 #[repr(C)]
@@ -183,7 +183,7 @@ impl Items {
                 Operation::Get => {
                     let wanted = self.all().iter().map(|item| {
                         let target = if call.allocate { Target::Allocate } else { Target::Pieces(memory_of(item)?) };
-                        Ok(bytes(item.hash, item.hash_len, "the hash").and_then(|hash| Target::of(hash, target)))
+                        Ok(Wanted::new(bytes(item.hash, item.hash_len, "the hash")?, target))
                     });
                     let wanted = wanted.collect::<Result<Vec<_>, Error>>()?;
                     for (index, outcome) in store.get_many(&wanted, &call.options, until).into_iter().enumerate() {

@@ -56,6 +56,7 @@ fn found(content: &str) -> String {
 fn a_changed_byte_is_refused_in_a_store_that_was_put_to() {
     let (_directory, uri, _) = damaged_store(|bytes| bytes[3] ^= 1);
     refused(&uri, &["put", &key(SOUND), SOUND, "get", &key(HURT)], &["put 1"]);
+    let (_directory, uri, _) = damaged_store(|bytes| bytes[3] ^= 1);
     refused(&uri, &["put", &key("new"), "new", "get", &key(HURT)], &["put 0"]);
 }
 
@@ -79,6 +80,7 @@ fn a_changed_byte_is_refused_when_it_was_prefetched_after_a_sound_chunk() {
     let (_directory, uri, _) = damaged_store(|bytes| bytes[3] ^= 1);
     let both = key(SOUND) + &key(HURT);
     refused(&uri, &["prefetch", "8", &both, "get", &key(SOUND), "get", &key(HURT)], &["prefetch 0", &found(SOUND)]);
+    let (_directory, uri, _) = damaged_store(|bytes| bytes[3] ^= 1);
     refused(&uri, &["prefetch", "8", &both, "get", &key(HURT)], &["prefetch 0"]);
 }
 
@@ -88,6 +90,7 @@ fn a_changed_byte_is_refused_when_it_was_prefetched_before_a_sound_chunk() {
     let (_directory, uri, _) = damaged_store(|bytes| bytes[3] ^= 1);
     let both = key(HURT) + &key(SOUND);
     refused(&uri, &["prefetch", "8", &both, "get", &key(SOUND), "get", &key(HURT)], &["prefetch 0", &found(SOUND)]);
+    let (_directory, uri, _) = damaged_store(|bytes| bytes[3] ^= 1);
     refused(&uri, &["prefetch", "8", &both, "get", &key(HURT)], &["prefetch 0"]);
 }
 
@@ -96,7 +99,9 @@ fn the_next_put_heals_what_was_refused() {
     let damages: [fn(&mut Vec<u8>); 2] = [|bytes| bytes[3] ^= 1, |bytes| bytes.truncate(5)];
     for damage in damages {
         let (_directory, uri, file) = damaged_store(damage);
-        let before = std::fs::metadata(&file).expect("the chunk's file");
+        // Held open, so that its number is given to no other file.
+        let former = std::fs::File::open(&file).expect("the chunk's file");
+        let before = former.metadata().expect("the chunk's file");
         let asked = ["get", &key(SOUND), "get", &key(HURT), "put", &key(HURT), HURT, "publish", "m", "both"];
         let healed = succeed(&mut calls(&uri, asked.into_iter().chain(["get", &key(HURT)])));
         let answers: Vec<&str> = healed.stdout.lines().collect();
@@ -110,6 +115,23 @@ fn the_next_put_heals_what_was_refused() {
         let fresh = succeed(&mut calls(&uri, ["prefetch", "8", &key(HURT), "get", &key(HURT), "get", &key(HURT)]));
         assert_eq!(fresh.stdout, format!("open ok\nprefetch 0\n{0}\n{0}\n", found(HURT)));
         assert_eq!(fresh.stderr, "");
+    }
+}
+
+#[test]
+fn what_one_process_has_refused_is_stored_again_by_another() {
+    let damages: [fn(&mut Vec<u8>); 2] = [|bytes| bytes[3] ^= 1, |bytes| bytes.clear()];
+    for damage in damages {
+        let (_directory, uri, file) = damaged_store(damage);
+        refused(&uri, &["get", &key(SOUND), "get", &key(HURT)], &[&found(SOUND)]);
+        assert!(!file.exists(), "removed, for all to see");
+        let saved = succeed(&mut calls(&uri, ["put", &key(HURT), HURT, "publish", "m", "both"]));
+        assert_eq!(saved.stdout, "open ok\nput 0\npublish 0\n");
+        let restored = succeed(&mut calls(&uri, ["get", &key(SOUND), "get", &key(HURT)]));
+        assert_eq!(
+            (restored.stdout, restored.stderr),
+            (format!("open ok\n{}\n{}\n", found(SOUND), found(HURT)), String::new())
+        );
     }
 }
 

@@ -9,7 +9,8 @@ use kv_store_sdk::files::{Directory, ReadOutcome, ReadRequest, WriteOutcome, Wri
 use kv_store_sdk::key::{escape, hex};
 use kv_store_sdk::payload::{Part, Range};
 use kv_store_sdk::{
-    Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export, host,
+    Backend, Chunk, DeleteOutcome, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+    host,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,8 @@ enum Fault {
     WrongLength,
     /// It keeps everything in the instance, and says that it lasts.
     Forgets,
+    /// A damaged chunk is said to be removed, and stays.
+    KeepsDamaged,
     /// Each instance knows only its own chunks, and it says that there may be many.
     NotThreadSafe,
 }
@@ -38,6 +41,7 @@ impl Fault {
             "never-existed" => Fault::NeverExisted,
             "wrong-length" => Fault::WrongLength,
             "forgets" => Fault::Forgets,
+            "keeps-damaged" => Fault::KeepsDamaged,
             "not-thread-safe" => Fault::NotThreadSafe,
             _ => return None,
         })
@@ -147,6 +151,14 @@ impl Backend for Broken {
             Ok(found.map_or(GetOutcome::Missing, GetOutcome::Found))
         };
         hashes.iter().map(get).collect()
+    }
+
+    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
+        if self.fault != Fault::KeepsDamaged {
+            hashes.iter().for_each(|hash| drop(self.chunks.remove(hash)));
+            self.directory.remove(&hashes.iter().map(|hash| chunk_path(hash)).collect::<Vec<_>>(), false)?;
+        }
+        Ok(hashes.iter().map(|_| DeleteOutcome::Gone).collect())
     }
 
     fn put_manifest(&mut self, name: &str, data: &Payload, _fresh: &[Hash]) -> Result<()> {

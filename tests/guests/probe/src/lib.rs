@@ -6,7 +6,9 @@ mod misbehave;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use kv_store_sdk::{Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export};
+use kv_store_sdk::{
+    Backend, Chunk, DeleteOutcome, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+};
 
 #[derive(Default)]
 struct Probe {
@@ -16,6 +18,8 @@ struct Probe {
     calls: BTreeMap<&'static str, u64>,
     /// How often `put_chunks` fails before it works.
     failing_puts: u32,
+    /// How `delete_chunks` fails, if it does.
+    failing_deletes: Option<String>,
     /// Items that one answer holds at most.
     answers: usize,
     fresh: usize,
@@ -32,6 +36,7 @@ fn items_of(call: &'static str) -> &'static str {
     match call {
         "exists" => "exists-items",
         "put" => "put-items",
+        "delete" => "delete-items",
         _ => "get-items",
     }
 }
@@ -54,8 +59,9 @@ impl Backend for Probe {
             ..Default::default()
         };
         let failing_puts = number(options.take("failing-puts")).unwrap_or(0) as u32;
+        let failing_deletes = options.take("failing-deletes");
         options.finish()?;
-        Ok((Probe { answers, failing_puts, ..Default::default() }, features))
+        Ok((Probe { answers, failing_puts, failing_deletes, ..Default::default() }, features))
     }
 
     fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
@@ -104,6 +110,21 @@ impl Backend for Probe {
                 })
             })
             .collect()
+    }
+
+    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
+        self.count("delete", hashes.len());
+        match self.failing_deletes.as_deref() {
+            None => {}
+            Some("unsupported") => return Err(Error::unsupported("told to keep everything")),
+            Some(_) => return Ok(vec![DeleteOutcome::Failed(Error::unavailable("told to fail"))]),
+        }
+        let delete = |hash| {
+            self.chunks.remove(hash);
+            self.rotten.remove(hash);
+            DeleteOutcome::Gone
+        };
+        Ok(hashes.iter().take(self.answers).map(delete).collect())
     }
 
     fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()> {

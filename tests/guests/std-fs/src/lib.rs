@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 
 use kv_store_sdk::key::{escape, hex};
 use kv_store_sdk::payload::Part;
-use kv_store_sdk::{Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export};
+use kv_store_sdk::{
+    Backend, Chunk, DeleteOutcome, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+};
 
 /// Bytes of a value that are in this component's memory at once.
 const PIECE: usize = 1 << 20;
@@ -62,6 +64,17 @@ impl Backend for StdFs {
             Err(error) => GetOutcome::Failed(error),
         };
         Ok(hashes.iter().map(get).collect())
+    }
+
+    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
+        let delete = |hash: &Hash| {
+            let path = chunk_path(hash);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => DeleteOutcome::Failed(failed(&path, &error)),
+                _ => DeleteOutcome::Gone,
+            }
+        };
+        Ok(hashes.iter().map(delete).collect())
     }
 
     fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()> {

@@ -3,7 +3,9 @@
 
 mod act;
 
-use kv_store_sdk::{Backend, Chunk, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export};
+use kv_store_sdk::{
+    Backend, Chunk, DeleteOutcome, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+};
 
 struct WasiProbe;
 
@@ -23,6 +25,10 @@ impl Backend for WasiProbe {
 
     fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
         Ok(hashes.iter().map(|_| GetOutcome::Missing).collect())
+    }
+
+    fn delete_chunks(&mut self, _hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
+        Err(Error::unsupported("stores nothing"))
     }
 
     fn put_manifest(&mut self, _name: &str, _data: &Payload, _fresh: &[Hash]) -> Result<()> {

@@ -37,11 +37,20 @@ pub fn cases() -> Vec<Case> {
             let store = open("lying://x");
             let wrong = || event("lying", "wrong_chunks");
             let before = wrong();
+            let removed = event("lying", "removed_chunks");
             assert!(store.get_chunk(b"8 bytes.").unwrap().is_none(), "wrong bytes are a miss");
-            assert_eq!(wrong(), before + 1);
+            assert_eq!((wrong(), event("lying", "removed_chunks")), (before + 1, removed + 1));
             fails(Component, "answered `existed` to a chunk that it was to replace", || {
                 store.put_chunk(b"8 bytes.", b"data")
             });
+            goes_on(&store);
+        }),
+        case("removes-too-many", || {
+            let store = open("lying-twice://x");
+            let breaches = || event("lying-twice", "contract_breaches");
+            let before = breaches();
+            assert!(store.get_chunk(b"8 bytes.").unwrap().is_none(), "wrong bytes are a miss");
+            assert_eq!((breaches(), event("lying-twice", "removed_chunks")), (before + 1, 0));
             goes_on(&store);
         }),
     ]

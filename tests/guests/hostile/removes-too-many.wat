@@ -1,0 +1,11 @@
+;; Whatever is asked for, it answers the same bytes; asked to remove one chunk, it answers two items.
+(import "kv-store:backend/payload@1.0.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
+(data (i32.const 1024) "not what was put")
+(func (export "kv-store:backend/store@1.0.0#get-chunks") (param i32) (param $n i32) (result i32)
+  (local $at i32)
+  (local.set $at (call $take (i32.const 16)))
+  (call $make (i32.const 1024) (i32.const 16) (i32.const 128))
+  (call $outcome (local.get $at) (i32.const 0) (i32.load (i32.const 132)))
+  (call $list (local.get $at) (i32.const 1)))
+(func (export "kv-store:backend/store@1.0.0#delete-chunks") (param i32) (param $n i32) (result i32)
+  (call $list (call $take (i32.const 64)) (i32.add (local.get $n) (i32.const 1))))
