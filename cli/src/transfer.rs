@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use kv_store_wasm::{Put, Store};
+use kv_store_wasm::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Put, SaveOutcome, Store};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -17,8 +17,10 @@ use crate::failure::{Failure, Outcome};
 use crate::items::open;
 use crate::show;
 
-/// Chunks that are asked for at once.
-const PREFETCH: usize = 32;
+/// Bytes that travel in one batch.
+const BATCH_BYTES: usize = 32 << 20;
+/// Chunks that travel in one batch.
+const MOST_PIECES: usize = 256;
 
 /// Store a file as chunks and a manifest
 #[derive(clap::Args)]
@@ -89,22 +91,34 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
 
     let bar = show::bytes_bar(meta.len());
     let (mut whole, mut chunks, mut bytes) = (Xxh3::new(), Vec::new(), 0_u64);
-    let (mut known, mut new_bytes) = (0_u64, 0_u64);
-    let mut piece = Vec::new();
+    let (mut existed, mut new_bytes) = (0_u64, 0_u64);
+    let saving = store.begin_save().map_err(Failure::not)?;
+    let at_once = (BATCH_BYTES / arguments.chunk as usize).clamp(1, MOST_PIECES);
+    let mut pieces: Vec<Vec<u8>> = vec![Vec::new(); at_once];
     loop {
-        piece.clear();
-        (&mut file).take(arguments.chunk.into()).read_to_end(&mut piece).map_err(unreadable)?;
-        if piece.is_empty() {
+        let mut batch = Vec::with_capacity(at_once);
+        for piece in &mut pieces {
+            piece.clear();
+            (&mut file).take(arguments.chunk.into()).read_to_end(piece).map_err(unreadable)?;
+            if piece.is_empty() {
+                break;
+            }
+            whole.update(piece);
+            batch.push((xxh3_64(piece).to_le_bytes(), [piece.as_slice()]));
+        }
+        if batch.is_empty() {
             break;
         }
-        whole.update(&piece);
-        let key = xxh3_64(&piece).to_le_bytes();
-        match store.put_chunk(&key, &piece).map_err(Failure::not)? {
-            Put::Existed => known += 1,
-            Put::New => new_bytes += piece.len() as u64,
+        let items: Vec<_> = batch.iter().map(|(hash, pieces)| NewChunk { hash, pieces }).collect();
+        let outcomes = store.put_many(&items, &BatchOptions::default(), Some(&saving)).map_err(Failure::not)?;
+        for ((key, [piece]), outcome) in batch.iter().zip(outcomes) {
+            match outcome.map_err(Failure::not)? {
+                Put::Existed => existed += 1,
+                Put::New => new_bytes += piece.len() as u64,
+            }
+            chunks.push(show::hex(key));
+            bytes += piece.len() as u64;
         }
-        chunks.push(show::hex(&key));
-        bytes += piece.len() as u64;
         bar.set_position(bytes);
     }
     let count = chunks.len();
@@ -117,18 +131,26 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
         chunks,
     };
     let manifest = serde_json::to_vec(&manifest).map_err(Failure::not)?;
-    store.put_manifest(&arguments.name, &manifest).map_err(Failure::not)?;
+    match saving.commit(Some((&arguments.name, &manifest))).map_err(Failure::not)? {
+        SaveOutcome::Published => {}
+        SaveOutcome::Lost(lost) => {
+            let lost = lost.len();
+            return Err(Failure::not(format!(
+                "the store has lost {lost} of {count} chunks since they were put; save again"
+            )));
+        }
+    }
     bar.finish_and_clear();
 
     let rate = show::rate(bytes, begun);
     if arguments.json {
         show::json(&json!({
-            "uri": arguments.uri, "name": arguments.name, "bytes": bytes, "chunks": count, "chunks_known": known,
+            "uri": arguments.uri, "name": arguments.name, "bytes": bytes, "chunks": count, "chunks_known": existed,
             "bytes_new": new_bytes, "bytes_per_second": rate,
         }));
     } else {
         println!(
-            "saved {} in {count} chunks, {known} of them known, {} new; {}/s",
+            "saved {} in {count} chunks, {existed} already stored, {} new; {}/s",
             show::bytes(bytes),
             show::bytes(new_bytes),
             show::bytes(rate as u64)
@@ -153,16 +175,20 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
     let keys = manifest.keys().map_err(Failure::not)?;
     let mut whole = Xxh3::new();
     let mut bytes = 0_u64;
-    for batch in keys.chunks(PREFETCH) {
-        // A hint: what it did not fetch is fetched below.
-        let _ = store.prefetch_chunks(&batch.concat(), 8);
-        for key in batch {
-            let chunk = fetch(&store, key, manifest.piece_len(bytes))?;
-            whole.update(&chunk);
-            unfinished.write(&chunk).map_err(unwritable)?;
-            bytes += chunk.len() as u64;
-            bar.set_position(bytes);
+    let at_once = (BATCH_BYTES / manifest.chunk_bytes as usize).clamp(1, MOST_PIECES);
+    let mut pieces: Vec<Vec<u8>> = vec![Vec::new(); at_once.min(keys.len())];
+    for batch in keys.chunks(at_once) {
+        for (index, piece) in pieces.iter_mut().enumerate().take(batch.len()) {
+            let len = manifest.piece_len(bytes + index as u64 * u64::from(manifest.chunk_bytes));
+            piece.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
         }
+        fetch(&store, batch, &mut pieces)?;
+        for piece in pieces.iter().take(batch.len()) {
+            whole.update(piece);
+            unfinished.write(piece).map_err(unwritable)?;
+            bytes += piece.len() as u64;
+        }
+        bar.set_position(bytes);
     }
     if format!("{:032x}", whole.digest128()) != manifest.xxh3_128 {
         return Err(Failure::not("the chunks are sound, but not those of the file that was saved"));
@@ -181,17 +207,26 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
     Ok(())
 }
 
-fn fetch(store: &Store, key: &[u8; 8], len: u64) -> Outcome<kv_store_wasm::Buffer> {
-    let shown = show::hex(key);
-    let found = store.get_chunk(key).map_err(|error| Failure::not(format!("chunk {shown}: {error}")))?;
-    let chunk = found.ok_or_else(|| Failure::not(format!("chunk {shown} is missing, or what is there is corrupt")))?;
-    if chunk.len() as u64 != len || xxh3_64(&chunk).to_le_bytes() != *key {
-        return Err(Failure::not(format!(
-            "chunk {shown} is corrupt: it has {} bytes of {len}, or others",
-            chunk.len()
-        )));
+/// Fetch chunks into pieces of their lengths.
+fn fetch(store: &Store, keys: &[[u8; 8]], pieces: &mut [Vec<u8>]) -> Outcome {
+    let mut memory: Vec<[&mut [u8]; 1]> = pieces.iter_mut().map(|piece| [piece.as_mut_slice()]).collect();
+    let lens: Vec<usize> = memory.iter().map(|[piece]| piece.len()).collect();
+    let mut items: Vec<_> =
+        keys.iter().zip(&mut memory).map(|(key, memory)| Fetch { hash: key, memory: Memory::Pieces(memory) }).collect();
+    let options = BatchOptions::default().with_xxh3_keys();
+    let outcomes = store.get_many(&mut items, &options).map_err(Failure::not)?;
+    for ((key, outcome), len) in keys.iter().zip(outcomes).zip(lens) {
+        let shown = show::hex(key);
+        match outcome.map_err(|error| Failure::not(format!("chunk {shown}: {error}")))? {
+            Some(Fetched::Placed(found)) if found == len => {}
+            None => return Err(Failure::not(format!("chunk {shown} is missing, or what is there is corrupt"))),
+            Some(Fetched::Placed(found) | Fetched::TooLong(found)) => {
+                return Err(Failure::not(format!("chunk {shown} is corrupt: it has {found} bytes, not {len}")));
+            }
+            Some(Fetched::Buffer(_)) => return Err(Failure::not(format!("chunk {shown} came in other memory"))),
+        }
     }
-    Ok(chunk)
+    Ok(())
 }
 
 impl Manifest {

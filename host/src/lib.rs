@@ -38,5 +38,8 @@ pub use error::{Error, ErrorKind};
 pub use ffi::kv_store_get_vtable;
 pub use inspect::{Import, Inspection, inspect};
 pub use payload::Buffer;
-pub use store::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Presence, Put, Save, SaveOutcome, Store, StoreInfo};
+pub use store::{
+    BatchOptions, Done, Fetch, Fetched, Memory, NewChunk, Outcomes, Presence, Put, Request, RequestQueue, Save,
+    SaveOutcome, Store, StoreInfo,
+};
 pub use uri::StoreUri;

@@ -318,10 +318,10 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "all") == 0) {
         many(store, 0, 1);
         many(store, KV_STORE_SEALED, 2);
-        refusals(store);
-        saves(store);
         waiting(store);
         queues(store, argv[2]);
+        refusals(store);
+        saves(store);
     } else {
         CHECK(argc == 4);
         (strcmp(argv[1], "lose") == 0 ? lose : flip)(store, argv[3]);

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod batch;
+mod last_error;
 mod metrics;
 mod paged;
 
@@ -206,6 +207,7 @@ fn guarded<T>(operation: &str, run: impl FnOnce() -> Result<T, Error>) -> Result
 }
 
 fn report(operation: &str, handle: Option<&kv_store_v1>, error: &Error) {
+    last_error::remember(error);
     match handle {
         Some(handle) => log::line(Level::Error, format_args!("{operation} {}: {error}", handle.store.uri())),
         None => log::line(Level::Error, format_args!("{operation}: {error}")),

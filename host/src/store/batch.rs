@@ -36,6 +36,38 @@ pub struct BatchOptions {
     pub timeout: Option<Duration>,
 }
 
+impl BatchOptions {
+    /// Answer a put only when it survives a power loss.
+    #[must_use]
+    pub fn with_durable(self) -> Self {
+        BatchOptions { durable: true, ..self }
+    }
+
+    /// Store also what exists.
+    #[must_use]
+    pub fn with_replace(self) -> Self {
+        BatchOptions { replace: true, ..self }
+    }
+
+    /// Seal values.
+    #[must_use]
+    pub fn with_sealed(self) -> Self {
+        BatchOptions { sealed: true, ..self }
+    }
+
+    /// Keys are XXH3-64 of the content.
+    #[must_use]
+    pub fn with_xxh3_keys(self) -> Self {
+        BatchOptions { xxh3_keys: true, ..self }
+    }
+
+    /// The time for the batch.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        BatchOptions { timeout: Some(timeout), ..self }
+    }
+}
+
 /// A chunk to put: its bytes lie in pieces, one after another.
 #[derive(Clone, Copy, Debug)]
 pub struct NewChunk<'a> {

@@ -118,7 +118,8 @@ fn probe_config() -> String {
 
 /// A C program from `tests/consumer`, built with every warning an error against the installed header.
 pub fn compile(source: &str, language: &str, output: &Path) {
-    let source = root().join("tests/consumer").join(source);
+    let example = root().join("examples").join(source);
+    let source = if example.exists() { example } else { root().join("tests/consumer").join(source) };
     let mut compiler = Command::new("cc");
     let standard = if language == "c" { "-std=c11" } else { "-std=c++17" };
     compiler.args([standard, "-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", language]);

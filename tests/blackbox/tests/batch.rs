@@ -1,6 +1,7 @@
 //! Batches, saves and queues, as an engine in C uses them.
 
 use kv_store_tests::consumer::{consumer, finish};
+use kv_store_tests::dist;
 use kv_store_tests::memkv::{AUTH_KEY, MemkvServer};
 use kv_store_tests::redis::RedisServer;
 
@@ -57,4 +58,15 @@ fn a_sealed_value_that_was_changed_is_a_miss_and_heals() {
     let (folder, uri) = local();
     let chunk = folder.path().join("chunks/6/61");
     assert_eq!(batch(&["flip", &uri, chunk.to_str().unwrap()]), "done\n");
+}
+
+#[test]
+fn the_example_saves_and_restores() {
+    let (folder, uri) = local();
+    let mut example = consumer("batch_example");
+    // As its first lines have it: the loader finds the library.
+    example.env_remove("KV_STORE_LIBRARY").env("LD_LIBRARY_PATH", dist().join("lib"));
+    let finished = finish(example.arg(uri));
+    assert!(finished.status.success(), "{}\n{}", finished.stdout, finished.stderr);
+    assert!(folder.path().join("prompt-1").exists());
 }

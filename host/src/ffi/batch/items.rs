@@ -250,7 +250,7 @@ impl Failures {
     /// One log line, and the text for `last_error`.
     fn report(self, operation: Operation, uri: &str) {
         let Some(first) = self.first else { return };
-        super::remember(&first);
+        super::last_error::remember(&first);
         // Who cancelled it knows.
         if first.kind() != ErrorKind::Cancelled {
             let (operation, count) = (operation.name(), self.count);

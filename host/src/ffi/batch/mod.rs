@@ -4,14 +4,13 @@ mod items;
 mod queue;
 mod save;
 
-use std::cell::RefCell;
-use std::ffi::{CString, c_char};
+use std::ffi::c_char;
 
 use items::{Call, Items};
 use queue::kv_store_queue;
 use save::kv_store_save;
 
-use super::{call, guarded, kv_store_v1, report};
+use super::{call, guarded, kv_store_v1, last_error, report};
 use crate::error::Error;
 use crate::store::{Store, Until};
 
@@ -86,7 +85,7 @@ static VTABLE: kv_store_batch_vtable = kv_store_batch_vtable {
     queue_cancel: queue::cancel,
     queue_close: queue::close,
     info,
-    last_error,
+    last_error: last_error_text,
 };
 
 /// The vtable of batches. Never NULL.
@@ -140,7 +139,7 @@ unsafe fn many(
         unsafe { items.run(store.opened()?, operation, &call, &until) }.map(|()| 0)
     };
     // SAFETY: the handle is NULL or live.
-    unsafe { self::call(operation.name(), handle, |store| run(store).inspect_err(remember)) }
+    unsafe { call(operation.name(), handle, run) }
 }
 
 unsafe extern "C" fn put_many(
@@ -205,27 +204,14 @@ unsafe extern "C" fn info(handle: *mut kv_store_v1, out: *mut kv_store_info) -> 
         Ok(0)
     };
     // SAFETY: as in `put_many`.
-    unsafe { call("info", handle, |store| run(store).inspect_err(remember)) }
+    unsafe { call("info", handle, run) }
 }
 
-thread_local! {
-    static LAST_ERROR: RefCell<CString> = RefCell::default();
-}
-
-/// Keep the text of a failure for `last_error`.
-fn remember(error: &Error) {
-    // No text of ours has a NUL; one in a guest's has been replaced.
-    LAST_ERROR.set(CString::new(error.to_string()).unwrap_or_default());
-}
-
-unsafe extern "C" fn last_error() -> *const c_char {
-    LAST_ERROR.with_borrow(|text| text.as_ptr())
+unsafe extern "C" fn last_error_text() -> *const c_char {
+    last_error::text()
 }
 
 /// Run a function that has no handle of `kv_store_v1`.
 fn run<T>(operation: &str, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    guarded(operation, run).inspect_err(|error| {
-        remember(error);
-        report(operation, None, error);
-    })
+    guarded(operation, run).inspect_err(|error| report(operation, None, error))
 }

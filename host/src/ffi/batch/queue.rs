@@ -2,7 +2,8 @@
 
 use super::super::{guarded, kv_store_v1, report};
 use super::items::{Call, Items, kv_store_call, kv_store_item};
-use super::{Operation, remember, run};
+use super::last_error::remember;
+use super::{Operation, run};
 use crate::error::{Error, ErrorKind};
 use crate::store::{Job, Opened, Queue, SubmittedPut, Until};
 
@@ -67,9 +68,10 @@ unsafe fn with(
         work(&queue.queue)
     });
     outcome.unwrap_or_else(|error| {
-        remember(&error);
         // That a queue is full is an answer.
-        if error.kind() != ErrorKind::Exhausted {
+        if error.kind() == ErrorKind::Exhausted {
+            remember(&error);
+        } else {
             report(operation, None, &error);
         }
         -(error.kind() as i64)

@@ -4,7 +4,8 @@ use std::ffi::c_char;
 
 use super::super::arguments::{bytes, name};
 use super::super::{kv_store_v1, report};
-use super::{remember, run};
+use super::last_error::remember;
+use super::run;
 use crate::error::{Error, ErrorKind};
 use crate::limits::MAX_HASH_BYTES;
 use crate::payload::Buffer;
@@ -69,7 +70,6 @@ pub(super) unsafe extern "C" fn commit(
         }
     });
     committed.unwrap_or_else(|error| {
-        remember(&error);
         report("save_commit", None, &error);
         -(error.kind() as i32)
     })
