@@ -62,10 +62,15 @@ extern "C" {
 #define KVX_ABI_VERSION_MAJOR 1
 #define KVX_ABI_VERSION_MINOR 1
 
+/* Stands before each function of the ABI, and may stand before a consumer's own. Here: empty. */
+#ifndef KVX_API
+#define KVX_API
+#endif
+
 /* Dimensions of the largest tensor. */
 #define KVX_MAX_TENSOR_DIMS 5
 
-typedef enum kvx_status_t {
+typedef enum kvx_status {
     KVX_STATUS_OK = 0,
     KVX_STATUS_INVALID_ARGUMENT = 1,
     KVX_STATUS_UNSUPPORTED = 2,
@@ -79,7 +84,7 @@ typedef enum kvx_status_t {
  * NaN and no infinity, its largest value is 448; E5M2 has both, 57344).
  * Indices are S32 or S64. The others are reserved.
  */
-typedef enum kvx_dtype_t {
+typedef enum kvx_dtype {
     KVX_DTYPE_INVALID = 0,
     KVX_DTYPE_F16 = 1,
     KVX_DTYPE_BF16 = 2,
@@ -93,7 +98,7 @@ typedef enum kvx_dtype_t {
     KVX_DTYPE_U8 = 10
 } kvx_dtype_t;
 
-typedef enum kvx_memory_type_t {
+typedef enum kvx_memory_type {
     KVX_MEMORY_UNKNOWN = 0, /* INVALID_ARGUMENT */
     KVX_MEMORY_HOST = 1,
     KVX_MEMORY_DEVICE = 2,
@@ -115,7 +120,7 @@ typedef enum kvx_memory_type_t {
  *               order of dimensions, with or without gaps, does. Others, and
  *               negative ones, are INVALID_ARGUMENT.
  */
-typedef enum kvx_layout_t {
+typedef enum kvx_layout {
     KVX_LAYOUT_INVALID = 0,
     KVX_LAYOUT_BLOCK_NHD = 1,
     KVX_LAYOUT_BLOCK_HND = 2,
@@ -123,19 +128,19 @@ typedef enum kvx_layout_t {
     KVX_LAYOUT_BLOCK_CUSTOM = 15
 } kvx_layout_t;
 
-typedef enum kvx_block_table_format_t {
+typedef enum kvx_block_table_format {
     KVX_BLOCK_TABLE_INVALID = 0,
     KVX_BLOCK_TABLE_PACKED = 1,
     KVX_BLOCK_TABLE_RAGGED = 2,
     KVX_BLOCK_TABLE_KV_OFFSETS = 3
 } kvx_block_table_format_t;
 
-typedef enum kvx_block_table_flags_t {
+typedef enum kvx_block_table_flags {
     KVX_BLOCK_TABLE_FLAG_NONE = 0,
     KVX_BLOCK_TABLE_FLAG_KVCACHEINDEX = 1
 } kvx_block_table_flags_t;
 
-typedef enum kvx_scale_granularity_t {
+typedef enum kvx_scale_granularity {
     KVX_SCALE_NONE = 0,
     KVX_SCALE_PER_TENSOR = 1,
     KVX_SCALE_PER_BLOCK = 2,
@@ -144,7 +149,7 @@ typedef enum kvx_scale_granularity_t {
 } kvx_scale_granularity_t;
 
 /* The version of a library. A consumer rejects another abi_major than its own. */
-typedef struct kvx_version_t {
+typedef struct kvx_version {
     uint32_t size;
     uint32_t abi_major;
     uint32_t abi_minor;
@@ -152,7 +157,7 @@ typedef struct kvx_version_t {
 } kvx_version_t;
 
 /* A tensor in memory: K or V of a cache, or key or value of tokens. */
-typedef struct kvx_tensor_desc_t {
+typedef struct kvx_tensor_desc {
     uint32_t size;
     kvx_dtype_t dtype;
     kvx_layout_t layout; /* of a cache; not looked at for tokens */
@@ -168,7 +173,7 @@ typedef struct kvx_tensor_desc_t {
  * table looks at it; it then reads blocks from here and not from k.data and
  * v.data, whose layout still says how a block looks inside.
  */
-typedef struct kvx_pool_desc_t {
+typedef struct kvx_pool_desc {
     uint32_t size;
     kvx_memory_type_t memory;
     uint32_t bytes_per_block; /* of K, or of V; at least what a block reaches */
@@ -177,7 +182,7 @@ typedef struct kvx_pool_desc_t {
 } kvx_pool_desc_t;
 
 /* A cache. All four dimensions are above zero; K and V have the same dtype. */
-typedef struct kvx_cache_desc_t {
+typedef struct kvx_cache_desc {
     uint32_t size;
     uint32_t num_blocks;
     uint32_t block_size;
@@ -212,7 +217,7 @@ typedef struct kvx_cache_desc_t {
  * that is not below num_blocks is OUT_OF_RANGE, and so is an offset into a
  * secondary pool that is NULL.
  */
-typedef struct kvx_block_table_t {
+typedef struct kvx_block_table {
     uint32_t size;
     kvx_block_table_format_t format;
     kvx_dtype_t index_dtype;  /* S32 or S64; KV_OFFSETS: S32 */
@@ -232,7 +237,7 @@ typedef struct kvx_block_table_t {
  * nothing. A slot past the cache is OUT_OF_RANGE. Where a slot comes twice, the
  * later token stays.
  */
-typedef struct kvx_slot_mapping_t {
+typedef struct kvx_slot_mapping {
     uint32_t size;
     kvx_dtype_t dtype;    /* S32 or S64 */
     uint32_t token_count; /* io.num_tokens */
@@ -241,7 +246,7 @@ typedef struct kvx_slot_mapping_t {
 } kvx_slot_mapping_t;
 
 /* Cached tokens of each sequence. Negative is OUT_OF_RANGE. */
-typedef struct kvx_seq_lens_t {
+typedef struct kvx_seq_lens {
     uint32_t size;
     kvx_dtype_t dtype;  /* the table's index_dtype */
     uint32_t seq_count; /* the table's seq_count */
@@ -263,7 +268,7 @@ typedef struct kvx_seq_lens_t {
  * tokens of a write are F16, BF16 or F32, and are quantised. Other pairs are
  * INVALID_ARGUMENT.
  */
-typedef struct kvx_kv_io_desc_t {
+typedef struct kvx_kv_io_desc {
     uint32_t size;
     kvx_tensor_desc_t key;
     kvx_tensor_desc_t value;
@@ -285,7 +290,7 @@ typedef struct kvx_kv_io_desc_t {
  * Strides are in elements, zero or more. dtype is F32; F16 and BF16 are
  * UNSUPPORTED. The scales that a write uses must be finite and above zero.
  */
-typedef struct kvx_scale_desc_t {
+typedef struct kvx_scale_desc {
     uint32_t size;
     kvx_dtype_t dtype;
     kvx_scale_granularity_t granularity;
@@ -300,7 +305,7 @@ typedef struct kvx_scale_desc_t {
  * each need one: a scale desc with data, or else k_scale / v_scale, which
  * point to one F32 for the whole tensor.
  */
-typedef struct kvx_write_desc_t {
+typedef struct kvx_write_desc {
     uint32_t size;
     kvx_kv_io_desc_t io;
     kvx_slot_mapping_t slots;
@@ -316,7 +321,7 @@ typedef struct kvx_write_desc_t {
  * the table has no entries for (the part below max_seq_len with PACKED and
  * KV_OFFSETS, all of it with RAGGED) is OUT_OF_RANGE.
  */
-typedef struct kvx_gather_desc_t {
+typedef struct kvx_gather_desc {
     uint32_t size;
     kvx_kv_io_desc_t io;
     kvx_block_table_t block_table;
@@ -325,29 +330,30 @@ typedef struct kvx_gather_desc_t {
 } kvx_gather_desc_t;
 
 /* Fills *out, `size` included; what it held is not read. NULL: INVALID_ARGUMENT. */
-kvx_status_t kvx_get_version(kvx_version_t *out);
+KVX_API kvx_status_t kvx_get_version(kvx_version_t *out);
 
 /*
  * Checks a cache descriptor, `pool` excepted, without touching K and V. Writes
  * and gathers check the same by themselves.
  */
-kvx_status_t kvx_validate_cache_desc(const kvx_cache_desc_t *cache);
+KVX_API kvx_status_t kvx_validate_cache_desc(const kvx_cache_desc_t *cache);
 
 /* Writes tokens to slots. */
-kvx_status_t kvx_write_kv(const kvx_cache_desc_t *cache, const kvx_write_desc_t *write,
-                          void *stream);
+KVX_API kvx_status_t kvx_write_kv(const kvx_cache_desc_t *cache, const kvx_write_desc_t *write,
+                                  void *stream);
 
 /* Gathers sequences into tokens. */
-kvx_status_t kvx_gather_kv(const kvx_cache_desc_t *cache, const kvx_gather_desc_t *gather,
-                           void *stream);
+KVX_API kvx_status_t kvx_gather_kv(const kvx_cache_desc_t *cache, const kvx_gather_desc_t *gather,
+                                   void *stream);
 
-/* The ABI is these sizes and offsets on 64-bit targets. */
-#if UINTPTR_MAX == UINT64_MAX
-#ifdef __cplusplus
+/* The ABI is these sizes and offsets on 64-bit targets. Checked from C11 and C++11 on; older
+ * languages have no static assertion. */
+#if defined(__cplusplus) && __cplusplus >= 201103L
 #define KVX_ASSERT_(condition) static_assert(condition, #condition)
-#else
+#elif !defined(__cplusplus) && defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 #define KVX_ASSERT_(condition) _Static_assert(condition, #condition)
 #endif
+#if defined(KVX_ASSERT_) && UINTPTR_MAX == UINT64_MAX
 KVX_ASSERT_(sizeof(kvx_status_t) == 4);
 KVX_ASSERT_(sizeof(kvx_version_t) == 16);
 KVX_ASSERT_(sizeof(kvx_tensor_desc_t) == 112);
@@ -392,8 +398,8 @@ KVX_ASSERT_(sizeof(kvx_gather_desc_t) == 352);
 KVX_ASSERT_(offsetof(kvx_gather_desc_t, block_table) == 256);
 KVX_ASSERT_(offsetof(kvx_gather_desc_t, seq_lens) == 320);
 KVX_ASSERT_(offsetof(kvx_gather_desc_t, max_seq_len) == 344);
-#undef KVX_ASSERT_
 #endif
+#undef KVX_ASSERT_
 
 #ifdef __cplusplus
 }
