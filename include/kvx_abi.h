@@ -172,12 +172,32 @@ typedef struct kvx_tensor_desc {
  * What the offsets of a KV_OFFSETS table count in. Only a gather with such a
  * table looks at it; it then reads blocks from here and not from k.data and
  * v.data, whose layout still says how a block looks inside.
+ *
+ * UNIT. An offset counts units of bytes_per_block bytes from the base of its
+ * pool. A unit holds one block of K, or one block of V, of one layer.
+ * TensorRT-LLM's pools are [blocks, layers, 2 (K, V)] units. With `primary` at
+ * the first unit of a layer, pool + layer * 2 * bytes_per_block, K of block b
+ * is offset b * 2 * layers and V of it is one more; so one table serves every
+ * layer.
+ *
+ * Here: BOUND. The ABI gives pools no size, so the cache bounds the offsets of
+ * K by the strides of k, and those of V by the strides of v. With
+ *   s = stride[0] in bytes / bytes_per_block, rounded down and at least 1,
+ * an offset is valid below (num_blocks - 1) * s + min(s, 2). That is:
+ *   - stride[0] is 2 * layers units (CUSTOM, whose other strides say how a
+ *     unit looks inside): num_blocks counts blocks, and the last valid offset
+ *     is V of the last block;
+ *   - stride[0] is one unit or less (NHD, HND, HND_PACKED): num_blocks counts
+ *     units, 2 * layers * blocks of them from the start of a pool, and
+ *     2 * layer fewer from the first unit of a layer.
+ * Both pools share the bound. Where they differ in size, num_blocks is that of
+ * the smaller; offsets past it are OUT_OF_RANGE in the larger, too.
  */
 typedef struct kvx_pool_desc {
     uint32_t size;
     kvx_memory_type_t memory;
-    uint32_t bytes_per_block; /* of K, or of V; at least what a block reaches */
-    void *primary;            /* num_blocks * bytes_per_block bytes */
+    uint32_t bytes_per_block; /* of a unit; at least what a block reaches */
+    void *primary;            /* as many units as are valid offsets */
     void *secondary;          /* the same, or NULL */
 } kvx_pool_desc_t;
 
@@ -206,16 +226,17 @@ typedef struct kvx_cache_desc {
  *   never falls, and ends at indices_count.
  * KV_OFFSETS: indices is [seq_count, beam_width, 2 (K, V),
  *   max_blocks_per_seq], S32; indices_count is the product. The top bit of an
- *   entry selects the secondary pool; the rest counts bytes_per_block from that
- *   pool's base. flags is KVX_BLOCK_TABLE_FLAG_KVCACHEINDEX, block_size a
- *   power of two, cache.pool filled in.
+ *   entry selects the secondary pool; the rest counts units of bytes_per_block
+ *   from that pool's base, see kvx_pool_desc_t. flags is
+ *   KVX_BLOCK_TABLE_FLAG_KVCACHEINDEX, block_size a power of two, cache.pool
+ *   filled in.
  *
  * But for RAGGED, indptr is NULL and indptr_count 0. But for KV_OFFSETS,
  * beam_width is 1.
  *
- * A negative block id leaves its part of the output as it was. An id or offset
- * that is not below num_blocks is OUT_OF_RANGE, and so is an offset into a
- * secondary pool that is NULL.
+ * A negative block id leaves its part of the output as it was. An id that is
+ * not below num_blocks is OUT_OF_RANGE, and so is an offset that is not below
+ * the bound of kvx_pool_desc_t, or into a secondary pool that is NULL.
  */
 typedef struct kvx_block_table {
     uint32_t size;
