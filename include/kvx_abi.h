@@ -24,7 +24,9 @@
  * that nothing was written (but for INTERNAL_ERROR, which says nothing).
  *
  * MEMORY. The caller owns every buffer; none is kept after the call. Strides
- * are in elements, pointers may have any alignment.
+ * are in elements, pointers may have any alignment. The stride of a dimension
+ * of extent 1 is not looked at (but for stride[0] of k and v with KV_OFFSETS,
+ * see kvx_pool_desc_t).
  * Here: HOST and UNIFIED memory. DEVICE is UNSUPPORTED, which the first such
  * call also says on standard error. Large calls are fastest where the buffers
  * start on 64 bytes. Buffers that are written must not overlap each other or
@@ -276,13 +278,20 @@ typedef struct kvx_seq_lens {
 
 /*
  * Tokens outside of the cache. key and value have the same dtype and are
- * dense row-major (else UNSUPPORTED) of this shape:
+ * dense row-major of this shape:
  *   [num_tokens, num_kv_heads, head_dim]
  * or, for a gather, with num_tokens = seq_count * max_seq_len,
  *   [seq_count, max_seq_len, num_kv_heads, head_dim]
  * Here: with KV_OFFSETS, num_tokens = seq_count * beam_width * max_seq_len, and
  *   [seq_count, beam_width, max_seq_len, num_kv_heads, head_dim] or
  *   [seq_count * beam_width, max_seq_len, num_kv_heads, head_dim].
+ * Here: tokens may be farther apart than they are long, as in a slice of a
+ * fused QKV projection: the stride of the last dimension before num_kv_heads
+ * is num_kv_heads * head_dim or more, and the ones before it are those of a
+ * dense tensor of such rows. key and value may lie in each other's gaps where
+ * their strides are equal. Otherwise the gaps count as part of the tokens when
+ * buffers must not overlap. A gather leaves gaps as they were. Other strides
+ * are UNSUPPORTED.
  * Without tokens, data may be NULL.
  *
  * dtype is the cache's, and bytes are copied; or the cache is FP8 and the

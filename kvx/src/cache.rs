@@ -95,9 +95,12 @@ impl RawCache {
     /// Refuses K and V pools that share a byte, which no write could honour.
     pub fn check_disjoint(&self) -> Result<()> {
         let [k, v] = self.spans();
-        let interleaved =
-            self.k.steps == self.v.steps && !(self.k.steps).meets(&self.shape, v.start as i128 - k.start as i128);
-        if k.meets(&v) && !interleaved {
+        if !k.meets(&v) {
+            return Ok(());
+        }
+        let interleaved = self.k.steps.dims(&self.shape) == self.v.steps.dims(&self.shape)
+            && !(self.k.steps).meets(&self.shape, v.start as i128 - k.start as i128);
+        if !interleaved {
             return Err(invalid("K and V overlap; interleaved pools need equal strides and no shared element"));
         }
         Ok(())
@@ -246,13 +249,15 @@ fn check_len(raw: &RawCache, lens: [usize; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Tokens outside the cache: key and value, each dense `[tokens, num_kv_heads, head_dim]`.
+/// Tokens outside the cache: key and value, each `[tokens]` rows of dense `[num_kv_heads, head_dim]`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawTokens {
     pub key: *mut u8,
     pub value: *mut u8,
     pub dtype: DType,
     pub tokens: u64,
+    /// Bytes from a token to the next, of key and of value. A row or more: slices of a fused projection have gaps.
+    pub steps: [usize; 2],
 }
 
 // SAFETY: as for `Part`.
@@ -261,24 +266,47 @@ unsafe impl Send for RawTokens {}
 unsafe impl Sync for RawTokens {}
 
 impl RawTokens {
-    /// Bytes of K, or of V, of one token.
-    pub fn row(&self, shape: &CacheShape) -> Result<usize> {
-        let bytes = u128::from(shape.token_elements()) * self.dtype.size() as u128;
-        let all = bytes * u128::from(self.tokens);
-        if all.max(bytes) > isize::MAX as u128 {
-            return Err(invalid("the tokens are larger than the address space"));
-        }
-        Ok(bytes as usize)
+    /// Tokens without gaps.
+    pub fn dense(key: *mut u8, value: *mut u8, dtype: DType, tokens: u64, shape: &CacheShape) -> Result<Self> {
+        let row = row_bytes(shape, dtype)?;
+        Ok(RawTokens { key, value, dtype, tokens, steps: [row; 2] })
     }
 
-    /// The addresses of key and value, checked to be in the address space.
+    /// The addresses of key and value, gaps included, checked to be in the address space.
     pub fn spans(&self, shape: &CacheShape) -> Result<[Span; 2]> {
-        let len = self.row(shape)? * self.tokens as usize;
-        let spans = [Span::of(self.key, len), Span::of(self.value, len)];
-        if spans.iter().any(|s| s.start.checked_add(len).is_none()) {
-            return Err(invalid("the tokens pass the end of the address space"));
+        let row = row_bytes(shape, self.dtype)?;
+        let span = |base: *mut u8, step: usize| -> Option<Span> {
+            let len = match self.tokens {
+                0 => 0,
+                tokens => usize::try_from(tokens - 1).ok()?.checked_mul(step)?.checked_add(row)?,
+            };
+            isize::try_from(len).ok()?;
+            (base as usize).checked_add(len)?;
+            Some(Span::of(base, len))
+        };
+        match (span(self.key, self.steps[0]), span(self.value, self.steps[1])) {
+            (Some(key), Some(value)) => Ok([key, value]),
+            _ => Err(invalid("the tokens pass the end of the address space")),
         }
-        Ok(spans)
+    }
+
+    /// Whether a row of the key shares a byte with one of the value. Rows of equal steps may lie in each other's gaps.
+    pub fn meet(&self, [key, value]: [Span; 2], row: usize) -> bool {
+        if !key.meets(&value) {
+            return false;
+        }
+        let distance = (value.start as i128 - key.start as i128).rem_euclid(self.steps[0].max(1) as i128);
+        let apart = row as i128 <= distance && distance + row as i128 <= self.steps[0] as i128;
+        self.steps[0] != self.steps[1] || !apart
+    }
+}
+
+/// Bytes of K, or of V, of one token.
+pub(crate) fn row_bytes(shape: &CacheShape, dtype: DType) -> Result<usize> {
+    let bytes = u128::from(shape.token_elements()) * dtype.size() as u128;
+    match isize::try_from(bytes) {
+        Ok(row) => Ok(row as usize),
+        Err(_) => Err(invalid("the tokens are larger than the address space")),
     }
 }
 
@@ -319,19 +347,15 @@ pub struct KvTokensMut<'a> {
 impl KvTokens<'_> {
     pub(crate) fn raw(&self, shape: &CacheShape) -> Result<RawTokens> {
         let tokens = count(self.key.len(), self.value.len(), self.dtype, shape)?;
-        Ok(RawTokens {
-            key: self.key.as_ptr().cast_mut(),
-            value: self.value.as_ptr().cast_mut(),
-            dtype: self.dtype,
-            tokens,
-        })
+        let [key, value] = [self.key, self.value].map(|bytes| bytes.as_ptr().cast_mut());
+        RawTokens::dense(key, value, self.dtype, tokens, shape)
     }
 }
 
 impl KvTokensMut<'_> {
     pub(crate) fn raw(&mut self, shape: &CacheShape) -> Result<RawTokens> {
         let tokens = count(self.key.len(), self.value.len(), self.dtype, shape)?;
-        Ok(RawTokens { key: self.key.as_mut_ptr(), value: self.value.as_mut_ptr(), dtype: self.dtype, tokens })
+        RawTokens::dense(self.key.as_mut_ptr(), self.value.as_mut_ptr(), self.dtype, tokens, shape)
     }
 }
 
@@ -339,7 +363,7 @@ impl KvTokensUninit<'_> {
     pub(crate) fn raw(&mut self, shape: &CacheShape) -> Result<RawTokens> {
         let tokens = count(self.key.len(), self.value.len(), self.dtype, shape)?;
         let [key, value] = [self.key.as_mut_ptr().cast(), self.value.as_mut_ptr().cast()];
-        Ok(RawTokens { key, value, dtype: self.dtype, tokens })
+        RawTokens::dense(key, value, self.dtype, tokens, shape)
     }
 }
 

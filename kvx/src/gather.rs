@@ -3,7 +3,7 @@
 //! Invariant: nothing is written unless every length, table entry and scale
 //! that the gather uses is valid. So the table is walked twice.
 
-use crate::cache::{KvCache, KvTokensMut, KvTokensUninit, RawCache, RawTokens};
+use crate::cache::{KvCache, KvTokensMut, KvTokensUninit, RawCache, RawTokens, row_bytes};
 use crate::error::{Result, invalid};
 use crate::index::IndexSlice;
 use crate::kernel::{Direction, Mover};
@@ -89,13 +89,13 @@ impl Gather<'_> {
             let have = out.tokens;
             return Err(invalid(format!("the output has {have} tokens, the gather fills {want}")));
         }
-        let row = out.row(shape)?;
+        let row = row_bytes(shape, out.dtype)?;
         let types = (cache.dtype, out.dtype);
         let tensors = [self.table.tensor(&cache.k, shape)?, self.table.tensor(&cache.v, shape)?];
         let [k, v] = tensors;
         let mut movers = [
-            Mover::new(Direction::Gather, k, shape, types, self.scales.map(|s| s.k))?,
-            Mover::new(Direction::Gather, v, shape, types, self.scales.map(|s| s.v))?,
+            Mover::new(Direction::Gather, k, shape, types, out.steps[0], self.scales.map(|s| s.k))?,
+            Mover::new(Direction::Gather, v, shape, types, out.steps[1], self.scales.map(|s| s.v))?,
         ];
         if matches!(self.table, BlockTable::KvOffsets { .. }) && movers.iter().any(|m| m.block_scale().is_some()) {
             return Err(crate::error::unsupported("scales per block do not go with KV offsets"));
@@ -120,7 +120,7 @@ impl Gather<'_> {
             sources.extend(self.table.source_spans(&tensors[i], used));
         }
         let [key, value] = out.spans(shape)?;
-        if key.meets(&value) || sources.iter().any(|s| s.meets(&key) || s.meets(&value)) {
+        if out.meet([key, value], row) || sources.iter().any(|s| s.meets(&key) || s.meets(&value)) {
             return Err(invalid("the output overlaps itself or what is read"));
         }
 

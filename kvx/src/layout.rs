@@ -90,8 +90,12 @@ impl Layout {
         };
         let mut strides = [0; 5];
         if let Layout::Custom { strides: given } = self {
-            for (to, from) in strides.iter_mut().zip(given) {
-                *to = i64::try_from(*from).ok()?;
+            for ((to, from), extent) in strides.iter_mut().zip(given).zip(dims) {
+                *to = match i64::try_from(*from) {
+                    Ok(stride) => stride,
+                    Err(_) if extent == 1 => 0,
+                    Err(_) => return None,
+                };
             }
         } else {
             dense_strides(&dims[..ndim], &mut strides)?;
@@ -148,14 +152,20 @@ impl Steps {
     fn new(strides: [i64; 4], pack: u32, shape: &CacheShape, dtype: DType) -> Result<Self> {
         let size = dtype.size() as u128;
         let too_large = || invalid("the pool is larger than the address space");
-        let bytes = |stride: i64| -> Result<usize> { usize::try_from(stride as u128 * size).map_err(|_| too_large()) };
+        let groups = shape.head_dim / pack;
+        let bytes = |stride: i64, extent: u32| match usize::try_from(stride as u128 * size) {
+            Ok(step) => Ok(step),
+            // A step that is never taken.
+            Err(_) if extent == 1 => Ok(0),
+            Err(_) => Err(too_large()),
+        };
         let mut steps = Steps {
-            block: bytes(strides[0])?,
-            token: bytes(strides[1])?,
-            head: bytes(strides[2])?,
-            group: bytes(strides[3])?,
-            groups: (shape.head_dim / pack) as usize,
-            unit: bytes(i64::from(pack))?,
+            block: bytes(strides[0], shape.num_blocks)?,
+            token: bytes(strides[1], shape.block_size)?,
+            head: bytes(strides[2], shape.num_kv_heads)?,
+            group: bytes(strides[3], groups)?,
+            groups: groups as usize,
+            unit: bytes(i64::from(pack), pack)?,
             span: 0,
             block_span: 0,
         };
@@ -190,8 +200,9 @@ impl Steps {
         Ok(steps)
     }
 
-    /// (step, extent) of every dimension, the bytes of a group included, largest step first.
-    fn dims(&self, shape: &CacheShape) -> [(usize, usize); 5] {
+    /// (step, extent) of every dimension, the bytes of a group included, largest step first. A step
+    /// that is never taken is 0.
+    pub fn dims(&self, shape: &CacheShape) -> [(usize, usize); 5] {
         let mut dims = [
             (self.block, shape.num_blocks as usize),
             (self.token, shape.block_size as usize),
@@ -199,6 +210,11 @@ impl Steps {
             (self.group, self.groups),
             (1, self.unit),
         ];
+        for (step, extent) in &mut dims {
+            if *extent == 1 {
+                *step = 0;
+            }
+        }
         dims.sort_by_key(|dim| std::cmp::Reverse(dim.0));
         dims
     }

@@ -4,7 +4,7 @@
 //! call is valid. So the slots are walked twice; they are a thousandth of the
 //! bytes.
 
-use crate::cache::{KvCacheMut, KvTokens, RawCache, RawTokens, Span};
+use crate::cache::{KvCacheMut, KvTokens, RawCache, RawTokens, Span, row_bytes};
 use crate::dtype::DType;
 use crate::error::{Result, invalid, out_of_range};
 use crate::index::IndexSlice;
@@ -86,10 +86,11 @@ impl Write<'_> {
     /// As [`run`](Self::run).
     pub fn check(&self, cache: &KvCacheMut<'_>, dtype: DType) -> Result<()> {
         let none = std::ptr::null_mut();
-        let tokens = RawTokens { key: none, value: none, dtype, tokens: self.slots.slots.len() as u64 };
-        let row = tokens.row(&cache.raw.shape)?;
+        let count = self.slots.slots.len() as u64;
+        let tokens = RawTokens::dense(none, none, dtype, count, &cache.raw.shape)?;
+        tokens.spans(&cache.raw.shape)?;
         // No tokens are looked at, so none can be in the way of the cache.
-        self.validate(&cache.raw, dtype, row, &[]).map(drop)
+        self.validate(&cache.raw, &tokens, &[]).map(drop)
     }
 
     /// # Safety
@@ -102,8 +103,7 @@ impl Write<'_> {
             let have = tokens.tokens;
             return Err(invalid(format!("{count} slots for {have} tokens")));
         }
-        let row = tokens.row(shape)?;
-        let (mut movers, bytes) = self.validate(cache, tokens.dtype, row, &tokens.spans(shape)?)?;
+        let (mut movers, bytes) = self.validate(cache, tokens, &tokens.spans(shape)?)?;
         for mover in &mut movers {
             mover.prepare(bytes, all);
         }
@@ -133,14 +133,15 @@ impl Write<'_> {
     }
 
     /// Everything that a write checks but the number of tokens, and the bytes that it will move.
-    /// `row`: bytes of a token outside, `sources`: where the tokens are.
-    fn validate(&self, cache: &RawCache, dtype: DType, row: usize, sources: &[Span]) -> Result<([Mover<'_>; 2], u64)> {
+    /// `sources`: where the tokens are.
+    fn validate(&self, cache: &RawCache, tokens: &RawTokens, sources: &[Span]) -> Result<([Mover<'_>; 2], u64)> {
         let shape = &cache.shape;
-        let types = (cache.dtype, dtype);
+        let types = (cache.dtype, tokens.dtype);
+        let row = row_bytes(shape, tokens.dtype)?;
         let scale = |side: fn(&KvScales<'_>) -> _| self.scales.as_ref().map(side);
         let movers = [
-            Mover::new(Direction::Write, cache.k, shape, types, self.scales.map(|s| s.k))?,
-            Mover::new(Direction::Write, cache.v, shape, types, self.scales.map(|s| s.v))?,
+            Mover::new(Direction::Write, cache.k, shape, types, tokens.steps[0], self.scales.map(|s| s.k))?,
+            Mover::new(Direction::Write, cache.v, shape, types, tokens.steps[1], self.scales.map(|s| s.v))?,
         ];
         cache.check_disjoint()?;
         let [k_span, v_span] = [scale(|s| s.k.span()), scale(|s| s.v.span())];

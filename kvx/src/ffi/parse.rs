@@ -6,11 +6,11 @@
 //! the buffers are the Rust API's.
 
 use super::*;
-use crate::cache::{RawCache, RawTokens};
+use crate::cache::{RawCache, RawTokens, row_bytes};
 use crate::dtype::DType;
 use crate::gather::Gather;
 use crate::index::IndexSlice;
-use crate::layout::{CacheShape, Layout, dense_strides};
+use crate::layout::{CacheShape, Layout};
 use crate::scale::{KvScales, Scale};
 use crate::table::{BlockTable, OffsetPools};
 use crate::write::Slots;
@@ -78,8 +78,10 @@ pub(super) fn cache(desc: &kvx_cache_desc_t) -> Result<RawCache> {
     let bases = [desc.k.data.cast(), desc.v.data.cast()];
     let cache = RawCache::new(shape, dtype(desc.k.dtype)?, layouts, bases)?;
     for (tensor, layout) in [(&desc.k, &layouts[0]), (&desc.v, &layouts[1])] {
-        let described = layout.described(&shape);
-        if described.is_none_or(|(_, stride, ndim)| stride[..ndim] != tensor.stride[..ndim]) {
+        let dense = |(dims, stride, ndim): ([i64; 5], [i64; 5], usize)| {
+            (0..ndim).all(|i| dims[i] == 1 || stride[i] == tensor.stride[i])
+        };
+        if !matches!(layout, Layout::Custom { .. }) && !layout.described(&shape).is_some_and(dense) {
             return Err(unsupported("strides of this layout are dense; others are for CUSTOM"));
         }
     }
@@ -98,8 +100,12 @@ fn layout(desc: &kvx_tensor_desc_t, shape: &CacheShape) -> Result<Layout> {
         }
         KVX_LAYOUT_BLOCK_CUSTOM => {
             let mut strides = [0; 4];
-            for (to, from) in strides.iter_mut().zip(desc.stride) {
-                *to = u64::try_from(from).map_err(|_| invalid("a stride is negative"))?;
+            for (i, (to, from)) in strides.iter_mut().zip(desc.stride).enumerate() {
+                *to = match u64::try_from(from) {
+                    Ok(stride) => stride,
+                    Err(_) if desc.shape[i] == 1 => 0,
+                    Err(_) => return Err(invalid("a stride is negative")),
+                };
             }
             Layout::Custom { strides }
         }
@@ -123,7 +129,10 @@ fn io(desc: &kvx_kv_io_desc_t, cache: &RawCache, tokens: u32, leading: &[&[i64]]
         let have = desc.num_tokens;
         return Err(invalid(format!("num_tokens is {have}, the call has {tokens}")));
     }
-    for tensor in [&desc.key, &desc.value] {
+    let dtype = dtype(desc.key.dtype)?;
+    let row = row_bytes(shape, dtype)?;
+    let mut steps = [row; 2];
+    for (tensor, step) in [&desc.key, &desc.value].into_iter().zip(&mut steps) {
         check_size::<kvx_tensor_desc_t>(tensor.size)?;
         if tensor.dtype != desc.key.dtype {
             return Err(invalid("key and value differ in dtype"));
@@ -133,21 +142,47 @@ fn io(desc: &kvx_kv_io_desc_t, cache: &RawCache, tokens: u32, leading: &[&[i64]]
         }
         let tail = [shape.num_kv_heads, shape.head_dim].map(i64::from);
         let ndim = tensor.ndim as usize;
-        let fits =
-            leading.iter().any(|head| ndim == head.len() + 2 && tensor.shape[..ndim] == [head, &tail[..]].concat());
+        let fits = leading.iter().any(|head| {
+            let n = head.len();
+            ndim == n + 2 && tensor.shape[..n] == **head && tensor.shape[n..ndim] == tail
+        });
         if !fits {
             return Err(invalid("ndim and shape of key and value must be those of the call"));
         }
-        let mut dense = [0; 5];
-        let known = dense_strides(&tensor.shape[..ndim], &mut dense).is_some();
-        if tokens > 0 && !(known && dense[..ndim] == tensor.stride[..ndim]) {
-            return Err(unsupported("key and value must be dense"));
+        if tokens > 0 {
+            *step = token_step(&tensor.shape[..ndim], &tensor.stride[..ndim], row, dtype.size())?;
         }
     }
-    let dtype = dtype(desc.key.dtype)?;
     check_memory(desc.key.memory)?;
     check_memory(desc.value.memory)?;
-    Ok(RawTokens { key: desc.key.data.cast(), value: desc.value.data.cast(), dtype, tokens: u64::from(tokens) })
+    Ok(RawTokens { key: desc.key.data.cast(), value: desc.value.data.cast(), dtype, tokens: u64::from(tokens), steps })
+}
+
+/// Bytes from a token to the next, where heads and head_dim are dense in a row and the dimensions
+/// before them step from token to token evenly. Strides of dimensions of extent 1 have no say.
+fn token_step(shape: &[i64], stride: &[i64], row: usize, size: usize) -> Result<usize> {
+    let (before, n) = (shape.len() - 2, shape.len());
+    let dense = (shape[n - 1] == 1 || stride[n - 1] == 1) && (shape[n - 2] == 1 || stride[n - 2] == shape[n - 1]);
+    let mut step = None;
+    let mut tokens = 1i64;
+    let mut even = true;
+    for i in (0..before).rev().filter(|i| shape[*i] != 1) {
+        let first = *step.get_or_insert(stride[i]);
+        even &= first.checked_mul(tokens) == Some(stride[i]);
+        // The product is the number of tokens, which fits 32 bits.
+        tokens *= shape[i];
+    }
+    let bytes = match step {
+        None => Some(row),
+        Some(step) => usize::try_from(step).ok().and_then(|step| step.checked_mul(size)),
+    };
+    match bytes {
+        Some(bytes) if dense && even && bytes >= row => Ok(bytes),
+        None if step.is_some_and(|step| step > 0) => Err(invalid("a stride passes the address space")),
+        _ => {
+            Err(unsupported("key and value must be dense but for the stride of tokens, which may be longer than a row"))
+        }
+    }
 }
 
 pub(super) fn write_io(desc: &kvx_kv_io_desc_t, cache: &RawCache) -> Result<RawTokens> {

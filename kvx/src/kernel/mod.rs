@@ -1,4 +1,4 @@
-//! Moves one run of tokens of K, or of V, between a cache and dense tokens.
+//! Moves one run of tokens of K, or of V, between a cache and tokens outside of it.
 //!
 //! A [`Mover`] is made once per call and tensor; what is decided there (which
 //! conversion, which instruction set) is not decided again per run.
@@ -57,8 +57,9 @@ pub(crate) struct Mover<'a> {
     heads: usize,
     /// Elements of a head.
     dim: usize,
-    /// Bytes of an element outside of the cache.
+    /// Bytes of an element outside of the cache, and from a token to the next there.
     io_size: usize,
+    io_step: usize,
     /// Whether to store past the caches.
     stream: bool,
     /// `None` for a plain copy.
@@ -78,6 +79,7 @@ impl<'a> Mover<'a> {
         tensor: Tensor,
         shape: &CacheShape,
         (cache, io): (DType, DType),
+        io_step: usize,
         scale: Option<Scale<'a>>,
     ) -> Result<Self> {
         let convert = if cache == io {
@@ -103,6 +105,7 @@ impl<'a> Mover<'a> {
             heads: shape.num_kv_heads as usize,
             dim: shape.head_dim as usize,
             io_size: io.size(),
+            io_step,
             stream: false,
             convert,
             types: (cache, io),
@@ -155,7 +158,7 @@ impl<'a> Mover<'a> {
         Ok(stage)
     }
 
-    /// Moves `run`; `io` is token 0 of the dense tokens.
+    /// Moves `run`; `io` is token 0 outside.
     ///
     /// # Safety
     /// `run` must lie in the tensor's part and in the tokens; what is read must be valid for
@@ -163,17 +166,16 @@ impl<'a> Mover<'a> {
     /// [`stage`](Self::stage).
     pub unsafe fn run(&self, run: &Run, io: *mut u8, stage: &mut [u8]) {
         let steps = &self.tensor.steps;
-        let row = self.heads * self.dim * self.io_size;
         // SAFETY: the run is in the pool and in the tokens, whose extents fit an isize.
         let (cache, io) = unsafe {
             let block = self.tensor.parts[run.part].base.add(run.block as usize * self.tensor.block_step);
-            (block.add(run.offset as usize * steps.token), io.add(run.io as usize * row))
+            (block.add(run.offset as usize * steps.token), io.add(run.io as usize * self.io_step))
         };
         let tokens = run.tokens as usize;
         // SAFETY: the caller's promise, passed on.
         unsafe {
             let Some((convert, scale)) = &self.convert else {
-                let io_steps = GridSteps { token: row, head: self.dim * self.io_size, group: steps.unit };
+                let io_steps = GridSteps { token: self.io_step, head: self.dim * self.io_size, group: steps.unit };
                 return self.copy(cache, self.cache_steps(), io, io_steps, self.grid(tokens));
             };
             let quantiser = (*convert, scale, run.block);

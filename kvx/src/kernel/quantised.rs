@@ -29,7 +29,7 @@ impl Mover<'_> {
     ) {
         let steps = &self.tensor.steps;
         let (head_bytes, unit) = (self.dim * self.io_size, steps.unit * self.io_size);
-        let io_steps = GridSteps { token: self.heads * head_bytes, head: head_bytes, group: unit };
+        let io_steps = GridSteps { token: self.io_step, head: head_bytes, group: unit };
         let room = if self.direction == Direction::Write { WRITE_STAGE.min(stage.len()) } else { stage.len() };
         let at_once = (room / head_bytes).max(1);
         let stage = stage.as_mut_ptr();
@@ -91,7 +91,7 @@ impl Mover<'_> {
             // SAFETY: these are tokens done..done + count, and as many fit the stage.
             unsafe {
                 let cache = cache.add(done * self.tensor.steps.token);
-                let io = io.add(done * row * self.io_size);
+                let io = io.add(done * self.io_step);
                 if self.direction == Direction::Gather {
                     // The stage is read at once, so it is not to pass the caches by.
                     grid::copy::<false>(cache, self.cache_steps(), stage, staged, self.grid(count));
@@ -118,7 +118,8 @@ impl Mover<'_> {
         tokens: usize,
     ) {
         let row = self.heads * self.dim;
-        let dense = (self.heads == 1 || head_step == self.dim) && (tokens == 1 || token_step == row);
+        let dense = (self.heads == 1 || head_step == self.dim)
+            && (tokens == 1 || (token_step == row && self.io_step == row * self.io_size));
         // SAFETY: where both sides are dense, all is one row; else `token` and `head` are in it.
         unsafe {
             if dense && !scale.varies_by_head() {
@@ -127,7 +128,7 @@ impl Mover<'_> {
             // Heads inside tokens, as in `grid::copy`.
             for token in 0..tokens {
                 let near = (near.add(token * token_step), head_step);
-                let far = (io.add(token * row * self.io_size), self.dim * self.io_size);
+                let far = (io.add(token * self.io_step), self.dim * self.io_size);
                 if !scale.varies_by_head() {
                     self.convert(convert, near, far, self.heads, self.dim, scale.at(block, 0));
                     continue;
