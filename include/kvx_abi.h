@@ -18,6 +18,7 @@
  * sizeof of that struct, nested structs included. A smaller size is
  * INVALID_ARGUMENT; a larger one is a later minor version's, and accepted.
  * Fields without meaning for a call are not looked at, so zero does for them.
+ * A call reads descriptors where they are: nobody may write them meanwhile.
  *
  * ALL OR NOTHING. A call is checked as a whole, slots and table entries
  * included, before its first byte is written. A status other than OK means

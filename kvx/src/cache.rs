@@ -49,7 +49,6 @@ pub(crate) struct Tensor {
 pub(crate) struct RawCache {
     pub shape: CacheShape,
     pub dtype: DType,
-    pub layouts: [Layout; 2],
     pub k: Tensor,
     pub v: Tensor,
 }
@@ -62,6 +61,8 @@ pub(crate) struct Span {
 }
 
 impl Span {
+    pub const NONE: Span = Span { start: 0, len: 0 };
+
     pub fn of(base: *const u8, len: usize) -> Self {
         Span { start: base as usize, len }
     }
@@ -76,23 +77,33 @@ impl Span {
 
 impl RawCache {
     pub fn new(shape: CacheShape, dtype: DType, layouts: [Layout; 2], bases: [*mut u8; 2]) -> Result<Self> {
-        let tensor = |layout: Layout, base: *mut u8| -> Result<Tensor> {
-            let steps = layout.resolve(&shape, dtype)?;
-            if (base as usize).checked_add(steps.span).is_none() {
-                return Err(invalid("the pool passes the end of the address space"));
-            }
-            let pool = Part { base, blocks: u64::from(shape.num_blocks) };
-            Ok(Tensor { parts: [pool, Part::ABSENT], block_step: steps.block, steps })
+        let steps = |layout: Layout| layout.resolve(&layout.describe(&shape)?, &shape, dtype);
+        Self::of(shape, dtype, [&steps(layouts[0])?, &steps(layouts[1])?], bases)
+    }
+
+    /// As [`new`](Self::new), of layouts that are resolved already.
+    #[inline(always)]
+    pub fn of(shape: CacheShape, dtype: DType, steps: [&Steps; 2], bases: [*mut u8; 2]) -> Result<Self> {
+        let past = |side: usize| (bases[side] as usize).checked_add(steps[side].span).is_none();
+        if past(0) || past(1) {
+            return Err(invalid("the pool passes the end of the address space"));
+        }
+        let tensor = |side: usize| {
+            let pool = Part { base: bases[side], blocks: u64::from(shape.num_blocks) };
+            Tensor { parts: [pool, Part::ABSENT], block_step: steps[side].block, steps: *steps[side] }
         };
-        Ok(RawCache { shape, dtype, layouts, k: tensor(layouts[0], bases[0])?, v: tensor(layouts[1], bases[1])? })
+        Ok(RawCache { shape, dtype, k: tensor(0), v: tensor(1) })
     }
 
     /// The addresses of the K and of the V pool.
+    #[inline(always)]
     pub fn spans(&self) -> [Span; 2] {
-        [self.k, self.v].map(|t| Span::of(t.parts[0].base, t.steps.span))
+        let span = |t: &Tensor| Span::of(t.parts[0].base, t.steps.span);
+        [span(&self.k), span(&self.v)]
     }
 
     /// Refuses K and V pools that share a byte, which no write could honour.
+    #[inline(always)]
     pub fn check_disjoint(&self) -> Result<()> {
         let [k, v] = self.spans();
         if !k.meets(&v) {
@@ -113,6 +124,7 @@ impl RawCache {
 #[derive(Clone, Copy, Debug)]
 pub struct KvCache<'a> {
     pub(crate) raw: RawCache,
+    layouts: [Layout; 2],
     buffers: PhantomData<&'a [u8]>,
 }
 
@@ -132,7 +144,7 @@ impl<'a> KvCache<'a> {
         let bases = [k, v].map(|b| b.as_ptr().cast_mut());
         let raw = RawCache::new(shape, dtype, [k_layout, v_layout], bases)?;
         check_len(&raw, [k.len(), v.len()])?;
-        Ok(KvCache { raw, buffers: PhantomData })
+        Ok(KvCache { raw, layouts: [k_layout, v_layout], buffers: PhantomData })
     }
 
     /// The dimensions of the cache.
@@ -147,7 +159,7 @@ impl<'a> KvCache<'a> {
 
     /// The layouts of K and of V.
     pub fn layouts(&self) -> [Layout; 2] {
-        self.raw.layouts
+        self.layouts
     }
 
     /// K and V of the first tokens of a block, as they lie in the pools: what a gather of them would answer, without a copy.
@@ -184,6 +196,7 @@ impl<'a> KvCache<'a> {
 #[derive(Debug)]
 pub struct KvCacheMut<'a> {
     pub(crate) raw: RawCache,
+    layouts: [Layout; 2],
     buffers: PhantomData<&'a mut [u8]>,
 }
 
@@ -201,7 +214,7 @@ impl<'a> KvCacheMut<'a> {
     ) -> Result<Self> {
         let raw = RawCache::new(shape, dtype, layouts, [k.as_mut_ptr(), v.as_mut_ptr()])?;
         check_len(&raw, [k.len(), v.len()])?;
-        Ok(KvCacheMut { raw, buffers: PhantomData })
+        Ok(KvCacheMut { raw, layouts, buffers: PhantomData })
     }
 
     /// A view of pools that are reached by pointers: for an engine's own memory, for K and V
@@ -225,17 +238,17 @@ impl<'a> KvCacheMut<'a> {
         if k.is_null() || v.is_null() {
             return Err(invalid("K and V must not be null"));
         }
-        Ok(KvCacheMut { raw: RawCache::new(shape, dtype, layouts, [k, v])?, buffers: PhantomData })
+        Ok(Self::of(RawCache::new(shape, dtype, layouts, [k, v])?, layouts))
     }
 
     /// As [`from_raw`](Self::from_raw), of pools that a descriptor described.
-    pub(crate) fn of(raw: RawCache) -> Self {
-        KvCacheMut { raw, buffers: PhantomData }
+    pub(crate) fn of(raw: RawCache, layouts: [Layout; 2]) -> Self {
+        KvCacheMut { raw, layouts, buffers: PhantomData }
     }
 
     /// The same pools, to read from.
     pub fn shared(&self) -> KvCache<'_> {
-        KvCache { raw: self.raw, buffers: PhantomData }
+        KvCache { raw: self.raw, layouts: self.layouts, buffers: PhantomData }
     }
 }
 
@@ -273,6 +286,7 @@ impl RawTokens {
     }
 
     /// The addresses of key and value, gaps included, checked to be in the address space.
+    #[inline(always)]
     pub fn spans(&self, shape: &CacheShape) -> Result<[Span; 2]> {
         let row = row_bytes(shape, self.dtype)?;
         let span = |base: *mut u8, step: usize| -> Option<Span> {
@@ -302,11 +316,12 @@ impl RawTokens {
 }
 
 /// Bytes of K, or of V, of one token.
+#[inline(always)]
 pub(crate) fn row_bytes(shape: &CacheShape, dtype: DType) -> Result<usize> {
-    let bytes = u128::from(shape.token_elements()) * dtype.size() as u128;
-    match isize::try_from(bytes) {
-        Ok(row) => Ok(row as usize),
-        Err(_) => Err(invalid("the tokens are larger than the address space")),
+    let bytes = shape.token_elements().checked_mul(dtype.size() as u64);
+    match bytes.and_then(|bytes| isize::try_from(bytes).ok()) {
+        Some(row) => Ok(row as usize),
+        None => Err(invalid("the tokens are larger than the address space")),
     }
 }
 

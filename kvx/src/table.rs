@@ -210,7 +210,7 @@ impl BlockTable<'_> {
 
     /// The addresses of the table itself.
     pub(crate) fn spans(&self) -> [Span; 2] {
-        let none = Span { start: 0, len: 0 };
+        let none = Span::NONE;
         match self {
             BlockTable::Packed { indices, .. } | BlockTable::KvOffsets { indices, .. } => [indices.bytes(), none],
             BlockTable::Ragged { indices, indptr } => [indices.bytes(), indptr.bytes()],
@@ -224,7 +224,7 @@ impl BlockTable<'_> {
             BlockTable::KvOffsets { .. } => [0, 1].map(|i| part_span(&tensor.parts[i], used[i], tensor)),
             _ => {
                 let span = Span::of(tensor.parts[0].base, tensor.steps.span);
-                [span, Span { start: 0, len: 0 }]
+                [span, Span::NONE]
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Runs of FP8 caches whose tokens are wider: converted in place where heads are contiguous, and by way of a stage where not.
 
+use std::mem::MaybeUninit;
+
 use super::convert::{Convert, Rows};
 use super::grid::{self, Grid, GridSteps};
 use super::{Direction, Mover, STAGE_BYTES, stream};
@@ -25,14 +27,14 @@ impl Mover<'_> {
         cache: *mut u8,
         io: *mut u8,
         tokens: usize,
-        stage: &mut [u8],
+        stage: &mut [MaybeUninit<u8>],
     ) {
         let steps = &self.tensor.steps;
         let (head_bytes, unit) = (self.dim * self.io_size, steps.unit * self.io_size);
         let io_steps = GridSteps { token: self.io_step, head: head_bytes, group: unit };
         let room = if self.direction == Direction::Write { WRITE_STAGE.min(stage.len()) } else { stage.len() };
         let at_once = (room / head_bytes).max(1);
-        let stage = stage.as_mut_ptr();
+        let stage = stage.as_mut_ptr().cast::<u8>();
         for done in (0..tokens).step_by(at_once) {
             let count = at_once.min(tokens - done);
             let staged = GridSteps { token: unit, head: 0, group: count * unit };
@@ -80,12 +82,12 @@ impl Mover<'_> {
         cache: *mut u8,
         io: *mut u8,
         tokens: usize,
-        stage: &mut [u8],
+        stage: &mut [MaybeUninit<u8>],
     ) {
         let row = self.heads * self.dim;
         let staged = GridSteps { token: row, head: self.dim, group: self.tensor.steps.unit };
         let at_once = stage.len() / row;
-        let stage = stage.as_mut_ptr();
+        let stage = stage.as_mut_ptr().cast::<u8>();
         for done in (0..tokens).step_by(at_once) {
             let count = at_once.min(tokens - done);
             // SAFETY: these are tokens done..done + count, and as many fit the stage.
