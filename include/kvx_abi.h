@@ -42,8 +42,7 @@
  * more may use up to n threads, which have ended when it returns.
  * `stream` is for devices and not used.
  *
- * STATUS. The first of these that applies, in no promised order among
- * themselves:
+ * STATUS. Where more than one of these applies, it is any of them:
  *   INVALID_ARGUMENT  a descriptor is NULL, malformed or contradicts another
  *   UNSUPPORTED       well-formed, but this library does not do it
  *   OUT_OF_RANGE      a slot, block id, KV offset, indptr entry or length
@@ -231,7 +230,8 @@ typedef struct kvx_cache_desc {
  *   max_blocks_per_seq], S32; indices_count is the product. The top bit of an
  *   entry selects the secondary pool; the rest counts units of bytes_per_block
  *   from that pool's base, see kvx_pool_desc_t. flags is
- *   KVX_BLOCK_TABLE_FLAG_KVCACHEINDEX, block_size a power of two, cache.pool
+ *   KVX_BLOCK_TABLE_FLAG_KVCACHEINDEX: without it INVALID_ARGUMENT, with
+ *   others beside it UNSUPPORTED. block_size is a power of two, cache.pool
  *   filled in.
  *
  * But for RAGGED, indptr is NULL and indptr_count 0. But for KV_OFFSETS,
@@ -253,7 +253,7 @@ typedef struct kvx_block_table {
     const void *indptr;
     uint32_t indices_count;
     uint32_t indptr_count;
-    uint32_t flags; /* not looked at but for KV_OFFSETS */
+    uint32_t flags; /* KV_OFFSETS: see above; not looked at otherwise */
 } kvx_block_table_t;
 
 /*
@@ -293,7 +293,8 @@ typedef struct kvx_seq_lens {
  * their strides are equal. Otherwise the gaps count as part of the tokens when
  * buffers must not overlap. A gather leaves gaps as they were. Other strides
  * are UNSUPPORTED.
- * Without tokens, data may be NULL.
+ * Without tokens, data may be NULL and no stride is looked at; shape, dtype
+ * and memory are.
  *
  * dtype is the cache's, and bytes are copied; or the cache is FP8 and the
  * tokens of a write are F16, BF16 or F32, and are quantised. Other pairs are
@@ -319,7 +320,10 @@ typedef struct kvx_kv_io_desc {
  *   PER_BLOCK_HEAD  [num_blocks, num_kv_heads]
  *
  * Strides are in elements, zero or more. dtype is F32; F16 and BF16 are
- * UNSUPPORTED. The scales that a write uses must be finite and above zero.
+ * UNSUPPORTED. The scales that a write uses must be finite and above zero, or
+ * it is INVALID_ARGUMENT: those of PER_TENSOR and PER_HEAD by every write that
+ * quantises, even of no tokens; those of a block by one that has a token for
+ * it. Those of other blocks may hold anything.
  */
 typedef struct kvx_scale_desc {
     uint32_t size;
@@ -351,6 +355,8 @@ typedef struct kvx_write_desc {
  * length and below max_seq_len; other rows stay as they were. A length that
  * the table has no entries for (the part below max_seq_len with PACKED and
  * KV_OFFSETS, all of it with RAGGED) is OUT_OF_RANGE.
+ * Here: seq_count, max_seq_len, max_blocks_per_seq and every length may be 0.
+ * A gather that has nothing to do and is otherwise well-formed is OK.
  */
 typedef struct kvx_gather_desc {
     uint32_t size;
@@ -364,8 +370,9 @@ typedef struct kvx_gather_desc {
 KVX_API kvx_status_t kvx_get_version(kvx_version_t *out);
 
 /*
- * Checks a cache descriptor, `pool` excepted, without touching K and V. Writes
- * and gathers check the same by themselves.
+ * Checks a cache descriptor, `pool` excepted, without touching K and V. A write
+ * checks the same by itself. So does a gather, but that K and V share no byte
+ * (see MEMORY): it only reads them, or, with KV_OFFSETS, not even that.
  */
 KVX_API kvx_status_t kvx_validate_cache_desc(const kvx_cache_desc_t *cache);
 

@@ -135,7 +135,10 @@ impl Gather<'_> {
                 let mut stage = Stage::new();
                 let stage = stage.room(mover.stage_len())?;
                 // Each thread takes an equal share of the tokens, in the order of the table.
-                let share = |n: usize| (u128::from(total[i]) * n as u128 / parts as u128) as u64;
+                let share = |n: usize| match n == parts {
+                    true => total[i],
+                    false => (u128::from(total[i]) * n as u128 / parts as u128) as u64,
+                };
                 let (start, end) = (share(part), share(part + 1));
                 let mut seen = 0u64;
                 let to = if side == Side::Key { out.key } else { out.value };

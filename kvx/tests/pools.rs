@@ -45,8 +45,11 @@ impl Engine {
         let mut cache = cache(&Dims { blocks: num_blocks, ..DIMS }, tensors[0], tensors[1]);
         cache.pool =
             kvx_pool_desc_t { size: 32, memory: KVX_MEMORY_HOST, bytes_per_block: UNIT as u32, primary, secondary };
-        // SAFETY: the descriptor and what it says of its pools.
-        assert_eq!(unsafe { kvx_validate_cache_desc(&cache) }, KVX_STATUS_OK);
+        // K and V of a layer interleave; as units that follow each other, they are the same memory, for gathers only.
+        let interleave =
+            if tensor.layout == KVX_LAYOUT_BLOCK_CUSTOM { KVX_STATUS_OK } else { KVX_STATUS_INVALID_ARGUMENT };
+        // SAFETY: the descriptor is there.
+        assert_eq!(unsafe { kvx_validate_cache_desc(&cache) }, interleave);
         let [key, value] = self.out.each_mut().map(Guarded::ptr);
         let max_len = self.lens[0];
         let desc = kvx_gather_desc_t {

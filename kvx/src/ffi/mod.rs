@@ -52,8 +52,8 @@ pub unsafe extern "C" fn kvx_get_version(out: *mut kvx_version_t) -> kvx_status_
     KVX_STATUS_OK
 }
 
-/// Checks a cache descriptor, without touching the pools: what it answers for is what a write or
-/// gather with it would answer. `pool` is not looked at; only KV offsets need it.
+/// Checks a cache descriptor, without touching the pools: what it refuses, a write refuses. `pool` is
+/// not looked at; only KV offsets need it.
 ///
 /// # Safety
 /// `cache` must be null, or for the duration of the call valid for reads of as many bytes as its `size` says.
@@ -63,7 +63,8 @@ pub unsafe extern "C" fn kvx_validate_cache_desc(cache: *const kvx_cache_desc_t)
         let (mut copy, desc) = (MaybeUninit::uninit(), cache);
         // SAFETY: the caller's promise.
         let cache = unsafe { read(desc, &mut copy) }?;
-        parse::cache(cache).map(drop)
+        let (cache, _) = parse::cache(cache)?;
+        cache.check_disjoint()
     })
 }
 
