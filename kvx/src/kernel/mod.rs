@@ -17,6 +17,8 @@ mod stream;
 mod transpose;
 #[cfg(target_arch = "x86_64")]
 mod vectors_x86;
+#[cfg(target_arch = "x86_64")]
+mod widths_x86;
 
 use std::mem::MaybeUninit;
 
