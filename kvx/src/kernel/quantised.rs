@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 
+use super::codes::{Codes, GroupedHead};
 use super::convert::{Convert, Rows};
 use super::grid::{self, Grid, GridSteps};
 use super::{Direction, Mover, STAGE_BYTES, stream};
@@ -9,6 +10,10 @@ use crate::scale::Scale;
 
 /// The part of a stage that a write fills at a time, so that what is read ahead meanwhile is not too much at once.
 const WRITE_STAGE: usize = STAGE_BYTES / 4;
+
+/// Tokens whose heads are quantised one after another where tiles leave the registers as codes. A head of the next is read
+/// ahead meanwhile, and both must fit the first-level cache; with twice as many it was slower.
+const TILE_TOKENS: usize = 16;
 
 impl Mover<'_> {
     /// Whether the tokens of a group follow each other in the cache.
@@ -32,10 +37,19 @@ impl Mover<'_> {
         let steps = &self.tensor.steps;
         let (head_bytes, unit) = (self.dim * self.io_size, steps.unit * self.io_size);
         let io_steps = GridSteps { token: self.io_step, head: head_bytes, group: unit };
+        let first = match (self.direction, &self.codes) {
+            (Direction::Write, Some(codes)) => {
+                let first = Codes::whole_groups(steps.groups, steps.unit, tokens);
+                // SAFETY: the first of the tokens, which the table was made for.
+                unsafe { self.quantise_tiles(codes, cache, io, first) };
+                first
+            }
+            _ => 0,
+        };
         let room = if self.direction == Direction::Write { WRITE_STAGE.min(stage.len()) } else { stage.len() };
         let at_once = (room / head_bytes).max(1);
         let stage = stage.as_mut_ptr().cast::<u8>();
-        for done in (0..tokens).step_by(at_once) {
+        for done in (first..tokens).step_by(at_once) {
             let count = at_once.min(tokens - done);
             let staged = GridSteps { token: unit, head: 0, group: count * unit };
             let grid = Grid { tokens: count, heads: 1, groups: steps.groups, unit };
@@ -67,6 +81,37 @@ impl Mover<'_> {
                     if self.direction == Direction::Gather {
                         self.copy(stage, staged, io, io_steps, grid);
                     }
+                }
+            }
+        }
+    }
+
+    /// The part of [`convert_turned`](Self::convert_turned) that needs no stage.
+    ///
+    /// # Safety
+    /// As there, for a number of tokens that [`Codes::whole_groups`] gave.
+    unsafe fn quantise_tiles(&self, codes: &Codes, cache: *mut u8, io: *const u8, tokens: usize) {
+        let steps = &self.tensor.steps;
+        let head_bytes = self.dim * self.io_size;
+        for done in (0..tokens).step_by(TILE_TOKENS) {
+            let count = TILE_TOKENS.min(tokens - done);
+            for head in 0..self.heads {
+                let at = head * head_bytes;
+                // What comes next: the next head, or the first of the next tokens.
+                let last = head + 1 == self.heads;
+                let ahead = if last { (count * self.io_step).wrapping_sub(at) } else { head_bytes };
+                let grouped = GroupedHead {
+                    tokens: count,
+                    groups: steps.groups,
+                    src_step: self.io_step,
+                    dst_step: steps.group,
+                    ahead: ahead as isize,
+                    stream: self.stream,
+                };
+                // SAFETY: a head of some of the tokens.
+                unsafe {
+                    let near = cache.add(done * steps.token + head * steps.head);
+                    codes.quantise_groups(io.add(done * self.io_step + at), near, grouped);
                 }
             }
         }
