@@ -172,7 +172,15 @@ impl Mover<'_> {
             if dense && !scale.varies_by_head() {
                 return self.convert(convert, (near, 0), (io, 0), 1, tokens * row, scale.at(block, 0));
             }
-            // Heads inside tokens, as in `grid::copy`.
+            // In the order of what is read, as in `grid::copy`.
+            if self.direction == Direction::Gather && head_step > token_step {
+                for head in 0..self.heads {
+                    let near = (near.add(head * head_step), token_step);
+                    let far = (io.add(head * self.dim * self.io_size), self.io_step);
+                    self.convert(convert, near, far, tokens, self.dim, scale.at(block, head));
+                }
+                return;
+            }
             for token in 0..tokens {
                 let near = (near.add(token * token_step), head_step);
                 let far = (io.add(token * self.io_step), self.dim * self.io_size);
