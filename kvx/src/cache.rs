@@ -49,7 +49,6 @@ pub(crate) struct Tensor {
 pub(crate) struct RawCache {
     pub shape: CacheShape,
     pub dtype: DType,
-    pub layouts: [Layout; 2],
     pub k: Tensor,
     pub v: Tensor,
 }
@@ -62,6 +61,8 @@ pub(crate) struct Span {
 }
 
 impl Span {
+    pub const NONE: Span = Span { start: 0, len: 0 };
+
     pub fn of(base: *const u8, len: usize) -> Self {
         Span { start: base as usize, len }
     }
@@ -76,28 +77,41 @@ impl Span {
 
 impl RawCache {
     pub fn new(shape: CacheShape, dtype: DType, layouts: [Layout; 2], bases: [*mut u8; 2]) -> Result<Self> {
-        let tensor = |layout: Layout, base: *mut u8| -> Result<Tensor> {
-            let steps = layout.resolve(&shape, dtype)?;
-            if (base as usize).checked_add(steps.span).is_none() {
-                return Err(invalid("the pool passes the end of the address space"));
-            }
-            let pool = Part { base, blocks: u64::from(shape.num_blocks) };
-            Ok(Tensor { parts: [pool, Part::ABSENT], block_step: steps.block, steps })
+        let steps = |layout: Layout| layout.resolve(&layout.describe(&shape)?, &shape, dtype);
+        Self::of(shape, dtype, [&steps(layouts[0])?, &steps(layouts[1])?], bases)
+    }
+
+    /// As [`new`](Self::new), of layouts that are resolved already.
+    #[inline(always)]
+    pub fn of(shape: CacheShape, dtype: DType, steps: [&Steps; 2], bases: [*mut u8; 2]) -> Result<Self> {
+        let past = |side: usize| (bases[side] as usize).checked_add(steps[side].span).is_none();
+        if past(0) || past(1) {
+            return Err(invalid("the pool passes the end of the address space"));
+        }
+        let tensor = |side: usize| {
+            let pool = Part { base: bases[side], blocks: u64::from(shape.num_blocks) };
+            Tensor { parts: [pool, Part::ABSENT], block_step: steps[side].block, steps: *steps[side] }
         };
-        Ok(RawCache { shape, dtype, layouts, k: tensor(layouts[0], bases[0])?, v: tensor(layouts[1], bases[1])? })
+        Ok(RawCache { shape, dtype, k: tensor(0), v: tensor(1) })
     }
 
     /// The addresses of the K and of the V pool.
+    #[inline(always)]
     pub fn spans(&self) -> [Span; 2] {
-        [self.k, self.v].map(|t| Span::of(t.parts[0].base, t.steps.span))
+        let span = |t: &Tensor| Span::of(t.parts[0].base, t.steps.span);
+        [span(&self.k), span(&self.v)]
     }
 
     /// Refuses K and V pools that share a byte, which no write could honour.
+    #[inline(always)]
     pub fn check_disjoint(&self) -> Result<()> {
         let [k, v] = self.spans();
-        let interleaved =
-            self.k.steps == self.v.steps && !(self.k.steps).meets(&self.shape, v.start as i128 - k.start as i128);
-        if k.meets(&v) && !interleaved {
+        if !k.meets(&v) {
+            return Ok(());
+        }
+        let interleaved = self.k.steps.dims(&self.shape) == self.v.steps.dims(&self.shape)
+            && !(self.k.steps).meets(&self.shape, v.start as i128 - k.start as i128);
+        if !interleaved {
             return Err(invalid("K and V overlap; interleaved pools need equal strides and no shared element"));
         }
         Ok(())
@@ -110,6 +124,7 @@ impl RawCache {
 #[derive(Clone, Copy, Debug)]
 pub struct KvCache<'a> {
     pub(crate) raw: RawCache,
+    layouts: [Layout; 2],
     buffers: PhantomData<&'a [u8]>,
 }
 
@@ -129,7 +144,7 @@ impl<'a> KvCache<'a> {
         let bases = [k, v].map(|b| b.as_ptr().cast_mut());
         let raw = RawCache::new(shape, dtype, [k_layout, v_layout], bases)?;
         check_len(&raw, [k.len(), v.len()])?;
-        Ok(KvCache { raw, buffers: PhantomData })
+        Ok(KvCache { raw, layouts: [k_layout, v_layout], buffers: PhantomData })
     }
 
     /// The dimensions of the cache.
@@ -144,7 +159,7 @@ impl<'a> KvCache<'a> {
 
     /// The layouts of K and of V.
     pub fn layouts(&self) -> [Layout; 2] {
-        self.raw.layouts
+        self.layouts
     }
 
     /// K and V of the first tokens of a block, as they lie in the pools: what a gather of them would answer, without a copy.
@@ -181,6 +196,7 @@ impl<'a> KvCache<'a> {
 #[derive(Debug)]
 pub struct KvCacheMut<'a> {
     pub(crate) raw: RawCache,
+    layouts: [Layout; 2],
     buffers: PhantomData<&'a mut [u8]>,
 }
 
@@ -198,7 +214,7 @@ impl<'a> KvCacheMut<'a> {
     ) -> Result<Self> {
         let raw = RawCache::new(shape, dtype, layouts, [k.as_mut_ptr(), v.as_mut_ptr()])?;
         check_len(&raw, [k.len(), v.len()])?;
-        Ok(KvCacheMut { raw, buffers: PhantomData })
+        Ok(KvCacheMut { raw, layouts, buffers: PhantomData })
     }
 
     /// A view of pools that are reached by pointers: for an engine's own memory, for K and V
@@ -222,17 +238,17 @@ impl<'a> KvCacheMut<'a> {
         if k.is_null() || v.is_null() {
             return Err(invalid("K and V must not be null"));
         }
-        Ok(KvCacheMut { raw: RawCache::new(shape, dtype, layouts, [k, v])?, buffers: PhantomData })
+        Ok(Self::of(RawCache::new(shape, dtype, layouts, [k, v])?, layouts))
     }
 
     /// As [`from_raw`](Self::from_raw), of pools that a descriptor described.
-    pub(crate) fn of(raw: RawCache) -> Self {
-        KvCacheMut { raw, buffers: PhantomData }
+    pub(crate) fn of(raw: RawCache, layouts: [Layout; 2]) -> Self {
+        KvCacheMut { raw, layouts, buffers: PhantomData }
     }
 
     /// The same pools, to read from.
     pub fn shared(&self) -> KvCache<'_> {
-        KvCache { raw: self.raw, buffers: PhantomData }
+        KvCache { raw: self.raw, layouts: self.layouts, buffers: PhantomData }
     }
 }
 
@@ -246,13 +262,15 @@ fn check_len(raw: &RawCache, lens: [usize; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Tokens outside the cache: key and value, each dense `[tokens, num_kv_heads, head_dim]`.
+/// Tokens outside the cache: key and value, each `[tokens]` rows of dense `[num_kv_heads, head_dim]`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawTokens {
     pub key: *mut u8,
     pub value: *mut u8,
     pub dtype: DType,
     pub tokens: u64,
+    /// Bytes from a token to the next, of key and of value. A row or more: slices of a fused projection have gaps.
+    pub steps: [usize; 2],
 }
 
 // SAFETY: as for `Part`.
@@ -261,24 +279,49 @@ unsafe impl Send for RawTokens {}
 unsafe impl Sync for RawTokens {}
 
 impl RawTokens {
-    /// Bytes of K, or of V, of one token.
-    pub fn row(&self, shape: &CacheShape) -> Result<usize> {
-        let bytes = u128::from(shape.token_elements()) * self.dtype.size() as u128;
-        let all = bytes * u128::from(self.tokens);
-        if all.max(bytes) > isize::MAX as u128 {
-            return Err(invalid("the tokens are larger than the address space"));
-        }
-        Ok(bytes as usize)
+    /// Tokens without gaps.
+    pub fn dense(key: *mut u8, value: *mut u8, dtype: DType, tokens: u64, shape: &CacheShape) -> Result<Self> {
+        let row = row_bytes(shape, dtype)?;
+        Ok(RawTokens { key, value, dtype, tokens, steps: [row; 2] })
     }
 
-    /// The addresses of key and value, checked to be in the address space.
+    /// The addresses of key and value, gaps included, checked to be in the address space.
+    #[inline(always)]
     pub fn spans(&self, shape: &CacheShape) -> Result<[Span; 2]> {
-        let len = self.row(shape)? * self.tokens as usize;
-        let spans = [Span::of(self.key, len), Span::of(self.value, len)];
-        if spans.iter().any(|s| s.start.checked_add(len).is_none()) {
-            return Err(invalid("the tokens pass the end of the address space"));
+        let row = row_bytes(shape, self.dtype)?;
+        let span = |base: *mut u8, step: usize| -> Option<Span> {
+            let len = match self.tokens {
+                0 => 0,
+                tokens => usize::try_from(tokens - 1).ok()?.checked_mul(step)?.checked_add(row)?,
+            };
+            isize::try_from(len).ok()?;
+            (base as usize).checked_add(len)?;
+            Some(Span::of(base, len))
+        };
+        match (span(self.key, self.steps[0]), span(self.value, self.steps[1])) {
+            (Some(key), Some(value)) => Ok([key, value]),
+            _ => Err(invalid("the tokens pass the end of the address space")),
         }
-        Ok(spans)
+    }
+
+    /// Whether a row of the key shares a byte with one of the value. Rows of equal steps may lie in each other's gaps.
+    pub fn meet(&self, [key, value]: [Span; 2], row: usize) -> bool {
+        if !key.meets(&value) {
+            return false;
+        }
+        let distance = (value.start as i128 - key.start as i128).rem_euclid(self.steps[0].max(1) as i128);
+        let apart = row as i128 <= distance && distance + row as i128 <= self.steps[0] as i128;
+        self.steps[0] != self.steps[1] || !apart
+    }
+}
+
+/// Bytes of K, or of V, of one token.
+#[inline(always)]
+pub(crate) fn row_bytes(shape: &CacheShape, dtype: DType) -> Result<usize> {
+    let bytes = shape.token_elements().checked_mul(dtype.size() as u64);
+    match bytes.and_then(|bytes| isize::try_from(bytes).ok()) {
+        Some(row) => Ok(row as usize),
+        None => Err(invalid("the tokens are larger than the address space")),
     }
 }
 
@@ -319,19 +362,15 @@ pub struct KvTokensMut<'a> {
 impl KvTokens<'_> {
     pub(crate) fn raw(&self, shape: &CacheShape) -> Result<RawTokens> {
         let tokens = count(self.key.len(), self.value.len(), self.dtype, shape)?;
-        Ok(RawTokens {
-            key: self.key.as_ptr().cast_mut(),
-            value: self.value.as_ptr().cast_mut(),
-            dtype: self.dtype,
-            tokens,
-        })
+        let [key, value] = [self.key, self.value].map(|bytes| bytes.as_ptr().cast_mut());
+        RawTokens::dense(key, value, self.dtype, tokens, shape)
     }
 }
 
 impl KvTokensMut<'_> {
     pub(crate) fn raw(&mut self, shape: &CacheShape) -> Result<RawTokens> {
         let tokens = count(self.key.len(), self.value.len(), self.dtype, shape)?;
-        Ok(RawTokens { key: self.key.as_mut_ptr(), value: self.value.as_mut_ptr(), dtype: self.dtype, tokens })
+        RawTokens::dense(self.key.as_mut_ptr(), self.value.as_mut_ptr(), self.dtype, tokens, shape)
     }
 }
 
@@ -339,7 +378,7 @@ impl KvTokensUninit<'_> {
     pub(crate) fn raw(&mut self, shape: &CacheShape) -> Result<RawTokens> {
         let tokens = count(self.key.len(), self.value.len(), self.dtype, shape)?;
         let [key, value] = [self.key.as_mut_ptr().cast(), self.value.as_mut_ptr().cast()];
-        Ok(RawTokens { key, value, dtype: self.dtype, tokens })
+        RawTokens::dense(key, value, self.dtype, tokens, shape)
     }
 }
 

@@ -3,10 +3,10 @@
 //! Invariant: nothing is written unless every length, table entry and scale
 //! that the gather uses is valid. So the table is walked twice.
 
-use crate::cache::{KvCache, KvTokensMut, KvTokensUninit, RawCache, RawTokens};
+use crate::cache::{KvCache, KvTokensMut, KvTokensUninit, RawCache, RawTokens, Span, row_bytes};
 use crate::error::{Result, invalid};
 use crate::index::IndexSlice;
-use crate::kernel::{Direction, Mover};
+use crate::kernel::{Conversion, Direction, Mover, Stage};
 use crate::run::{Run, Runs};
 use crate::scale::KvScales;
 use crate::table::{BlockTable, Side};
@@ -89,23 +89,21 @@ impl Gather<'_> {
             let have = out.tokens;
             return Err(invalid(format!("the output has {have} tokens, the gather fills {want}")));
         }
-        let row = out.row(shape)?;
+        let row = row_bytes(shape, out.dtype)?;
         let types = (cache.dtype, out.dtype);
         let tensors = [self.table.tensor(&cache.k, shape)?, self.table.tensor(&cache.v, shape)?];
-        let [k, v] = tensors;
-        let mut movers = [
-            Mover::new(Direction::Gather, k, shape, types, self.scales.map(|s| s.k))?,
-            Mover::new(Direction::Gather, v, shape, types, self.scales.map(|s| s.v))?,
-        ];
+        let conversions = Conversion::both(Direction::Gather, shape, types, &self.scales)?;
+        let [k, v] = &tensors;
+        let mut movers = Mover::both(Direction::Gather, [k, v], shape, out.dtype.size(), out.steps, &conversions);
         if matches!(self.table, BlockTable::KvOffsets { .. }) && movers.iter().any(|m| m.block_scale().is_some()) {
             return Err(crate::error::unsupported("scales per block do not go with KV offsets"));
         }
 
         let lens = (&self.seq_lens, self.max_seq_len);
         let mut total = [0u64; 2];
-        let mut sources = vec![self.seq_lens.bytes()];
-        sources.extend(self.table.spans());
-        sources.extend(self.scales.iter().flat_map(|s| [s.k.span(), s.v.span()]));
+        let table = self.table.spans();
+        let scales = self.scales.map_or([Span::NONE; 2], |s| [s.k.span(), s.v.span()]);
+        let mut pools = [Span::NONE; 4];
         for side in [Side::Key, Side::Value] {
             let i = side as usize;
             let mut used = [0u64; 2];
@@ -117,10 +115,11 @@ impl Gather<'_> {
                     None => Ok(()),
                 }
             })?;
-            sources.extend(self.table.source_spans(&tensors[i], used));
+            pools[2 * i..][..2].copy_from_slice(&self.table.source_spans(&tensors[i], used));
         }
         let [key, value] = out.spans(shape)?;
-        if key.meets(&value) || sources.iter().any(|s| s.meets(&key) || s.meets(&value)) {
+        let sources = [&[self.seq_lens.bytes()], &table[..], &scales, &pools];
+        if out.meet([key, value], row) || sources.into_iter().flatten().any(|s| s.meets(&key) || s.meets(&value)) {
             return Err(invalid("the output overlaps itself or what is read"));
         }
 
@@ -133,16 +132,20 @@ impl Gather<'_> {
             for side in [Side::Key, Side::Value] {
                 let i = side as usize;
                 let mover = &movers[i];
-                let mut stage = mover.stage()?;
+                let mut stage = Stage::new();
+                let stage = stage.room(mover.stage_len())?;
                 // Each thread takes an equal share of the tokens, in the order of the table.
-                let share = |n: usize| (u128::from(total[i]) * n as u128 / parts as u128) as u64;
+                let share = |n: usize| match n == parts {
+                    true => total[i],
+                    false => (u128::from(total[i]) * n as u128 / parts as u128) as u64,
+                };
                 let (start, end) = (share(part), share(part + 1));
                 let mut seen = 0u64;
                 let to = if side == Side::Key { out.key } else { out.value };
                 let mut runs = Runs::new(shape, mover.crosses_blocks(shape), |run: Run| {
                     // SAFETY: `BlockTable::runs` bounds the run; output, pools and stage are
                     // disjoint, and the shares of the threads are too.
-                    unsafe { mover.run(&run, to, &mut stage) };
+                    unsafe { mover.run(&run, to, stage) };
                     Ok(())
                 });
                 self.table.runs(side, &tensors[i], shape, lens, &mut |run| {

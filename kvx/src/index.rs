@@ -10,7 +10,8 @@ use std::marker::PhantomData;
 pub struct IndexSlice<'a> {
     base: *const u8,
     len: usize,
-    wide: bool,
+    /// Bytes of one. As wide as the rest, so that a copy has no padding to move.
+    size: usize,
     buffer: PhantomData<&'a [u8]>,
 }
 
@@ -21,13 +22,13 @@ unsafe impl Sync for IndexSlice<'_> {}
 
 impl<'a> From<&'a [i32]> for IndexSlice<'a> {
     fn from(slice: &'a [i32]) -> Self {
-        IndexSlice { base: slice.as_ptr().cast(), len: slice.len(), wide: false, buffer: PhantomData }
+        IndexSlice { base: slice.as_ptr().cast(), len: slice.len(), size: 4, buffer: PhantomData }
     }
 }
 
 impl<'a> From<&'a [i64]> for IndexSlice<'a> {
     fn from(slice: &'a [i64]) -> Self {
-        IndexSlice { base: slice.as_ptr().cast(), len: slice.len(), wide: true, buffer: PhantomData }
+        IndexSlice { base: slice.as_ptr().cast(), len: slice.len(), size: 8, buffer: PhantomData }
     }
 }
 
@@ -38,7 +39,7 @@ impl IndexSlice<'_> {
     /// `base` must be valid for reads of `len` integers, 8 bytes each if `wide`, else 4, for as
     /// long as the result lives; it need not be aligned, and may be null if `len` is 0.
     pub unsafe fn from_raw(base: *const u8, len: usize, wide: bool) -> Self {
-        IndexSlice { base, len, wide, buffer: PhantomData }
+        IndexSlice { base, len, size: if wide { 8 } else { 4 }, buffer: PhantomData }
     }
 
     /// How many integers.
@@ -53,7 +54,7 @@ impl IndexSlice<'_> {
 
     /// Whether they are S64.
     pub fn is_wide(&self) -> bool {
-        self.wide
+        self.size == 8
     }
 
     /// The integers in `range`.
@@ -62,14 +63,12 @@ impl IndexSlice<'_> {
     /// Where `range` is not within `0..len`.
     pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
-        let size = if self.wide { 8 } else { 4 };
         // An address in bounds or one past them; nothing is read here.
-        IndexSlice { base: self.base.wrapping_add(range.start * size), len: range.len(), ..*self }
+        IndexSlice { base: self.base.wrapping_add(range.start * self.size), len: range.len(), ..*self }
     }
 
     pub(crate) fn bytes(&self) -> crate::cache::Span {
-        let size = if self.wide { 8 } else { 4 };
-        crate::cache::Span::of(self.base, self.len.saturating_mul(size))
+        crate::cache::Span::of(self.base, self.len.saturating_mul(self.size))
     }
 
     /// The integer at `i`, sign-extended.
@@ -80,7 +79,7 @@ impl IndexSlice<'_> {
         assert!(i < self.len, "index {i} of {}", self.len);
         // SAFETY: `i` is in bounds, and whoever made `self` vouched for `len` integers.
         unsafe {
-            if self.wide {
+            if self.is_wide() {
                 self.base.cast::<i64>().add(i).read_unaligned()
             } else {
                 i64::from(self.base.cast::<i32>().add(i).read_unaligned())

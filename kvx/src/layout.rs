@@ -13,7 +13,7 @@
 //! stride is not 1.
 
 use crate::dtype::DType;
-use crate::error::{Result, invalid};
+use crate::error::{Error, Result, invalid};
 
 /// The dimensions of a paged cache (KVX section 6.1); K and V have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +39,10 @@ impl CacheShape {
         u64::from(self.num_kv_heads) * u64::from(self.head_dim)
     }
 
+    #[inline(always)]
     fn check(&self) -> Result<()> {
-        if [self.num_blocks, self.block_size, self.num_kv_heads, self.head_dim].contains(&0) {
+        // One by one: a wide load would wait for the stores of the fields.
+        if self.num_blocks == 0 || self.block_size == 0 || self.num_kv_heads == 0 || self.head_dim == 0 {
             return Err(invalid("every dimension of the cache must be above zero"));
         }
         Ok(())
@@ -73,57 +75,86 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Shape and dense row-major strides as KVX section 4.2 lists them, and the number of
-    /// dimensions; `None` where `pack` does not divide `head_dim` or a stride exceeds `i64`.
-    /// For `Custom`, the given strides.
-    pub(crate) fn described(&self, shape: &CacheShape) -> Option<([i64; 5], [i64; 5], usize)> {
+    /// Extents and strides as KVX section 4.2 lists them: dense row-major, or for `Custom` those given.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: a zero dimension, a `pack` that does not divide `head_dim`, a pool that
+    /// is larger than the address space.
+    #[inline(always)]
+    pub(crate) fn describe(&self, shape: &CacheShape) -> Result<Described> {
+        shape.check()?;
         let [b, t, h, d] = [shape.num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim].map(i64::from);
-        let (dims, ndim) = match *self {
-            Layout::Nhd | Layout::Custom { .. } => ([b, t, h, d, 0], 4),
-            Layout::Hnd => ([b, h, t, d, 0], 4),
+        match *self {
+            Layout::Nhd => Described::dense([b, t, h, d]),
+            Layout::Hnd => Described::dense([b, h, t, d]),
             Layout::HndPacked { pack } => {
                 if pack == 0 || !shape.head_dim.is_multiple_of(pack) {
-                    return None;
+                    return Err(invalid("pack must divide head_dim"));
                 }
-                ([b, h, d / i64::from(pack), t, i64::from(pack)], 5)
+                Described::dense([b, h, i64::from(shape.head_dim / pack), t, i64::from(pack)])
             }
-        };
-        let mut strides = [0; 5];
-        if let Layout::Custom { strides: given } = self {
-            for (to, from) in strides.iter_mut().zip(given) {
-                *to = i64::try_from(*from).ok()?;
+            Layout::Custom { strides: given } => {
+                let dims = [b, t, h, d, 1];
+                let mut strides = [0; 5];
+                for ((to, from), extent) in strides.iter_mut().zip(given).zip(dims) {
+                    *to = match i64::try_from(from) {
+                        Ok(stride) => stride,
+                        // A stride that is never taken.
+                        Err(_) if extent == 1 => 0,
+                        Err(_) => return Err(too_large()),
+                    };
+                }
+                Ok(Described { dims, strides, ndim: 4, dense: None })
             }
-        } else {
-            dense_strides(&dims[..ndim], &mut strides)?;
         }
-        Some((dims, strides, ndim))
     }
 
-    /// Checks shape and strides, and turns them into byte steps.
-    pub(crate) fn resolve(&self, shape: &CacheShape, dtype: DType) -> Result<Steps> {
-        shape.check()?;
-        let (_, s, _) =
-            self.described(shape).ok_or_else(|| invalid("pack must divide head_dim, and strides must fit 63 bits"))?;
+    /// Checks strides, and turns them into byte steps.
+    #[inline(always)]
+    pub(crate) fn resolve(&self, described: &Described, shape: &CacheShape, dtype: DType) -> Result<Steps> {
+        let s = described.strides;
         // Strides of (block, token, head, group) and the elements of a group.
         let (order, pack) = match *self {
             Layout::Nhd => ([s[0], s[1], s[2], 0], shape.head_dim),
             Layout::Hnd => ([s[0], s[2], s[1], 0], shape.head_dim),
             Layout::HndPacked { pack } => ([s[0], s[3], s[1], s[2]], pack),
             Layout::Custom { .. } if s[3] == 1 || shape.head_dim == 1 => ([s[0], s[1], s[2], 0], shape.head_dim),
-            Layout::Custom { .. } => (s[..4].try_into().expect("four strides"), 1),
+            Layout::Custom { .. } => ([s[0], s[1], s[2], s[3]], 1),
         };
-        Steps::new(order, pack, shape, dtype)
+        match described.dense {
+            Some(elements) => Steps::dense(order, pack, shape, dtype, elements),
+            None => Steps::nested(order, pack, shape, dtype),
+        }
     }
 }
 
-/// Row-major strides of `dims`; `None` where one does not fit.
-pub(crate) fn dense_strides(dims: &[i64], strides: &mut [i64; 5]) -> Option<()> {
-    let mut step = 1i64;
-    for (stride, dim) in strides[..dims.len()].iter_mut().zip(dims).rev() {
-        *stride = step;
-        step = step.checked_mul(*dim)?;
+/// A layout of a shape; see [`Layout::describe`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Described {
+    pub dims: [i64; 5],
+    pub strides: [i64; 5],
+    /// How many of both there are.
+    pub ndim: usize,
+    /// How many elements there are, where they follow each other without gaps.
+    dense: Option<i64>,
+}
+
+impl Described {
+    #[inline(always)]
+    fn dense<const N: usize>(extents: [i64; N]) -> Result<Described> {
+        let (mut dims, mut strides) = ([1; 5], [0; 5]);
+        let mut step = 1i64;
+        for i in (0..N).rev() {
+            (dims[i], strides[i]) = (extents[i], step);
+            step = step.checked_mul(extents[i]).ok_or_else(too_large)?;
+        }
+        Ok(Described { dims, strides, ndim: N, dense: Some(step) })
     }
-    Some(())
+}
+
+#[cold]
+fn too_large() -> Error {
+    invalid("the pool is larger than the address space")
 }
 
 /// A layout in bytes, checked and normalised.
@@ -145,53 +176,78 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    fn new(strides: [i64; 4], pack: u32, shape: &CacheShape, dtype: DType) -> Result<Self> {
-        let size = dtype.size() as u128;
-        let too_large = || invalid("the pool is larger than the address space");
-        let bytes = |stride: i64| -> Result<usize> { usize::try_from(stride as u128 * size).map_err(|_| too_large()) };
-        let mut steps = Steps {
-            block: bytes(strides[0])?,
-            token: bytes(strides[1])?,
-            head: bytes(strides[2])?,
-            group: bytes(strides[3])?,
-            groups: (shape.head_dim / pack) as usize,
-            unit: bytes(i64::from(pack))?,
-            span: 0,
-            block_span: 0,
+    /// Of strides that are those of a dense tensor of so many elements.
+    #[inline(always)]
+    fn dense(strides: [i64; 4], pack: u32, shape: &CacheShape, dtype: DType, elements: i64) -> Result<Self> {
+        let span = elements.checked_mul(dtype.size() as i64).and_then(|span| isize::try_from(span).ok());
+        let Some(span) = span else {
+            return Err(too_large());
         };
-        if steps.groups > 1 && steps.group == steps.unit {
-            steps.unit *= steps.groups;
-            steps.groups = 1;
-        }
+        // No stride is larger than the whole, which fits.
+        let [block, token, head, group] = strides.map(|stride| stride as usize * dtype.size());
+        let steps = Steps { block, token, head, group, ..Steps::of_groups(pack, shape, dtype, span as usize) };
+        Ok(steps.joined(shape))
+    }
 
-        // From the smallest step up, `reach` is the farthest byte so far: a larger step must pass it.
-        let mut dims = steps.dims(shape);
-        dims.reverse();
-        let mut reach = 0u128;
-        for (step, extent) in dims {
-            if extent > 1 {
-                if (step as u128) <= reach {
-                    return Err(invalid("strides overlap or interleave: each must pass what the smaller ones reach"));
-                }
-                reach += step as u128 * (extent as u128 - 1);
+    /// Of strides that may not nest: from the smallest up, each must pass what the ones before reach.
+    fn nested(strides: [i64; 4], pack: u32, shape: &CacheShape, dtype: DType) -> Result<Self> {
+        let groups = shape.head_dim / pack;
+        let bytes = |stride: i64, extent: u32| {
+            match usize::try_from(stride).ok().and_then(|s| s.checked_mul(dtype.size())) {
+                Some(step) => Ok(step),
+                // A step that is never taken.
+                None if extent == 1 => Ok(0),
+                None => Err(too_large()),
             }
+        };
+        let mut steps = Steps {
+            block: bytes(strides[0], shape.num_blocks)?,
+            token: bytes(strides[1], shape.block_size)?,
+            head: bytes(strides[2], shape.num_kv_heads)?,
+            group: bytes(strides[3], groups)?,
+            ..Steps::of_groups(pack, shape, dtype, 0)
+        };
+        let mut reach = 0u128;
+        for (step, extent) in steps.dims(shape).into_iter().rev().filter(|dim| dim.1 > 1) {
+            if (step as u128) <= reach {
+                return Err(invalid("strides overlap or interleave: each must pass what the smaller ones reach"));
+            }
+            reach += step as u128 * (extent as u128 - 1);
         }
         // Half the address space bounds every offset, so later sums can not wrap.
-        let limit = isize::MAX as u128;
-        if reach >= limit {
+        if reach >= isize::MAX as u128 {
             return Err(too_large());
         }
         steps.span = reach as usize + 1;
-        steps.block_span = steps.span - steps.block * (shape.num_blocks as usize - 1);
-        if shape.block_size == 1 {
-            // Never used inside a block; this lets runs go on from block to block.
-            steps.token = steps.block;
-        }
-        Ok(steps)
+        Ok(steps.joined(shape))
     }
 
-    /// (step, extent) of every dimension, the bytes of a group included, largest step first.
-    fn dims(&self, shape: &CacheShape) -> [(usize, usize); 5] {
+    #[inline(always)]
+    fn of_groups(pack: u32, shape: &CacheShape, dtype: DType, span: usize) -> Self {
+        // NHD and HND have one group, and a division less.
+        let groups = if pack == shape.head_dim { 1 } else { (shape.head_dim / pack) as usize };
+        let unit = pack as usize * dtype.size();
+        Steps { block: 0, token: 0, head: 0, group: 0, groups, unit, span, block_span: 0 }
+    }
+
+    /// With groups that follow each other as one, and what follows from the steps.
+    #[inline(always)]
+    fn joined(mut self, shape: &CacheShape) -> Self {
+        if self.groups > 1 && self.group == self.unit {
+            self.unit *= self.groups;
+            self.groups = 1;
+        }
+        self.block_span = self.span - self.block * (shape.num_blocks as usize - 1);
+        if shape.block_size == 1 {
+            // Never used inside a block; this lets runs go on from block to block.
+            self.token = self.block;
+        }
+        self
+    }
+
+    /// (step, extent) of every dimension, the bytes of a group included, largest step first. A step
+    /// that is never taken is 0.
+    pub fn dims(&self, shape: &CacheShape) -> [(usize, usize); 5] {
         let mut dims = [
             (self.block, shape.num_blocks as usize),
             (self.token, shape.block_size as usize),
@@ -199,12 +255,25 @@ impl Steps {
             (self.group, self.groups),
             (1, self.unit),
         ];
-        dims.sort_by_key(|dim| std::cmp::Reverse(dim.0));
+        for (step, extent) in &mut dims {
+            if *extent == 1 {
+                *step = 0;
+            }
+        }
+        // By insertion: they are five, mostly in order, and this is a tenth of a small call.
+        for i in 1..dims.len() {
+            let mut j = i;
+            while j > 0 && dims[j - 1].0 < dims[j].0 {
+                dims.swap(j - 1, j);
+                j -= 1;
+            }
+        }
         dims
     }
 
     /// Whether token `t` of block `b` lies where token `b * block_size + t` of one
     /// endless block would, so that a run of slots may cross blocks.
+    #[inline]
     pub fn crosses_blocks(&self, shape: &CacheShape) -> bool {
         self.token.checked_mul(shape.block_size as usize) == Some(self.block)
     }
@@ -242,6 +311,10 @@ mod tests {
 
     const SHAPE: CacheShape = CacheShape { num_blocks: 3, block_size: 2, num_kv_heads: 2, head_dim: 3 };
 
+    fn steps(layout: Layout, shape: &CacheShape, dtype: DType) -> Result<Steps> {
+        layout.resolve(&layout.describe(shape)?, shape, dtype)
+    }
+
     fn bytes(strides: [u64; 4], from: i128) -> Vec<i128> {
         let [b, t, h, d] = strides.map(i128::from);
         let mut all = Vec::new();
@@ -259,7 +332,7 @@ mod tests {
         let mut accepted = 0;
         for i in 0..16u64.pow(4) {
             let strides = [i % 16, i / 16 % 16, i / 256 % 16, i / 4096];
-            let Ok(steps) = (Layout::Custom { strides }).resolve(&SHAPE, DType::F16) else {
+            let Ok(steps) = steps(Layout::Custom { strides }, &SHAPE, DType::F16) else {
                 continue;
             };
             accepted += 1;
@@ -285,7 +358,7 @@ mod tests {
                 strides[i] = step;
                 step *= extents[i];
             }
-            assert!(Layout::Custom { strides }.resolve(&SHAPE, DType::F16).is_ok(), "{order:?}");
+            assert!(steps(Layout::Custom { strides }, &SHAPE, DType::F16).is_ok(), "{order:?}");
         }
     }
 
@@ -293,9 +366,9 @@ mod tests {
     fn what_passes_the_address_space_is_refused() {
         let huge =
             CacheShape { num_blocks: u32::MAX, block_size: u32::MAX, num_kv_heads: u32::MAX, head_dim: u32::MAX };
-        assert!(Layout::Nhd.resolve(&huge, DType::F32).is_err());
+        assert!(steps(Layout::Nhd, &huge, DType::F32).is_err());
         let strides = [i64::MAX as u64, 6, 3, 1];
-        assert!(Layout::Custom { strides }.resolve(&SHAPE, DType::F32).is_err());
-        assert!(Layout::Custom { strides: [u64::MAX; 4] }.resolve(&SHAPE, DType::F32).is_err());
+        assert!(steps(Layout::Custom { strides }, &SHAPE, DType::F32).is_err());
+        assert!(steps(Layout::Custom { strides: [u64::MAX; 4] }, &SHAPE, DType::F32).is_err());
     }
 }

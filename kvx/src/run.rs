@@ -28,10 +28,12 @@ pub(crate) struct Runs<F> {
 }
 
 impl<F: FnMut(Run) -> Result<()>> Runs<F> {
+    #[inline(always)]
     pub fn new(shape: &CacheShape, crosses: bool, sink: F) -> Self {
         Runs { block_size: u64::from(shape.block_size), crosses, pending: None, sink }
     }
 
+    #[inline(always)]
     pub fn push(&mut self, run: Run) -> Result<()> {
         if let Some(last) = &mut self.pending {
             // Block, offset and count are bounded by the cache, so these sums fit.
@@ -51,6 +53,7 @@ impl<F: FnMut(Run) -> Result<()>> Runs<F> {
         }
     }
 
+    #[inline(always)]
     pub fn finish(mut self) -> Result<()> {
         match self.pending.take() {
             Some(done) => (self.sink)(done),

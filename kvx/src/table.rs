@@ -64,7 +64,7 @@ pub struct OffsetPools<'a> {
 enum PoolSize {
     /// The length of a slice.
     Bytes(usize),
-    /// `num_blocks` of the cache, as the C ABI gives no size.
+    /// What the cache describes, as the C ABI gives no size: see [`described_units`].
     Cache,
 }
 
@@ -86,10 +86,10 @@ impl<'a> OffsetPools<'a> {
         }
     }
 
-    /// Pools without a size; offsets are valid below `num_blocks` of the cache.
+    /// Pools without a size; both have the units that the cache describes.
     ///
     /// # Safety
-    /// For `'a`, each pool must be valid for reads of `num_blocks * bytes_per_block` bytes.
+    /// For `'a`, each pool must be valid for reads of [`described_units`] times `bytes_per_block` bytes.
     pub(crate) unsafe fn from_raw(bytes_per_block: u32, primary: *const u8, secondary: *const u8) -> Self {
         OffsetPools {
             bytes_per_block,
@@ -99,14 +99,15 @@ impl<'a> OffsetPools<'a> {
         }
     }
 
-    fn part(&self, pool: Option<(*const u8, PoolSize)>, block_span: usize, num_blocks: u32) -> Part {
+    fn part(&self, pool: Option<(*const u8, PoolSize)>, own: &Tensor, num_blocks: u32) -> Part {
         let Some((base, size)) = pool else {
             return Part::ABSENT;
         };
+        let unit = self.bytes_per_block as usize;
         let blocks = match size {
-            PoolSize::Cache => u64::from(num_blocks),
-            PoolSize::Bytes(len) if len < block_span => 0,
-            PoolSize::Bytes(len) => ((len - block_span) / self.bytes_per_block as usize) as u64 + 1,
+            PoolSize::Cache => described_units(num_blocks, own.steps.block / unit),
+            PoolSize::Bytes(len) if len < own.steps.block_span => 0,
+            PoolSize::Bytes(len) => ((len - own.steps.block_span) / unit) as u64 + 1,
         };
         Part { base: base.cast_mut(), blocks }
     }
@@ -120,7 +121,7 @@ impl<'a> OffsetPools<'a> {
                 self.bytes_per_block
             )));
         }
-        let part = |pool| self.part(pool, span, shape.num_blocks);
+        let part = |pool| self.part(pool, own, shape.num_blocks);
         let tensor = Tensor {
             parts: [part(Some(self.primary)), part(self.secondary)],
             block_step: self.bytes_per_block as usize,
@@ -134,6 +135,16 @@ impl<'a> OffsetPools<'a> {
         }
         Ok(tensor)
     }
+}
+
+/// How many units of `bytes_per_block` the blocks of a cache lie in, when `spacing` of them lie from a block to the next.
+///
+/// TensorRT-LLM's pools are `[blocks, layers, 2]` units. From the first unit of a layer, its blocks are `2 * layers` apart,
+/// and the last unit of the layer is V of the last block, right after its K.
+fn described_units(num_blocks: u32, spacing: usize) -> u64 {
+    let spacing = (spacing as u64).max(1);
+    // Saturates for a cache that no address space holds; the caller checks that.
+    u64::from(num_blocks - 1).saturating_mul(spacing).saturating_add(spacing.min(2))
 }
 
 /// The addresses of the first `blocks` blocks of a part.
@@ -199,7 +210,7 @@ impl BlockTable<'_> {
 
     /// The addresses of the table itself.
     pub(crate) fn spans(&self) -> [Span; 2] {
-        let none = Span { start: 0, len: 0 };
+        let none = Span::NONE;
         match self {
             BlockTable::Packed { indices, .. } | BlockTable::KvOffsets { indices, .. } => [indices.bytes(), none],
             BlockTable::Ragged { indices, indptr } => [indices.bytes(), indptr.bytes()],
@@ -213,7 +224,7 @@ impl BlockTable<'_> {
             BlockTable::KvOffsets { .. } => [0, 1].map(|i| part_span(&tensor.parts[i], used[i], tensor)),
             _ => {
                 let span = Span::of(tensor.parts[0].base, tensor.steps.span);
-                [span, Span { start: 0, len: 0 }]
+                [span, Span::NONE]
             }
         }
     }

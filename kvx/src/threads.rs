@@ -17,8 +17,16 @@ pub(crate) fn parts(allowed: usize, bytes: u64) -> usize {
 
 /// Runs `work(0)..work(parts - 1)`, the first on this thread. A thread that can not be
 /// started has its part done here.
+#[inline(always)]
 pub(crate) fn run(parts: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
-    let work = &work;
+    if parts == 1 {
+        // A scope allocates; a small call must not.
+        return work(0);
+    }
+    run_side_by_side(parts, &work)
+}
+
+fn run_side_by_side(parts: usize, work: &(impl Fn(usize) -> Result<()> + Sync)) -> Result<()> {
     std::thread::scope(|scope| {
         let mut result = Ok(());
         let mut started = Vec::with_capacity(parts - 1);

@@ -4,11 +4,11 @@
 //! call is valid. So the slots are walked twice; they are a thousandth of the
 //! bytes.
 
-use crate::cache::{KvCacheMut, KvTokens, RawCache, RawTokens, Span};
+use crate::cache::{KvCacheMut, KvTokens, RawCache, RawTokens, Span, row_bytes};
 use crate::dtype::DType;
 use crate::error::{Result, invalid, out_of_range};
 use crate::index::IndexSlice;
-use crate::kernel::{Direction, Mover};
+use crate::kernel::{Conversion, Direction, Mover, Stage};
 use crate::run::{Run, Runs};
 use crate::scale::KvScales;
 use crate::threads;
@@ -86,15 +86,19 @@ impl Write<'_> {
     /// As [`run`](Self::run).
     pub fn check(&self, cache: &KvCacheMut<'_>, dtype: DType) -> Result<()> {
         let none = std::ptr::null_mut();
-        let tokens = RawTokens { key: none, value: none, dtype, tokens: self.slots.slots.len() as u64 };
-        let row = tokens.row(&cache.raw.shape)?;
+        let count = self.slots.slots.len() as u64;
+        let tokens = RawTokens::dense(none, none, dtype, count, &cache.raw.shape)?;
+        tokens.spans(&cache.raw.shape)?;
         // No tokens are looked at, so none can be in the way of the cache.
-        self.validate(&cache.raw, dtype, row, &[]).map(drop)
+        let conversions = self.conversions(&cache.raw, &tokens)?;
+        let movers = Self::movers(&cache.raw, &tokens, &conversions);
+        self.validate(&cache.raw, &tokens, [Span::NONE; 2], &movers).map(drop)
     }
 
     /// # Safety
     /// The tokens, slots and scales must be valid for reads. The slots of `cache` that are named
     /// must be valid for writes, and nobody else may use them during the call.
+    #[inline(always)]
     pub(crate) unsafe fn run_raw(&self, cache: &RawCache, tokens: &RawTokens, all: u64) -> Result<()> {
         let shape = &cache.shape;
         let count = self.slots.slots.len();
@@ -102,75 +106,93 @@ impl Write<'_> {
             let have = tokens.tokens;
             return Err(invalid(format!("{count} slots for {have} tokens")));
         }
-        let row = tokens.row(shape)?;
-        let (mut movers, bytes) = self.validate(cache, tokens.dtype, row, &tokens.spans(shape)?)?;
+        let conversions = self.conversions(cache, tokens)?;
+        let mut movers = Self::movers(cache, tokens, &conversions);
+        let bytes = self.validate(cache, tokens, tokens.spans(shape)?, &movers)?;
         for mover in &mut movers {
             mover.prepare(bytes, all);
         }
         let parts = threads::parts(self.threads, bytes);
+        let movers = &movers;
         threads::run(parts, |part| {
-            let mut stage = movers[0].stage()?;
-            if stage.is_empty() {
-                stage = movers[1].stage()?;
-            }
+            let mut stage = Stage::new();
+            let stage = stage.room(movers.iter().map(Mover::stage_len).max().unwrap_or(0))?;
             // Whole blocks go to a thread, so a slot that comes twice is written by one, in order.
-            let mine = |block: u64| block % parts as u64 == part as u64;
+            let mine = |block: u64| parts == 1 || block % parts as u64 == part as u64;
             let crosses = parts == 1 && movers.iter().all(|m| m.crosses_blocks(shape));
             let mut runs = Runs::new(shape, crosses, |run: Run| {
-                // SAFETY: `push_runs` bounds the run; the pools, the tokens and the stage are
+                // SAFETY: `places` bounds the run; the pools, the tokens and the stage are
                 // disjoint, and no other thread has this block.
                 unsafe {
-                    movers[0].run(&run, tokens.key, &mut stage);
-                    movers[1].run(&run, tokens.value, &mut stage);
+                    movers[0].run(&run, tokens.key, stage);
+                    movers[1].run(&run, tokens.value, stage);
                 }
                 Ok(())
             });
-            self.push_runs(cache, &mut runs, mine)?;
+            self.places(cache, |io, block, offset| match mine(block) {
+                true => runs.push(Run { part: 0, block, offset, io, tokens: 1 }),
+                false => Ok(()),
+            })?;
             runs.finish()?;
             movers.iter().for_each(Mover::finish);
             Ok(())
         })
     }
 
+    #[inline(always)]
+    fn conversions(&self, cache: &RawCache, tokens: &RawTokens) -> Result<Option<[Conversion<'_>; 2]>> {
+        Conversion::both(Direction::Write, &cache.shape, (cache.dtype, tokens.dtype), &self.scales)
+    }
+
+    #[inline(always)]
+    fn movers<'m>(
+        cache: &'m RawCache,
+        tokens: &RawTokens,
+        conversions: &'m Option<[Conversion<'m>; 2]>,
+    ) -> [Mover<'m>; 2] {
+        let tensors = [&cache.k, &cache.v];
+        Mover::both(Direction::Write, tensors, &cache.shape, tokens.dtype.size(), tokens.steps, conversions)
+    }
+
     /// Everything that a write checks but the number of tokens, and the bytes that it will move.
-    /// `row`: bytes of a token outside, `sources`: where the tokens are.
-    fn validate(&self, cache: &RawCache, dtype: DType, row: usize, sources: &[Span]) -> Result<([Mover<'_>; 2], u64)> {
+    /// `sources`: where the tokens are.
+    #[inline(always)]
+    fn validate(
+        &self,
+        cache: &RawCache,
+        tokens: &RawTokens,
+        sources: [Span; 2],
+        movers: &[Mover<'_>; 2],
+    ) -> Result<u64> {
         let shape = &cache.shape;
-        let types = (cache.dtype, dtype);
-        let scale = |side: fn(&KvScales<'_>) -> _| self.scales.as_ref().map(side);
-        let movers = [
-            Mover::new(Direction::Write, cache.k, shape, types, self.scales.map(|s| s.k))?,
-            Mover::new(Direction::Write, cache.v, shape, types, self.scales.map(|s| s.v))?,
-        ];
+        let row = row_bytes(shape, tokens.dtype)?;
         cache.check_disjoint()?;
-        let [k_span, v_span] = [scale(|s| s.k.span()), scale(|s| s.v.span())];
-        let mut sources = sources.to_vec();
-        sources.push(self.slots.slots.bytes());
-        sources.extend(k_span.into_iter().chain(v_span));
+        let scales = self.scales.map_or([Span::NONE; 2], |s| [s.k.span(), s.v.span()]);
+        let sources = [sources[0], sources[1], self.slots.slots.bytes(), scales[0], scales[1]];
         for pool in cache.spans() {
             if sources.iter().any(|source| source.meets(&pool)) {
                 return Err(invalid("the cache overlaps the tokens, slots or scales"));
             }
         }
-        let mut bytes = 0u64;
-        let mut validate = Runs::new(shape, false, |run: Run| {
-            bytes += run.tokens * row as u64 * 2;
-            for scale in movers.iter().filter_map(Mover::block_scale) {
-                scale.check_values(run.block, shape)?;
+        let mut tokens = 0u64;
+        let scaled = movers.iter().any(|mover| mover.block_scale().is_some());
+        let mut checked = None;
+        self.places(cache, |_, block, _| {
+            tokens += 1;
+            if scaled && checked != Some(block) {
+                for scale in movers.iter().filter_map(Mover::block_scale) {
+                    scale.check_values(block, shape)?;
+                }
+                checked = Some(block);
             }
             Ok(())
-        });
-        self.push_runs(cache, &mut validate, |_| true)?;
-        validate.finish()?;
-        Ok((movers, bytes))
+        })?;
+        Ok(tokens * row as u64 * 2)
     }
 
-    fn push_runs<F: FnMut(Run) -> Result<()>>(
-        &self,
-        cache: &RawCache,
-        runs: &mut Runs<F>,
-        wanted: impl Fn(u64) -> bool,
-    ) -> Result<()> {
+    /// Calls `place` with every token that has a slot: which one it is, its block, and where it goes in there.
+    #[inline(always)]
+    fn places(&self, cache: &RawCache, mut place: impl FnMut(u64, u64, u64) -> Result<()>) -> Result<()> {
         let (limit, block_size) = (cache.shape.slots(), u64::from(cache.shape.block_size));
         let Slots { slots, invalid_slot } = self.slots;
         for io in 0..slots.len() {
@@ -182,10 +204,7 @@ impl Write<'_> {
             if slot >= limit {
                 return Err(out_of_range(format!("token {io} goes to slot {slot} of {limit}")));
             }
-            let block = slot / block_size;
-            if wanted(block) {
-                runs.push(Run { part: 0, block, offset: slot % block_size, io: io as u64, tokens: 1 })?;
-            }
+            place(io as u64, slot / block_size, slot % block_size)?;
         }
         Ok(())
     }

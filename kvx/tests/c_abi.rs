@@ -1,5 +1,6 @@
 //! The header compiles without a warning as C11 and as C++17, and a program that includes only it
-//! links with the static library and runs.
+//! links with the static library and runs. A consumer of the published header compiles from C99 and
+//! C++98 on.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,6 +48,25 @@ fn as_c11() {
 #[test]
 fn as_cpp17() {
     build_and_run("g++", &["-std=c++17", "-x", "c++"]);
+}
+
+#[test]
+fn a_consumer_of_the_published_header_compiles_in_every_language() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (compiler, language, standards) in
+        [("gcc", "c", &["c99", "c11", "c17"][..]), ("g++", "c++", &["c++98", "c++03", "c++11", "c++17", "c++20"])]
+    {
+        for standard in standards {
+            let built = Command::new(compiler)
+                .args(["-x", language, &format!("-std={standard}"), "-fsyntax-only"])
+                .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"])
+                .arg(root.join("../include"))
+                .arg(root.join("tests/c/published_names.c"))
+                .output()
+                .unwrap();
+            assert!(built.status.success(), "{standard}: {}", String::from_utf8_lossy(&built.stderr));
+        }
+    }
 }
 
 /// What the examples of the documentation leave to the engine.

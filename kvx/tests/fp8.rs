@@ -280,3 +280,47 @@ fn long_blocks_convert_like_short_ones() {
         assert!(through(layout) == want, "{layout:?}");
     }
 }
+
+/// Writes that are large enough for a table of codes and for tiles of them, in blocks that tiles fill and that they do
+/// not, by runs that start anywhere in them: the codes that a small write gives each number, where the layout has them.
+#[test]
+fn large_writes_put_every_code_in_its_place() {
+    let number: Vec<u16> = (0..4096u32).map(|i| (i * 1021 % 0x7c00) as u16 | ((i as u16 & 1) << 15)).collect();
+    let codes = quantise(DType::F8E4M3, DType::F16, &number.iter().map(|n| (*n).into()).collect::<Vec<_>>(), 0.7);
+    for (block_size, dim, gap) in [(16, 128, 0), (20, 64, 0), (64, 96, 24)] {
+        let blocks = (1 << 21) / (2 * dim) / block_size / 2 + 3;
+        let shape = CacheShape { num_blocks: blocks, block_size, num_kv_heads: 2, head_dim: dim };
+        let row = 2 * dim as usize;
+        // All slots but the first and the last of the pool, so that no run of them starts or ends with a block.
+        let slots: Vec<i64> = (1..i64::from(blocks * block_size) - 1).collect();
+        let at = |token: usize, element: usize| (token * 131 + element * 7) % 4096;
+        let mut key = vec![0u8; slots.len() * row * 2];
+        for (i, bits) in key.chunks_exact_mut(2).enumerate() {
+            bits.copy_from_slice(&number[at(i / row, i % row)].to_le_bytes());
+        }
+        let mut pools = [(); 2].map(|()| vec![0xEE; (blocks * block_size) as usize * row + gap]);
+        let [k, v] = &mut pools;
+        let mut cache =
+            KvCacheMut::new(shape, DType::F8E4M3, [Layout::HndPacked { pack: 8 }; 2], &mut k[gap..], &mut v[gap..])
+                .unwrap();
+        let scale = Scale::per_tensor(0.7);
+        Write {
+            slots: Slots { slots: slots[..].into(), invalid_slot: -1 },
+            scales: Some(KvScales { k: scale, v: scale }),
+            threads: 1,
+        }
+        .run(&mut cache, &KvTokens { key: &key, value: &key, dtype: DType::F16 })
+        .unwrap();
+        let (size, dim) = (block_size as usize, dim as usize);
+        let mut want = vec![0xEE; pools[0].len()];
+        for (token, slot) in slots.iter().enumerate() {
+            let (block, offset) = (*slot as usize / size, *slot as usize % size);
+            for element in 0..row {
+                let (head, inside) = (element / dim, element % dim);
+                let group = (block * 2 + head) * (dim / 8) + inside / 8;
+                want[gap + (group * size + offset) * 8 + inside % 8] = codes[at(token, element)];
+            }
+        }
+        assert!(pools[0] == want && pools[1] == want, "blocks of {block_size} tokens, heads of {dim}");
+    }
+}

@@ -94,6 +94,12 @@ fn scale(kind: u32, d: &Dims, values: &[f32]) -> (kvx_scale_desc_t, impl Fn(u64,
     (desc, lookup)
 }
 
+/// Elements between the rows of key and of value, and a stride for dimensions of extent 1.
+fn gaps() -> impl Strategy<Value = ([usize; 2], i64)> {
+    let gap = || prop_oneof![2 => Just(0usize), 1 => 1..70usize];
+    ([gap(), gap()], prop::sample::select(vec![0i64, 1, -7, 33, i64::MAX, i64::MIN]))
+}
+
 /// Slots with runs, repeats, padding of both kinds, in any order.
 fn slots() -> impl Strategy<Value = Vec<(bool, i64, i64)>> {
     prop::collection::vec((prop::bool::weighted(0.8), -2..400i64, 1..24i64), 0..6)
@@ -110,6 +116,7 @@ proptest! {
         wide in any::<bool>(),
         (kind, from) in (1..5u32, 0..7usize),
         fallback in any::<bool>(),
+        (gaps, junk) in gaps(),
     ) {
         let Pools { dims, mut k, mut v, shift } = pools;
         let limit = i64::from(dims.blocks * dims.tokens);
@@ -121,8 +128,10 @@ proptest! {
             .collect();
         let tokens = token_dtype(k.dtype, pick);
         let (io_size, size) = (size_of_dtype(tokens), size_of_dtype(k.dtype));
-        let mut sources = [1, 2].map(|seed| {
-            Guarded::from(&noise(slots.len() * dims.row() * io_size, seed), shift)
+        let steps = gaps.map(|gap| dims.row() + gap);
+        let mut sources = [0, 1].map(|side| {
+            let len = spread_len(slots.len(), steps[side], dims.row()) * io_size;
+            Guarded::from(&noise(len, side as u64 + 1), shift)
         });
         let mut targets = [&k, &v].map(|p| Guarded::from(&noise(span(p), 3), shift));
         let mut slot_bytes = Guarded::from(&indices(&slots, wide), shift);
@@ -134,8 +143,8 @@ proptest! {
         for (i, slot) in slots.iter().enumerate().filter(|(_, s)| **s >= 0 && **s != invalid_slot) {
             let (b, t) = (*slot as u64 / u64::from(dims.tokens), *slot as u64 % u64::from(dims.tokens));
             for (h, e) in (0..dims.heads).flat_map(|h| (0..dims.dim).map(move |e| (h, e))) {
-                let at = (i * dims.row() + (h * dims.dim + e) as usize) * io_size;
                 for (side, p) in [&k, &v].into_iter().enumerate() {
+                    let at = (i * steps[side] + (h * dims.dim + e) as usize) * io_size;
                     let to = offset(p, b, t, h.into(), e.into()) * size;
                     let bytes = &sources[side].bytes()[at..at + io_size];
                     let bytes = stored(k.dtype, tokens, bytes, lookup(b, h.into()));
@@ -147,7 +156,11 @@ proptest! {
         k.data = targets[0].ptr();
         v.data = targets[1].ptr();
         let [key, value] = sources.each_mut().map(Guarded::ptr);
-        let io = io(tokens, &[slots.len() as i64], &dims, key, value);
+        let mut io = io(tokens, &[slots.len() as i64], &dims, key, value);
+        spread(&mut io.key, steps[0], junk);
+        spread(&mut io.value, steps[1], junk);
+        junk_strides(&mut k, junk);
+        junk_strides(&mut v, junk);
         let mut desc = write_desc(io, wide, slot_bytes.ptr());
         desc.slots.invalid_slot = invalid_slot;
         if tokens != k.dtype {
@@ -175,6 +188,7 @@ proptest! {
         (max_len, beams) in (0..40u32, 1..4u32),
         seed in any::<u64>(),
         leading_kind in 0..3usize,
+        (gaps, junk) in gaps(),
     ) {
         let Pools { mut dims, mut k, mut v, shift } = pools;
         let offsets = format == KVX_BLOCK_TABLE_KV_OFFSETS;
@@ -229,7 +243,9 @@ proptest! {
             [Guarded::from(&noise(span(&k), 5), shift), Guarded::from(&noise(span(&v), 6), shift)]
         };
         let tokens = (seqs * beams * max_len) as usize;
-        let mut want = [(); 2].map(|()| vec![POISON; tokens * dims.row() * size]);
+        let steps = gaps.map(|gap| dims.row() + gap);
+        let lens_of_out = steps.map(|step| spread_len(tokens, step, dims.row()) * size);
+        let mut want = lens_of_out.map(|len| vec![POISON; len]);
         for (s, len) in lens.iter().enumerate() {
             for beam in 0..beams as usize {
                 for t in 0..*len.min(&max_len) {
@@ -250,7 +266,7 @@ proptest! {
                         let row = (s * beams as usize + beam) * max_len as usize + t as usize;
                         for (h, e) in (0..dims.heads).flat_map(|h| (0..dims.dim).map(move |e| (h, e))) {
                             let at = base + offset(p, b, u64::from(t % dims.tokens), h.into(), e.into()) * size;
-                            let to = (row * dims.row() + (h * dims.dim + e) as usize) * size;
+                            let to = (row * steps[side] + (h * dims.dim + e) as usize) * size;
                             let bytes = sources[from].bytes()[at..at + size].to_vec();
                             want[side][to..to + size].copy_from_slice(&bytes);
                         }
@@ -259,7 +275,7 @@ proptest! {
             }
         }
 
-        let mut targets = [(); 2].map(|()| Guarded::new(tokens * dims.row() * size, shift));
+        let mut targets = lens_of_out.map(|len| Guarded::new(len, shift));
         k.data = sources[0].ptr();
         v.data = sources[1].ptr();
         let mut cache = cache(&dims, k, v);
@@ -285,9 +301,14 @@ proptest! {
         };
         let ragged = format == KVX_BLOCK_TABLE_RAGGED;
         let [key, value] = targets.each_mut().map(Guarded::ptr);
+        let mut io = io(k.dtype, leading, &dims, key, value);
+        spread(&mut io.key, steps[0], junk);
+        spread(&mut io.value, steps[1], junk);
+        junk_strides(&mut cache.k, junk);
+        junk_strides(&mut cache.v, junk);
         let desc = kvx_gather_desc_t {
             size: 352,
-            io: io(k.dtype, leading, &dims, key, value),
+            io,
             block_table: kvx_block_table_t {
                 size: 64,
                 format,

@@ -201,6 +201,79 @@ fn nothing_to_do_needs_no_buffers() {
     c.assert_untouched("nothing");
 }
 
+/// What does not depend on tokens is checked without any, and nothing else is.
+#[test]
+fn a_write_of_no_tokens_looks_at_all_but_strides_and_buffers() {
+    let none = |cache, tokens| {
+        let mut c = Calls::new(PACKED, NHD, cache, tokens);
+        c.write.io = io(tokens, &[0], &DIMS, null(), null());
+        c.write.slots.token_count = 0;
+        c.write.slots.slots = null();
+        c
+    };
+    let rules: &[Break] = &[
+        ("strides", KVX_STATUS_OK, |c| (c.write.io.key.stride, c.write.io.value.stride) = ([-3; 5], [i64::MAX; 5])),
+        ("shape", INVALID, |c| c.write.io.key.shape[1] = 3),
+        ("dtypes", INVALID, |c| c.write.io.value.dtype = KVX_DTYPE_BF16),
+        ("memory", INVALID, |c| c.write.io.value.memory = KVX_MEMORY_UNKNOWN),
+        ("slots dtype", INVALID, |c| c.write.slots.dtype = KVX_DTYPE_U64),
+        ("K is V", INVALID, |c| c.cache.v.data = c.cache.k.data),
+    ];
+    for (name, status, break_it) in rules {
+        let mut c = none(F16, F16);
+        break_it(&mut c);
+        assert_eq!(c.write(), *status, "{name}");
+    }
+    // Scales of blocks have no block to be used for; the others are used by every write that quantises.
+    for (granularity, ndim, status) in [
+        (KVX_SCALE_PER_TENSOR, 0, INVALID),
+        (KVX_SCALE_PER_HEAD, 1, INVALID),
+        (KVX_SCALE_PER_BLOCK, 1, KVX_STATUS_OK),
+        (KVX_SCALE_PER_BLOCK_HEAD, 2, KVX_STATUS_OK),
+    ] {
+        let mut c = none(KVX_DTYPE_F8_E4M3, F16);
+        for desc in [&mut c.write.k_scale_desc, &mut c.write.v_scale_desc] {
+            (desc.granularity, desc.ndim) = (granularity, ndim);
+            desc.shape[0] = if granularity == KVX_SCALE_PER_HEAD { 2 } else { 4 };
+        }
+        assert_eq!(c.write(), KVX_STATUS_OK, "granularity {granularity}");
+        c.scales = [f32::NAN; 8];
+        assert_eq!(c.write(), status, "granularity {granularity}");
+    }
+}
+
+#[test]
+fn scales_of_blocks_without_a_token_may_be_anything() {
+    // Slots 0, 1, 5, 15 and 9 are in all blocks; without 9, block 2 has no token.
+    let mut c = Calls::new(PACKED, NHD, KVX_DTYPE_F8_E4M3, F16);
+    c.slots[5] = -1;
+    c.scales[4..6].fill(f32::NAN);
+    assert_eq!(c.write(), KVX_STATUS_OK);
+    // A token for it, and even one head of it counts.
+    c.slots[5] = 9;
+    c.scales[4] = 0.5;
+    assert_eq!(c.write(), INVALID);
+}
+
+/// A gather only reads K and V, so that they may be one.
+#[test]
+fn k_and_v_that_overlap_are_refused_by_validation_and_writes_alike() {
+    for layout in [NHD, KVX_LAYOUT_BLOCK_HND, PACKED_LAYOUT, CUSTOM] {
+        for distance in [0, 2, 32, DIMS.row() * 2] {
+            let mut c = Calls::new(PACKED, layout, F16, F16);
+            c.cache.v.data = c.cache.k.data.wrapping_byte_add(distance);
+            if distance > 0 {
+                c.cache.num_blocks = 3;
+                (c.cache.k.shape[0], c.cache.v.shape[0]) = (3, 3);
+                c.entries[1] = 2;
+            }
+            assert_eq!([c.validate(), c.write()], [INVALID; 2], "layout {layout}, {distance}");
+            c.assert_untouched("refused");
+            assert_eq!(c.gather(), KVX_STATUS_OK, "layout {layout}, {distance}");
+        }
+    }
+}
+
 /// K and V as `[num_blocks, 2, block_size, heads, dim]`, which some engines have.
 #[test]
 fn interleaved_pools_are_written() {
@@ -214,6 +287,7 @@ fn interleaved_pools_are_written() {
     c.io[0].bytes().fill(1);
     c.io[1].bytes().fill(2);
     c.slots = [-1, -1, 5, -1, -1, -1];
+    assert_eq!(c.validate(), KVX_STATUS_OK);
     assert_eq!(c.write(), KVX_STATUS_OK);
     let row = DIMS.row() * 2;
     let mut want = vec![POISON; 32 * row];

@@ -136,6 +136,46 @@ fn gather_rules() {
     }
 }
 
+/// Every count of a gather may be 0, and its lengths may be; what is malformed besides is still refused.
+#[test]
+fn a_gather_of_nothing_is_ok() {
+    let nothings: &[Break] = &[
+        ("sequences", KVX_STATUS_OK, |c| {
+            let ragged = c.gather.block_table.format == RAGGED;
+            c.gather.io = io(F16, &[0, 3], &DIMS, null(), null());
+            c.gather.block_table.seq_count = 0;
+            c.gather.block_table.indices_count = 0;
+            c.gather.block_table.indices = null();
+            c.gather.block_table.indptr_count = u32::from(ragged);
+            c.indptr[0] = 0;
+            c.gather.seq_lens.seq_count = 0;
+            c.gather.seq_lens.lengths = null();
+        }),
+        ("rows", KVX_STATUS_OK, |c| {
+            let rows = i64::from(2 * c.gather.block_table.beam_width);
+            c.gather.io = io(F16, &[rows, 0], &DIMS, null(), null());
+            c.gather.max_seq_len = 0;
+        }),
+        ("lengths", KVX_STATUS_OK, |c| {
+            c.lens = [0, 0];
+            if c.gather.block_table.format != RAGGED {
+                c.gather.block_table.max_blocks_per_seq = 0;
+                c.gather.block_table.indices_count = 0;
+            }
+        }),
+    ];
+    for format in [PACKED, RAGGED, OFFSETS] {
+        for (name, status, nothing) in nothings {
+            let mut c = Calls::new(format, NHD, F16, F16);
+            nothing(&mut c);
+            assert_eq!(c.gather(), *status, "no {name}, format {format}");
+            c.assert_untouched(name);
+            c.gather.io.key.memory = KVX_MEMORY_UNKNOWN;
+            assert_eq!(c.gather(), INVALID, "no {name}, format {format}");
+        }
+    }
+}
+
 #[test]
 fn kv_offsets_need_a_power_of_two() {
     // One block of 4 tokens seen as one of 3: everything else stays valid.

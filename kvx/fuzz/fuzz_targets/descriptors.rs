@@ -96,6 +96,13 @@ fn io(
     desc.size = some(u, 248)?;
     desc.key = tensor(u, &shape, dtype, 15, key)?;
     desc.value = tensor(u, &shape, dtype, 15, value)?;
+    // Rows with gaps: 64 of 4 * 32 elements and these still fit.
+    let gap = if u.ratio(1, 4)? { u.int_in_range(0..=8)? } else { 0 };
+    for i in 0..lead.len() {
+        let rows: i64 = lead[i + 1..].iter().product();
+        desc.key.stride[i] += rows * gap;
+        desc.value.stride[i] += rows * gap;
+    }
     desc.num_tokens = some(u, lead.iter().product::<i64>() as u32)?;
     desc.num_kv_heads = some(u, call.dims[2])?;
     desc.head_dim = some(u, call.dims[3])?;

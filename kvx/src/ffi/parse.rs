@@ -6,16 +6,17 @@
 //! the buffers are the Rust API's.
 
 use super::*;
-use crate::cache::{RawCache, RawTokens};
+use crate::cache::{RawCache, RawTokens, row_bytes};
 use crate::dtype::DType;
 use crate::gather::Gather;
 use crate::index::IndexSlice;
-use crate::layout::{CacheShape, Layout, dense_strides};
+use crate::layout::{CacheShape, Described, Layout, Steps};
 use crate::scale::{KvScales, Scale};
 use crate::table::{BlockTable, OffsetPools};
 use crate::write::Slots;
 
 /// A larger size is a later minor version's struct, whose first part is ours.
+#[inline(always)]
 pub(super) fn check_size<T>(size: u32) -> Result<()> {
     if (size as usize) < size_of::<T>() {
         let name = std::any::type_name::<T>().rsplit("::").next().unwrap_or("");
@@ -24,6 +25,7 @@ pub(super) fn check_size<T>(size: u32) -> Result<()> {
     Ok(())
 }
 
+#[inline(always)]
 pub(super) fn dtype(dtype: kvx_dtype_t) -> Result<DType> {
     Ok(match dtype {
         KVX_DTYPE_F16 => DType::F16,
@@ -36,6 +38,7 @@ pub(super) fn dtype(dtype: kvx_dtype_t) -> Result<DType> {
 }
 
 /// Whether an index dtype is S64, or else S32.
+#[inline(always)]
 pub(super) fn wide(dtype: kvx_dtype_t) -> Result<bool> {
     match dtype {
         KVX_DTYPE_S32 => Ok(false),
@@ -46,6 +49,7 @@ pub(super) fn wide(dtype: kvx_dtype_t) -> Result<bool> {
 
 /// # Safety
 /// As [`IndexSlice::from_raw`], unless `base` is null.
+#[inline(always)]
 pub(super) unsafe fn indices<'a>(base: *const c_void, len: u32, wide: bool) -> Result<IndexSlice<'a>> {
     if base.is_null() && len > 0 {
         return Err(invalid("an index buffer is null"));
@@ -59,7 +63,8 @@ pub(super) unsafe fn indices<'a>(base: *const c_void, len: u32, wide: bool) -> R
 }
 
 /// All of KVX sections 4 and 6.1 but the pool of KV offsets.
-pub(super) fn cache(desc: &kvx_cache_desc_t) -> Result<RawCache> {
+#[inline(always)]
+pub(super) fn cache(desc: &kvx_cache_desc_t) -> Result<(RawCache, [Layout; 2])> {
     let shape = CacheShape {
         num_blocks: desc.num_blocks,
         block_size: desc.block_size,
@@ -74,22 +79,24 @@ pub(super) fn cache(desc: &kvx_cache_desc_t) -> Result<RawCache> {
     if desc.k.data.is_null() || desc.v.data.is_null() {
         return Err(invalid("K or V is null"));
     }
-    let layouts = [layout(&desc.k, &shape)?, layout(&desc.v, &shape)?];
+    let dtype = dtype(desc.k.dtype)?;
+    let k = layout(&desc.k, &shape, dtype)?;
+    let own;
+    let v = if alike(&desc.k, &desc.v) {
+        &k
+    } else {
+        own = layout(&desc.v, &shape, dtype)?;
+        &own
+    };
     let bases = [desc.k.data.cast(), desc.v.data.cast()];
-    let cache = RawCache::new(shape, dtype(desc.k.dtype)?, layouts, bases)?;
-    for (tensor, layout) in [(&desc.k, &layouts[0]), (&desc.v, &layouts[1])] {
-        let described = layout.described(&shape);
-        if described.is_none_or(|(_, stride, ndim)| stride[..ndim] != tensor.stride[..ndim]) {
-            return Err(unsupported("strides of this layout are dense; others are for CUSTOM"));
-        }
-    }
     check_memory(desc.k.memory)?;
     check_memory(desc.v.memory)?;
-    Ok(cache)
+    Ok((RawCache::of(shape, dtype, [&k.1, &v.1], bases)?, [k.0, v.0]))
 }
 
-/// Checks `ndim` and `shape`; strides are only taken, and only for CUSTOM.
-fn layout(desc: &kvx_tensor_desc_t, shape: &CacheShape) -> Result<Layout> {
+/// Checks `ndim`, `shape` and strides.
+#[inline(always)]
+fn layout(desc: &kvx_tensor_desc_t, shape: &CacheShape, dtype: DType) -> Result<(Layout, Steps)> {
     let layout = match desc.layout {
         KVX_LAYOUT_BLOCK_NHD => Layout::Nhd,
         KVX_LAYOUT_BLOCK_HND => Layout::Hnd,
@@ -98,21 +105,48 @@ fn layout(desc: &kvx_tensor_desc_t, shape: &CacheShape) -> Result<Layout> {
         }
         KVX_LAYOUT_BLOCK_CUSTOM => {
             let mut strides = [0; 4];
-            for (to, from) in strides.iter_mut().zip(desc.stride) {
-                *to = u64::try_from(from).map_err(|_| invalid("a stride is negative"))?;
+            for (i, (to, from)) in strides.iter_mut().zip(desc.stride).enumerate() {
+                *to = match u64::try_from(from) {
+                    Ok(stride) => stride,
+                    Err(_) if desc.shape[i] == 1 => 0,
+                    Err(_) => return Err(invalid("a stride is negative")),
+                };
             }
             Layout::Custom { strides }
         }
         other => return Err(invalid(format!("layout {other}"))),
     };
-    match layout.described(shape) {
-        Some((dims, _, ndim)) if ndim == desc.ndim as usize && dims[..ndim] == desc.shape[..ndim] => Ok(layout),
-        _ => Err(invalid("ndim and shape must be those of the layout and the cache")),
+    let described = layout.describe(shape)?;
+    let Described { dims, strides, ndim, .. } = described;
+    let (mut shaped, mut dense) = (ndim == desc.ndim as usize, true);
+    for i in 0..KVX_MAX_TENSOR_DIMS {
+        shaped &= i >= ndim || dims[i] == desc.shape[i];
+        dense &= i >= ndim || dims[i] == 1 || strides[i] == desc.stride[i];
     }
+    if !shaped {
+        return Err(invalid("ndim and shape must be those of the layout and the cache"));
+    }
+    let steps = layout.resolve(&described, shape, dtype)?;
+    if !dense && !matches!(layout, Layout::Custom { .. }) {
+        return Err(unsupported("strides of this layout are dense; others are for CUSTOM"));
+    }
+    Ok((layout, steps))
+}
+
+/// Whether two tensors have the same dimensions and strides, as K and V mostly do: what was found
+/// of the one then goes for the other. Without branches, as calls are small.
+#[inline(always)]
+fn alike(a: &kvx_tensor_desc_t, b: &kvx_tensor_desc_t) -> bool {
+    let mut differ = i64::from(a.ndim ^ b.ndim);
+    for i in 0..KVX_MAX_TENSOR_DIMS {
+        differ |= (a.shape[i] ^ b.shape[i]) | (a.stride[i] ^ b.stride[i]);
+    }
+    differ == 0
 }
 
 /// Both IO tensors; `leading` are the dimensions that may stand before heads and head_dim, each
 /// with `tokens` as its product.
+#[inline(always)]
 fn io(desc: &kvx_kv_io_desc_t, cache: &RawCache, tokens: u32, leading: &[&[i64]]) -> Result<RawTokens> {
     check_size::<kvx_kv_io_desc_t>(desc.size)?;
     let shape = &cache.shape;
@@ -123,33 +157,70 @@ fn io(desc: &kvx_kv_io_desc_t, cache: &RawCache, tokens: u32, leading: &[&[i64]]
         let have = desc.num_tokens;
         return Err(invalid(format!("num_tokens is {have}, the call has {tokens}")));
     }
-    for tensor in [&desc.key, &desc.value] {
-        check_size::<kvx_tensor_desc_t>(tensor.size)?;
-        if tensor.dtype != desc.key.dtype {
-            return Err(invalid("key and value differ in dtype"));
-        }
-        if tensor.data.is_null() && tokens > 0 {
-            return Err(invalid("key or value is null"));
-        }
+    let dtype = dtype(desc.key.dtype)?;
+    let row = row_bytes(shape, dtype)?;
+    let (key, value) = (&desc.key, &desc.value);
+    check_size::<kvx_tensor_desc_t>(key.size)?;
+    check_size::<kvx_tensor_desc_t>(value.size)?;
+    if value.dtype != key.dtype {
+        return Err(invalid("key and value differ in dtype"));
+    }
+    if tokens > 0 && (key.data.is_null() || value.data.is_null()) {
+        return Err(invalid("key or value is null"));
+    }
+    let step = |tensor: &kvx_tensor_desc_t| {
         let tail = [shape.num_kv_heads, shape.head_dim].map(i64::from);
         let ndim = tensor.ndim as usize;
-        let fits =
-            leading.iter().any(|head| ndim == head.len() + 2 && tensor.shape[..ndim] == [head, &tail[..]].concat());
+        let fits = leading.iter().any(|head| {
+            let n = head.len();
+            ndim == n + 2
+                && (0..n).all(|i| tensor.shape[i] == head[i])
+                && (0..2).all(|i| tensor.shape[n + i] == tail[i])
+        });
         if !fits {
             return Err(invalid("ndim and shape of key and value must be those of the call"));
         }
-        let mut dense = [0; 5];
-        let known = dense_strides(&tensor.shape[..ndim], &mut dense).is_some();
-        if tokens > 0 && !(known && dense[..ndim] == tensor.stride[..ndim]) {
-            return Err(unsupported("key and value must be dense"));
+        if tokens == 0 {
+            return Ok(row);
         }
-    }
-    let dtype = dtype(desc.key.dtype)?;
-    check_memory(desc.key.memory)?;
-    check_memory(desc.value.memory)?;
-    Ok(RawTokens { key: desc.key.data.cast(), value: desc.value.data.cast(), dtype, tokens: u64::from(tokens) })
+        token_step(&tensor.shape[..ndim], &tensor.stride[..ndim], row, dtype.size())
+    };
+    let first = step(key)?;
+    let steps = [first, if alike(key, value) { first } else { step(value)? }];
+    check_memory(key.memory)?;
+    check_memory(value.memory)?;
+    Ok(RawTokens { key: key.data.cast(), value: value.data.cast(), dtype, tokens: u64::from(tokens), steps })
 }
 
+/// Bytes from a token to the next, where heads and head_dim are dense in a row and the dimensions
+/// before them step from token to token evenly. Strides of dimensions of extent 1 have no say.
+#[inline(always)]
+fn token_step(shape: &[i64], stride: &[i64], row: usize, size: usize) -> Result<usize> {
+    let (before, n) = (shape.len() - 2, shape.len());
+    let dense = (shape[n - 1] == 1 || stride[n - 1] == 1) && (shape[n - 2] == 1 || stride[n - 2] == shape[n - 1]);
+    let mut step = None;
+    let mut tokens = 1i64;
+    let mut even = true;
+    for i in (0..before).rev().filter(|i| shape[*i] != 1) {
+        let first = *step.get_or_insert(stride[i]);
+        even &= first.checked_mul(tokens) == Some(stride[i]);
+        // The product is the number of tokens, which fits 32 bits.
+        tokens *= shape[i];
+    }
+    let bytes = match step {
+        None => Some(row),
+        Some(step) => usize::try_from(step).ok().and_then(|step| step.checked_mul(size)),
+    };
+    match bytes {
+        Some(bytes) if dense && even && bytes >= row => Ok(bytes),
+        None if step.is_some_and(|step| step > 0) => Err(invalid("a stride passes the address space")),
+        _ => {
+            Err(unsupported("key and value must be dense but for the stride of tokens, which may be longer than a row"))
+        }
+    }
+}
+
+#[inline(always)]
 pub(super) fn write_io(desc: &kvx_kv_io_desc_t, cache: &RawCache) -> Result<RawTokens> {
     io(desc, cache, desc.num_tokens, &[&[i64::from(desc.num_tokens)]])
 }
@@ -173,6 +244,7 @@ pub(super) fn gather_io(desc: &kvx_gather_desc_t, cache: &RawCache) -> Result<Ra
 
 /// # Safety
 /// The slots must be valid for reads.
+#[inline(always)]
 pub(super) unsafe fn slots<'a>(desc: &kvx_slot_mapping_t, tokens: u64) -> Result<Slots<'a>> {
     check_size::<kvx_slot_mapping_t>(desc.size)?;
     if u64::from(desc.token_count) != tokens {
@@ -190,6 +262,7 @@ pub(super) unsafe fn slots<'a>(desc: &kvx_slot_mapping_t, tokens: u64) -> Result
 ///
 /// # Safety
 /// The scales must be valid for reads.
+#[inline(always)]
 pub(super) unsafe fn scales<'a>(
     desc: &kvx_write_desc_t,
     cache: &RawCache,

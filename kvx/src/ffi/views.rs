@@ -17,9 +17,11 @@ use crate::write::Slots;
 /// `desc` must be null, or valid for reads of as many bytes as its `size` says. The result must
 /// not be used for longer than the pools are there, and only as [`KvCacheMut::from_raw`] allows.
 pub unsafe fn cache<'a>(desc: *const kvx_cache_desc_t) -> Result<KvCacheMut<'a>> {
+    let mut copy = MaybeUninit::uninit();
     // SAFETY: the caller's promise.
-    let desc = unsafe { read(desc)? };
-    Ok(KvCacheMut::of(parse::cache(&desc)?))
+    let desc = unsafe { read(desc, &mut copy)? };
+    let (raw, layouts) = parse::cache(desc)?;
+    Ok(KvCacheMut::of(raw, layouts))
 }
 
 /// A slot for each token.

@@ -8,6 +8,8 @@
 //! at a time in 128.
 
 use super::convert::{Convert, Rows};
+#[cfg(target_arch = "x86_64")]
+use super::stream::LINE;
 use crate::dtype::DType;
 
 const CELLS: usize = 512;
@@ -30,6 +32,9 @@ pub(crate) struct Codes {
 }
 
 impl Codes {
+    /// Tokens of a tile: as many as give a line of codes of a group.
+    pub const TOKENS: usize = 8;
+
     /// `None` where there is no kernel for them, or the scale puts codes closer than cells.
     pub fn new(wide: DType, narrow: DType, convert: Convert, scale: f32) -> Option<Box<Codes>> {
         // The logarithm of a cell's length. Codes are at least 1/16 of a number apart for E4M3, and
@@ -95,7 +100,53 @@ impl Codes {
             }
         }
     }
+
+    /// How many of `tokens` tokens [`quantise_groups`](Self::quantise_groups) takes, of heads of so many groups of `group` elements.
+    pub fn whole_groups(groups: usize, group: usize, tokens: usize) -> usize {
+        if group != GROUP || !groups.is_multiple_of(GROUPS_AT_ONCE) {
+            return 0;
+        }
+        tokens / Codes::TOKENS * Codes::TOKENS
+    }
+
+    /// Quantises a head of tokens into groups: tiles are transposed in registers, and leave them as lines of codes.
+    ///
+    /// # Safety
+    /// `src` must be valid for reads of the head's numbers at each of its tokens, and `dst` for writes of their codes at
+    /// each of its groups; they must not overlap. The tokens and groups are what [`whole_groups`](Self::whole_groups) takes.
+    pub unsafe fn quantise_groups(&self, src: *const u8, dst: *mut u8, head: GroupedHead) {
+        // SAFETY: the caller's promise; there is a table only where there is the kernel.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            if head.stream && (dst.addr() | head.dst_step).is_multiple_of(LINE) {
+                x86::quantise_groups::<true>(self, src, dst, head);
+            } else {
+                x86::quantise_groups::<false>(self, src, dst, head);
+            }
+        }
+    }
 }
+
+/// A head of some tokens, whose elements lie in groups of [`GROUP`] in the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GroupedHead {
+    pub tokens: usize,
+    pub groups: usize,
+    /// Bytes from a token to the next.
+    pub src_step: usize,
+    /// Bytes from a group to the next, in the cache; there the tokens of a group follow each other.
+    pub dst_step: usize,
+    /// Bytes from a number to the one that is read into the first-level cache meanwhile. Only a hint.
+    pub ahead: isize,
+    /// Whether to store past the caches, where the destination is aligned.
+    pub stream: bool,
+}
+
+/// Elements of a group, and the bytes of its numbers.
+const GROUP: usize = 8;
+const GROUP_BYTES: usize = 16;
+/// Groups of a tile: those of a line of a token's numbers.
+const GROUPS_AT_ONCE: usize = 4;
 
 fn available() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -111,7 +162,7 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
-    use super::{CELLS, Cells, Codes, Rows};
+    use super::{CELLS, Cells, Codes, GROUP, GROUP_BYTES, GROUPS_AT_ONCE, GroupedHead, Rows};
 
     /// Elements of a step.
     const STEP: usize = 64;
@@ -152,70 +203,152 @@ mod x86 {
         std::array::from_fn(|i| unsafe { _mm512_load_si512(cells.0.as_ptr().add(64 * i).cast()) })
     }
 
+    /// What does not change from step to step.
+    struct Constants<'a> {
+        codes: &'a Codes,
+        first: [__m512i; CELLS / 64],
+        lower: __m512i,
+        upper: __m512i,
+        start: __m512i,
+        infinity: __m512i,
+        inside: __m512i,
+        shift: __m128i,
+    }
+
+    impl<'a> Constants<'a> {
+        /// # Safety
+        /// AVX-512 F, BW and VBMI.
+        #[inline(always)]
+        unsafe fn of(codes: &'a Codes) -> Self {
+            const LOWER: [u8; 64] = bytes_of_words(0);
+            const UPPER: [u8; 64] = bytes_of_words(1);
+            // SAFETY: the caller's promise; constants and tables of the lengths that are read.
+            unsafe {
+                Constants {
+                    codes,
+                    first: load(&codes.first),
+                    lower: _mm512_loadu_si512(LOWER.as_ptr().cast()),
+                    upper: _mm512_loadu_si512(UPPER.as_ptr().cast()),
+                    start: _mm512_set1_epi16(codes.start as i16),
+                    infinity: _mm512_set1_epi16(codes.infinity),
+                    inside: _mm512_set1_epi8((1 << codes.shift) - 1),
+                    shift: _mm_cvtsi32_si128(codes.shift as i32),
+                }
+            }
+        }
+
+        /// The codes of 64 numbers.
+        ///
+        /// # Safety
+        /// AVX-512 F, BW and VBMI.
+        #[inline(always)]
+        unsafe fn codes(&self, low: __m512i, high: __m512i) -> __m512i {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let one = _mm512_set1_epi8(1);
+                let abs = _mm512_set1_epi16(0x7fff);
+                let (a, b) = (_mm512_and_si512(low, abs), _mm512_and_si512(high, abs));
+                let nan = u64::from(_mm512_cmpgt_epi16_mask(a, self.infinity))
+                    | u64::from(_mm512_cmpgt_epi16_mask(b, self.infinity)) << 32;
+                let last = _mm512_set1_epi16(CELLS as i16 - 1);
+                let cell_a = _mm512_min_epu16(_mm512_srl_epi16(_mm512_subs_epu16(a, self.start), self.shift), last);
+                let cell_b = _mm512_min_epu16(_mm512_srl_epi16(_mm512_subs_epu16(b, self.start), self.shift), last);
+                let index = _mm512_permutex2var_epi8(cell_a, self.lower, cell_b);
+                let bit8 = _mm512_permutex2var_epi8(cell_a, self.upper, cell_b);
+                let bit8 = _mm512_test_epi8_mask(bit8, one);
+                let bit7 = _mm512_movepi8_mask(index);
+                let place = _mm512_and_si512(_mm512_permutex2var_epi8(a, self.lower, b), self.inside);
+                // The registers are too few for both tables, and what the compiler puts on the stack may lie across
+                // two pages there: half as fast, in one process of ten. In its place, it is read in whole lines.
+                let next = load(black_box(&self.codes.next));
+                let first = look_up(&self.first, index, bit7, bit8);
+                let next = look_up(&next, index, bit7, bit8);
+                let code = _mm512_mask_add_epi8(first, _mm512_cmpge_epu8_mask(place, next), first, one);
+                let code = _mm512_mask_mov_epi8(code, nan, _mm512_set1_epi8(0x7f));
+                let sign = _mm512_permutex2var_epi8(low, self.upper, high);
+                _mm512_or_si512(code, _mm512_and_si512(sign, _mm512_set1_epi8(i8::MIN)))
+            }
+        }
+    }
+
+    /// # Safety
+    /// AVX-512 F; room for 64 bytes at `to`, where a line begins if `STREAM`.
+    #[inline(always)]
+    unsafe fn put<const STREAM: bool>(to: *mut u8, x: __m512i) {
+        // SAFETY: the caller's promise.
+        unsafe { if STREAM { _mm512_stream_si512(to.cast(), x) } else { _mm512_storeu_si512(to.cast(), x) } }
+    }
+
     /// Quantises the first `n / STEP * STEP` elements of each row and returns how many those are.
     ///
     /// # Safety
     /// AVX-512 F, BW and VBMI; as `Convert` otherwise.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     pub unsafe fn quantise<const STREAM: bool>(codes: &Codes, src: *const u8, dst: *mut u8, rows: Rows) -> usize {
-        const LOWER: [u8; 64] = bytes_of_words(0);
-        const UPPER: [u8; 64] = bytes_of_words(1);
-        // SAFETY: constants and tables of the lengths that are read.
-        let (lower, upper, first) = unsafe {
-            let [lower, upper] = [&LOWER, &UPPER].map(|bytes| _mm512_loadu_si512(bytes.as_ptr().cast()));
-            (lower, upper, load(&codes.first))
-        };
-        let abs = _mm512_set1_epi16(0x7fff);
-        let start = _mm512_set1_epi16(codes.start as i16);
-        let last = _mm512_set1_epi16(CELLS as i16 - 1);
-        let infinity = _mm512_set1_epi16(codes.infinity);
-        let inside = _mm512_set1_epi8((1 << codes.shift) - 1);
-        let shift = _mm_cvtsi32_si128(codes.shift as i32);
-        let one = _mm512_set1_epi8(1);
         let whole = rows.n / STEP * STEP;
-        for row in 0..rows.count {
-            for done in (0..whole).step_by(STEP) {
-                // SAFETY: 64 elements from `done` on are in the row.
-                let (x, to) = unsafe {
+        // SAFETY: the features are this function's; 64 elements from `done` on are in the row, on both sides.
+        unsafe {
+            let constants = Constants::of(codes);
+            for row in 0..rows.count {
+                for done in (0..whole).step_by(STEP) {
                     let from = src.add(row * rows.src_step + 2 * done);
-                    let x = [0, 64].map(|at| _mm512_loadu_si512(from.add(at).cast()));
-                    (x, dst.add(row * rows.dst_step + done))
-                };
-                let numbers = x.map(|x| _mm512_and_si512(x, abs));
-                let nan = numbers.map(|x| u64::from(_mm512_cmpgt_epi16_mask(x, infinity)));
-                let cells = numbers.map(|x| {
-                    let cell = _mm512_srl_epi16(_mm512_subs_epu16(x, start), shift);
-                    _mm512_min_epu16(cell, last)
-                });
-                let index = _mm512_permutex2var_epi8(cells[0], lower, cells[1]);
-                let bit8 = _mm512_permutex2var_epi8(cells[0], upper, cells[1]);
-                let bit8 = _mm512_test_epi8_mask(bit8, one);
-                let bit7 = _mm512_movepi8_mask(index);
-                let place = _mm512_permutex2var_epi8(numbers[0], lower, numbers[1]);
-                let place = _mm512_and_si512(place, inside);
-                // SAFETY: the features are this function's.
-                let (first, next) = unsafe {
-                    // The registers are too few for both tables, and what the compiler puts on the stack may lie across
-                    // two pages there: half as fast, in one process of ten. In its place, it is read in whole lines.
-                    let next = load(black_box(&codes.next));
-                    (look_up(&first, index, bit7, bit8), look_up(&next, index, bit7, bit8))
-                };
-                let code = _mm512_mask_add_epi8(first, _mm512_cmpge_epu8_mask(place, next), first, one);
-                let code = _mm512_mask_mov_epi8(code, nan[0] | nan[1] << 32, _mm512_set1_epi8(0x7f));
-                let sign = _mm512_permutex2var_epi8(x[0], upper, x[1]);
-                let sign = _mm512_and_si512(sign, _mm512_set1_epi8(i8::MIN));
-                let code = _mm512_or_si512(code, sign);
-                // SAFETY: room for 64 codes from `done` on is in the row.
-                unsafe {
-                    if STREAM {
-                        _mm512_stream_si512(to.cast(), code);
-                    } else {
-                        _mm512_storeu_si512(to.cast(), code);
-                    }
+                    let [low, high] = [_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(64).cast())];
+                    put::<STREAM>(dst.add(row * rows.dst_step + done), constants.codes(low, high));
                 }
             }
         }
         whole
+    }
+
+    /// See [`Codes::quantise_groups`].
+    ///
+    /// # Safety
+    /// AVX-512 F, BW and VBMI; as there otherwise, and `dst` and its step begin lines where `STREAM`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    pub unsafe fn quantise_groups<const STREAM: bool>(codes: &Codes, src: *const u8, dst: *mut u8, head: GroupedHead) {
+        // SAFETY: the features are this function's; tokens and groups are the caller's.
+        unsafe {
+            let constants = Constants::of(codes);
+            for group in (0..head.groups).step_by(GROUPS_AT_ONCE) {
+                for token in (0..head.tokens).step_by(Codes::TOKENS) {
+                    let from = src.add(token * head.src_step + group * GROUP_BYTES);
+                    for i in 0..Codes::TOKENS {
+                        let ahead = from.wrapping_add(i * head.src_step).wrapping_offset(head.ahead);
+                        _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+                    }
+                    let low = transposed(from, head.src_step);
+                    let high = transposed(from.add(4 * head.src_step), head.src_step);
+                    for i in 0..GROUPS_AT_ONCE {
+                        let to = dst.add((group + i) * head.dst_step + token * GROUP);
+                        put::<STREAM>(to, constants.codes(low[i], high[i]));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Four groups of each of four tokens that lie `step` apart: a vector for each group.
+    ///
+    /// # Safety
+    /// AVX-512 F; 64 bytes at each of four steps from `p` on.
+    #[inline(always)]
+    unsafe fn transposed(p: *const u8, step: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (a, b) = (_mm512_loadu_si512(p.cast()), _mm512_loadu_si512(p.add(step).cast()));
+            let (c, d) = (_mm512_loadu_si512(p.add(2 * step).cast()), _mm512_loadu_si512(p.add(3 * step).cast()));
+            // Of the 16-byte lanes 0 to 3: two of the one vector, then two of the other.
+            let ab_even = _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b);
+            let ab_odd = _mm512_shuffle_i64x2::<0b11_01_11_01>(a, b);
+            let cd_even = _mm512_shuffle_i64x2::<0b10_00_10_00>(c, d);
+            let cd_odd = _mm512_shuffle_i64x2::<0b11_01_11_01>(c, d);
+            [
+                _mm512_shuffle_i64x2::<0b10_00_10_00>(ab_even, cd_even),
+                _mm512_shuffle_i64x2::<0b10_00_10_00>(ab_odd, cd_odd),
+                _mm512_shuffle_i64x2::<0b11_01_11_01>(ab_even, cd_even),
+                _mm512_shuffle_i64x2::<0b11_01_11_01>(ab_odd, cd_odd),
+            ]
+        }
     }
 }
 
@@ -266,6 +399,7 @@ mod tests {
                     table.quantise(numbers.as_ptr().cast(), out.as_mut_ptr(), rows, (convert, scale));
                 }
                 super::super::stream::fence();
+                groups_are_as_rows(&table, &numbers, &want);
                 for (row, out) in out.chunks_exact(192).take(300).enumerate() {
                     assert_eq!(out[..130], want[row * 130..][..130], "row {row}");
                     assert_eq!(out[130..], [0xEE; 62], "row {row}");
@@ -274,5 +408,28 @@ mod tests {
         }
         // All but those by which most numbers become zero, or all the largest.
         assert!(tables > 200, "{tables}");
+    }
+
+    /// Heads of 128 numbers, 512 tokens of them, in groups that have room for 520, into memory that starts a line and not.
+    fn groups_are_as_rows(table: &Codes, numbers: &[u16], want: &[u8]) {
+        let (tokens, groups, room) = (512, 16, 520);
+        assert_eq!(Codes::whole_groups(groups, GROUP, tokens + 7), tokens);
+        for (shift, stream) in [(0, true), (0, false), (8, true)] {
+            let mut memory = vec![0xEE; groups * room * GROUP + 128];
+            let start = memory.as_ptr().align_offset(64) + shift;
+            let out = &mut memory[start..start + groups * room * GROUP];
+            let (src_step, dst_step) = (groups * GROUP_BYTES, room * GROUP);
+            let head = GroupedHead { tokens, groups, src_step, dst_step, ahead: 64, stream };
+            // SAFETY: the numbers and the output are as long as that.
+            unsafe { table.quantise_groups(numbers.as_ptr().cast(), out.as_mut_ptr(), head) };
+            super::super::stream::fence();
+            for (group, out) in out.chunks_exact(dst_step).enumerate() {
+                for (token, out) in out.chunks_exact(GROUP).enumerate() {
+                    let want =
+                        if token < tokens { &want[(token * groups + group) * GROUP..][..GROUP] } else { &[0xEE; 8] };
+                    assert_eq!(out, want, "token {token}, group {group}");
+                }
+            }
+        }
     }
 }

@@ -122,7 +122,7 @@ pub(crate) fn dequantise(isa: Isa, narrow: DType, wide: DType) -> Option<Convert
 
 /// Elements per step of the loops: whole vectors of every width, and small enough that the
 /// compiler keeps the step in registers.
-const STEP: usize = 32;
+pub(super) const STEP: usize = 32;
 
 /// Elements `done..n` of a row.
 ///

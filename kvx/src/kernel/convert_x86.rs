@@ -1,4 +1,4 @@
-//! The conversions of `convert`, by hand for AVX2 and AVX-512.
+//! The conversions of `convert`, by hand for AVX2 and AVX-512: one kernel each way, over any [`Width`].
 //!
 //! Invariant: the same bits as the portable loop for every input; the tests
 //! compare them. Four facts make that cheap:
@@ -14,23 +14,19 @@
 //! - What overflows on the way ends as an F16 that is infinity or NaN and is clamped like all
 //!   that is too large; whether a NaN comes out, and the sign, are decided by `x` alone.
 
-use std::arch::x86_64::*;
 use std::ops::RangeInclusive;
 
 use super::convert::Rows;
-use super::float::{E4m3, E5m2, Narrow};
-use super::vectors_x86::NEAREST;
+use super::float::{Bits32, E4m3, E5m2, Narrow};
 pub(super) use super::vectors_x86::Vectors;
+use super::widths_x86::{Avx2, Avx512, Width};
 
 /// Scales for which the fused division is exact, with room: 2^-30 to 2^30.
 pub(super) const FUSED: RangeInclusive<f32> = 9.313226e-10..=1.0737418e9;
 
-/// Elements per step of both kernels.
-pub(super) const STEP: usize = 32;
-
 /// How an 8-bit type lies in an F16.
 pub(super) trait InF16: Narrow {
-    /// Where its last bit is.
+    /// Where its last bit is: 7 or 8.
     const SHIFT: u32;
     /// Its value over that of the F16.
     const FACTOR: f32;
@@ -64,221 +60,127 @@ const fn place_of<N: InF16>() -> i32 {
     (N::CUT << 23) + (1 << 22)
 }
 
-/// Quantises the first `n / STEP * STEP` elements of each row and returns how many those are.
+/// Elements of a step.
+const fn step<V: Width>() -> usize {
+    2 * V::LANES
+}
+
+/// Quantises the first whole steps of each row and returns how many elements those are.
 ///
 /// # Safety
-/// AVX-512 F, BW, VL and DQ; as `Convert` otherwise, with a scale in [`FUSED`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-pub(super) unsafe fn quantise_avx512<W: Vectors, N: InF16>(
-    src: *const u8,
-    dst: *mut u8,
-    rows: Rows,
-    scale: f32,
-) -> usize {
+/// That of [`Width`]; as `Convert` otherwise, with a scale in [`FUSED`].
+#[inline(always)]
+unsafe fn quantise<V: Width, W: Vectors, N: InF16>(src: *const u8, dst: *mut u8, rows: Rows, scale: f32) -> usize {
     let size = size_of::<W::Bits>();
-    let s = _mm512_set1_ps(scale * N::FACTOR);
-    let r = _mm512_set1_ps(1.0 / (scale * N::FACTOR));
-    let shift = _mm_cvtsi32_si128(N::SHIFT as i32);
-    let whole = rows.n / STEP * STEP;
-    for row in 0..rows.count {
-        // SAFETY: the row is one of the caller's.
-        let (src, dst) = unsafe { (src.add(row * rows.src_step), dst.add(row * rows.dst_step)) };
-        for done in (0..whole).step_by(STEP) {
-            let mut halves = [_mm256_setzero_si256(); 2];
-            for (i, half) in halves.iter_mut().enumerate() {
-                // SAFETY: 32 elements from `done` on are there; the features are this function's.
-                let x = unsafe { W::load16(src.add((done + 16 * i) * size)) };
-                let q = _mm512_mul_ps(x, r);
-                let q = _mm512_fmadd_ps(_mm512_fnmadd_ps(q, s, x), r, q);
-                let exponent = _mm512_and_si512(_mm512_castps_si512(q), _mm512_set1_epi32(EXPONENT));
-                let exponent = _mm512_max_epi32(exponent, _mm512_set1_epi32(SMALLEST_NORMAL));
-                let place = _mm512_add_epi32(exponent, _mm512_set1_epi32(place_of::<N>()));
-                let place = _mm512_castsi512_ps(place);
-                let rounded = _mm512_sub_ps(_mm512_add_ps(q, place), place);
-                *half = _mm512_cvtps_ph::<NEAREST>(rounded);
+    let whole = rows.n / step::<V>() * step::<V>();
+    // SAFETY: the instruction set is the caller's promise; elements `done..done + step` of a row are on both sides.
+    unsafe {
+        let s = V::set(scale * N::FACTOR);
+        let r = V::set(1.0 / (scale * N::FACTOR));
+        for row in 0..rows.count {
+            let (src, dst) = (src.add(row * rows.src_step), dst.add(row * rows.dst_step));
+            for done in (0..whole).step_by(step::<V>()) {
+                let from = src.add(done * size);
+                let low = rounded::<V, N>(W::load::<V>(from), s, r);
+                let high = rounded::<V, N>(W::load::<V>(from.add(V::LANES * size)), s, r);
+                let h = V::I::and(V::join(low, high), V::set16(0x7fff));
+                let h = V::min16(h, V::set16(N::LARGEST));
+                let code = if N::SHIFT == 8 { V::shr16::<8>(h) } else { V::shr16::<7>(h) };
+                V::store_bytes(dst.add(done), V::I::or(code, W::marks::<V>(from)));
             }
-            let h = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(halves[0]), halves[1]);
-            let h = _mm512_and_si512(h, _mm512_set1_epi16(0x7fff));
-            let h = _mm512_min_epu16(h, _mm512_set1_epi16(N::LARGEST));
-            // SAFETY: as above.
-            let marks = unsafe { W::marks32(src.add(done * size)) };
-            let code = _mm512_or_si512(_mm512_srl_epi16(h, shift), marks);
-            // SAFETY: room for 32 bytes from `done` on.
-            unsafe { _mm256_storeu_si256(dst.add(done).cast(), _mm512_cvtepi16_epi8(code)) };
         }
     }
     whole
 }
 
-/// Dequantises the first `n / STEP * STEP` elements of each row and returns how many those are.
+/// `x / s`, rounded to the bits that the 8-bit type has, as F16. `r` is `1 / s`.
 ///
 /// # Safety
-/// As [`quantise_avx512`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-pub(super) unsafe fn dequantise_avx512<W: Vectors, N: InF16>(
-    src: *const u8,
-    dst: *mut u8,
-    rows: Rows,
-    scale: f32,
-) -> usize {
+/// That of [`Width`].
+#[inline(always)]
+unsafe fn rounded<V: Width, N: InF16>(x: V::F, s: V::F, r: V::F) -> V::H {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let q = V::mul(x, r);
+        let q = V::fmadd(V::fnmadd(q, s, x), r, q);
+        let exponent = V::I::and(V::bits(q), V::I::set(EXPONENT));
+        let exponent = V::max32(exponent, V::I::set(SMALLEST_NORMAL));
+        let place = V::float(V::I::plus(exponent, V::I::set(place_of::<N>())));
+        V::to_f16(V::sub(V::add(q, place), place))
+    }
+}
+
+/// Dequantises the first whole steps of each row and returns how many elements those are.
+///
+/// # Safety
+/// As [`quantise`].
+#[inline(always)]
+unsafe fn dequantise<V: Width, W: Vectors, N: InF16>(src: *const u8, dst: *mut u8, rows: Rows, scale: f32) -> usize {
     // SAFETY: the caller's promise, and what the steps write is aligned where it has to be.
     unsafe {
         if rows.streams_to(dst) {
-            dequantise_avx512_to::<W, N, true>(src, dst, rows, scale)
+            dequantise_to::<V, W, N, true>(src, dst, rows, scale)
         } else {
-            dequantise_avx512_to::<W, N, false>(src, dst, rows, scale)
+            dequantise_to::<V, W, N, false>(src, dst, rows, scale)
         }
     }
 }
 
 /// # Safety
-/// As [`dequantise_avx512`]; `dst` and its step are aligned to lines where `STREAM`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn dequantise_avx512_to<W: Vectors, N: InF16, const STREAM: bool>(
+/// As [`dequantise`]; `dst` and its step are aligned to lines where `STREAM`.
+#[inline(always)]
+unsafe fn dequantise_to<V: Width, W: Vectors, N: InF16, const STREAM: bool>(
     src: *const u8,
     dst: *mut u8,
     rows: Rows,
     scale: f32,
 ) -> usize {
     let size = size_of::<W::Bits>();
-    let factor = _mm512_set1_ps(scale * N::FACTOR);
-    let whole = rows.n / STEP * STEP;
-    for row in 0..rows.count {
-        // SAFETY: the row is one of the caller's.
-        let (src, dst) = unsafe { (src.add(row * rows.src_step), dst.add(row * rows.dst_step)) };
-        for done in (0..whole).step_by(STEP) {
-            // SAFETY: 32 bytes from `done` on are there.
-            let code = _mm512_cvtepu8_epi16(unsafe { _mm256_loadu_si256(src.add(done).cast()) });
-            let high = _mm512_slli_epi16::<8>(code);
-            let h = if N::SHIFT == 8 {
-                high
-            } else {
-                let code = _mm512_and_si512(code, _mm512_set1_epi16(0x7f));
-                let nan = _mm512_cmpeq_epi16_mask(code, _mm512_set1_epi16(0x7f));
-                let abs = _mm512_slli_epi16::<7>(code);
-                let abs = _mm512_mask_mov_epi16(abs, nan, _mm512_set1_epi16(0x7e00));
-                _mm512_or_si512(abs, _mm512_and_si512(high, _mm512_set1_epi16(i16::MIN)))
-            };
-            for (i, h) in [_mm512_castsi512_si256(h), _mm512_extracti64x4_epi64::<1>(h)].into_iter().enumerate() {
-                let x = _mm512_mul_ps(_mm512_cvtph_ps(h), factor);
-                // SAFETY: room for 32 elements from `done` on; the features are this function's.
-                unsafe { W::store16::<STREAM>(dst.add((done + 16 * i) * size), x) };
-            }
-        }
-    }
-    whole
-}
-
-/// Quantises the first `n / STEP * STEP` elements of each row and returns how many those are.
-///
-/// # Safety
-/// AVX2, FMA and F16C; as `Convert` otherwise, with a scale in [`FUSED`].
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn quantise_avx2<W: Vectors, N: InF16>(
-    src: *const u8,
-    dst: *mut u8,
-    rows: Rows,
-    scale: f32,
-) -> usize {
-    let size = size_of::<W::Bits>();
-    let s = _mm256_set1_ps(scale * N::FACTOR);
-    let r = _mm256_set1_ps(1.0 / (scale * N::FACTOR));
-    let shift = _mm_cvtsi32_si128(N::SHIFT as i32);
-    let whole = rows.n / STEP * STEP;
-    for row in 0..rows.count {
-        // SAFETY: the row is one of the caller's.
-        let (src, dst) = unsafe { (src.add(row * rows.src_step), dst.add(row * rows.dst_step)) };
-        for done in (0..whole).step_by(STEP) {
-            let mut codes = [_mm256_setzero_si256(); 2];
-            for (j, code) in codes.iter_mut().enumerate() {
-                let at = done + 16 * j;
-                let mut halves = [_mm_setzero_si128(); 2];
-                for (i, half) in halves.iter_mut().enumerate() {
-                    // SAFETY: 32 elements from `done` on are there; the features are this function's.
-                    let x = unsafe { W::load8(src.add((at + 8 * i) * size)) };
-                    let q = _mm256_mul_ps(x, r);
-                    let q = _mm256_fmadd_ps(_mm256_fnmadd_ps(q, s, x), r, q);
-                    let exponent = _mm256_and_si256(_mm256_castps_si256(q), _mm256_set1_epi32(EXPONENT));
-                    let exponent = _mm256_max_epi32(exponent, _mm256_set1_epi32(SMALLEST_NORMAL));
-                    let place = _mm256_add_epi32(exponent, _mm256_set1_epi32(place_of::<N>()));
-                    let place = _mm256_castsi256_ps(place);
-                    let rounded = _mm256_sub_ps(_mm256_add_ps(q, place), place);
-                    *half = _mm256_cvtps_ph::<NEAREST>(rounded);
-                }
-                // SAFETY: as above.
-                let marks = unsafe { W::marks16(src.add(at * size)) };
-                let h = _mm256_set_m128i(halves[1], halves[0]);
-                let h = _mm256_and_si256(h, _mm256_set1_epi16(0x7fff));
-                let h = _mm256_min_epu16(h, _mm256_set1_epi16(N::LARGEST));
-                *code = _mm256_or_si256(_mm256_srl_epi16(h, shift), marks);
-            }
-            let bytes = _mm256_packus_epi16(codes[0], codes[1]);
-            let bytes = _mm256_permute4x64_epi64::<0b11_01_10_00>(bytes);
-            // SAFETY: room for 32 bytes from `done` on.
-            unsafe { _mm256_storeu_si256(dst.add(done).cast(), bytes) };
-        }
-    }
-    whole
-}
-
-/// Dequantises the first `n / STEP * STEP` elements of each row and returns how many those are.
-///
-/// # Safety
-/// As [`quantise_avx2`].
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn dequantise_avx2<W: Vectors, N: InF16>(
-    src: *const u8,
-    dst: *mut u8,
-    rows: Rows,
-    scale: f32,
-) -> usize {
-    // SAFETY: the caller's promise, and what the steps write is aligned where it has to be.
+    let whole = rows.n / step::<V>() * step::<V>();
+    // SAFETY: as in `quantise`.
     unsafe {
-        if rows.streams_to(dst) {
-            dequantise_avx2_to::<W, N, true>(src, dst, rows, scale)
-        } else {
-            dequantise_avx2_to::<W, N, false>(src, dst, rows, scale)
-        }
-    }
-}
-
-/// # Safety
-/// As [`dequantise_avx2`]; `dst` and its step are aligned to lines where `STREAM`.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dequantise_avx2_to<W: Vectors, N: InF16, const STREAM: bool>(
-    src: *const u8,
-    dst: *mut u8,
-    rows: Rows,
-    scale: f32,
-) -> usize {
-    let size = size_of::<W::Bits>();
-    let factor = _mm256_set1_ps(scale * N::FACTOR);
-    let whole = rows.n / STEP * STEP;
-    for row in 0..rows.count {
-        // SAFETY: the row is one of the caller's.
-        let (src, dst) = unsafe { (src.add(row * rows.src_step), dst.add(row * rows.dst_step)) };
-        for done in (0..whole).step_by(STEP) {
-            for j in 0..2 {
-                let at = done + 16 * j;
-                // SAFETY: 16 bytes from `at` on are there.
-                let code = _mm256_cvtepu8_epi16(unsafe { _mm_loadu_si128(src.add(at).cast()) });
-                let high = _mm256_slli_epi16::<8>(code);
+        let factor = V::set(scale * N::FACTOR);
+        for row in 0..rows.count {
+            let (src, dst) = (src.add(row * rows.src_step), dst.add(row * rows.dst_step));
+            for done in (0..whole).step_by(step::<V>()) {
+                let code = V::load_bytes(src.add(done));
+                let high = V::shl16::<8>(code);
                 let h = if N::SHIFT == 8 {
                     high
                 } else {
-                    let code = _mm256_and_si256(code, _mm256_set1_epi16(0x7f));
-                    let nan = _mm256_cmpeq_epi16(code, _mm256_set1_epi16(0x7f));
-                    let abs = _mm256_slli_epi16::<7>(code);
-                    let abs = _mm256_blendv_epi8(abs, _mm256_set1_epi16(0x7e00), nan);
-                    _mm256_or_si256(abs, _mm256_and_si256(high, _mm256_set1_epi16(i16::MIN)))
+                    let code = V::I::and(code, V::set16(0x7f));
+                    let abs = V::where_equal16(code, V::set16(0x7f), 0x7e00, V::shl16::<7>(code));
+                    V::I::or(abs, V::I::and(high, V::set16(i16::MIN)))
                 };
-                for (i, h) in [_mm256_castsi256_si128(h), _mm256_extracti128_si256::<1>(h)].into_iter().enumerate() {
-                    let x = _mm256_mul_ps(_mm256_cvtph_ps(h), factor);
-                    // SAFETY: room for 32 elements from `done` on; the features are this function's.
-                    unsafe { W::store8::<STREAM>(dst.add((at + 8 * i) * size), x) };
-                }
+                let [low, high] = V::halves(h);
+                let to = dst.add(done * size);
+                W::store::<V, STREAM>(to, V::mul(V::from_f16(low), factor));
+                W::store::<V, STREAM>(to.add(V::LANES * size), V::mul(V::from_f16(high), factor));
             }
         }
     }
     whole
 }
+
+/// A kernel with an instruction set for the compiler to use.
+macro_rules! with_features {
+    ($name:ident, $kernel:ident, $width:ty, $features:literal) => {
+        /// # Safety
+        /// As the kernel, on a CPU that has the features.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn $name<W: Vectors, N: InF16>(
+            src: *const u8,
+            dst: *mut u8,
+            rows: Rows,
+            scale: f32,
+        ) -> usize {
+            // SAFETY: the caller's promise.
+            unsafe { $kernel::<$width, W, N>(src, dst, rows, scale) }
+        }
+    };
+}
+
+with_features!(quantise_avx2, quantise, Avx2, "avx2,fma,f16c");
+with_features!(dequantise_avx2, dequantise, Avx2, "avx2,fma,f16c");
+with_features!(quantise_avx512, quantise, Avx512, "avx512f,avx512bw,avx512vl,avx512dq");
+with_features!(dequantise_avx512, dequantise, Avx512, "avx512f,avx512bw,avx512vl,avx512dq");

@@ -28,6 +28,73 @@ pub(crate) trait Narrow {
     fn encode(x: f32) -> u8;
 }
 
+/// As many numbers of 32 bits as a vector has, or one: what a rounding is written in once for all widths.
+///
+/// # Safety
+/// Of all functions: the CPU has the instructions of the type.
+#[allow(clippy::missing_safety_doc)] // Said once, above.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(crate) trait Bits32: Copy {
+    unsafe fn set(x: i32) -> Self;
+    unsafe fn and(a: Self, b: Self) -> Self;
+    unsafe fn or(a: Self, b: Self) -> Self;
+    /// Wraps.
+    unsafe fn plus(a: Self, b: Self) -> Self;
+    /// By 16 bits.
+    unsafe fn shl(x: Self) -> Self;
+    /// By 16 bits, with zeros above.
+    unsafe fn shr(x: Self) -> Self;
+    /// `then` where `a > b`, as signed numbers.
+    unsafe fn where_above(a: Self, b: Self, then: Self, otherwise: Self) -> Self;
+}
+
+impl Bits32 for u32 {
+    #[inline(always)]
+    unsafe fn set(x: i32) -> u32 {
+        x as u32
+    }
+    #[inline(always)]
+    unsafe fn and(a: u32, b: u32) -> u32 {
+        a & b
+    }
+    #[inline(always)]
+    unsafe fn or(a: u32, b: u32) -> u32 {
+        a | b
+    }
+    #[inline(always)]
+    unsafe fn plus(a: u32, b: u32) -> u32 {
+        a.wrapping_add(b)
+    }
+    #[inline(always)]
+    unsafe fn shl(x: u32) -> u32 {
+        x << 16
+    }
+    #[inline(always)]
+    unsafe fn shr(x: u32) -> u32 {
+        x >> 16
+    }
+    #[inline(always)]
+    unsafe fn where_above(a: u32, b: u32, then: u32, otherwise: u32) -> u32 {
+        if a as i32 > b as i32 { then } else { otherwise }
+    }
+}
+
+/// The BF16 nearest to an F32, both as bits.
+///
+/// # Safety
+/// As [`Bits32`].
+#[inline(always)]
+pub(crate) unsafe fn round_to_bf16<B: Bits32>(bits: B) -> B {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let high = B::shr(bits);
+        let half = B::plus(B::and(high, B::set(1)), B::set(0x7fff));
+        let rounded = B::shr(B::plus(bits, half));
+        let nan = B::or(high, B::set(0x40));
+        B::where_above(B::and(bits, B::set(F32_ABS as i32)), B::set(F32_INFINITY as i32), nan, rounded)
+    }
+}
+
 pub(crate) struct F32;
 pub(crate) struct Bf16;
 pub(crate) struct F16;
@@ -58,10 +125,8 @@ impl Wide for Bf16 {
 
     #[inline(always)]
     fn encode(x: f32) -> u16 {
-        let bits = x.to_bits();
-        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-        let nan = bits >> 16 | 0x40;
-        (if bits & F32_ABS > F32_INFINITY { nan } else { rounded }) as u16
+        // SAFETY: numbers are there on every CPU.
+        unsafe { round_to_bf16(x.to_bits()) as u16 }
     }
 }
 

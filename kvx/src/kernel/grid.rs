@@ -39,6 +39,10 @@ pub(crate) unsafe fn copy<const STREAM: bool>(
     grid: Grid,
 ) {
     if grid.groups > 1 {
+        if grid.tokens == 1 {
+            // SAFETY: the caller's promise.
+            return unsafe { copy_token(src, src_steps, dst, dst_steps, grid) };
+        }
         for head in 0..grid.heads {
             // SAFETY: `head` is in the grid.
             unsafe {
@@ -52,20 +56,48 @@ pub(crate) unsafe fn copy<const STREAM: bool>(
     let dense = |s: GridSteps| {
         (grid.heads == 1 || s.head == grid.unit) && (grid.tokens == 1 || s.token == grid.heads * grid.unit)
     };
-    // SAFETY: in the first case the grid is contiguous on both sides; in the other, `token` and
-    // `head` are in the grid.
+    // SAFETY: in the first case the grid is contiguous on both sides; in the other, each token and
+    // head is in the grid.
     unsafe {
         if dense(src_steps) && dense(dst_steps) {
             copy_bytes::<STREAM>(src, dst, grid.tokens * grid.heads * grid.unit);
             return;
         }
-        // Heads inside tokens, whichever side has them so: measured, it is the better order for
-        // write and for gather.
-        for token in 0..grid.tokens {
-            for head in 0..grid.heads {
-                let from = src.add(token * src_steps.token + head * src_steps.head);
-                let to = dst.add(token * dst_steps.token + head * dst_steps.head);
-                copy_bytes::<STREAM>(from, to, grid.unit);
+        // In the order of what is read, which the CPU then reads ahead: a gather from HND by heads is 1.3 to 1.6 times as
+        // fast as by tokens, and a write by tokens twice as fast as by heads.
+        let token = (grid.tokens, src_steps.token, dst_steps.token);
+        let head = (grid.heads, src_steps.head, dst_steps.head);
+        let (outer, inner) = if src_steps.head > src_steps.token { (head, token) } else { (token, head) };
+        for i in 0..outer.0 {
+            for j in 0..inner.0 {
+                let from = src.add(i * outer.1 + j * inner.1);
+                copy_bytes::<STREAM>(from, dst.add(i * outer.2 + j * inner.2), grid.unit);
+            }
+        }
+    }
+}
+
+/// One token whose elements lie in groups: units all over a block. Mostly the groups of all heads are equally far apart.
+///
+/// # Safety
+/// As [`copy`], for a grid of one token.
+unsafe fn copy_token(src: *const u8, s: GridSteps, dst: *mut u8, d: GridSteps, grid: Grid) {
+    let Grid { mut heads, mut groups, unit, .. } = grid;
+    if s.head == groups * s.group && d.head == groups * d.group {
+        (heads, groups) = (1, heads * groups);
+    }
+    for head in 0..heads {
+        // SAFETY: `head` is in the grid, and its groups are.
+        unsafe {
+            let (src, dst) = (src.add(head * s.head), dst.add(head * d.head));
+            // The unit is picked once for all groups: a token has nothing else to spread it over.
+            match unit {
+                2 => units::<2>(src, s.group, dst, d.group, groups, unit),
+                4 => units::<4>(src, s.group, dst, d.group, groups, unit),
+                8 => units::<8>(src, s.group, dst, d.group, groups, unit),
+                16 => units::<16>(src, s.group, dst, d.group, groups, unit),
+                32 => units::<32>(src, s.group, dst, d.group, groups, unit),
+                _ => units::<0>(src, s.group, dst, d.group, groups, unit),
             }
         }
     }
@@ -86,13 +118,41 @@ unsafe fn copy_groups<const STREAM: bool>(src: *const u8, s: GridSteps, dst: *mu
             let m = Matrix { rows: tokens, cols: groups, unit, src_row: s.token, dst_row: d.group };
             transpose::<Native, STREAM>(src, dst, m);
         } else {
+            let one = Grid { tokens: 1, heads: 1, ..grid };
             for token in 0..tokens {
-                for group in 0..groups {
-                    let from = src.add(token * s.token + group * s.group);
-                    let to = dst.add(token * d.token + group * d.group);
-                    copy_unit(from, to, unit);
-                }
+                copy_token(src.add(token * s.token), s, dst.add(token * d.token), d, one);
             }
+        }
+    }
+}
+
+/// Copies `count` units that lie so many bytes apart. `UNIT`: their bytes, or 0 for any.
+///
+/// # Safety
+/// As [`copy_unit`], at each step of both sides.
+#[inline(always)]
+unsafe fn units<const UNIT: usize>(
+    src: *const u8,
+    src_step: usize,
+    dst: *mut u8,
+    dst_step: usize,
+    count: usize,
+    unit: usize,
+) {
+    /// So many at a time, or else counting takes as long as copying.
+    const AT_ONCE: usize = 8;
+    let unit = if UNIT > 0 { UNIT } else { unit };
+    let whole = if UNIT > 0 { count / AT_ONCE * AT_ONCE } else { 0 };
+    // SAFETY: every unit is one of the caller's.
+    unsafe {
+        for first in (0..whole).step_by(AT_ONCE) {
+            let (src, dst) = (src.add(first * src_step), dst.add(first * dst_step));
+            for i in 0..AT_ONCE {
+                std::ptr::copy_nonoverlapping(src.add(i * src_step), dst.add(i * dst_step), unit);
+            }
+        }
+        for i in whole..count {
+            std::ptr::copy_nonoverlapping(src.add(i * src_step), dst.add(i * dst_step), unit);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Moves one run of tokens of K, or of V, between a cache and dense tokens.
+//! Moves one run of tokens of K, or of V, between a cache and tokens outside of it.
 //!
 //! A [`Mover`] is made once per call and tensor; what is decided there (which
 //! conversion, which instruction set) is not decided again per run.
@@ -17,13 +17,17 @@ mod stream;
 mod transpose;
 #[cfg(target_arch = "x86_64")]
 mod vectors_x86;
+#[cfg(target_arch = "x86_64")]
+mod widths_x86;
+
+use std::mem::MaybeUninit;
 
 use crate::cache::Tensor;
 use crate::dtype::DType;
 use crate::error::{Result, internal, invalid};
 use crate::layout::CacheShape;
 use crate::run::Run;
-use crate::scale::Scale;
+use crate::scale::{KvScales, Scale};
 use codes::Codes;
 use convert::{Convert, Isa};
 use grid::{Grid, GridSteps};
@@ -50,81 +54,143 @@ const STREAM_BYTES: u64 = 8 << 20;
 /// Calls that move at least this much quantise by a table, which takes some 20 us to make.
 const CODES_BYTES: u64 = 2 << 20;
 
+/// Memory that runs are staged in: on the stack of the call, but for heads that are too large for that.
+pub(crate) struct Stage {
+    near: MaybeUninit<[u8; STAGE_BYTES + LINE]>,
+    far: Vec<MaybeUninit<u8>>,
+}
+
+impl Stage {
+    #[inline(always)]
+    pub fn new() -> Self {
+        Stage { near: MaybeUninit::uninit(), far: Vec::new() }
+    }
+
+    /// `len` bytes.
+    #[inline(always)]
+    pub fn room(&mut self, len: usize) -> Result<&mut [MaybeUninit<u8>]> {
+        if len <= STAGE_BYTES + LINE {
+            // SAFETY: as many bytes as there are, which need not be initialised.
+            return Ok(unsafe { std::slice::from_raw_parts_mut(self.near.as_mut_ptr().cast(), len) });
+        }
+        self.far.try_reserve_exact(len).map_err(|_| internal("no memory for a stage"))?;
+        self.far.resize(len, MaybeUninit::uninit());
+        Ok(&mut self.far)
+    }
+}
+
 /// One direction, one tensor, one type of tokens.
 pub(crate) struct Mover<'a> {
     direction: Direction,
-    tensor: Tensor,
+    tensor: &'a Tensor,
     heads: usize,
     /// Elements of a head.
     dim: usize,
-    /// Bytes of an element outside of the cache.
+    /// Bytes of an element outside of the cache, and from a token to the next there.
     io_size: usize,
+    io_step: usize,
     /// Whether to store past the caches.
     stream: bool,
     /// `None` for a plain copy.
-    convert: Option<(Convert, Scale<'a>)>,
-    /// Types of the cache and outside of it.
-    types: (DType, DType),
+    convert: Option<&'a Conversion<'a>>,
     /// For large calls that quantise 16-bit numbers by one scale.
     codes: Option<Box<Codes>>,
 }
 
-impl<'a> Mover<'a> {
+/// How elements are converted on the way between FP8 and wider tokens.
+pub(crate) struct Conversion<'a> {
+    convert: Convert,
+    scale: Scale<'a>,
+    /// Types of the cache and outside of it.
+    types: (DType, DType),
+}
+
+impl<'a> Conversion<'a> {
+    /// Those of K and of V; `None` for plain copies.
+    ///
     /// # Errors
     /// `InvalidArgument` where the types differ and are not FP8 in the cache and wider outside,
     /// or where they are and no scale is given.
-    pub fn new(
+    #[inline(always)]
+    pub fn both(
         direction: Direction,
-        tensor: Tensor,
         shape: &CacheShape,
         (cache, io): (DType, DType),
-        scale: Option<Scale<'a>>,
-    ) -> Result<Self> {
-        let convert = if cache == io {
-            None
-        } else {
-            let isa = Isa::detect();
-            let convert = match direction {
-                Direction::Write => convert::quantise(isa, io, cache),
-                Direction::Gather => convert::dequantise(isa, cache, io),
-            };
-            let convert =
-                convert.ok_or_else(|| invalid(format!("a cache of {cache:?} does not convert to or from {io:?}")))?;
-            let scale = scale.ok_or_else(|| invalid(format!("{cache:?} from or to {io:?} needs a scale")))?;
+        scales: &Option<KvScales<'a>>,
+    ) -> Result<Option<[Self; 2]>> {
+        if cache == io {
+            return Ok(None);
+        }
+        Self::of_types(direction, shape, (cache, io), scales).map(Some)
+    }
+
+    fn of_types(
+        direction: Direction,
+        shape: &CacheShape,
+        types: (DType, DType),
+        scales: &Option<KvScales<'a>>,
+    ) -> Result<[Self; 2]> {
+        let (cache, io) = types;
+        let isa = Isa::detect();
+        let convert = match direction {
+            Direction::Write => convert::quantise(isa, io, cache),
+            Direction::Gather => convert::dequantise(isa, cache, io),
+        };
+        let convert =
+            convert.ok_or_else(|| invalid(format!("a cache of {cache:?} does not convert to or from {io:?}")))?;
+        let scales = scales.ok_or_else(|| invalid(format!("{cache:?} from or to {io:?} needs a scale")))?;
+        for scale in [&scales.k, &scales.v] {
             scale.check_shape(shape)?;
             if !scale.varies_by_block() {
                 scale.check_values(0, shape)?;
             }
-            Some((convert, scale))
-        };
-        Ok(Mover {
+        }
+        Ok([scales.k, scales.v].map(|scale| Conversion { convert, scale, types }))
+    }
+}
+
+impl<'a> Mover<'a> {
+    /// The movers of K and of V. `io_size`: bytes of an element outside, `steps`: of a token there.
+    #[inline(always)]
+    pub fn both(
+        direction: Direction,
+        tensors: [&'a Tensor; 2],
+        shape: &CacheShape,
+        io_size: usize,
+        steps: [usize; 2],
+        conversions: &'a Option<[Conversion<'a>; 2]>,
+    ) -> [Self; 2] {
+        let mover = |side: usize| Mover {
             direction,
-            tensor,
+            tensor: tensors[side],
             heads: shape.num_kv_heads as usize,
             dim: shape.head_dim as usize,
-            io_size: io.size(),
+            io_size,
+            io_step: steps[side],
             stream: false,
-            convert,
-            types: (cache, io),
+            convert: conversions.as_ref().map(|both| &both[side]),
             codes: None,
-        })
+        };
+        [mover(0), mover(1)]
     }
 
     /// For a call that moves `bytes`, alone or as a part of `all`: whether they pass the caches
     /// by, and whether a table of codes is worth its making. [`finish`](Self::finish) must follow
     /// the last run of each thread.
+    #[inline(always)]
     pub fn prepare(&mut self, bytes: u64, all: u64) {
         self.stream = bytes.max(all) >= STREAM_BYTES;
-        if let (Direction::Write, Some((convert, scale))) = (self.direction, &self.convert)
+        if let (Direction::Write, Some(Conversion { convert, scale, types })) = (self.direction, self.convert)
             && bytes >= CODES_BYTES
             && !scale.varies_by_block()
             && !scale.varies_by_head()
         {
-            self.codes = Codes::new(self.types.1, self.types.0, *convert, scale.at(0, 0));
+            self.codes = Codes::new(types.1, types.0, *convert, scale.at(0, 0));
         }
     }
 
     /// Makes what this thread has moved visible to whoever it tells.
+    #[inline(always)]
     pub fn finish(&self) {
         if self.stream {
             stream::fence();
@@ -132,48 +198,45 @@ impl<'a> Mover<'a> {
     }
 
     /// Whether runs may go on in the next block: the layout is linear and so are the scales.
+    #[inline(always)]
     pub fn crosses_blocks(&self, shape: &CacheShape) -> bool {
         let one_pool = self.tensor.block_step == self.tensor.steps.block;
         one_pool && self.tensor.steps.crosses_blocks(shape) && self.block_scale().is_none()
     }
 
     /// The scale, where it depends on the block and so has to be checked per run.
+    #[inline(always)]
     pub fn block_scale(&self) -> Option<&Scale<'a>> {
-        let scale = self.convert.as_ref().map(|(_, scale)| scale);
-        scale.filter(|scale| scale.varies_by_block())
+        self.convert.map(|conversion| &conversion.scale).filter(|scale| scale.varies_by_block())
     }
 
-    /// Memory that [`run`](Self::run) works in; each thread needs its own.
-    pub fn stage(&self) -> Result<Vec<u8>> {
-        let mut stage = Vec::new();
-        if self.convert.is_some() && self.tensor.steps.groups > 1 {
-            let len = (self.heads * self.dim).max(self.dim * self.io_size).max(STAGE_BYTES);
-            let len = len + LINE;
-            (stage.try_reserve_exact(len)).map_err(|_| internal("no memory for a stage"))?;
-            stage.resize(len, 0);
+    /// Bytes of memory that [`run`](Self::run) works in; each thread needs its own [`Stage`].
+    #[inline(always)]
+    pub fn stage_len(&self) -> usize {
+        if self.convert.is_none() || self.tensor.steps.groups == 1 {
+            return 0;
         }
-        Ok(stage)
+        (self.heads * self.dim).max(self.dim * self.io_size).max(STAGE_BYTES) + LINE
     }
 
-    /// Moves `run`; `io` is token 0 of the dense tokens.
+    /// Moves `run`; `io` is token 0 outside.
     ///
     /// # Safety
     /// `run` must lie in the tensor's part and in the tokens; what is read must be valid for
-    /// reads, what is written for writes, and the two must not overlap. `stage` is from
-    /// [`stage`](Self::stage).
-    pub unsafe fn run(&self, run: &Run, io: *mut u8, stage: &mut [u8]) {
+    /// reads, what is written for writes, and the two must not overlap. `stage` has
+    /// [`stage_len`](Self::stage_len) bytes.
+    pub unsafe fn run(&self, run: &Run, io: *mut u8, stage: &mut [MaybeUninit<u8>]) {
         let steps = &self.tensor.steps;
-        let row = self.heads * self.dim * self.io_size;
         // SAFETY: the run is in the pool and in the tokens, whose extents fit an isize.
         let (cache, io) = unsafe {
             let block = self.tensor.parts[run.part].base.add(run.block as usize * self.tensor.block_step);
-            (block.add(run.offset as usize * steps.token), io.add(run.io as usize * row))
+            (block.add(run.offset as usize * steps.token), io.add(run.io as usize * self.io_step))
         };
         let tokens = run.tokens as usize;
         // SAFETY: the caller's promise, passed on.
         unsafe {
-            let Some((convert, scale)) = &self.convert else {
-                let io_steps = GridSteps { token: row, head: self.dim * self.io_size, group: steps.unit };
+            let Some(Conversion { convert, scale, .. }) = self.convert else {
+                let io_steps = GridSteps { token: self.io_step, head: self.dim * self.io_size, group: steps.unit };
                 return self.copy(cache, self.cache_steps(), io, io_steps, self.grid(tokens));
             };
             let quantiser = (*convert, scale, run.block);
@@ -182,7 +245,8 @@ impl<'a> Mover<'a> {
             } else {
                 // So that no vector that is read from it lies across two lines.
                 let (_, stage) = stage.split_at_mut(stage.as_ptr().align_offset(LINE));
-                if self.is_turned() {
+                // A few tokens are too short a row for a vector: heads are then converted whole.
+                if self.is_turned() && tokens * steps.unit >= convert::STEP {
                     self.convert_turned(quantiser, cache, io, tokens, stage);
                 } else {
                     self.convert_staged(quantiser, cache, io, tokens, stage);

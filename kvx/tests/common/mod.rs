@@ -178,6 +178,26 @@ pub fn io(dtype: u32, leading: &[i64], d: &Dims, key: *mut c_void, value: *mut c
     }
 }
 
+/// Tokens that start `step` elements apart, and strides of dimensions of extent 1 that mean nothing.
+pub fn spread(t: &mut kvx_tensor_desc_t, step: usize, junk: i64) {
+    let before = t.ndim as usize - 2;
+    for i in 0..before {
+        t.stride[i] = t.shape[i + 1..before].iter().product::<i64>() * step as i64;
+    }
+    junk_strides(t, junk);
+}
+
+pub fn junk_strides(t: &mut kvx_tensor_desc_t, junk: i64) {
+    for i in (0..t.ndim as usize).filter(|i| t.shape[*i] == 1) {
+        t.stride[i] = junk;
+    }
+}
+
+/// Elements from the first of `tokens` tokens to the end of the last.
+pub fn spread_len(tokens: usize, step: usize, row: usize) -> usize {
+    tokens.checked_sub(1).map_or(0, |last| last * step + row)
+}
+
 /// S32 or S64 in memory.
 pub fn indices(values: &[i64], wide: bool) -> Vec<u8> {
     if wide {

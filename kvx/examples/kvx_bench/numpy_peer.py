@@ -1,4 +1,4 @@
-"""The peer of kvx/examples/kvx_bench.rs: writes and gathers a paged cache by index, as one does with numpy.
+"""The peer of kvx/examples/kvx_bench/main.rs: writes and gathers a paged cache by index, as one does with numpy.
 
 Arguments: nhd|hnd, write|gather|take, blocks, block size, heads, dim, calls of a round. The first line of standard input is the block ids in
 order; for each line after it, one round is done and its nanoseconds are printed. `take` is a gather by `numpy.take` into the
