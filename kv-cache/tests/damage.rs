@@ -13,6 +13,11 @@ fn flaws(stats: &Stats) -> u64 {
     stats.corrupt_files + stats.truncated_files + stats.foreign_files + stats.newer_files
 }
 
+/// Whether a bit is of the hit count or the time of the last use, which other software rewrites in place.
+fn rewritten(bit: usize) -> bool {
+    matches!(bit / 8, 12..16 | 32..40)
+}
+
 fn flip(path: &Path, bit: usize) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[bit / 8] ^= 1 << (bit % 8);
@@ -31,7 +36,7 @@ fn any_bit_that_is_flipped_before_the_start_is_a_miss() {
     let size = one_row(&path);
     let file = row_path(&path, &tokens(0, 8));
     let good = std::fs::read(&file).unwrap();
-    for bit in 0..size * 8 {
+    for bit in (0..size * 8).filter(|bit| !rewritten(*bit)) {
         std::fs::write(&file, &good).unwrap();
         flip(&file, bit);
         let cache = open(&disk(&path, 1 << 20));
@@ -55,7 +60,7 @@ fn any_bit_that_is_flipped_while_the_cache_is_open_is_a_miss() {
     let shared = disk(&path, 1 << 20) + "exclusive = false\n";
     for (config, mapped) in [(disk(&path, 1 << 20), false), (disk(&path, 1 << 20), true), (shared, true)] {
         let cache = open(&config);
-        for bit in 0..size * 8 {
+        for bit in (0..size * 8).filter(|bit| !rewritten(*bit)) {
             let hit = lookup(&cache, &tokens(0, 8)).unwrap();
             flip(&file, bit);
             let error = match mapped {
@@ -69,8 +74,8 @@ fn any_bit_that_is_flipped_while_the_cache_is_open_is_a_miss() {
             std::fs::write(&file, &good).unwrap();
             assert_eq!(cache.gc().unwrap().adopted, 1);
         }
-        assert_eq!(flaws(&cache.stats()), size as u64 * 8);
-        assert_eq!(cache.stats().load_misses, size as u64 * 8);
+        let bits = (size as u64 - 12) * 8;
+        assert_eq!((flaws(&cache.stats()), cache.stats().load_misses), (bits, bits));
     }
 }
 

@@ -46,7 +46,7 @@ impl Unsealed {
 
     pub fn seal(mut self, payload_crc32c: u32) -> Vec<u8> {
         self.put(64, payload_crc32c);
-        let seal = Crc::of(&self.bytes);
+        let seal = metadata_sum(&self.bytes, Some(self.seal_at));
         self.put(self.seal_at, seal);
         self.bytes
     }

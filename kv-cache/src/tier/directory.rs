@@ -17,7 +17,7 @@ use rustix::fs::{self, AtFlags, Dir as DirStream, FlockOperation, Mode, OFlags};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::limits::{MAX_SET_ASIDE, MAX_SET_ASIDE_BYTES};
-use crate::row::{self, Crc, Flaw, RowMetadata};
+use crate::row::{self, Flaw, RowMetadata};
 
 pub(crate) const EXTENSION: &str = ".kvc";
 const SET_ASIDE: &str = "set-aside";
@@ -308,7 +308,7 @@ fn inspect(file: File) -> std::result::Result<Found, Unread> {
     }
     let metadata = row::parse(&bytes, file_bytes)?;
     Ok(Found {
-        metadata_crc32c: Crc::of(bytes.get(..metadata_bytes).unwrap_or_default()),
+        metadata_crc32c: row::metadata_sum(bytes.get(..metadata_bytes).unwrap_or_default(), None),
         metadata,
         file,
         file_bytes,

@@ -32,7 +32,7 @@ pub(crate) enum Body {
     File {
         payload_offset: u64,
         payload_crc32c: u32,
-        /// CRC-32C of everything before the payload, as it was when the row was indexed.
+        /// The [sum](crate::row::metadata_sum) of everything before the payload, as it was when the row was indexed.
         metadata_crc32c: u32,
     },
 }

@@ -8,7 +8,7 @@ use memmap2::{Advice, Mmap};
 use super::directory::{Directory, Found, Unread, read_full, row_name};
 use super::entry::{Body, Row};
 use crate::limits::BLOCK_BYTES;
-use crate::row::{Crc, Flaw};
+use crate::row::{Crc, Flaw, metadata_sum};
 use crate::save::Memory;
 
 /// The bytes of a row, as long as this lives.
@@ -57,11 +57,6 @@ impl Directory {
     pub fn read_row(&self, row: &Row, buffer: &mut [u8]) -> Result<(), Unread> {
         let Some(expected) = Expected::of(row) else { return Err(Flaw::Foreign.into()) };
         let file = self.open_row(row, &expected)?;
-        let mut metadata = vec![0; expected.payload_offset as usize];
-        read_full(&file, &mut metadata, 0)?;
-        if Crc::of(&metadata) != expected.metadata_crc32c {
-            return Err(METADATA_CHANGED.into());
-        }
         let mut crc = Crc::new();
         let mut at = expected.payload_offset;
         for block in buffer.chunks_mut(BLOCK_BYTES) {
@@ -101,24 +96,22 @@ impl Directory {
         let Some(expected) = Expected::of(row) else { return Err(Flaw::Foreign.into()) };
         let file = self.open_row(row, &expected)?;
         // SAFETY: the directory's lock is held, so no other cache changes its files, and this one never changes a file that
-        // has its final name; unlinking leaves the pages. (Who writes to the files past the lock breaks the promise that
-        // is asked of them in `docs/cache.md`.)
+        // has its final name; unlinking leaves the pages. Other software of the format rewrites the hit count and the time of
+        // the last use in place, so what is before the payload is never looked at through the map. (Who writes to payloads
+        // past the lock breaks the promise that is asked of them in `docs/cache.md`.)
         let map = unsafe { Mmap::map(&file) }?;
         if !fault_in(&map)? {
             return self.copy_row(row);
         }
         let payload_offset = expected.payload_offset as usize;
-        let (metadata, payload) = map.split_at_checked(payload_offset).ok_or(Flaw::Truncated)?;
-        if Crc::of(metadata) != expected.metadata_crc32c {
-            return Err(METADATA_CHANGED.into());
-        }
+        let payload = map.get(payload_offset..).ok_or(Flaw::Truncated)?;
         if Crc::of(payload) != expected.payload_crc32c {
             return Err(PAYLOAD_CHANGED.into());
         }
         Ok(Bytes::Mapped { map, payload_offset })
     }
 
-    /// The row's file, if it has the length that it should have.
+    /// The row's file, if it has the length that it should have, and what is before the payload is as it was indexed.
     fn open_row(&self, row: &Row, expected: &Expected) -> Result<File, Unread> {
         let file = self.open_file(&row_name(&row.key))?;
         let metadata = file.metadata()?;
@@ -127,10 +120,13 @@ impl Directory {
             return Err(Flaw::Foreign.into());
         }
         match metadata.len() {
-            actual if actual == length => Ok(file),
-            actual if actual < length => Err(Flaw::Truncated.into()),
-            _ => Err(Flaw::Corrupt("it is longer than the row").into()),
+            actual if actual < length => return Err(Flaw::Truncated.into()),
+            actual if actual > length => return Err(Flaw::Corrupt("it is longer than the row").into()),
+            _ => {}
         }
+        let mut before = vec![0; expected.payload_offset as usize];
+        read_full(&file, &mut before, 0)?;
+        if metadata_sum(&before, None) == expected.metadata_crc32c { Ok(file) } else { Err(METADATA_CHANGED.into()) }
     }
 }
 

@@ -21,7 +21,7 @@ use rustix::fs::{self, AtFlags, Mode, OFlags};
 use super::directory::{Directory, Found, Name, Unread, row_name};
 use crate::key::Key;
 use crate::limits::WRITE_BLOCK_BYTES;
-use crate::row::{Crc, Flaw, Unsealed};
+use crate::row::{Crc, Flaw, Unsealed, metadata_sum};
 
 /// A step of the publish protocol that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,7 +110,7 @@ impl Directory {
         })?;
         temporary.payload_crc32c = crc.value();
         let metadata = metadata.seal(temporary.payload_crc32c);
-        temporary.metadata_crc32c = Crc::of(&metadata);
+        temporary.metadata_crc32c = metadata_sum(&metadata, None);
         file.write_all_at(&metadata, 0)?;
         step(Step::Written)?;
         fs::fdatasync(&file)?;
