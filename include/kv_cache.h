@@ -210,7 +210,8 @@ typedef struct kv_cache_stats_t {
     uint64_t saves_dropped;
     uint64_t saves_abandoned;    /* lost their reservation */
     uint64_t saves_failed;
-    uint64_t adopted;            /* files found in a save's place and taken for its own */
+    uint64_t adopted;            /* good files of other writers that became rows: found in a save's
+                                    place, in place of a file that was loaded, or by kv_cache_gc */
     uint64_t evictions;
     uint64_t evicted_bytes;
     uint64_t pressure_evictions; /* because of memory pressure alone */

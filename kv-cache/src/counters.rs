@@ -75,7 +75,8 @@ counters! {
     saves_abandoned,
     /// Saves that failed: no room, or the system refused.
     saves_failed,
-    /// Files that a save found in its place and took for its own.
+    /// Good files of other writers that became rows of this cache: a save found one in its place, a load found one in place of the
+    /// file that it looked for, or gc found one that no row was known of.
     adopted,
     /// Rows evicted: budgets, pressure, and on request.
     evictions,

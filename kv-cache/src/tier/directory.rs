@@ -56,6 +56,14 @@ pub(crate) struct Found {
     pub modified: i128,
 }
 
+/// What became of a file that was to be set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SetAside {
+    Moved,
+    /// It was a good row, and is in its place.
+    PutBack,
+}
+
 /// Why a row's file could not be read.
 #[derive(Debug)]
 pub(crate) enum Unread {
@@ -196,7 +204,12 @@ impl Directory {
 
     /// Read a row's file up to its payload, and check all of that.
     pub fn inspect(&self, name: &str) -> std::result::Result<Found, Unread> {
-        let file = match self.open_file(name) {
+        self.inspect_as(name, name)
+    }
+
+    /// The same of a file at `path`, whose name should be `name`.
+    fn inspect_as(&self, path: &str, name: &str) -> std::result::Result<Found, Unread> {
+        let file = match self.open_file(path) {
             // A link where a row should be.
             Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(Flaw::Foreign.into()),
             file => file?,
@@ -215,7 +228,10 @@ impl Directory {
     }
 
     /// Move a file to where damaged ones are kept for people, and let the oldest of those go.
-    pub fn set_aside(&self, name: &str) -> io::Result<()> {
+    ///
+    /// Where others write here too, one of them may have put a good row in the place of the damaged one since that was looked
+    /// at. So what was moved is looked at again, payload included, and put back if it is good.
+    pub fn set_aside(&self, name: &str) -> io::Result<SetAside> {
         match fs::mkdirat(&self.fd, SET_ASIDE, Mode::from(0o700)) {
             Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
             _ => {}
@@ -223,9 +239,17 @@ impl Directory {
         let aside = format!("{SET_ASIDE}/{name}");
         if let Err(error) = fs::renameat(&self.fd, name, &self.fd, &aside) {
             // Whatever it is, it must not be found again.
-            return self.remove(name).map_err(|_| error.into());
+            return self.remove(name).map(|()| SetAside::Moved).map_err(|_| error.into());
         }
-        self.trim_set_aside(MAX_SET_ASIDE).map(drop)
+        if !self.ours
+            && let Ok(found) = self.inspect_as(&aside, name)
+            && self.check_payload(&found).is_ok()
+        {
+            // A row that came to the place meanwhile is as good.
+            let _ = fs::linkat(&self.fd, &aside, &self.fd, name, AtFlags::empty());
+            return self.remove(&aside).map(|()| SetAside::PutBack);
+        }
+        self.trim_set_aside(MAX_SET_ASIDE).map(|_| SetAside::Moved)
     }
 
     /// Remove all but the newest `keep` of the files that were set aside. How many went.

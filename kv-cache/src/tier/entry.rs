@@ -43,6 +43,16 @@ impl Row {
         Row { key, tokens, payload_bytes, charged, body, used, filed, used_wall, pins: AtomicU32::new(0) }
     }
 
+    /// Whether both were read from one file, or from files that are alike: then they have the same lengths and checksums.
+    pub fn has_the_file_of(&self, other: &Row) -> bool {
+        match (&self.body, &other.body) {
+            (Body::File { metadata_crc32c: a, .. }, Body::File { metadata_crc32c: b, .. }) => {
+                a == b && self.charged == other.charged && self.payload_bytes == other.payload_bytes
+            }
+            _ => false,
+        }
+    }
+
     /// Begin to use the row; false where it is gone.
     pub fn pin(&self) -> bool {
         let pinned = |pins: u32| (pins & RETIRED == 0).then_some(pins + 1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Tier;
-use super::directory::{Directory, Unread, row_name};
+use super::directory::{Directory, SetAside, Unread, row_name};
 use super::entry::Row;
 use super::writer::Writer;
 use crate::counters::add;
@@ -93,7 +93,9 @@ impl Tier {
         (rows - writer.rows() as u64, used - writer.used())
     }
 
-    /// A row could not be read. If it is damaged or gone it is not found again, and its file is set aside.
+    /// A row could not be read. If it is damaged or gone it is not found again, and its file is set aside; where there is a
+    /// good file of this key that is not the one that was indexed, because another process evicted the row and saved it anew,
+    /// that is indexed in its place.
     pub(super) fn lost(&self, row: &Arc<Row>, unread: Unread) -> Error {
         add(&self.shared.counters.load_misses, 1);
         let flaw = match unread {
@@ -105,37 +107,55 @@ impl Tier {
             // The row may be as good as ever: too many open files, no memory.
             Unread::Io(error) => return Error::io(format!("cannot read row {} of {}", row.key, self.shown()), error),
         };
+        let anew = match (&self.directory, &flaw) {
+            (Some(directory), Some(_)) => self.saved_anew(directory, row),
+            _ => None,
+        };
         let mut writer = self.writer();
         row.retire();
         // Somebody else may have found out before, and a new row may be in its place.
         let ours = self.forget(&mut writer, row);
-        let why = match flaw {
-            Some(flaw) => {
+        let why = match (anew, flaw) {
+            (Some(anew), _) => {
+                if ours {
+                    add(&self.shared.counters.adopted, 1);
+                    self.publish_now(&mut writer, anew);
+                    self.keep_budget(&mut writer);
+                }
+                "another process saved it anew; look up again".into()
+            }
+            (None, Some(flaw)) => {
                 if let (Some(directory), true) = (&self.directory, ours) {
                     self.condemn_file(directory, &row_name(&row.key), &flaw);
                 }
                 flaw.to_string()
             }
-            None => "its file is gone".into(),
+            (None, None) => "its file is gone".into(),
         };
         drop(writer);
         Error::new(ErrorKind::Miss, format!("row {} of {} cannot be used: {why}", row.key, self.shown()))
     }
 
-    /// Count a damaged file, say so, and set it aside.
+    /// What is at the row's name, if it is a good row of its key and not the file that was indexed.
+    fn saved_anew(&self, directory: &Directory, row: &Row) -> Option<Row> {
+        let found = directory.inspect(&row_name(&row.key)).ok()?;
+        let anew = self.row_of(row.key, &found, 0);
+        (!anew.has_the_file_of(row)).then_some(anew)
+    }
+
+    /// Set a damaged file aside, count it and say so.
     pub(super) fn condemn_file(&self, directory: &Directory, name: &str, flaw: &Flaw) {
-        self.shared.counters.flaw(flaw);
         let path = directory.path.display();
         match directory.set_aside(name) {
-            Ok(()) => log::warn(format_args!("{path}/{name} is set aside: {flaw}")),
+            // Another process put a good row there meanwhile.
+            Ok(SetAside::PutBack) => return,
+            // Or it removed the file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Ok(SetAside::Moved) => log::warn(format_args!("{path}/{name} is set aside: {flaw}")),
             Err(error) => {
                 log::warn(format_args!("{path}/{name} is of no use ({flaw}) and cannot be set aside: {error}"))
             }
         }
-    }
-
-    pub(super) fn count_flaw(&self, directory: &Directory, key: &Key, flaw: &Flaw) {
         self.shared.counters.flaw(flaw);
-        log::warn(format_args!("{}/{} is set aside: {flaw}", directory.path.display(), row_name(key)));
     }
 }

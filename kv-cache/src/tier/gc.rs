@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::ops::AddAssign;
-use std::sync::atomic::Ordering::Relaxed;
 
 use serde::Serialize;
 
@@ -76,10 +75,7 @@ impl Tier {
                 Seen::Unread(_) => {}
             });
             for row in orphans {
-                let now = self.shared.use_now();
-                row.used.store(now, Relaxed);
-                row.filed.store(now, Relaxed);
-                self.publish(&mut writer, row);
+                self.publish_now(&mut writer, row);
                 gc.adopted += 1;
             }
             add(&self.shared.counters.adopted, gc.adopted);

@@ -32,6 +32,7 @@ use crate::limits::ROW_OVERHEAD_BYTES;
 use crate::log;
 use crate::row::{Flaw, NewRow};
 use crate::save::Payload;
+use directory::row_name;
 pub(crate) use directory::{Directory, Found, Name};
 use entry::{Body, Row};
 pub use gc::Gc;
@@ -134,10 +135,7 @@ impl Tier {
         rows.sort_by_key(|(modified, row)| (*modified, row.key));
         let mut writer = self.writer();
         for (_, row) in rows {
-            let now = self.shared.use_now();
-            row.used.store(now, Relaxed);
-            row.filed.store(now, Relaxed);
-            self.publish(&mut writer, row);
+            self.publish_now(&mut writer, row);
         }
         self.keep_budget(&mut writer);
         Ok(())
@@ -202,7 +200,7 @@ impl Tier {
                 let step = |step| self.shared.step(step);
                 let temporary = directory.write_temporary(&key, layout, payload.as_slice(), &step).map_err(cannot)?;
                 self.place(&reserved, new, charged, || {
-                    let condemn = |flaw: &Flaw| self.count_flaw(directory, &key, flaw);
+                    let condemn = |flaw: &Flaw| self.condemn_file(directory, &row_name(&key), flaw);
                     let placed = directory.link(&temporary, &key, new.payload_bytes, &condemn)?;
                     self.shared.step(Step::Linked)?;
                     Ok(match placed {
@@ -258,6 +256,14 @@ impl Tier {
         Ok(Stored::Done)
     }
 
+    /// Publish a row as the one that was used last.
+    fn publish_now(&self, writer: &mut Writer, row: Row) {
+        let now = self.shared.use_now();
+        row.used.store(now, Relaxed);
+        row.filed.store(now, Relaxed);
+        self.publish(writer, row);
+    }
+
     fn publish(&self, writer: &mut Writer, row: Row) {
         let row = Arc::new(row);
         writer.add(row.clone());
@@ -308,7 +314,7 @@ impl Tier {
         for row in used {
             let at = row.used_wall.swap(0, Relaxed);
             // It is only an order: the next process does without.
-            let _ = directory.note_use(&directory::row_name(&row.key), at);
+            let _ = directory.note_use(&row_name(&row.key), at);
         }
     }
 }

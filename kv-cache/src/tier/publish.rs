@@ -118,7 +118,7 @@ impl Directory {
         Ok(temporary)
     }
 
-    /// Step 4. `condemn` is told of a damaged file that was in the place.
+    /// Step 4. `condemn` sets a damaged file aside that is in the place.
     pub fn link(
         &self,
         temporary: &Temporary<'_>,
@@ -138,10 +138,7 @@ impl Directory {
                     return Ok(Placed::Adopted(Box::new(found)));
                 }
                 Ok(_) => self.remove(&name)?,
-                Err(Unread::Flaw(flaw)) => {
-                    condemn(&flaw);
-                    self.set_aside(&name)?;
-                }
+                Err(Unread::Flaw(flaw)) => condemn(&flaw),
                 Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(Unread::Io(error)) => return Err(error),
             }
