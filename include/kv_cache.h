@@ -30,8 +30,9 @@
  * was not checked against its row's checksum.
  *
  * STRUCTS that begin with `size`: set it to the sizeof of the struct before
- * each call, also where the library fills the rest. A smaller size is
- * INVALID_ARGUMENT, a larger one a later version's. Set reserved fields to 0.
+ * each call, also where the library fills the rest. A smaller size than that
+ * of version 0.1.0 is INVALID_ARGUMENT; a larger one than the library's is a
+ * later version's. Set reserved fields to 0.
  *
  * THREADS. Any call may be made from any thread at any time, on one cache too;
  * only close and release must be the last use of what they end. A lookup never
@@ -177,6 +178,8 @@ typedef struct kv_cache_gc_t {
     uint64_t set_aside_removed; /* damaged files that had been set aside */
     uint64_t evicted;           /* rows, for the budget */
     uint64_t evicted_bytes;
+    uint64_t later_left;        /* row files of a later version, which are left alone */
+    uint64_t misnamed_left;     /* files named *.kvc like no row, which are left alone */
 } kv_cache_gc_t;
 
 typedef struct kv_cache_tier_stats_t {
@@ -217,10 +220,12 @@ typedef struct kv_cache_stats_t {
     uint64_t pressure_evictions; /* because of memory pressure alone */
     uint64_t corrupt_files;
     uint64_t truncated_files;
-    uint64_t foreign_files;      /* named like rows, but none */
-    uint64_t newer_files;        /* of a later version of the format */
+    uint64_t foreign_files;      /* with a row's name, but no row files */
+    uint64_t newer_files;        /* of a later version of the format; left alone */
     uint64_t temporaries_reaped;
     kv_cache_tier_stats_t tiers[3]; /* ram, ram_file, disk */
+    uint64_t misnamed_files;     /* named *.kvc like no row when the cache was opened; left alone */
+    uint64_t tiers_failed;       /* could not be used when the cache was opened */
 } kv_cache_stats_t;
 
 /* "0.1.0". */
@@ -351,14 +356,15 @@ KV_CACHE_AT(kv_cache_save_t, payload, 104);
 KV_CACHE_AT(kv_cache_save_t, prompt_tokens, 120);
 KV_CACHE_AT(kv_cache_save_t, prompt, 136);
 KV_CACHE_AT(kv_cache_save_t, quant_bits, 152);
-KV_CACHE_ASSERT(sizeof(kv_cache_gc_t) == 56);
-KV_CACHE_AT(kv_cache_gc_t, evicted_bytes, 48);
+KV_CACHE_ASSERT(sizeof(kv_cache_gc_t) == 72);
+KV_CACHE_AT(kv_cache_gc_t, misnamed_left, 64);
 KV_CACHE_ASSERT(sizeof(kv_cache_tier_stats_t) == 40);
 KV_CACHE_AT(kv_cache_tier_stats_t, queued, 32);
-KV_CACHE_ASSERT(sizeof(kv_cache_stats_t) == 392);
+KV_CACHE_ASSERT(sizeof(kv_cache_stats_t) == 408);
 KV_CACHE_AT(kv_cache_stats_t, saves, 112);
 KV_CACHE_AT(kv_cache_stats_t, temporaries_reaped, 264);
 KV_CACHE_AT(kv_cache_stats_t, tiers, 272);
+KV_CACHE_AT(kv_cache_stats_t, tiers_failed, 400);
 #undef KV_CACHE_AT
 #undef KV_CACHE_ASSERT
 #endif

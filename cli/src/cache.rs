@@ -86,7 +86,8 @@ fn list(place: &Directory) -> Outcome {
             let size = show::bytes(row.file_bytes);
             println!("{}  {:>8} tokens  {size:>12}  {reason:9}  {}", row.key, row.tokens, one_line(&row.prompt));
         }
-        print_bad(&listing.bad);
+        print_files("bad", &listing.bad);
+        print_files("left alone", &listing.left);
     }
     outcome(listing.bad.is_empty())
 }
@@ -96,7 +97,8 @@ fn verify(place: &Directory) -> Outcome {
     if place.json {
         show::json(&verified);
     } else {
-        print_bad(&verified.bad);
+        print_files("bad", &verified.bad);
+        print_files("left alone", &verified.left);
         println!(
             "{} rows are whole ({}), {} files are not",
             verified.good,
@@ -119,6 +121,7 @@ fn gc(arguments: &GcArguments) -> Outcome {
             gc.evicted,
             show::bytes(gc.evicted_bytes)
         );
+        print_left(gc.later_left, gc.misnamed_left);
     }
     Ok(())
 }
@@ -136,13 +139,20 @@ fn stats(place: &Directory) -> Outcome {
             println!("  of model {model}: {rows}");
         }
         println!("{} bad files, {} temporary ones, {} of others", stats.bad, stats.temporaries, stats.strangers);
+        print_left(stats.newer, stats.misnamed);
     }
     outcome(stats.bad == 0)
 }
 
-fn print_bad(bad: &[BadFile]) {
-    for file in bad {
-        println!("bad: {}: {}", one_line(&file.name), file.why);
+fn print_files(what: &str, files: &[BadFile]) {
+    for file in files {
+        println!("{what}: {}: {}", one_line(&file.name), file.why);
+    }
+}
+
+fn print_left(later: u64, misnamed: u64) {
+    if later + misnamed > 0 {
+        println!("left alone: {later} rows of a later version, {misnamed} files named *.kvc like no row");
     }
 }
 

@@ -88,10 +88,12 @@ counters! {
     corrupt_files,
     /// Row files that end too early.
     truncated_files,
-    /// Files named like rows that are none.
+    /// Files with a row's name that are no row files.
     foreign_files,
-    /// Row files of a later version.
+    /// Row files of a later version. They are left alone.
     newer_files,
+    /// Files whose names end like a row's and are none, as they were when the cache was opened. They are left alone.
+    misnamed_files,
     /// Temporary files of writers that died.
     temporaries_reaped,
     /// Tiers whose directory could not be used when the cache was opened: it goes on without them.

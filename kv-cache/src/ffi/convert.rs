@@ -29,15 +29,20 @@ pub(super) fn status_of(kind: ErrorKind) -> kv_cache_status_t {
     }
 }
 
-/// A struct that begins with its size as the caller knows it. A smaller one is of no version that there was; a larger one is
-/// of a later version, and what it has more is not looked at.
+/// A struct that begins with its size as the caller knows it. A smaller one than [`LEAST`](Described::LEAST) is of no version that
+/// there was; a larger one than ours is of a later version, and what it has more is not looked at.
 pub(super) trait Described: Copy {
+    /// The size in the first version. What later ones added is filled only where the caller has it.
+    const LEAST: usize = size_of::<Self>();
+
     /// # Safety
     /// `from` must be null or valid for reads of as many bytes as its first field says.
     unsafe fn read(from: *const Self) -> Result<Self> {
+        // Nothing that is read has grown.
+        const { assert!(Self::LEAST == size_of::<Self>()) };
         // SAFETY: the caller's promise.
         unsafe {
-            check_size::<Self>(from.cast())?;
+            check_size(from.cast(), Self::LEAST)?;
             Ok(from.read_unaligned())
         }
     }
@@ -46,7 +51,7 @@ pub(super) trait Described: Copy {
     /// `at` must be null or valid for reads of its first field.
     unsafe fn check(at: *const Self) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { check_size::<Self>(at.cast()) }.map(drop)
+        unsafe { check_size(at.cast(), Self::LEAST) }.map(drop)
     }
 
     /// Write all but the size, which is the caller's.
@@ -56,8 +61,9 @@ pub(super) trait Described: Copy {
     unsafe fn write(self, to: *mut Self) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe {
-            let size = check_size::<Self>(to.cast())?;
-            to.write_unaligned(self);
+            let size = check_size(to.cast(), Self::LEAST)?;
+            let known = size_of::<Self>().min(size as usize);
+            to.cast::<u8>().copy_from_nonoverlapping((&raw const self).cast(), known);
             to.cast::<u32>().write_unaligned(size);
         }
         Ok(())
@@ -66,14 +72,14 @@ pub(super) trait Described: Copy {
 
 /// # Safety
 /// `at` must be null or valid for reads of a `u32`.
-unsafe fn check_size<T>(at: *const u32) -> Result<u32> {
+unsafe fn check_size(at: *const u32, least: usize) -> Result<u32> {
     if at.is_null() {
         return Err(Error::invalid("a struct is null"));
     }
     // SAFETY: the caller's promise.
     let size = unsafe { at.read_unaligned() };
-    if (size as usize) < size_of::<T>() {
-        let message = format!("a struct's size is {size}, not {}: set it to its sizeof", size_of::<T>());
+    if (size as usize) < least {
+        let message = format!("a struct's size is {size}, not {least} or more: set it to its sizeof");
         return Err(Error::invalid(message));
     }
     Ok(size)
@@ -82,8 +88,12 @@ unsafe fn check_size<T>(at: *const u32) -> Result<u32> {
 impl Described for kv_cache_query_t {}
 impl Described for kv_cache_save_t {}
 impl Described for kv_cache_hit_info_t {}
-impl Described for kv_cache_gc_t {}
-impl Described for kv_cache_stats_t {}
+impl Described for kv_cache_gc_t {
+    const LEAST: usize = std::mem::offset_of!(kv_cache_gc_t, later_left);
+}
+impl Described for kv_cache_stats_t {
+    const LEAST: usize = std::mem::offset_of!(kv_cache_stats_t, misnamed_files);
+}
 
 /// A place for an answer, which is set to what it is after a failure.
 ///
@@ -225,8 +235,20 @@ pub(super) fn saved(saved: Saved) -> kv_cache_saved_t {
 }
 
 pub(super) fn gc(gc: &Gc) -> kv_cache_gc_t {
-    let Gc { rows_lost, adopted, temporaries, set_aside_removed, evicted, evicted_bytes } = *gc;
-    kv_cache_gc_t { rows_lost, adopted, temporaries, set_aside_removed, evicted, evicted_bytes, ..Default::default() }
+    let Gc { rows_lost, adopted, temporaries, set_aside_removed, evicted, evicted_bytes, later_left, misnamed_left } =
+        *gc;
+    kv_cache_gc_t {
+        size: 0,
+        reserved: 0,
+        rows_lost,
+        adopted,
+        temporaries,
+        set_aside_removed,
+        evicted,
+        evicted_bytes,
+        later_left,
+        misnamed_left,
+    }
 }
 
 pub(super) fn stats(from: &Stats) -> kv_cache_stats_t {
@@ -249,6 +271,6 @@ pub(super) fn stats(from: &Stats) -> kv_cache_stats_t {
         hits_exact hits_resume hits_longest_prefix misses resume_waits prefix_walks prefix_probes prefix_nanos loads
         loaded_bytes load_nanos load_misses pack_nanos saves saves_gated saves_known saves_dropped saves_abandoned
         saves_failed adopted evictions evicted_bytes pressure_evictions corrupt_files truncated_files foreign_files
-        newer_files temporaries_reaped
+        newer_files temporaries_reaped misnamed_files tiers_failed
     }
 }

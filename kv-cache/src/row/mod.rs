@@ -101,6 +101,13 @@ pub enum Flaw {
     Corrupt(&'static str),
 }
 
+impl Flaw {
+    /// Whether the file is a row that later software can read: it is not served, and left alone.
+    pub fn is_later(&self) -> bool {
+        matches!(self, Flaw::Newer(_))
+    }
+}
+
 /// The CRC-32C (Castagnoli) of bytes in any number of pieces.
 pub(crate) struct Crc(crc_fast::Digest);
 

@@ -2,7 +2,7 @@
 //!
 //! Everything is relative to an open descriptor, so a directory that is moved or replaced under our feet is no other
 //! directory. `<64 hex digits>.kvc` is a row; `<row>.tmp.<pid>.<token>` one that is being written; `set-aside/` has damaged
-//! ones; `.lock` is held by the process that the directory belongs to. Other names are none of our business.
+//! ones; `.lock` is held by the process that the directory belongs to. Files with other names are left alone.
 
 use std::fs::File;
 use std::io;
@@ -36,7 +36,7 @@ pub(crate) struct Directory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     Row(Key),
-    /// Ends like a row, but is none.
+    /// Ends like a row's name, but is none. Left alone, and reported.
     Misnamed,
     Temporary {
         pid: u32,
@@ -60,7 +60,7 @@ pub(crate) struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SetAside {
     Moved,
-    /// It was a good row, and is in its place.
+    /// It was a good row, or one of a later version, and is in its place.
     PutBack,
 }
 
@@ -241,15 +241,21 @@ impl Directory {
             // Whatever it is, it must not be found again.
             return self.remove(name).map(|()| SetAside::Moved).map_err(|_| error.into());
         }
-        if !self.ours
-            && let Ok(found) = self.inspect_as(&aside, name)
-            && self.check_payload(&found).is_ok()
-        {
+        if !self.ours && self.is_to_be_kept(&aside, name) {
             // A row that came to the place meanwhile is as good.
             let _ = fs::linkat(&self.fd, &aside, &self.fd, name, AtFlags::empty());
             return self.remove(&aside).map(|()| SetAside::PutBack);
         }
         self.trim_set_aside(MAX_SET_ASIDE).map(|_| SetAside::Moved)
+    }
+
+    /// Whether the file at `path` is a whole row for the place `name`, or one of a later version.
+    fn is_to_be_kept(&self, path: &str, name: &str) -> bool {
+        match self.inspect_as(path, name) {
+            Ok(found) => self.check_payload(&found).is_ok(),
+            Err(Unread::Flaw(flaw)) => flaw.is_later(),
+            Err(Unread::Io(_)) => false,
+        }
     }
 
     /// Remove all but the newest `keep` of the files that were set aside. How many went.

@@ -107,16 +107,16 @@ impl Tier {
             // The row may be as good as ever: too many open files, no memory.
             Unread::Io(error) => return Error::io(format!("cannot read row {} of {}", row.key, self.shown()), error),
         };
-        let anew = match (&self.directory, &flaw) {
-            (Some(directory), Some(_)) => self.saved_anew(directory, row),
-            _ => None,
+        let there = match (&self.directory, &flaw) {
+            (Some(directory), Some(_)) => self.look_again(directory, row),
+            _ => There::Nothing,
         };
         let mut writer = self.writer();
         row.retire();
         // Somebody else may have found out before, and a new row may be in its place.
         let ours = self.forget(&mut writer, row);
-        let why = match (anew, flaw) {
-            (Some(anew), _) => {
+        let why = match (there, flaw) {
+            (There::SavedAnew(anew), _) => {
                 if ours {
                     add(&self.shared.counters.adopted, 1);
                     self.publish_now(&mut writer, anew);
@@ -124,23 +124,33 @@ impl Tier {
                 }
                 "another process saved it anew; look up again".into()
             }
-            (None, Some(flaw)) => {
+            (There::Later(later), _) => {
+                self.shared.counters.flaw(&later);
+                later.to_string()
+            }
+            (There::Damaged, Some(flaw)) => {
                 if let (Some(directory), true) = (&self.directory, ours) {
                     self.condemn_file(directory, &row_name(&row.key), &flaw);
                 }
                 flaw.to_string()
             }
-            (None, None) => "its file is gone".into(),
+            (There::Damaged | There::Nothing, _) => "its file is gone".into(),
         };
         drop(writer);
         Error::new(ErrorKind::Miss, format!("row {} of {} cannot be used: {why}", row.key, self.shown()))
     }
 
-    /// What is at the row's name, if it is a good row of its key and not the file that was indexed.
-    fn saved_anew(&self, directory: &Directory, row: &Row) -> Option<Row> {
-        let found = directory.inspect(&row_name(&row.key)).ok()?;
-        let anew = self.row_of(row.key, &found, 0);
-        (!anew.has_the_file_of(row)).then_some(anew)
+    /// What is at the name of a row that could not be used.
+    fn look_again(&self, directory: &Directory, row: &Row) -> There {
+        match directory.inspect(&row_name(&row.key)) {
+            Ok(found) => {
+                let anew = self.row_of(row.key, &found, 0);
+                if anew.has_the_file_of(row) { There::Damaged } else { There::SavedAnew(anew) }
+            }
+            Err(Unread::Flaw(flaw)) if flaw.is_later() => There::Later(flaw),
+            Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound => There::Nothing,
+            Err(_) => There::Damaged,
+        }
     }
 
     /// Set a damaged file aside, count it and say so.
@@ -158,4 +168,14 @@ impl Tier {
         }
         self.shared.counters.flaw(flaw);
     }
+}
+
+/// What is at the name of a row that could not be used.
+enum There {
+    /// A good row of the key, in a file other than the one that was indexed.
+    SavedAnew(Row),
+    /// A row of a later version.
+    Later(Flaw),
+    Damaged,
+    Nothing,
 }

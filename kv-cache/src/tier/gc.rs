@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 use serde::Serialize;
 
 use super::directory::Name;
-use super::{Seen, Tier};
+use super::{LeftAlone, Seen, Tier};
 use crate::counters::add;
 use crate::error::{Error, Result};
 use crate::key::Key;
@@ -26,17 +26,32 @@ pub struct Gc {
     pub evicted: u64,
     /// Their bytes.
     pub evicted_bytes: u64,
+    /// Row files of a later version, which are left alone.
+    pub later_left: u64,
+    /// Files whose names end like a row's and are none, which are left alone.
+    pub misnamed_left: u64,
 }
 
 impl AddAssign for Gc {
     fn add_assign(&mut self, other: Gc) {
-        let Gc { rows_lost, adopted, temporaries, set_aside_removed, evicted, evicted_bytes } = other;
+        let Gc {
+            rows_lost,
+            adopted,
+            temporaries,
+            set_aside_removed,
+            evicted,
+            evicted_bytes,
+            later_left,
+            misnamed_left,
+        } = other;
         self.rows_lost += rows_lost;
         self.adopted += adopted;
         self.temporaries += temporaries;
         self.set_aside_removed += set_aside_removed;
         self.evicted += evicted;
         self.evicted_bytes += evicted_bytes;
+        self.later_left += later_left;
+        self.misnamed_left += misnamed_left;
     }
 }
 
@@ -61,15 +76,12 @@ impl Tier {
                 gc.temporaries = directory.reap(&names);
                 add(&self.shared.counters.temporaries_reaped, gc.temporaries);
             }
-            let unknown: Vec<_> = names
-                .into_iter()
-                .filter(|(_, name)| match row_key(name) {
-                    Some(key) => self.index.pin().get(&key).is_none(),
-                    None => *name == Name::Misnamed,
-                })
-                .collect();
+            gc.misnamed_left = LeftAlone::of(&names).misnamed;
+            let is_unknown = |key: Key| self.index.pin().get(&key).is_none();
+            let unknown: Vec<_> = names.into_iter().filter(|(_, name)| row_key(name).is_some_and(is_unknown)).collect();
             let mut orphans = Vec::new();
             directory.look_at(&unknown, |name, seen| match seen {
+                Seen::Later(_) => gc.later_left += 1,
                 Seen::Row(key, found) => orphans.push(self.row_of(key, &found, 0)),
                 Seen::Flawed(flaw) => self.condemn_file(directory, name, &flaw),
                 Seen::Unread(_) => {}

@@ -127,11 +127,20 @@ impl Tier {
         let names = directory.names().map_err(cannot)?;
         add(&self.shared.counters.temporaries_reaped, directory.reap(&names));
         let mut rows = Vec::new();
+        let mut left = LeftAlone::of(&names);
         directory.look_at(&names, |name, seen| match seen {
             Seen::Row(key, found) => rows.push((found.modified, self.row_of(key, &found, 0))),
+            Seen::Later(flaw) => {
+                self.shared.counters.flaw(&flaw);
+                left.later += 1;
+            }
             Seen::Flawed(flaw) => self.condemn_file(directory, name, &flaw),
             Seen::Unread(error) => log::warn(format_args!("{}/{name} is left out: {error}", directory.path.display())),
         });
+        add(&self.shared.counters.misnamed_files, left.misnamed);
+        if left != LeftAlone::default() {
+            log::warn(format_args!("{}: {left}", directory.path.display()));
+        }
         rows.sort_by_key(|(modified, row)| (*modified, row.key));
         let mut writer = self.writer();
         for (_, row) in rows {
@@ -316,6 +325,30 @@ impl Tier {
             // It is only an order: the next process does without.
             let _ = directory.note_use(&row_name(&row.key), at);
         }
+    }
+}
+
+/// Files that are reported and left where they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LeftAlone {
+    /// Rows of a later version.
+    later: u64,
+    /// Names that end like a row's and are none.
+    misnamed: u64,
+}
+
+impl LeftAlone {
+    /// Those whose name says so.
+    fn of(names: &[(String, Name)]) -> LeftAlone {
+        let misnamed = names.iter().filter(|(_, name)| *name == Name::Misnamed).count();
+        LeftAlone { later: 0, misnamed: misnamed as u64 }
+    }
+}
+
+impl std::fmt::Display for LeftAlone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let LeftAlone { later, misnamed } = self;
+        write!(f, "left alone: {later} rows of a later version, {misnamed} files named like no row")
     }
 }
 

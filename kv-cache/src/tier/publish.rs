@@ -3,8 +3,8 @@
 //! 1. The key is reserved: no second writer of this cache begins.
 //! 2. The row is written to a temporary file beside its final place, and made durable.
 //! 3. The reservation is checked: is it still the live one?
-//! 4. The temporary file is linked to the final name. If that is taken, the file there is adopted if it is this row, or
-//!    replaced.
+//! 4. The temporary file is linked to the final name. If that is taken, the file there is adopted if it is this row and its
+//!    payload has its checksum, or replaced.
 //! 5. The row is published: it can be found.
 //!
 //! A crash before 4 leaves a temporary file, to be reaped; a crash between 4 and 5 a good row, to be adopted. The directory
@@ -134,10 +134,15 @@ impl Directory {
                 linked => return linked.map(|()| Placed::Ours).map_err(Into::into),
             }
             match self.inspect(&name) {
-                Ok(found) if found.metadata.head.payload_bytes == payload_bytes => {
-                    return Ok(Placed::Adopted(Box::new(found)));
-                }
+                Ok(found) if found.metadata.head.payload_bytes == payload_bytes => match self.check_payload(&found) {
+                    Ok(()) => return Ok(Placed::Adopted(Box::new(found))),
+                    Err(Unread::Flaw(flaw)) => condemn(&flaw),
+                    Err(Unread::Io(error)) => return Err(error),
+                },
                 Ok(_) => self.remove(&name)?,
+                Err(Unread::Flaw(flaw)) if flaw.is_later() => {
+                    return Err(io::Error::other(format!("a row is in its place that is left alone: {flaw}")));
+                }
                 Err(Unread::Flaw(flaw)) => condemn(&flaw),
                 Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(Unread::Io(error)) => return Err(error),

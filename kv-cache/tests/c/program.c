@@ -142,8 +142,18 @@ int main(int argc, char **argv)
     CHECK(kv_cache_gc(cache, &gc) == KV_CACHE_INVALID_ARGUMENT);
     gc.size = sizeof gc;
     CHECK(kv_cache_gc(cache, &gc) == KV_CACHE_OK && gc.size == sizeof gc && gc.evicted == 0);
+    /* The sizes of version 0.1.0: what came later is not touched. */
+    gc.size = 56;
+    gc.later_left = 7;
+    CHECK(kv_cache_gc(cache, &gc) == KV_CACHE_OK && gc.size == 56 && gc.later_left == 7);
+    stats.size = 391;
+    CHECK(kv_cache_stats(cache, &stats) == KV_CACHE_INVALID_ARGUMENT);
+    stats.size = 392;
+    stats.misnamed_files = 7;
+    CHECK(kv_cache_stats(cache, &stats) == KV_CACHE_OK && stats.size == 392 && stats.misnamed_files == 7);
     stats.size = sizeof stats;
     CHECK(kv_cache_stats(cache, &stats) == KV_CACHE_OK && stats.size == sizeof stats);
+    CHECK(stats.misnamed_files == 0 && stats.tiers_failed == 0);
     CHECK(stats.tiers[0].budget == 100000 && stats.tiers[1].budget == 0 && stats.tiers[2].rows == 1);
     CHECK(stats.saves[KV_CACHE_REASON_EVICT] == 1 && stats.saves[KV_CACHE_REASON_SHUTDOWN] == 1);
     CHECK(stats.saves_gated == 1 && stats.hits_exact == 2 && stats.misses == 1 && stats.loads == 2);
