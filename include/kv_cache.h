@@ -175,7 +175,8 @@ typedef struct kv_cache_gc_t {
     uint64_t rows_lost;         /* rows whose file was gone */
     uint64_t adopted;           /* good files that no row was known of */
     uint64_t temporaries;       /* temporary files of dead writers */
-    uint64_t set_aside_removed; /* damaged files that had been set aside */
+    uint64_t set_aside_removed; /* damaged files that had been set aside; also those removed since the
+                                   last call because there were too many */
     uint64_t evicted;           /* rows, for the budget */
     uint64_t evicted_bytes;
     uint64_t later_left;        /* row files of a later version, which are left alone */
@@ -317,8 +318,9 @@ kv_cache_status_t kv_cache_evict_bytes(const kv_cache_t *cache, uint32_t tier, u
 kv_cache_status_t kv_cache_relieve(const kv_cache_t *cache, uint64_t used, uint64_t total,
                                    uint64_t *freed);
 
-/* Bring all tiers in order; see kv_cache_gc_t. Saves wait meanwhile, lookups do
- * not. `out` may be NULL. */
+/* Bring all tiers in order; see kv_cache_gc_t. Payloads are not read: their damage
+ * is found by the load, or by `kv-store cache gc`. Saves wait meanwhile, lookups
+ * do not. `out` may be NULL. */
 kv_cache_status_t kv_cache_gc(const kv_cache_t *cache, kv_cache_gc_t *out);
 
 /* Wait until no save is queued. TIMEOUT. */

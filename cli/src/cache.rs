@@ -35,7 +35,7 @@ enum Command {
     #[command(after_help = "Example:\n  kv-store cache verify /var/cache/kv\n\n\
         Exit codes: 0 all rows are whole; 1 one is damaged; 2 the directory can not be used.")]
     Verify(Directory),
-    /// Remove damaged files and temporary files of dead writers; with --budget also the rows used least recently
+    /// Read every row and remove damaged files and temporary files of dead writers; then, with --budget, evict the rows used least recently
     #[command(after_help = "Example:\n  kv-store cache gc /var/cache/kv --budget '50 GiB'\n\n\
         Exit codes: 0 as asked; 2 a process has the directory open, or it can not be used.")]
     Gc(GcArguments),
@@ -60,6 +60,9 @@ struct GcArguments {
     /// Evict rows until the others take at most this: 1048576, "512 MiB", "50 GiB"
     #[arg(long, value_name = "SIZE", value_parser = size)]
     budget: Option<u64>,
+    /// Do not read payloads: a row whose payload is damaged stays, and counts as a good one against the budget
+    #[arg(long)]
+    quick: bool,
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -110,7 +113,8 @@ fn verify(place: &Directory) -> Outcome {
 }
 
 fn gc(arguments: &GcArguments) -> Outcome {
-    let gc = tool::gc(&arguments.place.directory, arguments.budget).map_err(Failure::unable)?;
+    let options = tool::GcOptions { budget: arguments.budget, quick: arguments.quick };
+    let gc = tool::gc(&arguments.place.directory, options).map_err(Failure::unable)?;
     if arguments.place.json {
         show::json(&gc);
     } else {

@@ -175,7 +175,8 @@ impl Cache {
     }
 
     /// Bring all tiers in order: budgets, reservations whose time is over, files without a row and rows without a file,
-    /// temporary files of dead writers, damaged files that were set aside. Saves wait meanwhile, lookups do not.
+    /// temporary files of dead writers, damaged files that were set aside. Payloads are not read: their damage is found by the
+    /// load, or by [`tool::gc`](crate::tool::gc). Saves wait meanwhile, lookups do not.
     ///
     /// # Errors
     /// `Io`: a directory cannot be used. The other tiers are in order then.
@@ -190,6 +191,11 @@ impl Cache {
             }
         }
         failed.map_or(Ok(gc), Err)
+    }
+
+    /// Read every row of files to its end, and set the damaged ones aside.
+    pub(crate) fn check_rows(&self) {
+        self.own_lanes().for_each(|lane| lane.tier.check_rows());
     }
 
     /// What happened since the cache was opened, and what it holds.

@@ -13,6 +13,7 @@ use crate::cache::Cache;
 use crate::config::{Bytes, Config, FileTier, QueueConfig};
 use crate::error::{Error, Result};
 use crate::fingerprint::FingerprintMode;
+use crate::kind::TierKind;
 use crate::row::{Flaw, SaveReason};
 use crate::tier::{Directory, Found, Gc, Name, Seen};
 
@@ -189,19 +190,34 @@ pub fn stats(path: &Path) -> Result<DirectoryStats> {
     Ok(stats)
 }
 
-/// Bring a directory in order: damaged files and temporary files of dead writers are removed, and with a budget the rows that
-/// were used least recently are evicted until the others fit it.
+/// What [`gc`] does besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GcOptions {
+    /// Evict rows until the others take at most this many bytes.
+    pub budget: Option<u64>,
+    /// Do not read payloads: rows whose payload is damaged stay, and are taken for good ones.
+    pub quick: bool,
+}
+
+/// Bring a directory in order. Every row is read to its end; damaged files and temporary files of dead writers are removed. Then, with
+/// a budget, the rows that were used least recently are evicted until the others fit it.
 ///
 /// # Errors
 /// `Busy`: a process has the directory open; let it do so itself. Otherwise: the directory cannot be used.
-pub fn gc(path: &Path, budget: Option<u64>) -> Result<Gc> {
+pub fn gc(path: &Path, options: GcOptions) -> Result<Gc> {
     // Nothing is made where there is nothing.
     Directory::open_existing(path)?;
     let path = std::path::absolute(path).map_err(|error| Error::io("no absolute path", error))?;
-    let tier = FileTier { path, budget: Bytes(budget.unwrap_or(u64::MAX)), exclusive: true };
+    // The budget comes last: a good row is not evicted for one that is damaged.
+    let tier = FileTier { path, budget: Bytes(u64::MAX), exclusive: true };
     let queue = QueueConfig::default();
     let cache = Cache::open(Config { disk: Some(tier), queue, ..Config::default() })?;
+    if !options.quick {
+        cache.check_rows();
+    }
     let mut gc = cache.gc()?;
+    let used = cache.stats().tiers.iter().map(|tier| tier.bytes).sum::<u64>();
+    cache.evict_bytes(TierKind::Disk, used.saturating_sub(options.budget.unwrap_or(u64::MAX)));
     // What was done when it was opened counts too.
     let stats = cache.stats();
     gc.temporaries = stats.temporaries_reaped;

@@ -44,7 +44,7 @@ fn rows_of_a_later_version_and_other_names_survive_an_open_and_a_gc() {
         assert_eq!(names(&path), before, "after gc");
         assert_eq!((cache.stats().tiers[0].rows, cache.stats().misnamed_files), (1, 2));
     }
-    kv_cache::tool::gc(&path, Some(0)).unwrap();
+    kv_cache::tool::gc(&path, kv_cache::tool::GcOptions { budget: Some(0), quick: false }).unwrap();
     let others: Vec<&String> =
         before.iter().filter(|name| !name.starts_with(&IDENTITY.key(&tokens(0, 8)).to_string())).collect();
     assert_eq!(names(&path).iter().collect::<Vec<_>>(), others, "only the good row is of this version's budget");

@@ -148,7 +148,10 @@ fn caches_that_share_a_directory_keep_out_the_one_that_wants_it_alone() {
     };
     let alone = || Cache::open(Config::parse(&disk(&path, 1)).unwrap()).map(drop);
     assert!(busy(alone()).contains("caches that share it"));
-    assert!(busy(kv_cache::tool::gc(&path, Some(0)).map(drop)).contains("caches that share it"));
+    assert!(
+        busy(kv_cache::tool::gc(&path, kv_cache::tool::GcOptions { budget: Some(0), quick: false }).map(drop))
+            .contains("caches that share it")
+    );
     assert_eq!(get(&one, &tokens(0, 8)).unwrap(), b"x", "nothing was evicted");
     drop(one);
     busy(alone());

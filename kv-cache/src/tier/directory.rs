@@ -30,6 +30,8 @@ pub(crate) struct Directory {
     lock: Option<File>,
     ours: bool,
     temporaries: AtomicU64,
+    /// Files that were set aside and made room for others since [`Directory::empty_set_aside`].
+    trimmed: AtomicU64,
 }
 
 /// What a name in the directory stands for.
@@ -111,7 +113,14 @@ impl Directory {
             .map_err(|error| Error::io(format!("cannot open the directory {}", path.display()), error.into()))?;
         // Not from 0, so that the names of a process that had our number are not in the way.
         let start = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
-        Ok(Directory { path: path.to_owned(), fd, lock: None, ours: false, temporaries: AtomicU64::new(start) })
+        Ok(Directory {
+            path: path.to_owned(),
+            fd,
+            lock: None,
+            ours: false,
+            temporaries: AtomicU64::new(start),
+            trimmed: AtomicU64::new(0),
+        })
     }
 
     /// The lock: exclusive, or shared with those that share too; that is `None` where there are no locks.
@@ -239,14 +248,24 @@ impl Directory {
         let aside = format!("{SET_ASIDE}/{name}");
         if let Err(error) = fs::renameat(&self.fd, name, &self.fd, &aside) {
             // Whatever it is, it must not be found again.
-            return self.remove(name).map(|()| SetAside::Moved).map_err(|_| error.into());
+            self.remove(name).map_err(|_| error)?;
+            self.trimmed.fetch_add(1, Relaxed);
+            return Ok(SetAside::Moved);
         }
         if !self.ours && self.is_to_be_kept(&aside, name) {
             // A row that came to the place meanwhile is as good.
             let _ = fs::linkat(&self.fd, &aside, &self.fd, name, AtFlags::empty());
             return self.remove(&aside).map(|()| SetAside::PutBack);
         }
-        self.trim_set_aside(MAX_SET_ASIDE).map(|_| SetAside::Moved)
+        let trimmed = self.trim_set_aside(MAX_SET_ASIDE)?;
+        self.trimmed.fetch_add(trimmed, Relaxed);
+        Ok(SetAside::Moved)
+    }
+
+    /// Remove all files that were set aside. How many, with those that were removed since the last time.
+    pub fn empty_set_aside(&self) -> io::Result<u64> {
+        let removed = self.trim_set_aside(0)?;
+        Ok(removed + self.trimmed.swap(0, Relaxed))
     }
 
     /// Whether the file at `path` is a whole row for the place `name`, or one of a later version.
@@ -259,7 +278,7 @@ impl Directory {
     }
 
     /// Remove all but the newest `keep` of the files that were set aside. How many went.
-    pub fn trim_set_aside(&self, keep: usize) -> io::Result<usize> {
+    fn trim_set_aside(&self, keep: usize) -> io::Result<u64> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let folder = match fs::openat(&self.fd, SET_ASIDE, flags, Mode::empty()) {
             Err(rustix::io::Errno::NOENT) => return Ok(0),
@@ -386,6 +405,7 @@ mod tests {
         for i in 0..3 {
             assert!(!folder.path().join(SET_ASIDE).join(format!("{i}.kvc")).exists(), "{i} is older");
         }
-        assert_eq!(directory.trim_set_aside(0).unwrap(), MAX_SET_ASIDE);
+        assert_eq!(directory.empty_set_aside().unwrap(), MAX_SET_ASIDE as u64 + 3);
+        assert_eq!(directory.empty_set_aside().unwrap(), 0);
     }
 }

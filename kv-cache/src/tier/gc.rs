@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 use std::ops::AddAssign;
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::directory::Name;
-use super::{LeftAlone, Seen, Tier};
+use super::{LeftAlone, Pinned, Seen, Tier};
 use crate::counters::add;
 use crate::error::{Error, Result};
 use crate::key::Key;
@@ -20,7 +21,7 @@ pub struct Gc {
     pub adopted: u64,
     /// Temporary files of dead writers.
     pub temporaries: u64,
-    /// Damaged files that had been set aside.
+    /// Damaged files that had been set aside: those removed now, and those removed since the last time because there were too many.
     pub set_aside_removed: u64,
     /// Rows evicted to keep the budgets.
     pub evicted: u64,
@@ -91,13 +92,24 @@ impl Tier {
                 gc.adopted += 1;
             }
             add(&self.shared.counters.adopted, gc.adopted);
-            gc.set_aside_removed = directory.trim_set_aside(0).map_err(cannot)? as u64;
+            gc.set_aside_removed = directory.empty_set_aside().map_err(cannot)?;
         }
         let (rows, used) = (writer.rows() as u64, writer.used());
         self.keep_budget(&mut writer);
         gc.evicted = rows - writer.rows() as u64;
         gc.evicted_bytes = used - writer.used();
         Ok(gc)
+    }
+}
+
+impl Tier {
+    /// Read every row's file to its end, and set the damaged ones aside.
+    pub fn check_rows(self: &Arc<Self>) {
+        let rows: Vec<_> = self.index.pin().values().filter(|row| row.pin()).cloned().collect();
+        for row in rows {
+            // A row that could not be used is forgotten and counted.
+            let _ = Pinned::new(row, self.clone()).check();
+        }
     }
 }
 

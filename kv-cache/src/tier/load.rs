@@ -70,16 +70,14 @@ impl Directory {
     /// Read a row's payload to its end, and check it.
     pub fn check_payload(&self, found: &Found) -> Result<(), Unread> {
         let head = &found.metadata.head;
-        let (mut crc, mut block) = (Crc::new(), vec![0; BLOCK_BYTES]);
-        let mut left = head.payload_bytes;
-        while left > 0 {
-            let n = left.min(BLOCK_BYTES as u64) as usize;
-            let Some(part) = block.get_mut(..n) else { break };
-            read_full(&found.file, part, head.payload_offset + head.payload_bytes - left)?;
-            crc.update(part);
-            left -= n as u64;
-        }
-        if crc.value() == head.payload_crc32c { Ok(()) } else { Err(PAYLOAD_CHANGED.into()) }
+        check_payload(&found.file, head.payload_offset, head.payload_bytes, head.payload_crc32c)
+    }
+
+    /// Read the file of a row to its end, and check it against what was indexed.
+    pub fn check_row(&self, row: &Row) -> Result<(), Unread> {
+        let Some(expected) = Expected::of(row) else { return Err(Flaw::Foreign.into()) };
+        let file = self.open_row(row, &expected)?;
+        check_payload(&file, expected.payload_offset, row.payload_bytes, expected.payload_crc32c)
     }
 
     fn copy_row(&self, row: &Row) -> Result<Bytes, Unread> {
@@ -128,6 +126,19 @@ impl Directory {
         read_full(&file, &mut before, 0)?;
         if metadata_sum(&before, None) == expected.metadata_crc32c { Ok(file) } else { Err(METADATA_CHANGED.into()) }
     }
+}
+
+fn check_payload(file: &File, offset: u64, bytes: u64, crc32c: u32) -> Result<(), Unread> {
+    let (mut crc, mut block) = (Crc::new(), vec![0; BLOCK_BYTES]);
+    let mut left = bytes;
+    while left > 0 {
+        let n = left.min(BLOCK_BYTES as u64) as usize;
+        let Some(part) = block.get_mut(..n) else { break };
+        read_full(file, part, offset + bytes - left)?;
+        crc.update(part);
+        left -= n as u64;
+    }
+    if crc.value() == crc32c { Ok(()) } else { Err(PAYLOAD_CHANGED.into()) }
 }
 
 /// Read all of a mapped file now, where a sector that cannot be read is an error; touched later it would be a SIGBUS. False

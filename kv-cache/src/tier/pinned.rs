@@ -47,6 +47,14 @@ impl Pinned {
         }
     }
 
+    /// Read a row's file to its end.
+    pub fn check(&self) -> Result<()> {
+        match &self.tier.directory {
+            Some(directory) => directory.check_row(&self.row).map_err(|unread| self.tier.lost(&self.row, unread)),
+            None => Ok(()),
+        }
+    }
+
     pub fn view(&self) -> Result<Bytes> {
         match &self.tier.directory {
             Some(directory) => directory.view_row(&self.row).map_err(|unread| self.tier.lost(&self.row, unread)),
