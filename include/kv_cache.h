@@ -93,6 +93,7 @@ typedef enum kv_cache_hit_kind_t {
  *              caller's memory. No gate.
  *   SHUTDOWN   the engine goes down: the same, from a copy, and the call takes
  *              at most evict_save_timeout_ms. No gate.
+ * A row larger than its tier's budget is FULL at once, whatever the reason.
  */
 typedef enum kv_cache_reason_t {
     KV_CACHE_REASON_COLD = 1,
@@ -104,8 +105,8 @@ typedef enum kv_cache_reason_t {
 
 /* What became of a save. None of them is a failure. */
 typedef enum kv_cache_saved_t {
-    KV_CACHE_STORED = 0,    /* on disk: synchronised, but for its name; a power cut may take the row */
-    KV_CACHE_QUEUED = 1,    /* a copy is in the queue */
+    KV_CACHE_STORED = 0,    /* on disk: synchronised, also by name; a power cut does not take the row */
+    KV_CACHE_QUEUED = 1,    /* a copy is in the queue; a power cut may take the row, never leave a part */
     KV_CACHE_KNOWN = 2,     /* it was there, or is on its way */
     KV_CACHE_DROPPED = 3,   /* the queue is full */
     KV_CACHE_TOO_SHORT = 4, /* the policy does not want it: see kv_cache_plan */
@@ -327,11 +328,13 @@ kv_cache_status_t kv_cache_gc(const kv_cache_t *cache, kv_cache_gc_t *out);
 kv_cache_status_t kv_cache_flush(const kv_cache_t *cache, uint64_t timeout_ms);
 
 /* Close the cache and keep the handle: waits for queued saves, drops those left
- * after the time, and counts them (`dropped` may be NULL). Lookups and saves are
+ * after the time, and counts them (`dropped` may be NULL). Takes no longer than
+ * the time, also where a disk stands still. Lookups and saves are
  * CLOSED from now on; hits and stats stay good. kv_cache_close ends it. */
 kv_cache_status_t kv_cache_shutdown(const kv_cache_t *cache, uint64_t timeout_ms,
                                     uint64_t *dropped);
 
+/* What happened, and what is held. Waits for nothing. */
 kv_cache_status_t kv_cache_stats(const kv_cache_t *cache, kv_cache_stats_t *out);
 
 /* The layout is the ABI: the library asserts the same. */

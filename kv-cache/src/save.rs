@@ -160,8 +160,8 @@ impl<'a> Save<'a> {
 /// What became of a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saved {
-    /// The row is stored. On `disk` its bytes are synchronised, its name in the directory is not: a power cut may take the row,
-    /// and never leaves a part of it.
+    /// The row is stored, its bytes and its name are synchronised: a power cut does not take it from `disk`. (Rows that were queued
+    /// are not synchronised by name: a power cut may take such a row, and never leaves a part of it.)
     Stored,
     /// It is in the queue.
     Queued,
@@ -178,7 +178,8 @@ impl Cache {
     ///
     /// # Errors
     /// `InvalidArgument`: a tier that is not open, no tokens or too many, an empty payload, or a cold save that is not at its
-    /// boundary. `Full`, `Io`: the row could not be stored (those that are queued count such failures instead).
+    /// boundary. `Full`: larger than the tier's budget, whatever the reason. `Full`, `Io`: the row could not be stored (those
+    /// that are queued count such failures instead), or its name could not be synchronised.
     /// `Timeout`: a save of the reasons evict or shutdown took too long; it may still be stored. `Closed`: after
     /// [`Cache::shutdown`], or in a forked child.
     pub fn save(&self, save: Save<'_>) -> Result<Saved> {
@@ -192,6 +193,11 @@ impl Cache {
         if let Some(gate) = self.gate(&save)? {
             add(&self.shared().counters.saves_gated, 1);
             return Ok(Saved::Gated(gate));
+        }
+        // Not copied, and not queued, for nothing.
+        if let Err(error) = lane.tier.charge(&self.new_row(&save)) {
+            add(&self.shared().counters.saves_failed, 1);
+            return Err(error);
         }
         let key = save.identity.key(save.tokens);
         match save.reason {

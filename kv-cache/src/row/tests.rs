@@ -162,6 +162,9 @@ fn long_texts_are_cut_between_characters() {
     let read = parse(&file, file.len() as u64).unwrap();
     assert_eq!((read.prompt.len(), read.detail.len(), read.host.len()), (65_536, 1024, 1024));
     assert!(read.prompt.chars().all(|c| c == 'é'));
+    for row in [row, self::row(&[]), NewRow { detail: "", prompt: "", host: "", ..self::row(&[1; 700]) }] {
+        assert_eq!(row.encoded_len(), row.encode(0).len());
+    }
 }
 
 proptest::proptest! {

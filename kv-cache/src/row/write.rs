@@ -64,6 +64,23 @@ impl NewRow<'_> {
         self.layout().seal(payload_crc32c)
     }
 
+    /// How long [`encode`](NewRow::encode) gets.
+    pub fn encoded_len(&self) -> usize {
+        let record = |value: usize| 5 + value;
+        let detail = cut(self.detail, MAX_TEXT_BYTES).len();
+        let records = record(4) // the seal
+            + record(32)
+            + record(1)
+            + record(1)
+            + record(32)
+            + record(cut(self.host, MAX_TEXT_BYTES).len())
+            + record(SOFTWARE.len() + env!("CARGO_PKG_VERSION").len())
+            + if detail == 0 { 0 } else { record(detail) }
+            + record(4)
+            + record(self.tokens.len() * 4);
+        HEAD_BYTES + 4 + cut(self.prompt, MAX_PROMPT_BYTES).len() + 4 + records
+    }
+
     pub(crate) fn layout(&self) -> Unsealed {
         let mut records = Vec::with_capacity(256 + self.tokens.len() * 4);
         push(&mut records, TAG_SEAL, &[0; 4]);

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use kv_in_process::signals::without_signal;
 use rustix::fs::{self, AtFlags, Dir as DirStream, FlockOperation, Mode, OFlags};
@@ -32,6 +33,8 @@ pub(crate) struct Directory {
     temporaries: AtomicU64,
     /// Files that were set aside and made room for others since [`Directory::empty_set_aside`].
     trimmed: AtomicU64,
+    /// Names came since the directory was synchronised, or may have come before it was opened.
+    unsynced: Mutex<bool>,
 }
 
 /// What a name in the directory stands for.
@@ -120,6 +123,7 @@ impl Directory {
             ours: false,
             temporaries: AtomicU64::new(start),
             trimmed: AtomicU64::new(0),
+            unsynced: Mutex::new(true),
         })
     }
 
@@ -229,6 +233,41 @@ impl Directory {
                 Err(Flaw::Corrupt("its content is not that of its name").into())
             }
             _ => Ok(found),
+        }
+    }
+
+    /// A row has its name now, which a power cut may take.
+    pub fn has_new_name(&self) {
+        *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Make the names of all rows last. False where nothing had to be done.
+    pub fn sync_names(&self) -> io::Result<bool> {
+        // Who comes meanwhile waits: the names that it asks for may be those that are being synchronised.
+        let mut unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::take(&mut *unsynced) {
+            return Ok(false);
+        }
+        match fs::fsync(&self.fd) {
+            // The file system has no such thing.
+            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => Ok(true),
+            Err(error) => {
+                *unsynced = true;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// How much has to be freed so that a file of so many bytes fits on the disk, which just had no room for it.
+    pub fn bytes_to_free(&self, bytes: u64) -> u64 {
+        let Ok(stat) = fs::fstatvfs(&self.fd) else { return bytes };
+        let (block, free) = (stat.f_frsize.max(1), stat.f_bavail.saturating_mul(stat.f_frsize));
+        // Some blocks more, for what a file system keeps of a file besides its content.
+        let wanted = bytes.div_ceil(block).saturating_add(4).saturating_mul(block);
+        match wanted.saturating_sub(free) {
+            // A quota, of which nothing is told.
+            0 => bytes,
+            missing => missing,
         }
     }
 

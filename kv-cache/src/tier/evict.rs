@@ -41,7 +41,7 @@ impl Tier {
     }
 
     /// Evict the oldest rows that are not in use until the rows take at most `target` bytes.
-    fn shrink(&self, writer: &mut Writer, target: u64) {
+    pub(super) fn shrink(&self, writer: &mut Writer, target: u64) {
         let mut after = 0;
         while writer.used() > target {
             let Some(row) = writer.oldest(after) else { return };

@@ -6,9 +6,10 @@
 //! 4. The temporary file is linked to the final name. If that is taken, the file there is adopted if it is this row and its
 //!    payload has its checksum, or replaced.
 //! 5. The row is published: it can be found.
+//! 6. The directory is synchronised, if the holder of the state goes away (saves for the reasons evict and shutdown).
 //!
-//! A crash before 4 leaves a temporary file, to be reaped; a crash between 4 and 5 a good row, to be adopted. The directory
-//! itself is not synchronised: after a power cut a new row may be missing, but what is there is whole.
+//! A crash before 4 leaves a temporary file, to be reaped; a crash between 4 and 5 a good row, to be adopted. Before 6 a power
+//! cut may take a new row, but what is there is whole.
 
 use std::fs::File;
 use std::io;
@@ -40,12 +41,22 @@ pub enum Step {
     Linked,
     /// 5: the row can be found.
     Published,
+    /// 6: its name is durable; for saves whose holder goes away.
+    Durable,
 }
 
 impl Step {
     /// All of them, in order.
-    pub const ALL: [Step; 7] =
-        [Step::Reserved, Step::Created, Step::Written, Step::Synced, Step::Checked, Step::Linked, Step::Published];
+    pub const ALL: [Step; 8] = [
+        Step::Reserved,
+        Step::Created,
+        Step::Written,
+        Step::Synced,
+        Step::Checked,
+        Step::Linked,
+        Step::Published,
+        Step::Durable,
+    ];
 }
 
 /// Called after each step, for tests: it may kill the process, wait, or fail the step.
@@ -131,11 +142,17 @@ impl Directory {
         for _ in 0..2 {
             match fs::linkat(self.fd(), &temporary.name, self.fd(), &name, AtFlags::empty()) {
                 Err(rustix::io::Errno::EXIST) => {}
-                linked => return linked.map(|()| Placed::Ours).map_err(Into::into),
+                linked => {
+                    self.has_new_name();
+                    return linked.map(|()| Placed::Ours).map_err(Into::into);
+                }
             }
             match self.inspect(&name) {
                 Ok(found) if found.metadata.head.payload_bytes == payload_bytes => match self.check_payload(&found) {
-                    Ok(()) => return Ok(Placed::Adopted(Box::new(found))),
+                    Ok(()) => {
+                        self.has_new_name();
+                        return Ok(Placed::Adopted(Box::new(found)));
+                    }
                     Err(Unread::Flaw(flaw)) => condemn(&flaw),
                     Err(Unread::Io(error)) => return Err(error),
                 },
