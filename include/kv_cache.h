@@ -271,9 +271,11 @@ kv_cache_status_t kv_cache_plan(const kv_cache_t *cache, uint32_t reason, uint64
 
 /*
  * Find the row that saves most of the prefill: of exactly the tokens; else the
- * parent's, if they extend it; else of the longest prefix at a multiple of
- * boundary_align_tokens. Where the parent's save is on its way, waits for it, at
- * most session_resume_wait_ms. `info` may be NULL.
+ * parent's, if they extend it and no longer row is at a boundary (a multiple of
+ * boundary_align_tokens); else the longest row at a boundary. Where the parent's
+ * is the one and its save is on its way, waits for it, at most
+ * session_resume_wait_ms. Rows at no boundary are found by exactly their tokens or
+ * as a parent alone. `info` may be NULL.
  * While the hit lives its row is not evicted. End it with kv_cache_release.
  * MISS, INVALID_ARGUMENT, CLOSED.
  */

@@ -49,7 +49,7 @@ counters! {
     misses,
     /// Lookups that waited for their parent's save.
     resume_waits,
-    /// Longest-prefix walks.
+    /// Longest-prefix walks: lookups that were not exact and had a boundary to look at.
     prefix_walks,
     /// Keys that those looked up.
     prefix_probes,
