@@ -23,7 +23,9 @@
  *
  * ANSWERS. Every call that can fail answers a kv_cache_status_t.
  * kv_cache_last_error() has the text of this thread's last failure. A call
- * that fails sets the place of its main answer to NULL or 0.
+ * that fails sets the places of its answers to NULL or 0; a kv_cache_saved_t to
+ * KV_CACHE_FAILED; all of a struct of a right `size`, but for the size, to 0.
+ * (A load leaves its buffer as it may be.)
  *
  * A MISS is no error: prefill, as without a cache. Damaged rows are misses too
  * (counted; their files are set aside). No byte of a file is handed out that
@@ -111,7 +113,8 @@ typedef enum kv_cache_saved_t {
     KV_CACHE_DROPPED = 3,   /* the queue is full */
     KV_CACHE_TOO_SHORT = 4, /* the policy does not want it: see kv_cache_plan */
     KV_CACHE_TOO_LONG = 5,
-    KV_CACHE_TOO_SOON = 6
+    KV_CACHE_TOO_SOON = 6,
+    KV_CACHE_FAILED = 7     /* the call failed: its status says how */
 } kv_cache_saved_t;
 
 /* How a model's fingerprint is made. */

@@ -45,6 +45,7 @@ pub const KV_CACHE_DROPPED: kv_cache_saved_t = 3;
 pub const KV_CACHE_TOO_SHORT: kv_cache_saved_t = 4;
 pub const KV_CACHE_TOO_LONG: kv_cache_saved_t = 5;
 pub const KV_CACHE_TOO_SOON: kv_cache_saved_t = 6;
+pub const KV_CACHE_FAILED: kv_cache_saved_t = 7;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -68,7 +69,7 @@ pub struct kv_cache_query_t {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct kv_cache_hit_info_t {
     pub size: u32,
     pub kind: kv_cache_hit_kind_t,

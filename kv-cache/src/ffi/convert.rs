@@ -47,11 +47,20 @@ pub(super) trait Described: Copy {
         }
     }
 
+    /// Set all but the size to zeros, as it is after a failure. Nothing is done where the struct is null: it is optional, or
+    /// [`write`](Described::write) refuses that.
+    ///
     /// # Safety
-    /// `at` must be null or valid for reads of its first field.
-    unsafe fn check(at: *const Self) -> Result<()> {
+    /// `to` must be null or valid for reads of its first field, and for writes of as many bytes as that says.
+    unsafe fn clear(to: *mut Self) -> Result<()>
+    where
+        Self: Default,
+    {
+        if to.is_null() {
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
-        unsafe { check_size(at.cast(), Self::LEAST) }.map(drop)
+        unsafe { Self::default().write(to) }
     }
 
     /// Write all but the size, which is the caller's.
@@ -107,6 +116,28 @@ pub(super) unsafe fn out<'a, T>(out: *mut T, failed: T) -> Result<&'a mut T> {
     unsafe {
         out.write(failed);
         Ok(&mut *out)
+    }
+}
+
+/// The same where the caller may not want the answer.
+///
+/// # Safety
+/// `out` must be null or valid for writes.
+pub(super) unsafe fn optional_out<T>(out: *mut T, failed: T) -> OptionalOut<T> {
+    let place = OptionalOut(out);
+    place.set(failed);
+    place
+}
+
+/// A place that is null or valid for writes.
+pub(super) struct OptionalOut<T>(*mut T);
+
+impl<T> OptionalOut<T> {
+    pub fn set(&self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: the promise of whoever made it.
+            unsafe { self.0.write_unaligned(value) };
+        }
     }
 }
 

@@ -203,11 +203,10 @@ pub unsafe extern "C" fn kv_cache_lookup(
     status(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            let (out, cache) = (convert::out(out, std::ptr::null_mut())?, convert::cache(cache)?);
+            let out = convert::out(out, std::ptr::null_mut())?;
+            kv_cache_hit_info_t::clear(info)?;
+            let cache = convert::cache(cache)?;
             let query = kv_cache_query_t::read(query)?;
-            if !info.is_null() {
-                kv_cache_hit_info_t::check(info)?;
-            }
             let identity = convert::identity(&query.identity)?;
             let parent = query.parent.cast::<[u8; 32]>().as_ref().map(|parent| Key(*parent));
             let tokens = convert::tokens(query.tokens, query.n_tokens)?;
@@ -292,13 +291,11 @@ pub unsafe extern "C" fn kv_cache_save(
     status(|| {
         // SAFETY: the caller's promise.
         unsafe {
+            let saved = convert::optional_out(saved, KV_CACHE_FAILED);
             let cache = convert::cache(cache)?;
             let save = kv_cache_save_t::read(save)?;
             let identity = convert::identity(&save.identity)?;
-            let outcome = cache.save(convert::save(&save, &identity)?)?;
-            if !saved.is_null() {
-                saved.write_unaligned(convert::saved(outcome));
-            }
+            saved.set(convert::saved(cache.save(convert::save(&save, &identity)?)?));
         }
         Ok(())
     })
