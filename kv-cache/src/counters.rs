@@ -90,7 +90,7 @@ counters! {
     truncated_files,
     /// Files with a row's name that are no row files.
     foreign_files,
-    /// Row files of a later version. They are left alone.
+    /// Row files of a later version, or with reserved fields that are set. They are left alone.
     newer_files,
     /// Files whose names end like a row's and are none, as they were when the cache was opened. They are left alone.
     misnamed_files,
@@ -105,7 +105,7 @@ impl Counters {
         let count = match flaw {
             Flaw::Truncated => &self.truncated_files,
             Flaw::Foreign => &self.foreign_files,
-            Flaw::Newer(_) => &self.newer_files,
+            Flaw::Newer(_) | Flaw::Reserved => &self.newer_files,
             Flaw::Corrupt(_) => &self.corrupt_files,
         };
         add(count, 1);

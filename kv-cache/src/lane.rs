@@ -296,7 +296,7 @@ impl Lane {
         let mut queue = self.queue();
         loop {
             let left = note.saturating_duration_since(Instant::now());
-            if self.tier.notes_uses() && left.is_zero() && !queue.closed {
+            if self.tier.has_files() && left.is_zero() && !queue.closed {
                 return Some(Due::Note);
             }
             if let Some(job) = queue.jobs.pop_front() {
@@ -307,7 +307,7 @@ impl Lane {
             if queue.closed {
                 return None;
             }
-            queue = match self.tier.notes_uses() {
+            queue = match self.tier.has_files() {
                 true => self.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
                 false => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
             };

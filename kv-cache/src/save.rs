@@ -1,6 +1,7 @@
 //! What is saved, and why.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use crate::cache::Cache;
@@ -10,8 +11,9 @@ use crate::key::{Identity, Key};
 use crate::kind::TierKind;
 use crate::lane::{Enqueued, Lane, Outcome, OwnedSave};
 use crate::limits::MAX_TOKENS;
+use crate::log;
 use crate::policy::Gate;
-use crate::row::{NewRow, SaveReason};
+use crate::row::{KNOWN_QUANTS, NewRow, SaveReason};
 use crate::tier::Stored;
 
 /// A payload in the memory of this process, where rows of the tier `ram` lie.
@@ -199,6 +201,7 @@ impl Cache {
             add(&self.shared().counters.saves_failed, 1);
             return Err(error);
         }
+        self.warn_of_quant(save.identity, lane);
         let key = save.identity.key(save.tokens);
         match save.reason {
             Reason::Evict => self.save_now(lane, key, save),
@@ -217,6 +220,19 @@ impl Cache {
                     }
                 }
             }
+        }
+    }
+
+    /// Say once that other software of the format would delete such rows.
+    fn warn_of_quant(&self, identity: &Identity, lane: &Lane) {
+        let quant = identity.quant;
+        if quant >= KNOWN_QUANTS && lane.tier.has_files() && !self.shared().warned_of_quant.swap(true, Relaxed) {
+            let last = KNOWN_QUANTS - 1;
+            log::warn(format_args!(
+                "rows of quantisation {quant} are saved: other software of the row format knows 0 to {last}, and deletes such rows \
+                 when it opens {}",
+                lane.tier.shown()
+            ));
         }
     }
 

@@ -169,7 +169,7 @@ pub fn stats(path: &Path) -> Result<DirectoryStats> {
     let mut stats = DirectoryStats::default();
     for (_, name) in &names {
         match name {
-            Name::Temporary { .. } => stats.temporaries += 1,
+            Name::Temporary { .. } | Name::OthersTemporary => stats.temporaries += 1,
             Name::Stranger => stats.strangers += 1,
             Name::Misnamed => stats.misnamed += 1,
             Name::Row(_) | Name::Ours => {}

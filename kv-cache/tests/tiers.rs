@@ -82,6 +82,20 @@ fn a_view_is_the_payload_with_and_without_the_lock() {
 }
 
 #[test]
+fn a_row_is_loaded_into_memory_that_was_never_written() {
+    let (_folder, path) = folder();
+    // More than is read at a time.
+    for config in [disk(&path, 1 << 20), ram(1 << 20)] {
+        let cache = open(&config);
+        save(&cache, &tokens(0, 8), &payload(0, 600_000)).unwrap();
+        let hit = lookup(&cache, &tokens(0, 8)).unwrap();
+        let mut buffer = Box::new_uninit_slice(600_000);
+        assert!(hit.load_into_uninit(&mut buffer).unwrap() == payload(0, 600_000));
+        assert_eq!(hit.load_into_uninit(&mut buffer[1..]).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
 fn tiers_are_asked_in_order_and_a_row_stays_where_it_was_saved() {
     let (_folder, path) = folder();
     let cache = open(&all_tiers(&path));

@@ -5,7 +5,7 @@
 
 #![allow(non_camel_case_types, missing_docs)]
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
 pub type kv_cache_status_t = u32;
 pub const KV_CACHE_OK: kv_cache_status_t = 0;
@@ -46,6 +46,8 @@ pub const KV_CACHE_TOO_SHORT: kv_cache_saved_t = 4;
 pub const KV_CACHE_TOO_LONG: kv_cache_saved_t = 5;
 pub const KV_CACHE_TOO_SOON: kv_cache_saved_t = 6;
 pub const KV_CACHE_FAILED: kv_cache_saved_t = 7;
+
+pub type kv_cache_log_t = Option<unsafe extern "C" fn(user: *mut c_void, line: *const c_char)>;
 
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -9,9 +9,10 @@ use crate::counters::Stats;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint::{Fingerprint, FingerprintMode};
 use crate::hit::{Hit, HitKind};
-use crate::key::Identity;
+use crate::key::{Identity, Key};
 use crate::kind::TierKind;
 use crate::limits::MAX_TOKENS;
+use crate::lookup::Query;
 use crate::policy::Gate;
 use crate::save::{Payload, Reason, Save, Saved};
 use crate::tier::Gc;
@@ -182,11 +183,26 @@ pub(super) unsafe fn tokens<'a>(tokens: *const u32, n: usize) -> Result<&'a [u32
     Ok(unsafe { std::slice::from_raw_parts(tokens, n) })
 }
 
+/// So that a later version can give them a meaning.
+fn check_reserved(is_zero: bool) -> Result<()> {
+    if is_zero { Ok(()) } else { Err(Error::invalid("a reserved field is not 0")) }
+}
+
 pub(super) fn identity(from: &kv_cache_identity_t) -> Result<Identity> {
+    check_reserved(from.reserved == [0; 6])?;
     let mode = FingerprintMode::from_number(from.fingerprint_mode);
     let mode = mode.ok_or_else(|| Error::invalid("the fingerprint mode is 0 (safe), 1 (gguf-chunked) or 2"))?;
     let fingerprint = Fingerprint { bytes: from.fingerprint, mode };
     Ok(Identity { fingerprint, quant: from.quant, context_hash: from.context_hash })
+}
+
+/// # Safety
+/// All that `from` points to must be null or valid for reads.
+pub(super) unsafe fn query<'a>(from: &kv_cache_query_t, identity: &'a Identity) -> Result<Query<'a>> {
+    check_reserved(from.reserved == 0)?;
+    // SAFETY: the caller's promise.
+    let (parent, tokens) = unsafe { (from.parent.cast::<[u8; 32]>().as_ref(), tokens(from.tokens, from.n_tokens)?) };
+    Ok(Query { identity, tokens, parent: parent.map(|parent| Key(*parent)) })
 }
 
 pub(super) fn tier(from: kv_cache_tier_t) -> Result<Option<TierKind>> {
@@ -226,6 +242,7 @@ pub(super) fn info(hit: &Hit) -> kv_cache_hit_info_t {
 /// # Safety
 /// All that `from` points to must be null or valid for reads.
 pub(super) unsafe fn save<'a>(from: &kv_cache_save_t, identity: &'a Identity) -> Result<Save<'a>> {
+    check_reserved(from.reserved == 0)?;
     if from.payload.is_null() || from.payload_bytes > isize::MAX as usize {
         return Err(Error::invalid("the payload is null, or longer than memory"));
     }

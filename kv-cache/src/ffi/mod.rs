@@ -12,6 +12,7 @@ mod upkeep;
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -24,8 +25,6 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint::{Fingerprint, FingerprintMode};
 use crate::hit::{Hit, View};
-use crate::key::Key;
-use crate::lookup::Query;
 use convert::Described;
 
 /// `kv_cache_t`.
@@ -208,9 +207,7 @@ pub unsafe extern "C" fn kv_cache_lookup(
             let cache = convert::cache(cache)?;
             let query = kv_cache_query_t::read(query)?;
             let identity = convert::identity(&query.identity)?;
-            let parent = query.parent.cast::<[u8; 32]>().as_ref().map(|parent| Key(*parent));
-            let tokens = convert::tokens(query.tokens, query.n_tokens)?;
-            let hit = cache.lookup(&Query { identity: &identity, tokens, parent })?;
+            let hit = cache.lookup(&convert::query(&query, &identity)?)?;
             let hit = hit.ok_or_else(|| Error::new(ErrorKind::Miss, "no row is a beginning of these tokens"))?;
             if !info.is_null() {
                 convert::info(&hit).write(info)?;
@@ -234,8 +231,9 @@ pub unsafe extern "C" fn kv_cache_load(hit: *const kv_cache_hit_t, buffer: *mut 
             let payload = hit.hit.payload_len();
             return Err(Error::invalid(format!("the payload has {payload} bytes; the buffer is null or has {size}")));
         }
-        // SAFETY: the caller's promise. The bytes may not have been written yet; they are only ever written here.
-        hit.hit.load_into(unsafe { std::slice::from_raw_parts_mut(buffer, size) })
+        // SAFETY: the caller's promise; the bytes may not have been written yet.
+        let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<MaybeUninit<u8>>(), size) };
+        hit.hit.load_into_uninit(buffer).map(drop)
     })
 }
 

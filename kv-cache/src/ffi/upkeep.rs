@@ -1,5 +1,6 @@
 //! What keeps a cache in order: eviction, memory pressure, garbage, its end, its counters.
 
+use std::ffi::{CString, c_void};
 use std::time::Duration;
 
 use super::abi::*;
@@ -133,4 +134,32 @@ pub unsafe extern "C" fn kv_cache_stats(cache: *const kv_cache_t, out: *mut kv_c
         // SAFETY: the caller's promise.
         unsafe { convert::stats(&cache.stats()).write(out) }
     })
+}
+
+/// Where lines for the operator go: [`set_log`](crate::set_log).
+///
+/// # Safety
+/// `log` must be null or a function that may be called with `user` by any thread, until another takes its place and the lines that were
+/// under way then have ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_cache_set_log(log: kv_cache_log_t, user: *mut c_void) {
+    struct User(*mut c_void);
+    // SAFETY: the promise of the caller of `kv_cache_set_log`: any thread may hand it to the function.
+    unsafe impl Send for User {}
+    // SAFETY: as above.
+    unsafe impl Sync for User {}
+    impl User {
+        fn get(&self) -> *mut c_void {
+            self.0
+        }
+    }
+    let user = User(user);
+    let sink = log.map(|log| -> Box<dyn Fn(&str) + Send + Sync> {
+        Box::new(move |line| {
+            let line = CString::new(line).unwrap_or_default();
+            // SAFETY: the promise of the caller of `kv_cache_set_log`.
+            unsafe { log(user.get(), line.as_ptr()) }
+        })
+    });
+    crate::log::set_log(sink);
 }

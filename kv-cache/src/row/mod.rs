@@ -30,6 +30,10 @@ pub const HEAD_BYTES: usize = 72;
 /// The version that this crate reads and writes.
 pub const VERSION: u8 = 1;
 
+/// Quantisations that the software of this format has names for: 0 to 29. It deletes rows of others when it opens a directory (see
+/// `docs/cache.md`).
+pub const KNOWN_QUANTS: u8 = 30;
+
 const MAGIC: [u8; 3] = *b"KVC";
 const TAG_FINGERPRINT: u8 = 0x01;
 const TAG_FINGERPRINT_MODE: u8 = 0x02;
@@ -96,6 +100,9 @@ pub enum Flaw {
     /// A later version of the format.
     #[error("it is of version {0}, and this software reads version {VERSION}")]
     Newer(u8),
+    /// Reserved fields of its header are set, which this version gives no meaning.
+    #[error("reserved fields of its header are set, which version {VERSION} gives no meaning")]
+    Reserved,
     /// A row that contradicts itself.
     #[error("{0}")]
     Corrupt(&'static str),
@@ -104,7 +111,7 @@ pub enum Flaw {
 impl Flaw {
     /// Whether the file is a row that later software can read: it is not served, and left alone.
     pub fn is_later(&self) -> bool {
-        matches!(self, Flaw::Newer(_))
+        matches!(self, Flaw::Newer(_) | Flaw::Reserved)
     }
 }
 
@@ -131,6 +138,8 @@ impl Crc {
     }
 }
 
+/// The reserved fields of the header and the trailer.
+const RESERVED: [Range<usize>; 3] = [6..8, 20..24, 68..72];
 /// Where the hit count is, which other software rewrites in place at each use of a row.
 const HIT_COUNT: Range<usize> = 12..16;
 /// Where the time of the save is.

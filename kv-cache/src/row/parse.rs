@@ -105,7 +105,22 @@ pub fn parse_head(bytes: &[u8], file_bytes: u64) -> Result<Head, Flaw> {
 }
 
 /// Check everything before the payload: `bytes` is the file's beginning, as long as [`Head::payload_offset`] says, or longer.
+///
+/// Reserved fields that are set are refused, whatever else is found: a later writer may give them a meaning. But for a seal that is
+/// wrong, which says that they, or others, are damaged.
 pub fn parse(bytes: &[u8], file_bytes: u64) -> Result<RowMetadata, Flaw> {
+    let parsed = parse_known(bytes, file_bytes);
+    let is_set = |field: Range<usize>| bytes.get(field).is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0));
+    if parsed != Err(SEAL_IS_WRONG) && RESERVED.into_iter().any(is_set) {
+        parse_head(bytes, file_bytes)?;
+        return Err(Flaw::Reserved);
+    }
+    parsed
+}
+
+const SEAL_IS_WRONG: Flaw = Flaw::Corrupt("its seal is wrong");
+
+fn parse_known(bytes: &[u8], file_bytes: u64) -> Result<RowMetadata, Flaw> {
     let head = parse_head(bytes, file_bytes)?;
     let bytes = bytes.get(..head.payload_offset as usize).ok_or(Flaw::Truncated)?;
     let mut sections = Fields(bytes.get(HEAD_BYTES..).ok_or(Flaw::Truncated)?);
@@ -152,11 +167,7 @@ pub fn parse(bytes: &[u8], file_bytes: u64) -> Result<RowMetadata, Flaw> {
 
 /// The seal is the sum of `bytes`, or the one that version 0.1.0 made. `at` is the place of its value.
 fn check_seal(bytes: &[u8], at: usize, seal: u32) -> Result<(), Flaw> {
-    if metadata_sum(bytes, Some(at)) == seal || former_sum(bytes, at) == seal {
-        Ok(())
-    } else {
-        Err(Flaw::Corrupt("its seal is wrong"))
-    }
+    if metadata_sum(bytes, Some(at)) == seal || former_sum(bytes, at) == seal { Ok(()) } else { Err(SEAL_IS_WRONG) }
 }
 
 /// The records of a row, each at most once. Unknown ones are passed over: a later writer of this version may add some.

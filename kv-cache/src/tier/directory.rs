@@ -46,6 +46,8 @@ pub(crate) enum Name {
     Temporary {
         pid: u32,
     },
+    /// Of other software of the format, which names its own `<row>.<writer>.tmp`.
+    OthersTemporary,
     Ours,
     Stranger,
 }
@@ -374,7 +376,12 @@ pub(crate) fn classify(name: &str) -> Name {
         u64::from_str_radix(token, 16).ok()?;
         Some(Name::Temporary { pid: pid.parse().ok()? })
     };
-    temporary().unwrap_or(Name::Stranger)
+    let of_others = || {
+        let (row, writer) = name.strip_suffix(".tmp")?.split_once(EXTENSION)?;
+        Key::from_hex(row)?;
+        writer.starts_with('.').then_some(Name::OthersTemporary)
+    };
+    temporary().or_else(of_others).unwrap_or(Name::Stranger)
 }
 
 fn inspect(file: File) -> std::result::Result<Found, Unread> {
@@ -424,6 +431,12 @@ mod tests {
         for stranger in [&key.to_string(), "a.tmp.1.2", &format!("{key}.kvc.tmp.x.1"), &format!("{key}.kvc.tmp.1"), "é"]
         {
             assert_eq!(classify(stranger), Name::Stranger, "{stranger}");
+        }
+        assert_eq!(classify(&format!("{key}.kvc.<0.123.0>.45.tmp")), Name::OthersTemporary);
+        for stranger in
+            ["x.kvc.1.tmp".into(), format!("{key}.kvc.tmp"), format!("{key}.kvcx.tmp"), format!("{key}.tmp")]
+        {
+            assert_eq!(classify(&stranger), Name::Stranger, "{stranger}");
         }
         assert_eq!(classify("model.kvc"), Name::Misnamed);
         assert_eq!((classify(".lock"), classify("set-aside")), (Name::Ours, Name::Ours));

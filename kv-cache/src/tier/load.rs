@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 
 use memmap2::{Advice, Mmap};
 
@@ -54,17 +55,21 @@ impl Directory {
     ///
     /// Each block is checked right after it was read, while it is in the second-level cache: the check costs a fraction of
     /// what another pass over memory would. When this fails the buffer has anything in it.
-    pub fn read_row(&self, row: &Row, buffer: &mut [u8]) -> Result<(), Unread> {
+    pub fn read_row<'a>(&self, row: &Row, buffer: &'a mut [MaybeUninit<u8>]) -> Result<&'a mut [u8], Unread> {
         let Some(expected) = Expected::of(row) else { return Err(Flaw::Foreign.into()) };
         let file = self.open_row(row, &expected)?;
         let mut crc = Crc::new();
         let mut at = expected.payload_offset;
         for block in buffer.chunks_mut(BLOCK_BYTES) {
-            read_full(&file, block, at)?;
+            let block = read_uninit(&file, block, at)?;
             crc.update(block);
             at += block.len() as u64;
         }
-        if crc.value() == expected.payload_crc32c { Ok(()) } else { Err(PAYLOAD_CHANGED.into()) }
+        if crc.value() != expected.payload_crc32c {
+            return Err(PAYLOAD_CHANGED.into());
+        }
+        // SAFETY: each of its blocks was written.
+        Ok(unsafe { buffer.assume_init_mut() })
     }
 
     /// Read a row's payload to its end, and check it.
@@ -81,8 +86,13 @@ impl Directory {
     }
 
     fn copy_row(&self, row: &Row) -> Result<Bytes, Unread> {
-        let mut bytes = zeros(row.payload_bytes as usize)?;
-        self.read_row(row, &mut bytes)?;
+        let mut bytes = with_room(row.payload_bytes as usize)?;
+        let read = {
+            let room = bytes.spare_capacity_mut().get_mut(..row.payload_bytes as usize).unwrap_or_default();
+            self.read_row(row, room)?.len()
+        };
+        // SAFETY: they were read there.
+        unsafe { bytes.set_len(read) };
         Ok(Bytes::Read(bytes))
     }
 
@@ -152,12 +162,26 @@ fn fault_in(map: &Mmap) -> Result<bool, Unread> {
     }
 }
 
-/// A buffer, or an error where there is no memory for it.
-fn zeros(bytes: usize) -> io::Result<Vec<u8>> {
+/// Room for so many bytes, or an error where there is no memory for them.
+fn with_room(bytes: usize) -> io::Result<Vec<u8>> {
     let mut buffer = Vec::new();
     buffer.try_reserve_exact(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-    buffer.resize(bytes, 0);
     Ok(buffer)
+}
+
+/// Read exactly, into memory that need not have been written; a file that became shorter is truncated.
+fn read_uninit<'a>(file: &File, buffer: &'a mut [MaybeUninit<u8>], offset: u64) -> Result<&'a mut [u8], Unread> {
+    let mut done = 0;
+    while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(file, rest, offset + done as u64) {
+            Ok(([], _)) => return Err(Flaw::Truncated.into()),
+            Ok((read, _)) => done += read.len(),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    // SAFETY: all of it was read.
+    Ok(unsafe { buffer.assume_init_mut() })
 }
 
 #[cfg(test)]
@@ -187,8 +211,8 @@ mod tests {
 
     #[test]
     fn memory_that_is_not_there_is_an_error() {
-        assert_eq!(zeros(isize::MAX as usize).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
-        assert_eq!(zeros(3).unwrap(), [0; 3]);
+        assert_eq!(with_room(isize::MAX as usize).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+        assert!(with_room(3).unwrap().capacity() >= 3);
     }
 
     #[test]

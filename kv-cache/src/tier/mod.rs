@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     pub uses: AtomicU64,
     pub reservation_time_to_live: Duration,
     pub hook: Option<StepHook>,
+    /// It was said that rows are saved that other software deletes.
+    pub warned_of_quant: AtomicBool,
 }
 
 impl Shared {
@@ -228,8 +230,8 @@ impl Tier {
         }
     }
 
-    /// Whether there is an order of use to note.
-    pub fn notes_uses(&self) -> bool {
+    /// Whether rows are in a directory: then there is an order of use to note.
+    pub fn has_files(&self) -> bool {
         self.directory.is_some()
     }
 }

@@ -170,21 +170,16 @@ impl Directory {
 
     /// Remove the temporary files of writers that are no more. How many.
     pub fn reap(&self, names: &[(String, Name)]) -> u64 {
-        let dead = |name: &str, pid: u32| match self.is_ours() {
-            // Nobody else writes here, and our own writers are known to the caller to rest.
-            true => true,
-            false => pid != std::process::id() && self.is_stale(name),
+        let dead = |name: &str, kind: &Name| match kind {
+            // Nobody else of ours writes here, and our own writers are known to the caller to rest.
+            Name::Temporary { .. } if self.is_ours() => true,
+            Name::Temporary { pid } => *pid != std::process::id() && self.is_stale(name),
+            // Other software knows nothing of our lock.
+            Name::OthersTemporary => self.is_stale(name),
+            _ => false,
         };
-        let mut reaped = 0;
-        for (name, kind) in names {
-            if let Name::Temporary { pid } = kind
-                && dead(name, *pid)
-                && self.remove(name).is_ok()
-            {
-                reaped += 1;
-            }
-        }
-        reaped
+        let reaped = names.iter().filter(|(name, kind)| dead(name, kind) && self.remove(name).is_ok());
+        reaped.count() as u64
     }
 
     fn is_stale(&self, name: &str) -> bool {

@@ -38,7 +38,9 @@ impl Directory {
             while let Some((name, kind)) = names.get(next.fetch_add(1, Relaxed)) {
                 let seen = match kind {
                     Name::Row(key) => self.inspect(name).map(|found| Seen::Row(*key, Box::new(found))),
-                    Name::Misnamed | Name::Temporary { .. } | Name::Ours | Name::Stranger => continue,
+                    Name::Misnamed | Name::Temporary { .. } | Name::OthersTemporary | Name::Ours | Name::Stranger => {
+                        continue;
+                    }
                 };
                 let seen = match seen {
                     Ok(seen) => seen,

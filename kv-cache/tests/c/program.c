@@ -27,6 +27,36 @@ static int in_child(kv_cache_t *cache, kv_cache_hit_t *hit, const kv_cache_query
     return 0;
 }
 
+/* Counts the lines that have the text that is looked for. */
+struct lines {
+    const char *wanted;
+    int found;
+};
+
+static void count(void *user, const char *line)
+{
+    struct lines *lines = (struct lines *)user;
+    lines->found += strstr(line, lines->wanted) != NULL && strchr(line, '\n') == NULL;
+}
+
+/* A cache whose disk cannot be used says so, to whom it was told to. */
+static int of_the_log(void)
+{
+    static const char config[] = "[ram]\nbudget = 1\n[disk]\npath = '/dev/null/rows'\nbudget = 1\n";
+    struct lines lines = {"goes on without the tier", 0};
+    kv_cache_t *cache;
+    kv_cache_stats_t stats;
+    kv_cache_set_log(count, &lines);
+    CHECK(kv_cache_open_toml(config, &cache) == KV_CACHE_OK && lines.found == 1);
+    stats.size = sizeof stats;
+    CHECK(kv_cache_stats(cache, &stats) == KV_CACHE_OK && stats.tiers_failed == 1);
+    kv_cache_close(cache);
+    kv_cache_set_log(NULL, NULL);
+    CHECK(kv_cache_open_toml(config, &cache) == KV_CACHE_OK && lines.found == 1);
+    kv_cache_close(cache);
+    return 0;
+}
+
 /* The places of answers after calls that fail. */
 static int after_failures(kv_cache_t *cache, const kv_cache_query_t *query)
 {
@@ -94,7 +124,8 @@ int main(int argc, char **argv)
     kv_cache_stats_t stats;
 
     CHECK(argc == 2);
-    CHECK(strcmp(kv_cache_version(), "0.1.0") == 0 && kv_cache_last_error()[0] == 0);
+    CHECK(of_the_log() == 0);
+    CHECK(strcmp(kv_cache_version(), "0.1.0") == 0 && kv_cache_last_error()[0] == 0); /* none has failed yet */
     CHECK(kv_cache_open_toml(NULL, &cache) == KV_CACHE_INVALID_ARGUMENT && cache == NULL);
     CHECK(kv_cache_open_toml("[ram]\nbudget = 1\n", NULL) == KV_CACHE_INVALID_ARGUMENT);
     CHECK(kv_cache_open_toml("nonsense", &cache) == KV_CACHE_INVALID_ARGUMENT);
@@ -133,6 +164,14 @@ int main(int argc, char **argv)
     query.size = sizeof query;
     CHECK(kv_cache_lookup(cache, &query, &hit, NULL) == KV_CACHE_MISS && hit == NULL);
     CHECK(kv_cache_lookup(cache, NULL, &hit, NULL) == KV_CACHE_INVALID_ARGUMENT);
+    query.reserved = 1;
+    CHECK(kv_cache_lookup(cache, &query, &hit, NULL) == KV_CACHE_INVALID_ARGUMENT);
+    query.reserved = 0;
+    query.identity.reserved[5] = 1;
+    CHECK(kv_cache_lookup(cache, &query, &hit, NULL) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(strstr(kv_cache_last_error(), "reserved"));
+    CHECK(kv_cache_key(&query.identity, tokens, 8, other_key) == KV_CACHE_INVALID_ARGUMENT);
+    query.identity.reserved[5] = 0;
     CHECK(after_failures(cache, &query) == 0);
 
     memset(&save, 0, sizeof save);
@@ -144,6 +183,10 @@ int main(int argc, char **argv)
     save.payload_bytes = sizeof payload;
     CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_INVALID_ARGUMENT); /* no payload */
     save.payload = payload;
+    save.reserved = 1;
+    CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(strstr(kv_cache_last_error(), "reserved"));
+    save.reserved = 0;
     CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_OK && saved == KV_CACHE_STORED);
     CHECK(kv_cache_save(cache, &save, NULL) == KV_CACHE_OK);
     save.reason = KV_CACHE_REASON_FINISH;
