@@ -11,6 +11,7 @@
  * and its own order of use. docs/cache.md tells the whole story.
  *
  *     static const char config[] =        a path is absolute; the directory is made
+ *         "save_to = 'disk'\n"            where saves go that name no tier
  *         "[ram]\n"
  *         "budget = '4 GiB'\n"
  *         "[disk]\n"

@@ -12,7 +12,7 @@ use crate::counters::{add, add_since};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::kind::TierKind;
-use crate::tier::{Bytes, Pinned};
+use crate::tier::{Bytes, Pinned, as_uninit};
 
 /// How a row was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -73,9 +73,7 @@ impl Hit {
     /// `Miss`: the row is damaged or gone; it is not found again, and another lookup may find another. `InvalidArgument`: the
     /// buffer is of another size. `Io`: the system refused. The buffer may have anything in it then.
     pub fn load_into(&self, buffer: &mut [u8]) -> Result<()> {
-        // SAFETY: the layout is the same, and the bytes that are written are never unwritten ones.
-        let buffer = unsafe { &mut *(std::ptr::from_mut(buffer) as *mut [MaybeUninit<u8>]) };
-        self.load_into_uninit(buffer).map(drop)
+        self.load_into_uninit(as_uninit(buffer)).map(drop)
     }
 
     /// The same into memory that need not have been written, which is answered once it is.

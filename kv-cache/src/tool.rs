@@ -52,7 +52,7 @@ pub struct RowInfo {
     pub software: String,
     /// The beginning of the prompt, if it was told.
     pub prompt: String,
-    /// Whether all of its metadata has a checksum.
+    /// Whether its metadata has a checksum: all of it but the hit count and the time of the last use.
     pub sealed: bool,
 }
 

@@ -98,10 +98,9 @@ fn the_example_does_what_it_says() {
 fn example_config(directory: &Path) -> String {
     let header = std::fs::read_to_string(root().join("../include/kv_cache.h")).unwrap();
     let lines = header.lines().skip_while(|line| !line.contains("static const char config[]")).skip(1);
-    let quoted = lines.map(|line| line.trim_start_matches([' ', '*'])).take_while(|line| line.starts_with('"'));
-    let config: Vec<&str> = quoted.map(|line| line.trim_matches(['"', ';']).trim_end_matches("\\n\"")).collect();
-    let config: Vec<&str> = config.into_iter().map(|line| line.trim_end_matches("\\n")).collect();
-    assert_eq!(config.len(), 5, "{config:?}");
+    let config: Vec<&str> =
+        lines.map_while(|line| line.split_once("\"")?.1.split_once("\\n\"")).map(|(line, _)| line).collect();
+    assert_eq!(config.len(), 6, "{config:?}");
     config.join("\n").replace("/var/cache/kv", directory.to_str().unwrap())
 }
 

@@ -162,6 +162,12 @@ fn fault_in(map: &Mmap) -> Result<bool, Unread> {
     }
 }
 
+/// Written memory as memory that need not be. Nobody writes bytes to it that are not written themselves.
+pub(crate) fn as_uninit(buffer: &mut [u8]) -> &mut [MaybeUninit<u8>] {
+    // SAFETY: the layout is the same; and what is read into it are bytes of a row, see above.
+    unsafe { &mut *(std::ptr::from_mut(buffer) as *mut [MaybeUninit<u8>]) }
+}
+
 /// Room for so many bytes, or an error where there is no memory for them.
 fn with_room(bytes: usize) -> io::Result<Vec<u8>> {
     let mut buffer = Vec::new();

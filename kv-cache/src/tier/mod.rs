@@ -34,7 +34,7 @@ use directory::row_name;
 pub(crate) use directory::{Directory, Found, Name};
 use entry::{Body, Row};
 pub use gc::Gc;
-pub(crate) use load::Bytes;
+pub(crate) use load::{Bytes, as_uninit};
 pub(crate) use pinned::Pinned;
 pub use publish::Step;
 pub(crate) use publish::StepHook;

@@ -1,8 +1,8 @@
 //! Storing a row, by the protocol of [`publish`](super::publish).
 //!
-//! The writer's lock is held for the bookkeeping alone: nothing that a disk may be slow at is done under it. What makes this
-//! safe is the reservation: while it is live no other writer of this cache has the key, and whoever comes after it has run out
-//! finds the file in its place and adopts it.
+//! The writer's lock is held for the bookkeeping and for evictions, not while a row is written, linked or synchronised: a disk
+//! that stands still in one save holds up no other. What makes this safe is the reservation: while it is live no other writer
+//! of this cache has the key, and whoever comes after it has run out finds the file in its place and adopts it.
 
 use std::io;
 use std::sync::Mutex;
