@@ -286,6 +286,24 @@ fn what_its_holder_lets_go_of_is_synchronised_name_and_all() {
     }
 }
 
+/// Or a power cut would take the directory with all of its rows.
+#[test]
+fn a_directory_that_is_made_is_synchronised_by_name() {
+    let (_folder, path) = folder();
+    let deep = path.join("a/b");
+    std::thread::spawn(move || {
+        let config = |path: &std::path::Path| kv_cache::Config::parse(&disk(path, 1 << 20)).unwrap();
+        std::fs::create_dir_all(&path).unwrap();
+        let_fsync_fail();
+        let error = Cache::open(config(&deep)).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.to_string().contains("cannot synchronise"), "{error}");
+        Cache::open(config(&path)).unwrap();
+    })
+    .join()
+    .unwrap();
+}
+
 #[test]
 fn saves_whose_holder_goes_away_synchronise_the_directory_and_others_do_not() {
     let (_folder, path) = folder();

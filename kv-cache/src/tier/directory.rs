@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -102,9 +102,16 @@ impl Directory {
     /// # Errors
     /// `Busy` if another process (or another cache of this one) has it; of two that both share it none does.
     pub fn open(path: &Path, exclusive: bool) -> Result<Directory> {
+        let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
         // What is in a prompt is nobody else's business.
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(|error| Error::io(format!("cannot make the directory {}", path.display()), error))?;
+        // A row that lasts is of no use in a directory that does not. (One that cannot be read cannot be synchronised.)
+        for parent in missing.into_iter().filter_map(Path::parent) {
+            if let Ok(opened) = File::open(parent) {
+                sync(&opened).map_err(|error| Error::io(format!("cannot synchronise {}", parent.display()), error))?;
+            }
+        }
         let mut directory = Directory::open_existing(path)?;
         directory.lock = directory.take_lock(exclusive)?;
         directory.ours = exclusive;
@@ -250,14 +257,9 @@ impl Directory {
         if !std::mem::take(&mut *unsynced) {
             return Ok(false);
         }
-        match fs::fsync(&self.fd) {
-            // The file system has no such thing.
-            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => Ok(true),
-            Err(error) => {
-                *unsynced = true;
-                Err(error.into())
-            }
-        }
+        let synced = sync(&self.fd);
+        *unsynced = synced.is_err();
+        synced.map(|()| true)
     }
 
     /// How much has to be freed so that a file of so many bytes fits on the disk, which just had no room for it.
@@ -355,6 +357,14 @@ impl Directory {
             fs::Timespec { tv_sec: (unix_nanos / 1_000_000_000) as i64, tv_nsec: (unix_nanos % 1_000_000_000) as _ };
         let times = fs::Timestamps { last_access: used, last_modification: used };
         fs::utimensat(&self.fd, name, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(Into::into)
+    }
+}
+
+/// Make the names in a directory last, where the file system has such a thing.
+fn sync(directory: impl AsFd) -> io::Result<()> {
+    match fs::fsync(directory) {
+        Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
