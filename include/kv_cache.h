@@ -280,7 +280,7 @@ const char *kv_cache_last_error(void);
  * writes them to standard error again, which is the default. A line is UTF-8
  * without a line end, and the function's for the time of the call. The function is
  * called by any thread, also by threads of the library, and must not call the
- * library. It may still get a line that was under way when this returns.
+ * library. It may still get a line whose writing began before this returns.
  */
 typedef void (*kv_cache_log_t)(void *user, const char *line);
 void kv_cache_set_log(kv_cache_log_t log, void *user);
@@ -379,9 +379,9 @@ kv_cache_status_t kv_cache_gc(const kv_cache_t *cache, kv_cache_gc_t *out);
 kv_cache_status_t kv_cache_flush(const kv_cache_t *cache, uint64_t timeout_ms);
 
 /* Close the cache and keep the handle: waits for queued saves, drops those left
- * after the time, and counts them (`dropped` may be NULL). Takes no longer than
- * the time, also where a disk stands still. Lookups and saves are
- * CLOSED from now on; hits and stats stay good. kv_cache_close ends it. */
+ * after the time, and counts them (`dropped` may be NULL). Returns within the time
+ * even if a disk stalls. Lookups and saves are CLOSED from now on; hits and stats
+ * stay good. kv_cache_close ends it. */
 kv_cache_status_t kv_cache_shutdown(const kv_cache_t *cache, uint64_t timeout_ms,
                                     uint64_t *dropped);
 

@@ -212,9 +212,9 @@ impl Cache {
     }
 
     /// Close the cache: wait for queued saves, drop those that are left after `timeout` (how many is answered, and counted),
-    /// and note the order of use for the next process. No longer than `timeout`, whatever a disk is slow at: what it was slow
-    /// at may still end well. Lookups and saves fail from now on; hits stay good. The directories'
-    /// locks are released when the last clone and the last hit are gone.
+    /// and note the order of use for the next process. Returns within `timeout` even if a disk stalls; the stalled write may
+    /// still succeed later. Lookups and saves fail from now on; hits stay good. The directories' locks are released when the last
+    /// clone and the last hit are gone.
     pub fn shutdown(&self, timeout: Duration) -> u64 {
         self.0.shutdown(timeout)
     }

@@ -270,8 +270,8 @@ impl Lane {
         n
     }
 
-    /// What the lane's thread does: the saves of the queue, and to note the order of use from time to time and at the end. Nobody waits
-    /// for it longer than they want, so a disk that stands still holds up this thread alone.
+    /// The lane's thread: stores the queued saves, and notes the order of use every `note_uses` and at the end. Whoever waits for it has
+    /// a timeout, so a stalled disk blocks this thread alone.
     fn work(&self) {
         let mut noted = Instant::now();
         while let Some(due) = self.next(noted + self.note_uses) {

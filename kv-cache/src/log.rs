@@ -13,11 +13,11 @@ type Sink = dyn Fn(&str) + Send + Sync;
 
 static SINK: RwLock<Option<Arc<Sink>>> = RwLock::new(None);
 
-/// Hand the lines of all caches of this process to a function, without a line end; `None` writes them to standard error again, as
-/// `kv-cache: text`, which is the default.
+/// Hands the log lines of all caches of this process to a function, without a line end. `None` restores the default: lines go to
+/// standard error, as `kv-cache: text`.
 ///
-/// The function is called by any thread, also by the threads of caches, and must call nothing of this crate: a lock of the cache may be
-/// held meanwhile. It may still be called for a line that was under way when another takes its place.
+/// The function is called by any thread, also by the threads of caches, and must not call this crate: a lock of the cache may be
+/// held. It may still get a line whose writing began before it was replaced.
 pub fn set_log(sink: Option<Box<Sink>>) {
     let sink = sink.map(Arc::from);
     let former = std::mem::replace(&mut *SINK.write().unwrap_or_else(PoisonError::into_inner), sink);

@@ -329,11 +329,11 @@ fn saves_whose_holder_goes_away_synchronise_the_directory_and_others_do_not() {
     assert_eq!(after(Reason::Shutdown, 3), 3, "it was there, but might not have lasted");
 }
 
-/// Runs in a thread of its own, and has to come back although a save stands still.
+/// Runs a call in a thread of its own, which has to return although a save is stalled.
 fn comes_back<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || done.send(call()));
-    told.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| panic!("{what} waits for a save that stands still"))
+    told.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| panic!("{what} waits for a stalled save"))
 }
 
 #[test]

@@ -139,8 +139,8 @@ pub unsafe extern "C" fn kv_cache_stats(cache: *const kv_cache_t, out: *mut kv_c
 /// Where lines for the operator go: [`set_log`](crate::set_log).
 ///
 /// # Safety
-/// `log` must be null or a function that may be called with `user` by any thread, until another takes its place and the lines that were
-/// under way then have ended.
+/// `log` must be null or a function that any thread may call with `user`, until it is replaced and the calls that began before
+/// that have ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kv_cache_set_log(log: kv_cache_log_t, user: *mut c_void) {
     struct User(*mut c_void);

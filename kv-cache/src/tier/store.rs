@@ -1,8 +1,8 @@
 //! Storing a row, by the protocol of [`publish`](super::publish).
 //!
-//! The writer's lock is held for the bookkeeping and for evictions, not while a row is written, linked or synchronised: a disk
-//! that stands still in one save holds up no other. What makes this safe is the reservation: while it is live no other writer
-//! of this cache has the key, and whoever comes after it has run out finds the file in its place and adopts it.
+//! The writer's lock is held for bookkeeping and evictions, not while a row is written, linked or synchronised: a stalled disk
+//! blocks the save that it stalls in, and no other. The reservation makes this safe: while it is live no other writer of this
+//! cache has the key, and a writer that takes over after it expired finds the file in its place and adopts it.
 
 use std::io;
 use std::sync::Mutex;
@@ -183,8 +183,8 @@ impl Tier {
         Error::new(ErrorKind::Full, message)
     }
 
-    /// The disk was full below the tier's budget: evict the oldest rows so that as many bytes fit. False where that is in vain; then
-    /// nothing is evicted.
+    /// The disk is full below the tier's budget: evict the oldest rows until `bytes` fit. False, and nothing is evicted, where the
+    /// rows that are not in use are not enough.
     fn free_disk(&self, directory: &Directory, bytes: u64) -> bool {
         let wanted = directory.bytes_to_free(bytes);
         let mut writer = self.writer();
