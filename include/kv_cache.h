@@ -10,6 +10,13 @@
  * process), `ram_file` (a directory on a tmpfs) and `disk`, each with a budget
  * and its own order of use. docs/cache.md tells the whole story.
  *
+ *     static const char config[] =        a path is absolute; the directory is made
+ *         "save_to = 'disk'\n"            where saves go that name no tier
+ *         "[ram]\n"
+ *         "budget = '4 GiB'\n"
+ *         "[disk]\n"
+ *         "path = '/var/cache/kv'\n"
+ *         "budget = '200 GiB'\n";
  *     kv_cache_open_toml(config, &cache);
  *     for each prompt:
  *         if (kv_cache_lookup(cache, &query, &hit, &info) == KV_CACHE_OK) {
@@ -18,20 +25,49 @@
  *             ... set the state, prefill tokens from info.tokens on
  *         }
  *         kv_cache_plan(cache, KV_CACHE_REASON_COLD, n_tokens, 0, &keep);
- *         ... prefill up to `keep`, kv_cache_save, prefill the rest, generate
+ *         if (keep > 0)
+ *             ... prefill up to `keep`, kv_cache_save
+ *         ... prefill the rest, generate
  *     kv_cache_close(cache);
+ *
+ * GATES. A save that the policy does not want is no failure: kv_cache_plan
+ * answers 0 for it, and kv_cache_save TOO_SHORT, TOO_LONG or TOO_SOON. With the
+ * defaults (all are keys of [policy] in the config):
+ *   COLD       a prompt of 2,080 to 30,000 tokens. 32 are left out at its end
+ *              (boundary_trim_tokens), and a multiple of 2,048 is kept
+ *              (boundary_align_tokens); at most cold_max_tokens = 30,000. For
+ *              shorter prompts make boundary_align_tokens smaller: then
+ *              cold_min_tokens = 512 and min_tokens = 512 of what is kept count.
+ *   CONTINUED  2,048 tokens after the last save (continued_interval), min_tokens.
+ *   FINISH     min_tokens.
+ *   EVICT, SHUTDOWN  no gate.
+ *
+ * QUANTISATIONS. `quant` is part of the key. Where other software of the row
+ * format is to read the rows, or may open the directory, take its numbers; it
+ * deletes rows of others when it opens a directory. (A save of 30 or more to
+ * `ram_file` or `disk` is logged once.)
+ *    0 f32     6 q8_0     12 q8_k    18 iq2_xs   24 iq3_m
+ *    1 f16     7 q4_k_m   13 q2_k    19 iq2_s    25 iq1_s
+ *    2 q4_0    8 q4_k_s   14 q3_k_s  20 iq2_m    26 iq1_m
+ *    3 q4_1    9 q5_k_m   15 q3_k_m  21 iq3_xxs  27 iq4_nl
+ *    4 q5_0   10 q5_k_s   16 q3_k_l  22 iq3_xs   28 iq4_xs
+ *    5 q5_1   11 q6_k     17 iq2_xxs 23 iq3_s    29 bf16
  *
  * ANSWERS. Every call that can fail answers a kv_cache_status_t.
  * kv_cache_last_error() has the text of this thread's last failure. A call
- * that fails sets the place of its main answer to NULL or 0.
+ * that fails sets the places of its answers to NULL or 0; a kv_cache_saved_t to
+ * KV_CACHE_FAILED; all of a struct of a right `size`, but for the size, to 0.
+ * (A load leaves its buffer as it may be.)
  *
  * A MISS is no error: prefill, as without a cache. Damaged rows are misses too
  * (counted; their files are set aside). No byte of a file is handed out that
  * was not checked against its row's checksum.
  *
  * STRUCTS that begin with `size`: set it to the sizeof of the struct before
- * each call, also where the library fills the rest. A smaller size is
- * INVALID_ARGUMENT, a larger one a later version's. Set reserved fields to 0.
+ * each call, also where the library fills the rest. A smaller size than that
+ * of version 0.1.0 is INVALID_ARGUMENT; a larger one than the library's is a
+ * later version's. Reserved fields are 0; in a query, a save or an identity
+ * another value is INVALID_ARGUMENT.
  *
  * THREADS. Any call may be made from any thread at any time, on one cache too;
  * only close and release must be the last use of what they end. A lookup never
@@ -92,6 +128,7 @@ typedef enum kv_cache_hit_kind_t {
  *              caller's memory. No gate.
  *   SHUTDOWN   the engine goes down: the same, from a copy, and the call takes
  *              at most evict_save_timeout_ms. No gate.
+ * A row larger than its tier's budget is FULL at once, whatever the reason.
  */
 typedef enum kv_cache_reason_t {
     KV_CACHE_REASON_COLD = 1,
@@ -103,13 +140,14 @@ typedef enum kv_cache_reason_t {
 
 /* What became of a save. None of them is a failure. */
 typedef enum kv_cache_saved_t {
-    KV_CACHE_STORED = 0,    /* on disk: synchronised, but for its name; a power cut may take the row */
-    KV_CACHE_QUEUED = 1,    /* a copy is in the queue */
+    KV_CACHE_STORED = 0,    /* on disk: synchronised, also by name; a power cut does not take the row */
+    KV_CACHE_QUEUED = 1,    /* a copy is in the queue; a power cut may take the row, never leave a part */
     KV_CACHE_KNOWN = 2,     /* it was there, or is on its way */
     KV_CACHE_DROPPED = 3,   /* the queue is full */
     KV_CACHE_TOO_SHORT = 4, /* the policy does not want it: see kv_cache_plan */
     KV_CACHE_TOO_LONG = 5,
-    KV_CACHE_TOO_SOON = 6
+    KV_CACHE_TOO_SOON = 6,
+    KV_CACHE_FAILED = 7     /* the call failed: its status says how */
 } kv_cache_saved_t;
 
 /* How a model's fingerprint is made. */
@@ -125,7 +163,8 @@ typedef struct kv_cache_identity_t {
     uint8_t context_hash[32]; /* a hash of the parameters that shape the state: cache types, window,
                                  RoPE scaling, the engine's version where its states differ */
     uint8_t fingerprint_mode; /* kv_cache_fingerprint_mode_t */
-    uint8_t quant;            /* a number for the quantisation that never changes its meaning */
+    uint8_t quant;            /* a number for the quantisation that never changes its meaning: see the
+                                 table of QUANTISATIONS above */
     uint8_t reserved[6];
 } kv_cache_identity_t;
 
@@ -174,9 +213,12 @@ typedef struct kv_cache_gc_t {
     uint64_t rows_lost;         /* rows whose file was gone */
     uint64_t adopted;           /* good files that no row was known of */
     uint64_t temporaries;       /* temporary files of dead writers */
-    uint64_t set_aside_removed; /* damaged files that had been set aside */
+    uint64_t set_aside_removed; /* damaged files that had been set aside; also those removed since the
+                                   last call because there were too many */
     uint64_t evicted;           /* rows, for the budget */
     uint64_t evicted_bytes;
+    uint64_t later_left;        /* row files of a later version, which are left alone */
+    uint64_t misnamed_left;     /* files named *.kvc like no row, which are left alone */
 } kv_cache_gc_t;
 
 typedef struct kv_cache_tier_stats_t {
@@ -210,16 +252,19 @@ typedef struct kv_cache_stats_t {
     uint64_t saves_dropped;
     uint64_t saves_abandoned;    /* lost their reservation */
     uint64_t saves_failed;
-    uint64_t adopted;            /* files found in a save's place and taken for its own */
+    uint64_t adopted;            /* good files of other writers that became rows: found in a save's
+                                    place, in place of a file that was loaded, or by kv_cache_gc */
     uint64_t evictions;
     uint64_t evicted_bytes;
     uint64_t pressure_evictions; /* because of memory pressure alone */
     uint64_t corrupt_files;
     uint64_t truncated_files;
-    uint64_t foreign_files;      /* named like rows, but none */
-    uint64_t newer_files;        /* of a later version of the format */
+    uint64_t foreign_files;      /* with a row's name, but no row files */
+    uint64_t newer_files;        /* of a later version of the format; left alone */
     uint64_t temporaries_reaped;
     kv_cache_tier_stats_t tiers[3]; /* ram, ram_file, disk */
+    uint64_t misnamed_files;     /* named *.kvc like no row when the cache was opened; left alone */
+    uint64_t tiers_failed;       /* could not be used when the cache was opened */
 } kv_cache_stats_t;
 
 /* "0.1.0". */
@@ -230,10 +275,21 @@ const char *kv_cache_version(void);
 const char *kv_cache_last_error(void);
 
 /*
+ * Hand the lines that an operator should see (damaged files, saves that fail, tiers
+ * that are left out) to a function, for all caches of the process; `log` = NULL
+ * writes them to standard error again, which is the default. A line is UTF-8
+ * without a line end, and the function's for the time of the call. The function is
+ * called by any thread, also by threads of the library, and must not call the
+ * library. It may still get a line whose writing began before this returns.
+ */
+typedef void (*kv_cache_log_t)(void *user, const char *line);
+void kv_cache_set_log(kv_cache_log_t log, void *user);
+
+/*
  * Open a cache from a config file, or from its text (TOML, see docs/cache.md).
  * Takes the locks of its directories, and indexes what is in them: seconds for
- * 100,000 rows. A tier whose directory cannot be used is left out, said on
- * standard error, and has the budget 0 in kv_cache_stats; IO or FULL where no
+ * 100,000 rows. A tier whose directory cannot be used is left out, logged, and
+ * has the budget 0 in kv_cache_stats; IO or FULL where no
  * tier is left. End it with kv_cache_close.
  * INVALID_ARGUMENT, BUSY, FULL, IO.
  */
@@ -254,7 +310,8 @@ kv_cache_status_t kv_cache_key(const kv_cache_identity_t *identity, const uint32
                                size_t n_tokens, uint8_t out[32]);
 
 /*
- * How many tokens a save of this reason keeps, by the policy; 0 for none.
+ * How many tokens a save of this reason keeps, by the policy (GATES above); 0 for
+ * none.
  * COLD: `n_tokens` is the length of the prompt, and the answer the boundary up to
  * which to prefill before the save. CONTINUED: `last_saved` as in the save.
  */
@@ -263,9 +320,11 @@ kv_cache_status_t kv_cache_plan(const kv_cache_t *cache, uint32_t reason, uint64
 
 /*
  * Find the row that saves most of the prefill: of exactly the tokens; else the
- * parent's, if they extend it; else of the longest prefix at a multiple of
- * boundary_align_tokens. Where the parent's save is on its way, waits for it, at
- * most session_resume_wait_ms. `info` may be NULL.
+ * parent's, if they extend it and no longer row is at a boundary (a multiple of
+ * boundary_align_tokens); else the longest row at a boundary. Where the parent's
+ * is the one and its save is on its way, waits for it, at most
+ * session_resume_wait_ms. Rows at no boundary are found by exactly their tokens or
+ * as a parent alone. `info` may be NULL.
  * While the hit lives its row is not evicted. End it with kv_cache_release.
  * MISS, INVALID_ARGUMENT, CLOSED.
  */
@@ -274,7 +333,7 @@ kv_cache_status_t kv_cache_lookup(const kv_cache_t *cache, const kv_cache_query_
 
 /*
  * Copy the payload into a buffer of exactly info.payload_bytes, checked on the
- * way. MISS: the row turned out damaged or gone; look up again, or prefill. After
+ * way; what is in the buffer before is not read. MISS: the row turned out damaged or gone; look up again, or prefill. After
  * a failure the buffer may have anything in it.
  */
 kv_cache_status_t kv_cache_load(const kv_cache_hit_t *hit, uint8_t *buffer, size_t size);
@@ -311,28 +370,42 @@ kv_cache_status_t kv_cache_evict_bytes(const kv_cache_t *cache, uint32_t tier, u
 kv_cache_status_t kv_cache_relieve(const kv_cache_t *cache, uint64_t used, uint64_t total,
                                    uint64_t *freed);
 
-/* Bring all tiers in order; see kv_cache_gc_t. Saves wait meanwhile, lookups do
- * not. `out` may be NULL. */
+/* Bring all tiers in order; see kv_cache_gc_t. Payloads are not read: their damage
+ * is found by the load, or by `kv-store cache gc`. Saves wait meanwhile, lookups
+ * do not. `out` may be NULL. */
 kv_cache_status_t kv_cache_gc(const kv_cache_t *cache, kv_cache_gc_t *out);
 
 /* Wait until no save is queued. TIMEOUT. */
 kv_cache_status_t kv_cache_flush(const kv_cache_t *cache, uint64_t timeout_ms);
 
 /* Close the cache and keep the handle: waits for queued saves, drops those left
- * after the time, and counts them (`dropped` may be NULL). Lookups and saves are
- * CLOSED from now on; hits and stats stay good. kv_cache_close ends it. */
+ * after the time, and counts them (`dropped` may be NULL). Returns within the time
+ * even if a disk stalls. Lookups and saves are CLOSED from now on; hits and stats
+ * stay good. kv_cache_close ends it. */
 kv_cache_status_t kv_cache_shutdown(const kv_cache_t *cache, uint64_t timeout_ms,
                                     uint64_t *dropped);
 
+/* What happened, and what is held. Waits for nothing. */
 kv_cache_status_t kv_cache_stats(const kv_cache_t *cache, kv_cache_stats_t *out);
 
-/* The layout is the ABI: the library asserts the same. */
+/* The layout is the ABI: the library asserts the same. An assertion that fails is
+ * an array of a negative size, whose name says what is wrong. */
+#define KV_CACHE_NAME_(name, line) kv_cache_##name##_in_line_##line
+#define KV_CACHE_NAME(name, line) KV_CACHE_NAME_(name, line)
+#define KV_CACHE_CHECK(name, what) typedef char KV_CACHE_NAME(name, __LINE__)[(what) ? 1 : -1]
+
+/* Not with -fshort-enums: the library writes 4 bytes. */
+#define KV_CACHE_ENUM(type) KV_CACHE_CHECK(enums_have_4_bytes, sizeof(type) == 4)
+KV_CACHE_ENUM(kv_cache_status_t);
+KV_CACHE_ENUM(kv_cache_tier_t);
+KV_CACHE_ENUM(kv_cache_hit_kind_t);
+KV_CACHE_ENUM(kv_cache_reason_t);
+KV_CACHE_ENUM(kv_cache_saved_t);
+KV_CACHE_ENUM(kv_cache_fingerprint_mode_t);
+#undef KV_CACHE_ENUM
+
 #if UINTPTR_MAX == UINT64_MAX
-#if defined(__cplusplus)
-#define KV_CACHE_ASSERT(what) static_assert(what, #what)
-#else
-#define KV_CACHE_ASSERT(what) _Static_assert(what, #what)
-#endif
+#define KV_CACHE_ASSERT(what) KV_CACHE_CHECK(the_layout_is_the_librarys, what)
 #define KV_CACHE_AT(type, field, at) KV_CACHE_ASSERT(offsetof(type, field) == (at))
 KV_CACHE_ASSERT(sizeof(kv_cache_identity_t) == 72);
 KV_CACHE_AT(kv_cache_identity_t, fingerprint_mode, 64);
@@ -350,17 +423,21 @@ KV_CACHE_AT(kv_cache_save_t, payload, 104);
 KV_CACHE_AT(kv_cache_save_t, prompt_tokens, 120);
 KV_CACHE_AT(kv_cache_save_t, prompt, 136);
 KV_CACHE_AT(kv_cache_save_t, quant_bits, 152);
-KV_CACHE_ASSERT(sizeof(kv_cache_gc_t) == 56);
-KV_CACHE_AT(kv_cache_gc_t, evicted_bytes, 48);
+KV_CACHE_ASSERT(sizeof(kv_cache_gc_t) == 72);
+KV_CACHE_AT(kv_cache_gc_t, misnamed_left, 64);
 KV_CACHE_ASSERT(sizeof(kv_cache_tier_stats_t) == 40);
 KV_CACHE_AT(kv_cache_tier_stats_t, queued, 32);
-KV_CACHE_ASSERT(sizeof(kv_cache_stats_t) == 392);
+KV_CACHE_ASSERT(sizeof(kv_cache_stats_t) == 408);
 KV_CACHE_AT(kv_cache_stats_t, saves, 112);
 KV_CACHE_AT(kv_cache_stats_t, temporaries_reaped, 264);
 KV_CACHE_AT(kv_cache_stats_t, tiers, 272);
+KV_CACHE_AT(kv_cache_stats_t, tiers_failed, 400);
 #undef KV_CACHE_AT
 #undef KV_CACHE_ASSERT
 #endif
+#undef KV_CACHE_CHECK
+#undef KV_CACHE_NAME
+#undef KV_CACHE_NAME_
 
 #ifdef __cplusplus
 }

@@ -35,7 +35,7 @@ enum Command {
     #[command(after_help = "Example:\n  kv-store cache verify /var/cache/kv\n\n\
         Exit codes: 0 all rows are whole; 1 one is damaged; 2 the directory can not be used.")]
     Verify(Directory),
-    /// Remove damaged files and temporary files of dead writers; with --budget also the rows used least recently
+    /// Read every row and remove damaged files and temporary files of dead writers; then, with --budget, evict the rows used least recently
     #[command(after_help = "Example:\n  kv-store cache gc /var/cache/kv --budget '50 GiB'\n\n\
         Exit codes: 0 as asked; 2 a process has the directory open, or it can not be used.")]
     Gc(GcArguments),
@@ -60,6 +60,9 @@ struct GcArguments {
     /// Evict rows until the others take at most this: 1048576, "512 MiB", "50 GiB"
     #[arg(long, value_name = "SIZE", value_parser = size)]
     budget: Option<u64>,
+    /// Do not read payloads: a row whose payload is damaged stays, and counts as a good one against the budget
+    #[arg(long)]
+    quick: bool,
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -86,7 +89,8 @@ fn list(place: &Directory) -> Outcome {
             let size = show::bytes(row.file_bytes);
             println!("{}  {:>8} tokens  {size:>12}  {reason:9}  {}", row.key, row.tokens, one_line(&row.prompt));
         }
-        print_bad(&listing.bad);
+        print_files("bad", &listing.bad);
+        print_files("left alone", &listing.left);
     }
     outcome(listing.bad.is_empty())
 }
@@ -96,7 +100,8 @@ fn verify(place: &Directory) -> Outcome {
     if place.json {
         show::json(&verified);
     } else {
-        print_bad(&verified.bad);
+        print_files("bad", &verified.bad);
+        print_files("left alone", &verified.left);
         println!(
             "{} rows are whole ({}), {} files are not",
             verified.good,
@@ -108,7 +113,8 @@ fn verify(place: &Directory) -> Outcome {
 }
 
 fn gc(arguments: &GcArguments) -> Outcome {
-    let gc = tool::gc(&arguments.place.directory, arguments.budget).map_err(Failure::unable)?;
+    let options = tool::GcOptions { budget: arguments.budget, quick: arguments.quick };
+    let gc = tool::gc(&arguments.place.directory, options).map_err(Failure::unable)?;
     if arguments.place.json {
         show::json(&gc);
     } else {
@@ -119,6 +125,7 @@ fn gc(arguments: &GcArguments) -> Outcome {
             gc.evicted,
             show::bytes(gc.evicted_bytes)
         );
+        print_left(gc.later_left, gc.misnamed_left);
     }
     Ok(())
 }
@@ -136,13 +143,20 @@ fn stats(place: &Directory) -> Outcome {
             println!("  of model {model}: {rows}");
         }
         println!("{} bad files, {} temporary ones, {} of others", stats.bad, stats.temporaries, stats.strangers);
+        print_left(stats.newer, stats.misnamed);
     }
     outcome(stats.bad == 0)
 }
 
-fn print_bad(bad: &[BadFile]) {
-    for file in bad {
-        println!("bad: {}: {}", one_line(&file.name), file.why);
+fn print_files(what: &str, files: &[BadFile]) {
+    for file in files {
+        println!("{what}: {}: {}", one_line(&file.name), file.why);
+    }
+}
+
+fn print_left(later: u64, misnamed: u64) {
+    if later + misnamed > 0 {
+        println!("left alone: {later} rows of a later version, {misnamed} files named *.kvc like no row");
     }
 }
 

@@ -196,6 +196,7 @@ fn save(path: &Path) {
                 file.write_all(&payload).unwrap();
                 file.sync_data().unwrap();
                 std::fs::rename(&temporary, &plain).unwrap();
+                std::fs::File::open(path).unwrap().sync_all().unwrap();
             });
             std::fs::remove_file(&plain).unwrap();
             took

@@ -101,6 +101,7 @@ impl Cache {
             uses: AtomicU64::new(1),
             reservation_time_to_live: Duration::from_millis(config.policy.reservation_ms),
             hook: options.hook,
+            warned_of_quant: AtomicBool::new(false),
         });
         let (mut tiers, mut failed, mut last_error) = (Vec::new(), Vec::new(), None);
         if let Some(ram) = &config.ram {
@@ -126,9 +127,10 @@ impl Cache {
         // For people; a row without it is as good.
         let host: Arc<str> = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().into();
         let no_thread = |error| Error::io("cannot start a thread", error);
+        let note_uses = Duration::from_millis(config.policy.note_uses_ms).min(limits::FOREVER);
         let (mut lanes, mut workers) = (Vec::new(), Vec::new());
         for tier in tiers {
-            let started = Lane::start(tier, config.queue.clone(), shared.clone(), host.clone());
+            let started = Lane::start(tier, config.queue.clone(), note_uses, shared.clone(), host.clone());
             let (lane, worker) = started.map_err(no_thread)?;
             lanes.push(lane);
             workers.push(Mutex::new(worker));
@@ -175,7 +177,8 @@ impl Cache {
     }
 
     /// Bring all tiers in order: budgets, reservations whose time is over, files without a row and rows without a file,
-    /// temporary files of dead writers, damaged files that were set aside. Saves wait meanwhile, lookups do not.
+    /// temporary files of dead writers, damaged files that were set aside. Payloads are not read: their damage is found by the
+    /// load, or by [`tool::gc`](crate::tool::gc). Saves wait meanwhile, lookups do not.
     ///
     /// # Errors
     /// `Io`: a directory cannot be used. The other tiers are in order then.
@@ -192,6 +195,11 @@ impl Cache {
         failed.map_or(Ok(gc), Err)
     }
 
+    /// Read every row of files to its end, and set the damaged ones aside.
+    pub(crate) fn check_rows(&self) {
+        self.own_lanes().for_each(|lane| lane.tier.check_rows());
+    }
+
     /// What happened since the cache was opened, and what it holds.
     pub fn stats(&self) -> Stats {
         let tiers = self.own_lanes().map(|lane| lane.tier.stats(lane.queued())).collect();
@@ -204,8 +212,9 @@ impl Cache {
     }
 
     /// Close the cache: wait for queued saves, drop those that are left after `timeout` (how many is answered, and counted),
-    /// and note the order of use for the next process. Lookups and saves fail from now on; hits stay good. The directories'
-    /// locks are released when the last clone and the last hit are gone.
+    /// and note the order of use for the next process. Returns within `timeout` even if a disk stalls; the stalled write may
+    /// still succeed later. Lookups and saves fail from now on; hits stay good. The directories' locks are released when the last
+    /// clone and the last hit are gone.
     pub fn shutdown(&self, timeout: Duration) -> u64 {
         self.0.shutdown(timeout)
     }
@@ -283,14 +292,19 @@ impl Inner {
         }
         let start = Instant::now();
         self.flush(timeout);
-        self.closing.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         self.end.close();
-        let close = |lane: &Arc<Lane>| {
-            let dropped = lane.close();
-            lane.tier.note_uses();
-            dropped
-        };
-        self.lanes.iter().map(close).sum()
+        let dropped = self.lanes.iter().map(|lane| lane.close()).sum();
+        self.wait_for_workers(start + timeout.min(limits::FOREVER));
+        self.closing.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        dropped
+    }
+
+    /// Wait until the threads of the lanes are done: with the save that one is at, and with noting the order of use.
+    fn wait_for_workers(&self, deadline: Instant) {
+        for worker in &self.workers {
+            let worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = worker.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        }
     }
 
     fn evict_save_timeout(&self) -> Duration {
@@ -313,10 +327,7 @@ impl Drop for Inner {
             self.shutdown(self.time_to_close());
         }
         // So that who opens the directories next finds their locks free; but a disk that hangs holds nobody up for ever.
-        for worker in &self.workers {
-            let worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = worker.recv_timeout(deadline.saturating_duration_since(Instant::now()));
-        }
+        self.wait_for_workers(deadline);
     }
 }
 

@@ -49,7 +49,7 @@ counters! {
     misses,
     /// Lookups that waited for their parent's save.
     resume_waits,
-    /// Longest-prefix walks.
+    /// Longest-prefix walks: lookups that were not exact and had a boundary to look at.
     prefix_walks,
     /// Keys that those looked up.
     prefix_probes,
@@ -75,7 +75,8 @@ counters! {
     saves_abandoned,
     /// Saves that failed: no room, or the system refused.
     saves_failed,
-    /// Files that a save found in its place and took for its own.
+    /// Good files of other writers that became rows of this cache: a save found one in its place, a load found one in place of the
+    /// file that it looked for, or gc found one that no row was known of.
     adopted,
     /// Rows evicted: budgets, pressure, and on request.
     evictions,
@@ -87,10 +88,12 @@ counters! {
     corrupt_files,
     /// Row files that end too early.
     truncated_files,
-    /// Files named like rows that are none.
+    /// Files with a row's name that are no row files.
     foreign_files,
-    /// Row files of a later version.
+    /// Row files of a later version, or with reserved fields that are set. They are left alone.
     newer_files,
+    /// Files whose names end like a row's and are none, as they were when the cache was opened. They are left alone.
+    misnamed_files,
     /// Temporary files of writers that died.
     temporaries_reaped,
     /// Tiers whose directory could not be used when the cache was opened: it goes on without them.
@@ -102,7 +105,7 @@ impl Counters {
         let count = match flaw {
             Flaw::Truncated => &self.truncated_files,
             Flaw::Foreign => &self.foreign_files,
-            Flaw::Newer(_) => &self.newer_files,
+            Flaw::Newer(_) | Flaw::Reserved => &self.newer_files,
             Flaw::Corrupt(_) => &self.corrupt_files,
         };
         add(count, 1);

@@ -1,5 +1,6 @@
 //! What a lookup found.
 
+use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +12,7 @@ use crate::counters::{add, add_since};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::kind::TierKind;
-use crate::tier::{Bytes, Pinned};
+use crate::tier::{Bytes, Pinned, as_uninit};
 
 /// How a row was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -72,6 +73,27 @@ impl Hit {
     /// `Miss`: the row is damaged or gone; it is not found again, and another lookup may find another. `InvalidArgument`: the
     /// buffer is of another size. `Io`: the system refused. The buffer may have anything in it then.
     pub fn load_into(&self, buffer: &mut [u8]) -> Result<()> {
+        self.load_into_uninit(as_uninit(buffer)).map(drop)
+    }
+
+    /// The same into memory that need not have been written, which is answered once it is.
+    ///
+    /// ```
+    /// # use kv_cache::{Cache, Config, Fingerprint, Identity, Query, Save};
+    /// # fn main() -> kv_cache::Result<()> {
+    /// # let cache = Cache::open(Config::parse("[ram]\nbudget = 100000\n")?)?;
+    /// # let identity = Identity { fingerprint: Fingerprint::given([7; 32]), quant: 1, context_hash: [9; 32] };
+    /// # cache.save(Save::new(&identity, &[1, 2], b"state"))?;
+    /// let hit = cache.lookup(&Query::new(&identity, &[1, 2]))?.expect("it was just saved");
+    /// let mut state = Box::new_uninit_slice(hit.payload_len());
+    /// assert_eq!(hit.load_into_uninit(&mut state)?, b"state");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`load_into`](Hit::load_into).
+    pub fn load_into_uninit<'a>(&self, buffer: &'a mut [MaybeUninit<u8>]) -> Result<&'a mut [u8]> {
         if buffer.len() != self.payload_len() {
             return Err(Error::invalid(format!(
                 "the payload has {} bytes, the buffer {}",

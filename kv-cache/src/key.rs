@@ -51,7 +51,8 @@ impl fmt::Debug for Key {
 pub struct Identity {
     /// Which model.
     pub fingerprint: Fingerprint,
-    /// How the model is quantised, as a number of the engine's choice that never changes its meaning.
+    /// How the model is quantised, as a number that never changes its meaning: of the table in `docs/cache.md`, if other software
+    /// of the format is to read the rows, which knows 0 to 29 and deletes rows of others; else any.
     pub quant: u8,
     /// A hash of the context's parameters that shape the state (cache types, window, RoPE scaling, ...).
     pub context_hash: [u8; 32],

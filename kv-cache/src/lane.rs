@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,6 +24,9 @@ pub(crate) struct Lane {
     host: Arc<str>,
     limits: QueueConfig,
     queue: Mutex<Queue>,
+    /// Saves in the queue, and the one that is being worked on.
+    queued: AtomicU64,
+    note_uses: Duration,
     changed: Condvar,
     /// Saves that are queued or being written. Lookups look here for their parent's, without a lock.
     flights: papaya::HashMap<Key, Arc<Flight>>,
@@ -40,6 +44,12 @@ struct Job {
     key: Key,
     save: OwnedSave,
     flight: OwnFlight,
+}
+
+/// What the lane's thread has to do.
+enum Due {
+    Save(Box<Job>),
+    Note,
 }
 
 /// A save that the queue owns.
@@ -130,6 +140,7 @@ impl Lane {
     pub fn start(
         tier: Tier,
         limits: QueueConfig,
+        note_uses: Duration,
         shared: Arc<Shared>,
         host: Arc<str>,
     ) -> io::Result<(Arc<Lane>, Receiver<()>)> {
@@ -139,6 +150,8 @@ impl Lane {
             host,
             limits,
             queue: Mutex::default(),
+            queued: AtomicU64::new(0),
+            note_uses,
             changed: Condvar::new(),
             flights: papaya::HashMap::new(),
         });
@@ -200,6 +213,7 @@ impl Lane {
         }
         queue.bytes += bytes;
         queue.jobs.push_back(Job { key, save, flight });
+        add(&self.queued, 1);
         drop(queue);
         self.changed.notify_all();
         Ok(Enqueued::Queued)
@@ -212,6 +226,7 @@ impl Lane {
         let mut queue = self.open_queue()?;
         queue.bytes += save.bytes();
         queue.jobs.push_front(Job { key, save, flight: own });
+        add(&self.queued, 1);
         drop(queue);
         self.changed.notify_all();
         Ok(flight)
@@ -230,8 +245,7 @@ impl Lane {
     }
 
     pub fn queued(&self) -> u64 {
-        let queue = self.queue();
-        queue.jobs.len() as u64 + u64::from(queue.running)
+        self.queued.load(Relaxed)
     }
 
     /// Wait until nothing is queued. False where that takes too long.
@@ -251,28 +265,52 @@ impl Lane {
         drop(queue);
         self.changed.notify_all();
         let n = dropped.len() as u64;
+        self.queued.fetch_sub(n, Relaxed);
         add(&self.shared.counters.saves_dropped, n);
         n
     }
 
+    /// The lane's thread: stores the queued saves, and notes the order of use every `note_uses` and at the end. Whoever waits for it has
+    /// a timeout, so a stalled disk blocks this thread alone.
     fn work(&self) {
+        let mut noted = Instant::now();
+        while let Some(due) = self.next(noted + self.note_uses) {
+            match due {
+                Due::Save(job) => {
+                    self.run(*job);
+                    self.queue().running = false;
+                    self.queued.fetch_sub(1, Relaxed);
+                    self.changed.notify_all();
+                }
+                Due::Note => {
+                    self.tier.note_uses();
+                    noted = Instant::now();
+                }
+            }
+        }
+        self.tier.note_uses();
+    }
+
+    /// Wait for what is to be done next; `None` at the end.
+    fn next(&self, note: Instant) -> Option<Due> {
+        let mut queue = self.queue();
         loop {
-            let mut queue = self.queue();
-            let job = loop {
-                if let Some(job) = queue.jobs.pop_front() {
-                    break job;
-                }
-                if queue.closed {
-                    return;
-                }
-                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            let left = note.saturating_duration_since(Instant::now());
+            if self.tier.has_files() && left.is_zero() && !queue.closed {
+                return Some(Due::Note);
+            }
+            if let Some(job) = queue.jobs.pop_front() {
+                queue.bytes = queue.bytes.saturating_sub(job.save.bytes());
+                queue.running = true;
+                return Some(Due::Save(Box::new(job)));
+            }
+            if queue.closed {
+                return None;
+            }
+            queue = match self.tier.has_files() {
+                true => self.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
+                false => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
             };
-            queue.bytes = queue.bytes.saturating_sub(job.save.bytes());
-            queue.running = true;
-            drop(queue);
-            self.run(job);
-            self.queue().running = false;
-            self.changed.notify_all();
         }
     }
 

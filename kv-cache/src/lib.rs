@@ -26,6 +26,7 @@
 //! - [`Cache`] is the cache of a process, [`Config`] what it is opened with, [`Policy`] what is worth saving.
 //! - [`Cache::lookup`] finds the longest usable row for a [`Query`]; the [`Hit`] keeps it alive.
 //! - [`row`] is the file of a row, byte for byte; [`tool`] looks into a directory of them.
+//! - [`set_log`] takes the lines that an operator should see; without it they go to standard error.
 //! - [`ffi`] has the C functions of `include/kv_cache.h`.
 //!
 //! Invariants: bytes that come from a file are handed out only after they were checked against the row's checksum; one writer for each tier
@@ -65,6 +66,7 @@ pub use fingerprint::{Fingerprint, FingerprintMode};
 pub use hit::{Hit, HitKind, View};
 pub use key::{Identity, Key};
 pub use kind::TierKind;
+pub use log::set_log;
 pub use lookup::Query;
 pub use policy::{Gate, Policy};
 pub use pressure::{Pressure, Sample, SystemMemory};

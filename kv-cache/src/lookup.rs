@@ -1,4 +1,5 @@
-//! Finding a row: the exact key, then the parent's, then the longest prefix. One pass of the hash serves all three.
+//! Finding a row: the exact key, then the parent's or a longer one at a boundary, then the longest prefix. One pass of the hash
+//! serves all of them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,7 +39,8 @@ impl<'a> Query<'a> {
 
 impl Cache {
     /// Find the row that saves most of the prefill: of exactly these tokens; else the parent's, if the prompt strictly extends
-    /// it; else of the longest prefix at a multiple of `boundary_align_tokens`. `None` is a miss.
+    /// it, and no longer row is at a boundary (a multiple of `boundary_align_tokens`); else the longest at a boundary. `None` is a
+    /// miss. Rows that are at no boundary are found by their key or as a parent alone.
     ///
     /// No lookup waits for a writer, but for one thing: where the parent's save is on its way, this waits for it, at most
     /// `session_resume_wait_ms`.
@@ -77,28 +79,40 @@ impl Cache {
         ends.sort_unstable();
         ends.dedup();
         let keys: Vec<(usize, Key)> = query.identity.keys_at(query.tokens, ends.into_iter()).collect();
-        let hashed = || add_since(&counters.prefix_nanos, start);
+        let hashed = |start| add_since(&counters.prefix_nanos, start);
         if let Some(row) = keys.last().and_then(|(_, key)| self.find_key(key)) {
-            hashed();
+            hashed(start);
             return Some(self.hit(row, HitKind::Exact));
         }
         // Its key decides, not what its row or its save say of their length.
-        if let Some(parent) = hint
-            && keys.contains(&(parent.tokens, parent.key))
-        {
-            hashed();
-            if let Some(row) = self.wait_for(&parent) {
-                return Some(self.hit(row, HitKind::Resume));
-            }
+        let parent = hint.filter(|parent| keys.contains(&(parent.tokens, parent.key)));
+        let boundaries: Vec<_> = keys.iter().rev().filter(|(end, _)| *end < length && end % align == 0).collect();
+        add(&counters.prefix_walks, u64::from(!boundaries.is_empty()));
+        // A row that is longer than the parent's saves more of the prefill, and waits for nobody.
+        let longer = boundaries.partition_point(|(end, _)| parent.as_ref().is_none_or(|parent| *end > parent.tokens));
+        let (longer, shorter) = boundaries.split_at_checked(longer)?;
+        let found = self.walk(longer);
+        hashed(start);
+        if let Some(row) = found {
+            return Some(self.hit(row, HitKind::LongestPrefix));
         }
-        add(&counters.prefix_walks, 1);
-        let boundaries = keys.iter().rev().filter(|(end, _)| *end < length && end % align == 0);
-        let found = boundaries.into_iter().find_map(|(_, key)| {
+        // Without a parent all boundaries were looked at.
+        if let Some(row) = self.wait_for(&parent?) {
+            return Some(self.hit(row, HitKind::Resume));
+        }
+        let start = Instant::now();
+        let found = self.walk(shorter);
+        hashed(start);
+        found.map(|row| self.hit(row, HitKind::LongestPrefix))
+    }
+
+    /// The first of these rows that is there.
+    fn walk(&self, keys: &[&(usize, Key)]) -> Option<Pinned> {
+        let counters = &self.shared().counters;
+        keys.iter().find_map(|(_, key)| {
             add(&counters.prefix_probes, 1);
             self.find_key(key)
-        });
-        hashed();
-        found.map(|row| self.hit(row, HitKind::LongestPrefix))
+        })
     }
 
     fn hit(&self, row: Pinned, kind: HitKind) -> Hit {

@@ -28,6 +28,8 @@ pub struct Policy {
     /// How long a writer may take before its reservation is another's to take; one that takes longer twice fails. Not 0, and
     /// better more than `evict_save_timeout_ms`. 60,000.
     pub reservation_ms: u64,
+    /// How often the order of use is noted in the files' times, so that it survives a crash. Not 0. 5,000.
+    pub note_uses_ms: u64,
 }
 
 impl Default for Policy {
@@ -42,6 +44,7 @@ impl Default for Policy {
             session_resume_wait_ms: 500,
             evict_save_timeout_ms: 30_000,
             reservation_ms: 60_000,
+            note_uses_ms: 5000,
         }
     }
 }
@@ -111,6 +114,9 @@ impl Policy {
         }
         if self.cold_min_tokens < self.min_tokens {
             return wrong("cold_min_tokens must be at least min_tokens");
+        }
+        if self.note_uses_ms == 0 {
+            return wrong("note_uses_ms must be at least 1");
         }
         if self.reservation_ms == 0 {
             return wrong("reservation_ms must be at least 1: no save can be written in no time");

@@ -1,6 +1,7 @@
 //! What is saved, and why.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use crate::cache::Cache;
@@ -10,8 +11,9 @@ use crate::key::{Identity, Key};
 use crate::kind::TierKind;
 use crate::lane::{Enqueued, Lane, Outcome, OwnedSave};
 use crate::limits::MAX_TOKENS;
+use crate::log;
 use crate::policy::Gate;
-use crate::row::{NewRow, SaveReason};
+use crate::row::{KNOWN_QUANTS, NewRow, SaveReason};
 use crate::tier::Stored;
 
 /// A payload in the memory of this process, where rows of the tier `ram` lie.
@@ -160,8 +162,8 @@ impl<'a> Save<'a> {
 /// What became of a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saved {
-    /// The row is stored. On `disk` its bytes are synchronised, its name in the directory is not: a power cut may take the row,
-    /// and never leaves a part of it.
+    /// The row is stored, its bytes and its name are synchronised: a power cut does not take it from `disk`. (Rows that were queued
+    /// are not synchronised by name: a power cut may take such a row, and never leaves a part of it.)
     Stored,
     /// It is in the queue.
     Queued,
@@ -178,7 +180,8 @@ impl Cache {
     ///
     /// # Errors
     /// `InvalidArgument`: a tier that is not open, no tokens or too many, an empty payload, or a cold save that is not at its
-    /// boundary. `Full`, `Io`: the row could not be stored (those that are queued count such failures instead).
+    /// boundary. `Full`: larger than the tier's budget, whatever the reason. `Full`, `Io`: the row could not be stored (those
+    /// that are queued count such failures instead), or its name could not be synchronised.
     /// `Timeout`: a save of the reasons evict or shutdown took too long; it may still be stored. `Closed`: after
     /// [`Cache::shutdown`], or in a forked child.
     pub fn save(&self, save: Save<'_>) -> Result<Saved> {
@@ -193,6 +196,12 @@ impl Cache {
             add(&self.shared().counters.saves_gated, 1);
             return Ok(Saved::Gated(gate));
         }
+        // Not copied, and not queued, for nothing.
+        if let Err(error) = lane.tier.charge(&self.new_row(&save)) {
+            add(&self.shared().counters.saves_failed, 1);
+            return Err(error);
+        }
+        self.warn_of_quant(save.identity, lane);
         let key = save.identity.key(save.tokens);
         match save.reason {
             Reason::Evict => self.save_now(lane, key, save),
@@ -211,6 +220,19 @@ impl Cache {
                     }
                 }
             }
+        }
+    }
+
+    /// Say once that other software of the format would delete such rows.
+    fn warn_of_quant(&self, identity: &Identity, lane: &Lane) {
+        let quant = identity.quant;
+        if quant >= KNOWN_QUANTS && lane.tier.has_files() && !self.shared().warned_of_quant.swap(true, Relaxed) {
+            let last = KNOWN_QUANTS - 1;
+            log::warn(format_args!(
+                "rows of quantisation {quant} are saved: other software of the row format knows 0 to {last}, and deletes such rows \
+                 when it opens {}",
+                lane.tier.shown()
+            ));
         }
     }
 

@@ -13,6 +13,7 @@ use crate::cache::Cache;
 use crate::config::{Bytes, Config, FileTier, QueueConfig};
 use crate::error::{Error, Result};
 use crate::fingerprint::FingerprintMode;
+use crate::kind::TierKind;
 use crate::row::{Flaw, SaveReason};
 use crate::tier::{Directory, Found, Gc, Name, Seen};
 
@@ -51,11 +52,11 @@ pub struct RowInfo {
     pub software: String,
     /// The beginning of the prompt, if it was told.
     pub prompt: String,
-    /// Whether all of its metadata has a checksum.
+    /// Whether its metadata has a checksum: all of it but the hit count and the time of the last use.
     pub sealed: bool,
 }
 
-/// A file that is no good row.
+/// A file that is no good row, or none that this version can read.
 #[derive(Clone, Debug, Serialize)]
 pub struct BadFile {
     /// Its name in the directory.
@@ -73,6 +74,8 @@ pub struct Listing {
     pub rows: Vec<RowInfo>,
     /// Files that would be set aside.
     pub bad: Vec<BadFile>,
+    /// Files that are left alone: rows of a later version, and names that end in `.kvc` and are no rows'.
+    pub left: Vec<BadFile>,
 }
 
 /// What [`verify`] found.
@@ -84,6 +87,8 @@ pub struct Verified {
     pub good_bytes: u64,
     /// Files that are not.
     pub bad: Vec<BadFile>,
+    /// Files that are left alone, as in [`Listing::left`].
+    pub left: Vec<BadFile>,
 }
 
 /// What [`stats`] counted.
@@ -101,6 +106,10 @@ pub struct DirectoryStats {
     pub models: BTreeMap<String, u64>,
     /// Files that would be set aside.
     pub bad: u64,
+    /// Row files of a later version, which are left alone.
+    pub newer: u64,
+    /// Names that end in `.kvc` and are no rows', which are left alone.
+    pub misnamed: u64,
     /// Temporary files: saves on their way, or of writers that died.
     pub temporaries: u64,
     /// Names that are none of ours.
@@ -114,14 +123,14 @@ pub struct DirectoryStats {
 pub fn list(path: &Path) -> Result<Listing> {
     let (directory, names) = open(path)?;
     let mut rows = Vec::new();
-    let mut bad = Vec::new();
+    let mut rest = Rest::of(&names);
     directory.look_at(&names, |name, seen| match seen {
         Seen::Row(key, found) => rows.push((found.modified, row_info(&key.to_string(), &found))),
-        other => bad.extend(bad_file(name, other)),
+        other => rest.add(name, other),
     });
     rows.sort_by(|(a, one), (b, other)| b.cmp(a).then_with(|| one.key.cmp(&other.key)));
-    bad.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(Listing { rows: rows.into_iter().map(|(_, row)| row).collect(), bad })
+    let Rest { bad, left } = rest.sorted();
+    Ok(Listing { rows: rows.into_iter().map(|(_, row)| row).collect(), bad, left })
 }
 
 /// Read every row of a directory to its end, and check all of it.
@@ -130,7 +139,7 @@ pub fn list(path: &Path) -> Result<Listing> {
 /// The directory cannot be read.
 pub fn verify(path: &Path) -> Result<Verified> {
     let (directory, names) = open(path)?;
-    let mut verified = Verified { good: 0, good_bytes: 0, bad: Vec::new() };
+    let (mut good, mut good_bytes, mut rest) = (0, 0, Rest::of(&names));
     directory.look_at(&names, |name, seen| {
         let seen = match seen {
             Seen::Row(key, found) => match directory.check_payload(&found) {
@@ -141,14 +150,14 @@ pub fn verify(path: &Path) -> Result<Verified> {
         };
         match seen {
             Seen::Row(_, found) => {
-                verified.good += 1;
-                verified.good_bytes += found.metadata.head.payload_bytes;
+                good += 1;
+                good_bytes += found.metadata.head.payload_bytes;
             }
-            other => verified.bad.extend(bad_file(name, other)),
+            other => rest.add(name, other),
         }
     });
-    verified.bad.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(verified)
+    let Rest { bad, left } = rest.sorted();
+    Ok(Verified { good, good_bytes, bad, left })
 }
 
 /// Count what is in a directory. Payloads are not read.
@@ -160,9 +169,10 @@ pub fn stats(path: &Path) -> Result<DirectoryStats> {
     let mut stats = DirectoryStats::default();
     for (_, name) in &names {
         match name {
-            Name::Temporary { .. } => stats.temporaries += 1,
+            Name::Temporary { .. } | Name::OthersTemporary => stats.temporaries += 1,
             Name::Stranger => stats.strangers += 1,
-            Name::Row(_) | Name::Misnamed | Name::Ours => {}
+            Name::Misnamed => stats.misnamed += 1,
+            Name::Row(_) | Name::Ours => {}
         }
     }
     directory.look_at(&names, |_, seen| match seen {
@@ -174,24 +184,40 @@ pub fn stats(path: &Path) -> Result<DirectoryStats> {
             *stats.reasons.entry(format!("{:?}", head.reason).to_lowercase()).or_default() += 1;
             *stats.models.entry(hex(&found.metadata.identity.fingerprint.bytes)).or_default() += 1;
         }
+        Seen::Later(_) => stats.newer += 1,
         Seen::Flawed(_) | Seen::Unread(_) => stats.bad += 1,
     });
     Ok(stats)
 }
 
-/// Bring a directory in order: damaged files and temporary files of dead writers are removed, and with a budget the rows that
-/// were used least recently are evicted until the others fit it.
+/// What [`gc`] does besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GcOptions {
+    /// Evict rows until the others take at most this many bytes.
+    pub budget: Option<u64>,
+    /// Do not read payloads: rows whose payload is damaged stay, and are taken for good ones.
+    pub quick: bool,
+}
+
+/// Bring a directory in order. Every row is read to its end; damaged files and temporary files of dead writers are removed. Then, with
+/// a budget, the rows that were used least recently are evicted until the others fit it.
 ///
 /// # Errors
 /// `Busy`: a process has the directory open; let it do so itself. Otherwise: the directory cannot be used.
-pub fn gc(path: &Path, budget: Option<u64>) -> Result<Gc> {
+pub fn gc(path: &Path, options: GcOptions) -> Result<Gc> {
     // Nothing is made where there is nothing.
     Directory::open_existing(path)?;
     let path = std::path::absolute(path).map_err(|error| Error::io("no absolute path", error))?;
-    let tier = FileTier { path, budget: Bytes(budget.unwrap_or(u64::MAX)), exclusive: true };
+    // The budget comes last: a good row is not evicted for one that is damaged.
+    let tier = FileTier { path, budget: Bytes(u64::MAX), exclusive: true };
     let queue = QueueConfig::default();
     let cache = Cache::open(Config { disk: Some(tier), queue, ..Config::default() })?;
+    if !options.quick {
+        cache.check_rows();
+    }
     let mut gc = cache.gc()?;
+    let used = cache.stats().tiers.iter().map(|tier| tier.bytes).sum::<u64>();
+    cache.evict_bytes(TierKind::Disk, used.saturating_sub(options.budget.unwrap_or(u64::MAX)));
     // What was done when it was opened counts too.
     let stats = cache.stats();
     gc.temporaries = stats.temporaries_reaped;
@@ -206,12 +232,41 @@ fn open(path: &Path) -> Result<(Directory, Vec<(String, Name)>)> {
     Ok((directory, names))
 }
 
-fn bad_file(name: &str, seen: Seen) -> Option<BadFile> {
-    let name = name.to_owned();
-    match seen {
-        Seen::Flawed(flaw) => Some(BadFile { name, why: flaw.to_string(), flaw: Some(flaw) }),
-        Seen::Unread(error) => Some(BadFile { name, why: format!("it cannot be read: {error}"), flaw: None }),
-        Seen::Row(..) => None,
+/// Files that are no rows.
+struct Rest {
+    bad: Vec<BadFile>,
+    left: Vec<BadFile>,
+}
+
+impl Rest {
+    /// Those whose name says so.
+    fn of(names: &[(String, Name)]) -> Rest {
+        let misnamed = names.iter().filter(|(_, kind)| *kind == Name::Misnamed);
+        let left = misnamed.map(|(name, _)| BadFile {
+            name: name.clone(),
+            flaw: None,
+            why: "its name is no row's: 64 hexadecimal digits and .kvc".into(),
+        });
+        Rest { bad: Vec::new(), left: left.collect() }
+    }
+
+    fn add(&mut self, name: &str, seen: Seen) {
+        let flawed = |flaw: Flaw| BadFile { name: name.to_owned(), why: flaw.to_string(), flaw: Some(flaw) };
+        match seen {
+            Seen::Row(..) => {}
+            Seen::Later(flaw) => self.left.push(flawed(flaw)),
+            Seen::Flawed(flaw) => self.bad.push(flawed(flaw)),
+            Seen::Unread(error) => {
+                self.bad.push(BadFile { name: name.to_owned(), why: format!("it cannot be read: {error}"), flaw: None })
+            }
+        }
+    }
+
+    fn sorted(mut self) -> Rest {
+        for files in [&mut self.bad, &mut self.left] {
+            files.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        self
     }
 }
 

@@ -53,6 +53,34 @@ fn what_only_c_can_get_wrong() {
     }
 }
 
+/// What a compiler says of a program that includes the header and nothing else; empty where it compiles.
+fn of_the_header(compiler: &str, options: &[&str]) -> String {
+    let compiled = Command::new(compiler)
+        .args(options)
+        .args(["-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-include", "kv_cache.h", "-I"])
+        .arg(root().join("../include"))
+        .arg("/dev/null")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(compiled.stderr).unwrap();
+    assert_eq!(compiled.status.success(), said.is_empty(), "{said}");
+    said
+}
+
+#[test]
+fn the_header_serves_old_compilers_and_refuses_short_enums() {
+    for (compiler, language, standards) in
+        [("gcc", "c", ["-std=c99", "-std=c11", "-std=c23"]), ("g++", "c++", ["-std=c++98", "-std=c++11", "-std=c++20"])]
+    {
+        for standard in standards {
+            let standard = if standard == "-std=c23" { "-std=c2x" } else { standard };
+            assert_eq!(of_the_header(compiler, &["-x", language, standard]), "", "{standard}");
+            let said = of_the_header(compiler, &["-x", language, standard, "-fshort-enums"]);
+            assert!(said.contains("enums_have_4_bytes"), "{standard}: {said}");
+        }
+    }
+}
+
 #[test]
 fn the_example_does_what_it_says() {
     for (compiler, language) in [C11, CPP17] {
@@ -64,6 +92,60 @@ fn the_example_does_what_it_says() {
         assert_eq!(prefilled[2], format!("0 of 2600 tokens, last state {state}"), "the same state: {said}");
         assert!(said.contains("hits: 1 exact, 1 longest prefix; misses: 1"), "{said}");
     }
+}
+
+/// The header's example config, with its directory elsewhere.
+fn example_config(directory: &Path) -> String {
+    let header = std::fs::read_to_string(root().join("../include/kv_cache.h")).unwrap();
+    let lines = header.lines().skip_while(|line| !line.contains("static const char config[]")).skip(1);
+    let config: Vec<&str> =
+        lines.map_while(|line| line.split_once("\"")?.1.split_once("\\n\"")).map(|(line, _)| line).collect();
+    assert_eq!(config.len(), 6, "{config:?}");
+    config.join("\n").replace("/var/cache/kv", directory.to_str().unwrap())
+}
+
+/// What the header says to a first program: its config opens, and the default gates are those it names.
+#[test]
+fn what_the_header_says_of_configs_and_gates_is_so() {
+    let (_folder, path) = common::folder();
+    let config = kv_cache::Config::parse(&example_config(&path)).unwrap();
+    assert_eq!((config.ram.as_ref().unwrap().budget.0, config.disk.as_ref().unwrap().budget.0), (4 << 30, 200 << 30));
+    let cache = kv_cache::Cache::open(config).unwrap();
+    assert!(path.is_dir(), "made");
+    let policy = cache.policy();
+    assert_eq!(
+        [2079, 2080, 4127, 4128, 30_000].map(|n| policy.cold(n).ok()),
+        [None, Some(2048), Some(2048), Some(4096), Some(28_672)]
+    );
+    assert!(policy.cold(30_001).is_err());
+    let small = kv_cache::Policy { boundary_align_tokens: 256, ..policy.clone() };
+    assert_eq!([543, 544].map(|n| small.cold(n).ok()), [None, Some(512)]);
+    assert!(policy.continued(2048, 0).is_ok() && policy.continued(2047, 0).is_err());
+    assert!(policy.finish(512).is_ok() && policy.finish(511).is_err());
+}
+
+/// The table of the header and of docs/cache.md is one.
+#[test]
+fn both_tables_of_quantisations_are_the_same_and_whole() {
+    let table = |text: &str| -> Vec<(u8, String)> {
+        let words: Vec<&str> = text.split_whitespace().filter(|word| !matches!(*word, "*" | "|")).collect();
+        let mut table: Vec<(u8, String)> =
+            words.chunks(2).map(|pair| (pair[0].parse().unwrap(), pair[1].to_owned())).collect();
+        table.sort();
+        table
+    };
+    let between = |file: &str, begin: &str, end: &str| {
+        let text = std::fs::read_to_string(root().join(file)).unwrap();
+        let text = text.split_once(begin).unwrap().1;
+        table(text.split_once(end).unwrap().0)
+    };
+    let header = between("../include/kv_cache.h", "is logged once.)\n", " *\n");
+    assert_eq!(header.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (0..30).collect::<Vec<_>>());
+    assert_eq!(header.len(), usize::from(kv_cache::row::KNOWN_QUANTS));
+    assert_eq!(
+        between("../docs/cache.md", "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n", "\n\n"),
+        header
+    );
 }
 
 #[test]

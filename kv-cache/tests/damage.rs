@@ -13,6 +13,11 @@ fn flaws(stats: &Stats) -> u64 {
     stats.corrupt_files + stats.truncated_files + stats.foreign_files + stats.newer_files
 }
 
+/// Whether a bit is of the hit count or the time of the last use, which other software rewrites in place.
+fn rewritten(bit: usize) -> bool {
+    matches!(bit / 8, 12..16 | 32..40)
+}
+
 fn flip(path: &Path, bit: usize) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[bit / 8] ^= 1 << (bit % 8);
@@ -31,7 +36,7 @@ fn any_bit_that_is_flipped_before_the_start_is_a_miss() {
     let size = one_row(&path);
     let file = row_path(&path, &tokens(0, 8));
     let good = std::fs::read(&file).unwrap();
-    for bit in 0..size * 8 {
+    for bit in (0..size * 8).filter(|bit| !rewritten(*bit)) {
         std::fs::write(&file, &good).unwrap();
         flip(&file, bit);
         let cache = open(&disk(&path, 1 << 20));
@@ -39,7 +44,9 @@ fn any_bit_that_is_flipped_before_the_start_is_a_miss() {
         // The payload is not read at the start, so its damage is found by the load.
         assert_eq!(cache.stats().tiers[0].rows, u64::from(in_payload), "bit {bit}");
         assert_eq!(get(&cache, &tokens(0, 8)), None, "bit {bit}");
-        assert_eq!((flaws(&cache.stats()), file.exists()), (1, false), "bit {bit}");
+        // Byte 3 is the version: what may be a row of a later one is left where it is.
+        let later = matches!(bit, 25..32);
+        assert_eq!((flaws(&cache.stats()), file.exists()), (1, later), "bit {bit}");
         assert!(lookup(&cache, &tokens(0, 8)).is_none(), "bit {bit}");
     }
     std::fs::write(&file, &good).unwrap();
@@ -55,7 +62,7 @@ fn any_bit_that_is_flipped_while_the_cache_is_open_is_a_miss() {
     let shared = disk(&path, 1 << 20) + "exclusive = false\n";
     for (config, mapped) in [(disk(&path, 1 << 20), false), (disk(&path, 1 << 20), true), (shared, true)] {
         let cache = open(&config);
-        for bit in 0..size * 8 {
+        for bit in (0..size * 8).filter(|bit| !rewritten(*bit)) {
             let hit = lookup(&cache, &tokens(0, 8)).unwrap();
             flip(&file, bit);
             let error = match mapped {
@@ -69,8 +76,8 @@ fn any_bit_that_is_flipped_while_the_cache_is_open_is_a_miss() {
             std::fs::write(&file, &good).unwrap();
             assert_eq!(cache.gc().unwrap().adopted, 1);
         }
-        assert_eq!(flaws(&cache.stats()), size as u64 * 8);
-        assert_eq!(cache.stats().load_misses, size as u64 * 8);
+        let bits = (size as u64 - 12) * 8;
+        assert_eq!((flaws(&cache.stats()), cache.stats().load_misses), (bits, bits));
     }
 }
 
@@ -125,11 +132,14 @@ fn what_is_no_row_is_counted_by_kind_and_what_is_not_ours_is_left() {
     let stats = cache.stats();
     assert_eq!(stats.tiers[0].rows, 1);
     assert_eq!((stats.truncated_files, stats.newer_files), (2, 1), "empty and 100 bytes; version 9");
-    assert_eq!(stats.corrupt_files, 2, "two that are not what their names say");
+    assert_eq!(stats.misnamed_files, 1);
+    assert_eq!(stats.corrupt_files, 1, "one that is not what its name says");
     assert_eq!(stats.foreign_files, 4, "a text, a folder, a link, a FIFO");
     assert_eq!(get(&cache, &tokens(0, 8)).unwrap(), payload(0, 40));
     assert_eq!(std::fs::read_to_string(path.join("README")).unwrap(), "hands off");
-    assert_eq!(names(&path).len(), 3, "the row, README, set-aside: {:?}", names(&path));
+    let kept = names(&path);
+    assert_eq!(kept.len(), 5, "the row, README, the copy, the row of version 9, set-aside: {kept:?}");
+    assert!(kept.contains(&"copy of a row.kvc".to_owned()) && row_path(&path, &tokens(3, 8)).exists());
 }
 
 /// The file of other software (see `src/row/tests.rs`) under its name is a row like any other.

@@ -23,7 +23,8 @@ fn exact_before_resume_before_longest_prefix() {
     let parent = IDENTITY.key(&prompt[..11]);
     let hit = |query: &Query| cache.lookup(query).unwrap().map(|hit| (hit.kind(), hit.tokens()));
     assert_eq!(hit(&query(&prompt)), Some((HitKind::LongestPrefix, 16)));
-    assert_eq!(hit(&query(&prompt).parent(parent)), Some((HitKind::Resume, 11)));
+    assert_eq!(hit(&query(&prompt).parent(parent)), Some((HitKind::LongestPrefix, 16)), "it saves more of the prefill");
+    assert_eq!(hit(&query(&prompt[..15]).parent(parent)), Some((HitKind::Resume, 11)));
     assert_eq!(hit(&query(&prompt[..16]).parent(parent)), Some((HitKind::Exact, 16)));
     // 11 is at no boundary, so only its key or its parent's finds it.
     assert_eq!(hit(&query(&prompt[..15])), None);
@@ -32,7 +33,48 @@ fn exact_before_resume_before_longest_prefix() {
     assert_eq!(hit(&query(&prompt[..11]).parent(parent)), Some((HitKind::Exact, 11)));
     assert_eq!(hit(&query(&prompt[..10]).parent(parent)), None);
     let stats = cache.stats();
-    assert_eq!((stats.hits_exact, stats.hits_resume, stats.hits_longest_prefix, stats.misses), (3, 1, 1, 2));
+    assert_eq!((stats.hits_exact, stats.hits_resume, stats.hits_longest_prefix, stats.misses), (3, 1, 2, 2));
+}
+
+#[test]
+fn a_parent_is_answered_unless_a_longer_row_is_at_a_boundary() {
+    let cache = open(&ram(1 << 20));
+    let prompt = tokens(0, 40);
+    let parent = IDENTITY.key(&prompt[..16]);
+    let hit = |cache: &kv_cache::Cache| {
+        let hit = cache.lookup(&query(&prompt).parent(parent)).unwrap().unwrap();
+        (hit.kind(), hit.tokens())
+    };
+    for n in [8, 16] {
+        save(&cache, &prompt[..n], b"x").unwrap();
+    }
+    // The parent is at a boundary itself.
+    assert_eq!(hit(&cache), (HitKind::Resume, 16));
+    // Longer, but at no boundary.
+    save(&cache, &prompt[..33], b"x").unwrap();
+    assert_eq!(hit(&cache), (HitKind::Resume, 16));
+    save(&cache, &prompt[..24], b"x").unwrap();
+    assert_eq!(hit(&cache), (HitKind::LongestPrefix, 24));
+    save(&cache, &prompt[..32], b"x").unwrap();
+    assert_eq!(hit(&cache), (HitKind::LongestPrefix, 32), "of those the longest");
+    for n in [24, 32] {
+        cache.evict(&IDENTITY.key(&prompt[..n]));
+    }
+    assert_eq!(hit(&cache), (HitKind::Resume, 16));
+    cache.evict(&parent);
+    assert_eq!(hit(&cache), (HitKind::LongestPrefix, 8));
+}
+
+#[test]
+fn no_lookup_waits_for_a_parent_where_a_longer_row_is_at_a_boundary() {
+    let (cache, go_on) = stopped(&ram(1 << 20), Step::Reserved);
+    let prompt = tokens(0, 30);
+    go_on.send(()).unwrap();
+    save(&cache, &prompt[..24], b"24").unwrap();
+    cache.save(Save::new(&IDENTITY, &prompt[..21], b"21").reason(Reason::Finish)).unwrap();
+    let hit = cache.lookup(&query(&prompt).parent(IDENTITY.key(&prompt[..21]))).unwrap().unwrap();
+    assert_eq!((hit.kind(), hit.tokens(), cache.stats().resume_waits), (HitKind::LongestPrefix, 24, 0));
+    drop(go_on);
 }
 
 #[test]

@@ -212,3 +212,155 @@ fn a_save_that_takes_longer_than_its_reservation_is_tried_once_more_and_never_sa
         assert_eq!((stats.saves_abandoned, stats.saves_failed, stats.saves_known), (2, 1, 0), "{reason:?}");
     }
 }
+
+#[test]
+fn a_save_larger_than_its_budget_is_refused_at_once_whatever_its_reason() {
+    let (_folder, path) = folder();
+    for config in [ram(5000), disk(&path, 5000)] {
+        let cache = open(&config);
+        let tokens = tokens(0, 8);
+        let reasons = [Reason::Finish, Reason::Continued { last_saved: 0 }, Reason::Evict, Reason::Shutdown];
+        for reason in reasons {
+            let error = cache.save(Save::new(&IDENTITY, &tokens, vec![1; 5000]).reason(reason)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Full, "{reason:?}: {error}");
+            assert!(error.to_string().contains("larger than the budget"), "{error}");
+        }
+        assert_eq!((cache.stats().saves_failed, cache.stats().tiers[0].queued), (4, 0));
+        // To the byte, for a file with everything in it.
+        let long = "é".repeat(40_000);
+        let large = Save { prompt: &long, detail: &long, ..Save::new(&IDENTITY, &tokens, b"x") };
+        if config.contains("[disk]") {
+            let error = cache.save(large.reason(Reason::Finish)).unwrap_err().to_string();
+            let roomy = open(&disk(&path.join("roomy"), 1 << 20));
+            let large = Save { prompt: &long, detail: &long, ..Save::new(&IDENTITY, &tokens, b"x") };
+            roomy.save(large).unwrap();
+            assert!(error.contains(&format!("a row of {} bytes", roomy.stats().tiers[0].bytes)), "{error}");
+        }
+    }
+}
+
+/// Let `fsync` fail in this thread, which no file system does on request.
+fn let_fsync_fail() {
+    let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = [
+        // The number of the call, at the beginning of `seccomp_data`.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_fsync as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EIO as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the program is valid for the call, and binds this thread alone.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
+#[test]
+fn what_its_holder_lets_go_of_is_synchronised_name_and_all() {
+    let (_folder, path) = folder();
+    {
+        // A row that was queued, whose name nobody synchronised.
+        let cache = open(&disk(&path, 1 << 20));
+        assert_eq!(save_for(&cache, Reason::Finish, 0, 8).unwrap(), Saved::Queued);
+    }
+    let cache = open(&disk(&path, 1 << 20));
+    let failing = cache.clone();
+    std::thread::spawn(move || {
+        let_fsync_fail();
+        for n in [0, 1] {
+            let error = save_for(&failing, Reason::Evict, n, 8).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Io);
+            assert!(error.to_string().contains("cannot synchronise"), "{error}");
+        }
+        assert_eq!(save_for(&failing, Reason::Finish, 2, 8).unwrap(), Saved::Queued, "asks for no such thing");
+    })
+    .join()
+    .unwrap();
+    assert!(cache.flush(Duration::from_secs(20)));
+    // Those rows are there; that they last is made sure of by the next save that asks for it.
+    for n in [0, 1, 2] {
+        assert_eq!(get(&cache, &tokens(n, 8)).unwrap(), b"state");
+        assert_eq!(save_for(&cache, Reason::Evict, n, 8).unwrap(), Saved::Known);
+    }
+}
+
+/// Or a power cut would take the directory with all of its rows.
+#[test]
+fn a_directory_that_is_made_is_synchronised_by_name() {
+    let (_folder, path) = folder();
+    let deep = path.join("a/b");
+    std::thread::spawn(move || {
+        let config = |path: &std::path::Path| kv_cache::Config::parse(&disk(path, 1 << 20)).unwrap();
+        std::fs::create_dir_all(&path).unwrap();
+        let_fsync_fail();
+        let error = Cache::open(config(&deep)).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.to_string().contains("cannot synchronise"), "{error}");
+        Cache::open(config(&path)).unwrap();
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn saves_whose_holder_goes_away_synchronise_the_directory_and_others_do_not() {
+    let (_folder, path) = folder();
+    let synced = Arc::new(AtomicUsize::new(0));
+    let hook = {
+        let synced = synced.clone();
+        move |step| {
+            synced.fetch_add(usize::from(step == Step::Durable), SeqCst);
+            Ok(())
+        }
+    };
+    let cache = open_with(&disk(&path, 1 << 20), hooked(hook));
+    let after = |reason, n| {
+        save_for(&cache, reason, n, 8).unwrap();
+        assert!(cache.flush(Duration::from_secs(20)));
+        synced.load(SeqCst)
+    };
+    assert_eq!(after(Reason::Finish, 0), 0);
+    assert_eq!(after(Reason::Evict, 1), 1);
+    assert_eq!(after(Reason::Shutdown, 2), 2);
+    assert_eq!(after(Reason::Evict, 0), 2, "the name of this one was synchronised with the others");
+    assert_eq!(after(Reason::Finish, 3), 2);
+    assert_eq!(after(Reason::Shutdown, 3), 3, "it was there, but might not have lasted");
+}
+
+/// Runs a call in a thread of its own, which has to return although a save is stalled.
+fn comes_back<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(call()));
+    told.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| panic!("{what} waits for a stalled save"))
+}
+
+#[test]
+fn neither_stats_nor_shutdown_waits_for_a_row_that_is_being_linked() {
+    for at in [Step::Checked, Step::Linked] {
+        let (_folder, path) = folder();
+        let (reached, at_gate) = std::sync::mpsc::channel();
+        let (go_on, gate) = std::sync::mpsc::channel::<()>();
+        let gate = std::sync::Mutex::new(gate);
+        let hook = move |step| {
+            if step == at {
+                let _ = reached.send(());
+                let _ = gate.lock().unwrap().recv();
+            }
+            Ok(())
+        };
+        let config = disk(&path, 1 << 20).replace("[policy]\n", "[policy]\nevict_save_timeout_ms = 100\n");
+        let cache = open_with(&config, hooked(hook));
+        save_for(&cache, Reason::Finish, 0, 8).unwrap();
+        at_gate.recv_timeout(Duration::from_secs(20)).unwrap();
+        save_for(&cache, Reason::Finish, 1, 8).unwrap();
+        let (one, other) = (cache.clone(), cache.clone());
+        let tier = comes_back("stats", move || one.stats().tiers[0].clone());
+        assert_eq!((tier.rows, tier.queued), (0, 2), "{at:?}");
+        assert!(tier.reserved > 0);
+        assert_eq!(comes_back("shutdown", move || other.shutdown(Duration::from_millis(30))), 1, "{at:?}");
+        comes_back("the end", move || drop(cache));
+        drop(go_on);
+    }
+}

@@ -82,6 +82,20 @@ fn a_view_is_the_payload_with_and_without_the_lock() {
 }
 
 #[test]
+fn a_row_is_loaded_into_memory_that_was_never_written() {
+    let (_folder, path) = folder();
+    // More than is read at a time.
+    for config in [disk(&path, 1 << 20), ram(1 << 20)] {
+        let cache = open(&config);
+        save(&cache, &tokens(0, 8), &payload(0, 600_000)).unwrap();
+        let hit = lookup(&cache, &tokens(0, 8)).unwrap();
+        let mut buffer = Box::new_uninit_slice(600_000);
+        assert!(hit.load_into_uninit(&mut buffer).unwrap() == payload(0, 600_000));
+        assert_eq!(hit.load_into_uninit(&mut buffer[1..]).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
 fn tiers_are_asked_in_order_and_a_row_stays_where_it_was_saved() {
     let (_folder, path) = folder();
     let cache = open(&all_tiers(&path));
@@ -148,7 +162,10 @@ fn caches_that_share_a_directory_keep_out_the_one_that_wants_it_alone() {
     };
     let alone = || Cache::open(Config::parse(&disk(&path, 1)).unwrap()).map(drop);
     assert!(busy(alone()).contains("caches that share it"));
-    assert!(busy(kv_cache::tool::gc(&path, Some(0)).map(drop)).contains("caches that share it"));
+    assert!(
+        busy(kv_cache::tool::gc(&path, kv_cache::tool::GcOptions { budget: Some(0), quick: false }).map(drop))
+            .contains("caches that share it")
+    );
     assert_eq!(get(&one, &tokens(0, 8)).unwrap(), b"x", "nothing was evicted");
     drop(one);
     busy(alone());
@@ -251,14 +268,25 @@ fn on_a_small_disk() {
     let path = std::path::PathBuf::from(std::env::var_os("KV_CACHE_TEST_SMALL_DISK").unwrap());
     let cache = open(&disk(&path, 1 << 30));
     save(&cache, &tokens(0, 8), &payload(0, 100_000)).unwrap();
-    let error = save(&cache, &tokens(1, 8), &payload(1, 200_000)).unwrap_err();
+    // One that could not fit whatever was evicted evicts nothing.
+    let error = save(&cache, &tokens(1, 8), &payload(1, 300_000)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.to_string().contains("No space left"), "{error}");
     assert_eq!(names(&path).len(), 1, "no temporary file is left: {:?}", names(&path));
     let stats = cache.stats();
-    assert_eq!((stats.saves_failed, stats.tiers[0].reserved), (1, 0));
+    assert_eq!((stats.saves_failed, stats.tiers[0].reserved, stats.evictions), (1, 0, 0));
     assert_eq!(get(&cache, &tokens(0, 8)).unwrap(), payload(0, 100_000));
     assert_eq!(save(&cache, &tokens(2, 8), &payload(2, 50_000)).unwrap(), Saved::Stored);
+    // The oldest goes, and no more than has to.
+    assert_eq!(save(&cache, &tokens(3, 8), &payload(3, 150_000)).unwrap(), Saved::Stored);
+    let there: Vec<bool> = [0, 2, 3].map(|n| get(&cache, &tokens(n, 8)).is_some()).into();
+    assert_eq!(there, [false, true, true]);
+    assert_eq!((cache.stats().evictions, cache.stats().saves_failed, cache.stats().tiers[0].reserved), (1, 1, 0));
+    // What is in use stays.
+    let hits = [2, 3].map(|n| lookup(&cache, &tokens(n, 8)).unwrap());
+    assert_eq!(save(&cache, &tokens(4, 8), &payload(4, 150_000)).unwrap_err().kind(), ErrorKind::Full);
+    drop(hits);
+    assert_eq!(save(&cache, &tokens(4, 8), &payload(4, 150_000)).unwrap(), Saved::Stored);
 }
 
 /// In a child process, which may write no file of more than 50 KiB and has the default for the signal of one that does.
@@ -378,4 +406,46 @@ fn after_shutdown_the_cache_is_closed_and_its_hits_are_good() {
     assert_eq!(cache.lookup(&query).err().unwrap().kind(), ErrorKind::Closed);
     assert_eq!(save(&cache, &tokens(1, 8), b"y").unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(load(&hit).unwrap(), b"x");
+}
+
+/// As it is after a crash: nobody had the time to note anything.
+#[test]
+fn the_order_of_use_survives_a_crash() {
+    const CHILD: &str = "KV_CACHE_TEST_CRASH";
+    if let Some(path) = std::env::var_os(CHILD) {
+        let path = std::path::PathBuf::from(path);
+        let cache = open(&disk(&path, 1 << 20).replace("[policy]\n", "[policy]\nnote_uses_ms = 20\n"));
+        for _ in 0..50 {
+            assert!(get(&cache, &tokens(0, 8)).is_some());
+        }
+        let changed = |n| row_path(&path, &tokens(n, 8)).metadata().unwrap().modified().unwrap();
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        while changed(0) <= changed(3) && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // SAFETY: a signal to this process; nothing is asked of memory.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    let (_folder, path) = folder();
+    {
+        let cache = open(&disk(&path, 1 << 20));
+        for n in 0..4 {
+            save(&cache, &tokens(n, 8), &payload(n, 1000)).unwrap();
+        }
+    }
+    for n in 0..4 {
+        let file = std::fs::File::options().write(true).open(row_path(&path, &tokens(n, 8))).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1_000_000 + u64::from(n))).unwrap();
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "the_order_of_use_survives_a_crash", "--nocapture"])
+        .env(CHILD, &path)
+        .output()
+        .unwrap();
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(child.status.signal(), Some(libc::SIGKILL), "{}", String::from_utf8_lossy(&child.stderr));
+    let used: u64 = (0..4).map(|n| row_path(&path, &tokens(n, 8)).metadata().unwrap().len()).sum();
+    let cache = open(&disk(&path, used - 1));
+    let there: Vec<bool> = (0..4).map(|n| get(&cache, &tokens(n, 8)).is_some()).collect();
+    assert_eq!(there, [true, false, true, true], "0 was used last of all");
 }

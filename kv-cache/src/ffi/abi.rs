@@ -5,7 +5,7 @@
 
 #![allow(non_camel_case_types, missing_docs)]
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
 pub type kv_cache_status_t = u32;
 pub const KV_CACHE_OK: kv_cache_status_t = 0;
@@ -45,6 +45,9 @@ pub const KV_CACHE_DROPPED: kv_cache_saved_t = 3;
 pub const KV_CACHE_TOO_SHORT: kv_cache_saved_t = 4;
 pub const KV_CACHE_TOO_LONG: kv_cache_saved_t = 5;
 pub const KV_CACHE_TOO_SOON: kv_cache_saved_t = 6;
+pub const KV_CACHE_FAILED: kv_cache_saved_t = 7;
+
+pub type kv_cache_log_t = Option<unsafe extern "C" fn(user: *mut c_void, line: *const c_char)>;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -68,7 +71,7 @@ pub struct kv_cache_query_t {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct kv_cache_hit_info_t {
     pub size: u32,
     pub kind: kv_cache_hit_kind_t,
@@ -110,6 +113,8 @@ pub struct kv_cache_gc_t {
     pub set_aside_removed: u64,
     pub evicted: u64,
     pub evicted_bytes: u64,
+    pub later_left: u64,
+    pub misnamed_left: u64,
 }
 
 #[repr(C)]
@@ -156,6 +161,8 @@ pub struct kv_cache_stats_t {
     pub newer_files: u64,
     pub temporaries_reaped: u64,
     pub tiers: [kv_cache_tier_stats_t; 3],
+    pub misnamed_files: u64,
+    pub tiers_failed: u64,
 }
 
 /// Asserts the size of a struct and the offset of each field named.
@@ -176,11 +183,12 @@ mod layout {
     layout!(kv_cache_hit_info_t, 64, size 0, kind 4, tier 8, tokens 16, payload_bytes 24, key 32);
     layout!(kv_cache_save_t, 160, size 0, reason 4, tier 8, context_size 12, identity 16, tokens 88, n_tokens 96, payload 104,
         payload_bytes 112, prompt_tokens 120, last_saved 128, prompt 136, detail 144, quant_bits 152);
-    layout!(kv_cache_gc_t, 56, size 0, rows_lost 8, adopted 16, temporaries 24, set_aside_removed 32, evicted 40, evicted_bytes 48);
+    layout!(kv_cache_gc_t, 72, size 0, rows_lost 8, adopted 16, temporaries 24, set_aside_removed 32, evicted 40, evicted_bytes 48,
+        later_left 56, misnamed_left 64);
     layout!(kv_cache_tier_stats_t, 40, rows 0, bytes 8, reserved_bytes 16, budget 24, queued 32);
-    layout!(kv_cache_stats_t, 392, size 0, hits_exact 8, hits_resume 16, hits_longest_prefix 24, misses 32, resume_waits 40,
+    layout!(kv_cache_stats_t, 408, size 0, hits_exact 8, hits_resume 16, hits_longest_prefix 24, misses 32, resume_waits 40,
         prefix_walks 48, prefix_probes 56, prefix_nanos 64, loads 72, loaded_bytes 80, load_nanos 88, load_misses 96,
         pack_nanos 104, saves 112, saves_gated 160, saves_known 168, saves_dropped 176, saves_abandoned 184, saves_failed 192,
         adopted 200, evictions 208, evicted_bytes 216, pressure_evictions 224, corrupt_files 232, truncated_files 240,
-        foreign_files 248, newer_files 256, temporaries_reaped 264, tiers 272);
+        foreign_files 248, newer_files 256, temporaries_reaped 264, tiers 272, misnamed_files 392, tiers_failed 400);
 }

@@ -9,9 +9,10 @@ use crate::counters::Stats;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint::{Fingerprint, FingerprintMode};
 use crate::hit::{Hit, HitKind};
-use crate::key::Identity;
+use crate::key::{Identity, Key};
 use crate::kind::TierKind;
 use crate::limits::MAX_TOKENS;
+use crate::lookup::Query;
 use crate::policy::Gate;
 use crate::save::{Payload, Reason, Save, Saved};
 use crate::tier::Gc;
@@ -29,24 +30,38 @@ pub(super) fn status_of(kind: ErrorKind) -> kv_cache_status_t {
     }
 }
 
-/// A struct that begins with its size as the caller knows it. A smaller one is of no version that there was; a larger one is
-/// of a later version, and what it has more is not looked at.
+/// A struct that begins with its size as the caller knows it. A smaller one than [`LEAST`](Described::LEAST) is of no version that
+/// there was; a larger one than ours is of a later version, and what it has more is not looked at.
 pub(super) trait Described: Copy {
+    /// The size in the first version. What later ones added is filled only where the caller has it.
+    const LEAST: usize = size_of::<Self>();
+
     /// # Safety
     /// `from` must be null or valid for reads of as many bytes as its first field says.
     unsafe fn read(from: *const Self) -> Result<Self> {
+        // Nothing that is read has grown.
+        const { assert!(Self::LEAST == size_of::<Self>()) };
         // SAFETY: the caller's promise.
         unsafe {
-            check_size::<Self>(from.cast())?;
+            check_size(from.cast(), Self::LEAST)?;
             Ok(from.read_unaligned())
         }
     }
 
+    /// Set all but the size to zeros, as it is after a failure. Nothing is done where the struct is null: it is optional, or
+    /// [`write`](Described::write) refuses that.
+    ///
     /// # Safety
-    /// `at` must be null or valid for reads of its first field.
-    unsafe fn check(at: *const Self) -> Result<()> {
+    /// `to` must be null or valid for reads of its first field, and for writes of as many bytes as that says.
+    unsafe fn clear(to: *mut Self) -> Result<()>
+    where
+        Self: Default,
+    {
+        if to.is_null() {
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
-        unsafe { check_size::<Self>(at.cast()) }.map(drop)
+        unsafe { Self::default().write(to) }
     }
 
     /// Write all but the size, which is the caller's.
@@ -56,8 +71,9 @@ pub(super) trait Described: Copy {
     unsafe fn write(self, to: *mut Self) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe {
-            let size = check_size::<Self>(to.cast())?;
-            to.write_unaligned(self);
+            let size = check_size(to.cast(), Self::LEAST)?;
+            let known = size_of::<Self>().min(size as usize);
+            to.cast::<u8>().copy_from_nonoverlapping((&raw const self).cast(), known);
             to.cast::<u32>().write_unaligned(size);
         }
         Ok(())
@@ -66,14 +82,14 @@ pub(super) trait Described: Copy {
 
 /// # Safety
 /// `at` must be null or valid for reads of a `u32`.
-unsafe fn check_size<T>(at: *const u32) -> Result<u32> {
+unsafe fn check_size(at: *const u32, least: usize) -> Result<u32> {
     if at.is_null() {
         return Err(Error::invalid("a struct is null"));
     }
     // SAFETY: the caller's promise.
     let size = unsafe { at.read_unaligned() };
-    if (size as usize) < size_of::<T>() {
-        let message = format!("a struct's size is {size}, not {}: set it to its sizeof", size_of::<T>());
+    if (size as usize) < least {
+        let message = format!("a struct's size is {size}, not {least} or more: set it to its sizeof");
         return Err(Error::invalid(message));
     }
     Ok(size)
@@ -82,8 +98,12 @@ unsafe fn check_size<T>(at: *const u32) -> Result<u32> {
 impl Described for kv_cache_query_t {}
 impl Described for kv_cache_save_t {}
 impl Described for kv_cache_hit_info_t {}
-impl Described for kv_cache_gc_t {}
-impl Described for kv_cache_stats_t {}
+impl Described for kv_cache_gc_t {
+    const LEAST: usize = std::mem::offset_of!(kv_cache_gc_t, later_left);
+}
+impl Described for kv_cache_stats_t {
+    const LEAST: usize = std::mem::offset_of!(kv_cache_stats_t, misnamed_files);
+}
 
 /// A place for an answer, which is set to what it is after a failure.
 ///
@@ -97,6 +117,28 @@ pub(super) unsafe fn out<'a, T>(out: *mut T, failed: T) -> Result<&'a mut T> {
     unsafe {
         out.write(failed);
         Ok(&mut *out)
+    }
+}
+
+/// The same where the caller may not want the answer.
+///
+/// # Safety
+/// `out` must be null or valid for writes.
+pub(super) unsafe fn optional_out<T>(out: *mut T, failed: T) -> OptionalOut<T> {
+    let place = OptionalOut(out);
+    place.set(failed);
+    place
+}
+
+/// A place that is null or valid for writes.
+pub(super) struct OptionalOut<T>(*mut T);
+
+impl<T> OptionalOut<T> {
+    pub fn set(&self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: the promise of whoever made it.
+            unsafe { self.0.write_unaligned(value) };
+        }
     }
 }
 
@@ -141,11 +183,26 @@ pub(super) unsafe fn tokens<'a>(tokens: *const u32, n: usize) -> Result<&'a [u32
     Ok(unsafe { std::slice::from_raw_parts(tokens, n) })
 }
 
+/// So that a later version can give them a meaning.
+fn check_reserved(is_zero: bool) -> Result<()> {
+    if is_zero { Ok(()) } else { Err(Error::invalid("a reserved field is not 0")) }
+}
+
 pub(super) fn identity(from: &kv_cache_identity_t) -> Result<Identity> {
+    check_reserved(from.reserved == [0; 6])?;
     let mode = FingerprintMode::from_number(from.fingerprint_mode);
     let mode = mode.ok_or_else(|| Error::invalid("the fingerprint mode is 0 (safe), 1 (gguf-chunked) or 2"))?;
     let fingerprint = Fingerprint { bytes: from.fingerprint, mode };
     Ok(Identity { fingerprint, quant: from.quant, context_hash: from.context_hash })
+}
+
+/// # Safety
+/// All that `from` points to must be null or valid for reads.
+pub(super) unsafe fn query<'a>(from: &kv_cache_query_t, identity: &'a Identity) -> Result<Query<'a>> {
+    check_reserved(from.reserved == 0)?;
+    // SAFETY: the caller's promise.
+    let (parent, tokens) = unsafe { (from.parent.cast::<[u8; 32]>().as_ref(), tokens(from.tokens, from.n_tokens)?) };
+    Ok(Query { identity, tokens, parent: parent.map(|parent| Key(*parent)) })
 }
 
 pub(super) fn tier(from: kv_cache_tier_t) -> Result<Option<TierKind>> {
@@ -185,6 +242,7 @@ pub(super) fn info(hit: &Hit) -> kv_cache_hit_info_t {
 /// # Safety
 /// All that `from` points to must be null or valid for reads.
 pub(super) unsafe fn save<'a>(from: &kv_cache_save_t, identity: &'a Identity) -> Result<Save<'a>> {
+    check_reserved(from.reserved == 0)?;
     if from.payload.is_null() || from.payload_bytes > isize::MAX as usize {
         return Err(Error::invalid("the payload is null, or longer than memory"));
     }
@@ -225,8 +283,20 @@ pub(super) fn saved(saved: Saved) -> kv_cache_saved_t {
 }
 
 pub(super) fn gc(gc: &Gc) -> kv_cache_gc_t {
-    let Gc { rows_lost, adopted, temporaries, set_aside_removed, evicted, evicted_bytes } = *gc;
-    kv_cache_gc_t { rows_lost, adopted, temporaries, set_aside_removed, evicted, evicted_bytes, ..Default::default() }
+    let Gc { rows_lost, adopted, temporaries, set_aside_removed, evicted, evicted_bytes, later_left, misnamed_left } =
+        *gc;
+    kv_cache_gc_t {
+        size: 0,
+        reserved: 0,
+        rows_lost,
+        adopted,
+        temporaries,
+        set_aside_removed,
+        evicted,
+        evicted_bytes,
+        later_left,
+        misnamed_left,
+    }
 }
 
 pub(super) fn stats(from: &Stats) -> kv_cache_stats_t {
@@ -249,6 +319,6 @@ pub(super) fn stats(from: &Stats) -> kv_cache_stats_t {
         hits_exact hits_resume hits_longest_prefix misses resume_waits prefix_walks prefix_probes prefix_nanos loads
         loaded_bytes load_nanos load_misses pack_nanos saves saves_gated saves_known saves_dropped saves_abandoned
         saves_failed adopted evictions evicted_bytes pressure_evictions corrupt_files truncated_files foreign_files
-        newer_files temporaries_reaped
+        newer_files temporaries_reaped misnamed_files tiers_failed
     }
 }

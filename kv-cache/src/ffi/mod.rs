@@ -12,6 +12,7 @@ mod upkeep;
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -24,8 +25,6 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint::{Fingerprint, FingerprintMode};
 use crate::hit::{Hit, View};
-use crate::key::Key;
-use crate::lookup::Query;
 use convert::Described;
 
 /// `kv_cache_t`.
@@ -203,15 +202,12 @@ pub unsafe extern "C" fn kv_cache_lookup(
     status(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            let (out, cache) = (convert::out(out, std::ptr::null_mut())?, convert::cache(cache)?);
+            let out = convert::out(out, std::ptr::null_mut())?;
+            kv_cache_hit_info_t::clear(info)?;
+            let cache = convert::cache(cache)?;
             let query = kv_cache_query_t::read(query)?;
-            if !info.is_null() {
-                kv_cache_hit_info_t::check(info)?;
-            }
             let identity = convert::identity(&query.identity)?;
-            let parent = query.parent.cast::<[u8; 32]>().as_ref().map(|parent| Key(*parent));
-            let tokens = convert::tokens(query.tokens, query.n_tokens)?;
-            let hit = cache.lookup(&Query { identity: &identity, tokens, parent })?;
+            let hit = cache.lookup(&convert::query(&query, &identity)?)?;
             let hit = hit.ok_or_else(|| Error::new(ErrorKind::Miss, "no row is a beginning of these tokens"))?;
             if !info.is_null() {
                 convert::info(&hit).write(info)?;
@@ -235,8 +231,9 @@ pub unsafe extern "C" fn kv_cache_load(hit: *const kv_cache_hit_t, buffer: *mut 
             let payload = hit.hit.payload_len();
             return Err(Error::invalid(format!("the payload has {payload} bytes; the buffer is null or has {size}")));
         }
-        // SAFETY: the caller's promise. The bytes may not have been written yet; they are only ever written here.
-        hit.hit.load_into(unsafe { std::slice::from_raw_parts_mut(buffer, size) })
+        // SAFETY: the caller's promise; the bytes may not have been written yet.
+        let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<MaybeUninit<u8>>(), size) };
+        hit.hit.load_into_uninit(buffer).map(drop)
     })
 }
 
@@ -292,13 +289,11 @@ pub unsafe extern "C" fn kv_cache_save(
     status(|| {
         // SAFETY: the caller's promise.
         unsafe {
+            let saved = convert::optional_out(saved, KV_CACHE_FAILED);
             let cache = convert::cache(cache)?;
             let save = kv_cache_save_t::read(save)?;
             let identity = convert::identity(&save.identity)?;
-            let outcome = cache.save(convert::save(&save, &identity)?)?;
-            if !saved.is_null() {
-                saved.write_unaligned(convert::saved(outcome));
-            }
+            saved.set(convert::saved(cache.save(convert::save(&save, &identity)?)?));
         }
         Ok(())
     })

@@ -1,5 +1,6 @@
 //! What keeps a cache in order: eviction, memory pressure, garbage, its end, its counters.
 
+use std::ffi::{CString, c_void};
 use std::time::Duration;
 
 use super::abi::*;
@@ -21,13 +22,9 @@ pub unsafe extern "C" fn kv_cache_evict(
 ) -> kv_cache_status_t {
     status(|| {
         // SAFETY: the caller's promise.
-        let (cache, key) = unsafe { (convert::cache(cache)?, key.as_ref()) };
+        let (tiers, cache, key) = unsafe { (convert::optional_out(tiers, 0), convert::cache(cache)?, key.as_ref()) };
         cache.check_open()?;
-        let evicted = cache.evict(&Key(*key.ok_or_else(|| Error::invalid("the key is null"))?));
-        if !tiers.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { tiers.write_unaligned(evicted as u32) };
-        }
+        tiers.set(cache.evict(&Key(*key.ok_or_else(|| Error::invalid("the key is null"))?)) as u32);
         Ok(())
     })
 }
@@ -45,14 +42,10 @@ pub unsafe extern "C" fn kv_cache_evict_bytes(
 ) -> kv_cache_status_t {
     status(|| {
         // SAFETY: the caller's promise.
-        let cache = unsafe { convert::cache(cache) }?;
+        let (freed, cache) = unsafe { (convert::optional_out(freed, 0), convert::cache(cache)?) };
         cache.check_open()?;
         let tier = convert::tier(tier)?.ok_or_else(|| Error::invalid("name a tier to evict from"))?;
-        let evicted = cache.evict_bytes(tier, bytes);
-        if !freed.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { freed.write_unaligned(evicted) };
-        }
+        freed.set(cache.evict_bytes(tier, bytes));
         Ok(())
     })
 }
@@ -70,13 +63,9 @@ pub unsafe extern "C" fn kv_cache_relieve(
 ) -> kv_cache_status_t {
     status(|| {
         // SAFETY: the caller's promise.
-        let cache = unsafe { convert::cache(cache) }?;
+        let (freed, cache) = unsafe { (convert::optional_out(freed, 0), convert::cache(cache)?) };
         cache.check_open()?;
-        let evicted = cache.relieve(Sample { used, total });
-        if !freed.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { freed.write_unaligned(evicted) };
-        }
+        freed.set(cache.relieve(Sample { used, total }));
         Ok(())
     })
 }
@@ -89,7 +78,8 @@ pub unsafe extern "C" fn kv_cache_relieve(
 pub unsafe extern "C" fn kv_cache_gc(cache: *const kv_cache_t, out: *mut kv_cache_gc_t) -> kv_cache_status_t {
     status(|| {
         // SAFETY: the caller's promise.
-        let gc = unsafe { convert::cache(cache) }?.gc()?;
+        let cache = unsafe { kv_cache_gc_t::clear(out).and_then(|()| convert::cache(cache)) }?;
+        let gc = cache.gc()?;
         // SAFETY: the caller's promise.
         if out.is_null() { Ok(()) } else { unsafe { convert::gc(&gc).write(out) } }
     })
@@ -124,13 +114,9 @@ pub unsafe extern "C" fn kv_cache_shutdown(
 ) -> kv_cache_status_t {
     status(|| {
         // SAFETY: the caller's promise.
-        let cache = unsafe { convert::cache(cache) }?;
+        let (dropped, cache) = unsafe { (convert::optional_out(dropped, 0), convert::cache(cache)?) };
         cache.check_process()?;
-        let count = cache.shutdown(Duration::from_millis(timeout_ms));
-        if !dropped.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { dropped.write_unaligned(count) };
-        }
+        dropped.set(cache.shutdown(Duration::from_millis(timeout_ms)));
         Ok(())
     })
 }
@@ -143,9 +129,37 @@ pub unsafe extern "C" fn kv_cache_shutdown(
 pub unsafe extern "C" fn kv_cache_stats(cache: *const kv_cache_t, out: *mut kv_cache_stats_t) -> kv_cache_status_t {
     status(|| {
         // SAFETY: the caller's promise.
-        let cache = unsafe { convert::cache(cache) }?;
+        let cache = unsafe { kv_cache_stats_t::clear(out).and_then(|()| convert::cache(cache)) }?;
         cache.check_process()?;
         // SAFETY: the caller's promise.
         unsafe { convert::stats(&cache.stats()).write(out) }
     })
+}
+
+/// Where lines for the operator go: [`set_log`](crate::set_log).
+///
+/// # Safety
+/// `log` must be null or a function that any thread may call with `user`, until it is replaced and the calls that began before
+/// that have ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_cache_set_log(log: kv_cache_log_t, user: *mut c_void) {
+    struct User(*mut c_void);
+    // SAFETY: the promise of the caller of `kv_cache_set_log`: any thread may hand it to the function.
+    unsafe impl Send for User {}
+    // SAFETY: as above.
+    unsafe impl Sync for User {}
+    impl User {
+        fn get(&self) -> *mut c_void {
+            self.0
+        }
+    }
+    let user = User(user);
+    let sink = log.map(|log| -> Box<dyn Fn(&str) + Send + Sync> {
+        Box::new(move |line| {
+            let line = CString::new(line).unwrap_or_default();
+            // SAFETY: the promise of the caller of `kv_cache_set_log`.
+            unsafe { log(user.get(), line.as_ptr()) }
+        })
+    });
+    crate::log::set_log(sink);
 }

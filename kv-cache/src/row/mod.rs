@@ -8,13 +8,16 @@
 //! | then | records (length of all; tag, length, value of each): fingerprint, parameters, tokens, ... |
 //! | then to the end | payload |
 //!
-//! A row that this crate wrote also has a **seal**: record 0x80, first of all, with the CRC-32C of everything before the
-//! payload. The format has a checksum of the payload only; with the seal no bit of a file can change unseen. Other readers
-//! of the format pass over it, and rows of theirs, which have none, are read by what they repeat (counts, lengths, and the
-//! key, which is the file's name).
+//! A row that this crate wrote also has a **seal**: record 0x80, first of all, with the [sum](metadata_sum) of everything
+//! before the payload. The format has a checksum of the payload only. With the seal the only bits of a file that can change
+//! unseen are those of the hit count and the time of the last use, which other software of this format rewrites in place.
+//! Other readers of the format pass over the seal, and rows of theirs, which have none, are read by what they repeat (counts,
+//! lengths, and the key, which is the file's name).
 
 mod parse;
 mod write;
+
+use std::ops::Range;
 
 use serde::Serialize;
 
@@ -26,6 +29,10 @@ pub(crate) use write::Unsealed;
 pub const HEAD_BYTES: usize = 72;
 /// The version that this crate reads and writes.
 pub const VERSION: u8 = 1;
+
+/// Quantisations that the software of this format has names for: 0 to 29. It deletes rows of others when it opens a directory (see
+/// `docs/cache.md`).
+pub const KNOWN_QUANTS: u8 = 30;
 
 const MAGIC: [u8; 3] = *b"KVC";
 const TAG_FINGERPRINT: u8 = 0x01;
@@ -93,9 +100,19 @@ pub enum Flaw {
     /// A later version of the format.
     #[error("it is of version {0}, and this software reads version {VERSION}")]
     Newer(u8),
+    /// Reserved fields of its header are set, which this version gives no meaning.
+    #[error("reserved fields of its header are set, which version {VERSION} gives no meaning")]
+    Reserved,
     /// A row that contradicts itself.
     #[error("{0}")]
     Corrupt(&'static str),
+}
+
+impl Flaw {
+    /// Whether the file is a row that later software can read: it is not served, and left alone.
+    pub fn is_later(&self) -> bool {
+        matches!(self, Flaw::Newer(_) | Flaw::Reserved)
+    }
 }
 
 /// The CRC-32C (Castagnoli) of bytes in any number of pieces.
@@ -119,6 +136,46 @@ impl Crc {
         crc.update(bytes);
         crc.value()
     }
+}
+
+/// The reserved fields of the header and the trailer.
+const RESERVED: [Range<usize>; 3] = [6..8, 20..24, 68..72];
+/// Where the hit count is, which other software rewrites in place at each use of a row.
+const HIT_COUNT: Range<usize> = 12..16;
+/// Where the time of the save is.
+const CREATED: Range<usize> = 24..32;
+/// Where the time of the last use is, which other software may rewrite in place.
+const LAST_USED: Range<usize> = 32..40;
+
+/// The CRC-32C of everything before a row's payload, with zeros in place of the hit count and the time of the last use, which
+/// other software rewrites, and of the seal's value, if its place is given.
+pub(crate) fn metadata_sum(bytes: &[u8], seal_at: Option<usize>) -> u32 {
+    sum_with(bytes, seal_at, |head| head[LAST_USED].fill(0))
+}
+
+/// The sum that version 0.1.0 sealed a row with, whatever became of the hit count and the time of the last use since: it wrote 0
+/// and the time of the save there, and its sum covered them.
+fn former_sum(bytes: &[u8], seal_at: usize) -> u32 {
+    sum_with(bytes, Some(seal_at), |head| head.copy_within(CREATED, LAST_USED.start))
+}
+
+fn sum_with(bytes: &[u8], seal_at: Option<usize>, last_used: impl FnOnce(&mut [u8; HEAD_BYTES])) -> u32 {
+    let mut crc = Crc::new();
+    let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else { return Crc::of(bytes) };
+    let mut head = *head;
+    head[HIT_COUNT].fill(0);
+    last_used(&mut head);
+    crc.update(&head);
+    match seal_at.and_then(|at| rest.split_at_checked(at.checked_sub(HEAD_BYTES)?)) {
+        Some((before, after)) => {
+            let value = after.len().min(4);
+            crc.update(before);
+            crc.update([0; 4].get(..value).unwrap_or_default());
+            crc.update(after.get(value..).unwrap_or_default());
+        }
+        None => crc.update(rest),
+    }
+    crc.value()
 }
 
 #[cfg(test)]

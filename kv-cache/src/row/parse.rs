@@ -14,13 +14,13 @@ pub struct Head {
     pub reason: SaveReason,
     /// Tokens.
     pub tokens: u32,
-    /// As other software keeps it; this crate writes 0.
+    /// As other software keeps it; this crate writes 0. No sum covers it.
     pub hit_count: u32,
     /// Tokens that the context had room for.
     pub context_size: u32,
     /// Unix time in seconds.
     pub created: u64,
-    /// Unix time in seconds, as of the save.
+    /// Unix time in seconds: of the save, or of a later use where other software has rewritten it. No sum covers it.
     pub last_used: u64,
     /// Where the payload begins, and everything else ends.
     pub payload_offset: u64,
@@ -105,7 +105,22 @@ pub fn parse_head(bytes: &[u8], file_bytes: u64) -> Result<Head, Flaw> {
 }
 
 /// Check everything before the payload: `bytes` is the file's beginning, as long as [`Head::payload_offset`] says, or longer.
+///
+/// Reserved fields that are set are refused, whatever else is found: a later writer may give them a meaning. But for a seal that is
+/// wrong, which says that they, or others, are damaged.
 pub fn parse(bytes: &[u8], file_bytes: u64) -> Result<RowMetadata, Flaw> {
+    let parsed = parse_known(bytes, file_bytes);
+    let is_set = |field: Range<usize>| bytes.get(field).is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0));
+    if parsed != Err(SEAL_IS_WRONG) && RESERVED.into_iter().any(is_set) {
+        parse_head(bytes, file_bytes)?;
+        return Err(Flaw::Reserved);
+    }
+    parsed
+}
+
+const SEAL_IS_WRONG: Flaw = Flaw::Corrupt("its seal is wrong");
+
+fn parse_known(bytes: &[u8], file_bytes: u64) -> Result<RowMetadata, Flaw> {
     let head = parse_head(bytes, file_bytes)?;
     let bytes = bytes.get(..head.payload_offset as usize).ok_or(Flaw::Truncated)?;
     let mut sections = Fields(bytes.get(HEAD_BYTES..).ok_or(Flaw::Truncated)?);
@@ -150,13 +165,9 @@ pub fn parse(bytes: &[u8], file_bytes: u64) -> Result<RowMetadata, Flaw> {
     })
 }
 
-/// The seal is the CRC of all of `bytes` with zeros in its own place, which is `at`.
+/// The seal is the sum of `bytes`, or the one that version 0.1.0 made. `at` is the place of its value.
 fn check_seal(bytes: &[u8], at: usize, seal: u32) -> Result<(), Flaw> {
-    let mut crc = Crc::new();
-    crc.update(bytes.get(..at).unwrap_or_default());
-    crc.update(&[0; 4]);
-    crc.update(bytes.get(at + 4..).unwrap_or_default());
-    if crc.value() == seal { Ok(()) } else { Err(Flaw::Corrupt("its seal is wrong")) }
+    if metadata_sum(bytes, Some(at)) == seal || former_sum(bytes, at) == seal { Ok(()) } else { Err(SEAL_IS_WRONG) }
 }
 
 /// The records of a row, each at most once. Unknown ones are passed over: a later writer of this version may add some.

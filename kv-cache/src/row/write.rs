@@ -46,7 +46,7 @@ impl Unsealed {
 
     pub fn seal(mut self, payload_crc32c: u32) -> Vec<u8> {
         self.put(64, payload_crc32c);
-        let seal = Crc::of(&self.bytes);
+        let seal = metadata_sum(&self.bytes, Some(self.seal_at));
         self.put(self.seal_at, seal);
         self.bytes
     }
@@ -62,6 +62,23 @@ impl NewRow<'_> {
     /// Everything before the payload, whose CRC-32C is given.
     pub fn encode(&self, payload_crc32c: u32) -> Vec<u8> {
         self.layout().seal(payload_crc32c)
+    }
+
+    /// How long [`encode`](NewRow::encode) gets.
+    pub fn encoded_len(&self) -> usize {
+        let record = |value: usize| 5 + value;
+        let detail = cut(self.detail, MAX_TEXT_BYTES).len();
+        let records = record(4) // the seal
+            + record(32)
+            + record(1)
+            + record(1)
+            + record(32)
+            + record(cut(self.host, MAX_TEXT_BYTES).len())
+            + record(SOFTWARE.len() + env!("CARGO_PKG_VERSION").len())
+            + if detail == 0 { 0 } else { record(detail) }
+            + record(4)
+            + record(self.tokens.len() * 4);
+        HEAD_BYTES + 4 + cut(self.prompt, MAX_PROMPT_BYTES).len() + 4 + records
     }
 
     pub(crate) fn layout(&self) -> Unsealed {

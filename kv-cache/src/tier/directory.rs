@@ -2,14 +2,15 @@
 //!
 //! Everything is relative to an open descriptor, so a directory that is moved or replaced under our feet is no other
 //! directory. `<64 hex digits>.kvc` is a row; `<row>.tmp.<pid>.<token>` one that is being written; `set-aside/` has damaged
-//! ones; `.lock` is held by the process that the directory belongs to. Other names are none of our business.
+//! ones; `.lock` is held by the process that the directory belongs to. Files with other names are left alone.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use kv_in_process::signals::without_signal;
 use rustix::fs::{self, AtFlags, Dir as DirStream, FlockOperation, Mode, OFlags};
@@ -17,7 +18,7 @@ use rustix::fs::{self, AtFlags, Dir as DirStream, FlockOperation, Mode, OFlags};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::limits::{MAX_SET_ASIDE, MAX_SET_ASIDE_BYTES};
-use crate::row::{self, Crc, Flaw, RowMetadata};
+use crate::row::{self, Flaw, RowMetadata};
 
 pub(crate) const EXTENSION: &str = ".kvc";
 const SET_ASIDE: &str = "set-aside";
@@ -30,17 +31,23 @@ pub(crate) struct Directory {
     lock: Option<File>,
     ours: bool,
     temporaries: AtomicU64,
+    /// Files that were set aside and made room for others since [`Directory::empty_set_aside`].
+    trimmed: AtomicU64,
+    /// Names came since the directory was synchronised, or may have come before it was opened.
+    unsynced: Mutex<bool>,
 }
 
 /// What a name in the directory stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     Row(Key),
-    /// Ends like a row, but is none.
+    /// Ends like a row's name, but is none. Left alone, and reported.
     Misnamed,
     Temporary {
         pid: u32,
     },
+    /// Of other software of the format, which names its own `<row>.<writer>.tmp`.
+    OthersTemporary,
     Ours,
     Stranger,
 }
@@ -54,6 +61,14 @@ pub(crate) struct Found {
     pub file_bytes: u64,
     /// Unix time in nanoseconds when the file was last changed; the cache notes the last use there.
     pub modified: i128,
+}
+
+/// What became of a file that was to be set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SetAside {
+    Moved,
+    /// It was a good row, or one of a later version, and is in its place.
+    PutBack,
 }
 
 /// Why a row's file could not be read.
@@ -87,9 +102,16 @@ impl Directory {
     /// # Errors
     /// `Busy` if another process (or another cache of this one) has it; of two that both share it none does.
     pub fn open(path: &Path, exclusive: bool) -> Result<Directory> {
+        let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
         // What is in a prompt is nobody else's business.
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(|error| Error::io(format!("cannot make the directory {}", path.display()), error))?;
+        // A row that lasts is of no use in a directory that does not. (One that cannot be read cannot be synchronised.)
+        for parent in missing.into_iter().filter_map(Path::parent) {
+            if let Ok(opened) = File::open(parent) {
+                sync(&opened).map_err(|error| Error::io(format!("cannot synchronise {}", parent.display()), error))?;
+            }
+        }
         let mut directory = Directory::open_existing(path)?;
         directory.lock = directory.take_lock(exclusive)?;
         directory.ours = exclusive;
@@ -103,7 +125,15 @@ impl Directory {
             .map_err(|error| Error::io(format!("cannot open the directory {}", path.display()), error.into()))?;
         // Not from 0, so that the names of a process that had our number are not in the way.
         let start = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
-        Ok(Directory { path: path.to_owned(), fd, lock: None, ours: false, temporaries: AtomicU64::new(start) })
+        Ok(Directory {
+            path: path.to_owned(),
+            fd,
+            lock: None,
+            ours: false,
+            temporaries: AtomicU64::new(start),
+            trimmed: AtomicU64::new(0),
+            unsynced: Mutex::new(true),
+        })
     }
 
     /// The lock: exclusive, or shared with those that share too; that is `None` where there are no locks.
@@ -196,7 +226,12 @@ impl Directory {
 
     /// Read a row's file up to its payload, and check all of that.
     pub fn inspect(&self, name: &str) -> std::result::Result<Found, Unread> {
-        let file = match self.open_file(name) {
+        self.inspect_as(name, name)
+    }
+
+    /// The same of a file at `path`, whose name should be `name`.
+    fn inspect_as(&self, path: &str, name: &str) -> std::result::Result<Found, Unread> {
+        let file = match self.open_file(path) {
             // A link where a row should be.
             Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(Flaw::Foreign.into()),
             file => file?,
@@ -210,12 +245,45 @@ impl Directory {
         }
     }
 
+    /// A row has its name now, which a power cut may take.
+    pub fn has_new_name(&self) {
+        *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Make the names of all rows last. False where nothing had to be done.
+    pub fn sync_names(&self) -> io::Result<bool> {
+        // Who comes meanwhile waits: the names that it asks for may be those that are being synchronised.
+        let mut unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::take(&mut *unsynced) {
+            return Ok(false);
+        }
+        let synced = sync(&self.fd);
+        *unsynced = synced.is_err();
+        synced.map(|()| true)
+    }
+
+    /// How much has to be freed so that a file of so many bytes fits on the disk, which just had no room for it.
+    pub fn bytes_to_free(&self, bytes: u64) -> u64 {
+        let Ok(stat) = fs::fstatvfs(&self.fd) else { return bytes };
+        let (block, free) = (stat.f_frsize.max(1), stat.f_bavail.saturating_mul(stat.f_frsize));
+        // Some blocks more, for what a file system keeps of a file besides its content.
+        let wanted = bytes.div_ceil(block).saturating_add(4).saturating_mul(block);
+        match wanted.saturating_sub(free) {
+            // A quota, of which nothing is told.
+            0 => bytes,
+            missing => missing,
+        }
+    }
+
     pub fn remove(&self, name: &str) -> io::Result<()> {
         fs::unlinkat(&self.fd, name, AtFlags::empty()).map_err(Into::into)
     }
 
     /// Move a file to where damaged ones are kept for people, and let the oldest of those go.
-    pub fn set_aside(&self, name: &str) -> io::Result<()> {
+    ///
+    /// Where others write here too, one of them may have put a good row in the place of the damaged one since that was looked
+    /// at. So what was moved is looked at again, payload included, and put back if it is good.
+    pub fn set_aside(&self, name: &str) -> io::Result<SetAside> {
         match fs::mkdirat(&self.fd, SET_ASIDE, Mode::from(0o700)) {
             Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
             _ => {}
@@ -223,13 +291,37 @@ impl Directory {
         let aside = format!("{SET_ASIDE}/{name}");
         if let Err(error) = fs::renameat(&self.fd, name, &self.fd, &aside) {
             // Whatever it is, it must not be found again.
-            return self.remove(name).map_err(|_| error.into());
+            self.remove(name).map_err(|_| error)?;
+            self.trimmed.fetch_add(1, Relaxed);
+            return Ok(SetAside::Moved);
         }
-        self.trim_set_aside(MAX_SET_ASIDE).map(drop)
+        if !self.ours && self.is_to_be_kept(&aside, name) {
+            // A row that came to the place meanwhile is as good.
+            let _ = fs::linkat(&self.fd, &aside, &self.fd, name, AtFlags::empty());
+            return self.remove(&aside).map(|()| SetAside::PutBack);
+        }
+        let trimmed = self.trim_set_aside(MAX_SET_ASIDE)?;
+        self.trimmed.fetch_add(trimmed, Relaxed);
+        Ok(SetAside::Moved)
+    }
+
+    /// Remove all files that were set aside. How many, with those that were removed since the last time.
+    pub fn empty_set_aside(&self) -> io::Result<u64> {
+        let removed = self.trim_set_aside(0)?;
+        Ok(removed + self.trimmed.swap(0, Relaxed))
+    }
+
+    /// Whether the file at `path` is a whole row for the place `name`, or one of a later version.
+    fn is_to_be_kept(&self, path: &str, name: &str) -> bool {
+        match self.inspect_as(path, name) {
+            Ok(found) => self.check_payload(&found).is_ok(),
+            Err(Unread::Flaw(flaw)) => flaw.is_later(),
+            Err(Unread::Io(_)) => false,
+        }
     }
 
     /// Remove all but the newest `keep` of the files that were set aside. How many went.
-    pub fn trim_set_aside(&self, keep: usize) -> io::Result<usize> {
+    fn trim_set_aside(&self, keep: usize) -> io::Result<u64> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let folder = match fs::openat(&self.fd, SET_ASIDE, flags, Mode::empty()) {
             Err(rustix::io::Errno::NOENT) => return Ok(0),
@@ -268,6 +360,14 @@ impl Directory {
     }
 }
 
+/// Make the names in a directory last, where the file system has such a thing.
+fn sync(directory: impl AsFd) -> io::Result<()> {
+    match fs::fsync(directory) {
+        Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 pub(crate) fn row_name(key: &Key) -> String {
     format!("{key}{EXTENSION}")
 }
@@ -286,7 +386,12 @@ pub(crate) fn classify(name: &str) -> Name {
         u64::from_str_radix(token, 16).ok()?;
         Some(Name::Temporary { pid: pid.parse().ok()? })
     };
-    temporary().unwrap_or(Name::Stranger)
+    let of_others = || {
+        let (row, writer) = name.strip_suffix(".tmp")?.split_once(EXTENSION)?;
+        Key::from_hex(row)?;
+        writer.starts_with('.').then_some(Name::OthersTemporary)
+    };
+    temporary().or_else(of_others).unwrap_or(Name::Stranger)
 }
 
 fn inspect(file: File) -> std::result::Result<Found, Unread> {
@@ -308,7 +413,7 @@ fn inspect(file: File) -> std::result::Result<Found, Unread> {
     }
     let metadata = row::parse(&bytes, file_bytes)?;
     Ok(Found {
-        metadata_crc32c: Crc::of(bytes.get(..metadata_bytes).unwrap_or_default()),
+        metadata_crc32c: row::metadata_sum(bytes.get(..metadata_bytes).unwrap_or_default(), None),
         metadata,
         file,
         file_bytes,
@@ -337,6 +442,12 @@ mod tests {
         {
             assert_eq!(classify(stranger), Name::Stranger, "{stranger}");
         }
+        assert_eq!(classify(&format!("{key}.kvc.<0.123.0>.45.tmp")), Name::OthersTemporary);
+        for stranger in
+            ["x.kvc.1.tmp".into(), format!("{key}.kvc.tmp"), format!("{key}.kvcx.tmp"), format!("{key}.tmp")]
+        {
+            assert_eq!(classify(&stranger), Name::Stranger, "{stranger}");
+        }
         assert_eq!(classify("model.kvc"), Name::Misnamed);
         assert_eq!((classify(".lock"), classify("set-aside")), (Name::Ours, Name::Ours));
     }
@@ -356,6 +467,7 @@ mod tests {
         for i in 0..3 {
             assert!(!folder.path().join(SET_ASIDE).join(format!("{i}.kvc")).exists(), "{i} is older");
         }
-        assert_eq!(directory.trim_set_aside(0).unwrap(), MAX_SET_ASIDE);
+        assert_eq!(directory.empty_set_aside().unwrap(), MAX_SET_ASIDE as u64 + 3);
+        assert_eq!(directory.empty_set_aside().unwrap(), 0);
     }
 }

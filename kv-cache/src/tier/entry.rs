@@ -32,7 +32,7 @@ pub(crate) enum Body {
     File {
         payload_offset: u64,
         payload_crc32c: u32,
-        /// CRC-32C of everything before the payload, as it was when the row was indexed.
+        /// The [sum](crate::row::metadata_sum) of everything before the payload, as it was when the row was indexed.
         metadata_crc32c: u32,
     },
 }
@@ -41,6 +41,16 @@ impl Row {
     pub fn new(key: Key, tokens: u32, payload_bytes: u64, charged: u64, body: Body, used: u64) -> Row {
         let (used, filed, used_wall) = (AtomicU64::new(used), AtomicU64::new(used), AtomicU64::new(0));
         Row { key, tokens, payload_bytes, charged, body, used, filed, used_wall, pins: AtomicU32::new(0) }
+    }
+
+    /// Whether both were read from one file, or from files that are alike: then they have the same lengths and checksums.
+    pub fn has_the_file_of(&self, other: &Row) -> bool {
+        match (&self.body, &other.body) {
+            (Body::File { metadata_crc32c: a, .. }, Body::File { metadata_crc32c: b, .. }) => {
+                a == b && self.charged == other.charged && self.payload_bytes == other.payload_bytes
+            }
+            _ => false,
+        }
     }
 
     /// Begin to use the row; false where it is gone.

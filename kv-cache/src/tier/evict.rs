@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Tier;
-use super::directory::{Directory, Unread, row_name};
+use super::directory::{Directory, SetAside, Unread, row_name};
 use super::entry::Row;
 use super::writer::Writer;
 use crate::counters::add;
@@ -41,7 +41,7 @@ impl Tier {
     }
 
     /// Evict the oldest rows that are not in use until the rows take at most `target` bytes.
-    fn shrink(&self, writer: &mut Writer, target: u64) {
+    pub(super) fn shrink(&self, writer: &mut Writer, target: u64) {
         let mut after = 0;
         while writer.used() > target {
             let Some(row) = writer.oldest(after) else { return };
@@ -93,7 +93,9 @@ impl Tier {
         (rows - writer.rows() as u64, used - writer.used())
     }
 
-    /// A row could not be read. If it is damaged or gone it is not found again, and its file is set aside.
+    /// A row could not be read. If it is damaged or gone it is not found again, and its file is set aside; where there is a
+    /// good file of this key that is not the one that was indexed, because another process evicted the row and saved it anew,
+    /// that is indexed in its place.
     pub(super) fn lost(&self, row: &Arc<Row>, unread: Unread) -> Error {
         add(&self.shared.counters.load_misses, 1);
         let flaw = match unread {
@@ -105,37 +107,75 @@ impl Tier {
             // The row may be as good as ever: too many open files, no memory.
             Unread::Io(error) => return Error::io(format!("cannot read row {} of {}", row.key, self.shown()), error),
         };
+        let there = match (&self.directory, &flaw) {
+            (Some(directory), Some(_)) => self.look_again(directory, row),
+            _ => There::Nothing,
+        };
         let mut writer = self.writer();
         row.retire();
         // Somebody else may have found out before, and a new row may be in its place.
         let ours = self.forget(&mut writer, row);
-        let why = match flaw {
-            Some(flaw) => {
+        let why = match (there, flaw) {
+            (There::SavedAnew(anew), _) => {
+                if ours {
+                    add(&self.shared.counters.adopted, 1);
+                    self.publish_now(&mut writer, anew);
+                    self.keep_budget(&mut writer);
+                }
+                "another process saved it anew; look up again".into()
+            }
+            (There::Later(later), _) => {
+                self.shared.counters.flaw(&later);
+                later.to_string()
+            }
+            (There::Damaged, Some(flaw)) => {
                 if let (Some(directory), true) = (&self.directory, ours) {
                     self.condemn_file(directory, &row_name(&row.key), &flaw);
                 }
                 flaw.to_string()
             }
-            None => "its file is gone".into(),
+            (There::Damaged | There::Nothing, _) => "its file is gone".into(),
         };
         drop(writer);
         Error::new(ErrorKind::Miss, format!("row {} of {} cannot be used: {why}", row.key, self.shown()))
     }
 
-    /// Count a damaged file, say so, and set it aside.
+    /// What is at the name of a row that could not be used.
+    fn look_again(&self, directory: &Directory, row: &Row) -> There {
+        match directory.inspect(&row_name(&row.key)) {
+            Ok(found) => {
+                let anew = self.row_of(row.key, &found, 0);
+                if anew.has_the_file_of(row) { There::Damaged } else { There::SavedAnew(anew) }
+            }
+            Err(Unread::Flaw(flaw)) if flaw.is_later() => There::Later(flaw),
+            Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound => There::Nothing,
+            Err(_) => There::Damaged,
+        }
+    }
+
+    /// Set a damaged file aside, count it and say so.
     pub(super) fn condemn_file(&self, directory: &Directory, name: &str, flaw: &Flaw) {
-        self.shared.counters.flaw(flaw);
         let path = directory.path.display();
         match directory.set_aside(name) {
-            Ok(()) => log::warn(format_args!("{path}/{name} is set aside: {flaw}")),
+            // Another process put a good row there meanwhile.
+            Ok(SetAside::PutBack) => return,
+            // Or it removed the file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Ok(SetAside::Moved) => log::warn(format_args!("{path}/{name} is set aside: {flaw}")),
             Err(error) => {
                 log::warn(format_args!("{path}/{name} is of no use ({flaw}) and cannot be set aside: {error}"))
             }
         }
-    }
-
-    pub(super) fn count_flaw(&self, directory: &Directory, key: &Key, flaw: &Flaw) {
         self.shared.counters.flaw(flaw);
-        log::warn(format_args!("{}/{} is set aside: {flaw}", directory.path.display(), row_name(key)));
     }
+}
+
+/// What is at the name of a row that could not be used.
+enum There {
+    /// A good row of the key, in a file other than the one that was indexed.
+    SavedAnew(Row),
+    /// A row of a later version.
+    Later(Flaw),
+    Damaged,
+    Nothing,
 }

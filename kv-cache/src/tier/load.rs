@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 
 use memmap2::{Advice, Mmap};
 
 use super::directory::{Directory, Found, Unread, read_full, row_name};
 use super::entry::{Body, Row};
 use crate::limits::BLOCK_BYTES;
-use crate::row::{Crc, Flaw};
+use crate::row::{Crc, Flaw, metadata_sum};
 use crate::save::Memory;
 
 /// The bytes of a row, as long as this lives.
@@ -54,42 +55,44 @@ impl Directory {
     ///
     /// Each block is checked right after it was read, while it is in the second-level cache: the check costs a fraction of
     /// what another pass over memory would. When this fails the buffer has anything in it.
-    pub fn read_row(&self, row: &Row, buffer: &mut [u8]) -> Result<(), Unread> {
+    pub fn read_row<'a>(&self, row: &Row, buffer: &'a mut [MaybeUninit<u8>]) -> Result<&'a mut [u8], Unread> {
         let Some(expected) = Expected::of(row) else { return Err(Flaw::Foreign.into()) };
         let file = self.open_row(row, &expected)?;
-        let mut metadata = vec![0; expected.payload_offset as usize];
-        read_full(&file, &mut metadata, 0)?;
-        if Crc::of(&metadata) != expected.metadata_crc32c {
-            return Err(METADATA_CHANGED.into());
-        }
         let mut crc = Crc::new();
         let mut at = expected.payload_offset;
         for block in buffer.chunks_mut(BLOCK_BYTES) {
-            read_full(&file, block, at)?;
+            let block = read_uninit(&file, block, at)?;
             crc.update(block);
             at += block.len() as u64;
         }
-        if crc.value() == expected.payload_crc32c { Ok(()) } else { Err(PAYLOAD_CHANGED.into()) }
+        if crc.value() != expected.payload_crc32c {
+            return Err(PAYLOAD_CHANGED.into());
+        }
+        // SAFETY: each of its blocks was written.
+        Ok(unsafe { buffer.assume_init_mut() })
     }
 
     /// Read a row's payload to its end, and check it.
     pub fn check_payload(&self, found: &Found) -> Result<(), Unread> {
         let head = &found.metadata.head;
-        let (mut crc, mut block) = (Crc::new(), vec![0; BLOCK_BYTES]);
-        let mut left = head.payload_bytes;
-        while left > 0 {
-            let n = left.min(BLOCK_BYTES as u64) as usize;
-            let Some(part) = block.get_mut(..n) else { break };
-            read_full(&found.file, part, head.payload_offset + head.payload_bytes - left)?;
-            crc.update(part);
-            left -= n as u64;
-        }
-        if crc.value() == head.payload_crc32c { Ok(()) } else { Err(PAYLOAD_CHANGED.into()) }
+        check_payload(&found.file, head.payload_offset, head.payload_bytes, head.payload_crc32c)
+    }
+
+    /// Read the file of a row to its end, and check it against what was indexed.
+    pub fn check_row(&self, row: &Row) -> Result<(), Unread> {
+        let Some(expected) = Expected::of(row) else { return Err(Flaw::Foreign.into()) };
+        let file = self.open_row(row, &expected)?;
+        check_payload(&file, expected.payload_offset, row.payload_bytes, expected.payload_crc32c)
     }
 
     fn copy_row(&self, row: &Row) -> Result<Bytes, Unread> {
-        let mut bytes = zeros(row.payload_bytes as usize)?;
-        self.read_row(row, &mut bytes)?;
+        let mut bytes = with_room(row.payload_bytes as usize)?;
+        let read = {
+            let room = bytes.spare_capacity_mut().get_mut(..row.payload_bytes as usize).unwrap_or_default();
+            self.read_row(row, room)?.len()
+        };
+        // SAFETY: they were read there.
+        unsafe { bytes.set_len(read) };
         Ok(Bytes::Read(bytes))
     }
 
@@ -101,24 +104,22 @@ impl Directory {
         let Some(expected) = Expected::of(row) else { return Err(Flaw::Foreign.into()) };
         let file = self.open_row(row, &expected)?;
         // SAFETY: the directory's lock is held, so no other cache changes its files, and this one never changes a file that
-        // has its final name; unlinking leaves the pages. (Who writes to the files past the lock breaks the promise that
-        // is asked of them in `docs/cache.md`.)
+        // has its final name; unlinking leaves the pages. Other software of the format rewrites the hit count and the time of
+        // the last use in place, so what is before the payload is never looked at through the map. (Who writes to payloads
+        // past the lock breaks the promise that is asked of them in `docs/cache.md`.)
         let map = unsafe { Mmap::map(&file) }?;
         if !fault_in(&map)? {
             return self.copy_row(row);
         }
         let payload_offset = expected.payload_offset as usize;
-        let (metadata, payload) = map.split_at_checked(payload_offset).ok_or(Flaw::Truncated)?;
-        if Crc::of(metadata) != expected.metadata_crc32c {
-            return Err(METADATA_CHANGED.into());
-        }
+        let payload = map.get(payload_offset..).ok_or(Flaw::Truncated)?;
         if Crc::of(payload) != expected.payload_crc32c {
             return Err(PAYLOAD_CHANGED.into());
         }
         Ok(Bytes::Mapped { map, payload_offset })
     }
 
-    /// The row's file, if it has the length that it should have.
+    /// The row's file, if it has the length that it should have, and what is before the payload is as it was indexed.
     fn open_row(&self, row: &Row, expected: &Expected) -> Result<File, Unread> {
         let file = self.open_file(&row_name(&row.key))?;
         let metadata = file.metadata()?;
@@ -127,11 +128,27 @@ impl Directory {
             return Err(Flaw::Foreign.into());
         }
         match metadata.len() {
-            actual if actual == length => Ok(file),
-            actual if actual < length => Err(Flaw::Truncated.into()),
-            _ => Err(Flaw::Corrupt("it is longer than the row").into()),
+            actual if actual < length => return Err(Flaw::Truncated.into()),
+            actual if actual > length => return Err(Flaw::Corrupt("it is longer than the row").into()),
+            _ => {}
         }
+        let mut before = vec![0; expected.payload_offset as usize];
+        read_full(&file, &mut before, 0)?;
+        if metadata_sum(&before, None) == expected.metadata_crc32c { Ok(file) } else { Err(METADATA_CHANGED.into()) }
     }
+}
+
+fn check_payload(file: &File, offset: u64, bytes: u64, crc32c: u32) -> Result<(), Unread> {
+    let (mut crc, mut block) = (Crc::new(), vec![0; BLOCK_BYTES]);
+    let mut left = bytes;
+    while left > 0 {
+        let n = left.min(BLOCK_BYTES as u64) as usize;
+        let Some(part) = block.get_mut(..n) else { break };
+        read_full(file, part, offset + bytes - left)?;
+        crc.update(part);
+        left -= n as u64;
+    }
+    if crc.value() == crc32c { Ok(()) } else { Err(PAYLOAD_CHANGED.into()) }
 }
 
 /// Read all of a mapped file now, where a sector that cannot be read is an error; touched later it would be a SIGBUS. False
@@ -145,12 +162,32 @@ fn fault_in(map: &Mmap) -> Result<bool, Unread> {
     }
 }
 
-/// A buffer, or an error where there is no memory for it.
-fn zeros(bytes: usize) -> io::Result<Vec<u8>> {
+/// Written memory as memory that need not be. Nobody writes bytes to it that are not written themselves.
+pub(crate) fn as_uninit(buffer: &mut [u8]) -> &mut [MaybeUninit<u8>] {
+    // SAFETY: the layout is the same; and what is read into it are bytes of a row, see above.
+    unsafe { &mut *(std::ptr::from_mut(buffer) as *mut [MaybeUninit<u8>]) }
+}
+
+/// Room for so many bytes, or an error where there is no memory for them.
+fn with_room(bytes: usize) -> io::Result<Vec<u8>> {
     let mut buffer = Vec::new();
     buffer.try_reserve_exact(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-    buffer.resize(bytes, 0);
     Ok(buffer)
+}
+
+/// Read exactly, into memory that need not have been written; a file that became shorter is truncated.
+fn read_uninit<'a>(file: &File, buffer: &'a mut [MaybeUninit<u8>], offset: u64) -> Result<&'a mut [u8], Unread> {
+    let mut done = 0;
+    while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(file, rest, offset + done as u64) {
+            Ok(([], _)) => return Err(Flaw::Truncated.into()),
+            Ok((read, _)) => done += read.len(),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    // SAFETY: all of it was read.
+    Ok(unsafe { buffer.assume_init_mut() })
 }
 
 #[cfg(test)]
@@ -180,8 +217,8 @@ mod tests {
 
     #[test]
     fn memory_that_is_not_there_is_an_error() {
-        assert_eq!(zeros(isize::MAX as usize).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
-        assert_eq!(zeros(3).unwrap(), [0; 3]);
+        assert_eq!(with_room(isize::MAX as usize).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+        assert!(with_room(3).unwrap().capacity() >= 3);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A row in a reader's hands.
 
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use super::entry::Row;
@@ -34,16 +35,23 @@ impl Pinned {
     }
 
     /// Copy the payload into a buffer of exactly its size.
-    pub fn read(&self, buffer: &mut [u8]) -> Result<()> {
+    pub fn read<'a>(&self, buffer: &'a mut [MaybeUninit<u8>]) -> Result<&'a mut [u8]> {
         match &self.tier.directory {
             Some(directory) => {
                 directory.read_row(&self.row, buffer).map_err(|unread| self.tier.lost(&self.row, unread))
             }
             None => {
                 let bytes = self.row.memory().ok_or_else(|| self.gone())?;
-                buffer.copy_from_slice(&bytes);
-                Ok(())
+                Ok(buffer.write_copy_of_slice(&bytes))
             }
+        }
+    }
+
+    /// Read a row's file to its end.
+    pub fn check(&self) -> Result<()> {
+        match &self.tier.directory {
+            Some(directory) => directory.check_row(&self.row).map_err(|unread| self.tier.lost(&self.row, unread)),
+            None => Ok(()),
         }
     }
 

@@ -3,12 +3,13 @@
 //! 1. The key is reserved: no second writer of this cache begins.
 //! 2. The row is written to a temporary file beside its final place, and made durable.
 //! 3. The reservation is checked: is it still the live one?
-//! 4. The temporary file is linked to the final name. If that is taken, the file there is adopted if it is this row, or
-//!    replaced.
+//! 4. The temporary file is linked to the final name. If that is taken, the file there is adopted if it is this row and its
+//!    payload has its checksum, or replaced.
 //! 5. The row is published: it can be found.
+//! 6. The directory is synchronised, if the holder of the state goes away (saves for the reasons evict and shutdown).
 //!
-//! A crash before 4 leaves a temporary file, to be reaped; a crash between 4 and 5 a good row, to be adopted. The directory
-//! itself is not synchronised: after a power cut a new row may be missing, but what is there is whole.
+//! A crash before 4 leaves a temporary file, to be reaped; a crash between 4 and 5 a good row, to be adopted. Before 6 a power
+//! cut may take a new row, but what is there is whole.
 
 use std::fs::File;
 use std::io;
@@ -21,7 +22,7 @@ use rustix::fs::{self, AtFlags, Mode, OFlags};
 use super::directory::{Directory, Found, Name, Unread, row_name};
 use crate::key::Key;
 use crate::limits::WRITE_BLOCK_BYTES;
-use crate::row::{Crc, Flaw, Unsealed};
+use crate::row::{Crc, Flaw, Unsealed, metadata_sum};
 
 /// A step of the publish protocol that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,12 +41,22 @@ pub enum Step {
     Linked,
     /// 5: the row can be found.
     Published,
+    /// 6: its name is durable; for saves whose holder goes away.
+    Durable,
 }
 
 impl Step {
     /// All of them, in order.
-    pub const ALL: [Step; 7] =
-        [Step::Reserved, Step::Created, Step::Written, Step::Synced, Step::Checked, Step::Linked, Step::Published];
+    pub const ALL: [Step; 8] = [
+        Step::Reserved,
+        Step::Created,
+        Step::Written,
+        Step::Synced,
+        Step::Checked,
+        Step::Linked,
+        Step::Published,
+        Step::Durable,
+    ];
 }
 
 /// Called after each step, for tests: it may kill the process, wait, or fail the step.
@@ -110,7 +121,7 @@ impl Directory {
         })?;
         temporary.payload_crc32c = crc.value();
         let metadata = metadata.seal(temporary.payload_crc32c);
-        temporary.metadata_crc32c = Crc::of(&metadata);
+        temporary.metadata_crc32c = metadata_sum(&metadata, None);
         file.write_all_at(&metadata, 0)?;
         step(Step::Written)?;
         fs::fdatasync(&file)?;
@@ -118,7 +129,7 @@ impl Directory {
         Ok(temporary)
     }
 
-    /// Step 4. `condemn` is told of a damaged file that was in the place.
+    /// Step 4. `condemn` sets a damaged file aside that is in the place.
     pub fn link(
         &self,
         temporary: &Temporary<'_>,
@@ -131,17 +142,25 @@ impl Directory {
         for _ in 0..2 {
             match fs::linkat(self.fd(), &temporary.name, self.fd(), &name, AtFlags::empty()) {
                 Err(rustix::io::Errno::EXIST) => {}
-                linked => return linked.map(|()| Placed::Ours).map_err(Into::into),
+                linked => {
+                    self.has_new_name();
+                    return linked.map(|()| Placed::Ours).map_err(Into::into);
+                }
             }
             match self.inspect(&name) {
-                Ok(found) if found.metadata.head.payload_bytes == payload_bytes => {
-                    return Ok(Placed::Adopted(Box::new(found)));
-                }
+                Ok(found) if found.metadata.head.payload_bytes == payload_bytes => match self.check_payload(&found) {
+                    Ok(()) => {
+                        self.has_new_name();
+                        return Ok(Placed::Adopted(Box::new(found)));
+                    }
+                    Err(Unread::Flaw(flaw)) => condemn(&flaw),
+                    Err(Unread::Io(error)) => return Err(error),
+                },
                 Ok(_) => self.remove(&name)?,
-                Err(Unread::Flaw(flaw)) => {
-                    condemn(&flaw);
-                    self.set_aside(&name)?;
+                Err(Unread::Flaw(flaw)) if flaw.is_later() => {
+                    return Err(io::Error::other(format!("a row is in its place that is left alone: {flaw}")));
                 }
+                Err(Unread::Flaw(flaw)) => condemn(&flaw),
                 Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(Unread::Io(error)) => return Err(error),
             }
@@ -151,21 +170,16 @@ impl Directory {
 
     /// Remove the temporary files of writers that are no more. How many.
     pub fn reap(&self, names: &[(String, Name)]) -> u64 {
-        let dead = |name: &str, pid: u32| match self.is_ours() {
-            // Nobody else writes here, and our own writers are known to the caller to rest.
-            true => true,
-            false => pid != std::process::id() && self.is_stale(name),
+        let dead = |name: &str, kind: &Name| match kind {
+            // Nobody else of ours writes here, and our own writers are known to the caller to rest.
+            Name::Temporary { .. } if self.is_ours() => true,
+            Name::Temporary { pid } => *pid != std::process::id() && self.is_stale(name),
+            // Other software knows nothing of our lock.
+            Name::OthersTemporary => self.is_stale(name),
+            _ => false,
         };
-        let mut reaped = 0;
-        for (name, kind) in names {
-            if let Name::Temporary { pid } = kind
-                && dead(name, *pid)
-                && self.remove(name).is_ok()
-            {
-                reaped += 1;
-            }
-        }
-        reaped
+        let reaped = names.iter().filter(|(name, kind)| dead(name, kind) && self.remove(name).is_ok());
+        reaped.count() as u64
     }
 
     fn is_stale(&self, name: &str) -> bool {

@@ -12,6 +12,8 @@ use crate::row::Flaw;
 /// The outcome for one name.
 pub(crate) enum Seen {
     Row(Key, Box<Found>),
+    /// A row of a later version, which is left alone.
+    Later(Flaw),
     Flawed(Flaw),
     /// It could not be read; it may be another time.
     Unread(std::io::Error),
@@ -20,6 +22,7 @@ pub(crate) enum Seen {
 impl From<Unread> for Seen {
     fn from(unread: Unread) -> Self {
         match unread {
+            Unread::Flaw(flaw) if flaw.is_later() => Seen::Later(flaw),
             Unread::Flaw(flaw) => Seen::Flawed(flaw),
             Unread::Io(error) => Seen::Unread(error),
         }
@@ -35,10 +38,9 @@ impl Directory {
             while let Some((name, kind)) = names.get(next.fetch_add(1, Relaxed)) {
                 let seen = match kind {
                     Name::Row(key) => self.inspect(name).map(|found| Seen::Row(*key, Box::new(found))),
-                    Name::Misnamed => {
-                        self.inspect(name).map(|_| Seen::Flawed(Flaw::Corrupt("its name is not that of its content")))
+                    Name::Misnamed | Name::Temporary { .. } | Name::OthersTemporary | Name::Ours | Name::Stranger => {
+                        continue;
                     }
-                    Name::Temporary { .. } | Name::Ours | Name::Stranger => continue,
                 };
                 let seen = match seen {
                     Ok(seen) => seen,

@@ -3,18 +3,49 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::entry::Row;
 use crate::key::Key;
 
+/// The account of a tier's budget. The writer alone changes it; anyone may look, and sees it as it was a moment ago.
+#[derive(Default)]
+pub(crate) struct Account {
+    /// Rows in the order of use.
+    rows: AtomicU64,
+    /// Their bytes.
+    used: AtomicU64,
+    /// Bytes of the reservations.
+    reserved: AtomicU64,
+}
+
+impl Account {
+    pub fn rows(&self) -> u64 {
+        self.rows.load(Relaxed)
+    }
+
+    pub fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    pub fn reserved(&self) -> u64 {
+        self.reserved.load(Relaxed)
+    }
+}
+
+fn more(number: &AtomicU64, by: u64) {
+    // What a file says of its size may be anything.
+    number.store(number.load(Relaxed).saturating_add(by), Relaxed);
+}
+
+fn less(number: &AtomicU64, by: u64) {
+    number.store(number.load(Relaxed).saturating_sub(by), Relaxed);
+}
+
 #[derive(Default)]
 pub(crate) struct Writer {
-    /// Bytes of the rows in `order`.
-    used: u64,
-    /// Bytes of `reservations`.
-    reserved: u64,
+    account: Arc<Account>,
     /// By the moment of their last use as it was known when they were filed. Uses since then are in the rows: see
     /// [`Writer::oldest`].
     order: BTreeMap<u64, Arc<Row>>,
@@ -29,12 +60,16 @@ struct Reservation {
 }
 
 impl Writer {
+    pub fn account(&self) -> Arc<Account> {
+        self.account.clone()
+    }
+
     pub fn used(&self) -> u64 {
-        self.used
+        self.account.used()
     }
 
     pub fn reserved(&self) -> u64 {
-        self.reserved
+        self.account.reserved()
     }
 
     pub fn rows(&self) -> usize {
@@ -42,8 +77,8 @@ impl Writer {
     }
 
     pub fn add(&mut self, row: Arc<Row>) {
-        // What a file says of its size may be anything.
-        self.used = self.used.saturating_add(row.charged);
+        more(&self.account.used, row.charged);
+        more(&self.account.rows, 1);
         // Two rows of one moment cannot be: each use takes a moment of its own.
         self.order.insert(row.filed.load(Relaxed), row);
     }
@@ -54,7 +89,8 @@ impl Writer {
         match self.order.get(&filed) {
             Some(there) if Arc::ptr_eq(there, row) => {
                 self.order.remove(&filed);
-                self.used = self.used.saturating_sub(row.charged);
+                less(&self.account.used, row.charged);
+                less(&self.account.rows, 1);
                 true
             }
             _ => false,
@@ -91,9 +127,9 @@ impl Writer {
         }
         self.tokens += 1;
         let reservation = Reservation { token: self.tokens, bytes, expires: now.saturating_add(time_to_live) };
-        self.reserved += bytes;
+        more(&self.account.reserved, bytes);
         if let Some(former) = self.reservations.insert(key, reservation) {
-            self.reserved -= former.bytes;
+            less(&self.account.reserved, former.bytes);
         }
         Some(self.tokens)
     }
@@ -111,16 +147,17 @@ impl Writer {
         if self.reservations.get(key).is_some_and(|reservation| reservation.token == token)
             && let Some(reservation) = self.reservations.remove(key)
         {
-            self.reserved -= reservation.bytes;
+            less(&self.account.reserved, reservation.bytes);
         }
     }
 
     /// Forget the reservations whose time is over.
     pub fn expire(&mut self, now: Duration) {
+        let account = &self.account;
         self.reservations.retain(|_, reservation| {
             let live = now < reservation.expires;
             if !live {
-                self.reserved -= reservation.bytes;
+                less(&account.reserved, reservation.bytes);
             }
             live
         });

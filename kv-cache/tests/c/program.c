@@ -27,6 +27,80 @@ static int in_child(kv_cache_t *cache, kv_cache_hit_t *hit, const kv_cache_query
     return 0;
 }
 
+/* Counts the lines that have the text that is looked for. */
+struct lines {
+    const char *wanted;
+    int found;
+};
+
+static void count(void *user, const char *line)
+{
+    struct lines *lines = (struct lines *)user;
+    lines->found += strstr(line, lines->wanted) != NULL && strchr(line, '\n') == NULL;
+}
+
+/* A cache whose disk cannot be used says so, to whom it was told to. */
+static int of_the_log(void)
+{
+    static const char config[] = "[ram]\nbudget = 1\n[disk]\npath = '/dev/null/rows'\nbudget = 1\n";
+    struct lines lines = {"goes on without the tier", 0};
+    kv_cache_t *cache;
+    kv_cache_stats_t stats;
+    kv_cache_set_log(count, &lines);
+    CHECK(kv_cache_open_toml(config, &cache) == KV_CACHE_OK && lines.found == 1);
+    stats.size = sizeof stats;
+    CHECK(kv_cache_stats(cache, &stats) == KV_CACHE_OK && stats.tiers_failed == 1);
+    kv_cache_close(cache);
+    kv_cache_set_log(NULL, NULL);
+    CHECK(kv_cache_open_toml(config, &cache) == KV_CACHE_OK && lines.found == 1);
+    kv_cache_close(cache);
+    return 0;
+}
+
+/* The places of answers after calls that fail. */
+static int after_failures(kv_cache_t *cache, const kv_cache_query_t *query)
+{
+    kv_cache_saved_t saved = KV_CACHE_STORED;
+    kv_cache_save_t save;
+    kv_cache_hit_t *hit = (kv_cache_hit_t *)&save;
+    kv_cache_hit_info_t info;
+    kv_cache_gc_t gc;
+    kv_cache_stats_t stats;
+    uint8_t key[32];
+    uint32_t tiers = 9;
+    uint64_t number = 9;
+    const uint8_t zeros[sizeof stats] = {0};
+    memset(&save, 0, sizeof save);
+    memset(&info, 9, sizeof info);
+    memset(&gc, 9, sizeof gc);
+    memset(&stats, 9, sizeof stats);
+    memset(key, 9, sizeof key);
+    CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_INVALID_ARGUMENT && saved == KV_CACHE_FAILED);
+    saved = KV_CACHE_QUEUED;
+    CHECK(kv_cache_save(NULL, &save, &saved) == KV_CACHE_INVALID_ARGUMENT && saved == KV_CACHE_FAILED);
+    CHECK(kv_cache_evict(cache, NULL, &tiers) == KV_CACHE_INVALID_ARGUMENT && tiers == 0);
+    tiers = 9;
+    CHECK(kv_cache_evict(NULL, key, &tiers) == KV_CACHE_INVALID_ARGUMENT && tiers == 0);
+    CHECK(kv_cache_evict_bytes(cache, KV_CACHE_TIER_DEFAULT, 1, &number) == KV_CACHE_INVALID_ARGUMENT && number == 0);
+    number = 9;
+    CHECK(kv_cache_relieve(NULL, 1, 1, &number) == KV_CACHE_INVALID_ARGUMENT && number == 0);
+    number = 9;
+    CHECK(kv_cache_shutdown(NULL, 1, &number) == KV_CACHE_INVALID_ARGUMENT && number == 0);
+    number = 9;
+    CHECK(kv_cache_plan(NULL, KV_CACHE_REASON_COLD, 1, 0, &number) == KV_CACHE_INVALID_ARGUMENT && number == 0);
+    CHECK(kv_cache_fingerprint(NULL, 0, key) == KV_CACHE_INVALID_ARGUMENT && memcmp(key, zeros, 32) == 0);
+    info.size = sizeof info;
+    CHECK(kv_cache_lookup(cache, query, &hit, &info) == KV_CACHE_MISS && hit == NULL);
+    CHECK(info.size == sizeof info && memcmp((char *)&info + 4, zeros, sizeof info - 4) == 0);
+    gc.size = sizeof gc;
+    CHECK(kv_cache_gc(NULL, &gc) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(gc.size == sizeof gc && memcmp((char *)&gc + 4, zeros, sizeof gc - 4) == 0);
+    stats.size = sizeof stats;
+    CHECK(kv_cache_stats(NULL, &stats) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(stats.size == sizeof stats && memcmp((char *)&stats + 4, zeros, sizeof stats - 4) == 0);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     static const uint32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -50,7 +124,8 @@ int main(int argc, char **argv)
     kv_cache_stats_t stats;
 
     CHECK(argc == 2);
-    CHECK(strcmp(kv_cache_version(), "0.1.0") == 0 && kv_cache_last_error()[0] == 0);
+    CHECK(of_the_log() == 0);
+    CHECK(strcmp(kv_cache_version(), "0.1.0") == 0 && kv_cache_last_error()[0] == 0); /* none has failed yet */
     CHECK(kv_cache_open_toml(NULL, &cache) == KV_CACHE_INVALID_ARGUMENT && cache == NULL);
     CHECK(kv_cache_open_toml("[ram]\nbudget = 1\n", NULL) == KV_CACHE_INVALID_ARGUMENT);
     CHECK(kv_cache_open_toml("nonsense", &cache) == KV_CACHE_INVALID_ARGUMENT);
@@ -89,6 +164,15 @@ int main(int argc, char **argv)
     query.size = sizeof query;
     CHECK(kv_cache_lookup(cache, &query, &hit, NULL) == KV_CACHE_MISS && hit == NULL);
     CHECK(kv_cache_lookup(cache, NULL, &hit, NULL) == KV_CACHE_INVALID_ARGUMENT);
+    query.reserved = 1;
+    CHECK(kv_cache_lookup(cache, &query, &hit, NULL) == KV_CACHE_INVALID_ARGUMENT);
+    query.reserved = 0;
+    query.identity.reserved[5] = 1;
+    CHECK(kv_cache_lookup(cache, &query, &hit, NULL) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(strstr(kv_cache_last_error(), "reserved"));
+    CHECK(kv_cache_key(&query.identity, tokens, 8, other_key) == KV_CACHE_INVALID_ARGUMENT);
+    query.identity.reserved[5] = 0;
+    CHECK(after_failures(cache, &query) == 0);
 
     memset(&save, 0, sizeof save);
     save.size = sizeof save;
@@ -99,6 +183,10 @@ int main(int argc, char **argv)
     save.payload_bytes = sizeof payload;
     CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_INVALID_ARGUMENT); /* no payload */
     save.payload = payload;
+    save.reserved = 1;
+    CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_INVALID_ARGUMENT);
+    CHECK(strstr(kv_cache_last_error(), "reserved"));
+    save.reserved = 0;
     CHECK(kv_cache_save(cache, &save, &saved) == KV_CACHE_OK && saved == KV_CACHE_STORED);
     CHECK(kv_cache_save(cache, &save, NULL) == KV_CACHE_OK);
     save.reason = KV_CACHE_REASON_FINISH;
@@ -142,14 +230,28 @@ int main(int argc, char **argv)
     CHECK(kv_cache_gc(cache, &gc) == KV_CACHE_INVALID_ARGUMENT);
     gc.size = sizeof gc;
     CHECK(kv_cache_gc(cache, &gc) == KV_CACHE_OK && gc.size == sizeof gc && gc.evicted == 0);
+    /* The sizes of version 0.1.0: what came later is not touched. */
+    gc.size = 56;
+    gc.later_left = 7;
+    CHECK(kv_cache_gc(cache, &gc) == KV_CACHE_OK && gc.size == 56 && gc.later_left == 7);
+    stats.size = 391;
+    CHECK(kv_cache_stats(cache, &stats) == KV_CACHE_INVALID_ARGUMENT);
+    stats.size = 392;
+    stats.misnamed_files = 7;
+    CHECK(kv_cache_stats(cache, &stats) == KV_CACHE_OK && stats.size == 392 && stats.misnamed_files == 7);
     stats.size = sizeof stats;
     CHECK(kv_cache_stats(cache, &stats) == KV_CACHE_OK && stats.size == sizeof stats);
+    CHECK(stats.misnamed_files == 0 && stats.tiers_failed == 0);
     CHECK(stats.tiers[0].budget == 100000 && stats.tiers[1].budget == 0 && stats.tiers[2].rows == 1);
     CHECK(stats.saves[KV_CACHE_REASON_EVICT] == 1 && stats.saves[KV_CACHE_REASON_SHUTDOWN] == 1);
-    CHECK(stats.saves_gated == 1 && stats.hits_exact == 2 && stats.misses == 1 && stats.loads == 2);
+    CHECK(stats.saves_gated == 1 && stats.hits_exact == 2 && stats.misses == 2 && stats.loads == 2);
     CHECK(kv_cache_flush(cache, UINT64_MAX) == KV_CACHE_OK);
     CHECK(kv_cache_shutdown(cache, 10000, &number) == KV_CACHE_OK && number == 0);
-    CHECK(kv_cache_evict(cache, key, NULL) == KV_CACHE_CLOSED);
+    tiers = 9;
+    number = 9;
+    CHECK(kv_cache_evict(cache, key, &tiers) == KV_CACHE_CLOSED && tiers == 0);
+    CHECK(kv_cache_evict_bytes(cache, KV_CACHE_TIER_DISK, 1, &number) == KV_CACHE_CLOSED && number == 0);
+    CHECK(kv_cache_save(cache, &save, &saved) != KV_CACHE_OK && saved == KV_CACHE_FAILED);
     CHECK(kv_cache_stats(cache, &stats) == KV_CACHE_OK);
     kv_cache_close(cache);
     kv_cache_close(NULL);

@@ -70,10 +70,28 @@ fn a_directory_with_planted_damage() {
     expect(2, &busy);
     assert!(busy.stderr.contains("belongs to another cache, of process"), "{}", busy.stderr);
     drop(cache);
-    let collected = run(&["gc", "--budget", "2 KiB"], &rows);
+    // A file of a later version, and one with another name, are reported and stay.
+    let mut later = std::fs::read(file(0)).unwrap();
+    later[3] = 2;
+    std::fs::write(rows.join(format!("{}.kvc", IDENTITY.key(&[9]))), later).unwrap();
+    std::fs::write(rows.join("notes.kvc"), "mine").unwrap();
+    let left = "left alone: 1 rows of a later version, 1 files named *.kvc like no row\n";
+    let quick = run(&["gc", "--quick"], &rows);
+    expect(0, &quick);
+    assert_eq!(quick.stdout, format!("removed 1 damaged and 0 temporary files, evicted 0 rows (0 bytes)\n{left}"));
+    expect(1, &run(&["verify"], &rows));
+    // One of the three rows is damaged, and is no reason to evict a good one.
+    let collected = run(&["gc", "--budget", "3 KiB"], &rows);
     expect(0, &collected);
-    let expected = "removed 1 damaged and 0 temporary files, evicted 2 rows (";
-    assert!(collected.stdout.starts_with(expected), "{}", collected.stdout);
+    assert_eq!(collected.stdout, format!("removed 1 damaged and 0 temporary files, evicted 0 rows (0 bytes)\n{left}"));
+    let verified = run(&["verify"], &rows);
+    expect(0, &verified);
+    assert!(verified.stdout.contains("left alone: notes.kvc: its name is no row's"), "{}", verified.stdout);
+    assert!(verified.stdout.ends_with("2 rows are whole (2.0 kB), 0 files are not\n"), "{}", verified.stdout);
+    let evicted = run(&["gc", "--budget", "2 KiB"], &rows);
+    expect(0, &evicted);
+    let expected = "removed 0 damaged and 0 temporary files, evicted 1 rows (";
+    assert!(evicted.stdout.starts_with(expected), "{}", evicted.stdout);
     expect(2, &run(&["gc", "--budget", "2 GB"], &rows));
     expect(2, &run(&["ls"], &folder.path().join("nowhere")));
 }
