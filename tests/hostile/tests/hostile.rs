@@ -197,6 +197,7 @@ fn main() {
             probe("hostile-wasi", "wasi-probe", LIMITS),
             probe("endless-wasi", "wasi-probe", ENDLESS),
             probe("hostile-wasi-ro", "wasi-probe", &format!("{LIMITS}\n{read_only}")),
+            probe("granted-proc", "probe", &format!("{LIMITS}\nfs.all = {{ path = '/proc/self' }}")),
             table("rebound", &component("connects-anywhere"), &format!("{LIMITS}\nconnect = ['localhost:*']")),
             table("lying", &component("wrong-bytes"), &format!("{LIMITS}\nverify = 'xxh3'")),
         ]

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use rustix::fs::{Dir as Entries, OFlags};
+use rustix::io::Errno;
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource, ResourceType};
 use wasmtime_wasi::filesystem::{Descriptor, Dir, WasiFilesystemView};
@@ -18,8 +19,8 @@ use super::{State, VERSION, Wasi};
 use crate::directory::open_below;
 use crate::limits;
 
-type Answer<T> = wasmtime::Result<(Result<T, ErrorCode>,)>;
-type Store<'a> = StoreContextMut<'a, State>;
+pub(super) type Answer<T> = wasmtime::Result<(Result<T, ErrorCode>,)>;
+pub(super) type Store<'a> = StoreContextMut<'a, State>;
 
 /// In place of wasmtime-wasi's functions of these names.
 pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
@@ -97,7 +98,7 @@ fn open(parent: &Dir, path: &str, how: OpenFlags, flags: DescriptorFlags) -> Res
     os.set(OFlags::EXCL, how.contains(OpenFlags::EXCLUSIVE));
     os.set(OFlags::TRUNC, how.contains(OpenFlags::TRUNCATE));
     os.set(OFlags::DIRECTORY, directory);
-    let opened = open_below(parent.dir.as_fd(), path, os).map(File::from).map_err(std::io::Error::from)?;
+    let opened = open_below(parent.dir.as_fd(), path, os).map(File::from).map_err(refused)?;
     let kind = opened.metadata()?.file_type();
     if kind.is_dir() {
         Ok(Descriptor::Dir(Dir::new(opened, parent.perms, mode, true)))
@@ -105,6 +106,14 @@ fn open(parent: &Dir, path: &str, how: OpenFlags, flags: DescriptorFlags) -> Res
         Ok(Descriptor::File(wasmtime_wasi::filesystem::File::new(opened, parent.perms, mode, true)))
     } else {
         Err(ErrorCode::NotPermitted)
+    }
+}
+
+/// wasmtime-wasi has no word of its own for a file system that is not reached.
+pub(super) fn refused(errno: Errno) -> ErrorCode {
+    match errno {
+        Errno::XDEV => ErrorCode::CrossDevice,
+        errno => std::io::Error::from(errno).into(),
     }
 }
 
@@ -137,5 +146,23 @@ fn count(directory: &Dir) -> Result<(), ErrorCode> {
     match entries.take(limits::MAX_WASI_LISTING_ENTRIES + 1).count() {
         more if more > limits::MAX_WASI_LISTING_ENTRIES => Err(ErrorCode::Overflow),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_file_system_of_the_kernel_is_opened() {
+        let root = Dir::new(File::open("/").unwrap(), FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE, true);
+        let memory = format!("proc/{}/mem", std::process::id());
+        for path in ["proc", &memory, "proc/version", "sys/kernel", "dev", "dev/null", "etc/../proc/version"] {
+            let opened = open(&root, path, OpenFlags::empty(), DescriptorFlags::READ);
+            assert_eq!(opened.map(drop).unwrap_err(), ErrorCode::CrossDevice, "{path}");
+        }
+        let made = open(&root, "dev/new", OpenFlags::CREATE, DescriptorFlags::WRITE);
+        assert_eq!(made.map(drop).unwrap_err(), ErrorCode::CrossDevice);
+        assert!(open(&root, "dev/shm", OpenFlags::DIRECTORY, DescriptorFlags::READ).is_ok());
     }
 }

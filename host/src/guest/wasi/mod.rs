@@ -1,13 +1,14 @@
 //! WASI 0.2 for components whose language brings it, within the same grants and bounds as the contract's own interfaces.
 //!
 //! wasmtime-wasi does the work. What it would take from the process, or do without a bound, is replaced here: the root
-//! directory is the URI's, the environment holds what was granted, and [`files`], [`sockets`] and [`output`] say what else.
+//! directory is the URI's, the environment holds what was granted, and [`files`], [`paths`], [`sockets`] and [`output`] say what else.
 //! All of it is linked for every component, and nothing of it is made before a component uses it. Why each piece is as it
 //! is: `docs/decisions/wasi.md`.
 
 mod clock;
 mod files;
 mod output;
+mod paths;
 mod sockets;
 
 use std::sync::Arc;
@@ -80,6 +81,7 @@ pub(crate) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     random::insecure::add_to_linker::<State, HasSelf<State>>(linker, own)?;
     random::insecure_seed::add_to_linker::<State, HasSelf<State>>(linker, own)?;
     files::add_to_linker(linker)?;
+    paths::add_to_linker(linker)?;
     sockets::add_to_linker(linker)?;
     linker.allow_shadowing(false);
     Ok(())
