@@ -22,6 +22,9 @@ pub const MAX_COMPILATIONS: usize = 2;
 pub const MAX_COMPONENTS: usize = 64;
 /// Stores without a handle that are kept for the next open. Past it the one unused for longest is dropped.
 pub const MAX_IDLE_STORES: usize = 64;
+/// What those cost together, payloads included, and how long one is kept; half as long again at most.
+pub const IDLE_STORE_BYTES: u64 = 1 << 30;
+pub const IDLE_STORE_FOR: Duration = Duration::from_secs(600);
 
 /// Stack of a guest's core code, in bytes; the host's part of the fiber comes on top. Guards against recursion.
 pub const WASM_STACK_BYTES: usize = 512 << 10;
@@ -35,6 +38,11 @@ pub const MAX_TABLES: usize = 40;
 pub const MAX_TABLE_ELEMENTS: usize = 200_000;
 /// Handles that an instance may hold at once: a backend that keeps its chunks in memory has one for each.
 pub const MAX_HANDLES: usize = 1 << 20;
+/// What a handle costs the host, with the object behind it. It counts as memory of the instance, as what follows does.
+pub const HANDLE_BYTES: usize = 256;
+/// What an element of a table costs, and what an entry of a listing through WASI costs beside its name.
+pub const TABLE_ELEMENT_BYTES: usize = 16;
+pub const LISTED_BYTES: usize = 128;
 /// Lent payloads that a guest has not dropped when their call is over. Past it the instance is replaced.
 pub const MAX_LEAKED_HANDLES: usize = 1024;
 /// Bytes that go into guest memory, or out of it, in one host call.
@@ -85,8 +93,14 @@ pub const FOLLOWED_CHUNKS: usize = 1 << 14;
 /// Memory of write buffers that is kept for the next chunks, in the process.
 pub const SPARE_BYTES: usize = 32 << 20;
 
-/// Payload bytes that all instances of the process hold. Guards its memory against many stores at once.
+/// Payload bytes that all instances of the process hold, and what they cost beside those: linear memory, tables, globals,
+/// handles. Guard its memory against many stores at once.
 pub const PROCESS_PAYLOAD_BYTES: u64 = 16 << 30;
+pub const PROCESS_MEMORY_BYTES: u64 = 16 << 30;
+/// Each of the two is at most one part in so many of the address space, where that is bounded (RLIMIT_AS).
+pub const ADDRESS_SPACE_FRACTION: u64 = 4;
+/// A store has at most one part in so many of each of the two, or what one instance is allowed where that is more.
+pub const STORE_MEMORY_FRACTION: u64 = 2;
 /// Write buffer of one handle and of the process, for backends that are not write-through.
 pub const WRITE_BUFFER_BYTES: usize = 64 << 20;
 pub const PROCESS_WRITE_BUFFER_BYTES: usize = 512 << 20;
@@ -98,8 +112,13 @@ pub const KNOWN_CHUNKS: usize = 1 << 16;
 /// Hashes that a store remembers as damaged, so that the next put replaces them. Twice so many at most.
 pub const DAMAGED_CHUNKS: usize = 1 << 12;
 
-/// Connections of the process, the idle ones included. Guards its file descriptors.
-pub const PROCESS_CONNECTIONS: u64 = 1024;
+/// Descriptors of the process that are open for components: connections, the idle ones included, and files and sockets of
+/// WASI. Guards those of the consumer.
+pub const PROCESS_DESCRIPTORS: u64 = 1024;
+/// They are at most one part in so many of what the process may have open (RLIMIT_NOFILE).
+pub const DESCRIPTOR_FRACTION: u64 = 2;
+/// A store has at most one part in so many of them.
+pub const STORE_DESCRIPTORS_FRACTION: u64 = 4;
 /// Connections that a store keeps for its next calls.
 pub const MAX_PARKED: usize = 64;
 /// What is received before the guest asks for it, for each connection.
@@ -120,8 +139,8 @@ pub const KV_RESTORE_BYTES: u64 = 256 << 20;
 /// Bytes that a restore asks of the backend in one call.
 pub const KV_BATCH_BYTES: u64 = 8 << 20;
 
-/// WASI handles that an instance may hold at once: descriptors, streams, sockets, what it waits for. Each may be a file
-/// descriptor of the process and hold [`WASI_STREAM_BYTES`].
+/// WASI handles that an instance may hold at once: descriptors, streams, sockets, what it waits for. Each may hold
+/// [`WASI_STREAM_BYTES`].
 pub const MAX_WASI_HANDLES: usize = 256;
 /// Listings of directories that an instance holds at once through WASI, and entries of one, which is made whole.
 pub const MAX_WASI_LISTINGS: usize = 4;
@@ -132,8 +151,10 @@ pub const WASI_STREAM_BYTES: usize = 64 << 10;
 pub const MAX_RESOLVED: usize = 1024;
 /// Random bytes of one call through WASI.
 pub const MAX_RANDOM_BYTES: u64 = 1 << 20;
-/// Threads that resolve names and read ahead for WASI. They are the process's, all stores together.
+/// Threads that resolve names, all stores together. One name is resolved once at a time, whoever asks.
 pub const MAX_BLOCKING_THREADS: usize = 32;
+/// Names that are resolved for one store at once, those that nobody waits for any more included.
+pub const MAX_STORE_LOOKUPS: usize = 4;
 
 /// Lines and bytes that the component of one store may log in a second, and how many times that all together may. The
 /// rest is counted.
@@ -208,7 +229,7 @@ macro_rules! settable {
 }
 
 settable! {
-    /// Linear memory of one instance, all memories together, in bytes.
+    /// What one instance costs beside its payloads, in bytes: linear memory, tables, globals, handles.
     memory_bytes = 128 << 20, 64 << 10, 4 << 30;
     /// Payload bytes that one instance holds. It is also the size of a store in memory.
     payload_bytes = 2 << 30, 1, 1 << 40;
@@ -329,14 +350,16 @@ mod tests {
         let guide = include_str!("../../docs/operator-guide.md");
         let bounds = shown![
             MAX_URI_BYTES MAX_HASH_BYTES MAX_NAME_BYTES MAX_VALUE_BYTES MAX_FUNCTIONS MAX_FUNCTION_BYTES
-            MAX_COMPILATIONS MAX_COMPONENTS MAX_IDLE_STORES WASM_STACK_BYTES FIBER_STACK_BYTES MAX_CORE_INSTANCES
+            MAX_COMPILATIONS MAX_COMPONENTS MAX_IDLE_STORES IDLE_STORE_BYTES IDLE_STORE_FOR WASM_STACK_BYTES FIBER_STACK_BYTES MAX_CORE_INSTANCES
             MAX_MEMORIES MAX_TABLES MAX_TABLE_ELEMENTS MAX_HANDLES MAX_LEAKED_HANDLES MAX_GUEST_COPY_BYTES
             HOSTCALL_BYTES MAX_DIRECTORY_ENTRIES MAX_BATCH_ITEMS DEFAULT_BATCH_BYTES DEFAULT_BATCH_ITEMS
             MAX_FRESH_CHUNKS EPOCH_TICK TICKER_IDLE DEADLINE_GRACE DEADLINE_BYTES_PER_SECOND MAX_MOVING MAX_HELPERS
             MAX_HELPER_JOBS ASSUMED_CHUNK_BYTES LOSS_TOLD_FOR MAX_SLICES
             EARLY_FLUSH_BYTES LEAST_BATCH_BYTES LEAST_BATCH_ITEMS CONFIRMED_FOR FOLLOWED_CHUNKS SPARE_BYTES
             PROCESS_PAYLOAD_BYTES WRITE_BUFFER_BYTES PROCESS_WRITE_BUFFER_BYTES PREFETCH_BYTES PREFETCH_CHUNKS
-            KNOWN_CHUNKS DAMAGED_CHUNKS PROCESS_CONNECTIONS MAX_PARKED RECEIVE_BUFFER_BYTES MAX_SESSION_BYTES
+            KNOWN_CHUNKS DAMAGED_CHUNKS PROCESS_DESCRIPTORS DESCRIPTOR_FRACTION STORE_DESCRIPTORS_FRACTION
+            PROCESS_MEMORY_BYTES ADDRESS_SPACE_FRACTION STORE_MEMORY_FRACTION HANDLE_BYTES TABLE_ELEMENT_BYTES
+            LISTED_BYTES MAX_STORE_LOOKUPS MAX_PARKED RECEIVE_BUFFER_BYTES MAX_SESSION_BYTES
             MAX_DELIMITER_BYTES MAX_KV_LAYERS MAX_KV_MODEL_BYTES DEFAULT_KV_CHUNK_TOKENS KV_RESTORE_BYTES
             KV_BATCH_BYTES MAX_WASI_HANDLES MAX_WASI_LISTINGS MAX_WASI_LISTING_ENTRIES WASI_STREAM_BYTES
             MAX_RESOLVED MAX_RANDOM_BYTES MAX_BLOCKING_THREADS LOG_LINES_PER_SECOND LOG_BYTES_PER_SECOND LOG_STORES

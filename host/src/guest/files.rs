@@ -14,7 +14,6 @@ use crate::bindings::kv_store::backend::types;
 use crate::directory::{Directory, RelativePath, Written};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::payload::Payload;
 
 type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
@@ -36,8 +35,8 @@ impl Host for State {
             };
             return answered(Err(Error::new(ErrorKind::Denied, message)));
         };
-        let handle = self.table.push(OpenDirectory(directory.clone()));
-        answered(handle.map_err(|_| Error::new(ErrorKind::Exhausted, "too many handles")))
+        let directory = OpenDirectory(directory.clone());
+        answered(self.push(directory, limits::HANDLE_BYTES))
     }
 }
 
@@ -63,10 +62,17 @@ impl HostDirectory for State {
         let directory = self.directory(&handle)?;
         let mut outcomes = Vec::new();
         for request in one_batch(requests, self.deadline) {
-            let check_room = |len| self.check_room(len);
+            let mut room = None;
+            let reserve = |len| {
+                room = Some(self.reserve(len)?);
+                Ok(())
+            };
             let read = RelativePath::parse(request.path)
-                .and_then(|path| directory.read(&path, request.offset, request.len, check_room))
-                .and_then(|found| found.map(|buffer| self.give(Payload::Owned(Arc::new(buffer)))).transpose());
+                .and_then(|path| directory.read(&path, request.offset, request.len, reserve))
+                .and_then(|found| match (found, room) {
+                    (Some(buffer), Some(room)) => self.give(Arc::new(buffer), room).map(Some),
+                    _ => Ok(None),
+                });
             outcomes.push(match read {
                 Ok(Some(payload)) => ReadOutcome::Found(payload),
                 Ok(None) => ReadOutcome::Missing,
@@ -157,6 +163,7 @@ impl HostDirectory for State {
 
     fn drop(&mut self, handle: Resource<OpenDirectory>) -> wasmtime::Result<()> {
         self.table.delete(handle)?;
+        self.limiter.give_back(limits::HANDLE_BYTES);
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ mod hash;
 mod known;
 mod ledger;
 mod lengths;
+mod places;
 mod prefetch;
 mod registry;
 mod save;
@@ -320,6 +321,7 @@ impl Drop for Store {
         }
         // SAFETY: once, and nobody uses it after.
         unsafe { ManuallyDrop::drop(&mut self.opened) }
+        registry::closed();
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
 
 use rustix::fs::{Dir as Entries, OFlags};
 use rustix::io::Errno;
@@ -15,7 +16,8 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 };
 use wasmtime_wasi::{FsPerms, OpenMode};
 
-use super::{State, VERSION, Wasi};
+use super::{State, VERSION};
+use crate::budget::{Permit, Share};
 use crate::directory::open_below;
 use crate::limits;
 
@@ -28,7 +30,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     types.func_wrap(
         "[method]descriptor.open-at",
         |mut store: Store, (parent, _follow, path, how, flags): OpenAt| -> Answer<Resource<Descriptor>> {
-            store.data_mut().wasi().open_at(&parent, &path, how, flags)
+            store.data_mut().open_at(&parent, &path, how, flags)
         },
     )?;
     types.func_wrap(
@@ -39,16 +41,50 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
         Box::new(async move { store.data_mut().read_directory(directory).await })
     })?;
     types.resource("directory-entry-stream", ResourceType::host::<ReaddirIterator>(), |mut store, listing| {
-        let wasi = store.data_mut().wasi();
-        wasi.listings = wasi.listings.saturating_sub(1);
+        let state = store.data_mut();
+        let wasi = state.wasi();
         wasi.table.delete(Resource::<ReaddirIterator>::new_own(listing))?;
+        let bytes = wasi.listings.remove(&listing).unwrap_or_default();
+        state.limiter.give_back(bytes);
         Ok(())
     })
 }
 
 type OpenAt = (Resource<Descriptor>, PathFlags, String, OpenFlags, DescriptorFlags);
 
-impl Wasi {
+/// The files that are open for an instance, each one of its store's descriptors. A stream keeps a file open without its
+/// descriptor, so what counts is the file itself.
+#[derive(Default)]
+pub(super) struct Open(Vec<(Weak<File>, Permit)>);
+
+impl Open {
+    /// Give back the room of those that are closed.
+    pub(super) fn forget_closed(&mut self) {
+        self.0.retain(|(file, _)| file.strong_count() > 0);
+    }
+
+    /// Room for one more.
+    fn permit(&mut self, share: &Arc<Share>) -> Result<Permit, ErrorCode> {
+        share.permit().or_else(|_| {
+            self.forget_closed();
+            share.permit().map_err(|_| ErrorCode::Busy)
+        })
+    }
+
+    fn add(&mut self, descriptor: &Descriptor, permit: Permit) {
+        // A guest that opens and closes leaves no more here than it may have open.
+        if self.0.len() >= limits::MAX_WASI_HANDLES {
+            self.forget_closed();
+        }
+        let file = match descriptor {
+            Descriptor::File(file) => &file.file,
+            Descriptor::Dir(directory) => &directory.dir,
+        };
+        self.0.push((Arc::downgrade(file), permit));
+    }
+}
+
+impl State {
     fn open_at(
         &mut self,
         parent: &Resource<Descriptor>,
@@ -56,12 +92,18 @@ impl Wasi {
         how: OpenFlags,
         flags: DescriptorFlags,
     ) -> Answer<Resource<Descriptor>> {
-        let opened = match self.table.get(parent)? {
-            Descriptor::Dir(directory) => open(directory, path, how, flags),
+        let access = self.access.clone();
+        let wasi = self.wasi();
+        let opened = match wasi.table.get(parent)? {
+            Descriptor::Dir(directory) => wasi.open.permit(&access.shares.descriptors).and_then(|permit| {
+                let descriptor = open(directory, path, how, flags)?;
+                wasi.open.add(&descriptor, permit);
+                Ok(descriptor)
+            }),
             Descriptor::File(_) => Err(ErrorCode::NotDirectory),
         };
         Ok((match opened {
-            Ok(descriptor) => Ok(self.table.push(descriptor)?),
+            Ok(descriptor) => Ok(wasi.table.push(descriptor)?),
             Err(error) => Err(error),
         },))
     }
@@ -121,32 +163,44 @@ impl State {
     /// wasmtime-wasi takes all entries into memory at once, so they are counted first.
     async fn read_directory(&mut self, directory: Resource<Descriptor>) -> Answer<Resource<ReaddirIterator>> {
         let wasi = self.wasi();
-        if wasi.listings >= limits::MAX_WASI_LISTINGS {
+        if wasi.listings.len() >= limits::MAX_WASI_LISTINGS {
             return Ok((Err(ErrorCode::InsufficientMemory),));
         }
         let counted = match wasi.table.get(&directory)? {
             Descriptor::Dir(directory) => count(directory),
             Descriptor::File(_) => Err(ErrorCode::NotDirectory),
         };
-        if let Err(error) = counted {
-            return Ok((Err(error),));
+        let bytes = match counted {
+            Ok(bytes) => bytes,
+            Err(error) => return Ok((Err(error),)),
+        };
+        if self.limiter.take(bytes).is_err() {
+            return Ok((Err(ErrorCode::InsufficientMemory),));
         }
         match self.filesystem().read_directory(directory).await {
             Ok(listing) => {
-                self.wasi().listings += 1;
+                self.wasi().listings.insert(listing.rep(), bytes);
                 Ok((Ok(listing),))
             }
-            Err(error) => Ok((Err(error.downcast()?),)),
+            Err(error) => {
+                self.limiter.give_back(bytes);
+                Ok((Err(error.downcast()?),))
+            }
         }
     }
 }
 
-fn count(directory: &Dir) -> Result<(), ErrorCode> {
-    let entries = Entries::read_from(&*directory.dir).map_err(std::io::Error::from)?;
-    match entries.take(limits::MAX_WASI_LISTING_ENTRIES + 1).count() {
-        more if more > limits::MAX_WASI_LISTING_ENTRIES => Err(ErrorCode::Overflow),
-        _ => Ok(()),
+/// What a listing takes, as the directory is now.
+fn count(directory: &Dir) -> Result<usize, ErrorCode> {
+    let (mut bytes, mut entries) = (0, 0);
+    for entry in Entries::read_from(&*directory.dir).map_err(refused)? {
+        entries += 1;
+        if entries > limits::MAX_WASI_LISTING_ENTRIES {
+            return Err(ErrorCode::Overflow);
+        }
+        bytes += limits::LISTED_BYTES + entry.map_err(refused)?.file_name().to_bytes().len();
     }
+    Ok(bytes)
 }
 
 #[cfg(test)]
