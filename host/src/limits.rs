@@ -42,6 +42,9 @@ pub const MAX_HANDLES: usize = 1 << 20;
 pub const HANDLE_BYTES: usize = 256;
 /// What an element of a table costs, and what an entry of a listing through WASI costs beside its name.
 pub const TABLE_ELEMENT_BYTES: usize = 16;
+/// What a function, global, table, memory or import of a core instance costs, and the core instance beside those.
+pub const SLOT_BYTES: usize = 32;
+pub const CORE_INSTANCE_BYTES: usize = 4 << 10;
 pub const LISTED_BYTES: usize = 128;
 /// Lent payloads that a guest has not dropped when their call is over. Past it the instance is replaced.
 pub const MAX_LEAKED_HANDLES: usize = 1024;
@@ -171,6 +174,8 @@ pub const MAX_PARENTS: usize = 128;
 pub const PARENT_BELIEVED: Duration = Duration::from_secs(1);
 /// How long one may lie unused before it is closed; twice as long at most.
 pub const PARENT_UNUSED: Duration = Duration::from_millis(125);
+/// The longest config file: 20,000 tenants take 2 MB.
+pub const MAX_CONFIG_BYTES: u64 = 64 << 20;
 /// The longest secret out of a file. Guards against a path that is something else.
 pub const MAX_SECRET_BYTES: u64 = 64 << 10;
 /// Failures further apart than this are not in a row, for the circuit breaker.
@@ -358,12 +363,12 @@ mod tests {
             EARLY_FLUSH_BYTES LEAST_BATCH_BYTES LEAST_BATCH_ITEMS CONFIRMED_FOR FOLLOWED_CHUNKS SPARE_BYTES
             PROCESS_PAYLOAD_BYTES WRITE_BUFFER_BYTES PROCESS_WRITE_BUFFER_BYTES PREFETCH_BYTES PREFETCH_CHUNKS
             KNOWN_CHUNKS DAMAGED_CHUNKS PROCESS_DESCRIPTORS DESCRIPTOR_FRACTION STORE_DESCRIPTORS_FRACTION
-            PROCESS_MEMORY_BYTES ADDRESS_SPACE_FRACTION STORE_MEMORY_FRACTION HANDLE_BYTES TABLE_ELEMENT_BYTES
+            PROCESS_MEMORY_BYTES ADDRESS_SPACE_FRACTION STORE_MEMORY_FRACTION HANDLE_BYTES TABLE_ELEMENT_BYTES SLOT_BYTES CORE_INSTANCE_BYTES
             LISTED_BYTES MAX_STORE_LOOKUPS MAX_PARKED RECEIVE_BUFFER_BYTES MAX_SESSION_BYTES
             MAX_DELIMITER_BYTES MAX_KV_LAYERS MAX_KV_MODEL_BYTES DEFAULT_KV_CHUNK_TOKENS KV_RESTORE_BYTES
             KV_BATCH_BYTES MAX_WASI_HANDLES MAX_WASI_LISTINGS MAX_WASI_LISTING_ENTRIES WASI_STREAM_BYTES
             MAX_RESOLVED MAX_RANDOM_BYTES MAX_BLOCKING_THREADS LOG_LINES_PER_SECOND LOG_BYTES_PER_SECOND LOG_STORES
-            MAX_LOG_LINE_BYTES MAX_SECRET_NAME_BYTES MAX_SECRET_BYTES MAX_PARENTS PARENT_BELIEVED PARENT_UNUSED BREAKER_WINDOW
+            MAX_LOG_LINE_BYTES MAX_SECRET_NAME_BYTES MAX_SECRET_BYTES MAX_CONFIG_BYTES MAX_PARENTS PARENT_BELIEVED PARENT_UNUSED BREAKER_WINDOW
             BREAKER_MAX_PAUSE MAX_SERIES STALE_TEMPORARY AOT_UNUSED AOT_USE_NOTED AOT_REAPED
         ];
         for (name, value) in &bounds {

@@ -192,12 +192,13 @@ impl Pool {
     }
 
     fn instantiate(&self, deadline: Instant) -> Result<(Instance, Features), Error> {
-        let state = State::new(self.access.clone());
+        let state = State::new(self.access.clone(), self.component.instance_bytes)?;
         self.access.counters.count(Event::Instances);
         let mut store = Store::new(&self.runtime.engine, state);
         store.limiter(State::limiter);
         // wasmtime's own bound traps; ours, which is reached first, is an error that the guest can answer.
-        store.set_max_component_handles(limits::MAX_HANDLES + limits::MAX_BATCH_ITEMS);
+        let counted = usize::try_from(self.access.limits.memory_bytes).unwrap_or(usize::MAX) / limits::SLOT_BYTES;
+        store.set_max_component_handles(limits::MAX_HANDLES.min(counted) + limits::MAX_BATCH_ITEMS);
         store.set_hostcall_fuel(limits::HOSTCALL_BYTES);
         store.epoch_deadline_callback(|context| match Instant::now() < context.data().stop_at() {
             true => Ok(UpdateDeadline::Continue(1)),

@@ -257,3 +257,20 @@ fn no_path_leads_into_a_file_system_of_the_kernel() {
     let below = format!("{}/f", shared.path().display());
     assert_eq!(read(&root, below.trim_start_matches('/')).unwrap().unwrap(), b"shared");
 }
+
+#[test]
+fn directories_are_synced_no_longer_than_there_is_time() {
+    let (_scratch, directory) = open();
+    let paths: Vec<RelativePath> = (0..200).map(|n| path(&format!("{n}/f"))).collect();
+    for path in &paths {
+        directory.write(path, &[b"x"], false, false).unwrap();
+    }
+    let (asked, most) = (std::cell::Cell::new(0), 2);
+    let in_time = || {
+        asked.set(asked.get() + 1);
+        if asked.get() <= most { Ok(()) } else { Err(Error::new(ErrorKind::Unavailable, "late")) }
+    };
+    assert_eq!(directory.sync_directories(&paths, in_time).unwrap_err().to_string(), "late");
+    assert_eq!(asked.get(), most + 1);
+    directory.sync_directories(&paths, || Ok(())).unwrap();
+}

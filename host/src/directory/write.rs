@@ -98,17 +98,25 @@ impl Directory {
                 })?)
             })?;
         }
-        self.sync_directories(paths)
+        self.sync_directories(paths, in_time)
     }
 
-    /// Make the names of files durable: each directory on the way, once.
-    pub(crate) fn sync_directories(&self, paths: &[RelativePath]) -> Result<(), Error> {
+    /// Make the names of files durable: each directory on the way, once. `in_time` as for [`Directory::sync`].
+    pub(crate) fn sync_directories(
+        &self,
+        paths: &[RelativePath],
+        in_time: impl Fn() -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let directories: BTreeSet<&str> = paths.iter().flat_map(RelativePath::ancestors).collect();
         let directories: Vec<&str> = directories.into_iter().collect();
-        side_by_side(&directories, &|directory| {
-            let directory = self.open_directory(directory)?;
-            Ok(uninterrupted(|| fs::fsync(&directory))?)
-        })
+        for group in directories.chunks(SYNCED_TOGETHER) {
+            in_time()?;
+            side_by_side(group, &|directory| {
+                let directory = self.open_directory(directory)?;
+                Ok(uninterrupted(|| fs::fsync(&directory))?)
+            })?;
+        }
+        Ok(())
     }
 
     fn create_temporary(&self) -> Result<(Arc<OwnedFd>, String, OwnedFd), Error> {

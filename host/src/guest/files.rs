@@ -46,6 +46,15 @@ impl State {
     }
 }
 
+impl State {
+    /// Whether the deadline of the call has not passed yet.
+    fn in_time(&self) -> impl Fn() -> Result<(), Error> + use<> {
+        let deadline = self.deadline;
+        let late = || Error::new(ErrorKind::Unavailable, "the files could not be synced by the deadline");
+        move || if Instant::now() < deadline { Ok(()) } else { Err(late()) }
+    }
+}
+
 /// The part of a batch that one call answers, by number and until the deadline; the guest asks again for the rest.
 fn one_batch<T>(items: Vec<T>, deadline: Instant) -> impl Iterator<Item = T> {
     let in_time = move |index: &usize| *index == 0 || Instant::now() < deadline;
@@ -105,7 +114,7 @@ impl HostDirectory for State {
                 Err(error) => WriteOutcome::Failed(error.into()),
             });
         }
-        if durable && let Err(error) = directory.sync_directories(&written) {
+        if durable && let Err(error) = directory.sync_directories(&written, self.in_time()) {
             return answered(Err(error));
         }
         Ok(Ok(outcomes))
@@ -119,10 +128,7 @@ impl HostDirectory for State {
 
     fn sync(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> Answer<()> {
         let directory = self.directory(&handle)?;
-        let deadline = self.deadline;
-        let late = || Error::new(ErrorKind::Unavailable, "the files could not be synced by the deadline");
-        let in_time = || if Instant::now() < deadline { Ok(()) } else { Err(late()) };
-        answered(parse_all(paths).and_then(|paths| directory.sync(&paths, in_time)))
+        answered(parse_all(paths).and_then(|paths| directory.sync(&paths, self.in_time())))
     }
 
     fn remove(

@@ -90,12 +90,17 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(access: Arc<Access>) -> Self {
+    /// `instance_bytes`: what the instance costs before it has run.
+    pub(crate) fn new(access: Arc<Access>, instance_bytes: u64) -> Result<Self, Error> {
+        let mut limiter = Limiter::new(access.clone());
+        limiter.take(usize::try_from(instance_bytes).unwrap_or(usize::MAX)).map_err(|error| {
+            error.context("it cannot be instantiated: its functions, globals and tables take too much memory")
+        })?;
         let mut table = ResourceTable::new();
         table.set_max_capacity(limits::MAX_HANDLES);
-        State {
+        Ok(State {
             table,
-            limiter: Limiter::new(access.clone()),
+            limiter,
             access,
             born: Instant::now(),
             deadline: Instant::now(),
@@ -106,7 +111,7 @@ impl State {
             held_links: Arc::default(),
             connections: 0,
             wasi: None,
-        }
+        })
     }
 
     pub(crate) fn limiter(&mut self) -> &mut dyn wasmtime::ResourceLimiter {

@@ -42,7 +42,7 @@ fn give(state: &mut State, bytes: usize) -> Result<Resource<Payload>, Error> {
 fn what_all_instances_hold_is_bounded_and_given_back() {
     let budgets = budgets(100, 1);
     let access = access(Limits { payload_bytes: 100, ..Limits::default() }, budgets);
-    let (mut one, mut other) = (State::new(access.clone()), State::new(access));
+    let (mut one, mut other) = (State::new(access.clone(), 0).unwrap(), State::new(access, 0).unwrap());
     let held = give(&mut one, 60).unwrap();
     let refused = give(&mut other, 60).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Exhausted);
@@ -59,7 +59,7 @@ fn what_all_instances_hold_is_bounded_and_given_back() {
 #[test]
 fn what_one_instance_holds_is_bounded() {
     let budgets = budgets(1000, 1);
-    let mut state = State::new(access(Limits { payload_bytes: 100, ..Limits::default() }, budgets));
+    let mut state = State::new(access(Limits { payload_bytes: 100, ..Limits::default() }, budgets), 0).unwrap();
     give(&mut state, 100).unwrap();
     let refused = give(&mut state, 1).unwrap_err();
     assert!(refused.to_string().contains("payload_bytes = 100"), "{refused}");
@@ -70,7 +70,7 @@ fn what_one_instance_holds_is_bounded() {
 fn a_handle_counts_as_memory_and_shares_of_one_buffer_count_its_bytes_once() {
     let budgets = budgets(1000, 1);
     let memory_bytes = 3 * limits::HANDLE_BYTES as u64;
-    let mut state = State::new(access(Limits { memory_bytes, ..Limits::default() }, budgets));
+    let mut state = State::new(access(Limits { memory_bytes, ..Limits::default() }, budgets), 0).unwrap();
     let first = give(&mut state, 10).unwrap();
     let buffer = match state.table.get(&first).unwrap() {
         Payload::Owned(buffer) => buffer.clone(),
@@ -113,7 +113,7 @@ fn connections_of_all_instances_are_bounded_and_given_back() {
     // A quarter is a store's.
     let budgets = budgets(100, 8);
     let access = access(Limits::default(), budgets);
-    let (mut one, mut other) = (State::new(access.clone()), State::new(access));
+    let (mut one, mut other) = (State::new(access.clone(), 0).unwrap(), State::new(access, 0).unwrap());
     let (_listener, server) = server();
     let kept =
         in_call(&mut one, async |one| one.connect(server.clone(), false, Some("s".into())).await.unwrap().unwrap());
@@ -132,7 +132,7 @@ fn connections_of_all_instances_are_bounded_and_given_back() {
 fn a_connection_that_an_idle_instance_holds_is_closed() {
     for idle_ms in [0, 50] {
         let budgets = budgets(100, 8);
-        let mut state = State::new(access(Limits { idle_ms, ..Limits::default() }, budgets));
+        let mut state = State::new(access(Limits { idle_ms, ..Limits::default() }, budgets), 0).unwrap();
         let (_listener, server) = server();
         let held = in_call(&mut state, async |state| {
             let held = state.connect(server.clone(), false, None).await.unwrap().unwrap();
@@ -163,7 +163,7 @@ fn bytes_that_are_being_received_are_taken_from_what_the_process_may_hold() {
     use std::io::Write;
     let budgets = budgets(100, 8);
     let access = access(Limits { payload_bytes: 100, ..Limits::default() }, budgets);
-    let (mut slow, mut other) = (State::new(access.clone()), State::new(access));
+    let (mut slow, mut other) = (State::new(access.clone(), 0).unwrap(), State::new(access, 0).unwrap());
     let (listener, server) = server();
     let connection = in_call(&mut slow, async |slow| slow.connect(server.clone(), false, None).await.unwrap().unwrap());
     let (mut peer, _) = listener.accept().unwrap();
@@ -181,4 +181,18 @@ fn bytes_that_are_being_received_are_taken_from_what_the_process_may_hold() {
     assert_eq!(budgets.payload_bytes.used(), 60);
     drop(slow);
     assert_eq!(budgets.payload_bytes.used(), 0);
+}
+
+#[test]
+fn what_an_instance_costs_before_it_runs_counts() {
+    let budgets = budgets(0, 0);
+    let access = access(Limits { memory_bytes: 1000, ..Limits::default() }, budgets);
+    let refused = State::new(access.clone(), 1001).err().unwrap();
+    assert!(refused.kind() == ErrorKind::Exhausted && refused.to_string().contains("memory_bytes = 1000"), "{refused}");
+    assert!(State::new(access.clone(), u64::MAX).is_err());
+    let mut state = State::new(access, 800).unwrap();
+    assert_eq!(budgets.memory_bytes.used(), 800);
+    assert!(give(&mut state, 0).is_err());
+    drop(state);
+    assert_eq!(budgets.memory_bytes.used(), 0);
 }

@@ -1,8 +1,8 @@
 //! The open stores of the process. Opens of the same URI, with the same component and the same config, share one.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::followed::Followed;
@@ -21,7 +21,6 @@ use crate::error::Error;
 use crate::fault::Faults;
 use crate::guest::wasi::Roots;
 use crate::guest::{Access, Lookups, Parked, Tls};
-use crate::limits;
 use crate::loader::{self, Loaded};
 use crate::log::{self, Level, Rate};
 use crate::policy::{Folder, FolderAccess, Grants, Guarded, Target};
