@@ -1,12 +1,15 @@
-//! What all stores of the process may have together, and what one of them may have of it: counts that are taken from and
-//! given back, and never overdrawn.
+//! What all stores of the process may have together, what those of one backend or tenant may have of it, and what one of
+//! them: counts that are taken from and given back, and never overdrawn.
 //!
-//! Invariant: a store holds no more than its share, whatever its component does, so that what is left serves the others.
+//! Invariant: a store holds no more than its share, and all stores of a backend or tenant no more than theirs, whatever the
+//! component does and however many URIs it is opened by, so that what is left serves the others.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
 
 use rustix::process::{Resource, getrlimit};
+use tokio::sync::Semaphore;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
@@ -50,7 +53,11 @@ impl Budget {
     /// Take from it. False, and nothing is taken, where so much is not left.
     #[must_use]
     pub(crate) fn take(&self, amount: u64) -> bool {
-        let fits = |used: u64| used.checked_add(amount).filter(|used| *used <= self.limit);
+        self.take_within(amount, self.limit)
+    }
+
+    fn take_within(&self, amount: u64, limit: u64) -> bool {
+        let fits = |used: u64| used.checked_add(amount).filter(|used| *used <= limit);
         amount == 0 || self.used.try_update(Relaxed, Relaxed, fits).is_ok()
     }
 
@@ -64,11 +71,55 @@ impl Budget {
     }
 }
 
+/// Whose stores are bounded together: those of a tenant, or of a backend where it has no tenants.
+pub(crate) struct Owner {
+    payload_bytes: Budget,
+    memory_bytes: Budget,
+    descriptors: Budget,
+    /// The turns of its lookups of names.
+    pub lookups: Arc<Semaphore>,
+}
+
+impl Default for Owner {
+    fn default() -> Self {
+        // Counts; how far each goes is a matter of the share that is taken from.
+        let count = || Budget::new(u64::MAX);
+        Owner {
+            payload_bytes: count(),
+            memory_bytes: count(),
+            descriptors: count(),
+            lookups: Arc::new(Semaphore::new(limits::MAX_OWNER_LOOKUPS)),
+        }
+    }
+}
+
+/// Those that have open stores.
+#[derive(Default)]
+pub(crate) struct Owners(Mutex<HashMap<(String, Option<String>), Weak<Owner>>>);
+
+impl Owners {
+    pub(crate) fn get(&self, backend: &str, tenant: Option<&str>) -> Arc<Owner> {
+        let mut owners = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let key = (backend.to_owned(), tenant.map(str::to_owned));
+        if let Some(owner) = owners.get(&key).and_then(Weak::upgrade) {
+            return owner;
+        }
+        owners.retain(|_, owner| owner.strong_count() > 0);
+        let owner = Arc::default();
+        owners.insert(key, Arc::downgrade(&owner));
+        owner
+    }
+}
+
 /// What one store may have of a budget of the process.
 pub(crate) struct Share {
     /// What it is of, in plural, for messages.
     what: &'static str,
     process: &'static Budget,
+    owner: Arc<Owner>,
+    of_owner: fn(&Owner) -> &Budget,
+    /// What all stores of the owner may have.
+    owner_limit: u64,
     store: Budget,
 }
 
@@ -81,18 +132,22 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    pub(crate) fn of(budgets: &'static Budgets, limits: &Limits) -> Self {
+    pub(crate) fn of(budgets: &'static Budgets, owner: &Arc<Owner>, limits: &Limits) -> Self {
+        let Budgets { payload_bytes, memory_bytes, descriptors, connections } = budgets;
         // What the operator allows one instance is never out of its reach.
-        let bytes = |what, process: &'static Budget, instance: u64| {
-            let store = Budget::new((process.limit / limits::STORE_MEMORY_FRACTION).max(instance));
-            Share { what, process, store }
+        let share = |what, process: &'static Budget, of_owner: fn(&Owner) -> &Budget, instance: u64| Share {
+            what,
+            process,
+            owner: owner.clone(),
+            of_owner,
+            owner_limit: (process.limit / limits::OWNER_FRACTION).max(instance),
+            store: Budget::new((process.limit / limits::STORE_FRACTION).max(instance)),
         };
-        let descriptors = Budget::new((budgets.descriptors.limit / limits::STORE_DESCRIPTORS_FRACTION).max(1));
         Shares {
-            payload_bytes: bytes("payload bytes", &budgets.payload_bytes, limits.payload_bytes),
-            memory_bytes: bytes("bytes of memory", &budgets.memory_bytes, limits.memory_bytes),
-            descriptors: Arc::new(Share { what: "descriptors", process: &budgets.descriptors, store: descriptors }),
-            connections: &budgets.connections,
+            payload_bytes: share("payload bytes", payload_bytes, |owner| &owner.payload_bytes, limits.payload_bytes),
+            memory_bytes: share("bytes of memory", memory_bytes, |owner| &owner.memory_bytes, limits.memory_bytes),
+            descriptors: Arc::new(share("descriptors", descriptors, |owner| &owner.descriptors, 1)),
+            connections,
         }
     }
 }
@@ -100,23 +155,30 @@ impl Shares {
 impl Share {
     /// Take from it. `Exhausted`, and nothing is taken, where so much is not left.
     pub(crate) fn take(&self, amount: u64) -> Result<(), Error> {
-        let full = |whose: &str, budget: &Budget| {
-            let (what, used, most) = (self.what, budget.used(), budget.limit);
+        let full = |whose: &str, budget: &Budget, most: u64| {
+            let (what, used) = (self.what, budget.used());
             let message = format!("{amount} {what} more than the {used} held are over what {whose} may hold ({most})");
             Err(Error::new(ErrorKind::Exhausted, message))
         };
         if !self.store.take(amount) {
-            return full("one store of the process", &self.store);
+            return full("one store of the process", &self.store, self.store.limit);
+        }
+        let owner = (self.of_owner)(&self.owner);
+        if !owner.take_within(amount, self.owner_limit) {
+            self.store.give_back(amount);
+            return full("all stores of one backend or tenant together", owner, self.owner_limit);
         }
         if !self.process.take(amount) {
             self.store.give_back(amount);
-            return full("all stores of the process together", self.process);
+            owner.give_back(amount);
+            return full("all stores of the process together", self.process, self.process.limit);
         }
         Ok(())
     }
 
     pub(crate) fn give_back(&self, amount: u64) {
         self.store.give_back(amount);
+        (self.of_owner)(&self.owner).give_back(amount);
         self.process.give_back(amount);
     }
 
@@ -195,31 +257,44 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn one_store_has_its_share_and_leaves_the_rest_to_others() {
+    fn one_store_has_its_share_and_so_has_its_owner() {
         let budgets = budgets(100, 8);
         let small = Limits { payload_bytes: 10, memory_bytes: 10, ..Limits::default() };
-        let (one, other) = (Shares::of(budgets, &small), Shares::of(budgets, &small));
-        let held: Vec<Permit> = (0..2).map(|_| one.descriptors.permit().unwrap()).collect();
-        let refused = one.descriptors.permit().err().unwrap();
-        assert!(refused.to_string().contains("one store of the process may hold (2)"), "{refused}");
-        let further: Vec<ConnectionPermit> = (0..2).map(|_| other.connection().unwrap()).collect();
-        assert_eq!((budgets.descriptors.used(), budgets.connections.used()), (4, 2));
+        let owners = Owners::default();
+        let of = |tenant| Shares::of(budgets, &owners.get("redis", tenant), &small);
+        let stores = [of(Some("a")), of(Some("a")), of(Some("a"))];
+        let refused = |outcome: Result<(), Error>| outcome.unwrap_err().to_string();
+
+        let mut held: Vec<Permit> = (0..2).map(|_| stores[0].descriptors.permit().unwrap()).collect();
+        let full = refused(stores[0].descriptors.permit().map(drop));
+        assert!(full.contains("one store of the process may hold (2)"), "{full}");
+        held.extend((0..2).map(|_| stores[1].descriptors.permit().unwrap()));
+        // However many stores it opens.
+        let full = refused(stores[2].descriptors.permit().map(drop));
+        assert!(full.contains("one backend or tenant together may hold (4)"), "{full}");
+        let further: Vec<ConnectionPermit> = (0..2).map(|_| of(None).connection().unwrap()).collect();
+        assert_eq!((budgets.descriptors.used(), budgets.connections.used()), (6, 2));
         drop((held, further));
         assert_eq!((budgets.descriptors.used(), budgets.connections.used()), (0, 0));
 
-        one.payload_bytes.take(50).unwrap();
-        let refused = one.payload_bytes.take(1).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Exhausted);
-        other.payload_bytes.take(50).unwrap();
-        let third = Shares::of(budgets, &small).payload_bytes;
-        let refused = third.take(1).unwrap_err();
-        assert!(refused.to_string().contains("all stores of the process together may hold (100)"), "{refused}");
-        assert_eq!((one.payload_bytes.used(), third.used()), (50, 0));
-        // What one instance is allowed by name, a store may have.
-        let large = Limits { payload_bytes: 90, ..small };
-        one.payload_bytes.give_back(50);
-        other.payload_bytes.give_back(50);
-        Shares::of(budgets, &large).payload_bytes.take(90).unwrap();
+        for (tenant, most) in [("a", [25, 25]), ("b", [25, 25])] {
+            for bytes in most {
+                of(Some(tenant)).payload_bytes.take(bytes).unwrap();
+            }
+        }
+        let full = refused(of(Some("c")).payload_bytes.take(1));
+        assert!(full.contains("all stores of the process together may hold (100)"), "{full}");
+    }
+
+    #[test]
+    fn what_one_instance_is_allowed_a_store_may_have() {
+        let budgets = budgets(100, 8);
+        let large = Limits { payload_bytes: 90, ..Limits::default() };
+        let shares = Shares::of(budgets, &Arc::default(), &large);
+        shares.payload_bytes.take(90).unwrap();
+        assert_eq!(shares.payload_bytes.used(), 90);
+        shares.payload_bytes.give_back(90);
+        assert_eq!((shares.payload_bytes.used(), budgets.payload_bytes.used()), (0, 0));
     }
 
     #[test]

@@ -102,8 +102,10 @@ pub const PROCESS_PAYLOAD_BYTES: u64 = 16 << 30;
 pub const PROCESS_MEMORY_BYTES: u64 = 16 << 30;
 /// Each of the two is at most one part in so many of the address space, where that is bounded (RLIMIT_AS).
 pub const ADDRESS_SPACE_FRACTION: u64 = 4;
-/// A store has at most one part in so many of each of the two, or what one instance is allowed where that is more.
-pub const STORE_MEMORY_FRACTION: u64 = 2;
+/// A store has at most one part in so many of what the process has for all, and all stores of a backend or tenant; or what one
+/// instance is allowed, where that is more.
+pub const STORE_FRACTION: u64 = 4;
+pub const OWNER_FRACTION: u64 = 2;
 /// Write buffer of one handle and of the process, for backends that are not write-through.
 pub const WRITE_BUFFER_BYTES: usize = 64 << 20;
 pub const PROCESS_WRITE_BUFFER_BYTES: usize = 512 << 20;
@@ -120,8 +122,6 @@ pub const DAMAGED_CHUNKS: usize = 1 << 12;
 pub const PROCESS_DESCRIPTORS: u64 = 1024;
 /// They are at most one part in so many of what the process may have open (RLIMIT_NOFILE).
 pub const DESCRIPTOR_FRACTION: u64 = 2;
-/// A store has at most one part in so many of them.
-pub const STORE_DESCRIPTORS_FRACTION: u64 = 4;
 /// Connections that a store keeps for its next calls.
 pub const MAX_PARKED: usize = 64;
 /// What is received before the guest asks for it, for each connection.
@@ -156,8 +156,8 @@ pub const MAX_RESOLVED: usize = 1024;
 pub const MAX_RANDOM_BYTES: u64 = 1 << 20;
 /// Threads that resolve names, all stores together. One name is resolved once at a time, whoever asks.
 pub const MAX_BLOCKING_THREADS: usize = 32;
-/// Names that are resolved for one store at once, those that nobody waits for any more included.
-pub const MAX_STORE_LOOKUPS: usize = 4;
+/// Names that are resolved at once for one backend or tenant, those that nobody waits for any more included.
+pub const MAX_OWNER_LOOKUPS: usize = 4;
 
 /// Lines and bytes that the component of one store may log in a second, and how many times that all together may. The
 /// rest is counted.
@@ -168,6 +168,9 @@ pub const LOG_STORES: u32 = 4;
 pub const MAX_LOG_LINE_BYTES: usize = 1024;
 /// The longest name of a secret or of a granted directory.
 pub const MAX_SECRET_NAME_BYTES: usize = 64;
+/// Files that are open at once to be synced, in the process; beyond that each call has one. Guards the consumer's file
+/// descriptors.
+pub const MAX_SYNCED: usize = 128;
 /// Directories kept open between calls, in the process. Guards the consumer's file descriptors.
 pub const MAX_PARENTS: usize = 128;
 /// How long such a directory is believed to be the one under its name.
@@ -362,13 +365,13 @@ mod tests {
             MAX_HELPER_JOBS ASSUMED_CHUNK_BYTES LOSS_TOLD_FOR MAX_SLICES
             EARLY_FLUSH_BYTES LEAST_BATCH_BYTES LEAST_BATCH_ITEMS CONFIRMED_FOR FOLLOWED_CHUNKS SPARE_BYTES
             PROCESS_PAYLOAD_BYTES WRITE_BUFFER_BYTES PROCESS_WRITE_BUFFER_BYTES PREFETCH_BYTES PREFETCH_CHUNKS
-            KNOWN_CHUNKS DAMAGED_CHUNKS PROCESS_DESCRIPTORS DESCRIPTOR_FRACTION STORE_DESCRIPTORS_FRACTION
-            PROCESS_MEMORY_BYTES ADDRESS_SPACE_FRACTION STORE_MEMORY_FRACTION HANDLE_BYTES TABLE_ELEMENT_BYTES SLOT_BYTES CORE_INSTANCE_BYTES
-            LISTED_BYTES MAX_STORE_LOOKUPS MAX_PARKED RECEIVE_BUFFER_BYTES MAX_SESSION_BYTES
+            KNOWN_CHUNKS DAMAGED_CHUNKS PROCESS_DESCRIPTORS DESCRIPTOR_FRACTION STORE_FRACTION
+            PROCESS_MEMORY_BYTES ADDRESS_SPACE_FRACTION OWNER_FRACTION HANDLE_BYTES TABLE_ELEMENT_BYTES SLOT_BYTES CORE_INSTANCE_BYTES
+            LISTED_BYTES MAX_OWNER_LOOKUPS MAX_PARKED RECEIVE_BUFFER_BYTES MAX_SESSION_BYTES
             MAX_DELIMITER_BYTES MAX_KV_LAYERS MAX_KV_MODEL_BYTES DEFAULT_KV_CHUNK_TOKENS KV_RESTORE_BYTES
             KV_BATCH_BYTES MAX_WASI_HANDLES MAX_WASI_LISTINGS MAX_WASI_LISTING_ENTRIES WASI_STREAM_BYTES
             MAX_RESOLVED MAX_RANDOM_BYTES MAX_BLOCKING_THREADS LOG_LINES_PER_SECOND LOG_BYTES_PER_SECOND LOG_STORES
-            MAX_LOG_LINE_BYTES MAX_SECRET_NAME_BYTES MAX_SECRET_BYTES MAX_CONFIG_BYTES MAX_PARENTS PARENT_BELIEVED PARENT_UNUSED BREAKER_WINDOW
+            MAX_LOG_LINE_BYTES MAX_SECRET_NAME_BYTES MAX_SECRET_BYTES MAX_CONFIG_BYTES MAX_SYNCED MAX_PARENTS PARENT_BELIEVED PARENT_UNUSED BREAKER_WINDOW
             BREAKER_MAX_PAUSE MAX_SERIES STALE_TEMPORARY AOT_UNUSED AOT_USE_NOTED AOT_REAPED
         ];
         for (name, value) in &bounds {

@@ -58,7 +58,12 @@ impl Directory {
         let root = match open_root(path).map_err(explain)? {
             Some(root) => root,
             None => {
-                make_root(path).map_err(explain)?;
+                let upper = path.parent().unwrap_or(path);
+                if let Some(why) = why_refused(upper) {
+                    // A directory that is made in a control group is a control group.
+                    return Err(Error::new(ErrorKind::Denied, why));
+                }
+                make_root(upper, path).map_err(explain)?;
                 open_root(path).map_err(explain)?.ok_or_else(|| explain(Errno::NOENT))?
             }
         };
@@ -212,10 +217,8 @@ fn open_root(path: &Path) -> Result<Option<OwnedFd>, Errno> {
     }
 }
 
-fn make_root(path: &Path) -> Result<(), Errno> {
-    let upper = path.parent().unwrap_or(path);
+fn make_root(upper: &Path, path: &Path) -> Result<(), Errno> {
     let upper = fs::open(upper, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    // A directory that is made in a control group is a control group.
     mounts::check(&upper)?;
     match fs::mkdirat(&upper, path.file_name().ok_or(Errno::NOENT)?, PRIVATE_DIRECTORY) {
         // Its name must survive power loss as what will be in it.

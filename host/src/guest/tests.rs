@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::bindings::kv_store::backend::net::{Host as _, HostConnection};
-use crate::budget::Budgets;
 use crate::budget::tests::budgets;
+use crate::budget::{Budgets, Owner};
 
 pub(super) fn access(limits: Limits, budgets: &'static Budgets) -> Arc<Access> {
     let grants = Grants {
@@ -16,13 +16,14 @@ pub(super) fn access(limits: Limits, budgets: &'static Budgets) -> Arc<Access> {
         secrets: BTreeMap::new(),
         secret_prefix: None,
     };
+    let owner = Arc::<Owner>::default();
     Arc::new(Access {
         name: "test".into(),
         grants,
         faults: None,
         parked: Arc::new(Parked::new(&limits)),
-        shares: Shares::of(budgets, &limits),
-        lookups: Lookups::default(),
+        shares: Shares::of(budgets, &owner, &limits),
+        lookups: Lookups::of(&owner),
         roots: wasi::Roots::default(),
         limits,
         directory: None,

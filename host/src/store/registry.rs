@@ -12,7 +12,7 @@ use super::shared::{Shared, is_fresh_wanted};
 use super::spare::Spare;
 use super::verify::Verifier;
 use crate::breaker::Breaker;
-use crate::budget::{Budgets, Shares};
+use crate::budget::{Budgets, Owners, Shares};
 use crate::config::{self, Config, Settings};
 use crate::counters::{self, Counters, Event, Operation};
 use crate::directory::Directory;
@@ -33,6 +33,7 @@ struct Stores {
     /// Bytes in the write buffers of all handles.
     buffered: AtomicUsize,
     budgets: Budgets,
+    owners: Owners,
 }
 
 /// All that makes two opens the same. The target holds URI and grants, the settings tenant, limits and options: what
@@ -136,6 +137,13 @@ pub(crate) fn guarded(file: &Config, settings: &Settings, component: &Path) -> G
     Guarded { own, foreign: file.directories_of_others(settings) }
 }
 
+/// Cut what a component says of itself, its label and further facts, to what is used: it may be as long as its memory, and is
+/// kept as long as the store.
+fn cut(label: &mut String, more: &mut Vec<(String, String)>) {
+    *label = log::clean(label);
+    *more = more.iter().find(|fact| is_fresh_wanted(fact)).cloned().into_iter().collect();
+}
+
 impl Shared {
     fn open(
         component: Arc<Loaded>,
@@ -155,14 +163,15 @@ impl Shared {
             let opened = opened.map_err(|error| error.context(format_args!("fs.{name}")))?;
             Ok((name.clone(), Arc::new(opened)))
         };
+        let owner = stores.owners.get(target.store.backend(), settings.tenant.as_deref());
         let access = Access {
             name: target.store.backend().to_owned(),
             folders: target.grants.fs.iter().map(open_folder).collect::<Result<_, Error>>()?,
             grants: target.grants,
             directory: directory.map(Arc::new),
             parked: Arc::new(Parked::new(&settings.limits)),
-            shares: Shares::of(&stores.budgets, &settings.limits),
-            lookups: Lookups::default(),
+            shares: Shares::of(&stores.budgets, &owner, &settings.limits),
+            lookups: Lookups::of(&owner),
             roots: Roots::default(),
             limits: settings.limits,
             log: Rate::of_one(),
@@ -180,9 +189,7 @@ impl Shared {
             );
         }
         let (pool, mut features) = Pool::open(component, access, uri.clone(), options, breaker, deadline)?;
-        // A component may say gigabytes; they would be kept as long as the store.
-        features.label = log::clean(&features.label);
-        features.more = features.more.iter().find(|fact| is_fresh_wanted(fact)).cloned().into_iter().collect();
+        cut(&mut features.label, &mut features.more);
         let shared = Shared {
             pool,
             features,
@@ -231,5 +238,22 @@ impl Stored for Shared {
     fn bytes(&self) -> u64 {
         let shares = &self.pool.access().shares;
         shares.memory_bytes.used().saturating_add(shares.payload_bytes.used())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits;
+
+    #[test]
+    fn what_a_component_says_of_itself_is_cut() {
+        let fact = |value: &str| ("fresh".to_owned(), value.to_owned());
+        let mut label = "l".repeat(1 << 20);
+        let mut more: Vec<_> = (0..1000).map(|_| fact("x")).chain([fact("wanted"), fact("wanted")]).collect();
+        cut(&mut label, &mut more);
+        assert!(label.len() <= limits::MAX_LOG_LINE_BYTES + 3 && label.capacity() < 4096);
+        assert_eq!(more, [fact("wanted")]);
+        assert!(more.capacity() < 10);
     }
 }

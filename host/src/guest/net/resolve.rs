@@ -1,7 +1,7 @@
 //! Names and their addresses. The resolver of the C library can only be waited for, on a thread that is lost until it
 //! answers, which may be long after the call that asked has ended. So the threads are few, a name is looked up once at a
-//! time for whoever asks, and a store has few lookups under way: names that never answer hold up the store that asks for
-//! them and no other.
+//! time for whoever asks, and a backend or tenant has few lookups under way: names that never answer hold up the stores of
+//! whoever asks for them and no others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{Semaphore, watch};
 
+use crate::budget::Owner;
 use crate::engine::{self, PerProcess};
 use crate::error::{Error, ErrorKind};
-use crate::limits;
 
-/// The lookups of one store.
+/// The lookups of a store, whose turns it shares with those of its owner.
 pub(crate) struct Lookups {
     turns: Arc<Semaphore>,
     /// What is looked up in the process.
@@ -31,14 +31,12 @@ impl UnderWay {
     }
 }
 
-impl Default for Lookups {
-    fn default() -> Self {
-        static UNDER_WAY: PerProcess<UnderWay> = PerProcess::new();
-        Lookups { turns: Arc::new(Semaphore::new(limits::MAX_STORE_LOOKUPS)), under_way: UNDER_WAY.get() }
-    }
-}
-
 impl Lookups {
+    pub(crate) fn of(owner: &Owner) -> Self {
+        static UNDER_WAY: PerProcess<UnderWay> = PerProcess::new();
+        Lookups { turns: owner.lookups.clone(), under_way: UNDER_WAY.get() }
+    }
+
     /// The addresses of a name, or the address that it is.
     pub(crate) async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Error> {
         self.resolve_by(name, system).await
@@ -63,14 +61,14 @@ impl Lookups {
         self.under_way.lock().get(name).cloned()
     }
 
-    /// Look a name up on a thread of the driver's, when it is this store's turn.
+    /// Look a name up on a thread of the driver's, when it is its owner's turn.
     async fn begin(&self, name: &str, ask: fn(&str) -> Found) -> Result<watch::Receiver<Option<Found>>, Error> {
         let closed = |_| Error::new(ErrorKind::Other, "no name is looked up any more");
         let turn = self.turns.clone().acquire_owned().await.map_err(closed)?;
         let (tell, answer) = watch::channel(None);
         {
             let mut all = self.under_way.lock();
-            // Somebody may have begun while this store waited for its turn.
+            // Somebody may have begun while this one waited for its turn.
             if let Some(answer) = all.get(name) {
                 return Ok(answer.clone());
             }
@@ -109,6 +107,7 @@ fn system(name: &str) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits;
     use std::sync::Condvar;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::time::{Duration, Instant};
@@ -122,7 +121,7 @@ mod tests {
 
     #[test]
     fn an_address_is_its_own_and_a_name_is_looked_up() {
-        let lookups = Lookups::default();
+        let lookups = Lookups::of(&Owner::default());
         let ask = |name| within(LONG, lookups.resolve(name)).unwrap();
         assert_eq!(ask("127.0.0.1").unwrap(), ["127.0.0.1".parse::<IpAddr>().unwrap()]);
         assert_eq!(ask("::1").unwrap(), ["::1".parse::<IpAddr>().unwrap()]);
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_never_answer_hold_up_one_store_and_no_other() {
+    fn names_that_never_answer_hold_up_who_asks_for_them_and_nobody_else() {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
         static OPEN: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
         /// Answers nothing before the test is over.
@@ -141,20 +140,21 @@ mod tests {
             drop(wake.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
             Ok(Vec::new())
         }
-        let (hostile, healthy) = (Lookups::default(), Lookups::default());
-        for n in 0..2 * limits::MAX_STORE_LOOKUPS {
-            assert!(within(SHORT, hostile.resolve_by(&format!("silent-{n}.test"), silent)).is_none());
+        let owner = Owner::default();
+        let (hostile, healthy) = ([Lookups::of(&owner), Lookups::of(&owner)], Lookups::of(&Owner::default()));
+        for n in 0..2 * limits::MAX_OWNER_LOOKUPS {
+            assert!(within(SHORT, hostile[n % 2].resolve_by(&format!("silent-{n}.test"), silent)).is_none());
         }
         // Equal names are one lookup, of whichever store.
-        for lookups in [&hostile, &healthy] {
+        for lookups in [&hostile[1], &healthy] {
             assert!(within(SHORT, lookups.resolve_by("silent-0.TEST", silent)).is_none());
         }
-        assert_eq!(ASKED.load(SeqCst), limits::MAX_STORE_LOOKUPS);
+        assert_eq!(ASKED.load(SeqCst), limits::MAX_OWNER_LOOKUPS);
         assert!(within(LONG, healthy.resolve("localhost")).unwrap().is_ok());
-        assert!(limits::MAX_STORE_LOOKUPS * 8 <= limits::MAX_BLOCKING_THREADS);
+        assert!(limits::MAX_OWNER_LOOKUPS * 8 <= limits::MAX_BLOCKING_THREADS);
         *OPEN.0.lock().unwrap() = true;
         OPEN.1.notify_all();
         // The turns come back with the answers.
-        assert!(within(LONG, hostile.resolve("localhost")).unwrap().is_ok());
+        assert!(within(LONG, hostile[0].resolve("localhost")).unwrap().is_ok());
     }
 }

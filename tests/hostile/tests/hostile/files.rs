@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use kv_store_wasm::ErrorKind::{Denied, Invalid};
@@ -90,7 +91,8 @@ pub fn cases() -> Vec<Case> {
             }
             fails(Denied, "a file system of the kernel", || Store::open("granted-proc://x"));
             // What is mounted there to hold files is a directory like others.
-            let shared = tempfile::tempdir_in("/dev/shm").unwrap();
+            static SHARED: OnceLock<tempfile::TempDir> = OnceLock::new();
+            let shared = SHARED.get_or_init(|| tempfile::tempdir_in("/dev/shm").unwrap());
             std::fs::write(shared.path().join("file"), "within").unwrap();
             let store = open(&format!("reads-anywhere://{}", shared.path().display()));
             assert_eq!(text(store.get_manifest("file").unwrap()), "within");

@@ -1,5 +1,6 @@
 //! Guests that want more than they may have: memory, tables, instances, handles, bytes.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use kv_store_wasm::ErrorKind::{Component, Exhausted, Unavailable};
@@ -14,7 +15,8 @@ const SHARE: u64 = 256;
 
 /// Many instances of a component each take descriptors, and keep them.
 fn takes_descriptors(how: &'static str) {
-    let folder = folder();
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary directory")).path();
     let store = open(&format!("hostile-wasi://{}", folder.display()));
     let before = metrics().unwrap().descriptors;
     std::thread::scope(|scope| {
