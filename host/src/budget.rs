@@ -1,8 +1,18 @@
-//! What all instances of the process may have together: a count that is taken from and given back, and never overdrawn.
+//! What all stores of the process may have together, what those of one backend or tenant may have of it, and what one of
+//! them: counts that are taken from and given back, and never overdrawn.
+//!
+//! Invariant: a store holds no more than its share, and all stores of a backend or tenant no more than theirs, whatever the
+//! component does and however many URIs it is opened by, so that what is left serves the others.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
 
-use crate::limits;
+use rustix::process::{Resource, getrlimit};
+use tokio::sync::Semaphore;
+
+use crate::error::{Error, ErrorKind};
+use crate::limits::{self, Limits};
 
 pub(crate) struct Budget {
     used: AtomicU64,
@@ -13,15 +23,24 @@ pub(crate) struct Budget {
 pub(crate) struct Budgets {
     /// Payload bytes that instances hold.
     pub payload_bytes: Budget,
-    /// Open connections, the idle ones included.
+    /// What instances cost beside them: linear memory, tables, globals, handles.
+    pub memory_bytes: Budget,
+    /// Descriptors that are open for components: connections, and the files and sockets of WASI.
+    pub descriptors: Budget,
+    /// Open connections, the idle ones included. Counted only: each is a descriptor.
     pub connections: Budget,
 }
 
 impl Default for Budgets {
     fn default() -> Self {
+        // The rest is the consumer's. No limit: `None`.
+        let files = getrlimit(Resource::Nofile).current.map_or(u64::MAX, |files| files / limits::DESCRIPTOR_FRACTION);
+        let space = getrlimit(Resource::As).current.map_or(u64::MAX, |bytes| bytes / limits::ADDRESS_SPACE_FRACTION);
         Budgets {
-            payload_bytes: Budget::new(limits::PROCESS_PAYLOAD_BYTES),
-            connections: Budget::new(limits::PROCESS_CONNECTIONS),
+            payload_bytes: Budget::new(limits::PROCESS_PAYLOAD_BYTES.min(space)),
+            memory_bytes: Budget::new(limits::PROCESS_MEMORY_BYTES.min(space)),
+            descriptors: Budget::new(limits::PROCESS_DESCRIPTORS.min(files)),
+            connections: Budget::new(u64::MAX),
         }
     }
 }
@@ -34,7 +53,11 @@ impl Budget {
     /// Take from it. False, and nothing is taken, where so much is not left.
     #[must_use]
     pub(crate) fn take(&self, amount: u64) -> bool {
-        let fits = |used: u64| used.checked_add(amount).filter(|used| *used <= self.limit);
+        self.take_within(amount, self.limit)
+    }
+
+    fn take_within(&self, amount: u64, limit: u64) -> bool {
+        let fits = |used: u64| used.checked_add(amount).filter(|used| *used <= limit);
         amount == 0 || self.used.try_update(Relaxed, Relaxed, fits).is_ok()
     }
 
@@ -43,22 +66,136 @@ impl Budget {
         self.used.fetch_sub(amount, Relaxed);
     }
 
-    /// One of it, until the answer is dropped.
-    pub(crate) fn permit(&'static self) -> Option<Permit> {
-        self.take(1).then(|| Permit(self))
-    }
-
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
+}
 
-    pub(crate) fn limit(&self) -> u64 {
-        self.limit
+/// Whose stores are bounded together: those of a tenant, or of a backend where it has no tenants.
+pub(crate) struct Owner {
+    payload_bytes: Budget,
+    memory_bytes: Budget,
+    descriptors: Budget,
+    /// The turns of its lookups of names.
+    pub lookups: Arc<Semaphore>,
+}
+
+impl Default for Owner {
+    fn default() -> Self {
+        // Counts; how far each goes is a matter of the share that is taken from.
+        let count = || Budget::new(u64::MAX);
+        Owner {
+            payload_bytes: count(),
+            memory_bytes: count(),
+            descriptors: count(),
+            lookups: Arc::new(Semaphore::new(limits::MAX_OWNER_LOOKUPS)),
+        }
     }
 }
 
-/// One of a budget.
-pub(crate) struct Permit(&'static Budget);
+/// Those that have open stores.
+#[derive(Default)]
+pub(crate) struct Owners(Mutex<HashMap<(String, Option<String>), Weak<Owner>>>);
+
+impl Owners {
+    pub(crate) fn get(&self, backend: &str, tenant: Option<&str>) -> Arc<Owner> {
+        let mut owners = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let key = (backend.to_owned(), tenant.map(str::to_owned));
+        if let Some(owner) = owners.get(&key).and_then(Weak::upgrade) {
+            return owner;
+        }
+        owners.retain(|_, owner| owner.strong_count() > 0);
+        let owner = Arc::default();
+        owners.insert(key, Arc::downgrade(&owner));
+        owner
+    }
+}
+
+/// What one store may have of a budget of the process.
+pub(crate) struct Share {
+    /// What it is of, in plural, for messages.
+    what: &'static str,
+    process: &'static Budget,
+    owner: Arc<Owner>,
+    of_owner: fn(&Owner) -> &Budget,
+    /// What all stores of the owner may have.
+    owner_limit: u64,
+    store: Budget,
+}
+
+/// What one store has of each budget.
+pub(crate) struct Shares {
+    pub payload_bytes: Share,
+    pub memory_bytes: Share,
+    pub descriptors: Arc<Share>,
+    pub connections: &'static Budget,
+}
+
+impl Shares {
+    pub(crate) fn of(budgets: &'static Budgets, owner: &Arc<Owner>, limits: &Limits) -> Self {
+        let Budgets { payload_bytes, memory_bytes, descriptors, connections } = budgets;
+        // What the operator allows one instance is never out of its reach.
+        let share = |what, process: &'static Budget, of_owner: fn(&Owner) -> &Budget, instance: u64| Share {
+            what,
+            process,
+            owner: owner.clone(),
+            of_owner,
+            owner_limit: (process.limit / limits::OWNER_FRACTION).max(instance),
+            store: Budget::new((process.limit / limits::STORE_FRACTION).max(instance)),
+        };
+        Shares {
+            payload_bytes: share("payload bytes", payload_bytes, |owner| &owner.payload_bytes, limits.payload_bytes),
+            memory_bytes: share("bytes of memory", memory_bytes, |owner| &owner.memory_bytes, limits.memory_bytes),
+            descriptors: Arc::new(share("descriptors", descriptors, |owner| &owner.descriptors, 1)),
+            connections,
+        }
+    }
+}
+
+impl Share {
+    /// Take from it. `Exhausted`, and nothing is taken, where so much is not left.
+    pub(crate) fn take(&self, amount: u64) -> Result<(), Error> {
+        let full = |whose: &str, budget: &Budget, most: u64| {
+            let (what, used) = (self.what, budget.used());
+            let message = format!("{amount} {what} more than the {used} held are over what {whose} may hold ({most})");
+            Err(Error::new(ErrorKind::Exhausted, message))
+        };
+        if !self.store.take(amount) {
+            return full("one store of the process", &self.store, self.store.limit);
+        }
+        let owner = (self.of_owner)(&self.owner);
+        if !owner.take_within(amount, self.owner_limit) {
+            self.store.give_back(amount);
+            return full("all stores of one backend or tenant together", owner, self.owner_limit);
+        }
+        if !self.process.take(amount) {
+            self.store.give_back(amount);
+            owner.give_back(amount);
+            return full("all stores of the process together", self.process, self.process.limit);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn give_back(&self, amount: u64) {
+        self.store.give_back(amount);
+        (self.of_owner)(&self.owner).give_back(amount);
+        self.process.give_back(amount);
+    }
+
+    /// One of it, until the answer is dropped.
+    pub(crate) fn permit(self: &Arc<Self>) -> Result<Permit, Error> {
+        self.take(1)?;
+        Ok(Permit(self.clone()))
+    }
+
+    /// What the store has of it now.
+    pub(crate) fn used(&self) -> u64 {
+        self.store.used()
+    }
+}
+
+/// One of a share.
+pub(crate) struct Permit(Arc<Share>);
 
 impl Drop for Permit {
     fn drop(&mut self) {
@@ -66,9 +203,39 @@ impl Drop for Permit {
     }
 }
 
+/// A connection of a store: one of its descriptors, and counted among the connections.
+pub(crate) struct ConnectionPermit {
+    connections: &'static Budget,
+    _descriptor: Permit,
+}
+
+impl Shares {
+    pub(crate) fn connection(&self) -> Result<ConnectionPermit, Error> {
+        let descriptor = self.descriptors.permit()?;
+        // It has no bound of its own.
+        let _ = self.connections.take(1);
+        Ok(ConnectionPermit { connections: self.connections, _descriptor: descriptor })
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.connections.give_back(1);
+    }
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Budgets of so many payload bytes and descriptors, for one test.
+    pub(crate) fn budgets(payload_bytes: u64, descriptors: u64) -> &'static Budgets {
+        Box::leak(Box::new(Budgets {
+            payload_bytes: Budget::new(payload_bytes),
+            descriptors: Budget::new(descriptors),
+            ..Budgets::default()
+        }))
+    }
 
     #[test]
     fn it_is_never_overdrawn() {
@@ -86,11 +253,54 @@ mod tests {
             }
         });
         assert_eq!(BUDGET.used(), 0);
-        assert!(!BUDGET.take(101) && !BUDGET.take(u64::MAX) && BUDGET.take(99));
-        let last = BUDGET.permit();
-        assert!(last.is_some() && BUDGET.permit().is_none());
-        assert_eq!(BUDGET.used(), 100);
-        drop(last);
-        assert!(BUDGET.permit().is_some());
+        assert!(!BUDGET.take(101) && !BUDGET.take(u64::MAX) && BUDGET.take(100));
+    }
+
+    #[test]
+    fn one_store_has_its_share_and_so_has_its_owner() {
+        let budgets = budgets(100, 8);
+        let small = Limits { payload_bytes: 10, memory_bytes: 10, ..Limits::default() };
+        let owners = Owners::default();
+        let of = |tenant| Shares::of(budgets, &owners.get("redis", tenant), &small);
+        let stores = [of(Some("a")), of(Some("a")), of(Some("a"))];
+        let refused = |outcome: Result<(), Error>| outcome.unwrap_err().to_string();
+
+        let mut held: Vec<Permit> = (0..2).map(|_| stores[0].descriptors.permit().unwrap()).collect();
+        let full = refused(stores[0].descriptors.permit().map(drop));
+        assert!(full.contains("one store of the process may hold (2)"), "{full}");
+        held.extend((0..2).map(|_| stores[1].descriptors.permit().unwrap()));
+        // However many stores it opens.
+        let full = refused(stores[2].descriptors.permit().map(drop));
+        assert!(full.contains("one backend or tenant together may hold (4)"), "{full}");
+        let further: Vec<ConnectionPermit> = (0..2).map(|_| of(None).connection().unwrap()).collect();
+        assert_eq!((budgets.descriptors.used(), budgets.connections.used()), (6, 2));
+        drop((held, further));
+        assert_eq!((budgets.descriptors.used(), budgets.connections.used()), (0, 0));
+
+        for (tenant, most) in [("a", [25, 25]), ("b", [25, 25])] {
+            for bytes in most {
+                of(Some(tenant)).payload_bytes.take(bytes).unwrap();
+            }
+        }
+        let full = refused(of(Some("c")).payload_bytes.take(1));
+        assert!(full.contains("all stores of the process together may hold (100)"), "{full}");
+    }
+
+    #[test]
+    fn what_one_instance_is_allowed_a_store_may_have() {
+        let budgets = budgets(100, 8);
+        let large = Limits { payload_bytes: 90, ..Limits::default() };
+        let shares = Shares::of(budgets, &Arc::default(), &large);
+        shares.payload_bytes.take(90).unwrap();
+        assert_eq!(shares.payload_bytes.used(), 90);
+        shares.payload_bytes.give_back(90);
+        assert_eq!((shares.payload_bytes.used(), budgets.payload_bytes.used()), (0, 0));
+    }
+
+    #[test]
+    fn descriptors_stay_below_the_limit_of_the_process() {
+        let soft = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let Budgets { descriptors, .. } = Budgets::default();
+        assert!(descriptors.limit <= limits::PROCESS_DESCRIPTORS && descriptors.limit <= soft / 2);
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::config::{Config, Settings};
+use crate::directory::why_refused;
 use crate::error::Error;
 use crate::inspect::{Inspection, inspect};
 use crate::limits::Limits;
@@ -178,6 +179,9 @@ impl Diagnosis {
         let named = self.reaches.fs.iter().map(|(_, path, write)| (path.clone(), *write));
         for (path, made) in own.chain(named).collect::<Vec<_>>() {
             let wanted = if made { path.parent().unwrap_or(&path) } else { &path };
+            if let Some(why) = why_refused(&path).or_else(|| why_refused(wanted).filter(|_| !path.exists())) {
+                self.problem(true, why, "choose a directory on a disk, or below /dev/shm");
+            }
             if !wanted.is_dir() {
                 let what = format!("{} is no directory", wanted.display());
                 self.problem(true, what, "make it; only the last part of a path is made by itself");

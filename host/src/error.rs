@@ -93,6 +93,11 @@ impl From<rustix::io::Errno> for Error {
             Errno::LOOP => {
                 return Error::new(ErrorKind::Denied, "a symbolic link is in the way; links are not followed");
             }
+            Errno::XDEV => {
+                let message = "another file system is mounted there: one of the kernel, such as /proc, is never \
+                               reached, and no file is moved from one to another";
+                return Error::new(ErrorKind::Denied, message);
+            }
             Errno::NOENT | Errno::IO | Errno::STALE | Errno::TIMEDOUT | Errno::AGAIN | Errno::BUSY => {
                 ErrorKind::Unavailable
             }

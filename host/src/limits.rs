@@ -22,6 +22,9 @@ pub const MAX_COMPILATIONS: usize = 2;
 pub const MAX_COMPONENTS: usize = 64;
 /// Stores without a handle that are kept for the next open. Past it the one unused for longest is dropped.
 pub const MAX_IDLE_STORES: usize = 64;
+/// What those cost together, payloads included, and how long one is kept; half as long again at most.
+pub const IDLE_STORE_BYTES: u64 = 1 << 30;
+pub const IDLE_STORE_FOR: Duration = Duration::from_secs(600);
 
 /// Stack of a guest's core code, in bytes; the host's part of the fiber comes on top. Guards against recursion.
 pub const WASM_STACK_BYTES: usize = 512 << 10;
@@ -35,6 +38,14 @@ pub const MAX_TABLES: usize = 40;
 pub const MAX_TABLE_ELEMENTS: usize = 200_000;
 /// Handles that an instance may hold at once: a backend that keeps its chunks in memory has one for each.
 pub const MAX_HANDLES: usize = 1 << 20;
+/// What a handle costs the host, with the object behind it. It counts as memory of the instance, as what follows does.
+pub const HANDLE_BYTES: usize = 256;
+/// What an element of a table costs, and what an entry of a listing through WASI costs beside its name.
+pub const TABLE_ELEMENT_BYTES: usize = 16;
+/// What a function, global, table, memory or import of a core instance costs, and the core instance beside those.
+pub const SLOT_BYTES: usize = 32;
+pub const CORE_INSTANCE_BYTES: usize = 4 << 10;
+pub const LISTED_BYTES: usize = 128;
 /// Lent payloads that a guest has not dropped when their call is over. Past it the instance is replaced.
 pub const MAX_LEAKED_HANDLES: usize = 1024;
 /// Bytes that go into guest memory, or out of it, in one host call.
@@ -93,8 +104,16 @@ pub const FOLLOWED_CHUNKS: usize = 1 << 14;
 /// Memory of write buffers that is kept for the next chunks, in the process.
 pub const SPARE_BYTES: usize = 32 << 20;
 
-/// Payload bytes that all instances of the process hold. Guards its memory against many stores at once.
+/// Payload bytes that all instances of the process hold, and what they cost beside those: linear memory, tables, globals,
+/// handles. Guard its memory against many stores at once.
 pub const PROCESS_PAYLOAD_BYTES: u64 = 16 << 30;
+pub const PROCESS_MEMORY_BYTES: u64 = 16 << 30;
+/// Each of the two is at most one part in so many of the address space, where that is bounded (RLIMIT_AS).
+pub const ADDRESS_SPACE_FRACTION: u64 = 4;
+/// A store has at most one part in so many of what the process has for all, and all stores of a backend or tenant; or what one
+/// instance is allowed, where that is more.
+pub const STORE_FRACTION: u64 = 4;
+pub const OWNER_FRACTION: u64 = 2;
 /// Write buffer of one handle and of the process, for backends that are not write-through.
 pub const WRITE_BUFFER_BYTES: usize = 64 << 20;
 pub const PROCESS_WRITE_BUFFER_BYTES: usize = 512 << 20;
@@ -109,8 +128,11 @@ pub const DAMAGED_CHUNKS: usize = 1 << 12;
 /// from reads that a faulty wire or memory spoils.
 pub const CONFIRMING_READS: u32 = 2;
 
-/// Connections of the process, the idle ones included. Guards its file descriptors.
-pub const PROCESS_CONNECTIONS: u64 = 1024;
+/// Descriptors of the process that are open for components: connections, the idle ones included, and files and sockets of
+/// WASI. Guards those of the consumer.
+pub const PROCESS_DESCRIPTORS: u64 = 1024;
+/// They are at most one part in so many of what the process may have open (RLIMIT_NOFILE).
+pub const DESCRIPTOR_FRACTION: u64 = 2;
 /// Connections that a store keeps for its next calls.
 pub const MAX_PARKED: usize = 64;
 /// What is received before the guest asks for it, for each connection.
@@ -131,8 +153,8 @@ pub const KV_RESTORE_BYTES: u64 = 256 << 20;
 /// Bytes that a restore asks of the backend in one call.
 pub const KV_BATCH_BYTES: u64 = 8 << 20;
 
-/// WASI handles that an instance may hold at once: descriptors, streams, sockets, what it waits for. Each may be a file
-/// descriptor of the process and hold [`WASI_STREAM_BYTES`].
+/// WASI handles that an instance may hold at once: descriptors, streams, sockets, what it waits for. Each may hold
+/// [`WASI_STREAM_BYTES`].
 pub const MAX_WASI_HANDLES: usize = 256;
 /// Listings of directories that an instance holds at once through WASI, and entries of one, which is made whole.
 pub const MAX_WASI_LISTINGS: usize = 4;
@@ -143,8 +165,10 @@ pub const WASI_STREAM_BYTES: usize = 64 << 10;
 pub const MAX_RESOLVED: usize = 1024;
 /// Random bytes of one call through WASI.
 pub const MAX_RANDOM_BYTES: u64 = 1 << 20;
-/// Threads that resolve names and read ahead for WASI. They are the process's, all stores together.
+/// Threads that resolve names, all stores together. One name is resolved once at a time, whoever asks.
 pub const MAX_BLOCKING_THREADS: usize = 32;
+/// Names that are resolved at once for one backend or tenant, those that nobody waits for any more included.
+pub const MAX_OWNER_LOOKUPS: usize = 4;
 
 /// Lines and bytes that the component of one store may log in a second, and how many times that all together may. The
 /// rest is counted.
@@ -155,12 +179,17 @@ pub const LOG_STORES: u32 = 4;
 pub const MAX_LOG_LINE_BYTES: usize = 1024;
 /// The longest name of a secret or of a granted directory.
 pub const MAX_SECRET_NAME_BYTES: usize = 64;
+/// Files that are open at once to be synced, in the process; beyond that each call has one. Guards the consumer's file
+/// descriptors.
+pub const MAX_SYNCED: usize = 128;
 /// Directories kept open between calls, in the process. Guards the consumer's file descriptors.
 pub const MAX_PARENTS: usize = 128;
 /// How long such a directory is believed to be the one under its name.
 pub const PARENT_BELIEVED: Duration = Duration::from_secs(1);
 /// How long one may lie unused before it is closed; twice as long at most.
 pub const PARENT_UNUSED: Duration = Duration::from_millis(125);
+/// The longest config file: 20,000 tenants take 2 MB.
+pub const MAX_CONFIG_BYTES: u64 = 64 << 20;
 /// The longest secret out of a file. Guards against a path that is something else.
 pub const MAX_SECRET_BYTES: u64 = 64 << 10;
 /// Failures further apart than this are not in a row, for the circuit breaker.
@@ -219,7 +248,7 @@ macro_rules! settable {
 }
 
 settable! {
-    /// Linear memory of one instance, all memories together, in bytes.
+    /// What one instance costs beside its payloads, in bytes: linear memory, tables, globals, handles.
     memory_bytes = 128 << 20, 64 << 10, 4 << 30;
     /// Payload bytes that one instance holds. It is also the size of a store in memory.
     payload_bytes = 2 << 30, 1, 1 << 40;
@@ -340,18 +369,20 @@ mod tests {
         let guide = include_str!("../../docs/operator-guide.md");
         let bounds = shown![
             MAX_URI_BYTES MAX_HASH_BYTES MAX_NAME_BYTES MAX_VALUE_BYTES MAX_FUNCTIONS MAX_FUNCTION_BYTES
-            MAX_COMPILATIONS MAX_COMPONENTS MAX_IDLE_STORES WASM_STACK_BYTES FIBER_STACK_BYTES MAX_CORE_INSTANCES
+            MAX_COMPILATIONS MAX_COMPONENTS MAX_IDLE_STORES IDLE_STORE_BYTES IDLE_STORE_FOR WASM_STACK_BYTES FIBER_STACK_BYTES MAX_CORE_INSTANCES
             MAX_MEMORIES MAX_TABLES MAX_TABLE_ELEMENTS MAX_HANDLES MAX_LEAKED_HANDLES MAX_GUEST_COPY_BYTES
             HOSTCALL_BYTES MAX_DIRECTORY_ENTRIES MAX_BATCH_ITEMS DEFAULT_BATCH_BYTES DEFAULT_BATCH_ITEMS
             MAX_FRESH_CHUNKS EPOCH_TICK TICKER_IDLE DEADLINE_GRACE DEADLINE_BYTES_PER_SECOND MAX_MOVING MAX_HELPERS
             MAX_HELPER_JOBS MAX_ITEMS MAX_PIECES MAX_QUEUE_THREADS MAX_QUEUE_DEPTH ASSUMED_CHUNK_BYTES LOSS_TOLD_FOR MAX_SLICES
             EARLY_FLUSH_BYTES LEAST_BATCH_BYTES LEAST_BATCH_ITEMS CONFIRMED_FOR FOLLOWED_CHUNKS SPARE_BYTES
             PROCESS_PAYLOAD_BYTES WRITE_BUFFER_BYTES PROCESS_WRITE_BUFFER_BYTES PREFETCH_BYTES PREFETCH_CHUNKS
-            KNOWN_CHUNKS DAMAGED_CHUNKS CONFIRMING_READS PROCESS_CONNECTIONS MAX_PARKED RECEIVE_BUFFER_BYTES MAX_SESSION_BYTES
+            KNOWN_CHUNKS DAMAGED_CHUNKS CONFIRMING_READS PROCESS_DESCRIPTORS DESCRIPTOR_FRACTION STORE_FRACTION
+            PROCESS_MEMORY_BYTES ADDRESS_SPACE_FRACTION OWNER_FRACTION HANDLE_BYTES TABLE_ELEMENT_BYTES SLOT_BYTES CORE_INSTANCE_BYTES
+            LISTED_BYTES MAX_OWNER_LOOKUPS MAX_PARKED RECEIVE_BUFFER_BYTES MAX_SESSION_BYTES
             MAX_DELIMITER_BYTES MAX_KV_LAYERS MAX_KV_MODEL_BYTES DEFAULT_KV_CHUNK_TOKENS KV_RESTORE_BYTES
             KV_BATCH_BYTES MAX_WASI_HANDLES MAX_WASI_LISTINGS MAX_WASI_LISTING_ENTRIES WASI_STREAM_BYTES
             MAX_RESOLVED MAX_RANDOM_BYTES MAX_BLOCKING_THREADS LOG_LINES_PER_SECOND LOG_BYTES_PER_SECOND LOG_STORES
-            MAX_LOG_LINE_BYTES MAX_SECRET_NAME_BYTES MAX_SECRET_BYTES MAX_PARENTS PARENT_BELIEVED PARENT_UNUSED BREAKER_WINDOW
+            MAX_LOG_LINE_BYTES MAX_SECRET_NAME_BYTES MAX_SECRET_BYTES MAX_CONFIG_BYTES MAX_SYNCED MAX_PARENTS PARENT_BELIEVED PARENT_UNUSED BREAKER_WINDOW
             BREAKER_MAX_PAUSE MAX_SERIES STALE_TEMPORARY AOT_UNUSED AOT_USE_NOTED AOT_REAPED
         ];
         for (name, value) in &bounds {

@@ -134,16 +134,35 @@ pub fn clean(text: &str) -> String {
             cleaned.push('…');
             break;
         }
-        // U+2028 and U+2029 break lines in some viewers; the bidirectional controls make a line read as another.
-        let tame = !c.is_control() && !matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        cleaned.push(if tame { c } else { ' ' });
+        cleaned.push(if c.is_control() || is_unseen(c) { ' ' } else { c });
     }
     cleaned
+}
+
+/// Characters that make a line read as another: those that break it in some viewers, that turn its direction, and those that
+/// have no width, which is what Unicode calls default-ignorable.
+fn is_unseen(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_seen_does_not_stay() {
+        for unseen in
+            ["\u{200b}", "\u{200d}", "\u{2060}", "\u{feff}", "\u{ad}", "\u{61c}", "\u{e0041}", "\u{3164}", "\u{202e}"]
+        {
+            assert_eq!(clean(&format!("se{unseen}cret")), "se cret", "{unseen:?}");
+        }
+        assert_eq!(clean("größe 大きさ ε₀"), "größe 大きさ ε₀");
+    }
 
     #[test]
     fn a_rate_bounds_lines_and_bytes_and_tells_what_it_dropped() {

@@ -73,6 +73,7 @@ impl Pool {
         uri: String,
         options: Vec<(String, String)>,
         breaker: Arc<Breaker>,
+        deadline: Instant,
     ) -> Result<(Self, Features), Error> {
         let mut pool = Pool {
             runtime: engine::runtime()?,
@@ -87,7 +88,7 @@ impl Pool {
             freed: Condvar::new(),
             lost: AtomicU64::new(0),
         };
-        let (first, features) = pool.instantiate(Instant::now() + pool.access.limits.deadline(0))?;
+        let (first, features) = pool.instantiate(deadline)?;
         if features.max_instances > 0 {
             pool.max_instances = pool.max_instances.min(features.max_instances as usize);
         }
@@ -186,16 +187,18 @@ impl Pool {
         // Guest code is stopped by epochs, at `hard`; that `block_on` ends then is for a host function that waits.
         let run = || keeping_signal_stack(|| self.runtime.driver.block_on(hard, work(store)));
         let outcome = if self.wasi_writes_bounded { without_signal(libc::SIGXFSZ, run) } else { run() };
+        store.data_mut().end_call();
         outcome.unwrap_or_else(|| Err(DeadlineMissed.into()))
     }
 
     fn instantiate(&self, deadline: Instant) -> Result<(Instance, Features), Error> {
-        let state = State::new(self.access.clone());
+        let state = State::new(self.access.clone(), self.component.instance_bytes)?;
         self.access.counters.count(Event::Instances);
         let mut store = Store::new(&self.runtime.engine, state);
         store.limiter(State::limiter);
         // wasmtime's own bound traps; ours, which is reached first, is an error that the guest can answer.
-        store.set_max_component_handles(limits::MAX_HANDLES + limits::MAX_BATCH_ITEMS);
+        let counted = usize::try_from(self.access.limits.memory_bytes).unwrap_or(usize::MAX) / limits::SLOT_BYTES;
+        store.set_max_component_handles(limits::MAX_HANDLES.min(counted) + limits::MAX_BATCH_ITEMS);
         store.set_hostcall_fuel(limits::HOSTCALL_BYTES);
         store.epoch_deadline_callback(|context| match Instant::now() < context.data().stop_at() {
             true => Ok(UpdateDeadline::Continue(1)),

@@ -65,12 +65,17 @@ impl Backend for Redis {
             match session.reply()? {
                 Reply::Integer(0) => return Ok(vec![false; hashes.len()]),
                 Reply::Integer(all) if all == hashes.len() as i64 => return Ok(vec![true; hashes.len()]),
-                _ => {}
+                Reply::Integer(_) => {}
+                other => return Err(session.unexpected(&other, "EXISTS")),
             }
             let ask = |hash: &Hash| Part::Bytes(resp::command(&[b"EXISTS".to_vec(), self.chunk_key(hash)]));
             session.send(&hashes.iter().map(ask).collect::<Vec<_>>())?;
             let replies = session.replies(hashes.len())?;
-            replies.into_iter().map(|reply| Ok(matches!(reply?, Reply::Integer(n) if n > 0))).collect()
+            let known = |reply| match reply? {
+                Reply::Integer(count) => Ok(count > 0),
+                other => Err(session.unexpected(&other, "EXISTS")),
+            };
+            replies.into_iter().map(known).collect()
         })
     }
 
@@ -84,7 +89,7 @@ impl Backend for Redis {
             let outcome = |reply| match reply {
                 Ok(Reply::Status(_)) => PutOutcome::Stored,
                 Ok(Reply::Nothing) => PutOutcome::Existed,
-                Ok(other) => PutOutcome::Failed(other.unexpected("SET")),
+                Ok(other) => PutOutcome::Failed(session.unexpected(&other, "SET")),
                 Err(refused) => PutOutcome::Failed(refused),
             };
             Ok(session.replies(chunks.len())?.into_iter().map(outcome).collect())
@@ -131,7 +136,7 @@ impl Backend for Redis {
             session.send(&resp::set(&self.manifest_key(name), data, false))?;
             match session.reply()? {
                 Reply::Status(_) => Ok(()),
-                other => Err(other.unexpected("SET")),
+                other => Err(session.unexpected(&other, "SET")),
             }
         })
     }
@@ -148,7 +153,7 @@ impl Backend for Redis {
             session.send(&[Part::Bytes(resp::command(&[b"DEL".to_vec(), self.manifest_key(name)]))])?;
             match session.reply()? {
                 Reply::Integer(_) => Ok(()),
-                other => Err(other.unexpected("DEL")),
+                other => Err(session.unexpected(&other, "DEL")),
             }
         })
     }

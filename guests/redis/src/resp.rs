@@ -78,10 +78,6 @@ impl Reply {
             _ => return None,
         })
     }
-
-    pub fn unexpected(&self, command: &str) -> Error {
-        Error::corrupt(format!("{command} was answered by {self:?}: is this a Redis server?"))
-    }
 }
 
 /// What a refusal means, and what would help.

@@ -32,7 +32,7 @@ impl Server {
             let session = Session { conversation };
             session.log_in(user.as_deref())?;
             if *database != 0 {
-                session.ask(&["SELECT", &database.to_string()])?;
+                session.status(&["SELECT", &database.to_string()])?;
             }
             Ok(())
         };
@@ -51,15 +51,24 @@ impl Session<'_> {
         match (user, password) {
             (_, None) if user.is_some() => Err(Error::denied("the URI names a user: set REDIS_PASSWORD")),
             (_, None) => Ok(()),
-            (Some(user), Some(password)) => self.ask(&["AUTH", user, &password]).map(drop),
-            (None, Some(password)) => self.ask(&["AUTH", &password]).map(drop),
+            (Some(user), Some(password)) => self.status(&["AUTH", user, &password]),
+            (None, Some(password)) => self.status(&["AUTH", &password]),
         }
     }
 
-    /// A small command and its reply.
-    fn ask(&self, arguments: &[&str]) -> Result<Reply> {
+    /// A small command that is answered by a status.
+    fn status(&self, arguments: &[&str]) -> Result<()> {
         self.send(&[Part::Bytes(resp::command(arguments))])?;
-        self.reply()
+        match self.reply()? {
+            Reply::Status(_) => Ok(()),
+            other => Err(self.unexpected(&other, arguments.first().copied().unwrap_or_default())),
+        }
+    }
+
+    /// The error for a reply of another kind than the command has. What may follow it nobody knows, so the connection is not
+    /// used again.
+    pub fn unexpected(&self, reply: &Reply, command: &str) -> Error {
+        self.conversation.corrupt(format!("{command} was answered by {reply:?}: is this a Redis server?"))
     }
 
     pub fn send(&self, parts: &[Part]) -> Result<()> {
@@ -94,7 +103,7 @@ impl Session<'_> {
     pub fn array(&self) -> Result<usize> {
         match self.reply()? {
             Reply::Array(count) => Ok(count),
-            other => self.conversation.in_step(Err(other.unexpected("a command for an array"))),
+            other => Err(self.unexpected(&other, "a command for an array")),
         }
     }
 
@@ -103,7 +112,7 @@ impl Session<'_> {
         match self.reply()? {
             Reply::Bulk(len) => Ok(Some(len)),
             Reply::Nothing => Ok(None),
-            other => self.conversation.in_step(Err(other.unexpected("a command for a string"))),
+            other => Err(self.unexpected(&other, "a command for a string")),
         }
     }
 

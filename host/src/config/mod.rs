@@ -1,28 +1,31 @@
 //! The operator's config file: which component serves a scheme, what it is granted, and for whom.
 //!
 //! `KV_STORE_WASM_CONFIG` names it; otherwise `kv-store-wasm/config.toml` below `$XDG_CONFIG_HOME` (or `~/.config`), then
-//! `/etc/kv-store-wasm/config.toml`. It is read at each open, so a change holds for what is opened after it. An unknown
-//! key is an error: a misspelt limit must not be a limit that is not there.
+//! `/etc/kv-store-wasm/config.toml`. It is looked at at each open, so a change holds for what is opened after it, and parsed
+//! when it has changed. An unknown key is an error: a misspelt limit must not be a limit that is not there.
 
+mod read;
 mod suggest;
 mod tables;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind::{NotADirectory, NotFound};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+pub(crate) use read::default_places;
 pub use tables::Digest;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::fault::Fault;
 use crate::limits::Limits;
 use crate::policy::{self, Folder, Pattern, SecretSource, Variable};
 use crate::uri::{self, StoreUri};
 use tables::{Backend, Tenant};
+use tenants::Tenants;
 
 /// The config file.
 #[derive(Debug, Default, Deserialize)]
@@ -34,6 +37,8 @@ pub struct Config {
     /// By scheme.
     backend: BTreeMap<String, Backend>,
     tenant: Vec<Tenant>,
+    #[serde(skip)]
+    tenants: Tenants,
 }
 
 /// What the operator says of one URI: of its backend, and of its tenant where there is one.
@@ -82,24 +87,6 @@ pub enum Verify {
 }
 
 impl Config {
-    /// Read the config file, if there is one.
-    pub fn load() -> Result<Self, Error> {
-        if let Some(named) = std::env::var_os("KV_STORE_WASM_CONFIG") {
-            let path = PathBuf::from(named);
-            let text = std::fs::read_to_string(&path)
-                .map_err(|error| Error::invalid(format!("KV_STORE_WASM_CONFIG {}: {error}", path.display())))?;
-            return Self::parse(&path, &text);
-        }
-        for path in default_places() {
-            match std::fs::read_to_string(&path) {
-                Ok(text) => return Self::parse(&path, &text),
-                Err(error) if matches!(error.kind(), NotFound | NotADirectory) => {}
-                Err(error) => return Err(Error::invalid(format!("{}: {error}", path.display()))),
-            }
-        }
-        Ok(Config::default())
-    }
-
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, Error> {
         let shown = path.display();
         let mut config: Config = toml::from_str(text).map_err(|error| {
@@ -111,15 +98,9 @@ impl Config {
         for (scheme, backend) in &config.backend {
             backend.check(scheme).map_err(|error| error.context(format_args!("{shown}: backend.{scheme}")))?;
         }
-        for (at, tenant) in config.tenant.iter().enumerate() {
-            let context = |error: Error| error.context(format_args!("{shown}: tenant {}", tenant.uri.uri().as_str()));
-            tenant.check().map_err(context)?;
-            if config.tenant.iter().take(at).any(|other| other.uri == tenant.uri) {
-                return Err(context(Error::invalid("is there twice, maybe in another spelling")));
-            }
-            if config.tenant.iter().take(at).any(|other| other.uri.is_unclear(tenant.uri.uri())) {
-                return Err(context(Error::invalid("write the port, in all tenants on this server or in none")));
-            }
+        for (number, tenant) in config.tenant.iter().enumerate() {
+            let added = tenant.check().and_then(|()| config.tenants.add(number, &tenant.uri));
+            added.map_err(|error| error.context(format_args!("{shown}: tenant {}", tenant.uri.uri().as_str())))?;
         }
         Ok(config)
     }
@@ -181,27 +162,8 @@ impl Config {
 
     /// The tenant that covers a URI most closely.
     fn tenant(&self, uri: &StoreUri) -> Result<Option<&Tenant>, Error> {
-        let mut of_scheme = self.tenant.iter().filter(|tenant| tenant.uri.uri().backend() == uri.backend()).peekable();
-        if of_scheme.peek().is_none() {
-            return Ok(None);
-        }
-        policy::check_plain(uri)?;
-        let mut tenants = of_scheme.clone();
-        if let Some(tenant) = tenants.find(|tenant| tenant.uri.is_unclear(uri)) {
-            let message = format!(
-                "write the server as the tenant {} has it: one has a port, and the other none",
-                tenant.uri.uri().as_str()
-            );
-            return Err(Error::new(ErrorKind::Denied, message));
-        }
-        let covering = of_scheme.filter_map(|tenant| Some((tenant.uri.covers(uri)?, tenant)));
-        match covering.max_by_key(|(depth, _)| *depth) {
-            Some((_, tenant)) => Ok(Some(tenant)),
-            None => {
-                let message = format!("no tenant of the config covers it, and {} is for tenants only", uri.backend());
-                Err(Error::new(ErrorKind::Denied, message))
-            }
-        }
+        let uri_of = |number: usize| self.tenant.get(number).map_or("", |tenant| tenant.uri.uri().as_str());
+        Ok(self.tenants.find(uri, uri_of)?.and_then(|number| self.tenant.get(number)))
     }
 }
 
@@ -281,13 +243,4 @@ fn check_names(fs: &BTreeMap<String, Folder>, secrets: &BTreeMap<String, SecretS
     secrets.keys().try_for_each(|name| {
         policy::check_secret_name(name).map_err(|error| error.context(format_args!("secrets.{name}")))
     })
-}
-
-/// Where the config file is looked for, in order, when no variable names it.
-pub(crate) fn default_places() -> Vec<PathBuf> {
-    // A relative one would be the consumer's working directory.
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let user = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));
-    let places = user.into_iter().chain([PathBuf::from("/etc")]);
-    places.map(|place| place.join("kv-store-wasm/config.toml")).collect()
 }

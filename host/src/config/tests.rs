@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::ErrorKind;
 
 fn parse(text: &str) -> Result<Config, Error> {
     Config::parse(Path::new("/etc/c.toml"), text)
@@ -170,4 +171,38 @@ fn the_directories_of_others_are_those_that_do_not_hold_ones_own() {
     assert_eq!(others("local-fs:///kv/a/x"), ["/kv/b"]);
     assert_eq!(others("local-fs:///kv/c"), ["/kv/a", "/kv/b"]);
     assert_eq!(others("memory://x"), ["/kv", "/kv/a", "/kv/b"]);
+}
+
+/// As many as one process may serve; what it takes is printed.
+#[test]
+fn twenty_thousand_tenants_are_found_each() {
+    let tables = (0..20_000).map(|n| {
+        let (server, secret) = (n % 7, n % 100);
+        match n % 2 {
+            0 => {
+                format!("[[tenant]]\nuri = 'local-fs:///kv/{n}'\nsecrets.key = {{ file = '/run/secrets/{secret}' }}\n")
+            }
+            _ => format!("[[tenant]]\nuri = 'redis://cache-{server}:6379/{n}'\n"),
+        }
+    });
+    let text = tables.collect::<String>();
+    let begun = std::time::Instant::now();
+    let config = parse(&text).unwrap();
+    println!("parsed in {:?}", begun.elapsed());
+    for (uri, tenant) in [
+        ("local-fs:///kv/19998/x", "local-fs:///kv/19998"),
+        ("redis://me@CACHE-0:6379/7/x", "redis://cache-0:6379/7"),
+        ("redis://cache-0/7", "redis://cache-0:6379/7"),
+    ] {
+        let uri = StoreUri::parse(uri).unwrap();
+        let begun = std::time::Instant::now();
+        let settings = config.settings(&uri).unwrap();
+        assert_eq!(settings.tenant.as_deref(), Some(tenant));
+        let target = policy::Target::decide(&uri, &settings).unwrap();
+        let component = Path::new("/opt/kv/x.wasm");
+        target.grants.check_overlap(&crate::store::guarded(&config, &settings, component)).unwrap();
+        println!("{uri:?} decided in {:?}", begun.elapsed());
+    }
+    let refused = config.settings(&StoreUri::parse("redis://cache-0:6379/8").unwrap()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Denied);
 }

@@ -22,6 +22,10 @@ pub struct Metrics {
     pub write_buffer_bytes: u64,
     /// Payload bytes that all instances hold.
     pub payload_bytes: u64,
+    /// What instances cost beside them: linear memory, tables, globals, handles.
+    pub memory_bytes: u64,
+    /// Descriptors that are open for components, those of connections included.
+    pub descriptors: u64,
     /// Open connections, the idle ones included.
     pub connections: u64,
 }
@@ -52,6 +56,8 @@ pub fn metrics() -> Result<Metrics, Error> {
         series,
         write_buffer_bytes: used.write_buffer_bytes,
         payload_bytes: used.payload_bytes,
+        memory_bytes: used.memory_bytes,
+        descriptors: used.descriptors,
         connections: used.connections,
     })
 }
@@ -109,6 +115,8 @@ impl fmt::Display for Metrics {
         for (name, help, value) in [
             ("write_buffer_bytes", "Bytes in the write buffers of all handles.", self.write_buffer_bytes),
             ("payload_bytes", "Payload bytes that all instances hold.", self.payload_bytes),
+            ("memory_bytes", "What instances cost beside their payloads.", self.memory_bytes),
+            ("descriptors", "Descriptors that are open for components.", self.descriptors),
             ("connections", "Open connections, the idle ones included.", self.connections),
         ] {
             family(f, name, help, "gauge")?;
@@ -126,13 +134,15 @@ mod tests {
     fn the_text_has_each_family_once_and_labels_that_cannot_break_out() {
         let counters = Counters::new();
         let series = ["a", "b"].map(|backend| Series::new(backend, Some("x://\"}\n\\"), &counters)).to_vec();
-        let metrics = Metrics { series, write_buffer_bytes: 1, payload_bytes: 2, connections: 3 };
+        let gauges = (1, 2, 3, 4, 5);
+        let (write_buffer_bytes, payload_bytes, memory_bytes, descriptors, connections) = gauges;
+        let metrics = Metrics { series, write_buffer_bytes, payload_bytes, memory_bytes, descriptors, connections };
         let text = metrics.to_string();
         let mut types: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
         let count = types.len();
         types.sort_unstable();
         types.dedup();
-        assert_eq!((types.len(), count), (EVENTS.len() + 5, EVENTS.len() + 5));
+        assert_eq!((types.len(), count), (EVENTS.len() + 7, EVENTS.len() + 7));
         assert!(text.contains(r#"kv_store_traps_total{backend="a",tenant="x://\"}\n\\"} 0"#), "{text}");
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             assert!(line.rsplit_once(' ').is_some_and(|(_, value)| value.parse::<u64>().is_ok()), "{line}");

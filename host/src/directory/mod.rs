@@ -1,8 +1,10 @@
 //! Files below one directory, by relative path: what the contract's `files` interface does, without a guest in sight.
 //!
-//! Invariants: no path leaves the directory, no link is followed, and a file is whole under its name or not there. Every
-//! path is resolved by the kernel in one step from the open directory (`openat2`), so what is checked is what is opened.
+//! Invariants: no path leaves the directory, no link is followed, no file system of the kernel is reached ([`mounts`]), and
+//! a file is whole under its name or not there. Every path is resolved by the kernel in one step from the open directory
+//! (`openat2`), so what is checked is what is opened.
 
+mod mounts;
 mod parents;
 mod path;
 mod read;
@@ -16,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+pub(crate) use mounts::why_refused;
 pub(crate) use path::RelativePath;
 pub(crate) use read::Entry;
 pub(crate) use write::Written;
@@ -44,7 +47,6 @@ impl Directory {
     /// Open the directory at `path`, which is the operator's and may lead through links. A missing last component is
     /// made, for this user only. Leftovers of writers that died are removed.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let open = || fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let explain = |errno: Errno| {
             let error = Error::from(errno);
             let hint = match errno {
@@ -53,16 +55,19 @@ impl Directory {
             };
             Error::new(error.kind(), format!("{}: {error}{hint}", path.display()))
         };
-        let root = match open() {
-            Err(Errno::NOENT) => match fs::mkdir(path, PRIVATE_DIRECTORY) {
-                // Its name in the directory above must survive power loss as what will be in it.
-                Ok(()) => sync_parent(path).and_then(|()| open()),
-                Err(Errno::EXIST) => open(),
-                Err(errno) => Err(errno),
-            },
-            opened => opened,
-        }
-        .map_err(explain)?;
+        let root = match open_root(path).map_err(explain)? {
+            Some(root) => root,
+            None => {
+                let upper = path.parent().unwrap_or(path);
+                if let Some(why) = why_refused(upper) {
+                    // A directory that is made in a control group is a control group.
+                    return Err(Error::new(ErrorKind::Denied, why));
+                }
+                make_root(upper, path).map_err(explain)?;
+                open_root(path).map_err(explain)?.ok_or_else(|| explain(Errno::NOENT))?
+            }
+        };
+        check_root(path, &root)?;
         let directory = Directory {
             root,
             read_only: false,
@@ -78,6 +83,7 @@ impl Directory {
     pub(crate) fn open_read_only(path: &Path) -> Result<Self, Error> {
         let root = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| Error::from(errno).context(path.display()))?;
+        check_root(path, &root)?;
         Ok(Directory {
             root,
             read_only: true,
@@ -133,8 +139,7 @@ impl Directory {
     fn open_file(&self, path: &RelativePath, flags: OFlags) -> Result<OwnedFd, Errno> {
         let open = || {
             let parent = self.parent_of(path)?;
-            let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            match fs::openat(&**parent, path.name(), flags, Mode::empty()) {
+            match resolve_below(&**parent, path.name(), flags) {
                 // A directory that was removed holds nothing, and another may be in its place.
                 Err(Errno::NOENT) if fs::fstat(&**parent)?.st_nlink == 0 => Err(Errno::STALE),
                 opened => opened,
@@ -205,9 +210,31 @@ impl Directory {
     }
 }
 
-fn sync_parent(path: &Path) -> Result<(), Errno> {
-    let parent = path.parent().unwrap_or(path);
-    fs::fsync(fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+fn open_root(path: &Path) -> Result<Option<OwnedFd>, Errno> {
+    match fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::NOENT) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+fn make_root(upper: &Path, path: &Path) -> Result<(), Errno> {
+    let upper = fs::open(upper, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    mounts::check(&upper)?;
+    match fs::mkdirat(&upper, path.file_name().ok_or(Errno::NOENT)?, PRIVATE_DIRECTORY) {
+        // Its name must survive power loss as what will be in it.
+        Ok(()) => fs::fsync(&upper),
+        Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Refuse a directory on a file system of the kernel.
+fn check_root(path: &Path, root: &OwnedFd) -> Result<(), Error> {
+    match mounts::kernel_file_system(root) {
+        Ok(None) => Ok(()),
+        Ok(Some(kind)) => Err(Error::new(ErrorKind::Denied, mounts::explain(path, kind))),
+        Err(errno) => Err(Error::from(errno).context(path.display())),
+    }
 }
 
 /// Open what lies at a path that a guest wrote for another interface than ours, without following any link. It may hold
@@ -229,19 +256,48 @@ pub(crate) fn open_below(root: BorrowedFd, path: &str, flags: OFlags) -> Result<
 fn resolve_below(root: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let root = root.as_fd();
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     // EAGAIN: a rename elsewhere made the kernel unsure; it asks to be asked again.
     for _ in 0..16 {
-        match fs::openat2(root, path, flags, mode(flags), resolve) {
+        match fs::openat2(root, path, flags, mode(flags), RESOLVE | ResolveFlags::NO_XDEV) {
             Err(Errno::AGAIN) => {}
             // Kernels before 5.6, and sandboxes that do not know the call.
             Err(Errno::NOSYS | Errno::PERM) => return resolve_by_steps(root, path, flags),
-            // RESOLVE_BENEATH answers XDEV where the path would leave the directory.
-            Err(Errno::XDEV) => return Err(Errno::LOOP),
+            Err(Errno::XDEV) => match resolve_across(root, path, flags) {
+                Err(Errno::AGAIN) => {}
+                opened => return opened,
+            },
             opened => return opened,
         }
     }
     Err(Errno::AGAIN)
+}
+
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+/// The same for a path that leads to another mount, which may be one of files, or one of the kernel.
+fn resolve_across(root: BorrowedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    // Without NO_XDEV only a path that would leave the directory is answered by XDEV.
+    let open = |path: &str, flags: OFlags| match fs::openat2(root, path, flags, mode(flags), RESOLVE) {
+        Err(Errno::XDEV) => Err(Errno::LOOP),
+        opened => opened,
+    };
+    // Looked at before it is opened, because an open may already change something, and again after it, because what lies
+    // at the path may have been renamed in between.
+    let look = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    match open(path, look) {
+        Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {
+            let (upper, name) = path.rsplit_once('/').ok_or(Errno::NOENT)?;
+            let upper = open(upper, look | OFlags::DIRECTORY)?;
+            mounts::check(&upper)?;
+            fs::openat2(&upper, name, flags, mode(flags), RESOLVE | ResolveFlags::NO_XDEV)
+        }
+        there => {
+            mounts::check(there?)?;
+            let opened = open(path, flags)?;
+            mounts::check(&opened)?;
+            Ok(opened)
+        }
+    }
 }
 
 /// The same in one step for each segment, for where the kernel cannot do it in one. `O_NOFOLLOW` refuses a
@@ -257,7 +313,10 @@ fn resolve_by_steps(root: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedF
     for segment in parents.split('/').filter(|segment| !segment.is_empty()) {
         at = Some(fs::openat(at.as_ref().map_or(root, OwnedFd::as_fd), segment, step, Mode::empty())?);
     }
-    let opened = fs::openat(at.as_ref().map_or(root, OwnedFd::as_fd), name, flags, mode(flags))?;
+    let upper = at.as_ref().map_or(root, OwnedFd::as_fd);
+    mounts::check(upper)?;
+    let opened = fs::openat(upper, name, flags, mode(flags))?;
+    mounts::check(&opened)?;
     // O_PATH with O_NOFOLLOW opens a link itself.
     if flags.contains(OFlags::PATH) && fs::FileType::from_raw_mode(fs::fstat(&opened)?.st_mode) == fs::FileType::Symlink
     {

@@ -218,3 +218,59 @@ fn a_read_only_directory_is_read_and_never_written() {
     assert!(Directory::open_read_only(&scratch.path().join("missing")).is_err());
     assert!(!scratch.path().join("missing").exists());
 }
+
+#[test]
+fn no_directory_is_on_a_file_system_of_the_kernel() {
+    for at in ["/proc", "/proc/self", "/sys", "/sys/kernel", "/dev", "/dev/pts"] {
+        for opened in [Directory::open(Path::new(at)), Directory::open_read_only(Path::new(at))] {
+            let refused = opened.expect_err(at);
+            assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
+            assert!(refused.to_string().contains("a file system of the kernel"), "{refused}");
+        }
+        assert!(why_refused(Path::new(at)).is_some());
+    }
+    let made = Path::new("/proc/self/made");
+    assert_eq!(Directory::open(made).unwrap_err().kind(), ErrorKind::Denied);
+    // A tmpfs below /dev is one of files.
+    let shared = tempfile::tempdir_in("/dev/shm").unwrap();
+    Directory::open(shared.path()).unwrap().write(&path("f"), &[b"x"], false, false).unwrap();
+    assert_eq!(why_refused(shared.path()), None);
+}
+
+#[test]
+fn no_path_leads_into_a_file_system_of_the_kernel() {
+    let root = Directory::open_read_only(Path::new("/")).unwrap();
+    let own = |name: &str| format!("proc/{}/{name}", std::process::id());
+    for at in [&own("environ"), &own("mem"), "proc/version", "sys/kernel/notes", "dev/null"] {
+        let refused = read(&root, at).expect_err(at);
+        assert!(refused.kind() == ErrorKind::Denied && refused.to_string().contains("/proc"), "{at}: {refused}");
+        let steps = resolve_by_steps(&root.root, at, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW);
+        assert_eq!(steps.unwrap_err(), Errno::XDEV, "{at}");
+    }
+    for at in ["proc", &own("fd"), "sys", "dev"] {
+        assert!(root.entries(at, None, 1).is_err(), "{at}");
+    }
+    assert!(root.size(&path("proc/version")).is_err());
+    // Other mounts are crossed: on this machine at least that of /dev/shm.
+    let shared = tempfile::tempdir_in("/dev/shm").unwrap();
+    std::fs::write(shared.path().join("f"), "shared").unwrap();
+    let below = format!("{}/f", shared.path().display());
+    assert_eq!(read(&root, below.trim_start_matches('/')).unwrap().unwrap(), b"shared");
+}
+
+#[test]
+fn directories_are_synced_no_longer_than_there_is_time() {
+    let (_scratch, directory) = open();
+    let paths: Vec<RelativePath> = (0..200).map(|n| path(&format!("{n}/f"))).collect();
+    for path in &paths {
+        directory.write(path, &[b"x"], false, false).unwrap();
+    }
+    let (asked, most) = (std::cell::Cell::new(0), 2);
+    let in_time = || {
+        asked.set(asked.get() + 1);
+        if asked.get() <= most { Ok(()) } else { Err(Error::new(ErrorKind::Unavailable, "late")) }
+    };
+    assert_eq!(directory.sync_directories(&paths, in_time).unwrap_err().to_string(), "late");
+    assert_eq!(asked.get(), most + 1);
+    directory.sync_directories(&paths, || Ok(())).unwrap();
+}

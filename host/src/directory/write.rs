@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
@@ -24,6 +24,30 @@ const MAX_SLICES: usize = 1024;
 const SYNCED_TOGETHER: usize = 64;
 /// Fewer than this are synced one after another.
 const SYNCED_ALONE: usize = 4;
+
+/// Files of the process that are open to be synced.
+struct Synced {
+    files: usize,
+    open: &'static AtomicUsize,
+}
+
+impl Synced {
+    /// Room for some of so many files, and for one at least.
+    fn take(wanted: usize) -> Self {
+        static OPEN: PerProcess<AtomicUsize> = PerProcess::new();
+        let open = OPEN.get();
+        let left = limits::MAX_SYNCED.saturating_sub(open.load(Relaxed));
+        let files = wanted.min(SYNCED_TOGETHER).min(left).max(1);
+        open.fetch_add(files, Relaxed);
+        Synced { files, open }
+    }
+}
+
+impl Drop for Synced {
+    fn drop(&mut self) {
+        self.open.fetch_sub(self.files, Relaxed);
+    }
+}
 
 /// What became of a file that was to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +103,12 @@ impl Directory {
     /// (`docs/decisions/what-could-not-be-synced-is-removed.md`).
     pub(crate) fn sync(&self, paths: &[RelativePath], in_time: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
         self.check_writable()?;
-        for group in paths.chunks(SYNCED_TOGETHER) {
+        let mut rest = paths;
+        while !rest.is_empty() {
             in_time()?;
+            let room = Synced::take(rest.len());
+            let (group, behind) = rest.split_at(room.files);
+            rest = behind;
             let open = |path: &RelativePath| {
                 self.resolve(path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK).map_err(|errno| match errno {
                     Errno::NOENT => Error::invalid(format!("{}: no such file", path.as_str())),
@@ -98,17 +126,25 @@ impl Directory {
                 })?)
             })?;
         }
-        self.sync_directories(paths)
+        self.sync_directories(paths, in_time)
     }
 
-    /// Make the names of files durable: each directory on the way, once.
-    pub(crate) fn sync_directories(&self, paths: &[RelativePath]) -> Result<(), Error> {
+    /// Make the names of files durable: each directory on the way, once. `in_time` as for [`Directory::sync`].
+    pub(crate) fn sync_directories(
+        &self,
+        paths: &[RelativePath],
+        in_time: impl Fn() -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let directories: BTreeSet<&str> = paths.iter().flat_map(RelativePath::ancestors).collect();
         let directories: Vec<&str> = directories.into_iter().collect();
-        side_by_side(&directories, &|directory| {
-            let directory = self.open_directory(directory)?;
-            Ok(uninterrupted(|| fs::fsync(&directory))?)
-        })
+        for group in directories.chunks(SYNCED_TOGETHER) {
+            in_time()?;
+            side_by_side(group, &|directory| {
+                let directory = self.open_directory(directory)?;
+                Ok(uninterrupted(|| fs::fsync(&directory))?)
+            })?;
+        }
+        Ok(())
     }
 
     fn create_temporary(&self) -> Result<(Arc<OwnedFd>, String, OwnedFd), Error> {
@@ -251,4 +287,21 @@ fn write_all(file: &OwnedFd, parts: &[&[u8]]) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_open_to_be_synced_are_bounded_in_the_process() {
+        // In a child, because the count is the process's.
+        assert!(engine::holds_in_a_child(|| {
+            let many: Vec<Synced> = (0..100).map(|_| Synced::take(1000)).collect();
+            let files: usize = many.iter().map(|room| room.files).sum();
+            let full = files < limits::MAX_SYNCED + many.len() && Synced::take(1000).files == 1;
+            drop(many);
+            full && Synced::take(1000).files == SYNCED_TOGETHER && Synced::take(3).files == 3
+        }));
+    }
 }

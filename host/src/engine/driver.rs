@@ -81,6 +81,11 @@ impl Driver {
         self.0.spawn(task);
     }
 
+    /// Have something done that can only be waited for, on one of a few threads, some time.
+    pub(crate) fn spawn_blocking(&self, work: impl FnOnce() + Send + 'static) {
+        self.0.spawn_blocking(work);
+    }
+
     /// Run a future on this thread, to its end or to the deadline.
     pub(crate) fn block_on<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         let _within = self.0.enter();

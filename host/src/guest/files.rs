@@ -14,7 +14,6 @@ use crate::bindings::kv_store::backend::types;
 use crate::directory::{Directory, RelativePath, Written};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::payload::Payload;
 
 type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
@@ -36,14 +35,23 @@ impl Host for State {
             };
             return answered(Err(Error::new(ErrorKind::Denied, message)));
         };
-        let handle = self.table.push(OpenDirectory(directory.clone()));
-        answered(handle.map_err(|_| Error::new(ErrorKind::Exhausted, "too many handles")))
+        let directory = OpenDirectory(directory.clone());
+        answered(self.push(directory, limits::HANDLE_BYTES))
     }
 }
 
 impl State {
     fn directory(&self, handle: &Resource<OpenDirectory>) -> wasmtime::Result<Arc<Directory>> {
         Ok(self.table.get(handle)?.0.clone())
+    }
+}
+
+impl State {
+    /// Whether the deadline of the call has not passed yet.
+    fn in_time(&self) -> impl Fn() -> Result<(), Error> + use<> {
+        let deadline = self.deadline;
+        let late = || Error::new(ErrorKind::Unavailable, "the files could not be synced by the deadline");
+        move || if Instant::now() < deadline { Ok(()) } else { Err(late()) }
     }
 }
 
@@ -63,10 +71,17 @@ impl HostDirectory for State {
         let directory = self.directory(&handle)?;
         let mut outcomes = Vec::new();
         for request in one_batch(requests, self.deadline) {
-            let check_room = |len| self.check_room(len);
+            let mut room = None;
+            let reserve = |len| {
+                room = Some(self.reserve(len)?);
+                Ok(())
+            };
             let read = RelativePath::parse(request.path)
-                .and_then(|path| directory.read(&path, request.offset, request.len, check_room))
-                .and_then(|found| found.map(|buffer| self.give(Payload::Owned(Arc::new(buffer)))).transpose());
+                .and_then(|path| directory.read(&path, request.offset, request.len, reserve))
+                .and_then(|found| match (found, room) {
+                    (Some(buffer), Some(room)) => self.give(Arc::new(buffer), room).map(Some),
+                    _ => Ok(None),
+                });
             outcomes.push(match read {
                 Ok(Some(payload)) => ReadOutcome::Found(payload),
                 Ok(None) => ReadOutcome::Missing,
@@ -99,7 +114,7 @@ impl HostDirectory for State {
                 Err(error) => WriteOutcome::Failed(error.into()),
             });
         }
-        if durable && let Err(error) = directory.sync_directories(&written) {
+        if durable && let Err(error) = directory.sync_directories(&written, self.in_time()) {
             return answered(Err(error));
         }
         Ok(Ok(outcomes))
@@ -113,10 +128,7 @@ impl HostDirectory for State {
 
     fn sync(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> Answer<()> {
         let directory = self.directory(&handle)?;
-        let deadline = self.deadline;
-        let late = || Error::new(ErrorKind::Unavailable, "the files could not be synced by the deadline");
-        let in_time = || if Instant::now() < deadline { Ok(()) } else { Err(late()) };
-        answered(parse_all(paths).and_then(|paths| directory.sync(&paths, in_time)))
+        answered(parse_all(paths).and_then(|paths| directory.sync(&paths, self.in_time())))
     }
 
     fn remove(
@@ -157,6 +169,7 @@ impl HostDirectory for State {
 
     fn drop(&mut self, handle: Resource<OpenDirectory>) -> wasmtime::Result<()> {
         self.table.delete(handle)?;
+        self.limiter.give_back(limits::HANDLE_BYTES);
         Ok(())
     }
 }

@@ -1,7 +1,8 @@
 //! What an instance sees of the host: one module for each interface of the contract, and the [`State`] that they share.
 //!
 //! Invariants: whatever a guest passes is checked here before it is used; a lent payload is readable only while the call
-//! that lent it runs; what a guest holds is bounded by [`Limits`], and what all of them hold by [`Budgets`].
+//! that lent it runs; what a guest holds is bounded by [`Limits`], what a store holds by its [`Shares`], and bytes are taken
+//! from those before they are read or received.
 
 mod convert;
 mod files;
@@ -20,12 +21,13 @@ use wasmtime::component::{Resource, ResourceTable, ResourceTableError};
 
 pub use files::OpenDirectory;
 pub use net::Connection;
-pub(crate) use net::{Parked, Tls};
+pub(crate) use net::{Lookups, Parked, Tls};
 
 pub(crate) use convert::answered;
 use limiter::Limiter;
+use net::Held;
 
-use crate::budget::Budgets;
+use crate::budget::Shares;
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::error::{Error, ErrorKind};
@@ -48,7 +50,10 @@ pub(crate) struct Access {
     pub parked: Arc<Parked>,
     /// What the component may log.
     pub log: Rate,
-    pub budgets: &'static Budgets,
+    pub shares: Shares,
+    pub lookups: Lookups,
+    /// The granted directories as WASI has them, made when a component first asks.
+    pub roots: wasi::Roots,
     pub counters: &'static Counters,
     pub tls: Tls,
     /// What goes wrong on purpose.
@@ -77,19 +82,25 @@ pub(crate) struct State {
     lent: Vec<u32>,
     /// Ended payloads that the guest has not dropped.
     leaked: usize,
-    /// Connections that the guest holds.
+    /// Connections that the guest holds, and how many.
+    held_links: Arc<Held>,
     connections: u64,
     /// Made when the guest first uses it.
     wasi: Option<Box<wasi::Wasi>>,
 }
 
 impl State {
-    pub(crate) fn new(access: Arc<Access>) -> Self {
+    /// `instance_bytes`: what the instance costs before it has run.
+    pub(crate) fn new(access: Arc<Access>, instance_bytes: u64) -> Result<Self, Error> {
+        let mut limiter = Limiter::new(access.clone());
+        limiter.take(usize::try_from(instance_bytes).unwrap_or(usize::MAX)).map_err(|error| {
+            error.context("it cannot be instantiated: its functions, globals and tables take too much memory")
+        })?;
         let mut table = ResourceTable::new();
         table.set_max_capacity(limits::MAX_HANDLES);
-        State {
+        Ok(State {
             table,
-            limiter: Limiter::new(usize::try_from(access.limits.memory_bytes).unwrap_or(usize::MAX)),
+            limiter,
             access,
             born: Instant::now(),
             deadline: Instant::now(),
@@ -97,9 +108,10 @@ impl State {
             held: HashMap::new(),
             lent: Vec::new(),
             leaked: 0,
+            held_links: Arc::default(),
             connections: 0,
             wasi: None,
-        }
+        })
     }
 
     pub(crate) fn limiter(&mut self) -> &mut dyn wasmtime::ResourceLimiter {
@@ -109,7 +121,20 @@ impl State {
     /// Begin a call whose waits end at `deadline`; answers when its guest code is stopped.
     pub(crate) fn start_call(&mut self, deadline: Instant) -> Instant {
         self.deadline = deadline;
+        if self.connections > 0 {
+            self.held_links.begin();
+        }
         self.stop_at()
+    }
+
+    /// The call is over, and the instance is idle until the next one.
+    pub(crate) fn end_call(&mut self) {
+        if self.connections > 0 {
+            self.access.parked.idle(&self.held_links);
+        }
+        if let Some(wasi) = &mut self.wasi {
+            wasi.forget_closed();
+        }
     }
 
     /// When guest code of the running call is stopped.
@@ -127,50 +152,55 @@ impl State {
         self.leaked > limits::MAX_LEAKED_HANDLES
     }
 
-    /// Refuse, before they are made, payload bytes that the guest has no room for.
-    fn check_room(&self, bytes: u64) -> Result<(), Error> {
+    /// Take room for payload bytes before they are made.
+    fn reserve(&self, bytes: u64) -> Result<Reserved, Error> {
         let (held, limit) = (self.payload_bytes, self.access.limits.payload_bytes);
         if bytes > limit.saturating_sub(held) {
             let message = format!("{bytes} bytes more than the {held} held are over the limit payload_bytes = {limit}");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
-        let process = &self.access.budgets.payload_bytes;
-        if bytes > process.limit().saturating_sub(process.used()) {
-            return Err(process_is_full(bytes));
-        }
-        Ok(())
+        self.access.shares.payload_bytes.take(bytes)?;
+        Ok(Reserved { access: self.access.clone(), bytes })
     }
 
-    /// A handle for the guest to a payload of the host. Counts what the guest then holds.
-    fn give(&mut self, payload: Payload) -> Result<Resource<Payload>, Error> {
-        let owned = owned(&payload);
+    /// A handle for the guest to bytes for which room was taken.
+    fn give(&mut self, buffer: Arc<Buffer>, mut reserved: Reserved) -> Result<Resource<Payload>, Error> {
+        let (key, len) = (Arc::as_ptr(&buffer).addr(), buffer.len() as u64);
         // Several handles to one buffer count once.
-        let bytes = owned.filter(|(buffer, _)| !self.held.contains_key(buffer)).map_or(0, |(_, bytes)| bytes);
-        self.check_room(bytes)?;
-        if !self.access.budgets.payload_bytes.take(bytes) {
-            return Err(process_is_full(bytes));
+        let bytes = if self.held.contains_key(&key) { 0 } else { len };
+        if bytes > reserved.bytes {
+            let more = self.reserve(bytes - reserved.bytes)?;
+            reserved.bytes += more.keep();
         }
-        let handle = self.table.push(payload).map_err(|_| {
-            self.access.budgets.payload_bytes.give_back(bytes);
+        let handle = self.push(Payload::Owned(buffer), limits::HANDLE_BYTES)?;
+        // What is over goes back.
+        reserved.bytes -= bytes;
+        self.payload_bytes += bytes;
+        *self.held.entry(key).or_default() += 1;
+        Ok(handle)
+    }
+
+    /// A handle that counts for so many bytes of the instance's memory.
+    fn push<T: Send + 'static>(&mut self, entry: T, bytes: usize) -> Result<Resource<T>, Error> {
+        self.limiter.take(bytes)?;
+        self.table.push(entry).map_err(|_| {
+            self.limiter.give_back(bytes);
             let message = format!("a component may hold {} handles", limits::MAX_HANDLES);
             Error::new(ErrorKind::Exhausted, message)
-        })?;
-        self.payload_bytes += bytes;
-        if let Some((buffer, _)) = owned {
-            *self.held.entry(buffer).or_default() += 1;
-        }
-        Ok(handle)
+        })
     }
 
     /// A handle to a payload is gone.
     fn release(&mut self, payload: &Payload) {
-        let Some((buffer, bytes)) = owned(payload) else { return };
-        if let Entry::Occupied(mut handles) = self.held.entry(buffer) {
+        let Payload::Owned(buffer) = payload else { return };
+        self.limiter.give_back(limits::HANDLE_BYTES);
+        if let Entry::Occupied(mut handles) = self.held.entry(Arc::as_ptr(buffer).addr()) {
             *handles.get_mut() -= 1;
             if *handles.get() == 0 {
                 handles.remove();
+                let bytes = buffer.len() as u64;
                 self.payload_bytes = self.payload_bytes.saturating_sub(bytes);
-                self.access.budgets.payload_bytes.give_back(bytes);
+                self.access.shares.payload_bytes.give_back(bytes);
             }
         }
     }
@@ -187,7 +217,11 @@ impl State {
 
     /// A handle for the guest to memory that it may use during the coming call only.
     pub(crate) fn lend(&mut self, payload: Payload) -> Result<Resource<Payload>, Error> {
-        let handle = self.give(payload)?;
+        // Bounded by the items of a batch, and by the leaks that an instance outlives.
+        let handle = self.table.push(payload).map_err(|_| {
+            let message = format!("a component may hold {} handles", limits::MAX_HANDLES);
+            Error::new(ErrorKind::Exhausted, message)
+        })?;
         self.lent.push(handle.rep());
         Ok(handle)
     }
@@ -215,21 +249,26 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        self.access.budgets.payload_bytes.give_back(self.payload_bytes);
+        self.access.shares.payload_bytes.give_back(self.payload_bytes);
     }
 }
 
-fn process_is_full(bytes: u64) -> Error {
-    let limit = limits::PROCESS_PAYLOAD_BYTES;
-    let message = format!("{bytes} bytes more are over what all stores of the process may hold as payloads ({limit})");
-    Error::new(ErrorKind::Exhausted, message)
+/// Payload bytes that are on their way: taken, and given back if they do not come.
+struct Reserved {
+    access: Arc<Access>,
+    bytes: u64,
 }
 
-/// What tells an owned buffer from others while there is a handle to it, and its length.
-fn owned(payload: &Payload) -> Option<(usize, u64)> {
-    match payload {
-        Payload::Owned(buffer) => Some((Arc::as_ptr(buffer).addr(), buffer.len() as u64)),
-        Payload::Lent(_) | Payload::Ended => None,
+impl Reserved {
+    /// So many bytes, which somebody else gives back.
+    fn keep(mut self) -> u64 {
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.access.shares.payload_bytes.give_back(self.bytes);
     }
 }
 

@@ -6,7 +6,7 @@ use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 use wasmtime::component::{Resource, ResourceTable};
 
-use super::{State, answered};
+use super::{Reserved, State, answered};
 use crate::bindings::kv_store::backend::payload::{Host, HostPayload, Part, Range};
 use crate::bindings::kv_store::backend::types;
 use crate::error::{Error, ErrorKind};
@@ -85,8 +85,8 @@ impl State {
         answered(slices(&self.table, parts)?.and_then(|slices| digest(&slices)))
     }
 
-    fn give_buffer(&mut self, buffer: Result<Buffer, Error>) -> Answer<Resource<Payload>> {
-        answered(buffer.and_then(|buffer| self.give(Payload::Owned(Arc::new(buffer)))))
+    fn give_made(&mut self, made: Result<(Buffer, Reserved), Error>) -> Answer<Resource<Payload>> {
+        answered(made.and_then(|(buffer, reserved)| self.give(Arc::new(buffer), reserved)))
     }
 }
 
@@ -125,15 +125,16 @@ impl Host for State {
 
 impl HostPayload for State {
     fn from_bytes(&mut self, bytes: Vec<u8>) -> Answer<Resource<Payload>> {
-        self.give_buffer(self.check_room(bytes.len() as u64).and_then(|()| Buffer::concat(&[&bytes])))
+        let made = self.reserve(bytes.len() as u64).and_then(|room| Ok((Buffer::concat(&[&bytes])?, room)));
+        self.give_made(made)
     }
 
     fn from_parts(&mut self, parts: Vec<Part>) -> Answer<Resource<Payload>> {
-        let buffer = slices(&self.table, &parts)?.and_then(|slices| {
-            self.check_room(slices.iter().map(|slice| slice.len() as u64).sum())?;
-            Buffer::concat(&slices)
+        let made = slices(&self.table, &parts)?.and_then(|slices| {
+            let room = self.reserve(slices.iter().map(|slice| slice.len() as u64).sum())?;
+            Ok((Buffer::concat(&slices)?, room))
         });
-        self.give_buffer(buffer)
+        self.give_made(made)
     }
 
     fn len(&mut self, handle: Resource<Payload>) -> wasmtime::Result<u64> {
@@ -157,10 +158,12 @@ impl HostPayload for State {
             Payload::Lent(_) => payload.len().unwrap_or(0),
             Payload::Owned(_) | Payload::Ended => 0,
         };
-        let shared = self.check_room(copied).and_then(|()| payload.share()).and_then(|shared| {
-            let buffer = shared.ok_or_else(|| Error::invalid("this payload was lent for a call that is over"))?;
-            self.give(Payload::Owned(buffer))
+        let shared = self.reserve(copied).and_then(|room| {
+            let buffer = payload.share()?;
+            let ended = || Error::invalid("this payload was lent for a call that is over");
+            Ok((buffer.ok_or_else(ended)?, room))
         });
+        let shared = shared.and_then(|(buffer, room)| self.give(buffer, room));
         answered(shared)
     }
 

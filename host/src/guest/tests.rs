@@ -1,10 +1,11 @@
 //! What only the inside can show of an instance's bounds.
 
 use super::*;
-use crate::bindings::kv_store::backend::net::Host as _;
-use crate::budget::Budget;
+use crate::bindings::kv_store::backend::net::{Host as _, HostConnection};
+use crate::budget::tests::budgets;
+use crate::budget::{Budgets, Owner};
 
-fn access(limits: Limits, budgets: &'static Budgets) -> Arc<Access> {
+pub(super) fn access(limits: Limits, budgets: &'static Budgets) -> Arc<Access> {
     let grants = Grants {
         directory: None,
         server: Some("127.0.0.1".into()),
@@ -15,74 +16,184 @@ fn access(limits: Limits, budgets: &'static Budgets) -> Arc<Access> {
         secrets: BTreeMap::new(),
         secret_prefix: None,
     };
+    let owner = Arc::<Owner>::default();
     Arc::new(Access {
         name: "test".into(),
         grants,
         faults: None,
         parked: Arc::new(Parked::new(&limits)),
+        shares: Shares::of(budgets, &owner, &limits),
+        lookups: Lookups::of(&owner),
+        roots: wasi::Roots::default(),
         limits,
         directory: None,
         folders: BTreeMap::new(),
         log: Rate::of_one(),
         tls: Tls::default(),
-        budgets,
         counters: crate::counters::of("test", None).unwrap(),
     })
 }
 
-fn payload(bytes: usize) -> Payload {
-    Payload::Owned(Arc::new(Buffer::concat(&[&vec![0; bytes]]).unwrap()))
+fn give(state: &mut State, bytes: usize) -> Result<Resource<Payload>, Error> {
+    let room = state.reserve(bytes as u64)?;
+    state.give(Arc::new(Buffer::concat(&[&vec![0; bytes]]).unwrap()), room)
 }
 
 #[test]
 fn what_all_instances_hold_is_bounded_and_given_back() {
-    static BUDGETS: Budgets = Budgets { payload_bytes: Budget::new(100), connections: Budget::new(1) };
-    let access = access(Limits::default(), &BUDGETS);
-    let (mut one, mut other) = (State::new(access.clone()), State::new(access));
-    let held = one.give(payload(60)).unwrap();
-    let refused = other.give(payload(60)).unwrap_err();
+    let budgets = budgets(100, 1);
+    let access = access(Limits { payload_bytes: 100, ..Limits::default() }, budgets);
+    let (mut one, mut other) = (State::new(access.clone(), 0).unwrap(), State::new(access, 0).unwrap());
+    let held = give(&mut one, 60).unwrap();
+    let refused = give(&mut other, 60).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Exhausted);
-    assert!(refused.to_string().contains("all stores of the process"), "{refused}");
-    other.give(payload(40)).unwrap();
-    assert_eq!(BUDGETS.payload_bytes.used(), 100);
+    assert!(refused.to_string().contains("of the process may hold (100)"), "{refused}");
+    give(&mut other, 40).unwrap();
+    assert_eq!(budgets.payload_bytes.used(), 100);
     one.take(held).unwrap();
-    assert_eq!(BUDGETS.payload_bytes.used(), 40);
+    assert_eq!(budgets.payload_bytes.used(), 40);
     // What an instance held goes with it.
     drop(other);
-    assert_eq!(BUDGETS.payload_bytes.used(), 0);
+    assert_eq!((budgets.payload_bytes.used(), budgets.memory_bytes.used()), (0, 0));
 }
 
 #[test]
 fn what_one_instance_holds_is_bounded() {
-    static BUDGETS: Budgets = Budgets { payload_bytes: Budget::new(1000), connections: Budget::new(1) };
-    let mut state = State::new(access(Limits { payload_bytes: 100, ..Limits::default() }, &BUDGETS));
-    state.give(payload(100)).unwrap();
-    let refused = state.give(payload(1)).unwrap_err();
+    let budgets = budgets(1000, 1);
+    let mut state = State::new(access(Limits { payload_bytes: 100, ..Limits::default() }, budgets), 0).unwrap();
+    give(&mut state, 100).unwrap();
+    let refused = give(&mut state, 1).unwrap_err();
     assert!(refused.to_string().contains("payload_bytes = 100"), "{refused}");
-    assert_eq!(BUDGETS.payload_bytes.used(), 100);
+    assert_eq!(budgets.payload_bytes.used(), 100);
+}
+
+#[test]
+fn a_handle_counts_as_memory_and_shares_of_one_buffer_count_its_bytes_once() {
+    let budgets = budgets(1000, 1);
+    let memory_bytes = 3 * limits::HANDLE_BYTES as u64;
+    let mut state = State::new(access(Limits { memory_bytes, ..Limits::default() }, budgets), 0).unwrap();
+    let first = give(&mut state, 10).unwrap();
+    let buffer = match state.table.get(&first).unwrap() {
+        Payload::Owned(buffer) => buffer.clone(),
+        _ => unreachable!(),
+    };
+    let share = |state: &mut State| {
+        let room = state.reserve(0)?;
+        state.give(buffer.clone(), room)
+    };
+    let second = share(&mut state).unwrap();
+    let third = share(&mut state).unwrap();
+    let refused = share(&mut state).unwrap_err();
+    assert!(refused.to_string().contains("memory_bytes = 768"), "{refused}");
+    assert_eq!((budgets.payload_bytes.used(), budgets.memory_bytes.used()), (10, memory_bytes));
+    for (handle, left) in [(first, 10), (second, 10), (third, 0)] {
+        state.drop_payload(handle).unwrap();
+        assert_eq!(budgets.payload_bytes.used(), left);
+    }
+    assert_eq!(budgets.memory_bytes.used(), 0);
+}
+
+/// A server that accepts connections and keeps them.
+fn server() -> (std::net::TcpListener, String) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, address)
+}
+
+/// Do something as the call of an instance does.
+fn in_call<T>(state: &mut State, call: impl AsyncFnOnce(&mut State) -> T) -> T {
+    let later = Instant::now() + Duration::from_secs(60);
+    state.start_call(later);
+    let done = crate::engine::runtime().unwrap().driver.block_on(later, call(state)).expect("it waits for ever");
+    state.end_call();
+    done
 }
 
 #[test]
 fn connections_of_all_instances_are_bounded_and_given_back() {
-    static BUDGETS: Budgets = Budgets { payload_bytes: Budget::new(100), connections: Budget::new(2) };
-    let access = access(Limits::default(), &BUDGETS);
-    let (mut one, mut other) = (State::new(access.clone()), State::new(access));
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = listener.local_addr().unwrap().to_string();
-    let later = Instant::now() + Duration::from_secs(60);
-    one.start_call(later);
-    other.start_call(later);
-    let finished = crate::engine::runtime().unwrap().driver.block_on(later, async {
-        let kept = one.connect(server.clone(), false, Some("s".into())).await.unwrap().unwrap();
-        other.connect(server.clone(), false, None).await.unwrap().unwrap();
-        let refused = one.connect(server.clone(), false, None).await.unwrap().unwrap_err();
-        assert!(refused.message.contains("the process may have"), "{}", refused.message);
-        // One that is parked counts, and one that goes with its instance does not.
-        one.park(kept).await.unwrap();
-        assert_eq!(BUDGETS.connections.used(), 2);
-        drop(other);
-        assert_eq!(BUDGETS.connections.used(), 1);
-        one.connect(server, false, None).await.unwrap().unwrap();
+    // A quarter is a store's.
+    let budgets = budgets(100, 8);
+    let access = access(Limits::default(), budgets);
+    let (mut one, mut other) = (State::new(access.clone(), 0).unwrap(), State::new(access, 0).unwrap());
+    let (_listener, server) = server();
+    let kept =
+        in_call(&mut one, async |one| one.connect(server.clone(), false, Some("s".into())).await.unwrap().unwrap());
+    in_call(&mut other, async |other| other.connect(server.clone(), false, None).await.unwrap().unwrap());
+    let refused = in_call(&mut one, async |one| one.connect(server.clone(), false, None).await.unwrap().unwrap_err());
+    assert!(refused.message.contains("one store of the process may hold (2)"), "{}", refused.message);
+    // One that is parked counts, and one that goes with its instance does not.
+    in_call(&mut one, async |one| one.park(kept).await.unwrap());
+    assert_eq!((budgets.connections.used(), budgets.descriptors.used()), (2, 2));
+    drop(other);
+    assert_eq!((budgets.connections.used(), budgets.descriptors.used()), (1, 1));
+    in_call(&mut one, async |one| one.connect(server.clone(), false, None).await.unwrap().unwrap());
+}
+
+#[test]
+fn a_connection_that_an_idle_instance_holds_is_closed() {
+    for idle_ms in [0, 50] {
+        let budgets = budgets(100, 8);
+        let mut state = State::new(access(Limits { idle_ms, ..Limits::default() }, budgets), 0).unwrap();
+        let (_listener, server) = server();
+        let held = in_call(&mut state, async |state| {
+            let held = state.connect(server.clone(), false, None).await.unwrap().unwrap();
+            // Not while the call runs, however long that takes.
+            crate::engine::before(Instant::now() + Duration::from_millis(2 * idle_ms), std::future::pending::<()>())
+                .await;
+            state.send(Resource::new_borrow(held.rep()), Vec::new()).await.unwrap().unwrap();
+            held
+        });
+        let begun = Instant::now();
+        while budgets.connections.used() > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it stays open with idle_ms = {idle_ms}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let refused = in_call(&mut state, async |state| {
+            let borrowed = Resource::new_borrow(held.rep());
+            let refused = state.send(borrowed, Vec::new()).await.unwrap().unwrap_err();
+            HostConnection::drop(state, held).await.unwrap();
+            refused
+        });
+        assert!(refused.message.contains("idle for too long"), "{}", refused.message);
+        assert_eq!(budgets.memory_bytes.used(), 0);
+    }
+}
+
+#[test]
+fn bytes_that_are_being_received_are_taken_from_what_the_process_may_hold() {
+    use std::io::Write;
+    let budgets = budgets(100, 8);
+    let access = access(Limits { payload_bytes: 100, ..Limits::default() }, budgets);
+    let (mut slow, mut other) = (State::new(access.clone(), 0).unwrap(), State::new(access, 0).unwrap());
+    let (listener, server) = server();
+    let connection = in_call(&mut slow, async |slow| slow.connect(server.clone(), false, None).await.unwrap().unwrap());
+    let (mut peer, _) = listener.accept().unwrap();
+    std::thread::scope(|scope| {
+        let receiving = scope.spawn(|| in_call(&mut slow, async |slow| slow.receive_payload(connection, 60).await));
+        let begun = Instant::now();
+        while budgets.payload_bytes.used() < 60 {
+            assert!(begun.elapsed() < Duration::from_secs(60) && !receiving.is_finished(), "nothing is taken");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(give(&mut other, 60).unwrap_err().kind(), ErrorKind::Exhausted);
+        peer.write_all(&[7; 60]).unwrap();
+        receiving.join().unwrap().unwrap().unwrap();
     });
-    assert!(finished.is_some(), "it waits for ever");
+    assert_eq!(budgets.payload_bytes.used(), 60);
+    drop(slow);
+    assert_eq!(budgets.payload_bytes.used(), 0);
+}
+
+#[test]
+fn what_an_instance_costs_before_it_runs_counts() {
+    let budgets = budgets(0, 0);
+    let access = access(Limits { memory_bytes: 1000, ..Limits::default() }, budgets);
+    let refused = State::new(access.clone(), 1001).err().unwrap();
+    assert!(refused.kind() == ErrorKind::Exhausted && refused.to_string().contains("memory_bytes = 1000"), "{refused}");
+    assert!(State::new(access.clone(), u64::MAX).is_err());
+    let mut state = State::new(access, 800).unwrap();
+    assert_eq!(budgets.memory_bytes.used(), 800);
+    assert!(give(&mut state, 0).is_err());
+    drop(state);
+    assert_eq!(budgets.memory_bytes.used(), 0);
 }

@@ -4,6 +4,7 @@
 mod aot;
 mod audit;
 mod compile;
+mod cost;
 mod find;
 mod measure;
 mod seal;
@@ -33,6 +34,8 @@ use crate::{config, limits, log};
 /// A component, ready to be instantiated.
 pub(crate) struct Loaded {
     pub digest: [u8; 32],
+    /// What an instance costs before it has run, beside its memories and tables.
+    pub instance_bytes: u64,
     /// It imports files of WASI.
     pub uses_wasi_files: bool,
     pub pre: BackendPre<State>,
@@ -125,6 +128,7 @@ impl Components {
         let bytes = read_component(path, limits.component_bytes)?;
         let digest: [u8; 32] = Sha256::digest(&bytes).into();
         check_pin(&digest, pinned)?;
+        let instance_bytes = cost::instance_bytes(&bytes)?;
         let engine = self.linker.engine();
         let cached = self.aot.as_ref().and_then(|cache| cache.get(engine, &digest));
         let component = match cached {
@@ -143,7 +147,7 @@ impl Components {
             .and_then(BackendPre::new)
             .map_err(|error| Error::new(ErrorKind::Unsupported, audit::explain_mismatch(&error)))?;
         let uses_wasi_files = audit::imports_wasi_files(&component);
-        Ok(Loaded { digest, uses_wasi_files, pre })
+        Ok(Loaded { digest, instance_bytes, uses_wasi_files, pre })
     }
 
     /// Whether compiled code of a component is in the cache, and sound.

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub use overlap::Guarded;
 pub use secrets::{SecretSource, Variable, check_secret_name};
 pub use servers::{Host, Pattern, Server, split_port};
-pub use tenants::{Prefix, check_plain};
+pub use tenants::{Prefix, Site, check_plain};
 
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind};

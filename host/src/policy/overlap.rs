@@ -1,5 +1,6 @@
 //! Where a granted directory may not lie: over what the host itself relies on, and over another tenant's.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::Grants;
@@ -23,26 +24,44 @@ impl Grants {
 
     /// Refuse a directory that overlaps what the host relies on, or what is another's.
     pub fn check_overlap(&self, guarded: &Guarded) -> Result<(), Error> {
-        for directory in self.directories().map(real) {
-            let refuse = |what: &dyn std::fmt::Display, path: &Path| {
+        let mut links = Links::default();
+        let directories: Vec<PathBuf> = self.directories().map(|path| links.resolve(path)).collect();
+        if directories.is_empty() {
+            return Ok(());
+        }
+        let own = guarded.own.iter().map(|(what, path)| (*what, path));
+        let foreign = guarded.foreign.iter().map(|(whose, path)| (whose.as_str(), path));
+        for (what, path) in own.chain(foreign) {
+            let path = links.resolve(path);
+            let overlaps = |directory: &&PathBuf| directory.starts_with(&path) || path.starts_with(directory);
+            if let Some(directory) = directories.iter().find(overlaps) {
                 let (directory, path) = (directory.display(), path.display());
                 let message = format!("{directory} overlaps {what} at {path}: choose another directory for the store");
-                Err(Error::new(ErrorKind::Denied, message))
-            };
-            for (what, path) in &guarded.own {
-                let path = real(path);
-                if directory.starts_with(&path) || path.starts_with(&directory) {
-                    return refuse(what, &path);
-                }
-            }
-            for (whose, path) in &guarded.foreign {
-                let path = real(path);
-                if directory.starts_with(&path) || path.starts_with(&directory) {
-                    return refuse(whose, &path);
-                }
+                return Err(Error::new(ErrorKind::Denied, message));
             }
         }
         Ok(())
+    }
+}
+
+/// Paths with links resolved, as far as they exist. Thousands of tenants lie in a few directories, each of which is resolved
+/// once.
+#[derive(Default)]
+struct Links {
+    directories: HashMap<PathBuf, PathBuf>,
+}
+
+impl Links {
+    fn resolve(&mut self, path: &Path) -> PathBuf {
+        let (Some(upper), Some(name)) = (path.parent(), path.file_name()) else { return real(path) };
+        let resolved = match self.directories.get(upper) {
+            Some(resolved) => resolved.join(name),
+            None => self.directories.entry(upper.to_owned()).or_insert(real(upper)).join(name),
+        };
+        match resolved.is_symlink() {
+            true => real(path),
+            false => resolved,
+        }
     }
 }
 
@@ -51,4 +70,26 @@ fn real(path: &Path) -> PathBuf {
     let resolved =
         path.ancestors().find_map(|upper| Some((upper.canonicalize().ok()?, path.strip_prefix(upper).ok()?)));
     resolved.map_or_else(|| path.to_owned(), |(real, rest)| real.join(rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_is_resolved_as_if_it_were_the_only_one() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |path: &str| scratch.path().join(path);
+        std::fs::create_dir_all(at("a/b")).unwrap();
+        std::os::unix::fs::symlink("a", at("link")).unwrap();
+        std::os::unix::fs::symlink(at("a/b"), at("a/other")).unwrap();
+        std::os::unix::fs::symlink("no/where", at("a/broken")).unwrap();
+        let mut links = Links::default();
+        for path in ["a", "a/b", "link", "link/b", "link/other", "a/other/new", "a/broken", "no/such", "no/such/file"] {
+            for _ in 0..2 {
+                assert_eq!(links.resolve(&at(path)), real(&at(path)), "{path}");
+            }
+        }
+        assert_eq!(links.resolve(Path::new("/")), Path::new("/"));
+    }
 }

@@ -32,41 +32,42 @@ impl Prefix {
         &self.0
     }
 
-    /// How closely the prefix names a URI; none if it does not cover it. Of two that cover one, the longer path is closer,
-    /// then the one that names the user.
-    pub fn covers(&self, uri: &StoreUri) -> Option<(usize, bool, bool)> {
-        if self.0.scheme() != uri.scheme() {
-            return None;
-        }
-        if self.is_whole_scheme() {
-            return Some((0, false, false));
-        }
-        let (my_user, _) = split_user(self.0.authority());
-        let (user, _) = split_user(uri.authority());
-        if canonical(&self.0) != canonical(uri) || (my_user.is_some() && my_user != user) {
-            return None;
-        }
-        let mut theirs = segments(uri);
-        let covered = segments(&self.0).all(|segment| theirs.next() == Some(segment));
-        covered.then(|| (segments(&self.0).count(), my_user.is_some(), true))
-    }
-
-    /// Whether it cannot be told if a URI is on the server of this prefix: only one of the two names a port, and the host does
-    /// not know which one the backend takes.
-    pub fn is_unclear(&self, uri: &StoreUri) -> bool {
-        let ((host, port), (other, others)) = (canonical(&self.0), canonical(uri));
-        let same_host = self.0.scheme() == uri.scheme() && !host.is_empty() && host == other;
-        same_host && port.is_some() != others.is_some()
-    }
-
-    fn is_whole_scheme(&self) -> bool {
-        self.0.authority().is_empty() && segments(&self.0).next().is_none()
+    /// What the URIs that it covers have in common.
+    pub fn site(&self) -> Site {
+        Site::of(&self.0)
     }
 }
 
-impl PartialEq for Prefix {
-    fn eq(&self, other: &Self) -> bool {
-        self.covers(&other.0).is_some() && other.covers(&self.0).is_some()
+/// A place that a tenant can have, in one spelling: a server, with or without a user, and whole parts of a path below it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Site {
+    pub scheme: String,
+    pub host: String,
+    pub port: Option<u16>,
+    user: Option<String>,
+    /// Each part with a `/` before it.
+    path: String,
+}
+
+impl Site {
+    pub fn of(uri: &StoreUri) -> Self {
+        let (user, _) = split_user(uri.authority());
+        let (host, port) = canonical(uri);
+        let path = segments(uri).fold(String::new(), |path, segment| path + "/" + segment);
+        Site { scheme: uri.scheme().to_owned(), host, port, user: user.map(str::to_owned), path }
+    }
+
+    /// The places that cover it, the closest first: of two the one with the longer path, then the one that names the user,
+    /// and at last the whole scheme.
+    pub fn covering(&self) -> impl Iterator<Item = Site> {
+        let paths = std::iter::successors(Some(self.path.as_str()), |path| Some(path.rsplit_once('/')?.0));
+        let below = paths.flat_map(|path| {
+            let with = |user| Site { user, path: path.to_owned(), ..self.clone() };
+            self.user.clone().map(|user| with(Some(user))).into_iter().chain([with(None)])
+        });
+        let port = default_port(&self.scheme);
+        let scheme = Site { host: String::new(), user: None, path: String::new(), port, ..self.clone() };
+        below.chain([scheme])
     }
 }
 
@@ -102,6 +103,48 @@ fn canonical(uri: &StoreUri) -> (String, Option<u16>) {
         None => host.to_owned(),
     };
     (host, port.or_else(|| default_port(uri.scheme())))
+}
+
+/// What a prefix covers, said without an index: [`Site`] is held against it.
+#[cfg(test)]
+impl Prefix {
+    /// How closely the prefix names a URI; none if it does not cover it. Of two that cover one, the longer path is closer,
+    /// then the one that names the user.
+    pub fn covers(&self, uri: &StoreUri) -> Option<(usize, bool, bool)> {
+        if self.0.scheme() != uri.scheme() {
+            return None;
+        }
+        if self.is_whole_scheme() {
+            return Some((0, false, false));
+        }
+        let (my_user, _) = split_user(self.0.authority());
+        let (user, _) = split_user(uri.authority());
+        if canonical(&self.0) != canonical(uri) || (my_user.is_some() && my_user != user) {
+            return None;
+        }
+        let mut theirs = segments(uri);
+        let covered = segments(&self.0).all(|segment| theirs.next() == Some(segment));
+        covered.then(|| (segments(&self.0).count(), my_user.is_some(), true))
+    }
+
+    /// Whether it cannot be told if a URI is on the server of this prefix: only one of the two names a port, and the host does
+    /// not know which one the backend takes.
+    pub fn is_unclear(&self, uri: &StoreUri) -> bool {
+        let ((host, port), (other, others)) = (canonical(&self.0), canonical(uri));
+        let same_host = self.0.scheme() == uri.scheme() && !host.is_empty() && host == other;
+        same_host && port.is_some() != others.is_some()
+    }
+
+    fn is_whole_scheme(&self) -> bool {
+        self.0.authority().is_empty() && segments(&self.0).next().is_none()
+    }
+}
+
+#[cfg(test)]
+impl PartialEq for Prefix {
+    fn eq(&self, other: &Self) -> bool {
+        self.covers(&other.0).is_some() && other.covers(&self.0).is_some()
+    }
 }
 
 #[cfg(test)]
@@ -210,6 +253,30 @@ mod tests {
                 assert!(covers(format!("{text}/{more}")));
                 assert!(!covers(format!("{text}{more}")));
             }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_site_is_covered_by_what_the_prefix_covers(
+            prefix in "(s|redis|rediss)://((me@|you@)?(h|H|i|10.0.0.1|\\[::ffff:10.0.0.1\\])(:6379|:7)?)?(/[ab]{1,2}){0,3}",
+            uri in "(s|redis|rediss)://((me@|you@)?(h|i|10.0.0.1)(:6379|:7)?)?(/[ab]{1,2}){0,3}",
+        ) {
+            if let (Ok(prefix), Ok(uri)) = (Prefix::try_from(prefix), StoreUri::parse(&uri)) {
+                let found = Site::of(&uri).covering().any(|site| site == prefix.site());
+                assert_eq!(found, prefix.covers(&uri).is_some());
+            }
+        }
+
+        #[test]
+        fn the_closest_comes_first(uri in "redis://(me@)?h(/[ab]){0,3}") {
+            let uri = StoreUri::parse(&uri).unwrap();
+            let text = |site: Site| {
+                let user = site.user.map(|user| user + "@").unwrap_or_default();
+                Prefix::try_from(format!("redis://{user}{}{}", site.host, site.path)).unwrap()
+            };
+            let close: Vec<_> = Site::of(&uri).covering().map(|site| text(site).covers(&uri).unwrap()).collect();
+            assert!(close.is_sorted_by(|closer, wider| closer > wider), "{close:?}");
         }
     }
 }

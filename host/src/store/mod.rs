@@ -12,6 +12,7 @@ mod hash;
 mod known;
 mod ledger;
 mod lengths;
+mod places;
 mod prefetch;
 mod queue;
 mod registry;
@@ -356,6 +357,7 @@ impl Drop for Store {
         }
         // SAFETY: once, and nobody uses it after.
         unsafe { ManuallyDrop::drop(&mut self.opened) }
+        registry::closed();
     }
 }
 

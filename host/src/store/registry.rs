@@ -1,6 +1,5 @@
 //! The open stores of the process. Opens of the same URI, with the same component and the same config, share one.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -8,19 +7,20 @@ use std::time::Instant;
 
 use super::followed::Followed;
 use super::lengths::Lengths;
-use super::shared::Shared;
+use super::places::{Places, Stored, Turn};
+use super::shared::{Shared, is_fresh_wanted};
 use super::spare::Spare;
 use super::verify::Verifier;
 use crate::breaker::Breaker;
-use crate::budget::Budgets;
+use crate::budget::{Budgets, Owners, Shares};
 use crate::config::{self, Config, Settings};
 use crate::counters::{self, Counters, Event, Operation};
 use crate::directory::Directory;
 use crate::engine::{self, PerProcess};
 use crate::error::Error;
 use crate::fault::Faults;
-use crate::guest::{Access, Parked, Tls};
-use crate::limits;
+use crate::guest::wasi::Roots;
+use crate::guest::{Access, Lookups, Parked, Tls};
 use crate::loader::{self, Loaded};
 use crate::log::{self, Level, Rate};
 use crate::policy::{Folder, FolderAccess, Grants, Guarded, Target};
@@ -29,10 +29,11 @@ use crate::uri::StoreUri;
 
 #[derive(Default)]
 struct Stores {
-    entries: Mutex<HashMap<Key, Entry>>,
+    places: Places<Key, Shared>,
     /// Bytes in the write buffers of all handles.
     buffered: AtomicUsize,
     budgets: Budgets,
+    owners: Owners,
 }
 
 /// All that makes two opens the same. The target holds URI and grants, the settings tenant, limits and options: what
@@ -44,19 +45,6 @@ struct Key {
     settings: Settings,
 }
 
-struct Entry {
-    place: Arc<Place>,
-    used: Instant,
-}
-
-/// Where a store is while it is open.
-struct Place {
-    /// A lock of its own, so that a slow open holds up only those who open the same.
-    store: Mutex<Option<Arc<Shared>>>,
-    /// Opens that fail are calls that fail.
-    breaker: Arc<Breaker>,
-}
-
 fn stores() -> Result<&'static Stores, Error> {
     static STORES: PerProcess<Stores> = PerProcess::new();
     STORES.get_or_make(|| Ok(Stores::default()))
@@ -66,6 +54,8 @@ fn stores() -> Result<&'static Stores, Error> {
 pub(crate) struct Used {
     pub write_buffer_bytes: u64,
     pub payload_bytes: u64,
+    pub memory_bytes: u64,
+    pub descriptors: u64,
     pub connections: u64,
 }
 
@@ -74,8 +64,17 @@ pub(crate) fn used() -> Result<Used, Error> {
     Ok(Used {
         write_buffer_bytes: buffered.load(Relaxed) as u64,
         payload_bytes: budgets.payload_bytes.used(),
+        memory_bytes: budgets.memory_bytes.used(),
+        descriptors: budgets.descriptors.used(),
         connections: budgets.connections.used(),
     })
+}
+
+/// A handle was closed: its store may be without one now.
+pub(super) fn closed() {
+    if let Ok(Stores { places, budgets, .. }) = stores() {
+        places.closed(budgets.payload_bytes.used().saturating_add(budgets.memory_bytes.used()));
+    }
 }
 
 /// The store that a URI names, and what prefixes its manifests.
@@ -103,63 +102,27 @@ fn open_with(
     let prefix = target.prefix.clone();
     let key = Key { component: component.digest, target: Target { prefix: None, ..target }, settings };
     let stores = stores()?;
-    let place = stores.place(&key);
-    let current = |store: &Option<Arc<Shared>>| store.as_ref().filter(|shared| shared.is_current()).cloned();
-    if let Ok(store) = place.store.try_lock()
-        && let Some(shared) = current(&store)
-    {
+    let deadline = Instant::now() + key.settings.limits.deadline(0);
+    let place = stores.places.place(&key, || Breaker::new(key.target.store.as_str(), &key.settings.limits));
+    if let Some(shared) = place.current() {
         return Ok((shared, prefix));
     }
-    // Before the lock: who comes while the backend is away does not wait in a line of opens that each fail slowly.
-    let pass = place.breaker.admit().inspect_err(|_| counters.count(Event::BreakerRefused))?;
-    let mut store = place.store.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(shared) = current(&store) {
-        pass.give_back();
-        return Ok((shared, prefix));
-    }
-    // Those before in the line may have opened it.
-    pass.give_back();
-    let pass = place.breaker.admit().inspect_err(|_| counters.count(Event::BreakerRefused))?;
-    let opened = Shared::open(component, key, stores, place.breaker.clone(), counters).map(Arc::new);
+    // Before the wait: who comes while the backend is away does not wait in a line of opens that each fail slowly.
+    let refused = |_: &Error| counters.count(Event::BreakerRefused);
+    place.breaker.admit().inspect_err(refused)?.give_back();
+    let opener = match place.turn(deadline)? {
+        Turn::Open(shared) => return Ok((shared, prefix)),
+        Turn::Mine(opener) => opener,
+    };
+    // Those before in the line may have opened the breaker.
+    let pass = place.breaker.admit().inspect_err(refused)?;
+    let opened = Shared::open(component, key, stores, place.breaker.clone(), counters, deadline).map(Arc::new);
     if pass.report(&opened) {
         counters.count(Event::BreakerOpened);
     }
     let shared = opened?;
-    *store = Some(shared.clone());
+    opener.opened(shared.clone());
     Ok((shared, prefix))
-}
-
-impl Stores {
-    fn place(&self, key: &Key) -> Arc<Place> {
-        let mut entries = self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if !entries.contains_key(key) {
-            drop_idle(&mut entries);
-        }
-        let entry = entries.entry(key.clone()).or_insert_with(|| {
-            let breaker = Arc::new(Breaker::new(key.target.store.as_str(), &key.settings.limits));
-            Entry { place: Arc::new(Place { store: Mutex::default(), breaker }), used: Instant::now() }
-        });
-        entry.used = Instant::now();
-        entry.place.clone()
-    }
-}
-
-/// Keep the number of stores without a handle within its bound: the one unused for longest goes first.
-fn drop_idle(entries: &mut HashMap<Key, Entry>) {
-    let idle = |entry: &Entry| {
-        // Locked: somebody is opening it.
-        Arc::strong_count(&entry.place) == 1
-            && entry
-                .place
-                .store
-                .try_lock()
-                .is_ok_and(|store| store.as_ref().is_none_or(|shared| Arc::strong_count(shared) == 1))
-    };
-    while entries.len() >= limits::MAX_IDLE_STORES {
-        let unused = entries.iter().filter(|(_, entry)| idle(entry)).min_by_key(|(_, entry)| entry.used);
-        let Some(key) = unused.map(|(key, _)| key.clone()) else { return };
-        entries.remove(&key);
-    }
 }
 
 /// What no store may lie over: our compiled code, every backend's component, the config, secrets; and what no store may
@@ -174,6 +137,13 @@ pub(crate) fn guarded(file: &Config, settings: &Settings, component: &Path) -> G
     Guarded { own, foreign: file.directories_of_others(settings) }
 }
 
+/// Cut what a component says of itself, its label and further facts, to what is used: it may be as long as its memory, and is
+/// kept as long as the store.
+fn cut(label: &mut String, more: &mut Vec<(String, String)>) {
+    *label = log::clean(label);
+    *more = more.iter().find(|fact| is_fresh_wanted(fact)).cloned().into_iter().collect();
+}
+
 impl Shared {
     fn open(
         component: Arc<Loaded>,
@@ -181,6 +151,7 @@ impl Shared {
         stores: &'static Stores,
         breaker: Arc<Breaker>,
         counters: &'static Counters,
+        deadline: Instant,
     ) -> Result<Self, Error> {
         let Key { target, settings, .. } = key;
         let directory = target.grants.directory.as_deref().map(Directory::open).transpose()?;
@@ -192,17 +163,20 @@ impl Shared {
             let opened = opened.map_err(|error| error.context(format_args!("fs.{name}")))?;
             Ok((name.clone(), Arc::new(opened)))
         };
+        let owner = stores.owners.get(target.store.backend(), settings.tenant.as_deref());
         let access = Access {
             name: target.store.backend().to_owned(),
             folders: target.grants.fs.iter().map(open_folder).collect::<Result<_, Error>>()?,
             grants: target.grants,
             directory: directory.map(Arc::new),
             parked: Arc::new(Parked::new(&settings.limits)),
+            shares: Shares::of(&stores.budgets, &owner, &settings.limits),
+            lookups: Lookups::of(&owner),
+            roots: Roots::default(),
             limits: settings.limits,
             log: Rate::of_one(),
             tls: Tls::new(settings.tls),
             faults: settings.fault.map(Faults::new).transpose()?,
-            budgets: &stores.budgets,
             counters,
         };
         let uri = target.store.as_str().to_owned();
@@ -214,7 +188,8 @@ impl Shared {
                 format_args!("{uri}: faults are injected, as the config says; their seed is {seed}"),
             );
         }
-        let (pool, features) = Pool::open(component, access, uri.clone(), options, breaker)?;
+        let (pool, mut features) = Pool::open(component, access, uri.clone(), options, breaker, deadline)?;
+        cut(&mut features.label, &mut features.more);
         let shared = Shared {
             pool,
             features,
@@ -249,7 +224,9 @@ impl Shared {
         );
         Ok(shared)
     }
+}
 
+impl Stored for Shared {
     /// Whether the directories that were opened are still those under their names.
     fn is_current(&self) -> bool {
         let Access { directory, folders, grants, .. } = self.pool.access();
@@ -258,5 +235,26 @@ impl Shared {
             _ => true,
         };
         own && folders.iter().all(|(name, open)| grants.fs.get(name).is_some_and(|folder| open.is_at(&folder.path)))
+    }
+    fn bytes(&self) -> u64 {
+        let shares = &self.pool.access().shares;
+        shares.memory_bytes.used().saturating_add(shares.payload_bytes.used())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits;
+
+    #[test]
+    fn what_a_component_says_of_itself_is_cut() {
+        let fact = |value: &str| ("fresh".to_owned(), value.to_owned());
+        let mut label = "l".repeat(1 << 20);
+        let mut more: Vec<_> = (0..1000).map(|_| fact("x")).chain([fact("wanted"), fact("wanted")]).collect();
+        cut(&mut label, &mut more);
+        assert!(label.len() <= limits::MAX_LOG_LINE_BYTES + 3 && label.capacity() < 4096);
+        assert_eq!(more, [fact("wanted")]);
+        assert!(more.capacity() < 10);
     }
 }

@@ -114,7 +114,7 @@ impl Shared {
     /// Whether the backend is to be told which chunks come with a manifest.
     pub(super) fn wants_fresh(&self) -> bool {
         let Features { durable, more, .. } = &self.features;
-        *durable || more.iter().any(|(fact, value)| fact == "fresh" && value == "wanted")
+        *durable || more.iter().any(is_fresh_wanted)
     }
 
     /// Tells the data of one instance from that of the next, where [`Shared::holds_data`]; otherwise always 0.
@@ -423,6 +423,11 @@ impl Shared {
     pub(super) fn release_buffer(&self, bytes: usize) {
         self.buffered.fetch_sub(bytes, Relaxed);
     }
+}
+
+/// The only fact of a backend that is known beside its features.
+pub(super) fn is_fresh_wanted((fact, value): &(String, String)) -> bool {
+    fact == "fresh" && value == "wanted"
 }
 
 pub(super) fn to_lists(hashes: &[ChunkHash]) -> Vec<Vec<u8>> {

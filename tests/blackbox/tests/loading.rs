@@ -49,13 +49,19 @@ impl Place {
     fn open_under(&self, text: &str, uri: &str) -> (bool, String) {
         let config = self.folder.path().join("config.toml");
         std::fs::write(&config, text).unwrap();
+        self.open_with(&config, uri)
+    }
+
+    /// The same with this config.
+    fn open_with(&self, config: &Path, uri: &str) -> (bool, String) {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "open_as_told", "--nocapture"])
             .env(URI, uri)
             .env("KV_STORE_WASM_PATH", self.components())
             .env("KV_STORE_WASM_CACHE", self.cache())
             .env("KV_STORE_WASM_LOG", "info")
-            .env("KV_STORE_WASM_CONFIG", &config)
+            .env("KV_STORE_WASM_CONFIG", config)
+            .current_dir(self.folder.path())
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -296,4 +302,25 @@ fn wasi_that_is_not_offered_is_refused_with_the_reason() {
     place.put("wants", &importing("wasi:cli/environment@0.2.3"));
     let (_, heard) = place.open("wants://x");
     assert!(heard.contains("exports no kv-store:backend/store"), "what is offered is no reason: {heard}");
+}
+
+#[test]
+fn a_config_that_cannot_be_believed_is_refused() {
+    let place = Place::new();
+    place.put("memory", &memory());
+    let config = place.folder.path().join("config.toml");
+    std::fs::write(&config, "").unwrap();
+    assert!(place.open_with(&config, "memory://").0);
+    assert!(place.open_with(Path::new("/dev/null"), "memory://").0);
+    let refused = |config: &Path, said: &str| {
+        let (opened, log) = place.open_with(config, "memory://");
+        assert!(!opened && log.contains(said), "{}: {log}", config.display());
+    };
+    refused(Path::new("config.toml"), "must be an absolute path");
+    refused(place.folder.path(), "is not a file");
+    std::fs::set_permissions(&config, PermissionsExt::from_mode(0o666)).unwrap();
+    refused(&config, "everybody may write to it");
+    let fifo = place.folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    refused(&fifo, "is not a file");
 }

@@ -217,3 +217,45 @@ fn something_else_than_redis_is_refused() {
     let said = refusal(&format!("redis://127.0.0.1:{port}"), &[]);
     assert!(said.contains("is this a Redis server"), "{said}");
 }
+
+/// A server that answers its first command, INFO, as Redis does, and any other by a string, which none of them has. It tells
+/// when a client has gone.
+fn out_of_step() -> (u16, std::sync::mpsc::Receiver<()>) {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (gone, waits) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let gone = gone.clone();
+            std::thread::spawn(move || {
+                let mut request = [0; 4096];
+                while let Ok(count @ 1..) = stream.read(&mut request) {
+                    let text = String::from_utf8_lossy(&request[..count]);
+                    let answer = if text.contains("INFO") { "$17\r\nredis_version:9.9\r\n" } else { "$5\r\n:1+OK\r\n" };
+                    let _ = stream.write_all(answer.as_bytes());
+                }
+                let _ = gone.send(());
+            });
+        }
+    });
+    (port, waits)
+}
+
+#[test]
+fn a_connection_that_is_out_of_step_is_not_used_again() {
+    for call in [["publish", "m", "text"], ["put", "aa", "text"], ["delete", "m", ""]] {
+        let (port, gone) = out_of_step();
+        let store = library().open(&format!("redis://127.0.0.1:{port}")).expect("it answers INFO");
+        let failed = match call {
+            ["publish", name, text] => store.put_manifest(name, text.as_bytes()).unwrap() < 0,
+            ["put", hash, text] => {
+                assert_eq!(store.put_chunk(hash.as_bytes(), text.as_bytes()).unwrap(), 0);
+                store.put_manifest("m", b"x").unwrap() < 0
+            }
+            [_, name, _] => store.delete_manifest(name).unwrap() < 0,
+        };
+        assert!(failed, "{call:?} succeeds");
+        assert!(gone.recv_timeout(Duration::from_secs(10)).is_ok(), "{call:?}: the connection is kept");
+    }
+}

@@ -1,8 +1,8 @@
 //! Components that a program makes, because no text would be as short.
 
 use wasm_encoder::{
-    CodeSection, Component, ComponentSection, Function, FunctionSection, InstanceSection, MemorySection, MemoryType,
-    Module, ModuleArg, ModuleSection, TypeSection, ValType,
+    CodeSection, Component, ComponentSection, ConstExpr, Function, FunctionSection, GlobalSection, GlobalType,
+    InstanceSection, MemorySection, MemoryType, Module, ModuleArg, ModuleSection, TypeSection, ValType,
 };
 
 /// A module that has a memory of one page.
@@ -11,6 +11,18 @@ pub fn with_memory() -> Module {
     memories.memory(MemoryType { minimum: 1, maximum: None, memory64: false, shared: false, page_size_log2: None });
     let mut module = Module::new();
     module.section(&memories);
+    module
+}
+
+/// A module of so many globals.
+pub fn with_globals(count: usize) -> Module {
+    let mut globals = GlobalSection::new();
+    for _ in 0..count {
+        let ty = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
+        globals.global(ty, &ConstExpr::i32_const(0));
+    }
+    let mut module = Module::new();
+    module.section(&globals);
     module
 }
 

@@ -36,6 +36,9 @@ const ROUNDS: usize = 3;
 /// What the process may have more of after all rounds than after the first: less than one attack holds.
 const RESIDENT_MORE: u64 = 16 << 20;
 
+/// For what costs much before it has run.
+const SMALL: &str = "limits.memory_bytes = 16777216";
+
 type Attack = Box<dyn Fn() + Send + Sync>;
 
 struct Case {
@@ -188,6 +191,7 @@ fn main() {
     prepare(
         &[
             make("many-memories", bytes::instantiated(&sound, &bytes::with_memory(), 20), LIMITS),
+            make("many-globals", bytes::instantiated(&sound, &bytes::with_globals(10_000), 90), SMALL),
             make("many-instances", bytes::instantiated(&sound, &Module::new(), 100), LIMITS),
             bombs,
             make("oversized-function", bytes::with_functions(1, 200_000), LIMITS),
@@ -197,6 +201,9 @@ fn main() {
             probe("hostile-wasi", "wasi-probe", LIMITS),
             probe("endless-wasi", "wasi-probe", ENDLESS),
             probe("hostile-wasi-ro", "wasi-probe", &format!("{LIMITS}\n{read_only}")),
+            probe("idle-probe", "probe", "limits = { idle_ms = 200, breaker_failures = 0 }"),
+            table("filling", &component("fills-memory"), "limits.breaker_failures = 0"),
+            probe("granted-proc", "probe", &format!("{LIMITS}\nfs.all = {{ path = '/proc/self' }}")),
             table("rebound", &component("connects-anywhere"), &format!("{LIMITS}\nconnect = ['localhost:*']")),
             table("lying", &component("wrong-bytes"), &format!("{LIMITS}\nverify = 'xxh3'")),
             table("lying-twice", &component("removes-too-many"), &format!("{LIMITS}\nverify = 'xxh3'")),

@@ -10,7 +10,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::socket::Socket;
 use super::tls;
-use crate::budget::Permit;
+use crate::budget::ConnectionPermit;
 use crate::error::{self, Error};
 use crate::limits::RECEIVE_BUFFER_BYTES;
 use crate::payload::{Buffer, Filling};
@@ -24,8 +24,8 @@ pub(super) struct Link {
     /// The peer has finished.
     finished: bool,
     receives: u32,
-    /// Its place among the connections of the process.
-    _permit: Permit,
+    /// Its place among the connections of the store and the process.
+    _permit: ConnectionPermit,
 }
 
 /// What is received at once for a line or a few bytes. What comes with it of a payload is copied out again, so it is little.
@@ -74,7 +74,7 @@ impl Stream {
 }
 
 impl Link {
-    pub(super) fn new(stream: Stream, permit: Permit) -> Self {
+    pub(super) fn new(stream: Stream, permit: ConnectionPermit) -> Self {
         Link { stream, received: Vec::new(), begin: 0, finished: false, receives: 0, _permit: permit }
     }
 
@@ -278,13 +278,15 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
     use std::os::fd::AsRawFd;
+    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
+    use crate::budget::Shares;
+    use crate::budget::tests::budgets;
     use crate::engine::Driver;
+    use crate::limits::Limits;
 
     /// A link to a server that does `serve` with the other end.
-    static BUDGET: crate::budget::Budget = crate::budget::Budget::new(1000);
-
     fn with_server(serve: impl FnOnce(std::net::TcpStream) + Send + 'static, client: impl AsyncFnOnce(&mut Link)) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -295,7 +297,8 @@ mod tests {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.set_recv_buffer_size(2048).unwrap();
             let stream = socket.connect(address).await.unwrap().into_std().unwrap();
-            let mut link = Link::new(Stream::Plain(Socket::new(stream)), BUDGET.permit().unwrap());
+            let shares = Shares::of(budgets(0, 1), &Arc::default(), &Limits::default());
+            let mut link = Link::new(Stream::Plain(Socket::new(stream)), shares.connection().unwrap());
             client(&mut link).await;
         });
         assert!(finished.is_some(), "it waits for ever");

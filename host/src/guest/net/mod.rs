@@ -1,14 +1,17 @@
 //! The contract's `net` interface: connections that the host makes, to the servers that the operator granted.
 //!
 //! Names are checked before they are resolved, addresses after. Every wait ends at the deadline of the call. A connection
-//! that failed, or that a cancelled call left at an unknown place, serves nobody again.
+//! that failed, or that a cancelled call left at an unknown place, serves nobody again. One that is idle for `idle_ms` is
+//! closed, whether it is parked or the guest of an idle instance holds it.
 
+mod idle;
 mod link;
+mod resolve;
 mod socket;
 mod tls;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wasmtime::component::Resource;
@@ -21,10 +24,12 @@ use crate::bindings::kv_store::backend::types;
 use crate::counters::Event;
 use crate::engine::before;
 use crate::error::{Error, ErrorKind};
-use crate::limits::{self, Limits};
+use crate::limits;
 use crate::payload::{Buffer, Filling, Payload};
 use crate::policy::{self, GrantedServer, Server};
+pub(crate) use idle::{Held, Parked};
 use link::{Link, Stream};
+pub(crate) use resolve::Lookups;
 use socket::Socket;
 pub(crate) use tls::Tls;
 
@@ -32,8 +37,8 @@ type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
 /// What a guest's handle to a connection stands for.
 pub struct Connection {
-    /// Taken while it is at work; gone for good once it has failed.
-    link: Option<Link>,
+    /// Its link among those that the instance holds.
+    number: u64,
     place: Place,
     resumed: bool,
 }
@@ -46,74 +51,8 @@ struct Place {
     session: Option<String>,
 }
 
-/// Idle connections of a store, kept for its next calls and closed when nobody has used them for a while.
-pub(crate) struct Parked {
-    /// How long one is kept.
-    idle: Duration,
-    links: Mutex<Links>,
-}
-
-#[derive(Default)]
-struct Links {
-    /// Each with the moment when it is closed, the latest last.
-    by_place: HashMap<Place, Vec<(Link, Instant)>>,
-    /// A task is there that closes them.
-    swept: bool,
-}
-
-impl Parked {
-    pub(crate) fn new(limits: &Limits) -> Self {
-        Parked { idle: Duration::from_millis(limits.idle_ms), links: Mutex::default() }
-    }
-
-    fn take(&self, place: &Place) -> Option<Link> {
-        let mut parked = self.lock();
-        let links = parked.by_place.get_mut(place)?;
-        let now = Instant::now();
-        let found = std::iter::from_fn(|| links.pop())
-            .find_map(|(mut link, until)| (now < until && link.is_silent()).then_some(link));
-        if links.is_empty() {
-            parked.by_place.remove(place);
-        }
-        found
-    }
-
-    fn keep(self: &Arc<Self>, place: Place, link: Link) {
-        let mut parked = self.lock();
-        if self.idle.is_zero() || parked.by_place.values().map(Vec::len).sum::<usize>() >= limits::MAX_PARKED {
-            return;
-        }
-        parked.by_place.entry(place).or_default().push((link, Instant::now() + self.idle));
-        if !parked.swept {
-            parked.swept = true;
-            tokio::spawn(sweep(Arc::downgrade(self)));
-        }
-    }
-
-    /// Close what has been idle for too long; answers when the next one will have been. None: there are no more.
-    fn close_old(&self) -> Option<Instant> {
-        let mut parked = self.lock();
-        let now = Instant::now();
-        parked.by_place.retain(|_, links| {
-            links.retain(|(_, until)| now < *until);
-            !links.is_empty()
-        });
-        let next = parked.by_place.values().filter_map(|links| links.first()).map(|(_, until)| *until).min();
-        parked.swept = next.is_some();
-        next
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Links> {
-        self.links.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-/// Close idle connections by and by, until there are none or their store is gone.
-async fn sweep(parked: Weak<Parked>) {
-    while let Some(next) = parked.upgrade().and_then(|parked| parked.close_old()) {
-        tokio::time::sleep_until(next.into()).await;
-    }
-}
+/// What a connection counts for in `memory_bytes`: its handle, and what is received before it is asked for.
+const CONNECTION_BYTES: usize = limits::HANDLE_BYTES + 2 * limits::RECEIVE_BUFFER_BYTES;
 
 /// Wait for something of the network, no longer than to the deadline.
 async fn within<T>(deadline: Instant, what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -124,24 +63,21 @@ async fn within<T>(deadline: Instant, what: impl Future<Output = Result<T, Error
 impl Access {
     /// Connect to a server that the component was granted, over TLS where that is wanted.
     async fn connect(&self, granted: &GrantedServer, tls: bool, deadline: Instant) -> Result<Link, Error> {
-        let full = || {
-            let message = format!("the process may have {} connections", limits::PROCESS_CONNECTIONS);
-            Error::new(ErrorKind::Exhausted, message)
-        };
-        let permit = self.budgets.connections.permit().ok_or_else(full)?;
+        let permit = self.shares.connection()?;
         let Server { host, port } = &granted.server;
         // As a resolver and a certificate have it, without brackets.
         let name = match host {
             policy::Host::Name(name) => name.clone(),
             policy::Host::Address(address) => address.to_string(),
         };
-        let resolving = async {
-            let unresolved = |error| Error::new(ErrorKind::Unavailable, format!("cannot resolve {host}: {error}"));
-            tokio::net::lookup_host((name.as_str(), *port)).await.map(Vec::from_iter).map_err(unresolved)
-        };
+        let resolved = before(deadline, self.lookups.resolve(&name)).await.unwrap_or_else(|| {
+            let message = format!("the name {host} could not be resolved by the deadline");
+            Err(Error::new(ErrorKind::Unavailable, message))
+        });
         let mut failure = Error::new(ErrorKind::Unavailable, format!("{host} has no address"));
-        for address in within(deadline, resolving).await? {
-            if let Err(refused) = self.grants.check_address(granted, address.ip()) {
+        for ip in resolved? {
+            let address = SocketAddr::new(ip, *port);
+            if let Err(refused) = self.grants.check_address(granted, ip) {
                 failure = refused;
                 continue;
             }
@@ -166,16 +102,27 @@ impl Access {
 impl State {
     /// Take the link of a connection, for as long as it is at work. If the call ends meanwhile, it is gone.
     fn take_link(&mut self, handle: &Resource<Connection>) -> wasmtime::Result<Result<Link, Error>> {
-        let failed = || Error::new(ErrorKind::Unavailable, "this connection has failed; drop it and connect again");
-        Ok(self.table.get_mut(handle)?.link.take().ok_or_else(failed))
+        let failed = || {
+            let message = "this connection has failed, or was idle for too long; drop it and connect again";
+            Error::new(ErrorKind::Unavailable, message)
+        };
+        Ok(self.held_links.take(self.table.get(handle)?.number).ok_or_else(failed))
     }
 
     /// Give it back, unless it failed: whatever fails, but for want of room, leaves it at an unknown place.
     fn give_back<T>(&mut self, handle: &Resource<Connection>, link: Link, outcome: Result<T, Error>) -> Answer<T> {
         if !matches!(&outcome, Err(error) if error.kind() != ErrorKind::Exhausted) {
-            self.table.get_mut(handle)?.link = Some(link);
+            self.held_links.put(self.table.get(handle)?.number, link);
         }
         answered(outcome)
+    }
+
+    /// A handle to a connection is gone; what it stood for.
+    fn release_connection(&mut self, handle: Resource<Connection>) -> wasmtime::Result<(Place, Option<Link>)> {
+        let connection = self.table.delete(handle)?;
+        self.connections -= 1;
+        self.limiter.give_back(CONNECTION_BYTES);
+        Ok((connection.place, self.held_links.take(connection.number)))
     }
 }
 
@@ -205,16 +152,19 @@ impl Host for State {
             },
         };
         self.access.counters.count(if resumed { Event::Resumed } else { Event::Connected });
-        let handle = self.table.push(Connection { link: Some(link), place, resumed });
-        self.connections += u64::from(handle.is_ok());
-        answered(handle.map_err(|_| Error::new(ErrorKind::Exhausted, "too many handles")))
+        let number = self.held_links.add(link);
+        let handle = self.push(Connection { number, place, resumed }, CONNECTION_BYTES);
+        match &handle {
+            Ok(_) => self.connections += 1,
+            Err(_) => drop(self.held_links.take(number)),
+        }
+        answered(handle)
     }
 
     async fn park(&mut self, handle: Resource<Connection>) -> wasmtime::Result<()> {
-        let connection = self.table.delete(handle)?;
-        self.connections -= 1;
-        if let (Some(link), Some(_)) = (connection.link, &connection.place.session) {
-            self.access.parked.keep(connection.place, link);
+        let (place, link) = self.release_connection(handle)?;
+        if let (Some(link), Some(_)) = (link, &place.session) {
+            self.access.parked.keep(place, link);
         }
         Ok(())
     }
@@ -242,7 +192,7 @@ impl HostConnection for State {
             Ok(slices) => within(self.deadline, link.send(&slices)).await,
             // Nothing was sent.
             Err(error) => {
-                self.table.get_mut(&handle)?.link = Some(link);
+                self.held_links.put(self.table.get(&handle)?.number, link);
                 return answered(Err(error));
             }
         };
@@ -268,13 +218,14 @@ impl HostConnection for State {
     }
 
     async fn receive_payload(&mut self, handle: Resource<Connection>, len: u64) -> Answer<Resource<Payload>> {
-        let filling = match self.check_room(len).and_then(|()| Filling::new(len)) {
-            Ok(filling) => filling,
+        // Taken before the first byte comes: several that receive at once have no more together than is there.
+        let (room, filling) = match self.reserve(len).and_then(|room| Ok((room, Filling::new(len)?))) {
+            Ok(begun) => begun,
             Err(error) => return answered(Err(error)),
         };
         let received: Answer<Buffer> = on_link!(self, handle, link => link.receive_buffer(filling));
         match received? {
-            Ok(buffer) => answered(self.give(Payload::Owned(Arc::new(buffer)))),
+            Ok(buffer) => answered(self.give(Arc::new(buffer), room)),
             Err(error) => Ok(Err(error)),
         }
     }
@@ -288,9 +239,7 @@ impl HostConnection for State {
     }
 
     async fn drop(&mut self, handle: Resource<Connection>) -> wasmtime::Result<()> {
-        self.table.delete(handle)?;
-        self.connections -= 1;
-        Ok(())
+        self.release_connection(handle).map(drop)
     }
 }
 

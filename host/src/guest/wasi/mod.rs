@@ -1,16 +1,18 @@
 //! WASI 0.2 for components whose language brings it, within the same grants and bounds as the contract's own interfaces.
 //!
 //! wasmtime-wasi does the work. What it would take from the process, or do without a bound, is replaced here: the root
-//! directory is the URI's, the environment holds what was granted, and [`files`], [`sockets`] and [`output`] say what else.
+//! directory is the URI's, the environment holds what was granted, and [`files`], [`paths`], [`sockets`] and [`output`] say what else.
 //! All of it is linked for every component, and nothing of it is made before a component uses it. Why each piece is as it
 //! is: `docs/decisions/wasi.md`.
 
 mod clock;
 mod files;
 mod output;
+mod paths;
 mod sockets;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
 use wasmtime::component::{HasSelf, Linker, Resource, ResourceTable};
 use wasmtime_wasi::filesystem::{Descriptor, Dir};
@@ -30,9 +32,14 @@ pub(super) struct Wasi {
     /// Apart from the contract's handles, because each of these may be a file descriptor or a buffer.
     table: ResourceTable,
     sockets: sockets::Sockets,
-    /// Listings of directories that the guest holds.
-    listings: usize,
+    open: files::Open,
+    /// Listings of directories that the guest holds, and what each counts for.
+    listings: HashMap<u32, usize>,
 }
+
+/// The granted directories of a store, each with its name, as all instances of it have them.
+#[derive(Default)]
+pub(crate) struct Roots(OnceLock<Vec<(Dir, String)>>);
 
 impl Wasi {
     fn new(access: &Arc<Access>) -> Box<Self> {
@@ -47,7 +54,13 @@ impl Wasi {
             .allow_tcp(true)
             .allow_ip_name_lookup(true)
             .socket_addr_check(sockets.check());
-        Box::new(Wasi { ctx: ctx.build(), table, sockets, listings: 0 })
+        let open = files::Open::default();
+        Box::new(Wasi { ctx: ctx.build(), table, sockets, open, listings: HashMap::new() })
+    }
+
+    /// Give back the room of files that are closed by now.
+    pub(super) fn forget_closed(&mut self) {
+        self.open.forget_closed();
     }
 }
 
@@ -80,6 +93,7 @@ pub(crate) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     random::insecure::add_to_linker::<State, HasSelf<State>>(linker, own)?;
     random::insecure_seed::add_to_linker::<State, HasSelf<State>>(linker, own)?;
     files::add_to_linker(linker)?;
+    paths::add_to_linker(linker)?;
     sockets::add_to_linker(linker)?;
     linker.allow_shadowing(false);
     Ok(())
@@ -88,16 +102,29 @@ pub(crate) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
 impl filesystem::preopens::Host for State {
     fn get_directories(&mut self) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
         let access = self.access.clone();
-        let own = access.directory.iter().map(|directory| ("/".to_owned(), directory));
-        let named = access.folders.iter().map(|(name, directory)| (format!("/{name}"), directory));
+        let roots = match access.roots.0.get() {
+            Some(roots) => roots,
+            None => {
+                let roots = access.open_roots()?;
+                access.roots.0.get_or_init(|| roots)
+            }
+        };
+        let table = &mut self.wasi().table;
+        roots.iter().map(|(root, path)| Ok((table.push(Descriptor::Dir(root.clone()))?, path.clone()))).collect()
+    }
+}
+
+impl Access {
+    fn open_roots(&self) -> wasmtime::Result<Vec<(Dir, String)>> {
+        let own = self.directory.iter().map(|directory| ("/".to_owned(), directory));
+        let named = self.folders.iter().map(|(name, directory)| (format!("/{name}"), directory));
         own.chain(named)
             .map(|(path, directory)| {
                 let (perms, mode) = match directory.is_read_only() {
                     true => (FsPerms::ReadOnly, OpenMode::READ),
                     false => (FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE),
                 };
-                let root = Dir::new(directory.try_clone()?, perms, mode, true);
-                Ok((self.wasi().table.push(Descriptor::Dir(root))?, path))
+                Ok((Dir::new(directory.try_clone()?, perms, mode, true), path))
             })
             .collect()
     }

@@ -81,6 +81,11 @@ pub fn act(how: &str) -> Result<()> {
                 }
                 Ok(())
             }
+            // As many as it may have, and kept when the call is over.
+            Some(("keep-connections", server)) => {
+                std::iter::from_fn(|| net::connect(server, false, None).ok()).for_each(std::mem::forget);
+                Ok(())
+            }
             _ => Err(Error::invalid(format!("no such misbehaviour: {how}"))),
         },
     }

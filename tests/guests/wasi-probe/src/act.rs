@@ -89,6 +89,20 @@ pub fn act(what: &str, with: &str) -> String {
             let opened: Vec<_> = (0..number(with)).map(open).collect();
             format!("{}", opened.iter().filter(|file| file.is_ok()).count())
         }
+        // Kept for good, as a guest may.
+        "sockets" => {
+            let make = |_| tcp_create_socket::create_tcp_socket(IpAddressFamily::Ipv4);
+            let made: Vec<_> = (0..number(with)).map(make).filter_map(Result::ok).collect();
+            made.leak().len().to_string()
+        }
+        "keep-files" => {
+            let Some((root, _)) = get_directories().pop() else { return "no root".into() };
+            let open = |_| root.open_at(PathFlags::empty(), "many", OpenFlags::CREATE, DescriptorFlags::WRITE);
+            // A stream keeps a file open without its descriptor.
+            let stream = |file: wasip2::filesystem::types::Descriptor| file.write_via_stream(0).ok();
+            let opened: Vec<_> = (0..number(with)).map(open).filter_map(Result::ok).filter_map(stream).collect();
+            opened.leak().len().to_string()
+        }
         "listings" => {
             let Some((root, _)) = get_directories().pop() else { return "no root".into() };
             let held: Vec<_> = (0..number(with)).map(|_| root.read_directory()).collect();

@@ -1,13 +1,26 @@
 //! Guests that never end: loops, waits, recursion.
 
-use kv_store_wasm::ErrorKind::{Component, Unavailable};
+use std::time::Instant;
 
-use super::{Case, LATE, calling, case, fails, goes_on, open, opening, probing, probing_late};
+use kv_store_wasm::ErrorKind::{Component, Unavailable};
+use kv_store_wasm::Store;
+
+use super::{Case, LATE, PATIENCE, calling, case, fails, goes_on, open, opening, probing, probing_late};
 
 pub fn cases() -> Vec<Case> {
     vec![
         calling("loop-in-call", Unavailable, LATE),
         opening("loop-at-start", Unavailable, LATE),
+        case("opens in a line", || {
+            let begun = Instant::now();
+            std::thread::scope(|scope| {
+                for _ in 0..32 {
+                    scope.spawn(|| fails(Unavailable, "deadline", || Store::open("loop-at-start://line")));
+                }
+            });
+            // One after another they would take more than 20 s.
+            assert!(begun.elapsed() < PATIENCE / 3, "they wait for each other: {:?}", begun.elapsed());
+        }),
         opening("loop-in-realloc", Unavailable, LATE),
         opening("wild-realloc", Component, "trapped: realloc return: beyond end of memory"),
         calling("sleep-zero", Unavailable, LATE),

@@ -2,12 +2,13 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use kv_store_wasm::ErrorKind::{Denied, Invalid};
 use kv_store_wasm::Store;
 
-use super::{Case, PATIENCE, asked, case, folder, open, text};
+use super::{Case, PATIENCE, asked, case, fails, folder, open, text};
 
 /// A directory with a file in it, one beside it, and whatever might lead from the one to the other.
 fn planted(scratch: &Path) -> String {
@@ -80,6 +81,21 @@ pub fn cases() -> Vec<Case> {
             assert!(store.get_manifest("fifo").is_err(), "a FIFO is no file");
             assert!(begun.elapsed() < PATIENCE);
             untouched(scratch);
+        }),
+        case("file systems of the kernel", || {
+            // With these it would read the environment of the process and write to its memory.
+            for scheme in ["reads-anywhere", "hostile-wasi"] {
+                for path in ["/proc", "/proc/self", "/proc/self/task", "/sys", "/sys/made", "/dev", "/dev/pts"] {
+                    fails(Denied, "a file system of the kernel", || Store::open(&format!("{scheme}://{path}")));
+                }
+            }
+            fails(Denied, "a file system of the kernel", || Store::open("granted-proc://x"));
+            // What is mounted there to hold files is a directory like others.
+            static SHARED: OnceLock<tempfile::TempDir> = OnceLock::new();
+            let shared = SHARED.get_or_init(|| tempfile::tempdir_in("/dev/shm").unwrap());
+            std::fs::write(shared.path().join("file"), "within").unwrap();
+            let store = open(&format!("reads-anywhere://{}", shared.path().display()));
+            assert_eq!(text(store.get_manifest("file").unwrap()), "within");
         }),
         case("wasi-probe escapes", || {
             let scratch = folder();

@@ -1,9 +1,43 @@
 //! Guests that want more than they may have: memory, tables, instances, handles, bytes.
 
-use kv_store_wasm::ErrorKind::{Component, Exhausted, Unavailable};
-use kv_store_wasm::Store;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
-use super::{Case, LATE, asked, calling, case, fails, fetching, folder, goes_on, open, opening, probing};
+use kv_store_wasm::ErrorKind::{Component, Exhausted, Unavailable};
+use kv_store_wasm::{Store, metrics};
+
+use super::{Case, LATE, PATIENCE, asked, calling, case, fails, fetching, folder, goes_on, open, opening, probing};
+
+/// What stores without a handle hold together, and what those of other cases and the neighbour hold beside them.
+const MOST_IDLE_BYTES: u64 = (1 << 30) + (64 << 20);
+/// What one store may have of the process's descriptors.
+const SHARE: u64 = 256;
+
+/// Many instances of a component each take descriptors, and keep them.
+fn takes_descriptors(how: &'static str) {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary directory")).path();
+    let store = open(&format!("hostile-wasi://{}", folder.display()));
+    let before = metrics().unwrap().descriptors;
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            // Those that hold more handles than an instance may trap.
+            scope.spawn(|| (0..4).for_each(|_| drop(store.get_manifest(how))));
+        }
+    });
+    let taken = metrics().unwrap().descriptors - before;
+    assert!((100..=SHARE).contains(&taken), "it has taken {taken}");
+    let open_now = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+    assert!(open_now < SHARE + 300, "the process has {open_now} descriptors");
+    std::fs::File::open("/dev/null").expect("the process opens its own files");
+    let other = open("hostile-wasi://other");
+    assert_eq!(asked(&other, "sockets 10"), "10", "there are none for other stores");
+    // They go with their instances.
+    for ending in [store, other] {
+        (0..64).for_each(|_| drop(ending.get_manifest("exit")));
+    }
+    assert!(metrics().unwrap().descriptors <= before);
+}
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -18,14 +52,18 @@ pub fn cases() -> Vec<Case> {
         case("many memories", || {
             fails(Component, "resource limit exceeded: memory count too high", || Store::open("many-memories://x"));
         }),
+        case("many globals", || {
+            // 900,000 together, of which each instance has its own.
+            fails(Exhausted, "over the limit memory_bytes = 16777216", || Store::open("many-globals://x"));
+        }),
         case("many instances", || {
             fails(Component, "resource limit exceeded: instance count too high", || Store::open("many-instances://x"));
         }),
-        calling("payload-flood", Exhausted, "a component may hold 1048576 handles"),
+        calling("payload-flood", Exhausted, "over the limit memory_bytes = 33554432"),
         case("directory-flood", || {
             let folder = folder();
             let store = open(&format!("directory-flood://{}", folder.display()));
-            fails(Exhausted, "too many handles", || store.get_manifest("m"));
+            fails(Exhausted, "over the limit memory_bytes = 33554432", || store.get_manifest("m"));
             goes_on(&store);
         }),
         case("wasi-probe pollables", || {
@@ -34,6 +72,21 @@ pub fn cases() -> Vec<Case> {
             fails(Component, "it holds more handles than a component may", || store.get_manifest("pollables 1000"));
             goes_on(&store);
         }),
+        case("wasi-probe sockets", || takes_descriptors("sockets 100")),
+        case("wasi-probe keep-files", || takes_descriptors("keep-files 100")),
+        Case {
+            // What stays of it varies by about one store.
+            resident_more: 256 << 20,
+            ..case("fills-memory", || {
+                (0..24).for_each(|n| drop(open(&format!("filling://{n}"))));
+                // They are torn down on another thread.
+                let begun = Instant::now();
+                while metrics().unwrap().memory_bytes > MOST_IDLE_BYTES {
+                    assert!(begun.elapsed() < PATIENCE, "closed stores keep their memory");
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            })
+        },
         case("wasi-probe random", || {
             let store = open("hostile-wasi://x");
             fails(Component, "it asked for 18446744073709551615 random bytes; one call gives 1048576", || {

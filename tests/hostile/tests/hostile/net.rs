@@ -1,10 +1,12 @@
 //! Guests that reach for servers that they were not granted.
 
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use kv_store_wasm::ErrorKind::{Denied, Invalid};
+use kv_store_wasm::metrics;
 
-use super::{Case, case, fails, open};
+use super::{Case, PATIENCE, case, fails, goes_on, open};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -43,6 +45,22 @@ pub fn cases() -> Vec<Case> {
             assert!(listener.accept().is_err(), "somebody was reached");
             assert!(mapped.get_manifest(&format!("127.0.0.1:{port}")).unwrap().is_none(), "and what is granted is");
             assert!(listener.accept().is_ok());
+        }),
+        case("probe keep-connections", || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let server = listener.local_addr().unwrap();
+            let store = open(&format!("idle-probe://{server}"));
+            let before = metrics().unwrap().connections;
+            let begun = Instant::now();
+            let accepting = std::thread::spawn(move || listener.incoming().take(64).flatten().collect::<Vec<_>>());
+            store.get_manifest(&format!("do:keep-connections:{server}")).expect("it takes what it may have");
+            assert_eq!(accepting.join().unwrap().len(), 64);
+            // Without another call.
+            while metrics().unwrap().connections > before {
+                assert!(begun.elapsed() < PATIENCE, "an idle instance keeps its connections");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            goes_on(&store);
         }),
         case("rebinding", || {
             // A name that is granted, and leads to an address that is not.
