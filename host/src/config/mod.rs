@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-pub use tables::Digest;
+pub use tables::{Digest, Helper};
 
 use crate::error::{Error, ErrorKind};
 use crate::fault::Fault;
 use crate::limits::Limits;
 use crate::policy::{self, Folder, Pattern, SecretSource, Variable};
 use crate::uri::{self, StoreUri};
-use tables::{Backend, Tenant};
+use tables::{Backend, Compile, Tenant};
 
 /// The config file.
 #[derive(Debug, Default, Deserialize)]
@@ -31,6 +31,7 @@ pub struct Config {
     /// Where it was read. None: there is none.
     #[serde(skip)]
     pub path: Option<PathBuf>,
+    compile: Compile,
     /// By scheme.
     backend: BTreeMap<String, Backend>,
     tenant: Vec<Tenant>,
@@ -122,6 +123,11 @@ impl Config {
             }
         }
         Ok(config)
+    }
+
+    /// The program that compiles components.
+    pub fn helper(&self) -> Helper {
+        self.compile.helper.clone()
     }
 
     /// The files that the config names and that no component may reach, each with what it is.
