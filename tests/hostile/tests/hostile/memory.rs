@@ -19,7 +19,7 @@ pub fn cases() -> Vec<Case> {
             fails(Component, "resource limit exceeded: memory count too high", || Store::open("many-memories://x"));
         }),
         case("many instances", || {
-            fails(Component, "resource limit exceeded: instance count too high", || Store::open("many-instances://x"));
+            fails(Exhausted, "has more than 100 core instances", || Store::open("many-instances://x"));
         }),
         calling("payload-flood", Exhausted, "a component may hold 1048576 handles"),
         case("directory-flood", || {
