@@ -64,6 +64,7 @@ fn print(found: &Diagnosis) {
     }
     let kept = if found.cached { "this component is in it" } else { "this component is not in it yet" };
     println!("compiled {}: {kept}", or_none(&found.cache, "not kept"));
+    println!("compiler {}", or_none(&found.compile_helper, "the engine's own process"));
     if let Some(label) = &found.label {
         println!("opened   {label}");
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::config::{Config, Settings};
+use crate::config::{Config, Helper, Settings};
 use crate::directory::why_refused;
 use crate::error::Error;
 use crate::inspect::{Inspection, inspect};
@@ -40,6 +40,8 @@ pub struct Diagnosis {
     /// The cache of compiled components, and whether this one is in it.
     pub cache: Option<PathBuf>,
     pub cached: bool,
+    /// The program that compiles components in a process of its own.
+    pub compile_helper: Option<PathBuf>,
     /// What the backend says of itself, where it was asked.
     pub label: Option<String>,
     pub problems: Vec<Problem>,
@@ -217,8 +219,26 @@ impl Diagnosis {
             self.problem(true, what, "put the right component back, or change `sha256` if it was replaced on purpose");
         }
         self.check_cache(&inspection.sha256);
+        self.check_helper(&config.helper());
         self.inspection = Some(inspection);
         Ok(())
+    }
+
+    fn check_helper(&mut self, helper: &Helper) {
+        match loader::find_helper(helper) {
+            Ok(program) => self.compile_helper = Some(program.path),
+            Err(why) => {
+                let what = format!(
+                    "components are compiled in the engine's own process, which bounds on their content alone guard: {why}"
+                );
+                let fatal = matches!(helper, Helper::At(_)) && !self.cached;
+                self.problem(
+                    fatal,
+                    what,
+                    "install kv-store-compile beside the library, or name it as `compile.helper` in the config",
+                );
+            }
+        }
     }
 
     fn check_cache(&mut self, sha256: &str) {

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use sha2::{Digest, Sha256};
-
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::loader;
@@ -47,16 +45,15 @@ pub struct Import {
 /// ```
 pub fn inspect(path: &Path) -> Result<Inspection, Error> {
     let doing = |error: Error| error.context(format_args!("component {}", path.display()));
-    let bytes = loader::read_component(path, Limits::default().component_bytes).map_err(doing)?;
-    let found = loader::measure(&bytes).map_err(doing)?;
+    let (bytes, digest, found) = loader::look(path, Limits::default().component_bytes).map_err(doing)?;
     let import = |name: String| Import { not_offered: loader::why_not_offered(&name), name };
     let imports: Vec<Import> = found.imports.into_iter().map(import).collect();
     let refused =
         imports.iter().filter_map(|import| Some(format!("imports {}, {}", import.name, import.not_offered.as_ref()?)));
     let problems = refused.chain(loader::missing_export(&found.exports)).collect();
     Ok(Inspection {
-        bytes: bytes.len() as u64,
-        sha256: loader::hex(&Sha256::digest(&bytes)),
+        bytes,
+        sha256: loader::hex(&digest),
         imports,
         exports: found.exports,
         stamp: found.stamp,

@@ -21,6 +21,7 @@ pub mod limits;
 mod loader;
 mod log;
 pub mod paged;
+mod panics;
 mod payload;
 mod policy;
 mod pool;

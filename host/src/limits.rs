@@ -12,12 +12,46 @@ pub const MAX_NAME_BYTES: usize = 4096;
 /// The longest chunk or manifest. Guards against a length that was never written, from a damaged store or a lying guest.
 pub const MAX_VALUE_BYTES: usize = 1 << 30;
 
-/// Functions of a component, all its modules together, and the bytes of one. componentize-py makes 30,000 functions and
-/// the largest has 150 KB. Guards against compile bombs: time and memory of the compiler grow with both.
-pub const MAX_FUNCTIONS: u64 = 200_000;
+/// Functions of a component, all its modules together, and the bytes of one. componentize-py makes 13,000 functions and
+/// the largest has 430 KB. Guards against compile bombs: time and memory of the compiler grow with both.
+pub const MAX_FUNCTIONS: u64 = 100_000;
 pub const MAX_FUNCTION_BYTES: u64 = 1 << 20;
+/// Locals of a function times the places where its ways meet. Guards the compiler's memory, which grows with the product: 500 MB
+/// here. The most of componentize-js is 480,000.
+pub const MAX_FUNCTION_WAYS: u64 = 4_000_000;
+/// Modules and components that a component consists of, and how deep they lie within each other.
+pub const MAX_COMPONENT_PARTS: u64 = 1000;
+pub const MAX_COMPONENT_DEPTH: usize = 32;
+/// Bytes of a component outside of code, data and custom sections: each becomes hundreds of the compiler's. componentize-py has
+/// 303,000.
+pub const MAX_OUTLINE_BYTES: u64 = 1 << 20;
+/// Entries of the sections of all modules together.
+pub const MAX_TYPES: u64 = 20_000;
+pub const MAX_IMPORTS: u64 = 50_000;
+pub const MAX_EXPORTS: u64 = 50_000;
+pub const MAX_DEFINITIONS: u64 = 200_000;
+pub const MAX_ELEMENTS: u64 = 100_000;
+pub const MAX_DATA_SEGMENTS: u64 = 100_000;
+/// Imports and exports that a component has at its outside.
+pub const MAX_COMPONENT_NAMES: usize = 1000;
+/// What a component consists of when each of its parts counts as often as it is instantiated: instances of components, lifted and
+/// lowered functions, aliases and arguments, functions and globals of core instances. Guard against a few bytes that double
+/// again and again.
+pub const MAX_COMPONENT_INSTANCES: u64 = 1000;
+pub const MAX_ADAPTERS: u64 = 20_000;
+pub const MAX_COMPONENT_ITEMS: u64 = 200_000;
+pub const MAX_INSTANCE_SLOTS: u64 = 1_000_000;
 /// Components that are compiled at once, those that missed their deadline and are still being compiled included.
 pub const MAX_COMPILATIONS: usize = 2;
+/// Threads that compile one component in the compile helper. Each takes some 70 MiB of `compile_bytes`.
+pub const MAX_COMPILE_THREADS: usize = 8;
+/// Compiled code of one component. componentize-js makes 77 MB of 12 MB.
+pub const MAX_CODE_BYTES: u64 = 512 << 20;
+/// How long a compilation that ends with its deadline may take to say so.
+pub const COMPILE_GRACE: Duration = Duration::from_millis(500);
+/// How long a component whose compilation failed is not compiled again, and how many such are remembered.
+pub const COMPILE_FAILED_FOR: Duration = Duration::from_secs(600);
+pub const MAX_COMPILE_FAILURES: usize = 64;
 /// Components kept loaded in the process. Guards against URIs that name ever new ones.
 pub const MAX_COMPONENTS: usize = 64;
 /// Stores without a handle that are kept for the next open. Past it the one unused for longest is dropped.
@@ -262,6 +296,8 @@ settable! {
     component_bytes = 128 << 20, 8, 1 << 30;
     /// How long an open waits for its component to be compiled, in milliseconds.
     compile_ms = 120_000, 1, 86_400_000;
+    /// Memory of the compile helper for one component, in bytes. componentize-js takes 1.2 GB with 8 threads.
+    compile_bytes = 2 << 30, 64 << 20, 64 << 30;
     /// Connections that one instance may have open at once.
     connections = 64, 0, 65_536;
     /// How long one address may take to answer a connect, and to agree on TLS, in milliseconds.
@@ -369,7 +405,10 @@ mod tests {
         let guide = include_str!("../../docs/operator-guide.md");
         let bounds = shown![
             MAX_URI_BYTES MAX_HASH_BYTES MAX_NAME_BYTES MAX_VALUE_BYTES MAX_FUNCTIONS MAX_FUNCTION_BYTES
-            MAX_COMPILATIONS MAX_COMPONENTS MAX_IDLE_STORES IDLE_STORE_BYTES IDLE_STORE_FOR WASM_STACK_BYTES FIBER_STACK_BYTES MAX_CORE_INSTANCES
+            MAX_FUNCTION_WAYS MAX_COMPONENT_PARTS MAX_COMPONENT_DEPTH MAX_OUTLINE_BYTES MAX_TYPES MAX_IMPORTS
+            MAX_EXPORTS MAX_DEFINITIONS MAX_ELEMENTS MAX_DATA_SEGMENTS MAX_COMPONENT_NAMES MAX_COMPONENT_INSTANCES
+            MAX_ADAPTERS MAX_COMPONENT_ITEMS MAX_INSTANCE_SLOTS MAX_COMPILE_THREADS MAX_CODE_BYTES COMPILE_GRACE
+            COMPILE_FAILED_FOR MAX_COMPILE_FAILURES MAX_COMPILATIONS MAX_COMPONENTS MAX_IDLE_STORES IDLE_STORE_BYTES IDLE_STORE_FOR WASM_STACK_BYTES FIBER_STACK_BYTES MAX_CORE_INSTANCES
             MAX_MEMORIES MAX_TABLES MAX_TABLE_ELEMENTS MAX_HANDLES MAX_LEAKED_HANDLES MAX_GUEST_COPY_BYTES
             HOSTCALL_BYTES MAX_DIRECTORY_ENTRIES MAX_BATCH_ITEMS DEFAULT_BATCH_BYTES DEFAULT_BATCH_ITEMS
             MAX_FRESH_CHUNKS EPOCH_TICK TICKER_IDLE DEADLINE_GRACE DEADLINE_BYTES_PER_SECOND MAX_MOVING MAX_HELPERS

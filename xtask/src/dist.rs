@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::place::{CACHE_LIBRARY, LIBRARY, Place};
 use crate::{guests, step};
 
-/// Lay out `target/dist/{lib,components,include,bin}`.
+/// Lay out `target/dist/{lib,libexec,components,include,bin}`.
 pub fn run(place: &Place) -> Result<()> {
     guests::build(place)?;
     build_workspace(place)?;
@@ -34,7 +34,13 @@ pub fn cargo(place: &Place, command: &str) -> Command {
 fn build_workspace(place: &Place) -> Result<()> {
     let name = "building the libraries (the first build compiles wasmtime: some minutes)";
     step::run(place, name, &mut cargo(place, "build"))?;
-    for (file, folder) in [(LIBRARY, "lib"), (CACHE_LIBRARY, "lib"), ("kv-store", "bin"), ("memkv-server", "bin")] {
+    for (file, folder) in [
+        (LIBRARY, "lib"),
+        (CACHE_LIBRARY, "lib"),
+        ("kv-store-compile", "libexec"),
+        ("kv-store", "bin"),
+        ("memkv-server", "bin"),
+    ] {
         let folder = place.dist.join(folder);
         std::fs::create_dir_all(&folder)?;
         copy(&place.target.join("release").join(file), &folder)?;

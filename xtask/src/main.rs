@@ -43,7 +43,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Lay out what an operator installs: target/dist/{lib,components,include,bin}
+    /// Lay out what an operator installs: target/dist/{lib,libexec,components,include,bin}
     Dist,
     /// Build the guests: target/dist/components, and target/test-components for tests
     Guests,

@@ -17,14 +17,14 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 pub(crate) use read::default_places;
-pub use tables::Digest;
+pub use tables::{Digest, Helper};
 
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::limits::Limits;
 use crate::policy::{self, Folder, Pattern, SecretSource, Variable};
 use crate::uri::{self, StoreUri};
-use tables::{Backend, Tenant};
+use tables::{Backend, Compile, Tenant};
 use tenants::Tenants;
 
 /// The config file.
@@ -34,6 +34,7 @@ pub struct Config {
     /// Where it was read. None: there is none.
     #[serde(skip)]
     pub path: Option<PathBuf>,
+    compile: Compile,
     /// By scheme.
     backend: BTreeMap<String, Backend>,
     tenant: Vec<Tenant>,
@@ -103,6 +104,11 @@ impl Config {
             added.map_err(|error| error.context(format_args!("{shown}: tenant {}", tenant.uri.uri().as_str())))?;
         }
         Ok(config)
+    }
+
+    /// The program that compiles components.
+    pub fn helper(&self) -> Helper {
+        self.compile.helper.clone()
     }
 
     /// The files that the config names and that no component may reach, each with what it is.

@@ -10,6 +10,39 @@ use crate::fault::Fault;
 use crate::limits::GivenLimits;
 use crate::policy::{Folder, Pattern, Prefix, SecretSource, Variable};
 
+/// What the operator says of compiling: the `[compile]` table.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Compile {
+    pub helper: Helper,
+}
+
+/// The program that compiles components in a process of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Helper {
+    /// The one beside the library; where there is none, components are compiled in the engine's process.
+    #[default]
+    Beside,
+    /// This one, absolute, and no other.
+    At(PathBuf),
+    /// None: components are compiled in the engine's process.
+    Off,
+}
+
+impl TryFrom<String> for Helper {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let path = PathBuf::from(&text);
+        match text.as_str() {
+            "off" => Ok(Helper::Off),
+            _ if path.is_absolute() => Ok(Helper::At(path)),
+            _ => Err(format!("{text:?} is neither \"off\" nor an absolute path")),
+        }
+    }
+}
+
 /// What the operator says of one backend: a `[backend.<scheme>]` table.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle};
 
 use crate::limits;
+use crate::panics;
 use crate::signals::block_signals;
 
 /// The thread that drives connecting and resolving.
@@ -68,11 +69,17 @@ impl Driver {
     pub(crate) fn start() -> std::io::Result<Self> {
         // Names are resolved on threads that tokio starts from the consumer's.
         let mut builder = Builder::new_current_thread();
-        builder.max_blocking_threads(limits::MAX_BLOCKING_THREADS).on_thread_start(block_signals);
+        builder.max_blocking_threads(limits::MAX_BLOCKING_THREADS).on_thread_start(|| {
+            block_signals();
+            panics::own_thread();
+        });
         let runtime = builder.enable_all().build()?;
         let handle = runtime.handle().clone();
         let name = "kv-store-driver".to_owned();
-        thread::Builder::new().name(name).spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+        thread::Builder::new().name(name).spawn(move || {
+            panics::own_thread();
+            runtime.block_on(std::future::pending::<()>());
+        })?;
         Ok(Driver(handle))
     }
 

@@ -110,6 +110,7 @@ impl Helpers {
     }
 
     fn serve(&self) {
+        crate::panics::own_thread();
         let mut queue = self.lock();
         loop {
             match queue.jobs.pop_front() {

@@ -6,7 +6,7 @@ mod fork;
 mod helpers;
 mod ticker;
 
-use wasmtime::{Config, Engine, OptLevel};
+use wasmtime::{Config, Engine};
 
 pub(crate) use driver::{Driver, before, wait_for_socket};
 #[cfg(test)]
@@ -55,21 +55,10 @@ impl Runtime {
     }
 }
 
-/// The engine's settings. `docs/decisions/engine-settings.md` says why each is as it is.
+/// The engine's settings: those that compiled code depends on, and how it is run. `docs/decisions/engine-settings.md` says why
+/// each is as it is.
 fn engine_config() -> Config {
-    let mut config = Config::new();
-    config
-        .cranelift_opt_level(OptLevel::Speed)
-        .parallel_compilation(true)
-        .concurrency_support(false)
-        .epoch_interruption(true)
-        .signals_based_traps(false)
-        .memory_reservation(0)
-        .memory_guard_size(0)
-        .memory_reservation_for_growth(1 << 20)
-        .max_wasm_stack(limits::WASM_STACK_BYTES)
-        .async_stack_size(limits::FIBER_STACK_BYTES)
-        .wasm_memory64(false)
-        .wasm_multi_memory(false);
+    let mut config = kv_store_compiler::config();
+    config.max_wasm_stack(limits::WASM_STACK_BYTES).async_stack_size(limits::FIBER_STACK_BYTES);
     config
 }

@@ -53,6 +53,7 @@ impl Drop for Ticking<'_> {
 }
 
 fn run(engine: &Engine, shared: &Shared) {
+    crate::panics::own_thread();
     let idle_ticks = limits::TICKER_IDLE.as_millis() / limits::EPOCH_TICK.as_millis();
     let (mut seen, mut idle) = (0, 0);
     loop {

@@ -10,12 +10,12 @@ mod metrics;
 mod paged;
 
 use std::ffi::c_char;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use arguments::{Output, bytes, name, uri};
 
 use crate::error::{Error, ErrorKind};
 use crate::log::{self, Level};
+use crate::panics;
 use crate::store::{Put, Store};
 
 /// A handle, as C sees it.
@@ -198,10 +198,8 @@ unsafe fn call(operation: &str, handle: *mut kv_store_v1, run: impl FnOnce(&Stor
 
 /// Run with a panic turned into an error: none may cross into C.
 fn guarded<T>(operation: &str, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let message =
-            format!("a defect of kv-store-wasm in {operation}, please report it: {}", text.unwrap_or("a panic"));
+    panics::caught(run).unwrap_or_else(|text| {
+        let message = format!("a defect of kv-store-wasm in {operation}, please report it: {text}");
         Err(Error::new(ErrorKind::Other, message))
     })
 }

@@ -12,7 +12,6 @@
 //! against a disk that lies, not against who can write to the directory, who could as well change this library.
 
 use std::fs::File;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{ErrorKind::NotFound, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
@@ -23,8 +22,10 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
+use kv_store_compiler::{SEAL_BYTES, Seal, engine_hash};
+
 use super::hex;
-use super::seal::{SEAL_BYTES, Seal};
+use super::ownership::{check_way, owned_by_us};
 use crate::limits;
 use crate::log::{self, Level};
 use crate::signals::without_signal;
@@ -57,9 +58,7 @@ impl Cache {
                 return None;
             }
         };
-        let mut hasher = DefaultHasher::new();
-        engine.precompile_compatibility_hash().hash(&mut hasher);
-        Some(Cache { directory, engine: hasher.finish() })
+        Some(Cache { directory, engine: engine_hash(engine) })
     }
 
     fn path(&self, digest: &[u8; 32]) -> PathBuf {
@@ -79,11 +78,9 @@ impl Cache {
                 return None;
             }
         };
-        // By its descriptor: what lies under the name may be another file by now.
-        let checked = format!("/proc/self/fd/{}", file.as_raw_fd());
-        // SAFETY: the file was written by `put`, in a directory that only this user can write to, and its checksum is that
+        // SAFETY: the file was written by `keep`, in a directory that only this user can write to, and its checksum is that
         // of what was written.
-        match unsafe { Component::deserialize_file(engine, checked) } {
+        match unsafe { load_checked(engine, &file) } {
             Ok(component) => {
                 note_use(&file);
                 Some(component)
@@ -111,34 +108,46 @@ impl Cache {
         if !meta.is_file() || !owned_by_us(&meta) || meta.mode() & 0o022 != 0 {
             return Err("is not a private file of this user: ignored".into());
         }
-        let broken = |error: std::io::Error| format!("cannot be read: {error}");
-        let code_len = meta.len().checked_sub(SEAL_BYTES as u64).ok_or("is cut off")?;
-        let mut seal = [0; SEAL_BYTES];
-        file.read_exact_at(&mut seal, code_len).map_err(broken)?;
-        let seal = Seal::parse(&seal)?;
-        let wanted = Seal {
-            code_len,
-            code_sum: checksum(&file, code_len).map_err(broken)?,
-            digest: *digest,
-            engine: self.engine,
-        };
-        if seal == wanted { Ok(Some(file)) } else { Err("is damaged".into()) }
+        check_sealed(&file, digest, self.engine)?;
+        Ok(Some(file))
     }
 
-    /// Best effort: what cannot be kept is compiled again next time.
+    /// Keep the code of a component that was compiled in this process. Best effort: what cannot be kept is compiled again next time.
     pub(super) fn put(&self, digest: &[u8; 32], component: &Component) {
-        let path = self.path(digest);
-        let kept = component.serialize().map_err(|error| error.to_string()).and_then(|code| {
+        let code = component.serialize().map_err(|error| std::io::Error::other(error.to_string()));
+        self.keep(digest, |file| {
+            let code = code?;
             let (code_len, code_sum) = (code.len() as u64, xxh3_64(&code));
             let seal = Seal { code_len, code_sum, digest: *digest, engine: self.engine };
-            let written = write_whole(&self.directory, &path, &[&code, &seal.to_bytes()]);
-            written.map_err(|error| error.to_string())
+            file.write_all(&code)?;
+            file.write_all(&seal.to_bytes())
         });
-        if let Err(error) = kept {
+    }
+
+    /// Keep code with its seal, as a helper wrote it.
+    pub(super) fn put_sealed(&self, digest: &[u8; 32], sealed: &File) {
+        self.keep(digest, |file| {
+            let len = sealed.metadata()?.len();
+            each_piece(sealed, len, |piece| file.write_all(piece))
+        });
+    }
+
+    fn keep(&self, digest: &[u8; 32], write: impl FnOnce(&mut File) -> std::io::Result<()>) {
+        let path = self.path(digest);
+        if let Err(error) = write_whole(&self.directory, &path, write) {
             log::line(Level::Warn, format_args!("cannot keep compiled code at {}: {error}", path.display()));
         }
         reap(&self.directory);
     }
+}
+
+/// Map compiled code. By its descriptor: what lies under a name may be another file by now.
+///
+/// # Safety
+/// The file holds what this engine's compiler made, and nobody changes it while it is mapped.
+pub(super) unsafe fn load_checked(engine: &Engine, file: &File) -> wasmtime::Result<Component> {
+    // SAFETY: the caller's promise.
+    unsafe { Component::deserialize_file(engine, format!("/proc/self/fd/{}", file.as_raw_fd())) }
 }
 
 /// The time of a file's last change says when it was last loaded, to a day.
@@ -187,12 +196,16 @@ fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-fn write_whole(directory: &Path, path: &Path, parts: &[&[u8]]) -> std::io::Result<()> {
+fn write_whole(
+    directory: &Path,
+    path: &Path,
+    write: impl FnOnce(&mut File) -> std::io::Result<()>,
+) -> std::io::Result<()> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|error| std::io::Error::other(error.to_string()))?;
     let temporary = directory.join(format!("tmp-{}", hex(&random)));
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let written = without_signal(libc::SIGXFSZ, || parts.iter().try_for_each(|part| file.write_all(part)))
+    let written = without_signal(libc::SIGXFSZ, || write(&mut file))
         .and_then(|()| file.sync_data())
         .and_then(|()| std::fs::rename(&temporary, path));
     if written.is_err() {
@@ -201,20 +214,37 @@ fn write_whole(directory: &Path, path: &Path, parts: &[&[u8]]) -> std::io::Resul
     written
 }
 
-/// The XXH3 of the first `len` bytes of a file.
-fn checksum(file: &File, len: u64) -> std::io::Result<u64> {
-    // Into one small buffer again and again: faster than to map the file only to read it once.
-    let mut buffer = vec![0; 256 << 10];
+/// Whether a file holds what its seal says: code of a component, for an engine. Both are checked before any of it is used.
+pub(super) fn check_sealed(file: &File, digest: &[u8; 32], engine: u64) -> Result<(), String> {
+    let broken = |error: std::io::Error| format!("cannot be read: {error}");
+    let len = file.metadata().map_err(broken)?.len();
+    let code_len = len.checked_sub(SEAL_BYTES as u64).ok_or("is cut off")?;
+    let mut seal = [0; SEAL_BYTES];
+    file.read_exact_at(&mut seal, code_len).map_err(broken)?;
+    let seal = Seal::parse(&seal)?;
     let mut hasher = Xxh3Default::new();
+    let read = each_piece(file, code_len, |piece| {
+        hasher.update(piece);
+        Ok(())
+    });
+    read.map_err(broken)?;
+    let wanted = Seal { code_len, code_sum: hasher.digest(), digest: *digest, engine };
+    if seal == wanted { Ok(()) } else { Err("is damaged".into()) }
+}
+
+/// Hand over the first `len` bytes of a file piece by piece, with one small buffer again and again: faster than to map the file
+/// only to read it once.
+fn each_piece(file: &File, len: u64, mut each: impl FnMut(&[u8]) -> std::io::Result<()>) -> std::io::Result<()> {
+    let mut buffer = vec![0; 256 << 10];
     let mut at = 0;
     while at < len {
         let piece = usize::try_from(len - at).unwrap_or(usize::MAX).min(buffer.len());
         let Some(piece) = buffer.get_mut(..piece) else { break };
         file.read_exact_at(piece, at)?;
-        hasher.update(piece);
+        each(piece)?;
         at += piece.len() as u64;
     }
-    Ok(hasher.digest())
+    Ok(())
 }
 
 /// Where a directory really is, which is made if it is not there and is this user's alone.
@@ -242,33 +272,6 @@ fn check_private(directory: &Path) -> Result<PathBuf, String> {
     }
     check_way(&real)?;
     Ok(real)
-}
-
-/// Whether no other user can rename a directory on the way to this one, and so put another in its place: each belongs to this
-/// user or to root, and is for its owner alone to write to, or has the sticky bit, like `/tmp`.
-fn check_way(real: &Path) -> Result<(), String> {
-    for upper in real.ancestors().skip(1) {
-        let meta = upper.symlink_metadata().map_err(|error| format!("{}: {error}", upper.display()))?;
-        let upper = upper.display();
-        if !owned_by_us(&meta) && meta.uid() != 0 {
-            return Err(format!("lies below {upper}, which belongs to another user"));
-        }
-        if others_write(meta.mode(), meta.uid() == meta.gid()) {
-            return Err(format!("lies below {upper}, where others can put another in its place (chmod go-w {upper})"));
-        }
-    }
-    Ok(())
-}
-
-/// Whether others can rename what lies in a directory. A group of the owner's own number is the owner's own: so it is where
-/// the umask is 002.
-fn others_write(mode: u32, own_group: bool) -> bool {
-    let others = if own_group { 0o002 } else { 0o022 };
-    mode & others != 0 && mode & libc::S_ISVTX == 0
-}
-
-fn owned_by_us(meta: &std::fs::Metadata) -> bool {
-    meta.uid() == rustix::process::geteuid().as_raw()
 }
 
 #[cfg(test)]
@@ -305,12 +308,6 @@ mod tests {
         assert_eq!(make_private(&link.join("between/aot")), cache.canonicalize().map_err(|error| error.to_string()));
         mode(&upper, 0o777);
         assert!(make_private(&link.join("between/aot")).is_err());
-    }
-
-    #[test]
-    fn a_group_of_ones_own_is_no_other() {
-        assert!(others_write(0o770, false) && !others_write(0o770, true) && others_write(0o702, true));
-        assert!(!others_write(0o1777, false) && !others_write(0o755, false));
     }
 
     #[test]

@@ -58,7 +58,8 @@ impl<'a> Interface<'a> {
     }
 }
 
-/// Check that a component is a backend that this host can serve.
+/// Check that a component is a backend that this host can serve. Its names were checked before it was compiled, but for one
+/// that was compiled by an earlier version of this library.
 pub(super) fn check(component: &Component) -> Result<(), Error> {
     let (ty, engine) = (component.component_type(), component.engine());
     let imports: Vec<String> = ty.imports(engine).map(|(name, _)| name.to_owned()).collect();
@@ -82,7 +83,8 @@ pub(crate) fn missing_export(exports: &[String]) -> Option<String> {
     check_names(&[], exports).err().map(|error| error.to_string())
 }
 
-fn check_names(imports: &[String], exports: &[String]) -> Result<(), Error> {
+/// Check the names of what a component imports and exports at its outside.
+pub(super) fn check_names(imports: &[String], exports: &[String]) -> Result<(), Error> {
     for full in imports {
         if let Some(why) = refuse_import(&Interface::parse(full)) {
             return Err(Error::new(ErrorKind::Unsupported, format!("imports {full}, {why}")));

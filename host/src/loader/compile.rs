@@ -1,10 +1,10 @@
-//! Compiling, which may take long: on threads of its own, few at a time, each open waiting for its component no longer than
-//! it must. What misses the deadline is not lost: its threads go on at the lowest priority, and the next open finds the
-//! code in the AOT cache, or waits for the same compilation. Its memory is not bounded, but that of what is compiled is,
-//! by the number and size of its functions.
+//! Compiling, which may take long: few components at a time, each open waiting for its own no longer than it must.
+//!
+//! With the compile helper (see [`super::helper`]) what misses its deadline or passes its bounds is ended, and its failure is
+//! remembered by the component's digest for a while. Without it the compiler runs on threads of this process, which cannot be
+//! ended: they go on at the lowest priority, and the next open finds the code in the AOT cache, or waits for the same compilation.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,9 +12,12 @@ use std::time::{Duration, Instant};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-use super::aot::Cache;
+use super::aot::{Cache, load_checked};
+use super::helper::{Allowance, Deadline, Program};
+use super::source::Sealed;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
+use crate::panics;
 use crate::signals::with_signals_blocked;
 
 type Digest = [u8; 32];
@@ -24,16 +27,26 @@ pub(super) struct Compiler {
     jobs: Mutex<HashMap<Digest, Arc<Job>>>,
     /// A job has ended.
     ended: Condvar,
+    failures: Mutex<Vec<Failure>>,
 }
 
-#[derive(Default)]
+/// A compilation that would fail again.
+struct Failure {
+    digest: Digest,
+    error: Error,
+    allowance: Allowance,
+    at: Instant,
+}
+
 struct Job {
     outcome: Mutex<Option<Result<Component, Error>>>,
     done: Condvar,
+    /// Until when somebody waits for it.
+    until: Deadline,
     threads: Mutex<Threads>,
 }
 
-/// The threads of a job, by the kernel's numbers, while they run.
+/// The threads of a job in this process, by the kernel's numbers, while they run.
 #[derive(Default)]
 struct Threads {
     running: Vec<libc::pid_t>,
@@ -42,30 +55,85 @@ struct Threads {
 }
 
 impl Compiler {
-    /// Compile a component and keep its code in the cache, or wait for whoever does.
+    /// Compile a component and keep its code in the cache, or wait for whoever does. Without a program it is compiled in
+    /// this process.
     pub(super) fn compile(
         &'static self,
         engine: &'static Engine,
         cache: Option<&'static Cache>,
         digest: Digest,
-        bytes: Vec<u8>,
-        patience: Duration,
+        bytes: Sealed,
+        allowance: Allowance,
+        program: Option<Program>,
     ) -> Result<Component, Error> {
-        self.run(digest, patience, move || {
-            let component = Component::new(engine, &bytes)
-                .map_err(|error| Error::invalid(format!("does not compile: {error:#}")))?;
+        let patience = Duration::from_millis(allowance.milliseconds);
+        let Some(program) = program else {
+            return self.run(digest, patience, Duration::ZERO, move |job| {
+                job.in_own_threads(|| {
+                    let component = Component::new(engine, &*bytes)
+                        .map_err(|error| Error::invalid(format!("does not compile: {error:#}")))?;
+                    if let Some(cache) = cache {
+                        cache.put(&digest, &component);
+                    }
+                    Ok(component)
+                })
+            });
+        };
+        if let Some(error) = self.failed_before(&digest, allowance) {
+            return Err(error);
+        }
+        self.run(digest, patience, limits::COMPILE_GRACE, move |job| {
+            let code = program.compile(engine, &digest, &bytes, allowance, &job.until).map_err(|failed| {
+                if failed.lasting {
+                    self.remember(digest, failed.error.clone(), allowance);
+                }
+                failed.error
+            })?;
+            drop(bytes);
             if let Some(cache) = cache {
-                cache.put(&digest, &component);
+                cache.put_sealed(&digest, &code);
+                if let Some(component) = cache.get(engine, &digest) {
+                    return Ok(component);
+                }
             }
-            Ok(component)
+            // SAFETY: the program is one that only root or this user decides on; its code was checked, and sealed since.
+            unsafe { load_checked(engine, &code) }
+                .map_err(|error| Error::new(ErrorKind::Other, format!("cannot load compiled code: {error:#}")))
         })
     }
 
+    /// Why a component is not compiled again, where it is known that it would fail.
+    fn failed_before(&self, digest: &Digest, allowance: Allowance) -> Option<Error> {
+        let mut failures = lock(&self.failures);
+        failures.retain(|failure| failure.at.elapsed() < limits::COMPILE_FAILED_FOR);
+        let failure = failures.iter().find(|failure| failure.digest == *digest)?;
+        let Allowance { memory, milliseconds } = failure.allowance;
+        if allowance.memory > memory || allowance.milliseconds > milliseconds {
+            return None;
+        }
+        let (ago, again) = (failure.at.elapsed().as_secs(), limits::COMPILE_FAILED_FOR.as_secs());
+        let message =
+            format!("{} ({ago} s ago; it is tried again after {again} s, or with higher limits)", failure.error);
+        Some(Error::new(failure.error.kind(), message))
+    }
+
+    fn remember(&self, digest: Digest, error: Error, allowance: Allowance) {
+        let mut failures = lock(&self.failures);
+        failures.retain(|failure| failure.digest != digest);
+        if failures.len() >= limits::MAX_COMPILE_FAILURES {
+            // The oldest: they are in order.
+            failures.remove(0);
+        }
+        failures.push(Failure { digest, error, allowance, at: Instant::now() });
+    }
+
+    /// `grace`: how long a job that ends with the patience of those who wait may take to say so.
     fn run(
         &'static self,
         digest: Digest,
         patience: Duration,
-        work: impl FnOnce() -> Result<Component, Error> + Send + 'static,
+        grace: Duration,
+        work: impl FnOnce(&Arc<Job>) -> Result<Component, Error> + Send + 'static,
     ) -> Result<Component, Error> {
         let deadline = Instant::now() + patience;
         let job = self.begin(digest, deadline, work)?;
@@ -74,7 +142,7 @@ impl Compiler {
             if let Some(outcome) = &*outcome {
                 return outcome.clone();
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = (deadline + grace).saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
@@ -94,29 +162,35 @@ impl Compiler {
         &'static self,
         digest: Digest,
         deadline: Instant,
-        work: impl FnOnce() -> Result<Component, Error> + Send + 'static,
+        work: impl FnOnce(&Arc<Job>) -> Result<Component, Error> + Send + 'static,
     ) -> Result<Arc<Job>, Error> {
+        let left = || deadline.saturating_duration_since(Instant::now());
         let mut jobs = lock(&self.jobs);
         loop {
             if let Some(job) = jobs.get(&digest) {
+                job.until.put_off(left());
                 return Ok(job.clone());
             }
             if jobs.len() < limits::MAX_COMPILATIONS {
                 break;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left().is_zero() {
                 let message = format!("{} other components are being compiled; try again later", jobs.len());
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }
-            jobs = self.ended.wait_timeout(jobs, left).unwrap_or_else(PoisonError::into_inner).0;
+            jobs = self.ended.wait_timeout(jobs, left()).unwrap_or_else(PoisonError::into_inner).0;
         }
-        let job = Arc::new(Job::default());
+        let job = Arc::new(Job {
+            outcome: Mutex::default(),
+            done: Condvar::new(),
+            until: Deadline::new(left()),
+            threads: Mutex::default(),
+        });
         let of_thread = job.clone();
         let name = "kv-store-compile".to_owned();
         let started = with_signals_blocked(|| {
             thread::Builder::new().name(name).spawn(move || {
-                let outcome = of_thread.work(work);
+                let outcome = panics::caught(|| work(&of_thread)).unwrap_or_else(|_| Err(panicked()));
                 *lock(&of_thread.outcome) = Some(outcome);
                 of_thread.done.notify_all();
                 lock(&self.jobs).remove(&digest);
@@ -129,9 +203,16 @@ impl Compiler {
     }
 }
 
+fn panicked() -> Error {
+    Error::new(ErrorKind::Other, "the compiler panicked on it: please report it")
+}
+
 impl Job {
     /// Compile on threads that are this job's alone, so that they can be made to step back, and none is left after a fork.
-    fn work(self: &Arc<Self>, work: impl FnOnce() -> Result<Component, Error> + Send) -> Result<Component, Error> {
+    fn in_own_threads(
+        self: &Arc<Self>,
+        work: impl FnOnce() -> Result<Component, Error> + Send,
+    ) -> Result<Component, Error> {
         let (begun, ended) = (self.clone(), self.clone());
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(thread::available_parallelism().map_or(1, usize::from))
@@ -141,11 +222,11 @@ impl Job {
             .build();
         let pool =
             pool.map_err(|error| Error::new(ErrorKind::Exhausted, format!("cannot start the compiler: {error}")))?;
-        catch_unwind(AssertUnwindSafe(|| pool.install(work)))
-            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Other, "the compiler panicked on it: please report it")))
+        pool.install(work)
     }
 
     fn thread_began(&self) {
+        panics::own_thread();
         let mut threads = lock(&self.threads);
         threads.running.push(own_number());
         if threads.late {
@@ -191,22 +272,25 @@ mod tests {
     }
 
     /// Work that waits until it is let go.
-    fn held() -> (std::sync::mpsc::Sender<()>, impl FnOnce() -> Result<Component, Error> + Send) {
+    fn held() -> (std::sync::mpsc::Sender<()>, impl FnOnce(&Arc<Job>) -> Result<Component, Error> + Send) {
         let (go, wait) = channel();
-        (go, move || {
-            let _ = wait.recv();
-            Err(Error::invalid("done"))
+        (go, move |job: &Arc<Job>| {
+            job.in_own_threads(move || {
+                let _ = wait.recv();
+                Err(Error::invalid("done"))
+            })
         })
     }
 
     const SOON: Duration = Duration::from_millis(30);
     const LATE: Duration = Duration::from_secs(60);
+    const NO_GRACE: Duration = Duration::ZERO;
 
     #[test]
     fn a_late_compilation_is_given_up_goes_on_and_is_waited_for_by_the_next() {
         let compiler = compiler();
         let (go, work) = held();
-        let error = compiler.run([1; 32], SOON, work).err().unwrap();
+        let error = compiler.run([1; 32], SOON, NO_GRACE, work).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains("compile_ms"), "{error}");
         let threads = lock(&lock(&compiler.jobs)[&[1; 32]].threads).running.clone();
@@ -215,7 +299,7 @@ mod tests {
             // SAFETY: no memory is involved.
             assert_eq!(unsafe { libc::getpriority(libc::PRIO_PROCESS, thread as libc::id_t) }, 19);
         }
-        let next = thread::spawn(|| compiler.run([1; 32], LATE, || panic!("a second time")).err().unwrap());
+        let next = thread::spawn(|| compiler.run([1; 32], LATE, NO_GRACE, |_| panic!("a second time")).err().unwrap());
         thread::sleep(SOON);
         go.send(()).unwrap();
         assert_eq!(next.join().unwrap().to_string(), "done");
@@ -227,20 +311,44 @@ mod tests {
         let started: Vec<_> = (0..limits::MAX_COMPILATIONS as u8)
             .map(|n| {
                 let (go, work) = held();
-                compiler.run([n; 32], SOON, work).err().unwrap();
+                compiler.run([n; 32], SOON, NO_GRACE, work).err().unwrap();
                 go
             })
             .collect();
-        let error = compiler.run([99; 32], SOON, || Err(Error::invalid("no turn"))).err().unwrap();
+        let error = compiler.run([99; 32], SOON, NO_GRACE, |_| Err(Error::invalid("no turn"))).err().unwrap();
         assert!(error.to_string().contains("being compiled"), "{error}");
-        let waits = thread::spawn(|| compiler.run([99; 32], LATE, || Err(Error::invalid("its turn"))).err().unwrap());
+        let waits = thread::spawn(|| {
+            compiler.run([99; 32], LATE, NO_GRACE, |_| Err(Error::invalid("its turn"))).err().unwrap()
+        });
         started[0].send(()).unwrap();
         assert_eq!(waits.join().unwrap().to_string(), "its turn");
     }
 
     #[test]
     fn a_panic_of_the_compiler_is_an_error() {
-        let error = compiler().run([1; 32], LATE, || panic!("a bug")).err().unwrap();
-        assert!(error.to_string().contains("panicked"), "{error}");
+        for in_own_threads in [false, true] {
+            let error = compiler().run([1; 32], LATE, NO_GRACE, move |job| {
+                if in_own_threads { job.in_own_threads(|| panic!("a bug")) } else { panic!("a bug") }
+            });
+            assert!(error.err().unwrap().to_string().contains("panicked"));
+        }
+    }
+
+    #[test]
+    fn a_failure_is_remembered_until_more_is_allowed() {
+        let compiler = compiler();
+        let allowed = |memory, milliseconds| Allowance { memory, milliseconds };
+        let known = |digest, allowance| compiler.failed_before(&[digest; 32], allowance);
+        compiler.remember([1; 32], Error::new(ErrorKind::Exhausted, "a bomb"), allowed(100, 100));
+        let again = known(1, allowed(100, 100)).unwrap();
+        assert!(again.kind() == ErrorKind::Exhausted && again.to_string().contains("a bomb (0 s ago"), "{again}");
+        assert!(known(1, allowed(99, 100)).is_some());
+        assert!(known(1, allowed(101, 100)).is_none() && known(1, allowed(100, 101)).is_none());
+        assert!(known(2, allowed(1, 1)).is_none());
+        (2..).take(limits::MAX_COMPILE_FAILURES).for_each(|n| {
+            compiler.remember([n as u8; 32], Error::invalid("another"), allowed(1, 1));
+        });
+        assert_eq!(lock(&compiler.failures).len(), limits::MAX_COMPILE_FAILURES);
+        assert!(known(1, allowed(1, 1)).is_none(), "the oldest is forgotten");
     }
 }

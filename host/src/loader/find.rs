@@ -45,7 +45,7 @@ pub(crate) fn search_directories() -> Vec<PathBuf> {
 }
 
 /// The file that this code was loaded from: the library, or the program where it is linked in.
-fn library_path() -> Option<PathBuf> {
+pub(super) fn library_path() -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
     let here = library_path as fn() -> Option<PathBuf> as *const libc::c_void;

@@ -1,28 +1,32 @@
 //! From a scheme to a component that can be instantiated: find its file, check what it is, compile it or take it from
 //! the AOT cache, and check that the host offers what it imports. A component is known by its SHA-256.
+//!
+//! Before the compiler sees a byte the component is measured, and refused where it is no backend or is over a bound: the
+//! compiler's time and memory follow from what it is given.
 
 mod aot;
 mod audit;
 mod compile;
 mod cost;
 mod find;
+mod helper;
 mod measure;
-mod seal;
+mod ownership;
+mod source;
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::{HasSelf, Linker};
 
 pub(crate) use aot::{cache_directory, why_cache_unused};
 pub(crate) use audit::{missing_export, why_not_offered};
 pub(crate) use find::{find, search_directories};
-pub(crate) use measure::measure;
+pub(crate) use helper::find as find_helper;
+pub(crate) use measure::Measured;
 
 use crate::bindings::{Backend, BackendPre};
 use crate::engine::{self, PerProcess};
@@ -93,6 +97,7 @@ impl Components {
         path: &Path,
         pinned: Option<config::Digest>,
         limits: &Limits,
+        helper: &config::Helper,
     ) -> Result<Arc<Loaded>, Error> {
         let doing = |error: Error| error.context(format_args!("component {}", path.display()));
         let meta = std::fs::metadata(path).map_err(|error| doing(Error::new(ErrorKind::Invalid, error.to_string())))?;
@@ -110,7 +115,7 @@ impl Components {
             check_pin(&loaded.digest, pinned).map_err(doing)?;
             return Ok(loaded.clone());
         }
-        let fresh = Arc::new(self.prepare(path, pinned, limits).map_err(doing)?);
+        let fresh = Arc::new(self.prepare(path, pinned, limits, helper).map_err(doing)?);
         let mut loaded = self.loaded();
         if loaded.len() >= limits::MAX_COMPONENTS {
             // Those in use live on in their stores.
@@ -124,20 +129,39 @@ impl Components {
         self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn prepare(&'static self, path: &Path, pinned: Option<config::Digest>, limits: &Limits) -> Result<Loaded, Error> {
-        let bytes = read_component(path, limits.component_bytes)?;
-        let digest: [u8; 32] = Sha256::digest(&bytes).into();
+    fn prepare(
+        &'static self,
+        path: &Path,
+        pinned: Option<config::Digest>,
+        limits: &Limits,
+        helper: &config::Helper,
+    ) -> Result<Loaded, Error> {
+        let source = source::Source::open(path, limits.component_bytes)?;
+        let mut digest = source.digest()?;
         check_pin(&digest, pinned)?;
-        let instance_bytes = cost::instance_bytes(&bytes)?;
         let engine = self.linker.engine();
-        let cached = self.aot.as_ref().and_then(|cache| cache.get(engine, &digest));
-        let component = match cached {
-            Some(component) => component,
+        let (component, instance_bytes) = match self.aot.as_ref().and_then(|cache| cache.get(engine, &digest)) {
+            Some(component) => {
+                let (same, bytes) = source.copy()?;
+                if same != digest {
+                    return Err(Error::new(ErrorKind::Unavailable, "the file was replaced while it was opened"));
+                }
+                (component, cost::instance_bytes(&bytes)?)
+            }
             None => {
-                measure::check(&bytes)?;
+                let bytes;
+                (digest, bytes) = source.copy()?;
+                // It may have been replaced meanwhile.
+                check_pin(&digest, pinned)?;
+                let found = measure::measure(&bytes, |end| bytes.done_with(end))?;
+                audit::check_names(&found.imports, &found.exports)?;
+                let instance_bytes = cost::instance_bytes(&bytes)?;
+                bytes.done_with(usize::MAX);
+                let allowance = helper::Allowance { memory: limits.compile_bytes, milliseconds: limits.compile_ms };
+                let program = program(helper)?;
                 log::line(log::Level::Info, format_args!("compiling {}", path.display()));
-                let patience = Duration::from_millis(limits.compile_ms);
-                self.compiler.compile(engine, self.aot.as_ref(), digest, bytes, patience)?
+                let compiled = self.compiler.compile(engine, self.aot.as_ref(), digest, bytes, allowance, program)?;
+                (compiled, instance_bytes)
             }
         };
         audit::check(&component)?;
@@ -167,28 +191,24 @@ fn check_pin(digest: &[u8; 32], pinned: Option<config::Digest>) -> Result<(), Er
     }
 }
 
-/// The bytes of a component's file. What is something else is refused with what it is.
-pub(crate) fn read_component(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(limit.saturating_add(1)).read_to_end(&mut bytes));
-    read.map_err(|error| Error::invalid(error.to_string()))?;
-    if bytes.len() as u64 > limit {
-        let message = format!("more than {limit} bytes, the limit for a component (component_bytes)");
-        return Err(Error::new(ErrorKind::Exhausted, message));
+/// The program to compile with. None: it is done in this process, because the config says so or there is no program.
+fn program(helper: &config::Helper) -> Result<Option<helper::Program>, Error> {
+    match (helper::find(helper), helper) {
+        (Ok(program), _) => Ok(Some(program)),
+        (Err(_), config::Helper::Off) => Ok(None),
+        (Err(why), config::Helper::At(_)) => Err(Error::invalid(format!("compile.helper of the config: {why}"))),
+        (Err(why), config::Helper::Beside) => {
+            log::line(log::Level::Warn, format_args!("components are compiled in this process: {why}"));
+            Ok(None)
+        }
     }
-    let kind = match bytes.get(..8) {
-        Some([0, b'a', b's', b'm', 0x0d, 0, 1, 0]) => return Ok(bytes),
-        Some([0, b'a', b's', b'm', 1, 0, 0, 0]) => {
-            "a core module, not a component: make one with `wasm-tools component new`"
-        }
-        Some([0, b'a', b's', b'm', ..]) => "WebAssembly of a version that this host does not know",
-        Some([0x7f, b'E', b'L', b'F', ..]) => {
-            "precompiled code, which is never accepted: give the .wasm it was made from"
-        }
-        _ => "not WebAssembly",
-    };
-    Err(Error::invalid(kind))
+}
+
+/// What a component's file is, without compiling it: its length, its SHA-256, its outlines.
+pub(crate) fn look(path: &Path, limit: u64) -> Result<(u64, [u8; 32], Measured), Error> {
+    let (digest, bytes) = source::Source::open(path, limit)?.copy()?;
+    let found = measure::measure(&bytes, |end| bytes.done_with(end))?;
+    Ok((bytes.len() as u64, digest, found))
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {

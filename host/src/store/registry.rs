@@ -96,7 +96,7 @@ fn open_with(
     let target = Target::decide(uri, &settings)?;
     let path = loader::find(uri.backend(), settings.component.as_deref())?;
     target.grants.check_overlap(&guarded(file, &settings, &path))?;
-    let component = loader::components()?.load(&path, settings.sha256, &settings.limits)?;
+    let component = loader::components()?.load(&path, settings.sha256, &settings.limits, &file.helper())?;
 
     // Shared by handles that differ only in what prefixes their manifests.
     let prefix = target.prefix.clone();

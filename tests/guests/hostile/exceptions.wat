@@ -1,3 +1,5 @@
 ;; Exceptions.
 (component
-  (core module (tag (param i32))))
+  (core module (tag (param i32)))
+  (instance $store)
+  (export "kv-store:backend/store@1.0.0" (instance $store)))

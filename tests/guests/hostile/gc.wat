@@ -1,3 +1,5 @@
 ;; Types that a collector looks after.
 (component
-  (core module (type (struct (field i32)))))
+  (core module (type (struct (field i32))))
+  (instance $store)
+  (export "kv-store:backend/store@1.0.0" (instance $store)))

@@ -1,3 +1,5 @@
 ;; A memory with 64-bit addresses.
 (component
-  (core module (memory i64 1)))
+  (core module (memory i64 1))
+  (instance $store)
+  (export "kv-store:backend/store@1.0.0" (instance $store)))

@@ -4,6 +4,7 @@
 //! The library is linked in, because its errors say there what they say in the log; that it is the same through the C ABI is
 //! tested elsewhere.
 
+pub mod bombs;
 pub mod bytes;
 
 use std::path::{Path, PathBuf};
@@ -59,8 +60,9 @@ pub fn prepare(more: &str) {
         let healthy = table("local-fs", &dist().join("components/local-fs.wasm"), "options.durability = 'rename'");
         let memory = table("memory", &dist().join("components/memory.wasm"), "");
         let config = folder.path().join("config.toml");
-        std::fs::write(&config, guests.chain([healthy, memory, more.to_owned()]).collect::<String>())
-            .expect("it is ours");
+        let helper = format!("[compile]\nhelper = '{}'\n", dist().join("libexec/kv-store-compile").display());
+        let tables = [helper].into_iter().chain(guests).chain([healthy, memory, more.to_owned()]);
+        std::fs::write(&config, tables.collect::<String>()).expect("it is ours");
         // SAFETY: nobody reads the environment before this is done: tests open stores only after it.
         unsafe {
             std::env::set_var("KV_STORE_WASM_CONFIG", config);
@@ -122,6 +124,20 @@ impl Level {
 fn within(some: &[String], all: &[String]) -> bool {
     let mut all = all.iter();
     some.iter().all(|one| all.any(|other| other == one))
+}
+
+/// The most resident memory that something took beyond what there was before, in bytes.
+pub fn peak_of(attack: impl FnOnce()) -> u64 {
+    let status = |field: &str| {
+        let text = std::fs::read_to_string("/proc/self/status").expect("procfs");
+        let line = text.lines().find_map(|line| line.strip_prefix(field)).expect("the kernel tells it");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+    };
+    // The kernel's word for: measure the peak from here on.
+    std::fs::write("/proc/self/clear_refs", "5").expect("it is ours");
+    let before = status("VmRSS:");
+    attack();
+    status("VmHWM:").saturating_sub(before)
 }
 
 /// A healthy store on files.

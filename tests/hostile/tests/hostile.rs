@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use kv_store_hostile::{ENDLESS, LIMITS, Level, Neighbour, bytes, component, prepare, table};
+use kv_store_hostile::{ENDLESS, LIMITS, Level, Neighbour, bombs, bytes, component, peak_of, prepare, table};
 use kv_store_tests::test_components;
 use kv_store_wasm::{Buffer, Error, ErrorKind, Store, metrics};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -185,15 +185,24 @@ fn main() {
     let sound = std::fs::read(component("never-drops")).unwrap();
     let probe =
         |scheme: &str, guest: &str, rest: &str| table(scheme, &test_components().join(format!("{guest}.wasm")), rest);
-    let bomb = |n: usize| bytes::with_functions(400, 500 + n);
-    let bombs = (0..=ROUNDS).map(|n| make(&format!("bomb-{n}"), bomb(n), "limits.compile_ms = 20")).collect::<String>();
+    // Another for each round, because a failure is remembered.
+    let rounds = |name: &str, bytes: &dyn Fn(usize) -> Vec<u8>, rest: &str| {
+        (0..=ROUNDS).map(|n| make(&format!("{name}-{n}"), bytes(n), rest)).collect::<String>()
+    };
     let read_only = format!("fs.ro = {{ path = '{}' }}", files::read_only().display());
     prepare(
         &[
             make("many-memories", bytes::instantiated(&sound, &bytes::with_memory(), 20), LIMITS),
             make("many-globals", bytes::instantiated(&sound, &bytes::with_globals(10_000), 90), SMALL),
             make("many-instances", bytes::instantiated(&sound, &Module::new(), 100), LIMITS),
-            bombs,
+            rounds("slow", &|n| bombs::long(400, 5000 + n), "limits.compile_ms = 50"),
+            rounds("large", &|n| bombs::branches(800, 3900 + n as u32), "limits.compile_bytes = 104857600"),
+            make("no-backend", bytes::with_functions(400, 5000), "limits.compile_ms = 50"),
+            make("nested-deep", bombs::nested(28, 2), LIMITS),
+            make("nested-wide", bombs::nested(3, 900), LIMITS),
+            make("branches", bombs::branches(10_000, 20_000), LIMITS),
+            make("elements", bombs::elements(1_000_000), LIMITS),
+            make("types", bombs::types(60_000), LIMITS),
             make("oversized-function", bytes::with_functions(1, 200_000), LIMITS),
             make("truncated", sound[..sound.len() / 2].to_vec(), LIMITS),
             probe("hostile-probe", "probe", LIMITS),

@@ -1,28 +1,33 @@
 //! Components that are refused before a guest runs.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::time::{Duration, Instant};
 
-use kv_store_wasm::ErrorKind::{Exhausted, Invalid, Unavailable, Unsupported};
+use kv_store_wasm::ErrorKind::{self, Exhausted, Invalid, Unavailable, Unsupported};
 use kv_store_wasm::Store;
 
-use super::{Case, PATIENCE, case, fails, opening};
+use super::{Case, case, fails, opening, peak_of};
 
-/// A component that takes the compiler longer than it is waited for. It goes on, is found done, and is no backend.
-fn compile_bomb() -> Case {
-    let bomb = case("compile bomb", || {
-        // Another each time, because what was compiled is kept.
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let uri = format!("bomb-{}://x", NEXT.fetch_add(1, SeqCst));
-        fails(Unavailable, "compiling takes longer than 20 ms (compile_ms)", || Store::open(&uri));
-        let begun = Instant::now();
-        while !Store::open(&uri).is_err_and(|error| error.to_string().contains("exports no")) {
-            assert!(begun.elapsed() < PATIENCE * 4, "it is never done");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    });
-    // The compiler's memory comes in small pieces on many threads, which malloc keeps for the next time.
-    Case { resident_more: 256 << 20, ..bomb }
+/// What the engine may take more of, while it refuses a component.
+const RESIDENT_MOST: u64 = 64 << 20;
+
+/// An open that fails, and costs the engine little.
+fn refused(kind: ErrorKind, said: &str, uri: &str) {
+    let peak = peak_of(|| fails(kind, said, || Store::open(uri)));
+    assert!(peak <= RESIDENT_MOST, "{uri}: it took {peak} bytes");
+}
+
+fn bomb(guest: &'static str, said: &'static str) -> Case {
+    case(&guest.replace('-', " "), move || refused(Exhausted, said, &format!("{guest}://x")))
+}
+
+/// A component whose compilation is ended. It is not tried again for a while.
+fn ended(guest: &'static str, kind: ErrorKind, said: &'static str) -> Case {
+    let next = AtomicUsize::new(0);
+    case(&format!("compile bomb, {guest}"), move || {
+        let uri = format!("{guest}-{}://x", next.fetch_add(1, SeqCst));
+        refused(kind, said, &uri);
+        refused(kind, " s ago; it is tried again after 600 s", &uri);
+    })
 }
 
 pub fn cases() -> Vec<Case> {
@@ -37,12 +42,20 @@ pub fn cases() -> Vec<Case> {
         opening("another-major", Unsupported, "exports another version of kv-store:backend/store than 1.x"),
         opening("asks-for-http", Unsupported, "this host makes no HTTP requests"),
         opening("memory64", Invalid, "does not compile"),
-        opening("multi-memory", Invalid, "does not compile"),
+        opening("multi-memory", Invalid, "has a module with 2 memories, and a module may have one"),
         opening("threads", Invalid, "does not compile"),
         opening("gc", Invalid, "does not compile"),
         opening("async", Invalid, "does not compile"),
         opening("exceptions", Invalid, "does not compile"),
-        compile_bomb(),
+        opening("composed", Unsupported, "was built against a version of the contract"),
+        ended("slow", Unavailable, "compiling takes longer than 50 ms (compile_ms), and was ended"),
+        ended("large", Exhausted, "compiling needs more than 104857600 bytes of memory (compile_bytes), and was ended"),
+        case("no backend", || refused(Invalid, "exports no kv-store:backend/store", "no-backend://x")),
+        bomb("nested-deep", "has more than 1000 instances of components within it"),
+        bomb("nested-wide", "has more than 1000 instances of components within it"),
+        bomb("branches", "a function whose locals times its branches are"),
+        bomb("elements", "has more than 100000 elements in segments"),
+        bomb("types", "has more than 20000 types"),
         case("oversized function", || {
             fails(Exhausted, "which would take too long to compile", || Store::open("oversized-function://x"));
         }),

@@ -57,7 +57,7 @@ pub fn cases() -> Vec<Case> {
             fails(Exhausted, "over the limit memory_bytes = 16777216", || Store::open("many-globals://x"));
         }),
         case("many instances", || {
-            fails(Component, "resource limit exceeded: instance count too high", || Store::open("many-instances://x"));
+            fails(Exhausted, "has more than 100 core instances", || Store::open("many-instances://x"));
         }),
         calling("payload-flood", Exhausted, "over the limit memory_bytes = 33554432"),
         case("directory-flood", || {

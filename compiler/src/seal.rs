@@ -4,7 +4,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// What a file of the cache holds, and how that is known to be what was written.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Seal {
+pub struct Seal {
     pub code_len: u64,
     /// XXH3-64 of the code.
     pub code_sum: u64,
@@ -15,12 +15,12 @@ pub(super) struct Seal {
 }
 
 /// Magic, version, code_len, code_sum, digest, engine, and the XXH3-64 of these; numbers are little-endian.
-pub(super) const SEAL_BYTES: usize = 8 + 4 + 8 + 8 + 32 + 8 + 8;
+pub const SEAL_BYTES: usize = 8 + 4 + 8 + 8 + 32 + 8 + 8;
 const MAGIC: &[u8; 8] = b"kvs-aot\0";
 const VERSION: u32 = 1;
 
 impl Seal {
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(SEAL_BYTES);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -32,7 +32,7 @@ impl Seal {
         bytes
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let (sealed, sum) = bytes.split_last_chunk().ok_or("has no seal")?;
         if bytes.len() != SEAL_BYTES || !sealed.starts_with(MAGIC) || u64::from_le_bytes(*sum) != xxh3_64(sealed) {
             return Err("has no seal, or a damaged one".into());

@@ -1,0 +1,247 @@
+use wasm_encoder::{
+    Alias, CanonicalFunctionSection, CodeSection, Component, ComponentAliasSection, ComponentExportKind,
+    ComponentInstanceSection, ComponentOuterAliasKind, CustomSection, DataSection, ElementSection, Elements, Function,
+    FunctionSection, GlobalSection, GlobalType, InstanceSection, MemorySection, MemoryType, Module, ModuleArg,
+    ModuleSection, NestedComponentSection, TypeSection, ValType,
+};
+
+use super::*;
+
+const NOP: u8 = 0x01;
+
+fn check(bytes: &[u8]) -> Result<Measured, Error> {
+    measure(bytes, |_| {})
+}
+
+#[track_caller]
+fn refused(bytes: &[u8], said: &str) {
+    let error = check(bytes).expect_err(said).to_string();
+    assert!(error.contains(said), "{error}; expected: {said}");
+}
+
+/// A component around a module.
+fn around(module: &Module) -> Vec<u8> {
+    let mut component = Component::new();
+    component.section(&ModuleSection(module));
+    component.finish()
+}
+
+/// A module of functions that are all alike.
+fn functions(count: usize, function: &Function) -> Module {
+    let (mut types, mut functions, mut bodies) = (TypeSection::new(), FunctionSection::new(), CodeSection::new());
+    types.ty().function([], []);
+    for _ in 0..count {
+        functions.function(0);
+        bodies.function(function);
+    }
+    let mut module = Module::new();
+    module.section(&types).section(&functions).section(&bodies);
+    module
+}
+
+/// A component around a module of functions with bodies of so many bytes.
+fn component(count: usize, body: usize) -> Vec<u8> {
+    let mut function = Function::new([]);
+    // All but the number of locals, which is none, and the end.
+    function.raw(std::iter::repeat_n(NOP, body - 2)).instructions().end();
+    let mut module = functions(count, &function);
+    module.section(&CustomSection { name: STAMP.into(), data: b"wish: a\x1bb\nwish: c\n".into() });
+    around(&module)
+}
+
+/// A component that instantiates a module so many times.
+fn instances(module: &Module, count: u64) -> Component {
+    let mut instances = InstanceSection::new();
+    for _ in 0..count {
+        instances.instantiate(0, std::iter::empty::<(&str, ModuleArg)>());
+    }
+    let mut component = Component::new();
+    component.section(&ModuleSection(module)).section(&instances);
+    component
+}
+
+/// Levels of components around one, each of which instantiates the one within it so many times.
+fn levels(innermost: Component, levels: u32, times: u64) -> Component {
+    (0..levels).fold(innermost, |inner, _| {
+        let mut instances = ComponentInstanceSection::new();
+        for _ in 0..times {
+            instances.instantiate(0, std::iter::empty::<(&str, ComponentExportKind, u32)>());
+        }
+        let mut outer = Component::new();
+        outer.section(&NestedComponentSection(&inner)).section(&instances);
+        outer
+    })
+}
+
+#[test]
+fn functions_and_the_stamp_are_found_inside_of_modules() {
+    let found = check(&component(3, 100)).unwrap();
+    assert_eq!((found.functions, found.largest_function), (3, 100));
+    let wish = |text: &str| ("wish".to_owned(), text.to_owned());
+    assert_eq!(found.stamp, [wish("a b"), wish("c")]);
+}
+
+#[test]
+fn too_many_or_too_long_functions_are_refused() {
+    let most = limits::MAX_FUNCTION_BYTES as usize;
+    assert!(check(&component(1, most)).is_ok());
+    refused(&component(1, most + 1), "function of");
+    let most = limits::MAX_FUNCTIONS as usize;
+    assert!(check(&component(most, 2)).is_ok());
+    assert_eq!(check(&component(most + 1, 2)).unwrap_err().kind(), ErrorKind::Exhausted);
+}
+
+#[test]
+fn locals_times_branches_are_bounded() {
+    let function = |locals: u32, blocks: u64| {
+        let mut function = Function::new([(locals, ValType::I64)]);
+        let mut code = function.instructions();
+        for _ in 0..blocks {
+            code.block(wasm_encoder::BlockType::Empty).end();
+        }
+        code.end();
+        around(&functions(1, &function))
+    };
+    // One more than its own: the place of a function without locals.
+    let blocks = limits::MAX_FUNCTION_WAYS / 10_000;
+    assert!(check(&function(9_999, blocks)).is_ok());
+    refused(&function(9_999, blocks + 1), "locals times its branches");
+    assert!(check(&function(0, blocks + 1)).is_ok());
+}
+
+#[test]
+fn what_is_instantiated_twice_counts_twice_with_all_that_it_instantiates() {
+    let most = limits::MAX_CORE_INSTANCES as u64;
+    let empty = Module::new();
+    assert!(check(&instances(&empty, most).finish()).is_ok());
+    refused(&instances(&empty, most + 1).finish(), "core instances");
+    // 2^6 and 2^7 of them, around a limit of 100.
+    assert!(check(&levels(instances(&empty, 1), 6, 2).finish()).is_ok());
+    refused(&levels(instances(&empty, 1), 7, 2).finish(), "core instances");
+    // No core instance at all, and the two forms that were seen: deep, and wide.
+    refused(&levels(Component::new(), 28, 2).finish(), "instances of components");
+    refused(&levels(Component::new(), 3, 900).finish(), "instances of components");
+    // Past 64 bits.
+    refused(&levels(instances(&empty, 2), 30, 1000).finish(), "core instances");
+}
+
+#[test]
+fn an_alias_of_a_component_weighs_what_the_component_does() {
+    // The inner component instantiates, through an alias, what lies beside it.
+    let heavy = levels(instances(&Module::new(), 60), 0, 1);
+    let mut aliases = ComponentAliasSection::new();
+    aliases.alias(Alias::Outer { kind: ComponentOuterAliasKind::Component, count: 1, index: 0 });
+    let mut twice = ComponentInstanceSection::new();
+    twice.instantiate(0, std::iter::empty::<(&str, ComponentExportKind, u32)>());
+    let mut inner = Component::new();
+    inner.section(&aliases).section(&twice).section(&twice);
+    let mut outer = Component::new();
+    outer.section(&NestedComponentSection(&heavy)).section(&NestedComponentSection(&inner));
+    refused(&outer.finish(), "core instances");
+}
+
+#[test]
+fn components_are_not_handed_from_one_to_another() {
+    let mut aliases = ComponentAliasSection::new();
+    let kind = ComponentExportKind::Component;
+    aliases.alias(Alias::InstanceExport { instance: 0, kind, name: "c" });
+    let mut component = Component::new();
+    component.section(&aliases);
+    refused(&component.finish(), "hands components from one to another");
+}
+
+#[test]
+fn globals_count_for_each_instance() {
+    let globals = |count: u64| {
+        let ty = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
+        let mut section = GlobalSection::new();
+        (0..count).for_each(|_| {
+            section.global(ty, &wasm_encoder::ConstExpr::i32_const(0));
+        });
+        let mut module = Module::new();
+        module.section(&section);
+        module
+    };
+    let each = limits::MAX_INSTANCE_SLOTS / 50;
+    assert!(check(&instances(&globals(each), 50).finish()).is_ok());
+    refused(&instances(&globals(each), 51).finish(), "globals and imports in all core instances");
+    refused(&around(&globals(limits::MAX_DEFINITIONS + 1)), "functions, tables and globals");
+}
+
+#[test]
+fn segments_and_types_are_bounded() {
+    let with = |section: &dyn wasm_encoder::Section| {
+        let mut module = Module::new();
+        struct Part<'a>(&'a dyn wasm_encoder::Section);
+        impl wasm_encoder::Encode for Part<'_> {
+            fn encode(&self, sink: &mut Vec<u8>) {
+                self.0.encode(sink);
+            }
+        }
+        impl wasm_encoder::Section for Part<'_> {
+            fn id(&self) -> u8 {
+                self.0.id()
+            }
+        }
+        module.section(&Part(section));
+        around(&module)
+    };
+    let mut elements = ElementSection::new();
+    elements.passive(Elements::Functions(vec![0; limits::MAX_ELEMENTS as usize].into()));
+    refused(&with(&elements), "elements in segments");
+    let mut elements = ElementSection::new();
+    (0..=limits::MAX_ELEMENTS).for_each(|_| {
+        elements.passive(Elements::Functions([][..].into()));
+    });
+    refused(&with(&elements), "elements in segments");
+    let mut data = DataSection::new();
+    (0..=limits::MAX_DATA_SEGMENTS).for_each(|_| {
+        data.passive([]);
+    });
+    refused(&with(&data), "data segments");
+    let mut types = TypeSection::new();
+    (0..=limits::MAX_TYPES).for_each(|_| types.ty().function([], []));
+    refused(&with(&types), "types");
+    let mut types = TypeSection::new();
+    (0..5000).for_each(|_| types.ty().function(vec![ValType::I32; 1000], []));
+    refused(&with(&types), "bytes outside of code and data");
+}
+
+#[test]
+fn adapters_are_bounded_for_all_parts_together() {
+    let mut functions = CanonicalFunctionSection::new();
+    (0..30).for_each(|_| {
+        functions.lower(0, []);
+    });
+    let mut one = Component::new();
+    one.section(&functions);
+    assert!(check(&levels(one.clone(), 1, 600).finish()).is_ok());
+    refused(&levels(one, 1, 700).finish(), "lifted or lowered");
+}
+
+#[test]
+fn a_module_has_one_memory() {
+    let memories = |count| {
+        let mut section = MemorySection::new();
+        (0..count).for_each(|_| {
+            let ty = MemoryType { minimum: 1, maximum: None, memory64: false, shared: false, page_size_log2: None };
+            section.memory(ty);
+        });
+        let mut module = Module::new();
+        module.section(&section);
+        around(&module)
+    };
+    assert!(check(&memories(1)).is_ok());
+    refused(&memories(2), "has a module with 2 memories");
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_bytes_are_too_strange(mut bytes: Vec<u8>, at: usize, to: u8) {
+        let _ = check(&bytes);
+        bytes = levels(instances(&functions(2, &Function::new([])), 2), 2, 2).finish();
+        let at = at % bytes.len();
+        bytes[at] = to;
+        let _ = check(&bytes);
+    }
+}
