@@ -10,7 +10,8 @@ type Metrics = unsafe extern "C" fn(*mut c_char, usize) -> usize;
 
 #[derive(Debug)]
 pub struct Held {
-    files: u64,
+    /// What the descriptors lead to, in order.
+    files: Vec<String>,
     payload_bytes: u64,
     write_buffer_bytes: u64,
     connections: u64,
@@ -24,7 +25,7 @@ impl Held {
             value.ok_or_else(|| format!("the library counts no {name}"))
         };
         Ok(Held {
-            files: open_files(),
+            files: files(),
             payload_bytes: gauge("kv_store_payload_bytes")?,
             write_buffer_bytes: gauge("kv_store_write_buffer_bytes")?,
             connections: gauge("kv_store_connections")?,
@@ -43,7 +44,7 @@ impl Held {
     }
 
     fn covers(&self, other: &Held) -> bool {
-        other.files <= self.files
+        other.files.len() <= self.files.len()
             && other.payload_bytes <= self.payload_bytes
             && other.write_buffer_bytes <= self.write_buffer_bytes
             && other.connections <= self.connections
@@ -86,6 +87,13 @@ fn metrics() -> Option<String> {
 }
 
 pub fn open_files() -> u64 {
-    // One is the listing's own.
-    std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64)
+    files().len() as u64
+}
+
+fn files() -> Vec<String> {
+    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let mut files: Vec<String> =
+        entries.filter_map(|entry| Some(std::fs::read_link(entry.path()).ok()?.display().to_string())).collect();
+    files.sort();
+    files
 }

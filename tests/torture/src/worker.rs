@@ -186,10 +186,16 @@ impl Worker {
         }
     }
 
-    /// What is held once a store was used and closed. None: it could not be used.
+    /// What is held once a store was used and closed. None: it could not be used. A backend that lies may answer that a
+    /// manifest was published and not have written anything, and a store's first write opens a directory that it keeps; so
+    /// the store was used only when what was published has come back.
     fn warm_up(&self) -> Option<Held> {
-        for _ in 0..20 {
-            let publish = |store: &Handle<'_>| store.put_manifest("warm-up", b"") == Ok(0);
+        const CONTENT: &[u8] = b"written, and not only said to be";
+        for _ in 0..100 {
+            let publish = |store: &Handle<'_>| {
+                store.put_manifest("warm-up", CONTENT) == Ok(0)
+                    && store.get_manifest("warm-up").is_ok_and(|found| found.is_ok_and(|found| found == CONTENT))
+            };
             let used = self.open().is_some_and(|store| publish(&store));
             if used {
                 return Held::at_rest().map_err(|why| self.wrong(why)).ok();
