@@ -124,7 +124,7 @@ impl Backend for Redis {
             session.send(&asked.iter().map(ask).collect::<Vec<_>>())?;
             let outcome = |reply| match reply {
                 Ok(Reply::Integer(_)) => DeleteOutcome::Gone,
-                Ok(other) => DeleteOutcome::Failed(other.unexpected("DEL")),
+                Ok(other) => DeleteOutcome::Failed(session.unexpected(&other, "DEL")),
                 Err(refused) => DeleteOutcome::Failed(refused),
             };
             Ok(session.replies(asked.len())?.into_iter().map(outcome).collect())
