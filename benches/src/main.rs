@@ -3,6 +3,7 @@
 //! The library is loaded and called as an engine does it, through the C ABI. Standard output holds one JSON object for each
 //! row; everything else is on standard error.
 
+mod batch;
 mod consumer;
 mod measure;
 mod peers;
@@ -64,6 +65,7 @@ fn main() -> Result<()> {
         samples: samples.map(RefCell::new),
     };
     rows::fs::run(&bench)?;
+    rows::batch::run(&bench)?;
     rows::prefetch::run(&bench)?;
     rows::threads::run(&bench)?;
     rows::open::run(&bench)?;

@@ -23,6 +23,8 @@ pub struct Vtable {
 /// A loaded library. It stays loaded.
 pub struct Library {
     vtable: &'static Vtable,
+    /// None: it is linked in.
+    loaded: Option<&'static libloading::Library>,
 }
 
 // SAFETY: a vtable is constant, and its functions may be called from any thread.
@@ -39,21 +41,30 @@ macro_rules! function {
 impl Library {
     /// A library that is linked in.
     pub fn linked(vtable: &'static Vtable) -> Self {
-        Library { vtable }
+        Library { vtable, loaded: None }
     }
 
     /// Load a library as a consumer does.
     pub fn load(path: &Path) -> Result<Self, String> {
         let name = path.display();
-        // SAFETY: the library is the subject of the test; it stays loaded because it is forgotten here.
+        // SAFETY: the library is the subject of the test; it stays loaded because it is leaked here.
         unsafe {
             let library = libloading::Library::new(path).map_err(|error| format!("cannot load {name}: {error}"))?;
             let get: libloading::Symbol<unsafe extern "C" fn() -> *const Vtable> =
                 library.get(b"kv_store_get_vtable\0").map_err(|error| format!("{name}: {error}"))?;
             let vtable = get().as_ref().ok_or_else(|| format!("{name}: kv_store_get_vtable answered NULL"))?;
-            std::mem::forget(library);
-            Ok(Library { vtable })
+            Ok(Library { vtable, loaded: Some(Box::leak(Box::new(library))) })
         }
+    }
+
+    /// A further function of the library.
+    ///
+    /// # Safety
+    /// `T` is the type of the function with that name.
+    pub unsafe fn function<T: Copy>(&self, name: &str) -> Result<T, String> {
+        let library = self.loaded.ok_or("the library is linked in")?;
+        // SAFETY: by this function's own condition.
+        unsafe { library.get::<T>(name.as_bytes()) }.map(|symbol| *symbol).map_err(|error| format!("{name}: {error}"))
     }
 
     pub fn vtable(&self) -> &'static Vtable {

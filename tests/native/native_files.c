@@ -170,6 +170,35 @@ int read_file(int directory, const char *path, uint8_t **data, size_t *size)
     return answer;
 }
 
+int64_t read_into(int directory, const char *path, uint8_t *data, size_t room)
+{
+    int file = openat(directory, path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (file < 0) {
+        return -1;
+    }
+    struct stat there;
+    int64_t answer = -1;
+    if (fstat(file, &there) == 0) {
+        size_t size = (size_t)there.st_size, done = 0;
+        if (!S_ISREG(there.st_mode) || size > room) {
+            errno = EMSGSIZE;
+        } else {
+            while (done < size) {
+                ssize_t count = pread(file, data + done, size - done, (off_t)done);
+                if (count <= 0 && !(count < 0 && errno == EINTR)) {
+                    break;
+                }
+                done += count > 0 ? (size_t)count : 0;
+            }
+            answer = done == size ? (int64_t)size : -1;
+        }
+    }
+    int error = errno;
+    close(file);
+    errno = error;
+    return answer;
+}
+
 void start_writing(int directory, const char *path)
 {
     int file = openat(directory, path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);

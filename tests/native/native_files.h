@@ -36,6 +36,10 @@ int write_file(int directory, const char *path, bool make_parent,
 /* Read a whole regular file into malloc'd memory, never NULL on success. */
 int read_file(int directory, const char *path, uint8_t **data, size_t *size);
 
+/* Read a whole regular file into memory of the caller's; its size, or -1. A file
+ * that is longer than `room` fails with EMSGSIZE. */
+int64_t read_into(int directory, const char *path, uint8_t *data, size_t room);
+
 /* Let the disk begin to write a file; no promise, no error. */
 void start_writing(int directory, const char *path);
 

@@ -207,6 +207,21 @@ static int native_get_chunk(kv_store_v1 *self, const uint8_t *hash, size_t hash_
     return 0;
 }
 
+/* Beyond the ABI, as the peer of the batches: a chunk straight into memory of the
+ * caller's. Its length, or -1. */
+__attribute__((visibility("default"))) int64_t native_get_into(kv_store_v1 *self, const uint8_t *hash,
+                                                               size_t hash_len, uint8_t *data, size_t room);
+
+int64_t native_get_into(kv_store_v1 *self, const uint8_t *hash, size_t hash_len, uint8_t *data, size_t room)
+{
+    char path[CHUNK_PATH_ROOM];
+    if (!self || !hash_is_valid(hash, hash_len) || (!data && room)) {
+        return refused("get_into", "a NULL, or a hash not of 1 to 64 bytes");
+    }
+    chunk_path(hash, hash_len, path);
+    return read_into(self->chunks, path, data, room);
+}
+
 /*
  * Make `*n` chunks durable. First all are handed to the disk, then each is waited
  * for: so they are written side by side, not one after another.

@@ -43,16 +43,16 @@ impl<'a> Side<'a> {
         let client = Client::open(library, &uri(&folder))?;
         Ok(Side { client, chunks: folder.join("chunks") })
     }
+}
 
-    /// Remove the chunks, but not the directories that they are in.
-    fn empty(&self) -> Result<()> {
-        for directory in std::fs::read_dir(&self.chunks)? {
-            for file in std::fs::read_dir(directory?.path())? {
-                std::fs::remove_file(file?.path())?;
-            }
+/// Remove the chunks of a store, but not the directories that they are in.
+pub fn empty(chunks: &Path) -> Result<()> {
+    for directory in std::fs::read_dir(chunks)? {
+        for file in std::fs::read_dir(directory?.path())? {
+            std::fs::remove_file(file?.path())?;
         }
-        Ok(())
     }
+    Ok(())
 }
 
 pub fn uri(folder: &Path) -> String {
@@ -72,7 +72,7 @@ fn put(bench: &Bench, name: &str, size: usize, goal: Option<f64>) -> Result<()> 
             ensure!(side.client.put(&key(n as u64), &data)? == 0, "the chunk was there");
             Ok(())
         })?;
-        side.empty()?;
+        empty(&side.chunks)?;
         Ok(seconds)
     };
     let rounds = bench.rounds(|| round(&ours), || round(&peer))?;

@@ -1,5 +1,6 @@
 //! The rows, by what they measure.
 
+pub mod batch;
 pub mod fs;
 pub mod growth;
 pub mod open;

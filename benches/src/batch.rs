@@ -1,0 +1,158 @@
+//! The batch interface as an engine uses it: one array of items, memory that stays.
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use kv_store_conformance::{Handle, Library};
+
+/// `kv_store_piece`, as in `include/kv_store_batch.h`.
+#[repr(C)]
+struct Piece {
+    data: *mut u8,
+    len: usize,
+}
+
+/// `kv_store_item`.
+#[repr(C)]
+struct Item {
+    hash: *const u8,
+    hash_len: usize,
+    pieces: *const Piece,
+    n_pieces: usize,
+    len: u64,
+    data: *mut u8,
+    status: i32,
+    reserved: u32,
+}
+
+type Many = unsafe extern "C" fn(*mut std::ffi::c_void, *mut Item, usize, *const std::ffi::c_void) -> i32;
+
+/// The head of `kv_store_batch_vtable`.
+#[repr(C)]
+struct Vtable {
+    size: u32,
+    version: u32,
+    put_many: Many,
+    get_many: Many,
+    exists_many: Many,
+    delete_many: Many,
+}
+
+/// An open store with its batches.
+pub struct Batches<'a> {
+    handle: Handle<'a>,
+    vtable: &'static Vtable,
+}
+
+/// Blocks of one size, with their keys, in memory that is used again and again.
+pub struct Blocks {
+    memory: Vec<u8>,
+    size: usize,
+    keys: Vec<Vec<u8>>,
+}
+
+impl Blocks {
+    pub fn new(keys: Vec<Vec<u8>>, size: usize, fill: impl Fn(usize) -> Vec<u8>) -> Self {
+        Blocks { memory: (0..keys.len()).flat_map(fill).collect(), size, keys }
+    }
+
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub fn keys(&self) -> &[Vec<u8>] {
+        &self.keys
+    }
+
+    pub fn block(&mut self, index: usize) -> &mut [u8] {
+        &mut self.memory[index * self.size..][..self.size]
+    }
+}
+
+// SAFETY: the ABI asks that a handle can be used from any thread.
+unsafe impl Sync for Batches<'_> {}
+
+impl<'a> Batches<'a> {
+    pub fn open(library: &'a Library, uri: &str) -> Result<Self> {
+        let handle = library.open(uri).with_context(|| format!("cannot open {uri}"))?;
+        // SAFETY: the type that the header gives the function.
+        let get: unsafe extern "C" fn() -> *const Vtable =
+            unsafe { library.function("kv_store_get_batch_vtable") }.map_err(|error| anyhow!(error))?;
+        // SAFETY: never NULL, and static.
+        let vtable = unsafe { &*get() };
+        ensure!(vtable.size as usize >= size_of::<Vtable>(), "the vtable is too short");
+        Ok(Batches { handle, vtable })
+    }
+
+    /// Store the blocks; none of them may be there.
+    pub fn put(&self, blocks: &mut Blocks) -> Result<()> {
+        self.run(self.vtable.put_many, blocks, |item, _| item.status == 0)
+    }
+
+    /// Fetch all blocks into their memory.
+    pub fn get(&self, blocks: &mut Blocks) -> Result<()> {
+        self.run(self.vtable.get_many, blocks, |item, size| item.status == 0 && item.len == size as u64)
+    }
+
+    fn run(&self, many: Many, blocks: &mut Blocks, well: impl Fn(&Item, usize) -> bool) -> Result<()> {
+        let size = blocks.size;
+        let pieces: Vec<Piece> =
+            (0..blocks.len()).map(|index| Piece { data: blocks.block(index).as_mut_ptr(), len: size }).collect();
+        let item = |(key, piece): (&Vec<u8>, &Piece)| Item {
+            hash: key.as_ptr(),
+            hash_len: key.len(),
+            pieces: piece,
+            n_pieces: 1,
+            len: 0,
+            data: std::ptr::null_mut(),
+            status: 77,
+            reserved: 0,
+        };
+        let mut items: Vec<Item> = blocks.keys.iter().zip(&pieces).map(item).collect();
+        // SAFETY: the items and what they point to live until the call returns.
+        let answer = unsafe { many(self.handle.raw, items.as_mut_ptr(), items.len(), std::ptr::null()) };
+        ensure!(answer == 0, "the batch answered {answer}");
+        match items.iter().find(|item| !well(item, size)) {
+            Some(item) => bail!("an item answered {}", item.status),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The native store's peer of a get.
+pub struct Native<'a> {
+    handle: Handle<'a>,
+    get_into: unsafe extern "C" fn(*mut std::ffi::c_void, *const u8, usize, *mut u8, usize) -> i64,
+}
+
+// SAFETY: as for `Batches`.
+unsafe impl Sync for Native<'_> {}
+
+impl<'a> Native<'a> {
+    pub fn open(library: &'a Library, uri: &str) -> Result<Self> {
+        let handle = library.open(uri).with_context(|| format!("cannot open {uri}"))?;
+        // SAFETY: the type of the function in tests/native.
+        let get_into = unsafe { library.function("native_get_into") }.map_err(|error| anyhow!(error))?;
+        Ok(Native { handle, get_into })
+    }
+
+    /// Store the blocks, one call each.
+    pub fn put(&self, blocks: &mut Blocks) -> Result<()> {
+        for index in 0..blocks.len() {
+            let key = blocks.keys[index].clone();
+            let answer = self.handle.put_chunk(&key, blocks.block(index)).map_err(|error| anyhow!(error))?;
+            ensure!(answer == 0, "put_chunk answered {answer}");
+        }
+        Ok(())
+    }
+
+    /// Fetch all blocks into their memory, one call each.
+    pub fn get(&self, blocks: &mut Blocks) -> Result<()> {
+        for index in 0..blocks.len() {
+            let (key, len) = (blocks.keys[index].as_ptr(), blocks.keys[index].len());
+            let block = blocks.block(index);
+            // SAFETY: pointers to as many bytes as said.
+            let got = unsafe { (self.get_into)(self.handle.raw, key, len, block.as_mut_ptr(), block.len()) };
+            ensure!(got == block.len() as i64, "get_into answered {got}");
+        }
+        Ok(())
+    }
+}
