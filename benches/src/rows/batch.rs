@@ -59,13 +59,11 @@ fn on_threads(memory: &mut [Blocks], work: &(dyn Fn(&mut Blocks) -> Result<()> +
         return Ok(each(1, |_| work(blocks))? / count);
     }
     let start = Barrier::new(memory.len() + 1);
+    let run = &|blocks: &mut Blocks| {
+        start.wait();
+        work(blocks)
+    };
     let seconds = std::thread::scope(|scope| {
-        let start = &start;
-        let run = |blocks: &mut Blocks| {
-            start.wait();
-            work(blocks)
-        };
-        let run = &run;
         let running: Vec<_> = memory.iter_mut().map(|blocks| scope.spawn(move || run(blocks))).collect();
         start.wait();
         let begun = Instant::now();
@@ -110,7 +108,7 @@ fn redis(bench: &Bench, names: [&str; 2]) -> Result<()> {
     let mut memory = blocks(SIZE, 0);
     let values: Vec<Vec<u8>> = (0..BLOCKS).map(|n| noise(SIZE, n as u64 + 1)).collect();
     let keys = memory.keys().to_vec();
-    let mut set_all = |peer: &mut redis::Connection| {
+    let set_all = |peer: &mut redis::Connection| {
         let mut pipeline = redis::pipe();
         for (key, value) in keys.iter().zip(&values) {
             pipeline.set(key, value).ignore();
