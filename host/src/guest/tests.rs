@@ -34,6 +34,13 @@ pub(super) fn access(limits: Limits, budgets: &'static Budgets) -> Arc<Access> {
     })
 }
 
+/// The same, with this directory as the one that the URI names.
+pub(super) fn in_directory(access: Arc<Access>, path: &std::path::Path) -> Arc<Access> {
+    let mut access = Arc::into_inner(access).expect("nobody else has it");
+    access.directory = Some(Arc::new(Directory::open(path).unwrap()));
+    Arc::new(access)
+}
+
 fn give(state: &mut State, bytes: usize) -> Result<Resource<Payload>, Error> {
     let room = state.reserve(bytes as u64)?;
     state.give(Arc::new(Buffer::concat(&[&vec![0; bytes]]).unwrap()), room)

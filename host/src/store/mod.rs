@@ -9,6 +9,7 @@ mod damage;
 mod followed;
 mod foreseen;
 mod hash;
+mod hashes;
 mod known;
 mod ledger;
 mod lengths;
@@ -21,6 +22,7 @@ mod save;
 mod seal;
 mod shared;
 mod spare;
+mod target;
 mod until;
 mod verify;
 
