@@ -22,9 +22,7 @@ fn read(directory: &Directory, at: &str) -> Result<Option<Vec<u8>>, Error> {
 
 fn read_range(directory: &Directory, at: &str, offset: u64, len: Option<u64>) -> Result<Option<Vec<u8>>, Error> {
     let mut destination = None;
-    directory.read(&path(at), offset, len, |len| {
-        Ok(destination.insert(Destination::Buffer(Filling::new(len)?)))
-    })?;
+    directory.read(&path(at), offset, len, |len| Ok(destination.insert(Destination::Buffer(Filling::new(len)?))))?;
     destination
         .map(|destination| match destination {
             Destination::Buffer(filling) => Ok(filling.finish()?.to_vec()),

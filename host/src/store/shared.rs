@@ -15,7 +15,7 @@ use crate::bindings::exports::kv_store::backend::store::{
     CommitOutcome, DeleteOutcome, Features, Manifest, Presence, PutOutcome,
 };
 use crate::counters::{Counters, Event};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::guest::lie;
 use crate::limits;
 use crate::log;

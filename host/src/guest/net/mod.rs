@@ -11,7 +11,6 @@ mod socket;
 mod tls;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wasmtime::component::Resource;
@@ -234,7 +233,7 @@ impl HostConnection for State {
         };
         let received = within(self.deadline, link.receive_into(&mut incoming.destination)).await;
         if received.is_ok() {
-            self.table.get_mut(&handle)?.link = Some(link);
+            self.held_links.put(self.table.get(&handle)?.number, link);
         }
         answered(self.settle(incoming, received))
     }
