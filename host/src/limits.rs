@@ -80,8 +80,6 @@ pub const TABLE_ELEMENT_BYTES: usize = 16;
 pub const SLOT_BYTES: usize = 32;
 pub const CORE_INSTANCE_BYTES: usize = 4 << 10;
 pub const LISTED_BYTES: usize = 128;
-/// Lent payloads that a guest has not dropped when their call is over. Past it the instance is replaced.
-pub const MAX_LEAKED_HANDLES: usize = 1024;
 /// Bytes that go into guest memory, or out of it, in one host call.
 pub const MAX_GUEST_COPY_BYTES: usize = 64 << 20;
 /// Pieces of memory that one host call works on: parts, and what a part that lies scattered consists of.
@@ -96,7 +94,7 @@ pub const MAX_BATCH_ITEMS: usize = 4096;
 pub const DEFAULT_BATCH_BYTES: u64 = 64 << 20;
 /// Items of one batch of chunks for a guest that names no limit of its own.
 pub const DEFAULT_BATCH_ITEMS: usize = 256;
-/// Hashes put on one handle since its last manifest, for a durable backend. Guards the list that put-manifest hands over.
+/// Hashes put on one handle since its last manifest, for a durable backend. Guards the list that `commit` hands over.
 pub const MAX_FRESH_CHUNKS: usize = 1 << 18;
 
 /// How often running guest code is looked at. A guest is stopped at most one tick after its deadline.
@@ -409,7 +407,7 @@ mod tests {
             MAX_EXPORTS MAX_DEFINITIONS MAX_ELEMENTS MAX_DATA_SEGMENTS MAX_COMPONENT_NAMES MAX_COMPONENT_INSTANCES
             MAX_ADAPTERS MAX_COMPONENT_ITEMS MAX_INSTANCE_SLOTS MAX_COMPILE_THREADS MAX_CODE_BYTES COMPILE_GRACE
             COMPILE_FAILED_FOR MAX_COMPILE_FAILURES MAX_COMPILATIONS MAX_COMPONENTS MAX_IDLE_STORES IDLE_STORE_BYTES IDLE_STORE_FOR WASM_STACK_BYTES FIBER_STACK_BYTES MAX_CORE_INSTANCES
-            MAX_MEMORIES MAX_TABLES MAX_TABLE_ELEMENTS MAX_HANDLES MAX_LEAKED_HANDLES MAX_GUEST_COPY_BYTES
+            MAX_MEMORIES MAX_TABLES MAX_TABLE_ELEMENTS MAX_HANDLES MAX_GUEST_COPY_BYTES
             HOSTCALL_BYTES MAX_DIRECTORY_ENTRIES MAX_BATCH_ITEMS DEFAULT_BATCH_BYTES DEFAULT_BATCH_ITEMS
             MAX_FRESH_CHUNKS EPOCH_TICK TICKER_IDLE DEADLINE_GRACE DEADLINE_BYTES_PER_SECOND MAX_MOVING MAX_HELPERS
             MAX_HELPER_JOBS MAX_ITEMS MAX_PIECES MAX_QUEUE_THREADS MAX_QUEUE_DEPTH ASSUMED_CHUNK_BYTES LOSS_TOLD_FOR MAX_SLICES

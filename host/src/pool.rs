@@ -154,14 +154,14 @@ impl Pool {
         let guest = self.guest(backend);
         self.access.counters.count(Event::GuestCalls);
         let outcome = self.drive(store, deadline, async |store| call(&mut Call { store, guest }).await);
-        store.data_mut().end_lent();
+        store.data_mut().items().end();
         match outcome {
             Ok(answer) => {
                 let lied = matches!(&answer, Err(error) if error.kind() == ErrorKind::Component);
                 if lied {
                     self.access.counters.count(Event::Lies);
                 }
-                if !lied && !instance.store.data().leaks() {
+                if !lied {
                     slot.instance = Some(instance);
                 }
                 answer

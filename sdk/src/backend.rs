@@ -6,8 +6,9 @@
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
+use crate::batch::{self, Chunk, Hashes, Manifest};
 use crate::bindings::exports::kv_store::backend::store::{self, Guest};
-use crate::{Chunk, DeleteOutcome, Error, GetOutcome, Hash, Options, Payload, PutOutcome, Result};
+use crate::{CommitOutcome, DeleteOutcome, Error, GetOutcome, Options, Payload, Presence, PutOutcome, Result};
 
 /// A storage system, opened at one URI.
 ///
@@ -19,22 +20,26 @@ pub trait Backend: Sized + 'static {
     /// mistake should show here. Take the options you know and end with [`Options::finish`].
     fn open(uri: &str, options: Options) -> Result<(Self, Features)>;
 
-    /// Which chunks are present, readable now. When in doubt: `false`.
-    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>>;
+    /// Which chunks are present, readable now, and how long they are where that costs nothing to know. When in doubt:
+    /// [`Presence::Absent`].
+    fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>>;
 
-    /// Store chunks. Their payloads end with the call; [`Payload::share`] keeps one. `replace`: write also what exists.
+    /// Store chunks. Their bytes are [`Chunk::part`] while the call runs; [`Chunk::keep`] keeps them. `replace`: write also what
+    /// exists.
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>>;
 
-    /// Fetch chunks, each exactly as it was put.
-    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>>;
+    /// Fetch chunks, each exactly as it was put. Say with each receive or read which item it answers, its place among `hashes`:
+    /// the host then puts the bytes where the consumer wants them, without a copy.
+    fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>>;
 
     /// Remove chunks that the host has found damaged, so that the next put, from whichever process, stores them again. That
     /// there was none is success. [`Error::unsupported`] where the storage system removes nothing.
-    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>>;
+    fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>>;
 
-    /// Publish a manifest: a reader sees the former one or this one, whole. `fresh`: the chunks put since the last one; make
-    /// them durable first, where the backend is durable. Empty where it is not, and did not ask.
-    fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()>;
+    /// Publish a manifest: a reader sees the former one or this one, whole. `fresh`: the chunks put since the last commit, each
+    /// list of another width; make them durable first, where the backend is durable. Empty where it is not, and did not ask. If
+    /// some of them are gone, publish nothing and name them: [`absent`](crate::absent). Without a manifest, only make them durable.
+    fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome>;
 
     /// The manifest under a name, or `None`.
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>>;
@@ -66,7 +71,7 @@ pub struct Features {
     pub cheap_repeat: bool,
     /// Hand each chunk on at once and without a copy, instead of gathering chunks until the manifest comes.
     pub write_through: bool,
-    /// Further facts by name. `("fresh", "wanted")`: hand [`Backend::put_manifest`] its `fresh` though the store is not durable.
+    /// Further facts by name. `("fresh", "wanted")`: hand [`Backend::commit`] its `fresh` though the store is not durable.
     pub more: Vec<(String, String)>,
 }
 
@@ -107,24 +112,26 @@ impl<I: Instance> Guest for I {
         Ok(features.into())
     }
 
-    fn exists(hashes: Vec<Hash>) -> Result<Vec<bool>> {
-        with::<I, _>(|backend| backend.exists(&hashes))
+    fn exists(hashes: store::Hashes) -> Result<Vec<Presence>> {
+        with::<I, _>(|backend| backend.exists(Hashes::of(&hashes)))
     }
 
-    fn put_chunks(chunks: Vec<Chunk>, replace: bool) -> Result<Vec<PutOutcome>> {
-        with::<I, _>(|backend| backend.put_chunks(&chunks, replace))
+    fn put_chunks(hashes: store::Hashes, lens: Vec<u64>, replace: bool) -> Result<Vec<PutOutcome>> {
+        with::<I, _>(|backend| backend.put_chunks(&batch::chunks(Hashes::of(&hashes), &lens), replace))
     }
 
-    fn get_chunks(hashes: Vec<Hash>) -> Result<Vec<GetOutcome>> {
-        with::<I, _>(|backend| backend.get_chunks(&hashes))
+    fn get_chunks(hashes: store::Hashes) -> Result<Vec<GetOutcome>> {
+        with::<I, _>(|backend| backend.get_chunks(Hashes::of(&hashes)))
     }
 
-    fn delete_chunks(hashes: Vec<Hash>) -> Result<Vec<DeleteOutcome>> {
-        with::<I, _>(|backend| backend.delete_chunks(&hashes))
+    fn delete_chunks(hashes: store::Hashes) -> Result<Vec<DeleteOutcome>> {
+        with::<I, _>(|backend| backend.delete_chunks(Hashes::of(&hashes)))
     }
 
-    fn put_manifest(name: String, data: Payload, fresh: Vec<Hash>) -> Result<()> {
-        with::<I, _>(|backend| backend.put_manifest(&name, &data, &fresh))
+    fn commit(fresh: Vec<store::Hashes>, manifest: Option<store::Manifest>) -> Result<CommitOutcome> {
+        let fresh: Vec<Hashes> = fresh.iter().map(Hashes::of).collect();
+        let manifest = manifest.as_ref().map(|manifest| Manifest { name: &manifest.name, len: manifest.len });
+        with::<I, _>(|backend| backend.commit(&fresh, manifest))
     }
 
     fn get_manifest(name: String) -> Result<Option<Payload>> {

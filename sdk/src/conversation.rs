@@ -78,9 +78,10 @@ impl Conversation {
         self.in_step(self.connection.receive_until(delimiter, limit))
     }
 
-    /// The next `len` bytes as a payload. `exhausted`: none was taken, and [`Conversation::skip`] goes past them.
-    pub fn receive_payload(&self, len: u64) -> Result<Payload> {
-        let payload = self.connection.receive_payload(len);
+    /// The next `len` bytes as a payload; `item`: which chunk of the running `get_chunks` they are. `exhausted`: none was taken, and
+    /// [`Conversation::skip`] goes past them.
+    pub fn receive_payload(&self, len: u64, item: Option<u32>) -> Result<Payload> {
+        let payload = self.connection.receive_payload(len, item);
         match &payload {
             Err(error) if error.kind == ErrorKind::Exhausted => payload,
             _ => self.in_step(payload),

@@ -24,6 +24,7 @@
 //! the operator decides what it reaches. The contract itself, with what each error means, is `wit/backend.wit`.
 
 mod backend;
+mod batch;
 #[doc(hidden)]
 #[allow(missing_docs, clippy::missing_safety_doc)]
 pub mod bindings {
@@ -42,7 +43,8 @@ mod options;
 pub mod uri;
 
 pub use backend::{Backend, Features};
-pub use bindings::exports::kv_store::backend::store::{Chunk, DeleteOutcome, GetOutcome, Hash, PutOutcome};
+pub use batch::{Chunk, Hashes, Manifest, absent};
+pub use bindings::exports::kv_store::backend::store::{CommitOutcome, DeleteOutcome, GetOutcome, Presence, PutOutcome};
 pub use bindings::kv_store::backend::payload::{Part, Payload};
 pub use bindings::kv_store::backend::types::{Error, ErrorKind};
 pub use bindings::kv_store::backend::{files, host, net, payload};

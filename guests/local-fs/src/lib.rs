@@ -12,9 +12,9 @@ mod layout;
 use kv_store_sdk::files::{
     Directory, ReadOutcome, ReadRequest, RemoveOutcome, WriteOutcome, WriteRequest, open_directory,
 };
-use kv_store_sdk::payload::Part;
 use kv_store_sdk::{
-    Backend, Chunk, DeleteOutcome, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+    Backend, Chunk, CommitOutcome, DeleteOutcome, Error, ErrorKind, Features, GetOutcome, Hashes, Manifest, Options,
+    Payload, Presence, PutOutcome, Result, absent, export,
 };
 
 /// Paths per call to `sync`, so that a long list of fresh chunks needs little memory here.
@@ -44,22 +44,22 @@ impl Backend for LocalFs {
         Ok((LocalFs { directory, durable }, features))
     }
 
-    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
+    fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
         let sizes = self.directory.sizes(&chunk_paths(hashes))?;
-        Ok(sizes.iter().map(Option::is_some).collect())
+        Ok(sizes.into_iter().map(Presence::from).collect())
     }
 
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
-        let paths: Vec<String> = chunks.iter().map(|chunk| layout::chunk_path(&chunk.hash)).collect();
+        let paths: Vec<String> = chunks.iter().map(|chunk| layout::chunk_path(chunk.hash)).collect();
         let sizes = if replace { vec![None; paths.len()] } else { self.directory.sizes(&paths)? };
         let items = || chunks.iter().zip(&paths).zip(&sizes);
-        let whole = |chunk: &Chunk, size: &Option<u64>| *size == Some(chunk.data.len());
+        let whole = |chunk: &Chunk, size: &Option<u64>| *size == Some(chunk.len);
 
         let requests: Vec<WriteRequest> = items()
             .filter(|((chunk, _), size)| !whole(chunk, size))
             .map(|((chunk, path), size)| WriteRequest {
                 path: path.clone(),
-                content: vec![Part::Payload(&chunk.data)],
+                content: vec![chunk.part()],
                 replace: replace || size.is_some(),
             })
             .collect();
@@ -83,8 +83,9 @@ impl Backend for LocalFs {
             .collect())
     }
 
-    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
-        let requests: Vec<ReadRequest> = chunk_paths(hashes).into_iter().map(whole_file).collect();
+    fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
+        let paths = (0..).zip(chunk_paths(hashes));
+        let requests: Vec<ReadRequest> = paths.map(|(item, path)| whole_file(path, Some(item))).collect();
         let outcomes = self.directory.read(&requests)?;
         Ok(outcomes
             .into_iter()
@@ -96,7 +97,7 @@ impl Backend for LocalFs {
             .collect())
     }
 
-    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
+    fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
         // Not durable: a damaged file that is back after a power cut is found damaged again.
         let outcomes = self.directory.remove(&chunk_paths(hashes), false)?;
         Ok(outcomes
@@ -108,23 +109,30 @@ impl Backend for LocalFs {
             .collect())
     }
 
-    fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()> {
-        if self.durable {
-            for batch in fresh.chunks(SYNC_BATCH) {
-                self.directory.sync(&chunk_paths(batch))?;
+    fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
+        if self.durable
+            && let Err(error) = self.sync(fresh)
+        {
+            // `invalid`: a chunk is not there. If it is back meanwhile, the host asks again.
+            if error.kind == ErrorKind::Invalid
+                && let gone @ CommitOutcome::Absent(_) = self.absent(fresh)?
+            {
+                return Ok(gone);
             }
+            return Err(error);
         }
-        let request =
-            WriteRequest { path: layout::manifest_path(name), content: vec![Part::Payload(data)], replace: true };
+        let Some(manifest) = manifest else { return Ok(CommitOutcome::Published) };
+        let path = layout::manifest_path(manifest.name);
+        let request = WriteRequest { path, content: vec![manifest.part()], replace: true };
         match self.directory.write(&[request], self.durable)?.pop() {
-            Some(WriteOutcome::Written | WriteOutcome::Existed) => Ok(()),
+            Some(WriteOutcome::Written | WriteOutcome::Existed) => Ok(CommitOutcome::Published),
             Some(WriteOutcome::Failed(error)) => Err(error),
             None => Err(Error::other("the host answered nothing for the manifest")),
         }
     }
 
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
-        match self.directory.read(&[whole_file(layout::manifest_path(name))])?.pop() {
+        match self.directory.read(&[whole_file(layout::manifest_path(name), None)])?.pop() {
             Some(ReadOutcome::Found(data)) => Ok(Some(data)),
             Some(ReadOutcome::Failed(error)) => Err(error),
             Some(ReadOutcome::Missing) | None => Ok(None),
@@ -139,12 +147,31 @@ impl Backend for LocalFs {
     }
 }
 
-fn chunk_paths(hashes: &[Hash]) -> Vec<String> {
-    hashes.iter().map(|hash| layout::chunk_path(hash)).collect()
+impl LocalFs {
+    /// Make chunks durable. `invalid`: one of them is not there.
+    fn sync(&self, chunks: &[Hashes]) -> Result<()> {
+        let mut batches = chunks.iter().flat_map(|hashes| hashes.batches(SYNC_BATCH));
+        batches.try_for_each(|batch| self.directory.sync(&chunk_paths(batch)))
+    }
+
+    /// Which chunks are not there.
+    fn absent(&self, chunks: &[Hashes]) -> Result<CommitOutcome> {
+        let mut gone = Vec::new();
+        for batch in chunks.iter().flat_map(|hashes| hashes.batches(SYNC_BATCH)) {
+            let sizes = self.directory.sizes(&chunk_paths(batch))?;
+            gone.extend(batch.iter().zip(sizes).filter(|(_, size)| size.is_none()).map(|(hash, _)| hash));
+        }
+        Ok(absent(gone))
+    }
 }
 
-fn whole_file(path: String) -> ReadRequest {
-    ReadRequest { path, offset: 0, len: None }
+fn chunk_paths(hashes: Hashes) -> Vec<String> {
+    hashes.iter().map(layout::chunk_path).collect()
+}
+
+/// `item`: which chunk of the running call it is.
+fn whole_file(path: String, item: Option<u32>) -> ReadRequest {
+    ReadRequest { path, offset: 0, len: None, item }
 }
 
 export!(LocalFs, wishes: ["the directory in the URI"]);

@@ -8,13 +8,13 @@ mod uri;
 
 use kv_store_sdk::payload::{self, Part};
 use kv_store_sdk::{
-    Backend, Chunk, DeleteOutcome, Error, ErrorKind, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result,
-    export,
+    Backend, Chunk, CommitOutcome, DeleteOutcome, Error, ErrorKind, Features, GetOutcome, Hashes, Manifest, Options,
+    Payload, Presence, PutOutcome, Result, absent, export,
 };
 use memkv_wire::fields::{BatchGet, Exists, Kind, Lookup, Put};
 use memkv_wire::{MAX_BATCH_KEYS, MAX_KEY_BYTES, Op, Status};
 
-use session::{Server, Session};
+use session::{Server, Session, Wanted};
 
 /// Puts that are sent before their answers are read, and chunks of one batch get. The answers to as many fit any buffer.
 const PIPELINE: u32 = 256;
@@ -44,51 +44,44 @@ impl Backend for Memkv {
         Ok((Memkv { server }, features))
     }
 
-    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
-        let asked = first(hashes, MAX_BATCH_KEYS);
+    fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
+        let asked = hashes.first(MAX_BATCH_KEYS);
         self.server.with_session(|session| {
-            let keys = asked.iter().map(Vec::as_slice).collect();
-            let answer = session.ask_one(Op::Exists, Exists { keys }.encode(), None)?;
-            if answer.status != Status::Ok {
-                return Err(answer.error());
-            }
-            if answer.fields.len() != asked.len() {
-                return Err(session.corrupt("EXISTS was answered for another number of chunks"));
-            }
-            Ok(answer.fields.iter().map(|there| *there == 1).collect())
+            let there = are_there(session, asked)?;
+            Ok(there.into_iter().map(Presence::from).collect())
         })
     }
 
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
-        let asked = first(chunks, PIPELINE as usize);
+        let asked = chunks.get(..PIPELINE as usize).unwrap_or(chunks);
         self.server.with_session(|session| {
             let limit = session.terms().max_value;
-            let fits = |chunk: &Chunk| chunk.data.len() <= limit;
-            for Chunk { hash, data } in asked.iter().filter(|chunk| fits(chunk)) {
-                let fields = Put { kind: Kind::Chunk, replace, key: hash, chunks: Vec::new() }.encode();
-                session.ask(Op::Put, fields, Some(data))?;
+            let fits = |chunk: &Chunk| chunk.len <= limit;
+            for chunk in asked.iter().filter(|chunk| fits(chunk)) {
+                let fields = Put { kind: Kind::Chunk, replace, key: chunk.hash, chunks: Vec::new() }.encode();
+                session.ask(Op::Put, fields, Some((chunk.part(), chunk.len)))?;
             }
             session.send()?;
-            let outcome = |chunk| match fits(chunk) {
+            let outcome = |chunk: &Chunk| match fits(chunk) {
                 true => put_outcome(session),
-                false => Ok(PutOutcome::Failed(too_large(&chunk.data, limit))),
+                false => Ok(PutOutcome::Failed(too_large(chunk.len, limit))),
             };
             asked.iter().map(outcome).collect()
         })
     }
 
-    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
-        let asked = first(hashes, PIPELINE as usize);
+    fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
+        let asked = hashes.first(PIPELINE as usize);
         self.server.with_session(|session| {
-            let keys = asked.iter().map(Vec::as_slice).collect();
+            let keys = asked.iter().collect();
             session.ask(Op::BatchGet, BatchGet { max_bytes: PIPELINE_BYTES, keys }.encode(), None)?;
             session.send()?;
             read_values(session, asked.len())
         })
     }
 
-    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
-        let asked = first(hashes, PIPELINE as usize);
+    fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
+        let asked = hashes.first(PIPELINE as usize);
         self.server.with_session(|session| {
             for key in asked {
                 session.ask(Op::Delete, Lookup { kind: Kind::Chunk, key }.encode(), None)?;
@@ -98,17 +91,26 @@ impl Backend for Memkv {
         })
     }
 
-    fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()> {
-        let key = manifest_key(name)?;
+    fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
+        let Some(manifest) = manifest else { return self.commit_chunks(fresh) };
+        let key = manifest_key(manifest.name)?;
         self.server.with_session(|session| {
             let limit = session.terms().max_value;
-            if data.len() > limit {
-                return Err(too_large(data, limit));
+            if manifest.len > limit {
+                return Err(too_large(manifest.len, limit));
             }
-            let chunks = fresh.iter().map(Vec::as_slice).collect();
+            let chunks = fresh.iter().flat_map(|hashes| hashes.iter()).collect();
             let fields = Put { kind: Kind::Manifest, replace: true, key: &key, chunks }.encode();
-            let answer = session.ask_one(Op::Put, fields, Some(data))?;
-            if answer.status == Status::Ok { Ok(()) } else { Err(answer.error()) }
+            let answer = session.ask_one(Op::Put, fields, Some((manifest.part(), manifest.len)))?;
+            match answer.status {
+                Status::Ok => Ok(CommitOutcome::Published),
+                Status::Gone => match find_absent(session, fresh)? {
+                    // What was gone is back.
+                    CommitOutcome::Published => Err(answer.error()),
+                    absent => Ok(absent),
+                },
+                _ => Err(answer.error()),
+            }
         })
     }
 
@@ -136,12 +138,41 @@ impl Backend for Memkv {
     }
 }
 
-fn first<T>(items: &[T], limit: usize) -> &[T] {
-    items.get(..limit).unwrap_or(items)
+impl Memkv {
+    /// Make chunks durable without a manifest.
+    fn commit_chunks(&self, chunks: &[Hashes]) -> Result<CommitOutcome> {
+        self.server.with_session(|session| match session.terms().durable {
+            true => Err(Error::unsupported("the server makes chunks durable with a manifest only")),
+            false => find_absent(session, chunks),
+        })
+    }
 }
 
-fn too_large(data: &Payload, limit: u64) -> Error {
-    Error::invalid(format!("{} bytes: the server takes values of at most {limit}", data.len()))
+/// Which of a batch of chunks the server has.
+fn are_there(session: &mut Session, hashes: Hashes) -> Result<Vec<bool>> {
+    let keys = hashes.iter().collect();
+    let answer = session.ask_one(Op::Exists, Exists { keys }.encode(), None)?;
+    if answer.status != Status::Ok {
+        return Err(answer.error());
+    }
+    if answer.fields.len() != hashes.len() {
+        return Err(session.corrupt("EXISTS was answered for another number of chunks"));
+    }
+    Ok(answer.fields.iter().map(|there| *there == 1).collect())
+}
+
+/// The outcome of a commit, by which chunks the server has.
+fn find_absent(session: &mut Session, chunks: &[Hashes]) -> Result<CommitOutcome> {
+    let mut gone = Vec::new();
+    for batch in chunks.iter().flat_map(|hashes| hashes.batches(MAX_BATCH_KEYS)) {
+        let there = are_there(session, batch)?;
+        gone.extend(batch.iter().zip(there).filter(|(_, there)| !there).map(|(hash, _)| hash));
+    }
+    Ok(absent(gone))
+}
+
+fn too_large(len: u64, limit: u64) -> Error {
+    Error::invalid(format!("{len} bytes: the server takes values of at most {limit}"))
 }
 
 /// `n` and the name, or `d` and its SHA-256 where that would be longer than a key.
@@ -154,7 +185,7 @@ fn manifest_key(name: &str) -> Result<Vec<u8>> {
 }
 
 fn put_outcome(session: &mut Session) -> Result<PutOutcome> {
-    let answer = session.answer(Op::Put, true)?;
+    let answer = session.answer(Op::Put, Wanted::Value(None))?;
     Ok(match answer.status {
         Status::Ok => PutOutcome::Stored,
         Status::Existed => PutOutcome::Existed,
@@ -163,7 +194,7 @@ fn put_outcome(session: &mut Session) -> Result<PutOutcome> {
 }
 
 fn delete_outcome(session: &mut Session) -> Result<DeleteOutcome> {
-    let answer = session.answer(Op::Delete, true)?;
+    let answer = session.answer(Op::Delete, Wanted::Value(None))?;
     Ok(match answer.status {
         Status::Ok | Status::Missing => DeleteOutcome::Gone,
         _ => DeleteOutcome::Failed(answer.error()),
@@ -177,7 +208,9 @@ fn read_values(session: &mut Session, asked: usize) -> Result<Vec<GetOutcome>> {
     let mut full = false;
     let mut expected = None;
     loop {
-        let answer = session.answer(Op::BatchGet, !full)?;
+        // While nothing is full each answer is an item's.
+        let wanted = if full { Wanted::Nothing } else { Wanted::Value(Some(outcomes.len() as u32)) };
+        let answer = session.answer(Op::BatchGet, wanted)?;
         let left = answer.left as usize;
         if left >= expected.unwrap_or(asked) || expected.is_some_and(|expected| left + 1 != expected) {
             return Err(session.corrupt("a batch was answered with another number of values"));

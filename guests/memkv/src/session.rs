@@ -54,7 +54,7 @@ impl Server {
     }
 
     /// Talk to the server, in a session.
-    pub fn with_session<'p, T>(&self, talk: impl Fn(&mut Session<'_, 'p>) -> Result<T>) -> Result<T> {
+    pub fn with_session<T>(&self, talk: impl Fn(&mut Session) -> Result<T>) -> Result<T> {
         let greet = |conversation: &Conversation| {
             *self.agreed.borrow_mut() = None;
             let agreed = agree(conversation, &self.target.namespace)?;
@@ -138,7 +138,7 @@ fn explain(status: Status, fields: &[u8]) -> Error {
     let text = fields::text(fields);
     match status {
         Status::Full => Error::exhausted(format!("the server is full: {text}")),
-        Status::Gone => Error::invalid(format!("the manifest was not published: {text}")),
+        Status::Gone => Error::unavailable(format!("the manifest was not published: {text}")),
         Status::Failed => Error::unavailable(text),
         Status::UnsupportedVersion => Error::unsupported(format!("UnsupportedVersion: {text}")),
         Status::NotAuthentic => Error::denied(format!("the server refused a signature: {text}")),
@@ -149,6 +149,17 @@ fn explain(status: Status, fields: &[u8]) -> Error {
             Error::corrupt(format!("an answer that does not fit the question: {status:?}"))
         }
     }
+}
+
+/// The bytes of a value to put, where they lie, and how many they are.
+pub type Value = (Part<'static>, u64);
+
+/// Whether the value of an answer is received.
+#[derive(Clone, Copy)]
+pub enum Wanted {
+    /// And which chunk of the running call it is.
+    Value(Option<u32>),
+    Nothing,
 }
 
 /// An answer whose tag is right, but for a value for which there was no room.
@@ -169,27 +180,28 @@ impl Answer {
 }
 
 /// A session in use.
-pub struct Session<'a, 'p> {
+pub struct Session<'a> {
     conversation: &'a Conversation,
     agreed: &'a mut Agreed,
     /// What was asked and is not sent yet, and how many bytes of values are in it.
-    pending: Vec<Part<'p>>,
+    pending: Vec<Part<'static>>,
     pending_bytes: u64,
 }
 
-impl<'p> Session<'_, 'p> {
+impl Session<'_> {
     pub fn terms(&self) -> &Terms {
         &self.agreed.terms
     }
 
     /// Ask something; sent now or with what is asked next. See [`Session::send`].
-    pub fn ask(&mut self, op: Op, fields: Vec<u8>, value: Option<&'p Payload>) -> Result<()> {
+    pub fn ask(&mut self, op: Op, fields: Vec<u8>, value: Option<Value>) -> Result<()> {
         let outgoing = &mut self.agreed.outgoing;
-        let len = value.map_or(0, Payload::len);
+        let (value, len) = value.unzip();
+        let len = len.unwrap_or(0);
         let mut head = outgoing.request(op, fields.len(), len).to_vec();
         head.extend(fields);
         let mut parts = vec![Part::Bytes(head)];
-        parts.extend(value.map(Part::Payload));
+        parts.extend(value);
         // From here on a frame that is not sent is missing in the sequence.
         let tag = self.conversation.in_step(payload::hmac_sha256(outgoing.key().bytes(), &parts))?;
         self.pending.extend(parts);
@@ -204,8 +216,8 @@ impl<'p> Session<'_, 'p> {
         self.conversation.send(&std::mem::take(&mut self.pending))
     }
 
-    /// The next answer, which must be to `op`. Its value is received only if it is wanted.
-    pub fn answer(&mut self, op: Op, wanted: bool) -> Result<Answer> {
+    /// The next answer, which must be to `op`.
+    pub fn answer(&mut self, op: Op, wanted: Wanted) -> Result<Answer> {
         let conversation = self.conversation;
         let (bytes, header) = receive_header(conversation, &mut self.agreed.incoming)?;
         if !header.is_refusal() && header.answers() != Some(op) {
@@ -215,10 +227,9 @@ impl<'p> Session<'_, 'p> {
             0 => Vec::new(),
             len => conversation.receive_exact(len)?,
         };
-        let value = if wanted {
-            conversation.receive_payload(header.value)
-        } else {
-            Err(Error::exhausted("no room for more values"))
+        let value = match wanted {
+            Wanted::Value(item) => conversation.receive_payload(header.value, item),
+            Wanted::Nothing => Err(Error::exhausted("no room for more values")),
         };
         let value = match value {
             Ok(value) => value,
@@ -243,10 +254,10 @@ impl<'p> Session<'_, 'p> {
     }
 
     /// The one answer to what is asked.
-    pub fn ask_one(&mut self, op: Op, fields: Vec<u8>, value: Option<&'p Payload>) -> Result<Answer> {
+    pub fn ask_one(&mut self, op: Op, fields: Vec<u8>, value: Option<Value>) -> Result<Answer> {
         self.ask(op, fields, value)?;
         self.send()?;
-        let answer = self.answer(op, true)?;
+        let answer = self.answer(op, Wanted::Value(None))?;
         match answer.left {
             0 => Ok(answer),
             _ => Err(self.corrupt("more answers than questions")),

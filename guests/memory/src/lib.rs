@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 
 use kv_store_sdk::{
-    Backend, Chunk, DeleteOutcome, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+    Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
+    Presence, PutOutcome, Result, absent, export,
 };
 
 #[derive(Default)]
 struct Memory {
-    chunks: HashMap<Hash, Payload>,
+    chunks: HashMap<Vec<u8>, Payload>,
     manifests: HashMap<String, Payload>,
 }
 
@@ -26,18 +27,18 @@ impl Backend for Memory {
         Ok((Memory::default(), features))
     }
 
-    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
-        Ok(hashes.iter().map(|hash| self.chunks.contains_key(hash)).collect())
+    fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
+        Ok(hashes.iter().map(|hash| self.chunks.get(hash).map(Payload::len).into()).collect())
     }
 
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
         let put = |chunk: &Chunk| {
-            if !replace && self.chunks.contains_key(&chunk.hash) {
+            if !replace && self.chunks.contains_key(chunk.hash) {
                 return PutOutcome::Existed;
             }
-            match chunk.data.share() {
+            match chunk.keep() {
                 Ok(data) => {
-                    self.chunks.insert(chunk.hash.clone(), data);
+                    self.chunks.insert(chunk.hash.to_vec(), data);
                     PutOutcome::Stored
                 }
                 Err(error) => PutOutcome::Failed(error),
@@ -46,7 +47,7 @@ impl Backend for Memory {
         Ok(chunks.iter().map(put).collect())
     }
 
-    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
+    fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
         let get = |hash| match self.chunks.get(hash).map(Payload::share) {
             None => GetOutcome::Missing,
             Some(Ok(data)) => GetOutcome::Found(data),
@@ -55,7 +56,7 @@ impl Backend for Memory {
         Ok(hashes.iter().map(get).collect())
     }
 
-    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
+    fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
         let delete = |hash| {
             self.chunks.remove(hash);
             DeleteOutcome::Gone
@@ -63,9 +64,13 @@ impl Backend for Memory {
         Ok(hashes.iter().map(delete).collect())
     }
 
-    fn put_manifest(&mut self, name: &str, data: &Payload, _fresh: &[Hash]) -> Result<()> {
-        self.manifests.insert(name.into(), data.share()?);
-        Ok(())
+    fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
+        let gone =
+            absent(fresh.iter().flat_map(|hashes| hashes.iter()).filter(|hash| !self.chunks.contains_key(*hash)));
+        if let (CommitOutcome::Published, Some(manifest)) = (&gone, manifest) {
+            self.manifests.insert(manifest.name.into(), manifest.keep()?);
+        }
+        Ok(gone)
     }
 
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {

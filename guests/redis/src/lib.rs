@@ -10,8 +10,8 @@ mod uri;
 
 use kv_store_sdk::payload::Part;
 use kv_store_sdk::{
-    Backend, Chunk, DeleteOutcome, Error, ErrorKind, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result,
-    export,
+    Backend, Chunk, CommitOutcome, DeleteOutcome, Error, ErrorKind, Features, GetOutcome, Hashes, Manifest, Options,
+    Payload, Presence, PutOutcome, Result, export,
 };
 
 use resp::Reply;
@@ -56,23 +56,25 @@ impl Backend for Redis {
         Ok((Redis { server, prefix }, features))
     }
 
-    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
+    fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
         self.server.with_session(|session| {
             // Of several keys EXISTS only counts those that are there; mostly it is all of them, or none.
             let mut command = vec![b"EXISTS".to_vec()];
             command.extend(hashes.iter().map(|hash| self.chunk_key(hash)));
             session.send(&[Part::Bytes(resp::command(&command))])?;
             match session.reply()? {
-                Reply::Integer(0) => return Ok(vec![false; hashes.len()]),
-                Reply::Integer(all) if all == hashes.len() as i64 => return Ok(vec![true; hashes.len()]),
+                Reply::Integer(0) => return Ok(vec![Presence::Absent; hashes.len()]),
+                Reply::Integer(all) if all == hashes.len() as i64 => {
+                    return Ok(vec![Presence::Present(None); hashes.len()]);
+                }
                 Reply::Integer(_) => {}
                 other => return Err(session.unexpected(&other, "EXISTS")),
             }
-            let ask = |hash: &Hash| Part::Bytes(resp::command(&[b"EXISTS".to_vec(), self.chunk_key(hash)]));
+            let ask = |hash| Part::Bytes(resp::command(&[b"EXISTS".to_vec(), self.chunk_key(hash)]));
             session.send(&hashes.iter().map(ask).collect::<Vec<_>>())?;
             let replies = session.replies(hashes.len())?;
             let known = |reply| match reply? {
-                Reply::Integer(count) => Ok(count > 0),
+                Reply::Integer(count) => Ok(Presence::from(count > 0)),
                 other => Err(session.unexpected(&other, "EXISTS")),
             };
             replies.into_iter().map(known).collect()
@@ -83,7 +85,7 @@ impl Backend for Redis {
         self.server.with_session(|session| {
             let mut parts = Vec::with_capacity(chunks.len() * 3);
             for chunk in chunks {
-                parts.extend(resp::set(&self.chunk_key(&chunk.hash), &chunk.data, !replace));
+                parts.extend(resp::set(&self.chunk_key(chunk.hash), chunk.part(), chunk.len, !replace));
             }
             session.send(&parts)?;
             let outcome = |reply| match reply {
@@ -96,10 +98,10 @@ impl Backend for Redis {
         })
     }
 
-    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
-        let asked = hashes.get(..PIPELINE as usize).unwrap_or(hashes);
+    fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
+        let asked = hashes.first(PIPELINE as usize);
         self.server.with_session(|session| {
-            if let [hash] = asked {
+            if let (Some(hash), 1) = (asked.iter().next(), asked.len()) {
                 session.send(&[Part::Bytes(resp::command(&[b"GET".to_vec(), self.chunk_key(hash)]))])?;
                 return session.whole(|| read_values(session, 1));
             }
@@ -117,10 +119,10 @@ impl Backend for Redis {
         })
     }
 
-    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
-        let asked = hashes.get(..PIPELINE as usize).unwrap_or(hashes);
+    fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
+        let asked = hashes.first(PIPELINE as usize);
         self.server.with_session(|session| {
-            let ask = |hash: &Hash| Part::Bytes(resp::command(&[b"DEL".to_vec(), self.chunk_key(hash)]));
+            let ask = |hash| Part::Bytes(resp::command(&[b"DEL".to_vec(), self.chunk_key(hash)]));
             session.send(&asked.iter().map(ask).collect::<Vec<_>>())?;
             let outcome = |reply| match reply {
                 Ok(Reply::Integer(_)) => DeleteOutcome::Gone,
@@ -131,11 +133,13 @@ impl Backend for Redis {
         })
     }
 
-    fn put_manifest(&mut self, name: &str, data: &Payload, _fresh: &[Hash]) -> Result<()> {
+    fn commit(&mut self, _fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
+        let Some(manifest) = manifest else { return Ok(CommitOutcome::Published) };
         self.server.with_session(|session| {
-            session.send(&resp::set(&self.manifest_key(name), data, false))?;
+            let key = self.manifest_key(manifest.name);
+            session.send(&resp::set(&key, manifest.part(), manifest.len, false))?;
             match session.reply()? {
-                Reply::Status(_) => Ok(()),
+                Reply::Status(_) => Ok(CommitOutcome::Published),
                 other => Err(session.unexpected(&other, "SET")),
             }
         })
@@ -144,7 +148,7 @@ impl Backend for Redis {
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
         self.server.with_session(|session| {
             session.send(&[Part::Bytes(resp::command(&[b"GET".to_vec(), self.manifest_key(name)]))])?;
-            session.bulk_len()?.map(|len| session.whole(|| session.bulk(len))).transpose()
+            session.bulk_len()?.map(|len| session.whole(|| session.bulk(len, None))).transpose()
         })
     }
 
@@ -164,12 +168,12 @@ impl Backend for Redis {
 fn read_values(session: &Session, count: usize) -> Result<Vec<GetOutcome>> {
     let mut outcomes = Vec::with_capacity(count);
     let mut full = false;
-    for _ in 0..count {
+    for item in 0..count {
         match session.bulk_len()? {
             None if full => {}
             None => outcomes.push(GetOutcome::Missing),
             Some(len) if full => session.skip_bulk(len)?,
-            Some(len) => match session.bulk(len) {
+            Some(len) => match session.bulk(len, Some(item as u32)) {
                 Ok(data) => outcomes.push(GetOutcome::Found(data)),
                 Err(error) if error.kind == ErrorKind::Exhausted => {
                     session.skip_bulk(len)?;

@@ -1,7 +1,7 @@
 //! RESP2: commands as they are sent, and the replies that are not payloads.
 
+use kv_store_sdk::Error;
 use kv_store_sdk::payload::Part;
-use kv_store_sdk::{Error, Payload};
 
 /// A command of small arguments.
 pub fn command(arguments: &[impl AsRef<[u8]>]) -> Vec<u8> {
@@ -15,9 +15,9 @@ pub fn command(arguments: &[impl AsRef<[u8]>]) -> Vec<u8> {
 }
 
 /// `SET key value [NX]`, around a value that stays in the host.
-pub fn set<'a>(key: &[u8], value: &'a Payload, only_new: bool) -> [Part<'a>; 3] {
-    let [before, after] = around(key, value.len(), only_new);
-    [Part::Bytes(before), Part::Payload(value), Part::Bytes(after)]
+pub fn set<'a>(key: &[u8], value: Part<'a>, len: u64, only_new: bool) -> [Part<'a>; 3] {
+    let [before, after] = around(key, len, only_new);
+    [Part::Bytes(before), value, Part::Bytes(after)]
 }
 
 /// What comes before and after the value's bytes.

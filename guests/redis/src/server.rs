@@ -116,9 +116,10 @@ impl Session<'_> {
         }
     }
 
-    /// The bytes of a string. `exhausted`: none was taken, see [`Session::skip_bulk`].
-    pub fn bulk(&self, len: u64) -> Result<Payload> {
-        let payload = self.conversation.receive_payload(len);
+    /// The bytes of a string; `item`: which chunk of the running call they are. `exhausted`: none was taken, see
+    /// [`Session::skip_bulk`].
+    pub fn bulk(&self, len: u64, item: Option<u32>) -> Result<Payload> {
+        let payload = self.conversation.receive_payload(len, item);
         if matches!(&payload, Err(error) if error.kind == ErrorKind::Exhausted) {
             return payload;
         }

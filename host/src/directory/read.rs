@@ -1,13 +1,17 @@
 //! Reading files and directories. A file is opened non-blocking and must be regular: a planted FIFO must not hang a call.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{self, FileType, OFlags};
 use rustix::io::Errno;
 
 use super::{Directory, RelativePath, not_regular};
 use crate::error::Error;
-use crate::payload::{Buffer, Filling};
+use crate::payload::Destination;
+
+/// Pieces of memory that one read fills.
+const PIECES: usize = 64;
 
 /// One entry of a directory.
 pub(crate) struct Entry {
@@ -20,18 +24,19 @@ pub(crate) struct Entry {
 }
 
 impl Directory {
-    /// Bytes of a file, from `offset`: `len`, or all to the end. None: there is no such file.
+    /// Bytes of a file, from `offset`: `len`, or all to the end. False: there is no such file.
     ///
-    /// `check_room` may refuse a length before anything is read.
-    pub(crate) fn read(
+    /// `room` answers memory for so many bytes, or refuses them, before anything is read. If the file becomes shorter meanwhile,
+    /// it stays partly empty.
+    pub(crate) fn read<'a>(
         &self,
         path: &RelativePath,
         offset: u64,
         len: Option<u64>,
-        check_room: impl FnOnce(u64) -> Result<(), Error>,
-    ) -> Result<Option<Buffer>, Error> {
+        room: impl FnOnce(u64) -> Result<&'a mut Destination, Error>,
+    ) -> Result<bool, Error> {
         let file = match self.open_file(path, OFlags::RDONLY | OFlags::NONBLOCK) {
-            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::NOENT) => return Ok(false),
             opened => opened?,
         };
         let stat = fs::fstat(&file)?;
@@ -44,23 +49,21 @@ impl Directory {
             (Some(behind), Some(len)) if len <= behind => len,
             _ => return Err(Error::invalid(format!("the file ends at {}, before the range asked for", stat.st_size))),
         };
-        check_room(len)?;
-        let mut filling = Filling::new(len)?;
+        let destination = room(len)?;
         let mut at = offset;
-        while !filling.rest().is_empty() {
-            let count = match rustix::io::pread(&file, filling.rest(), at) {
+        loop {
+            let count = match read_some(&file, destination, at) {
                 Err(Errno::INTR) => continue,
-                read => read?.0.len(),
+                read => read?,
             };
-            // The file became shorter. `finish` sees that bytes are missing.
+            // All is read, or the file became shorter.
             if count == 0 {
-                break;
+                return Ok(true);
             }
-            // SAFETY: pread initialised the `count` bytes that it answered, the first of `rest`.
-            unsafe { filling.advance(count) };
+            // SAFETY: so many bytes of the rest were initialised.
+            unsafe { destination.advance(count) };
             at += count as u64;
         }
-        filling.finish().map(Some)
     }
 
     /// The first `limit` entries after `after`, in byte order of their names. Empty also if there is no such directory.
@@ -104,4 +107,17 @@ impl Directory {
         }
         Ok(first.into_values().collect())
     }
+}
+
+/// Read as much as fits and as the kernel gives at once. 0: nothing is to be read, or the file ends.
+fn read_some(file: &OwnedFd, destination: &mut Destination, at: u64) -> Result<usize, Errno> {
+    let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
+    let count = destination.rest_in_pieces(&mut pieces);
+    if count == 0 {
+        return Ok(0);
+    }
+    let at = libc::off64_t::try_from(at).map_err(|_| Errno::INVAL)?;
+    // SAFETY: the first `count` pieces are memory that is borrowed mutably and may hold anything.
+    let read = unsafe { libc::preadv64(file.as_raw_fd(), pieces.as_ptr(), count as libc::c_int, at) };
+    usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }

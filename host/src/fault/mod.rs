@@ -17,7 +17,7 @@ pub use config::{Chance, Fault};
 use dice::{Dice, digest};
 
 use crate::bindings::exports::kv_store::backend::store::{
-    self, Chunk, DeleteOutcome, Features, GetOutcome, PutOutcome,
+    self, CommitOutcome, DeleteOutcome, Features, GetOutcome, Hashes, Manifest, Presence, PutOutcome,
 };
 use crate::bindings::kv_store::backend::payload::HostPayload;
 use crate::bindings::kv_store::backend::types::{Error, ErrorKind};
@@ -42,7 +42,7 @@ enum Operation {
     Exists,
     PutChunks,
     GetChunks,
-    PutManifest,
+    Commit,
     GetManifest,
     DeleteManifest,
     DeleteChunks,
@@ -118,26 +118,21 @@ impl Faults {
         }
     }
 
-    /// One call. `lie` makes an answer up; `unasked` clears away what the component would have taken over.
+    /// One call. `lie` makes an answer up.
     async fn call<T: Discard>(
         &self,
         dice: &mut Dice,
         store: &mut Store<State>,
         ask: impl AsyncFnOnce(&mut Store<State>) -> Answer<T>,
         lie: impl FnOnce(&mut Dice) -> T,
-        unasked: impl FnOnce(&mut State),
     ) -> Answer<T> {
         self.delay(dice, store);
         let fate = self.fate(dice);
         let mut error = failure(dice);
         match fate {
             Fate::Well => ask(store).await,
-            Fate::Lie => {
-                unasked(store.data_mut());
-                Ok(Ok(lie(dice)))
-            }
+            Fate::Lie => Ok(Ok(lie(dice))),
             Fate::Fail(When::Before) => {
-                unasked(store.data_mut());
                 error.message += ", before the call";
                 Ok(Err(error))
             }
@@ -174,8 +169,8 @@ impl Faults {
         if !flip && !cut {
             return Ok(Ok(payload));
         }
-        let mut bytes = match state.take(payload) {
-            Ok(buffer) => buffer.to_vec(),
+        let mut bytes = match state.take_bytes(payload) {
+            Ok(bytes) => bytes,
             Err(lie) => return Ok(Err(lie.into())),
         };
         let bit = dice.below((bytes.len() as u64 * 8).max(1));
@@ -195,13 +190,14 @@ trait Discard: Sized {
 }
 
 impl Discard for () {}
-impl Discard for Vec<bool> {}
+impl Discard for CommitOutcome {}
+impl Discard for Vec<Presence> {}
 impl Discard for Vec<PutOutcome> {}
 impl Discard for Vec<DeleteOutcome> {}
 
 impl Discard for Option<Resource<Payload>> {
     fn discard(self, state: &mut State) {
-        let _unanswered = self.map(|payload| state.take(payload));
+        let _unanswered = self.map(|payload| HostPayload::drop(state, payload));
     }
 }
 
@@ -241,13 +237,14 @@ impl Guest<'_> {
         }
     }
 
-    pub(crate) async fn call_exists(&self, store: &mut Store<State>, hashes: &[Vec<u8>]) -> Answer<Vec<bool>> {
+    pub(crate) async fn call_exists(&self, store: &mut Store<State>, hashes: &Hashes) -> Answer<Vec<Presence>> {
         let Some(faults) = self.faults else { return self.guest.call_exists(store, hashes).await };
-        let mut dice = faults.dice(Operation::Exists, hashes.iter().map(Vec::as_slice));
+        let mut dice = faults.dice(Operation::Exists, each(hashes));
         let ask = async |store: &mut Store<State>| self.guest.call_exists(store, hashes).await;
-        let lie = |dice: &mut Dice| (0..dice.miscount(hashes.len())).map(|_| dice.below(2) == 0).collect();
-        let answer = faults.call(&mut dice, store, ask, lie, |_| {}).await?;
-        Ok(answer.map(|mut answers: Vec<bool>| {
+        let presence = |dice: &mut Dice| if dice.below(2) == 0 { Presence::Present(None) } else { Presence::Absent };
+        let lie = |dice: &mut Dice| (0..dice.miscount(each(hashes).len())).map(|_| presence(dice)).collect();
+        let answer = faults.call(&mut dice, store, ask, lie).await?;
+        Ok(answer.map(|mut answers: Vec<Presence>| {
             answers.truncate(faults.answered(&mut dice, answers.len()));
             answers
         }))
@@ -256,23 +253,23 @@ impl Guest<'_> {
     pub(crate) async fn call_put_chunks(
         &self,
         store: &mut Store<State>,
-        chunks: &[Chunk],
+        hashes: &Hashes,
+        lens: &[u64],
         replace: bool,
     ) -> Answer<Vec<PutOutcome>> {
-        let Some(faults) = self.faults else { return self.guest.call_put_chunks(store, chunks, replace).await };
-        let mut dice = faults.dice(Operation::PutChunks, chunks.iter().map(|chunk| chunk.hash.as_slice()));
-        let ask = async |store: &mut Store<State>| self.guest.call_put_chunks(store, chunks, replace).await;
+        let Some(faults) = self.faults else { return self.guest.call_put_chunks(store, hashes, lens, replace).await };
+        let mut dice = faults.dice(Operation::PutChunks, each(hashes));
+        let ask = async |store: &mut Store<State>| self.guest.call_put_chunks(store, hashes, lens, replace).await;
         let lie = |dice: &mut Dice| {
             let outcome = |dice: &mut Dice| if dice.below(2) == 0 { PutOutcome::Stored } else { PutOutcome::Existed };
-            (0..dice.miscount(chunks.len())).map(|_| outcome(dice)).collect()
+            (0..dice.miscount(lens.len())).map(|_| outcome(dice)).collect()
         };
-        let unasked = |state: &mut State| chunks.iter().for_each(|chunk| drop_lent(state, &chunk.data));
-        let mut answers = match faults.call(&mut dice, store, ask, lie, unasked).await? {
+        let mut answers = match faults.call(&mut dice, store, ask, lie).await? {
             Ok(answers) => answers,
             Err(error) => return Ok(Err(error)),
         };
-        for (chunk, outcome) in chunks.iter().zip(&mut answers) {
-            let mut dice = dice.of_item(&chunk.hash);
+        for (hash, outcome) in each(hashes).zip(&mut answers) {
+            let mut dice = dice.of_item(hash);
             if dice.met(faults.fault.fail) {
                 *outcome = PutOutcome::Failed(failure(&mut dice));
             }
@@ -281,23 +278,19 @@ impl Guest<'_> {
         Ok(Ok(answers))
     }
 
-    pub(crate) async fn call_get_chunks(
-        &self,
-        store: &mut Store<State>,
-        hashes: &[Vec<u8>],
-    ) -> Answer<Vec<GetOutcome>> {
+    pub(crate) async fn call_get_chunks(&self, store: &mut Store<State>, hashes: &Hashes) -> Answer<Vec<GetOutcome>> {
         let Some(faults) = self.faults else { return self.guest.call_get_chunks(store, hashes).await };
-        let mut dice = faults.dice(Operation::GetChunks, hashes.iter().map(Vec::as_slice));
+        let mut dice = faults.dice(Operation::GetChunks, each(hashes));
         let ask = async |store: &mut Store<State>| self.guest.call_get_chunks(store, hashes).await;
-        let lie = |dice: &mut Dice| (0..dice.miscount(hashes.len())).map(|_| GetOutcome::Missing).collect();
-        let answers = match faults.call(&mut dice, store, ask, lie, |_| {}).await? {
+        let lie = |dice: &mut Dice| (0..dice.miscount(each(hashes).len())).map(|_| GetOutcome::Missing).collect();
+        let answers = match faults.call(&mut dice, store, ask, lie).await? {
             Ok(answers) => answers,
             Err(error) => return Ok(Err(error)),
         };
         let given = faults.answered(&mut dice, answers.len());
         let (state, mut outcomes) = (store.data_mut(), Vec::with_capacity(given));
         for (at, outcome) in answers.into_iter().enumerate() {
-            let mut dice = dice.of_item(hashes.get(at).map_or(&[], Vec::as_slice));
+            let mut dice = dice.of_item(each(hashes).nth(at).unwrap_or_default());
             let fails = dice.met(faults.fault.fail);
             outcomes.push(match outcome {
                 GetOutcome::Found(payload) if fails || at >= given => {
@@ -318,31 +311,31 @@ impl Guest<'_> {
     pub(crate) async fn call_delete_chunks(
         &self,
         store: &mut Store<State>,
-        hashes: &[Vec<u8>],
+        hashes: &Hashes,
     ) -> Answer<Vec<DeleteOutcome>> {
         let Some(faults) = self.faults else { return self.guest.call_delete_chunks(store, hashes).await };
-        let mut dice = faults.dice(Operation::DeleteChunks, hashes.iter().map(Vec::as_slice));
+        let mut dice = faults.dice(Operation::DeleteChunks, each(hashes));
         let ask = async |store: &mut Store<State>| self.guest.call_delete_chunks(store, hashes).await;
-        let lie = |dice: &mut Dice| (0..dice.miscount(hashes.len())).map(|_| DeleteOutcome::Gone).collect();
-        let answer = faults.call(&mut dice, store, ask, lie, |_| {}).await?;
+        let lie = |dice: &mut Dice| (0..dice.miscount(each(hashes).len())).map(|_| DeleteOutcome::Gone).collect();
+        let answer = faults.call(&mut dice, store, ask, lie).await?;
         Ok(answer.map(|mut answers: Vec<DeleteOutcome>| {
             answers.truncate(faults.answered(&mut dice, answers.len()));
             answers
         }))
     }
 
-    pub(crate) async fn call_put_manifest(
+    pub(crate) async fn call_commit(
         &self,
         store: &mut Store<State>,
-        name: &str,
-        data: Resource<Payload>,
-        fresh: &[Vec<u8>],
-    ) -> Answer<()> {
-        let Some(faults) = self.faults else { return self.guest.call_put_manifest(store, name, data, fresh).await };
-        let mut dice = faults.dice(Operation::PutManifest, [name.as_bytes()].into_iter());
-        let lent = Resource::new_own(data.rep());
-        let ask = async |store: &mut Store<State>| self.guest.call_put_manifest(store, name, data, fresh).await;
-        faults.call(&mut dice, store, ask, |_| (), |state| drop_lent(state, &lent)).await
+        fresh: &[Hashes],
+        manifest: Option<&Manifest>,
+    ) -> Answer<CommitOutcome> {
+        let Some(faults) = self.faults else { return self.guest.call_commit(store, fresh, manifest).await };
+        let name = manifest.map(|manifest| manifest.name.as_bytes());
+        let unnamed = fresh.iter().filter(|_| name.is_none()).map(|hashes| hashes.bytes.as_slice());
+        let mut dice = faults.dice(Operation::Commit, name.into_iter().chain(unnamed));
+        let ask = async |store: &mut Store<State>| self.guest.call_commit(store, fresh, manifest).await;
+        faults.call(&mut dice, store, ask, |_| CommitOutcome::Published).await
     }
 
     pub(crate) async fn call_get_manifest(
@@ -353,7 +346,7 @@ impl Guest<'_> {
         let Some(faults) = self.faults else { return self.guest.call_get_manifest(store, name).await };
         let mut dice = faults.dice(Operation::GetManifest, [name.as_bytes()].into_iter());
         let ask = async |store: &mut Store<State>| self.guest.call_get_manifest(store, name).await;
-        match faults.call(&mut dice, &mut *store, ask, |_| None, |_| {}).await? {
+        match faults.call(&mut dice, &mut *store, ask, |_| None).await? {
             Ok(Some(payload)) => Ok(faults.damage(&mut dice, store.data_mut(), payload)?.map(Some)),
             other => Ok(other),
         }
@@ -363,13 +356,13 @@ impl Guest<'_> {
         let Some(faults) = self.faults else { return self.guest.call_delete_manifest(store, name).await };
         let mut dice = faults.dice(Operation::DeleteManifest, [name.as_bytes()].into_iter());
         let ask = async |store: &mut Store<State>| self.guest.call_delete_manifest(store, name).await;
-        faults.call(&mut dice, store, ask, |_| (), |_| {}).await
+        faults.call(&mut dice, store, ask, |_| ()).await
     }
 }
 
-/// What the component would have dropped, had it been called.
-fn drop_lent(state: &mut State, payload: &Resource<Payload>) {
-    let _never_fails = HostPayload::drop(state, Resource::new_own(payload.rep()));
+/// The hashes of a batch, one by one.
+fn each(hashes: &Hashes) -> std::slice::ChunksExact<'_, u8> {
+    hashes.bytes.chunks_exact((hashes.width as usize).max(1))
 }
 
 fn failure(dice: &mut Dice) -> Error {

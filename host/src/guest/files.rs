@@ -71,17 +71,16 @@ impl HostDirectory for State {
         let directory = self.directory(&handle)?;
         let mut outcomes = Vec::new();
         for request in one_batch(requests, self.deadline) {
-            let mut room = None;
-            let reserve = |len| {
-                room = Some(self.reserve(len)?);
-                Ok(())
+            let mut incoming = None;
+            let read = RelativePath::parse(request.path).and_then(|path| {
+                directory.read(&path, request.offset, request.len, |len| {
+                    Ok(&mut incoming.insert(self.incoming(len, request.item)?).destination)
+                })
+            });
+            let read = match incoming {
+                Some(incoming) => self.settle(incoming, read.map(drop)).map(Some),
+                None => read.map(|_missing| None),
             };
-            let read = RelativePath::parse(request.path)
-                .and_then(|path| directory.read(&path, request.offset, request.len, reserve))
-                .and_then(|found| match (found, room) {
-                    (Some(buffer), Some(room)) => self.give(Arc::new(buffer), room).map(Some),
-                    _ => Ok(None),
-                });
             outcomes.push(match read {
                 Ok(Some(payload)) => ReadOutcome::Found(payload),
                 Ok(None) => ReadOutcome::Missing,
@@ -102,7 +101,7 @@ impl HostDirectory for State {
         let directory = self.directory(&handle)?;
         let (mut outcomes, mut written) = (Vec::new(), Vec::new());
         for request in one_batch(requests, self.deadline) {
-            let parts = slices(&self.table, &request.content)?;
+            let parts = slices(&self.table, &self.items, &request.content)?;
             let outcome = RelativePath::parse(request.path).and_then(|path| {
                 let outcome = directory.write(&path, &parts?, request.replace, durable)?;
                 written.push(path);

@@ -1,8 +1,8 @@
 //! What an instance sees of the host: one module for each interface of the contract, and the [`State`] that they share.
 //!
-//! Invariants: whatever a guest passes is checked here before it is used; a lent payload is readable only while the call
-//! that lent it runs; what a guest holds is bounded by [`Limits`], what a store holds by its [`Shares`], and bytes are taken
-//! from those before they are read or received.
+//! Invariants: whatever a guest passes is checked here before it is used; items, and payloads that lie in the memory of one,
+//! can be read only while their call runs; what a guest holds is bounded by [`Limits`], what a store holds by its [`Shares`], and
+//! bytes are taken from those before they are read or received.
 
 mod convert;
 mod files;
@@ -34,7 +34,7 @@ use crate::error::{Error, ErrorKind};
 use crate::fault::Faults;
 use crate::limits::{self, Limits};
 use crate::log::Rate;
-use crate::payload::{Buffer, Payload};
+use crate::payload::{Buffer, Destination, Filling, Got, Items, Payload};
 use crate::policy::Grants;
 
 /// What one store's instances may reach, opened.
@@ -67,6 +67,9 @@ impl Access {
     }
 }
 
+/// What a guest answered for each item of a batch: a payload, nothing, or why not.
+type Answers = Vec<Result<Option<Resource<Payload>>, Error>>;
+
 /// The host's side of one instance.
 pub(crate) struct State {
     access: Arc<Access>,
@@ -78,10 +81,8 @@ pub(crate) struct State {
     payload_bytes: u64,
     /// Handles to each buffer.
     held: HashMap<usize, usize>,
-    /// The numbers of the payloads lent for the running call.
-    lent: Vec<u32>,
-    /// Ended payloads that the guest has not dropped.
-    leaked: usize,
+    /// What the guest addresses by number during the running call.
+    items: Items,
     /// Connections that the guest holds, and how many.
     held_links: Arc<Held>,
     connections: u64,
@@ -106,8 +107,7 @@ impl State {
             deadline: Instant::now(),
             payload_bytes: 0,
             held: HashMap::new(),
-            lent: Vec::new(),
-            leaked: 0,
+            items: Items::default(),
             held_links: Arc::default(),
             connections: 0,
             wasi: None,
@@ -147,9 +147,9 @@ impl State {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Whether the guest keeps handles that it was told to drop.
-    pub(crate) fn leaks(&self) -> bool {
-        self.leaked > limits::MAX_LEAKED_HANDLES
+    /// The items of the call that is about to begin.
+    pub(crate) fn items(&mut self) -> &mut Items {
+        &mut self.items
     }
 
     /// Take room for payload bytes before they are made.
@@ -192,8 +192,8 @@ impl State {
 
     /// A handle to a payload is gone.
     fn release(&mut self, payload: &Payload) {
-        let Payload::Owned(buffer) = payload else { return };
         self.limiter.give_back(limits::HANDLE_BYTES);
+        let Payload::Owned(buffer) = payload else { return };
         if let Entry::Occupied(mut handles) = self.held.entry(Arc::as_ptr(buffer).addr()) {
             *handles.get_mut() -= 1;
             if *handles.get() == 0 {
@@ -206,33 +206,96 @@ impl State {
     }
 
     /// Take back a payload that the guest answered.
-    pub(crate) fn take(&mut self, handle: Resource<Payload>) -> Result<Arc<Buffer>, Error> {
+    pub(crate) fn take(&mut self, handle: Resource<Payload>) -> Result<Payload, Error> {
         let payload = self.table.delete(handle).map_err(|error| lie(format!("answered no payload: {error}")))?;
         self.release(&payload);
-        match payload {
+        Ok(payload)
+    }
+
+    /// Put what the guest answered for each item where the item belongs.
+    pub(crate) fn land(&mut self, answers: Answers) -> Result<Vec<Result<Option<Got>, Error>>, Error> {
+        /// On its way: bytes, or how many lie in the item's memory already.
+        enum There {
+            Bytes(Arc<Buffer>),
+            Placed(usize),
+        }
+        // Before anything is written: bytes that lie in the memory of another item than the one that they answer.
+        let mut there = Vec::with_capacity(answers.len());
+        for (at, answer) in answers.into_iter().enumerate() {
+            let found = match answer {
+                Ok(Some(handle)) => self.take(handle)?,
+                Ok(None) => {
+                    there.push(Ok(None));
+                    continue;
+                }
+                Err(error) => {
+                    there.push(Err(error));
+                    continue;
+                }
+            };
+            let placed = match &found {
+                Payload::Placed(placed) => placed.in_call(&self.items),
+                Payload::Owned(_) => None,
+            };
+            there.push(match (found, placed) {
+                (Payload::Owned(buffer), _) => Ok(Some(There::Bytes(buffer))),
+                (_, Some((item, len))) if item as usize == at => Ok(Some(There::Placed(len))),
+                (found, _) => match self.items.bytes_of(&found) {
+                    Ok(bytes) => Buffer::concat(&bytes.pieces().collect::<Vec<_>>())
+                        .map(|buffer| Some(There::Bytes(Arc::new(buffer)))),
+                    Err(_) => return Err(lie("answered a payload of a call that is over")),
+                },
+            });
+        }
+        let mut land = |(at, there): (usize, Result<Option<There>, Error>)| match there? {
+            None => Ok(None),
+            Some(There::Placed(len)) => Ok(Some(Got::Placed(len))),
+            Some(There::Bytes(buffer)) => self.items.land(at as u32, buffer).map(Some),
+        };
+        Ok(there.into_iter().enumerate().map(&mut land).collect())
+    }
+
+    /// Take back a payload that the guest answered to a call without items.
+    pub(crate) fn take_buffer(&mut self, handle: Resource<Payload>) -> Result<Arc<Buffer>, Error> {
+        match self.take(handle)? {
             Payload::Owned(buffer) => Ok(buffer),
-            Payload::Lent(_) | Payload::Ended => Err(lie("answered a payload that was only lent to it")),
+            Payload::Placed(_) => Err(lie("answered a payload of a call that is over")),
         }
     }
 
-    /// A handle for the guest to memory that it may use during the coming call only.
-    pub(crate) fn lend(&mut self, payload: Payload) -> Result<Resource<Payload>, Error> {
-        // Bounded by the items of a batch, and by the leaks that an instance outlives.
-        let handle = self.table.push(payload).map_err(|_| {
-            let message = format!("a component may hold {} handles", limits::MAX_HANDLES);
-            Error::new(ErrorKind::Exhausted, message)
-        })?;
-        self.lent.push(handle.rep());
-        Ok(handle)
+    /// The bytes of a payload that the guest answered, which is then gone.
+    pub(crate) fn take_bytes(&mut self, handle: Resource<Payload>) -> Result<Vec<u8>, Error> {
+        let payload = self.take(handle)?;
+        let bytes = self.items.bytes_of(&payload).map(|bytes| bytes.pieces().collect::<Vec<_>>().concat());
+        if let Payload::Placed(placed) = &payload {
+            self.items.release(placed);
+        }
+        bytes
     }
 
-    /// End the payloads that were lent for the call that is over.
-    pub(crate) fn end_lent(&mut self) {
-        for number in self.lent.drain(..) {
-            // The guest may have dropped it, and the number may stand for something of its own by now.
-            if let Ok(payload @ Payload::Lent(_)) = self.table.get_mut(&Resource::<Payload>::new_borrow(number)) {
-                *payload = Payload::Ended;
-                self.leaked += 1;
+    /// Memory for so many bytes that the guest receives or reads: that of the item that they answer, if it is there and free,
+    /// or else of the host's own, for which room is taken before the first byte comes: several that receive at once have no
+    /// more together than is there.
+    fn incoming(&mut self, len: u64, item: Option<u32>) -> Result<Incoming, Error> {
+        if let Some(placing) = item.and_then(|item| self.items.claim(item, len)) {
+            return Ok(Incoming { destination: Destination::Item(placing), room: None });
+        }
+        let room = Some(self.reserve(len)?);
+        Filling::new(len).map(|filling| Incoming { destination: Destination::Buffer(filling), room })
+    }
+
+    /// A handle to what was received or read. `received`: whether that went well.
+    fn settle(&mut self, incoming: Incoming, received: Result<(), Error>) -> Result<Resource<Payload>, Error> {
+        match incoming.destination {
+            Destination::Buffer(filling) => {
+                received?;
+                let room = incoming.room.map_or_else(|| self.reserve(0), Ok)?;
+                self.give(Arc::new(filling.finish()?), room)
+            }
+            Destination::Item(placing) => {
+                let placed = self.items.settle(placing);
+                received?;
+                self.push(Payload::Placed(placed?), limits::HANDLE_BYTES)
             }
         }
     }
@@ -240,8 +303,8 @@ impl State {
     fn drop_payload(&mut self, handle: Resource<Payload>) -> Result<(), ResourceTableError> {
         let payload = self.table.delete(handle)?;
         self.release(&payload);
-        if matches!(payload, Payload::Ended) {
-            self.leaked = self.leaked.saturating_sub(1);
+        if let Payload::Placed(placed) = &payload {
+            self.items.release(placed);
         }
         Ok(())
     }
@@ -251,6 +314,12 @@ impl Drop for State {
     fn drop(&mut self) {
         self.access.shares.payload_bytes.give_back(self.payload_bytes);
     }
+}
+
+/// Bytes that are received or read, and the room that was taken for them.
+struct Incoming {
+    destination: Destination,
+    room: Option<Reserved>,
 }
 
 /// Payload bytes that are on their way: taken, and given back if they do not come.
@@ -277,5 +346,7 @@ pub(crate) fn lie(what: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Component, format!("broke the contract: it {what}"))
 }
 
+#[cfg(test)]
+mod item_tests;
 #[cfg(test)]
 mod tests;

@@ -7,19 +7,21 @@ use sha2::{Digest, Sha256};
 use wasmtime::component::{Resource, ResourceTable};
 
 use super::{Reserved, State, answered};
-use crate::bindings::kv_store::backend::payload::{Host, HostPayload, Part, Range};
+use crate::bindings::kv_store::backend::payload::{Host, HostPayload, ItemRange, Part, Range};
 use crate::bindings::kv_store::backend::types;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::payload::{Buffer, Payload};
+use crate::payload::{Buffer, Bytes, Items, Payload};
 
 type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
-/// The payload of a handle, with bytes: a lent one whose call is over has none.
-fn payload<'a>(table: &'a ResourceTable, handle: &Resource<Payload>) -> wasmtime::Result<Result<&'a Payload, Error>> {
-    let ended = || Error::invalid("this payload was lent for a call that is over; `share` keeps one");
-    let payload = table.get(handle)?;
-    Ok(payload.pieces().map(|_| payload).ok_or_else(ended))
+/// The bytes of a handle's payload.
+fn bytes<'a>(
+    table: &'a ResourceTable,
+    items: &'a Items,
+    handle: &Resource<Payload>,
+) -> wasmtime::Result<Result<Bytes<'a>, Error>> {
+    Ok(items.bytes_of(table.get(handle)?))
 }
 
 /// Slices that one host call works on: bounded, for hashing and writing are not interrupted, and a guest can name the same
@@ -47,29 +49,32 @@ impl<'a> Gathered<'a> {
         Ok(())
     }
 
-    fn add_range(&mut self, payload: &'a Payload, offset: u64, len: u64) -> Result<(), Error> {
-        let all = payload.len().unwrap_or(0);
+    fn add_range(&mut self, bytes: Bytes<'a>, offset: u64, len: u64) -> Result<(), Error> {
+        let all = bytes.len();
         if offset.checked_add(len).is_none_or(|end| end > all) {
             return Err(Error::invalid(format!("{len} bytes at {offset} reach past the end, {all}")));
         }
-        self.add(payload.range(offset, len))
+        self.add(bytes.range(offset, len))
     }
 }
 
 /// Parts as slices, in order. A handle that is none traps; what a guest could have got wrong is an answer.
 pub(super) fn slices<'a>(
     table: &'a ResourceTable,
+    items: &'a Items,
     parts: &'a [Part],
 ) -> wasmtime::Result<Result<Vec<&'a [u8]>, Error>> {
     let mut gathered = Gathered::default();
     for part in parts {
         let added = match part {
             Part::Bytes(bytes) => gathered.add(std::iter::once(bytes.as_slice())),
-            Part::Payload(handle) => {
-                payload(table, handle)?.and_then(|payload| gathered.add(payload.pieces().into_iter().flatten()))
-            }
+            Part::Payload(handle) => bytes(table, items, handle)?.and_then(|bytes| gathered.add(bytes.pieces())),
             Part::Range(Range { payload: handle, offset, len }) => {
-                payload(table, handle)?.and_then(|payload| gathered.add_range(payload, *offset, *len))
+                bytes(table, items, handle)?.and_then(|bytes| gathered.add_range(bytes, *offset, *len))
+            }
+            Part::Item(item) => items.bytes_of_item(*item).and_then(|bytes| gathered.add(bytes.pieces())),
+            Part::ItemRange(ItemRange { item, offset, len }) => {
+                items.bytes_of_item(*item).and_then(|bytes| gathered.add_range(bytes, *offset, *len))
             }
         };
         if let Err(error) = added {
@@ -82,7 +87,7 @@ pub(super) fn slices<'a>(
 impl State {
     /// Run a checksum over parts.
     fn over<T>(&self, parts: &[Part], digest: impl FnOnce(&[&[u8]]) -> Result<T, Error>) -> Answer<T> {
-        answered(slices(&self.table, parts)?.and_then(|slices| digest(&slices)))
+        answered(slices(&self.table, &self.items, parts)?.and_then(|slices| digest(&slices)))
     }
 
     fn give_made(&mut self, made: Result<(Buffer, Reserved), Error>) -> Answer<Resource<Payload>> {
@@ -130,7 +135,19 @@ impl HostPayload for State {
     }
 
     fn from_parts(&mut self, parts: Vec<Part>) -> Answer<Resource<Payload>> {
-        let made = slices(&self.table, &parts)?.and_then(|slices| {
+        // What the host holds already is not copied.
+        let whole = match parts.as_slice() {
+            [Part::Item(item)] => self.items.buffer_of_item(*item),
+            [Part::Payload(handle)] => match self.table.get(handle)? {
+                Payload::Owned(buffer) => Some(buffer),
+                Payload::Placed(_) => None,
+            },
+            _ => None,
+        };
+        if let Some(buffer) = whole.cloned() {
+            return answered(self.reserve(0).and_then(|room| self.give(buffer, room)));
+        }
+        let made = slices(&self.table, &self.items, &parts)?.and_then(|slices| {
             let room = self.reserve(slices.iter().map(|slice| slice.len() as u64).sum())?;
             Ok((Buffer::concat(&slices)?, room))
         });
@@ -138,8 +155,8 @@ impl HostPayload for State {
     }
 
     fn len(&mut self, handle: Resource<Payload>) -> wasmtime::Result<u64> {
-        // `len` has no error to answer; an ended payload has no bytes.
-        Ok(self.table.get(&handle)?.len().unwrap_or(0))
+        // `len` has no error to answer; a payload that has ended has no bytes.
+        Ok(bytes(&self.table, &self.items, &handle)?.map_or(0, Bytes::len))
     }
 
     fn read(&mut self, handle: Resource<Payload>, offset: u64, len: u32) -> Answer<Vec<u8>> {
@@ -148,23 +165,13 @@ impl HostPayload for State {
             return answered(Err(Error::new(ErrorKind::Exhausted, message)));
         }
         let mut gathered = Gathered::default();
-        let cut = payload(&self.table, &handle)?.and_then(|payload| gathered.add_range(payload, offset, len.into()));
+        let cut =
+            bytes(&self.table, &self.items, &handle)?.and_then(|bytes| gathered.add_range(bytes, offset, len.into()));
         answered(cut.map(|()| gathered.slices.concat()))
     }
 
     fn share(&mut self, handle: Resource<Payload>) -> Answer<Resource<Payload>> {
-        let payload = self.table.get(&handle)?;
-        let copied = match payload {
-            Payload::Lent(_) => payload.len().unwrap_or(0),
-            Payload::Owned(_) | Payload::Ended => 0,
-        };
-        let shared = self.reserve(copied).and_then(|room| {
-            let buffer = payload.share()?;
-            let ended = || Error::invalid("this payload was lent for a call that is over");
-            Ok((buffer.ok_or_else(ended)?, room))
-        });
-        let shared = shared.and_then(|(buffer, room)| self.give(buffer, room));
-        answered(shared)
+        self.from_parts(vec![Part::Payload(handle)])
     }
 
     fn drop(&mut self, handle: Resource<Payload>) -> wasmtime::Result<()> {
@@ -175,21 +182,26 @@ impl HostPayload for State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::payload::{Memory, Source};
 
     #[test]
     fn the_same_bytes_again_and_again_are_bounded_in_length_and_number() {
         let value = vec![7; 1 << 20];
         let pieces: Vec<&[u8]> = value.chunks(1 << 10).collect();
-        // SAFETY: the pieces outlive the payload.
-        let payload = unsafe { Payload::lend_pieces(&pieces) };
+        // SAFETY: the pieces outlive the memory.
+        let memory = unsafe { Memory::of_pieces(&pieces) };
+        let mut items = Items::default();
+        // SAFETY: as above.
+        items.begin_put(vec![unsafe { Source::borrowed(memory) }]);
+        let bytes = items.bytes_of_item(0).unwrap();
         let mut gathered = Gathered::default();
-        let times = (0..).take_while(|_| gathered.add_range(&payload, 0, 1 << 20).is_ok()).count();
+        let times = (0..).take_while(|_| gathered.add_range(bytes, 0, 1 << 20).is_ok()).count();
         assert_eq!(times, limits::MAX_VALUE_BYTES >> 20);
         let mut gathered = Gathered::default();
-        let times = (0..).take_while(|_| gathered.add_range(&payload, 5, 1).is_ok()).count();
+        let times = (0..).take_while(|_| gathered.add_range(bytes, 5, 1).is_ok()).count();
         assert_eq!(times, limits::MAX_SLICES);
         for (offset, len) in [(value.len() as u64 + 1, 0), (0, u64::MAX), (u64::MAX, 1)] {
-            assert!(Gathered::default().add_range(&payload, offset, len).is_err(), "{len} at {offset}");
+            assert!(Gathered::default().add_range(bytes, offset, len).is_err(), "{len} at {offset}");
         }
     }
 }

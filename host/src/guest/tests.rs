@@ -34,6 +34,13 @@ pub(super) fn access(limits: Limits, budgets: &'static Budgets) -> Arc<Access> {
     })
 }
 
+/// The same, with this directory as the one that the URI names.
+pub(super) fn in_directory(access: Arc<Access>, path: &std::path::Path) -> Arc<Access> {
+    let mut access = Arc::into_inner(access).expect("nobody else has it");
+    access.directory = Some(Arc::new(Directory::open(path).unwrap()));
+    Arc::new(access)
+}
+
 fn give(state: &mut State, bytes: usize) -> Result<Resource<Payload>, Error> {
     let room = state.reserve(bytes as u64)?;
     state.give(Arc::new(Buffer::concat(&[&vec![0; bytes]]).unwrap()), room)
@@ -169,7 +176,8 @@ fn bytes_that_are_being_received_are_taken_from_what_the_process_may_hold() {
     let connection = in_call(&mut slow, async |slow| slow.connect(server.clone(), false, None).await.unwrap().unwrap());
     let (mut peer, _) = listener.accept().unwrap();
     std::thread::scope(|scope| {
-        let receiving = scope.spawn(|| in_call(&mut slow, async |slow| slow.receive_payload(connection, 60).await));
+        let receiving =
+            scope.spawn(|| in_call(&mut slow, async |slow| slow.receive_payload(connection, 60, None).await));
         let begun = Instant::now();
         while budgets.payload_bytes.used() < 60 {
             assert!(begun.elapsed() < Duration::from_secs(60) && !receiving.is_finished(), "nothing is taken");

@@ -1,15 +1,15 @@
 //! Whole batches over calls that may answer less: a guest may answer only the first items of a batch, and a batch may be
 //! too large for one call. Here each item gets its outcome; large batches are cut and run side by side.
 
-use std::sync::Arc;
-
 use super::Put;
 use super::hash::ChunkHash;
-use super::shared::{Bytes, Fetched, Shared};
+use super::shared::{Bytes, Shared};
+use super::target::Target;
 use super::until::Until;
+use crate::bindings::exports::kv_store::backend::store::Presence;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::payload::Buffer;
+use crate::payload::Got;
 
 /// A chunk to put.
 pub(super) type NewChunk<'a> = (ChunkHash, Bytes<'a>);
@@ -129,24 +129,26 @@ impl Shared {
         Ok(())
     }
 
-    /// Fetch chunks, each as the backend answers it, unchecked; side by side where the backend allows that.
-    pub(super) fn get_all(&self, hashes: &[ChunkHash], until: &Until) -> Outcomes<Option<Arc<Buffer>>> {
+    /// Fetch chunks, each to its target as the backend answers it, unchecked; side by side where the backend allows that.
+    pub(super) fn get_all(&self, hashes: &[ChunkHash], targets: &[Target<'_>], until: &Until) -> Outcomes<Option<Got>> {
         let most = self.batch_items().min(hashes.len().div_ceil(2 * self.hands()).max(limits::LEAST_BATCH_ITEMS));
-        let batches: Vec<&[ChunkHash]> = hashes.chunks(most).collect();
-        Outcomes::join(self.side_by_side(&batches, &|batch| {
-            let mut outcomes = Outcomes::unknown(batch.len());
+        let batches: Vec<_> = hashes.chunks(most).zip(targets.chunks(most)).collect();
+        Outcomes::join(self.side_by_side(&batches, &|(hashes, targets)| {
+            let mut targets = targets.to_vec();
+            let mut outcomes = Outcomes::unknown(hashes.len());
             let mut done = 0;
-            while let Some(rest) = batch.get(done..).filter(|rest| !rest.is_empty()) {
-                let answers: Vec<Fetched> = match until.check().and_then(|()| self.get_answers(rest)) {
-                    Ok(answers) => answers,
+            while let (Some(rest @ [_, ..]), Some(targets)) = (hashes.get(done..), targets.get_mut(done..)) {
+                match until.check().and_then(|()| self.get_into(rest, targets)) {
+                    Ok(answers) => {
+                        for answer in answers {
+                            outcomes.set(done, answer);
+                            done += 1;
+                        }
+                    }
                     Err(error) => {
                         outcomes.failure = Some(error);
                         break;
                     }
-                };
-                for answer in answers {
-                    outcomes.set(done, answer);
-                    done += 1;
                 }
             }
             outcomes
@@ -179,10 +181,10 @@ impl Shared {
         }))
     }
 
-    /// Which chunks the backend has.
-    pub(super) fn exists_all(&self, hashes: &[ChunkHash], until: &Until) -> Outcomes<bool> {
+    /// Which chunks the backend has, with the lengths that it knows.
+    pub(super) fn exists_all(&self, hashes: &[ChunkHash], until: &Until) -> Outcomes<Presence> {
         let batches: Vec<&[ChunkHash]> = hashes.chunks(self.batch_items()).collect();
-        Outcomes::join(self.side_by_side(&batches, &|batch| match until.check().and_then(|()| self.exists(batch)) {
+        Outcomes::join(self.side_by_side(&batches, &|batch| match until.check().and_then(|()| self.presence(batch)) {
             Ok(present) => {
                 Outcomes { items: present.into_iter().map(|present| Some(Ok(present))).collect(), failure: None }
             }

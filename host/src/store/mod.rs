@@ -9,6 +9,7 @@ mod damage;
 mod followed;
 mod foreseen;
 mod hash;
+mod hashes;
 mod known;
 mod ledger;
 mod lengths;
@@ -21,6 +22,7 @@ mod save;
 mod seal;
 mod shared;
 mod spare;
+mod target;
 mod until;
 mod verify;
 
@@ -29,7 +31,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 pub use batch::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Presence, Save, SaveOutcome};
-pub(crate) use batch::{SubmittedPut, Target, Wanted};
+pub(crate) use batch::{SubmittedPut, Wanted};
 pub(crate) use damage::Damage;
 pub(crate) use queue::{Job, Queue};
 pub(crate) use registry::{guarded, used};

@@ -2,10 +2,10 @@
 
 use std::os::fd::RawFd;
 
-use super::batch::{Target, Wanted};
+use super::batch::Wanted;
 use super::queue::{Job, Queue};
 use super::until::Until;
-use super::{BatchOptions, Fetched, NewChunk, Opened, Presence, Put, Save, Store, SubmittedPut};
+use super::{BatchOptions, Fetched, Memory, NewChunk, Opened, Presence, Put, Save, Store, SubmittedPut};
 use crate::error::Error;
 
 /// Requests that are carried out while the caller goes on.
@@ -126,7 +126,7 @@ impl Job for Owned {
             }
             Work::Get { items } => {
                 let wanted = |(hash, memory): &mut (Vec<u8>, Vec<u8>)| {
-                    Wanted::new(hash, Target::Pieces(vec![(memory.as_mut_ptr(), memory.len())]))
+                    Wanted::new(hash, &mut Memory::Pieces(&mut [memory.as_mut_slice()]))
                 };
                 let wanted: Vec<Wanted> = items.iter_mut().map(wanted).collect();
                 // SAFETY: the memory is this request's own, and nobody else uses it until this returns.

@@ -215,7 +215,10 @@ impl SaveState {
         self.tell_losses()?;
         match self.publish(store, Some((name, data)))? {
             Committed::Published => Ok(()),
-            Committed::Absent(_) => self.tell_losses(),
+            // Where another thread has put them again since, the next manifest publishes them.
+            Committed::Absent(gone) => {
+                self.tell_losses().and_then(|()| gone.first().map_or(Ok(()), |hash| Err(vanished(hash))))
+            }
         }
     }
 
@@ -245,8 +248,7 @@ impl SaveState {
 
     fn lose(&self, store: &Shared, state: &mut State, hash: ChunkHash) {
         store.saw_absent(&hash);
-        let message = format!("the backend has lost chunk {hash} since it was put; put it again");
-        store.release_buffer(state.ledger.lose(hash, Error::new(ErrorKind::Unavailable, message)));
+        store.release_buffer(state.ledger.lose(hash, vanished(&hash)));
     }
 
     /// A chunk was put for this save, and stored.
@@ -296,10 +298,16 @@ impl SaveState {
     fn commit_oldest(&self, store: &Shared) -> Result<(), Error> {
         self.flush(store)?;
         let oldest = self.lock().ledger.oldest_half();
-        if store.wants_fresh() {
-            store.commit(None, &oldest.hashes, oldest.bytes)?;
+        let committed = match store.wants_fresh() {
+            true => store.commit(None, &oldest.hashes, oldest.bytes)?,
+            false => Committed::Published,
+        };
+        let mut state = self.lock();
+        match committed {
+            Committed::Published => state.ledger.named(oldest.mark),
+            // They make room, and the next manifest says that they are lost.
+            Committed::Absent(gone) => gone.iter().for_each(|hash| self.lose(store, &mut state, *hash)),
         }
-        self.lock().ledger.named(oldest.mark);
         Ok(())
     }
 
@@ -324,6 +332,11 @@ impl SaveState {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+fn vanished(hash: &ChunkHash) -> Error {
+    let message = format!("the backend has lost chunk {hash} since it was put; put it again");
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 fn too_many() -> Error {

@@ -19,15 +19,15 @@ pub(super) fn seal<'a>(hash: &ChunkHash, len: usize, pieces: impl Iterator<Item 
     digest.digest128().to_le_bytes()
 }
 
-/// The value of what was stored, if its seal matches.
-pub(super) fn unsealed<'a>(hash: &ChunkHash, stored: &'a [u8]) -> Option<&'a [u8]> {
-    let (value, found) = stored.split_at_checked(stored.len().checked_sub(SEAL_BYTES)?)?;
-    (seal(hash, value.len(), std::iter::once(value)) == *found).then_some(value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The value of what was stored, if its seal matches.
+    fn unsealed<'a>(hash: &ChunkHash, stored: &'a [u8]) -> Option<&'a [u8]> {
+        let (value, found) = stored.split_at_checked(stored.len().checked_sub(SEAL_BYTES)?)?;
+        (seal(hash, value.len(), std::iter::once(value)) == *found).then_some(value)
+    }
 
     #[test]
     fn a_seal_tells_keys_lengths_and_bytes_apart() {

@@ -1,22 +1,25 @@
-//! What all handles on one URI share, and the calls of the guest: each checks the shape of what the guest answers.
+//! What all handles on one URI share, and the calls of the guest but for gets: each checks the shape of what the guest answers.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::followed::Followed;
 use super::hash::ChunkHash;
+use super::hashes::{from_guest, of_one_width, to_guest, to_guest_by_width};
 use super::known::KnownChunks;
 use super::lengths::Lengths;
 use super::spare::Spare;
 use super::verify::Verifier;
 use super::{Put, StoreInfo};
-use crate::bindings::exports::kv_store::backend::store::{Chunk, DeleteOutcome, Features, GetOutcome, PutOutcome};
+use crate::bindings::exports::kv_store::backend::store::{
+    CommitOutcome, DeleteOutcome, Features, Manifest, Presence, PutOutcome,
+};
 use crate::counters::{Counters, Event};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::guest::lie;
 use crate::limits;
 use crate::log;
-use crate::payload::{Buffer, Payload};
+use crate::payload::{Buffer, Memory, Source};
 use crate::pool::{Call, Pool};
 
 pub(super) struct Shared {
@@ -43,9 +46,10 @@ pub(super) struct Shared {
 pub(super) type Fetched = Result<Option<Arc<Buffer>>, Error>;
 
 /// What a commit came to.
+#[derive(Debug)]
 pub(super) enum Committed {
     Published,
-    /// Nothing was published: these chunks are not in the store any more.
+    /// Nothing was published: these chunks, one or more, are not in the store any more.
     Absent(Vec<ChunkHash>),
 }
 
@@ -68,15 +72,17 @@ impl Bytes<'_> {
         }
     }
 
+    /// The bytes as an item of a call.
+    ///
     /// # Safety
-    /// `self` must stay valid until the call that the payload is lent for is over.
-    unsafe fn lend(&self) -> Payload {
+    /// `self` must stay valid until the call is over.
+    unsafe fn source(&self) -> Source {
         match self {
             // SAFETY: by this function's own condition.
-            Bytes::Borrowed(bytes) => unsafe { Payload::lend(bytes) },
+            Bytes::Borrowed(bytes) => unsafe { Source::borrowed(Memory::of(bytes)) },
             // SAFETY: as above.
-            Bytes::Scattered(pieces) => unsafe { Payload::lend_pieces(pieces) },
-            Bytes::Buffered(buffer) => Payload::lend_buffer(buffer),
+            Bytes::Scattered(pieces) => unsafe { Source::borrowed(Memory::of_pieces(pieces)) },
+            Bytes::Buffered(buffer) => Source::buffer(buffer),
         }
     }
 }
@@ -233,19 +239,18 @@ impl Shared {
         chunks: &[(ChunkHash, Bytes<'_>)],
         replace: bool,
     ) -> Result<Vec<Result<Put, Error>>, Error> {
-        let bytes = chunks.iter().map(|(_, data)| data.len() as u64).sum();
-        self.pool.call(bytes, async |call: &mut Call<'_>| {
-            let mut list = Vec::with_capacity(chunks.len());
-            for (hash, data) in chunks {
-                // SAFETY: the pool ends what was lent before `call` returns, and if this unwinds the instance, with its
-                // table, is dropped on the way; `chunks` lives longer than both.
-                let payload = unsafe { data.lend() };
-                match call.store.data_mut().lend(payload) {
-                    Ok(data) => list.push(Chunk { hash: hash.as_slice().to_vec(), data }),
-                    Err(error) => return Ok(Err(error)),
-                }
-            }
-            let answers = match call.guest.call_put_chunks(&mut *call.store, &list, replace).await? {
+        let Some((first, _)) = chunks.first() else { return Ok(Vec::new()) };
+        let width = first.as_slice().len();
+        let same = chunks.iter().take_while(|(hash, _)| hash.as_slice().len() == width).count();
+        let chunks = chunks.get(..same).unwrap_or(chunks);
+        let lens: Vec<u64> = chunks.iter().map(|(_, data)| data.len() as u64).collect();
+        let hashes = to_guest(chunks.iter().map(|(hash, _)| hash));
+        self.pool.call(lens.iter().sum(), async |call: &mut Call<'_>| {
+            // SAFETY: the pool ends the items before `call` returns, and if this unwinds the instance, with them, is dropped on
+            // the way; `chunks` lives longer than both.
+            let sources = chunks.iter().map(|(_, data)| unsafe { data.source() });
+            call.store.data_mut().items().begin_put(sources.collect());
+            let answers = match call.guest.call_put_chunks(&mut *call.store, &hashes, &lens, replace).await? {
                 Ok(answers) => answers,
                 Err(error) => return Ok(Err(error.into())),
             };
@@ -265,12 +270,19 @@ impl Shared {
 
     /// Which chunks the backend has; one answer for each hash.
     pub(super) fn exists(&self, hashes: &[ChunkHash]) -> Result<Vec<bool>, Error> {
+        let presence = self.presence(hashes)?;
+        Ok(presence.iter().map(|presence| matches!(presence, Presence::Present(_))).collect())
+    }
+
+    /// Which chunks the backend has, with the lengths that it knows; one answer for each hash.
+    pub(super) fn presence(&self, hashes: &[ChunkHash]) -> Result<Vec<Presence>, Error> {
         let mut known = Vec::with_capacity(hashes.len());
         while let Some(rest) = hashes.get(known.len()..).filter(|rest| !rest.is_empty()) {
-            let list = to_lists(rest);
+            let asked = of_one_width(rest);
+            let list = to_guest(asked.iter());
             known.extend(self.pool.call(0, async |call: &mut Call<'_>| {
                 let answers = call.guest.call_exists(&mut *call.store, &list).await?;
-                Ok(answers.map_err(Error::from).and_then(|answers| expect_some(answers, list.len())))
+                Ok(answers.map_err(Error::from).and_then(|answers| expect_some(answers, asked.len())))
             })?);
         }
         Ok(known)
@@ -296,42 +308,6 @@ impl Shared {
         Ok(hashes.iter().zip(answers).map(checked).collect())
     }
 
-    /// The backend's answers to one call, for some of the hashes, from the first on. Nothing is checked.
-    pub(super) fn get_answers(&self, hashes: &[ChunkHash]) -> Result<Vec<Fetched>, Error> {
-        let list = to_lists(hashes);
-        // How much will come is not known; the time is for a full batch.
-        let answers: Vec<Fetched> = self.pool.call(limits::DEFAULT_BATCH_BYTES, async |call: &mut Call<'_>| {
-            let answers = call.guest.call_get_chunks(&mut *call.store, &list).await?;
-            let answers = match answers.map_err(Error::from).and_then(|answers| expect_some(answers, list.len())) {
-                Ok(answers) => answers,
-                Err(error) => return Ok(Err(error)),
-            };
-            let state = call.store.data_mut();
-            let mut taken = Vec::with_capacity(answers.len());
-            for answer in answers {
-                taken.push(match answer {
-                    GetOutcome::Missing => Ok(None),
-                    GetOutcome::Failed(error) => Err(error.into()),
-                    GetOutcome::Found(payload) => match state.take(payload) {
-                        Ok(data) => Ok(Some(data)),
-                        Err(lie) => return Ok(Err(lie)),
-                    },
-                });
-            }
-            Ok(Ok(taken))
-        })?;
-        for (hash, answer) in hashes.iter().zip(&answers) {
-            match answer {
-                Ok(Some(data)) => self.saw_len(data.len()),
-                Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    self.mark_damaged(hash);
-                }
-                _ => {}
-            }
-        }
-        Ok(answers)
-    }
-
     fn learn(&self, hashes: &[ChunkHash], answers: &[Fetched]) {
         let found = hashes.iter().zip(answers).filter_map(|(hash, answer)| match answer {
             Ok(Some(data)) => Some((hash, &data[..])),
@@ -345,52 +321,44 @@ impl Shared {
         self.known().found_damaged(*hash)
     }
 
-    /// Publish a manifest. `fresh_bytes`: what a durable backend may have to write out first.
-    fn put_manifest(&self, name: &str, data: &[u8], fresh: &[ChunkHash], fresh_bytes: u64) -> Result<(), Error> {
-        let fresh = to_lists(fresh);
-        self.pool.call(fresh_bytes.saturating_add(data.len() as u64), async |call: &mut Call<'_>| {
-            // SAFETY: as in `put_some`; `data` lives longer than the call.
-            let payload = unsafe { Bytes::Borrowed(data).lend() };
-            let payload = match call.store.data_mut().lend(payload) {
-                Ok(payload) => payload,
-                Err(error) => return Ok(Err(error)),
-            };
-            let answer = call.guest.call_put_manifest(&mut *call.store, name, payload, &fresh).await?;
-            Ok(answer.map_err(Error::from))
-        })
-    }
-
-    /// Make `fresh` durable where the backend can, then publish a manifest, if there is one. `fresh_bytes`: what the backend
-    /// may have to write out first.
+    /// Make `fresh` durable, where the backend is, and publish a manifest, if there is one. `bytes`: what a durable backend may
+    /// have to write out first.
     pub(super) fn commit(
         &self,
         manifest: Option<(&str, &[u8])>,
         fresh: &[ChunkHash],
-        fresh_bytes: u64,
+        bytes: u64,
     ) -> Result<Committed, Error> {
-        let Some((name, data)) = manifest else {
-            return Err(Error::new(ErrorKind::Unsupported, "the contract has no commit without a manifest yet"));
-        };
-        match self.put_manifest(name, data, fresh, fresh_bytes) {
-            Ok(()) => Ok(Committed::Published),
-            Err(error) if error.kind() == ErrorKind::Invalid => {
-                let mut absent = Vec::new();
-                for batch in fresh.chunks(self.batch_items()) {
-                    let present = self.exists(batch)?;
-                    absent.extend(batch.iter().zip(present).filter(|(_, present)| !present).map(|(hash, _)| *hash));
-                }
-                if absent.is_empty() { Err(error) } else { Ok(Committed::Absent(absent)) }
-            }
-            Err(error) => Err(error),
+        let list = to_guest_by_width(fresh);
+        let data = manifest.map(|(_, data)| data);
+        let manifest = manifest.map(|(name, data)| Manifest { name: name.to_owned(), len: data.len() as u64 });
+        let bytes = bytes.saturating_add(manifest.as_ref().map_or(0, |manifest| manifest.len));
+        let outcome = self.pool.call(bytes, async |call: &mut Call<'_>| {
+            // SAFETY: as in `put_some`; `data` lives longer than the call.
+            let sources = data.iter().map(|data| unsafe { Bytes::Borrowed(data).source() });
+            call.store.data_mut().items().begin_put(sources.collect());
+            let answer = call.guest.call_commit(&mut *call.store, &list, manifest.as_ref()).await?;
+            Ok(answer.map_err(Error::from).and_then(|outcome| match outcome {
+                CommitOutcome::Published => Ok(Committed::Published),
+                CommitOutcome::Absent(named) => match from_guest(&named, fresh)? {
+                    absent if absent.is_empty() => Err(lie("answered `absent` and named no chunk")),
+                    absent => Ok(Committed::Absent(absent)),
+                },
+            }))
+        })?;
+        if let Committed::Absent(absent) = &outcome {
+            absent.iter().for_each(|hash| self.saw_absent(hash));
         }
+        Ok(outcome)
     }
 
     /// Remove chunks with one call: an answer for some of them, from the first on.
     pub(super) fn delete_some(&self, hashes: &[ChunkHash]) -> Result<Vec<Result<(), Error>>, Error> {
-        let list = to_lists(hashes);
+        let asked = of_one_width(hashes);
+        let list = to_guest(asked.iter());
         let answers = self.pool.call(0, async |call: &mut Call<'_>| {
             let answers = call.guest.call_delete_chunks(&mut *call.store, &list).await?;
-            Ok(answers.map_err(Error::from).and_then(|answers| expect_some(answers, list.len())))
+            Ok(answers.map_err(Error::from).and_then(|answers| expect_some(answers, asked.len())))
         })?;
         let outcome = |answer| match answer {
             DeleteOutcome::Gone => Ok(()),
@@ -403,7 +371,9 @@ impl Shared {
         self.pool.call(0, async |call: &mut Call<'_>| {
             let answer = call.guest.call_get_manifest(&mut *call.store, name).await?;
             let state = call.store.data_mut();
-            Ok(answer.map_err(Error::from).and_then(|found| found.map(|payload| state.take(payload)).transpose()))
+            Ok(answer
+                .map_err(Error::from)
+                .and_then(|found| found.map(|payload| state.take_buffer(payload)).transpose()))
         })
     }
 
@@ -428,10 +398,6 @@ impl Shared {
 /// The only fact of a backend that is known beside its features.
 pub(super) fn is_fresh_wanted((fact, value): &(String, String)) -> bool {
     fact == "fresh" && value == "wanted"
-}
-
-pub(super) fn to_lists(hashes: &[ChunkHash]) -> Vec<Vec<u8>> {
-    hashes.iter().map(|hash| hash.as_slice().to_vec()).collect()
 }
 
 /// A batch's answer: for some of the items, from the first on, and at least one.

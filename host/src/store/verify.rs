@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::hash::ChunkHash;
 use crate::config::Verify;
@@ -71,9 +71,17 @@ impl Verifier {
     }
 }
 
-/// Whether a key of 8 bytes is the XXH3-64 of the data, in either byte order. Other keys are no content hashes, and pass.
-pub(super) fn is_xxh3(hash: &ChunkHash, data: &[u8]) -> bool {
-    key(hash).is_none_or(|key| order(key, data).is_some())
+/// Whether a key of 8 bytes is the XXH3-64 of a value that lies in several parts, in either byte order. Other keys are no
+/// content hashes, and pass.
+pub(super) fn is_xxh3(hash: &ChunkHash, value: &[&[u8]]) -> bool {
+    let Some(key) = key(hash) else { return true };
+    if let [whole] = value {
+        return order(key, whole).is_some();
+    }
+    let mut digest = Xxh3::new();
+    value.iter().for_each(|part| digest.update(part));
+    let digest = digest.digest();
+    key == digest.to_be_bytes() || key == digest.to_le_bytes()
 }
 
 fn key(hash: &ChunkHash) -> Option<[u8; 8]> {

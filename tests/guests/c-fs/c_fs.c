@@ -4,8 +4,7 @@
  * written in /tmp; / is the URI's directory. A file appears by rename. A manifest is published when the fresh chunks were
  * synced. This libc, which speaks WASI 0.1, cannot sync a directory, so that is left to the contract's `files`.
  *
- * What comes in belongs to the function that it comes to, and what goes out to the host: the bindings free neither the
- * former nor the payloads in it.
+ * What comes in belongs to the function that it comes to, and what goes out to the host: the bindings do not free the former.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -23,7 +22,7 @@
 int getentropy(void *buffer, size_t len);
 
 typedef exports_kv_store_backend_store_error_t error_t;
-typedef exports_kv_store_backend_store_hash_t hash_t;
+typedef exports_kv_store_backend_store_hashes_t hashes_t;
 typedef kv_store_backend_payload_own_payload_t payload_t;
 
 /* Bytes of a value that are in this component's memory at once. */
@@ -69,11 +68,17 @@ static char *append_hex(char *to, const uint8_t *bytes, size_t len)
     return to;
 }
 
+/* How many hashes there are. The host has none of width 0. */
+static size_t count_of(const hashes_t *hashes)
+{
+    return hashes->bytes.len / hashes->width;
+}
+
 /* Where a chunk lies, and its directory. A hash has at most 64 bytes. */
-static void chunk_path(const hash_t *hash, char path[MAX_PATH], char directory[MAX_PATH])
+static void chunk_path(const hashes_t *hashes, size_t i, char path[MAX_PATH], char directory[MAX_PATH])
 {
     char hex[129];
-    append_hex(hex, hash->ptr, hash->len);
+    append_hex(hex, hashes->bytes.ptr + i * hashes->width, hashes->width);
     snprintf(directory, MAX_PATH, "/chunks/%c", hex[0]);
     snprintf(path, MAX_PATH, "%s/%s", directory, hex);
 }
@@ -119,14 +124,27 @@ static bool write_bytes(int file, const backend_list_u8_t *bytes)
     return true;
 }
 
-static bool write_payload(int file, const char *path, payload_t data, bool durable, error_t *err)
+/* Some bytes of an item of the running call, in this component's memory. */
+static bool read_item(uint32_t item, uint64_t at, uint32_t len, backend_list_u8_t *bytes, error_t *err)
 {
-    kv_store_backend_payload_borrow_payload_t borrowed = kv_store_backend_payload_borrow_payload(data);
-    uint64_t len = kv_store_backend_payload_method_payload_len(borrowed);
+    kv_store_backend_payload_part_t part = {.tag = KV_STORE_BACKEND_PAYLOAD_PART_ITEM_RANGE};
+    part.val.item_range = (kv_store_backend_payload_item_range_t){item, at, len};
+    kv_store_backend_payload_list_part_t parts = {&part, 1};
+    payload_t piece;
+    if (!kv_store_backend_payload_static_payload_from_parts(&parts, &piece, err))
+        return false;
+    kv_store_backend_payload_borrow_payload_t borrowed = kv_store_backend_payload_borrow_payload(piece);
+    bool read = kv_store_backend_payload_method_payload_read(borrowed, 0, len, bytes, err);
+    kv_store_backend_payload_payload_drop_own(piece);
+    return read;
+}
+
+static bool write_item(int file, const char *path, uint32_t item, uint64_t len, bool durable, error_t *err)
+{
     for (uint64_t at = 0; at < len; at += PIECE) {
         backend_list_u8_t bytes;
         uint32_t piece = len - at < PIECE ? (uint32_t)(len - at) : PIECE;
-        if (!kv_store_backend_payload_method_payload_read(borrowed, at, piece, &bytes, err))
+        if (!read_item(item, at, piece, &bytes, err))
             return false;
         bool written = write_bytes(file, &bytes) || fail(err, path);
         backend_list_u8_free(&bytes);
@@ -137,7 +155,8 @@ static bool write_payload(int file, const char *path, payload_t data, bool durab
 }
 
 /* Write a file whole: under a name of its own, then renamed into its directory. */
-static bool write_file(const char *path, const char *directory, payload_t data, bool durable, error_t *err)
+static bool write_file(const char *path, const char *directory, uint32_t item, uint64_t len, bool durable,
+                       error_t *err)
 {
     uint64_t number;
     char temporary[MAX_PATH];
@@ -147,7 +166,7 @@ static bool write_file(const char *path, const char *directory, payload_t data, 
     int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL, 0600);
     if (file < 0)
         return fail(err, temporary);
-    bool written = write_payload(file, temporary, data, durable, err);
+    bool written = write_item(file, temporary, item, len, durable, err);
     close(file);
     if (written && rename(temporary, path) != 0)
         written = errno == ENOENT && make_directory(directory, err) ? rename(temporary, path) == 0 || fail(err, path)
@@ -221,58 +240,63 @@ bool exports_kv_store_backend_store_open(backend_string_t *uri, backend_list_tup
     return true;
 }
 
-bool exports_kv_store_backend_store_exists(exports_kv_store_backend_store_list_hash_t *hashes, backend_list_bool_t *ret,
+bool exports_kv_store_backend_store_exists(hashes_t *hashes, exports_kv_store_backend_store_list_presence_t *ret,
                                            error_t *err)
 {
     (void)err;
-    ret->len = hashes->len;
-    ret->ptr = allocate(hashes->len * sizeof *ret->ptr);
-    for (size_t i = 0; i < hashes->len; i++) {
+    ret->len = count_of(hashes);
+    ret->ptr = allocate(ret->len * sizeof *ret->ptr);
+    for (size_t i = 0; i < ret->len; i++) {
         char path[MAX_PATH], directory[MAX_PATH];
         struct stat about;
-        chunk_path(&hashes->ptr[i], path, directory);
-        ret->ptr[i] = stat(path, &about) == 0 && S_ISREG(about.st_mode);
+        chunk_path(hashes, i, path, directory);
+        if (stat(path, &about) == 0 && S_ISREG(about.st_mode)) {
+            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_PRESENCE_PRESENT;
+            ret->ptr[i].val.present.is_some = true;
+            ret->ptr[i].val.present.val = (uint64_t)about.st_size;
+        } else {
+            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_PRESENCE_ABSENT;
+        }
     }
-    exports_kv_store_backend_store_list_hash_free(hashes);
+    exports_kv_store_backend_store_hashes_free(hashes);
     return true;
 }
 
-bool exports_kv_store_backend_store_put_chunks(exports_kv_store_backend_store_list_chunk_t *chunks, bool replace,
+bool exports_kv_store_backend_store_put_chunks(hashes_t *hashes, backend_list_u64_t *lens, bool replace,
                                                exports_kv_store_backend_store_list_put_outcome_t *ret, error_t *err)
 {
     (void)err;
-    ret->len = chunks->len;
-    ret->ptr = allocate(chunks->len * sizeof *ret->ptr);
-    for (size_t i = 0; i < chunks->len; i++) {
+    ret->len = lens->len;
+    ret->ptr = allocate(lens->len * sizeof *ret->ptr);
+    for (size_t i = 0; i < lens->len; i++) {
         char path[MAX_PATH], directory[MAX_PATH];
         struct stat about;
-        payload_t data = chunks->ptr[i].data;
-        uint64_t len = kv_store_backend_payload_method_payload_len(kv_store_backend_payload_borrow_payload(data));
-        chunk_path(&chunks->ptr[i].hash, path, directory);
+        uint64_t len = lens->ptr[i];
+        chunk_path(hashes, i, path, directory);
         /* Another length is what a power cut left. */
         if (!replace && stat(path, &about) == 0 && (uint64_t)about.st_size == len)
             ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_PUT_OUTCOME_EXISTED;
-        else if (write_file(path, directory, data, false, &ret->ptr[i].val.failed))
+        else if (write_file(path, directory, (uint32_t)i, len, false, &ret->ptr[i].val.failed))
             ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_PUT_OUTCOME_STORED;
         else
             ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_PUT_OUTCOME_FAILED;
-        kv_store_backend_payload_payload_drop_own(data);
     }
-    exports_kv_store_backend_store_list_chunk_free(chunks);
+    exports_kv_store_backend_store_hashes_free(hashes);
+    backend_list_u64_free(lens);
     return true;
 }
 
-bool exports_kv_store_backend_store_get_chunks(exports_kv_store_backend_store_list_hash_t *hashes,
-                                               exports_kv_store_backend_store_list_get_outcome_t *ret, error_t *err)
+bool exports_kv_store_backend_store_get_chunks(hashes_t *hashes, exports_kv_store_backend_store_list_get_outcome_t *ret,
+                                               error_t *err)
 {
     (void)err;
-    ret->len = hashes->len;
-    ret->ptr = allocate(hashes->len * sizeof *ret->ptr);
-    for (size_t i = 0; i < hashes->len; i++) {
+    ret->len = count_of(hashes);
+    ret->ptr = allocate(ret->len * sizeof *ret->ptr);
+    for (size_t i = 0; i < ret->len; i++) {
         char path[MAX_PATH], directory[MAX_PATH];
         bool found;
         payload_t data;
-        chunk_path(&hashes->ptr[i], path, directory);
+        chunk_path(hashes, i, path, directory);
         if (!read_file(path, &found, &data, &ret->ptr[i].val.failed)) {
             ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_GET_OUTCOME_FAILED;
         } else if (found) {
@@ -282,53 +306,87 @@ bool exports_kv_store_backend_store_get_chunks(exports_kv_store_backend_store_li
             ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_GET_OUTCOME_MISSING;
         }
     }
-    exports_kv_store_backend_store_list_hash_free(hashes);
+    exports_kv_store_backend_store_hashes_free(hashes);
     return true;
 }
 
-bool exports_kv_store_backend_store_delete_chunks(exports_kv_store_backend_store_list_hash_t *hashes,
+bool exports_kv_store_backend_store_delete_chunks(hashes_t *hashes,
                                                   exports_kv_store_backend_store_list_delete_outcome_t *ret,
                                                   error_t *err)
 {
     (void)err;
-    ret->len = hashes->len;
-    ret->ptr = allocate(hashes->len * sizeof *ret->ptr);
-    for (size_t i = 0; i < hashes->len; i++) {
+    ret->len = count_of(hashes);
+    ret->ptr = allocate(ret->len * sizeof *ret->ptr);
+    for (size_t i = 0; i < ret->len; i++) {
         char path[MAX_PATH], directory[MAX_PATH];
-        chunk_path(&hashes->ptr[i], path, directory);
+        chunk_path(hashes, i, path, directory);
         if (unlink(path) == 0 || errno == ENOENT || fail(&ret->ptr[i].val.failed, path))
             ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_DELETE_OUTCOME_GONE;
         else
             ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_DELETE_OUTCOME_FAILED;
     }
-    exports_kv_store_backend_store_list_hash_free(hashes);
+    exports_kv_store_backend_store_hashes_free(hashes);
     return true;
 }
 
-static bool sync_chunks(const exports_kv_store_backend_store_list_hash_t *fresh, error_t *err)
+/* Take out of a list the hashes of chunks that are there: what is left is gone. */
+static void keep_absent(hashes_t *hashes)
+{
+    size_t gone = 0, width = hashes->width;
+    for (size_t i = 0; i < count_of(hashes); i++) {
+        char path[MAX_PATH], directory[MAX_PATH];
+        struct stat about;
+        chunk_path(hashes, i, path, directory);
+        if (stat(path, &about) != 0)
+            memmove(hashes->bytes.ptr + gone++ * width, hashes->bytes.ptr + i * width, width);
+    }
+    hashes->bytes.len = gone * width;
+}
+
+static bool sync_chunks(const hashes_t *fresh, error_t *err)
 {
     static char paths[SYNC_BATCH][MAX_PATH];
     char directory[MAX_PATH];
-    for (size_t done = 0; done < fresh->len;) {
+    for (size_t done = 0; done < count_of(fresh);) {
         size_t count = 0;
-        while (count < SYNC_BATCH && done < fresh->len)
-            chunk_path(&fresh->ptr[done++], paths[count++], directory);
+        while (count < SYNC_BATCH && done < count_of(fresh))
+            chunk_path(fresh, done++, paths[count++], directory);
         if (!sync_paths(paths, count, err))
             return false;
     }
     return true;
 }
 
-bool exports_kv_store_backend_store_put_manifest(backend_string_t *name, payload_t data,
-                                                 exports_kv_store_backend_store_list_hash_t *fresh, error_t *err)
+bool exports_kv_store_backend_store_commit(exports_kv_store_backend_store_list_hashes_t *fresh,
+                                           exports_kv_store_backend_store_manifest_t *manifest,
+                                           exports_kv_store_backend_store_commit_outcome_t *ret, error_t *err)
 {
     char path[1][MAX_PATH];
-    bool published = manifest_path(name, path[0], err) && sync_chunks(fresh, err) &&
-                     write_file(path[0], "/manifests", data, true, err) && sync_paths(path, 1, err);
-    kv_store_backend_payload_payload_drop_own(data);
-    exports_kv_store_backend_store_list_hash_free(fresh);
-    backend_string_free(name);
-    return published;
+    bool good = true;
+    ret->tag = EXPORTS_KV_STORE_BACKEND_STORE_COMMIT_OUTCOME_PUBLISHED;
+    for (size_t i = 0; good && i < fresh->len; i++)
+        good = sync_chunks(&fresh->ptr[i], err);
+    if (!good && err->kind == KV_STORE_BACKEND_TYPES_ERROR_KIND_INVALID) {
+        /* Some chunk is not there. */
+        for (size_t i = 0; i < fresh->len; i++) {
+            keep_absent(&fresh->ptr[i]);
+            good |= fresh->ptr[i].bytes.len > 0;
+        }
+        if (good) {
+            exports_kv_store_backend_store_error_free(err);
+            ret->tag = EXPORTS_KV_STORE_BACKEND_STORE_COMMIT_OUTCOME_ABSENT;
+            ret->val.absent = *fresh;
+            fresh->len = 0;
+        }
+    } else if (good && manifest) {
+        good = manifest_path(&manifest->name, path[0], err) &&
+               write_file(path[0], "/manifests", 0, manifest->len, true, err) && sync_paths(path, 1, err);
+    }
+    if (manifest)
+        exports_kv_store_backend_store_manifest_free(manifest);
+    if (fresh->len > 0)
+        exports_kv_store_backend_store_list_hashes_free(fresh);
+    return good;
 }
 
 bool exports_kv_store_backend_store_get_manifest(backend_string_t *name,

@@ -1,6 +1,6 @@
 ;; It answers one payload for two chunks.
 (import "kv-store:backend/payload@1.0.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
-(func (export "kv-store:backend/store@1.0.0#get-chunks") (param i32) (param $n i32) (result i32)
+(func (export "kv-store:backend/store@1.0.0#get-chunks") (param i32 i32 i32) (result i32)
   (local $at i32)
   (local.set $at (call $take (i32.const 32)))
   (call $make (i32.const 0) (i32.const 100) (i32.const 128))

@@ -8,7 +8,7 @@
   (if (i32.load8_u (i32.const 128)) (then (return (i32.const 128))))
   (local.set $directory (i32.load (i32.const 132)))
   ;; From 0 to the end.
-  (memory.fill (i32.const 256) (i32.const 0) (i32.const 32))
+  (memory.fill (i32.const 256) (i32.const 0) (i32.const 40))
   (i32.store (i32.const 256) (local.get $name))
   (i32.store (i32.const 260) (local.get $len))
   (call $read (local.get $directory) (i32.const 256) (i32.const 1) (i32.const 128))

@@ -182,7 +182,7 @@ fn main() {
         std::fs::write(&path, bytes).unwrap();
         table(name, &path, rest)
     };
-    let sound = std::fs::read(component("never-drops")).unwrap();
+    let sound = std::fs::read(component("forged-answer")).unwrap();
     let probe =
         |scheme: &str, guest: &str, rest: &str| table(scheme, &test_components().join(format!("{guest}.wasm")), rest);
     // Another for each round, because a failure is remembered.

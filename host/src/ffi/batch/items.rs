@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log::{self, Level};
 use crate::payload::Buffer;
-use crate::store::{BatchOptions, Fetched, NewChunk, Opened, Presence, Put, Save, Target, Until, Wanted};
+use crate::store::{BatchOptions, Fetched, NewChunk, Opened, Presence, Put, Save, Until, Wanted};
 
 #[allow(non_camel_case_types)]
 #[repr(C)]
@@ -182,8 +182,8 @@ impl Items {
                 }
                 Operation::Get => {
                     let wanted = self.all().iter().map(|item| {
-                        let target = if call.allocate { Target::Allocate } else { Target::Pieces(memory_of(item)?) };
-                        Ok(Wanted::new(bytes(item.hash, item.hash_len, "the hash")?, target))
+                        let hash = bytes(item.hash, item.hash_len, "the hash")?;
+                        Ok(if call.allocate { Wanted::allocated(hash) } else { Wanted::placed(hash, memory_of(item)?) })
                     });
                     let wanted = wanted.collect::<Result<Vec<_>, Error>>()?;
                     for (index, outcome) in store.get_many(&wanted, &call.options, until).into_iter().enumerate() {
@@ -287,13 +287,13 @@ unsafe fn pieces_of<'a>(item: &kv_store_item) -> Result<Vec<&'a [u8]>, Error> {
 ///
 /// # Safety
 /// As [`pieces`].
-unsafe fn memory_of(item: &kv_store_item) -> Result<Vec<(*mut u8, usize)>, Error> {
+unsafe fn memory_of(item: &kv_store_item) -> Result<Vec<libc::iovec>, Error> {
     // SAFETY: by this function's own condition.
     let pieces = unsafe { pieces(item) }?;
     let checked = |piece: &kv_store_piece| match (piece.data.is_null(), piece.len) {
         (true, len) if len > 0 => Err(Error::invalid(format!("a piece is NULL, its length {len}"))),
         (_, len) if len > isize::MAX as usize => Err(Error::invalid(format!("a piece has {len} bytes"))),
-        (_, len) => Ok((piece.data, len)),
+        (_, len) => Ok(libc::iovec { iov_base: piece.data.cast(), iov_len: len }),
     };
     pieces.iter().map(checked).collect()
 }

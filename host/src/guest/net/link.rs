@@ -13,7 +13,7 @@ use super::tls;
 use crate::budget::ConnectionPermit;
 use crate::error::{self, Error};
 use crate::limits::RECEIVE_BUFFER_BYTES;
-use crate::payload::{Buffer, Filling};
+use crate::payload::Destination;
 
 pub(super) struct Link {
     stream: Stream,
@@ -226,16 +226,14 @@ impl Link {
         Ok(self.take(limit))
     }
 
-    /// The next `len` bytes, received where they stay.
-    pub(super) async fn receive_buffer(&mut self, mut filling: Filling) -> Result<Buffer, Error> {
-        let waiting = self.waiting();
-        let count = waiting.len().min(filling.rest().len());
-        filling.push(waiting);
+    /// The next bytes, as many as there is room for, received where they stay.
+    pub(super) async fn receive_into(&mut self, destination: &mut Destination) -> Result<(), Error> {
+        let count = destination.push(self.waiting());
         self.forget(count);
-        while !filling.rest().is_empty() {
+        while !destination.rest().is_empty() {
             self.breathe().await;
             let count = poll_fn(|context| {
-                let mut room = ReadBuf::uninit(filling.rest());
+                let mut room = ReadBuf::uninit(destination.rest());
                 ready!(self.stream.poll_read(context, &mut room)).map_err(|error| tls::failed(&error))?;
                 Poll::Ready(Ok::<_, Error>(room.filled().len()))
             })
@@ -245,9 +243,9 @@ impl Link {
                 return Err(closed_early());
             }
             // SAFETY: `ReadBuf` has `count` initialised bytes at the front of `rest`.
-            unsafe { filling.advance(count) };
+            unsafe { destination.advance(count) };
         }
-        filling.finish()
+        Ok(())
     }
 
     /// Read and forget.
@@ -285,6 +283,7 @@ mod tests {
     use crate::budget::tests::budgets;
     use crate::engine::Driver;
     use crate::limits::Limits;
+    use crate::payload::Filling;
 
     /// A link to a server that does `serve` with the other end.
     fn with_server(serve: impl FnOnce(std::net::TcpStream) + Send + 'static, client: impl AsyncFnOnce(&mut Link)) {
@@ -305,6 +304,13 @@ mod tests {
         server.join().unwrap();
     }
 
+    async fn received(link: &mut Link, len: u64) -> Result<Vec<u8>, Error> {
+        let mut destination = Destination::Buffer(Filling::new(len).unwrap());
+        link.receive_into(&mut destination).await?;
+        let Destination::Buffer(filling) = destination else { panic!("it is a buffer") };
+        Ok(filling.finish()?.to_vec())
+    }
+
     #[test]
     fn lines_lengths_and_the_end_are_told_apart() {
         let serve = |mut peer: std::net::TcpStream| {
@@ -316,7 +322,7 @@ mod tests {
         with_server(serve, async |link| {
             assert_eq!(link.receive_until(b"\r\n", 100).await.unwrap(), b"+OK");
             assert_eq!(link.receive_until(b"\r\n", 100).await.unwrap(), b"$5");
-            assert_eq!(&*link.receive_buffer(Filling::new(5).unwrap()).await.unwrap(), b"hello");
+            assert_eq!(received(link, 5).await.unwrap(), b"hello");
             link.skip(2).await.unwrap();
             assert_eq!(link.receive_exact(4).await.unwrap(), b"rest");
             assert_eq!(link.receive_some(10).await.unwrap(), b"");

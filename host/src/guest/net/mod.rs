@@ -11,7 +11,6 @@ mod socket;
 mod tls;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wasmtime::component::Resource;
@@ -25,7 +24,7 @@ use crate::counters::Event;
 use crate::engine::before;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::payload::{Buffer, Filling, Payload};
+use crate::payload::Payload;
 use crate::policy::{self, GrantedServer, Server};
 pub(crate) use idle::{Held, Parked};
 use link::{Link, Stream};
@@ -188,7 +187,7 @@ impl HostConnection for State {
             Ok(link) => link,
             Err(error) => return answered(Err(error)),
         };
-        let outcome = match slices(&self.table, &parts)? {
+        let outcome = match slices(&self.table, &self.items, &parts)? {
             Ok(slices) => within(self.deadline, link.send(&slices)).await,
             // Nothing was sent.
             Err(error) => {
@@ -217,17 +216,26 @@ impl HostConnection for State {
         on_link!(self, handle, link => link.receive_some(limit as usize))
     }
 
-    async fn receive_payload(&mut self, handle: Resource<Connection>, len: u64) -> Answer<Resource<Payload>> {
-        // Taken before the first byte comes: several that receive at once have no more together than is there.
-        let (room, filling) = match self.reserve(len).and_then(|room| Ok((room, Filling::new(len)?))) {
-            Ok(begun) => begun,
+    async fn receive_payload(
+        &mut self,
+        handle: Resource<Connection>,
+        len: u64,
+        item: Option<u32>,
+    ) -> Answer<Resource<Payload>> {
+        let mut link = match self.take_link(&handle)? {
+            Ok(link) => link,
             Err(error) => return answered(Err(error)),
         };
-        let received: Answer<Buffer> = on_link!(self, handle, link => link.receive_buffer(filling));
-        match received? {
-            Ok(buffer) => answered(self.give(Arc::new(buffer), room)),
-            Err(error) => Ok(Err(error)),
+        let mut incoming = match self.incoming(len, item) {
+            Ok(incoming) => incoming,
+            // Nothing was taken.
+            Err(error) => return self.give_back(&handle, link, Err(error)),
+        };
+        let received = within(self.deadline, link.receive_into(&mut incoming.destination)).await;
+        if received.is_ok() {
+            self.held_links.put(self.table.get(&handle)?.number, link);
         }
+        answered(self.settle(incoming, received))
     }
 
     async fn skip(&mut self, handle: Resource<Connection>, len: u64) -> Answer<()> {

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 use kv_store_sdk::files::{Directory, ReadOutcome, ReadRequest, WriteOutcome, WriteRequest, open_directory};
 use kv_store_sdk::key::{escape, hex};
-use kv_store_sdk::payload::{Part, Range};
+use kv_store_sdk::payload::Part;
 use kv_store_sdk::{
-    Backend, Chunk, DeleteOutcome, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
-    host,
+    Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
+    Presence, PutOutcome, Result, export, host,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,13 +56,13 @@ impl Fault {
 struct Broken {
     fault: Fault,
     directory: Directory,
-    chunks: HashMap<Hash, Payload>,
+    chunks: HashMap<Vec<u8>, Payload>,
     manifests: HashMap<String, Payload>,
     puts: Cell<u64>,
 }
 
 impl Broken {
-    fn has(&self, hash: &Hash) -> Result<bool> {
+    fn has(&self, hash: &[u8]) -> Result<bool> {
         if self.fault.keeps_chunks() {
             return Ok(self.chunks.contains_key(hash));
         }
@@ -70,7 +70,7 @@ impl Broken {
     }
 
     fn put(&mut self, chunk: &Chunk, replace: bool) -> Result<PutOutcome> {
-        if !replace && self.has(&chunk.hash)? {
+        if !replace && self.has(chunk.hash)? {
             return Ok(if self.fault == Fault::NeverExisted { PutOutcome::Stored } else { PutOutcome::Existed });
         }
         self.puts.set(self.puts.get() + 1);
@@ -78,15 +78,14 @@ impl Broken {
             return Ok(PutOutcome::Stored);
         }
         if self.fault.keeps_chunks() {
-            self.chunks.insert(chunk.hash.clone(), chunk.data.share()?);
+            self.chunks.insert(chunk.hash.to_vec(), chunk.keep()?);
             return Ok(PutOutcome::Stored);
         }
         let len = match self.fault {
-            Fault::WrongLength => chunk.data.len().saturating_sub(1),
-            _ => chunk.data.len(),
+            Fault::WrongLength => chunk.len.saturating_sub(1),
+            _ => chunk.len,
         };
-        let content = Part::Range(Range { payload: &chunk.data, offset: 0, len });
-        self.write(chunk_path(&chunk.hash), content, replace)
+        self.write(chunk_path(chunk.hash), chunk.range(0, len), replace)
     }
 
     fn write(&self, path: String, content: Part, replace: bool) -> Result<PutOutcome> {
@@ -100,7 +99,7 @@ impl Broken {
     }
 
     fn read(&self, path: String) -> Result<Option<Payload>> {
-        match self.directory.read(&[ReadRequest { path, offset: 0, len: None }])?.pop() {
+        match self.directory.read(&[ReadRequest { path, offset: 0, len: None, item: None }])?.pop() {
             Some(ReadOutcome::Found(data)) => Ok(Some(data)),
             Some(ReadOutcome::Failed(error)) => Err(error),
             Some(ReadOutcome::Missing) | None => Ok(None),
@@ -108,7 +107,7 @@ impl Broken {
     }
 }
 
-fn chunk_path(hash: &Hash) -> String {
+fn chunk_path(hash: &[u8]) -> String {
     format!("chunks/{}", hex(hash))
 }
 
@@ -134,16 +133,16 @@ impl Backend for Broken {
         Ok((Broken { fault, directory, chunks, manifests, puts }, features))
     }
 
-    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
-        hashes.iter().map(|hash| self.has(hash)).collect()
+    fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
+        hashes.iter().map(|hash| self.has(hash).map(Presence::from)).collect()
     }
 
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
         chunks.iter().map(|chunk| self.put(chunk, replace)).collect()
     }
 
-    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
-        let get = |hash: &Hash| {
+    fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
+        let get = |hash: &[u8]| {
             let found = match self.fault.keeps_chunks() {
                 true => self.chunks.get(hash).map(Payload::share).transpose()?,
                 false => self.read(chunk_path(hash))?,
@@ -153,7 +152,7 @@ impl Backend for Broken {
         hashes.iter().map(get).collect()
     }
 
-    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
+    fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
         if self.fault != Fault::KeepsDamaged {
             hashes.iter().for_each(|hash| drop(self.chunks.remove(hash)));
             self.directory.remove(&hashes.iter().map(|hash| chunk_path(hash)).collect::<Vec<_>>(), false)?;
@@ -161,20 +160,22 @@ impl Backend for Broken {
         Ok(hashes.iter().map(|_| DeleteOutcome::Gone).collect())
     }
 
-    fn put_manifest(&mut self, name: &str, data: &Payload, _fresh: &[Hash]) -> Result<()> {
+    fn commit(&mut self, _fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
+        let Some(manifest) = manifest else { return Ok(CommitOutcome::Published) };
+        let path = manifest_path(manifest.name);
         match self.fault {
             Fault::Forgets => {
-                self.manifests.insert(name.into(), data.share()?);
-                return Ok(());
+                self.manifests.insert(manifest.name.into(), manifest.keep()?);
+                return Ok(CommitOutcome::Published);
             }
             Fault::TearsManifests => {
-                let half = Part::Range(Range { payload: data, offset: 0, len: data.len() / 2 });
-                self.write(manifest_path(name), half, true)?;
+                self.write(path.clone(), manifest.range(0, manifest.len / 2), true)?;
                 host::sleep(2_000_000)?;
             }
             _ => {}
         }
-        self.write(manifest_path(name), Part::Payload(data), true).map(drop)
+        self.write(path, manifest.part(), true)?;
+        Ok(CommitOutcome::Published)
     }
 
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {

@@ -43,23 +43,17 @@
   (i32.store8 (i32.const 59) (i32.const 1))
   (i32.const 16))
 
-(func (export "kv-store:backend/store@1.0.0#exists") (param i32) (param $n i32) (result i32)
-  (call $list (call $take (local.get $n)) (local.get $n)))
+(func (export "kv-store:backend/store@1.0.0#exists") (param $width i32) (param i32) (param $len i32) (result i32)
+  (local $n i32)
+  (local.set $n (i32.div_u (local.get $len) (local.get $width)))
+  (call $list (call $take (i32.mul (local.get $n) (i32.const 24))) (local.get $n)))
 
-(func (export "kv-store:backend/store@1.0.0#put-chunks") (param $chunk i32) (param $n i32) (param i32) (result i32)
-  (local $left i32)
-  (local.set $left (local.get $n))
-  (loop $next
-    (if (local.get $left)
-      (then
-        (call $drop (i32.load offset=8 (local.get $chunk)))
-        (local.set $chunk (i32.add (local.get $chunk) (i32.const 12)))
-        (local.set $left (i32.sub (local.get $left) (i32.const 1)))
-        (br $next))))
+(func (export "kv-store:backend/store@1.0.0#put-chunks") (param i32 i32 i32 i32) (param $n i32) (param i32) (result i32)
   (call $list (call $take (i32.shl (local.get $n) (i32.const 4))) (local.get $n)))
 
-(func (export "kv-store:backend/store@1.0.0#get-chunks") (param i32) (param $n i32) (result i32)
-  (local $answers i32) (local $left i32)
+(func (export "kv-store:backend/store@1.0.0#get-chunks") (param $width i32) (param i32) (param $len i32) (result i32)
+  (local $n i32) (local $answers i32) (local $left i32)
+  (local.set $n (i32.div_u (local.get $len) (local.get $width)))
   (local.set $answers (call $take (i32.shl (local.get $n) (i32.const 4))))
   (local.set $left (local.get $n))
   (loop $next
@@ -70,13 +64,13 @@
         (br $next))))
   (call $list (local.get $answers) (local.get $n)))
 
-;; All `gone`.
-(func (export "kv-store:backend/store@1.0.0#delete-chunks") (param i32) (param $n i32) (result i32)
+(func (export "kv-store:backend/store@1.0.0#delete-chunks") (param $width i32) (param i32) (param $len i32) (result i32)
+  (local $n i32)
+  (local.set $n (i32.div_u (local.get $len) (local.get $width)))
   (call $list (call $take (i32.shl (local.get $n) (i32.const 4))) (local.get $n)))
 
-(func (export "kv-store:backend/store@1.0.0#put-manifest")
-  (param i32 i32) (param $data i32) (param i32 i32) (result i32)
-  (call $drop (local.get $data))
+;; Published.
+(func (export "kv-store:backend/store@1.0.0#commit") (param i32 i32 i32 i32 i32 i64) (result i32)
   (call $nothing))
 
 (func (export "kv-store:backend/store@1.0.0#get-manifest") (param i32 i32) (result i32)

@@ -10,7 +10,7 @@ pub fn exchange(server: &str) -> Result<Payload> {
     connection.send(&[Part::Bytes(header.into_bytes()), Part::Payload(&data)])?;
     let len = connection.receive_until(b"\n", 20)?;
     let len = std::str::from_utf8(&len).ok().and_then(|text| text.parse().ok());
-    let answer = connection.receive_payload(len.ok_or_else(|| Error::corrupt("no length"))?)?;
+    let answer = connection.receive_payload(len.ok_or_else(|| Error::corrupt("no length"))?, None)?;
     net::park(connection);
     Ok(answer)
 }

@@ -7,14 +7,15 @@ mod misbehave;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use kv_store_sdk::{
-    Backend, Chunk, DeleteOutcome, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+    Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
+    Presence, PutOutcome, Result, export,
 };
 
 #[derive(Default)]
 struct Probe {
-    chunks: HashMap<Hash, Payload>,
+    chunks: HashMap<Vec<u8>, Payload>,
     manifests: HashMap<String, Payload>,
-    rotten: HashSet<Hash>,
+    rotten: HashSet<Vec<u8>>,
     calls: BTreeMap<&'static str, u64>,
     /// How often `put_chunks` fails before it works.
     failing_puts: u32,
@@ -64,9 +65,9 @@ impl Backend for Probe {
         Ok((Probe { answers, failing_puts, failing_deletes, ..Default::default() }, features))
     }
 
-    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
+    fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
         self.count("exists", hashes.len());
-        Ok(hashes.iter().take(self.answers).map(|hash| self.chunks.contains_key(hash)).collect())
+        Ok(hashes.iter().take(self.answers).map(|hash| self.chunks.get(hash).map(Payload::len).into()).collect())
     }
 
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
@@ -85,17 +86,17 @@ impl Backend for Probe {
                 if chunk.hash.starts_with(b"denied") {
                     return Ok(PutOutcome::Failed(Error::denied("not this one")));
                 }
-                if !replace && self.chunks.contains_key(&chunk.hash) {
+                if !replace && self.chunks.contains_key(chunk.hash) {
                     return Ok(PutOutcome::Existed);
                 }
-                self.rotten.remove(&chunk.hash);
-                self.chunks.insert(chunk.hash.clone(), chunk.data.share()?);
+                self.rotten.remove(chunk.hash);
+                self.chunks.insert(chunk.hash.to_vec(), chunk.keep()?);
                 Ok(PutOutcome::Stored)
             })
             .collect()
     }
 
-    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
+    fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
         self.count("get", hashes.len());
         hashes
             .iter()
@@ -112,7 +113,7 @@ impl Backend for Probe {
             .collect()
     }
 
-    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
+    fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
         self.count("delete", hashes.len());
         match self.failing_deletes.as_deref() {
             None => {}
@@ -127,29 +128,31 @@ impl Backend for Probe {
         Ok(hashes.iter().take(self.answers).map(delete).collect())
     }
 
-    fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()> {
-        self.fresh = fresh.len();
-        match name.strip_prefix("damage:") {
+    fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
+        self.fresh = fresh.iter().map(|hashes| hashes.len()).sum();
+        let Some(manifest) = manifest else { return Ok(CommitOutcome::Published) };
+        let content = || manifest.keep().and_then(|data| data.read(0, manifest.len as u32));
+        match manifest.name {
             // The chunk whose hash is the manifest's content gets other bytes of the same length.
-            Some(_) => {
-                let hash = data.read(0, data.len() as u32)?;
+            name if name.starts_with("damage:") => {
+                let hash = content()?;
                 let len = self.chunks.get(&hash).map_or(0, Payload::len) as usize;
                 self.chunks.insert(hash, Payload::from_bytes(&vec![b'!'; len])?);
             }
             // The guest itself finds that chunk corrupt from now on.
-            None if name == "rot" => {
-                self.rotten.insert(data.read(0, data.len() as u32)?);
+            "rot" => {
+                self.rotten.insert(content()?);
             }
             // It loses that chunk.
-            None if name == "lose" => {
-                self.chunks.remove(&data.read(0, data.len() as u32)?);
+            "lose" => {
+                self.chunks.remove(&content()?);
             }
-            None if name.starts_with("do:") => misbehave::act(&name[3..])?,
-            None => {
-                self.manifests.insert(name.into(), data.share()?);
+            name if name.starts_with("do:") => misbehave::act(&name[3..])?,
+            name => {
+                self.manifests.insert(name.into(), manifest.keep()?);
             }
         }
-        Ok(())
+        Ok(CommitOutcome::Published)
     }
 
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {

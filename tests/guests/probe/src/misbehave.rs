@@ -1,6 +1,6 @@
 //! The ways to misbehave, by name.
 
-use kv_store_sdk::payload::{self, Part};
+use kv_store_sdk::payload::{self, ItemRange, Part};
 use kv_store_sdk::{Error, Payload, Result, files, host, net};
 
 pub fn act(how: &str) -> Result<()> {
@@ -50,6 +50,11 @@ pub fn act(how: &str) -> Result<()> {
             let data = Payload::from_bytes(&vec![0; 8 << 20])?;
             let parts: Vec<Part> = (0..100_000).map(|_| Part::Payload(&data)).collect();
             payload::sha256(&parts).map(drop)
+        }
+        // There is none in most calls, and one in a commit.
+        "item" => payload::xxh3(&[Part::Item(7)]).map(drop),
+        "item-past-the-end" => {
+            payload::xxh3(&[Part::ItemRange(ItemRange { item: 0, offset: 1, len: u64::MAX })]).map(drop)
         }
         "fail" => Err(Error::unavailable("a line\nand \u{1b}[31manother")),
         "directory" => files::open_directory("").map(drop),

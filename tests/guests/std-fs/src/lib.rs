@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use kv_store_sdk::key::{escape, hex};
 use kv_store_sdk::payload::Part;
 use kv_store_sdk::{
-    Backend, Chunk, DeleteOutcome, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+    Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
+    Presence, PutOutcome, Result, absent, export,
 };
 
 /// Bytes of a value that are in this component's memory at once.
@@ -38,18 +39,19 @@ impl Backend for StdFs {
         Ok((StdFs, features))
     }
 
-    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
-        Ok(hashes.iter().map(|hash| chunk_path(hash).is_file()).collect())
+    fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
+        let len = |hash| fs::metadata(chunk_path(hash)).ok().filter(fs::Metadata::is_file).map(|there| there.len());
+        Ok(hashes.iter().map(|hash| len(hash).into()).collect())
     }
 
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
         let put = |chunk: &Chunk| {
-            let path = chunk_path(&chunk.hash);
+            let path = chunk_path(chunk.hash);
             // Another length is what a power cut left.
-            if !replace && fs::metadata(&path).is_ok_and(|there| there.len() == chunk.data.len()) {
+            if !replace && fs::metadata(&path).is_ok_and(|there| there.len() == chunk.len) {
                 return PutOutcome::Existed;
             }
-            match write(&path, &chunk.data, false) {
+            match write(&path, chunk.len, &|at, len| chunk.range(at, len), false) {
                 Ok(()) => PutOutcome::Stored,
                 Err(error) => PutOutcome::Failed(error),
             }
@@ -57,8 +59,8 @@ impl Backend for StdFs {
         Ok(chunks.iter().map(put).collect())
     }
 
-    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
-        let get = |hash: &Hash| match read(&chunk_path(hash)) {
+    fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
+        let get = |hash: &[u8]| match read(&chunk_path(hash)) {
             Ok(Some(data)) => GetOutcome::Found(data),
             Ok(None) => GetOutcome::Missing,
             Err(error) => GetOutcome::Failed(error),
@@ -66,8 +68,8 @@ impl Backend for StdFs {
         Ok(hashes.iter().map(get).collect())
     }
 
-    fn delete_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
-        let delete = |hash: &Hash| {
+    fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
+        let delete = |hash: &[u8]| {
             let path = chunk_path(hash);
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => DeleteOutcome::Failed(failed(&path, &error)),
@@ -77,25 +79,30 @@ impl Backend for StdFs {
         Ok(hashes.iter().map(delete).collect())
     }
 
-    fn put_manifest(&mut self, name: &str, data: &Payload, fresh: &[Hash]) -> Result<()> {
-        for hash in fresh {
+    fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
+        let (mut gone, mut directories) = (Vec::new(), Vec::new());
+        for hash in fresh.iter().flat_map(|hashes| hashes.iter()) {
             let path = chunk_path(hash);
-            let synced = File::open(&path).and_then(|file| file.sync_all());
-            synced.map_err(|error| match error.kind() {
-                ErrorKind::NotFound => Error::invalid(format!("the chunk {} is gone", hex(hash))),
-                _ => failed(&path, &error),
-            })?;
+            match File::open(&path).and_then(|file| file.sync_all()) {
+                Err(error) if error.kind() == ErrorKind::NotFound => gone.push(hash),
+                synced => synced.map_err(|error| failed(&path, &error))?,
+            }
+            directories.extend(path.parent().map(Path::to_owned));
         }
-        let mut directories: Vec<PathBuf> =
-            fresh.iter().filter_map(|hash| chunk_path(hash).parent().map(Path::to_owned)).collect();
+        if !gone.is_empty() {
+            return Ok(absent(gone));
+        }
         directories.sort();
         directories.dedup();
         if !directories.is_empty() {
             directories.extend(["/chunks".into(), "/".into()]);
         }
-        directories.iter().try_for_each(|directory| sync_directory(directory))?;
-        write(&manifest_path(name), data, true)?;
-        ["/manifests", "/"].iter().try_for_each(|directory| sync_directory(Path::new(directory)))
+        directories.iter().try_for_each(|directory: &PathBuf| sync_directory(directory))?;
+        if let Some(manifest) = manifest {
+            write(&manifest_path(manifest.name), manifest.len, &|at, len| manifest.range(at, len), true)?;
+            ["/manifests", "/"].iter().try_for_each(|directory| sync_directory(Path::new(directory)))?;
+        }
+        Ok(CommitOutcome::Published)
     }
 
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
@@ -120,10 +127,13 @@ fn manifest_path(name: &str) -> PathBuf {
     Path::new("/manifests").join(escape(name))
 }
 
+/// Some bytes of an item, from a place on, so many.
+type Range<'a> = &'a dyn Fn(u64, u64) -> Part<'static>;
+
 /// Write a file whole: under a name of its own, then renamed.
-fn write(path: &Path, data: &Payload, durable: bool) -> Result<()> {
+fn write(path: &Path, len: u64, range: Range, durable: bool) -> Result<()> {
     let temporary = PathBuf::from(format!("/tmp/{:016x}", RandomState::new().hash_one(path)));
-    let written = write_to(&temporary, data, durable).and_then(|()| {
+    let written = write_to(&temporary, len, range, durable).and_then(|()| {
         let renamed = fs::rename(&temporary, path).or_else(|error| match (error.kind(), path.parent()) {
             (ErrorKind::NotFound, Some(parent)) => {
                 fs::create_dir_all(parent)?;
@@ -139,12 +149,13 @@ fn write(path: &Path, data: &Payload, durable: bool) -> Result<()> {
     written
 }
 
-fn write_to(temporary: &Path, data: &Payload, durable: bool) -> Result<()> {
+fn write_to(temporary: &Path, len: u64, range: Range, durable: bool) -> Result<()> {
     let failed = |error: io::Error| failed(temporary, &error);
     let mut file = File::create_new(temporary).map_err(failed)?;
     let mut at = 0;
-    while at < data.len() {
-        let piece = data.read(at, (data.len() - at).min(PIECE as u64) as u32)?;
+    while at < len {
+        let piece = (len - at).min(PIECE as u64);
+        let piece = Payload::from_parts(&[range(at, piece)])?.read(0, piece as u32)?;
         file.write_all(&piece).map_err(failed)?;
         at += piece.len() as u64;
     }

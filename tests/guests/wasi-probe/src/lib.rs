@@ -4,7 +4,8 @@
 mod act;
 
 use kv_store_sdk::{
-    Backend, Chunk, DeleteOutcome, Error, Features, GetOutcome, Hash, Options, Payload, PutOutcome, Result, export,
+    Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
+    Presence, PutOutcome, Result, export,
 };
 
 struct WasiProbe;
@@ -15,23 +16,23 @@ impl Backend for WasiProbe {
         Ok((WasiProbe, Features { label: "a probe of WASI".into(), ..Default::default() }))
     }
 
-    fn exists(&mut self, hashes: &[Hash]) -> Result<Vec<bool>> {
-        Ok(hashes.iter().map(|_| false).collect())
+    fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
+        Ok(hashes.iter().map(|_| Presence::Absent).collect())
     }
 
     fn put_chunks(&mut self, _chunks: &[Chunk], _replace: bool) -> Result<Vec<PutOutcome>> {
         Err(Error::unsupported("stores nothing"))
     }
 
-    fn get_chunks(&mut self, hashes: &[Hash]) -> Result<Vec<GetOutcome>> {
+    fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
         Ok(hashes.iter().map(|_| GetOutcome::Missing).collect())
     }
 
-    fn delete_chunks(&mut self, _hashes: &[Hash]) -> Result<Vec<DeleteOutcome>> {
+    fn delete_chunks(&mut self, _hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
         Err(Error::unsupported("stores nothing"))
     }
 
-    fn put_manifest(&mut self, _name: &str, _data: &Payload, _fresh: &[Hash]) -> Result<()> {
+    fn commit(&mut self, _fresh: &[Hashes], _manifest: Option<Manifest>) -> Result<CommitOutcome> {
         Err(Error::unsupported("stores nothing"))
     }
 

@@ -1,16 +1,19 @@
-//! Guests that use a payload or a directory as they must not.
+//! Guests that use a payload, an item or a directory as they must not.
 
 use kv_store_wasm::ErrorKind::{Component, Invalid};
 use kv_store_wasm::metrics;
 
-use super::{Case, calling, case, event, fails, fetching, folder, goes_on, open, probing, text};
+use super::{Case, calling, case, fails, fetching, folder, goes_on, open, probing, text};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        case("lent-too-late", || {
-            let store = open("lent-too-late://x");
-            store.put_manifest("m", b"lent").unwrap();
-            fails(Invalid, "this payload was lent for a call that is over", || store.get_manifest("m"));
+        probing("item", Invalid, "there is no item 7: this call puts nothing"),
+        probing("item-past-the-end", Invalid, "there is no item 0: this call puts nothing"),
+        case("probe items of a commit", || {
+            let store = open("hostile-probe://x");
+            let commit = |how: &str| store.put_manifest(&format!("do:{how}"), b"bytes");
+            fails(Invalid, "there is no item 7: the call has 1", || commit("item"));
+            fails(Invalid, "18446744073709551615 bytes at 1 reach past the end, 5", || commit("item-past-the-end"));
             goes_on(&store);
         }),
         calling("stale-handle", Component, "trapped: unknown handle index"),
@@ -26,7 +29,7 @@ pub fn cases() -> Vec<Case> {
             let (a, b) = (open("anothers-handle://a"), open("anothers-handle://b"));
             a.put_manifest("m", b"of a").unwrap();
             assert_eq!(text(a.get_manifest("m").unwrap()), "of a");
-            fails(Component, "trapped: unknown handle index 2", || b.get_manifest("m"));
+            fails(Component, "trapped: unknown handle index 1", || b.get_manifest("m"));
             goes_on(&b);
             assert_eq!(text(a.get_manifest("m").unwrap()), "of a");
         }),
@@ -36,25 +39,8 @@ pub fn cases() -> Vec<Case> {
             fails(Component, "trapped: unknown handle index", || store.prefetch_chunks(b"ab", 1));
             goes_on(&store);
         }),
-        case("answered-lent", || {
-            let store = open("answered-lent://x");
-            store.put_manifest("m", b"lent").unwrap();
-            fails(Component, "broke the contract: it answered a payload that was only lent", || {
-                store.get_manifest("m")
-            });
-            goes_on(&store);
-        }),
         calling("range-overflow", Invalid, "18446744073709551606 bytes at 50 reach past the end, 100"),
         probing("past-the-end", Invalid, "reach past the end"),
-        case("never-drops", || {
-            let store = open("never-drops://x");
-            let made = || event("never-drops", "instances");
-            let before = made();
-            for n in 0..3000_u32 {
-                store.put_chunk(&n.to_le_bytes(), b"bytes").expect("it keeps what it should drop, no more");
-            }
-            assert!(made() >= before + 2, "its instance was not replaced");
-        }),
         case("trap-while-holding", || {
             let store = open("trap-while-holding://x");
             let before = metrics().unwrap().payload_bytes;

@@ -27,6 +27,16 @@ pub fn cases() -> Vec<Case> {
         calling("no-such-case", Component, "trapped: invalid expected discriminant"),
         calling("answer-out-of-memory", Component, "trapped: pointer out of bounds of memory"),
         fetching("answers-too-few", Component, "broke the contract: it answered nothing to a batch"),
+        case("absent-of-others", || {
+            let store = open("absent-of-others://x");
+            fails(Component, "broke the contract: it named chunk 616263, which it was not given", || {
+                store.put_manifest("m", b"content")
+            });
+            fails(Component, "broke the contract: it answered `absent` and named no chunk", || {
+                store.put_manifest("m", b"")
+            });
+            goes_on(&store);
+        }),
         case("answers-too-many", || {
             let store = open("answers-too-many://x");
             fails(Component, "broke the contract: it answered 2 items", || store.get_chunk(b"key"));

@@ -1,0 +1,273 @@
+//! Gets of a batch: placed straight in the caller's memory, and checked there.
+
+use std::sync::Arc;
+
+use super::super::hash::ChunkHash;
+use super::super::seal::{SEAL_BYTES, seal};
+use super::super::shared::Shared;
+use super::super::target::Target;
+use super::super::until::Until;
+use super::super::verify::is_xxh3;
+use super::super::{Damage, Opened};
+use super::{BatchOptions, Fetched, Memory, distinct, unanswered};
+use crate::counters::Event;
+use crate::error::Error;
+use crate::payload::{Buffer, Got};
+
+/// An item of a get.
+pub(crate) struct Wanted {
+    hash: Result<ChunkHash, Error>,
+    /// Where its bytes go. `None`: memory is allocated.
+    pieces: Option<Vec<libc::iovec>>,
+}
+
+impl Wanted {
+    pub(crate) fn new(hash: &[u8], memory: &mut Memory<'_>) -> Self {
+        let pieces = match memory {
+            Memory::Pieces(pieces) => {
+                Some(pieces.iter_mut().map(|piece| room(piece.as_mut_ptr(), piece.len())).collect())
+            }
+            Memory::Allocate => None,
+        };
+        Wanted { hash: ChunkHash::new(hash), pieces }
+    }
+
+    /// A value for memory that the caller of [`Opened::get_many`] answers for.
+    pub(crate) fn placed(hash: &[u8], pieces: Vec<libc::iovec>) -> Self {
+        Wanted { hash: ChunkHash::new(hash), pieces: Some(pieces) }
+    }
+
+    /// A value for memory that is allocated.
+    pub(crate) fn allocated(hash: &[u8]) -> Self {
+        Wanted { hash: ChunkHash::new(hash), pieces: None }
+    }
+
+    /// Copy a value to where it belongs.
+    ///
+    /// # Safety
+    /// The pieces are valid for writes, nobody else uses them, and `value` is not in them.
+    unsafe fn deliver(&self, value: &[&[u8]]) -> Result<Fetched, Error> {
+        let Some(pieces) = &self.pieces else { return Buffer::concat(value).map(Fetched::Buffer) };
+        let len = value.iter().map(|part| part.len()).sum();
+        if capacity(pieces) < len {
+            return Ok(Fetched::TooLong(len));
+        }
+        let mut rooms = pieces.iter().map(|piece| (piece.iov_base.cast::<u8>(), piece.iov_len));
+        let (mut to, mut left) = (std::ptr::null_mut::<u8>(), 0);
+        for part in value {
+            let mut part = *part;
+            while !part.is_empty() {
+                if left == 0 {
+                    let Some(room) = rooms.next() else { break };
+                    (to, left) = room;
+                    continue;
+                }
+                let (now, later) = part.split_at_checked(left).unwrap_or((part, &[]));
+                // SAFETY: by this function's own condition; `now` has at most `left` bytes.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(now.as_ptr(), to, now.len());
+                    to = to.add(now.len());
+                }
+                left -= now.len();
+                part = later;
+            }
+        }
+        Ok(Fetched::Placed(len))
+    }
+}
+
+pub(crate) fn room(data: *mut u8, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: data.cast(), iov_len: len }
+}
+
+fn capacity(pieces: &[libc::iovec]) -> usize {
+    pieces.iter().fold(0, |sum, piece| sum.saturating_add(piece.iov_len))
+}
+
+/// The first bytes of memory that has been filled.
+///
+/// # Safety
+/// So many bytes of the pieces are initialised, and nobody writes them while the slices live.
+unsafe fn filled(pieces: &[libc::iovec], mut len: usize) -> Vec<&[u8]> {
+    let part = |piece: &libc::iovec| {
+        let part = piece.iov_len.min(len);
+        len -= part;
+        match part {
+            0 => &[][..],
+            // SAFETY: by this function's own condition.
+            part => unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), part) },
+        }
+    };
+    pieces.iter().map(part).filter(|part| !part.is_empty()).collect()
+}
+
+/// What was found of one chunk.
+enum Found {
+    /// So many bytes of value lie in the memory of the item that named it first.
+    Placed(usize),
+    /// The value is the first so many bytes of a buffer.
+    Buffer(Arc<Buffer>, usize),
+    TooLong(usize),
+    Nothing,
+}
+
+/// How what was stored is judged.
+#[derive(Clone, Copy)]
+struct Judge {
+    sealed: bool,
+    content_keyed: bool,
+}
+
+impl Judge {
+    /// The length of the value in what was stored, if it is what was put as far as that can be known.
+    fn value_len(self, hash: &ChunkHash, stored: &[&[u8]]) -> Option<usize> {
+        let len: usize = stored.iter().map(|part| part.len()).sum();
+        if !self.sealed {
+            return (!self.content_keyed || is_xxh3(hash, stored)).then_some(len);
+        }
+        let value = len.checked_sub(SEAL_BYTES)?;
+        let mut left = value;
+        let (mut parts, mut trailer) = (Vec::with_capacity(stored.len()), Vec::with_capacity(SEAL_BYTES));
+        for part in stored {
+            let (head, tail) = part.split_at_checked(left).unwrap_or((part, &[]));
+            left -= head.len();
+            parts.push(head);
+            trailer.extend_from_slice(tail);
+        }
+        (seal(hash, value, parts.into_iter())[..] == trailer[..]).then_some(value)
+    }
+}
+
+impl Opened {
+    /// # Safety
+    /// The pieces of the items are valid for writes until this returns, and nobody else uses them.
+    pub(crate) unsafe fn get_many(
+        &self,
+        items: &[Wanted],
+        options: &BatchOptions,
+        until: &Until,
+    ) -> Vec<Result<Option<Fetched>, Error>> {
+        let Opened { shared, save, .. } = self;
+        let judge = Judge { sealed: options.sealed, content_keyed: options.xxh3_keys || shared.verifier.insists() };
+        let (distinct, first_of) = distinct(items.iter().map(|item| item.hash.as_ref().ok()));
+        let first = |index: usize| items.get(index).and_then(|item| item.pieces.as_deref());
+
+        let waiting: Vec<Option<Arc<Buffer>>> = distinct.iter().map(|(_, hash)| save.waiting(hash)).collect();
+        let absent: Vec<(usize, ChunkHash)> =
+            distinct.iter().zip(&waiting).filter(|(_, waits)| waits.is_none()).map(|(item, _)| *item).collect();
+        // A seal lies behind its value: it has room behind the caller's.
+        let mut seals = vec![[0_u8; SEAL_BYTES]; if options.sealed { absent.len() } else { 0 }];
+        let mut seals = seals.iter_mut();
+        let mut with_seal = |pieces: &[libc::iovec]| -> Vec<libc::iovec> {
+            let seal = seals.next().map(|seal| room(seal.as_mut_ptr(), SEAL_BYTES));
+            pieces.iter().copied().chain(seal).collect()
+        };
+        let rooms: Vec<Option<Vec<libc::iovec>>> =
+            absent.iter().map(|(index, _)| first(*index).map(&mut with_seal)).collect();
+        // SAFETY: by this function's own condition; the seals are local.
+        let target = |room: &Option<Vec<libc::iovec>>| match room {
+            // The cast only names the lifetime of `rooms`, which outlives the calls.
+            Some(pieces) => unsafe { Target::memory(std::slice::from_raw_parts(pieces.as_ptr(), pieces.len())) },
+            None => Target::ALLOCATE,
+        };
+        let targets: Vec<Target<'_>> = rooms.iter().map(target).collect();
+        let hashes: Vec<ChunkHash> = absent.iter().map(|(_, hash)| *hash).collect();
+        let answers = shared.get_all(&hashes, &targets, until).each();
+
+        let mut answers = absent.iter().zip(&rooms).zip(answers).map(|(((index, hash), room), answer)| {
+            Ok(match answer? {
+                None => Found::Nothing,
+                Some(Got::Buffer(data)) => shared.judged(hash, &data, judge),
+                Some(Got::TooLong(len)) => {
+                    Found::TooLong(len.saturating_sub(if options.sealed { SEAL_BYTES } else { 0 }))
+                }
+                Some(Got::Placed(len)) => {
+                    // SAFETY: the call has placed so many bytes there.
+                    let stored = unsafe { filled(room.as_deref().unwrap_or_default(), len) };
+                    match judge.value_len(hash, &stored) {
+                        Some(len) => Found::Placed(len),
+                        None => {
+                            let damaged = stored.concat();
+                            match shared.mended(hash, &damaged, judge) {
+                                Found::Buffer(sound, len) => {
+                                    let value = sound.get(..len).unwrap_or_default();
+                                    let item = items.get(*index).ok_or_else(unanswered)?;
+                                    // SAFETY: by this function's own condition; the value is in a buffer of the host.
+                                    match unsafe { item.deliver(&[value])? } {
+                                        Fetched::Placed(len) => Found::Placed(len),
+                                        _ => Found::TooLong(len),
+                                    }
+                                }
+                                found => found,
+                            }
+                        }
+                    }
+                }
+            })
+        });
+        let found: Vec<Result<Found, Error>> = waiting
+            .into_iter()
+            .map(|waits| match waits {
+                // What waits has no seal, and is what was put.
+                Some(data) => {
+                    let len = data.len();
+                    Ok(Found::Buffer(data, len))
+                }
+                None => answers.next().unwrap_or_else(|| Err(unanswered())),
+            })
+            .collect();
+
+        let deliver = |(index, (item, first_of)): (usize, (&Wanted, Option<usize>))| {
+            item.hash.as_ref().map_err(Clone::clone)?;
+            let which = first_of.ok_or_else(unanswered)?;
+            let (Some(found), Some((first_item, _))) = (found.get(which), distinct.get(which)) else {
+                return Err(unanswered());
+            };
+            let fetched = match found.as_ref().map_err(Clone::clone)? {
+                Found::Nothing => {
+                    shared.counters.count(Event::Misses);
+                    return Ok(None);
+                }
+                Found::TooLong(len) => Fetched::TooLong(*len),
+                Found::Placed(len) if index == *first_item => Fetched::Placed(*len),
+                Found::Placed(len) => {
+                    // SAFETY: the value lies in the memory of the first item, and this is another one's.
+                    let value = unsafe { filled(first(*first_item).unwrap_or_default(), *len) };
+                    // SAFETY: by this function's own condition.
+                    unsafe { item.deliver(&value)? }
+                }
+                // SAFETY: by this function's own condition; the value is in a buffer of the host.
+                Found::Buffer(data, len) => unsafe { item.deliver(&[data.get(..*len).unwrap_or_default()])? },
+            };
+            let len = match &fetched {
+                Fetched::Placed(len) => *len,
+                Fetched::Buffer(data) => data.len(),
+                Fetched::TooLong(_) => 0,
+            };
+            shared.counters.add(Event::BytesGot, len as u64);
+            Ok(Some(fetched))
+        };
+        items.iter().zip(first_of).enumerate().map(deliver).collect()
+    }
+}
+
+impl Shared {
+    fn judged(&self, hash: &ChunkHash, stored: &Arc<Buffer>, judge: Judge) -> Found {
+        match judge.value_len(hash, &[stored]) {
+            Some(len) => Found::Buffer(stored.clone(), len),
+            None => self.mended(hash, stored, judge),
+        }
+    }
+
+    /// What was fetched is not what was put. It is read again, and removed if it stays so: the next put stores it again.
+    fn mended(&self, hash: &ChunkHash, damaged: &[u8], judge: Judge) -> Found {
+        let sound = |again: &[u8]| judge.value_len(hash, &[again]).is_some();
+        match self.remove_damaged(hash, damaged, &sound) {
+            Damage::Passing(sound) => match judge.value_len(hash, &[&sound]) {
+                Some(len) => Found::Buffer(sound, len),
+                None => Found::Nothing,
+            },
+            Damage::Removed | Damage::Stays(_) => Found::Nothing,
+        }
+    }
+}

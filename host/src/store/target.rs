@@ -1,0 +1,97 @@
+//! Where the chunks of one call go: into the memory that the caller named for each, or into buffers of the host's own.
+
+use std::marker::PhantomData;
+
+use super::hash::ChunkHash;
+use super::hashes::{of_one_width, to_guest};
+use super::shared::{Fetched, Shared, expect_some};
+use crate::bindings::exports::kv_store::backend::store::GetOutcome;
+use crate::error::{Error, ErrorKind};
+use crate::guest::lie;
+use crate::limits;
+use crate::payload::{Got, Memory};
+use crate::pool::Call;
+
+/// Where one chunk goes.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Target<'a> {
+    /// None: the host allocates.
+    pieces: Option<&'a [libc::iovec]>,
+    _exclusive: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: it stands for memory that is the target's alone; see `Target::memory`.
+unsafe impl Send for Target<'_> {}
+// SAFETY: as above; it is written only where it is borrowed mutably.
+unsafe impl Sync for Target<'_> {}
+
+impl<'a> Target<'a> {
+    /// A buffer that the host makes when the length is known.
+    pub(crate) const ALLOCATE: Target<'static> = Target { pieces: None, _exclusive: PhantomData };
+
+    /// Memory of the caller, one piece after another.
+    ///
+    /// # Safety
+    /// Each piece must stay valid for writes, and be used by nobody else, as long as the target is. It need not be initialised.
+    pub(crate) unsafe fn memory(pieces: &'a [libc::iovec]) -> Self {
+        Target { pieces: Some(pieces), _exclusive: PhantomData }
+    }
+}
+
+impl Shared {
+    /// The backend's answers to one call, for some of the hashes, from the first on. Nothing is checked. Chunk n goes to target n,
+    /// and to a buffer where there are fewer targets. What lies in the memory of a chunk that is missing, failed or too long is
+    /// undefined.
+    pub(super) fn get_into(
+        &self,
+        hashes: &[ChunkHash],
+        targets: &mut [Target<'_>],
+    ) -> Result<Vec<Result<Option<Got>, Error>>, Error> {
+        let asked = of_one_width(hashes);
+        let list = to_guest(asked.iter());
+        // How much will come is not known; the time is for a full batch.
+        let answers = self.pool.call(limits::DEFAULT_BATCH_BYTES, async |call: &mut Call<'_>| {
+            let rooms = targets.iter().take(asked.len()).map(|target| {
+                // SAFETY: `Target::memory` was promised that the pieces are valid and nobody else's as long as `targets` is borrowed,
+                // which is longer than the call: the pool ends the items before it returns, and if this unwinds the instance, with
+                // the items, is dropped on the way.
+                target.pieces.map(|pieces| unsafe { Memory::room(pieces) })
+            });
+            // SAFETY: as above.
+            unsafe { call.store.data_mut().items().begin_get(rooms) };
+            let answers = call.guest.call_get_chunks(&mut *call.store, &list).await?;
+            let answers = match answers.map_err(Error::from).and_then(|answers| expect_some(answers, asked.len())) {
+                Ok(answers) => answers,
+                Err(error) => return Ok(Err(error)),
+            };
+            let answers = answers.into_iter().map(|answer| match answer {
+                GetOutcome::Missing => Ok(None),
+                GetOutcome::Failed(error) => Err(error.into()),
+                GetOutcome::Found(payload) => Ok(Some(payload)),
+            });
+            Ok(call.store.data_mut().land(answers.collect()))
+        })?;
+        for (hash, answer) in asked.iter().zip(&answers) {
+            match answer {
+                Ok(Some(Got::Placed(len) | Got::TooLong(len))) => self.saw_len(*len),
+                Ok(Some(Got::Buffer(data))) => self.saw_len(data.len()),
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    self.mark_damaged(hash);
+                }
+                Ok(None) | Err(_) => {}
+            }
+        }
+        Ok(answers)
+    }
+
+    /// [`Shared::get_into`] buffers.
+    pub(super) fn get_answers(&self, hashes: &[ChunkHash]) -> Result<Vec<Fetched>, Error> {
+        let buffer = |got| match got {
+            Got::Buffer(data) => Ok(data),
+            // There is no memory that it could be in, or be too small.
+            Got::Placed(_) | Got::TooLong(_) => Err(lie("answered bytes that are nowhere")),
+        };
+        let answers = self.get_into(hashes, &mut [])?;
+        Ok(answers.into_iter().map(|answer| answer?.map(buffer).transpose()).collect())
+    }
+}

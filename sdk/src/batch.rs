@@ -1,0 +1,181 @@
+//! What comes in with a call: hashes as they lie in one byte string, and items by number, whose bytes stay in the host.
+
+use std::slice::ChunksExact;
+
+use crate::bindings::exports::kv_store::backend::store;
+use crate::payload::{ItemRange, Part};
+use crate::{CommitOutcome, Payload, Presence, Result};
+
+/// Hashes of one length, 1 to 64 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hashes<'a> {
+    width: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Hashes<'a> {
+    pub(crate) fn of(hashes: &'a store::Hashes) -> Self {
+        // The host has no hashes of width 0.
+        Hashes { width: (hashes.width as usize).max(1), bytes: &hashes.bytes }
+    }
+
+    /// How many there are.
+    pub fn len(self) -> usize {
+        self.bytes.len() / self.width
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// The hashes, in the order of the items.
+    pub fn iter(self) -> ChunksExact<'a, u8> {
+        self.bytes.chunks_exact(self.width)
+    }
+
+    /// The first ones, `count` at most: a batch may be answered in part.
+    pub fn first(self, count: usize) -> Self {
+        let end = count.saturating_mul(self.width);
+        Hashes { bytes: self.bytes.get(..end).unwrap_or(self.bytes), ..self }
+    }
+
+    /// The same hashes, `count` at a time.
+    pub fn batches(self, count: usize) -> impl Iterator<Item = Hashes<'a>> {
+        let width = self.width;
+        self.bytes.chunks(count.max(1).saturating_mul(width)).map(move |bytes| Hashes { width, bytes })
+    }
+}
+
+impl<'a> IntoIterator for Hashes<'a> {
+    type Item = &'a [u8];
+    type IntoIter = ChunksExact<'a, u8>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// A chunk to put: an item of the running call.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk<'a> {
+    /// 1 to 64 bytes of any value.
+    pub hash: &'a [u8],
+    /// Its number in the running call.
+    pub item: u32,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl Chunk<'_> {
+    /// Its bytes, to be written, sent or hashed. Valid while the call runs.
+    pub fn part(&self) -> Part<'static> {
+        Part::Item(self.item)
+    }
+
+    /// `len` of its bytes, from `offset`.
+    pub fn range(&self, offset: u64, len: u64) -> Part<'static> {
+        Part::ItemRange(ItemRange { item: self.item, offset, len })
+    }
+
+    /// Its bytes, to keep. One copy, of what is the consumer's memory.
+    pub fn keep(&self) -> Result<Payload> {
+        Payload::from_parts(&[self.part()])
+    }
+}
+
+/// A manifest to publish. It is item 0 of the running call.
+#[derive(Clone, Copy, Debug)]
+pub struct Manifest<'a> {
+    /// 1 to 4096 bytes.
+    pub name: &'a str,
+    /// Bytes of its content.
+    pub len: u64,
+}
+
+impl Manifest<'_> {
+    /// Its content, to be written, sent or hashed. Valid while the call runs.
+    pub fn part(&self) -> Part<'static> {
+        Part::Item(0)
+    }
+
+    /// `len` bytes of its content, from `offset`.
+    pub fn range(&self, offset: u64, len: u64) -> Part<'static> {
+        Part::ItemRange(ItemRange { item: 0, offset, len })
+    }
+
+    /// Its content, to keep.
+    pub fn keep(&self) -> Result<Payload> {
+        Payload::from_parts(&[self.part()])
+    }
+}
+
+pub(crate) fn chunks<'a>(hashes: Hashes<'a>, lens: &[u64]) -> Vec<Chunk<'a>> {
+    (0..).zip(hashes).zip(lens).map(|((item, hash), len)| Chunk { hash, item, len: *len }).collect()
+}
+
+/// The outcome of a commit that finds fresh chunks gone; of none it is published.
+pub fn absent<'a>(hashes: impl IntoIterator<Item = &'a [u8]>) -> CommitOutcome {
+    let mut lists: Vec<store::Hashes> = Vec::new();
+    for hash in hashes {
+        let width = hash.len() as u32;
+        match lists.iter_mut().find(|list| list.width == width) {
+            Some(list) => list.bytes.extend_from_slice(hash),
+            None => lists.push(store::Hashes { width, bytes: hash.to_vec() }),
+        }
+    }
+    if lists.is_empty() { CommitOutcome::Published } else { CommitOutcome::Absent(lists) }
+}
+
+impl From<bool> for Presence {
+    /// Present, of unknown length, or absent.
+    fn from(present: bool) -> Self {
+        if present { Presence::Present(None) } else { Presence::Absent }
+    }
+}
+
+impl From<Option<u64>> for Presence {
+    /// Present with its length, or absent.
+    fn from(len: Option<u64>) -> Self {
+        len.map_or(Presence::Absent, |len| Presence::Present(Some(len)))
+    }
+}
+
+impl Presence {
+    /// Whether the chunk is there.
+    pub fn is_present(&self) -> bool {
+        matches!(self, Presence::Present(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hashes(width: u32, bytes: &[u8]) -> store::Hashes {
+        store::Hashes { width, bytes: bytes.to_vec() }
+    }
+
+    #[test]
+    fn hashes_come_one_by_one_and_in_batches() {
+        let given = hashes(2, b"aabbcc");
+        let all = Hashes::of(&given);
+        assert_eq!(all.iter().collect::<Vec<_>>(), [b"aa", b"bb", b"cc"]);
+        assert_eq!((all.first(2).len(), all.first(9), all.is_empty()), (2, all, false));
+        assert_eq!(all.batches(2).map(|batch| batch.len()).collect::<Vec<_>>(), [2, 1]);
+        let chunks = chunks(all, &[5, 0, 7]);
+        let shown: Vec<_> = chunks.iter().map(|chunk| (chunk.hash, chunk.item, chunk.len)).collect();
+        assert_eq!(shown, [(&b"aa"[..], 0, 5), (b"bb", 1, 0), (b"cc", 2, 7)]);
+        let none = hashes(0, b"");
+        assert!(Hashes::of(&none).is_empty());
+    }
+
+    #[test]
+    fn absent_hashes_are_listed_by_width() {
+        let gone: [&[u8]; 3] = [b"aa", b"c", b"bb"];
+        let CommitOutcome::Absent(lists) = absent(gone) else { panic!("some are gone") };
+        let lists: Vec<_> = lists.iter().map(|list| (list.width, list.bytes.as_slice())).collect();
+        assert_eq!(lists, [(2, &b"aabb"[..]), (1, b"c")]);
+        assert!(matches!(absent([]), CommitOutcome::Published));
+    }
+}
