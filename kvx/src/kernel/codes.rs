@@ -162,6 +162,7 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
+    use super::super::transpose_x86::{put, transposed};
     use super::{CELLS, Cells, Codes, GROUP, GROUP_BYTES, GROUPS_AT_ONCE, GroupedHead, Rows};
 
     /// Elements of a step.
@@ -271,14 +272,6 @@ mod x86 {
         }
     }
 
-    /// # Safety
-    /// AVX-512 F; room for 64 bytes at `to`, where a line begins if `STREAM`.
-    #[inline(always)]
-    unsafe fn put<const STREAM: bool>(to: *mut u8, x: __m512i) {
-        // SAFETY: the caller's promise.
-        unsafe { if STREAM { _mm512_stream_si512(to.cast(), x) } else { _mm512_storeu_si512(to.cast(), x) } }
-    }
-
     /// Quantises the first `n / STEP * STEP` elements of each row and returns how many those are.
     ///
     /// # Safety
@@ -324,30 +317,6 @@ mod x86 {
                     }
                 }
             }
-        }
-    }
-
-    /// Four groups of each of four tokens that lie `step` apart: a vector for each group.
-    ///
-    /// # Safety
-    /// AVX-512 F; 64 bytes at each of four steps from `p` on.
-    #[inline(always)]
-    unsafe fn transposed(p: *const u8, step: usize) -> [__m512i; 4] {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (a, b) = (_mm512_loadu_si512(p.cast()), _mm512_loadu_si512(p.add(step).cast()));
-            let (c, d) = (_mm512_loadu_si512(p.add(2 * step).cast()), _mm512_loadu_si512(p.add(3 * step).cast()));
-            // Of the 16-byte lanes 0 to 3: two of the one vector, then two of the other.
-            let ab_even = _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b);
-            let ab_odd = _mm512_shuffle_i64x2::<0b11_01_11_01>(a, b);
-            let cd_even = _mm512_shuffle_i64x2::<0b10_00_10_00>(c, d);
-            let cd_odd = _mm512_shuffle_i64x2::<0b11_01_11_01>(c, d);
-            [
-                _mm512_shuffle_i64x2::<0b10_00_10_00>(ab_even, cd_even),
-                _mm512_shuffle_i64x2::<0b10_00_10_00>(ab_odd, cd_odd),
-                _mm512_shuffle_i64x2::<0b11_01_11_01>(ab_even, cd_even),
-                _mm512_shuffle_i64x2::<0b11_01_11_01>(ab_odd, cd_odd),
-            ]
         }
     }
 }

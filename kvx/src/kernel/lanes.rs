@@ -5,6 +5,9 @@
 
 /// A 16-byte vector.
 pub(crate) trait Lanes: Copy {
+    /// Whether wider vectors, where the CPU has them, do as well.
+    const NATIVE: bool = true;
+
     /// # Safety
     /// `p` must be valid for reads of 16 bytes, at any alignment.
     unsafe fn load(p: *const u8) -> Self;
@@ -35,6 +38,8 @@ pub(crate) struct Portable([u8; 16]);
 
 #[cfg_attr(any(target_arch = "x86_64", target_arch = "aarch64"), cfg(test))]
 impl Lanes for Portable {
+    const NATIVE: bool = false;
+
     #[inline(always)]
     unsafe fn load(p: *const u8) -> Self {
         // SAFETY: the caller's promise.

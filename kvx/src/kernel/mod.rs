@@ -16,6 +16,8 @@ mod quantised;
 mod stream;
 mod transpose;
 #[cfg(target_arch = "x86_64")]
+mod transpose_x86;
+#[cfg(target_arch = "x86_64")]
 mod vectors_x86;
 #[cfg(target_arch = "x86_64")]
 mod widths_x86;

@@ -11,6 +11,8 @@
 
 use super::lanes::Lanes;
 use super::stream::LINE;
+#[cfg(target_arch = "x86_64")]
+use super::transpose_x86;
 
 /// A matrix in memory: `rows` rows that start `src_row` bytes apart become columns, so that
 /// `dst` has `cols` rows that start `dst_row` bytes apart. Units in a row are contiguous.
@@ -34,6 +36,10 @@ pub(crate) struct Matrix {
 pub(crate) unsafe fn transpose<L: Lanes, const STREAM: bool>(src: *const u8, dst: *mut u8, m: Matrix) {
     // SAFETY: the caller's promise, passed on.
     unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if L::NATIVE && transpose_x86::takes(&m) {
+            return transpose_x86::transpose::<STREAM>(src, dst, m);
+        }
         if STREAM && (dst as usize | m.dst_row).is_multiple_of(LINE) {
             match m.unit {
                 16 => return units::<L, 1, true>(src, dst, m),
@@ -135,7 +141,7 @@ unsafe fn put<L: Lanes, const STREAM: bool>(lanes: L, p: *mut u8) {
 ///
 /// # Safety
 /// As [`transpose`]; `rows` and `cols` must be inside the matrix.
-unsafe fn unit_by_unit(
+pub(super) unsafe fn unit_by_unit(
     src: *const u8,
     dst: *mut u8,
     m: Matrix,
@@ -171,8 +177,25 @@ mod tests {
         }
     }
 
+    /// Past the caches and not, into rows that begin lines, where the longer rows are on the one side and on the other.
+    #[test]
+    fn rows_that_begin_lines_are_streamed() {
+        for (rows, cols) in [(4usize, 4), (16, 16), (5, 21), (33, 8)] {
+            for unit in [16usize, 32, 64] {
+                let dst_row = (rows * unit).next_multiple_of(LINE) + LINE;
+                for src_row in [cols * unit + 7, dst_row + cols * unit] {
+                    checked(Matrix { rows, cols, unit, src_row, dst_row });
+                }
+            }
+        }
+    }
+
     fn check(rows: usize, cols: usize, unit: usize) {
-        let m = Matrix { rows, cols, unit, src_row: cols * unit + 5, dst_row: rows * unit + 3 };
+        checked(Matrix { rows, cols, unit, src_row: cols * unit + 5, dst_row: rows * unit + 3 });
+    }
+
+    fn checked(m: Matrix) {
+        let Matrix { rows, cols, unit, .. } = m;
         // 251 is prime, so neighbours and rows differ.
         let src: Vec<u8> = (0..rows * m.src_row).map(|i| (i % 251) as u8).collect();
         let mut want = vec![0xee; cols * m.dst_row];
@@ -183,14 +206,20 @@ mod tests {
                 }
             }
         }
-        let mut native = vec![0xee; want.len()];
-        let mut portable = native.clone();
-        // SAFETY: the buffers are as long as the matrix says.
-        unsafe {
-            transpose::<Native, false>(src.as_ptr(), native.as_mut_ptr(), m);
-            transpose::<Portable, false>(src.as_ptr(), portable.as_mut_ptr(), m);
+        type Transpose = unsafe fn(*const u8, *mut u8, Matrix);
+        let ways: [(&str, Transpose); 4] = [
+            ("native", transpose::<Native, false>),
+            ("native, past the caches", transpose::<Native, true>),
+            ("portable", transpose::<Portable, false>),
+            ("portable, past the caches", transpose::<Portable, true>),
+        ];
+        for (name, transpose) in ways {
+            let mut memory = vec![0xee; want.len() + LINE];
+            let start = memory.as_ptr().align_offset(LINE);
+            // SAFETY: the buffers are as long as the matrix says.
+            unsafe { transpose(src.as_ptr(), memory[start..].as_mut_ptr(), m) };
+            crate::kernel::stream::fence();
+            assert!(memory[start..][..want.len()] == want, "{name}, {m:?}");
         }
-        assert!(native == want, "native, {m:?}");
-        assert!(portable == want, "portable, {m:?}");
     }
 }

@@ -24,7 +24,7 @@ sides are in one process, but for `open/cold`, where each round is a process of 
 Absolute figures are this machine's; read the ratio. It is always oriented as speed: 1 is as fast as the peer, 2 twice as fast.
 
 The library is loaded with `dlopen` from `target/dist` and called through its C ABI, as an engine calls it, outputs being freed as they come;
-`kvx/*` and `cache/*` are measured through the Rust crates.
+`kvx/*` and `cache/*` are measured through the Rust crates, but for `kvx/small/*`, which calls the C functions.
 ";
 
 /// Write the page and its plots.
