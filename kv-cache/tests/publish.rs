@@ -215,6 +215,61 @@ fn a_reservation_whose_time_is_over_is_anothers_and_the_first_abandons() {
     }
 }
 
+/// What happens between the link and the publication, on the cache itself.
+fn meanwhile(between: impl Fn(&kv_cache::Cache, &ManualClock) + Send + Sync + 'static) -> (Saved, kv_cache::Cache) {
+    let (folder, path) = folder();
+    let clock = Arc::new(ManualClock::default());
+    let cache: Arc<Mutex<Option<kv_cache::Cache>>> = Arc::default();
+    let hook = {
+        let (cache, clock) = (cache.clone(), clock.clone());
+        move |step| {
+            let first = if step == Step::Linked { cache.lock().unwrap().take() } else { None };
+            if let Some(cache) = first {
+                between(&cache, &clock);
+            }
+            Ok(())
+        }
+    };
+    let options = Options { clock: Some(clock), ..hooked(hook) };
+    let opened = open_with(&disk(&path, 1 << 20).replace("[policy]", "[policy]\nreservation_ms = 1000"), options);
+    *cache.lock().unwrap() = Some(opened.clone());
+    let saved = save(&opened, &tokens(0, 8), &payload(0, 5000)).unwrap();
+    assert_eq!(get(&opened, &tokens(0, 8)).unwrap(), payload(0, 5000), "what was answered is so");
+    assert_eq!((opened.stats().tiers[0].rows, opened.stats().tiers[0].reserved, names(&path).len()), (1, 0, 1));
+    drop(folder);
+    (saved, opened)
+}
+
+#[test]
+fn a_row_that_is_linked_is_nobody_elses_until_it_is_published() {
+    let (saved, cache) = meanwhile(|cache, _| {
+        let gc = cache.gc().unwrap();
+        assert_eq!((gc.adopted, gc.temporaries), (0, 0), "its writer is about to publish it");
+        assert_eq!(cache.evict(&IDENTITY.key(&tokens(0, 8))), 0);
+    });
+    assert_eq!((saved, cache.stats().adopted, cache.stats().evictions), (Saved::Stored, 0, 0));
+}
+
+#[test]
+fn a_writer_whose_reservation_ends_while_it_links_says_what_is_so() {
+    // Another takes over, and its row stays.
+    let (saved, cache) = meanwhile(|cache, clock| {
+        clock.advance(Duration::from_millis(1000));
+        assert_eq!(save(cache, &tokens(0, 8), &payload(0, 5000)).unwrap(), Saved::Stored);
+    });
+    assert_eq!((saved, cache.stats().adopted, cache.stats().saves_abandoned), (Saved::Known, 1, 1));
+    // Or is evicted before the first looks again.
+    let (saved, cache) = meanwhile(|cache, clock| {
+        clock.advance(Duration::from_millis(1000));
+        assert_eq!(save(cache, &tokens(0, 8), &payload(0, 5000)).unwrap(), Saved::Stored);
+        assert_eq!(cache.evict(&IDENTITY.key(&tokens(0, 8))), 1);
+    });
+    assert_eq!((saved, cache.stats().evictions), (Saved::Stored, 1));
+    // Or nobody does.
+    let (saved, cache) = meanwhile(|_, clock| clock.advance(Duration::from_millis(1000)));
+    assert_eq!((saved, cache.stats().adopted, cache.stats().saves_abandoned), (Saved::Stored, 1, 1));
+}
+
 #[test]
 fn before_that_the_second_writer_waits_and_finds_the_row() {
     let stopped = stop_at(Step::Synced);

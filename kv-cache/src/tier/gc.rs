@@ -78,7 +78,8 @@ impl Tier {
                 add(&self.shared.counters.temporaries_reaped, gc.temporaries);
             }
             gc.misnamed_left = LeftAlone::of(&names).misnamed;
-            let is_unknown = |key: Key| self.index.pin().get(&key).is_none();
+            // The writer of a reserved key is about to publish its file.
+            let is_unknown = |key: Key| self.index.pin().get(&key).is_none() && !writer.is_reserved(&key);
             let unknown: Vec<_> = names.into_iter().filter(|(_, name)| row_key(name).is_some_and(is_unknown)).collect();
             let mut orphans = Vec::new();
             directory.look_at(&unknown, |name, seen| match seen {

@@ -2,7 +2,8 @@
 //!
 //! The writer's lock is held for bookkeeping and evictions, not while a row is written, linked or synchronised: a stalled disk
 //! blocks the save that it stalls in, and no other. The reservation makes this safe: while it is live no other writer of this
-//! cache has the key, and a writer that takes over after it expired finds the file in its place and adopts it.
+//! cache has the key, and gc leaves its file alone. A writer that takes over after it expired finds the file in its place and
+//! adopts it; the first, if it comes back, publishes nothing and begins anew.
 
 use std::io;
 use std::sync::Mutex;
@@ -161,13 +162,18 @@ impl Tier {
         }
         self.shared.step(Step::Checked)?;
         let row = link()?;
-        self.note_later(&row);
         let mut writer = self.writer();
         let in_time = is_live(&writer);
         writer.release(&reserved.key, reserved.token);
+        if !in_time && self.directory.is_some() {
+            // Another writer may have adopted the file, and the row may have been evicted since.
+            add(&self.shared.counters.saves_abandoned, 1);
+            return Ok(Stored::Abandoned);
+        }
+        self.note_later(&row);
         self.publish_now(&mut writer, row);
         if !in_time {
-            // Its bytes may have been given to others meanwhile.
+            // Its bytes may have been given to others.
             self.keep_budget(&mut writer);
         }
         Ok(Stored::Done)

@@ -134,6 +134,10 @@ impl Writer {
         Some(self.tokens)
     }
 
+    pub fn is_reserved(&self, key: &Key) -> bool {
+        self.reservations.contains_key(key)
+    }
+
     pub fn has_live_reservation(&self, key: &Key, now: Duration) -> bool {
         self.reservations.get(key).is_some_and(|reservation| now < reservation.expires)
     }
