@@ -124,7 +124,7 @@ enum {
 typedef struct kv_store_call {
     uint32_t size;       /* sizeof(kv_store_call) */
     uint32_t flags;      /* KV_STORE_DURABLE ... */
-    uint64_t timeout_ms; /* the time for the batch, from the call or the submit; 0: the deadlines of the library's limits */
+    uint64_t timeout_ms; /* the batch ends so long after the call or the submit; 0, or more than the operator's deadline: at that */
     kv_store_save *save; /* put: the save that the chunks belong to, or NULL */
 } kv_store_call;
 

@@ -27,6 +27,7 @@ mod policy;
 mod pool;
 mod signals;
 mod store;
+mod until;
 mod uri;
 
 /// The paged-KV kernels. Named here so that their C functions (`include/kvx_abi.h`) are exported from the library.

@@ -23,6 +23,7 @@ use crate::limits;
 use crate::loader::Loaded;
 use crate::log::{self, Level};
 use crate::signals::{files_are_bounded, keeping_signal_stack, without_signal};
+use crate::until::Until;
 
 /// What an instance is made of and how many there may be.
 pub(crate) struct Pool {
@@ -73,7 +74,7 @@ impl Pool {
         uri: String,
         options: Vec<(String, String)>,
         breaker: Arc<Breaker>,
-        deadline: Instant,
+        until: &Until,
     ) -> Result<(Self, Features), Error> {
         let mut pool = Pool {
             runtime: engine::runtime()?,
@@ -88,7 +89,7 @@ impl Pool {
             freed: Condvar::new(),
             lost: AtomicU64::new(0),
         };
-        let (first, features) = pool.instantiate(deadline)?;
+        let (first, features) = pool.instantiate(until)?;
         if features.max_instances > 0 {
             pool.max_instances = pool.max_instances.min(features.max_instances as usize);
         }
@@ -121,19 +122,22 @@ impl Pool {
         self.lost.load(Acquire)
     }
 
-    /// Run one call of the guest that moves about `bytes`, within its deadline.
-    pub(crate) fn call<T>(&self, bytes: u64, call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>) -> Result<T, Error> {
-        let deadline = Instant::now() + self.access.limits.deadline(bytes);
+    /// Run one call of the guest, within the time of the consumer's call.
+    pub(crate) fn call<T>(
+        &self,
+        until: &Until,
+        call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>,
+    ) -> Result<T, Error> {
         let pass = self.breaker.admit().inspect_err(|_| self.access.counters.count(Event::BreakerRefused))?;
         // Given back, as gone, if anything on the way fails or panics.
-        let slot = match self.acquire(deadline) {
+        let slot = match self.acquire(until.deadline()) {
             Ok(slot) => slot,
             Err(busy) => {
                 pass.give_back();
                 return Err(busy);
             }
         };
-        let outcome = self.call_in(slot, deadline, call);
+        let outcome = self.call_in(slot, until, call);
         if pass.report(&outcome) {
             self.access.counters.count(Event::BreakerOpened);
         }
@@ -143,17 +147,17 @@ impl Pool {
     fn call_in<T>(
         &self,
         mut slot: Slot<'_>,
-        deadline: Instant,
+        until: &Until,
         call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>,
     ) -> Result<T, Error> {
         let mut instance = match slot.instance.take() {
             Some(idle) => idle,
-            None => self.instantiate(deadline)?.0,
+            None => self.instantiate(until)?.0,
         };
         let Instance { store, backend } = &mut instance;
         let guest = self.guest(backend);
         self.access.counters.count(Event::GuestCalls);
-        let outcome = self.drive(store, deadline, async |store| call(&mut Call { store, guest }).await);
+        let outcome = self.drive(store, until, async |store| call(&mut Call { store, guest }).await);
         store.data_mut().items().end();
         match outcome {
             Ok(answer) => {
@@ -166,7 +170,7 @@ impl Pool {
                 }
                 answer
             }
-            Err(trap) => Err(self.explain(trap, deadline)),
+            Err(trap) => Err(self.explain(trap, until)),
         }
     }
 
@@ -178,20 +182,20 @@ impl Pool {
     fn drive<T>(
         &self,
         store: &mut Store<State>,
-        deadline: Instant,
+        until: &Until,
         work: impl AsyncFnOnce(&mut Store<State>) -> wasmtime::Result<T>,
     ) -> wasmtime::Result<T> {
         let _ticking = self.runtime.ticker.tick();
-        let hard = store.data_mut().start_call(deadline);
+        store.data_mut().start_call(until.clone());
         store.set_epoch_deadline(1);
-        // Guest code is stopped by epochs, at `hard`; that `block_on` ends then is for a host function that waits.
-        let run = || keeping_signal_stack(|| self.runtime.driver.block_on(hard, work(store)));
+        // Guest code is stopped by epochs, at the same time; that `block_on` ends then is for a host function that waits.
+        let run = || keeping_signal_stack(|| self.runtime.driver.block_on(|| until.stop_at(), work(store)));
         let outcome = if self.wasi_writes_bounded { without_signal(libc::SIGXFSZ, run) } else { run() };
         store.data_mut().end_call();
         outcome.unwrap_or_else(|| Err(DeadlineMissed.into()))
     }
 
-    fn instantiate(&self, deadline: Instant) -> Result<(Instance, Features), Error> {
+    fn instantiate(&self, until: &Until) -> Result<(Instance, Features), Error> {
         let state = State::new(self.access.clone(), self.component.instance_bytes)?;
         self.access.counters.count(Event::Instances);
         let mut store = Store::new(&self.runtime.engine, state);
@@ -204,12 +208,12 @@ impl Pool {
             true => Ok(UpdateDeadline::Continue(1)),
             false => Err(DeadlineMissed.into()),
         });
-        let opened = self.drive(&mut store, deadline, async |store| {
+        let opened = self.drive(&mut store, until, async |store| {
             let backend = self.component.pre.instantiate_async(&mut *store).await?;
             let features = self.guest(&backend).call_open(store, &self.uri, &self.options).await?;
             Ok((backend, features))
         });
-        let (backend, features) = opened.map_err(|trap| self.explain(trap, deadline))?;
+        let (backend, features) = opened.map_err(|trap| self.explain(trap, until))?;
         let features = features?;
         Ok((Instance { store, backend }, features))
     }
@@ -248,11 +252,11 @@ impl Pool {
     }
 
     /// Why a call ended without an answer, for an operator.
-    fn explain(&self, trap: wasmtime::Error, deadline: Instant) -> Error {
+    fn explain(&self, trap: wasmtime::Error, until: &Until) -> Error {
         log::line(Level::Debug, format_args!("{}: {trap:?}", self.access.name));
         if trap.downcast_ref::<DeadlineMissed>().is_some() {
             self.access.counters.count(Event::Timeouts);
-            let late = Instant::now().saturating_duration_since(deadline);
+            let late = Instant::now().saturating_duration_since(until.deadline());
             let message = format!("did not answer by its deadline and was stopped {} ms after it", late.as_millis());
             return Error::new(ErrorKind::Unavailable, message);
         }

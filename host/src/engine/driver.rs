@@ -53,11 +53,19 @@ fn wait_until(moment: Instant) {
 
 /// A future's output, if it comes before a deadline.
 pub(crate) async fn before<F: Future>(deadline: Instant, future: F) -> Option<F::Output> {
+    before_it_is(|| deadline, future).await
+}
+
+/// A future's output, if it comes before a deadline that may move while it waits.
+pub(crate) async fn before_it_is<F: Future>(deadline: impl Fn() -> Instant, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending if Instant::now() >= deadline => Poll::Ready(None),
         Poll::Pending => {
+            let deadline = deadline();
+            if Instant::now() >= deadline {
+                return Poll::Ready(None);
+            }
             wait_until(deadline);
             Poll::Pending
         }
@@ -93,15 +101,15 @@ impl Driver {
         self.0.spawn_blocking(work);
     }
 
-    /// Run a future on this thread, to its end or to the deadline.
-    pub(crate) fn block_on<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
+    /// Run a future on this thread, to its end or to the deadline, which may move meanwhile.
+    pub(crate) fn block_on<F: Future>(&self, deadline: impl Fn() -> Instant, future: F) -> Option<F::Output> {
         let _within = self.0.enter();
         let parker = Arc::new(Parker::default());
         let waker = Waker::from(parker.clone());
         let mut context = Context::from_waker(&waker);
         // Inside a task of the consumer's runtime tokio counts what the task may do before it yields. We cannot yield: once
         // that is used up, every wait of ours would end in another one.
-        let mut future = pin!(tokio::task::unconstrained(before(deadline, future)));
+        let mut future = pin!(tokio::task::unconstrained(before_it_is(deadline, future)));
         loop {
             WAITS.with_borrow_mut(|waits| {
                 waits.sockets.clear();
@@ -172,7 +180,7 @@ mod tests {
         let driver = Driver::start().unwrap();
         let outer = Builder::new_current_thread().build().unwrap();
         let answer = outer.block_on(async {
-            driver.block_on(soon(), async {
+            driver.block_on(soon, async {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 42
             })
@@ -187,7 +195,7 @@ mod tests {
         thread::spawn(move || {
             let outer = Builder::new_current_thread().build().unwrap();
             outer.block_on(async {
-                driver.block_on(soon(), async {
+                driver.block_on(soon, async {
                     for _ in 0..300 {
                         tokio::time::sleep(Duration::from_micros(1)).await;
                     }
@@ -203,10 +211,10 @@ mod tests {
         let driver = Driver::start().unwrap();
         let begun = Instant::now();
         let never = std::future::pending::<()>();
-        assert!(driver.block_on(begun + Duration::from_millis(20), never).is_none());
+        assert!(driver.block_on(|| begun + Duration::from_millis(20), never).is_none());
         assert!(begun.elapsed() >= Duration::from_millis(20));
         let inner = before(Instant::now() + Duration::from_millis(5), std::future::pending::<()>());
-        assert_eq!(driver.block_on(soon(), inner), Some(None));
+        assert_eq!(driver.block_on(soon, inner), Some(None));
         assert!(begun.elapsed() < Duration::from_secs(30));
     }
 
@@ -223,7 +231,7 @@ mod tests {
             there
         });
         let received = driver.block_on(
-            soon(),
+            soon,
             poll_fn(|_| {
                 let mut byte = [0];
                 match here.read(&mut byte) {

@@ -8,7 +8,7 @@ mod ticker;
 
 use wasmtime::{Config, Engine};
 
-pub(crate) use driver::{Driver, before, wait_for_socket};
+pub(crate) use driver::{Driver, before, before_it_is, wait_for_socket};
 #[cfg(test)]
 pub(crate) use fork::tests::holds_in_a_child;
 pub(crate) use fork::{PerProcess, generation};

@@ -14,6 +14,7 @@ use crate::bindings::kv_store::backend::types;
 use crate::directory::{Directory, RelativePath, Written};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
+use crate::until::Until;
 
 type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
@@ -49,15 +50,16 @@ impl State {
 impl State {
     /// Whether the deadline of the call has not passed yet.
     fn in_time(&self) -> impl Fn() -> Result<(), Error> + use<> {
-        let deadline = self.deadline;
+        let until = self.until.clone();
         let late = || Error::new(ErrorKind::Unavailable, "the files could not be synced by the deadline");
-        move || if Instant::now() < deadline { Ok(()) } else { Err(late()) }
+        move || if Instant::now() < until.deadline() { Ok(()) } else { Err(late()) }
     }
 }
 
 /// The part of a batch that one call answers, by number and until the deadline; the guest asks again for the rest.
-fn one_batch<T>(items: Vec<T>, deadline: Instant) -> impl Iterator<Item = T> {
-    let in_time = move |index: &usize| *index == 0 || Instant::now() < deadline;
+fn one_batch<T>(items: Vec<T>, until: &Until) -> impl Iterator<Item = T> + use<T> {
+    let until = until.clone();
+    let in_time = move |index: &usize| *index == 0 || Instant::now() < until.deadline();
     let items = items.into_iter().take(limits::MAX_BATCH_ITEMS).enumerate();
     items.take_while(move |(index, _)| in_time(index)).map(|(_, item)| item)
 }
@@ -70,10 +72,11 @@ impl HostDirectory for State {
     fn read(&mut self, handle: Resource<OpenDirectory>, requests: Vec<ReadRequest>) -> Answer<Vec<ReadOutcome>> {
         let directory = self.directory(&handle)?;
         let mut outcomes = Vec::new();
-        for request in one_batch(requests, self.deadline) {
+        for request in one_batch(requests, &self.until) {
             let mut incoming = None;
             let read = RelativePath::parse(request.path).and_then(|path| {
                 directory.read(&path, request.offset, request.len, |len| {
+                    self.until.moved(len);
                     Ok(&mut incoming.insert(self.incoming(len, request.item)?).destination)
                 })
             });
@@ -100,7 +103,7 @@ impl HostDirectory for State {
     ) -> Answer<Vec<WriteOutcome>> {
         let directory = self.directory(&handle)?;
         let (mut outcomes, mut written) = (Vec::new(), Vec::new());
-        for request in one_batch(requests, self.deadline) {
+        for request in one_batch(requests, &self.until) {
             let parts = slices(&self.table, &self.items, &request.content)?;
             let outcome = RelativePath::parse(request.path).and_then(|path| {
                 let outcome = directory.write(&path, &parts?, request.replace, durable)?;
@@ -122,7 +125,7 @@ impl HostDirectory for State {
     fn sizes(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> Answer<Vec<Option<u64>>> {
         let directory = self.directory(&handle)?;
         let size = |path| RelativePath::parse(path).and_then(|path| directory.size(&path));
-        answered(one_batch(paths, self.deadline).map(size).collect())
+        answered(one_batch(paths, &self.until).map(size).collect())
     }
 
     fn sync(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> Answer<()> {
@@ -142,7 +145,7 @@ impl HostDirectory for State {
             Ok(false) => RemoveOutcome::Missing,
             Err(error) => RemoveOutcome::Failed(error.into()),
         };
-        Ok(Ok(one_batch(paths, self.deadline).map(remove).collect()))
+        Ok(Ok(one_batch(paths, &self.until).map(remove).collect()))
     }
 
     fn entries(

@@ -171,8 +171,8 @@ fn what_is_received_is_placed_but_for_what_came_with_the_line_before() {
     let mut spaces = [None, Some(Space::new(&[7, 1 << 20, 5, 4 << 20]))];
     begin(&mut state, &mut spaces);
     let later = Instant::now() + Duration::from_secs(60);
-    state.start_call(later);
-    let got = crate::engine::runtime().unwrap().driver.block_on(later, async {
+    state.start_call(crate::until::Until::with(&crate::limits::Limits::default(), Some(later), None));
+    let got = crate::engine::runtime().unwrap().driver.block_on(|| later, async {
         let connection = state.connect(server, false, None).await.unwrap().unwrap();
         let borrow = || Resource::new_borrow(connection.rep());
         state.receive_until(borrow(), b"\n".to_vec(), 100).await.unwrap().unwrap();

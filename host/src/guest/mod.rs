@@ -36,6 +36,7 @@ use crate::limits::{self, Limits};
 use crate::log::Rate;
 use crate::payload::{Buffer, Destination, Filling, Got, Items, Payload};
 use crate::policy::Grants;
+use crate::until::Until;
 
 /// What one store's instances may reach, opened.
 pub(crate) struct Access {
@@ -76,8 +77,8 @@ pub(crate) struct State {
     table: ResourceTable,
     limiter: Limiter,
     born: Instant,
-    /// When waits end with `unavailable`.
-    deadline: Instant,
+    /// The time of the running call.
+    until: Until,
     payload_bytes: u64,
     /// Handles to each buffer.
     held: HashMap<usize, usize>,
@@ -102,9 +103,9 @@ impl State {
         Ok(State {
             table,
             limiter,
+            until: Until::new(&access.limits),
             access,
             born: Instant::now(),
-            deadline: Instant::now(),
             payload_bytes: 0,
             held: HashMap::new(),
             items: Items::default(),
@@ -118,13 +119,12 @@ impl State {
         &mut self.limiter
     }
 
-    /// Begin a call whose waits end at `deadline`; answers when its guest code is stopped.
-    pub(crate) fn start_call(&mut self, deadline: Instant) -> Instant {
-        self.deadline = deadline;
+    /// Begin a call.
+    pub(crate) fn start_call(&mut self, until: Until) {
+        self.until = until;
         if self.connections > 0 {
             self.held_links.begin();
         }
-        self.stop_at()
     }
 
     /// The call is over, and the instance is idle until the next one.
@@ -139,12 +139,12 @@ impl State {
 
     /// When guest code of the running call is stopped.
     pub(crate) fn stop_at(&self) -> Instant {
-        self.deadline + limits::DEADLINE_GRACE
+        self.until.stop_at()
     }
 
     /// Time until the deadline of the call.
     fn remaining(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+        self.until.deadline().saturating_duration_since(Instant::now())
     }
 
     /// The items of the call that is about to begin.

@@ -110,8 +110,8 @@ fn server() -> (std::net::TcpListener, String) {
 /// Do something as the call of an instance does.
 fn in_call<T>(state: &mut State, call: impl AsyncFnOnce(&mut State) -> T) -> T {
     let later = Instant::now() + Duration::from_secs(60);
-    state.start_call(later);
-    let done = crate::engine::runtime().unwrap().driver.block_on(later, call(state)).expect("it waits for ever");
+    state.start_call(crate::until::Until::with(&Limits::default(), Some(later), None));
+    let done = crate::engine::runtime().unwrap().driver.block_on(|| later, call(state)).expect("it waits for ever");
     state.end_call();
     done
 }

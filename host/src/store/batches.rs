@@ -5,11 +5,11 @@ use super::Put;
 use super::hash::ChunkHash;
 use super::shared::{Bytes, Shared};
 use super::target::Target;
-use super::until::Until;
 use crate::bindings::exports::kv_store::backend::store::Presence;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Got;
+use crate::until::Until;
 
 /// A chunk to put.
 pub(super) type NewChunk<'a> = (ChunkHash, Bytes<'a>);
@@ -88,7 +88,7 @@ impl Shared {
         if !self.features.cheap_repeat && !replace && !missing.is_empty() {
             let hashes: Vec<ChunkHash> = missing.iter().map(|(_, (hash, _))| *hash).collect();
             until.check()?;
-            let mut present = self.exists(&hashes)?.into_iter();
+            let mut present = self.exists(&hashes, until)?.into_iter();
             missing.retain(|(index, (hash, _))| {
                 let present = present.next().unwrap_or(false);
                 if present {
@@ -107,7 +107,7 @@ impl Shared {
                 let items: Vec<NewChunk<'_>> = rest.iter().take(self.batch_items()).map(|(_, chunk)| **chunk).collect();
                 let count = if singly > 0 { 1 } else { one_batch(&items, self.batch_items(), self.batch_bytes()) };
                 let batch = items.get(..count).unwrap_or(&items);
-                let answers = match self.put_some(batch, replace) {
+                let answers = match self.put_some(batch, replace, until) {
                     Err(error) if error.kind() == ErrorKind::Component && batch.len() > 1 => {
                         singly = batch.len();
                         continue;
@@ -138,7 +138,7 @@ impl Shared {
             let mut outcomes = Outcomes::unknown(hashes.len());
             let mut done = 0;
             while let (Some(rest @ [_, ..]), Some(targets)) = (hashes.get(done..), targets.get_mut(done..)) {
-                match until.check().and_then(|()| self.get_into(rest, targets)) {
+                match until.check().and_then(|()| self.get_into(rest, targets, until)) {
                     Ok(answers) => {
                         for answer in answers {
                             outcomes.set(done, answer);
@@ -162,7 +162,7 @@ impl Shared {
             let mut outcomes = Outcomes::unknown(batch.len());
             let mut done = 0;
             while let Some(rest) = batch.get(done..).filter(|rest| !rest.is_empty()) {
-                let answers = match until.check().and_then(|()| self.delete_some(rest)) {
+                let answers = match until.check().and_then(|()| self.delete_some(rest, until)) {
                     Ok(answers) => answers,
                     Err(error) => {
                         outcomes.failure = Some(error);
@@ -184,11 +184,13 @@ impl Shared {
     /// Which chunks the backend has, with the lengths that it knows.
     pub(super) fn exists_all(&self, hashes: &[ChunkHash], until: &Until) -> Outcomes<Presence> {
         let batches: Vec<&[ChunkHash]> = hashes.chunks(self.batch_items()).collect();
-        Outcomes::join(self.side_by_side(&batches, &|batch| match until.check().and_then(|()| self.presence(batch)) {
-            Ok(present) => {
-                Outcomes { items: present.into_iter().map(|present| Some(Ok(present))).collect(), failure: None }
+        Outcomes::join(self.side_by_side(&batches, &|batch| {
+            match until.check().and_then(|()| self.presence(batch, until)) {
+                Ok(present) => {
+                    Outcomes { items: present.into_iter().map(|present| Some(Ok(present))).collect(), failure: None }
+                }
+                Err(error) => Outcomes { failure: Some(error), ..Outcomes::unknown(batch.len()) },
             }
-            Err(error) => Outcomes { failure: Some(error), ..Outcomes::unknown(batch.len()) },
         }))
     }
 }

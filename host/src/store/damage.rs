@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log::{self, Level};
 use crate::payload::Buffer;
+use crate::until::Until;
 
 /// What became of a damaged chunk.
 pub(crate) enum Damage {
@@ -32,23 +33,29 @@ pub(crate) enum Damage {
 impl Shared {
     /// The bytes of a chunk, if they are what was put, as far as that can be known. If not, the chunk is removed, or replaced by
     /// the next put, and none is answered.
-    pub(super) fn check(&self, hash: &ChunkHash, data: Arc<Buffer>) -> Option<Arc<Buffer>> {
+    pub(super) fn check(&self, hash: &ChunkHash, data: Arc<Buffer>, until: &Until) -> Option<Arc<Buffer>> {
         if self.verifier.accepts(hash, &data) {
             return Some(data);
         }
-        match self.remove_damaged(hash, &data, &|again| self.verifier.accepts(hash, again)) {
+        match self.remove_damaged(hash, &data, &|again| self.verifier.accepts(hash, again), until) {
             Damage::Passing(sound) => Some(sound),
             Damage::Removed | Damage::Stays(_) => None,
         }
     }
 
     /// Remove a chunk that was fetched with wrong bytes, unless a further read brings right ones. One log line.
-    pub(super) fn remove_damaged(&self, hash: &ChunkHash, damaged: &[u8], is_sound: &dyn Fn(&[u8]) -> bool) -> Damage {
+    pub(super) fn remove_damaged(
+        &self,
+        hash: &ChunkHash,
+        damaged: &[u8],
+        is_sound: &dyn Fn(&[u8]) -> bool,
+        until: &Until,
+    ) -> Damage {
         self.counters.count(Event::WrongBytes);
         // Removed or not: what this process has been told of it, as that it is there, does not hold.
         let is_news = self.mark_damaged(hash);
         let (uri, len) = (&self.uri, damaged.len());
-        let damage = self.read_and_remove(hash, damaged, is_sound).unwrap_or_else(Damage::Stays);
+        let damage = self.read_and_remove(hash, damaged, is_sound, until).unwrap_or_else(Damage::Stays);
         match &damage {
             Damage::Passing(_) => {
                 self.known().stored(*hash);
@@ -80,20 +87,23 @@ impl Shared {
         hash: &ChunkHash,
         damaged: &[u8],
         is_sound: &dyn Fn(&[u8]) -> bool,
+        until: &Until,
     ) -> Result<Damage, Error> {
         let keeps_all = || Error::new(ErrorKind::Unsupported, "the backend removes nothing");
         if self.keeps_all.load(Relaxed) {
             return Err(keeps_all());
         }
         for _ in 0..limits::CONFIRMING_READS {
-            match self.get_answers(std::slice::from_ref(hash))?.pop().transpose()?.flatten() {
+            until.check()?;
+            until.expect(damaged.len() as u64);
+            match self.get_answers(std::slice::from_ref(hash), until)?.pop().transpose()?.flatten() {
                 None => return Ok(Damage::Removed),
                 Some(again) if is_sound(&again) => return Ok(Damage::Passing(again)),
                 Some(again) if again[..] == *damaged => {}
                 Some(_) => return Err(Error::new(ErrorKind::Corrupt, "each read brings other bytes")),
             }
         }
-        match self.delete_some(std::slice::from_ref(hash))?.into_iter().collect() {
+        match self.delete_some(std::slice::from_ref(hash), until)?.into_iter().collect() {
             Ok(()) => {
                 self.counters.count(Event::Removed);
                 Ok(Damage::Removed)

@@ -23,7 +23,6 @@ mod seal;
 mod shared;
 mod spare;
 mod target;
-mod until;
 mod verify;
 
 use std::collections::hash_map::Entry;
@@ -36,7 +35,6 @@ pub(crate) use damage::Damage;
 pub(crate) use queue::{Job, Queue};
 pub(crate) use registry::{guarded, used};
 pub use requests::{Done, Outcomes, Request, RequestQueue};
-pub(crate) use until::Until;
 
 use hash::{ChunkHash, ChunkMap, ChunkSet};
 use prefetch::Prefetched;
@@ -139,14 +137,16 @@ impl Store {
     pub fn get_chunk(&self, hash: &[u8]) -> Result<Option<Buffer>, Error> {
         self.counted(Operation::GetChunk, |Opened { shared, save, prefetched, .. }| {
             let hash = ChunkHash::new(hash)?;
+            let until = &shared.until();
+            until.expect(shared.max_value_bytes());
             let found = if let Some(data) = save.waiting(&hash) {
                 shared.counters.count(Event::BufferHits);
                 Some(Buffer::concat(&[&data])?)
-            } else if let Some(data) = prefetched.take(shared, &hash) {
+            } else if let Some(data) = prefetched.take(shared, &hash, until) {
                 shared.counters.count(Event::PrefetchHits);
                 Some(owned(data)?)
             } else {
-                shared.get_one(&hash)?.map(owned).transpose()?
+                shared.get_one(&hash, until)?.map(owned).transpose()?
             };
             Ok(shared.got(found))
         })
@@ -169,7 +169,7 @@ impl Store {
     /// a manifest.
     pub fn flush(&self) -> Result<(), Error> {
         let Opened { shared, save, .. } = self.usable()?;
-        save.flush(shared)?;
+        save.flush(shared, &shared.until())?;
         save.tell_losses()
     }
 
@@ -177,14 +177,18 @@ impl Store {
     pub fn get_manifest(&self, name: &str) -> Result<Option<Buffer>, Error> {
         self.counted(Operation::GetManifest, |opened| {
             let shared = &opened.shared;
-            let found = shared.get_manifest(&opened.full_name(name)?)?;
+            let until = shared.until();
+            until.expect(shared.max_value_bytes());
+            let found = shared.get_manifest(&opened.full_name(name)?, &until)?;
             Ok(shared.got(found.map(owned).transpose()?))
         })
     }
 
     /// Remove a manifest. That there was none is success.
     pub fn delete_manifest(&self, name: &str) -> Result<(), Error> {
-        self.counted(Operation::DeleteManifest, |opened| opened.shared.delete_manifest(&opened.full_name(name)?))
+        self.counted(Operation::DeleteManifest, |opened| {
+            opened.shared.delete_manifest(&opened.full_name(name)?, &opened.shared.until())
+        })
     }
 
     /// Fetch chunks that will be asked for soon, in as few calls of the backend as may be. `hashes` are of `hash_len`
@@ -248,21 +252,23 @@ impl Store {
     /// Fetch chunks, each as the backend answers it, unchecked and without a copy.
     pub(crate) fn get_buffers(&self, hashes: &[[u8; 8]]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
         let Opened { shared, save, prefetched, .. } = self.usable()?;
+        let until = &shared.until();
         let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
         let mut found = ChunkMap::default();
         let mut absent = Vec::new();
         for hash in &hashes {
             if let Entry::Vacant(place) = found.entry(*hash) {
-                let here = save.waiting(hash).or_else(|| prefetched.take(shared, hash));
+                let here = save.waiting(hash).or_else(|| prefetched.take(shared, hash, until));
                 if place.insert(here).is_none() {
                     absent.push(*hash);
                 }
             }
         }
+        until.expect(limits::KV_BATCH_BYTES as u64);
         for batch in absent.chunks(shared.batch_items()) {
             let mut rest = batch;
             while !rest.is_empty() {
-                let answers = shared.get_answers(rest)?;
+                let answers = shared.get_answers(rest, until)?;
                 let answered = answers.len();
                 for (hash, answer) in rest.iter().zip(answers) {
                     found.insert(*hash, answer?);
@@ -281,8 +287,9 @@ impl Store {
         let unknown = |hash: &ChunkHash| !save.holds(hash) && distinct.insert(*hash);
         let distinct: Vec<ChunkHash> = hashes.iter().copied().filter(unknown).collect();
         let mut absent = ChunkSet::default();
+        let until = shared.until();
         for batch in distinct.chunks(shared.batch_items()) {
-            let stored = shared.exists(batch)?.into_iter();
+            let stored = shared.exists(batch, &until)?.into_iter();
             absent.extend(batch.iter().zip(stored).filter(|(_, stored)| !stored).map(|(hash, _)| *hash));
         }
         Ok(hashes.iter().map(|hash| !absent.contains(hash)).collect())
@@ -295,7 +302,8 @@ impl Store {
         damaged: &[u8],
         is_sound: &dyn Fn(&[u8]) -> bool,
     ) -> Result<Damage, Error> {
-        Ok(self.usable()?.shared.remove_damaged(&ChunkHash::new(hash)?, damaged, is_sound))
+        let shared = &self.usable()?.shared;
+        Ok(shared.remove_damaged(&ChunkHash::new(hash)?, damaged, is_sound, &shared.until()))
     }
 
     /// Refuse a name or a length that a put would refuse.

@@ -10,6 +10,7 @@ use crate::counters::Event;
 use crate::error::Error;
 use crate::limits;
 use crate::payload::Buffer;
+use crate::until::Until;
 
 #[derive(Default)]
 pub(super) struct Prefetched(Mutex<Cache>);
@@ -31,9 +32,9 @@ struct Kept {
 
 impl Prefetched {
     /// Take a chunk out. None too if it turns out not to be what its hash says.
-    pub(super) fn take(&self, shared: &Shared, hash: &ChunkHash) -> Option<Arc<Buffer>> {
+    pub(super) fn take(&self, shared: &Shared, hash: &ChunkHash, until: &Until) -> Option<Arc<Buffer>> {
         let Kept { data, unjudged } = self.lock().remove(hash)?;
-        if unjudged { shared.check(hash, data) } else { Some(data) }
+        if unjudged { shared.check(hash, data, until) } else { Some(data) }
     }
 
     /// Fetch what is wanted and not here, until there is no room. What earlier prefetches brought and nobody asked for
@@ -46,6 +47,8 @@ impl Prefetched {
             let new = |hash: &ChunkHash| !cache.chunks.contains_key(hash) && distinct.insert(*hash);
             (wanted.filter(new).take(limits::PREFETCH_CHUNKS).collect::<Vec<_>>(), cache.prefetches)
         };
+        let until = &shared.until();
+        until.expect(limits::PREFETCH_BYTES as u64);
         let hands = shared.hands();
         let share = missing.len().div_ceil(2 * hands).max(limits::LEAST_BATCH_ITEMS);
         let most = if hands > 1 { shared.batch_items().min(share) } else { shared.batch_items() };
@@ -57,7 +60,8 @@ impl Prefetched {
                 let unjudged = shared.verifier.is_unsettled();
                 // What is on its way is not in the cache yet, nor in its bound.
                 let asked = rest.len().min(shared.items_within(limits::PREFETCH_BYTES / hands));
-                let found = shared.get_some(rest.get(..asked).unwrap_or(rest))?;
+                until.check()?;
+                let found = shared.get_some(rest.get(..asked).unwrap_or(rest), until)?;
                 let mut cache = self.lock();
                 for (hash, data) in rest.iter().zip(&found) {
                     if let Some(data) = data {

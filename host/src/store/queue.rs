@@ -8,12 +8,13 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
-use super::until::Until;
 use super::{Opened, Store, check_process};
 use crate::engine;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
+use crate::until::Until;
 
 /// What a queue carries out.
 pub(crate) trait Job: Send + 'static {
@@ -57,7 +58,8 @@ struct State<J> {
 struct Request<J> {
     cookie: u64,
     job: J,
-    until: Until,
+    /// When it is late. `None`: it has the time of any call, from when it begins.
+    deadline: Option<Instant>,
 }
 
 impl<J> State<J> {
@@ -93,7 +95,7 @@ impl<J: Job> Queue<J> {
     }
 
     /// Have a job done. Gives it back if it is not accepted: `Exhausted` where the queue is full.
-    pub(crate) fn submit(&self, cookie: u64, job: J, until: Until) -> Result<(), (J, Error)> {
+    pub(crate) fn submit(&self, cookie: u64, job: J, timeout: Option<Duration>) -> Result<(), (J, Error)> {
         let inner = match self.usable() {
             Ok(inner) => inner,
             Err(error) => return Err((job, error)),
@@ -103,7 +105,8 @@ impl<J: Job> Queue<J> {
             let message = format!("the queue is full: {} requests are not drained", inner.depth);
             return Err((job, Error::new(ErrorKind::Exhausted, message)));
         }
-        state.waiting.push_back(Request { cookie, job, until });
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        state.waiting.push_back(Request { cookie, job, deadline });
         if state.turns < limits::MAX_QUEUE_THREADS {
             state.turns += 1;
             drop(state);
@@ -166,7 +169,8 @@ impl<J: Job> Inner<J> {
         let number = state.next;
         state.running.insert(number, (request.cookie, cancelled.clone()));
         drop(state);
-        let until = std::mem::take(&mut request.until).or_cancelled(cancelled);
+        let limits = &self.opened.shared.pool.access().limits;
+        let until = Until::with(limits, request.deadline, Some(cancelled));
         let run = || request.job.run(&self.opened, &until);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Other, "a defect of kv-store-wasm in a queue, please report it: a panic"))

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use super::followed::Followed;
 use super::lengths::Lengths;
@@ -25,6 +24,7 @@ use crate::loader::{self, Loaded};
 use crate::log::{self, Level, Rate};
 use crate::policy::{Folder, FolderAccess, Grants, Guarded, Target};
 use crate::pool::Pool;
+use crate::until::Until;
 use crate::uri::StoreUri;
 
 #[derive(Default)]
@@ -102,7 +102,7 @@ fn open_with(
     let prefix = target.prefix.clone();
     let key = Key { component: component.digest, target: Target { prefix: None, ..target }, settings };
     let stores = stores()?;
-    let deadline = Instant::now() + key.settings.limits.deadline(0);
+    let until = Until::new(&key.settings.limits);
     let place = stores.places.place(&key, || Breaker::new(key.target.store.as_str(), &key.settings.limits));
     if let Some(shared) = place.current() {
         return Ok((shared, prefix));
@@ -110,13 +110,13 @@ fn open_with(
     // Before the wait: who comes while the backend is away does not wait in a line of opens that each fail slowly.
     let refused = |_: &Error| counters.count(Event::BreakerRefused);
     place.breaker.admit().inspect_err(refused)?.give_back();
-    let opener = match place.turn(deadline)? {
+    let opener = match place.turn(until.deadline())? {
         Turn::Open(shared) => return Ok((shared, prefix)),
         Turn::Mine(opener) => opener,
     };
     // Those before in the line may have opened the breaker.
     let pass = place.breaker.admit().inspect_err(refused)?;
-    let opened = Shared::open(component, key, stores, place.breaker.clone(), counters, deadline).map(Arc::new);
+    let opened = Shared::open(component, key, stores, place.breaker.clone(), counters, &until).map(Arc::new);
     if pass.report(&opened) {
         counters.count(Event::BreakerOpened);
     }
@@ -151,7 +151,7 @@ impl Shared {
         stores: &'static Stores,
         breaker: Arc<Breaker>,
         counters: &'static Counters,
-        deadline: Instant,
+        until: &Until,
     ) -> Result<Self, Error> {
         let Key { target, settings, .. } = key;
         let directory = target.grants.directory.as_deref().map(Directory::open).transpose()?;
@@ -188,7 +188,7 @@ impl Shared {
                 format_args!("{uri}: faults are injected, as the config says; their seed is {seed}"),
             );
         }
-        let (pool, mut features) = Pool::open(component, access, uri.clone(), options, breaker, deadline)?;
+        let (pool, mut features) = Pool::open(component, access, uri.clone(), options, breaker, until)?;
         cut(&mut features.label, &mut features.more);
         let shared = Shared {
             pool,

@@ -4,9 +4,9 @@ use std::os::fd::RawFd;
 
 use super::batch::Wanted;
 use super::queue::{Job, Queue};
-use super::until::Until;
 use super::{BatchOptions, Fetched, Memory, NewChunk, Opened, Presence, Put, Save, Store, SubmittedPut};
 use crate::error::Error;
+use crate::until::Until;
 
 /// Requests that are carried out while the caller goes on.
 ///
@@ -164,8 +164,7 @@ impl RequestQueue {
             _ => None,
         };
         let job = Owned { request, options: *options, put };
-        let until = Until::timeout(options.timeout);
-        self.0.submit(cookie, job, until).map_err(|(job, error)| (job.request, error))
+        self.0.submit(cookie, job, options.timeout).map_err(|(job, error)| (job.request, error))
     }
 
     /// Take at most `most` requests that are done; does not wait.

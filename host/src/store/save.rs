@@ -13,11 +13,11 @@ use super::foreseen::Foreseen;
 use super::hash::ChunkHash;
 use super::ledger::{self, Admission, Ledger};
 use super::shared::{Bytes, Committed, Shared};
-use super::until::Until;
 use crate::counters::Event;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Buffer;
+use crate::until::Until;
 
 #[derive(Default)]
 pub(super) struct SaveState {
@@ -43,23 +43,24 @@ struct State {
 impl SaveState {
     /// Put a chunk that a manifest will name.
     pub(super) fn put(self: &Arc<Self>, store: &Arc<Shared>, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
-        let held = self.admit(store, &hash)?;
+        let until = &store.until();
+        let held = self.admit(store, &hash, until)?;
         let cost = ledger::cost(data.len());
         if store.features.write_through || cost > limits::WRITE_BUFFER_BYTES {
-            return self.put_now(store, hash, data);
+            return self.put_now(store, hash, data, until);
         }
         if held {
             return Ok(Put::Existed);
         }
         let known = store.is_known(&hash);
-        if self.is_foreseen(store, hash, data.len(), known) {
+        if self.is_foreseen(store, hash, data.len(), known, until) {
             return Ok(Put::Existed);
         }
         if !self.reserve(store, cost) {
-            self.flush(store)?;
+            self.flush(store, until)?;
             if !self.reserve(store, cost) {
                 // The buffers of other handles have filled the process's share; this chunk does not wait for them.
-                return self.put_now(store, hash, data);
+                return self.put_now(store, hash, data, until);
             }
         }
         let len = data.len();
@@ -85,12 +86,12 @@ impl SaveState {
     }
 
     /// Whether a chunk is held already, so that its bytes are not needed. Makes room in the ledger for one that is not.
-    fn admit(&self, store: &Shared, hash: &ChunkHash) -> Result<bool, Error> {
+    fn admit(&self, store: &Shared, hash: &ChunkHash, until: &Until) -> Result<bool, Error> {
         let damaged = store.is_damaged(hash);
         let admit = || self.lock().ledger.admit(hash, damaged, Instant::now());
         let mut admission = admit()?;
         if matches!(admission, Admission::Full) {
-            self.commit_oldest(store)?;
+            self.commit_oldest(store, until)?;
             admission = admit()?;
         }
         match admission {
@@ -101,9 +102,9 @@ impl SaveState {
     }
 
     /// Store a chunk at once, from the caller's memory.
-    fn put_now(&self, store: &Shared, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
+    fn put_now(&self, store: &Shared, hash: ChunkHash, data: Bytes<'_>, until: &Until) -> Result<Put, Error> {
         let (generation, confirmed) = (store.generation_of_data(), Instant::now());
-        let put = store.put_one(&hash, data)?;
+        let put = store.put_one(&hash, data, until)?;
         let freed = self.lock().ledger.stored(hash, data.len(), confirmed, generation);
         store.release_buffer(freed);
         Ok(put)
@@ -111,7 +112,7 @@ impl SaveState {
 
     /// Whether the backend has said a moment ago that it has a chunk. `known`: it had it once, so it is worth asking.
     /// Not of a damaged chunk: what was said before the damage was found does not hold.
-    fn is_foreseen(&self, store: &Shared, hash: ChunkHash, len: usize, known: bool) -> bool {
+    fn is_foreseen(&self, store: &Shared, hash: ChunkHash, len: usize, known: bool, until: &Until) -> bool {
         if store.is_damaged(&hash) {
             return false;
         }
@@ -129,7 +130,7 @@ impl SaveState {
             return false;
         }
         let (likely, asked) = (store.likely_after(hash), Instant::now());
-        let answers = store.exists(&likely);
+        let answers = store.exists(&likely, until);
         let mut state = self.lock();
         let Ok(answers) = answers else {
             // The manifest will say what is wrong.
@@ -160,7 +161,7 @@ impl SaveState {
         let (save, of_helper) = (self.clone(), store.clone());
         let handed = store.pool.helpers().hand(move || {
             // What failed for a passing reason stays for the manifest; what failed for good is in the ledger.
-            if save.flush(&of_helper).is_ok() {
+            if save.flush(&of_helper, &of_helper.until()).is_ok() {
                 save.lock().flushing_early = false;
             }
         });
@@ -171,7 +172,7 @@ impl SaveState {
 
     /// Store every chunk that waits, in the order of the puts. A chunk that the backend refuses for good is lost; one that
     /// failed for a passing reason stays.
-    pub(super) fn flush(&self, store: &Shared) -> Result<(), Error> {
+    pub(super) fn flush(&self, store: &Shared, until: &Until) -> Result<(), Error> {
         let _alone = self.flushing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let chunks = {
             let mut state = self.lock();
@@ -184,7 +185,7 @@ impl SaveState {
         let generation = store.generation_of_data();
         let batch: Vec<_> = chunks.iter().map(|(hash, data)| (*hash, Bytes::Buffered(data))).collect();
         let confirmed = Instant::now();
-        let Outcomes { items, mut failure } = store.put_all(&batch, false, &Until::default());
+        let Outcomes { items, mut failure } = store.put_all(&batch, false, until);
         for ((hash, data), outcome) in chunks.iter().zip(items) {
             let freed = match outcome {
                 Some(Ok(_)) => self.lock().ledger.stored(*hash, data.len(), confirmed, generation),
@@ -204,16 +205,17 @@ impl SaveState {
 
     /// Publish a manifest, after every chunk that was put before.
     pub(super) fn put_manifest(&self, store: &Shared, name: &str, data: &[u8]) -> Result<(), Error> {
-        let flushed = self.flush(store);
+        let until = &store.until();
+        let flushed = self.flush(store, until);
         {
             let mut state = self.lock();
             (state.flushing_early, state.exists_failed) = (false, false);
             state.foreseen.forget();
         }
         flushed?;
-        self.find_losses(store)?;
+        self.find_losses(store, until)?;
         self.tell_losses()?;
-        match self.publish(store, Some((name, data)))? {
+        match self.publish(store, Some((name, data)), until)? {
             Committed::Published => Ok(()),
             // Where another thread has put them again since, the next manifest publishes them.
             Committed::Absent(gone) => {
@@ -225,19 +227,20 @@ impl SaveState {
     /// End an explicit save: make its chunks durable where the backend can, then publish a manifest, if there is one. Nothing
     /// is published while chunks are lost; the answer names them.
     pub(super) fn commit(&self, store: &Shared, manifest: Option<(&str, &[u8])>) -> Result<Committed, Error> {
-        self.find_losses(store)?;
+        let until = &store.until();
+        self.find_losses(store, until)?;
         let lost: Vec<ChunkHash> = self.lock().ledger.lost().copied().collect();
         if !lost.is_empty() {
             return Ok(Committed::Absent(lost));
         }
-        self.publish(store, manifest)
+        self.publish(store, manifest, until)
     }
 
     /// Have the backend commit every stored chunk, and lose those that it does not have any more.
-    fn publish(&self, store: &Shared, manifest: Option<(&str, &[u8])>) -> Result<Committed, Error> {
+    fn publish(&self, store: &Shared, manifest: Option<(&str, &[u8])>, until: &Until) -> Result<Committed, Error> {
         let unnamed = self.lock().ledger.unnamed();
         let fresh = if store.wants_fresh() { unnamed.hashes.as_slice() } else { &[] };
-        let committed = store.commit(manifest, fresh, unnamed.bytes)?;
+        let committed = store.commit(manifest, fresh, unnamed.bytes, until)?;
         let mut state = self.lock();
         match &committed {
             Committed::Published => state.ledger.named(unnamed.mark),
@@ -259,7 +262,7 @@ impl SaveState {
 
     /// Ask again for chunks of which the backend said too long ago that it has them. (A backend that wants to know what a
     /// manifest names looks for it itself.) And lose those that lived in an instance that is gone.
-    fn find_losses(&self, store: &Shared) -> Result<(), Error> {
+    fn find_losses(&self, store: &Shared, until: &Until) -> Result<(), Error> {
         if store.holds_data() {
             let message = "the instance that held the chunks is gone, and they with it: put them again";
             let gone = Error::new(ErrorKind::Component, message);
@@ -269,14 +272,14 @@ impl SaveState {
             return Ok(());
         }
         let unconfirmed = self.lock().ledger.unconfirmed(Instant::now());
-        self.lose_absent(store, &unconfirmed)
+        self.lose_absent(store, &unconfirmed, until)
     }
 
     /// Ask the backend for chunks, and lose those that it does not have.
-    fn lose_absent(&self, store: &Shared, chunks: &[ChunkHash]) -> Result<(), Error> {
+    fn lose_absent(&self, store: &Shared, chunks: &[ChunkHash], until: &Until) -> Result<(), Error> {
         for batch in chunks.chunks(store.batch_items()) {
             let asked = Instant::now();
-            let answers = store.exists(batch)?;
+            let answers = store.exists(batch, until)?;
             let mut state = self.lock();
             for (hash, present) in batch.iter().zip(answers) {
                 if present {
@@ -295,11 +298,11 @@ impl SaveState {
     }
 
     /// The ledger is full: commit the half that was stored first, without a manifest.
-    fn commit_oldest(&self, store: &Shared) -> Result<(), Error> {
-        self.flush(store)?;
+    fn commit_oldest(&self, store: &Shared, until: &Until) -> Result<(), Error> {
+        self.flush(store, until)?;
         let oldest = self.lock().ledger.oldest_half();
         let committed = match store.wants_fresh() {
-            true => store.commit(None, &oldest.hashes, oldest.bytes)?,
+            true => store.commit(None, &oldest.hashes, oldest.bytes, until)?,
             false => Committed::Published,
         };
         let mut state = self.lock();

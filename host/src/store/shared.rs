@@ -21,6 +21,7 @@ use crate::limits;
 use crate::log;
 use crate::payload::{Buffer, Memory, Source};
 use crate::pool::{Call, Pool};
+use crate::until::Until;
 
 pub(super) struct Shared {
     pub pool: Pool,
@@ -88,6 +89,11 @@ impl Bytes<'_> {
 }
 
 impl Shared {
+    /// The time of a call of the consumer that begins now.
+    pub(super) fn until(&self) -> Until {
+        Until::new(&self.pool.access().limits)
+    }
+
     pub(super) fn info(&self) -> StoreInfo {
         let grants = &self.pool.access().grants;
         StoreInfo {
@@ -174,7 +180,7 @@ impl Shared {
         })
     }
 
-    fn max_value_bytes(&self) -> u64 {
+    pub(super) fn max_value_bytes(&self) -> u64 {
         match self.features.max_value_bytes {
             0 => limits::MAX_VALUE_BYTES as u64,
             backend => backend.min(limits::MAX_VALUE_BYTES as u64),
@@ -211,8 +217,8 @@ impl Shared {
     }
 
     /// Store one chunk; over what is there, if that was found damaged.
-    pub(super) fn put_one(&self, hash: &ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
-        let answers = self.put_some(&[(*hash, data)], self.is_damaged(hash))?;
+    pub(super) fn put_one(&self, hash: &ChunkHash, data: Bytes<'_>, until: &Until) -> Result<Put, Error> {
+        let answers = self.put_some(&[(*hash, data)], self.is_damaged(hash), until)?;
         let put = answers.into_iter().next().unwrap_or_else(|| Err(lie("answered no outcome")))?;
         self.known().stored(*hash);
         Ok(put)
@@ -238,6 +244,7 @@ impl Shared {
         &self,
         chunks: &[(ChunkHash, Bytes<'_>)],
         replace: bool,
+        until: &Until,
     ) -> Result<Vec<Result<Put, Error>>, Error> {
         let Some((first, _)) = chunks.first() else { return Ok(Vec::new()) };
         let width = first.as_slice().len();
@@ -245,7 +252,8 @@ impl Shared {
         let chunks = chunks.get(..same).unwrap_or(chunks);
         let lens: Vec<u64> = chunks.iter().map(|(_, data)| data.len() as u64).collect();
         let hashes = to_guest(chunks.iter().map(|(hash, _)| hash));
-        self.pool.call(lens.iter().sum(), async |call: &mut Call<'_>| {
+        until.grant(lens.iter().sum());
+        self.pool.call(until, async |call: &mut Call<'_>| {
             // SAFETY: the pool ends the items before `call` returns, and if this unwinds the instance, with them, is dropped on
             // the way; `chunks` lives longer than both.
             let sources = chunks.iter().map(|(_, data)| unsafe { data.source() });
@@ -269,18 +277,21 @@ impl Shared {
     }
 
     /// Which chunks the backend has; one answer for each hash.
-    pub(super) fn exists(&self, hashes: &[ChunkHash]) -> Result<Vec<bool>, Error> {
-        let presence = self.presence(hashes)?;
+    pub(super) fn exists(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<bool>, Error> {
+        let presence = self.presence(hashes, until)?;
         Ok(presence.iter().map(|presence| matches!(presence, Presence::Present(_))).collect())
     }
 
     /// Which chunks the backend has, with the lengths that it knows; one answer for each hash.
-    pub(super) fn presence(&self, hashes: &[ChunkHash]) -> Result<Vec<Presence>, Error> {
+    pub(super) fn presence(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Presence>, Error> {
         let mut known = Vec::with_capacity(hashes.len());
         while let Some(rest) = hashes.get(known.len()..).filter(|rest| !rest.is_empty()) {
             let asked = of_one_width(rest);
             let list = to_guest(asked.iter());
-            known.extend(self.pool.call(0, async |call: &mut Call<'_>| {
+            if !known.is_empty() {
+                until.check()?;
+            }
+            known.extend(self.pool.call(until, async |call: &mut Call<'_>| {
                 let answers = call.guest.call_exists(&mut *call.store, &list).await?;
                 Ok(answers.map_err(Error::from).and_then(|answers| expect_some(answers, asked.len())))
             })?);
@@ -289,22 +300,23 @@ impl Shared {
     }
 
     /// Fetch one chunk; what does not match its hash is a miss.
-    pub(super) fn get_one(&self, hash: &ChunkHash) -> Result<Option<Arc<Buffer>>, Error> {
-        let mut answers = self.get_answers(std::slice::from_ref(hash))?;
+    pub(super) fn get_one(&self, hash: &ChunkHash, until: &Until) -> Result<Option<Arc<Buffer>>, Error> {
+        let mut answers = self.get_answers(std::slice::from_ref(hash), until)?;
         self.learn(std::slice::from_ref(hash), &answers);
         match answers.pop() {
-            Some(Ok(found)) => Ok(found.and_then(|data| self.check(hash, data))),
+            Some(Ok(found)) => Ok(found.and_then(|data| self.check(hash, data, until))),
             Some(Err(error)) => Err(error),
             None => Err(lie("answered no outcome")),
         }
     }
 
     /// Fetch chunks with one call: an answer for some of them, from the first on. What failed is a miss here.
-    pub(super) fn get_some(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
-        let answers = self.get_answers(hashes)?;
+    pub(super) fn get_some(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
+        let answers = self.get_answers(hashes, until)?;
         self.learn(hashes, &answers);
-        let checked =
-            |(hash, answer): (&ChunkHash, Fetched)| answer.ok().flatten().and_then(|data| self.check(hash, data));
+        let checked = |(hash, answer): (&ChunkHash, Fetched)| {
+            answer.ok().flatten().and_then(|data| self.check(hash, data, until))
+        };
         Ok(hashes.iter().zip(answers).map(checked).collect())
     }
 
@@ -328,12 +340,14 @@ impl Shared {
         manifest: Option<(&str, &[u8])>,
         fresh: &[ChunkHash],
         bytes: u64,
+        until: &Until,
     ) -> Result<Committed, Error> {
         let list = to_guest_by_width(fresh);
         let data = manifest.map(|(_, data)| data);
         let manifest = manifest.map(|(name, data)| Manifest { name: name.to_owned(), len: data.len() as u64 });
         let bytes = bytes.saturating_add(manifest.as_ref().map_or(0, |manifest| manifest.len));
-        let outcome = self.pool.call(bytes, async |call: &mut Call<'_>| {
+        until.grant(bytes);
+        let outcome = self.pool.call(until, async |call: &mut Call<'_>| {
             // SAFETY: as in `put_some`; `data` lives longer than the call.
             let sources = data.iter().map(|data| unsafe { Bytes::Borrowed(data).source() });
             call.store.data_mut().items().begin_put(sources.collect());
@@ -353,10 +367,10 @@ impl Shared {
     }
 
     /// Remove chunks with one call: an answer for some of them, from the first on.
-    pub(super) fn delete_some(&self, hashes: &[ChunkHash]) -> Result<Vec<Result<(), Error>>, Error> {
+    pub(super) fn delete_some(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Result<(), Error>>, Error> {
         let asked = of_one_width(hashes);
         let list = to_guest(asked.iter());
-        let answers = self.pool.call(0, async |call: &mut Call<'_>| {
+        let answers = self.pool.call(until, async |call: &mut Call<'_>| {
             let answers = call.guest.call_delete_chunks(&mut *call.store, &list).await?;
             Ok(answers.map_err(Error::from).and_then(|answers| expect_some(answers, asked.len())))
         })?;
@@ -367,8 +381,8 @@ impl Shared {
         Ok(answers.into_iter().map(outcome).collect())
     }
 
-    pub(super) fn get_manifest(&self, name: &str) -> Result<Option<Arc<Buffer>>, Error> {
-        self.pool.call(0, async |call: &mut Call<'_>| {
+    pub(super) fn get_manifest(&self, name: &str, until: &Until) -> Result<Option<Arc<Buffer>>, Error> {
+        self.pool.call(until, async |call: &mut Call<'_>| {
             let answer = call.guest.call_get_manifest(&mut *call.store, name).await?;
             let state = call.store.data_mut();
             Ok(answer
@@ -377,8 +391,8 @@ impl Shared {
         })
     }
 
-    pub(super) fn delete_manifest(&self, name: &str) -> Result<(), Error> {
-        self.pool.call(0, async |call: &mut Call<'_>| {
+    pub(super) fn delete_manifest(&self, name: &str, until: &Until) -> Result<(), Error> {
+        self.pool.call(until, async |call: &mut Call<'_>| {
             let answer = call.guest.call_delete_manifest(&mut *call.store, name).await?;
             Ok(answer.map_err(Error::from))
         })

@@ -8,9 +8,9 @@ use super::shared::{Fetched, Shared, expect_some};
 use crate::bindings::exports::kv_store::backend::store::GetOutcome;
 use crate::error::{Error, ErrorKind};
 use crate::guest::lie;
-use crate::limits;
 use crate::payload::{Got, Memory};
 use crate::pool::Call;
+use crate::until::Until;
 
 /// Where one chunk goes.
 #[derive(Clone, Copy, Default)]
@@ -46,11 +46,11 @@ impl Shared {
         &self,
         hashes: &[ChunkHash],
         targets: &mut [Target<'_>],
+        until: &Until,
     ) -> Result<Vec<Result<Option<Got>, Error>>, Error> {
         let asked = of_one_width(hashes);
         let list = to_guest(asked.iter());
-        // How much will come is not known; the time is for a full batch.
-        let answers = self.pool.call(limits::DEFAULT_BATCH_BYTES, async |call: &mut Call<'_>| {
+        let answers = self.pool.call(until, async |call: &mut Call<'_>| {
             let rooms = targets.iter().take(asked.len()).map(|target| {
                 // SAFETY: `Target::memory` was promised that the pieces are valid and nobody else's as long as `targets` is borrowed,
                 // which is longer than the call: the pool ends the items before it returns, and if this unwinds the instance, with
@@ -85,13 +85,13 @@ impl Shared {
     }
 
     /// [`Shared::get_into`] buffers.
-    pub(super) fn get_answers(&self, hashes: &[ChunkHash]) -> Result<Vec<Fetched>, Error> {
+    pub(super) fn get_answers(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Fetched>, Error> {
         let buffer = |got| match got {
             Got::Buffer(data) => Ok(data),
             // There is no memory that it could be in, or be too small.
             Got::Placed(_) | Got::TooLong(_) => Err(lie("answered bytes that are nowhere")),
         };
-        let answers = self.get_into(hashes, &mut [])?;
+        let answers = self.get_into(hashes, &mut [], until)?;
         Ok(answers.into_iter().map(|answer| answer?.map(buffer).transpose()).collect())
     }
 }

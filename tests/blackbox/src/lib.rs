@@ -68,6 +68,7 @@ pub const PROBES: &[(&str, &str)] = &[
     ("probe-buffered", "options = {}"),
     ("probe-volatile", "options = { volatile = \"yes\" }"),
     ("probe-batches", "options = { batch = '4', answers = '3' }"),
+    ("probe-slow", "options = { answers = '1', slow-puts = '200' }\nlimits.deadline_ms = 500"),
     ("probe-cheap", "options.cheap-repeat = '1'"),
     ("probe-failing", "options.failing-puts = '1'"),
     ("probe-keeps", "options = { failing-deletes = 'unsupported', write-through = '1' }"),

@@ -74,6 +74,20 @@ fn batches_are_as_the_backend_likes_them_and_short_answers_are_asked_on() {
 }
 
 #[test]
+fn short_answers_do_not_renew_the_time_of_a_call() {
+    let store = open("probe-slow://x");
+    for n in 0..6u8 {
+        assert_eq!(store.put_chunk(&[n], &[n; 1000]).unwrap(), 0);
+    }
+    // Six calls of 200 ms, each with one answer, in a call that may take 500 ms.
+    assert!(store.put_manifest("m", b"x").unwrap() < 0, "each answer began the time anew");
+    let stored = count(&store, "put-items");
+    assert!(stored > 0, "the first answers were in time");
+    // What was stored stays stored: the consumer's next tries come to an end.
+    assert!((0..6).any(|_| store.put_manifest("m", b"x").unwrap() == 0));
+}
+
+#[test]
 fn what_failed_for_a_passing_reason_is_stored_by_the_next_manifest() {
     let store = open("probe-failing://x");
     assert_eq!(store.put_chunk(b"a", b"x").unwrap(), 0);

@@ -9,7 +9,8 @@ use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log::{self, Level};
 use crate::payload::Buffer;
-use crate::store::{BatchOptions, Fetched, NewChunk, Opened, Presence, Put, Save, Until, Wanted};
+use crate::store::{BatchOptions, Fetched, NewChunk, Opened, Presence, Put, Save, Wanted};
+use crate::until::Until;
 
 #[allow(non_camel_case_types)]
 #[repr(C)]

@@ -12,7 +12,7 @@ use save::kv_store_save;
 
 use super::{call, guarded, kv_store_v1, last_error, report};
 use crate::error::Error;
-use crate::store::{Store, Until};
+use crate::store::Store;
 
 /// What a store is, in the layout of the header.
 #[allow(non_camel_case_types)]
@@ -134,9 +134,10 @@ unsafe fn many(
     let run = |store: &Store| {
         // SAFETY: by this function's own condition.
         let (items, call) = unsafe { (Items::new(items, count)?, Call::read(options, operation)?) };
-        let until = Until::timeout(call.options.timeout);
+        let opened = store.opened()?;
+        let until = opened.until(call.options.timeout);
         // SAFETY: as above; the items are the caller's until this returns.
-        unsafe { items.run(store.opened()?, operation, &call, &until) }.map(|()| 0)
+        unsafe { items.run(opened, operation, &call, &until) }.map(|()| 0)
     };
     // SAFETY: the handle is NULL or live.
     unsafe { call(operation.name(), handle, run) }

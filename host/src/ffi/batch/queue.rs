@@ -5,7 +5,8 @@ use super::items::{Call, Items, kv_store_call, kv_store_item};
 use super::last_error::remember;
 use super::{Operation, run};
 use crate::error::{Error, ErrorKind};
-use crate::store::{Job, Opened, Queue, SubmittedPut, Until};
+use crate::store::{Job, Opened, Queue, SubmittedPut};
+use crate::until::Until;
 
 #[allow(non_camel_case_types)]
 pub struct kv_store_queue {
@@ -97,8 +98,8 @@ pub(super) unsafe extern "C" fn submit(
             let operation = Operation::of(operation)?;
             let (items, call) = (Items::new(items, count)?, Call::read(call, operation)?);
             let put = call.save.as_ref().map(crate::store::Save::submit);
-            let until = Until::timeout(call.options.timeout);
-            let submitted = queue.submit(cookie, Request { operation, items, call, put }, until);
+            let timeout = call.options.timeout;
+            let submitted = queue.submit(cookie, Request { operation, items, call, put }, timeout);
             submitted.map(|()| 0).map_err(|(_, error)| error)
         }) as i32
     }

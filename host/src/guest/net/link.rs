@@ -14,6 +14,7 @@ use crate::budget::ConnectionPermit;
 use crate::error::{self, Error};
 use crate::limits::RECEIVE_BUFFER_BYTES;
 use crate::payload::Destination;
+use crate::until::Until;
 
 pub(super) struct Link {
     stream: Stream,
@@ -227,7 +228,7 @@ impl Link {
     }
 
     /// The next bytes, as many as there is room for, received where they stay.
-    pub(super) async fn receive_into(&mut self, destination: &mut Destination) -> Result<(), Error> {
+    pub(super) async fn receive_into(&mut self, destination: &mut Destination, until: &Until) -> Result<(), Error> {
         let count = destination.push(self.waiting());
         self.forget(count);
         while !destination.rest().is_empty() {
@@ -242,6 +243,7 @@ impl Link {
                 self.finished = true;
                 return Err(closed_early());
             }
+            until.moved(count as u64);
             // SAFETY: `ReadBuf` has `count` initialised bytes at the front of `rest`.
             unsafe { destination.advance(count) };
         }
@@ -291,7 +293,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let server = std::thread::spawn(move || serve(listener.accept().unwrap().0));
         let within = Instant::now() + Duration::from_secs(60);
-        let finished = Driver::start().unwrap().block_on(within, async {
+        let finished = Driver::start().unwrap().block_on(|| within, async {
             // A small buffer of the kernel's, so that ours is what counts.
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.set_recv_buffer_size(2048).unwrap();
@@ -306,7 +308,7 @@ mod tests {
 
     async fn received(link: &mut Link, len: u64) -> Result<Vec<u8>, Error> {
         let mut destination = Destination::Buffer(Filling::new(len).unwrap());
-        link.receive_into(&mut destination).await?;
+        link.receive_into(&mut destination, &Until::new(&crate::limits::Limits::default())).await?;
         let Destination::Buffer(filling) = destination else { panic!("it is a buffer") };
         Ok(filling.finish()?.to_vec())
     }

@@ -21,11 +21,12 @@ use crate::bindings::kv_store::backend::net::{Host, HostConnection};
 use crate::bindings::kv_store::backend::payload::Part;
 use crate::bindings::kv_store::backend::types;
 use crate::counters::Event;
-use crate::engine::before;
+use crate::engine::{before, before_it_is};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Payload;
 use crate::policy::{self, GrantedServer, Server};
+use crate::until::Until;
 pub(crate) use idle::{Held, Parked};
 use link::{Link, Stream};
 pub(crate) use resolve::Lookups;
@@ -55,8 +56,16 @@ const CONNECTION_BYTES: usize = limits::HANDLE_BYTES + 2 * limits::RECEIVE_BUFFE
 
 /// Wait for something of the network, no longer than to the deadline.
 async fn within<T>(deadline: Instant, what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let late = || Error::new(ErrorKind::Unavailable, "the server did not answer by the deadline");
     before(deadline, what).await.unwrap_or_else(|| Err(late()))
+}
+
+/// Wait for something of the network, no longer than to the end of the call, which moves while bytes arrive.
+async fn in_call<T>(until: &Until, what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    before_it_is(|| until.deadline(), what).await.unwrap_or_else(|| Err(late()))
+}
+
+fn late() -> Error {
+    Error::new(ErrorKind::Unavailable, "the server did not answer by the deadline")
 }
 
 impl Access {
@@ -145,7 +154,7 @@ impl Host for State {
         let link = match parked {
             Some(link) => link,
             // Boxed: a call that finds a connection does not carry about what it takes to make one.
-            None => match Box::pin(self.access.connect(&granted, tls, self.deadline)).await {
+            None => match Box::pin(self.access.connect(&granted, tls, self.until.deadline())).await {
                 Ok(link) => link,
                 Err(error) => return answered(Err(error)),
             },
@@ -176,7 +185,7 @@ macro_rules! on_link {
             Ok(link) => link,
             Err(error) => return answered(Err(error)),
         };
-        let outcome = within($state.deadline, $work).await;
+        let outcome = in_call(&$state.until, $work).await;
         $state.give_back(&$handle, $link, outcome)
     }};
 }
@@ -188,7 +197,7 @@ impl HostConnection for State {
             Err(error) => return answered(Err(error)),
         };
         let outcome = match slices(&self.table, &self.items, &parts)? {
-            Ok(slices) => within(self.deadline, link.send(&slices)).await,
+            Ok(slices) => in_call(&self.until, link.send(&slices)).await,
             // Nothing was sent.
             Err(error) => {
                 self.held_links.put(self.table.get(&handle)?.number, link);
@@ -231,7 +240,7 @@ impl HostConnection for State {
             // Nothing was taken.
             Err(error) => return self.give_back(&handle, link, Err(error)),
         };
-        let received = within(self.deadline, link.receive_into(&mut incoming.destination)).await;
+        let received = in_call(&self.until, link.receive_into(&mut incoming.destination, &self.until)).await;
         if received.is_ok() {
             self.held_links.put(self.table.get(&handle)?.number, link);
         }

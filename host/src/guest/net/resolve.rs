@@ -113,7 +113,8 @@ mod tests {
     use std::time::{Duration, Instant};
 
     fn within<T>(time: Duration, work: impl Future<Output = T>) -> Option<T> {
-        engine::runtime().unwrap().driver.block_on(Instant::now() + time, work)
+        let late = Instant::now() + time;
+        engine::runtime().unwrap().driver.block_on(|| late, work)
     }
 
     const LONG: Duration = Duration::from_secs(60);

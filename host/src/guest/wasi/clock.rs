@@ -62,7 +62,7 @@ mod tests {
             outer.block_on(async {
                 let driver = &engine::runtime().unwrap().driver;
                 let soon = std::time::Instant::now() + Duration::from_secs(60);
-                driver.block_on(soon, async { Alarm(Some(Instant::now())).ready().await })
+                driver.block_on(|| soon, async { Alarm(Some(Instant::now())).ready().await })
             });
             done.send(()).unwrap();
         });

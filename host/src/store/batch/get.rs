@@ -6,13 +6,13 @@ use super::super::hash::ChunkHash;
 use super::super::seal::{SEAL_BYTES, seal};
 use super::super::shared::Shared;
 use super::super::target::Target;
-use super::super::until::Until;
 use super::super::verify::is_xxh3;
 use super::super::{Damage, Opened};
 use super::{BatchOptions, Fetched, Memory, distinct, unanswered};
 use crate::counters::Event;
 use crate::error::Error;
 use crate::payload::{Buffer, Got};
+use crate::until::Until;
 
 /// An item of a get.
 pub(crate) struct Wanted {
@@ -172,12 +172,16 @@ impl Opened {
         };
         let targets: Vec<Target<'_>> = rooms.iter().map(target).collect();
         let hashes: Vec<ChunkHash> = absent.iter().map(|(_, hash)| *hash).collect();
+        let most = |room: &Option<Vec<libc::iovec>>| {
+            room.as_deref().map_or(shared.max_value_bytes(), |room| capacity(room) as u64)
+        };
+        until.expect(rooms.iter().map(most).fold(0, u64::saturating_add));
         let answers = shared.get_all(&hashes, &targets, until).each();
 
         let mut answers = absent.iter().zip(&rooms).zip(answers).map(|(((index, hash), room), answer)| {
             Ok(match answer? {
                 None => Found::Nothing,
-                Some(Got::Buffer(data)) => shared.judged(hash, &data, judge),
+                Some(Got::Buffer(data)) => shared.judged(hash, &data, judge, until),
                 Some(Got::TooLong(len)) => {
                     Found::TooLong(len.saturating_sub(if options.sealed { SEAL_BYTES } else { 0 }))
                 }
@@ -188,7 +192,7 @@ impl Opened {
                         Some(len) => Found::Placed(len),
                         None => {
                             let damaged = stored.concat();
-                            match shared.mended(hash, &damaged, judge) {
+                            match shared.mended(hash, &damaged, judge, until) {
                                 Found::Buffer(sound, len) => {
                                     let value = sound.get(..len).unwrap_or_default();
                                     let item = items.get(*index).ok_or_else(unanswered)?;
@@ -252,17 +256,17 @@ impl Opened {
 }
 
 impl Shared {
-    fn judged(&self, hash: &ChunkHash, stored: &Arc<Buffer>, judge: Judge) -> Found {
+    fn judged(&self, hash: &ChunkHash, stored: &Arc<Buffer>, judge: Judge, until: &Until) -> Found {
         match judge.value_len(hash, &[stored]) {
             Some(len) => Found::Buffer(stored.clone(), len),
-            None => self.mended(hash, stored, judge),
+            None => self.mended(hash, stored, judge, until),
         }
     }
 
     /// What was fetched is not what was put. It is read again, and removed if it stays so: the next put stores it again.
-    fn mended(&self, hash: &ChunkHash, damaged: &[u8], judge: Judge) -> Found {
+    fn mended(&self, hash: &ChunkHash, damaged: &[u8], judge: Judge, until: &Until) -> Found {
         let sound = |again: &[u8]| judge.value_len(hash, &[again]).is_some();
-        match self.remove_damaged(hash, damaged, &sound) {
+        match self.remove_damaged(hash, damaged, &sound, until) {
             Damage::Passing(sound) => match judge.value_len(hash, &[&sound]) {
                 Some(len) => Found::Buffer(sound, len),
                 None => Found::Nothing,

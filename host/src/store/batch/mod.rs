@@ -10,7 +10,7 @@ mod save;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) use get::Wanted;
 pub(crate) use save::SubmittedPut;
@@ -18,12 +18,12 @@ pub use save::{Save, SaveOutcome};
 
 use super::hash::{ChunkHash, ChunkMap};
 use super::seal::SEAL_BYTES;
-use super::until::Until;
 use super::{Opened, Put, Store};
 use crate::bindings::exports::kv_store::backend::store::Presence as InBackend;
 use crate::counters::Operation;
 use crate::error::{Error, ErrorKind};
 use crate::payload::Buffer;
+use crate::until::Until;
 
 /// How a batch is carried out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -143,7 +143,7 @@ impl Store {
         save: Option<&Save>,
     ) -> Result<Vec<Result<Put, Error>>, Error> {
         self.counted(Operation::PutMany, |opened| {
-            opened.put_many(chunks, options, save, &Until::timeout(options.timeout))
+            opened.put_many(chunks, options, save, &opened.until(options.timeout))
         })
     }
 
@@ -159,7 +159,7 @@ impl Store {
         self.counted(Operation::GetMany, |opened| {
             let wanted: Vec<Wanted> = items.iter_mut().map(|item| Wanted::new(item.hash, &mut item.memory)).collect();
             // SAFETY: the targets are the caller's exclusive slices, which outlive the call.
-            Ok(unsafe { opened.get_many(&wanted, options, &Until::timeout(options.timeout)) })
+            Ok(unsafe { opened.get_many(&wanted, options, &opened.until(options.timeout)) })
         })
     }
 
@@ -168,7 +168,7 @@ impl Store {
     /// # Errors
     /// Of the whole call: the store was opened before a fork.
     pub fn delete_many(&self, hashes: &[&[u8]]) -> Result<Vec<Result<(), Error>>, Error> {
-        self.counted(Operation::DeleteMany, |opened| Ok(opened.delete_many(hashes, &Until::default())))
+        self.counted(Operation::DeleteMany, |opened| Ok(opened.delete_many(hashes, &opened.until(None))))
     }
 
     /// Which chunks exist.
@@ -177,7 +177,7 @@ impl Store {
     /// Of the whole call: the store was opened before a fork.
     pub fn exists_many(&self, hashes: &[&[u8]], options: &BatchOptions) -> Result<Vec<Result<Presence, Error>>, Error> {
         self.counted(Operation::ExistsMany, |opened| {
-            Ok(opened.exists_many(hashes, options, &Until::timeout(options.timeout)))
+            Ok(opened.exists_many(hashes, options, &opened.until(options.timeout)))
         })
     }
 }
@@ -205,6 +205,12 @@ impl Opened {
             batch_items: self.shared.batch_items() as u64,
             batch_bytes: self.shared.batch_bytes(),
         }
+    }
+
+    /// The time of a call that begins now.
+    pub(crate) fn until(&self, timeout: Option<Duration>) -> Until {
+        let own = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        Until::with(&self.shared.pool.access().limits, own, None)
     }
 
     /// The store's own URI, for messages.

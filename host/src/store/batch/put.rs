@@ -5,11 +5,11 @@ use std::time::Instant;
 use super::super::hash::ChunkHash;
 use super::super::seal::{SEAL_BYTES, seal};
 use super::super::shared::{Bytes, Committed};
-use super::super::until::Until;
 use super::super::{Opened, Put};
 use super::{BatchOptions, NewChunk, Save, distinct, unanswered};
 use crate::counters::Event;
 use crate::error::{Error, ErrorKind};
+use crate::until::Until;
 
 impl Opened {
     pub(crate) fn put_many(
@@ -62,7 +62,7 @@ impl Opened {
             let stored = || batch.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
             let (fresh, bytes) = (stored().map(|((hash, _), _)| *hash).collect::<Vec<_>>(), stored());
             let bytes = bytes.map(|((_, data), _)| data.len() as u64).sum();
-            let failure = match shared.commit(None, &fresh, bytes) {
+            let failure = match shared.commit(None, &fresh, bytes, until) {
                 Ok(Committed::Published) => None,
                 Ok(Committed::Absent(_)) => {
                     Some(Error::new(ErrorKind::Unavailable, "a chunk vanished while it was stored"))

@@ -6,6 +6,7 @@ mod misbehave;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use kv_store_sdk::host;
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
     Presence, PutOutcome, Result, export,
@@ -21,6 +22,8 @@ struct Probe {
     failing_puts: u32,
     /// How `delete_chunks` fails, if it does.
     failing_deletes: Option<String>,
+    /// How long `put_chunks` takes, in milliseconds.
+    slow_puts: u64,
     /// Items that one answer holds at most.
     answers: usize,
     fresh: usize,
@@ -61,8 +64,9 @@ impl Backend for Probe {
         };
         let failing_puts = number(options.take("failing-puts")).unwrap_or(0) as u32;
         let failing_deletes = options.take("failing-deletes");
+        let slow_puts = number(options.take("slow-puts")).unwrap_or(0);
         options.finish()?;
-        Ok((Probe { answers, failing_puts, failing_deletes, ..Default::default() }, features))
+        Ok((Probe { answers, failing_puts, failing_deletes, slow_puts, ..Default::default() }, features))
     }
 
     fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
@@ -72,6 +76,9 @@ impl Backend for Probe {
 
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
         self.count("put", chunks.len());
+        if self.slow_puts > 0 {
+            host::sleep(self.slow_puts * 1_000_000)?;
+        }
         if self.failing_puts > 0 {
             self.failing_puts -= 1;
             return Err(Error::unavailable("told to fail"));

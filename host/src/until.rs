@@ -1,0 +1,125 @@
+//! The time of one call of the consumer, however many calls of a guest it takes: `deadline_ms`, and the time that the bytes
+//! justify which it moves. Nothing renews it. A caller's own timeout and a cancellation end it earlier.
+//!
+//! What is to be stored is known, and its time is granted at once ([`Until::grant`]). What is fetched is not: the time grows with
+//! each byte that arrives ([`Until::moved`]), so a slow server is given up when it falls behind
+//! [`DEADLINE_BYTES_PER_SECOND`](crate::limits::DEADLINE_BYTES_PER_SECOND), and a guest that moves bytes in a circle when it has
+//! moved more than the call can answer ([`Until::expect`]).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, ErrorKind};
+use crate::limits::{self, Limits};
+
+#[derive(Clone)]
+pub(crate) struct Until(Arc<Inner>);
+
+struct Inner {
+    begun: Instant,
+    allowed: Duration,
+    /// Bytes that are sure to be moved.
+    granted: AtomicU64,
+    /// Bytes that have arrived, and the most that count.
+    moved: AtomicU64,
+    expected: AtomicU64,
+    /// The caller's own deadline.
+    own: Option<Instant>,
+    cancelled: Option<Arc<AtomicBool>>,
+}
+
+impl Until {
+    /// A call that begins now.
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Until::with(limits, None, None)
+    }
+
+    /// A call that begins now, and ends at the caller's own deadline too, or when the flag is set.
+    pub(crate) fn with(limits: &Limits, own: Option<Instant>, cancelled: Option<Arc<AtomicBool>>) -> Self {
+        Until(Arc::new(Inner {
+            begun: Instant::now(),
+            allowed: limits.deadline(),
+            granted: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+            expected: AtomicU64::new(0),
+            own,
+            cancelled,
+        }))
+    }
+
+    /// The call moves these bytes for sure.
+    pub(crate) fn grant(&self, bytes: u64) {
+        self.0.granted.fetch_add(bytes, Relaxed);
+    }
+
+    /// The call may answer so many bytes more.
+    pub(crate) fn expect(&self, bytes: u64) {
+        self.0.expected.fetch_add(bytes, Relaxed);
+    }
+
+    /// Bytes have arrived.
+    pub(crate) fn moved(&self, bytes: u64) {
+        self.0.moved.fetch_add(bytes, Relaxed);
+    }
+
+    /// When the call ends, as far as is known now.
+    pub(crate) fn deadline(&self) -> Instant {
+        let Inner { begun, allowed, granted, moved, expected, own, .. } = &*self.0;
+        let bytes = granted.load(Relaxed).saturating_add(moved.load(Relaxed).min(expected.load(Relaxed)));
+        let deadline = *begun + allowed.saturating_add(limits::time_to_move(bytes));
+        own.map_or(deadline, |own| own.min(deadline))
+    }
+
+    /// When guest code is stopped.
+    pub(crate) fn stop_at(&self) -> Instant {
+        self.deadline() + limits::DEADLINE_GRACE
+    }
+
+    /// Whether another call of the guest may begin.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.0.cancelled.as_ref().is_some_and(|cancelled| cancelled.load(Relaxed)) {
+            return Err(Error::new(ErrorKind::Cancelled, "the request was cancelled"));
+        }
+        if Instant::now() >= self.deadline() {
+            let message = "the time of the call is over, and not every item was answered (deadline_ms in the config)";
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(until: &Until) -> f64 {
+        until.deadline().duration_since(until.0.begun).as_secs_f64()
+    }
+
+    #[test]
+    fn time_grows_with_bytes_that_count_and_with_no_others() {
+        let limits = Limits { deadline_ms: 1000, ..Limits::default() };
+        let until = Until::new(&limits);
+        assert_eq!(seconds(&until), 1.0);
+        until.grant(16 << 20);
+        assert_eq!(seconds(&until), 3.0);
+        until.moved(80 << 20);
+        assert_eq!(seconds(&until), 3.0, "nothing was expected");
+        until.expect(8 << 20);
+        assert_eq!(seconds(&until), 4.0, "and no more than was expected counts");
+        assert!(until.check().is_ok());
+    }
+
+    #[test]
+    fn a_timeout_or_a_cancellation_ends_it() {
+        let now = Instant::now();
+        let late = Until::with(&Limits::default(), Some(now), None);
+        assert!(late.deadline() <= now && late.check().is_err_and(|error| error.kind() == ErrorKind::Unavailable));
+        let flag = Arc::new(AtomicBool::new(false));
+        let until = Until::with(&Limits::default(), None, Some(flag.clone()));
+        assert!(until.check().is_ok());
+        flag.store(true, Relaxed);
+        assert!(until.check().is_err_and(|error| error.kind() == ErrorKind::Cancelled));
+    }
+}
