@@ -1,9 +1,10 @@
 //! Components of few bytes that cost a compiler much.
 
 use wasm_encoder::{
-    BlockType, CodeSection, Component, ComponentExportKind, ComponentExportSection, ComponentInstanceSection,
-    ElementSection, Elements, Function, FunctionSection, Module, ModuleSection, NestedComponentSection, TypeSection,
-    ValType,
+    BlockType, CanonicalOption, CodeSection, Component, ComponentBuilder, ComponentExportKind, ComponentExportSection,
+    ComponentInstanceSection, ComponentTypeRef, ComponentValType, ElementSection, Elements, EntityType, ExportKind,
+    ExportSection, Function, FunctionSection, ImportSection, MemorySection, MemoryType, Module, ModuleArg,
+    ModuleSection, NestedComponentSection, PrimitiveValType, TypeSection, ValType,
 };
 
 const NONE: std::iter::Empty<(&str, ComponentExportKind, u32)> = std::iter::empty();

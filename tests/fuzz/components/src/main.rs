@@ -1,86 +1,31 @@
-//! Opens generated components until the time is over: `components SECONDS [SEED]`. tests/fuzz/components.sh builds and starts it.
+//! `kv-store-components FOLDER FIRST COUNT`: writes generated components to `FOLDER/SEED.wasm`, for the numbers from FIRST on.
 //!
 //! Core modules come from wasm-smith; the shells around them are ours: components within components, instantiated again and again,
-//! with adapters between them. What is held: the process lives, an open takes no more than [`RESIDENT_MOST`] and no longer than its
-//! `compile_ms` and a second. What does not hold is left in the folder `target/fuzz/found`, under the number that makes it again.
+//! with adapters between them. A number makes the same component each time.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+#[allow(dead_code)]
+#[path = "../../../hostile/src/bombs.rs"]
+mod bombs;
+
+use std::path::PathBuf;
 
 use arbitrary::Unstructured;
-use kv_store_hostile::{bombs, peak_of, prepare, table};
-use kv_store_tests::root;
-use kv_store_wasm::Store;
 use wasm_encoder::{
     Component, ComponentExportKind, ComponentInstanceSection, ComponentSectionId, InstanceSection, ModuleArg,
     RawSection,
 };
 
-const COMPILE_MS: u64 = 2_000;
 const MODULE: u8 = ComponentSectionId::CoreModule as u8;
 const COMPONENT: u8 = ComponentSectionId::Component as u8;
-const RESIDENT_MOST: u64 = 64 << 20;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let seconds = arguments.next().and_then(|text| text.parse().ok()).expect("components SECONDS [SEED]");
-    let only: Option<u64> = arguments.next().map(|text| text.parse().expect("a number"));
-    let place = root().join("target/fuzz");
-    let (work, found) = (place.join("work"), place.join("found"));
-    for folder in [&work, &found] {
-        std::fs::create_dir_all(folder).expect("target/fuzz is ours");
+    let folder = PathBuf::from(arguments.next().expect("FOLDER FIRST COUNT"));
+    let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok()).expect("FOLDER FIRST COUNT");
+    let (first, count) = (number(), number());
+    for seed in first..first.saturating_add(count) {
+        std::fs::write(folder.join(format!("{seed}.wasm")), component(seed)).expect("the folder is ours");
     }
-    let file = work.join("fuzz.wasm");
-    let limits = format!("limits = {{ compile_ms = {COMPILE_MS}, compile_bytes = 268435456, breaker_failures = 0 }}");
-    prepare(&table("fuzz", &file, &limits));
-
-    let begun = Instant::now();
-    let first = only.unwrap_or_else(|| {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |since| since.as_secs() << 20)
-    });
-    let mut outcomes: BTreeMap<String, u32> = BTreeMap::new();
-    let (mut most, mut longest, mut failed) = (0, Duration::ZERO, false);
-    for seed in first.. {
-        if begun.elapsed() > Duration::from_secs(seconds) || (only.is_some() && seed > first) {
-            break;
-        }
-        let bytes = component(seed);
-        place_as(&file, &bytes);
-        // What ends the process is found under the number that was written last.
-        std::fs::write(work.join("seed"), seed.to_string()).expect("target/fuzz is ours");
-        let start = Instant::now();
-        let mut outcome = None;
-        let peak = peak_of(|| outcome = Some(Store::open("fuzz://x").map(drop)));
-        let took = start.elapsed();
-        let text = outcome.expect("it was opened").err().map_or_else(|| "opens".to_owned(), |error| error.to_string());
-        let held =
-            peak <= RESIDENT_MOST && took <= Duration::from_millis(COMPILE_MS + 1000) && !text.contains("panicked");
-        if !held {
-            failed = true;
-            std::fs::write(found.join(format!("{seed}.wasm")), &bytes).expect("target/fuzz is ours");
-            println!("{seed}: {} bytes, {took:.1?}, {peak} bytes of memory: {text}", bytes.len());
-        }
-        (most, longest) = (most.max(peak), longest.max(took));
-        *outcomes.entry(class(&text)).or_default() += 1;
-    }
-    outcomes.iter().for_each(|(text, count)| println!("{count:>7}  {text}"));
-    println!("at most {most} bytes of memory and {longest:.1?}; {} components", outcomes.values().sum::<u32>());
-    std::process::exit(i32::from(failed));
-}
-
-/// What an outcome is in general: without the path, and what is of the one component.
-fn class(text: &str) -> String {
-    let text = text.split_once("fuzz.wasm: ").map_or(text, |(_, rest)| rest);
-    let cut: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).take(60).collect();
-    cut.split(": ").next().unwrap_or_default().to_owned()
-}
-
-/// Another file, and not the same one changed: the library knows a file by what the kernel says of it.
-fn place_as(file: &Path, bytes: &[u8]) {
-    let fresh: PathBuf = file.with_extension("new");
-    std::fs::write(&fresh, bytes).and_then(|()| std::fs::rename(&fresh, file)).expect("target/fuzz is ours");
 }
 
 /// The component of a number.
