@@ -161,7 +161,9 @@ fn a_check_tells_how_long_compiling_takes_and_holds_its_processes_to_a_bound_of_
     assert!(checked.stdout.starts_with("compiled in "), "{}", checked.stdout);
     let checked = run(&["check", &memory, "--filter", "chunk-roundtrip", "--memory", "1"]);
     expect(2, &checked);
-    assert!(checked.stderr.contains("compiling it ended the process"), "{}", checked.stderr);
+    // A thread that cannot be started, or memory that cannot be had.
+    let told = ["cannot start", "ended the process"].iter().any(|text| checked.stderr.contains(text));
+    assert!(told, "{}", checked.stderr);
 }
 
 #[test]
