@@ -25,6 +25,7 @@ mod panics;
 mod payload;
 mod policy;
 mod pool;
+mod precompile;
 mod signals;
 mod store;
 mod until;
@@ -40,6 +41,7 @@ pub use error::{Error, ErrorKind};
 pub use ffi::kv_store_get_vtable;
 pub use inspect::{Import, Inspection, inspect};
 pub use payload::Buffer;
+pub use precompile::{Compiled, compile};
 pub use store::{
     BatchOptions, Done, Fetch, Fetched, Memory, NewChunk, Outcomes, Presence, Put, Request, RequestQueue, Save,
     SaveOutcome, Store, StoreInfo,

@@ -13,7 +13,9 @@ library="$root/target/dist/lib/libkv_store_wasm.so"
 if [ ! -e "$library" ]; then echo "$library is missing: run \`cargo xtask dist\`" >&2; exit 1; fi
 ways=("$@")
 if [ $# -eq 0 ]; then ways=(asan valgrind); fi
-: > "$place/config.toml"
+: > "$place/asan.toml"
+# valgrind knows no process that shares another one's memory, which the compile helper is started by.
+printf '[compile]\nhelper = "off"\n' > "$place/valgrind.toml"
 
 failed=0
 # One program under one tool, on stores of its own unless it is to find what another left. What it says is shown when it fails.
@@ -26,7 +28,7 @@ run() {
             --show-leak-kinds=definite --smc-check=all-non-file --max-stackframe=16777216)
     fi
     env -i PATH="$PATH" HOME="$place" LD_LIBRARY_PATH="$(dirname "$library")" KV_STORE_LIBRARY="$library" \
-        KV_STORE_WASM_CONFIG="$place/config.toml" KV_STORE_WASM_CACHE="$place/aot" KV_STORE_WASM_LOG=error timeout 600 \
+        KV_STORE_WASM_CONFIG="$place/$way.toml" KV_STORE_WASM_CACHE="$place/aot" KV_STORE_WASM_LOG=error timeout 600 \
         ${before[@]+"${before[@]}"} "$place/$way-$program" "$@" > "$place/out" 2> "$place/err"
 }
 check() {

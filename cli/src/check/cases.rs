@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use kv_store_conformance::{CASES, Facts, Library, Needs, Place, RESTARTS, Subject, Vtable};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,14 @@ pub struct Arguments {
     stores: Option<String>,
     #[arg(long, default_value_t = 0)]
     salt: u64,
+    /// The most memory that this process may take, in MiB
+    #[arg(long)]
+    memory: Option<u64>,
+    /// Only compile this component, within so many seconds
+    #[arg(long, requires = "seconds")]
+    compile: Option<PathBuf>,
+    #[arg(long)]
+    seconds: Option<u64>,
     /// The case's name; `NAME:after` is the second part of one that outlives its process
     name: Option<String>,
 }
@@ -38,6 +47,11 @@ pub enum Said {
     Opened(String),
     /// It does not.
     Refused(String),
+    /// The component is compiled; how long it took, and whether the code is kept for the next process.
+    Compiled {
+        milliseconds: u64,
+        kept: bool,
+    },
     Passed,
     Failed(String),
     Skipped(String),
@@ -50,6 +64,16 @@ fn say(said: &Said) -> Outcome {
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {
+    arguments.memory.map_or(Ok(()), bound_memory)?;
+    if let (Some(component), Some(seconds)) = (&arguments.compile, arguments.seconds) {
+        return say(&match kv_store_wasm::compile(component, Duration::from_secs(seconds)) {
+            Ok(compiled) => {
+                let milliseconds = u64::try_from(compiled.took.as_millis()).unwrap_or(u64::MAX);
+                Said::Compiled { milliseconds, kept: compiled.kept }
+            }
+            Err(error) => Said::Refused(error.to_string()),
+        });
+    }
     let library = match &arguments.library {
         Some(path) => Library::load(path),
         None => Ok(Library::linked(linked())),
@@ -99,6 +123,17 @@ pub fn run(arguments: &Arguments) -> Outcome {
         subject.clean();
     }
     say(&verdict.map_or_else(Said::Failed, |()| Said::Passed))
+}
+
+/// Hold this process, and those that it starts, to so many MiB of memory.
+fn bound_memory(mib: u64) -> Outcome {
+    let bytes = mib.saturating_mul(1 << 20);
+    let bound = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: `bound` is ours.
+    match unsafe { libc::setrlimit(libc::RLIMIT_DATA, &bound) } {
+        0 => Ok(()),
+        _ => Err(Failure::unable(std::io::Error::last_os_error())),
+    }
 }
 
 /// Open a store once, to learn what it is. Our own library says more of it than the ABI tells.

@@ -41,6 +41,12 @@ pub struct Arguments {
     /// Seconds after which a case counts as hanging
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     timeout: u64,
+    /// Seconds that compiling the component may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    compile_timeout: u64,
+    /// MiB of memory that the process of a case may take
+    #[arg(long, value_name = "MIB", default_value_t = 8192)]
+    memory: u64,
     /// One JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -51,6 +57,8 @@ struct Report {
     subject: String,
     /// What the backend says it reached.
     label: String,
+    /// How long compiling took. None: native code.
+    compile_ms: Option<u64>,
     passed: usize,
     failed: usize,
     skipped: usize,
@@ -81,10 +89,15 @@ pub fn run(arguments: &Arguments) -> Outcome {
     };
     let tested = Tested::find(&file, arguments.uri.as_deref())?;
     let wanted = |name: &str| arguments.filter.as_deref().is_none_or(|text| name.contains(text));
-    let runner = Runner::new(&tested, Duration::from_secs(arguments.timeout.max(1)))?;
+    let show = !arguments.json;
+    let runner = Runner::new(&tested, Duration::from_secs(arguments.timeout.max(1)), arguments.memory)?;
+    let compiled = runner.compile(arguments.compile_timeout.max(1))?;
+    if let Some((took, kept)) = compiled.filter(|_| show) {
+        let again = if kept { "" } else { ", and so it takes at each start: the cache is not used" };
+        println!("compiled in {:.1} s{again}", took.as_secs_f64());
+    }
     let label = runner.probe()?;
 
-    let show = !arguments.json;
     let mut judged = Vec::new();
     let mut judge = |name: &str, asks: &str, verdict: Verdict| {
         if show {
@@ -113,7 +126,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let skipped = judged.len() - passed - failed;
     if arguments.json {
         let subject = file.display().to_string();
-        show::json(&Report { subject, label, passed, failed, skipped, cases: judged });
+        let compile_ms = compiled.and_then(|(took, _)| u64::try_from(took.as_millis()).ok());
+        show::json(&Report { subject, label, compile_ms, passed, failed, skipped, cases: judged });
     } else {
         println!("{passed} passed, {failed} failed, {skipped} skipped");
     }

@@ -18,6 +18,8 @@ const LINES: usize = 8;
 pub struct Runner<'a> {
     tested: &'a Tested,
     timeout: Duration,
+    /// MiB of memory that a case's process may take.
+    memory: u64,
     salt: u64,
     /// Holds the component under its scheme's name, and stores.
     folder: tempfile::TempDir,
@@ -40,7 +42,7 @@ impl Drop for Process {
 }
 
 impl<'a> Runner<'a> {
-    pub fn new(tested: &'a Tested, timeout: Duration) -> Outcome<Self> {
+    pub fn new(tested: &'a Tested, timeout: Duration, memory: u64) -> Outcome<Self> {
         let folder = tempfile::Builder::new().prefix("kv-store-check-").tempdir().map_err(Failure::unable)?;
         let mut expected = None;
         if tested.kind == Kind::Component {
@@ -53,7 +55,24 @@ impl<'a> Runner<'a> {
         let mut salt = [0; 8];
         getrandom::fill(&mut salt).map_err(Failure::unable)?;
         let salt = u64::from_le_bytes(salt);
-        Ok(Runner { tested, timeout, salt, folder, expected })
+        Ok(Runner { tested, timeout, memory, salt, folder, expected })
+    }
+
+    /// Compile the component, in a process that has the memory of a case. None: it is native code.
+    pub fn compile(&self, seconds: u64) -> Outcome<Option<(Duration, bool)>> {
+        if self.tested.kind == Kind::Native {
+            return Ok(None);
+        }
+        let program = std::env::current_exe().map_err(Failure::unable)?;
+        let mut command = Command::new(program);
+        command.args(["check-cases", "--memory", &self.memory.to_string(), "--seconds", &seconds.to_string()]);
+        command.arg("--compile").arg(&self.tested.file).stdin(Stdio::null()).stderr(Stdio::inherit());
+        let output = command.output().map_err(Failure::unable)?;
+        match serde_json::from_slice(&output.stdout) {
+            Ok(Said::Compiled { milliseconds, kept }) => Ok(Some((Duration::from_millis(milliseconds), kept))),
+            Ok(Said::Refused(why)) => Err(Failure::unable(why)),
+            _ => Err(Failure::unable(format!("compiling it ended the process: {}", ending(output.status)))),
+        }
     }
 
     /// Open a store once, and answer what it says of itself.
@@ -84,7 +103,7 @@ impl<'a> Runner<'a> {
         let log = tempfile::tempfile_in(self.folder.path()).map_err(Failure::unable)?;
         let program = std::env::current_exe().map_err(Failure::unable)?;
         let mut command = Command::new(program);
-        command.arg("check-cases").args(["--salt", &self.salt.to_string()]);
+        command.arg("check-cases").args(["--salt", &self.salt.to_string(), "--memory", &self.memory.to_string()]);
         match &self.tested.stores {
             Stores::Given(uri) => command.args(["--uri", uri]),
             Stores::Directories => {

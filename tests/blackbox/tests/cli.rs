@@ -154,6 +154,19 @@ const kv_store_vtable *kv_store_get_vtable(void) { return &table; }
 "#;
 
 #[test]
+fn a_check_tells_how_long_compiling_takes_and_holds_its_processes_to_a_bound_of_memory() {
+    let memory = component("memory");
+    let checked = run(&["check", &memory, "--filter", "chunk-roundtrip"]);
+    expect(0, &checked);
+    assert!(checked.stdout.starts_with("compiled in "), "{}", checked.stdout);
+    let checked = run(&["check", &memory, "--filter", "chunk-roundtrip", "--memory", "1"]);
+    expect(2, &checked);
+    // A thread that cannot be started, or memory that cannot be had.
+    let told = ["cannot start", "ended the process"].iter().any(|text| checked.stderr.contains(text));
+    assert!(told, "{}", checked.stderr);
+}
+
+#[test]
 fn what_can_not_be_checked_says_what_to_give() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text.wasm");
