@@ -93,9 +93,11 @@ impl Default for Owner {
     }
 }
 
-/// Those that have open stores.
+/// Those that have open stores, by backend and tenant.
 #[derive(Default)]
-pub(crate) struct Owners(Mutex<HashMap<(String, Option<String>), Weak<Owner>>>);
+pub(crate) struct Owners(Mutex<HashMap<OwnerName, Weak<Owner>>>);
+
+type OwnerName = (String, Option<String>);
 
 impl Owners {
     pub(crate) fn get(&self, backend: &str, tenant: Option<&str>) -> Arc<Owner> {

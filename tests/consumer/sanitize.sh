@@ -24,7 +24,7 @@ run() {
     shift 2
     if [ "$way" = valgrind ]; then
         # Compiled guests are code that was not there at the start; a fiber is a stack that valgrind has not seen made.
-        before=(valgrind --quiet --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite
+        before=(valgrind --quiet "--suppressions=$here/valgrind.supp" --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite
             --show-leak-kinds=definite --smc-check=all-non-file --max-stackframe=16777216)
     fi
     env -i PATH="$PATH" HOME="$place" LD_LIBRARY_PATH="$(dirname "$library")" KV_STORE_LIBRARY="$library" \

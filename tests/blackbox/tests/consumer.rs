@@ -150,7 +150,8 @@ fn valgrind_finds_no_wrong_access_and_no_leak() {
     // branches on bits that the optimiser left undefined, and takes long.
     under_valgrind(&["--tool=none"], "state", &["save", &uri, "warm", "1"]);
     let checks = ["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
-    let checks = &[&checks[..], &["--show-leak-kinds=definite"]].concat();
+    let known = format!("--suppressions={}", root().join("tests/consumer/valgrind.supp").display());
+    let checks = &[&checks[..], &["--show-leak-kinds=definite", &known]].concat();
     under_valgrind(checks, "state", &["save", &uri, "n", "150000"]);
     under_valgrind(checks, "state", &["restore", &uri, "n", "150000"]);
     under_valgrind(checks, "calls", &[&uri, "put", "0102", "bytes", "get", "0102", "get", "03", "read", "n"]);
