@@ -123,7 +123,13 @@ impl Pool {
 
     /// Run one call of the guest that moves about `bytes`, within its deadline.
     pub(crate) fn call<T>(&self, bytes: u64, call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>) -> Result<T, Error> {
-        let deadline = Instant::now() + self.access.limits.deadline(bytes);
+        let now = Instant::now();
+        let until = engine::until();
+        if until.is_some_and(|until| until <= now) {
+            return Err(out_of_time());
+        }
+        let own = now + self.access.limits.deadline(bytes);
+        let deadline = until.map_or(own, |until| own.min(until));
         let pass = self.breaker.admit().inspect_err(|_| self.access.counters.count(Event::BreakerRefused))?;
         // Given back, as gone, if anything on the way fails or panics.
         let slot = match self.acquire(deadline) {
@@ -134,6 +140,11 @@ impl Pool {
             }
         };
         let outcome = self.call_in(slot, deadline, call);
+        if deadline < own && matches!(&outcome, Err(error) if error.kind() == ErrorKind::Unavailable) {
+            // A caller who gives too little time says nothing of the backend.
+            pass.give_back();
+            return outcome.map_err(|error| if Instant::now() < deadline { error } else { out_of_time() });
+        }
         if pass.report(&outcome) {
             self.access.counters.count(Event::BreakerOpened);
         }
@@ -264,6 +275,11 @@ impl Pool {
         };
         Error::new(ErrorKind::Component, format!("trapped: {why}"))
     }
+}
+
+/// Not the backend's failure: the caller has set the time.
+fn out_of_time() -> Error {
+    Error::new(ErrorKind::Unavailable, "the time that the caller gave (timeout_ms) is over")
 }
 
 /// An instance's place in its pool. Dropped with an instance it gives it back; without one, the place is free.
