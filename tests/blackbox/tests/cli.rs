@@ -7,6 +7,7 @@ use std::process::Command;
 use kv_store_tests::consumer::{Finished, consumer, finish, succeed};
 use kv_store_tests::memkv::{self, MemkvServer};
 use kv_store_tests::redis::RedisServer;
+use kv_store_tests::servers::Server as _;
 use kv_store_tests::{dist, native_library, root, test_components};
 
 fn kv_store() -> Command {
