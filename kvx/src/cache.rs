@@ -258,7 +258,7 @@ impl<'a> KvCacheMut<'a> {
     pub fn shares_memory(&self, other: &KvCacheMut<'_>) -> bool {
         let meets = |one: &Tensor, its: Span, two: &Tensor, theirs: Span| {
             let interleaved = self.raw.shape == other.raw.shape
-                && one.steps == two.steps
+                && one.steps.dims(&self.raw.shape) == two.steps.dims(&other.raw.shape)
                 && !one.steps.meets(&self.raw.shape, theirs.start as i128 - its.start as i128);
             its.meets(&theirs) && !interleaved
         };

@@ -183,19 +183,22 @@ int main(int argc, char **argv)
             scales[side][layer] = scale;
         }
     }
+    kv_store_v1 *other = kv->open("memory://codes");
+    CHECK(other);
     saving.layers = codes;
     saving.name = "codes";
     saving.stored_dtype = KVX_DTYPE_F16;
-    CHECK(save(store, &saving, &result) == 0);
+    CHECK(save(other, &saving, &result) == 0);
     scales[1][1].data = NULL;
-    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID);
+    CHECK(save(other, &saving, &result) == KV_STORE_KVX_INVALID);
     CHECK(strstr(result.message, "layer 1") && strstr(result.message, "V has no data"));
     scales[1][1].data = &one;
     scales[0][1].dtype = KVX_DTYPE_S32;
-    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID);
+    CHECK(save(other, &saving, &result) == KV_STORE_KVX_INVALID);
     CHECK(strstr(result.message, "layer 1") && strstr(result.message, "scale of K"));
     saving.stored_dtype = KVX_DTYPE_INVALID;
-    CHECK(save(store, &saving, &result) == 0);
+    CHECK(save(other, &saving, &result) == 0);
+    kv->close(other);
     saving.k_scales = saving.v_scales = NULL;
     saving.layers = saver.caches;
     saving.name = "sequence";
