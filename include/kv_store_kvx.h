@@ -4,11 +4,15 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
+ *     kvx_cache_desc_t caches[32];
+ *     for (int layer = 0; layer < 32; layer++)
+ *         caches[layer] = kv_store_kvx_cache(KVX_LAYOUT_BLOCK_NHD, KVX_DTYPE_F16,
+ *             num_blocks, block_size, heads, head_dim, k[layer], v[layer]);
  *     kv_store_kvx_save_t save = {0};
  *     save.size = sizeof save;
  *     save.name = "conversation-7";
  *     save.model = "some-model, revision 3, rank 0 of 2";
- *     save.layers = caches;               // a kvx_cache_desc_t for each layer
+ *     save.layers = caches;
  *     save.num_layers = 32;
  *     save.blocks = block_ids;            // of the sequence, in order
  *     save.block_dtype = KVX_DTYPE_S32;
@@ -37,15 +41,34 @@
  * These functions are exported by libkv_store_wasm.so only. They take a handle
  * that this library's vtable opened.
  *
- * DESCRIPTORS start with `size`, the sizeof of the struct; a smaller one is
- * refused, a larger one is a later version's. Arrays of descriptors have all
- * elements of one `size`. Fields without meaning are zero.
+ * DESCRIPTORS start with `size`, the sizeof of the struct. The size of an
+ * earlier version of the struct is taken, with 0 for the fields that it did not
+ * have; any other smaller one is refused, and a larger one is a later
+ * version's. Arrays of descriptors have all elements of one `size`. Fields
+ * without meaning are not looked at, so zero does for them.
  *
- * RETURNS. 0, or one of the negative numbers below. A failure but
+ * RETURNS. 0, or one of the negative numbers below and no other. A failure but
  * KV_STORE_KVX_MISSING is also one line on standard error. With a `result`,
  * its message says the same.
  *
- * MEMORY, THREADS, FORK: as in kv_store_abi.h; nothing is kept after the call.
+ * TIME. A call is several calls of the backend, one after another (the
+ * manifest, then batches of chunks), and each has the operator's deadline: 10 s
+ * and a second for each 8 MiB unless the config says otherwise. Where a server
+ * does not answer, a restore ends after the first of them, and a save after two
+ * at most. `timeout_ms` bounds all of them together: when the time is over, the
+ * call fails with KV_STORE_KVX_UNAVAILABLE, at most half a second later. It
+ * bounds neither the copying in this process nor the time for which a save
+ * waits until another thread's save on the same handle has stored its chunks.
+ * A call that ends so says nothing of the backend: it does not count for the
+ * circuit breaker. kv_store_kvx_describe is one call of the backend.
+ *
+ * MEMORY. A save holds one chunk for each of its threads, or none where it
+ * lends the pages; where the backend is not written through, also the handle's
+ * write buffer, 64 MiB at most, in which chunks wait for the manifest. A
+ * restore holds what `max_bytes` says, or 256 MiB, and keeps up to 64 MiB of it
+ * in the process for the next one.
+ *
+ * THREADS, FORK: as in kv_store_abi.h; nothing is kept after the call.
  * A call runs on its caller's thread, and on up to `threads` - 1 more, which
  * block all signals and have ended when it returns. During a save nobody may
  * write the blocks that are saved, and during a restore nobody may use the
@@ -57,23 +80,46 @@
 #include "kv_store_abi.h"
 #include "kvx_abi.h"
 
+#include <string.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Nothing was saved under the name, or a chunk of it is gone: prefill. */
-#define KV_STORE_KVX_MISSING (-100)
-/* Saved of another model, geometry, layout, dtype or number of tokens. */
-#define KV_STORE_KVX_MISMATCH (-10)
+/* The server is not reachable, is busy, or did not answer in time. */
+#define KV_STORE_KVX_UNAVAILABLE (-1)
+/* The operator, or the storage system, does not allow it. */
+#define KV_STORE_KVX_DENIED (-2)
+/* There is no room: a limit of the host or the store, or no memory. */
+#define KV_STORE_KVX_EXHAUSTED (-3)
+/*
+ * What was passed makes no sense or contradicts itself, layers of a restore
+ * share memory, or a chunk is larger than the store takes.
+ */
+#define KV_STORE_KVX_INVALID (-4)
 /*
  * Manifest or chunk are damaged. A damaged chunk has been removed from the
  * store, as get_chunk of kv_store_abi.h does it: the next save, by whichever
  * process, stores it again. A damaged manifest is replaced by the next save.
  */
 #define KV_STORE_KVX_CORRUPT (-5)
-/* A descriptor makes no sense, or a chunk is larger than the store takes. */
-#define KV_STORE_KVX_INVALID (-4)
-/* Every other negative number: the store failed, as in kv_store_abi.h. */
+/*
+ * Well-formed, but not offered here: device memory, a conversion that the
+ * kernels do not have; or the handle is that of a parent process.
+ */
+#define KV_STORE_KVX_UNSUPPORTED (-6)
+/* The backend's component failed; the next call gets a new instance of it. */
+#define KV_STORE_KVX_COMPONENT (-7)
+/* None of the others. */
+#define KV_STORE_KVX_OTHER (-8)
+/* Saved of another model, geometry, layout, dtype or number of tokens. */
+#define KV_STORE_KVX_MISMATCH (-10)
+/* The call was cancelled by its owner. */
+#define KV_STORE_KVX_CANCELLED (-11)
+/* Saved by a later version, whose manifest this library does not read. */
+#define KV_STORE_KVX_VERSION (-12)
+/* Nothing was saved under the name, or a chunk of it is gone: prefill. */
+#define KV_STORE_KVX_MISSING (-100)
 
 /* The longest `model`. */
 #define KV_STORE_KVX_MAX_MODEL 256
@@ -96,6 +142,13 @@ typedef struct kv_store_kvx_result_t {
     uint64_t bytes;        /* of these chunks */
     char message[256];     /* NUL-terminated; empty after success */
 } kv_store_kvx_result_t;
+
+/*
+ * Read the chunks that the store has already, and store again those that are
+ * damaged; costs about what a restore of them costs. Without it what is there
+ * is taken to be sound.
+ */
+#define KV_STORE_KVX_VERIFY 1u
 
 /* A save of one sequence, all layers of it. */
 typedef struct kv_store_kvx_save_t {
@@ -130,11 +183,18 @@ typedef struct kv_store_kvx_save_t {
      */
     kvx_dtype_t stored_dtype;
     uint32_t threads; /* the most to use, the caller's included; 0 is 1 */
-    const kvx_scale_desc_t *k_scales; /* num_layers of them, or NULL */
+    /* num_layers of them, or NULL; those of layers that are stored as they are
+       have a `size` only. Where no layer is converted they are not looked at. */
+    const kvx_scale_desc_t *k_scales;
     const kvx_scale_desc_t *v_scales;
+    uint32_t flags;      /* KV_STORE_KVX_VERIFY */
+    uint32_t timeout_ms; /* see TIME; 0: none */
 } kv_store_kvx_save_t;
 
-/* Restore into caches of another layout or block size than was saved from. */
+/*
+ * Restore into caches of another layout than was saved from. Block sizes may
+ * differ in any case: slots say where tokens go.
+ */
 #define KV_STORE_KVX_CONVERT_LAYOUT 1u
 /* Quantise what was saved as F16, BF16 or F32 into FP8 caches, with scales. */
 #define KV_STORE_KVX_CONVERT_DTYPE 2u
@@ -143,7 +203,12 @@ typedef struct kv_store_kvx_save_t {
 typedef struct kv_store_kvx_restore_t {
     uint32_t size;
     uint32_t num_layers;
-    const kvx_cache_desc_t *layers; /* as in a save; they share no memory */
+    /*
+     * As in a save. No layer has a byte in common with another one, or its K
+     * with its V. They may lie interleaved in one buffer, with equal shapes and
+     * strides.
+     */
+    const kvx_cache_desc_t *layers;
     const char *name;
     const char *model;
     /*
@@ -162,8 +227,12 @@ typedef struct kv_store_kvx_restore_t {
      * at all, after all chunks were found to be there.
      */
     uint64_t max_bytes;
-    const kvx_scale_desc_t *k_scales; /* of these caches; num_layers or NULL */
+    /* Of these caches, as in a save; only FP8 caches need any, and those that
+       are restored as they were saved can have `data` NULL. */
+    const kvx_scale_desc_t *k_scales;
     const kvx_scale_desc_t *v_scales;
+    uint32_t timeout_ms; /* see TIME; 0: none */
+    uint32_t reserved;   /* 0 */
 } kv_store_kvx_restore_t;
 
 /* What was saved under a name. */
@@ -200,6 +269,67 @@ typedef int (*kv_store_kvx_save_fn)(kv_store_v1 *, const kv_store_kvx_save_t *, 
 typedef int (*kv_store_kvx_restore_fn)(kv_store_v1 *, const kv_store_kvx_restore_t *, kv_store_kvx_result_t *);
 typedef int (*kv_store_kvx_describe_fn)(kv_store_v1 *, const char *, kv_store_kvx_info_t *);
 
+/*
+ * The descriptor of a layer whose K and V are dense in host memory: NHD is
+ * [num_blocks, block_size, num_kv_heads, head_dim], HND has the two in the
+ * middle the other way round. Pools of another form are described by hand; of
+ * another layout this makes a descriptor that calls refuse.
+ */
+static inline kvx_cache_desc_t kv_store_kvx_cache(kvx_layout_t layout, kvx_dtype_t dtype, uint32_t num_blocks,
+                                                  uint32_t block_size, uint32_t num_kv_heads, uint32_t head_dim,
+                                                  void *k, void *v)
+{
+    kvx_cache_desc_t cache;
+    kvx_tensor_desc_t tensor;
+    int nhd = layout == KVX_LAYOUT_BLOCK_NHD;
+    memset(&cache, 0, sizeof cache);
+    memset(&tensor, 0, sizeof tensor);
+    tensor.size = sizeof tensor;
+    tensor.dtype = dtype;
+    tensor.layout = layout;
+    tensor.memory = KVX_MEMORY_HOST;
+    tensor.ndim = 4;
+    tensor.shape[0] = num_blocks;
+    tensor.shape[1] = nhd ? block_size : num_kv_heads;
+    tensor.shape[2] = nhd ? num_kv_heads : block_size;
+    tensor.shape[3] = head_dim;
+    tensor.stride[3] = 1;
+    tensor.stride[2] = tensor.shape[3];
+    tensor.stride[1] = tensor.shape[2] * tensor.stride[2];
+    tensor.stride[0] = tensor.shape[1] * tensor.stride[1];
+    cache.size = sizeof cache;
+    cache.num_blocks = num_blocks;
+    cache.block_size = block_size;
+    cache.num_kv_heads = num_kv_heads;
+    cache.head_dim = head_dim;
+    cache.k = cache.v = tensor;
+    cache.k.data = k;
+    cache.v.data = v;
+    return cache;
+}
+
+/*
+ * The slots of the first `num_tokens` tokens of a sequence in its blocks, for a
+ * restore: token t goes to token t % block_size of block
+ * blocks[t / block_size]. `slots` has room for num_tokens, and is what the
+ * mapping points to. -1 is the slot of a token to be left out.
+ */
+static inline kvx_slot_mapping_t kv_store_kvx_slots(int64_t *slots, uint32_t num_tokens, const int32_t *blocks,
+                                                    uint32_t block_size)
+{
+    kvx_slot_mapping_t mapping;
+    uint32_t t;
+    for (t = 0; t < num_tokens; t++)
+        slots[t] = (int64_t)blocks[t / block_size] * block_size + t % block_size;
+    memset(&mapping, 0, sizeof mapping);
+    mapping.size = sizeof mapping;
+    mapping.dtype = KVX_DTYPE_S64;
+    mapping.token_count = num_tokens;
+    mapping.invalid_slot = -1;
+    mapping.slots = slots;
+    return mapping;
+}
+
 /* The ABI is these sizes and offsets on 64-bit targets. */
 #if UINTPTR_MAX == UINT64_MAX
 #ifdef __cplusplus
@@ -210,17 +340,19 @@ typedef int (*kv_store_kvx_describe_fn)(kv_store_v1 *, const char *, kv_store_kv
 KV_STORE_KVX_ASSERT_(sizeof(kv_store_kvx_result_t) == 288);
 KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_result_t, bytes) == 24);
 KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_result_t, message) == 32);
-KV_STORE_KVX_ASSERT_(sizeof(kv_store_kvx_save_t) == 80);
+KV_STORE_KVX_ASSERT_(sizeof(kv_store_kvx_save_t) == 88);
 KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_save_t, layers) == 8);
 KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_save_t, blocks) == 32);
 KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_save_t, num_tokens) == 48);
 KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_save_t, threads) == 60);
 KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_save_t, v_scales) == 72);
-KV_STORE_KVX_ASSERT_(sizeof(kv_store_kvx_restore_t) == 96);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_save_t, flags) == 80);
+KV_STORE_KVX_ASSERT_(sizeof(kv_store_kvx_restore_t) == 104);
 KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_restore_t, slots) == 32);
 KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_restore_t, flags) == 64);
 KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_restore_t, max_bytes) == 72);
 KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_restore_t, v_scales) == 88);
+KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_restore_t, timeout_ms) == 96);
 KV_STORE_KVX_ASSERT_(sizeof(kv_store_kvx_info_t) == 32);
 KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_info_t, bytes) == 24);
 #undef KV_STORE_KVX_ASSERT_

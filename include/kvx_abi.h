@@ -29,11 +29,11 @@
  * of extent 1 is not looked at (but for stride[0] of k and v with KV_OFFSETS,
  * see kvx_pool_desc_t).
  * Here: HOST and UNIFIED memory. DEVICE is UNSUPPORTED, which the first such
- * call also says on standard error. Large calls are fastest where the buffers
- * start on 64 bytes. Buffers that are written must not overlap each other or
- * those that are read (INVALID_ARGUMENT); K and V may share one buffer as long
- * as no element of the one overlaps one of the other and their strides are
- * equal.
+ * call also says on standard error, unless KV_STORE_WASM_LOG is off. Large
+ * calls are fastest where the buffers start on 64 bytes. Buffers that are
+ * written must not overlap each other or those that are read
+ * (INVALID_ARGUMENT); K and V may share one buffer as long as no element of the
+ * one overlaps one of the other and their strides are equal.
  *
  * THREADS. Any function may be called from any number of threads at once, on
  * one cache too, as long as no slot is written by one call and used by another.

@@ -1,28 +1,40 @@
 //! `doctor`: what an open of a URI would do, and what stands in its way.
 
-use kv_store_wasm::Diagnosis;
+use kv_store_wasm::{Depth, Diagnosis};
 
 use crate::failure::{Failure, Outcome};
 use crate::{describe, show};
 
 /// Tell what an open of a URI would load, from where, with which grants and limits, and what is wrong
+///
+/// The servers that are granted by name and port are resolved and connected to, and the component is not run. The last line
+/// says what was not tried.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  kv-store doctor redis://cache.svc:6379/3\n  kv-store doctor --probe local-fs:///var/cache/kv\n\n\
-    Exit codes: 0 nothing stands in its way; 1 it would fail."
+    Exit codes: 0 no problems found; 1 an open would fail."
 )]
 pub struct Arguments {
+    /// The store, as a consumer opens it
     uri: String,
-    /// Also open it: runs the component, connects to its server
+    /// Also open it: runs the component, which logs in to its server
     #[arg(long)]
     probe: bool,
+    /// Connect to nothing
+    #[arg(long, conflicts_with = "probe")]
+    offline: bool,
     /// One JSON object on standard output
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {
-    let found = kv_store_wasm::doctor(&arguments.uri, arguments.probe);
+    let depth = match (arguments.offline, arguments.probe) {
+        (true, _) => Depth::Offline,
+        (false, false) => Depth::Connect,
+        (false, true) => Depth::Probe,
+    };
+    let found = kv_store_wasm::doctor(&arguments.uri, depth);
     if arguments.json {
         show::json(&found);
     } else {
@@ -68,11 +80,20 @@ fn print(found: &Diagnosis) {
     if let Some(label) = &found.label {
         println!("opened   {label}");
     }
+    // Of the others there is a problem.
+    for server in &found.servers {
+        if let Some(address) = &server.reached {
+            println!("reached  {} at {address}", server.server);
+        }
+    }
     for problem in &found.problems {
         let weight = if problem.fatal { "PROBLEM" } else { "note" };
         println!("{weight:<8} {}; {}", problem.what, problem.remedy);
     }
     if found.problems.is_empty() {
-        println!("nothing stands in its way");
+        println!("ready: no problems found");
+    }
+    if !found.not_tried.is_empty() {
+        println!("not tried: {}", found.not_tried.join("; "));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use kv_store_wasm::Depth;
 use serde_json::json;
 
 use crate::failure::{Failure, Outcome};
@@ -16,6 +17,7 @@ use crate::{describe, show};
     Exit codes: 0 this host would load it; 1 it would not; 2 there is no such file, or it is no component."
 )]
 pub struct Arguments {
+    /// The component's file
     component: PathBuf,
     /// The store that it would be opened for
     #[arg(long)]
@@ -27,7 +29,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Outcome {
     let found = kv_store_wasm::inspect(&arguments.component).map_err(Failure::unable)?;
-    let diagnosis = arguments.uri.as_deref().map(|uri| kv_store_wasm::doctor(uri, false));
+    let diagnosis = arguments.uri.as_deref().map(|uri| kv_store_wasm::doctor(uri, Depth::Offline));
     if arguments.json {
         let grants = diagnosis.as_ref().map(|diagnosis| &diagnosis.reaches);
         show::json(&json!({ "component": arguments.component, "inspection": found, "grants": grants }));

@@ -26,6 +26,7 @@ struct Which {
 #[command(after_help = "Example:\n  kv-store get --uri local-fs:///var/cache/kv --name talk -o talk.manifest\n\n\
     Exit codes: 0 fetched; 1 there is none, or it is corrupt; 2 the store does not open.")]
 pub struct GetArguments {
+    /// The store
     #[arg(long)]
     uri: String,
     #[command(flatten)]
@@ -46,6 +47,7 @@ pub struct GetArguments {
     kv-store put --uri local-fs:///var/cache/kv --chunk state.bin\n\n\
     Exit codes: 0 stored; 1 not stored; 2 the store does not open, or the file can not be read.")]
 pub struct PutArguments {
+    /// The store
     #[arg(long)]
     uri: String,
     #[command(flatten)]
@@ -78,6 +80,7 @@ struct PutWhich {
 #[command(after_help = "Example:\n  kv-store rm --uri local-fs:///var/cache/kv --name talk\n\n\
     Exit codes: 0 removed; 1 not removed; 2 the store does not open, or it is a chunk.")]
 pub struct RmArguments {
+    /// The store
     #[arg(long)]
     uri: String,
     #[command(flatten)]

@@ -1,46 +1,64 @@
 //! `sequence`: what a fused save of a paged KV cache left under a name.
 
-use kv_store_wasm::paged::{self, Description, Layer};
+use kv_store_wasm::paged::{self, Checked, Description, Layer};
 use serde_json::json;
 
 use crate::failure::{Failure, Outcome};
 use crate::{items, show};
 
-/// Describe a sequence that an engine saved from its paged KV cache, and count its chunks that are there
+/// Describe a sequence that an engine saved from its paged KV cache, and read its chunks
 ///
-/// That is what kv_store_kvx_save of the C API saves, or paged::Save in Rust. Chunks are looked up, not read.
+/// That is what kv_store_kvx_save of the C API saves, or paged::Save in Rust. Each chunk is read and compared with what was
+/// saved. One that is damaged is removed, as a restore does it, so that the next save of it stores it again.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store sequence --uri local-fs:///var/cache/kv --name conversation-7\n\n\
-    Exit codes: 0 it is there with all its chunks; 1 there is none, it is damaged or something else, or chunks are missing; \
-    2 the store does not open.")]
+    Exit codes: 0 it is there with all its chunks; 1 there is none, it is damaged or something else, or chunks are missing or \
+    damaged; 2 the store does not open.")]
 pub struct Arguments {
+    /// The store
     #[arg(long)]
     uri: String,
     /// The manifest's name
     #[arg(long)]
     name: String,
+    /// Only look up which chunks are there, and read none
+    #[arg(long)]
+    quick: bool,
     /// One JSON object on standard output
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {
-    let Arguments { uri, name, json } = arguments;
+    let Arguments { uri, name, quick, json } = arguments;
     let store = items::open(uri)?;
     let found = paged::describe(&store, name).map_err(|error| Failure::not(format!("{name:?} in {uri}: {error}")))?;
     let found = found.ok_or_else(|| Failure::not(format!("there is no manifest {name:?} in {uri}")))?;
-    let present = found.chunks_present(&store).map_err(Failure::not)?;
+    let chunks = found.chunk_keys.len();
+    let (checked, missing) = if *quick {
+        (None, chunks - found.chunks_present(&store).map_err(Failure::not)?)
+    } else {
+        let checked = found.check_chunks(&store).map_err(Failure::not)?;
+        let missing = checked.missing.len();
+        (Some(checked), missing)
+    };
+    let checked_or_not = checked.clone().unwrap_or_default();
+    let wrong = checked_or_not.damaged.len() + checked_or_not.foreign.len();
     let model = String::from_utf8_lossy(&found.model);
     if *json {
         show::json(&json!({
             "uri": uri, "name": name, "model": model, "tokens": found.tokens, "block_size": found.block_size,
-            "chunk_tokens": found.chunk_tokens, "chunks": found.chunk_keys.len(), "chunks_present": present,
+            "chunk_tokens": found.chunk_tokens, "chunks": chunks, "chunks_present": chunks - missing,
+            "chunks_sound": checked.map(|checked| checked.sound),
+            "chunks_damaged": checked_or_not.damaged.iter().map(|(chunk, _)| chunk).collect::<Vec<_>>(),
+            "chunks_of_others": checked_or_not.foreign,
             "bytes": found.bytes, "layers": found.layers.iter().map(layer_json).collect::<Vec<_>>(),
         }));
     } else {
-        print(&found, &model, present);
+        print(&found, &model);
+        print_chunks(missing, checked.as_ref());
     }
-    if present == found.chunk_keys.len() { Ok(()) } else { Err(Failure::Not(None)) }
+    if missing + wrong == 0 { Ok(()) } else { Err(Failure::Not(None)) }
 }
 
 fn layer_json(layer: &Layer) -> serde_json::Value {
@@ -50,7 +68,7 @@ fn layer_json(layer: &Layer) -> serde_json::Value {
     })
 }
 
-fn print(found: &Description, model: &str, present: usize) {
+fn print(found: &Description, model: &str) {
     let chunks = found.chunk_keys.len();
     println!("model    {model:?}");
     println!("tokens   {}, of pages of {}", found.tokens, found.block_size);
@@ -66,10 +84,29 @@ fn print(found: &Description, model: &str, present: usize) {
         first = last + 1;
     }
     println!("chunks   {chunks} of {} tokens, {}", found.chunk_tokens, show::bytes(found.bytes));
-    let missing = chunks - present;
-    if missing == 0 {
-        println!("all chunks are there");
-    } else {
+}
+
+/// What was found of the chunks; `checked`: they were read.
+fn print_chunks(missing: usize, checked: Option<&Checked>) {
+    if missing > 0 {
         println!("MISSING  {missing} of the chunks: a restore fails, the next save puts them again");
+    }
+    let Some(Checked { damaged, foreign, .. }) = checked else {
+        println!("chunks were looked up, and not read");
+        return;
+    };
+    for (chunk, stays) in damaged {
+        match stays {
+            None => println!("DAMAGED  chunk {chunk}: removed, the next save puts it again"),
+            Some(why) => {
+                println!("DAMAGED  chunk {chunk}: could not be removed ({why}); save with KV_STORE_KVX_VERIFY")
+            }
+        }
+    }
+    for chunk in foreign {
+        println!("DAMAGED  chunk {chunk}: another chunk lies under its key; the sequence cannot be restored");
+    }
+    if missing + damaged.len() + foreign.len() == 0 {
+        println!("all chunks are there, as they were saved");
     }
 }

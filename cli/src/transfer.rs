@@ -27,10 +27,12 @@ const MOST_PIECES: usize = 256;
 #[command(after_help = "Example:\n  kv-store save slot.bin --name talk --uri local-fs:///var/cache/kv\n\n\
     Exit codes: 0 stored; 1 not stored; 2 the store does not open, or the file can not be read.")]
 pub struct SaveArguments {
+    /// The file to store
     file: PathBuf,
     /// The manifest's name
     #[arg(long)]
     name: String,
+    /// The store
     #[arg(long)]
     uri: String,
     /// Bytes of a chunk
@@ -49,10 +51,12 @@ pub struct SaveArguments {
     Exit codes: 0 restored; 1 there is no such manifest, or a chunk is missing or corrupt; 2 the store does not open, or the \
     file can not be written.")]
 pub struct RestoreArguments {
+    /// Where the file is to be
     file: PathBuf,
     /// The manifest's name
     #[arg(long)]
     name: String,
+    /// The store
     #[arg(long)]
     uri: String,
     /// One JSON object on standard output

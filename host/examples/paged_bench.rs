@@ -48,12 +48,19 @@ fn main() {
     for (kind, uri) in [("buffered", "buffered://paged"), ("memory", "memory://paged"), ("local-fs", &files)] {
         for (order, layout) in [("nhd", Layout::Nhd), ("hnd", Layout::Hnd)] {
             let names = ["save", "restore"].map(|op| format!("kvx/fused/{kind}/{order}/{op}/{}MiB", BYTES >> 20));
-            if !names.iter().any(|name| name.contains(&filter)) {
+            let whole = format!("kvx/fused/{kind}/{order}/restore-whole/{}MiB", BYTES >> 20);
+            let wanted = |name: &String| name.contains(&filter);
+            if !names.iter().any(wanted) && !wanted(&whole) {
                 continue;
             }
             let store = Store::open(uri)
                 .unwrap_or_else(|error| panic!("{uri}: {error}; `cargo xtask dist` and `guests` build components"));
-            measure(&store, layout, &names);
+            if names.iter().any(wanted) {
+                measure(&store, layout, &names);
+            }
+            if kind == "local-fs" && wanted(&whole) {
+                measure_whole(&store, layout, &whole);
+            }
         }
     }
 }
@@ -110,8 +117,10 @@ impl Engine {
             stored: None,
             scales: &[],
             threads: 1,
+            verify: false,
+            timeout: None,
         };
-        assert_eq!(save.run(store).unwrap().existed, 0);
+        let _ = save.run(store).unwrap();
     }
 
     fn save_apart(&mut self, store: &Store) {
@@ -138,7 +147,7 @@ impl Engine {
         self.staging = staging;
     }
 
-    fn restore(&mut self, store: &Store) {
+    fn restore(&mut self, store: &Store, max_bytes: u64) {
         let slots = std::mem::take(&mut self.slots);
         let restore = Restore {
             name: "fused",
@@ -146,8 +155,9 @@ impl Engine {
             slots: Slots { slots: slots[..].into(), invalid_slot: -1 },
             convert: Convert::default(),
             scales: &[],
-            max_bytes: 0,
+            max_bytes,
             threads: 1,
+            timeout: None,
         };
         restore.run(store, &mut self.caches_mut()).unwrap();
         self.slots = slots;
@@ -181,7 +191,7 @@ fn measure(store: &Store, layout: Layout, names: &[String; 2]) {
             times[1].push(timed(|| engine.restore_apart(store)));
         } else {
             times[2].push(timed(|| engine.save(store)));
-            times[3].push(timed(|| engine.restore(store)));
+            times[3].push(timed(|| engine.restore(store, 0)));
         }
     }
     let rates = times.map(|mut times: Vec<Duration>| {
@@ -196,6 +206,26 @@ fn measure(store: &Store, layout: Layout, names: &[String; 2]) {
             ours / peer
         );
     }
+}
+
+/// A restore that holds all chunks before it writes a page, as it does by default, against one that holds a chunk at a time.
+fn measure_whole(store: &Store, layout: Layout, name: &str) {
+    let mut engine = Engine::new(layout);
+    engine.save(store);
+    let mut times = [const { Vec::new() }; 2];
+    for side in (0..3 * ROUNDS).flat_map(|round| [round % 2, (round + 1) % 2]) {
+        let max_bytes = [0, 1][side as usize];
+        times[side as usize].push(timed(|| engine.restore(store, max_bytes)));
+    }
+    let [ours, peer] = times.map(|mut times: Vec<Duration>| {
+        times.sort();
+        BYTES as f64 / times[times.len() / 2].as_secs_f64() / 1e9
+    });
+    println!(
+        "{{\"name\":\"{name}\",\"ours\":{ours:.3},\"peer\":{peer:.3},\"ratio\":{:.3},\"unit\":\"GB/s\",\
+         \"better\":\"higher\",\"goal\":1}}",
+        ours / peer
+    );
 }
 
 fn timed(work: impl FnOnce()) -> Duration {

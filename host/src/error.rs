@@ -28,11 +28,13 @@ pub enum ErrorKind {
     Mismatch = 10,
     /// The caller cancelled it.
     Cancelled = 11,
+    /// What was saved is of a later version than this library reads.
+    Version = 12,
 }
 
 impl ErrorKind {
     /// In the order of their numbers, from 1.
-    pub(crate) const NAMES: [&str; 11] = [
+    pub(crate) const NAMES: [&str; 12] = [
         "unavailable",
         "denied",
         "exhausted",
@@ -44,6 +46,7 @@ impl ErrorKind {
         "missing",
         "mismatch",
         "cancelled",
+        "version",
     ];
 }
 

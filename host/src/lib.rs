@@ -35,7 +35,7 @@ mod uri;
 pub use kvx;
 
 pub use counters::{Metrics, Series, metrics};
-pub use doctor::{Diagnosis, Problem, Reaches, Secret, doctor};
+pub use doctor::{Depth, Diagnosis, Problem, Reached, Reaches, Secret, doctor};
 pub use error::{Error, ErrorKind};
 /// The C ABI, for a program that has the library linked in.
 pub use ffi::kv_store_get_vtable;

@@ -133,8 +133,8 @@ pub const CONFIRMED_FOR: Duration = Duration::from_secs(2);
 pub const LOSS_TOLD_FOR: Duration = Duration::from_secs(5);
 /// Chunks of which a store remembers what was put after them. Twice so many at most.
 pub const FOLLOWED_CHUNKS: usize = 1 << 14;
-/// Memory of write buffers that is kept for the next chunks, in the process.
-pub const SPARE_BYTES: usize = 32 << 20;
+/// Memory of write buffers and restored chunks that is kept for the next chunks, in the process.
+pub const SPARE_BYTES: usize = 64 << 20;
 
 /// Payload bytes that all instances of the process hold, and what they cost beside those: linear memory, tables, globals,
 /// handles. Guard its memory against many stores at once.

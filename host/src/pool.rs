@@ -138,6 +138,11 @@ impl Pool {
             }
         };
         let outcome = self.call_in(slot, until, call);
+        if until.is_cut_short() && matches!(&outcome, Err(error) if error.kind() == ErrorKind::Unavailable) {
+            // A caller who gives too little time says nothing of the backend.
+            pass.give_back();
+            return outcome.map_err(|error| if Instant::now() < until.deadline() { error } else { out_of_time() });
+        }
         if pass.report(&outcome) {
             self.access.counters.count(Event::BreakerOpened);
         }
@@ -268,6 +273,11 @@ impl Pool {
         };
         Error::new(ErrorKind::Component, format!("trapped: {why}"))
     }
+}
+
+/// Not the backend's failure: the caller has set the time.
+fn out_of_time() -> Error {
+    Error::new(ErrorKind::Unavailable, "the time that the caller gave (timeout_ms) is over")
 }
 
 /// An instance's place in its pool. Dropped with an instance it gives it back; without one, the place is free.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::engine;
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
 
@@ -35,8 +36,10 @@ impl Until {
         Until::with(limits, None, None)
     }
 
-    /// A call that begins now, and ends at the caller's own deadline too, or when the flag is set.
+    /// A call that begins now, and ends at the caller's own deadline too (that of the thread, where it has one, included), or when
+    /// the flag is set.
     pub(crate) fn with(limits: &Limits, own: Option<Instant>, cancelled: Option<Arc<AtomicBool>>) -> Self {
+        let own = own.into_iter().chain(engine::until()).min();
         Until(Arc::new(Inner {
             begun: Instant::now(),
             allowed: limits.deadline(),
@@ -69,6 +72,11 @@ impl Until {
         let bytes = granted.load(Relaxed).saturating_add(moved.load(Relaxed).min(expected.load(Relaxed)));
         let deadline = *begun + allowed.saturating_add(limits::time_to_move(bytes));
         own.map_or(deadline, |own| own.min(deadline))
+    }
+
+    /// Whether the caller's own deadline comes before that of the limits.
+    pub(crate) fn is_cut_short(&self) -> bool {
+        self.0.own.is_some_and(|own| own <= self.deadline())
     }
 
     /// When guest code is stopped.

@@ -1,8 +1,8 @@
 //! The Rust API, against the components as they are installed.
 
-#![allow(clippy::expect_used)]
+#![allow(clippy::expect_used, clippy::indexing_slicing)]
 
-use kv_store_wasm::{Diagnosis, ErrorKind, Put, Store, doctor, inspect};
+use kv_store_wasm::{Depth, Diagnosis, ErrorKind, Put, Store, doctor, inspect};
 
 /// Where the components are. Names them, the cache and an empty config to the library.
 fn prepare() -> std::path::PathBuf {
@@ -54,7 +54,7 @@ fn a_component_tells_what_it_is_without_being_run() {
 #[test]
 fn the_doctor_tells_what_an_open_would_do() {
     let component = prepare().join("redis.wasm");
-    let found = doctor("wasm://redis://cache.svc:6379/3", false);
+    let found = doctor("wasm://redis://cache.svc:6379/3", Depth::Offline);
     assert!(found.problems.is_empty(), "{found:?}");
     assert_eq!((found.uri.as_str(), found.scheme.as_str()), ("redis://cache.svc:6379/3", "redis"));
     assert_eq!((found.component.as_ref(), found.component_by_config), (Some(&component), false));
@@ -75,7 +75,7 @@ fn the_doctor_says_what_is_wrong_and_what_to_do() {
         ("local-fs:///tmp/../etc", "'..'"),
         ("redis://me:hunter2@h", "REDIS_PASSWORD"),
     ] {
-        let found = doctor(uri, true);
+        let found = doctor(uri, Depth::Probe);
         assert!(fatal(&found).iter().any(|what| what.contains(said)), "{uri}: {found:?}");
         assert!(found.problems.iter().all(|problem| !problem.remedy.is_empty()), "{found:?}");
         assert!(!format!("{found:?}").contains("hunter2"), "{uri}: a secret is told");
@@ -87,12 +87,36 @@ fn the_doctor_opens_a_store_only_when_it_is_asked() {
     let (_, scratch) = (prepare(), tempfile::tempdir().expect("a temporary directory"));
     let path = scratch.path().join("store");
     let uri = format!("local-fs://{}", path.display());
-    assert!(doctor(&uri, false).label.is_none() && !path.exists());
-    let found = doctor(&uri, true);
+    assert!(doctor(&uri, Depth::Connect).label.is_none() && !path.exists());
+    let found = doctor(&uri, Depth::Probe);
     assert!(found.label.is_some() && found.problems.is_empty() && path.exists(), "{found:?}");
-    assert!(doctor(&uri, false).cached);
-    let found = doctor("redis://127.0.0.1:1", true);
+    assert!(doctor(&uri, Depth::Connect).cached);
+    let found = doctor("redis://127.0.0.1:1", Depth::Probe);
     assert!(fatal(&found).iter().any(|what| what.contains("127.0.0.1:1")), "{found:?}");
+}
+
+#[test]
+fn the_doctor_connects_to_the_server_of_the_uri_unless_it_is_told_not_to() {
+    prepare();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let server = listener.local_addr().expect("its address").to_string();
+    let uri = format!("redis://{server}/0");
+    let found = doctor(&uri, Depth::Connect);
+    assert!(fatal(&found).is_empty() && found.label.is_none(), "{found:?}");
+    let [reached] = &found.servers[..] else { panic!("{found:?}") };
+    assert_eq!((&reached.server, reached.reached.as_ref()), (&server, Some(&server)));
+    assert!(found.not_tried.iter().any(|what| what.contains("running the component")), "{found:?}");
+    drop(listener);
+    let gone = doctor(&uri, Depth::Connect);
+    assert!(fatal(&gone).iter().any(|what| what.contains(&server) && what.contains("refused")), "{gone:?}");
+    let offline = doctor(&uri, Depth::Offline);
+    assert!(fatal(&offline).is_empty() && offline.servers.is_empty(), "{offline:?}");
+    assert!(offline.not_tried.iter().any(|what| what.contains("connecting")), "{offline:?}");
+    // Which port that is, is the backend's business.
+    let portless = doctor("acme://127.0.0.1/x", Depth::Connect);
+    assert!(portless.servers.is_empty() && portless.not_tried[0].contains("127.0.0.1"), "{portless:?}");
+    let unknown = doctor("redis://no-such-host.invalid:6379", Depth::Connect);
+    assert!(fatal(&unknown).iter().any(|what| what.contains("cannot resolve")), "{unknown:?}");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use engine::{Engine, LAYERS, SHAPE, chunk_key, error_of, open, restore, save, slots, stores};
 use kv_store_wasm::ErrorKind;
-use kv_store_wasm::paged::{Convert, Description, Layer, Order, Restore, Save, describe};
-use kvx::{CacheShape, DType, IndexSlice, KvScales, Layout, Scale};
+use kv_store_wasm::paged::{Checked, Convert, Description, Layer, Order, Restore, Save, describe};
+use kvx::{CacheShape, DType, IndexSlice, KvCacheMut, KvScales, Layout, Scale};
 use proptest::prelude::*;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -46,6 +46,7 @@ fn what_was_saved_is_restored_through_every_kind_of_store() {
                     bytes: saved.bytes,
                     layers: vec![layer; LAYERS],
                     chunk_keys: chunk_keys.to_vec(),
+                    chunk_checks: described.chunk_checks.clone(),
                     model: b"model".to_vec()
                 }
             );
@@ -146,7 +147,7 @@ fn what_does_not_fit_is_refused_with_the_reason() {
     check(&whole, other(SHAPE, DType::F8E4M3, Layout::Nhd), Mismatch, "scales");
     let convert = Convert { layout: true, dtype: true };
     check(&Restore { convert, ..whole }, other(SHAPE, DType::F8E4M3, Layout::Nhd), Invalid, "needs a scale");
-    let one = [KvScales { k: Scale::per_tensor(1.0), v: Scale::per_tensor(1.0) }];
+    let one = [Some(KvScales { k: Scale::per_tensor(1.0), v: Scale::per_tensor(1.0) })];
     check(&Restore { scales: &one, ..whole }, engine.blank(), Invalid, "scales for 1 of 3");
 
     let caches = engine.caches();
@@ -178,8 +179,8 @@ fn fp8_caches_are_dequantised_and_quantised_by_their_scales() {
     let mut engine = Engine::new(SHAPE, DType::F8E4M3, Layout::Hnd, LAYERS, 8);
     engine.pools.iter_mut().flatten().flatten().for_each(|code| *code &= 0xF7);
     let heads = [0.5f32, 0.25];
-    let scales: Vec<KvScales<'_>> =
-        (0..LAYERS).map(|_| KvScales { k: Scale::per_tensor(0.5), v: Scale::per_head(&heads) }).collect();
+    let scales: Vec<Option<KvScales<'_>>> =
+        (0..LAYERS).map(|_| Some(KvScales { k: Scale::per_tensor(0.5), v: Scale::per_head(&heads) })).collect();
     let from = [7, 3, 20];
     let caches = engine.caches();
     let fits = save("raw", &caches, &from, 11, 4);
@@ -199,7 +200,7 @@ fn fp8_caches_are_dequantised_and_quantised_by_their_scales() {
     // In a cache of F32 they are what the codes stand for.
     let mut wide = Engine::new(SHAPE, DType::F32, Layout::Hnd, LAYERS, 9);
     restore("dequantised", &slots).run(&store, &mut wide.caches_mut()).unwrap();
-    assert!(wide.tokens(&from, 11) == engine.tokens_as(DType::F32, Some(scales[0]), &from, 11));
+    assert!(wide.tokens(&from, 11) == engine.tokens_as(DType::F32, scales[0], &from, 11));
 }
 
 /// Change one of the chunk files, of which there are four, in an order that says nothing of the chunks'.
@@ -263,6 +264,121 @@ fn a_chunk_that_is_missing_or_damaged_leaves_the_pages_alone_and_the_next_save_m
             whole.run(&store, &mut other.caches_mut()).expect("it was mended");
             assert!(other.tokens(&from, 16) == engine.tokens(&from, 16));
         }
+    }
+}
+
+/// By whoever the damage was met, or by nobody: a save that reads what is there stores it again.
+#[test]
+fn a_save_that_verifies_stores_again_what_is_damaged() {
+    let engine = Engine::new(SHAPE, DType::F16, Layout::Nhd, LAYERS, 20);
+    let from = [1, 2, 3, 4];
+    let slots = slots(&from, 4, 16);
+    for change in [|bytes: &mut Vec<u8>| bytes[9] ^= 1, |bytes: &mut Vec<u8>| bytes.truncate(3)] {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let store = open(&format!("local-fs://{}", folder.path().display()));
+        engine.save(&store, "verified", &from, 16, 4);
+        let rewrite = |file: &Path| {
+            let mut bytes = std::fs::read(file).unwrap();
+            change(&mut bytes);
+            std::fs::write(file, bytes).unwrap();
+        };
+        damage(folder.path(), 2, rewrite);
+        let caches = engine.caches();
+        let verified = Save { verify: true, ..save("verified", &caches, &from, 16, 4) };
+        assert_eq!(verified.run(&store).unwrap().existed, 3);
+        let mut other = engine.blank();
+        restore("verified", &slots).run(&store, &mut other.caches_mut()).expect("it was stored again");
+        assert!(other.tokens(&from, 16) == engine.tokens(&from, 16));
+        assert_eq!(verified.run(&store).unwrap().existed, 4);
+    }
+}
+
+#[test]
+fn chunks_are_read_to_know_that_they_are_sound() {
+    let engine = Engine::new(SHAPE, DType::F16, Layout::Nhd, LAYERS, 21);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let store = open(&format!("local-fs://{}", folder.path().display()));
+    engine.save(&store, "checked", &[1, 2, 3, 4], 16, 4);
+    let described = describe(&store, "checked").unwrap().unwrap();
+    assert_eq!(described.check_chunks(&store).unwrap(), Checked { sound: 4, ..Checked::default() });
+    damage(folder.path(), 1, |file| {
+        let mut bytes = std::fs::read(file).unwrap();
+        bytes[0] ^= 128;
+        std::fs::write(file, bytes).unwrap();
+    });
+    assert_eq!(described.chunks_present(&store).unwrap(), 4);
+    let checked = described.check_chunks(&store).unwrap();
+    assert!(checked.sound == 3 && checked.missing.is_empty() && checked.foreign.is_empty(), "{checked:?}");
+    let [(number, None)] = checked.damaged[..] else { panic!("{checked:?}") };
+    assert_eq!(described.check_chunks(&store).unwrap().missing, [number]);
+}
+
+/// What is answered of a second save is what the backend has now, and not what it had.
+#[test]
+fn chunks_that_the_backend_has_lost_are_not_said_to_be_there() {
+    let store = open("probe-buffered://lost");
+    let engine = Engine::new(SHAPE, DType::F16, Layout::Hnd, LAYERS, 22);
+    assert_eq!(engine.save(&store, "lost", &[1, 2, 3], 12, 4).existed, 0);
+    assert_eq!(engine.save(&store, "lost", &[1, 2, 3], 12, 4).existed, 3);
+    for key in describe(&store, "lost").unwrap().unwrap().chunk_keys {
+        store.put_manifest("lose", &key).unwrap();
+    }
+    assert_eq!(engine.save(&store, "lost", &[1, 2, 3], 12, 4).existed, 0);
+}
+
+/// The time is that of the caller, far below the deadline that a call has otherwise.
+#[test]
+fn a_call_ends_when_the_callers_time_is_over() {
+    let store = open("probe-buffered://time");
+    let engine = Engine::new(SHAPE, DType::F16, Layout::Hnd, LAYERS, 23);
+    engine.save(&store, "time", &[1, 2], 8, 4);
+    let timeout = Some(std::time::Duration::from_millis(50));
+    let slots: Vec<i64> = (0..8).collect();
+    let told = |kind: ErrorKind, message: String| {
+        assert!(kind == ErrorKind::Unavailable && message.contains("timeout_ms"), "{kind:?}: {message}");
+    };
+    // The probe takes all the time that a call has.
+    let slow = Restore { timeout, ..restore("do:loop", &slots) };
+    let (kind, message, _) = error_of(&slow, &store, &mut engine.blank());
+    told(kind, message);
+    let caches = engine.caches();
+    let error = Save { timeout, ..save("do:loop", &caches, &[1, 2], 8, 4) }.run(&store).expect_err("it is late");
+    told(error.kind(), error.to_string());
+    // None is left before the first call.
+    let none = Some(std::time::Duration::ZERO);
+    let (kind, message, _) =
+        error_of(&Restore { timeout: none, ..restore("time", &slots) }, &store, &mut engine.blank());
+    told(kind, message);
+}
+
+#[test]
+fn layers_of_a_restore_are_apart_and_may_be_interleaved() {
+    let store = open("memory://paged-apart");
+    let engine = Engine::new(SHAPE, DType::F16, Layout::Nhd, 2, 24);
+    engine.save(&store, "apart", &[1, 2], 8, 4);
+    let slots: Vec<i64> = (0..8).collect();
+    let convert = Convert { layout: true, dtype: false };
+    let row = 2 * 8;
+    // Block by block: K and V of layer 0, K and V of layer 1.
+    let strides = Layout::Custom { strides: [4 * 4 * row, row, 8, 1] };
+    let mut pool = vec![0xEE_u8; 24 * 4 * 4 * row as usize * 2];
+    let restored = |offsets: [[usize; 2]; 2], pool: &mut Vec<u8>| {
+        let base = pool.as_mut_ptr();
+        let mut caches = offsets.map(|[k, v]| {
+            // SAFETY: the pool holds what is described, and nobody else touches it.
+            unsafe { KvCacheMut::from_raw(SHAPE, DType::F16, [strides; 2], base.add(k), base.add(v)).unwrap() }
+        });
+        Restore { convert, ..restore("apart", &slots) }.run(&store, &mut caches)
+    };
+    let side = 4 * row as usize * 2;
+    restored([[0, side], [2 * side, 3 * side]], &mut pool).expect("they have no byte in common");
+    let want = engine.tokens(&[1, 2], 8);
+    assert!(pool[2 * side..][..side] == want[1][0][..side] && pool[4 * side..][..side] == want[0][0][side..]);
+    for shared in [[[0, side], [0, side]], [[0, side], [2 * side, side]], [[0, side], [2 * side + 2, 3 * side]]] {
+        let before = pool.clone();
+        let error = restored(shared, &mut pool).expect_err("they share memory").error;
+        assert!(error.kind() == ErrorKind::Invalid, "{error}");
+        assert!(pool == before);
     }
 }
 

@@ -241,6 +241,34 @@ impl<'a> KvCacheMut<'a> {
         Ok(Self::of(RawCache::new(shape, dtype, layouts, [k, v])?, layouts))
     }
 
+    /// Whether this cache and another one have a byte in common. Caches that are interleaved in one buffer have none, if their
+    /// shapes and strides are equal; of others whose addresses overlap it is taken for granted.
+    ///
+    /// ```
+    /// use kvx::{CacheShape, DType, KvCacheMut, Layout};
+    /// let shape = CacheShape { num_blocks: 2, block_size: 1, num_kv_heads: 1, head_dim: 1 };
+    /// let (mut one, mut other) = ([0; 8], [0; 8]);
+    /// let (k, v) = one.split_at_mut(4);
+    /// let a = KvCacheMut::new(shape, DType::F16, [Layout::Nhd; 2], k, v)?;
+    /// let (k, v) = other.split_at_mut(4);
+    /// let b = KvCacheMut::new(shape, DType::F16, [Layout::Nhd; 2], k, v)?;
+    /// assert!(!a.shares_memory(&b) && a.shares_memory(&a));
+    /// # Ok::<(), kvx::Error>(())
+    /// ```
+    pub fn shares_memory(&self, other: &KvCacheMut<'_>) -> bool {
+        let meets = |one: &Tensor, its: Span, two: &Tensor, theirs: Span| {
+            let interleaved = self.raw.shape == other.raw.shape
+                && one.steps.dims(&self.raw.shape) == two.steps.dims(&other.raw.shape)
+                && !one.steps.meets(&self.raw.shape, theirs.start as i128 - its.start as i128);
+            its.meets(&theirs) && !interleaved
+        };
+        let own = [self.raw.k, self.raw.v].into_iter().zip(self.raw.spans());
+        own.into_iter().any(|(one, its)| {
+            let mut theirs = [other.raw.k, other.raw.v].into_iter().zip(other.raw.spans());
+            theirs.any(|(two, theirs)| meets(&one, its, &two, theirs))
+        })
+    }
+
     /// As [`from_raw`](Self::from_raw), of pools that a descriptor described.
     pub(crate) fn of(raw: RawCache, layouts: [Layout; 2]) -> Self {
         KvCacheMut { raw, layouts, buffers: PhantomData }

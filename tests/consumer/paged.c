@@ -45,6 +45,15 @@ static void describe(engine *of, kvx_layout_t layout)
     }
 }
 
+static int same_tensor(const kvx_tensor_desc_t *one, const kvx_tensor_desc_t *other)
+{
+    int same = one->size == other->size && one->dtype == other->dtype && one->layout == other->layout;
+    same = same && one->memory == other->memory && one->ndim == other->ndim && one->data == other->data;
+    for (uint32_t i = 0; i < (uint32_t)one->ndim; i++)
+        same = same && one->shape[i] == other->shape[i] && one->stride[i] == other->stride[i];
+    return same;
+}
+
 /* Where an element is, in elements. */
 static size_t place(kvx_layout_t layout, int64_t slot, int head, int dim)
 {
@@ -157,10 +166,92 @@ int main(int argc, char **argv)
     saver.caches[1].size = saver.caches[0].size + 8;
     CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "differ in size"));
     saver.caches[1].size = saver.caches[0].size;
-    kvx_scale_desc_t scales[LAYERS] = {{0}};
-    saving.k_scales = saving.v_scales = scales;
-    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID);
+
+    /* Scales that no conversion needs are not looked at; of those that one needs, the layer is named. */
+    kvx_scale_desc_t scales[2][LAYERS] = {{{0}}};
+    saving.k_scales = scales[0];
+    saving.v_scales = scales[1];
+    CHECK(save(store, &saving, &result) == 0 && result.existed == 3);
+    float one = 1;
+    kvx_cache_desc_t codes[LAYERS];
+    for (int layer = 0; layer < LAYERS; layer++) {
+        codes[layer] = kv_store_kvx_cache(KVX_LAYOUT_BLOCK_NHD, KVX_DTYPE_F8_E4M3, BLOCKS, BLOCK, HEADS, DIM,
+                                          saver.values[layer][0], saver.values[layer][1]);
+        for (int side = 0; side < 2; side++) {
+            kvx_scale_desc_t scale = {.size = sizeof scale, .dtype = KVX_DTYPE_F32, .data = &one};
+            scale.granularity = KVX_SCALE_PER_TENSOR;
+            scales[side][layer] = scale;
+        }
+    }
+    kv_store_v1 *other = kv->open("memory://codes");
+    CHECK(other);
+    saving.layers = codes;
+    saving.name = "codes";
+    saving.stored_dtype = KVX_DTYPE_F16;
+    CHECK(save(other, &saving, &result) == 0);
+    scales[1][1].data = NULL;
+    CHECK(save(other, &saving, &result) == KV_STORE_KVX_INVALID);
+    CHECK(strstr(result.message, "layer 1") && strstr(result.message, "V has no data"));
+    scales[1][1].data = &one;
+    scales[0][1].dtype = KVX_DTYPE_S32;
+    CHECK(save(other, &saving, &result) == KV_STORE_KVX_INVALID);
+    CHECK(strstr(result.message, "layer 1") && strstr(result.message, "scale of K"));
+    saving.stored_dtype = KVX_DTYPE_INVALID;
+    CHECK(save(other, &saving, &result) == 0);
+    kv->close(other);
     saving.k_scales = saving.v_scales = NULL;
+    saving.layers = saver.caches;
+    saving.name = "sequence";
+
+    /* A save may read what is there, and has a flag for that; the former version of the struct had no flags. */
+    saving.flags = KV_STORE_KVX_VERIFY;
+    saving.timeout_ms = 60000;
+    CHECK(save(store, &saving, &result) == 0 && result.existed == 3);
+    saving.flags = 2;
+    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "flags"));
+    saving.size = 80;
+    CHECK(save(store, &saving, &result) == 0 && result.existed == 3);
+    saving.size = sizeof saving;
+    saving.flags = 0;
+
+    /* Layers of a restore are apart. */
+    kvx_cache_desc_t apart = taker.caches[1];
+    taker.caches[1] = taker.caches[0];
+    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_INVALID);
+    CHECK(strstr(result.message, "layers 0 and 1 share memory"));
+    taker.caches[1] = apart;
+    taker.caches[1].v.data = &taker.values[0][0][BLOCKS * BLOCK * ROW - 1];
+    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "share memory"));
+    taker.caches[1] = apart;
+    CHECK(memcmp(&untouched, &taker, sizeof taker) == 0);
+
+    /* The helpers of the header describe what was described by hand. */
+    kvx_cache_desc_t by_hand = saver.caches[1];
+    kvx_cache_desc_t helped = kv_store_kvx_cache(KVX_LAYOUT_BLOCK_NHD, KVX_DTYPE_F16, BLOCKS, BLOCK, HEADS, DIM,
+                                                 saver.values[1][0], saver.values[1][1]);
+    CHECK(same_tensor(&helped.k, &by_hand.k) && same_tensor(&helped.v, &by_hand.v));
+    helped = kv_store_kvx_cache(KVX_LAYOUT_BLOCK_HND, KVX_DTYPE_F16, BLOCKS, BLOCK, HEADS, DIM, taker.values[1][0],
+                                taker.values[1][1]);
+    CHECK(same_tensor(&helped.k, &apart.k) && same_tensor(&helped.v, &apart.v));
+    int64_t all_slots[TOKENS];
+    kvx_slot_mapping_t mapping = kv_store_kvx_slots(all_slots, TOKENS, from, BLOCK);
+    for (int t = 0; t < TOKENS; t++)
+        CHECK(all_slots[t] == from[t / BLOCK] * BLOCK + t % BLOCK);
+    CHECK(mapping.token_count == TOKENS && mapping.slots == all_slots && mapping.dtype == KVX_DTYPE_S64);
+    static engine again;
+    kvx_cache_desc_t caches[LAYERS];
+    for (int layer = 0; layer < LAYERS; layer++)
+        caches[layer] = kv_store_kvx_cache(KVX_LAYOUT_BLOCK_NHD, KVX_DTYPE_F16, BLOCKS, BLOCK, HEADS, DIM,
+                                           again.values[layer][0], again.values[layer][1]);
+    kv_store_kvx_restore_t whole = {.size = 96, .num_layers = LAYERS, .layers = caches, .slots = mapping};
+    whole.name = "sequence";
+    whole.model = "model";
+    CHECK(restore(store, &whole, &result) == 0 && result.tokens == TOKENS);
+    CHECK(memcmp(again.values[1][1] + from[0] * BLOCK * ROW, saver.values[1][1] + from[0] * BLOCK * ROW,
+                 BLOCK * ROW * sizeof(uint16_t)) == 0);
+    whole.size = sizeof whole;
+    whole.reserved = 1;
+    CHECK(restore(store, &whole, &result) == KV_STORE_KVX_INVALID);
 
     /* And what was saved is there, in the other layout; the token without a slot is not. */
     CHECK(restore(store, &restoring, &result) == 0);

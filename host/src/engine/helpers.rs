@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
+use super::{until, with_until};
 use crate::error::Error;
 use crate::limits::MAX_HELPER_JOBS;
 use crate::signals::with_signals_blocked;
@@ -51,7 +52,8 @@ impl Helpers {
         if queue.threads == 0 || queue.jobs.len() >= MAX_HELPER_JOBS {
             return false;
         }
-        queue.jobs.push_back(Box::new(job));
+        let until = until();
+        queue.jobs.push_back(Box::new(move || with_until(until, job)));
         drop(queue);
         self.wake.notify_one();
         true

@@ -4,6 +4,7 @@
 mod driver;
 mod fork;
 mod helpers;
+mod patience;
 mod ticker;
 
 use wasmtime::{Config, Engine};
@@ -13,6 +14,7 @@ pub(crate) use driver::{Driver, before, before_it_is, wait_for_socket};
 pub(crate) use fork::tests::holds_in_a_child;
 pub(crate) use fork::{PerProcess, generation};
 pub(crate) use helpers::Helpers;
+pub(crate) use patience::{until, with_until};
 
 use crate::error::{Error, ErrorKind};
 use crate::limits;

@@ -1,11 +1,12 @@
 //! Saves and restores of paged KV caches, for C. `include/kv_store_kvx.h` is the documentation.
 
 use std::ffi::{c_char, c_void};
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
+use std::time::Duration;
 
 use kvx::ffi::views;
 use kvx::ffi::{KVX_DTYPE_INVALID, kvx_cache_desc_t, kvx_dtype_t, kvx_scale_desc_t, kvx_slot_mapping_t};
-use kvx::{KvCacheMut, KvScales};
+use kvx::{KvCache, KvCacheMut, KvScales};
 
 use super::arguments::{model, name};
 use super::{MISSING, guarded, kv_store_v1, report};
@@ -46,7 +47,12 @@ pub struct kv_store_kvx_save_t {
     threads: u32,
     k_scales: *const kvx_scale_desc_t,
     v_scales: *const kvx_scale_desc_t,
+    flags: u32,
+    timeout_ms: u32,
 }
+
+/// The first version of the struct, without flags and timeout.
+const FIRST_SAVE_SIZE: usize = 80;
 
 #[allow(non_camel_case_types)]
 #[derive(Clone, Copy)]
@@ -63,8 +69,14 @@ pub struct kv_store_kvx_restore_t {
     max_bytes: u64,
     k_scales: *const kvx_scale_desc_t,
     v_scales: *const kvx_scale_desc_t,
+    timeout_ms: u32,
+    reserved: u32,
 }
 
+/// The first version of the struct, without the timeout.
+const FIRST_RESTORE_SIZE: usize = 96;
+
+const VERIFY: u32 = 1;
 const CONVERT_LAYOUT: u32 = 1;
 const CONVERT_DTYPE: u32 = 2;
 
@@ -86,17 +98,19 @@ const _: () = {
     assert!(size_of::<kv_store_kvx_result_t>() == 288);
     assert!(offset_of!(kv_store_kvx_result_t, bytes) == 24);
     assert!(offset_of!(kv_store_kvx_result_t, message) == 32);
-    assert!(size_of::<kv_store_kvx_save_t>() == 80);
+    assert!(size_of::<kv_store_kvx_save_t>() == 88);
     assert!(offset_of!(kv_store_kvx_save_t, layers) == 8);
     assert!(offset_of!(kv_store_kvx_save_t, blocks) == 32);
     assert!(offset_of!(kv_store_kvx_save_t, num_tokens) == 48);
     assert!(offset_of!(kv_store_kvx_save_t, threads) == 60);
     assert!(offset_of!(kv_store_kvx_save_t, v_scales) == 72);
-    assert!(size_of::<kv_store_kvx_restore_t>() == 96);
+    assert!(offset_of!(kv_store_kvx_save_t, flags) == FIRST_SAVE_SIZE);
+    assert!(size_of::<kv_store_kvx_restore_t>() == 104);
     assert!(offset_of!(kv_store_kvx_restore_t, slots) == 32);
     assert!(offset_of!(kv_store_kvx_restore_t, flags) == 64);
     assert!(offset_of!(kv_store_kvx_restore_t, max_bytes) == 72);
     assert!(offset_of!(kv_store_kvx_restore_t, v_scales) == 88);
+    assert!(offset_of!(kv_store_kvx_restore_t, timeout_ms) == FIRST_RESTORE_SIZE);
     assert!(size_of::<kv_store_kvx_info_t>() == 32);
     assert!(offset_of!(kv_store_kvx_info_t, bytes) == 24);
 };
@@ -112,9 +126,12 @@ pub unsafe extern "C" fn kv_store_kvx_save(
     // SAFETY: the caller's promises, passed on.
     unsafe {
         run("kv_store_kvx_save", handle, result, |store| {
-            let save: kv_store_kvx_save_t = read(save, "the save")?;
+            let save: kv_store_kvx_save_t = read(save, FIRST_SAVE_SIZE, "the save")?;
+            check_flags(save.flags, VERIFY)?;
             let layers = caches(save.layers, save.num_layers)?;
             let views: Vec<_> = layers.iter().map(KvCacheMut::shared).collect();
+            let stored = views::dtype(save.stored_dtype).map_err(refused)?;
+            let needed = |layer: usize| stored.is_some() && views.get(layer).map(KvCache::dtype) != stored;
             let save = Save {
                 name: name(save.name)?,
                 model: model(save.model)?,
@@ -122,9 +139,11 @@ pub unsafe extern "C" fn kv_store_kvx_save(
                 blocks: views::indices(save.blocks, save.num_blocks, save.block_dtype).map_err(refused)?,
                 tokens: save.num_tokens,
                 chunk_tokens: save.chunk_tokens,
-                stored: views::dtype(save.stored_dtype).map_err(refused)?,
-                scales: &scales(save.k_scales, save.v_scales, save.num_layers)?,
+                stored,
+                scales: &scales(save.k_scales, save.v_scales, save.num_layers, needed)?,
                 threads: save.threads as usize,
+                verify: save.flags & VERIFY != 0,
+                timeout: timeout(save.timeout_ms),
             };
             let saved = save.run(store)?;
             let tokens = save.tokens;
@@ -144,19 +163,23 @@ pub unsafe extern "C" fn kv_store_kvx_restore(
     // SAFETY: the caller's promises, passed on.
     unsafe {
         run("kv_store_kvx_restore", handle, result, |store| {
-            let desc: kv_store_kvx_restore_t = read(restore, "the restore")?;
-            if desc.flags & !(CONVERT_LAYOUT | CONVERT_DTYPE) != 0 {
-                return Err(Error::invalid(format!("flags are {:#x}, some of them unknown", desc.flags)).into());
+            let desc: kv_store_kvx_restore_t = read(restore, FIRST_RESTORE_SIZE, "the restore")?;
+            check_flags(desc.flags, CONVERT_LAYOUT | CONVERT_DTYPE)?;
+            if desc.reserved != 0 {
+                return Err(Error::invalid("reserved is not 0").into());
             }
             let mut layers = caches(desc.layers, desc.num_layers)?;
+            // Whether an FP8 cache is quantised is known only when the manifest is.
+            let needed = |layer: usize| layers.get(layer).is_some_and(|cache| cache.shared().dtype().is_fp8());
             let restore = Restore {
                 name: name(desc.name)?,
                 model: model(desc.model)?,
                 slots: views::slots(&desc.slots).map_err(refused)?,
                 convert: Convert { layout: desc.flags & CONVERT_LAYOUT != 0, dtype: desc.flags & CONVERT_DTYPE != 0 },
-                scales: &scales(desc.k_scales, desc.v_scales, desc.num_layers)?,
+                scales: &scales(desc.k_scales, desc.v_scales, desc.num_layers, needed)?,
                 max_bytes: desc.max_bytes,
                 threads: desc.threads as usize,
+                timeout: timeout(desc.timeout_ms),
             };
             let done = restore.run(store, &mut layers)?;
             Ok(Outcome { tokens: done.tokens, saved: done.saved, chunks: done.chunks, existed: 0, bytes: done.bytes })
@@ -175,7 +198,7 @@ pub unsafe extern "C" fn kv_store_kvx_describe(
     // SAFETY: the caller's promises, passed on.
     unsafe {
         run("kv_store_kvx_describe", handle, std::ptr::null_mut(), |store| {
-            check_size::<kv_store_kvx_info_t>(info.cast(), "the info")?;
+            check_size::<kv_store_kvx_info_t>(info.cast(), None, "the info")?;
             let found = describe(store, name(of)?)?;
             let found = found.ok_or_else(|| Error::new(ErrorKind::Missing, "nothing was saved under the name"))?;
             (&raw mut (*info).tokens).write_unaligned(found.tokens);
@@ -216,7 +239,7 @@ unsafe fn run(
     let outcome = guarded(operation, || {
         if !result.is_null() {
             // SAFETY: by this function's own condition.
-            unsafe { check_size::<kv_store_kvx_result_t>(result.cast(), "the result")? };
+            unsafe { check_size::<kv_store_kvx_result_t>(result.cast(), None, "the result")? };
             writable = Some(result);
         }
         let handle = handle.ok_or_else(|| Error::invalid("the handle is NULL"))?;
@@ -256,31 +279,45 @@ unsafe fn run(
     status
 }
 
-/// The size that a struct says it has; at least that of `T`.
+fn check_flags(flags: u32, known: u32) -> Result<(), Error> {
+    if flags & !known != 0 {
+        return Err(Error::invalid(format!("flags are {flags:#x}, some of them unknown")));
+    }
+    Ok(())
+}
+
+/// 0 is none.
+fn timeout(milliseconds: u32) -> Option<Duration> {
+    (milliseconds > 0).then(|| Duration::from_millis(milliseconds.into()))
+}
+
+/// The size that a struct says it has: at least that of `T`, or that of a former version of it.
 ///
 /// # Safety
 /// `desc` is NULL or valid for reads of 4 bytes.
-unsafe fn check_size<T>(desc: *const u32, what: &str) -> Result<usize, Error> {
+unsafe fn check_size<T>(desc: *const u32, former: Option<usize>, what: &str) -> Result<usize, Error> {
     if desc.is_null() {
         return Err(Error::invalid(format!("{what} is NULL")));
     }
     // SAFETY: by this function's own condition.
     let size = unsafe { desc.read_unaligned() } as usize;
-    if size < size_of::<T>() {
+    if size < size_of::<T>() && Some(size) != former {
         return Err(Error::invalid(format!("the size of {what} is {size}, the struct has {}", size_of::<T>())));
     }
     Ok(size)
 }
 
-/// Copy a descriptor, so that nothing that is checked can change afterwards.
+/// Copy a descriptor, so that nothing that is checked can change afterwards. What its version does not have is 0.
 ///
 /// # Safety
 /// `desc` is NULL or valid for reads of what its size says, and every value of its bits is a `T`.
-unsafe fn read<T: Copy>(desc: *const T, what: &str) -> Result<T, Error> {
-    // SAFETY: by this function's own condition.
+unsafe fn read<T: Copy>(desc: *const T, former: usize, what: &str) -> Result<T, Error> {
+    let mut copy = MaybeUninit::<T>::zeroed();
+    // SAFETY: by this function's own condition; no more is copied than either has, and zeros are a `T`.
     unsafe {
-        check_size::<T>(desc.cast(), what)?;
-        Ok(desc.read_unaligned())
+        let size = check_size::<T>(desc.cast(), Some(former), what)?;
+        desc.cast::<u8>().copy_to_nonoverlapping(copy.as_mut_ptr().cast(), size.min(size_of::<T>()));
+        Ok(copy.assume_init())
     }
 }
 
@@ -297,11 +334,11 @@ unsafe fn elements<T>(first: *const T, count: u32, what: &str) -> Result<Vec<*co
     }
     // SAFETY: by this function's own condition; an element is read only after those before it were found to be as large.
     unsafe {
-        let step = check_size::<T>(first.cast(), what)?;
+        let step = check_size::<T>(first.cast(), None, what)?;
         (0..count as usize)
             .map(|index| {
                 let element = first.byte_add(index * step);
-                if check_size::<T>(element.cast(), what)? != step {
+                if check_size::<T>(element.cast(), None, what)? != step {
                     return Err(Error::invalid(format!("{what}: the elements differ in size")));
                 }
                 Ok(element)
@@ -322,24 +359,40 @@ unsafe fn caches<'a>(layers: *const kvx_cache_desc_t, count: u32) -> Result<Vec<
     }
 }
 
+/// The scales of the layers that need some. Those of others are not looked at, and where no layer needs any the arrays are not.
+///
 /// # Safety
 /// As [`elements`], and the scales are valid for as long as the result is used.
 unsafe fn scales<'a>(
     k: *const kvx_scale_desc_t,
     v: *const kvx_scale_desc_t,
     count: u32,
-) -> Result<Vec<KvScales<'a>>, Error> {
-    if k.is_null() && v.is_null() {
+    needed: impl Fn(usize) -> bool,
+) -> Result<Vec<Option<KvScales<'a>>>, Error> {
+    if (k.is_null() && v.is_null()) || !(0..count as usize).any(&needed) {
         return Ok(Vec::new());
     }
     // SAFETY: by this function's own condition.
     unsafe {
         let [k, v] = [elements(k, count, "k_scales")?, elements(v, count, "v_scales")?];
-        let one = |desc: *const kvx_scale_desc_t| {
-            let scale = views::scale(&desc.read_unaligned()).map_err(refused)?;
-            scale.ok_or_else(|| Error::invalid("a scale has no data"))
+        let one = |layer: usize, side: &str, desc: *const kvx_scale_desc_t| {
+            let scale = views::scale(&desc.read_unaligned());
+            scale.map_err(|error| refused(error).context(format_args!("layer {layer}: the scale of {side}")))
         };
-        k.into_iter().zip(v).map(|(k, v)| Ok(KvScales { k: one(k)?, v: one(v)? })).collect()
+        let both = |(layer, (k, v))| {
+            if !needed(layer) {
+                return Ok(None);
+            }
+            match (one(layer, "K", k)?, one(layer, "V", v)?) {
+                (Some(k), Some(v)) => Ok(Some(KvScales { k, v })),
+                (None, None) => Ok(None),
+                (k, _) => {
+                    let [has, lacks] = if k.is_some() { ["K", "V"] } else { ["V", "K"] };
+                    Err(Error::invalid(format!("layer {layer}: {has} has a scale, and that of {lacks} has no data")))
+                }
+            }
+        };
+        k.into_iter().zip(v).enumerate().map(both).collect()
     }
 }
 

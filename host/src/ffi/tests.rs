@@ -21,3 +21,19 @@ fn a_panic_becomes_an_error() {
     // SAFETY: NULL is allowed.
     assert!(unsafe { call("get_chunk", std::ptr::null_mut(), |_| Ok(0)) } < 0);
 }
+
+#[test]
+fn the_header_of_paged_saves_names_every_answer() {
+    let header = include_str!("../../../include/kv_store_kvx.h");
+    let numbers: Vec<(&str, i32)> = header
+        .lines()
+        .filter_map(|line| line.strip_prefix("#define KV_STORE_KVX_")?.strip_suffix(')')?.split_once(" ("))
+        .map(|(name, number)| (name, number.parse().expect("a number")))
+        .collect();
+    for (index, kind) in ErrorKind::NAMES.iter().enumerate() {
+        let number = if *kind == "missing" { MISSING } else { -(index as i32 + 1) };
+        assert!(numbers.contains(&(&*kind.to_uppercase(), number)), "{kind} is {number}; the header has {numbers:?}");
+    }
+    assert_eq!(numbers.len(), ErrorKind::NAMES.len(), "one name for each");
+    assert_eq!(ErrorKind::Version as usize, ErrorKind::NAMES.len());
+}

@@ -22,7 +22,8 @@ impl From<Error> for types::Error {
             | ErrorKind::Other
             | ErrorKind::Missing
             | ErrorKind::Mismatch
-            | ErrorKind::Cancelled => types::ErrorKind::Other,
+            | ErrorKind::Cancelled
+            | ErrorKind::Version => types::ErrorKind::Other,
         };
         types::Error { kind, message: error.to_string() }
     }

@@ -84,7 +84,7 @@ impl Manifest {
         let version = fields.number()?;
         if version != VERSION {
             let message = format!("the manifest is of version {version}, this library reads version {VERSION}");
-            return Err(Error::new(ErrorKind::Unsupported, message));
+            return Err(Error::new(ErrorKind::Version, message));
         }
         // The seal comes before anything is made of what it seals.
         let (sealed, seal) = bytes.split_last_chunk::<SEAL_BYTES>().ok_or_else(|| corrupt("it is cut short"))?;
@@ -231,7 +231,7 @@ mod tests {
         let edit = |at: usize, to: u8| resealed(bytes.clone(), |bytes| bytes[at] = to);
         let newer = edit(8, 2);
         assert!(message(&newer).contains("version 2"));
-        assert_eq!(Manifest::parse(&newer).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(Manifest::parse(&newer).unwrap_err().kind(), ErrorKind::Version);
         // model_len, layers, block_size, tokens, chunk_tokens, chunks, reserved
         assert!(message(&edit(12, 6)).contains("bytes, its counts"));
         assert!(message(&edit(16, 3)).contains("bytes, its counts"));

@@ -22,8 +22,11 @@ mod tests;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use std::time::{Duration, Instant};
+
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::engine;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Buffer;
@@ -44,6 +47,20 @@ pub struct Convert {
     pub dtype: bool,
 }
 
+/// What is in the store of a sequence's chunks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Chunks that are there as they were saved.
+    pub sound: usize,
+    /// The numbers of those that are not there.
+    pub missing: Vec<usize>,
+    /// The numbers of those that were damaged, and why each could not be removed, if it could not. What was removed is stored
+    /// again by the next save of it.
+    pub damaged: Vec<(usize, Option<String>)>,
+    /// The numbers of those under whose key another chunk is, sound in itself.
+    pub foreign: Vec<usize>,
+}
+
 /// What was saved under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
@@ -59,6 +76,8 @@ pub struct Description {
     pub layers: Vec<Layer>,
     /// The keys of the chunks in the store, in the order of their tokens.
     pub chunk_keys: Vec<[u8; 8]>,
+    /// What else is known of their content: the upper halves of the XXH3-128.
+    pub chunk_checks: Vec<[u8; 8]>,
     /// What the values belong to, as the saver said.
     pub model: Vec<u8>,
 }
@@ -69,11 +88,38 @@ impl Description {
         let present = store.has_chunks(&self.chunk_keys)?;
         Ok(present.into_iter().filter(|present| *present).count())
     }
+
+    /// Reads all chunks, a few MiB at a time, and compares them with what was saved. A damaged chunk is removed, as a restore
+    /// does it.
+    pub fn check_chunks(&self, store: &crate::Store) -> Result<Checked, Error> {
+        let Description { layers, tokens, chunk_tokens, .. } = self;
+        let sequence = geometry::Sequence::new(layers.clone(), *tokens, *chunk_tokens)?;
+        let ids = self.chunk_keys.iter().zip(&self.chunk_checks);
+        let ids: Vec<ChunkId> = ids.map(|(key, check)| ChunkId { key: *key, check: *check }).collect();
+        let mut checked = Checked::default();
+        let numbers: Vec<u32> = (0..ids.len() as u32).collect();
+        for batch in restore::parts(&sequence, &numbers, limits::KV_BATCH_BYTES) {
+            let ids: Vec<(u32, &ChunkId)> =
+                batch.iter().filter_map(|chunk| Some((*chunk, ids.get(*chunk as usize)?))).collect();
+            let keys: Vec<[u8; 8]> = ids.iter().map(|(_, id)| id.key).collect();
+            for ((chunk, id), data) in ids.into_iter().zip(store.get_buffers(&keys)?) {
+                let number = chunk as usize;
+                match data.map(|data| examine(store, &sequence, chunk, id, data)).transpose()? {
+                    None => checked.missing.push(number),
+                    Some(Examined::Sound(_)) => checked.sound += 1,
+                    Some(Examined::Removed) => checked.damaged.push((number, None)),
+                    Some(Examined::Damaged(why)) => checked.damaged.push((number, Some(why.to_string()))),
+                    Some(Examined::Foreign) => checked.foreign.push(number),
+                }
+            }
+        }
+        Ok(checked)
+    }
 }
 
 /// What was saved under a name; none if there is nothing.
 ///
-/// `Corrupt`: the manifest is damaged, or of another kind. `Unsupported`: it is of a later version.
+/// `Corrupt`: the manifest is damaged, or of another kind. `Version`: it is of a later version.
 pub fn describe(store: &crate::Store, name: &str) -> Result<Option<Description>, Error> {
     let Some(bytes) = store.get_manifest(name)? else { return Ok(None) };
     let Manifest { model, block_size, sequence, chunks } = Manifest::parse(&bytes)?;
@@ -84,6 +130,7 @@ pub fn describe(store: &crate::Store, name: &str) -> Result<Option<Description>,
         bytes: (0..sequence.chunks()).map(|chunk| sequence.chunk_bytes(chunk)).sum(),
         layers: sequence.layers,
         chunk_keys: chunks.iter().map(|chunk| chunk.key).collect(),
+        chunk_checks: chunks.iter().map(|chunk| chunk.check).collect(),
         model,
     }))
 }
@@ -97,7 +144,7 @@ fn check_model(model: &[u8]) -> Result<(), Error> {
 }
 
 /// Scales are for all layers or for none.
-fn check_scales(scales: &[kvx::KvScales<'_>], layers: usize) -> Result<(), Error> {
+fn check_scales(scales: &[Option<kvx::KvScales<'_>>], layers: usize) -> Result<(), Error> {
     if !scales.is_empty() && scales.len() != layers {
         return Err(Error::invalid(format!("there are scales for {} of {layers} layers", scales.len())));
     }
@@ -115,44 +162,47 @@ fn layer_of(
     Ok(Layer { heads: shape.num_kv_heads, head_dim: shape.head_dim, stored, cache, orders })
 }
 
-/// The bytes of a chunk as they were saved, from those that were fetched under its key. What is damaged is removed, so that the
-/// next save of it, from any process, stores it again.
-fn sound(
+/// What bytes that were fetched under a chunk's key are.
+enum Examined {
+    /// The chunk, as it was saved.
+    Sound(Arc<Buffer>),
+    /// They were damaged, and the chunk is removed: the next save of it, by whichever process, stores it again.
+    Removed,
+    /// They are damaged, and the chunk could not be removed: the next save by this process replaces it. Why.
+    Damaged(Error),
+    /// What matches its key is sound, whatever a manifest expects: somebody else's chunk, and not to be removed.
+    Foreign,
+}
+
+fn examine(
     store: &crate::Store,
     sequence: &geometry::Sequence,
     chunk: u32,
     id: &ChunkId,
     data: Arc<Buffer>,
-) -> Result<Arc<Buffer>, Error> {
-    let corrupt = |what: std::fmt::Arguments<'_>| Error::new(ErrorKind::Corrupt, format!("chunk {chunk} {what}"));
-    let mut found = id_of(&data);
-    let mut data = data;
+) -> Result<Examined, Error> {
+    let (mut found, mut data) = (id_of(&data), data);
     if found.key != id.key {
         data = match store.remove_damaged(&id.key, &data, &|again| id_of(again).key == id.key)? {
             Damage::Passing(again) => again,
-            Damage::Removed => {
-                return Err(corrupt(format_args!(
-                    "was damaged, and is removed; the next save of the sequence stores it"
-                )));
-            }
-            Damage::Stays(why) => {
-                let what = "is damaged, and could not be removed; the next save by this process replaces it";
-                return Err(corrupt(format_args!("{what} ({why})")));
-            }
+            Damage::Removed => return Ok(Examined::Removed),
+            Damage::Stays(why) => return Ok(Examined::Damaged(why)),
         };
         found = id_of(&data);
     }
-    // What matches its key is sound, whatever this manifest expects: somebody else's, and not to be removed.
-    if found != *id || data.len() as u64 != sequence.chunk_bytes(chunk) {
-        return Err(corrupt(format_args!("is not there: its key is that of a chunk with other content")));
-    }
-    Ok(data)
+    let same = found == *id && data.len() as u64 == sequence.chunk_bytes(chunk);
+    Ok(if same { Examined::Sound(data) } else { Examined::Foreign })
 }
 
 fn id_of(bytes: &[u8]) -> ChunkId {
     let mut hash = Xxh3::new();
     hash.update(bytes);
     chunk_id(&hash)
+}
+
+/// When an operation must be over that may take so long; none: whenever it is.
+fn end_of(timeout: Option<Duration>) -> Option<Instant> {
+    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }
 
 fn chunk_id(hash: &Xxh3) -> ChunkId {
@@ -172,7 +222,7 @@ fn of_layer(layer: usize, error: kvx::Error) -> Error {
 /// Run `work(0)..work(jobs - 1)` on this thread and on up to `threads - 1` more, which end before this returns. The first
 /// failure ends it: jobs that have not begun are left out.
 fn spread(threads: usize, jobs: usize, work: impl Fn(usize) -> Result<(), Error> + Sync) -> Result<(), Error> {
-    let next = AtomicUsize::new(0);
+    let (next, until) = (AtomicUsize::new(0), engine::until());
     let failed = AtomicBool::new(false);
     let failure = Mutex::new(None);
     let run = || {
@@ -181,7 +231,7 @@ fn spread(threads: usize, jobs: usize, work: impl Fn(usize) -> Result<(), Error>
             if job >= jobs {
                 return;
             }
-            if let Err(error) = work(job) {
+            if let Err(error) = engine::with_until(until, || work(job)) {
                 failed.store(true, Relaxed);
                 failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
             }

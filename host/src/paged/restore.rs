@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use kvx::{KvCacheMut, KvScales, KvTokens, Slots, Write};
 
 use super::geometry::{Layer, Sequence};
 use super::manifest::Manifest;
-use super::{Convert, check_model, check_scales, layer_of, of_layer, sound, spread};
+use super::{Convert, Examined, check_model, check_scales, end_of, examine, layer_of, of_layer, spread};
+use crate::engine::with_until;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log;
@@ -26,14 +28,16 @@ pub struct Restore<'a> {
     pub slots: Slots<'a>,
     /// What may be converted on the way.
     pub convert: Convert,
-    /// Of each layer, where an FP8 cache is to be quantised; otherwise empty.
-    pub scales: &'a [KvScales<'a>],
+    /// Of each layer whose FP8 cache is to be quantised, and `None` of the others; empty: of none.
+    pub scales: &'a [Option<KvScales<'a>>],
     /// The most payload bytes to hold at once; 0: 256 MiB. A sequence that needs no more is restored as a whole or not at
     /// all. A larger one is restored in parts of at most so many bytes (one chunk at least), each as a whole or not at all,
     /// after it was found that all chunks are there.
     pub max_bytes: u64,
     /// The most threads that the call may use, the caller's own included; 0 counts as 1.
     pub threads: usize,
+    /// How long the backend may take, all calls together; `None`: each call has the operator's deadline.
+    pub timeout: Option<Duration>,
 }
 
 /// What a restore came to.
@@ -76,6 +80,11 @@ impl Restore<'_> {
     /// # Errors
     /// See [`RestoreError`].
     pub fn run(&self, store: &Store, layers: &mut [KvCacheMut<'_>]) -> Result<Restored, RestoreError> {
+        with_until(end_of(self.timeout), || self.run_in_time(store, layers))
+    }
+
+    fn run_in_time(&self, store: &Store, layers: &mut [KvCacheMut<'_>]) -> Result<Restored, RestoreError> {
+        check_apart(layers)?;
         check_model(self.model)?;
         check_scales(self.scales, layers.len())?;
         let missing = || Error::new(ErrorKind::Missing, format!("nothing was saved as {}", log::clean(self.name)));
@@ -98,6 +107,7 @@ impl Restore<'_> {
                 |error| RestoreError { error, tokens: sequence.tokens_of(part.first().copied().unwrap_or(0)).start };
             let fetched = self.fetch(store, &manifest, part).map_err(failed)?;
             self.scatter(sequence, &fetched, bytes, tokens, layers).map_err(failed)?;
+            store.keep_buffers(fetched.into_iter().map(|(_, data)| data));
         }
         Ok(Restored { tokens, saved: sequence.tokens, chunks: needed.len() as u32, bytes })
     }
@@ -133,7 +143,7 @@ impl Restore<'_> {
     fn write(&self, layer: usize, tokens: Range<usize>, threads: usize) -> Write<'_> {
         let Slots { slots, invalid_slot } = self.slots;
         let slots = Slots { slots: slots.slice(tokens), invalid_slot };
-        Write { slots, scales: self.scales.get(layer).copied(), threads }
+        Write { slots, scales: self.scales.get(layer).copied().flatten(), threads }
     }
 
     /// The chunks of which a token has a slot.
@@ -157,10 +167,27 @@ impl Restore<'_> {
             let Some(batch) = batches.get(batch) else { return Ok(()) };
             let ids: Vec<_> = batch.iter().filter_map(|chunk| manifest.chunks.get(*chunk as usize)).collect();
             let keys: Vec<_> = ids.iter().map(|id| id.key).collect();
+            let lens = batch.iter().filter_map(|chunk| usize::try_from(manifest.sequence.chunk_bytes(*chunk)).ok());
             let mut checked = Vec::with_capacity(batch.len());
-            for ((chunk, id), data) in batch.iter().zip(ids).zip(store.get_buffers(&keys)?) {
+            for ((chunk, id), data) in batch.iter().zip(ids).zip(store.get_buffers_of(&keys, lens)?) {
                 let data = data.ok_or_else(|| gone(*chunk))?;
-                checked.push((*chunk, sound(store, &manifest.sequence, *chunk, id, data)?));
+                let corrupt = |what: String| Error::new(ErrorKind::Corrupt, format!("chunk {chunk} {what}"));
+                let data = match examine(store, &manifest.sequence, *chunk, id, data)? {
+                    Examined::Sound(data) => data,
+                    Examined::Removed => {
+                        return Err(corrupt(
+                            "was damaged, and is removed; the next save of the sequence stores it".into(),
+                        ));
+                    }
+                    Examined::Damaged(why) => {
+                        let what = "is damaged, and could not be removed; the next save by this process replaces it";
+                        return Err(corrupt(format!("{what} ({why})")));
+                    }
+                    Examined::Foreign => {
+                        return Err(corrupt("is not there: its key is that of a chunk with other content".into()));
+                    }
+                };
+                checked.push((*chunk, data));
             }
             fetched.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).append(&mut checked);
             Ok(())
@@ -204,6 +231,18 @@ impl Restore<'_> {
     }
 }
 
+/// A restore writes into all layers: none may lie in the memory of another one.
+fn check_apart(layers: &[KvCacheMut<'_>]) -> Result<(), Error> {
+    for (index, layer) in layers.iter().enumerate() {
+        let others = layers.get(index + 1..).unwrap_or_default();
+        if let Some(at) = others.iter().position(|other| layer.shares_memory(other)) {
+            let other = index + 1 + at;
+            return Err(Error::invalid(format!("layers {index} and {other} share memory: a restore writes both")));
+        }
+    }
+    Ok(())
+}
+
 /// The first `wanted` of the tokens that a chunk holds of a layer, whose part of the chunk begins at `start`.
 fn sides<'a>(data: &'a [u8], layer: &Layer, start: usize, held: usize, wanted: usize) -> Option<KvTokens<'a>> {
     let [held, wanted] = [held, wanted].map(|tokens| layer.side_bytes(tokens));
@@ -212,7 +251,7 @@ fn sides<'a>(data: &'a [u8], layer: &Layer, start: usize, held: usize, wanted: u
 }
 
 /// Chunks in runs of at most so many bytes, one chunk at least.
-fn parts<'a>(sequence: &Sequence, chunks: &'a [u32], most: u64) -> Vec<&'a [u32]> {
+pub(super) fn parts<'a>(sequence: &Sequence, chunks: &'a [u32], most: u64) -> Vec<&'a [u32]> {
     let mut bytes = 0;
     chunks
         .chunk_by(|chunk, next| {

@@ -2,14 +2,16 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use kvx::{BlockTable, DType, Gather, IndexSlice, KvCache, KvScales, KvTokensUninit};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::geometry::Sequence;
 use super::manifest::{ChunkId, Manifest};
-use super::{check_model, check_scales, chunk_id, layer_of, of_layer, spread};
-use crate::error::Error;
+use super::{Examined, check_model, check_scales, chunk_id, end_of, examine, layer_of, of_layer, spread};
+use crate::engine::with_until;
+use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::{Buffer, Filling};
 use crate::store::{Put, Store};
@@ -34,6 +36,8 @@ use crate::store::{Put, Store};
 ///     stored: None,
 ///     scales: &[],
 ///     threads: 1,
+///     verify: false,
+///     timeout: None,
 /// };
 /// let saved = save.run(&store)?;
 /// assert_eq!(saved.chunks, 1);
@@ -59,10 +63,15 @@ pub struct Save<'a> {
     pub chunk_tokens: u32,
     /// Store values of FP8 caches as this type, by their scales. `None`: as the cache has them.
     pub stored: Option<DType>,
-    /// Of each layer, where `stored` asks for them; otherwise empty.
-    pub scales: &'a [KvScales<'a>],
+    /// Of each layer that `stored` has dequantised, and `None` of the others; empty: of none.
+    pub scales: &'a [Option<KvScales<'a>>],
     /// The most threads that the call may use, the caller's own included; 0 counts as 1.
     pub threads: usize,
+    /// Read the chunks that the store has already, and store again those that are damaged. Otherwise what is there is taken to
+    /// be sound.
+    pub verify: bool,
+    /// How long the backend may take, all calls together; `None`: each call has the operator's deadline.
+    pub timeout: Option<Duration>,
 }
 
 /// What a save came to.
@@ -81,8 +90,13 @@ impl Save<'_> {
     /// of whose kind the call is: it publishes what was put on this handle before. Nothing is published if it fails.
     ///
     /// # Errors
-    /// `Invalid`: what was passed contradicts itself, or a chunk is larger than the store takes. Whatever a put can come to.
+    /// `Invalid`: what was passed contradicts itself, or a chunk is larger than the store takes. `Corrupt`, of a save that
+    /// verifies: another chunk lies under a key. Whatever a put can come to.
     pub fn run(&self, store: &Store) -> Result<Saved, Error> {
+        with_until(end_of(self.timeout), || self.run_in_time(store))
+    }
+
+    fn run_in_time(&self, store: &Store) -> Result<Saved, Error> {
         let (sequence, block_size) = self.plan()?;
         let largest = sequence.chunk_bytes(0).max(Manifest::len(&sequence, self.model) as u64);
         store.check(self.name, usize::try_from(largest).unwrap_or(usize::MAX))?;
@@ -99,9 +113,11 @@ impl Save<'_> {
                 let mut hash = Xxh3::new();
                 pieces.iter().for_each(|piece| hash.update(piece));
                 let id = chunk_id(&hash);
+                self.verify(store, &sequence, chunk as u32, &id)?;
                 (id, store.put_pieces(&id.key, &pieces)?)
             } else {
                 let (id, data) = self.gather(&sequence, block_size, chunk as u32, take_spare())?;
+                self.verify(store, &sequence, chunk as u32, &id)?;
                 let put = store.put_buffer(&id.key, &data)?;
                 // Where the backend has taken the bytes and kept no handle, the memory serves the next chunk, still warm.
                 if let Ok(buffer) = Arc::try_unwrap(data) {
@@ -123,6 +139,22 @@ impl Save<'_> {
         let manifest = Manifest { model: self.model.to_vec(), block_size, sequence, chunks: chunks_of };
         store.put_manifest(self.name, &manifest.to_bytes())?;
         Ok(Saved { chunks, existed: existed.into_inner(), bytes })
+    }
+
+    /// Look at a chunk that the store has already, where that is asked for. If it is damaged, the put that follows stores it
+    /// again.
+    fn verify(&self, store: &Store, sequence: &Sequence, chunk: u32, id: &ChunkId) -> Result<(), Error> {
+        if !self.verify {
+            return Ok(());
+        }
+        let Some(data) = store.get_buffers(&[id.key])?.pop().flatten() else { return Ok(()) };
+        match examine(store, sequence, chunk, id, data)? {
+            Examined::Sound(_) | Examined::Removed | Examined::Damaged(_) => Ok(()),
+            Examined::Foreign => {
+                let what = format!("chunk {chunk} cannot be stored: its key is that of a chunk with other content");
+                Err(Error::new(ErrorKind::Corrupt, what))
+            }
+        }
     }
 
     /// What will be saved, and the block size; everything is checked that can be before a byte moves.
@@ -175,7 +207,7 @@ impl Save<'_> {
             table: BlockTable::Packed { max_blocks_per_seq: blocks.len() as u32, indices: self.blocks.slice(blocks) },
             seq_lens: LENGTH[..].into(),
             max_seq_len: tokens,
-            scales: self.scales.get(layer).copied(),
+            scales: self.scales.get(layer).copied().flatten(),
             // Threads that have no chunk of their own.
             threads: self.threads / self.tokens.div_ceil(tokens.max(1)).max(1) as usize,
         }

@@ -68,6 +68,8 @@ fn count() {
             stored: None,
             scales: &[],
             threads: 1,
+            verify: false,
+            timeout: None,
         };
         assert_eq!(save.run(&store).unwrap().existed, 0);
         let manifest = 40 + LAYERS * 20 + CHUNKS * 16 + 8;
@@ -89,6 +91,7 @@ fn count() {
             scales: &[],
             max_bytes: 0,
             threads: 1,
+            timeout: None,
         };
         counts::take();
         restore.run(&store, &mut layers).unwrap();

@@ -68,6 +68,9 @@ impl Filling {
     ///
     /// `Exhausted` above [`limits::MAX_VALUE_BYTES`], before anything is allocated, or where `malloc` has no memory.
     pub(crate) fn new(len: u64) -> Result<Self, Error> {
+        if let Some(buffer) = super::spare::take(len) {
+            return Ok(Self::again(buffer));
+        }
         // SAFETY: malloc with a size above 0 has no precondition.
         Self::made(len, |len| unsafe { libc::malloc(len) })
     }

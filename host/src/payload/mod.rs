@@ -6,6 +6,7 @@
 mod buffer;
 mod items;
 mod memory;
+pub(crate) mod spare;
 
 use std::sync::Arc;
 

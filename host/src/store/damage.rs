@@ -103,7 +103,8 @@ impl Shared {
                 Some(_) => return Err(Error::new(ErrorKind::Corrupt, "each read brings other bytes")),
             }
         }
-        match self.delete_some(std::slice::from_ref(hash), until)?.into_iter().collect() {
+        let deleted = self.delete_some(std::slice::from_ref(hash), until);
+        match deleted.and_then(|answers| answers.into_iter().collect()) {
             Ok(()) => {
                 self.counters.count(Event::Removed);
                 Ok(Damage::Removed)

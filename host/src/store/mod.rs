@@ -46,7 +46,7 @@ use crate::engine;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log::{self, Level};
-use crate::payload::Buffer;
+use crate::payload::{Buffer, spare as spare_memory};
 use crate::uri::StoreUri;
 
 /// One opened store. Any number of threads may use it at once.
@@ -247,6 +247,25 @@ impl Store {
             opened.shared.check_len(data.len())?;
             opened.put(ChunkHash::new(hash)?, data)
         })
+    }
+
+    /// [`Store::get_buffers`] of chunks whose lengths are known, into memory that [`Store::keep_buffers`] has kept.
+    pub(crate) fn get_buffers_of(
+        &self,
+        hashes: &[[u8; 8]],
+        lens: impl Iterator<Item = usize>,
+    ) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
+        let ready = self.usable()?.shared.spare.take(lens);
+        let (found, left) = spare_memory::with_ready(ready, || self.get_buffers(hashes));
+        self.keep_buffers(left.into_iter().map(Arc::new));
+        found
+    }
+
+    /// Keep memory that nobody else holds, for the next chunks.
+    pub(crate) fn keep_buffers(&self, buffers: impl Iterator<Item = Arc<Buffer>>) {
+        if let Ok(opened) = self.usable() {
+            buffers.for_each(|buffer| opened.shared.spare.keep(buffer));
+        }
     }
 
     /// Fetch chunks, each as the backend answers it, unchecked and without a copy.

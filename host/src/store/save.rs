@@ -56,6 +56,8 @@ impl SaveState {
         if self.is_foreseen(store, hash, data.len(), known, until) {
             return Ok(Put::Existed);
         }
+        // The backend may have been asked, and may not have it any more.
+        let known = known && store.is_known(&hash);
         if !self.reserve(store, cost) {
             self.flush(store, until)?;
             if !self.reserve(store, cost) {

@@ -1,4 +1,4 @@
-//! Memory that chunks waited in, kept for the next ones. Fresh memory costs a page fault for each 4 KiB, which is as much as
+//! Memory that chunks waited in, or were restored from, kept for the next ones. Fresh memory costs a page fault for each 4 KiB, which is as much as
 //! the copy into it; and what is given back to `malloc` in large pieces it gives back to the kernel.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -39,6 +39,18 @@ impl Spare {
         filling.finish()
     }
 
+    /// Kept memory for buffers of these lengths, as far as there is some.
+    pub(super) fn take(&self, lens: impl Iterator<Item = usize>) -> Vec<Buffer> {
+        let mut buffers = self.lock();
+        let mut take = |len: usize| {
+            let at = buffers.iter().rposition(|buffer| buffer.len() == len)?;
+            Some(buffers.swap_remove(at))
+        };
+        let taken: Vec<Buffer> = lens.filter_map(&mut take).collect();
+        self.kept.fetch_sub(taken.iter().map(|buffer| buffer.len()).sum(), Relaxed);
+        taken
+    }
+
     /// Keep the memory of a buffer that nobody else holds, if there is room for it.
     pub(super) fn keep(&self, buffer: Arc<Buffer>) {
         let Ok(buffer) = Arc::try_unwrap(buffer) else { return };
@@ -73,6 +85,17 @@ mod tests {
         assert_ne!(spare.copy(&[2; 4999]).unwrap().as_ptr(), place);
         let again = spare.copy(&[3; 5000]).unwrap();
         assert_eq!((again.as_ptr(), &again[..]), (place, &[3; 5000][..]));
+    }
+
+    #[test]
+    fn memory_is_taken_by_length_and_not_counted_any_more() {
+        let spare = Spare::default();
+        for len in [100, 200, 100] {
+            spare.keep(Arc::new(Buffer::concat(&[&vec![0; len]]).unwrap()));
+        }
+        let lens: Vec<usize> = spare.take([100, 300, 100, 100].into_iter()).iter().map(|buffer| buffer.len()).collect();
+        assert_eq!(lens, [100, 100]);
+        assert_eq!(spare.lock().iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), [200]);
     }
 
     #[test]

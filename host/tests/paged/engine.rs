@@ -128,6 +128,8 @@ pub fn save<'a>(
         stored: None,
         scales: &[],
         threads: 1,
+        verify: false,
+        timeout: None,
     }
 }
 
@@ -140,6 +142,7 @@ pub fn restore<'a>(name: &'a str, slots: &'a [i64]) -> Restore<'a> {
         scales: &[],
         max_bytes: 0,
         threads: 1,
+        timeout: None,
     }
 }
 

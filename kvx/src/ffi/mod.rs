@@ -189,6 +189,10 @@ fn refused_memory(memory: kvx_memory_type_t) -> Error {
             const MESSAGE: &str = "kvx: memory is KVX_MEMORY_DEVICE, which these CPU kernels can \
                 not reach; use HOST or UNIFIED memory";
             SAID.call_once(|| {
+                // The library that these functions are exported from names its log so.
+                if std::env::var_os("KV_STORE_WASM_LOG").is_some_and(|level| level == "off") {
+                    return;
+                }
                 // Nobody may be listening; the status says it too.
                 let _ = writeln!(std::io::stderr(), "{MESSAGE}");
             });

@@ -7,6 +7,7 @@ use std::process::Command;
 use kv_store_tests::consumer::{Finished, consumer, finish, succeed};
 use kv_store_tests::memkv::{self, MemkvServer};
 use kv_store_tests::redis::RedisServer;
+use kv_store_tests::servers::Server as _;
 use kv_store_tests::{dist, native_library, root, test_components};
 
 fn kv_store() -> Command {
@@ -210,7 +211,26 @@ fn inspect_shows_what_a_component_is_and_doctor_what_an_open_would_do() {
     let uri = format!("local-fs://{}/kv", folder.path().display());
     let sound = run(&["doctor", &uri, "--probe"]);
     expect(0, &sound);
-    assert!(sound.stdout.contains("nothing stands in its way") && sound.stdout.contains("opened   directory "));
+    assert!(sound.stdout.ends_with("ready: no problems found\n") && sound.stdout.contains("opened   directory "));
+    let looked = run(&["doctor", &uri]);
+    expect(0, &looked);
+    let last = looked.stdout.lines().last();
+    assert_eq!(last, Some("not tried: running the component (--probe does)"), "{}", looked.stdout);
+    let mut redis = RedisServer::start(&[]);
+    let uri = format!("redis://127.0.0.1:{}", redis.port);
+    let reached = run(&["doctor", &uri]);
+    expect(0, &reached);
+    let address = format!("reached  127.0.0.1:{0} at 127.0.0.1:{0}\n", redis.port);
+    assert!(reached.stdout.contains(&address), "{}", reached.stdout);
+    redis.stop();
+    let gone = run(&["doctor", &uri]);
+    expect(1, &gone);
+    assert!(gone.stdout.contains("PROBLEM  127.0.0.1:") && gone.stdout.contains("refused"), "{}", gone.stdout);
+    assert!(!gone.stdout.contains("ready"), "{}", gone.stdout);
+    let offline = run(&["doctor", &uri, "--offline"]);
+    expect(0, &offline);
+    let last = offline.stdout.lines().last().unwrap_or_default();
+    assert!(last.starts_with("not tried: connecting to the granted servers"), "{}", offline.stdout);
     let gone = run(&["doctor", "local-fs:///nowhere/at/all"]);
     expect(1, &gone);
     assert!(gone.stdout.contains("PROBLEM  /nowhere/at is no directory; make it"), "{}", gone.stdout);
@@ -240,6 +260,14 @@ fn every_command_explains_itself() {
         let json = if help.stdout.contains("Commands:") { "Commands:" } else { "--json" };
         for part in ["\nExample", "Exit codes:", json] {
             assert!(help.stdout.contains(part), "{command} --help has no {part}\n{}", help.stdout);
+        }
+        // What an argument is stands behind it or below it.
+        let lines: Vec<&str> = help.stdout.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let argument = ["  <", "  [", "      --", "  -"].iter().any(|start| line.starts_with(start));
+            let below = lines.get(at + 1).is_some_and(|below| below.starts_with("          "));
+            let said = below || line.trim().split_once("  ").is_some();
+            assert!(!argument || said, "{command} --help does not say what {line:?} is\n{}", help.stdout);
         }
     }
 }
@@ -330,7 +358,7 @@ fn a_sequence_of_an_engine_is_described_and_its_missing_chunks_are_counted() {
     expect(0, &said);
     let want = "model    \"model\"\ntokens   10, of pages of 4\nlayers   2\n         \
                 0 to 1: 2 heads of 8 as F16, of F16 pages, K NHD, V NHD\nchunks   3 of 4 tokens, 1.3 kB\n\
-                all chunks are there\n";
+                all chunks are there, as they were saved\n";
     assert_eq!(said.stdout, want);
     let json = |code| {
         let said = run(&[&sequence[..], &["--json"]].concat());
@@ -340,18 +368,36 @@ fn a_sequence_of_an_engine_is_described_and_its_missing_chunks_are_counted() {
     let layer = serde_json::json!(
         { "heads": 2, "head_dim": 8, "stored": "F16", "cache": "F16", "layouts": ["NHD", "NHD"] }
     );
-    let want = |present: u32| {
+    let want = |present: u32, damaged: &[u32]| {
+        let sound = present - damaged.len() as u32;
         serde_json::json!({
             "uri": uri, "name": "sequence", "model": "model", "tokens": 10, "block_size": 4, "chunk_tokens": 4,
-            "chunks": 3, "chunks_present": present, "bytes": 10 * 2 * 2 * 16 * 2, "layers": [layer, layer],
+            "chunks": 3, "chunks_present": present, "chunks_sound": sound, "chunks_damaged": damaged,
+            "chunks_of_others": [], "bytes": 10 * 2 * 2 * 16 * 2, "layers": [layer, layer],
         })
     };
-    assert_eq!(json(0), want(3));
+    assert_eq!(json(0), want(3, &[]));
 
     let folders = std::fs::read_dir(folder.path().join("store/chunks")).unwrap().map(|entry| entry.unwrap().path());
     let mut chunks = folders.flat_map(|folder| std::fs::read_dir(folder).unwrap());
-    std::fs::remove_file(chunks.next().unwrap().unwrap().path()).unwrap();
-    assert_eq!(json(1), want(2));
+    let chunk = chunks.next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&chunk).unwrap();
+    bytes[7] ^= 4;
+    std::fs::write(&chunk, &bytes).unwrap();
+    let quick = run(&[&sequence[..], &["--quick"]].concat());
+    expect(0, &quick);
+    assert!(quick.stdout.ends_with("chunks were looked up, and not read\n"), "{}", quick.stdout);
+    let said = json(1);
+    let number = said["chunks_damaged"][0].as_u64().expect("one chunk is damaged") as u32;
+    assert_eq!(said, want(3, &[number]));
+    // It was removed, for every process to see.
+    assert!(!chunk.exists());
+    assert_eq!(json(1), want(2, &[]));
+    std::fs::write(&chunk, &bytes).unwrap();
+    let said = run(&sequence);
+    expect(1, &said);
+    let damaged = format!("DAMAGED  chunk {number}: removed, the next save puts it again");
+    assert!(said.stdout.contains(&damaged) && !said.stdout.contains("all chunks"), "{}", said.stdout);
     let said = run(&sequence);
     expect(1, &said);
     assert!(said.stdout.contains("MISSING  1 of the chunks"), "{}", said.stdout);

@@ -22,6 +22,12 @@ fn a_paged_engine_saves_and_restores() {
 }
 
 #[test]
+fn with_the_log_off_nothing_is_written() {
+    let ran = succeed(consumer("paged").arg("memory://quiet").env("KV_STORE_WASM_LOG", "off"));
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("ok\n", ""));
+}
+
+#[test]
 fn the_header_is_complete_in_both_languages() {
     let folder = scratch();
     let source = folder.path().join("only.c");

@@ -1,4 +1,6 @@
-//! What an open of a URI would do, and what stands in its way: the same decisions, told instead of taken.
+//! What an open of a URI would do, and what is wrong with it: the same decisions, told instead of taken.
+
+mod reach;
 
 use std::path::PathBuf;
 
@@ -10,7 +12,7 @@ use crate::limits::Limits;
 use crate::loader;
 use crate::policy::{FolderAccess, Grants, SecretSource, Target};
 use crate::store::{Store, guarded};
-use crate::uri::StoreUri;
+use crate::uri::{StoreUri, default_port};
 
 /// What an open of a URI would do. What could not be found out is empty, and `problems` says why.
 #[derive(Clone, Debug, Default, serde::Serialize)]
@@ -44,7 +46,33 @@ pub struct Diagnosis {
     pub compile_helper: Option<PathBuf>,
     /// What the backend says of itself, where it was asked.
     pub label: Option<String>,
+    /// The servers that are granted by name and port, where they were connected to.
+    pub servers: Vec<Reached>,
+    /// What an open does, or may do, and was not tried; empty: nothing.
+    pub not_tried: Vec<String>,
     pub problems: Vec<Problem>,
+}
+
+/// How far a diagnosis goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Looks at the URI, the config and the component's file, and connects to nothing.
+    Offline,
+    /// Also resolves the granted servers and connects to them. The component is not run.
+    Connect,
+    /// Also opens the store, which runs the component.
+    Probe,
+}
+
+/// A server, and whether it was connected to.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Reached {
+    /// As it is granted: `host:port`.
+    pub server: String,
+    /// The address that answered.
+    pub reached: Option<String>,
+    /// Why none did.
+    pub why: Option<String>,
 }
 
 /// What a component would be granted.
@@ -88,13 +116,26 @@ pub struct Problem {
     pub fatal: bool,
 }
 
-/// Tell what an open of a URI would do. `probe`: also open it, which runs the component and connects to its server.
-pub fn doctor(uri: &str, probe: bool) -> Diagnosis {
+/// Tell what an open of a URI would do.
+pub fn doctor(uri: &str, depth: Depth) -> Diagnosis {
     let mut found = Diagnosis { searched: loader::search_directories(), ..Diagnosis::default() };
-    if let Err((error, remedy)) = found.look(uri) {
+    let grants = found.look(uri).unwrap_or_else(|(error, remedy)| {
         found.problem(true, error, remedy);
+        None
+    });
+    let networked = grants.as_ref().is_some_and(|grants| grants.server.is_some() || !grants.connect.is_empty());
+    match grants {
+        Some(grants) if depth != Depth::Offline => found.reach(&grants),
+        _ if networked => found.not_tried.push("connecting to the granted servers (leave --offline out)".into()),
+        _ => {}
     }
-    if probe && !found.problems.iter().any(|problem| problem.fatal) {
+    if depth != Depth::Probe {
+        let what =
+            if networked { "running the component, which logs in to its server" } else { "running the component" };
+        found.not_tried.push(format!("{what} (--probe does)"));
+    } else if found.problems.iter().any(|problem| problem.fatal) {
+        found.not_tried.push("running the component, because of the problems".into());
+    } else {
         match Store::open(uri) {
             Ok(store) => found.label = Some(store.info().label),
             Err(error) => found.problem(true, error, "see what it says; the server's own log may say more"),
@@ -103,11 +144,25 @@ pub fn doctor(uri: &str, probe: bool) -> Diagnosis {
     found
 }
 
-type Looked = Result<(), (Error, &'static str)>;
+/// What the component would be granted, if that was found out.
+type Looked = Result<Option<Grants>, (Error, &'static str)>;
 
 impl Diagnosis {
     fn problem(&mut self, fatal: bool, what: impl std::fmt::Display, remedy: &str) {
         self.problems.push(Problem { what: what.to_string(), remedy: remedy.to_owned(), fatal });
+    }
+
+    /// Connect to the servers that are granted by name and port.
+    fn reach(&mut self, grants: &Grants) {
+        let (servers, not_tried) = reach::servers(grants, default_port(&self.scheme), self.limits.connect_ms);
+        for server in &servers {
+            if let Some(why) = &server.why {
+                let remedy = "start it, or correct the URI or `connect`; the network may stand between";
+                self.problem(true, format_args!("{} is not reached: {why}", server.server), remedy);
+            }
+        }
+        self.servers = servers;
+        self.not_tried = not_tried;
     }
 
     /// Find out what can be, up to what makes the rest meaningless.
@@ -129,11 +184,15 @@ impl Diagnosis {
                 self.uri = target.store.as_str().to_owned();
                 self.manifest_prefix.clone_from(&target.prefix);
                 self.tell_grants(&target.grants);
-                self.check_component(&config, &settings, &uri, Some(&target.grants))
+                if let Err((error, remedy)) = self.check_component(&config, &settings, &uri, Some(&target.grants)) {
+                    self.problem(true, error, remedy);
+                }
+                Ok(Some(target.grants))
             }
             Err(error) => {
                 self.problem(true, error, "correct the URI, or `root` in the config");
-                self.check_component(&config, &settings, &uri, None)
+                self.check_component(&config, &settings, &uri, None)?;
+                Ok(None)
             }
         }
     }
@@ -197,7 +256,7 @@ impl Diagnosis {
         settings: &Settings,
         uri: &StoreUri,
         grants: Option<&Grants>,
-    ) -> Looked {
+    ) -> Result<(), (Error, &'static str)> {
         let named = settings.component.as_deref();
         let path = loader::find(uri.backend(), named)
             .map_err(|error| (error, "put it into one of the directories, or name it as `component` in the config"))?;
