@@ -2,31 +2,12 @@
 
 #![allow(clippy::expect_used, clippy::indexing_slicing)]
 
+mod common;
+
 use kv_store_wasm::{Depth, Diagnosis, ErrorKind, Put, Store, doctor, inspect};
 
-/// Where the components are. Names them, the cache and an empty config to the library.
-fn prepare() -> std::path::PathBuf {
-    let components = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/dist/components");
-    assert!(
-        std::path::Path::new(components).exists(),
-        "{components} is missing: run `cargo xtask test`, which builds it"
-    );
-    let components = std::path::Path::new(components).canonicalize().expect("it exists");
-    let target = components.ancestors().nth(2).expect("it lies in target/dist");
-    std::fs::write(target.join("empty.toml"), "").expect("the target folder can be written to");
-    static PREPARED: std::sync::Once = std::sync::Once::new();
-    // SAFETY: nobody reads the environment before this is done: tests open stores only here.
-    PREPARED.call_once(|| unsafe {
-        std::env::set_var("KV_STORE_WASM_PATH", &components);
-        std::env::set_var("KV_STORE_WASM_CONFIG", target.join("empty.toml"));
-        std::env::set_var("KV_STORE_WASM_CACHE", target.join("test-consumers/cache"));
-        std::env::set_var("REDIS_PASSWORD", "hunter2");
-    });
-    components
-}
-
 fn open(uri: &str) -> Result<Store, kv_store_wasm::Error> {
-    prepare();
+    common::prepare();
     Store::open(uri)
 }
 
@@ -36,7 +17,7 @@ fn fatal(diagnosis: &Diagnosis) -> Vec<&str> {
 
 #[test]
 fn a_component_tells_what_it_is_without_being_run() {
-    let component = prepare().join("redis.wasm");
+    let component = common::prepare().join("redis.wasm");
     let found = inspect(&component).expect("a component");
     assert_eq!(found.bytes, component.metadata().expect("a file").len());
     assert!(found.imports.iter().any(|import| import.name.starts_with("kv-store:backend/net@")), "{found:?}");
@@ -53,7 +34,7 @@ fn a_component_tells_what_it_is_without_being_run() {
 
 #[test]
 fn the_doctor_tells_what_an_open_would_do() {
-    let component = prepare().join("redis.wasm");
+    let component = common::prepare().join("redis.wasm");
     let found = doctor("wasm://redis://cache.svc:6379/3", Depth::Offline);
     assert!(found.problems.is_empty(), "{found:?}");
     assert_eq!((found.uri.as_str(), found.scheme.as_str()), ("redis://cache.svc:6379/3", "redis"));
@@ -67,7 +48,7 @@ fn the_doctor_tells_what_an_open_would_do() {
 
 #[test]
 fn the_doctor_says_what_is_wrong_and_what_to_do() {
-    prepare();
+    common::prepare();
     for (uri, said) in [
         ("no uri", "scheme"),
         ("acme://x", "acme.wasm"),
@@ -84,7 +65,7 @@ fn the_doctor_says_what_is_wrong_and_what_to_do() {
 
 #[test]
 fn the_doctor_opens_a_store_only_when_it_is_asked() {
-    let (_, scratch) = (prepare(), tempfile::tempdir().expect("a temporary directory"));
+    let (_, scratch) = (common::prepare(), tempfile::tempdir().expect("a temporary directory"));
     let path = scratch.path().join("store");
     let uri = format!("local-fs://{}", path.display());
     assert!(doctor(&uri, Depth::Connect).label.is_none() && !path.exists());
@@ -97,7 +78,7 @@ fn the_doctor_opens_a_store_only_when_it_is_asked() {
 
 #[test]
 fn the_doctor_connects_to_the_server_of_the_uri_unless_it_is_told_not_to() {
-    prepare();
+    common::prepare();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let server = listener.local_addr().expect("its address").to_string();
     let uri = format!("redis://{server}/0");

@@ -283,7 +283,7 @@ impl Store {
                 }
             }
         }
-        until.expect(limits::KV_BATCH_BYTES as u64);
+        until.expect(limits::KV_BATCH_BYTES);
         for batch in absent.chunks(shared.batch_items()) {
             let mut rest = batch;
             while !rest.is_empty() {
