@@ -27,14 +27,12 @@ unsafe impl Sync for Target<'_> {}
 
 impl<'a> Target<'a> {
     /// A buffer that the host makes when the length is known.
-    #[cfg_attr(not(test), expect(dead_code, reason = "batches of an engine ask for it"))]
     pub(crate) const ALLOCATE: Target<'static> = Target { pieces: None, _exclusive: PhantomData };
 
     /// Memory of the caller, one piece after another.
     ///
     /// # Safety
     /// Each piece must stay valid for writes, and be used by nobody else, as long as the target is. It need not be initialised.
-    #[cfg_attr(not(test), expect(dead_code, reason = "batches of an engine ask for it"))]
     pub(crate) unsafe fn memory(pieces: &'a [libc::iovec]) -> Self {
         Target { pieces: Some(pieces), _exclusive: PhantomData }
     }
@@ -146,13 +144,13 @@ mod tests {
         // SAFETY: the pieces do not overlap, and nobody uses `memory` while the targets are.
         let mut targets: Vec<Target> = pieces.iter().map(|pieces| unsafe { Target::memory(pieces) }).collect();
         counts::take();
-        let shared = &store.opened.shared;
-        let got = shared.get_into(&hashes[..3], &mut targets[..3]).unwrap();
+        let (shared, until) = (&store.opened.shared, Until::new(&crate::limits::Limits::default()));
+        let got = shared.get_into(&hashes[..3], &mut targets[..3], &until).unwrap();
         assert!(matches!(got[..], [Ok(Some(Got::Placed(10))), Ok(Some(Got::Placed(100_000))), Ok(None)]));
         assert_eq!(counts::take(), Counts { copied: 0, placed: 100_010 }, "nothing is copied on the way");
         // Another width is another call.
         let mut others = [Target::ALLOCATE, targets[3], Target::ALLOCATE];
-        let got = shared.get_into(&hashes[3..], &mut others).unwrap();
+        let got = shared.get_into(&hashes[3..], &mut others, &until).unwrap();
         assert!(matches!(&got[..], [Ok(Some(Got::Buffer(data))), Ok(Some(Got::TooLong(10)))] if data[..] == long[..]));
         assert!(memory[..10] == *b"0123456789" && memory[10..100_010] == long[..]);
         assert!(memory[100_010..].iter().all(|byte| *byte == 0));
