@@ -23,7 +23,7 @@ fn bomb(guest: &'static str, said: &'static str) -> Case {
 /// A component whose compilation is ended. It is not tried again for a while.
 fn ended(guest: &'static str, kind: ErrorKind, said: &'static str) -> Case {
     let next = AtomicUsize::new(0);
-    case(&format!("compile bomb, {guest}"), move || {
+    case(&format!("compile bomb {guest}"), move || {
         let uri = format!("{guest}-{}://x", next.fetch_add(1, SeqCst));
         refused(kind, said, &uri);
         refused(kind, " s ago; it is tried again after 600 s", &uri);
