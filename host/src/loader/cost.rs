@@ -7,6 +7,7 @@ use wasmparser::{
     ComponentOuterAliasKind, ComponentTypeRef, ElementItems, Encoding, Instance, Parser, Payload,
 };
 
+use super::measure::{RELEASED_BYTES, end_of};
 use crate::error::Error;
 use crate::limits::{CORE_INSTANCE_BYTES, SLOT_BYTES, TABLE_ELEMENT_BYTES};
 
@@ -24,15 +25,21 @@ struct Scope {
 /// What is handed in from outside, of which nothing is known here: no instance of it fits.
 const UNKNOWN: u64 = u64::MAX;
 
-/// What an instance of a component costs. Saturates where instances double again and again.
-pub(super) fn instance_bytes(component: &[u8]) -> Result<u64, Error> {
-    count(component).map_err(|error| Error::invalid(format!("is no sound component: {error}")))
+/// What an instance of a component costs. Saturates where instances double again and again. `done_with` as in
+/// [`measure`](super::measure::measure).
+pub(super) fn instance_bytes(component: &[u8], done_with: impl Fn(usize)) -> Result<u64, Error> {
+    count(component, done_with).map_err(|error| Error::invalid(format!("is no sound component: {error}")))
 }
 
-fn count(component: &[u8]) -> Result<u64, BinaryReaderError> {
+fn count(component: &[u8], done_with: impl Fn(usize)) -> Result<u64, BinaryReaderError> {
     let mut scopes: Vec<Scope> = Vec::new();
+    let mut released = 0;
     for payload in Parser::new(0).parse_all(component) {
         let payload = payload?;
+        if let Some(end) = end_of(&payload).filter(|end| *end > released + RELEASED_BYTES) {
+            released = end;
+            done_with(end);
+        }
         if let Payload::Version { encoding, .. } = payload {
             scopes.push(Scope { is_module: encoding == Encoding::Module, ..Scope::default() });
             continue;
@@ -198,7 +205,7 @@ mod tests {
     const SLOT: u64 = SLOT_BYTES as u64;
 
     fn cost(component: Component) -> u64 {
-        instance_bytes(&component.finish()).unwrap()
+        instance_bytes(&component.finish(), |_| {}).unwrap()
     }
 
     #[test]
@@ -219,7 +226,7 @@ mod tests {
             outer.section(&wasm_encoder::RawSection { id: 4, data: &bytes }).section(&nested(0, 2));
             bytes = outer.finish();
         }
-        assert_eq!(instance_bytes(&bytes).unwrap(), (1 << 28) * (ONE + 10 * SLOT));
+        assert_eq!(instance_bytes(&bytes, |_| {}).unwrap(), (1 << 28) * (ONE + 10 * SLOT));
     }
 
     #[test]
@@ -244,13 +251,13 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_bytes_are_too_strange(mut bytes: Vec<u8>, place: usize, to: u8) {
-            let _ = instance_bytes(&bytes);
+            let _ = instance_bytes(&bytes, |_| {});
             let mut component = Component::new();
             component.section(&ModuleSection(&module(3))).section(&instances(0, 2));
             bytes = component.finish();
             let place = place % bytes.len();
             bytes[place] = to;
-            let _ = instance_bytes(&bytes);
+            let _ = instance_bytes(&bytes, |_| {});
         }
     }
 }

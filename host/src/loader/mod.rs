@@ -146,7 +146,7 @@ impl Components {
                 if same != digest {
                     return Err(Error::new(ErrorKind::Unavailable, "the file was replaced while it was opened"));
                 }
-                (component, cost::instance_bytes(&bytes)?)
+                (component, cost::instance_bytes(&bytes, |end| bytes.done_with(end))?)
             }
             None => {
                 let bytes;
@@ -155,7 +155,7 @@ impl Components {
                 check_pin(&digest, pinned)?;
                 let found = measure::measure(&bytes, |end| bytes.done_with(end))?;
                 audit::check_names(&found.imports, &found.exports)?;
-                let instance_bytes = cost::instance_bytes(&bytes)?;
+                let instance_bytes = cost::instance_bytes(&bytes, |end| bytes.done_with(end))?;
                 bytes.done_with(usize::MAX);
                 let allowance = helper::Allowance { memory: limits.compile_bytes, milliseconds: limits.compile_ms };
                 let program = program(helper)?;

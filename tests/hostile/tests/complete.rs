@@ -141,7 +141,7 @@ fn the_table_names_every_guest_and_tests_that_there_are() {
             let (file, name) = test.trim_matches('`').split_once("::").unwrap_or_else(|| panic!("{test} is no test"));
             let text = match file {
                 "hostile" => tests("tests/hostile/tests/hostile"),
-                "answers" | "sequences" => read(&format!("tests/hostile/tests/{file}.rs")),
+                "answers" | "children" | "sequences" => read(&format!("tests/hostile/tests/{file}.rs")),
                 unit if unit.starts_with("host/") => read(unit),
                 file => read(&format!("tests/blackbox/tests/{file}.rs")),
             };

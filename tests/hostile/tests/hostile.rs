@@ -197,6 +197,7 @@ fn main() {
             make("many-instances", bytes::instantiated(&sound, &Module::new(), 100), LIMITS),
             rounds("slow", &|n| bombs::long(400, 5000 + n), "limits.compile_ms = 50"),
             rounds("large", &|n| bombs::branches(800, 3900 + n as u32), "limits.compile_bytes = 104857600"),
+            make("large-file", bombs::long(110, 116_000), "limits.compile_ms = 50"),
             make("no-backend", bytes::with_functions(400, 5000), "limits.compile_ms = 50"),
             make("nested-deep", bombs::nested(28, 2), LIMITS),
             make("nested-wide", bombs::nested(3, 900), LIMITS),

@@ -20,7 +20,7 @@ const STAMP: &str = "kv-store-backend";
 /// Lines of a stamp that are read.
 const MAX_STAMP_LINES: usize = 100;
 /// How often the pages that were read are given back.
-const RELEASED_BYTES: usize = 8 << 20;
+pub(super) const RELEASED_BYTES: usize = 8 << 20;
 
 /// A component, seen from outside.
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ pub(crate) fn measure(bytes: &[u8], done_with: impl Fn(usize)) -> Result<Measure
 }
 
 /// Where the bytes of a payload that may be long end.
-fn end_of(payload: &Payload) -> Option<usize> {
+pub(super) fn end_of(payload: &Payload) -> Option<usize> {
     match payload {
         Payload::CodeSectionEntry(body) => Some(body.range().end),
         Payload::DataSection(section) => Some(section.range().end),

@@ -16,14 +16,14 @@ fn refused(kind: ErrorKind, said: &str, uri: &str) {
     assert!(peak <= RESIDENT_MOST, "{uri}: it took {peak} bytes");
 }
 
-fn bomb(guest: &'static str, said: &'static str) -> Case {
-    case(&guest.replace('-', " "), move || refused(Exhausted, said, &format!("{guest}://x")))
+fn bomb(name: &str, guest: &'static str, said: &'static str) -> Case {
+    case(name, move || refused(Exhausted, said, &format!("{guest}://x")))
 }
 
 /// A component whose compilation is ended. It is not tried again for a while.
-fn ended(guest: &'static str, kind: ErrorKind, said: &'static str) -> Case {
+fn ended(name: &str, guest: &'static str, kind: ErrorKind, said: &'static str) -> Case {
     let next = AtomicUsize::new(0);
-    case(&format!("compile bomb {guest}"), move || {
+    case(name, move || {
         let uri = format!("{guest}-{}://x", next.fetch_add(1, SeqCst));
         refused(kind, said, &uri);
         refused(kind, " s ago; it is tried again after 600 s", &uri);
@@ -48,14 +48,27 @@ pub fn cases() -> Vec<Case> {
         opening("async", Invalid, "does not compile"),
         opening("exceptions", Invalid, "does not compile"),
         opening("composed", Unsupported, "was built against a version of the contract"),
-        ended("slow", Unavailable, "compiling takes longer than 50 ms (compile_ms), and was ended"),
-        ended("large", Exhausted, "compiling needs more than 104857600 bytes of memory (compile_bytes), and was ended"),
+        ended(
+            "compile bomb slow",
+            "slow",
+            Unavailable,
+            "compiling takes longer than 50 ms (compile_ms), and was ended",
+        ),
+        ended(
+            "compile bomb large",
+            "large",
+            Exhausted,
+            "compiling needs more than 104857600 bytes of memory (compile_bytes), and was ended",
+        ),
+        case("large file", || {
+            refused(Unavailable, "compiling takes longer than 50 ms (compile_ms), and was ended", "large-file://x");
+        }),
         case("no backend", || refused(Invalid, "exports no kv-store:backend/store", "no-backend://x")),
-        bomb("nested-deep", "has more than 1000 instances of components within it"),
-        bomb("nested-wide", "has more than 1000 instances of components within it"),
-        bomb("branches", "a function whose locals times its branches are"),
-        bomb("elements", "has more than 100000 elements in segments"),
-        bomb("types", "has more than 20000 types"),
+        bomb("nested deep", "nested-deep", "has more than 1000 instances of components within it"),
+        bomb("nested wide", "nested-wide", "has more than 1000 instances of components within it"),
+        bomb("branches", "branches", "a function whose locals times its branches are"),
+        bomb("elements", "elements", "has more than 100000 elements in segments"),
+        bomb("types", "types", "has more than 20000 types"),
         case("oversized function", || {
             fails(Exhausted, "which would take too long to compile", || Store::open("oversized-function://x"));
         }),
