@@ -128,6 +128,7 @@ impl Pool {
         until: &Until,
         call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>,
     ) -> Result<T, Error> {
+        until.check()?;
         let pass = self.breaker.admit().inspect_err(|_| self.access.counters.count(Event::BreakerRefused))?;
         // Given back, as gone, if anything on the way fails or panics.
         let slot = match self.acquire(until.deadline()) {
@@ -141,7 +142,7 @@ impl Pool {
         if until.is_cut_short() && matches!(&outcome, Err(error) if error.kind() == ErrorKind::Unavailable) {
             // A caller who gives too little time says nothing of the backend.
             pass.give_back();
-            return outcome.map_err(|error| if Instant::now() < until.deadline() { error } else { out_of_time() });
+            return outcome.map_err(|error| until.check().err().unwrap_or(error));
         }
         if pass.report(&outcome) {
             self.access.counters.count(Event::BreakerOpened);
@@ -273,11 +274,6 @@ impl Pool {
         };
         Error::new(ErrorKind::Component, format!("trapped: {why}"))
     }
-}
-
-/// Not the backend's failure: the caller has set the time.
-fn out_of_time() -> Error {
-    Error::new(ErrorKind::Unavailable, "the time that the caller gave (timeout_ms) is over")
 }
 
 /// An instance's place in its pool. Dropped with an instance it gives it back; without one, the place is free.

@@ -90,7 +90,10 @@ impl Until {
             return Err(Error::new(ErrorKind::Cancelled, "the request was cancelled"));
         }
         if Instant::now() >= self.deadline() {
-            let message = "the time of the call is over, and not every item was answered (deadline_ms in the config)";
+            let message = match self.is_cut_short() {
+                true => "the time that the caller gave (timeout_ms) is over",
+                false => "the time of the call is over, and not every item was answered (deadline_ms in the config)",
+            };
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         Ok(())

@@ -30,9 +30,12 @@ pub(crate) use measure::Measured;
 
 use crate::bindings::{Backend, BackendPre};
 use crate::engine::{self, PerProcess};
+use source::Sealed;
+
 use crate::error::{Error, ErrorKind};
 use crate::guest::{State, wasi};
 use crate::limits::Limits;
+use crate::signals::files_are_bounded;
 use crate::{config, limits, log};
 
 /// A component, ready to be instantiated.
@@ -142,15 +145,22 @@ impl Components {
         let engine = self.linker.engine();
         let (component, instance_bytes) = match self.aot.as_ref().and_then(|cache| cache.get(engine, &digest)) {
             Some(component) => {
-                let (same, bytes) = source.copy()?;
+                // It was measured before it was compiled.
+                let (same, bytes) = source.read()?;
                 if same != digest {
                     return Err(Error::new(ErrorKind::Unavailable, "the file was replaced while it was opened"));
                 }
-                (component, cost::instance_bytes(&bytes, |end| bytes.done_with(end))?)
+                (component, cost::instance_bytes(&bytes, |_| ())?)
             }
             None => {
+                // A bound on the length of files holds for files in memory too, and for those of the helper.
+                let bounded = files_are_bounded();
                 let bytes;
-                (digest, bytes) = source.copy()?;
+                (digest, bytes) = if bounded {
+                    source.read().map(|(digest, own)| (digest, Sealed::Own(own)))?
+                } else {
+                    source.copy()?
+                };
                 // It may have been replaced meanwhile.
                 check_pin(&digest, pinned)?;
                 let found = measure::measure(&bytes, |end| bytes.done_with(end))?;
@@ -158,7 +168,11 @@ impl Components {
                 let instance_bytes = cost::instance_bytes(&bytes, |end| bytes.done_with(end))?;
                 bytes.done_with(usize::MAX);
                 let allowance = helper::Allowance { memory: limits.compile_bytes, milliseconds: limits.compile_ms };
-                let program = program(helper)?;
+                let program = if bounded { None } else { program(helper)? };
+                if bounded {
+                    let why = "the process has a bound on the length of files (ulimit -f)";
+                    log::line(log::Level::Warn, format_args!("components are compiled in this process: {why}"));
+                }
                 log::line(log::Level::Info, format_args!("compiling {}", path.display()));
                 let compiled = self.compiler.compile(engine, self.aot.as_ref(), digest, bytes, allowance, program)?;
                 (compiled, instance_bytes)

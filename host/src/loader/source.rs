@@ -63,6 +63,16 @@ impl Source {
         self.pass_on(|_, _| Ok(()))
     }
 
+    /// The bytes in memory of this process, and their SHA-256.
+    pub(super) fn read(&self) -> Result<([u8; 32], Vec<u8>), Error> {
+        let mut bytes = Vec::new();
+        let digest = self.pass_on(|piece, _| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok((digest, bytes))
+    }
+
     /// A copy that nobody can change any more, and its SHA-256.
     pub(super) fn copy(&self) -> Result<([u8; 32], Sealed), Error> {
         let cannot = |error: std::io::Error| {
@@ -113,17 +123,25 @@ pub(super) fn seal(file: &File) -> std::io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, seals)?)
 }
 
-/// Bytes that nobody can change any more, in a file of no name.
-pub(super) struct Sealed {
+/// Bytes that nobody can change any more.
+pub(super) enum Sealed {
+    /// In a file of no name.
+    File(Mapped),
+    /// In memory of this process, where there can be no such file.
+    Own(Vec<u8>),
+}
+
+/// A sealed file, and where it is mapped.
+pub(super) struct Mapped {
     file: File,
     start: *mut std::ffi::c_void,
     len: usize,
 }
 
 // SAFETY: the mapping is read-only memory that nobody can change, as the seals say, and no thread owns it.
-unsafe impl Send for Sealed {}
+unsafe impl Send for Mapped {}
 // SAFETY: as above.
-unsafe impl Sync for Sealed {}
+unsafe impl Sync for Mapped {}
 
 impl Sealed {
     fn new(file: File) -> std::io::Result<Self> {
@@ -132,13 +150,23 @@ impl Sealed {
         // SAFETY: a new mapping, which is unmapped by `drop` and by nobody else.
         let start =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, &file, 0)? };
-        Ok(Sealed { file, start, len })
+        Ok(Sealed::File(Mapped { file, start, len }))
+    }
+
+    /// The file, for another process.
+    pub(super) fn file(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Sealed::File(mapped) => Some(mapped.file.as_fd()),
+            Sealed::Own(_) => None,
+        }
     }
 
     /// Take the pages before an offset out of what this process has resident. They come back when they are looked at.
     pub(super) fn done_with(&self, end: usize) {
-        // SAFETY: within the mapping; the pages are the file's, so that nothing is lost.
-        let _ = unsafe { rustix::mm::madvise(self.start, end.min(self.len), Advice::LinuxDontNeed) };
+        if let Sealed::File(Mapped { start, len, .. }) = self {
+            // SAFETY: within the mapping; the pages are the file's, so that nothing is lost.
+            let _ = unsafe { rustix::mm::madvise(*start, end.min(*len), Advice::LinuxDontNeed) };
+        }
     }
 }
 
@@ -146,18 +174,15 @@ impl Deref for Sealed {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes are mapped at `start` as long as this lives, and the seals let nobody change or cut them.
-        unsafe { std::slice::from_raw_parts(self.start.cast(), self.len) }
+        match self {
+            // SAFETY: `len` bytes are mapped at `start` as long as this lives, and the seals let nobody change or cut them.
+            Sealed::File(Mapped { start, len, .. }) => unsafe { std::slice::from_raw_parts(start.cast(), *len) },
+            Sealed::Own(bytes) => bytes,
+        }
     }
 }
 
-impl AsFd for Sealed {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
-
-impl Drop for Sealed {
+impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's, and no slice of it outlives this.
         let _ = unsafe { rustix::mm::munmap(self.start, self.len) };

@@ -87,7 +87,6 @@ impl Shared {
         };
         if !self.features.cheap_repeat && !replace && !missing.is_empty() {
             let hashes: Vec<ChunkHash> = missing.iter().map(|(_, (hash, _))| *hash).collect();
-            until.check()?;
             let mut present = self.exists(&hashes, until)?.into_iter();
             missing.retain(|(index, (hash, _))| {
                 let present = present.next().unwrap_or(false);
@@ -103,7 +102,6 @@ impl Shared {
             // How many of the rest go one by one, because a batch of them was too much for the guest.
             let mut singly = 0_usize;
             while !rest.is_empty() {
-                until.check()?;
                 let items: Vec<NewChunk<'_>> = rest.iter().take(self.batch_items()).map(|(_, chunk)| **chunk).collect();
                 let count = if singly > 0 { 1 } else { one_batch(&items, self.batch_items(), self.batch_bytes()) };
                 let batch = items.get(..count).unwrap_or(&items);
@@ -138,7 +136,7 @@ impl Shared {
             let mut outcomes = Outcomes::unknown(hashes.len());
             let mut done = 0;
             while let (Some(rest @ [_, ..]), Some(targets)) = (hashes.get(done..), targets.get_mut(done..)) {
-                match until.check().and_then(|()| self.get_into(rest, targets, until)) {
+                match self.get_into(rest, targets, until) {
                     Ok(answers) => {
                         for answer in answers {
                             outcomes.set(done, answer);
@@ -162,7 +160,7 @@ impl Shared {
             let mut outcomes = Outcomes::unknown(batch.len());
             let mut done = 0;
             while let Some(rest) = batch.get(done..).filter(|rest| !rest.is_empty()) {
-                let answers = match until.check().and_then(|()| self.delete_some(rest, until)) {
+                let answers = match self.delete_some(rest, until) {
                     Ok(answers) => answers,
                     Err(error) => {
                         outcomes.failure = Some(error);
@@ -184,13 +182,11 @@ impl Shared {
     /// Which chunks the backend has, with the lengths that it knows.
     pub(super) fn exists_all(&self, hashes: &[ChunkHash], until: &Until) -> Outcomes<Presence> {
         let batches: Vec<&[ChunkHash]> = hashes.chunks(self.batch_items()).collect();
-        Outcomes::join(self.side_by_side(&batches, &|batch| {
-            match until.check().and_then(|()| self.presence(batch, until)) {
-                Ok(present) => {
-                    Outcomes { items: present.into_iter().map(|present| Some(Ok(present))).collect(), failure: None }
-                }
-                Err(error) => Outcomes { failure: Some(error), ..Outcomes::unknown(batch.len()) },
+        Outcomes::join(self.side_by_side(&batches, &|batch| match self.presence(batch, until) {
+            Ok(present) => {
+                Outcomes { items: present.into_iter().map(|present| Some(Ok(present))).collect(), failure: None }
             }
+            Err(error) => Outcomes { failure: Some(error), ..Outcomes::unknown(batch.len()) },
         }))
     }
 }

@@ -94,7 +94,6 @@ impl Shared {
             return Err(keeps_all());
         }
         for _ in 0..limits::CONFIRMING_READS {
-            until.check()?;
             until.expect(damaged.len() as u64);
             match self.get_answers(std::slice::from_ref(hash), until)?.pop().transpose()?.flatten() {
                 None => return Ok(Damage::Removed),

@@ -60,7 +60,6 @@ impl Prefetched {
                 let unjudged = shared.verifier.is_unsettled();
                 // What is on its way is not in the cache yet, nor in its bound.
                 let asked = rest.len().min(shared.items_within(limits::PREFETCH_BYTES / hands));
-                until.check()?;
                 let found = shared.get_some(rest.get(..asked).unwrap_or(rest), until)?;
                 let mut cache = self.lock();
                 for (hash, data) in rest.iter().zip(&found) {

@@ -288,9 +288,6 @@ impl Shared {
         while let Some(rest) = hashes.get(known.len()..).filter(|rest| !rest.is_empty()) {
             let asked = of_one_width(rest);
             let list = to_guest(asked.iter());
-            if !known.is_empty() {
-                until.check()?;
-            }
             known.extend(self.pool.call(until, async |call: &mut Call<'_>| {
                 let answers = call.guest.call_exists(&mut *call.store, &list).await?;
                 Ok(answers.map_err(Error::from).and_then(|answers| expect_some(answers, asked.len())))

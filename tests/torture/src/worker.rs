@@ -268,11 +268,20 @@ impl Worker {
             return;
         }
         let save = self.saves.fetch_add(1, Relaxed);
-        let manifest = Manifest { name: number, save, chunks }.to_bytes();
-        self.change(number, Some(save), || store.put_manifest(&name(number), &manifest).map(|answer| answer == 0));
+        let manifest = Manifest { name: number, save, chunks: chunks.clone() }.to_bytes();
+        let publish = |store: &Handle<'_>| store.put_manifest(&name(number), &manifest).map(|answer| answer == 0);
+        if self.change(number, Some(save), || publish(store)) {
+            return;
+        }
+        // On this handle a lost chunk, which may be another save's, fails manifests for a while.
+        if let Some(own) = self.open()
+            && chunks.iter().all(|chunk| self.put(&own, *chunk))
+        {
+            self.change(number, Some(save), || publish(&own));
+        }
     }
 
-    fn change(&self, number: usize, state: State, change: impl FnOnce() -> Result<bool, String>) {
+    fn change(&self, number: usize, state: State, change: impl FnOnce() -> Result<bool, String>) -> bool {
         let known = || self.names[number].lock().expect("no thread panics");
         known().tries(state);
         say(format_args!("try {number} {}", shown(state)));
@@ -285,6 +294,7 @@ impl Worker {
             std::thread::sleep(Duration::from_millis(2));
         }
         say(format_args!("{} {number} {}", if done { "done" } else { "failed" }, shown(state)));
+        done
     }
 
     fn restore(&self, store: &Handle<'_>, number: usize, random: &mut Random) {

@@ -122,7 +122,8 @@ impl Program {
             output: limits::MAX_CODE_BYTES,
             seconds: (allowance.milliseconds / 1000).saturating_add(1).saturating_mul(threads as u64),
         };
-        let descriptors = [component.as_fd(), code.as_fd(), said.as_fd(), self.file.as_fd()];
+        let component = component.file().ok_or_else(|| passing("hand the component on", &"it is in no file"))?;
+        let descriptors = [component, code.as_fd(), said.as_fd(), self.file.as_fd()];
         let end = process::run(descriptors, &arguments, &bounds, until)
             .map_err(|error| passing("start the compile helper", &error))?;
 
