@@ -58,20 +58,20 @@ fn on_threads(memory: &mut [Blocks], work: &(dyn Fn(&mut Blocks) -> Result<()> +
     if let [blocks] = memory {
         return Ok(each(1, |_| work(blocks))? / count);
     }
-    let start = Barrier::new(memory.len() + 1);
+    let start = Barrier::new(memory.len());
+    // From the first begin to the last end: who only started them may be scheduled late.
     let run = &|blocks: &mut Blocks| {
         start.wait();
-        work(blocks)
-    };
-    let seconds = std::thread::scope(|scope| {
-        let running: Vec<_> = memory.iter_mut().map(|blocks| scope.spawn(move || run(blocks))).collect();
-        start.wait();
         let begun = Instant::now();
-        for thread in running {
-            thread.join().map_err(|_| anyhow!("a thread panicked"))??;
-        }
-        Ok::<_, anyhow::Error>(begun.elapsed().as_secs_f64())
-    })?;
+        work(blocks).map(|()| (begun, Instant::now()))
+    };
+    let times: Result<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
+        let running: Vec<_> = memory.iter_mut().map(|blocks| scope.spawn(move || run(blocks))).collect();
+        running.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?).collect()
+    });
+    let times = times?;
+    let (first, last) = (times.iter().map(|(begun, _)| *begun).min(), times.iter().map(|(_, ended)| *ended).max());
+    let seconds = first.zip(last).map_or(0.0, |(first, last)| last.duration_since(first).as_secs_f64());
     Ok(seconds / count)
 }
 
