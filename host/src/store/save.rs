@@ -120,8 +120,8 @@ impl SaveState {
         }
         let found = |state: &mut State| {
             let confirmed = state.foreseen.take(&hash)?;
-            let nothing_waited = state.ledger.stored(hash, len, confirmed, store.generation_of_data());
-            debug_assert_eq!(nothing_waited, 0, "a chunk that waits is held");
+            // Another thread may have put it since it was admitted: its copy waits no more.
+            store.release_buffer(state.ledger.stored(hash, len, confirmed, store.generation_of_data()));
             state.foreseen.follow(store, hash);
             Some(())
         };
@@ -257,9 +257,8 @@ impl SaveState {
     }
 
     /// A chunk was put for this save, and stored.
-    pub(super) fn stored(&self, hash: ChunkHash, len: usize, confirmed: Instant, generation: u64) {
-        let nothing_waits = self.lock().ledger.stored(hash, len, confirmed, generation);
-        debug_assert_eq!(nothing_waits, 0, "no chunk of an explicit save waits");
+    pub(super) fn stored(&self, store: &Shared, hash: ChunkHash, len: usize, confirmed: Instant, generation: u64) {
+        store.release_buffer(self.lock().ledger.stored(hash, len, confirmed, generation));
     }
 
     /// Ask again for chunks of which the backend said too long ago that it has them. (A backend that wants to know what a

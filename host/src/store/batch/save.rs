@@ -91,7 +91,7 @@ impl Save {
 
     /// A chunk was put for this save, and stored.
     pub(super) fn stored(&self, hash: ChunkHash, len: usize, confirmed: Instant, generation: u64) {
-        self.0.state.stored(hash, len, confirmed, generation);
+        self.0.state.stored(&self.0.opened.shared, hash, len, confirmed, generation);
     }
 
     /// Note a put that is about to wait in a queue.
