@@ -68,8 +68,10 @@ def find_file(directory, name):
 
 
 def replace_bytes(path, data):
-    """Change a file as damage does: in place, whatever its permissions."""
-    path.chmod(0o644)
+    """Change a file as damage does: in place, whatever its permissions. A chunk
+    that the library has removed, because it found it damaged, comes back."""
+    if path.exists():
+        path.chmod(0o644)
     path.write_bytes(data)
 
 
@@ -127,7 +129,7 @@ def check_damaged_chunk(client, directory, name, tokens):
         if key not in error:
             raise CheckFailed(f"the error does not name chunk {key}: {error}")
         print(f"ok: a chunk that is {what} is refused: {error.splitlines()[-1]}")
-    path.unlink()
+    path.unlink(missing_ok=True)
     error = client.prompt_command("restore", name, tokens, expect=FAILED)
     print(f"ok: a chunk that is missing is refused: {error.splitlines()[-1]}")
     healed = client.prompt_command("save", name, tokens)
