@@ -267,7 +267,7 @@ typedef struct kv_cache_stats_t {
     uint64_t tiers_failed;       /* could not be used when the cache was opened */
 } kv_cache_stats_t;
 
-/* "0.1.0". */
+/* Such as "0.2.0". */
 const char *kv_cache_version(void);
 
 /* Why this thread's last failed call failed, UTF-8, "" if none has. It stands

@@ -30,7 +30,8 @@
  * Here: each failure but a plain miss is one line on standard error that names
  * the operation, the backend and the cause, and never a secret. No call waits
  * for a reader: what a full pipe does not take is dropped, and with
- * KV_STORE_WASM_LOG=off nothing is written.
+ * KV_STORE_WASM_LOG=off nothing is written. kv_store_wasm_set_log of
+ * kv_store_wasm.h has the lines go to a function instead.
  *
  * MEMORY. Input (hash, data, name, uri) is borrowed for the call and not kept.
  * Output is made with the C library's malloc; the consumer calls free() on it.

@@ -68,11 +68,13 @@
  * restore holds what `max_bytes` says, or 256 MiB, and keeps up to 64 MiB of it
  * in the process for the next one.
  *
- * THREADS, FORK: as in kv_store_abi.h; nothing is kept after the call.
- * A call runs on its caller's thread, and on up to `threads` - 1 more, which
- * block all signals and have ended when it returns. During a save nobody may
- * write the blocks that are saved, and during a restore nobody may use the
- * slots that are written. HOST and UNIFIED memory.
+ * THREADS, FORK: as in kv_store_abi.h; no handle is kept after the call.
+ * A call runs on its caller's thread, and on up to `threads` - 1 of the
+ * library's own, of which there is at most one for each core. Those block all
+ * signals, are kept for the next call, and use nothing of the caller's once it
+ * has returned. During a save nobody may write the blocks that are saved, and
+ * during a restore nobody may use the slots that are written. HOST and UNIFIED
+ * memory.
  */
 #ifndef KV_STORE_KVX_H
 #define KV_STORE_KVX_H

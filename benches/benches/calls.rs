@@ -1,6 +1,8 @@
 //! What single calls cost in our own code, for who works on it: `cargo bench -p kv-store-bench`. The peers are in
 //! `cargo xtask bench`. It loads the library of `target/dist`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a benchmark that fails ends")]
+
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use kv_store_conformance::{Handle, Library};
 use kv_store_tests::library_path;

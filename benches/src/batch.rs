@@ -92,6 +92,11 @@ impl<'a> Batches<'a> {
         self.run(self.vtable.get_many, blocks, |item, size| item.status == 0 && item.len == size as u64)
     }
 
+    /// Remove the blocks, whether they are there or not.
+    pub fn remove(&self, blocks: &mut Blocks) -> Result<()> {
+        self.run(self.vtable.delete_many, blocks, |item, _| item.status == 0)
+    }
+
     fn run(&self, many: Many, blocks: &mut Blocks, well: impl Fn(&Item, usize) -> bool) -> Result<()> {
         let size = blocks.size;
         let pieces: Vec<Piece> =

@@ -67,8 +67,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    pub fn prefetch(&self, keys: &[[u8; KEY_BYTES]]) -> Result<()> {
-        match self.handle.prefetch_chunks(keys.as_flattened(), KEY_BYTES) {
+    pub fn prefetch<const BYTES: usize>(&self, keys: &[[u8; BYTES]]) -> Result<()> {
+        match self.handle.prefetch_chunks(keys.as_flattened(), BYTES) {
             Some(0) => Ok(()),
             answer => bail!("prefetch_chunks answered {answer:?}"),
         }

@@ -3,6 +3,9 @@
 //! The library is loaded and called as an engine does it, through the C ABI. Standard output holds one JSON object for each
 //! row; everything else is on standard error.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a benchmark that fails ends")]
+
+mod against;
 mod batch;
 mod consumer;
 mod measure;
@@ -17,7 +20,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use kv_store_conformance::Library;
 
-use measure::Bench;
+use measure::{Bench, Mode};
 
 #[derive(Parser)]
 #[command(name = "kv-store-bench", about = "Measure the library beside its peers, in one run")]
@@ -26,10 +29,13 @@ struct Arguments {
     #[arg(long)]
     library: PathBuf,
     /// The native local-fs store of tests/native
-    #[arg(long, required_unless_present = "first_answer")]
+    #[arg(long)]
     native: Option<PathBuf>,
+    /// A former library, with what was installed beside it: only the single calls are measured, against it
+    #[arg(long, value_name = "LIB")]
+    against: Option<PathBuf>,
     /// Where stores are made, on the disk to be measured
-    #[arg(long, required_unless_present = "first_answer")]
+    #[arg(long)]
     work: Option<PathBuf>,
     /// Fewer rounds, and without the rows that take longest
     #[arg(long)]
@@ -40,9 +46,17 @@ struct Arguments {
     /// Write the value of each round here, one row a line
     #[arg(long)]
     samples: Option<PathBuf>,
+    /// Only the rows whose servers take the ports of the whole machine: this process is in a network namespace of its own
+    #[arg(long, hide = true)]
+    isolated: bool,
     /// Open this URI, fetch one chunk, print the seconds that it took: what a fresh process does
     #[arg(long, hide = true)]
     first_answer: Option<String>,
+    /// Do the operation of a row so many times: what is counted from outside
+    #[arg(long, hide = true, requires = "times")]
+    perform: Option<String>,
+    #[arg(long, hide = true)]
+    times: Option<u64>,
 }
 
 fn main() -> Result<()> {
@@ -50,27 +64,53 @@ fn main() -> Result<()> {
     if let Some(uri) = &arguments.first_answer {
         return rows::open::first_answer(&arguments.library, uri);
     }
+    let work = arguments.work.context("--work is missing")?;
+    if let (Some(name), Some(times)) = (&arguments.perform, arguments.times) {
+        return against::perform(name, times, &arguments.library, &work);
+    }
+    let config = work.join(measure::CONFIG);
+    std::fs::write(&config, "").context("cannot write a config")?;
     // SAFETY: nothing else runs yet.
-    unsafe { std::env::set_var("MEMKV_AUTH_KEY", kv_store_tests::memkv::AUTH_KEY) };
-    let native_library = arguments.native.context("--native is missing")?;
-    let samples = arguments.samples.map(File::create).transpose().context("cannot write the samples")?;
-    let bench = Bench {
-        ours: load(&arguments.library)?,
-        native: load(&native_library)?,
-        library: arguments.library,
-        native_library,
-        work: arguments.work.context("--work is missing")?,
-        quick: arguments.quick,
-        filter: arguments.filter,
-        samples: samples.map(RefCell::new),
+    unsafe {
+        std::env::set_var("MEMKV_AUTH_KEY", kv_store_tests::memkv::AUTH_KEY);
+        std::env::set_var("KV_STORE_WASM_CONFIG", config);
+    }
+    let samples = match &arguments.samples {
+        Some(path) => Some(File::create(path).context("cannot write the samples")?),
+        None => None,
     };
+    let samples = RefCell::new(samples);
+    let bench = |ours: &Path, peer: &Path, mode: Mode| -> Result<Bench> {
+        Ok(Bench {
+            ours: load(ours)?,
+            native: load(peer)?,
+            library: ours.to_owned(),
+            native_library: peer.to_owned(),
+            work: work.clone(),
+            quick: arguments.quick,
+            filter: arguments.filter.clone(),
+            samples: samples.take().map(RefCell::new),
+            mode,
+        })
+    };
+    if let Some(former) = arguments.against {
+        return against::run(&arguments.library, &against::found(former)?, &work, bench);
+    }
+    let native = arguments.native.context("--native is missing")?;
+    let bench = bench(&arguments.library, &native, Mode::Peers)?;
+    if arguments.isolated {
+        return rows::mooncake::run(&bench);
+    }
     rows::fs::run(&bench)?;
     rows::batch::run(&bench)?;
     rows::prefetch::run(&bench)?;
     rows::threads::run(&bench)?;
     rows::open::run(&bench)?;
     rows::redis::run(&bench)?;
+    rows::cluster::run(&bench)?;
+    rows::s3::run(&bench)?;
     rows::save::run(&bench)?;
+    rows::near::run(&bench)?;
     rows::growth::run(&bench)
 }
 

@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 use kv_store_conformance::Library;
 use serde_json::json;
 
+use crate::against::{GOAL, SPREAD, Spreads};
+
 /// One run of the benchmarks.
 pub struct Bench {
     pub ours: Library,
@@ -23,6 +25,19 @@ pub struct Bench {
     pub filter: Option<String>,
     /// The rounds of each row, one JSON object a line, for plots.
     pub samples: Option<RefCell<File>>,
+    pub mode: Mode,
+}
+
+pub const CONFIG: &str = "bench.toml";
+
+/// What the peer is.
+pub enum Mode {
+    /// The row's own.
+    Peers,
+    /// The same library: how far its rounds lie apart is noted, and nothing is reported.
+    Itself(RefCell<Spreads>),
+    /// A former library. Rows whose spread is too large to tell them apart are noted.
+    Former { spreads: Spreads, uncertain: RefCell<Vec<String>> },
 }
 
 /// What a row is in, and which way is better.
@@ -53,6 +68,11 @@ impl Bench {
     /// Whether any of these rows was.
     pub fn wants_any(&self, names: &[&str]) -> bool {
         names.iter().any(|name| self.wants(name))
+    }
+
+    /// The config of what is opened from now on. Empty, but for what a row writes into it while it opens its stores.
+    pub fn config(&self) -> PathBuf {
+        self.work.join(CONFIG)
     }
 
     /// An empty folder for a store.
@@ -135,6 +155,23 @@ impl Bench {
         };
         let (ours, peer) = (median(ours), median(peer));
         let ratio = if better == "lower" { peer / ours } else { ours / peer };
+        let (mut name, mut goal) = (name.to_owned(), goal);
+        match &self.mode {
+            Mode::Peers => {}
+            Mode::Itself(spreads) => {
+                spreads.borrow_mut().insert(name, (1.0 - ratio).abs());
+                return Ok(());
+            }
+            Mode::Former { spreads, uncertain } => {
+                let spread = spreads.get(&name).copied().unwrap_or(1.0);
+                eprintln!("{name}: a library against itself differs by {:.1}%", spread * 100.0);
+                goal = (spread <= SPREAD).then_some(GOAL);
+                if goal.is_none() {
+                    uncertain.borrow_mut().push(name.clone());
+                }
+                name.insert_str(0, "against/");
+            }
+        }
         println!(
             "{}",
             json!({
@@ -156,7 +193,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Four digits: more were not measured.
-fn rounded(value: f64) -> f64 {
+pub fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }

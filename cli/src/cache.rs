@@ -15,7 +15,7 @@ use crate::show;
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  kv-store cache ls /var/cache/kv\n  kv-store cache verify /var/cache/kv --json\n  \
-        kv-store cache gc /var/cache/kv --budget '50 GiB'\n\n\
+        kv-store cache gc /var/cache/kv --budget 50GiB\n\n\
         Exit codes: 0 as asked; 1 verify found damage, or ls or stats a file that is no row; 2 the directory can not be used.",
     arg_required_else_help = true,
     disable_help_subcommand = true
@@ -36,7 +36,7 @@ enum Command {
         Exit codes: 0 all rows are whole; 1 one is damaged; 2 the directory can not be used.")]
     Verify(Directory),
     /// Read every row and remove damaged files and temporary files of dead writers; then, with --budget, evict the rows used least recently
-    #[command(after_help = "Example:\n  kv-store cache gc /var/cache/kv --budget '50 GiB'\n\n\
+    #[command(after_help = "Example:\n  kv-store cache gc /var/cache/kv --budget 50GiB\n\n\
         Exit codes: 0 as asked; 2 a process has the directory open, or it can not be used.")]
     Gc(GcArguments),
     /// Count rows, bytes, tokens, models
@@ -57,17 +57,21 @@ struct Directory {
 struct GcArguments {
     #[command(flatten)]
     place: Directory,
-    /// Evict rows until the others take at most this: 1048576, "512 MiB", "50 GiB"
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    /// Evict rows until the others take at most this: bytes, or as in 512MiB, 50GiB
+    #[arg(long, value_name = "SIZE", value_parser = kv_size::Bytes::flag)]
     budget: Option<u64>,
     /// Do not read payloads: a row whose payload is damaged stays, and counts as a good one against the budget
     #[arg(long)]
     quick: bool,
 }
 
-fn size(text: &str) -> Result<u64, String> {
-    let bytes = kv_cache::Bytes::parse(text).map(|bytes| bytes.0);
-    bytes.ok_or_else(|| format!("{text:?} is no size; write a number, or one with KiB, MiB, GiB or TiB"))
+impl Arguments {
+    pub fn json(&self) -> bool {
+        match &self.command {
+            Command::Ls(place) | Command::Verify(place) | Command::Stats(place) => place.json,
+            Command::Gc(arguments) => arguments.place.json,
+        }
+    }
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {

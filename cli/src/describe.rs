@@ -1,6 +1,6 @@
 //! What `doctor` and `inspect` both tell people.
 
-use kv_store_wasm::{Inspection, Reaches};
+use kv_store_wasm::{Inspection, NearLevel, Reaches};
 
 use crate::show;
 
@@ -36,6 +36,18 @@ pub fn inspection(found: &Inspection) {
     }
 }
 
+/// What is kept on this machine, before the backend.
+pub fn near(near: &NearLevel) {
+    let memory = (near.memory_bytes > 0).then(|| format!("{} in memory", show::bytes(near.memory_bytes)));
+    let disk = near.disk.as_ref().map(|path| format!("{} in {}", show::bytes(near.disk_bytes), path.display()));
+    let places: Vec<String> = memory.into_iter().chain(disk).collect();
+    println!(
+        "near     chunks under their content's hash: {}; a delete by others is seen after {} s",
+        places.join(", then "),
+        near.ttl_s
+    );
+}
+
 /// What a store may reach, a line for each.
 pub fn grants(reaches: &Reaches) {
     let mut lines = Vec::new();
@@ -43,7 +55,7 @@ pub fn grants(reaches: &Reaches) {
     lines.extend(reaches.fs.iter().map(|(name, path, write)| {
         format!("directory {name} = {}{}", path.display(), if *write { "" } else { ", to read" })
     }));
-    lines.extend(reaches.server.iter().map(|server| format!("server {server}")));
+    lines.extend(reaches.servers.iter().map(|server| format!("server {server}")));
     lines.extend(reaches.connect.iter().map(|pattern| format!("servers {pattern}")));
     if reaches.private_networks {
         lines.push("those servers in private networks too".to_owned());

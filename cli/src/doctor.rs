@@ -7,8 +7,9 @@ use crate::{describe, show};
 
 /// Tell what an open of a URI would load, from where, with which grants and limits, and what is wrong
 ///
-/// The servers that are granted by name and port are resolved and connected to, and the component is not run. The last line
-/// says what was not tried.
+/// The component checks the URI and its options, with no network and no right to change a file. The servers that are granted by
+/// name and port are resolved and connected to. "config valid" says that much, "opened" that the store was opened as well (--probe);
+/// the last line says what was not tried.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  kv-store doctor redis://cache.svc:6379/3\n  kv-store doctor --probe local-fs:///var/cache/kv\n\n\
@@ -17,15 +18,18 @@ use crate::{describe, show};
 pub struct Arguments {
     /// The store, as a consumer opens it
     uri: String,
-    /// Also open it: runs the component, which logs in to its server
+    /// Also open it, which logs in to its server, and makes the last part of a directory's path
     #[arg(long)]
     probe: bool,
     /// Connect to nothing
     #[arg(long, conflicts_with = "probe")]
     offline: bool,
+    /// Also show what the component is, the limits and where code is compiled
+    #[arg(short, long)]
+    verbose: bool,
     /// One JSON object on standard output
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {
@@ -38,12 +42,14 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if arguments.json {
         show::json(&found);
     } else {
-        print(&found);
+        print(&found, arguments.verbose);
     }
     if found.problems.iter().any(|problem| problem.fatal) { Err(Failure::Not(None)) } else { Ok(()) }
 }
 
-fn print(found: &Diagnosis) {
+/// Problems first, then what an open is of, then how far it was found out.
+fn print(found: &Diagnosis, verbose: bool) {
+    show::problems(&found.problems);
     let or_none = |path: &Option<std::path::PathBuf>, none: &str| {
         path.as_ref().map_or_else(|| none.to_owned(), |path| path.display().to_string())
     };
@@ -62,23 +68,13 @@ fn print(found: &Diagnosis) {
     if found.component.is_none() {
         found.searched.iter().for_each(|folder| println!("          not in {}", folder.display()));
     }
-    if let Some(inspection) = &found.inspection {
-        describe::inspection(inspection);
-    }
-    if let Some(pinned) = &found.pinned_sha256 {
-        println!("pinned   {pinned}");
-    }
     println!("reaches");
     describe::grants(&found.reaches);
-    println!("limits");
-    if let Ok(serde_json::Value::Object(limits)) = serde_json::to_value(&found.limits) {
-        limits.iter().for_each(|(name, value)| println!("         {name} = {value}"));
+    if let Some(near) = &found.near {
+        describe::near(near);
     }
-    let kept = if found.cached { "this component is in it" } else { "this component is not in it yet" };
-    println!("compiled {}: {kept}", or_none(&found.cache, "not kept"));
-    println!("compiler {}", or_none(&found.compile_helper, "the engine's own process"));
-    if let Some(label) = &found.label {
-        println!("opened   {label}");
+    if verbose {
+        print_rest(found);
     }
     // Of the others there is a problem.
     for server in &found.servers {
@@ -86,14 +82,37 @@ fn print(found: &Diagnosis) {
             println!("reached  {} at {address}", server.server);
         }
     }
-    for problem in &found.problems {
-        let weight = if problem.fatal { "PROBLEM" } else { "note" };
-        println!("{weight:<8} {}; {}", problem.what, problem.remedy);
+    if found.config_valid {
+        println!("config valid: the component accepts the URI and its options");
     }
-    if found.problems.is_empty() {
-        println!("ready: no problems found");
+    if let Some(label) = &found.label {
+        println!("opened   {label}");
     }
     if !found.not_tried.is_empty() {
         println!("not tried: {}", found.not_tried.join("; "));
+    } else if found.problems.is_empty() {
+        println!("ready: no problems found");
+    }
+}
+
+fn print_rest(found: &Diagnosis) {
+    if let Some(inspection) = &found.inspection {
+        describe::inspection(inspection);
+    }
+    if let Some(pinned) = &found.pinned_sha256 {
+        println!("pinned   {pinned}");
+    }
+    println!("limits");
+    if let Ok(serde_json::Value::Object(limits)) = serde_json::to_value(&found.limits) {
+        limits.iter().for_each(|(name, value)| println!("         {name} = {value}"));
+    }
+    let kept = if found.cached { "this component is in it" } else { "this component is not in it yet" };
+    match &found.cache {
+        Some(cache) => println!("compile cache {}: {kept}", cache.display()),
+        None => println!("no compile cache: components are compiled at each start"),
+    }
+    match &found.compile_helper {
+        Some(helper) => println!("compiler {}", helper.display()),
+        None => println!("compiler the engine's own process"),
     }
 }

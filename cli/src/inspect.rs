@@ -24,7 +24,7 @@ pub struct Arguments {
     uri: Option<String>,
     /// One JSON object on standard output
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {

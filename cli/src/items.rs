@@ -36,7 +36,7 @@ pub struct GetArguments {
     output: Option<PathBuf>,
     /// One JSON object on standard output; needs --output
     #[arg(long, requires = "output")]
-    json: bool,
+    pub json: bool,
 }
 
 /// Store a manifest or a chunk
@@ -56,7 +56,7 @@ pub struct PutArguments {
     file: PathBuf,
     /// One JSON object on standard output
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 #[derive(clap::Args)]
@@ -73,25 +73,37 @@ struct PutWhich {
     chunk: bool,
 }
 
-/// Remove a manifest
+/// Remove a manifest, or a chunk
 ///
-/// That there was none is success. Chunks stay: other manifests may refer to them, and the ABI removes none.
+/// That there was none is success. When a manifest is removed its chunks stay: other manifests may refer to them. A chunk that a
+/// manifest names is missing for its readers afterwards.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store rm --uri local-fs:///var/cache/kv --name talk\n\n\
-    Exit codes: 0 removed; 1 not removed; 2 the store does not open, or it is a chunk.")]
+    Exit codes: 0 removed; 1 not removed; 2 the store does not open.")]
 pub struct RmArguments {
     /// The store
     #[arg(long)]
     uri: String,
     #[command(flatten)]
-    which: Which,
+    which: RmWhich,
     /// One JSON object on standard output
     #[arg(long)]
-    json: bool,
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+struct RmWhich {
+    /// A manifest, by its name
+    #[arg(long)]
+    name: Option<String>,
+    /// A chunk, by its hash in hex: 1 to 64 bytes
+    #[arg(long, value_name = "HEX")]
+    chunk: Option<String>,
 }
 
 pub fn open(uri: &str) -> Outcome<Store> {
-    Store::open(uri).map_err(Failure::unable)
+    Store::open(uri).map_err(|error| Failure::unable(format!("open {error}")))
 }
 
 pub fn get(arguments: &GetArguments) -> Outcome {
@@ -103,7 +115,7 @@ pub fn get(arguments: &GetArguments) -> Outcome {
             (store.get_chunk(&hash), format!("chunk {}", show::hex(&hash)))
         }
     };
-    let bytes = found.map_err(Failure::not)?;
+    let bytes = found.map_err(Failure::of("get", &arguments.uri))?;
     let bytes = bytes.ok_or_else(|| Failure::not(format!("there is no {what} in {}", arguments.uri)))?;
     let Some(output) = &arguments.output else {
         return std::io::stdout()
@@ -122,7 +134,7 @@ pub fn put(arguments: &PutArguments) -> Outcome {
     let bytes = read(&arguments.file)?;
     let store = open(&arguments.uri)?;
     if let Some(name) = &arguments.which.name {
-        store.put_manifest(name, &bytes).map_err(Failure::not)?;
+        store.put_manifest(name, &bytes).map_err(Failure::of("put", &arguments.uri))?;
         if arguments.json {
             show::json(&json!({ "uri": arguments.uri, "name": name, "bytes": bytes.len() }));
         }
@@ -132,8 +144,8 @@ pub fn put(arguments: &PutArguments) -> Outcome {
         Some(text) => show::from_hex(text).map_err(Failure::unable)?,
         None => xxhash_rust::xxh3::xxh3_64(&bytes).to_le_bytes().to_vec(),
     };
-    let put = store.put_chunk(&hash, &bytes).map_err(Failure::not)?;
-    store.flush().map_err(Failure::not)?;
+    let put = store.put_chunk(&hash, &bytes).map_err(Failure::of("put", &arguments.uri))?;
+    store.flush().map_err(Failure::of("put", &arguments.uri))?;
     let hash = show::hex(&hash);
     if arguments.json {
         let existed = put == Put::Existed;
@@ -145,14 +157,19 @@ pub fn put(arguments: &PutArguments) -> Outcome {
 }
 
 pub fn rm(arguments: &RmArguments) -> Outcome {
-    let Some(name) = &arguments.which.name else {
-        let message = "a chunk can not be removed: other manifests may refer to it, and kv_store_v1 has no call for it. \
-                       Remove manifests, and let the storage system expire what is not used";
-        return Err(Failure::unable(message));
-    };
-    open(&arguments.uri)?.delete_manifest(name).map_err(Failure::not)?;
+    let uri = &arguments.uri;
+    if let Some(name) = &arguments.which.name {
+        open(uri)?.delete_manifest(name).map_err(Failure::of("rm", uri))?;
+        if arguments.json {
+            show::json(&json!({ "uri": uri, "name": name }));
+        }
+        return Ok(());
+    }
+    let hash = show::from_hex(arguments.which.chunk.as_deref().unwrap_or_default()).map_err(Failure::unable)?;
+    let outcomes = open(uri)?.delete_many(&[&hash]).map_err(Failure::of("rm", uri))?;
+    outcomes.into_iter().collect::<Result<(), _>>().map_err(Failure::of("rm", uri))?;
     if arguments.json {
-        show::json(&json!({ "uri": arguments.uri, "name": name }));
+        show::json(&json!({ "uri": uri, "hash": show::hex(&hash) }));
     }
     Ok(())
 }

@@ -1,20 +1,28 @@
 //! `kv-store`: the tool of operators and of those who write backends.
 //!
-//! Exit codes of every command: 0 it is as asked; 1 it is not: a case failed, something is missing or corrupt; 2 it could
-//! not be found out: wrong usage, no such file, a store that does not open.
+//! Exit codes of every command: 0 success; 1 a check failed, or something is missing or corrupt; 2 it could not run: wrong usage, no
+//! such file, a store that does not open; 130 interrupted.
 
 mod build;
 mod cache;
 mod check;
+mod config;
+mod contents;
 mod describe;
 mod doctor;
 mod failure;
 mod inspect;
+mod interrupt;
 mod items;
 mod new;
+mod pages;
+mod project;
 mod sequence;
 mod show;
+mod sources;
 mod transfer;
+mod update;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -25,7 +33,7 @@ use clap::{Parser, Subcommand};
     name = "kv-store",
     version,
     about = "Check, look into and use storage backends of kv-store-wasm",
-    after_help = "Exit codes: 0 as asked; 1 not so: a case failed, something is missing or corrupt; 2 it could not be found out.",
+    after_help = "Exit codes: 0 success; 1 check failed, missing or corrupt; 2 could not run; 130 interrupted.",
     arg_required_else_help = true,
     disable_help_subcommand = true
 )]
@@ -44,15 +52,55 @@ enum Command {
     CheckCases(check::cases::Arguments),
     Inspect(inspect::Arguments),
     Doctor(doctor::Arguments),
+    Config(config::Arguments),
     New(new::Arguments),
+    Update(update::Arguments),
+    #[command(hide = true)]
+    Pages(pages::Arguments),
     Build(build::Arguments),
     Save(transfer::SaveArguments),
     Restore(transfer::RestoreArguments),
     Get(items::GetArguments),
     Put(items::PutArguments),
     Rm(items::RmArguments),
+    Ls(contents::LsArguments),
+    Du(contents::DuArguments),
+    Gc(contents::GcArguments),
+    Verify(contents::VerifyArguments),
+    Copy(contents::CopyArguments),
+    Watch(watch::Arguments),
     Sequence(sequence::Arguments),
     Cache(cache::Arguments),
+}
+
+impl Command {
+    /// Whether the result, and so a failure, is a JSON object on standard output.
+    fn json(&self) -> bool {
+        match self {
+            Command::Check(arguments) => arguments.json,
+            Command::CheckCases(_) => false,
+            Command::Inspect(arguments) => arguments.json,
+            Command::Doctor(arguments) => arguments.json,
+            Command::Config(arguments) => arguments.json(),
+            Command::New(arguments) => arguments.json,
+            Command::Update(arguments) => arguments.json,
+            Command::Pages(_) => false,
+            Command::Build(arguments) => arguments.json,
+            Command::Save(arguments) => arguments.json,
+            Command::Restore(arguments) => arguments.json,
+            Command::Get(arguments) => arguments.json,
+            Command::Put(arguments) => arguments.json,
+            Command::Rm(arguments) => arguments.json,
+            Command::Ls(arguments) => arguments.json,
+            Command::Du(arguments) => arguments.json,
+            Command::Gc(arguments) => arguments.json,
+            Command::Verify(arguments) => arguments.json,
+            Command::Copy(arguments) => arguments.json,
+            Command::Watch(arguments) => arguments.json,
+            Command::Sequence(arguments) => arguments.json,
+            Command::Cache(arguments) => arguments.json(),
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -60,18 +108,28 @@ fn main() -> ExitCode {
     // SAFETY: before any other thread, and nobody counts on another disposition.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let arguments = Arguments::parse();
+    let json = arguments.command.json();
     let done = match arguments.command {
         Command::Check(arguments) => check::run(&arguments),
         Command::CheckCases(arguments) => check::cases::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Config(arguments) => config::run(&arguments),
         Command::New(arguments) => new::run(&arguments),
+        Command::Update(arguments) => update::run(&arguments),
+        Command::Pages(arguments) => pages::run(&arguments),
         Command::Build(arguments) => build::run(&arguments),
         Command::Save(arguments) => transfer::save(&arguments),
         Command::Restore(arguments) => transfer::restore(&arguments),
         Command::Get(arguments) => items::get(&arguments),
         Command::Put(arguments) => items::put(&arguments),
         Command::Rm(arguments) => items::rm(&arguments),
+        Command::Ls(arguments) => contents::ls(&arguments),
+        Command::Du(arguments) => contents::du(&arguments),
+        Command::Gc(arguments) => contents::gc(&arguments),
+        Command::Verify(arguments) => contents::verify(&arguments),
+        Command::Copy(arguments) => contents::copy(&arguments),
+        Command::Watch(arguments) => watch::run(&arguments),
         Command::Sequence(arguments) => sequence::run(&arguments),
         Command::Cache(arguments) => cache::run(&arguments),
     };
@@ -83,6 +141,6 @@ fn main() -> ExitCode {
     }
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(json),
     }
 }

@@ -26,7 +26,7 @@ pub struct Arguments {
     quick: bool,
     /// One JSON object on standard output
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {
@@ -36,9 +36,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let found = found.ok_or_else(|| Failure::not(format!("there is no manifest {name:?} in {uri}")))?;
     let chunks = found.chunk_keys.len();
     let (checked, missing) = if *quick {
-        (None, chunks - found.chunks_present(&store).map_err(Failure::not)?)
+        (None, chunks - found.chunks_present(&store).map_err(Failure::of("sequence", store.uri()))?)
     } else {
-        let checked = found.check_chunks(&store).map_err(Failure::not)?;
+        let checked = found.check_chunks(&store).map_err(Failure::of("sequence", store.uri()))?;
         let missing = checked.missing.len();
         (Some(checked), missing)
     };
@@ -76,7 +76,7 @@ fn print(found: &Description, model: &str) {
     let mut first = 0;
     for same in found.layers.chunk_by(|one, next| one == next) {
         let last = first + same.len() - 1;
-        if let Some(Layer { heads, head_dim, stored, cache, orders: [k, v] }) = same.first() {
+        if let Some(Layer { heads, head_dim, stored, cache, orders: [k, v], .. }) = same.first() {
             println!(
                 "         {first} to {last}: {heads} heads of {head_dim} as {stored:?}, of {cache:?} pages, K {k}, V {v}"
             );

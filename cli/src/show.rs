@@ -2,17 +2,30 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar on standard error; nothing where that is no terminal.
-pub fn bytes_bar(total: u64) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-    let template = "{bar:30} {bytes:>11} of {total_bytes}  {bytes_per_sec}  {eta} left";
+pub fn bytes_bar(total: Option<u64>) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+    let template = match total {
+        Some(_) => "{bar:30} {bytes:>11} of {total_bytes}  {bytes_per_sec}  {eta} left",
+        None => "{spinner} {bytes:>11}  {bytes_per_sec}",
+    };
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
+    bar
+}
+
+/// A line on standard error that moves while something long is done; nothing where that is no terminal.
+pub fn spinner(doing: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_message(doing.to_owned());
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} [{elapsed}]") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }
 
@@ -35,6 +48,14 @@ pub fn json(value: &impl serde::Serialize) {
     }
 }
 
+/// Problems, the fatal ones first, each with what to do.
+pub fn problems(problems: &[kv_store_wasm::Problem]) {
+    let (fatal, notes): (Vec<_>, Vec<_>) = problems.iter().partition(|problem| problem.fatal);
+    for (weight, problems) in [("PROBLEM", fatal), ("note", notes)] {
+        problems.iter().for_each(|problem| println!("{weight:<8} {}; {}", problem.what, problem.remedy));
+    }
+}
+
 /// A file that appears at its path when it is whole, or not at all.
 pub struct Unfinished<'a> {
     path: &'a Path,
@@ -49,6 +70,11 @@ impl<'a> Unfinished<'a> {
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         let file = tempfile::Builder::new().prefix(".kv-store-").tempfile_in(folder)?;
         Ok(Unfinished { path, file })
+    }
+
+    /// Where the bytes are until then.
+    pub fn temporary(&self) -> std::path::PathBuf {
+        self.file.path().to_owned()
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {

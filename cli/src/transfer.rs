@@ -4,8 +4,8 @@
 //! content in little-endian order, so that equal pieces of files are stored once.
 
 use std::fs::File;
-use std::io::Read;
-use std::path::PathBuf;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use kv_store_wasm::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Put, SaveOutcome, Store};
@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::failure::{Failure, Outcome};
 use crate::items::open;
-use crate::show;
+use crate::{interrupt, show};
 
 /// Bytes that travel in one batch.
 const BATCH_BYTES: usize = 32 << 20;
@@ -27,7 +27,7 @@ const MOST_PIECES: usize = 256;
 #[command(after_help = "Example:\n  kv-store save slot.bin --name talk --uri local-fs:///var/cache/kv\n\n\
     Exit codes: 0 stored; 1 not stored; 2 the store does not open, or the file can not be read.")]
 pub struct SaveArguments {
-    /// The file to store
+    /// The file to store; `-` is standard input
     file: PathBuf,
     /// The manifest's name
     #[arg(long)]
@@ -35,12 +35,12 @@ pub struct SaveArguments {
     /// The store
     #[arg(long)]
     uri: String,
-    /// Bytes of a chunk
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    /// The size of a chunk, up to 1GiB: bytes, or as in 256KiB, 4MiB
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = chunk_size)]
     chunk: u32,
     /// One JSON object on standard output
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Fetch a file that `save` stored
@@ -51,7 +51,7 @@ pub struct SaveArguments {
     Exit codes: 0 restored; 1 there is no such manifest, or a chunk is missing or corrupt; 2 the store does not open, or the \
     file can not be written.")]
 pub struct RestoreArguments {
-    /// Where the file is to be
+    /// Where the file is to be; `-` is standard output, where a failure comes after bytes that were sound
     file: PathBuf,
     /// The manifest's name
     #[arg(long)]
@@ -61,7 +61,7 @@ pub struct RestoreArguments {
     uri: String,
     /// One JSON object on standard output
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// What a saved file is made of.
@@ -79,24 +79,53 @@ struct Manifest {
     chunks: Vec<String>,
 }
 
+fn chunk_size(text: &str) -> Result<u32, String> {
+    let bytes = kv_size::Bytes::flag(text)?;
+    let within = u32::try_from(bytes).ok().filter(|bytes| (1..=1 << 30).contains(bytes));
+    within.ok_or_else(|| format!("{text} is not between 1 byte and 1GiB"))
+}
+
 const FORMAT: &str = "kv-store file";
 const VERSION: u32 = 1;
 
+/// Where the bytes of a save come from.
+struct Input {
+    from: Box<dyn Read>,
+    shown: String,
+    /// None: it is not known before its end.
+    len: Option<u64>,
+}
+
+impl Input {
+    fn open(file: &Path) -> Outcome<Self> {
+        if file == Path::new("-") {
+            return Ok(Input { from: Box::new(std::io::stdin().lock()), shown: "standard input".into(), len: None });
+        }
+        let shown = file.display().to_string();
+        let unreadable = |error| Failure::unable(format!("{shown}: {error}"));
+        let from = File::open(file).map_err(unreadable)?;
+        let meta = from.metadata().map_err(unreadable)?;
+        if !meta.is_file() {
+            return Err(Failure::unable(format!("{shown}: not a file; `-` is standard input")));
+        }
+        Ok(Input { from: Box::new(from), shown, len: Some(meta.len()) })
+    }
+}
+
 pub fn save(arguments: &SaveArguments) -> Outcome {
     let begun = Instant::now();
-    let shown = arguments.file.display();
+    let Input { from: mut file, shown, len } = Input::open(&arguments.file)?;
     let unreadable = |error| Failure::unable(format!("{shown}: {error}"));
-    let mut file = File::open(&arguments.file).map_err(unreadable)?;
-    let meta = file.metadata().map_err(unreadable)?;
-    if !meta.is_file() {
-        return Err(Failure::unable(format!("{shown}: not a file")));
-    }
+    let failed = || Failure::of("save", &arguments.uri);
+    let _interrupt = interrupt::says(
+        "the chunks that were stored are kept, no manifest was written; the same save again sends only the rest",
+    );
     let store = open(&arguments.uri)?;
 
-    let bar = show::bytes_bar(meta.len());
+    let bar = show::bytes_bar(len);
     let (mut whole, mut chunks, mut bytes) = (Xxh3::new(), Vec::new(), 0_u64);
     let (mut existed, mut new_bytes) = (0_u64, 0_u64);
-    let saving = store.begin_save().map_err(Failure::not)?;
+    let saving = store.begin_save().map_err(failed())?;
     let at_once = (BATCH_BYTES / arguments.chunk as usize).clamp(1, MOST_PIECES);
     let mut pieces: Vec<Vec<u8>> = vec![Vec::new(); at_once];
     loop {
@@ -113,10 +142,10 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
         if batch.is_empty() {
             break;
         }
-        let items: Vec<_> = batch.iter().map(|(hash, pieces)| NewChunk { hash, pieces }).collect();
-        let outcomes = store.put_many(&items, &BatchOptions::default(), Some(&saving)).map_err(Failure::not)?;
+        let items: Vec<_> = batch.iter().map(|(hash, pieces)| NewChunk::new(hash, pieces)).collect();
+        let outcomes = store.put_many(&items, &BatchOptions::default(), Some(&saving)).map_err(failed())?;
         for ((key, [piece]), outcome) in batch.iter().zip(outcomes) {
-            match outcome.map_err(Failure::not)? {
+            match outcome.map_err(failed())? {
                 Put::Existed => existed += 1,
                 Put::New => new_bytes += piece.len() as u64,
             }
@@ -135,12 +164,13 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
         chunks,
     };
     let manifest = serde_json::to_vec(&manifest).map_err(Failure::not)?;
-    match saving.commit(Some((&arguments.name, &manifest))).map_err(Failure::not)? {
+    match saving.commit(Some((&arguments.name, &manifest))).map_err(failed())? {
         SaveOutcome::Published => {}
         SaveOutcome::Lost(lost) => {
             let lost = lost.len();
             return Err(Failure::not(format!(
-                "the store has lost {lost} of {count} chunks since they were put; save again"
+                "save {}: the store has lost {lost} of {count} chunks since they were put; save again",
+                arguments.uri
             )));
         }
     }
@@ -163,19 +193,57 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
     Ok(())
 }
 
+/// Where the bytes of a restore go.
+enum Output<'a> {
+    /// It appears when it is whole.
+    File(show::Unfinished<'a>),
+    Standard(std::io::StdoutLock<'static>),
+}
+
+impl<'a> Output<'a> {
+    fn open(file: &'a Path) -> std::io::Result<Self> {
+        match file == Path::new("-") {
+            true => Ok(Output::Standard(std::io::stdout().lock())),
+            false => show::Unfinished::new(file).map(Output::File),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Output::File(file) => file.write(bytes),
+            Output::Standard(out) => out.write_all(bytes),
+        }
+    }
+
+    fn finish(self) -> std::io::Result<()> {
+        match self {
+            Output::File(file) => file.finish(),
+            Output::Standard(mut out) => out.flush(),
+        }
+    }
+}
+
 pub fn restore(arguments: &RestoreArguments) -> Outcome {
     let begun = Instant::now();
+    let to_standard = arguments.file == Path::new("-");
+    if to_standard && arguments.json {
+        return Err(Failure::unable("restore: standard output is for the bytes or for --json, not for both"));
+    }
+    let interrupt = interrupt::says("FILE is as it was, and the store is unchanged");
     let store = open(&arguments.uri)?;
-    let found = store.get_manifest(&arguments.name).map_err(Failure::not)?;
+    let found = store.get_manifest(&arguments.name).map_err(Failure::of("restore", &arguments.uri))?;
     let found =
         found.ok_or_else(|| Failure::not(format!("there is no manifest {:?} in {}", arguments.name, arguments.uri)))?;
     let manifest = Manifest::parse(&found).map_err(|why| Failure::not(format!("{:?}: {why}", arguments.name)))?;
 
-    let shown = arguments.file.display();
+    let shown = if to_standard { "standard output".into() } else { arguments.file.display().to_string() };
     let unwritable = |error: std::io::Error| Failure::unable(format!("{shown}: {error}"));
     // Removed with its value, whatever fails; renamed when it is whole.
-    let mut unfinished = show::Unfinished::new(&arguments.file).map_err(unwritable)?;
-    let bar = show::bytes_bar(manifest.bytes);
+    let mut unfinished = Output::open(&arguments.file).map_err(unwritable)?;
+    if let Output::File(file) = &unfinished {
+        interrupt.removes(file.temporary());
+    }
+    let bar = show::bytes_bar(Some(manifest.bytes));
     let keys = manifest.keys().map_err(Failure::not)?;
     let mut whole = Xxh3::new();
     let mut bytes = 0_u64;
@@ -186,7 +254,7 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
             let len = manifest.piece_len(bytes + index as u64 * u64::from(manifest.chunk_bytes));
             piece.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
         }
-        fetch(&store, batch, &mut pieces)?;
+        fetch(&store, &arguments.uri, batch, &mut pieces)?;
         for piece in pieces.iter().take(batch.len()) {
             whole.update(piece);
             unfinished.write(piece).map_err(unwritable)?;
@@ -205,6 +273,8 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
         show::json(&json!({
             "uri": arguments.uri, "name": arguments.name, "bytes": bytes, "chunks": keys.len(), "bytes_per_second": rate,
         }));
+    } else if to_standard {
+        eprintln!("restored {} from {} chunks; {}/s", show::bytes(bytes), keys.len(), show::bytes(rate as u64));
     } else {
         println!("restored {} from {} chunks; {}/s", show::bytes(bytes), keys.len(), show::bytes(rate as u64));
     }
@@ -212,18 +282,22 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
 }
 
 /// Fetch chunks into pieces of their lengths.
-fn fetch(store: &Store, keys: &[[u8; 8]], pieces: &mut [Vec<u8>]) -> Outcome {
+fn fetch(store: &Store, uri: &str, keys: &[[u8; 8]], pieces: &mut [Vec<u8>]) -> Outcome {
     let mut memory: Vec<[&mut [u8]; 1]> = pieces.iter_mut().map(|piece| [piece.as_mut_slice()]).collect();
     let lens: Vec<usize> = memory.iter().map(|[piece]| piece.len()).collect();
     let mut items: Vec<_> =
-        keys.iter().zip(&mut memory).map(|(key, memory)| Fetch { hash: key, memory: Memory::Pieces(memory) }).collect();
+        keys.iter().zip(&mut memory).map(|(key, memory)| Fetch::new(key, Memory::Pieces(memory))).collect();
     let options = BatchOptions::default().with_xxh3_keys();
-    let outcomes = store.get_many(&mut items, &options).map_err(Failure::not)?;
+    let outcomes = store.get_many(&mut items, &options).map_err(Failure::of("restore", uri))?;
     for ((key, outcome), len) in keys.iter().zip(outcomes).zip(lens) {
         let shown = show::hex(key);
-        match outcome.map_err(|error| Failure::not(format!("chunk {shown}: {error}")))? {
+        match outcome.map_err(|error| Failure::not(format!("restore {uri}: chunk {shown}: {error}")))? {
             Some(Fetched::Placed(found)) if found == len => {}
-            None => return Err(Failure::not(format!("chunk {shown} is missing, or what is there is corrupt"))),
+            None => {
+                return Err(Failure::not(format!(
+                    "restore {uri}: chunk {shown} is missing or corrupt: save the file again"
+                )));
+            }
             Some(Fetched::Placed(found) | Fetched::TooLong(found)) => {
                 return Err(Failure::not(format!("chunk {shown} is corrupt: it has {found} bytes, not {len}")));
             }

@@ -49,9 +49,14 @@ impl Library {
         let name = path.display();
         // SAFETY: the library is the subject of the test; it stays loaded because it is leaked here.
         unsafe {
-            let library = libloading::Library::new(path).map_err(|error| format!("cannot load {name}: {error}"))?;
+            let library = libloading::Library::new(path).map_err(|error| match no_library(path) {
+                Some(what) => format!("cannot load {name}: it is {what}"),
+                None => format!("cannot load {name}: {error}"),
+            })?;
             let get: libloading::Symbol<unsafe extern "C" fn() -> *const Vtable> =
-                library.get(b"kv_store_get_vtable\0").map_err(|error| format!("{name}: {error}"))?;
+                library.get(b"kv_store_get_vtable\0").map_err(|_| {
+                    format!("{name} does not export kv_store_get_vtable, so it is no library of the ABI kv_store_v1")
+                })?;
             let vtable = get().as_ref().ok_or_else(|| format!("{name}: kv_store_get_vtable answered NULL"))?;
             Ok(Library { vtable, loaded: Some(Box::leak(Box::new(library))) })
         }
@@ -76,6 +81,33 @@ impl Library {
         // SAFETY: a C string.
         let raw = unsafe { self.vtable.open?(uri.as_ptr()) };
         (!raw.is_null()).then_some(Handle { library: self, raw })
+    }
+}
+
+/// What a file is that cannot be a library of this machine; none: it may be one.
+fn no_library(path: &Path) -> Option<String> {
+    let bytes = std::fs::read(path).ok()?;
+    let own: u16 = match std::env::consts::ARCH {
+        "x86_64" => 62,
+        "aarch64" => 183,
+        _ => return None,
+    };
+    let text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
+    match bytes.get(..20).unwrap_or(&bytes) {
+        [] => Some("empty".into()),
+        [0, b'a', b's', b'm', ..] => Some("WebAssembly: name it NAME.wasm to have it checked as a component".into()),
+        [0x7f, b'E', b'L', b'F', .., low, high] => {
+            let machine = match u16::from_le_bytes([*low, *high]) {
+                number if number == own => return None,
+                62 => "x86-64".to_owned(),
+                183 => "AArch64".to_owned(),
+                number => format!("machine {number}"),
+            };
+            Some(format!("built for {machine}, and this machine is {}", std::env::consts::ARCH))
+        }
+        [0xcf | 0xce, 0xfa, 0xed, 0xfe, ..] => Some("a library of macOS".into()),
+        first if first.iter().all(text) => Some("a text file, not a library".into()),
+        _ => Some("not a library".into()),
     }
 }
 
@@ -169,4 +201,28 @@ fn fetch(name: &str, call: impl FnOnce(*mut *mut u8, *mut usize) -> c_int) -> Re
         bytes
     };
     Ok(Ok(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_loaded_is_named_as_what_it_is() {
+        let path = std::env::temp_dir().join(format!("libkv_store_none-{}.so", std::process::id()));
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let mut other = own.clone();
+        other[18..20].copy_from_slice(&243_u16.to_le_bytes());
+        for (content, said) in [
+            (b"#!/bin/sh\necho no library at all\n".to_vec(), "a text file, not a library"),
+            (b"\0asm\x0d\0\x01\0".to_vec(), "WebAssembly: name it NAME.wasm"),
+            (other, "built for machine 243"),
+            (Vec::new(), "empty"),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            let refused = Library::load(&path).err().expect("it is no library");
+            assert!(refused.contains(said), "{refused}");
+        }
+        std::fs::remove_file(path).unwrap();
+    }
 }

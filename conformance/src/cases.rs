@@ -5,14 +5,18 @@ mod chunks;
 mod concurrency;
 mod manifests;
 mod outputs;
+mod processes;
 mod restart;
+mod upkeep;
 
 use crate::{Case, Verdict};
 
+pub use processes::{KILLED, PAIRS};
 pub use restart::RESTARTS;
 
 /// Every case.
-pub const CASES: &[&[Case]] = &[chunks::CASES, manifests::CASES, outputs::CASES, arguments::CASES, concurrency::CASES];
+pub const CASES: &[&[Case]] =
+    &[chunks::CASES, manifests::CASES, outputs::CASES, arguments::CASES, concurrency::CASES, upkeep::CASES];
 
 /// Fails with what was expected and what came.
 fn expect<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Verdict {

@@ -6,13 +6,18 @@
 
 mod abi;
 mod cases;
+mod soak;
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
 
 pub use abi::{Handle, Library, RawHandle, Vtable};
-pub use cases::{CASES, RESTARTS};
+pub use cases::{CASES, KILLED, PAIRS, RESTARTS};
+pub use soak::{Soaked, soak};
+
+/// The version of the suite, for reports: which cases a backend has passed.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A case's verdict: nothing, or what was wrong, in words for the author of the backend.
 pub type Verdict = Result<(), String>;
@@ -36,18 +41,41 @@ pub struct Restart {
     pub after: fn(&Subject) -> Verdict,
 }
 
+/// One thing that the ABI asks for of two processes that run at the same time and see the same [`Subject`]. Only for a backend that is
+/// [`Facts::shared`].
+pub struct Pair {
+    pub name: &'static str,
+    pub asks: &'static str,
+    pub first: fn(&Subject) -> Verdict,
+    pub second: fn(&Subject) -> Verdict,
+}
+
+/// One thing that the ABI asks for of what a killed process leaves: the process of `during` is killed some time after it has called its
+/// second argument, then `after` runs in another one. Both see the same [`Subject`], round after round. Only for a backend that is
+/// [`Facts::lasting`].
+pub struct Killed {
+    pub name: &'static str,
+    pub asks: &'static str,
+    pub during: fn(&Subject, &dyn Fn()) -> Verdict,
+    pub after: fn(&Subject) -> Verdict,
+}
+
 /// What a case needs of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     Nothing,
     /// See [`Facts::lasting`].
     Lasting,
+    /// See [`Facts::shared`].
+    Shared,
     /// Several stores that have nothing to do with each other.
     Apart,
     /// Version 2 of the vtable.
     Prefetch,
     /// Values of so many bytes.
     Values(u64),
+    /// See [`Facts::held`].
+    Held,
 }
 
 /// What a backend says of itself.
@@ -55,8 +83,21 @@ pub enum Needs {
 pub struct Facts {
     /// What was stored is there for another process on the same URI, also after all handles were closed.
     pub lasting: bool,
+    /// What was stored is there for another process that has the same URI open at the same time.
+    pub shared: bool,
     /// The longest chunk or manifest in bytes.
     pub max_value_bytes: u64,
+    /// Answers what all backends of the process hold now. `None`: the library does not tell.
+    pub held: Option<fn() -> Held>,
+}
+
+/// What backends hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// Bytes of chunks and manifests.
+    pub payload_bytes: u64,
+    /// What they cost beside those: their own memory, handles.
+    pub memory_bytes: u64,
 }
 
 /// Where a library can store things.
@@ -95,10 +136,12 @@ impl<'a> Subject<'a> {
     pub fn skips(&self, needs: Needs) -> Option<String> {
         match needs {
             Needs::Lasting if !self.facts.lasting => Some("the backend keeps nothing after its last handle".into()),
+            Needs::Shared if !self.facts.shared => Some("the backend is not shared by processes".into()),
             Needs::Apart if matches!(self.place, Place::Given { .. }) => Some("only one store was given".into()),
             Needs::Prefetch if self.library.vtable().version < 2 => {
                 Some("the vtable is of version 1, which has no prefetch_chunks".into())
             }
+            Needs::Held if self.facts.held.is_none() => Some("the library does not tell what it holds".into()),
             Needs::Values(bytes) if matches!(self.place, Place::Given { .. }) => {
                 Some(format!("it would leave {bytes} bytes in a store that may be in use"))
             }
@@ -124,6 +167,11 @@ impl<'a> Subject<'a> {
 
     fn open(&self, uri: &str) -> Result<Handle<'_>, String> {
         self.library.open(uri).ok_or_else(|| format!("open({uri:?}) answered NULL"))
+    }
+
+    /// The store was given, and may be used by others.
+    fn is_given(&self) -> bool {
+        matches!(self.place, Place::Given { .. })
     }
 
     fn salt(&self) -> u64 {

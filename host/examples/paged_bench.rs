@@ -11,7 +11,7 @@
 use std::time::{Duration, Instant};
 
 use kv_store_wasm::Store;
-use kv_store_wasm::paged::{Convert, Restore, Save};
+use kv_store_wasm::paged::{Restore, Save};
 use kvx::{BlockTable, CacheShape, DType, Gather, KvCache, KvCacheMut, KvTokens, KvTokensMut, Layout, Slots, Write};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -107,19 +107,9 @@ impl Engine {
     }
 
     fn save(&self, store: &Store) {
-        let save = Save {
-            name: "fused",
-            model: b"",
-            layers: &self.caches(),
-            blocks: self.blocks[..].into(),
-            tokens: TOKENS as u32,
-            chunk_tokens: CHUNK_TOKENS as u32,
-            stored: None,
-            scales: &[],
-            threads: 1,
-            verify: false,
-            timeout: None,
-        };
+        let layers = self.caches();
+        let mut save = Save::new("fused", &layers, self.blocks[..].into(), TOKENS as u32);
+        save.chunk_tokens = CHUNK_TOKENS as u32;
         let _ = save.run(store).unwrap();
     }
 
@@ -149,16 +139,8 @@ impl Engine {
 
     fn restore(&mut self, store: &Store, max_bytes: u64) {
         let slots = std::mem::take(&mut self.slots);
-        let restore = Restore {
-            name: "fused",
-            model: b"",
-            slots: Slots { slots: slots[..].into(), invalid_slot: -1 },
-            convert: Convert::default(),
-            scales: &[],
-            max_bytes,
-            threads: 1,
-            timeout: None,
-        };
+        let mut restore = Restore::new("fused", Slots { slots: slots[..].into(), invalid_slot: -1 });
+        restore.max_bytes = max_bytes;
         restore.run(store, &mut self.caches_mut()).unwrap();
         self.slots = slots;
     }

@@ -46,6 +46,11 @@ pub(crate) struct Pass<'a> {
     reported: bool,
 }
 
+/// Whether failures of a kind count.
+pub(crate) fn counts(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Component | ErrorKind::Unavailable)
+}
+
 impl Breaker {
     pub(crate) fn new(uri: &str, limits: &Limits) -> Self {
         Breaker {
@@ -55,6 +60,11 @@ impl Breaker {
             troubled: AtomicBool::new(false),
             state: Mutex::default(),
         }
+    }
+
+    /// Whether calls fail at once.
+    pub(crate) fn is_open(&self) -> bool {
+        self.lock().open.is_some()
     }
 
     /// Ask for leave for a call. `Unavailable` while the breaker is open.
@@ -138,15 +148,15 @@ impl Breaker {
 }
 
 impl Pass<'_> {
-    /// Say what the call came to. Answers whether that opened the breaker.
-    pub(crate) fn report<T>(mut self, outcome: &Result<T, Error>) -> bool {
+    /// Say why the call failed, if it did. Answers whether that opened the breaker.
+    pub(crate) fn report(mut self, failure: Option<&Error>) -> bool {
         self.reported = true;
-        match outcome {
-            Err(error) if matches!(error.kind(), ErrorKind::Component | ErrorKind::Unavailable) => {
+        match failure {
+            Some(error) if counts(error.kind()) => {
                 return self.breaker.failed(&error.to_string(), self.probe, Instant::now());
             }
             // Refused or full is neither: only a probe takes it for an answer.
-            Err(_) if !self.probe => {}
+            Some(_) if !self.probe => {}
             _ => self.breaker.succeeded(),
         }
         false
@@ -184,7 +194,7 @@ mod tests {
     }
 
     fn report(breaker: &Breaker, outcome: Result<(), Error>) {
-        breaker.admit().unwrap().report(&outcome);
+        breaker.admit().unwrap().report(outcome.as_ref().err());
     }
 
     #[test]
@@ -238,10 +248,10 @@ mod tests {
         std::thread::sleep(Duration::from_millis(2));
         let probe = breaker.admit().unwrap();
         assert!(breaker.admit().err().unwrap().to_string().contains("tried now"));
-        probe.report(&outcome(ErrorKind::Component));
+        probe.report(outcome(ErrorKind::Component).as_ref().err());
         assert_eq!(breaker.lock().open.as_ref().unwrap().pause, Duration::from_millis(2));
         std::thread::sleep(Duration::from_millis(3));
-        breaker.admit().unwrap().report(&Ok(()));
+        breaker.admit().unwrap().report(None);
         for _ in 0..2 {
             report(&breaker, Ok(()));
         }
@@ -269,7 +279,7 @@ mod tests {
         drop(breaker.admit().unwrap());
         std::thread::sleep(Duration::from_millis(5));
         breaker.admit().unwrap().give_back();
-        breaker.admit().unwrap().report(&Ok(()));
+        breaker.admit().unwrap().report(None);
     }
 
     #[test]

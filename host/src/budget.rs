@@ -5,7 +5,7 @@
 //! component does and however many URIs it is opened by, so that what is left serves the others.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::process::{Resource, getrlimit};
@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
+use crate::process::PerProcess;
 
 pub(crate) struct Budget {
     used: AtomicU64,
@@ -31,6 +32,21 @@ pub(crate) struct Budgets {
     pub connections: Budget,
 }
 
+/// What all stores of the process share.
+#[derive(Default)]
+pub(crate) struct OfProcess {
+    pub budgets: Budgets,
+    pub owners: Owners,
+    /// Bytes in the write buffers of all handles.
+    pub write_buffers: AtomicUsize,
+}
+
+/// What the stores of this process share.
+pub(crate) fn of_process() -> &'static OfProcess {
+    static OF_PROCESS: PerProcess<OfProcess> = PerProcess::new();
+    OF_PROCESS.get()
+}
+
 impl Default for Budgets {
     fn default() -> Self {
         // The rest is the consumer's. No limit: `None`.
@@ -42,6 +58,14 @@ impl Default for Budgets {
             descriptors: Budget::new(limits::PROCESS_DESCRIPTORS.min(files)),
             connections: Budget::new(u64::MAX),
         }
+    }
+}
+
+impl Budgets {
+    /// What stores without a handle may hold together: half of what one owner may have, so that its other half serves those that
+    /// are used.
+    pub(crate) fn most_idle_bytes(&self) -> u64 {
+        limits::IDLE_STORE_BYTES.min(self.memory_bytes.limit / limits::OWNER_FRACTION / 2)
     }
 }
 

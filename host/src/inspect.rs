@@ -8,15 +8,20 @@ use crate::loader;
 
 /// A component, looked at from outside.
 #[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
 pub struct Inspection {
-    /// Its length in bytes, and its SHA-256 in hex, as `sha256` in the config wants it.
+    /// Its length in bytes.
     pub bytes: u64,
+    /// Its SHA-256 in hex, as `sha256` in the config wants it.
     pub sha256: String,
+    /// The interfaces that it wants of its host.
     pub imports: Vec<Import>,
+    /// The interfaces that it offers, with their versions.
     pub exports: Vec<String>,
     /// What the component says of itself in its custom section `kv-store-backend`: pairs of key and value, in order. A
     /// `wish` is what it would like to be granted; it grants nothing.
     pub stamp: Vec<(String, String)>,
+    /// Its functions.
     pub functions: u64,
     /// Its largest function, in bytes.
     pub largest_function: u64,
@@ -25,8 +30,17 @@ pub struct Inspection {
     pub problems: Vec<String>,
 }
 
+impl Inspection {
+    /// The names that the component lists under a key of its stamp: `options`, `secrets`. None: it does not tell.
+    pub(crate) fn names(&self, key: &str) -> Option<Vec<&str>> {
+        let (_, names) = self.stamp.iter().find(|(there, _)| there == key)?;
+        Some(names.split_whitespace().collect())
+    }
+}
+
 /// An interface that a component wants of its host.
 #[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
 pub struct Import {
     /// With its version: `kv-store:backend/files@1.0.0`.
     pub name: String,

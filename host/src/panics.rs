@@ -17,7 +17,7 @@ thread_local! {
 }
 
 /// Run, with a panic turned into its text.
-pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
@@ -73,7 +73,7 @@ mod tests {
     fn a_full_pipe_holds_no_panic() {
         use std::os::fd::AsRawFd;
         let (reader, writer) = std::io::pipe().unwrap();
-        assert!(crate::engine::holds_in_a_child(AssertUnwindSafe(move || {
+        assert!(crate::process::holds_in_a_child(AssertUnwindSafe(move || {
             // SAFETY: numbers only; one that waits for ever is killed.
             unsafe {
                 libc::alarm(60);

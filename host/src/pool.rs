@@ -1,7 +1,7 @@
 //! The instances of one store. Each serves one call at a time, on the caller's thread; a caller takes an idle one, makes
 //! one if there is room, or waits. No lock is held while a guest runs.
 //!
-//! A trap, a missed deadline or a lie ends the instance, and the caller gets an error; the next call gets another one.
+//! A trap, a missed deadline or an answer that breaks the contract ends the instance, and the caller gets an error; the next call gets another one.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -11,18 +11,17 @@ use std::time::Instant;
 use wasmtime::component::ResourceTableError;
 use wasmtime::{Store, Trap, UpdateDeadline};
 
-use crate::bindings::Backend;
-use crate::bindings::exports::kv_store::backend::store::Features;
-use crate::breaker::Breaker;
+use crate::contract::bindings::exports::kv_store::backend::store::{Features, Guest, Properties};
+use crate::contract::bindings::{Backend, maintained};
+use crate::contract::{Access, State};
 use crate::counters::Event;
 use crate::engine::{self, Helpers, Runtime};
-use crate::error::{Error, ErrorKind};
-use crate::fault::Guest;
-use crate::guest::{Access, State};
+use crate::error::{Error, ErrorKind, contract_violation};
 use crate::limits;
 use crate::loader::Loaded;
 use crate::log::{self, Level};
 use crate::signals::{files_are_bounded, keeping_signal_stack, without_signal};
+use crate::suggest::suggestion;
 use crate::until::Until;
 
 /// What an instance is made of and how many there may be.
@@ -32,15 +31,20 @@ pub(crate) struct Pool {
     access: Arc<Access>,
     uri: String,
     options: Vec<(String, String)>,
-    breaker: Arc<Breaker>,
     max_instances: usize,
+    /// The one instance is the store.
+    holds_data: bool,
+    /// What the first instance answered.
+    promised: Option<Promised>,
     /// The component may write files through WASI, and the process has a bound on their length (RLIMIT_FSIZE): a write past
     /// it would raise SIGXFSZ. The contract's own writes keep it away by themselves.
     wasi_writes_bounded: bool,
     slots: Mutex<Slots>,
     freed: Condvar,
-    /// Instances that ended in a trap, a lie or a panic, or were retired.
+    /// Instances that ended in a trap, an answer that breaks the contract or a panic, or were retired.
     lost: AtomicU64,
+    /// An instance beside those that serve consumers, for maintenance.
+    apart: Mutex<Option<Instance>>,
 }
 
 #[derive(Default)]
@@ -55,12 +59,19 @@ struct Slots {
 struct Instance {
     store: Store<State>,
     backend: Backend,
+    maintenance: Option<maintained::Guest>,
 }
 
 /// A running call's view of its instance.
 pub(crate) struct Call<'a> {
     pub store: &'a mut Store<State>,
-    pub guest: Guest<'a>,
+    pub guest: &'a Guest,
+}
+
+/// The same of a call that lists or cleans.
+pub(crate) struct Upkeep<'a> {
+    pub store: &'a mut Store<State>,
+    pub guest: &'a maintained::Guest,
 }
 
 /// What a guest's call comes to: a trap, or the guest's own answer.
@@ -70,29 +81,37 @@ impl Pool {
     /// Make the first instance, which opens the store, and learn what the backend says of itself.
     pub(crate) fn open(
         component: Arc<Loaded>,
-        access: Access,
+        access: Arc<Access>,
         uri: String,
         options: Vec<(String, String)>,
-        breaker: Arc<Breaker>,
         until: &Until,
     ) -> Result<(Self, Features), Error> {
         let mut pool = Pool {
             runtime: engine::runtime()?,
             max_instances: access.limits.max_instances(),
+            holds_data: false,
+            promised: None,
             wasi_writes_bounded: component.uses_wasi_files && access.may_write_files() && files_are_bounded(),
             component,
-            access: Arc::new(access),
+            access,
             uri,
             options,
-            breaker,
             slots: Mutex::default(),
             freed: Condvar::new(),
             lost: AtomicU64::new(0),
+            apart: Mutex::default(),
         };
         let (first, features) = pool.instantiate(until)?;
-        if features.max_instances > 0 {
-            pool.max_instances = pool.max_instances.min(features.max_instances as usize);
+        // What is in an instance is in no other.
+        pool.holds_data = features.properties.contains(Properties::HOLDS_DATA);
+        let wanted = match pool.holds_data {
+            true => Some(1),
+            false => features.max_instances,
+        };
+        if let Some(wanted) = wanted {
+            pool.max_instances = pool.max_instances.min(wanted.max(1) as usize);
         }
+        pool.promised = Some(promised(&features));
         *pool.slots() = Slots { idle: vec![first], live: 1, waiting: 0 };
         Ok((pool, features))
     }
@@ -122,46 +141,80 @@ impl Pool {
         self.lost.load(Acquire)
     }
 
+    /// Whether the component can list what it stores, and clean it.
+    pub(crate) fn is_maintained(&self) -> bool {
+        self.component.maintenance.is_some()
+    }
+
+    /// Run one call of the component's `maintenance`: in an instance of its own, so that no consumer waits for it, unless one
+    /// instance has to serve all.
+    pub(crate) fn maintain<T>(
+        &self,
+        until: &Until,
+        call: impl AsyncFnOnce(&mut Upkeep<'_>) -> Outcome<T>,
+    ) -> Result<T, Error> {
+        until.check()?;
+        if self.holds_data {
+            let mut slot = self.acquire(until.deadline())?;
+            let instance = match slot.instance.take() {
+                Some(idle) => idle,
+                None => self.instantiate(until)?.0,
+            };
+            let (instance, outcome) = self.maintain_in(instance, until, call);
+            slot.instance = instance;
+            return outcome;
+        }
+        let kept = self.apart().take();
+        let instance = match kept {
+            Some(idle) => idle,
+            None => self.instantiate(until)?.0,
+        };
+        let (instance, outcome) = self.maintain_in(instance, until, call);
+        *self.apart() = instance;
+        outcome
+    }
+
+    fn maintain_in<T>(
+        &self,
+        mut instance: Instance,
+        until: &Until,
+        call: impl AsyncFnOnce(&mut Upkeep<'_>) -> Outcome<T>,
+    ) -> (Option<Instance>, Result<T, Error>) {
+        let Instance { store, maintenance, .. } = &mut instance;
+        let Some(guest) = maintenance else {
+            let message =
+                "the component does not export kv-store:backend/maintenance: it can be neither listed nor cleaned";
+            return (Some(instance), Err(Error::new(ErrorKind::Unsupported, message)));
+        };
+        self.access.counters.count(Event::GuestCalls);
+        match self.drive(store, until, async |store| call(&mut Upkeep { store, guest }).await) {
+            Ok(Err(error)) if error.kind() == ErrorKind::Component => {
+                self.access.counters.count(Event::ContractViolations);
+                (None, Err(error))
+            }
+            Ok(answer) => (Some(instance), answer),
+            Err(trap) => (None, Err(self.explain(trap, until))),
+        }
+    }
+
+    fn apart(&self) -> MutexGuard<'_, Option<Instance>> {
+        self.apart.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     /// Run one call of the guest, within the time of the consumer's call.
     pub(crate) fn call<T>(
         &self,
         until: &Until,
         call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>,
     ) -> Result<T, Error> {
-        until.check()?;
-        let pass = self.breaker.admit().inspect_err(|_| self.access.counters.count(Event::BreakerRefused))?;
         // Given back, as gone, if anything on the way fails or panics.
-        let slot = match self.acquire(until.deadline()) {
-            Ok(slot) => slot,
-            Err(busy) => {
-                pass.give_back();
-                return Err(busy);
-            }
-        };
-        let outcome = self.call_in(slot, until, call);
-        if until.is_cut_short() && matches!(&outcome, Err(error) if error.kind() == ErrorKind::Unavailable) {
-            // A caller who gives too little time says nothing of the backend.
-            pass.give_back();
-            return outcome.map_err(|error| until.check().err().unwrap_or(error));
-        }
-        if pass.report(&outcome) {
-            self.access.counters.count(Event::BreakerOpened);
-        }
-        outcome
-    }
-
-    fn call_in<T>(
-        &self,
-        mut slot: Slot<'_>,
-        until: &Until,
-        call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>,
-    ) -> Result<T, Error> {
+        let mut slot = self.acquire(until.deadline())?;
         let mut instance = match slot.instance.take() {
             Some(idle) => idle,
             None => self.instantiate(until)?.0,
         };
-        let Instance { store, backend } = &mut instance;
-        let guest = self.guest(backend);
+        let Instance { store, backend, .. } = &mut instance;
+        let guest = backend.kv_store_backend_store();
         self.access.counters.count(Event::GuestCalls);
         let outcome = self.drive(store, until, async |store| call(&mut Call { store, guest }).await);
         store.data_mut().items().end();
@@ -169,9 +222,9 @@ impl Pool {
             Ok(answer) => {
                 let lied = matches!(&answer, Err(error) if error.kind() == ErrorKind::Component);
                 if lied {
-                    self.access.counters.count(Event::Lies);
+                    self.access.counters.count(Event::ContractViolations);
                 }
-                if !lied {
+                if !lied && !self.is_to_be_replaced(&instance) {
                     slot.instance = Some(instance);
                 }
                 answer
@@ -180,8 +233,23 @@ impl Pool {
         }
     }
 
-    fn guest<'a>(&'a self, backend: &'a Backend) -> Guest<'a> {
-        Guest { guest: backend.kv_store_backend_store(), faults: self.access.faults.as_ref() }
+    /// Whether an instance holds so much between calls that it would soon fail them. One that is the store keeps what it has.
+    fn is_to_be_replaced(&self, instance: &Instance) -> bool {
+        let Some(held) = instance.store.data().left_over().filter(|_| !self.holds_data) else { return false };
+        let text = format!(
+            "{}: an instance was replaced that held {held} after a call: it does not drop what it is lent",
+            self.uri
+        );
+        log::component_line(Level::Warn, &self.access.name, &text, &self.access.log);
+        true
+    }
+
+    /// End an idle instance, if there is one.
+    pub(crate) fn retire_idle(&self) {
+        let retired = self.slots().idle.pop();
+        if retired.is_some() {
+            drop(Slot { pool: self, instance: None });
+        }
     }
 
     /// Run guest code on this thread, within a deadline.
@@ -210,18 +278,32 @@ impl Pool {
         let counted = usize::try_from(self.access.limits.memory_bytes).unwrap_or(usize::MAX) / limits::SLOT_BYTES;
         store.set_max_component_handles(limits::MAX_HANDLES.min(counted) + limits::MAX_BATCH_ITEMS);
         store.set_hostcall_fuel(limits::HOSTCALL_BYTES);
-        store.epoch_deadline_callback(|context| match Instant::now() < context.data().stop_at() {
-            true => Ok(UpdateDeadline::Continue(1)),
-            false => Err(DeadlineMissed.into()),
+        store.epoch_deadline_callback(|context| {
+            context.data().ran_for(limits::EPOCH_TICK);
+            match Instant::now() < context.data().stop_at() {
+                true => Ok(UpdateDeadline::Continue(1)),
+                false => Err(DeadlineMissed.into()),
+            }
         });
         let opened = self.drive(&mut store, until, async |store| {
-            let backend = self.component.pre.instantiate_async(&mut *store).await?;
-            let features = self.guest(&backend).call_open(store, &self.uri, &self.options).await?;
-            Ok((backend, features))
+            let Loaded { pre, backend, maintenance, .. } = &*self.component;
+            let instance = pre.instantiate_async(&mut *store).await?;
+            let backend = backend.load(&mut *store, &instance)?;
+            let maintenance = maintenance.as_ref().map(|guest| guest.load(&mut *store, &instance)).transpose()?;
+            let features = backend.kv_store_backend_store().call_open(store, &self.uri, &self.options).await?;
+            Ok((backend, maintenance, features))
         });
-        let (backend, features) = opened.map_err(|trap| self.explain(trap, until))?;
-        let features = features?;
-        Ok((Instance { store, backend }, features))
+        let (backend, maintenance, features) = opened.map_err(|trap| self.explain(trap, until))?;
+        let features = features.map_err(Error::from).map_err(|error| {
+            let meant = suggestion(&error.to_string());
+            let error = if meant.is_empty() { error } else { error.with_note(&meant) };
+            self.access.missing.explain(error, &self.access.grants)
+        })?;
+        if self.promised.is_some_and(|first| first != promised(&features)) {
+            self.access.counters.count(Event::ContractViolations);
+            return Err(contract_violation("answered other features than the first instance of this URI"));
+        }
+        Ok((Instance { store, backend, maintenance }, features))
     }
 
     fn acquire(&self, deadline: Instant) -> Result<Slot<'_>, Error> {
@@ -236,7 +318,7 @@ impl Pool {
             }
             let busy = |message: String| {
                 self.access.counters.count(Event::Busy);
-                Err(Error::new(ErrorKind::Unavailable, message))
+                Err(Error::busy(message))
             };
             let (most, instances) = (self.access.limits.waiting, self.max_instances);
             if slots.waiting >= most {
@@ -274,6 +356,14 @@ impl Pool {
         };
         Error::new(ErrorKind::Component, format!("trapped: {why}"))
     }
+}
+
+/// What the host counts on: of all features those that it uses, but for the label.
+type Promised = (Properties, [Option<u64>; 4]);
+
+fn promised(features: &Features) -> Promised {
+    let Features { properties, max_instances, batch_items, batch_bytes, max_value_bytes, .. } = features;
+    (*properties, [max_instances.map(u64::from), batch_items.map(u64::from), *batch_bytes, *max_value_bytes])
 }
 
 /// An instance's place in its pool. Dropped with an instance it gives it back; without one, the place is free.

@@ -5,21 +5,28 @@
 //! each byte that arrives ([`Until::moved`]), so a slow server is given up when it falls behind
 //! [`DEADLINE_BYTES_PER_SECOND`](crate::limits::DEADLINE_BYTES_PER_SECOND), and a guest that moves bytes in a circle when it has
 //! moved more than the call can answer ([`Until::expect`]).
+//!
+//! Once a server has been waited for as long as the operator's patience, in vain, what is left of the call may take as long again
+//! ([`Until::waited_in_vain`]): a call that meets servers that hang ends within twice the patience, however many items lie there and
+//! however many calls of a guest it takes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::engine;
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
 
+/// When one call of the consumer must be over. Clones are of the same call.
 #[derive(Clone)]
-pub(crate) struct Until(Arc<Inner>);
+pub struct Until(Arc<Inner>);
 
 struct Inner {
     begun: Instant,
     allowed: Duration,
+    patience: Duration,
+    /// When the call ends because a server hangs.
+    given_up: OnceLock<Instant>,
     /// Bytes that are sure to be moved.
     granted: AtomicU64,
     /// Bytes that have arrived, and the most that count.
@@ -36,13 +43,13 @@ impl Until {
         Until::with(limits, None, None)
     }
 
-    /// A call that begins now, and ends at the caller's own deadline too (that of the thread, where it has one, included), or when
-    /// the flag is set.
+    /// A call that begins now, and ends at the caller's own deadline too, or when the flag is set.
     pub(crate) fn with(limits: &Limits, own: Option<Instant>, cancelled: Option<Arc<AtomicBool>>) -> Self {
-        let own = own.into_iter().chain(engine::until()).min();
         Until(Arc::new(Inner {
             begun: Instant::now(),
             allowed: limits.deadline(),
+            patience: limits.patience(),
+            given_up: OnceLock::new(),
             granted: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             expected: AtomicU64::new(0),
@@ -66,12 +73,30 @@ impl Until {
         self.0.moved.fetch_add(bytes, Relaxed);
     }
 
+    /// A server was waited for so long, without a byte. A guest that waits for less than the operator lets it has its reasons.
+    pub(crate) fn waited_in_vain(&self, patience: Duration) {
+        if patience >= self.0.patience {
+            self.0.given_up.get_or_init(|| Instant::now() + self.0.patience);
+        }
+    }
+
     /// When the call ends, as far as is known now.
     pub(crate) fn deadline(&self) -> Instant {
-        let Inner { begun, allowed, granted, moved, expected, own, .. } = &*self.0;
+        let Inner { begun, allowed, given_up, granted, moved, expected, own, .. } = &*self.0;
         let bytes = granted.load(Relaxed).saturating_add(moved.load(Relaxed).min(expected.load(Relaxed)));
         let deadline = *begun + allowed.saturating_add(limits::time_to_move(bytes));
+        let deadline = given_up.get().map_or(deadline, |given_up| deadline.min(*given_up));
         own.map_or(deadline, |own| own.min(deadline))
+    }
+
+    /// The caller's own deadline.
+    pub(crate) fn end(&self) -> Option<Instant> {
+        self.0.own
+    }
+
+    /// The time that the bytes justify which are moved for sure.
+    pub(crate) fn time_to_move(&self) -> Duration {
+        limits::time_to_move(self.0.granted.load(Relaxed))
     }
 
     /// Whether the caller's own deadline comes before that of the limits.
@@ -80,18 +105,30 @@ impl Until {
     }
 
     /// When guest code is stopped.
-    pub(crate) fn stop_at(&self) -> Instant {
+    pub fn stop_at(&self) -> Instant {
         self.deadline() + limits::DEADLINE_GRACE
+    }
+
+    /// Whether the time that the limits give is over, which is the backend's doing and not its caller's.
+    pub(crate) fn is_over(&self) -> bool {
+        !self.is_cancelled() && !self.is_cut_short() && Instant::now() >= self.deadline()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.cancelled.as_ref().is_some_and(|cancelled| cancelled.load(Relaxed))
     }
 
     /// Whether another call of the guest may begin.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.0.cancelled.as_ref().is_some_and(|cancelled| cancelled.load(Relaxed)) {
+        if self.is_cancelled() {
             return Err(Error::new(ErrorKind::Cancelled, "the request was cancelled"));
         }
         if Instant::now() >= self.deadline() {
             let message = match self.is_cut_short() {
                 true => "the time that the caller gave (timeout_ms) is over",
+                false if self.0.given_up.get().is_some() => {
+                    "a server hangs, and what was left of the call has had as much time again (patience_ms in the config)"
+                }
                 false => "the time of the call is over, and not every item was answered (deadline_ms in the config)",
             };
             return Err(Error::new(ErrorKind::Unavailable, message));
@@ -120,6 +157,25 @@ mod tests {
         until.expect(8 << 20);
         assert_eq!(seconds(&until), 4.0, "and no more than was expected counts");
         assert!(until.check().is_ok());
+    }
+
+    #[test]
+    fn a_wait_in_vain_leaves_as_much_time_again_once() {
+        let limits = Limits { deadline_ms: 60_000, patience_ms: 1000, ..Limits::default() };
+        let until = Until::new(&limits);
+        until.waited_in_vain(Duration::from_millis(999));
+        assert_eq!(seconds(&until), 60.0, "a guest's own patience is its own");
+        until.waited_in_vain(Duration::from_millis(1000));
+        let first = seconds(&until);
+        assert!((1.0..2.0).contains(&first), "{first}");
+        std::thread::sleep(Duration::from_millis(5));
+        until.clone().waited_in_vain(Duration::from_millis(1500));
+        until.grant(1 << 30);
+        assert_eq!(seconds(&until), first);
+        let soon = Until::new(&Limits { patience_ms: 1, ..limits });
+        soon.waited_in_vain(Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(soon.check().is_err_and(|error| error.to_string().contains("patience_ms")));
     }
 
     #[test]

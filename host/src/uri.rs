@@ -72,7 +72,7 @@ impl StoreUri {
     }
 
     /// The backend that serves the scheme: its name picks the component, the config's table and the secrets. It is the
-    /// scheme itself, but for `rediss`, which is `redis` over TLS.
+    /// scheme itself, but for `rediss`, which is `redis` over TLS, and `s3+http`, which is `s3` without it.
     pub fn backend(&self) -> &str {
         backend(self.scheme())
     }
@@ -94,18 +94,25 @@ impl StoreUri {
     }
 }
 
-fn backend(scheme: &str) -> &str {
+/// The backends that ship.
+pub(crate) const SHIPPED: [&str; 6] = ["local-fs", "memkv", "memory", "mooncake", "redis", "s3"];
+
+pub(crate) fn backend(scheme: &str) -> &str {
     match scheme {
         "rediss" => "redis",
+        "s3+http" => "s3",
         own => own,
     }
 }
 
 /// The port that a backend takes where its URI names none, as far as it is known: of the backends that ship.
 pub(crate) fn default_port(scheme: &str) -> Option<u16> {
-    match backend(scheme) {
-        "redis" => Some(6379),
+    match scheme {
+        "redis" | "rediss" => Some(6379),
         "memkv" => Some(9900),
+        "mooncake" => Some(50051),
+        "s3" => Some(443),
+        "s3+http" => Some(80),
         _ => None,
     }
 }
@@ -144,6 +151,11 @@ mod tests {
         for (scheme, source) in [("redis", redis), ("rediss", redis), ("memkv", memkv)] {
             let port = default_port(scheme).unwrap();
             assert!(source.contains(&format!("const DEFAULT_PORT: u16 = {port};")), "{scheme}");
+        }
+        let s3 = include_str!("../../guests/s3/src/uri.rs");
+        for (scheme, name) in [("s3", "TLS_PORT"), ("s3+http", "PLAIN_PORT")] {
+            let port = default_port(scheme).unwrap();
+            assert!(s3.contains(&format!("const {name}: u16 = {port};")), "{scheme}");
         }
         assert_eq!(default_port("acme"), None);
     }

@@ -40,7 +40,7 @@ fn the_doctor_tells_what_an_open_would_do() {
     assert_eq!((found.uri.as_str(), found.scheme.as_str()), ("redis://cache.svc:6379/3", "redis"));
     assert_eq!((found.component.as_ref(), found.component_by_config), (Some(&component), false));
     assert!(found.config.is_some_and(|path| path.to_string_lossy().contains("api-tests-")));
-    assert_eq!(found.reaches.server.as_deref(), Some("cache.svc:6379"));
+    assert_eq!(found.reaches.servers, ["cache.svc:6379"]);
     assert_eq!(found.reaches.secret_prefix.as_deref(), Some("REDIS_"));
     assert_eq!((found.reaches.directory, found.tenant, found.label), (None, None, None));
     assert_eq!(found.inspection.map(|found| found.bytes), component.metadata().ok().map(|meta| meta.len()));
@@ -86,7 +86,7 @@ fn the_doctor_connects_to_the_server_of_the_uri_unless_it_is_told_not_to() {
     assert!(fatal(&found).is_empty() && found.label.is_none(), "{found:?}");
     let [reached] = &found.servers[..] else { panic!("{found:?}") };
     assert_eq!((&reached.server, reached.reached.as_ref()), (&server, Some(&server)));
-    assert!(found.not_tried.iter().any(|what| what.contains("running the component")), "{found:?}");
+    assert!(found.not_tried.iter().any(|what| what.contains("logging in to the server")), "{found:?}");
     drop(listener);
     let gone = doctor(&uri, Depth::Connect);
     assert!(fatal(&gone).iter().any(|what| what.contains(&server) && what.contains("refused")), "{gone:?}");

@@ -28,7 +28,7 @@ fn a_batch_is_put_found_fetched_and_deleted() {
     let values: Vec<(Vec<u8>, Vec<u8>)> = (0..50_u64).map(|n| (n.to_le_bytes().to_vec(), value(n))).collect();
     let pieces: Vec<[&[u8]; 1]> = values.iter().map(|(_, value)| [value.as_slice()]).collect();
     let chunks: Vec<NewChunk<'_>> =
-        values.iter().zip(&pieces).map(|((hash, _), pieces)| NewChunk { hash, pieces }).collect();
+        values.iter().zip(&pieces).map(|((hash, _), pieces)| NewChunk::new(hash, pieces)).collect();
     let save = store.begin_save().unwrap();
     let sealed = BatchOptions::default().with_sealed();
     let put = store.put_many(&chunks, &sealed, Some(&save)).unwrap();
@@ -42,7 +42,7 @@ fn a_batch_is_put_found_fetched_and_deleted() {
         assert_eq!(*found.as_ref().unwrap(), Presence::Present(Some(value.len() as u64)));
     }
     assert_eq!(*found[50].as_ref().unwrap(), Presence::Absent);
-    let mut fetches: Vec<Fetch<'_>> = hashes.iter().map(|hash| Fetch { hash, memory: Memory::Allocate }).collect();
+    let mut fetches: Vec<Fetch<'_>> = hashes.iter().map(|hash| Fetch::new(hash, Memory::Allocate)).collect();
     let fetched = store.get_many(&mut fetches, &sealed).unwrap();
     for (fetched, (_, value)) in fetched.iter().zip(&values) {
         assert!(matches!(fetched, Ok(Some(Fetched::Buffer(found))) if found[..] == value[..]), "{fetched:?}");
@@ -53,11 +53,50 @@ fn a_batch_is_put_found_fetched_and_deleted() {
     assert!(found.iter().all(|found| matches!(found, Ok(Presence::Absent))));
 }
 
+/// Large enough that several threads seal and check.
+#[test]
+fn of_a_large_sealed_batch_only_what_was_changed_is_a_miss() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = open(&format!("local-fs://{}", scratch.path().display()));
+    let values: Vec<(Vec<u8>, Vec<u8>)> =
+        (0..24_u8).map(|n| (vec![n; 16], (0..200_000_u32).map(|at| (at * 7 + u32::from(n)) as u8).collect())).collect();
+    let pieces: Vec<[&[u8]; 2]> = values.iter().map(|(_, value)| value.split_at(70_001).into()).collect();
+    let chunks: Vec<NewChunk<'_>> =
+        values.iter().zip(&pieces).map(|((hash, _), pieces)| NewChunk::new(hash, pieces)).collect();
+    let sealed = BatchOptions::default().with_sealed();
+    assert!(store.put_many(&chunks, &sealed, None).unwrap().iter().all(|put| matches!(put, Ok(Put::New))));
+    let changed = scratch.path().join("chunks/0").join("05".repeat(16));
+    let mut content = std::fs::read(&changed).unwrap();
+    content[123_456] ^= 4;
+    std::fs::write(&changed, content).unwrap();
+    let mut memory: Vec<Vec<u8>> = values.iter().map(|(_, value)| vec![0; value.len()]).collect();
+    let mut halves: Vec<Vec<&mut [u8]>> = memory
+        .iter_mut()
+        .map(|memory| {
+            let (head, tail) = memory.split_at_mut(1000);
+            vec![head, tail]
+        })
+        .collect();
+    let mut fetches: Vec<Fetch<'_>> =
+        values.iter().zip(&mut halves).map(|((hash, _), pieces)| Fetch::new(hash, Memory::Pieces(pieces))).collect();
+    let fetched = store.get_many(&mut fetches, &sealed).unwrap();
+    for (n, (fetched, (_, value))) in fetched.iter().zip(&values).enumerate() {
+        match n {
+            5 => assert!(matches!(fetched, Ok(None)), "{fetched:?}"),
+            _ => {
+                assert!(matches!(fetched, Ok(Some(Fetched::Placed(len))) if *len == value.len()), "{n}: {fetched:?}");
+                assert!(memory[n] == *value, "{n}");
+            }
+        }
+    }
+    assert!(!changed.exists(), "it was removed, so that the next put stores it again");
+}
+
 #[test]
 fn a_save_of_another_store_is_refused() {
     let (store, other) = (open("memory://one"), open("memory://another"));
     let save = other.begin_save().unwrap();
-    let refused = store.put_many(&[NewChunk { hash: b"a", pieces: &[b"x"] }], &BatchOptions::default(), Some(&save));
+    let refused = store.put_many(&[NewChunk::new(b"a", &[b"x"])], &BatchOptions::default(), Some(&save));
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Invalid);
 }
 

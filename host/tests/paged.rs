@@ -9,10 +9,16 @@ use std::path::Path;
 
 use engine::{Engine, LAYERS, SHAPE, chunk_key, error_of, open, restore, save, slots, stores};
 use kv_store_wasm::ErrorKind;
-use kv_store_wasm::paged::{Checked, Convert, Description, Layer, Order, Restore, Save, describe};
+use kv_store_wasm::paged::{Checked, Convert, Description, Order, Restore, Save, describe};
 use kvx::{CacheShape, DType, IndexSlice, KvCacheMut, KvScales, Layout, Scale};
 use proptest::prelude::*;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+/// A save or a restore, with something else said.
+fn with<T>(mut asked: T, set: impl FnOnce(&mut T)) -> T {
+    set(&mut asked);
+    asked
+}
 
 #[test]
 fn what_was_saved_is_restored_through_every_kind_of_store() {
@@ -22,34 +28,29 @@ fn what_was_saved_is_restored_through_every_kind_of_store() {
         for threads in [1, 3] {
             let caches = engine.caches();
             let name = format!("sequence-{threads}");
-            let saved = Save { threads, ..save(&name, &caches, &from, 14, 8) }.run(&store).expect("saved");
+            let saved =
+                with(save(&name, &caches, &from, 14, 8), |set| set.threads = threads).run(&store).expect("saved");
             let row = 2 * 8 * 2;
             assert_eq!((saved.chunks, saved.bytes), (2, 14 * 2 * LAYERS as u64 * row));
             let mut other = engine.blank();
             let slots = slots(&to, 4, 14);
-            let restored = Restore { threads, ..restore(&name, &slots) }.run(&store, &mut other.caches_mut()).unwrap();
+            let restored =
+                with(restore(&name, &slots), |set| set.threads = threads).run(&store, &mut other.caches_mut()).unwrap();
             assert_eq!((restored.tokens, restored.saved, restored.chunks), (14, 14, 2));
             assert!(other.tokens(&to, 14) == engine.tokens(&from, 14));
             // The tokens, and nothing else.
             let written = other.pools.iter().flatten().flatten().filter(|byte| **byte != 0xEE).count();
             assert!(written <= saved.bytes as usize);
             let described = describe(&store, &name).unwrap().unwrap();
-            let orders = [Order::Nhd; 2];
-            let layer = Layer { heads: 2, head_dim: 8, stored: DType::F16, cache: DType::F16, orders };
             let chunk_keys = [0..8, 8..14].map(|tokens| chunk_key(&engine.tokens(&from, 14), tokens, row as usize));
-            assert_eq!(
-                described,
-                Description {
-                    tokens: 14,
-                    chunk_tokens: 8,
-                    block_size: 4,
-                    bytes: saved.bytes,
-                    layers: vec![layer; LAYERS],
-                    chunk_keys: chunk_keys.to_vec(),
-                    chunk_checks: described.chunk_checks.clone(),
-                    model: b"model".to_vec()
-                }
-            );
+            let Description { tokens, chunk_tokens, block_size, bytes, .. } = described;
+            assert_eq!((tokens, chunk_tokens, block_size, bytes), (14, 8, 4, saved.bytes));
+            assert_eq!((&described.chunk_keys[..], &described.model[..]), (&chunk_keys[..], &b"model"[..]));
+            assert_eq!(described.layers.len(), LAYERS);
+            for layer in &described.layers {
+                assert_eq!((layer.heads, layer.head_dim, layer.orders), (2, 8, [Order::Nhd; 2]));
+                assert_eq!((layer.stored, layer.cache), (DType::F16, DType::F16));
+            }
             assert_eq!(described.chunks_present(&store).unwrap(), 2);
             let mut one_gone = described.clone();
             one_gone.chunk_keys[1] = [0xAB; 8];
@@ -88,8 +89,8 @@ fn sequences_share_the_chunks_of_their_prefix() {
         let shape = CacheShape { num_blocks: 12, block_size: 8, ..SHAPE };
         let mut other = Engine::new(shape, DType::BF16, Layout::HndPacked { pack: 2 }, LAYERS, 4);
         let slots = slots(&[9, 0, 4], 8, 24);
-        let convert = Convert { layout: true, dtype: false };
-        Restore { convert, ..restore("second", &slots) }.run(&store, &mut other.caches_mut()).unwrap();
+        let convert = Convert::new(true, false);
+        with(restore("second", &slots), |set| set.convert = convert).run(&store, &mut other.caches_mut()).unwrap();
         let saved = other.save(&store, "third", &[9, 0, 4], 24, 8);
         assert_eq!((saved.chunks, saved.existed), (3, 3), "{}", store.info().uri);
     }
@@ -131,8 +132,8 @@ fn what_does_not_fit_is_refused_with_the_reason() {
         assert!(got == kind && message.contains(what) && tokens == 0, "{got:?} {message}");
     };
     use ErrorKind::{Invalid, Mismatch, Missing};
-    check(&Restore { name: "nothing", ..whole }, engine.blank(), Missing, "nothing was saved");
-    check(&Restore { model: b"other", ..whole }, engine.blank(), Mismatch, "model");
+    check(&with(whole, |set| set.name = "nothing"), engine.blank(), Missing, "nothing was saved");
+    check(&with(whole, |set| set.model = b"other"), engine.blank(), Mismatch, "model");
     let mut fewer = engine.blank();
     fewer.pools.pop();
     check(&whole, fewer, Mismatch, "3 layers");
@@ -145,10 +146,15 @@ fn what_does_not_fit_is_refused_with_the_reason() {
     check(&whole, other(SHAPE, DType::F16, Layout::Hnd), Mismatch, "layouts");
     check(&whole, other(SHAPE, DType::BF16, Layout::Nhd), Mismatch, "no conversion");
     check(&whole, other(SHAPE, DType::F8E4M3, Layout::Nhd), Mismatch, "scales");
-    let convert = Convert { layout: true, dtype: true };
-    check(&Restore { convert, ..whole }, other(SHAPE, DType::F8E4M3, Layout::Nhd), Invalid, "needs a scale");
+    let convert = Convert::new(true, true);
+    check(
+        &with(whole, |set| set.convert = convert),
+        other(SHAPE, DType::F8E4M3, Layout::Nhd),
+        Invalid,
+        "needs a scale",
+    );
     let one = [Some(KvScales { k: Scale::per_tensor(1.0), v: Scale::per_tensor(1.0) })];
-    check(&Restore { scales: &one, ..whole }, engine.blank(), Invalid, "scales for 1 of 3");
+    check(&with(whole, |set| set.scales = &one), engine.blank(), Invalid, "scales for 1 of 3");
 
     let caches = engine.caches();
     let fits = save("refused", &caches, &[1, 2], 8, 4);
@@ -156,18 +162,18 @@ fn what_does_not_fit_is_refused_with_the_reason() {
         let error = save.run(&store).expect_err("refused");
         assert!(error.kind() == Invalid && error.to_string().contains(what), "{error}");
     };
-    check(Save { tokens: 9, ..fits }, "need 3 blocks");
-    check(Save { tokens: 0, ..fits }, "above zero");
-    check(Save { chunk_tokens: 6, ..fits }, "multiple");
-    check(Save { layers: &[], ..fits }, "no layers");
-    check(Save { blocks: [1, -1][..].into(), ..fits }, "block 1 of the sequence is -1");
-    check(Save { blocks: IndexSlice::from(&[1i64, 24][..]), ..fits }, "is 24");
-    check(Save { name: "", ..fits }, "name");
-    check(Save { model: &[b'x'; 257], ..fits }, "model");
-    check(Save { stored: Some(DType::F32), ..fits }, "does not convert");
+    check(with(fits, |set| set.tokens = 9), "need 3 blocks");
+    check(with(fits, |set| set.tokens = 0), "above zero");
+    check(with(fits, |set| set.chunk_tokens = 6), "multiple");
+    check(with(fits, |set| set.layers = &[]), "no layers");
+    check(with(fits, |set| set.blocks = [1, -1][..].into()), "block 1 of the sequence is -1");
+    check(with(fits, |set| set.blocks = IndexSlice::from(&[1i64, 24][..])), "is 24");
+    check(with(fits, |set| set.name = ""), "name");
+    check(with(fits, |set| set.model = &[b'x'; 257]), "model");
+    check(with(fits, |set| set.stored = Some(DType::F32)), "does not convert");
     assert!(describe(&store, "refused").unwrap().is_none());
     let small = open("probe-small://paged");
-    let large = Save { chunk_tokens: 8, ..fits };
+    let large = with(fits, |set| set.chunk_tokens = 8);
     assert_eq!(large.run(&small).expect_err("a chunk of 1536 bytes is too large").kind(), Invalid);
 }
 
@@ -185,17 +191,24 @@ fn fp8_caches_are_dequantised_and_quantised_by_their_scales() {
     let caches = engine.caches();
     let fits = save("raw", &caches, &from, 11, 4);
     fits.run(&store).unwrap();
-    let dequantised = Save { name: "dequantised", stored: Some(DType::F32), scales: &scales, ..fits };
+    let dequantised = with(fits, |set| {
+        set.name = "dequantised";
+        set.stored = Some(DType::F32);
+        set.scales = &scales;
+    });
     assert_eq!(dequantised.run(&store).unwrap().bytes, 4 * fits.run(&store).unwrap().bytes);
     let slots = slots(&from, 4, 11);
     let mut same = engine.blank();
     restore("raw", &slots).run(&store, &mut same.caches_mut()).unwrap();
     assert!(same.tokens(&from, 11) == engine.tokens(&from, 11));
-    let convert = Convert { layout: true, dtype: true };
+    let convert = Convert::new(true, true);
     let mut again = Engine { layout: Layout::HndPacked { pack: 8 }, ..engine.blank() };
-    Restore { convert, scales: &scales, ..restore("dequantised", &slots) }
-        .run(&store, &mut again.caches_mut())
-        .unwrap();
+    with(restore("dequantised", &slots), |set| {
+        set.convert = convert;
+        set.scales = &scales;
+    })
+    .run(&store, &mut again.caches_mut())
+    .unwrap();
     assert!(again.tokens(&from, 11) == engine.tokens(&from, 11));
     // In a cache of F32 they are what the codes stand for.
     let mut wide = Engine::new(SHAPE, DType::F32, Layout::Hnd, LAYERS, 9);
@@ -241,7 +254,7 @@ fn a_chunk_that_is_missing_or_damaged_leaves_the_pages_alone_and_the_next_save_m
             let store = open(&format!("local-fs://{}", folder.path().display()));
             engine.save(&store, "damaged", &from, 16, 4);
             damage(folder.path(), which, change);
-            let whole = Restore { max_bytes, ..restore("damaged", &slots) };
+            let whole = with(restore("damaged", &slots), |set| set.max_bytes = max_bytes);
             let mut other = engine.blank();
             let (got, message, tokens) = error_of(&whole, &store, &mut other);
             assert!(got == kind && message.contains(what), "{got:?} {message}");
@@ -284,7 +297,7 @@ fn a_save_that_verifies_stores_again_what_is_damaged() {
         };
         damage(folder.path(), 2, rewrite);
         let caches = engine.caches();
-        let verified = Save { verify: true, ..save("verified", &caches, &from, 16, 4) };
+        let verified = with(save("verified", &caches, &from, 16, 4), |set| set.verify = true);
         assert_eq!(verified.run(&store).unwrap().existed, 3);
         let mut other = engine.blank();
         restore("verified", &slots).run(&store, &mut other.caches_mut()).expect("it was stored again");
@@ -300,7 +313,7 @@ fn chunks_are_read_to_know_that_they_are_sound() {
     let store = open(&format!("local-fs://{}", folder.path().display()));
     engine.save(&store, "checked", &[1, 2, 3, 4], 16, 4);
     let described = describe(&store, "checked").unwrap().unwrap();
-    assert_eq!(described.check_chunks(&store).unwrap(), Checked { sound: 4, ..Checked::default() });
+    assert_eq!(described.check_chunks(&store).unwrap(), with(Checked::default(), |set| set.sound = 4));
     damage(folder.path(), 1, |file| {
         let mut bytes = std::fs::read(file).unwrap();
         bytes[0] ^= 128;
@@ -338,16 +351,17 @@ fn a_call_ends_when_the_callers_time_is_over() {
         assert!(kind == ErrorKind::Unavailable && message.contains("timeout_ms"), "{kind:?}: {message}");
     };
     // The probe takes all the time that a call has.
-    let slow = Restore { timeout, ..restore("do:loop", &slots) };
+    let slow = with(restore("do:loop", &slots), |set| set.timeout = timeout);
     let (kind, message, _) = error_of(&slow, &store, &mut engine.blank());
     told(kind, message);
     let caches = engine.caches();
-    let error = Save { timeout, ..save("do:loop", &caches, &[1, 2], 8, 4) }.run(&store).expect_err("it is late");
+    let error =
+        with(save("do:loop", &caches, &[1, 2], 8, 4), |set| set.timeout = timeout).run(&store).expect_err("it is late");
     told(error.kind(), error.to_string());
     // None is left before the first call.
     let none = Some(std::time::Duration::ZERO);
     let (kind, message, _) =
-        error_of(&Restore { timeout: none, ..restore("time", &slots) }, &store, &mut engine.blank());
+        error_of(&with(restore("time", &slots), |set| set.timeout = none), &store, &mut engine.blank());
     told(kind, message);
 }
 
@@ -357,7 +371,7 @@ fn layers_of_a_restore_are_apart_and_may_be_interleaved() {
     let engine = Engine::new(SHAPE, DType::F16, Layout::Nhd, 2, 24);
     engine.save(&store, "apart", &[1, 2], 8, 4);
     let slots: Vec<i64> = (0..8).collect();
-    let convert = Convert { layout: true, dtype: false };
+    let convert = Convert::new(true, false);
     let row = 2 * 8;
     // Block by block: K and V of layer 0, K and V of layer 1.
     let strides = Layout::Custom { strides: [4 * 4 * row, row, 8, 1] };
@@ -368,7 +382,7 @@ fn layers_of_a_restore_are_apart_and_may_be_interleaved() {
             // SAFETY: the pool holds what is described, and nobody else touches it.
             unsafe { KvCacheMut::from_raw(SHAPE, DType::F16, [strides; 2], base.add(k), base.add(v)).unwrap() }
         });
-        Restore { convert, ..restore("apart", &slots) }.run(&store, &mut caches)
+        with(restore("apart", &slots), |set| set.convert = convert).run(&store, &mut caches)
     };
     let side = 4 * row as usize * 2;
     restored([[0, side], [2 * side, 3 * side]], &mut pool).expect("they have no byte in common");
@@ -401,10 +415,12 @@ fn dense_pages_and_others_make_the_same_chunks() {
             engine.pools.iter_mut().flatten().for_each(|pool| pool.resize(12 * 17 * row as usize * 2, 0));
             let into = [2, 3, 9, 0];
             let slots = slots(&into, 16, 57);
-            let convert = Convert { layout: true, dtype: false };
-            Restore { convert, ..restore("gathered", &slots) }.run(&store, &mut engine.caches_mut()).unwrap();
+            let convert = Convert::new(true, false);
+            with(restore("gathered", &slots), |set| set.convert = convert)
+                .run(&store, &mut engine.caches_mut())
+                .unwrap();
             let caches = engine.caches();
-            let lent = Save { threads, ..save("lent", &caches, &into, 57, 32) }.run(&store).unwrap();
+            let lent = with(save("lent", &caches, &into, 57, 32), |set| set.threads = threads).run(&store).unwrap();
             assert_eq!((lent.chunks, lent.existed), (2, 2), "{layout:?}: {}", store.info().uri);
             // And what it puts itself comes back.
             let mut own = Engine::new(shape, DType::F16, layout, LAYERS, 16 + threads as u64);
@@ -501,10 +517,10 @@ proptest! {
         prop_assume!(distinct(&source) && distinct(&destination));
         let store = open("memory://paged-any");
         let caches = engine.caches();
-        Save { threads, ..save("any", &caches, &source, tokens, run * size) }.run(&store).unwrap();
+        with(save("any", &caches, &source, tokens, run * size), |set| set.threads = threads).run(&store).unwrap();
         let slots = slots(&destination, other_size, tokens);
-        let convert = Convert { layout: true, dtype: false };
-        Restore { convert, max_bytes, threads, ..restore("any", &slots) }.run(&store, &mut target.caches_mut()).unwrap();
+        let convert = Convert::new(true, false);
+        with(restore("any", &slots), |set| { set.convert = convert; set.max_bytes = max_bytes; set.threads = threads; }).run(&store, &mut target.caches_mut()).unwrap();
         prop_assert!(target.tokens(&destination, tokens) == engine.tokens(&source, tokens));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock::{Clock, SystemClock};
@@ -15,7 +15,7 @@ use crate::lane::Lane;
 use crate::limits;
 use crate::log;
 use crate::policy::Policy;
-use crate::pressure::{self, Pressure, SystemMemory};
+use crate::pressure::{self, Pressure, Sample, SystemMemory};
 use crate::tier::{Gc, Shared, StepHook, Tier};
 
 /// A cache over the tiers that its config names. Clones are the same cache; any thread may use any of them at any time.
@@ -154,9 +154,14 @@ impl Cache {
             (None, PressureKind::None) => None,
         };
         if let Some(source) = source {
-            let weak = WeakCache { cache: Arc::downgrade(&cache.0), end: cache.0.end.clone() };
+            let (weak, end) = (Arc::downgrade(&cache.0), cache.0.end.clone());
             let interval = Duration::from_millis(config.pressure.interval_ms);
-            pressure::watch(weak, source, interval).map_err(no_thread)?;
+            let seen = move |sample| {
+                if let Some(cache) = weak.upgrade() {
+                    Cache(cache).relieve(sample);
+                }
+            };
+            pressure::watch(source, move || end.wait(interval), seen).map_err(no_thread)?;
         }
         Ok(cache)
     }
@@ -164,6 +169,21 @@ impl Cache {
     /// What is worth saving.
     pub fn policy(&self) -> &Policy {
         &self.0.policy
+    }
+
+    /// What a look at memory asks for: from `high` on, evict the oldest rows of `ram`, then of `ram_file`, until less than `low`
+    /// would be used. Rows in use stay. How many bytes were freed.
+    pub fn relieve(&self, sample: Sample) -> u64 {
+        let wanted = pressure::excess(sample, &self.0.pressure);
+        let mut freed = 0;
+        for lane in self.own_lanes().filter(|lane| lane.tier.kind.is_memory()) {
+            if freed < wanted {
+                let (rows, bytes) = lane.tier.evict_bytes(wanted - freed);
+                add(&self.shared().counters.pressure_evictions, rows);
+                freed += bytes;
+            }
+        }
+        freed
     }
 
     /// Evict the row of this key from all tiers. How many tiers had it; rows in use stay.
@@ -225,10 +245,6 @@ impl Cache {
 
     pub(crate) fn host(&self) -> &str {
         &self.0.host
-    }
-
-    pub(crate) fn pressure(&self) -> &PressureConfig {
-        &self.0.pressure
     }
 
     pub(crate) fn evict_save_timeout(&self) -> Duration {
@@ -328,23 +344,6 @@ impl Drop for Inner {
         }
         // So that who opens the directories next finds their locks free; but a disk that hangs holds nobody up for ever.
         self.wait_for_workers(deadline);
-    }
-}
-
-/// A cache that is not kept open by this.
-pub(crate) struct WeakCache {
-    cache: Weak<Inner>,
-    end: Arc<End>,
-}
-
-impl WeakCache {
-    pub fn upgrade(&self) -> Option<Cache> {
-        self.cache.upgrade().map(Cache)
-    }
-
-    /// Wait; false once the cache is closed.
-    pub fn wait(&self, time: Duration) -> bool {
-        self.end.wait(time)
     }
 }
 

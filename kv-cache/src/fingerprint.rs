@@ -77,26 +77,7 @@ impl Fingerprint {
                     }
                 }
             }
-            FingerprintMode::GgufChunked => {
-                let mut file = File::open(path).map_err(cannot)?;
-                let length = file.metadata().map_err(cannot)?.len();
-                hash.update(b"gguf-chunked");
-                hash.update(length.to_le_bytes());
-                let parts = gguf::parts(&mut file, length).map_err(|error| match error {
-                    gguf::Wrong::Format(what) => Error::invalid(format!(
-                        "{} is no GGUF file that can be sampled: {what}; use the mode safe",
-                        path.display()
-                    )),
-                    gguf::Wrong::Io(error) => cannot(error),
-                })?;
-                for (offset, bytes) in parts {
-                    file.seek(SeekFrom::Start(offset)).map_err(cannot)?;
-                    let copied = std::io::copy(&mut Read::by_ref(&mut file).take(bytes), &mut hash).map_err(cannot)?;
-                    if copied != bytes {
-                        return Err(Error::invalid(format!("{} ends while it is read", path.display())));
-                    }
-                }
-            }
+            FingerprintMode::GgufChunked => return Self::of_gguf(path).map(|(fingerprint, _)| fingerprint),
             FingerprintMode::FastUnsafe => {
                 let path = path.canonicalize().map_err(cannot)?;
                 let meta = path.metadata().map_err(cannot)?;
@@ -108,6 +89,34 @@ impl Fingerprint {
             }
         }
         Ok(Fingerprint { bytes: hash.finalize().into(), mode })
+    }
+
+    /// The fingerprint of a GGUF file by [`FingerprintMode::GgufChunked`], and how many numbers its tensors have together.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no GGUF file.
+    pub fn of_gguf(path: &Path) -> Result<(Self, u64)> {
+        let cannot = |error| Error::io(format!("cannot read the model {}", path.display()), error);
+        let mut file = File::open(path).map_err(cannot)?;
+        let length = file.metadata().map_err(cannot)?.len();
+        let mut hash = Sha256::new();
+        hash.update(b"gguf-chunked");
+        hash.update(length.to_le_bytes());
+        let outline = gguf::outline(&mut file, length).map_err(|error| match error {
+            gguf::Wrong::Format(what) => Error::invalid(format!(
+                "{} is no GGUF file that can be sampled: {what}; use the mode safe",
+                path.display()
+            )),
+            gguf::Wrong::Io(error) => cannot(error),
+        })?;
+        for (offset, bytes) in outline.parts {
+            file.seek(SeekFrom::Start(offset)).map_err(cannot)?;
+            let copied = std::io::copy(&mut Read::by_ref(&mut file).take(bytes), &mut hash).map_err(cannot)?;
+            if copied != bytes {
+                return Err(Error::invalid(format!("{} ends while it is read", path.display())));
+            }
+        }
+        Ok((Fingerprint { bytes: hash.finalize().into(), mode: FingerprintMode::GgufChunked }, outline.elements))
     }
 }
 

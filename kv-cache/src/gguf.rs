@@ -22,8 +22,16 @@ impl From<io::Error> for Wrong {
     }
 }
 
-/// The ranges (offset, length) of a file that stand for it: the metadata, then both ends of each tensor.
-pub(crate) fn parts(file: &mut File, length: u64) -> Result<Vec<(u64, u64)>, Wrong> {
+/// What a file is known by.
+pub(crate) struct Outline {
+    /// The ranges (offset, length) that stand for it: the metadata, then both ends of each tensor.
+    pub parts: Vec<(u64, u64)>,
+    /// The numbers in all of its tensors.
+    pub elements: u64,
+}
+
+/// The outline of a file of so many bytes.
+pub(crate) fn outline(file: &mut File, length: u64) -> Result<Outline, Wrong> {
     let limit = length.min(MAX_GGUF_METADATA_BYTES);
     let mut reader = Reader { file: BufReader::new(Read::by_ref(file).take(limit)), at: 0, limit };
     if reader.bytes::<4>()? != *b"GGUF" {
@@ -47,10 +55,15 @@ pub(crate) fn parts(file: &mut File, length: u64) -> Result<Vec<(u64, u64)>, Wro
         return Err(Wrong::Format("its alignment is no power of two"));
     }
     let mut offsets = Vec::new();
+    let mut elements = 0_u64;
     for _ in 0..tensors {
         reader.text()?;
-        let dimensions = u64::from(reader.u32()?);
-        reader.skip(dimensions * 8 + 4)?;
+        let mut of_tensor = 1_u64;
+        for _ in 0..reader.u32()? {
+            of_tensor = of_tensor.saturating_mul(reader.u64()?);
+        }
+        elements = elements.saturating_add(of_tensor);
+        let _type = reader.u32()?;
         offsets.push(reader.u64()?);
     }
     let data = reader.at.next_multiple_of(alignment);
@@ -63,7 +76,7 @@ pub(crate) fn parts(file: &mut File, length: u64) -> Result<Vec<(u64, u64)>, Wro
         let sample = GGUF_SAMPLE_BYTES.min(end - begin);
         parts.extend([(begin, sample), (end - sample, sample)]);
     }
-    Ok(parts)
+    Ok(Outline { parts, elements })
 }
 
 struct Reader<R> {

@@ -10,12 +10,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::config::QueueConfig;
-use crate::counters::add;
+use crate::counters::{add, add_since};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Identity, Key};
 use crate::log;
+use crate::payload::Payload;
+use crate::request::Save;
 use crate::row::{NewRow, SaveReason};
-use crate::save::{Payload, Save};
 use crate::tier::{Shared, Stored, Tier};
 
 pub(crate) struct Lane {
@@ -136,6 +137,24 @@ impl Drop for OwnFlight {
 }
 
 impl Lane {
+    /// Store a row in this thread, and count it. A writer that was overtaken by the time of its reservation tries once more:
+    /// it finds the other's row, or has the key to itself.
+    pub(crate) fn store(&self, key: Key, row: &NewRow<'_>, payload: &mut Payload<'_>) -> Result<Stored> {
+        let counters = &self.shared.counters;
+        let start = Instant::now();
+        let mut stored = self.tier.store(key, row, payload);
+        if let Ok(Stored::Abandoned) = stored {
+            stored = self.tier.store(key, row, payload);
+        }
+        add_since(&counters.pack_nanos, start);
+        match &stored {
+            Ok(Stored::Done) => counters.saved(row.reason),
+            Ok(Stored::Present | Stored::Taken) => {}
+            Ok(Stored::Abandoned) | Err(_) => add(&counters.saves_failed, 1),
+        }
+        stored
+    }
+
     /// A lane with its thread, and what is disconnected when that has let go of the lane.
     pub fn start(
         tier: Tier,

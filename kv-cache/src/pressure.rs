@@ -1,9 +1,7 @@
 //! Eviction when memory runs short.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::cache::{Cache, WeakCache};
 use crate::config::PressureConfig;
 
 /// How much memory there is.
@@ -48,33 +46,19 @@ pub(crate) fn excess(sample: Sample, config: &PressureConfig) -> u64 {
     used.saturating_sub((config.low * total as f64) as u64).saturating_add(1)
 }
 
-/// Look at a source from time to time, as long as the cache is there.
-pub(crate) fn watch(cache: WeakCache, source: Arc<dyn Pressure>, interval: Duration) -> std::io::Result<()> {
+/// Have a thread look at a source from time to time, as long as `wait` says so, and hand on what it sees.
+pub(crate) fn watch(
+    source: Arc<dyn Pressure>,
+    wait: impl Fn() -> bool + Send + 'static,
+    seen: impl Fn(Sample) + Send + 'static,
+) -> std::io::Result<()> {
     crate::threads::start("kv-cache-memory", move || {
-        while cache.wait(interval) {
-            let Some(cache) = cache.upgrade() else { return };
+        while wait() {
             if let Some(sample) = source.sample() {
-                cache.relieve(sample);
+                seen(sample);
             }
         }
     })
-}
-
-impl Cache {
-    /// What a look at memory asks for: from `high` on, evict the oldest rows of `ram`, then of `ram_file`, until less than `low`
-    /// would be used. Rows in use stay. How many bytes were freed.
-    pub fn relieve(&self, sample: Sample) -> u64 {
-        let wanted = excess(sample, self.pressure());
-        let mut freed = 0;
-        for lane in self.own_lanes().filter(|lane| lane.tier.kind.is_memory()) {
-            if freed < wanted {
-                let (rows, bytes) = lane.tier.evict_bytes(wanted - freed);
-                crate::counters::add(&self.shared().counters.pressure_evictions, rows);
-                freed += bytes;
-            }
-        }
-        freed
-    }
 }
 
 #[cfg(test)]

@@ -1,179 +1,20 @@
-//! What is saved, and why.
+//! The way of a save: checked, asked of the policy, then stored in the caller's thread or handed to a lane.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use crate::cache::Cache;
-use crate::counters::{add, add_since};
+use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Identity, Key};
-use crate::kind::TierKind;
 use crate::lane::{Enqueued, Lane, Outcome, OwnedSave};
 use crate::limits::MAX_TOKENS;
 use crate::log;
 use crate::policy::Gate;
-use crate::row::{KNOWN_QUANTS, NewRow, SaveReason};
+use crate::request::{Reason, Save, Saved};
+use crate::row::{KNOWN_QUANTS, NewRow};
 use crate::tier::Stored;
-
-/// A payload in the memory of this process, where rows of the tier `ram` lie.
-pub(crate) type Memory = Arc<Box<[u8]>>;
-
-/// The state of a sequence of tokens, as opaque bytes.
-#[derive(Clone, Debug)]
-pub enum Payload<'a> {
-    /// The caller's memory, for the time of the call. Saves that are queued and those to the tier `ram` copy it.
-    Borrowed(&'a [u8]),
-    /// Memory that the cache takes over: never copied.
-    Owned(Box<[u8]>),
-}
-
-impl Payload<'_> {
-    /// The bytes.
-    pub fn as_slice(&self) -> &[u8] {
-        match self {
-            Payload::Borrowed(bytes) => bytes,
-            Payload::Owned(bytes) => bytes,
-        }
-    }
-
-    pub(crate) fn into_box(self) -> Box<[u8]> {
-        match self {
-            Payload::Borrowed(bytes) => bytes.into(),
-            Payload::Owned(bytes) => bytes,
-        }
-    }
-
-    /// The payload, whose place is empty then.
-    pub(crate) fn take(&mut self) -> Memory {
-        Arc::new(std::mem::replace(self, Payload::Borrowed(&[])).into_box())
-    }
-}
-
-impl<'a> From<&'a [u8]> for Payload<'a> {
-    fn from(bytes: &'a [u8]) -> Self {
-        Payload::Borrowed(bytes)
-    }
-}
-
-impl<'a, const N: usize> From<&'a [u8; N]> for Payload<'a> {
-    fn from(bytes: &'a [u8; N]) -> Self {
-        Payload::Borrowed(bytes)
-    }
-}
-
-impl<'a> From<&'a Vec<u8>> for Payload<'a> {
-    fn from(bytes: &'a Vec<u8>) -> Self {
-        Payload::Borrowed(bytes)
-    }
-}
-
-impl From<Vec<u8>> for Payload<'_> {
-    fn from(bytes: Vec<u8>) -> Self {
-        Payload::Owned(bytes.into())
-    }
-}
-
-/// Why a row is saved. The first three pass the policy's gates and are queued: the call returns at once. The others are for
-/// a holder that goes away: they ask no gate, and the call returns when the row is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// After the prefill of a new prompt, at the boundary that [`Policy::cold`](crate::Policy::cold) names.
-    Cold {
-        /// Tokens of the whole prompt.
-        prompt_tokens: usize,
-    },
-    /// While a sequence grows.
-    Continued {
-        /// Tokens at the last save of this sequence, 0 for none.
-        last_saved: usize,
-    },
-    /// A sequence is complete.
-    Finish,
-    /// The holder has to let go.
-    Evict,
-    /// The engine goes down: written by another thread, from a copy, so that `evict_save_timeout_ms` bounds the call.
-    Shutdown,
-}
-
-impl Reason {
-    /// As it is written into the row.
-    pub fn saved_as(self) -> SaveReason {
-        match self {
-            Reason::Cold { .. } => SaveReason::Cold,
-            Reason::Continued { .. } => SaveReason::Continued,
-            Reason::Finish => SaveReason::Finish,
-            Reason::Evict => SaveReason::Evict,
-            Reason::Shutdown => SaveReason::Shutdown,
-        }
-    }
-}
-
-/// A row to save.
-#[derive(Clone, Debug)]
-pub struct Save<'a> {
-    /// Whose state it is.
-    pub identity: &'a Identity,
-    /// The tokens that made the payload: exactly those. At most 2^24.
-    pub tokens: &'a [u32],
-    /// The state after those tokens. Not empty.
-    pub payload: Payload<'a>,
-    /// Why.
-    pub reason: Reason,
-    /// Where to; `None` for the config's `save_to`.
-    pub tier: Option<TierKind>,
-    /// Tokens that the context has room for.
-    pub context_size: u32,
-    /// Bits of the model's quantisation, for people.
-    pub quant_bits: u8,
-    /// The prompt, for people who look into files. It is stored as it is, so leave it empty where that is not wanted.
-    pub prompt: &'a str,
-    /// More on the reason, for people.
-    pub detail: &'a str,
-}
-
-impl<'a> Save<'a> {
-    /// A row with nothing for people in it.
-    pub fn new(identity: &'a Identity, tokens: &'a [u32], payload: impl Into<Payload<'a>>) -> Self {
-        Save {
-            identity,
-            tokens,
-            payload: payload.into(),
-            reason: Reason::Evict,
-            tier: None,
-            context_size: 0,
-            quant_bits: 0,
-            prompt: "",
-            detail: "",
-        }
-    }
-
-    /// The same, for another reason.
-    pub fn reason(self, reason: Reason) -> Self {
-        Save { reason, ..self }
-    }
-
-    /// The same, to a tier.
-    pub fn tier(self, tier: TierKind) -> Self {
-        Save { tier: Some(tier), ..self }
-    }
-}
-
-/// What became of a save.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Saved {
-    /// The row is stored, its bytes and its name are synchronised: a power cut does not take it from `disk`. (Rows that were queued
-    /// are not synchronised by name: a power cut may take such a row, and never leaves a part of it.)
-    Stored,
-    /// It is in the queue.
-    Queued,
-    /// The row was there, or another save of it is on its way.
-    Known,
-    /// The queue is full: the row is dropped, and counted.
-    Dropped,
-    /// The policy does not want it.
-    Gated(Gate),
-}
 
 impl Cache {
     /// Save a row, as its [`Reason`] says.
@@ -314,24 +155,4 @@ impl Cache {
 fn too_slow(key: Key) -> Error {
     let message = format!("row {key} is not stored: writing it took longer than reservation_ms, twice");
     Error::new(ErrorKind::Timeout, message)
-}
-
-impl Lane {
-    /// Store a row in this thread, and count it. A writer that was overtaken by the time of its reservation tries once more:
-    /// it finds the other's row, or has the key to itself.
-    pub(crate) fn store(&self, key: Key, row: &NewRow<'_>, payload: &mut Payload<'_>) -> Result<Stored> {
-        let counters = &self.shared.counters;
-        let start = Instant::now();
-        let mut stored = self.tier.store(key, row, payload);
-        if let Ok(Stored::Abandoned) = stored {
-            stored = self.tier.store(key, row, payload);
-        }
-        add_since(&counters.pack_nanos, start);
-        match &stored {
-            Ok(Stored::Done) => counters.saved(row.reason),
-            Ok(Stored::Present | Stored::Taken) => {}
-            Ok(Stored::Abandoned) | Err(_) => add(&counters.saves_failed, 1),
-        }
-        stored
-    }
 }

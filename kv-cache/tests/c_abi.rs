@@ -28,7 +28,9 @@ fn build_and_run(compiler: &str, language: &[&str], source: &str) -> Output {
     let library = library();
     let built = Command::new(compiler)
         .args(language)
-        .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-D_POSIX_C_SOURCE=200809L", "-I"])
+        .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-D_POSIX_C_SOURCE=200809L"])
+        .arg(concat!("-DKV_CACHE_EXPECTED_VERSION=\"", env!("CARGO_PKG_VERSION"), "\""))
+        .arg("-I")
         .arg(root().join("../include"))
         .arg(root().join(source))
         .args(["-x", "none"])

@@ -9,6 +9,8 @@
 //! disjoint slots of one pool at once (KVX section 7.2), and K and V may lie
 //! interleaved in one buffer, neither of which a `&mut [u8]` can express.
 
+#![allow(clippy::indexing_slicing, reason = "of arrays of a fixed length, whose indices were checked with the call")]
+
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 

@@ -3,6 +3,8 @@
 //! Invariant: nothing is written unless every length, table entry and scale
 //! that the gather uses is valid. So the table is walked twice.
 
+#![allow(clippy::indexing_slicing, reason = "of arrays of a fixed length, whose indices were checked with the call")]
+
 use crate::cache::{KvCache, KvTokensMut, KvTokensUninit, RawCache, RawTokens, Span, row_bytes};
 use crate::error::{Result, invalid};
 use crate::index::IndexSlice;

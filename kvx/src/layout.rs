@@ -12,6 +12,8 @@
 //! pack` for HND_PACKED, and single elements for a CUSTOM layout whose last
 //! stride is not 1.
 
+#![allow(clippy::indexing_slicing, reason = "of arrays of a fixed length, whose indices were checked with the call")]
+
 use crate::dtype::DType;
 use crate::error::{Error, Result, invalid};
 

@@ -5,6 +5,8 @@
 //! that validates and the pass that copies go through it, so the entries are
 //! checked again at the moment of use.
 
+#![allow(clippy::indexing_slicing, reason = "of arrays of a fixed length, whose indices were checked with the call")]
+
 use crate::cache::{Part, Span, Tensor};
 use crate::error::{Error, Result, invalid, out_of_range};
 use crate::index::IndexSlice;

@@ -1,5 +1,7 @@
 //! Small calls allocate nothing: a decode step makes one for each token and layer. Counted, and not timed.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

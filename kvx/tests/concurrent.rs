@@ -1,6 +1,8 @@
 //! Large calls split over threads and stored past the caches, and calls side by side: the same
 //! bytes as one small call after another.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 mod common;
 
 use common::noise;

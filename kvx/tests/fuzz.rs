@@ -5,6 +5,8 @@
 //! (strides of CUSTOM, bytes_per_block, strides of scales) stay within them. Everything else is
 //! any number. `kvx_validate_cache_desc` touches no buffer and gets pointers to nowhere, too.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 mod common;
 
 use common::*;

@@ -1,6 +1,8 @@
 //! Every layout, dtype and table format against an index-by-index reference, over the C functions:
 //! whole pools and outputs are compared, gaps and guards included.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 mod common;
 
 use common::*;

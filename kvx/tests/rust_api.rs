@@ -1,6 +1,8 @@
 //! What only the Rust API can be asked: buffers of known length, pools of unequal size, scales on
 //! a gather.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use kvx::*;
 
 const SHAPE: CacheShape = CacheShape { num_blocks: 3, block_size: 2, num_kv_heads: 1, head_dim: 4 };

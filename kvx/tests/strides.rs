@@ -1,5 +1,7 @@
 //! Tokens that are slices of a fused projection: what engines have, without a copy.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 mod common;
 
 use common::calls::*;

@@ -1,6 +1,8 @@
 //! `KVX_THREADS`, as a process sees it: read at the first call, obeyed by the C functions, and no more threads than that.
 //!
 //! A test of its own binary, run again by itself with the variable set: threads are counted in the whole process.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 #![cfg(target_os = "linux")]
 
 mod common;

@@ -2,6 +2,8 @@
 //! gives, and not a byte written. The unbroken call succeeds, so each case fails for its own
 //! reason.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 mod common;
 
 use common::calls::*;

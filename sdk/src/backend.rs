@@ -8,7 +8,9 @@ use std::thread::LocalKey;
 
 use crate::batch::{self, Chunk, Hashes, Manifest};
 use crate::bindings::exports::kv_store::backend::store::{self, Guest};
-use crate::{CommitOutcome, DeleteOutcome, Error, GetOutcome, Options, Payload, Presence, PutOutcome, Result};
+use crate::{
+    CommitOutcome, DeleteOutcome, Error, GetOutcome, Options, Payload, Presence, Properties, PutOutcome, Result,
+};
 
 /// A storage system, opened at one URI.
 ///
@@ -37,7 +39,8 @@ pub trait Backend: Sized + 'static {
     fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>>;
 
     /// Publish a manifest: a reader sees the former one or this one, whole. `fresh`: the chunks put since the last commit, each
-    /// list of another width; make them durable first, where the backend is durable. Empty where it is not, and did not ask. If
+    /// list of another width; make them durable first, where the backend is durable. Empty where it is neither durable nor
+    /// [`Properties::WANTS_FRESH`]. If
     /// some of them are gone, publish nothing and name them: [`absent`](crate::absent). Without a manifest, only make them durable.
     fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome>;
 
@@ -48,47 +51,45 @@ pub trait Backend: Sized + 'static {
     fn delete_manifest(&mut self, name: &str) -> Result<()>;
 }
 
-/// What the host should know about the store just opened. The default is for a backend that keeps its data elsewhere: as
-/// many instances as the host likes, no limits known, not durable, not shared, buffered. **One that keeps data in itself
-/// must set `max_instances` to `Some(1)`**, or each instance has a part of it.
+/// What the host should know about the store just opened, the same from every instance but for `label`. The default is for a
+/// backend that keeps its data elsewhere: as many instances as the host likes, no limits known, not durable, not shared,
+/// buffered. **One that keeps data in itself must set [`Properties::HOLDS_DATA`]**, or each instance has a part of it.
 #[derive(Clone, Debug, Default)]
 pub struct Features {
     /// What was reached, for a log line: `Redis 7.2 at cache.svc:6379/3`.
     pub label: String,
-    /// How many instances may serve this URI in one process; `None`: any number. `Some(1)`: the instance holds the data.
+    /// What is true of the store: `Properties::SHARED | Properties::DURABLE`.
+    pub properties: Properties,
+    /// How many instances may serve this URI in one process; `None`: no limit known, as in the limits that follow.
     pub max_instances: Option<u32>,
-    /// Items per batch that suit the backend; `None`: no limit known.
-    pub max_batch_items: Option<u32>,
+    /// Items per batch that suit the backend.
+    pub batch_items: Option<u32>,
     /// Bytes per batch that suit the backend; a single chunk may still exceed it.
-    pub max_batch_bytes: Option<u64>,
+    pub batch_bytes: Option<u64>,
     /// The longest chunk or manifest, in bytes, that would not be refused.
     pub max_value_bytes: Option<u64>,
-    /// What was answered survives a restart of the storage system.
-    pub durable: bool,
-    /// Other processes that open the same URI see the same store.
-    pub shared: bool,
-    /// Putting what exists costs little: the host need not ask `exists` first.
-    pub cheap_repeat: bool,
-    /// Hand each chunk on at once and without a copy, instead of gathering chunks until the manifest comes.
-    pub write_through: bool,
-    /// Further facts by name. `("fresh", "wanted")`: hand [`Backend::commit`] its `fresh` though the store is not durable.
+    /// Further facts by name, which later versions of the contract define.
     pub more: Vec<(String, String)>,
+}
+
+impl Default for Properties {
+    /// None of them.
+    fn default() -> Self {
+        Properties::empty()
+    }
+}
+
+impl Properties {
+    /// These where the condition holds, or else none: `Properties::SHARED | Properties::DURABLE.when(durable)`.
+    pub fn when(self, condition: bool) -> Self {
+        if condition { self } else { Properties::empty() }
+    }
 }
 
 impl From<Features> for store::Features {
     fn from(features: Features) -> Self {
-        store::Features {
-            label: features.label,
-            max_instances: features.max_instances.unwrap_or(0),
-            max_batch_items: features.max_batch_items.unwrap_or(0),
-            max_batch_bytes: features.max_batch_bytes.unwrap_or(0),
-            max_value_bytes: features.max_value_bytes.unwrap_or(0),
-            durable: features.durable,
-            shared: features.shared,
-            cheap_repeat: features.cheap_repeat,
-            write_through: features.write_through,
-            more: features.more,
-        }
+        let Features { label, properties, max_instances, batch_items, batch_bytes, max_value_bytes, more } = features;
+        store::Features { label, properties, max_instances, batch_items, batch_bytes, max_value_bytes, more }
     }
 }
 
@@ -98,15 +99,22 @@ pub trait Instance: 'static {
     fn slot() -> &'static LocalKey<RefCell<Option<Self::Backend>>>;
 }
 
-fn with<I: Instance, T>(call: impl FnOnce(&mut I::Backend) -> Result<T>) -> Result<T> {
+pub(crate) fn with<I: Instance, T>(call: impl FnOnce(&mut I::Backend) -> Result<T>) -> Result<T> {
     I::slot().with_borrow_mut(|slot| match slot {
         Some(backend) => call(backend),
         None => Err(Error::invalid("the store was not opened: call `open` first")),
     })
 }
 
+/// A panic traps, and the host says only that. What it was about goes to the host's log first.
+fn log_panics() {
+    #[cfg(target_family = "wasm")]
+    std::panic::set_hook(Box::new(|panic| crate::system::log(crate::system::Level::Error, &panic.to_string())));
+}
+
 impl<I: Instance> Guest for I {
     fn open(uri: String, options: Vec<(String, String)>) -> Result<store::Features> {
+        log_panics();
         let (backend, features) = I::Backend::open(&uri, Options::new(options))?;
         I::slot().set(Some(backend));
         Ok(features.into())

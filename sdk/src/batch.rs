@@ -3,8 +3,8 @@
 use std::slice::ChunksExact;
 
 use crate::bindings::exports::kv_store::backend::store;
-use crate::payload::{ItemRange, Part};
-use crate::{CommitOutcome, Payload, Presence, Result};
+use crate::payloads::{ItemRange, Part, Range};
+use crate::{CommitOutcome, ErrorKind, GetOutcome, Payload, Presence, Result};
 
 /// Hashes of one length, 1 to 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +110,19 @@ impl Manifest<'_> {
     }
 }
 
+impl Clone for Part<'_> {
+    /// Bytes are copied; a payload or an item is only named again.
+    fn clone(&self) -> Self {
+        match self {
+            Part::Bytes(bytes) => Part::Bytes(bytes.clone()),
+            Part::Payload(payload) => Part::Payload(payload),
+            Part::Range(range) => Part::Range(Range { payload: range.payload, ..*range }),
+            Part::Item(item) => Part::Item(*item),
+            Part::ItemRange(range) => Part::ItemRange(ItemRange { ..*range }),
+        }
+    }
+}
+
 pub(crate) fn chunks<'a>(hashes: Hashes<'a>, lens: &[u64]) -> Vec<Chunk<'a>> {
     (0..).zip(hashes).zip(lens).map(|((item, hash), len)| Chunk { hash, item, len: *len }).collect()
 }
@@ -125,6 +138,21 @@ pub fn absent<'a>(hashes: impl IntoIterator<Item = &'a [u8]>) -> CommitOutcome {
         }
     }
     if lists.is_empty() { CommitOutcome::Published } else { CommitOutcome::Absent(lists) }
+}
+
+/// The answers of a `get_chunks`, out of what became of each chunk; none: there is no such chunk. They end before the first chunk after
+/// one that was answered for which the host had no room (`exhausted`): the host then asks again for it and for what follows.
+pub fn get_outcomes(values: impl IntoIterator<Item = Result<Option<Payload>>>) -> Vec<GetOutcome> {
+    let mut outcomes = Vec::new();
+    for value in values {
+        outcomes.push(match value {
+            Ok(Some(payload)) => GetOutcome::Found(payload),
+            Ok(None) => GetOutcome::Missing,
+            Err(error) if error.kind == ErrorKind::Exhausted && !outcomes.is_empty() => break,
+            Err(error) => GetOutcome::Failed(error),
+        });
+    }
+    outcomes
 }
 
 impl From<bool> for Presence {
@@ -151,6 +179,7 @@ impl Presence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
 
     fn hashes(width: u32, bytes: &[u8]) -> store::Hashes {
         store::Hashes { width, bytes: bytes.to_vec() }
@@ -168,6 +197,23 @@ mod tests {
         assert_eq!(shown, [(&b"aa"[..], 0, 5), (b"bb", 1, 0), (b"cc", 2, 7)]);
         let none = hashes(0, b"");
         assert!(Hashes::of(&none).is_empty());
+    }
+
+    #[test]
+    fn what_the_host_has_no_room_for_ends_the_answers_but_is_an_answer_where_it_comes_first() {
+        let full = || Err(Error::exhausted("no room"));
+        let shown = |values: Vec<Result<Option<Payload>>>| -> Vec<&str> {
+            let name = |outcome: &GetOutcome| match outcome {
+                GetOutcome::Found(_) => "found",
+                GetOutcome::Missing => "missing",
+                GetOutcome::Failed(_) => "failed",
+            };
+            get_outcomes(values).iter().map(name).collect()
+        };
+        assert_eq!(shown(vec![Ok(None), Err(Error::corrupt("x")), Ok(None)]), ["missing", "failed", "missing"]);
+        assert_eq!(shown(vec![Ok(None), full(), Ok(None)]), ["missing"]);
+        assert_eq!(shown(vec![full(), Ok(None), full(), Ok(None)]), ["failed", "missing"]);
+        assert!(shown(vec![]).is_empty());
     }
 
     #[test]

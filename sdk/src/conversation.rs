@@ -7,9 +7,36 @@
 
 use std::cell::Cell;
 
-use crate::net::{self, Connection};
-use crate::payload::Part;
+use crate::net::{self, ConnectOptions, Connection};
+use crate::payloads::Part;
 use crate::{Error, ErrorKind, Payload, Result};
+
+/// A server, and how to connect to it. Made once and kept, because making options costs calls of the host.
+pub struct Peer {
+    authority: String,
+    options: ConnectOptions,
+}
+
+impl Peer {
+    /// `session` names all that is set on a connection, and no secret: see the contract's `set-session`. [`Error::invalid`]: it is too
+    /// long.
+    pub fn new(authority: impl Into<String>, tls: bool, session: &str) -> Result<Self> {
+        let options = ConnectOptions::new();
+        options.set_tls(tls);
+        options.set_session(session)?;
+        Ok(Peer { authority: authority.into(), options })
+    }
+
+    /// `host:port`.
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// What else a connection is to have.
+    pub fn options(&self) -> &ConnectOptions {
+        &self.options
+    }
+}
 
 /// A connection in use.
 pub struct Conversation {
@@ -18,19 +45,16 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Talk to a server. `session` names all that is set on the connection, and no secret; see the contract's `connect`.
-    /// `greet` is for a new connection. A kept one that turns out to be dead is replaced once: all that is said may be
-    /// repeated.
+    /// Talk to a server. `greet` is for a new connection. A kept one that turns out to be dead is replaced once: all that is said may
+    /// be repeated.
     pub fn hold<T>(
-        authority: &str,
-        tls: bool,
-        session: &str,
+        peer: &Peer,
         greet: impl Fn(&Conversation) -> Result<()>,
         talk: impl Fn(&Conversation) -> Result<T>,
     ) -> Result<T> {
         let begin = || {
-            let connection = net::connect(authority, tls, Some(session))?;
-            let conversation = Conversation { connection, in_step: Cell::new(true) };
+            let connection = net::connect(&peer.authority, Some(&peer.options))?;
+            let conversation = Conversation::on(connection);
             if !conversation.connection.resumed() {
                 greet(&conversation)?;
             }
@@ -47,10 +71,24 @@ impl Conversation {
             conversation = begin()?;
             outcome = talk(&conversation);
         }
-        if conversation.is_in_step() {
-            net::park(conversation.connection);
-        }
+        conversation.end();
         outcome
+    }
+
+    /// Talk on this connection.
+    pub(crate) fn on(connection: Connection) -> Self {
+        Conversation { connection, in_step: Cell::new(true) }
+    }
+
+    /// Give the connection back for the next call, unless something that was asked has not been answered.
+    pub(crate) fn end(self) {
+        if self.is_in_step() {
+            net::park(self.connection);
+        }
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// All that was asked has been answered, as far as is known.
@@ -90,6 +128,11 @@ impl Conversation {
 
     pub fn skip(&self, len: u64) -> Result<()> {
         self.in_step(self.connection.skip(len))
+    }
+
+    /// Do not wait for the rest of an answer: the connection is closed and not used again.
+    pub fn leave(&self) {
+        self.in_step.set(false);
     }
 
     /// The error for an answer that is not what it must be, which ends the conversation.

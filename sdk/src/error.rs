@@ -7,7 +7,7 @@ macro_rules! constructors {
         impl Error {
             $($(#[$doc])*
             pub fn $name(message: impl Into<String>) -> Self {
-                Error { kind: ErrorKind::$kind, message: message.into() }
+                Error { kind: ErrorKind::$kind, message: message.into(), code: None }
             })*
         }
     };
@@ -28,4 +28,11 @@ constructors! {
     unsupported => Unsupported,
     /// None of the others.
     other => Other,
+}
+
+impl Error {
+    /// The same error with the storage system's own code: `SlowDown`, `MOVED`, `-704`.
+    pub fn with_code(self, code: impl Into<String>) -> Self {
+        Error { code: Some(code.into()), ..self }
+    }
 }

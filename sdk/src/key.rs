@@ -48,6 +48,79 @@ pub fn escape(name: &str) -> String {
     key
 }
 
+/// The name of a key that [`escape`] made. `None`: it was cut, so the name is not in it, or it is no such key.
+///
+/// ```
+/// use kv_store_sdk::key::{escape, unescape};
+/// assert_eq!(unescape(&escape("../Etc")).as_deref(), Some("../Etc"));
+/// assert_eq!(unescape(&escape(&"x".repeat(1000))), None);
+/// ```
+pub fn unescape(key: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(key.len()), key.as_bytes());
+    while let Some((first, tail)) = rest.split_first() {
+        rest = tail;
+        bytes.push(match first {
+            b'%' => {
+                let (digits, tail) = rest.split_at_checked(2)?;
+                rest = tail;
+                unhex(digits)?.pop()?
+            }
+            plain => *plain,
+        });
+    }
+    let name = String::from_utf8(bytes).ok()?;
+    (!name.is_empty()).then_some(name)
+}
+
+/// Begins the name by which a listing has a manifest whose key does not hold its own name. A name of the C ABI has no NUL.
+const BY_KEY: char = '\0';
+
+/// The name by which a listing has what lies under a key that [`escape`] made: the name, or NUL and the key where that was cut.
+/// `None`: it is no such key.
+///
+/// ```
+/// use kv_store_sdk::key::{escape, escape_listed, listed};
+/// assert_eq!(listed("slot%207").as_deref(), Some("slot 7"));
+/// let cut = escape(&"x".repeat(1000));
+/// assert_eq!(escape_listed(&listed(&cut).unwrap()), cut);
+/// ```
+pub fn listed(key: &str) -> Option<String> {
+    if is_cut(key) {
+        return Some(format!("{BY_KEY}{key}"));
+    }
+    unescape(key).filter(|name| escape(name) == key)
+}
+
+/// The key for a name as the consumer has it, or as [`listed`] has it.
+pub fn escape_listed(name: &str) -> String {
+    match name.strip_prefix(BY_KEY).filter(|key| is_cut(key)) {
+        Some(key) => key.to_owned(),
+        None => escape(name),
+    }
+}
+
+/// Whether a key was made of a name that it does not hold whole.
+pub fn is_cut(key: &str) -> bool {
+    let digest = key.rsplit_once(DIGEST_MARK).map(|(_, digest)| digest.as_bytes());
+    let tame = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'%');
+    let plain = key.len() <= MAX_KEY_BYTES && !key.starts_with('.') && key.bytes().all(tame);
+    plain && digest.is_some_and(|digest| digest.len() == DIGEST_BYTES && unhex(digest).is_some())
+}
+
+/// The bytes that lower-case hex digits stand for.
+pub fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
+    let digit = |c: u8| match c {
+        b'0'..=b'9' => Some(c - b'0'),
+        b'a'..=b'f' => Some(c - b'a' + 10),
+        _ => None,
+    };
+    let pairs = digits.chunks(2).map(|pair| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    });
+    pairs.collect()
+}
+
 /// Bytes as lower-case hex digits.
 pub fn hex(bytes: &[u8]) -> String {
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
@@ -65,27 +138,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The inverse of `escape` for keys that were not cut.
-    fn unescape(key: &str) -> String {
-        let (mut bytes, mut rest) = (Vec::new(), key.as_bytes());
-        while let Some((first, tail)) = rest.split_first() {
-            rest = tail;
-            bytes.push(if *first == b'%' {
-                let digits = std::str::from_utf8(&rest[..2]).unwrap();
-                rest = &rest[2..];
-                u8::from_str_radix(digits, 16).unwrap()
-            } else {
-                *first
-            });
-        }
-        String::from_utf8(bytes).unwrap()
-    }
-
     #[test]
     fn a_long_name_keeps_its_start_and_ends_in_its_digest() {
         let (a, b) = (escape(&("p/".repeat(100) + "a")), escape(&("p/".repeat(100) + "b")));
         assert!(a.starts_with("p%2fp%2f") && a.contains("%-") && a.len() <= MAX_KEY_BYTES);
         assert_ne!(a, b);
+        assert!(is_cut(&a) && unescape(&a).is_none());
+        for other in ["a", "a%-b", &format!("..{}", &a), &format!("/{}", &a)] {
+            assert!(!is_cut(other), "{other}");
+        }
     }
 
     #[test]
@@ -105,7 +166,9 @@ mod tests {
 
         #[test]
         fn short_keys_can_be_read_back(name in "[a-zA-Z0-9./%\\x00-\\x1f~\u{e9}]{1,40}") {
-            prop_assert_eq!(unescape(&escape(&name)), name);
+            let key = escape(&name);
+            prop_assert!(!is_cut(&key));
+            prop_assert_eq!(unescape(&key), Some(name));
         }
     }
 }

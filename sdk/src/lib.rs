@@ -1,6 +1,6 @@
 //! Write a storage backend for kv-store-wasm in Rust.
 //!
-//! A backend is a type that implements [`Backend`], handed to [`export!`]; `guests/memory` is the complete example. From
+//! A backend is a type that implements [`Backend`], handed to [`export!`]; `cli/template/lib.rs.in`, which `kv-store new` copies, is the shortest one. From
 //! nothing:
 //!
 //! ```text
@@ -9,7 +9,7 @@
 //! #              crate-type = ["cdylib"]
 //! #              [dependencies]
 //! #              kv-store-sdk = { path = "CLONE/sdk" }        (CLONE: this repository)
-//! # src/lib.rs:  a copy of CLONE/guests/memory/src/lib.rs, with acme:// for memory://
+//! # src/lib.rs:  a copy of CLONE/cli/template/lib.rs.in, with acme for @NAME@
 //! rustup target add wasm32-unknown-unknown
 //! cargo build --release --target wasm32-unknown-unknown
 //! wasm-tools component new target/wasm32-unknown-unknown/release/acme.wasm -o acme.wasm
@@ -20,7 +20,7 @@
 //! build for `wasm32-wasip2` instead, which makes a component at once: the host gives it WASI 0.2 within the same grants.
 //!
 //! The bytes of chunks and manifests stay in the host: a backend sees a [`Payload`], which is a handle. What the host
-//! offers is reached through [`payload`], [`net`], [`files`] and [`host`]; a component imports only what it uses, and
+//! offers is reached through [`payloads`], [`net`], [`files`] and [`system`]; a component imports only what it uses, and
 //! the operator decides what it reaches. The contract itself, with what each error means, is `wit/backend.wit`.
 
 mod backend;
@@ -36,20 +36,43 @@ pub mod bindings {
         generate_all,
     });
 }
+/// The interface that a backend may export beside `store`.
+#[doc(hidden)]
+#[allow(missing_docs, clippy::missing_safety_doc)]
+pub mod maintained_bindings {
+    wit_bindgen::generate!({
+        path: "../wit",
+        inline: "package kv-store:sdk; world maintained { export kv-store:backend/maintenance@1.0.0; }",
+        world: "kv-store:sdk/maintained",
+        with: { "kv-store:backend/types@1.0.0": crate::bindings::kv_store::backend::types },
+        pub_export_macro: true,
+        default_bindings_module: "kv_store_sdk::maintained_bindings",
+    });
+}
 mod conversation;
 mod error;
+pub mod eviction;
 pub mod key;
+mod maintenance;
 mod options;
+mod several;
 pub mod uri;
 
 pub use backend::{Backend, Features};
-pub use batch::{Chunk, Hashes, Manifest, absent};
-pub use bindings::exports::kv_store::backend::store::{CommitOutcome, DeleteOutcome, GetOutcome, Presence, PutOutcome};
-pub use bindings::kv_store::backend::payload::{Part, Payload};
+pub use batch::{Chunk, Hashes, Manifest, absent, get_outcomes};
+pub use bindings::exports::kv_store::backend::store::{
+    CommitOutcome, DeleteOutcome, GetOutcome, Presence, Properties, PutOutcome,
+};
+pub use bindings::kv_store::backend::payloads::{Part, Payload};
 pub use bindings::kv_store::backend::types::{Error, ErrorKind};
-pub use bindings::kv_store::backend::{files, host, net, payload};
-pub use conversation::Conversation;
+pub use bindings::kv_store::backend::{files, http, net, payloads, system};
+pub use conversation::{Conversation, Peer};
+pub use maintained_bindings::exports::kv_store::backend::maintenance::{
+    ChunkEntry, ChunkPage, Evicted, Eviction, ManifestEntry, ManifestPage, Totals,
+};
+pub use maintenance::Maintenance;
 pub use options::Options;
+pub use several::{Next, Request, ask};
 
 /// What a backend's operations return.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -94,26 +117,30 @@ pub mod __private {
     }
 }
 
-/// Make a component of a [`Backend`].
+/// Make a component of a [`Backend`], or, with `TYPE, maintenance`, of one that implements [`Maintenance`] too.
 ///
 /// After the type may come the wishes: what the backend would like to be granted, for people who look into the component.
-/// They grant nothing.
+/// They grant nothing. Then the names of all options and of all secrets that it takes, so that `kv-store config check` finds a
+/// misspelt one without running the component.
 ///
 /// ```text
-/// kv_store_sdk::export!(Redis, wishes: ["connect to the server in the URI", "secret password"]);
+/// kv_store_sdk::export!(Redis, wishes: ["the server in the URI"], options: ["prefix", "ttl_s"], secrets: ["password"]);
 /// ```
 ///
 /// It also writes the component's stamp, the custom section `kv-store-backend`: lines of `key: value` with the name and
-/// version of the crate, the SDK, the contract and each wish.
+/// version of the crate, the SDK, the contract, each wish, the options and the secrets.
 #[macro_export]
 macro_rules! export {
-    ($backend:ty $(, wishes: [$($wish:literal),* $(,)?])? $(,)?) => {
+    (@ { $($more:tt)* } $backend:ty $(, wishes: [$($wish:literal),* $(,)?])? $(, options: [$($option:literal),* $(,)?])?
+        $(, secrets: [$($secret:literal),* $(,)?])? $(,)?) => {
         const _: () = {
             const STAMP: &[&str] = &[
                 "component: ", env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"),
                 "\nsdk: ", $crate::__private::SDK,
                 "\ncontract: ", $crate::__private::CONTRACT,
                 $($("\nwish: ", $wish,)*)?
+                $("\noptions:", $(" ", $option,)* " ",)?
+                $("\nsecrets:", $(" ", $secret,)* " ",)?
                 "\n",
             ];
             #[cfg(target_family = "wasm")]
@@ -136,6 +163,15 @@ macro_rules! export {
             }
 
             $crate::bindings::export!(Component with_types_in $crate::bindings);
+            $($more)*
         };
+    };
+    ($backend:ty, maintenance $($rest:tt)*) => {
+        $crate::export!(@ {
+            $crate::maintained_bindings::export!(Component with_types_in $crate::maintained_bindings);
+        } $backend $($rest)*);
+    };
+    ($backend:ty $(, $name:ident: $list:tt)* $(,)?) => {
+        $crate::export!(@ {} $backend $(, $name: $list)*);
     };
 }

@@ -16,3 +16,15 @@ pub fn host_port(host: &str, default_port: u16) -> Option<String> {
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
     Some(if has_port { host.to_owned() } else { format!("{host}:{default_port}") })
 }
+
+/// Each `host:port` of a URI's authority that names several, separated by commas, with a default for the port; none: one of them is no
+/// host, or there is none. The host grants each of them, and no other.
+///
+/// ```
+/// use kv_store_sdk::uri::host_ports;
+/// assert_eq!(host_ports("a:1,[::1]", 7).unwrap(), ["a:1", "[::1]:7"]);
+/// assert_eq!(host_ports("a:1,", 7), None);
+/// ```
+pub fn host_ports(hosts: &str, default_port: u16) -> Option<Vec<String>> {
+    hosts.split(',').map(|host| host_port(host, default_port)).collect()
+}

@@ -7,7 +7,7 @@ case "${1:-}" in -h | --help) sed -n '2,4s/^# //p' "$0"; exit ;; esac
 here="$(cd "$(dirname "$0")" && pwd)"
 seconds="${1:-60}"
 shift || true
-if [ $# -gt 0 ]; then targets=("$@"); else targets=(memkv_frames redis_replies uris); fi
+if [ $# -gt 0 ]; then targets=("$@"); else targets=(http_responses memkv_frames redis_replies uris); fi
 place="$here/../../target/fuzz"
 triple="$(rustc +nightly -vV | sed -n 's/^host: //p')"
 # What cargo-fuzz sets, so that it need not be installed.

@@ -24,7 +24,8 @@ struct options {
     /* For bench. */
     const char *file;        /* where llama.cpp's own state file goes */
     const char *chunks;      /* the folder of the store's chunks, emptied between rounds */
-    const char *save_row, *restore_row;
+    const char *rows, *row_size; /* what the names of the rows begin and end with */
+    const char *llama_lib;   /* libkv_store_llama.so in place of the store; or NULL */
     uint32_t rounds;
     bool sync;
     /* Leave the checks to the library, which knows chunks by their hash too, and

@@ -96,18 +96,34 @@ static void check_cover(const struct cut *cut, size_t size)
         CHECK(cut->pieces[i].offset == at);
         CHECK(cut->pieces[i].length >= 1);
         CHECK(cut->pieces[i].length <= size - at);
+        CHECK(!cut->pieces[i].is_chunk || cut->pieces[i].chunk < cut->chunks);
         at += cut->pieces[i].length;
     }
     CHECK(at == size);
     CHECK((cut->layout == LAYOUT_FIXED) == (cut->note != NULL));
 }
 
+/* Each chunk has the hash of its pieces, one after another. */
 static void hash_pieces(struct cut *cut, const uint8_t *state)
 {
-    for (size_t i = 0; i < cut->count; i++) {
-        struct piece *p = &cut->pieces[i];
-        p->hash = p->is_chunk ? XXH3_64bits(state + p->offset, p->length) : 0;
+    uint8_t *bytes = need(malloc(cut->count ? cut->pieces[cut->count - 1].offset +
+                                              cut->pieces[cut->count - 1].length : 1));
+    for (uint32_t chunk = 0; chunk < cut->chunks; chunk++) {
+        size_t n = 0;
+        for (size_t i = 0; i < cut->count; i++) {
+            struct piece *p = &cut->pieces[i];
+            if (p->is_chunk && p->chunk == chunk) {
+                memcpy(bytes + n, state + p->offset, p->length);
+                n += p->length;
+            }
+        }
+        CHECK(n > 0);
+        for (size_t i = 0; i < cut->count; i++) {
+            struct piece *p = &cut->pieces[i];
+            p->hash = p->is_chunk && p->chunk == chunk ? XXH3_64bits(bytes, n) : p->hash;
+        }
     }
+    free(bytes);
 }
 
 /* Walk a manifest and touch all that it points to. */
@@ -119,7 +135,7 @@ static void check_segments(const struct manifest *m, const uint8_t *bytes, size_
     while (manifest_next(m, &at, &segment)) {
         CHECK(segment.length >= 1 && segment.length <= MAX_PIECE_BYTES);
         total += segment.length;
-        chunks += segment.is_chunk;
+        chunks = segment.is_chunk && segment.chunk >= chunks ? segment.chunk + 1 : chunks;
         if (!segment.is_chunk) {
             CHECK(segment.data >= bytes);
             CHECK(segment.length <= (size_t)(bytes + size - segment.data));
@@ -128,7 +144,7 @@ static void check_segments(const struct manifest *m, const uint8_t *bytes, size_
         }
     }
     CHECK(total == m->facts.state_bytes && total <= MAX_STATE_BYTES);
-    CHECK(chunks == m->chunks);
+    CHECK(chunks == m->chunks && chunks <= m->segments);
 }
 
 /* A changed copy, in memory of exactly its size: cut short or made longer, some
@@ -211,7 +227,8 @@ static uint8_t *round_trip(const uint8_t *state, size_t size, uint32_t chunk_tok
         CHECK(manifest_next(&m, &at, &segment));
         CHECK(segment.is_chunk == cut.pieces[i].is_chunk);
         CHECK(segment.length == cut.pieces[i].length);
-        CHECK(!segment.is_chunk || segment.hash == cut.pieces[i].hash);
+        CHECK(!segment.is_chunk || (segment.hash == cut.pieces[i].hash &&
+                                    segment.chunk == cut.pieces[i].chunk));
         CHECK(segment.is_chunk ||
               memcmp(segment.data, state + cut.pieces[i].offset, segment.length) == 0);
     }

@@ -26,7 +26,7 @@ static const char HELP[] =
     "  llama-kv chunks  --lib LIB --uri URI --name NAME\n"
     "  llama-kv bench   --lib LIB --uri URI --model GGUF --name NAME --tokens N\n"
     "                   --file FILE --chunks DIR [--rounds R] [--sync]\n"
-    "                   [--save-row NAME] [--restore-row NAME]\n"
+    "                   [--rows NAME] [--row-size NAME] [--llama-lib LIB]\n"
     "  llama-kv cached  --lib LIB --config TOML --model GGUF --tokens N\n"
     "                   [--logits FILE] [--threads T] [--compare-prefill] [--verbose]\n"
     "\n"
@@ -36,7 +36,8 @@ static const char HELP[] =
     "chunks   List the chunks of NAME: hash and length in bytes, a line each.\n"
     "bench    Save and restore R times, in turns with llama.cpp's own state FILE; print\n"
     "         a row of JSON for each of the two. DIR is where a store on local files\n"
-    "         keeps its chunks: it is emptied before each save.\n"
+    "         keeps its chunks: it is emptied before each save. --llama-lib: by the\n"
+    "         functions of libkv_store_llama.so.\n"
     "cached   With the token-exact cache of kv_cache.h: begin with the longest state\n"
     "         that it has, prefill what is new, save that, decode the last token.\n"
     "         Its logits are compared with FILE, or written there if it is new.\n"
@@ -172,7 +173,7 @@ static int parse_number(const char *option, const char *text, uint32_t min,
 
 enum { OPT_LIB = 1, OPT_URI, OPT_NAME, OPT_CONFIG, OPT_MODEL, OPT_LOGITS, OPT_TOKENS,
        OPT_CHUNK_TOKENS, OPT_THREADS, OPT_COMPARE_PREFILL, OPT_VERBOSE, OPT_FILE,
-       OPT_CHUNKS, OPT_ROUNDS, OPT_SYNC, OPT_SAVE_ROW, OPT_RESTORE_ROW };
+       OPT_CHUNKS, OPT_ROUNDS, OPT_SYNC, OPT_ROWS, OPT_ROW_SIZE, OPT_LLAMA_LIB };
 
 static const struct option OPTIONS[] = {
     {"lib", required_argument, NULL, OPT_LIB},
@@ -190,8 +191,9 @@ static const struct option OPTIONS[] = {
     {"chunks", required_argument, NULL, OPT_CHUNKS},
     {"rounds", required_argument, NULL, OPT_ROUNDS},
     {"sync", no_argument, NULL, OPT_SYNC},
-    {"save-row", required_argument, NULL, OPT_SAVE_ROW},
-    {"restore-row", required_argument, NULL, OPT_RESTORE_ROW},
+    {"rows", required_argument, NULL, OPT_ROWS},
+    {"row-size", required_argument, NULL, OPT_ROW_SIZE},
+    {"llama-lib", required_argument, NULL, OPT_LLAMA_LIB},
     {NULL, 0, NULL, 0}};
 
 static int parse_options(int argc, char **argv, struct options *o)
@@ -211,8 +213,9 @@ static int parse_options(int argc, char **argv, struct options *o)
         case OPT_FILE: o->file = optarg; break;
         case OPT_CHUNKS: o->chunks = optarg; break;
         case OPT_SYNC: o->sync = true; break;
-        case OPT_SAVE_ROW: o->save_row = optarg; break;
-        case OPT_RESTORE_ROW: o->restore_row = optarg; break;
+        case OPT_ROWS: o->rows = optarg; break;
+        case OPT_ROW_SIZE: o->row_size = optarg; break;
+        case OPT_LLAMA_LIB: o->llama_lib = optarg; break;
         case OPT_ROUNDS:
             code = parse_number("rounds", optarg, 1, 1000, &o->rounds);
             break;
@@ -276,7 +279,7 @@ int main(int argc, char **argv)
         return report(KV_CANNOT_RUN, "the first word must be save, restore, chunks, cached or bench; see "
                       "--help");
     }
-    struct options o = {.chunk_tokens = 64, .rounds = 9, .save_row = "save", .restore_row = "restore"};
+    struct options o = {.chunk_tokens = 64, .rounds = 9, .rows = "llama", .row_size = "state"};
     /* getopt skips the first word, which is the command now. */
     int code = parse_options(argc - 1, argv + 1, &o);
     if (code == KV_OK) {

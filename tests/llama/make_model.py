@@ -51,7 +51,7 @@ def write_header(writer, args):
 def write_weights(writer, args):
     """The weights. Their order is the order in which the random numbers are
     drawn: changing it changes every model."""
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(args.seed)
     head = args.embd // args.heads
     q_rows, kv_rows = args.heads * head, args.kv_heads * head
 
@@ -89,6 +89,7 @@ def parse_arguments():
     parser.add_argument("kv_heads", type=int, help="heads of K and V; divides heads")
     parser.add_argument("ff", type=int, help="width of the feed-forward layers")
     parser.add_argument("context", type=int, help="longest prompt, in tokens")
+    parser.add_argument("--seed", type=int, default=SEED, help="another one gives other weights")
     args = parser.parse_args()
     numbers = (args.layers, args.embd, args.heads, args.kv_heads, args.ff, args.context)
     if min(numbers) < 1 or args.embd % args.heads or args.heads % args.kv_heads:

@@ -11,7 +11,7 @@
 
 static const uint8_t MAGIC[8] = {'l', 'l', 'a', 'm', 'a', '-', 'k', 'v'};
 
-#define VERSION 1u
+#define VERSION 2u
 #define HEADER_BYTES 64u
 #define RECORD_BYTES 16u
 #define TRAILER_BYTES 8u
@@ -22,7 +22,7 @@ uint8_t *manifest_encode(const struct manifest_facts *facts,
                          const struct cut *cut, const uint8_t *state,
                          size_t *size)
 {
-    if (cut->count > UINT32_MAX) {
+    if (cut->count > UINT32_MAX || cut->chunks > MAX_CHUNKS) {
         return NULL;
     }
     /* No overflow: the pieces are in memory and larger than their records, and
@@ -52,7 +52,7 @@ uint8_t *manifest_encode(const struct manifest_facts *facts,
     uint8_t *data = at + cut->count * RECORD_BYTES;
     for (size_t i = 0; i < cut->count; i++) {
         const struct piece *p = &cut->pieces[i];
-        at = write_u32(at, p->is_chunk ? SEGMENT_CHUNK : SEGMENT_INLINE);
+        at = write_u32(at, p->is_chunk ? SEGMENT_CHUNK | p->chunk << 8 : SEGMENT_INLINE);
         at = write_u32(at, (uint32_t)p->length);
         at = write_u64(at, p->is_chunk ? p->hash : 0);
         if (!p->is_chunk) {
@@ -72,7 +72,8 @@ static const char *check_records(struct manifest *m, size_t inline_room)
     uint64_t state_bytes = 0, inline_bytes = 0;
     for (uint32_t i = 0; i < m->segments; i++) {
         const uint8_t *record = m->records + (size_t)i * RECORD_BYTES;
-        uint32_t kind = read_u32(record);
+        uint32_t kind = read_u32(record) & 0xff;
+        uint32_t number = read_u32(record) >> 8;
         uint32_t length = read_u32(record + 4);
         if (kind != SEGMENT_INLINE && kind != SEGMENT_CHUNK) {
             return "a segment is of an unknown kind";
@@ -80,9 +81,13 @@ static const char *check_records(struct manifest *m, size_t inline_room)
         if (length == 0 || length > MAX_PIECE_BYTES) {
             return "a segment is empty or larger than 1 GiB";
         }
+        /* Whoever makes a list of the chunks makes none longer than this one. */
+        if (number >= m->segments) {
+            return "a segment is of a chunk with too high a number";
+        }
         state_bytes += length;
         if (kind == SEGMENT_CHUNK) {
-            m->chunks++;
+            m->chunks = number >= m->chunks ? number + 1 : m->chunks;
         } else {
             inline_bytes += length;
         }
@@ -152,7 +157,8 @@ bool manifest_next(const struct manifest *m, struct segment_cursor *at,
         return false;
     }
     const uint8_t *record = m->records + (size_t)at->index * RECORD_BYTES;
-    *out = (struct segment){.is_chunk = read_u32(record) == SEGMENT_CHUNK,
+    *out = (struct segment){.is_chunk = (read_u32(record) & 0xff) == SEGMENT_CHUNK,
+                            .chunk = read_u32(record) >> 8,
                             .length = read_u32(record + 4),
                             .hash = read_u64(record + 8)};
     if (!out->is_chunk) {

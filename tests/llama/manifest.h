@@ -35,7 +35,7 @@ struct manifest_facts {
 struct manifest {
     struct manifest_facts facts;
     uint32_t segments;
-    uint32_t chunks;             /* how many segments are chunks */
+    uint32_t chunks;             /* the highest number of a chunk, and one */
     size_t inline_bytes;
     const uint8_t *records;      /* one of 16 bytes for each segment */
     const uint8_t *inline_data;
@@ -43,9 +43,10 @@ struct manifest {
 
 /* One segment: the state is all of them, one after another. */
 struct segment {
-    bool is_chunk;
+    bool is_chunk;           /* a piece of a chunk, which is its pieces one after another */
+    uint32_t chunk;          /* which */
     size_t length;           /* bytes */
-    uint64_t hash;           /* of a chunk */
+    uint64_t hash;           /* of the whole chunk */
     const uint8_t *data;     /* of an inline segment; NULL for a chunk */
 };
 
@@ -57,8 +58,8 @@ struct segment_cursor {
 
 /*
  * Write the manifest of a state that was cut, with each chunk's hash filled in.
- * Returns malloc'd bytes, which the caller frees, or NULL: no memory, or more
- * than 2^32 - 1 pieces.
+ * Returns malloc'd bytes, which the caller frees, or NULL: no memory, more than
+ * 2^32 - 1 pieces, or more than MAX_CHUNKS chunks.
  */
 uint8_t *manifest_encode(const struct manifest_facts *facts,
                          const struct cut *cut, const uint8_t *state,

@@ -11,6 +11,7 @@
 #include <xxhash.h>
 
 #include "bytes.h"
+#include "chunks.h"
 #include "engine.h"
 #include "manifest.h"
 #include "report.h"
@@ -55,18 +56,17 @@ static int check_facts(const struct manifest *m, const struct engine *e,
 
 static int prefetch(struct store *s, const struct manifest *m, struct result *r)
 {
-    uint8_t *keys = malloc((size_t)m->chunks * KEY_BYTES + 1);
+    uint8_t *keys = calloc((size_t)m->chunks + 1, KEY_BYTES);
     if (!keys) {
         return report(KV_CANNOT_RUN, "there is no memory for %" PRIu32 " keys", m->chunks);
     }
-    size_t n = 0;
     struct segment segment;
     for (struct segment_cursor at = {0}; manifest_next(m, &at, &segment);) {
         if (segment.is_chunk) {
-            write_key(keys + KEY_BYTES * n++, segment.hash);
+            write_key(keys + (size_t)KEY_BYTES * segment.chunk, segment.hash);
         }
     }
-    r->prefetched = store_prefetch(s, keys, n) ? ANSWER_YES : ANSWER_NO;
+    r->prefetched = store_prefetch(s, keys, m->chunks) ? ANSWER_YES : ANSWER_NO;
     free(keys);
     return KV_OK;
 }
@@ -75,28 +75,26 @@ static int prefetch(struct store *s, const struct manifest *m, struct result *r)
 static int join(struct store *s, const struct manifest *m, uint8_t *state,
                 const struct options *o)
 {
+    struct chunk_list list;
+    int code = chunks_of_manifest(m, state, &list);
     size_t done = 0;
     struct segment segment;
     for (struct segment_cursor at = {0}; manifest_next(m, &at, &segment);) {
-        const uint8_t *data = segment.data;
-        uint8_t *chunk = NULL;
-        if (segment.is_chunk) {
-            int code = store_get(s, segment.hash, segment.length, o->trusting, &chunk);
-            if (code != KV_OK) {
-                return code;
-            }
-            data = chunk;
+        if (!segment.is_chunk) {
+            memcpy(state + done, segment.data, segment.length);
         }
-        memcpy(state + done, data, segment.length);
         done += segment.length;
-        free(chunk);
     }
+    if (code == KV_OK) {
+        code = store_get(s, list.chunks, list.n, o->trusting);
+    }
+    chunk_list_free(&list);
     /* Each chunk was right; this says that they are the right ones. */
-    if (!o->trusting && XXH3_64bits(state, done) != m->facts.state_hash) {
+    if (code == KV_OK && !o->trusting && XXH3_64bits(state, done) != m->facts.state_hash) {
         return report(KV_FAILED, "the state put together from '%s' is not the one that was saved; "
                       "save it again", o->name);
     }
-    return KV_OK;
+    return code;
 }
 
 int fetch_state(struct store *s, const struct options *o, const struct engine *e,
@@ -117,7 +115,8 @@ int fetch_state(struct store *s, const struct options *o, const struct engine *e
     r->chunks = m.chunks;
     r->inline_bytes = (int64_t)m.inline_bytes;
     code = check_facts(&m, e, o->name);
-    if (code == KV_OK && !o->no_hint) {
+    /* A batch says all that it wants at once. */
+    if (code == KV_OK && !s->batch && !o->no_hint) {
         code = prefetch(s, &m, r);
     }
     if (code == KV_OK) {
@@ -242,14 +241,14 @@ int command_chunks(const struct options *o)
     if (code == KV_OK) {
         code = fetch_manifest(&store, o->name, &bytes, &size, &m);
     }
+    struct chunk_list list = {0};
     if (code == KV_OK) {
-        struct segment segment;
-        for (struct segment_cursor at = {0}; manifest_next(&m, &at, &segment);) {
-            if (segment.is_chunk) {
-                printf("%016" PRIx64 " %zu\n", segment.hash, segment.length);
-            }
-        }
+        code = chunks_of_manifest(&m, NULL, &list);
     }
+    for (size_t i = 0; code == KV_OK && i < list.n; i++) {
+        printf("%016" PRIx64 " %zu\n", list.chunks[i].hash, list.chunks[i].size);
+    }
+    chunk_list_free(&list);
     free(bytes);
     store_close(&store);
     return code;

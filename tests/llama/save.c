@@ -9,37 +9,39 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "chunks.h"
 #include "engine.h"
 #include "manifest.h"
 #include "report.h"
 #include "state.h"
 #include "store.h"
 
-/* Put each chunk of the state, and count what was new. */
+/* Put the chunks of the state, and count what was new. */
 static int put_pieces(struct store *s, const uint8_t *state, struct cut *cut,
                       struct result *r)
 {
-    r->chunks = r->chunks_new = r->chunks_known = 0;
-    r->bytes_new = r->inline_bytes = 0;
-    for (size_t i = 0; i < cut->count; i++) {
-        struct piece *p = &cut->pieces[i];
-        if (!p->is_chunk) {
-            r->inline_bytes += (int64_t)p->length;
-            continue;
-        }
-        const uint8_t *data = state + p->offset;
-        int known;
-        p->hash = XXH3_64bits(data, p->length);
-        int code = store_put(s, p->hash, data, p->length, &known);
-        if (code != KV_OK) {
-            return code;
-        }
-        r->chunks++;
-        r->chunks_known += known;
-        r->chunks_new += !known;
-        r->bytes_new += known ? 0 : (int64_t)p->length;
+    struct chunk_list list;
+    int code = chunks_of_cut(cut, state, &list);
+    if (code == KV_OK) {
+        code = store_put(s, list.chunks, list.n);
     }
-    return KV_OK;
+    r->chunks = (int64_t)cut->chunks;
+    r->chunks_new = r->chunks_known = r->bytes_new = r->inline_bytes = 0;
+    for (size_t i = 0; code == KV_OK && i < list.n; i++) {
+        r->chunks_known += list.chunks[i].known;
+        r->chunks_new += !list.chunks[i].known;
+        r->bytes_new += list.chunks[i].known ? 0 : (int64_t)list.chunks[i].size;
+    }
+    for (size_t i = 0; code == KV_OK && i < cut->count; i++) {
+        struct piece *p = &cut->pieces[i];
+        if (p->is_chunk) {
+            p->hash = list.chunks[p->chunk].hash;
+        } else {
+            r->inline_bytes += (int64_t)p->length;
+        }
+    }
+    chunk_list_free(&list);
+    return code;
 }
 
 static int publish(struct store *s, const struct options *o,

@@ -18,6 +18,8 @@ struct walk {
     const uint8_t *state;
     size_t size, at, done;
     struct cut *cut;
+    uint32_t group;       /* the first chunk of the layers that share chunks now */
+    uint64_t group_bytes; /* of one of its chunks, so far */
 };
 
 static size_t left(const struct walk *w)
@@ -25,7 +27,8 @@ static size_t left(const struct walk *w)
     return w->size - w->at;
 }
 
-static const char *add(struct cut *cut, size_t offset, size_t length, bool chunk)
+static const char *add(struct cut *cut, size_t offset, size_t length, bool is_chunk,
+                       uint32_t chunk)
 {
     if (cut->count == cut->room) {
         size_t room = cut->room ? cut->room * 2 : 64;
@@ -37,7 +40,7 @@ static const char *add(struct cut *cut, size_t offset, size_t length, bool chunk
         cut->room = room;
     }
     cut->pieces[cut->count++] = (struct piece){
-        .offset = offset, .length = length, .is_chunk = chunk};
+        .offset = offset, .length = length, .is_chunk = is_chunk, .chunk = chunk};
     return NULL;
 }
 
@@ -48,20 +51,21 @@ static const char *end_inline(struct walk *w)
     while (!wrong && w->done < w->at) {
         size_t n = w->at - w->done;
         n = n < MAX_PIECE_BYTES ? n : MAX_PIECE_BYTES;
-        wrong = add(w->cut, w->done, n, false);
+        wrong = add(w->cut, w->done, n, false, 0);
         w->done += n;
     }
     return wrong;
 }
 
-/* Cut the range from `at` to `at + length` into chunks of `step` bytes. */
-static const char *add_chunks(struct walk *w, size_t length, size_t step)
+/* Cut the range from `at` to `at + length` into pieces of `step` bytes, for the
+ * chunks from `chunk` on. */
+static const char *add_pieces(struct walk *w, size_t length, size_t step, uint32_t chunk)
 {
     const char *wrong = end_inline(w);
     size_t end = w->at + length;
     while (!wrong && w->at < end) {
         size_t n = end - w->at < step ? end - w->at : step;
-        wrong = add(w->cut, w->at, n, true);
+        wrong = add(w->cut, w->at, n, true, chunk++);
         w->at += n;
         w->done = w->at;
     }
@@ -74,9 +78,10 @@ static const char *cut_fixed(const uint8_t *state, size_t size, const char *note
     struct walk w = {.state = state, .size = size, .cut = cut};
     cut->count = 0;
     cut->cells = 0;
+    cut->chunks = (uint32_t)((size - 1) / FIXED_PIECE_BYTES + 1);
     cut->layout = LAYOUT_FIXED;
     cut->note = note;
-    return add_chunks(&w, size, FIXED_PIECE_BYTES);
+    return add_pieces(&w, size, FIXED_PIECE_BYTES, 0);
 }
 
 /* Pass over the cells. `*unknown` is set when they are not the plain ones:
@@ -125,7 +130,18 @@ static const char *cut_section(struct walk *w, uint32_t cells,
     if (bytes > left(w)) {
         return TOO_SHORT;
     }
-    return add_chunks(w, (size_t)bytes, (size_t)row * chunk_tokens);
+    uint64_t step = row * chunk_tokens;
+    if (w->cut->chunks == 0 || w->group_bytes + step > GROUPED_CHUNK_BYTES) {
+        w->group = w->cut->chunks;
+        w->group_bytes = 0;
+        w->cut->chunks += (cells - 1) / chunk_tokens + 1;
+        if (w->cut->chunks > MAX_CHUNKS) {
+            *unknown = "the state has more chunks than a manifest can name";
+            return NULL;
+        }
+    }
+    w->group_bytes += step;
+    return add_pieces(w, (size_t)bytes, (size_t)step, w->group);
 }
 
 /* Cut a state of the known layout; `*unknown` says why it is another. */

@@ -18,7 +18,9 @@
  * after its token. So a piece of K or V that covers a fixed range of positions
  * is the same bytes in the state of any longer conversation with the same
  * beginning, which is what makes a second save cheap. The numbers around the
- * rows are a few bytes for each cell; they stay inline in the manifest.
+ * rows are a few bytes for each cell; they stay inline in the manifest. The
+ * pieces of one range of positions, of layers that follow one another, make a
+ * chunk together.
  *
  * With V transposed (no flash attention) each row of V runs over the tokens and
  * grows with them: no cut of it is stable. That, and every layout that is not
@@ -43,6 +45,13 @@
  * beginning, large enough to keep the chunks few. */
 #define FIXED_PIECE_BYTES ((size_t)256 << 10)
 
+/* Pieces of neighbouring layers share a chunk up to this size: a store does more
+ * with few chunks than with many. One piece alone may be longer. */
+#define GROUPED_CHUNK_BYTES ((uint64_t)1 << 20)
+
+/* The most chunks of a state: a manifest numbers them with 24 bits. */
+#define MAX_CHUNKS (1u << 24)
+
 /* How a state was cut. The values are in manifests: never change one. */
 enum layout { LAYOUT_ROWS = 1, LAYOUT_FIXED = 2 };
 
@@ -50,8 +59,9 @@ enum layout { LAYOUT_ROWS = 1, LAYOUT_FIXED = 2 };
 struct piece {
     size_t offset;   /* bytes from the start of the state */
     size_t length;   /* bytes, 1..MAX_PIECE_BYTES */
-    bool is_chunk;   /* stored as a chunk; otherwise inline in the manifest */
-    uint64_t hash;   /* XXH3-64 of a chunk's bytes; filled in by the saver */
+    bool is_chunk;   /* stored in a chunk; otherwise inline in the manifest */
+    uint32_t chunk;  /* which chunk; a chunk is its pieces, one after another */
+    uint64_t hash;   /* XXH3-64 of the whole chunk; filled in by the saver */
 };
 
 struct cut {
@@ -60,6 +70,7 @@ struct cut {
     uint32_t cells;      /* cells (tokens) in the state; 0 if not known */
     struct piece *pieces;/* owned: free with cut_free */
     size_t count, room;
+    uint32_t chunks;     /* how many chunks the pieces make */
 };
 
 /*

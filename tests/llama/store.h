@@ -4,7 +4,9 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * This is all that an engine needs of the ABI. Nothing in it is about one
- * library or one backend.
+ * library or one backend. A library that has the batches of kv_store_batch.h
+ * too is given many chunks at once, from and into the engine's memory, in a
+ * save of its own; one that has not, a chunk a call.
  */
 #ifndef LLAMA_KV_STORE_H
 #define LLAMA_KV_STORE_H
@@ -14,12 +16,27 @@
 #include <stdint.h>
 
 #include "kv_store_abi.h"
+#include "kv_store_batch.h"
 
 struct store {
     void *library;
     const kv_store_vtable *kv;
     kv_store_v1 *handle;
+    const kv_store_batch_vtable *batch; /* NULL if the library has no batches */
+    kv_store_save *save;                /* of the chunks that were put; NULL without batches */
 };
+
+/* A chunk to put or to get. */
+struct store_chunk {
+    uint64_t hash;          /* XXH3-64 of its bytes: put fills it in */
+    kv_store_piece *pieces; /* the caller's memory: put reads it, get fills it */
+    size_t n_pieces;
+    size_t size;            /* of the pieces together */
+    int known;              /* put: 1 if the store says that it had it, else 0 */
+};
+
+/* XXH3-64 of what is in a chunk's memory. */
+uint64_t store_chunk_hash(const struct store_chunk *chunk);
 
 /*
  * Load the library at `path` and open `uri`. Returns KV_OK or KV_CANNOT_RUN.
@@ -27,17 +44,14 @@ struct store {
  */
 int store_open(struct store *s, const char *path, const char *uri);
 
-/* Put a chunk. `*known` is 1 if the store says that it had it, else 0. */
-int store_put(struct store *s, uint64_t hash, const uint8_t *data, size_t size,
-              int *known);
+/* Put chunks; the next store_publish covers them. */
+int store_put(struct store *s, struct store_chunk *chunks, size_t n);
 
 /*
- * Get the chunk under `hash` and check that it is `size` bytes with that hash;
- * the length alone if `trusting`. The caller frees *data; it is NULL after a
- * failure.
+ * Get chunks, and check that each is `size` bytes with that hash; if `trusting`,
+ * only the library checks the hash.
  */
-int store_get(struct store *s, uint64_t hash, size_t size, bool trusting,
-              uint8_t **data);
+int store_get(struct store *s, struct store_chunk *chunks, size_t n, bool trusting);
 
 /* Publish a manifest. */
 int store_publish(struct store *s, const char *name, const uint8_t *data,

@@ -12,10 +12,12 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use kv_store_tests::mooncake::GRANTS;
+use kv_store_tests::namespace::{Namespace, isolated};
 
 use crate::place::Place;
 use crate::step::{self, Progress};
-use crate::{demo, dist, guests, llama, packages};
+use crate::{demo, dist, engines, guests, llama, packages, servers};
 use row::Row;
 
 #[derive(clap::Args)]
@@ -29,18 +31,30 @@ pub struct Options {
     /// Only rows whose name holds this; the page is left as it is
     #[arg(long, value_name = "NAME")]
     filter: Option<String>,
+    /// Only the single calls and opens, against a former libkv_store_wasm.so with what was installed beside it; the page is left as it is
+    #[arg(long, value_name = "LIB")]
+    against: Option<PathBuf>,
+    /// Only `engines/*`: llama-server, LMCache, AIBrix and SGLang in their own tools, each beside what it does without the library; the first
+    /// time installs them (2.5 GB)
+    #[arg(long)]
+    engines: bool,
 }
 
 impl Options {
     /// As few rounds of one row as there can be.
     pub fn one_row(name: &str) -> Self {
-        Options { quick: true, json: false, filter: Some(name.to_owned()) }
+        Options { quick: true, json: false, filter: Some(name.to_owned()), against: None, engines: false }
     }
 }
 
 /// Programs of other crates that print rows too: the example, what its rows' names begin with, the filter of a quick run.
-const EXAMPLES: &[(&str, &str, &str)] =
-    &[("kvx_bench", "kvx/", "16MiB/block16"), ("paged_bench", "kvx/fused/", ""), ("cache_bench", "cache/", "")];
+const EXAMPLES: &[(&str, &str, &str)] = &[
+    ("kvx_bench", "kvx/", "16MiB/block16"),
+    ("paged_bench", "kvx/fused/", ""),
+    ("cache_bench", "cache/", ""),
+    ("beside", "hostile/beside/", "loop-in-call"),
+    ("blocks_bench", "blocks/", ""),
+];
 
 /// Beginnings of names that are in no other name: a filter that begins so is for those rows only.
 const DISTINCT: &[&str] = &[
@@ -51,12 +65,17 @@ const DISTINCT: &[&str] = &[
     "threads/",
     "open/",
     "redis/",
+    "s3/",
+    "cluster/",
+    "mooncake/",
     "save96/",
     "growth/",
     "llama/",
     "kvx/",
     "cache/",
-    "lmcache/",
+    "blocks/",
+    "hostile/",
+    "engines/",
 ];
 
 /// Whether the filter may be in a name that begins with `names`.
@@ -74,20 +93,33 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     }
     std::fs::create_dir_all(&scratch)?;
     let run = Run { place, options, native, scratch };
-
-    let mut rows = run.library()?;
-    rows.extend(run.llama()?);
-    for (example, names, quick) in EXAMPLES {
-        rows.extend(run.example(example, names, quick)?);
+    if let Some(former) = &options.against {
+        let rows = run.against(&std::path::absolute(former)?)?;
+        if !options.json {
+            print!("{}", row::table(&rows));
+        }
+        return Ok(std::fs::remove_dir_all(&run.scratch)?);
     }
-    rows.extend(run.lmcache());
+
+    let mut rows = Vec::new();
+    if options.engines {
+        rows.extend(run.llama_server()?);
+        rows.extend(run.engines()?);
+    } else {
+        rows.extend(run.library()?);
+        rows.extend(run.mooncake()?);
+        rows.extend(run.llama()?);
+        for (example, names, quick) in EXAMPLES {
+            rows.extend(run.example(example, names, quick)?);
+        }
+    }
     if rows.is_empty() {
         bail!("no row has a name with {:?}; `cargo xtask bench --quick` shows all", options.filter);
     }
     if !options.json {
         print!("{}", row::table(&rows));
     }
-    if options.quick || options.filter.is_some() {
+    if options.quick || options.filter.is_some() || options.engines {
         eprintln!("docs/benchmarks.md is left as it is: only a full run writes it");
     } else {
         page::write(place, &rows, &run.samples())?;
@@ -107,7 +139,9 @@ struct Run<'a> {
 impl Run<'_> {
     /// Whether a row was asked for.
     fn wants(&self, name: &str) -> bool {
-        self.options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
+        // What llama.cpp restores does not depend on how it was saved.
+        let again = name.starts_with("llama/") && name.contains("-synced") && !name.contains("/save");
+        !again && self.options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
     }
 
     /// Whether a row may have been asked for whose name begins so.
@@ -124,7 +158,39 @@ impl Run<'_> {
         let mut program = Command::new(self.place.target.join("release/kv-store-bench"));
         program.arg("--library").arg(self.place.library()).arg("--native").arg(&self.native);
         program.arg("--work").arg(&self.scratch).arg("--samples").arg(self.samples());
+        if self.may_want("s3/") {
+            program.env(servers::VARIABLE, servers::install(self.place)?);
+        }
+        if self.may_want("s3/") || self.may_want("cluster/") {
+            program.env("KV_STORE_FAR_PEERS", servers::peers(self.place)?);
+        }
         self.rows("the library", self.pass_on(&mut program))
+    }
+
+    /// Mooncake, whose servers bind fixed ports of all addresses: in a network namespace of its own.
+    fn mooncake(&self) -> Result<Vec<Row>> {
+        if !self.may_want("mooncake/") {
+            return Ok(Vec::new());
+        }
+        if Namespace::start().is_none() {
+            // It has said why.
+            return Ok(Vec::new());
+        }
+        let mut program = isolated(self.place.target.join("release/kv-store-bench"));
+        program.arg("--library").arg(self.place.library()).arg("--native").arg(&self.native).arg("--isolated");
+        program.arg("--work").arg(&self.scratch).arg("--samples").arg(self.scratch.join("mooncake-samples"));
+        let config = self.scratch.join("mooncake.toml");
+        std::fs::write(&config, format!("[backend.mooncake]\n{GRANTS}\n"))?;
+        program.env("KV_STORE_WASM_CONFIG", config).env(servers::VARIABLE, servers::install(self.place)?);
+        self.rows("mooncake", self.pass_on(&mut program))
+    }
+
+    /// The library beside a former one.
+    fn against(&self, former: &std::path::Path) -> Result<Vec<Row>> {
+        let mut program = Command::new(self.place.target.join("release/kv-store-bench"));
+        program.arg("--library").arg(self.place.library()).arg("--against").arg(former);
+        program.arg("--work").arg(&self.scratch);
+        self.rows("the former library", self.pass_on(&mut program))
     }
 
     /// A real llama.cpp, beside its own state files.
@@ -133,9 +199,8 @@ impl Run<'_> {
         let mut rows = Vec::new();
         for (size, shape, tokens) in [("16MB", &llama::LARGE, 1024), ("160MB", &llama::DEEP, 2560)] {
             for (kind, durability) in [("", "rename"), ("-synced", "full")] {
-                let (save, restore) = (format!("llama/save{kind}/{size}"), format!("llama/restore{kind}/{size}"));
-                // What is restored does not depend on how it was saved.
-                let wanted = self.wants(&save) || (kind.is_empty() && self.wants(&restore));
+                let steps = ["save", "restore", "restore-hashed", "save-grown", "grown-bytes"];
+                let wanted = steps.iter().any(|step| self.wants(&format!("llama/{step}{kind}/{size}")));
                 if !wanted || (self.options.quick && size == "160MB" && kind == "-synced") {
                     continue;
                 }
@@ -153,15 +218,28 @@ impl Run<'_> {
                 client.args(["--uri", &format!("local-fs://{}", store.join("store").display())]);
                 client.arg("--model").arg(&model).args(["--name", "bench", "--tokens", &tokens.to_string()]);
                 client.arg("--file").arg(store.join("state")).arg("--chunks").arg(store.join("store/chunks"));
-                client.args(["--chunk-tokens", "4096", "--rounds", if self.options.quick { "7" } else { "21" }]);
+                client.args(["--rounds", if self.options.quick { "7" } else { "21" }]);
                 client.args((durability == "full").then_some("--sync"));
-                client.args(["--save-row", &save, "--restore-row", &restore]);
-                let said = self.rows(&save, client.env("KV_STORE_WASM_CONFIG", &config))?;
-                rows.extend(said.into_iter().filter(|row| !row.name.contains("restore-synced")));
+                client.args(["--rows", "llama", "--row-size", size]);
+                rows.extend(self.rows(&format!("llama{kind}/{size}"), client.env("KV_STORE_WASM_CONFIG", &config))?);
                 std::fs::remove_dir_all(&store)?;
             }
         }
         Ok(rows)
+    }
+
+    /// An unmodified llama-server with the library, beside one that keeps its slots in files.
+    fn llama_server(&self) -> Result<Vec<Row>> {
+        let llama = demo::prepare(self.place)?;
+        let progress = Progress::start("preparing llama-server");
+        let server = llama.server(&|step| progress.say(step))?;
+        progress.done();
+        let model = llama.model(&llama::DEEP)?;
+        let config = self.scratch.join("rename.toml");
+        std::fs::write(&config, "[backend.local-fs]\noptions.durability = 'rename'\n")?;
+        let rounds = if self.options.quick { 5 } else { 21 };
+        let mut bench = llama.bench_server(&server, &self.place.llama_library(), &model, &self.scratch, rounds);
+        self.rows("llama-server", bench.env("KV_STORE_WASM_CONFIG", &config))
     }
 
     /// The measurements of a crate, one of its examples, which takes a filter.
@@ -169,8 +247,8 @@ impl Run<'_> {
         if !self.may_want(names) {
             return Ok(Vec::new());
         }
-        if example == "paged_bench" {
-            // It measures with one of their components.
+        if matches!(example, "paged_bench" | "beside") {
+            // They measure with their components.
             guests::build_for_tests(self.place)?;
         }
         let mut build = dist::cargo(self.place, "build");
@@ -181,6 +259,16 @@ impl Run<'_> {
         program.arg(filter).current_dir(&self.scratch);
         if example == "kvx_bench" && self.may_want("kvx/numpy/") {
             program.env("KVX_BENCH_PYTHON", llama::python(&self.place.llama(), &|step| eprintln!("   {step}"))?);
+        }
+        if example == "blocks_bench" && self.may_want("blocks/noop-") {
+            match engines::Engines::aibrix_mock(self.place) {
+                Some(variables) => {
+                    program.envs(variables);
+                }
+                None => eprintln!(
+                    "   blocks/noop-* go without AIBrix's mock connector: `cargo xtask bench --engines` installs it"
+                ),
+            }
         }
         self.rows(example, &mut program)
     }
@@ -194,12 +282,18 @@ impl Run<'_> {
         program
     }
 
-    /// LMCache's own benchmark, where it is installed.
-    fn lmcache(&self) -> Vec<Row> {
-        if self.options.filter.as_ref().is_none_or(|filter| filter.starts_with("lmcache")) {
-            eprintln!("skipped: lmcache/*, because `lmcache` is not part of what the other commands install");
+    /// Adapters in Python engines, by the engines' own tools where they have some.
+    fn engines(&self) -> Result<Vec<Row>> {
+        let engines = engines::Engines::prepare(self.place)?;
+        let mut rows = Vec::new();
+        for program in engines::BENCHES {
+            let (mut bench, _redis) = engines::bench(self.place, &engines, program, &self.scratch)?;
+            bench
+                .arg(self.options.filter.as_deref().unwrap_or("engines/"))
+                .args(self.options.quick.then_some("--quick"));
+            rows.extend(self.rows(program, &mut bench)?);
         }
-        Vec::new()
+        Ok(rows)
     }
 
     /// Run a program that prints rows.

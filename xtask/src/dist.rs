@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::place::{CACHE_LIBRARY, LIBRARY, Place};
+use crate::place::{CACHE_LIBRARY, LIBRARY, LLAMA_LIBRARY, Place};
 use crate::{guests, step};
 
 /// Lay out `target/dist/{lib,libexec,components,include,bin}`.
@@ -37,6 +37,7 @@ fn build_workspace(place: &Place) -> Result<()> {
     for (file, folder) in [
         (LIBRARY, "lib"),
         (CACHE_LIBRARY, "lib"),
+        (LLAMA_LIBRARY, "lib"),
         ("kv-store-compile", "libexec"),
         ("kv-store", "bin"),
         ("memkv-server", "bin"),
@@ -44,6 +45,20 @@ fn build_workspace(place: &Place) -> Result<()> {
         let folder = place.dist.join(folder);
         std::fs::create_dir_all(&folder)?;
         copy(&place.target.join("release").join(file), &folder)?;
+    }
+    lay_out_faults(place)
+}
+
+/// The library that injects faults, for tests: beside what is installed, with the same components and programs.
+fn lay_out_faults(place: &Place) -> Result<()> {
+    let faults = place.root.join("target/faults");
+    std::fs::create_dir_all(faults.join("lib"))?;
+    copy(&place.target.join("release/libkv_store_faults.so"), &faults.join("lib"))?;
+    for folder in ["components", "libexec"] {
+        let link = faults.join(folder);
+        if link.symlink_metadata().is_err() {
+            std::os::unix::fs::symlink(place.dist.join(folder), link)?;
+        }
     }
     Ok(())
 }

@@ -15,14 +15,15 @@
 //!
 //! This file says what is built, `work.rs` how a step is run and kept.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use work::{Work, digest, find_program, program, remove, write};
+pub use work::program;
+use work::{Work, digest, find_program, remove, write};
 
 mod work;
 
@@ -47,11 +48,17 @@ const CMAKE_OPTIONS: &[&str] = &[
     "-DGGML_NATIVE=OFF",
     "-DGGML_OPENMP=OFF",
     "-DGGML_CCACHE=OFF",
-    "-DLLAMA_BUILD_COMMON=OFF",
     "-DLLAMA_BUILD_TESTS=OFF",
-    "-DLLAMA_BUILD_TOOLS=OFF",
     "-DLLAMA_BUILD_EXAMPLES=OFF",
-    "-DLLAMA_BUILD_SERVER=OFF",
+    "-DLLAMA_BUILD_APP=OFF",
+    // What llama-server needs; it is built only where it is asked for.
+    "-DLLAMA_BUILD_COMMON=ON",
+    "-DLLAMA_BUILD_TOOLS=ON",
+    "-DLLAMA_BUILD_SERVER=ON",
+    "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",
+    "-DLLAMA_OPENSSL=OFF",
+    "-DLLAMA_SUBPROCESS=OFF",
 ];
 
 const CLIENT_SOURCES: &[&str] = &[
@@ -62,11 +69,14 @@ const CLIENT_SOURCES: &[&str] = &[
     "bench.c",
     "engine.c",
     "store.c",
+    "batch.c",
+    "chunks.c",
     "rows.c",
     "state.c",
     "manifest.c",
     "report.c",
 ];
+const SLOTS_SOURCES: &[&str] = &["slots.c"];
 const FUZZ_SOURCES: &[&str] = &["fuzz.c", "state.c", "manifest.c"];
 const NATIVE_SOURCES: &[&str] = &["native_store.c", "native_files.c"];
 
@@ -97,9 +107,35 @@ pub struct Llama {
     pub client: PathBuf,
     /// `llama-kv-fuzz`, built with the sanitizers; run it without arguments.
     pub fuzz: PathBuf,
+    /// `llama-slots`, see its `--help`.
+    pub slots: PathBuf,
     python: PathBuf,
     tests: PathBuf,
+    repo: PathBuf,
+    tree: Tree,
     work: Work,
+}
+
+/// llama.cpp's sources, and what was built of them.
+#[derive(Debug)]
+struct Tree {
+    source: PathBuf,
+    /// llama-cpp-python's.
+    package: PathBuf,
+    build: PathBuf,
+}
+
+impl Tree {
+    /// Options of the C compiler that find its headers and its libllama, at run time too.
+    fn options(&self) -> Vec<OsString> {
+        let lib = self.build.join("bin");
+        let include = [self.source.join("include"), self.source.join("ggml/include")];
+        let mut options: Vec<OsString> = include.into_iter().flat_map(|dir| ["-I".into(), dir.into()]).collect();
+        // Not -Wl: a comma in the path would end it.
+        options.extend(["-L".into(), lib.clone().into(), "-Xlinker".into(), "-rpath".into()]);
+        options.extend(["-Xlinker".into(), lib.into(), "-lllama".into(), "-ldl".into()]);
+        options
+    }
 }
 
 impl Llama {
@@ -142,6 +178,11 @@ impl Llama {
         check
     }
 
+    /// `llama_cpp` of llama-cpp-python, which finds libllama by `LLAMA_CPP_LIB_PATH`: the folder that it lies in, and that path.
+    pub fn python_package(&self) -> (PathBuf, PathBuf) {
+        (self.tree.package.clone(), self.tree.build.join("bin"))
+    }
+
     /// The command that checks the token-exact cache end to end (`check_cache.py`), in folders of its own.
     pub fn check_cache(&self, library: &Path, model: &Path) -> Command {
         let mut check = Command::new(&self.python);
@@ -149,6 +190,60 @@ impl Llama {
         check.arg("--lib").arg(library).arg("--model").arg(model);
         // The script reads its neighbour; no trace of that in the clone.
         check.env("PYTHONDONTWRITEBYTECODE", "1");
+        check
+    }
+
+    /// The command that checks `libkv_store_llama.so` below a program that knows nothing of it (`check_slots.py`), with a
+    /// store that is empty. With `files`, the folder where the store keeps its files, these are damaged too.
+    ///
+    /// # Errors
+    /// The program that is linked to the library cannot be compiled.
+    pub fn check_slots(&self, library: &Path, uri: &str, files: Option<&Path>, model: &Path) -> Result<Command> {
+        let folder = library.parent().context("the library lies in a folder")?;
+        let mut options: Vec<OsString> = ["-L".into(), folder.into(), "-Xlinker".into(), "-rpath".into()].into();
+        options.extend(["-Xlinker".into(), folder.into(), "-Xlinker".into(), "--no-as-needed".into()]);
+        // Before libllama, whose functions it takes the place of.
+        options.push("-lkv_store_llama".into());
+        options.extend(self.tree.options());
+        let options: Vec<&OsStr> = options.iter().map(OsString::as_os_str).collect();
+        let _lock = self.work.lock(&|_| ())?;
+        let linked =
+            self.work.compile("llama-slots-linked", &self.tests, SLOTS_SOURCES, &self.repo, &options, &|_| ())?;
+        let mut check = Command::new(&self.python);
+        check.arg(self.tests.join("check_slots.py")).arg("--program").arg(&self.slots).arg("--linked").arg(linked);
+        check.arg("--lib").arg(library).args(["--uri", uri]).arg("--model").arg(model);
+        if let Some(files) = files {
+            check.arg("--dir").arg(files);
+        }
+        Ok(check)
+    }
+
+    /// llama-server, built in the tree of libllama: about 5 minutes the first time.
+    ///
+    /// # Errors
+    /// A step failed, see the message.
+    pub fn server(&self, say: &dyn Fn(&str)) -> Result<PathBuf> {
+        let _lock = self.work.lock(say)?;
+        say("building llama-server (the first time 5 minutes on 2 cores)");
+        self.work.ninja(&self.tree.build, "llama-server")?;
+        Ok(self.tree.build.join("bin/llama-server"))
+    }
+
+    /// The command that times a llama-server with the library beside one without (`bench_server.py`), in a folder below `work`.
+    pub fn bench_server(&self, server: &Path, library: &Path, model: &Path, work: &Path, rounds: u32) -> Command {
+        let mut bench = Command::new(&self.python);
+        bench.arg(self.tests.join("bench_server.py")).arg("--server").arg(server).arg("--lib").arg(library);
+        bench.arg("--model").arg(model).arg("--work").arg(work).args(["--rounds", &rounds.to_string()]);
+        // The script reads its neighbour; no trace of that in the clone.
+        bench.env("PYTHONDONTWRITEBYTECODE", "1");
+        bench
+    }
+
+    /// The command that checks two llama-servers with one store (`check_server.py`).
+    pub fn check_server(&self, server: &Path, library: &Path, uri: &str, model: &Path) -> Command {
+        let mut check = Command::new(&self.python);
+        check.arg(self.tests.join("check_server.py")).arg("--server").arg(server);
+        check.arg("--lib").arg(library).args(["--uri", uri]).arg("--model").arg(model);
         check
     }
 }
@@ -174,26 +269,16 @@ pub fn ensure(work: &Path, repo: &Path, say: &dyn Fn(&str)) -> Result<Llama> {
     let repo = fs::canonicalize(repo).with_context(|| format!("find {}", repo.display()))?;
     let _lock = work.lock(say)?;
     let python = work.python(say)?;
-    let built = work.libllama(&python, say)?;
-    let lib_dir = built.join("lib");
-    let include = [built.join("include"), built.join("ggml-include")];
+    let tree = work.tree(&python, say)?;
     let tests = repo.join("tests/llama");
-
-    let mut options: Vec<&OsStr> = Vec::new();
-    for dir in &include {
-        options.extend([OsStr::new("-I"), dir.as_os_str()]);
-    }
-    options.extend([OsStr::new("-L"), lib_dir.as_os_str()]);
-    // Not -Wl: a comma in the path would end it.
-    for word in ["-rpath".as_ref(), lib_dir.as_os_str()] {
-        options.extend([OsStr::new("-Xlinker"), word]);
-    }
-    options.extend(["-lllama", "-ldl"].map(OsStr::new));
+    let options = tree.options();
+    let options: Vec<&OsStr> = options.iter().map(OsString::as_os_str).collect();
     let client = work.compile("llama-kv", &tests, CLIENT_SOURCES, &repo, &options, say)?;
+    let slots = work.compile("llama-slots", &tests, SLOTS_SOURCES, &repo, &options, say)?;
 
     let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     let fuzz = work.compile("llama-kv-fuzz", &tests, FUZZ_SOURCES, &repo, &sanitizers.map(OsStr::new), say)?;
-    Ok(Llama { client, fuzz, python, tests, work })
+    Ok(Llama { client, fuzz, slots, python, tests, repo, tree, work })
 }
 
 /// Build `libkv_store_native.so`, the plain C store of `tests/native`, under
@@ -240,55 +325,47 @@ impl Work {
         write(&stamp, &wanted)
     }
 
-    /// A folder with `lib`, `include` and `ggml-include`.
-    fn libllama(&self, python: &Path, say: &dyn Fn(&str)) -> Result<PathBuf> {
-        // Other options make another folder.
-        let built = self.dir.join(format!(
-            "libllama-{SOURCE_VERSION}-{}",
+    /// The tree, with libllama built.
+    fn tree(&self, python: &Path, say: &dyn Fn(&str)) -> Result<Tree> {
+        // Other options make another tree.
+        let dir = self.dir.join(format!(
+            "llama-cpp-python-{SOURCE_VERSION}-{}",
             digest([SOURCE_SHA256.as_bytes(), CMAKE_OPTIONS.join(" ").as_bytes()])
         ));
-        if built.is_dir() {
-            return Ok(built);
+        let tree = Tree { source: source_in(&dir), package: dir.join(root()), build: dir.join("build") };
+        let stamp = dir.join("ready");
+        if stamp.is_file() {
+            return Ok(tree);
         }
         // Before the long download, not after it.
         for name in ["cmake", "ninja", "cc", "c++"] {
             find_program(name)?;
         }
-        let unfinished = self.dir.join("libllama.tmp");
-        remove(&unfinished)?;
-        fs::create_dir_all(&unfinished).with_context(|| format!("make {}", unfinished.display()))?;
+        // A tree cannot be moved: its build knows its path.
+        remove(&dir)?;
+        fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         say("downloading llama.cpp (75 MB)");
-        let source = self.download(python, &unfinished)?;
+        self.download(python, &dir)?;
         say("building libllama (3 minutes on 2 cores)");
-        let build = unfinished.join("build");
         let mut configure = program("cmake");
-        configure.args(["-G", "Ninja", "-S"]).arg(&source).arg("-B").arg(&build);
+        configure.args(["-G", "Ninja", "-S"]).arg(&tree.source).arg("-B").arg(&tree.build);
         configure.args(CMAKE_OPTIONS);
         self.run(configure, "cmake")?;
+        self.ninja(&tree.build, "llama")?;
+        write(&stamp, "")?;
+        Ok(tree)
+    }
+
+    fn ninja(&self, build: &Path, target: &str) -> Result<()> {
         // Ninja's own choice is two jobs more than there are cores.
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
         let mut ninja = program("ninja");
-        ninja.arg("-C").arg(&build).arg("-j").arg(jobs.to_string()).arg("llama");
-        self.run(ninja, "ninja")?;
-
-        let result = unfinished.join("result");
-        fs::create_dir(&result).with_context(|| format!("make {}", result.display()))?;
-        for (from, to) in [
-            (build.join("bin"), "lib"),
-            (source.join("include"), "include"),
-            (source.join("ggml/include"), "ggml-include"),
-            (source.join("LICENSE"), "LICENSE"),
-        ] {
-            fs::rename(&from, result.join(to)).with_context(|| format!("keep {}", from.display()))?;
-        }
-        fs::rename(&result, &built).with_context(|| format!("make {}", built.display()))?;
-        // Sources and objects are half a gigabyte.
-        remove(&unfinished)?;
-        Ok(built)
+        ninja.arg("-C").arg(build).arg("-j").arg(jobs.to_string()).arg(target);
+        self.run(ninja, &format!("ninja-{target}"))
     }
 
-    /// Download and unpack; the root of llama.cpp's source.
-    fn download(&self, python: &Path, dir: &Path) -> Result<PathBuf> {
+    /// Download and unpack.
+    fn download(&self, python: &Path, dir: &Path) -> Result<()> {
         let list = dir.join("requirements.txt");
         write(&list, &format!("{SOURCE}=={SOURCE_VERSION} --hash=sha256:{SOURCE_SHA256}\n"))?;
         let mut pip = program(python);
@@ -297,11 +374,21 @@ impl Work {
         pip.args(["-m", "pip", "download", "--no-deps", "--no-binary", SOURCE]);
         pip.arg("--dest").arg(dir).arg("--requirement").arg(&list);
         self.run(pip, "pip-download")?;
-        let root = format!("{}-{SOURCE_VERSION}", SOURCE.replace('-', "_"));
+        let archive = dir.join(format!("{}.tar.gz", root()));
         let mut tar = program("tar");
-        tar.arg("-xzf").arg(dir.join(format!("{root}.tar.gz"))).arg("-C").arg(dir);
-        tar.arg(format!("{root}/vendor/llama.cpp"));
+        tar.arg("-xzf").arg(&archive).arg("-C").arg(dir);
+        tar.args(["vendor/llama.cpp", "llama_cpp"].map(|folder| format!("{}/{folder}", root())));
         self.run(tar, "tar")?;
-        Ok(dir.join(root).join("vendor/llama.cpp"))
+        fs::remove_file(&archive).with_context(|| format!("remove {}", archive.display()))
     }
+}
+
+/// The folder that the archive holds.
+fn root() -> String {
+    format!("{}-{SOURCE_VERSION}", SOURCE.replace('-', "_"))
+}
+
+/// llama.cpp's sources where the archive was unpacked.
+fn source_in(dir: &Path) -> PathBuf {
+    dir.join(root()).join("vendor/llama.cpp")
 }

@@ -1,13 +1,26 @@
 //! `cargo xtask`: everything that a fresh clone needs, in few commands. Each command sets up what it uses, says what it
 //! does, and where a step cannot work, says what to do.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a tool of developers: what fails here ends the command"
+)]
+
 mod bench;
+mod book;
 mod demo;
 mod dist;
+mod engines;
 mod guests;
+mod languages;
 mod llama;
+mod package;
 mod packages;
 mod place;
+mod python;
+mod servers;
 mod step;
 mod tests;
 mod toolchain;
@@ -35,7 +48,7 @@ enum Command {
     /// Measure the library beside its peers, and write docs/benchmarks.md
     Bench(bench::Options),
     /// Run every test, rustfmt and clippy
-    Test,
+    Test(tests::Options),
     /// Kill, starve and lie to what is installed, for --minutes N from --seed S, and show what held; see --help
     #[command(disable_help_flag = true)]
     Torture {
@@ -45,8 +58,20 @@ enum Command {
     },
     /// Lay out what an operator installs: target/dist/{lib,libexec,components,include,bin}
     Dist,
+    /// Build the Python wheel: target/wheels/*.whl
+    Wheel {
+        /// Also run its tests, in a fresh environment
+        #[arg(long)]
+        test: bool,
+    },
+    /// Make a book of docs/: target/book/docs/index.html
+    Book,
+    /// Make the tarball, the Debian package, the wheel, the container file and the list of what is linked: target/package
+    Package(package::Options),
     /// Build the guests: target/dist/components, and target/test-components for tests
     Guests,
+    /// Build a component in each language, measure it, and write docs/vendor/languages.md
+    Languages(languages::Options),
     /// Install what the other commands need: the guest toolchain, CMake, a Python environment
     Setup,
 }
@@ -67,10 +92,14 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Demo { json } => demo::run(&place, json),
         Command::Bench(options) => bench::run(&place, &options),
-        Command::Test => tests::run(&place),
+        Command::Test(options) => tests::run(&place, &options),
         Command::Torture { arguments } => torture::run(&place, &arguments),
+        Command::Wheel { test } => python::wheel(&place, test),
         Command::Dist => dist::run(&place).map(drop),
+        Command::Book => book::run(&place),
+        Command::Package(options) => package::run(&place, &options),
         Command::Guests => guests::build(&place).and_then(|_| guests::build_for_tests(&place)).map(drop),
+        Command::Languages(options) => languages::run(&place, &options),
         Command::Setup => packages::install(llama::APT_PACKAGES)
             .and_then(|()| toolchain::choose(toolchain::Target::Unknown).map(drop)),
     }

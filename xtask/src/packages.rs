@@ -11,9 +11,22 @@ pub const GUESTS: &[&str] = &["rustc-web", "cargo-web", "rust-web-src", "rust-we
 pub const WASI: &[&str] = &["wasi-libc"];
 /// A compiler for guests in C, and what it links with.
 pub const C_GUESTS: &[&str] = &["clang-19", "lld-19", "libclang-rt-19-dev-wasm32", "wasi-libc"];
+/// What packs the components of tests/compat.
+pub const ZSTD: &[&str] = &["zstd"];
 pub const CLANG: &str = "clang-19";
 /// What tests look through: system calls, memory, symbols.
-pub const TESTS: &[&str] = &["strace", "valgrind", "binutils", "gcc", "g++", "libxxhash-dev", "redis-server"];
+pub const TESTS: &[&str] = &[
+    "strace",
+    "valgrind",
+    "binutils",
+    "gcc",
+    "g++",
+    "libxxhash-dev",
+    "redis-server",
+    // Mooncake links with the former, and runs in a network namespace, which the latter sets up.
+    "libibverbs1",
+    "iproute2",
+];
 
 /// Install what is missing.
 pub fn install(packages: &[&str]) -> Result<()> {

@@ -43,6 +43,13 @@ impl Place {
         Ok(path)
     }
 
+    /// What the environment of a program has that loads the library in a test: no config, a cache of code that is kept.
+    pub fn for_consumers(&self, program: &mut std::process::Command) -> Result<()> {
+        program.env("KV_STORE_WASM_CONFIG", self.empty_config()?).env_remove("KV_STORE_WASM_PATH");
+        program.env("KV_STORE_WASM_CACHE", self.work().join("aot"));
+        Ok(())
+    }
+
     pub fn components(&self) -> PathBuf {
         self.dist.join("components")
     }
@@ -54,6 +61,10 @@ impl Place {
     pub fn cache_library(&self) -> PathBuf {
         self.dist.join("lib").join(CACHE_LIBRARY)
     }
+
+    pub fn llama_library(&self) -> PathBuf {
+        self.dist.join("lib").join(LLAMA_LIBRARY)
+    }
 }
 
 /// The file name of the library.
@@ -61,3 +72,6 @@ pub const LIBRARY: &str = "libkv_store_wasm.so";
 
 /// That of the token-exact cache.
 pub const CACHE_LIBRARY: &str = "libkv_cache.so";
+
+/// That of states of llama.cpp.
+pub const LLAMA_LIBRARY: &str = "libkv_store_llama.so";

@@ -1,22 +1,44 @@
 //! `cargo xtask test`: everything that must hold.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use kv_store_tests::memkv::{self, MemkvServer};
 use kv_store_tests::redis::RedisServer;
 
+use crate::languages::{self, Language};
 use crate::place::Place;
-use crate::{bench, demo, dist, guests, llama, packages, step, toolchain};
+use crate::{bench, book, demo, dist, guests, llama, packages, python, servers, step};
 
-pub fn run(place: &Place) -> Result<()> {
+#[derive(clap::Args)]
+pub struct Options {
+    /// Only the engines that are too large for each run: llama-server (5 minutes the first time, then half a minute), and LMCache, AIBrix
+    /// and SGLang with the adapters (2.5 GB and 3 minutes the first time)
+    #[arg(long)]
+    engines: bool,
+    /// Only `kv-store new`, `build` and `check` in each language, JavaScript and Python included (400 MB and a minute of npm and pip the
+    /// first time, then about two minutes)
+    #[arg(long, conflicts_with = "engines")]
+    languages: bool,
+}
+
+pub fn run(place: &Place, options: &Options) -> Result<()> {
+    if options.engines {
+        return engines(place);
+    }
+    if options.languages {
+        dist::run(place)?;
+        return languages::test(place, &Language::ALL);
+    }
     packages::install(packages::TESTS)?;
     for component in ["fmt", "clippy"] {
         step::output(Command::new("cargo").args([component, "--version"]))
             .with_context(|| format!("cargo {component} is missing: rustup component add rustfmt clippy"))?;
     }
-    for workspace in [".", "guests", "tests/guests"] {
+    for workspace in
+        [".", "blocks/loom", "guests", "tests/guests", "tests/tsan", "http-wire/oracle", "benches/far-peers"]
+    {
         let mut fmt = Command::new("cargo");
         fmt.current_dir(place.root.join(workspace)).args(["fmt", "--all", "--check"]);
         step::run_shown(&format!("rustfmt in {workspace}"), &mut fmt)?;
@@ -34,25 +56,41 @@ pub fn run(place: &Place) -> Result<()> {
     let mut clippy = dist::cargo(place, "clippy");
     clippy.args(["--all-targets", "--", "-D", "warnings"]);
     step::run_shown("clippy", &mut clippy)?;
+    let mut doc = dist::cargo(place, "doc");
+    step::run_shown("API docs, without warnings", doc.arg("--no-deps").env("RUSTDOCFLAGS", "-D warnings"))?;
+    book::run(place)?;
     other_kernels(place)?;
-    // As programs of this machine, for their lints and for what is pure in them.
-    for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
-        let mut guests = Command::new("cargo");
-        guests.current_dir(place.root.join("guests")).args([command, "--locked", "--target-dir"]);
-        guests.arg(place.target.join("guests-native")).args(rest);
-        step::run_shown(&format!("{command} of the guests"), &mut guests)?;
+    // The guests as programs of this machine, for their lints and for what is pure in them.
+    for (what, workspace, target) in
+        [("the guests", "guests", "guests-native"), ("http-wire beside hyper", "http-wire/oracle", "http-oracle")]
+    {
+        for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
+            let mut cargo = Command::new("cargo");
+            cargo.current_dir(place.root.join(workspace)).args([command, "--locked", "--target-dir"]);
+            cargo.arg(place.target.join(target)).args(rest);
+            step::run_shown(&format!("{command} of {what}"), &mut cargo)?;
+        }
     }
+    // With its own dependencies: loom's would have wasmtime compiled anew.
+    let mut loom = Command::new("cargo");
+    loom.current_dir(place.root.join("blocks/loom")).args(["test", "--release", "--locked", "--target-dir"]);
+    step::run_shown("the block cache's threads under loom", loom.arg(place.target.join("loom")))?;
     let mut tests = dist::cargo(place, "test");
+    tests.env(servers::VARIABLE, servers::install(place)?);
     step::run_shown("tests", &mut tests)?;
     for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
         let mut xtask = Command::new("cargo");
         xtask.current_dir(&place.root).args([command, "--locked", "--package", "xtask"]).args(rest);
         step::run_shown(&format!("{command} of xtask"), &mut xtask)?;
     }
-    new_guest(place)?;
+    languages::test(place, &Language::QUICK)?;
+    let wheel = python::test(place)?;
+    let mut pages = dist::cargo(place, "test");
+    pages.args(["--test", "book"]).env(servers::VARIABLE, servers::install(place)?);
+    step::run_shown("pages, those for Python included", pages.env("KV_STORE_TEST_PYTHON", wheel.programs()))?;
     eprintln!("== one row of the benchmarks, for that they run");
     bench::run(place, &bench::Options::one_row("prefetch/hit"))?;
-    llama(place)
+    llama(place, &wheel)
 }
 
 /// The kernels' NEON code is compiled and looked at, where the target is installed; no test runs it.
@@ -68,33 +106,47 @@ fn other_kernels(place: &Place) -> Result<()> {
     step::run_shown(&format!("clippy of kvx for {TARGET}"), clippy.args(["--", "-D", "warnings"]))
 }
 
-/// What `kv-store new` makes builds and passes `kv-store check` as it is.
-fn new_guest(place: &Place) -> Result<()> {
-    let folder = place.work().join("new-guest");
+/// Engines as people run them.
+fn engines(place: &Place) -> Result<()> {
+    packages::install(packages::TESTS)?;
+    dist::run(place)?;
+    llama_server(place)?;
+    crate::engines::test(place)
+}
+
+/// Two unmodified llama-servers, one store.
+fn llama_server(place: &Place) -> Result<()> {
+    let llama = demo::prepare(place)?;
+    let progress = step::Progress::start("preparing llama-server");
+    let server = llama.server(&|step| progress.say(step))?;
+    progress.done();
+    let model = llama.model(&llama::SMALL)?;
+    let folder = empty_store(place, "server")?;
+    let redis = RedisServer::start(&[]);
+    for (name, uri) in [
+        ("local-fs", format!("local-fs://{}", folder.display())),
+        ("redis", format!("redis://127.0.0.1:{}/0", redis.port)),
+    ] {
+        let mut check = llama.check_server(&server, &place.llama_library(), &format!("wasm://{uri}"), &model);
+        check.env("KV_STORE_WASM_CACHE", place.work().join("aot")).env_remove("KV_STORE_WASM_PATH");
+        check.env("KV_STORE_WASM_CONFIG", place.empty_config()?);
+        step::run_shown(&format!("llama-server through {name}"), &mut check)?;
+    }
+    Ok(())
+}
+
+/// A folder for a store, with nothing in it.
+fn empty_store(place: &Place, name: &str) -> Result<PathBuf> {
+    let folder = place.root.join("target/llama-store").join(name);
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
     std::fs::create_dir_all(&folder)?;
-    let kv_store = place.dist.join("bin/kv-store");
-    let toolchain = toolchain::choose(toolchain::Target::Unknown)?;
-    let run = |title: &str, arguments: &[&str], within: &Path| {
-        let mut command = toolchain.user(&kv_store);
-        command.current_dir(within).args(arguments).env("KV_STORE_WASM_CONFIG", place.empty_config()?);
-        // The SDK's own dependencies are there already.
-        command.env("CARGO_TARGET_DIR", place.target.join("guests"));
-        if arguments == ["build"] {
-            command.arg("--").args(toolchain.cargo_options());
-        }
-        step::run_shown(title, &mut command)
-    };
-    let project = folder.join("a-new-guest");
-    run("a new guest project", &["new", "a-new-guest"], &folder)?;
-    run("its component", &["build"], &project)?;
-    run("kv-store check of it", &["check"], &project)
+    Ok(folder)
 }
 
 /// A real llama.cpp saves and restores through the library with each backend that lasts, and through the native one.
-fn llama(place: &Place) -> Result<()> {
+fn llama(place: &Place, wheel: &python::Environment) -> Result<()> {
     let llama = demo::prepare(place)?;
     step::run_shown("hostile bytes for the client's parsers", &mut Command::new(&llama.fuzz))?;
     let model = llama.model(&llama::SMALL)?;
@@ -110,16 +162,23 @@ fn llama(place: &Place) -> Result<()> {
         step::run_shown(&format!("llama.cpp through {name}"), &mut check)
     };
     for (name, library) in [("local-fs", place.library()), ("native", native)] {
-        let folder = place.root.join("target/llama-store").join(name);
-        if folder.exists() {
-            std::fs::remove_dir_all(&folder)?;
-        }
-        std::fs::create_dir_all(&folder)?;
+        let folder = empty_store(place, name)?;
         check(name, &library, &format!("local-fs://{}", folder.display()), Some(&folder))?;
     }
     let redis = RedisServer::start(&[]);
     check("redis", &place.library(), &format!("redis://127.0.0.1:{}/0", redis.port), None)?;
     let memkv = MemkvServer::start(&[]);
     check("memkv", &place.library(), &memkv.uri("llama"), None)?;
-    step::run_shown("llama.cpp with the token-exact cache", &mut llama.check_cache(&place.cache_library(), &model))
+    let slots = |name: &str, uri: &str, files: Option<&Path>| {
+        let mut check = llama.check_slots(&place.llama_library(), uri, files, &model)?;
+        check.env("KV_STORE_WASM_CACHE", place.work().join("aot")).env_remove("KV_STORE_WASM_PATH");
+        check.env("KV_STORE_WASM_CONFIG", place.empty_config()?).env("MEMKV_AUTH_KEY", memkv::AUTH_KEY);
+        step::run_shown(&format!("slots of an unmodified program through {name}"), &mut check)
+    };
+    let folder = empty_store(place, "slots")?;
+    slots("local-fs", &format!("wasm://local-fs://{}", folder.display()), Some(&folder))?;
+    slots("redis", &format!("wasm://redis://127.0.0.1:{}/1", redis.port), None)?;
+    slots("memkv", &memkv.uri("slots"), None)?;
+    step::run_shown("llama.cpp with the token-exact cache", &mut llama.check_cache(&place.cache_library(), &model))?;
+    python::llama(place, wheel, &llama, &model)
 }

@@ -5,11 +5,14 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::place::Place;
-use crate::{dist, packages, step};
+use crate::{dist, packages, servers, step};
 
 pub fn run(place: &Place, arguments: &[String]) -> Result<()> {
     packages::install(packages::TESTS)?;
     dist::run(place)?;
     let mut torture = Command::new(place.target.join("release/kv-store-torture"));
+    if arguments.iter().any(|argument| argument == "--far") {
+        torture.env(servers::VARIABLE, servers::install(place)?);
+    }
     step::run_shown("torture", torture.args(arguments))
 }

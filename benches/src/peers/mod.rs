@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use anyhow::{Result, ensure};
 
 pub mod memkv;
+pub mod process;
 pub mod resp;
 
 /// A client that saves by itself what it holds in memory.

@@ -27,6 +27,31 @@ pub fn run(bench: &Bench) -> Result<()> {
     get_checked(bench, "fs/get-checked/1MiB", 1 << 20)
 }
 
+/// The single calls, for a run against a former library.
+pub fn singles(bench: &Bench) -> Result<()> {
+    for name in SINGLES {
+        match single(name) {
+            Some(("put", size)) => put(bench, name, size, None)?,
+            Some((_, size)) => get(bench, name, size, None)?,
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+const SINGLES: [&str; 6] =
+    ["fs/small/put", "fs/small/get", "fs/put/64KiB", "fs/get/64KiB", "fs/put/1MiB", "fs/get/1MiB"];
+
+/// What the row of a single call does, and with how many bytes.
+pub fn single(name: &str) -> Option<(&str, usize)> {
+    match name.strip_prefix("fs/")?.split_once('/')? {
+        ("small", what) => Some((what, 4 << 10)),
+        (what, "64KiB") => Some((what, 64 << 10)),
+        (what, "1MiB") => Some((what, 1 << 20)),
+        _ => None,
+    }
+}
+
 fn count(size: usize) -> usize {
     (ROUND_BYTES / size).clamp(2, 256)
 }

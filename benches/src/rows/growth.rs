@@ -1,10 +1,12 @@
 //! A store of a million chunks beside one of a thousand: what a put and a get of 4 KiB cost. And the memory of a process
-//! that puts the second half of a million, beside that of the first.
+//! that puts the second half of a million, beside that of the first. And what a bound costs: a million chunks with one beside a
+//! million without, and a store from which for each chunk that comes another goes, beside one that only grows.
 //!
 //! The million of the first are names of empty files in the layout of local-fs, so that the run takes a minute and not an hour: what
 //! grows is the directories, whatever the files hold.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use kv_store_tests::redis::RedisServer;
@@ -18,13 +20,19 @@ const SIZE: usize = 4 << 10;
 const COUNT: u64 = 64;
 
 pub fn run(bench: &Bench) -> Result<()> {
-    let wanted = bench.wants_any(&["growth/1M", "growth/memory"]);
+    let wanted = bench.wants_any(&["growth/1M", "growth/1M/bounded", "growth/evicting", "growth/memory"]);
     if wanted && bench.quick && bench.filter.is_none() {
         eprintln!("   left out: growth/*, whose chunks take longer to make than a quick run may");
         return Ok(());
     }
     if bench.wants("growth/1M") {
         operations(bench)?;
+    }
+    if bench.wants("growth/1M/bounded") {
+        bounded(bench)?;
+    }
+    if bench.wants("growth/evicting") {
+        evicting(bench)?;
     }
     if bench.wants("growth/memory") {
         memory(bench)?;
@@ -46,6 +54,77 @@ fn operations(bench: &Bench) -> Result<()> {
     })();
     std::fs::remove_dir_all(&large)?;
     outcome
+}
+
+fn bounded(bench: &Bench) -> Result<()> {
+    let (with, without) = (bench.folder("bounded-million")?, bench.folder("million")?);
+    let data = noise(SIZE, 1);
+    let outcome = (|| {
+        fill(&with, 1_000_000)?;
+        fill(&without, 1_000_000)?;
+        let bounded = Client::open(&bench.ours, &bounded_uri(bench, &with, 64 << 30)?)?;
+        let plain = Client::open(&bench.ours, &uri(&without))?;
+        await_count(&with)?;
+        let (mut in_bounded, mut in_plain) = (1 << 32, 1 << 32);
+        let rounds =
+            bench.rounds(|| round(&bounded, &data, &mut in_bounded), || round(&plain, &data, &mut in_plain))?;
+        bench.report("growth/1M/bounded", &rounds, Unit::Micros, SIZE, Some(0.95))
+    })();
+    std::fs::remove_dir_all(&with)?;
+    std::fs::remove_dir_all(&without)?;
+    outcome
+}
+
+fn evicting(bench: &Bench) -> Result<()> {
+    const CHUNK: usize = 64 << 10;
+    const BOUND: u64 = 256 << 20;
+    let (with, without) = (bench.folder("evicting")?, bench.folder("growing")?);
+    let data = noise(CHUNK, 1);
+    let outcome = (|| {
+        let bounded = Client::open(&bench.ours, &bounded_uri(bench, &with, BOUND)?)?;
+        let plain = Client::open(&bench.ours, &uri(&without))?;
+        let fill = |client: &Client<'_>, next: &mut u64| -> Result<f64> {
+            let first = *next;
+            *next += COUNT;
+            let puts = each(COUNT as usize, |n| client.put(&key(first + n as u64), &data).map(drop))?;
+            client.publish("last", b"one of many")?;
+            Ok(puts)
+        };
+        let (mut in_bounded, mut in_plain) = (0, 0);
+        while in_bounded * CHUNK as u64 <= BOUND {
+            fill(&bounded, &mut in_bounded)?;
+        }
+        let rounds = bench.rounds(|| fill(&bounded, &mut in_bounded), || fill(&plain, &mut in_plain))?;
+        bench.report("growth/evicting", &rounds, Unit::Micros, CHUNK, Some(0.9))
+    })();
+    std::fs::remove_dir_all(&with)?;
+    std::fs::remove_dir_all(&without)?;
+    outcome
+}
+
+/// The URI of local-fs under a name of its own, with a bound. A former config is replaced.
+fn bounded_uri(bench: &Bench, store: &Path, max_bytes: u64) -> Result<String> {
+    let component = bench.library.with_file_name("../components/local-fs.wasm").canonicalize()?;
+    let config = bench.work.join("bounded.toml");
+    let text = format!(
+        "[backend.bounded]\ncomponent = {component:?}\noptions = {{ max_bytes = '{max_bytes}', save_grace_s = '0' }}\n"
+    );
+    std::fs::write(&config, text)?;
+    // SAFETY: no store is open, so nothing else reads the environment.
+    unsafe { std::env::set_var("KV_STORE_WASM_CONFIG", &config) };
+    Ok(format!("bounded://{}", store.display()))
+}
+
+/// Wait until the host has counted what a bounded store holds.
+fn await_count(store: &Path) -> Result<()> {
+    let usage = store.join(".kv-usage");
+    let begun = Instant::now();
+    // The count, and when it was made: see host/src/directory/tally.rs.
+    while std::fs::read(&usage)?.get(16..24).is_none_or(|counted| counted == [0; 8]) {
+        ensure!(begun.elapsed() < Duration::from_secs(300), "{} is not counted", store.display());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
 }
 
 /// Save again and again, all of it new.

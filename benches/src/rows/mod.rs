@@ -1,11 +1,15 @@
 //! The rows, by what they measure.
 
 pub mod batch;
+pub mod cluster;
 pub mod fs;
 pub mod growth;
+pub mod mooncake;
+pub mod near;
 pub mod open;
 pub mod prefetch;
 pub mod redis;
+pub mod s3;
 pub mod save;
 pub mod threads;
 

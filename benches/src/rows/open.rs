@@ -12,7 +12,7 @@ use super::fs::uri;
 use crate::consumer::{Client, key};
 use crate::measure::{Bench, Unit, each};
 
-const KEY: u64 = 7;
+pub const KEY: u64 = 7;
 
 pub fn run(bench: &Bench) -> Result<()> {
     if bench.wants("open/warm") {
@@ -33,7 +33,7 @@ pub fn run(bench: &Bench) -> Result<()> {
 }
 
 /// The seconds that a fresh process of this program says it took.
-fn fresh_process(library: &Path, uri: &str) -> Result<f64> {
+pub fn fresh_process(library: &Path, uri: &str) -> Result<f64> {
     let mut process = Command::new(std::env::current_exe()?);
     let output = process.arg("--first-answer").arg(uri).arg("--library").arg(library).output()?;
     let text = String::from_utf8_lossy(&output.stdout);

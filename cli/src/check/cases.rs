@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use kv_store_conformance::{CASES, Facts, Library, Needs, Place, RESTARTS, Subject, Vtable};
+use kv_store_conformance::{CASES, Facts, Held, KILLED, Library, Needs, PAIRS, Place, RESTARTS, Subject, Vtable};
 use serde::{Deserialize, Serialize};
 
+use super::times::{self, Times};
+use super::{existence, maintenance, network};
 use crate::failure::{Failure, Outcome};
 
 /// Run a case in this process (what `check` starts)
@@ -24,7 +26,7 @@ pub struct Arguments {
     stores: Option<String>,
     #[arg(long, default_value_t = 0)]
     salt: u64,
-    /// The most memory that this process may take, in MiB
+    /// The most memory that this process may take, in bytes
     #[arg(long)]
     memory: Option<u64>,
     /// Only compile this component, within so many seconds
@@ -32,7 +34,13 @@ pub struct Arguments {
     compile: Option<PathBuf>,
     #[arg(long)]
     seconds: Option<u64>,
-    /// The case's name; `NAME:after` is the second part of one that outlives its process
+    /// In place of a case: random operations for so many seconds
+    #[arg(long, conflicts_with = "name")]
+    soak: Option<u64>,
+    /// In place of a case: how long an open, a put and a get take
+    #[arg(long, conflicts_with_all = ["name", "soak"])]
+    times: bool,
+    /// The case's name; `NAME:after` is the second part of one that outlives its process, `NAME:second` the other process of two
     name: Option<String>,
 }
 
@@ -52,6 +60,9 @@ pub enum Said {
         milliseconds: u64,
         kept: bool,
     },
+    /// What is to be killed is at work.
+    Ready,
+    Measured(Times),
     Passed,
     Failed(String),
     Skipped(String),
@@ -64,6 +75,8 @@ fn say(said: &Said) -> Outcome {
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {
+    // A config may ask for faults; the installed library injects none.
+    kv_store_faults::install();
     arguments.memory.map_or(Ok(()), bound_memory)?;
     if let (Some(component), Some(seconds)) = (&arguments.compile, arguments.seconds) {
         return say(&match kv_store_wasm::compile(component, Duration::from_secs(seconds)) {
@@ -73,6 +86,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
             }
             Err(error) => Said::Refused(error.to_string()),
         });
+    }
+    if arguments.times {
+        let stores = arguments.stores.as_deref().unwrap_or_default();
+        let uri = arguments.uri.clone().unwrap_or_else(|| format!("{stores}times"));
+        return say(&times::measure(&uri, arguments.salt).map_or_else(Said::Refused, Said::Measured));
     }
     let library = match &arguments.library {
         Some(path) => Library::load(path),
@@ -94,40 +112,100 @@ pub fn run(arguments: &Arguments) -> Outcome {
     };
     say(&Said::Opened(label))?;
 
-    let Some(name) = &arguments.name else { return Ok(()) };
-    let case_name = name.strip_suffix(":after").unwrap_or(name);
+    let name = match (&arguments.name, arguments.soak) {
+        (Some(name), _) => name.as_str(),
+        (None, Some(_)) => "soak",
+        (None, None) => return Ok(()),
+    };
+    let case_name = name.split(':').next().unwrap_or(name);
     count.store(0, Relaxed);
     let uri = || fresh(case_name);
     let place = match &arguments.uri {
         Some(uri) => Place::Given { uri: uri.clone(), salt: arguments.salt },
         None => Place::Fresh(&uri),
     };
-    let subject = Subject::new(&library, facts, place, case_name);
-    let (needs, run) = match name.strip_suffix(":after") {
-        Some(_) => RESTARTS.iter().find(|restart| restart.name == case_name).map(|r| (Needs::Lasting, r.after)),
-        None => CASES
-            .iter()
-            .copied()
-            .flatten()
-            .find(|case| case.name == name)
-            .map(|case| (case.needs, case.run))
-            .or_else(|| RESTARTS.iter().find(|restart| restart.name == name).map(|r| (Needs::Lasting, r.before))),
+    if name == existence::NAME {
+        let store = kv_store_wasm::Store::open(&first).map_err(Failure::unable)?;
+        let verdict = existence::run(&store, arguments.salt);
+        return say(&verdict.map_or_else(Said::Failed, |()| Said::Passed));
     }
-    .ok_or_else(|| Failure::unable("there is no case of this name"))?;
+    if let Some(case) = maintenance::CASES.iter().find(|case| case.name == name) {
+        let store = kv_store_wasm::Store::open(&arguments.uri.clone().unwrap_or_else(uri)).map_err(Failure::unable)?;
+        return say(&said(maintenance::run(case, &store, arguments.salt, arguments.uri.is_none())));
+    }
+    if let Some(case) = network::CASES.iter().find(|case| case.name == name) {
+        let given =
+            arguments.uri.as_deref().ok_or_else(|| Failure::unable("this case needs a store that was given"))?;
+        return say(&said(network::run(case, given, arguments.salt)));
+    }
+    let subject = Subject::new(&library, facts, place, case_name);
+    if let Some(seconds) = arguments.soak {
+        let soaked = kv_store_conformance::soak(&subject, Duration::from_secs(seconds), arguments.salt);
+        subject.clean();
+        return say(&match soaked {
+            Err(why) => Said::Failed(why),
+            Ok(soaked) => {
+                eprintln!(
+                    "{} operations, {} manifests published, {} calls failed",
+                    soaked.operations.load(Relaxed),
+                    soaked.saves.load(Relaxed),
+                    soaked.failures.load(Relaxed)
+                );
+                Said::Passed
+            }
+        });
+    }
+    let (needs, run) = find(name).ok_or_else(|| Failure::unable("there is no case of this name"))?;
     if let Some(why) = subject.skips(needs) {
         return say(&Said::Skipped(why));
     }
     let verdict = run(&subject);
-    // What the first part of two has stored is for the second.
-    if !RESTARTS.iter().any(|restart| restart.name == name) {
+    if is_last(name) {
         subject.clean();
     }
     say(&verdict.map_or_else(Said::Failed, |()| Said::Passed))
 }
 
-/// Hold this process, and those that it starts, to so many MiB of memory.
-fn bound_memory(mib: u64) -> Outcome {
-    let bytes = mib.saturating_mul(1 << 20);
+/// What a case of this library's own interface says. The outer `Err`: why it makes no sense.
+fn said(verdict: Result<Result<(), String>, String>) -> Said {
+    match verdict {
+        Err(why) => Said::Skipped(why),
+        Ok(verdict) => verdict.map_or_else(Said::Failed, |()| Said::Passed),
+    }
+}
+
+/// Whether no other process goes on with what this one has stored: of a pair it is the first that waits for the second.
+fn is_last(name: &str) -> bool {
+    let goes_on = RESTARTS.iter().any(|case| case.name == name) || KILLED.iter().any(|case| case.name == name);
+    !goes_on && !name.ends_with(":second")
+}
+
+type Run = Box<dyn Fn(&Subject) -> Result<(), String>>;
+
+/// What a process does for a case, or for its part of one.
+fn find(name: &str) -> Option<(Needs, Run)> {
+    let (case, part) = name.split_once(':').unwrap_or((name, ""));
+    let alone = CASES.iter().copied().flatten().find(|found| found.name == case).filter(|_| part.is_empty());
+    if let Some(found) = alone {
+        return Some((found.needs, Box::new(found.run)));
+    }
+    if let Some(found) = RESTARTS.iter().find(|found| found.name == case) {
+        return Some((Needs::Lasting, Box::new(if part == "after" { found.after } else { found.before })));
+    }
+    if let Some(found) = PAIRS.iter().find(|found| found.name == case) {
+        return Some((Needs::Shared, Box::new(if part == "second" { found.second } else { found.first })));
+    }
+    let found = KILLED.iter().find(|found| found.name == case)?;
+    if part == "after" {
+        return Some((Needs::Lasting, Box::new(found.after)));
+    }
+    // The process that starts this one kills it.
+    let ready = || drop(say(&Said::Ready));
+    Some((Needs::Lasting, Box::new(move |subject| (found.during)(subject, &ready))))
+}
+
+/// Hold this process, and those that it starts, to so many bytes of memory.
+fn bound_memory(bytes: u64) -> Outcome {
     let bound = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
     // SAFETY: `bound` is ours.
     match unsafe { libc::setrlimit(libc::RLIMIT_DATA, &bound) } {
@@ -141,7 +219,7 @@ fn open(library: &Library, ours: bool, uri: &str) -> Result<(String, Facts), Str
     if !ours {
         let opened = library.open(uri);
         opened.ok_or_else(|| format!("open({uri:?}) answered NULL"))?;
-        return Ok((uri.to_owned(), Facts { lasting: true, max_value_bytes: u64::MAX }));
+        return Ok((uri.to_owned(), Facts { lasting: true, shared: true, max_value_bytes: u64::MAX, held: None }));
     }
     let store = kv_store_wasm::Store::open(uri).map_err(|error| error.to_string())?;
     let info = store.info();
@@ -152,11 +230,20 @@ fn open(library: &Library, ours: bool, uri: &str) -> Result<(String, Facts), Str
             expected.display()
         ));
     }
-    Ok((info.label, Facts { lasting: info.durable || info.shared, max_value_bytes: info.max_value_bytes }))
+    let lasting = info.durable || info.shared;
+    Ok((info.label, Facts { lasting, shared: info.shared, max_value_bytes: info.max_value_bytes, held: Some(held) }))
+}
+
+/// What the instances of this process hold. It has no counters only where no store can be opened either.
+fn held() -> Held {
+    kv_store_wasm::metrics().map_or(Held { payload_bytes: 0, memory_bytes: 0 }, |metrics| Held {
+        payload_bytes: metrics.payload_bytes,
+        memory_bytes: metrics.memory_bytes,
+    })
 }
 
 /// The library that is linked into this program.
 fn linked() -> &'static Vtable {
     // SAFETY: the vtable is static, and `Vtable` is its layout as the header has it.
-    unsafe { &*kv_store_wasm::kv_store_get_vtable().cast() }
+    unsafe { &*kv_store_ffi::kv_store_get_vtable().cast() }
 }

@@ -4,18 +4,25 @@
 //! case. They know the library only through its C ABI.
 
 pub mod cases;
+mod existence;
+mod maintenance;
+mod network;
+mod relay;
+mod report;
 mod runner;
+mod soak;
 mod subject;
+mod times;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
 use crate::show;
+use report::{Judged, Report, Verdict};
 use runner::Runner;
-use subject::Tested;
+pub use subject::Stores;
+use subject::{Kind, Tested};
 
 /// Check that a backend does what the ABI kv_store_v1 asks for
 ///
@@ -35,6 +42,9 @@ pub struct Arguments {
     /// A store to check with
     #[arg(long)]
     uri: Option<String>,
+    /// What it stores things in without --uri: directories or names. Otherwise what it imports tells, and in its project, backend.toml
+    #[arg(long, value_name = "KIND", conflicts_with = "uri")]
+    stores: Option<Stores>,
     /// Only the cases whose name holds this text
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -44,54 +54,46 @@ pub struct Arguments {
     /// Seconds that compiling the component may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     compile_timeout: u64,
-    /// MiB of memory that the process of a case may take
-    #[arg(long, value_name = "MIB", default_value_t = 8192)]
+    /// The memory that the process of a case may take: bytes, or as in 512MiB, 8GiB
+    #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = memory)]
     memory: u64,
+    /// When the cases have run: random operations for so long, while calls into the component fail, wait, trap and are answered in part
+    #[arg(long, value_name = "MINUTES")]
+    soak: Option<f64>,
+    /// When the cases have run: what one open, one put and one get of 64 KiB take
+    #[arg(long)]
+    times: bool,
+    /// Write what was found to this file, whose name ends in .json, and a badge beside it, whose name ends in .svg
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// One JSON object on standard output
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct Report {
-    subject: String,
-    /// What the backend says it reached.
-    label: String,
-    /// How long compiling took. None: native code.
-    compile_ms: Option<u64>,
-    passed: usize,
-    failed: usize,
-    skipped: usize,
-    cases: Vec<Judged>,
-}
-
-/// A case and its verdict.
-#[derive(Debug, Serialize)]
-struct Judged {
-    name: String,
-    asks: String,
-    #[serde(flatten)]
-    verdict: Verdict,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(tag = "verdict", content = "why", rename_all = "lowercase")]
-enum Verdict {
-    Passed,
-    Failed(String),
-    Skipped(String),
+/// At least what a process needs to start. Without a unit MiB were meant once, so a small number is refused, not obeyed.
+fn memory(text: &str) -> Result<u64, String> {
+    let bytes = kv_size::Bytes::flag(text)?;
+    if bytes >= 1 << 20 { Ok(bytes) } else { Err("less than 1MiB: write the unit, as in 8GiB".into()) }
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {
-    let file = match &arguments.subject {
-        Some(file) => file.clone(),
-        None => crate::build::component_of_project(std::path::Path::new("."))?,
+    let given = arguments.uri.clone().map(Stores::Given).or_else(|| arguments.stores.clone());
+    let (file, stores) = match &arguments.subject {
+        Some(file) => (file.clone(), given),
+        None => {
+            let project = crate::build::built_project(Path::new("."))?;
+            (project.component(), given.or(project.stores))
+        }
     };
-    let tested = Tested::find(&file, arguments.uri.as_deref())?;
+    let tested = Tested::find(&file, stores.as_ref())?;
     let wanted = |name: &str| arguments.filter.as_deref().is_none_or(|text| name.contains(text));
     let show = !arguments.json;
     let runner = Runner::new(&tested, Duration::from_secs(arguments.timeout.max(1)), arguments.memory)?;
-    let compiled = runner.compile(arguments.compile_timeout.max(1))?;
+    let bar = show::spinner("compiling");
+    let compiled = runner.compile(arguments.compile_timeout.max(1));
+    bar.finish_and_clear();
+    let compiled = compiled?;
     if let Some((took, kept)) = compiled.filter(|_| show) {
         let again = if kept { "" } else { ", and so it takes at each start: the cache is not used" };
         println!("compiled in {:.1} s{again}", took.as_secs_f64());
@@ -117,21 +119,68 @@ pub fn run(arguments: &Arguments) -> Outcome {
     for restart in kv_store_conformance::RESTARTS.iter().filter(|restart| wanted(restart.name)) {
         judge(restart.name, restart.asks, runner.restart(restart.name)?);
     }
+    for killed in kv_store_conformance::KILLED.iter().filter(|killed| wanted(killed.name)) {
+        judge(killed.name, killed.asks, runner.killed(killed.name)?);
+    }
+    for pair in kv_store_conformance::PAIRS.iter().filter(|pair| wanted(pair.name)) {
+        judge(pair.name, pair.asks, runner.pair(pair.name)?);
+    }
+    if tested.kind == Kind::Component && wanted(existence::NAME) {
+        judge(existence::NAME, existence::ASKS, runner.case(existence::NAME)?);
+    }
+    if tested.kind == Kind::Component {
+        for case in maintenance::CASES.iter().filter(|case| wanted(case.name)) {
+            judge(case.name, case.asks, runner.case(case.name)?);
+        }
+    }
+    if matches!(tested.stores, Stores::Given(_)) {
+        for case in network::CASES.iter().filter(|case| wanted(case.name) && case.is_for(&tested.imports)) {
+            judge(case.name, case.asks, runner.case(case.name)?);
+        }
+    }
+    if let Some(minutes) = arguments.soak {
+        if tested.kind == Kind::Native {
+            return Err(Failure::unable("--soak injects faults into calls of a component, and this is native code"));
+        }
+        let bar = show::spinner(&format!("soak: {minutes} min"));
+        let soaked =
+            Duration::try_from_secs_f64(minutes * 60.0).map_err(Failure::unable).and_then(|length| runner.soak(length));
+        bar.finish_and_clear();
+        let (verdict, done) = soaked?;
+        let passed = matches!(verdict, Verdict::Passed);
+        judge("soak", "what was acknowledged is there and right, while calls into the component fail", verdict);
+        if show && passed {
+            println!("        {minutes} min: {done}");
+        }
+    }
     if judged.is_empty() {
         return Err(Failure::unable("no case has this text in its name"));
     }
 
-    let count = |is: fn(&Verdict) -> bool| judged.iter().filter(|case| is(&case.verdict)).count();
-    let (passed, failed) = (count(|v| matches!(v, Verdict::Passed)), count(|v| matches!(v, Verdict::Failed(_))));
-    let skipped = judged.len() - passed - failed;
-    if arguments.json {
-        let subject = file.display().to_string();
-        let compile_ms = compiled.and_then(|(took, _)| u64::try_from(took.as_millis()).ok());
-        show::json(&Report { subject, label, compile_ms, passed, failed, skipped, cases: judged });
-    } else {
-        println!("{passed} passed, {failed} failed, {skipped} skipped");
+    let sha256 = runner.sha256().map(str::to_owned);
+    let mut report = Report::new(file.display().to_string(), label, sha256, judged);
+    report.compile_ms = compiled.and_then(|(took, _)| u64::try_from(took.as_millis()).ok());
+    report.filter = arguments.filter.clone();
+    if arguments.times {
+        if tested.kind == Kind::Native {
+            return Err(Failure::unable("--times measures a component, and this is native code"));
+        }
+        let times = runner.times()?;
+        report.times = Some(times);
+        if show {
+            let open = times.open_us as f64 / 1e3;
+            println!("open {open:.1} ms, put of 64 KiB {:.0} us, get of 64 KiB {:.0} us", times.put_us, times.get_us);
+        }
     }
-    if failed > 0 { Err(Failure::Not(None)) } else { Ok(()) }
+    if let Some(path) = &arguments.report {
+        report.write(path)?;
+    }
+    if arguments.json {
+        show::json(&report);
+    } else {
+        println!("{} passed, {} failed, {} skipped", report.passed, report.failed, report.skipped);
+    }
+    if report.failed > 0 { Err(Failure::Not(None)) } else { Ok(()) }
 }
 
 fn print(name: &str, asks: &str, verdict: &Verdict) {

@@ -2,15 +2,20 @@
 
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::Verdict;
 use super::cases::{EXPECTED, Said};
+use super::report::Verdict;
+use super::soak;
 use super::subject::{Kind, Stores, Tested};
+use super::times::Times;
 use crate::failure::{Failure, Outcome};
+
+/// When a process that saves is killed, after it has saved once.
+const KILLED_AFTER_MS: [u64; 6] = [3, 17, 41, 97, 211, 503];
 
 /// Lines of the library that are shown where a case failed.
 const LINES: usize = 8;
@@ -18,7 +23,7 @@ const LINES: usize = 8;
 pub struct Runner<'a> {
     tested: &'a Tested,
     timeout: Duration,
-    /// MiB of memory that a case's process may take.
+    /// Bytes of memory that a case's process may take.
     memory: u64,
     salt: u64,
     /// Holds the component under its scheme's name, and stores.
@@ -58,6 +63,11 @@ impl<'a> Runner<'a> {
         Ok(Runner { tested, timeout, memory, salt, folder, expected })
     }
 
+    /// The component's digest, in hex. None: it is native code.
+    pub fn sha256(&self) -> Option<&str> {
+        self.expected.as_deref()
+    }
+
     /// Compile the component, in a process that has the memory of a case. None: it is native code.
     pub fn compile(&self, seconds: u64) -> Outcome<Option<(Duration, bool)>> {
         if self.tested.kind == Kind::Native {
@@ -80,6 +90,17 @@ impl<'a> Runner<'a> {
         Ok(self.start(None)?.1)
     }
 
+    /// What an open, a put and a get take, in a process of their own.
+    pub fn times(&self) -> Outcome<Times> {
+        let (mut command, _) = self.command(&["--times".to_owned()], None)?;
+        let output = command.stderr(Stdio::inherit()).output().map_err(Failure::unable)?;
+        match serde_json::from_slice(&output.stdout) {
+            Ok(Said::Measured(times)) => Ok(times),
+            Ok(Said::Refused(why)) => Err(Failure::unable(why)),
+            _ => Err(Failure::unable(format!("measuring ended the process: {}", ending(output.status)))),
+        }
+    }
+
     /// The verdict on a case.
     pub fn case(&self, name: &str) -> Outcome<Verdict> {
         match self.start(Some(name)) {
@@ -98,8 +119,66 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// A process that has opened a store, and what the backend says of itself.
-    fn start(&self, name: Option<&str>) -> Outcome<(Process, String)> {
+    /// The verdict on what two processes do at the same time.
+    pub fn pair(&self, name: &str) -> Outcome<Verdict> {
+        let second = match self.start(Some(&format!("{name}:second"))) {
+            Ok((second, _)) => second,
+            Err(Failure::Unable(why)) => return Ok(Verdict::Failed(why)),
+            Err(other) => return Err(other),
+        };
+        let first = self.case(name)?;
+        Ok(match (first, second.verdict(self.timeout)) {
+            (Verdict::Failed(first), Verdict::Failed(second)) => {
+                Verdict::Failed(format!("{first}\nand the other process: {second}"))
+            }
+            (Verdict::Failed(why), _) | (_, Verdict::Failed(why)) => Verdict::Failed(why),
+            (first, _) => first,
+        })
+    }
+
+    /// The verdict on what a killed process leaves: it is killed at several moments, and what it left is looked at each time.
+    pub fn killed(&self, name: &str) -> Outcome<Verdict> {
+        for delay in KILLED_AFTER_MS.map(Duration::from_millis) {
+            let mut process = match self.start(Some(name)) {
+                Ok((process, _)) => process,
+                Err(Failure::Unable(why)) => return Ok(Verdict::Failed(why)),
+                Err(other) => return Err(other),
+            };
+            match process.said.recv_timeout(self.timeout) {
+                Ok(Said::Ready) => {}
+                Ok(Said::Skipped(why)) => return Ok(Verdict::Skipped(why)),
+                Ok(Said::Failed(why)) => return Ok(Verdict::Failed(why)),
+                _ => {
+                    let _ = process.child.kill();
+                    return Ok(Verdict::Failed("it did not save once".to_owned() + &process.last_lines()));
+                }
+            }
+            std::thread::sleep(delay);
+            drop(process);
+            match self.case(&format!("{name}:after"))? {
+                Verdict::Passed => {}
+                other => return Ok(other),
+            }
+        }
+        Ok(Verdict::Passed)
+    }
+
+    /// Random operations with faults, for so long. Answers the verdict, and what was done.
+    pub fn soak(&self, length: Duration) -> Outcome<(Verdict, String)> {
+        let uri = match &self.tested.stores {
+            Stores::Given(uri) => uri.clone(),
+            Stores::Directories | Stores::Names => format!("{}://soak", self.tested.scheme),
+        };
+        let config = soak::config_with_faults(&uri, &self.tested.scheme, self.salt, self.folder.path())?;
+        let arguments = ["--soak".to_owned(), length.as_secs().to_string()];
+        let (mut process, _) = self.start_with(&arguments, Some(&config))?;
+        let verdict = process.wait(self.timeout + length);
+        let done = process.last_lines();
+        Ok((verdict, done.lines().last().unwrap_or_default().to_owned()))
+    }
+
+    /// A process that is not started yet, and what the library writes in it.
+    fn command(&self, arguments: &[String], config: Option<&Path>) -> Outcome<(Command, std::fs::File)> {
         let log = tempfile::tempfile_in(self.folder.path()).map_err(Failure::unable)?;
         let program = std::env::current_exe().map_err(Failure::unable)?;
         let mut command = Command::new(program);
@@ -123,7 +202,21 @@ impl<'a> Runner<'a> {
             command.env("KV_STORE_WASM_PATH", path).env(EXPECTED, expected);
         }
         let stderr = log.try_clone().map_err(Failure::unable)?;
-        command.args(name).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        if let Some(config) = config {
+            command.env("KV_STORE_WASM_CONFIG", config);
+        }
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        Ok((command, log))
+    }
+
+    /// A process that has opened a store, and what the backend says of itself.
+    fn start(&self, name: Option<&str>) -> Outcome<(Process, String)> {
+        self.start_with(name.map(str::to_owned).as_slice(), None)
+    }
+
+    /// The same with other arguments, and with another config than the operator's.
+    fn start_with(&self, arguments: &[String], config: Option<&Path>) -> Outcome<(Process, String)> {
+        let (mut command, log) = self.command(arguments, config)?;
         let mut child = command.spawn().map_err(Failure::unable)?;
         let out = child.stdout.take();
         let (sender, said) = channel();
@@ -154,6 +247,10 @@ impl<'a> Runner<'a> {
 impl Process {
     /// What it says of the case that it was started for.
     fn verdict(mut self, timeout: Duration) -> Verdict {
+        self.wait(timeout)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Verdict {
         let why = loop {
             match self.said.recv_timeout(timeout) {
                 Ok(Said::Passed) => return Verdict::Passed,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Verdict;
+use super::report::Verdict;
 use crate::failure::{Failure, Outcome};
 
 pub struct Tested {
@@ -10,6 +10,8 @@ pub struct Tested {
     pub kind: Kind,
     pub scheme: String,
     pub stores: Stores,
+    /// What the component imports.
+    pub imports: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +20,9 @@ pub enum Kind {
     Native,
 }
 
-/// Where it stores things.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where it stores things. As text: `directories`, `names`, or a URI.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(try_from = "String")]
 pub enum Stores {
     Given(String),
     /// Each case has directories of its own.
@@ -28,8 +31,30 @@ pub enum Stores {
     Names,
 }
 
+impl std::str::FromStr for Stores {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "directories" => Ok(Stores::Directories),
+            "names" => Ok(Stores::Names),
+            uri if uri.contains("://") => Ok(Stores::Given(uri.to_owned())),
+            _ => Err(format!("{text:?} is not directories, names, or a URI")),
+        }
+    }
+}
+
+impl TryFrom<String> for Stores {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
 impl Tested {
-    pub fn find(file: &Path, uri: Option<&str>) -> Outcome<Self> {
+    /// `stores`: where it may store things. None: what it imports tells.
+    pub fn find(file: &Path, stores: Option<&Stores>) -> Outcome<Self> {
         let shown = file.display();
         let real = file.canonicalize().map_err(|error| Failure::unable(format!("{shown}: {error}")))?;
         let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -44,22 +69,32 @@ impl Tested {
                 return Err(Failure::unable(format!("{shown}: {message}")));
             }
         };
-        let Some(uri) = uri else {
-            let stores = match kind {
-                Kind::Component => stores_for(&kv_store_wasm::inspect(&real).map_err(Failure::unable)?),
-                // All that can be known of native code is its name.
-                Kind::Native => (named == "local-fs").then_some(Stores::Directories),
-            };
-            let stores = stores.ok_or_else(|| {
-                let example = if named == "redis" { "redis://127.0.0.1:6379/15" } else { "SCHEME://HOST:PORT/STORE" };
-                Failure::unable(format!("{shown}: which store? give one that it can reach: --uri {example}"))
-            })?;
-            return Ok(Tested { file: real, kind, scheme: named, stores });
+        let imports: Vec<String> = match kind {
+            Kind::Component => {
+                let inspected = kv_store_wasm::inspect(&real).map_err(Failure::unable)?;
+                inspected.imports.into_iter().map(|import| import.name).collect()
+            }
+            Kind::Native => Vec::new(),
+        };
+        let stores = match (stores, kind) {
+            (Some(stores), _) => Some(stores.clone()),
+            (None, Kind::Component) => stores_for(&imports),
+            // All that can be known of native code is its name.
+            (None, Kind::Native) => (named == "local-fs").then_some(Stores::Directories),
+        };
+        let stores = stores.ok_or_else(|| {
+            let example = if named == "redis" { "redis://127.0.0.1:6379/15" } else { "SCHEME://HOST:PORT/STORE" };
+            Failure::unable(format!(
+                "{shown}: which store? give one that it can reach, --uri {example}, or say that it needs no server: --stores names"
+            ))
+        })?;
+        let Stores::Given(uri) = &stores else {
+            return Ok(Tested { file: real, kind, scheme: named, stores, imports });
         };
         let scheme = uri.strip_prefix("wasm://").unwrap_or(uri).split("://").next().unwrap_or_default();
         // What a second S stands for is the host's business; the component is that of the plain scheme.
         let scheme = if scheme == "rediss" { "redis" } else { scheme };
-        Ok(Tested { file: real, kind, scheme: scheme.to_owned(), stores: Stores::Given(uri.to_owned()) })
+        Ok(Tested { file: real, kind, scheme: scheme.to_owned(), stores, imports })
     }
 
     /// The ABI says how the file of a native library is named.
@@ -74,13 +109,11 @@ impl Tested {
 }
 
 /// What a component may be given without a word of the operator, by what it imports: nothing that leads to a network.
-fn stores_for(component: &kv_store_wasm::Inspection) -> Option<Stores> {
-    let any = |names: [&str; 2]| {
-        component.imports.iter().any(|import| names.iter().any(|name| import.name.starts_with(name)))
-    };
-    if any(["kv-store:backend/net", "wasi:sockets/"]) {
+fn stores_for(imports: &[String]) -> Option<Stores> {
+    let any = |names: &[&str]| imports.iter().any(|import| names.iter().any(|name| import.starts_with(name)));
+    if any(&["kv-store:backend/net", "kv-store:backend/http", "wasi:sockets/"]) {
         None
-    } else if any(["kv-store:backend/files", "wasi:filesystem/"]) {
+    } else if any(&["kv-store:backend/files", "wasi:filesystem/"]) {
         Some(Stores::Directories)
     } else {
         Some(Stores::Names)

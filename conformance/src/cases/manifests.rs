@@ -152,7 +152,7 @@ fn names(subject: &Subject) -> Verdict {
 fn atomic(subject: &Subject) -> Verdict {
     let uri = subject.uri();
     let (store, elsewhere) = (subject.open(&uri)?, subject.open(&uri)?);
-    let versions: Vec<Vec<u8>> = (0..4u8).map(|n| vec![n; 50_000 * (1 + usize::from(n))]).collect();
+    let versions = [0u8, 1, 2, 3].map(|n| vec![n; 50_000 * (1 + usize::from(n))]);
     expect("put_manifest", store.put_manifest(&subject.name("m"), &versions[0])?, 0)?;
     let stop = AtomicBool::new(false);
     let reader = |store: &Handle| {
@@ -168,8 +168,8 @@ fn atomic(subject: &Subject) -> Verdict {
     };
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            let written = (0..200)
-                .try_for_each(|n| expect("put_manifest", store.put_manifest(&subject.name("m"), &versions[n % 4])?, 0));
+            let put = |version: &Vec<u8>| expect("put_manifest", store.put_manifest(&subject.name("m"), version)?, 0);
+            let written = versions.iter().cycle().take(200).try_for_each(put);
             stop.store(true, Ordering::Release);
             written
         });

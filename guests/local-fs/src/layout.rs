@@ -1,8 +1,17 @@
 //! Where things lie below the directory. Two names never meet, and no manifest is taken for the directory of chunks.
 
-use kv_store_sdk::key::{escape, hex};
+use kv_store_sdk::key::{escape_listed, hex, listed, unhex};
 
 const CHUNKS: &str = "chunks";
+/// The file of a manifest of the name `chunks`. Letters are never escaped, so no other name has it.
+const CHUNKS_ESCAPED: &str = "%63hunks";
+/// Directories of chunks, by the first hex digit of their hashes.
+pub const SHARDS: usize = 16;
+
+/// `chunks/<first hex digit>`.
+pub fn shard(number: usize) -> String {
+    format!("{CHUNKS}/{number:x}")
+}
 
 /// `chunks/<first hex digit>/<hex>`: 16 directories, as the ABI's reference store has them.
 pub fn chunk_path(hash: &[u8]) -> String {
@@ -11,9 +20,22 @@ pub fn chunk_path(hash: &[u8]) -> String {
     [CHUNKS, "/", first, "/", &hex].concat()
 }
 
+/// The hash of the chunk in a file of this name; none: it is no chunk's.
+pub fn chunk_hash(file: &str) -> Option<Vec<u8>> {
+    unhex(file.as_bytes()).filter(|hash| (1..=64).contains(&hash.len()))
+}
+
 /// The name itself where a file can have it; escaped otherwise.
 pub fn manifest_path(name: &str) -> String {
-    let key = escape(name);
-    // `escape` leaves letters alone, so no other name has this key.
-    if key == CHUNKS { format!("%63{}", &CHUNKS[1..]) } else { key }
+    let key = escape_listed(name);
+    if key == CHUNKS { CHUNKS_ESCAPED.to_owned() } else { key }
+}
+
+/// The name of the manifest in a file of this name; none: it is no manifest's.
+pub fn manifest_name(file: &str) -> Option<String> {
+    match file {
+        CHUNKS => None,
+        CHUNKS_ESCAPED => Some(CHUNKS.to_owned()),
+        _ => listed(file),
+    }
 }

@@ -1,20 +1,26 @@
 //! `local-fs:///DIR`: chunks and manifests as files below a directory.
 //!
 //! Manifests lie at `DIR/<name>`, chunks at `DIR/chunks/<first hex digit>/<hex>`; names are escaped, so that a manifest
-//! named `chunks` or `../x` is a file of `DIR` like any other. A chunk whose file has the length of the chunk is whole,
+//! named `chunks` or `../x` is a file of `DIR` like any other. `.local-fs` says whose the directory is, see [`marker`]. A chunk whose file has the length of the chunk is whole,
 //! because the host's files appear whole; another length is what a power cut left, and is written again.
 //!
 //! Option `durability`: `full` (default) makes the fresh chunks and the manifest survive power loss before a manifest is
 //! published; `rename` leaves that to the kernel, and promises only that no reader sees a part.
+//!
+//! Options `max_bytes`, `ttl_s`, `evict`, `keep_free`, `save_grace_s`: see [`bound`]. Without them nothing is ever removed.
 
+mod bound;
 mod layout;
+mod maintenance;
+mod marker;
 
+use bound::Bound;
 use kv_store_sdk::files::{
-    Directory, ReadOutcome, ReadRequest, RemoveOutcome, WriteOutcome, WriteRequest, open_directory,
+    Directory, ReadOutcome, ReadRequest, RemoveOutcome, SizeOutcome, WriteOutcome, WriteRequest, open_directory,
 };
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, ErrorKind, Features, GetOutcome, Hashes, Manifest, Options,
-    Payload, Presence, PutOutcome, Result, absent, export,
+    Payload, Presence, Properties, PutOutcome, Result, absent, export,
 };
 
 /// Paths per call to `sync`, so that a long list of fresh chunks needs little memory here.
@@ -23,44 +29,48 @@ const SYNC_BATCH: usize = 1024;
 struct LocalFs {
     directory: Directory,
     durable: bool,
+    evicts: bool,
 }
 
 impl Backend for LocalFs {
     fn open(uri: &str, mut options: Options) -> Result<(Self, Features)> {
         let durable = options.take_choice("durability", &["full", "rename"])? == "full";
-        options.finish()?;
         let Some(path) = uri.strip_prefix("local-fs://") else {
             return Err(Error::invalid(format!("{uri}: expected local-fs:///DIRECTORY")));
         };
         let directory = open_directory("")?;
-        let features = Features {
-            label: format!("directory {path}"),
-            durable,
-            shared: true,
-            cheap_repeat: true,
-            write_through: true,
-            ..Default::default()
-        };
-        Ok((LocalFs { directory, durable }, features))
+        marker::claim(&directory)?;
+        let bound = Bound::take(&mut options, &directory)?;
+        options.finish()?;
+        let evicts = bound.evicts;
+        let properties = Properties::SHARED
+            | Properties::CHEAP_REPEAT
+            | Properties::WRITE_THROUGH
+            | Properties::DURABLE.when(durable)
+            | (Properties::EVICTS | Properties::WANTS_FRESH).when(evicts);
+        let label = format!("directory {path}");
+        let features = Features { label, properties, more: bound.facts, ..Default::default() };
+        Ok((LocalFs { directory, durable, evicts }, features))
     }
 
     fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
         let sizes = self.directory.sizes(&chunk_paths(hashes))?;
-        Ok(sizes.into_iter().map(Presence::from).collect())
+        // What cannot be looked at is absent: the put of it says why.
+        Ok(sizes.into_iter().map(|size| Presence::from(known(&size))).collect())
     }
 
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
         let paths: Vec<String> = chunks.iter().map(|chunk| layout::chunk_path(chunk.hash)).collect();
-        let sizes = if replace { vec![None; paths.len()] } else { self.directory.sizes(&paths)? };
+        let sizes = if replace { vec![SizeOutcome::Missing; paths.len()] } else { self.directory.sizes(&paths)? };
         let items = || chunks.iter().zip(&paths).zip(&sizes);
-        let whole = |chunk: &Chunk, size: &Option<u64>| *size == Some(chunk.len);
+        let whole = |chunk: &Chunk, size: &SizeOutcome| known(size) == Some(chunk.len);
 
         let requests: Vec<WriteRequest> = items()
             .filter(|((chunk, _), size)| !whole(chunk, size))
             .map(|((chunk, path), size)| WriteRequest {
                 path: path.clone(),
                 content: vec![chunk.part()],
-                replace: replace || size.is_some(),
+                replace: replace || known(size).is_some(),
             })
             .collect();
         let mut written = if requests.is_empty() {
@@ -110,6 +120,12 @@ impl Backend for LocalFs {
     }
 
     fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
+        // To ask for the sizes renews the times of use.
+        if self.evicts
+            && let gone @ CommitOutcome::Absent(_) = self.absent(fresh)?
+        {
+            return Ok(gone);
+        }
         if self.durable
             && let Err(error) = self.sync(fresh)
         {
@@ -154,14 +170,27 @@ impl LocalFs {
         batches.try_for_each(|batch| self.directory.sync(&chunk_paths(batch)))
     }
 
-    /// Which chunks are not there.
+    /// Which chunks are not there. Those that are count as used.
     fn absent(&self, chunks: &[Hashes]) -> Result<CommitOutcome> {
         let mut gone = Vec::new();
         for batch in chunks.iter().flat_map(|hashes| hashes.batches(SYNC_BATCH)) {
-            let sizes = self.directory.sizes(&chunk_paths(batch))?;
-            gone.extend(batch.iter().zip(sizes).filter(|(_, size)| size.is_none()).map(|(hash, _)| hash));
+            let (paths, mut hashes) = (chunk_paths(batch), batch.iter());
+            let mut rest = paths.as_slice();
+            while !rest.is_empty() {
+                let sizes = self.directory.sizes(rest)?;
+                rest = rest.get(sizes.len().max(1)..).unwrap_or_default();
+                let missing = |size: &SizeOutcome| matches!(size, SizeOutcome::Missing);
+                gone.extend(sizes.iter().zip(&mut hashes).filter(|(size, _)| missing(size)).map(|(_, hash)| hash));
+            }
         }
         Ok(absent(gone))
+    }
+}
+
+fn known(size: &SizeOutcome) -> Option<u64> {
+    match size {
+        SizeOutcome::Size(size) => Some(*size),
+        SizeOutcome::Missing | SizeOutcome::Failed(_) => None,
     }
 }
 
@@ -174,4 +203,5 @@ fn whole_file(path: String, item: Option<u32>) -> ReadRequest {
     ReadRequest { path, offset: 0, len: None, item }
 }
 
-export!(LocalFs, wishes: ["the directory in the URI"]);
+export!(LocalFs, maintenance, wishes: ["the directory in the URI"],
+    options: ["durability", "max_bytes", "ttl_s", "evict", "keep_free", "save_grace_s"], secrets: []);

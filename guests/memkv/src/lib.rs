@@ -3,13 +3,15 @@
 //! One connection for each instance. Puts are pipelined, chunks that are there are not sent again, and chunks are fetched as
 //! a batch. Each frame is signed with the secret `auth-key` (`MEMKV_AUTH_KEY`, 64 hex digits), both ways.
 
+mod maintenance;
 mod session;
 mod uri;
 
-use kv_store_sdk::payload::{self, Part};
+use kv_store_sdk::key::{hex, unhex};
+use kv_store_sdk::payloads::{self, Part};
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, ErrorKind, Features, GetOutcome, Hashes, Manifest, Options,
-    Payload, Presence, PutOutcome, Result, absent, export,
+    Payload, Presence, Properties, PutOutcome, Result, absent, export,
 };
 use memkv_wire::fields::{BatchGet, Exists, Kind, Lookup, Put};
 use memkv_wire::{MAX_BATCH_KEYS, MAX_KEY_BYTES, Op, Status};
@@ -28,17 +30,17 @@ struct Memkv {
 impl Backend for Memkv {
     fn open(uri: &str, options: Options) -> Result<(Self, Features)> {
         options.finish()?;
-        let server = Server::new(uri::parse(uri)?);
+        let server = Server::new(uri::parse(uri)?)?;
         let terms = server.with_session(|session| Ok(session.terms().clone()))?;
+        // The server evicts, and a manifest must leave before its chunks.
+        let properties =
+            Properties::SHARED | Properties::WANTS_FRESH | Properties::EVICTS | Properties::DURABLE.when(terms.durable);
         let features = Features {
             label: format!("{} at {}", terms.server, server.describe()),
-            max_batch_items: Some(PIPELINE),
-            max_batch_bytes: Some(PIPELINE_BYTES),
+            batch_items: Some(PIPELINE),
+            batch_bytes: Some(PIPELINE_BYTES),
             max_value_bytes: Some(terms.max_value),
-            durable: terms.durable,
-            shared: true,
-            // The server evicts, and a manifest must leave before its chunks.
-            more: vec![("fresh".into(), "wanted".into())],
+            properties,
             ..Default::default()
         };
         Ok((Memkv { server }, features))
@@ -175,12 +177,29 @@ fn too_large(len: u64, limit: u64) -> Error {
     Error::invalid(format!("{len} bytes: the server takes values of at most {limit}"))
 }
 
+/// Begins the name by which a listing has a manifest whose own name is too long for a key. A name of the C ABI has no NUL.
+const BY_KEY: char = '\0';
+const DIGEST_BYTES: usize = 32;
+
+/// The name of the manifest under a key.
+fn manifest_name(key: &[u8]) -> Option<String> {
+    match key.split_first()? {
+        (b'n', name) => String::from_utf8(name.to_vec()).ok().filter(|name| !name.is_empty()),
+        (b'd', digest) => Some(format!("{BY_KEY}{}", hex(digest))),
+        _ => None,
+    }
+}
+
 /// `n` and the name, or `d` and its SHA-256 where that would be longer than a key.
 fn manifest_key(name: &str) -> Result<Vec<u8>> {
+    let digest = name.strip_prefix(BY_KEY).and_then(|digest| unhex(digest.as_bytes()));
+    if let Some(digest) = digest.filter(|digest| digest.len() == DIGEST_BYTES) {
+        return Ok([b"d", digest.as_slice()].concat());
+    }
     if name.len() < MAX_KEY_BYTES {
         return Ok([b"n", name.as_bytes()].concat());
     }
-    let digest = payload::sha256(&[Part::Bytes(name.as_bytes().to_vec())])?;
+    let digest = payloads::sha256(&[Part::Bytes(name.as_bytes().to_vec())])?;
     Ok([b"d", digest.as_slice()].concat())
 }
 
@@ -235,4 +254,4 @@ fn read_values(session: &mut Session, asked: usize) -> Result<Vec<GetOutcome>> {
     }
 }
 
-export!(Memkv, wishes: ["the server in the URI", "the secret auth-key"]);
+export!(Memkv, maintenance, wishes: ["the server in the URI", "the secret auth-key"], options: [], secrets: ["auth-key"]);

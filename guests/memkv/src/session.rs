@@ -6,8 +6,8 @@
 
 use std::cell::RefCell;
 
-use kv_store_sdk::payload::{self, Part};
-use kv_store_sdk::{Conversation, Error, ErrorKind, Payload, Result, host};
+use kv_store_sdk::payloads::{self, Part};
+use kv_store_sdk::{Conversation, Error, ErrorKind, Payload, Peer, Result, system};
 use memkv_wire::fields::{self, Connect, Connected};
 use memkv_wire::{
     Fault, HEADER_BYTES, Header, Incoming, Key, MAX_BATCH_KEYS, MAX_SMALL_FIELDS_BYTES, Op, Outgoing, SessionKeys,
@@ -22,8 +22,8 @@ const TAG_LEN: u32 = TAG_BYTES as u32;
 
 pub struct Server {
     target: Target,
-    /// Under which the host keeps this instance's connection.
-    id: String,
+    /// The host keeps this instance's connection under a text that no other has.
+    peer: Peer,
     agreed: RefCell<Option<Agreed>>,
 }
 
@@ -43,9 +43,10 @@ pub struct Terms {
 }
 
 impl Server {
-    pub fn new(target: Target) -> Self {
-        let id = format!("memkv instance={:016x}{:016x}", host::random(), host::random());
-        Server { target, id, agreed: RefCell::new(None) }
+    pub fn new(target: Target) -> Result<Self> {
+        let id = format!("memkv instance={:016x}{:016x}", system::random(), system::random());
+        let peer = Peer::new(&target.authority, false, &id)?;
+        Ok(Server { target, peer, agreed: RefCell::new(None) })
     }
 
     /// `host:port/namespace`, for people.
@@ -61,21 +62,20 @@ impl Server {
             *self.agreed.borrow_mut() = Some(agreed);
             Ok(())
         };
-        Conversation::hold(&self.target.authority, false, &self.id, greet, |conversation| {
-            match &mut *self.agreed.borrow_mut() {
-                Some(agreed) => talk(&mut Session { conversation, agreed, pending: Vec::new(), pending_bytes: 0 }),
-                None => Err(conversation.corrupt("a connection was kept, and what was agreed on it is lost")),
-            }
+        Conversation::hold(&self.peer, greet, |conversation| match &mut *self.agreed.borrow_mut() {
+            Some(agreed) => talk(&mut Session { conversation, agreed, pending: Vec::new(), pending_bytes: 0 }),
+            None => Err(conversation.corrupt("a connection was kept, and what was agreed on it is lost")),
         })
     }
 }
 
 /// The key that operators hand out. Asked for with each connection: it may have been replaced.
 fn key() -> Result<Key> {
-    const EXPECTED: &str = "the key of the server, 64 hex digits";
-    let text = host::secret("auth-key")?
-        .ok_or_else(|| Error::denied(format!("MEMKV_AUTH_KEY is not set: set it to {EXPECTED}")))?;
-    Key::from_hex(&text).map_err(|wrong| Error::denied(format!("MEMKV_AUTH_KEY is not {EXPECTED}: {wrong}")))
+    const SOURCE: &str = "MEMKV_AUTH_KEY, or the source that the config names for it,";
+    let text = system::secret("auth-key")?.ok_or_else(|| {
+        Error::denied(format!("the secret auth-key is not set: set {SOURCE} to the server's key, 64 hex digits"))
+    })?;
+    Key::from_hex(&text).map_err(|wrong| Error::denied(format!("{SOURCE} {wrong}: set it to the server's key")))
 }
 
 /// The first frame each way.
@@ -83,7 +83,7 @@ fn agree(conversation: &Conversation, namespace: &str) -> Result<Agreed> {
     let key = key()?;
     let mut nonce = [0; 32];
     for eight in nonce.chunks_mut(8) {
-        eight.copy_from_slice(&host::random().to_le_bytes());
+        eight.copy_from_slice(&system::random().to_le_bytes());
     }
     let mut outgoing = Outgoing::new(key.connect());
     let mut incoming = Incoming::new(key.connected(&nonce), MAX_SMALL_FIELDS_BYTES, 0);
@@ -203,7 +203,7 @@ impl Session<'_> {
         let mut parts = vec![Part::Bytes(head)];
         parts.extend(value);
         // From here on a frame that is not sent is missing in the sequence.
-        let tag = self.conversation.in_step(payload::hmac_sha256(outgoing.key().bytes(), &parts))?;
+        let tag = self.conversation.in_step(payloads::hmac_sha256(outgoing.key().bytes(), &parts))?;
         self.pending.extend(parts);
         self.pending.push(Part::Bytes(tag));
         self.pending_bytes += len;
@@ -243,7 +243,7 @@ impl Session<'_> {
         };
         let tag = conversation.receive_exact(TAG_LEN)?;
         let parts = [Part::Bytes(bytes.to_vec()), Part::Bytes(fields.clone()), Part::Payload(&value)];
-        let expected = conversation.in_step(payload::hmac_sha256(self.agreed.incoming.key().bytes(), &parts))?;
+        let expected = conversation.in_step(payloads::hmac_sha256(self.agreed.incoming.key().bytes(), &parts))?;
         if !<[u8; TAG_BYTES]>::try_from(expected).is_ok_and(|expected| Tag(expected).matches(&tag)) {
             return Err(conversation.corrupt("the signature of an answer is wrong: it was changed on the way"));
         }

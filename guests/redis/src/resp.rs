@@ -1,7 +1,7 @@
 //! RESP2: commands as they are sent, and the replies that are not payloads.
 
 use kv_store_sdk::Error;
-use kv_store_sdk::payload::Part;
+use kv_store_sdk::payloads::Part;
 
 /// A command of small arguments.
 pub fn command(arguments: &[impl AsRef<[u8]>]) -> Vec<u8> {
@@ -14,22 +14,36 @@ pub fn command(arguments: &[impl AsRef<[u8]>]) -> Vec<u8> {
     bytes
 }
 
-/// `SET key value [NX]`, around a value that stays in the host.
-pub fn set<'a>(key: &[u8], value: Part<'a>, len: u64, only_new: bool) -> [Part<'a>; 3] {
-    let [before, after] = around(key, len, only_new);
-    [Part::Bytes(before), value, Part::Bytes(after)]
+/// A command about one key.
+pub fn one_key(name: &str, key: &[u8]) -> Part<'static> {
+    Part::Bytes(command(&[name.as_bytes(), key]))
+}
+
+/// `EXPIRE key seconds`.
+pub fn expire(key: &[u8], seconds: u64) -> Part<'static> {
+    Part::Bytes(command(&[b"EXPIRE", key, itoa::Buffer::new().format(seconds).as_bytes()]))
+}
+
+/// `SET key value [NX] [EX seconds]`, around a value that stays in the host.
+pub fn set<'a>(value: &crate::Value<'a>, only_new: bool) -> [Part<'a>; 3] {
+    let [before, after] = around(&value.key, value.len, only_new, value.seconds);
+    [Part::Bytes(before), value.part.clone(), Part::Bytes(after)]
 }
 
 /// What comes before and after the value's bytes.
-fn around(key: &[u8], len: u64, only_new: bool) -> [Vec<u8>; 2] {
+fn around(key: &[u8], len: u64, only_new: bool, seconds: Option<u64>) -> [Vec<u8>; 2] {
     let mut before = Vec::with_capacity(key.len() + 64);
-    push_count(&mut before, b'*', if only_new { 4 } else { 3 });
+    push_count(&mut before, b'*', 3 + u64::from(only_new) + if seconds.is_some() { 2 } else { 0 });
     push_bulk(&mut before, b"SET");
     push_bulk(&mut before, key);
     push_count(&mut before, b'$', len);
     let mut after = b"\r\n".to_vec();
     if only_new {
         push_bulk(&mut after, b"NX");
+    }
+    if let Some(seconds) = seconds {
+        push_bulk(&mut after, b"EX");
+        push_bulk(&mut after, itoa::Buffer::new().format(seconds).as_bytes());
     }
     [before, after]
 }
@@ -80,31 +94,73 @@ impl Reply {
     }
 }
 
+/// A reply with all that is in it, for replies that describe the server.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Value {
+    Integer(i64),
+    /// Of a status too. What is not UTF-8 is replaced.
+    Text(String),
+    List(Vec<Value>),
+    Nothing,
+}
+
+impl Value {
+    pub fn list(&self) -> Option<&[Value]> {
+        match self {
+            Value::List(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    pub fn integer(&self) -> Option<i64> {
+        match self {
+            Value::Integer(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
 /// What a refusal means, and what would help.
 pub fn explain(refusal: &str) -> Error {
     let code = refusal.split(' ').next().unwrap_or_default();
-    match code {
-        "NOAUTH" => Error::denied("the server wants a password: set REDIS_PASSWORD"),
-        "WRONGPASS" => Error::denied("the server refused the password in REDIS_PASSWORD, or the user in the URI"),
+    let error = match code {
+        "NOAUTH" => Error::denied(
+            "the server wants a password: set the secret password (REDIS_PASSWORD, or the source that the config names)",
+        ),
+        "WRONGPASS" => Error::denied(
+            "the server refused the secret password (REDIS_PASSWORD, or the source that the config names), or the user in the URI",
+        ),
         "NOPERM" => Error::denied(format!("the user may not do this: {refusal}")),
         "WRONGTYPE" => {
             Error::corrupt("a key of this store holds something else than a string: give the store another prefix")
         }
-        "OOM" => Error::exhausted("the server is out of memory (maxmemory)"),
+        "OOM" => Error::exhausted(
+            "the server is full (maxmemory): raise it, or set a maxmemory-policy that evicts, as allkeys-lru does",
+        ),
         "MISCONF" => Error::unavailable(format!("the server takes no writes: {refusal}")),
         "LOADING" => Error::unavailable("the server is loading its data"),
         "BUSY" | "TRYAGAIN" | "MASTERDOWN" | "NOREPLICAS" => Error::unavailable(refusal),
         "READONLY" => Error::denied("the server is a read-only replica: name the primary in the URI"),
-        "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" => {
-            Error::unsupported("the server is part of a Redis Cluster, which is not supported yet")
-        }
+        "CLUSTERDOWN" => Error::unavailable(format!("the cluster does not serve this key: {refusal}")),
+        "MOVED" | "ASK" => Error::unavailable("the server became part of a Redis Cluster: open the store again"),
         // Before Redis 6 a password that none was asked for, or a wrong one, is a plain error.
         "ERR" if refusal.contains("AUTH") || refusal.contains("invalid password") => {
             Error::denied(format!("the login failed: {refusal}"))
         }
+        "ERR" if refusal.contains("SELECT is not allowed") => {
+            Error::invalid("a Redis Cluster has database 0 only: leave /DB out of the URI")
+        }
         "ERR" if refusal.contains("DB index") => Error::invalid(format!("the database in the URI: {refusal}")),
         _ => Error::other(format!("the server refused: {refusal}")),
-    }
+    };
+    error.with_code(code)
 }
 
 #[cfg(test)]
@@ -146,12 +202,15 @@ mod tests {
             ("OOM command not allowed", ErrorKind::Exhausted, "maxmemory"),
             ("LOADING Redis is loading", ErrorKind::Unavailable, "loading"),
             ("READONLY You can't write", ErrorKind::Denied, "primary"),
-            ("MOVED 3999 127.0.0.1:6381", ErrorKind::Unsupported, "Cluster"),
+            ("MOVED 3999 127.0.0.1:6381", ErrorKind::Unavailable, "Cluster"),
+            ("CLUSTERDOWN Hash slot not served", ErrorKind::Unavailable, "cluster"),
             ("WRONGTYPE Operation", ErrorKind::Corrupt, "prefix"),
+            ("ERR SELECT is not allowed in cluster mode", ErrorKind::Invalid, "database 0 only"),
             ("ERR DB index is out of range", ErrorKind::Invalid, "database"),
         ] {
             let error = explain(refusal);
             assert!(error.kind == kind && error.message.contains(said), "{refusal}: {error:?}");
+            assert_eq!(error.code.as_deref(), refusal.split(' ').next());
         }
     }
 
@@ -216,10 +275,13 @@ mod tests {
         }
 
         #[test]
-        fn a_set_is_taken_apart_again(key in bytes(), value in bytes(), only_new in any::<bool>()) {
-            let [before, after] = around(&key, value.len() as u64, only_new);
+        fn a_set_is_taken_apart_again(
+            key in bytes(), value in bytes(), only_new in any::<bool>(), seconds in any::<Option<u64>>(),
+        ) {
+            let [before, after] = around(&key, value.len() as u64, only_new, seconds);
             let mut expected = vec![b"SET".to_vec(), key, value.clone()];
             expected.extend(only_new.then(|| b"NX".to_vec()));
+            expected.extend(seconds.into_iter().flat_map(|seconds| [b"EX".to_vec(), seconds.to_string().into_bytes()]));
             prop_assert_eq!(arguments(&[before, value, after].concat()), Some(expected));
         }
     }

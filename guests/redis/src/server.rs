@@ -1,42 +1,91 @@
 //! What is said on a connection to the server: the login, and commands whose replies come in order.
 
-use kv_store_sdk::payload::Part;
-use kv_store_sdk::{Conversation, Error, ErrorKind, Payload, Result, host};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
 
-use crate::resp::{self, Reply};
-use crate::uri::Target;
+use kv_store_sdk::payloads::Part;
+use kv_store_sdk::{
+    Conversation, DeleteOutcome, Error, ErrorKind, Payload, Peer, Presence, PutOutcome, Request, Result, system,
+};
+
+use crate::resp::{self, Reply, Value};
 
 /// The longest first line of a reply. Redis cuts its own errors far shorter.
 const MAX_LINE_BYTES: u32 = 64 << 10;
+/// What a reply about the server may have: values in all, and lists in lists.
+const MAX_VALUES: usize = 1 << 20;
+const MAX_DEPTH: usize = 8;
+/// Servers whose options are kept.
+const MAX_PEERS: usize = 4096;
 
-pub struct Server {
-    target: Target,
+/// As whom, and about what, servers are talked to.
+pub struct Login {
+    pub user: Option<String>,
+    tls: bool,
+    database: u32,
+    /// Servers by `host:port`: options are made once.
+    peers: RefCell<HashMap<String, Rc<Peer>>>,
 }
 
-impl Server {
-    pub fn new(target: Target) -> Self {
-        Server { target }
+impl Login {
+    pub fn new(user: Option<String>, tls: bool, database: u32) -> Self {
+        Login { user, tls, database, peers: RefCell::default() }
     }
 
-    /// `host:port/db`, for people.
-    pub fn describe(&self) -> String {
-        format!("{}/{}", self.target.authority, self.target.database)
-    }
-
-    /// Talk to the server, logged in and with the database selected.
-    pub fn with_session<T>(&self, talk: impl Fn(&Session) -> Result<T>) -> Result<T> {
-        let Target { user, authority, tls, database } = &self.target;
-        // What is set on a connection, but no secret.
-        let said = format!("user={} db={database}", user.as_deref().unwrap_or_default());
+    /// Talk to the server at `authority`, logged in and with the database selected.
+    pub fn with_session<T>(&self, authority: &str, talk: impl Fn(&Session) -> Result<T>) -> Result<T> {
         let greet = |conversation: &Conversation| {
             let session = Session { conversation };
-            session.log_in(user.as_deref())?;
-            if *database != 0 {
-                session.status(&["SELECT", &database.to_string()])?;
+            for command in self.greeting()? {
+                session.send(&[Part::Bytes(command)])?;
+                session.greeted()?;
             }
             Ok(())
         };
-        Conversation::hold(authority, *tls, &said, greet, |conversation| talk(&Session { conversation }))
+        Conversation::hold(&*self.peer(authority)?, greet, |conversation| talk(&Session { conversation }))
+    }
+
+    /// A request to one of several servers. The answers to its greeting are for [`Session::greeted`].
+    pub fn request<'a>(&self, authority: &str, parts: Vec<Part<'a>>, answers: usize) -> Result<Request<'a>> {
+        let greeting = self.greeting()?;
+        let greeting_answers = greeting.len();
+        let request = Request::new(self.peer(authority)?, parts, answers);
+        Ok(Request { greeting: greeting.concat(), greeting_answers, ..request })
+    }
+
+    fn peer(&self, authority: &str) -> Result<Rc<Peer>> {
+        let mut peers = self.peers.borrow_mut();
+        if let Some(peer) = peers.get(authority) {
+            return Ok(peer.clone());
+        }
+        if peers.len() >= MAX_PEERS {
+            peers.clear();
+        }
+        // What is set on a connection, but no secret.
+        let session = format!("user={} db={}", self.user.as_deref().unwrap_or_default(), self.database);
+        let peer = Rc::new(Peer::new(authority, self.tls, &session)?);
+        peers.insert(authority.to_owned(), peer.clone());
+        Ok(peer)
+    }
+
+    /// The commands that a new connection begins with, each answered by a status.
+    fn greeting(&self) -> Result<Vec<Vec<u8>>> {
+        let password = system::secret("password")?;
+        let mut commands = match (&self.user, password) {
+            (Some(_), None) => {
+                return Err(Error::denied(
+                    "the URI names a user: set the secret password (REDIS_PASSWORD, or the source that the config names)",
+                ));
+            }
+            (None, None) => vec![],
+            (Some(user), Some(password)) => vec![resp::command(&["AUTH", user, &password])],
+            (None, Some(password)) => vec![resp::command(&["AUTH", &password])],
+        };
+        if self.database != 0 {
+            commands.push(resp::command(&["SELECT", &self.database.to_string()]));
+        }
+        Ok(commands)
     }
 }
 
@@ -45,23 +94,16 @@ pub struct Session<'a> {
     conversation: &'a Conversation,
 }
 
-impl Session<'_> {
-    fn log_in(&self, user: Option<&str>) -> Result<()> {
-        let password = host::secret("password")?;
-        match (user, password) {
-            (_, None) if user.is_some() => Err(Error::denied("the URI names a user: set REDIS_PASSWORD")),
-            (_, None) => Ok(()),
-            (Some(user), Some(password)) => self.status(&["AUTH", user, &password]),
-            (None, Some(password)) => self.status(&["AUTH", &password]),
-        }
+impl<'a> Session<'a> {
+    pub fn new(conversation: &'a Conversation) -> Self {
+        Session { conversation }
     }
 
-    /// A small command that is answered by a status.
-    fn status(&self, arguments: &[&str]) -> Result<()> {
-        self.send(&[Part::Bytes(resp::command(arguments))])?;
-        match self.reply()? {
+    /// Read the answer to a command of the greeting.
+    pub fn greeted(&self) -> Result<()> {
+        match self.whole(|| self.reply())? {
             Reply::Status(_) => Ok(()),
-            other => Err(self.unexpected(&other, arguments.first().copied().unwrap_or_default())),
+            other => Err(self.unexpected(&other, "the login")),
         }
     }
 
@@ -71,18 +113,57 @@ impl Session<'_> {
         self.conversation.corrupt(format!("{command} was answered by {reply:?}: is this a Redis server?"))
     }
 
+    /// What a reply to EXISTS of one key says.
+    pub fn presence(&self, reply: Reply) -> Result<Presence> {
+        match reply {
+            Reply::Integer(count) => Ok(Presence::from(count > 0)),
+            other => Err(self.unexpected(&other, "EXISTS")),
+        }
+    }
+
+    /// What a reply to SET says.
+    pub fn put_outcome(&self, reply: Result<Reply>) -> PutOutcome {
+        match reply {
+            Ok(Reply::Status(_)) => PutOutcome::Stored,
+            Ok(Reply::Nothing) => PutOutcome::Existed,
+            Ok(other) => PutOutcome::Failed(self.unexpected(&other, "SET")),
+            Err(refused) => PutOutcome::Failed(refused),
+        }
+    }
+
+    /// What a reply to EXPIRE says.
+    pub fn renewed(&self, reply: Reply) -> Result<bool> {
+        match reply {
+            Reply::Integer(count) => Ok(count > 0),
+            other => Err(self.unexpected(&other, "EXPIRE")),
+        }
+    }
+
+    /// What a reply to DEL says.
+    pub fn delete_outcome(&self, reply: Result<Reply>) -> DeleteOutcome {
+        match reply {
+            Ok(Reply::Integer(_)) => DeleteOutcome::Gone,
+            Ok(other) => DeleteOutcome::Failed(self.unexpected(&other, "DEL")),
+            Err(refused) => DeleteOutcome::Failed(refused),
+        }
+    }
+
     pub fn send(&self, parts: &[Part]) -> Result<()> {
         self.conversation.send(parts)
     }
 
     /// The next reply's first line; a refusal is an error after which the next reply can be read.
     pub fn reply(&self) -> Result<Reply> {
-        let line = self.conversation.receive_until(b"\r\n", MAX_LINE_BYTES)?;
-        match Reply::parse(&line) {
-            Some(Reply::Refused(refusal)) => Err(resp::explain(&refusal)),
-            Some(reply) => Ok(reply),
-            None => Err(self.conversation.corrupt("the answer is not RESP: is this a Redis server?")),
+        match self.first_line()? {
+            Reply::Refused(refusal) => Err(resp::explain(&refusal)),
+            reply => Ok(reply),
         }
+    }
+
+    /// The next reply's first line, a refusal too.
+    pub fn first_line(&self) -> Result<Reply> {
+        let line = self.conversation.receive_until(b"\r\n", MAX_LINE_BYTES)?;
+        Reply::parse(&line).ok_or_else(|| self.conversation.corrupt("the answer is not RESP: is this a Redis server?"))
     }
 
     /// The first lines of as many replies, refusals among them, each read before any is judged.
@@ -140,13 +221,46 @@ impl Session<'_> {
         }
     }
 
-    /// The server's version, for people.
-    pub fn version(&self) -> Result<String> {
-        self.send(&[Part::Bytes(resp::command(&["INFO", "server"]))])?;
-        let Some(len) = self.bulk_len()? else { return Ok("of unknown version".into()) };
-        let info = self.conversation.receive_exact(u32::try_from(len).unwrap_or(u32::MAX))?;
+    /// The bytes of a small string.
+    pub fn small_bulk(&self) -> Result<Option<Vec<u8>>> {
+        let Some(len) = self.bulk_len()? else { return Ok(None) };
+        let bytes = self.conversation.receive_exact(u32::try_from(len).unwrap_or(u32::MAX))?;
         self.line_end()?;
+        Ok(Some(bytes))
+    }
+
+    /// What the server says of itself in a section of INFO under each of these names.
+    pub fn info<const N: usize>(&self, section: &str, names: [&str; N]) -> Result<[Option<String>; N]> {
+        self.send(&[Part::Bytes(resp::command(&["INFO", section]))])?;
+        let info = self.whole(|| self.small_bulk())?.unwrap_or_default();
         let info = String::from_utf8_lossy(&info);
-        Ok(info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("of unknown version").to_owned())
+        let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        Ok(names.map(|name| value(name).map(str::to_owned)))
+    }
+
+    /// The map of a cluster's slots.
+    pub fn slots(&self) -> Result<Value> {
+        self.send(&[Part::Bytes(resp::command(&["CLUSTER", "SLOTS"]))])?;
+        let mut left = MAX_VALUES;
+        self.whole(|| self.value(&mut left, 0))
+    }
+
+    /// The next reply with all that is in it.
+    fn value(&self, left: &mut usize, depth: usize) -> Result<Value> {
+        *left = left.checked_sub(1).filter(|_| depth <= MAX_DEPTH).ok_or_else(|| {
+            self.conversation.corrupt("a reply about the server has too many parts: is this a Redis server?")
+        })?;
+        Ok(match self.first_line()? {
+            Reply::Integer(number) => Value::Integer(number),
+            Reply::Status(text) => Value::Text(text),
+            Reply::Nothing => Value::Nothing,
+            Reply::Bulk(len) => {
+                let bytes = self.conversation.receive_exact(u32::try_from(len).unwrap_or(u32::MAX))?;
+                self.line_end()?;
+                Value::Text(String::from_utf8_lossy(&bytes).into_owned())
+            }
+            Reply::Array(count) => Value::List((0..count).map(|_| self.value(left, depth + 1)).collect::<Result<_>>()?),
+            Reply::Refused(refusal) => return Err(resp::explain(&refusal)),
+        })
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! `KV_STORE_WASM_CONFIG` names it; otherwise `kv-store-wasm/config.toml` below `$XDG_CONFIG_HOME` (or `~/.config`), then
 //! `/etc/kv-store-wasm/config.toml`. It is looked at at each open, so a change holds for what is opened after it, and parsed
-//! when it has changed. An unknown key is an error: a misspelt limit must not be a limit that is not there.
+//! when it has changed. A host that a program builds may be given another file, or the text itself ([`Source`]). An unknown key is an error: a misspelt limit must not be a limit that is not there.
 
+mod near;
 mod read;
-mod suggest;
+mod review;
 mod tables;
 mod tenants;
 #[cfg(test)]
@@ -13,18 +14,23 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use serde::Deserialize;
 
-pub(crate) use read::default_places;
-pub use tables::{Digest, Helper};
+pub use near::Near;
+pub(crate) use read::Source;
+pub(crate) use review::Table;
+pub use tables::{Digest, FaultTable, Helper};
 
 use crate::error::Error;
-use crate::fault::Fault;
 use crate::limits::Limits;
-use crate::policy::{self, Folder, Pattern, SecretSource, Variable};
+use crate::log::{self, Level};
+use crate::policy::{self, Folder, Pattern, Said, SecretSource, Target, Variable};
+use crate::quota::Quota;
+use crate::suggest::{nearest, suggestion};
 use crate::uri::{self, StoreUri};
-use tables::{Backend, Compile, Tenant};
+use tables::{Backend, Compile, Tenant, Value};
 use tenants::Tenants;
 
 /// The config file.
@@ -34,12 +40,19 @@ pub struct Config {
     /// Where it was read. None: there is none.
     #[serde(skip)]
     pub path: Option<PathBuf>,
+    /// Where the counters are served over HTTP: `HOST:PORT`, `:PORT` for the loopback address, `unix:/path`.
+    pub(crate) metrics: Option<String>,
+    /// The file that the counters are written to again and again, absolute.
+    pub(crate) metrics_file: Option<PathBuf>,
     compile: Compile,
     /// By scheme.
     backend: BTreeMap<String, Backend>,
     tenant: Vec<Tenant>,
     #[serde(skip)]
     tenants: Tenants,
+    /// What is probably misspelt was logged.
+    #[serde(skip)]
+    told: AtomicBool,
 }
 
 /// What the operator says of one URI: of its backend, and of its tenant where there is one.
@@ -61,7 +74,9 @@ pub struct Settings {
     pub env: Vec<String>,
     pub secrets: BTreeMap<String, SecretSource>,
     pub limits: Limits,
-    pub fault: Option<Fault>,
+    pub quota: Quota,
+    pub near: Option<Near>,
+    pub fault: Option<FaultTable>,
 }
 
 /// Whom connections over TLS trust, and as whom they come. Files in PEM form, absolute.
@@ -87,15 +102,35 @@ pub enum Verify {
     Off,
 }
 
+impl Settings {
+    /// What a URI means under them.
+    pub(crate) fn target(&self, uri: &StoreUri) -> Result<Target, Error> {
+        let said = Said {
+            root: self.root.as_deref(),
+            is_tenant: self.tenant.is_some(),
+            virtual_style: self.options.get("style").is_some_and(|style| style == "virtual"),
+            fs: &self.fs,
+            connect: &self.connect,
+            private_networks: self.private_networks,
+            env: &self.env,
+            secrets: &self.secrets,
+        };
+        Target::decide(uri, &said)
+    }
+}
+
 impl Config {
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, Error> {
         let shown = path.display();
         let mut config: Config = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(0, |span| text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1);
             let message = error.message();
-            Error::invalid(format!("{shown}:{line}: {message}{}", suggest::suggestion(message)))
+            Error::invalid(format!("{shown}:{line}: {message}{}", suggestion(message)))
         })?;
         config.path = Some(path.to_owned());
+        if config.metrics_file.as_ref().is_some_and(|file| !file.is_absolute()) {
+            return Err(Error::invalid(format!("{shown}: metrics_file must be an absolute path")));
+        }
         for (scheme, backend) in &config.backend {
             backend.check(scheme).map_err(|error| error.context(format_args!("{shown}: backend.{scheme}")))?;
         }
@@ -106,12 +141,36 @@ impl Config {
         Ok(config)
     }
 
+    /// The tables of backends that no component serves and whose names are near to one that ships: each with what was meant.
+    /// `is_there`: whether a component was found for a scheme.
+    pub(crate) fn misspelt(&self, is_there: impl Fn(&str) -> bool) -> Vec<String> {
+        let unserved = self.backend.iter().filter(|(scheme, backend)| {
+            backend.component.is_none() && !uri::SHIPPED.contains(&scheme.as_str()) && !is_there(scheme)
+        });
+        let meant = unserved.filter_map(|(scheme, _)| {
+            let meant = nearest(scheme, uri::SHIPPED.iter().copied())?;
+            Some(format!("backend.{scheme} serves no URI: there is no {scheme}.wasm; did you mean [backend.{meant}]?"))
+        });
+        meant.collect()
+    }
+
+    /// Log once what [`Config::misspelt`] finds.
+    pub(crate) fn tell_misspelt(&self, is_there: impl Fn(&str) -> bool) {
+        if self.told.load(Relaxed) || self.told.swap(true, Relaxed) {
+            return;
+        }
+        let shown = self.path.as_deref().unwrap_or(Path::new("")).display().to_string();
+        for message in self.misspelt(is_there) {
+            log::line(Level::Warn, format_args!("{shown}: {message}"));
+        }
+    }
+
     /// The program that compiles components.
     pub fn helper(&self) -> Helper {
         self.compile.helper.clone()
     }
 
-    /// The files that the config names and that no component may reach, each with what it is.
+    /// The files and directories that the config names and that no component may reach, each with what it is.
     pub fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let components = self.backend.values().filter_map(|backend| backend.component.as_deref());
         let secrets = self.backend.values().map(|backend| &backend.secrets);
@@ -122,7 +181,11 @@ impl Config {
         });
         let tls = self.backend.values().map(|backend| &backend.tls);
         let keys = tls.chain(self.tenant.iter().map(|tenant| &tenant.tls)).filter_map(|tls| tls.key.as_deref());
-        components.map(|path| ("a component", path)).chain(secrets.chain(keys).map(|path| ("a secret", path)))
+        let near = self.backend.values().map(|backend| &backend.near);
+        let near = near.chain(self.tenant.iter().map(|tenant| &tenant.near)).flatten();
+        let near = near.filter_map(|near| near.disk.as_deref()).map(|path| ("the disk tier of a near level", path));
+        let files = components.map(|path| ("a component", path));
+        files.chain(secrets.chain(keys).map(|path| ("a secret", path))).chain(near)
     }
 
     /// The directories of all tenants but the one that the settings are of, and but those that its own lies in: whoever they
@@ -154,7 +217,7 @@ impl Config {
             sha256: backend.sha256,
             root: backend.root,
             verify: backend.verify,
-            options: backend.options,
+            options: backend.options.into_iter().map(|(name, Value(text))| (name, text)).collect(),
             tls: backend.tls,
             connect: backend.connect,
             private_networks: backend.private_networks,
@@ -162,6 +225,8 @@ impl Config {
             env: backend.env.into_iter().map(|Variable(name)| name).collect(),
             secrets: backend.secrets,
             limits: backend.limits.resolve(),
+            quota: backend.quota,
+            near: backend.near,
             fault: backend.fault,
         })
     }
@@ -192,15 +257,23 @@ impl Backend {
             env: tenant.env,
             secrets: tenant.secrets,
             limits: tenant.limits.over(&self.limits),
+            quota: tenant.quota,
+            // As much again, of its own; or the same directory, whose bound holds for all.
+            near: tenant.near.or(self.near),
         }
     }
 
     fn check(&self, scheme: &str) -> Result<(), Error> {
         uri::check_scheme(scheme)?;
+        let own = uri::backend(scheme);
+        if own != scheme {
+            return Err(Error::invalid(format!("write [backend.{own}]: {scheme}:// has the table of {own}")));
+        }
         if self.component.as_ref().is_some_and(|path| !path.is_absolute()) {
             return Err(Error::invalid("component must be an absolute path"));
         }
         self.tls.check()?;
+        self.near.as_ref().map_or(Ok(()), Near::check)?;
         check_root(self.root.as_deref())?;
         check_names(&self.fs, &self.secrets)
     }
@@ -223,6 +296,7 @@ impl Tls {
 impl Tenant {
     fn check(&self) -> Result<(), Error> {
         self.tls.check()?;
+        self.near.as_ref().map_or(Ok(()), Near::check)?;
         check_root(self.root.as_deref())?;
         let own = self.uri.uri().path();
         let below = |root: &str| root.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));

@@ -1,5 +1,6 @@
 //! The config file as it lies there: which one it is, whether it may be believed, and whether it has changed.
 
+use std::collections::HashMap;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::ErrorKind::{NotADirectory, NotFound};
 use std::io::Read;
@@ -9,18 +10,29 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Config;
-use crate::engine::PerProcess;
 use crate::error::Error;
 use crate::limits;
+use crate::process::PerProcess;
 
-/// The file that was parsed last, and what it says.
+/// The files that were parsed, by their paths, and what they say.
 #[derive(Default)]
-struct Kept(Mutex<Option<(Identity, Arc<Config>)>>);
+struct Kept(Mutex<HashMap<PathBuf, (Identity, Arc<Config>)>>);
+
+/// Where a host takes its config from.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Source {
+    /// The file that `KV_STORE_WASM_CONFIG` names, or the first of the default places.
+    #[default]
+    Search,
+    /// This file.
+    File(PathBuf),
+    /// What a program said in place of a file.
+    Given(Arc<Config>),
+}
 
 /// What tells that a file is the one that was parsed, without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Identity {
-    path: PathBuf,
     device: u64,
     inode: u64,
     size: u64,
@@ -33,29 +45,75 @@ struct Identity {
 const SAME_TICK: Duration = Duration::from_millis(50);
 const SAME_SECONDS: Duration = Duration::from_secs(2);
 
+impl Source {
+    /// The config as it is now.
+    pub(crate) fn load(&self) -> Result<Arc<Config>, Error> {
+        match self {
+            Source::Search => Config::search(),
+            Source::File(path) => Config::named(path, &format!("the config {}", path.display())),
+            Source::Given(config) => Ok(config.clone()),
+        }
+    }
+
+    /// The files that it may be taken from. No component may reach them.
+    pub(crate) fn places(&self) -> Vec<PathBuf> {
+        match self {
+            Source::Search => {
+                default_places().into_iter().chain(std::env::var_os(VARIABLE).map(PathBuf::from)).collect()
+            }
+            Source::File(path) => vec![path.clone()],
+            Source::Given(_) => Vec::new(),
+        }
+    }
+}
+
+/// Names the config file.
+const VARIABLE: &str = "KV_STORE_WASM_CONFIG";
+
 impl Config {
+    /// What a program says in place of a config file.
+    pub(crate) fn given(text: &str) -> Result<Arc<Self>, Error> {
+        let mut config = Self::parse(Path::new("the given config"), text)?;
+        config.path = None;
+        Ok(Arc::new(config))
+    }
+
+    /// The file at a path that somebody named.
+    fn named(path: &Path, what: &str) -> Result<Arc<Self>, Error> {
+        let doing = |error: Error| error.context(what);
+        if !path.is_absolute() {
+            return Err(doing(Error::invalid("must be an absolute path: the working directory is the engine's")));
+        }
+        if path == Path::new("/dev/null") {
+            return Ok(Arc::default());
+        }
+        let file = open(path).map_err(|error| doing(Error::invalid(error.to_string()).with_source(error)))?;
+        Self::of_file(path, file)
+    }
+
     /// The config file, if there is one.
-    pub fn load() -> Result<Arc<Self>, Error> {
-        if let Some(named) = std::env::var_os("KV_STORE_WASM_CONFIG") {
+    fn search() -> Result<Arc<Self>, Error> {
+        if let Some(named) = std::env::var_os(VARIABLE) {
             let path = PathBuf::from(named);
-            let doing = |error: Error| error.context(format_args!("KV_STORE_WASM_CONFIG {}", path.display()));
-            if !path.is_absolute() {
-                return Err(doing(Error::invalid("must be an absolute path: the working directory is the engine's")));
-            }
-            if path == Path::new("/dev/null") {
-                return Ok(Arc::default());
-            }
-            let file = open(&path).map_err(|error| doing(Error::invalid(error.to_string())))?;
-            return Self::of_file(&path, file);
+            return Self::named(&path, &format!("{VARIABLE} {}", path.display()));
         }
         for path in default_places() {
             match open(&path) {
                 Ok(file) => return Self::of_file(&path, file),
                 Err(error) if matches!(error.kind(), NotFound | NotADirectory) => {}
-                Err(error) => return Err(Error::invalid(format!("{}: {error}", path.display()))),
+                Err(error) => {
+                    return Err(Error::invalid(format!("{}: {error}", path.display())).with_source(error));
+                }
             }
         }
         Ok(Arc::default())
+    }
+
+    /// This config file.
+    pub(crate) fn load_from(path: &Path) -> Result<Arc<Self>, Error> {
+        let unreadable = |error: std::io::Error| Error::invalid(format!("{}: {error}", path.display()));
+        let path = std::path::absolute(path).map_err(unreadable)?;
+        Self::of_file(&path, open(&path).map_err(unreadable)?)
     }
 
     /// What a file says: as it was parsed before, if it is the same.
@@ -69,9 +127,9 @@ impl Config {
         if meta.mode() & 0o002 != 0 {
             return Err(wrong("everybody may write to it, and so grant anything to any component: chmod o-w"));
         }
-        let identity = Identity::of(path, &meta);
+        let identity = Identity::of(&meta);
         let mut kept = KEPT.get().0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some((of, config)) = &*kept
+        if let Some((of, config)) = kept.get(path)
             && *of == identity
         {
             return Ok(config.clone());
@@ -83,15 +141,20 @@ impl Config {
             return Err(wrong(&format!("has more than {} bytes", limits::MAX_CONFIG_BYTES)));
         }
         let config = Arc::new(Self::parse(path, &text)?);
-        *kept = identity.is_settled(SystemTime::now()).then(|| (identity, config.clone()));
+        kept.remove(path);
+        if kept.len() >= limits::MAX_CONFIGS_KEPT {
+            kept.clear();
+        }
+        if identity.is_settled(SystemTime::now()) {
+            kept.insert(path.to_owned(), (identity, config.clone()));
+        }
         Ok(config)
     }
 }
 
 impl Identity {
-    fn of(path: &Path, meta: &Metadata) -> Self {
+    fn of(meta: &Metadata) -> Self {
         Identity {
-            path: path.to_owned(),
             device: meta.dev(),
             inode: meta.ino(),
             size: meta.len(),
@@ -116,7 +179,7 @@ fn open(path: &Path) -> std::io::Result<File> {
 }
 
 /// Where the config file is looked for, in order, when no variable names it.
-pub(crate) fn default_places() -> Vec<PathBuf> {
+fn default_places() -> Vec<PathBuf> {
     // A relative one would be the consumer's working directory.
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let user = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));
@@ -169,14 +232,7 @@ mod tests {
     #[test]
     fn a_file_that_was_just_changed_may_change_again_and_look_the_same() {
         let at = |time: Duration| (time.as_secs() as i64, i64::from(time.subsec_nanos()));
-        let identity = |time: Duration| Identity {
-            path: PathBuf::new(),
-            device: 0,
-            inode: 0,
-            size: 0,
-            modified: (0, 0),
-            changed: at(time),
-        };
+        let identity = |time: Duration| Identity { device: 0, inode: 0, size: 0, modified: (0, 0), changed: at(time) };
         let now = Duration::from_millis(3_600_999);
         let is_settled = |age: Duration| identity(now - age).is_settled(UNIX_EPOCH + now);
         assert!(!is_settled(Duration::ZERO) && !is_settled(SAME_TICK) && is_settled(2 * SAME_TICK));

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::{Tls, Verify};
-use crate::fault::Fault;
+use super::{Near, Tls, Verify};
 use crate::limits::GivenLimits;
 use crate::policy::{Folder, Pattern, Prefix, SecretSource, Variable};
+use crate::quota::Quota;
 
 /// What the operator says of compiling: the `[compile]` table.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -55,7 +55,7 @@ pub(super) struct Backend {
     pub root: Option<String>,
     pub verify: Verify,
     /// Handed to the backend's `open`.
-    pub options: BTreeMap<String, String>,
+    pub options: BTreeMap<String, Value>,
     pub tls: Tls,
     pub connect: Vec<Pattern>,
     pub private_networks: bool,
@@ -63,7 +63,46 @@ pub(super) struct Backend {
     pub env: Vec<Variable>,
     pub secrets: BTreeMap<String, SecretSource>,
     pub limits: GivenLimits,
-    pub fault: Option<Fault>,
+    pub quota: Quota,
+    pub near: Option<Near>,
+    pub fault: Option<FaultTable>,
+}
+
+/// The value of an option, which backends take as text: a TOML string, whole number or boolean.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "toml::Value")]
+pub(super) struct Value(pub String);
+
+impl TryFrom<toml::Value> for Value {
+    type Error = &'static str;
+
+    fn try_from(value: toml::Value) -> Result<Self, Self::Error> {
+        match value {
+            toml::Value::String(text) => Ok(Value(text)),
+            toml::Value::Integer(number) => Ok(Value(number.to_string())),
+            toml::Value::Boolean(truth) => Ok(Value(truth.to_string())),
+            _ => Err("an option is a text, a whole number, true or false"),
+        }
+    }
+}
+
+/// The faults that a test wants injected, as the text of a table: what is in it is known where they are linked in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "toml::Table")]
+pub struct FaultTable(String);
+
+impl FaultTable {
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<toml::Table> for FaultTable {
+    type Error = toml::ser::Error;
+
+    fn try_from(table: toml::Table) -> Result<Self, Self::Error> {
+        toml::to_string(&table).map(FaultTable)
+    }
 }
 
 /// One of those that the process serves: a `[[tenant]]` table.
@@ -75,7 +114,7 @@ pub(super) struct Tenant {
     pub root: Option<String>,
     pub verify: Option<Verify>,
     #[serde(default)]
-    pub options: BTreeMap<String, String>,
+    pub options: BTreeMap<String, Value>,
     #[serde(default)]
     pub tls: Tls,
     #[serde(default)]
@@ -90,6 +129,9 @@ pub(super) struct Tenant {
     pub secrets: BTreeMap<String, SecretSource>,
     #[serde(default)]
     pub limits: GivenLimits,
+    #[serde(default)]
+    pub quota: Quota,
+    pub near: Option<Near>,
 }
 
 /// A SHA-256.

@@ -1,14 +1,22 @@
-//! The numbers as they are read: plain data, and as text in the format of Prometheus.
+//! The numbers as they are read: plain data, and as text in the format of OpenMetrics, which Prometheus reads.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use super::{Counters, EVENTS, OPERATIONS, all};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::{BOUNDS, Counters, EVENTS, OPERATIONS, OUTCOMES, all};
+use crate::budget::{self, Budgets};
 use crate::error::{Error, ErrorKind};
-use crate::store;
+use crate::limits;
+use crate::process::PerProcess;
 
-/// The counters of the process at one moment. `Display` writes them in the text format of Prometheus.
+/// The counters of the process at one moment. `Display` writes them in the text format of OpenMetrics.
 ///
 /// ```
 /// let metrics = kv_store_wasm::metrics()?;
@@ -16,7 +24,9 @@ use crate::store;
 /// # Ok::<(), kv_store_wasm::Error>(())
 /// ```
 #[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
 pub struct Metrics {
+    /// By backend and tenant.
     pub series: Vec<Series>,
     /// Bytes in the write buffers of all handles.
     pub write_buffer_bytes: u64,
@@ -28,20 +38,62 @@ pub struct Metrics {
     pub descriptors: u64,
     /// Open connections, the idle ones included.
     pub connections: u64,
+    /// What is known of each open store.
+    pub stores: Vec<StoreGauges>,
+}
+
+/// What is known of one open store.
+#[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct StoreGauges {
+    /// The backend that serves the scheme.
+    pub backend: String,
+    /// The prefix of URIs that the tenant is known by.
+    pub tenant: Option<String>,
+    /// The store's own URI.
+    pub uri: String,
+    /// Bytes of its chunks and manifests. None: its backend is not bounded.
+    pub stored_bytes: Option<u64>,
+    /// The circuit breaker is open: calls fail at once.
+    pub breaker_open: bool,
+    /// Bytes of its near level, which the stores of one backend and tenant share, in memory. None: it has none.
+    pub near_memory_bytes: Option<u64>,
+    /// The same of its disk tier.
+    pub near_disk_bytes: Option<u64>,
 }
 
 /// The counters of one backend, and of one tenant where there are tenants.
 #[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
 pub struct Series {
+    /// The backend that serves the scheme.
     pub backend: String,
     /// The prefix of URIs that the tenant is known by.
     pub tenant: Option<String>,
     /// Calls of the consumer, by operation.
     pub calls: BTreeMap<&'static str, u64>,
+    /// How long they took, by operation and outcome.
+    pub latencies: Vec<Latency>,
     /// Calls that failed, by kind.
     pub errors: BTreeMap<&'static str, u64>,
     /// The rest, by name.
     pub events: BTreeMap<&'static str, u64>,
+}
+
+/// How long the calls of one operation took that came to one outcome.
+#[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct Latency {
+    /// As the C ABI names the call.
+    pub operation: &'static str,
+    /// `ok`, `miss` or `error`.
+    pub outcome: &'static str,
+    /// Calls that took at most so many seconds, and more than the bound before; the last bound is infinite.
+    pub buckets: Vec<(f64, u64)>,
+    /// Calls in all.
+    pub count: u64,
+    /// What they took together.
+    pub sum_seconds: f64,
 }
 
 /// The counters of this process. They begin at 0 with it, and in a child that was forked off.
@@ -51,15 +103,49 @@ pub fn metrics() -> Result<Metrics, Error> {
         all.iter().map(|((backend, tenant), counters)| Series::new(backend, tenant.as_deref(), counters)).collect()
     };
     series.sort_by(|a, b| (&a.backend, &a.tenant).cmp(&(&b.backend, &b.tenant)));
-    let used = store::used()?;
+    let budget::OfProcess { budgets, write_buffers, .. } = budget::of_process();
+    let Budgets { payload_bytes, memory_bytes, descriptors, connections } = budgets;
     Ok(Metrics {
         series,
-        write_buffer_bytes: used.write_buffer_bytes,
-        payload_bytes: used.payload_bytes,
-        memory_bytes: used.memory_bytes,
-        descriptors: used.descriptors,
-        connections: used.connections,
+        write_buffer_bytes: write_buffers.load(Relaxed) as u64,
+        payload_bytes: payload_bytes.used(),
+        memory_bytes: memory_bytes.used(),
+        descriptors: descriptors.used(),
+        connections: connections.used(),
+        stores: gauges(),
     })
+}
+
+/// A store that is open.
+pub(crate) trait Gauged: Send + Sync {
+    fn gauges(&self) -> StoreGauges;
+}
+
+/// Those that are open.
+#[derive(Default)]
+struct Open(Mutex<Vec<Weak<dyn Gauged>>>);
+
+impl Open {
+    /// Those that still are.
+    fn lock() -> MutexGuard<'static, Vec<Weak<dyn Gauged>>> {
+        static OPEN: PerProcess<Open> = PerProcess::new();
+        let mut open = OPEN.get().0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        open.retain(|store| store.strong_count() > 0);
+        open
+    }
+}
+
+/// Have metrics tell of a store as long as it is open.
+pub(crate) fn gauge<S: Gauged + 'static>(store: &Arc<S>) {
+    let store = Arc::downgrade(store);
+    Open::lock().push(store);
+}
+
+fn gauges() -> Vec<StoreGauges> {
+    // Not told under the lock: the last to hold a store tears it down.
+    let open: Vec<Arc<dyn Gauged>> =
+        Open::lock().iter().take(limits::MAX_STORE_GAUGES).filter_map(Weak::upgrade).collect();
+    open.iter().map(|store| store.gauges()).collect()
 }
 
 impl Series {
@@ -67,85 +153,199 @@ impl Series {
         let read = |counters: &[std::sync::atomic::AtomicU64]| -> Vec<u64> {
             counters.iter().map(|counter| counter.load(Relaxed)).collect()
         };
+        let mut latencies = Vec::new();
+        for (operation, outcomes) in OPERATIONS.into_iter().zip(&counters.latencies) {
+            for (outcome, histogram) in OUTCOMES.into_iter().zip(outcomes) {
+                let counts = read(&histogram.buckets);
+                let bounds = BOUNDS.iter().map(|bound| bound.as_secs_f64()).chain([f64::MAX]);
+                let sum_seconds = histogram.nanoseconds.load(Relaxed) as f64 / 1e9;
+                let count = counts.iter().sum();
+                latencies.push(Latency {
+                    operation,
+                    outcome,
+                    buckets: bounds.zip(counts).collect(),
+                    count,
+                    sum_seconds,
+                });
+            }
+        }
+        let mut calls: BTreeMap<&'static str, u64> = BTreeMap::new();
+        latencies.iter().for_each(|latency| *calls.entry(latency.operation).or_default() += latency.count);
         Series {
             backend: backend.to_owned(),
             tenant: tenant.map(str::to_owned),
-            calls: OPERATIONS.into_iter().zip(read(&counters.calls)).collect(),
+            calls,
+            latencies,
             errors: ErrorKind::NAMES.into_iter().zip(read(&counters.errors)).collect(),
             events: EVENTS.iter().map(|(name, _)| *name).zip(read(&counters.events)).collect(),
         }
     }
 
-    /// `{backend="redis",tenant="redis://h"`, for more labels to follow.
-    fn labels(&self) -> String {
-        let tenant = self.tenant.as_ref().map(|tenant| format!(",tenant=\"{}\"", escape(tenant))).unwrap_or_default();
-        format!("{{backend=\"{}\"{tenant}", escape(&self.backend))
+    /// Its labels, with further ones.
+    fn labels<'a>(&'a self, more: &[(&'static str, &'a str)]) -> Vec<(&'static str, String)> {
+        let own = [("backend", Some(self.backend.as_str())), ("tenant", self.tenant.as_deref())];
+        let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        own.chain(more.iter().copied()).map(|(name, value)| (name, value.to_owned())).collect()
     }
 }
 
-/// A label's value in the text format.
-fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
+/// The counters under the names that they are read by.
+#[derive(Debug)]
+struct Families(Metrics);
 
-impl fmt::Display for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let family = |f: &mut fmt::Formatter<'_>, name: &str, help: &str, kind: &str| {
-            write!(f, "# HELP kv_store_{name} {help}\n# TYPE kv_store_{name} {kind}\n")
+type NoLabels = Vec<(&'static str, String)>;
+
+impl Collector for Families {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let Families(metrics) = self;
+        let counted = |encoder: &mut DescriptorEncoder, name: &str, help: &str, values: &[(NoLabels, u64)]| {
+            let name = format!("kv_store_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
+            values.iter().try_for_each(|(labels, value)| {
+                family.encode_family(labels)?.encode_counter::<NoLabels, u64, f64>(value, None)
+            })
         };
-        family(f, "calls_total", "Calls of the consumer.", "counter")?;
-        for series in &self.series {
-            for (operation, count) in &series.calls {
-                writeln!(f, "kv_store_calls_total{},operation=\"{operation}\"}} {count}", series.labels())?;
-            }
-        }
-        family(f, "errors_total", "Calls of the consumer that failed.", "counter")?;
-        for series in &self.series {
-            for (kind, count) in &series.errors {
-                writeln!(f, "kv_store_errors_total{},kind=\"{kind}\"}} {count}", series.labels())?;
-            }
-        }
+        let each =
+            |of: &dyn Fn(&Series) -> Vec<(NoLabels, u64)>| metrics.series.iter().flat_map(of).collect::<Vec<_>>();
+        let calls = each(&|series| {
+            series.calls.iter().map(|(name, count)| (series.labels(&[("operation", name)]), *count)).collect()
+        });
+        counted(&mut encoder, "calls", "Calls of the consumer", &calls)?;
+        let errors = each(&|series| {
+            series.errors.iter().map(|(name, count)| (series.labels(&[("kind", name)]), *count)).collect()
+        });
+        counted(&mut encoder, "errors", "Calls of the consumer that failed", &errors)?;
         for (name, help) in EVENTS {
-            family(f, &format!("{name}_total"), help, "counter")?;
-            for series in &self.series {
-                let count = series.events.get(name).copied().unwrap_or_default();
-                writeln!(f, "kv_store_{name}_total{}}} {count}", series.labels())?;
+            let events =
+                each(&|series| vec![(series.labels(&[]), series.events.get(name).copied().unwrap_or_default())]);
+            counted(&mut encoder, name, help.trim_end_matches('.'), &events)?;
+        }
+        let (name, help) = ("kv_store_call", "How long calls of the consumer took");
+        let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        for series in &metrics.series {
+            for latency in series.latencies.iter().filter(|latency| latency.count > 0) {
+                let labels = series.labels(&[("operation", latency.operation), ("outcome", latency.outcome)]);
+                let Latency { buckets, count, sum_seconds, .. } = latency;
+                family.encode_family(&labels)?.encode_histogram::<NoLabels>(*sum_seconds, *count, buckets, None)?;
             }
         }
         for (name, help, value) in [
-            ("write_buffer_bytes", "Bytes in the write buffers of all handles.", self.write_buffer_bytes),
-            ("payload_bytes", "Payload bytes that all instances hold.", self.payload_bytes),
-            ("memory_bytes", "What instances cost beside their payloads.", self.memory_bytes),
-            ("descriptors", "Descriptors that are open for components.", self.descriptors),
-            ("connections", "Open connections, the idle ones included.", self.connections),
+            ("write_buffer_bytes", "Bytes in the write buffers of all handles", metrics.write_buffer_bytes),
+            ("payload_bytes", "Payload bytes that all instances hold", metrics.payload_bytes),
+            ("memory_bytes", "What instances cost beside their payloads", metrics.memory_bytes),
+            ("descriptors", "Descriptors that are open for components", metrics.descriptors),
+            ("connections", "Open connections, the idle ones included", metrics.connections),
         ] {
-            family(f, name, help, "gauge")?;
-            writeln!(f, "kv_store_{name} {value}")?;
+            let name = format!("kv_store_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+            family.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?;
+        }
+        for (name, help, of) in GAUGES {
+            let name = format!("kv_store_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+            for store in &metrics.stores {
+                let Some(value) = of(store) else { continue };
+                let labels =
+                    [("backend", Some(&store.backend)), ("tenant", store.tenant.as_ref()), ("uri", Some(&store.uri))];
+                let labels: NoLabels =
+                    labels.into_iter().filter_map(|(name, value)| Some((name, value?.clone()))).collect();
+                family.encode_family(&labels)?.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?;
+            }
         }
         Ok(())
+    }
+}
+
+type Gauge = (&'static str, &'static str, fn(&StoreGauges) -> Option<u64>);
+
+/// What is said of each open store.
+const GAUGES: [Gauge; 4] = [
+    ("stored_bytes", "Bytes of the chunks and manifests of an open store, where its backend is bounded", |store| {
+        store.stored_bytes
+    }),
+    ("breaker_open", "Whether the circuit breaker of an open store is open: calls fail at once", |store| {
+        Some(u64::from(store.breaker_open))
+    }),
+    ("near_memory_bytes", "Bytes in memory of the near level of an open store", |store| store.near_memory_bytes),
+    ("near_disk_bytes", "Bytes on disk of the near level of an open store", |store| store.near_disk_bytes),
+];
+
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Families(self.clone())));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry)?;
+        f.write_str(&text)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::Operation;
+    use std::time::Duration;
+
+    fn metrics_of(series: Vec<Series>) -> Metrics {
+        let store = StoreGauges {
+            backend: "a".into(),
+            tenant: None,
+            uri: "a://x".into(),
+            stored_bytes: Some(7),
+            breaker_open: false,
+            near_memory_bytes: Some(8),
+            near_disk_bytes: None,
+        };
+        Metrics {
+            series,
+            write_buffer_bytes: 1,
+            payload_bytes: 2,
+            memory_bytes: 3,
+            descriptors: 4,
+            connections: 5,
+            stores: vec![store],
+        }
+    }
 
     #[test]
     fn the_text_has_each_family_once_and_labels_that_cannot_break_out() {
         let counters = Counters::new();
+        counters.call(Operation::GetChunk, &Ok(None::<crate::payload::Buffer>), Duration::from_micros(3));
         let series = ["a", "b"].map(|backend| Series::new(backend, Some("x://\"}\n\\"), &counters)).to_vec();
-        let gauges = (1, 2, 3, 4, 5);
-        let (write_buffer_bytes, payload_bytes, memory_bytes, descriptors, connections) = gauges;
-        let metrics = Metrics { series, write_buffer_bytes, payload_bytes, memory_bytes, descriptors, connections };
+        let metrics = metrics_of(series);
         let text = metrics.to_string();
         let mut types: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
         let count = types.len();
         types.sort_unstable();
         types.dedup();
-        assert_eq!((types.len(), count), (EVENTS.len() + 7, EVENTS.len() + 7));
+        assert_eq!((types.len(), count), (EVENTS.len() + 12, EVENTS.len() + 12));
         assert!(text.contains(r#"kv_store_traps_total{backend="a",tenant="x://\"}\n\\"} 0"#), "{text}");
+        assert!(text.contains(r#"kv_store_stored_bytes{backend="a",uri="a://x"} 7"#), "{text}");
+        assert!(
+            text.contains(r#"outcome="miss",le="0.0001"} 1"#) || text.contains(r#"le="0.0001",backend="a""#),
+            "{text}"
+        );
+        assert!(text.ends_with("# EOF\n"));
         for line in text.lines().filter(|line| !line.starts_with('#')) {
-            assert!(line.rsplit_once(' ').is_some_and(|(_, value)| value.parse::<u64>().is_ok()), "{line}");
+            assert!(line.rsplit_once(' ').is_some_and(|(_, value)| value.parse::<f64>().is_ok()), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_names_that_there_are() {
+        let dashboard = include_str!("../../../docs/dashboard.json");
+        let counters = Counters::new();
+        counters.call(Operation::GetChunk, &Ok(None::<crate::payload::Buffer>), Duration::from_millis(3));
+        let text = metrics_of(vec![Series::new("a", Some("t"), &counters)]).to_string();
+        let mut names: Vec<&str> = Vec::new();
+        for (at, _) in dashboard.match_indices("kv_store_") {
+            let name = dashboard[at..].split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap();
+            names.push(name);
+        }
+        assert!(names.len() > 10, "{names:?}");
+        for name in names {
+            let there = text.lines().any(|line| line.split(['{', ' ']).next() == Some(name));
+            assert!(there, "docs/dashboard.json asks for {name}, which is not there:\n{text}");
         }
     }
 }

@@ -4,27 +4,37 @@
 //! a file is whole under its name or not there. Every path is resolved by the kernel in one step from the open directory
 //! (`openat2`), so what is checked is what is opened.
 
+mod guard;
+mod listing;
 mod mounts;
 mod parents;
 mod path;
 mod read;
+mod tally;
+mod usage;
 mod write;
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+pub(crate) use guard::Guard;
+pub(crate) use listing::Entry;
 pub(crate) use mounts::why_refused;
 pub(crate) use path::RelativePath;
-pub(crate) use read::Entry;
+pub(crate) use tally::Tally;
+pub(crate) use usage::Evicted;
 pub(crate) use write::Written;
 
 use crate::error::{Error, ErrorKind};
+use crate::limits::USE_NOTED;
 use crate::signals::files_are_bounded;
+use listing::Following;
 use parents::{Parent, Parents};
 
 const PRIVATE_DIRECTORY: Mode = Mode::RWXU;
@@ -41,6 +51,13 @@ pub(crate) struct Directory {
     /// Where files are written before they are renamed; opened when it is first needed.
     temporaries: Mutex<Option<Arc<OwnedFd>>>,
     parents: Parents,
+    /// Times of use cannot be noted here: the file system is mounted to read only, or the files are somebody else's.
+    unnoted: AtomicBool,
+    /// How old a noted time of use may be, in seconds.
+    noted_for: AtomicU64,
+    guard: OnceLock<Guard>,
+    /// Of the listing that was last asked for.
+    following: Mutex<Option<Following>>,
 }
 
 impl Directory {
@@ -74,6 +91,10 @@ impl Directory {
             bounded: files_are_bounded(),
             temporaries: Mutex::new(None),
             parents: Parents::default(),
+            unnoted: AtomicBool::new(false),
+            noted_for: AtomicU64::new(USE_NOTED.as_secs()),
+            guard: OnceLock::new(),
+            following: Mutex::new(None),
         };
         directory.reap_temporaries();
         Ok(directory)
@@ -90,6 +111,10 @@ impl Directory {
             bounded: false,
             temporaries: Mutex::new(None),
             parents: Parents::default(),
+            unnoted: AtomicBool::new(true),
+            noted_for: AtomicU64::new(USE_NOTED.as_secs()),
+            guard: OnceLock::new(),
+            following: Mutex::new(None),
         })
     }
 
@@ -174,20 +199,35 @@ impl Directory {
         self.open_directory(path)
     }
 
-    /// The length of the file at a path; none if there is no such file.
+    /// The length of the file at a path; none if there is no such file. Counts as a use of it.
     pub(crate) fn size(&self, path: &RelativePath) -> Result<Option<u64>, Error> {
-        let stat =
-            self.parent_of(path).and_then(|parent| fs::statat(&**parent, path.name(), AtFlags::SYMLINK_NOFOLLOW));
-        let stat = match stat {
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            stat => stat?,
+        let Some((parent, stat)) = self.look(path)? else { return Ok(None) };
+        self.note_use(&stat, |times| fs::utimensat(&**parent, path.name(), times, AtFlags::SYMLINK_NOFOLLOW));
+        Ok(Some(stat.st_size as u64))
+    }
+
+    /// What there is about the regular file at a path, and the directory that it lies in.
+    fn look(&self, path: &RelativePath) -> Result<Option<(Arc<Parent>, fs::Stat)>, Error> {
+        let look = || {
+            let parent = self.parent_of(path)?;
+            let stat = fs::statat(&**parent, path.name(), AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok((parent, stat))
         };
-        Ok((fs::FileType::from_raw_mode(stat.st_mode) == fs::FileType::RegularFile).then_some(stat.st_size as u64))
+        let (parent, stat) = match look() {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            looked => looked?,
+        };
+        let regular = fs::FileType::from_raw_mode(stat.st_mode) == fs::FileType::RegularFile;
+        Ok(regular.then_some((parent, stat)))
     }
 
     /// Remove a file, or a directory that is empty. False: there was none.
     pub(crate) fn remove(&self, path: &RelativePath, durable: bool) -> Result<bool, Error> {
         self.check_writable()?;
+        let counted = match self.tally() {
+            Some(_) => self.look(path)?.map(|(_, stat)| stat.st_size as u64),
+            None => None,
+        };
         let parent = match self.open_directory(path.parent()) {
             Err(Errno::NOENT) => return Ok(false),
             opened => opened?,
@@ -202,6 +242,9 @@ impl Directory {
                 return Err(Error::invalid("the directory is not empty"));
             }
             removed => removed?,
+        }
+        if let Some(bytes) = counted {
+            self.gone(bytes);
         }
         if durable {
             fs::fsync(&parent)?;

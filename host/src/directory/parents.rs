@@ -13,8 +13,9 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use crate::engine::{self, PerProcess};
+use crate::engine;
 use crate::limits::{MAX_PARENTS, PARENT_BELIEVED, PARENT_UNUSED};
+use crate::process::PerProcess;
 
 #[derive(Debug)]
 pub(super) struct Parents {
@@ -170,9 +171,9 @@ mod tests {
             lock(&parents.kept).by_path.len() == 1
         };
         // In a child, because the count is the process's.
-        assert!(engine::holds_in_a_child(|| {
+        assert!(crate::process::holds_in_a_child(|| {
             let _many: Vec<_> = (0..MAX_PARENTS).map(|_| Counted::new(Parents::default().open)).collect();
-            !keeps_one() && engine::holds_in_a_child(keeps_one)
+            !keeps_one() && crate::process::holds_in_a_child(keeps_one)
         }));
     }
 }

@@ -1,6 +1,5 @@
-//! Reading files and directories. A file is opened non-blocking and must be regular: a planted FIFO must not hang a call.
+//! Reading files. A file is opened non-blocking and must be regular: a planted FIFO must not hang a call.
 
-use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{self, FileType, OFlags};
@@ -12,16 +11,6 @@ use crate::payload::Destination;
 
 /// Pieces of memory that one read fills.
 const PIECES: usize = 64;
-
-/// One entry of a directory.
-pub(crate) struct Entry {
-    pub name: String,
-    pub directory: bool,
-    /// Bytes; 0 for a directory.
-    pub size: u64,
-    /// Nanoseconds since 1970-01-01 UTC.
-    pub modified: u64,
-}
 
 impl Directory {
     /// Bytes of a file, from `offset`: `len`, or all to the end. False: there is no such file.
@@ -43,6 +32,7 @@ impl Directory {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(not_regular());
         }
+        self.note_use(&stat, |times| fs::futimens(&file, times));
         let behind = (stat.st_size as u64).checked_sub(offset);
         let len = match (behind, len) {
             (Some(behind), None) => behind,
@@ -64,48 +54,6 @@ impl Directory {
             unsafe { destination.advance(count) };
             at += count as u64;
         }
-    }
-
-    /// The first `limit` entries after `after`, in byte order of their names. Empty also if there is no such directory.
-    /// Memory is bounded by `limit`, however large the directory is.
-    pub(crate) fn entries(&self, path: &str, after: Option<&str>, limit: usize) -> Result<Vec<Entry>, Error> {
-        let directory = match self.open_directory(path) {
-            Err(Errno::NOENT) => return Ok(Vec::new()),
-            opened => opened?,
-        };
-        let mut first: BTreeMap<String, Entry> = BTreeMap::new();
-        for entry in fs::Dir::read_from(&directory)? {
-            let entry = entry?;
-            let Ok(name) = entry.file_name().to_str() else { continue };
-            // The host's own, `.` and `..` are no path that a component may use.
-            let listed = RelativePath::parse(name.to_owned()).is_ok() && after.is_none_or(|after| name > after);
-            if !listed || (first.len() >= limit && first.last_key_value().is_none_or(|(last, _)| name > last.as_str()))
-            {
-                continue;
-            }
-            let stat = match fs::statat(&directory, name, fs::AtFlags::SYMLINK_NOFOLLOW) {
-                // Removed since it was listed.
-                Err(Errno::NOENT) => continue,
-                stat => stat?,
-            };
-            let directory = match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => true,
-                FileType::RegularFile => false,
-                _ => continue,
-            };
-            let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
-            let entry = Entry {
-                name: name.to_owned(),
-                directory,
-                size: if directory { 0 } else { stat.st_size as u64 },
-                modified: seconds.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as u64),
-            };
-            first.insert(entry.name.clone(), entry);
-            if first.len() > limit {
-                first.pop_last();
-            }
-        }
-        Ok(first.into_values().collect())
     }
 }
 

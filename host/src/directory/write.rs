@@ -12,9 +12,10 @@ use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::{Directory, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_below};
-use crate::engine::{self, PerProcess};
+use crate::engine;
 use crate::error::Error;
 use crate::limits;
+use crate::process::PerProcess;
 use crate::signals::without_signal;
 
 const TEMPORARIES: &str = ".kv-tmp";
@@ -58,8 +59,8 @@ pub(crate) enum Written {
 
 impl Directory {
     /// Write a file of the parts in order. It appears whole or not at all. `replace`: over one that exists, which is
-    /// otherwise kept. `durable`: its bytes survive power loss before its name appears;
-    /// [`Directory::sync_directories`] does the same for the name.
+    /// otherwise kept; after power loss either one is there, whole. `durable`: its bytes survive power loss before its name
+    /// appears; [`Directory::sync_directories`] does the same for the name.
     pub(crate) fn write(
         &self,
         path: &RelativePath,
@@ -68,12 +69,26 @@ impl Directory {
         durable: bool,
     ) -> Result<Written, Error> {
         self.check_writable()?;
+        let len = parts.iter().map(|part| part.len() as u64).sum();
+        self.admit(len)?;
         let (temporaries, name, file) = self.create_temporary()?;
         let write = || write_all(&file, parts);
         let written = if self.bounded { without_signal(libc::SIGXFSZ, write) } else { write() };
+        let mut replaced = None;
+        if replace && self.tally().is_some() {
+            replaced = self.look(path)?.map(|(_, stat)| stat.st_size as u64);
+        }
         let placed = written
-            .and_then(|()| if durable { uninterrupted(|| fs::fdatasync(&file)) } else { Ok(()) })
+            .and_then(|()| match (durable, replace) {
+                (true, _) => uninterrupted(|| fs::fdatasync(&file)),
+                (false, true) => write_out(&file),
+                (false, false) => Ok(()),
+            })
             .and_then(|()| self.place(&temporaries, &name, path, replace));
+        if let (Ok(Written::Written), Some(tally)) = (&placed, self.tally()) {
+            let replaced = replaced.unwrap_or(0);
+            tally.add(i64::try_from(len).unwrap_or(i64::MAX).saturating_sub_unsigned(replaced));
+        }
         if !matches!(placed, Ok(Written::Written)) {
             // What is left behind if this fails is reaped later.
             let _ = fs::unlinkat(&*temporaries, &name, AtFlags::empty());
@@ -251,6 +266,25 @@ fn start_writing(file: &OwnedFd) {
     }
 }
 
+/// Have the bytes of a file on the disk before the file gets its name. What follows needs no wait: a journal's commit flushes the
+/// disk before it names the file (`docs/decisions/a-manifest-is-written-out-before-its-rename.md`).
+fn write_out(file: &OwnedFd) -> Result<(), Errno> {
+    use std::os::fd::AsRawFd;
+    const ALL: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let write_out = || {
+        // SAFETY: an open descriptor; 0 and 0 are the whole file.
+        match unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, ALL) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)),
+        }
+    };
+    match uninterrupted(write_out) {
+        // Not every file system can.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::SPIPE | Errno::OPNOTSUPP) => uninterrupted(|| fs::fdatasync(file)),
+        written_out => written_out,
+    }
+}
+
 /// A sync, tried again when a signal ended it; not for ever, for a file system may say so each time.
 fn uninterrupted(sync: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     const TRIES: usize = 16;
@@ -296,7 +330,7 @@ mod tests {
     #[test]
     fn files_that_are_open_to_be_synced_are_bounded_in_the_process() {
         // In a child, because the count is the process's.
-        assert!(engine::holds_in_a_child(|| {
+        assert!(crate::process::holds_in_a_child(|| {
             let many: Vec<Synced> = (0..100).map(|_| Synced::take(1000)).collect();
             let files: usize = many.iter().map(|room| room.files).sum();
             let full = files < limits::MAX_SYNCED + many.len() && Synced::take(1000).files == 1;

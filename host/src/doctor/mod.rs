@@ -1,26 +1,37 @@
 //! What an open of a URI would do, and what is wrong with it: the same decisions, told instead of taken.
 
+mod config;
+mod near;
 mod reach;
 
 use std::path::PathBuf;
 
-use crate::config::{Config, Helper, Settings};
+pub use near::NearLevel;
+
+use crate::backend::make_layer;
+use crate::config::{Config, FaultTable, Helper, Settings};
 use crate::directory::why_refused;
 use crate::error::Error;
 use crate::inspect::{Inspection, inspect};
 use crate::limits::Limits;
-use crate::loader;
+use crate::loader::{self, Places};
+use crate::log;
 use crate::policy::{FolderAccess, Grants, SecretSource, Target};
-use crate::store::{Store, guarded};
-use crate::uri::{StoreUri, default_port};
+use crate::store::{Setup, Store, guarded, rehearse};
+use crate::suggest::nearest;
+use crate::uri::{StoreUri, default_port, variable_prefix};
+
+pub use config::{ConfigReport, check_config};
 
 /// What an open of a URI would do. What could not be found out is empty, and `problems` says why.
 #[derive(Clone, Debug, Default, serde::Serialize)]
+#[non_exhaustive]
 pub struct Diagnosis {
     /// The store's own URI: without `wasm://`, and up to the config's `root`.
     pub uri: String,
     /// What comes before the names of manifests.
     pub manifest_prefix: Option<String>,
+    /// What comes before `://` in the URI.
     pub scheme: String,
     /// The config file that was read. None: there is none.
     pub config: Option<PathBuf>,
@@ -36,36 +47,45 @@ pub struct Diagnosis {
     pub searched: Vec<PathBuf>,
     /// The only SHA-256 that the config accepts, in hex.
     pub pinned_sha256: Option<String>,
+    /// What the component would be granted.
     pub reaches: Reaches,
+    /// What is kept of its chunks on this machine, before the backend.
+    pub near: Option<NearLevel>,
     /// The bounds in force.
     pub limits: Limits,
-    /// The cache of compiled components, and whether this one is in it.
+    /// The cache of compiled components.
     pub cache: Option<PathBuf>,
+    /// Whether this component's code is in it.
     pub cached: bool,
     /// The program that compiles components in a process of its own.
     pub compile_helper: Option<PathBuf>,
-    /// What the backend says of itself, where it was asked.
+    /// The component has accepted the URI and its options: an open fails only over what is outside of this process.
+    pub config_valid: bool,
+    /// What the backend says of itself, where it was opened.
     pub label: Option<String>,
     /// The servers that are granted by name and port, where they were connected to.
     pub servers: Vec<Reached>,
     /// What an open does, or may do, and was not tried; empty: nothing.
     pub not_tried: Vec<String>,
+    /// What an open would fail over, or what is unlikely to be meant.
     pub problems: Vec<Problem>,
 }
 
 /// How far a diagnosis goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Looks at the URI, the config and the component's file, and connects to nothing.
+    /// Looks at the URI, the config and the component's file, and has the component check the URI and its options, with no network and
+    /// no right to change a file.
     Offline,
-    /// Also resolves the granted servers and connects to them. The component is not run.
+    /// Also resolves the granted servers and connects to them.
     Connect,
-    /// Also opens the store, which runs the component.
+    /// Also opens the store, which logs in to its server.
     Probe,
 }
 
 /// A server, and whether it was connected to.
 #[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
 pub struct Reached {
     /// As it is granted: `host:port`.
     pub server: String,
@@ -77,15 +97,17 @@ pub struct Reached {
 
 /// What a component would be granted.
 #[derive(Clone, Debug, Default, serde::Serialize)]
+#[non_exhaustive]
 pub struct Reaches {
     /// The directory that the URI names.
     pub directory: Option<PathBuf>,
     /// Further directories: name, path, and whether they may be written to.
     pub fs: Vec<(String, PathBuf, bool)>,
-    /// The server that the URI names.
-    pub server: Option<String>,
+    /// The servers that the URI names.
+    pub servers: Vec<String>,
     /// Patterns of further servers.
     pub connect: Vec<String>,
+    /// Whether those may be machines of a private network.
     pub private_networks: bool,
     /// Environment variables of a component that uses WASI: name, and whether it is set.
     pub environment: Vec<(String, bool)>,
@@ -97,16 +119,19 @@ pub struct Reaches {
 
 /// A secret that a component may ask for.
 #[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
 pub struct Secret {
     /// Its short name.
     pub name: String,
     /// Where it is kept.
     pub kept: String,
+    /// It has a value.
     pub set: bool,
 }
 
 /// Something that an open would fail over, or that is unlikely to be meant.
 #[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
 pub struct Problem {
     /// What is wrong, in one line.
     pub what: String,
@@ -118,25 +143,33 @@ pub struct Problem {
 
 /// Tell what an open of a URI would do.
 pub fn doctor(uri: &str, depth: Depth) -> Diagnosis {
-    let mut found = Diagnosis { searched: loader::search_directories(), ..Diagnosis::default() };
-    let grants = found.look(uri).unwrap_or_else(|(error, remedy)| {
+    doctor_with(uri, depth, &Setup::of_process())
+}
+
+/// Tell what an open of a URI would do, with what a host has.
+pub(crate) fn doctor_with(uri: &str, depth: Depth, setup: &Setup) -> Diagnosis {
+    let mut found = Diagnosis { searched: setup.places.directories(), ..Diagnosis::default() };
+    found.check_environment();
+    let looked = found.look(uri, setup).unwrap_or_else(|(error, remedy)| {
         found.problem(true, error, remedy);
         None
     });
-    let networked = grants.as_ref().is_some_and(|grants| grants.server.is_some() || !grants.connect.is_empty());
-    match grants {
-        Some(grants) if depth != Depth::Offline => found.reach(&grants),
+    let networked = looked.as_ref().is_some_and(|(target, _)| target.grants.is_networked());
+    if let Some((target, settings)) = &looked {
+        found.rehearse(target, settings, setup);
+    }
+    match &looked {
+        Some((target, _)) if depth != Depth::Offline => found.reach(&target.grants),
         _ if networked => found.not_tried.push("connecting to the granted servers (leave --offline out)".into()),
         _ => {}
     }
     if depth != Depth::Probe {
-        let what =
-            if networked { "running the component, which logs in to its server" } else { "running the component" };
+        let what = if networked { "logging in to the server" } else { "opening the store" };
         found.not_tried.push(format!("{what} (--probe does)"));
-    } else if found.problems.iter().any(|problem| problem.fatal) {
-        found.not_tried.push("running the component, because of the problems".into());
+    } else if found.has_fatal() {
+        found.not_tried.push("opening the store, because of the problems".into());
     } else {
-        match Store::open(uri) {
+        match Store::open_with(uri, setup) {
             Ok(store) => found.label = Some(store.info().label),
             Err(error) => found.problem(true, error, "see what it says; the server's own log may say more"),
         }
@@ -144,17 +177,56 @@ pub fn doctor(uri: &str, depth: Depth) -> Diagnosis {
     found
 }
 
-/// What the component would be granted, if that was found out.
-type Looked = Result<Option<Grants>, (Error, &'static str)>;
+/// What an open would be of, if that was found out.
+type Looked = Result<Option<(Target, Settings)>, (Error, &'static str)>;
 
 impl Diagnosis {
     fn problem(&mut self, fatal: bool, what: impl std::fmt::Display, remedy: &str) {
         self.problems.push(Problem { what: what.to_string(), remedy: remedy.to_owned(), fatal });
     }
 
+    fn has_fatal(&self) -> bool {
+        self.problems.iter().any(|problem| problem.fatal)
+    }
+
+    /// What the environment says that nothing takes.
+    fn check_environment(&mut self) {
+        const KNOWN: [&str; 4] =
+            ["KV_STORE_WASM_CACHE", "KV_STORE_WASM_CONFIG", "KV_STORE_WASM_LOG", "KV_STORE_WASM_PATH"];
+        for path in loader::relative_directories() {
+            self.problem(false, format!("KV_STORE_WASM_PATH: {path} is ignored"), "write it as an absolute path");
+        }
+        if let Some(unknown) = log::unknown_level() {
+            self.problem(false, unknown, "correct the level");
+        }
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        for name in names.filter(|name| name.starts_with("KV_STORE_WASM_") && !KNOWN.contains(&name.as_str())) {
+            let meant = nearest(&name, KNOWN.into_iter()).map(|meant| format!("; did you mean {meant}?"));
+            let what = format!("{name} is set, and this library has no such variable{}", meant.unwrap_or_default());
+            self.problem(false, what, "unset it, or correct its name");
+        }
+    }
+
+    /// Have the component check the URI and its options.
+    fn rehearse(&mut self, target: &Target, settings: &Settings, setup: &Setup) {
+        let component = match (self.component.clone(), setup.config.load()) {
+            (Some(component), Ok(config)) if !self.has_fatal() => Some((component, config.helper())),
+            _ => None,
+        };
+        // Without it there is a problem already.
+        let Some((component, helper)) = component else { return };
+        match rehearse(&component, &helper, target, settings, setup) {
+            Ok(()) => self.config_valid = true,
+            Err(error) => {
+                let error = error.context(&self.uri);
+                self.problem(true, error, "correct the URI, or the backend's table of the config");
+            }
+        }
+    }
+
     /// Connect to the servers that are granted by name and port.
     fn reach(&mut self, grants: &Grants) {
-        let (servers, not_tried) = reach::servers(grants, default_port(&self.scheme), self.limits.connect_ms);
+        let (servers, not_tried) = reach::servers(grants, default_port(&self.scheme), self.limits.patience());
         for server in &servers {
             if let Some(why) = &server.why {
                 let remedy = "start it, or correct the URI or `connect`; the network may stand between";
@@ -166,38 +238,47 @@ impl Diagnosis {
     }
 
     /// Find out what can be, up to what makes the rest meaningless.
-    fn look(&mut self, text: &str) -> Looked {
+    fn look(&mut self, text: &str, setup: &Setup) -> Looked {
         let uri = StoreUri::parse(text).map_err(|error| (error, "correct the URI"))?;
         (self.uri, self.scheme) = (uri.as_str().to_owned(), uri.scheme().to_owned());
         let config =
-            Config::load().map_err(|error| (error, "correct the config file; docs/operator-guide.md has every key"))?;
+            setup.config.load().map_err(|error| (error, "correct the config file; docs/config.md has every key"))?;
         self.config.clone_from(&config.path);
+        for what in config.misspelt(|scheme| setup.places.find(scheme, None).is_ok()) {
+            self.problem(false, what, "correct the table's name, or install its component");
+        }
         let settings = config
             .settings(&uri)
             .map_err(|error| (error, "add a [[tenant]] whose uri covers it, or correct the URI"))?;
         self.tenant.clone_from(&settings.tenant);
         self.limits = settings.limits.clone();
+        if let Err(error) = make_layer(setup.layer, settings.fault.as_ref().map(FaultTable::text)) {
+            self.problem(true, error.to_string(), "remove the table `fault` from the backend's config");
+        }
+        self.look_near(&settings);
         self.pinned_sha256 = settings.sha256.map(|pin| loader::hex(&pin.0));
 
-        match Target::decide(&uri, &settings) {
+        match settings.target(&uri) {
             Ok(target) => {
                 self.uri = target.store.as_str().to_owned();
                 self.manifest_prefix.clone_from(&target.prefix);
-                self.tell_grants(&target.grants);
-                if let Err((error, remedy)) = self.check_component(&config, &settings, &uri, Some(&target.grants)) {
+                self.tell_grants(&target.grants, uri.backend());
+                if let Err((error, remedy)) =
+                    self.check_component(setup, &config, &settings, &uri, Some(&target.grants))
+                {
                     self.problem(true, error, remedy);
                 }
-                Ok(Some(target.grants))
+                Ok(Some((target, settings)))
             }
             Err(error) => {
                 self.problem(true, error, "correct the URI, or `root` in the config");
-                self.check_component(&config, &settings, &uri, None)?;
+                self.check_component(setup, &config, &settings, &uri, None)?;
                 Ok(None)
             }
         }
     }
 
-    fn tell_grants(&mut self, grants: &Grants) {
+    fn tell_grants(&mut self, grants: &Grants, backend: &str) {
         let secret = |(name, source): (&String, &SecretSource)| Secret {
             name: name.clone(),
             kept: source.to_string(),
@@ -210,7 +291,7 @@ impl Diagnosis {
                 .iter()
                 .map(|(name, folder)| (name.clone(), folder.path.clone(), folder.access == FolderAccess::ReadWrite))
                 .collect(),
-            server: grants.server.clone(),
+            servers: grants.servers.clone(),
             connect: grants.connect.iter().map(|pattern| pattern.as_str().to_owned()).collect(),
             private_networks: grants.private_networks,
             environment: grants
@@ -223,13 +304,14 @@ impl Diagnosis {
         };
         for Secret { name, kept, set } in self.reaches.secrets.clone() {
             if !set {
-                self.problem(
-                    false,
-                    format!("the secret {name} is not set"),
-                    &format!("set {kept}, or remove it from secrets"),
-                );
+                let why = match grants.secrets.get(&name).map(SecretSource::read) {
+                    Some(Err(error)) => format!("the secret {name} cannot be read from {kept}: {error}"),
+                    _ => format!("the secret {name} is not set: there is no {kept}, which the config names"),
+                };
+                self.problem(false, why, "set it, or remove it from secrets");
             }
         }
+        self.tell_own_secrets(grants, backend);
         for (name, set) in self.reaches.environment.clone() {
             if !set {
                 self.problem(false, format!("the variable {name} is not set"), "set it, or remove it from env");
@@ -250,18 +332,46 @@ impl Diagnosis {
         }
     }
 
+    /// The variables of the backend's own that are set: taken as secrets, or not, because the config names another source.
+    fn tell_own_secrets(&mut self, grants: &Grants, backend: &str) {
+        let prefix = variable_prefix(backend);
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        for variable in names.filter(|name| name.starts_with(&prefix)) {
+            let name = variable.strip_prefix(&prefix).unwrap_or_default().to_lowercase().replace('_', "-");
+            let taken = SecretSource::Variable(variable.clone());
+            match grants.secret(&name) {
+                Ok(source) if source == taken && !grants.secrets.contains_key(&name) => {
+                    self.reaches.secrets.push(Secret { name, kept: taken.to_string(), set: true });
+                }
+                Ok(source) if source != taken => {
+                    let what =
+                        format!("{variable} is set and not used: the config takes the secret {name} from {source}");
+                    self.problem(false, what, "unset it, or remove the secret from the config");
+                }
+                Err(_) if grants.secret_prefix.is_none() => {
+                    let what = format!("{variable} is set and not used: a tenant has only the secrets of its table");
+                    self.problem(false, what, "name it in the secrets of the [[tenant]]");
+                }
+                _ => {}
+            }
+        }
+    }
+
     fn check_component(
         &mut self,
+        setup: &Setup,
         config: &Config,
         settings: &Settings,
         uri: &StoreUri,
         grants: Option<&Grants>,
     ) -> Result<(), (Error, &'static str)> {
         let named = settings.component.as_deref();
-        let path = loader::find(uri.backend(), named)
+        let path = setup
+            .places
+            .find(uri.backend(), named)
             .map_err(|error| (error, "put it into one of the directories, or name it as `component` in the config"))?;
         (self.component, self.component_by_config) = (Some(path.clone()), named.is_some());
-        if let Some(Err(error)) = grants.map(|grants| grants.check_overlap(&guarded(config, settings, &path))) {
+        if let Some(Err(error)) = grants.map(|grants| grants.check_overlap(&guarded(setup, config, settings, &path))) {
             self.problem(true, error, "choose another directory");
         }
         let inspection = inspect(&path).map_err(|error| (error, "take the component from its vendor again"))?;
@@ -277,7 +387,7 @@ impl Diagnosis {
                 format!("the component's SHA-256 is {}, and the config accepts only {pinned}", inspection.sha256);
             self.problem(true, what, "put the right component back, or change `sha256` if it was replaced on purpose");
         }
-        self.check_cache(&inspection.sha256);
+        self.check_cache(&setup.places, &inspection.sha256);
         self.check_helper(&config.helper());
         self.inspection = Some(inspection);
         Ok(())
@@ -300,11 +410,11 @@ impl Diagnosis {
         }
     }
 
-    fn check_cache(&mut self, sha256: &str) {
-        self.cache = loader::cache_directory();
+    fn check_cache(&mut self, places: &Places, sha256: &str) {
+        self.cache = places.cache();
         let digest = crate::config::Digest::try_from(sha256.to_owned());
         match (loader::components(), digest) {
-            (Ok(components), Ok(digest)) => self.cached = components.is_cached(&digest.0),
+            (Ok(components), Ok(digest)) => self.cached = components.is_cached(&digest.0, places),
             (Err(error), _) => self.problem(true, error, "see what it says"),
             (_, Err(_)) => {}
         }

@@ -9,19 +9,19 @@ use super::Reached;
 use crate::policy::{GrantedServer, Grants, Host, split_port};
 
 /// Every granted server that has a name or an address and one port, and what was not tried of the others. `port`: that of the
-/// URI's server where the URI names none, if it is known.
-pub(super) fn servers(grants: &Grants, port: Option<u16>, connect_ms: u64) -> (Vec<Reached>, Vec<String>) {
+/// URI's servers where the URI names none, if it is known.
+pub(super) fn servers(grants: &Grants, port: Option<u16>, patience: Duration) -> (Vec<Reached>, Vec<String>) {
     let mut not_tried = Vec::new();
     let mut reached: Vec<Reached> = Vec::new();
-    let own = grants.server.as_deref().map(|server| match (split_port(server).1, port) {
+    let own = grants.servers.iter().map(|server| match (split_port(server).1, port) {
         (None, Some(port)) => format!("{server}:{port}"),
         _ => server.to_owned(),
     });
     let patterns = grants.connect.iter().map(|pattern| pattern.as_str().to_owned());
-    for name in own.into_iter().chain(patterns) {
+    for name in own.chain(patterns) {
         match grants.server(&name) {
             Ok(granted) => {
-                let outcome = connect(grants, &granted, Duration::from_millis(connect_ms));
+                let outcome = connect(grants, &granted, patience);
                 let server = granted.server.to_string();
                 if reached.iter().any(|other| other.server == server) {
                     continue;

@@ -6,7 +6,7 @@
 //! [`wait_for_socket`] and [`wait_until`] and answers `Pending`; both hold for that one look at it. Making connections and
 //! resolving names is left to tokio, which one thread of ours drives.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::os::fd::RawFd;
 use std::pin::pin;
@@ -32,6 +32,7 @@ struct Waits {
 }
 
 thread_local! {
+    static HAS_WAITED: Cell<bool> = const { Cell::new(false) };
     static WAITS: RefCell<Waits> = const { RefCell::new(Waits { sockets: Vec::new(), until: None }) };
 }
 
@@ -47,7 +48,7 @@ pub(crate) fn wait_for_socket(socket: RawFd, events: libc::c_short) {
 }
 
 /// Look at the running future again at this moment, if nothing else comes first.
-fn wait_until(moment: Instant) {
+pub(crate) fn wait_until(moment: Instant) {
     WAITS.with_borrow_mut(|waits| waits.until = Some(waits.until.map_or(moment, |earlier| earlier.min(moment))));
 }
 
@@ -119,8 +120,14 @@ impl Driver {
                 return output;
             }
             parker.park();
+            HAS_WAITED.set(true);
         }
     }
+}
+
+/// Whether this thread has waited since this was last asked.
+pub(crate) fn has_waited() -> bool {
+    HAS_WAITED.replace(false)
 }
 
 #[derive(Default)]

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
-use super::{until, with_until};
 use crate::error::Error;
 use crate::limits::MAX_HELPER_JOBS;
 use crate::signals::with_signals_blocked;
@@ -52,8 +51,7 @@ impl Helpers {
         if queue.threads == 0 || queue.jobs.len() >= MAX_HELPER_JOBS {
             return false;
         }
-        let until = until();
-        queue.jobs.push_back(Box::new(move || with_until(until, job)));
+        queue.jobs.push_back(Box::new(job));
         drop(queue);
         self.wake.notify_one();
         true
@@ -62,11 +60,11 @@ impl Helpers {
     /// Do `work(0)` to `work(count - 1)`, each once, on at most so many threads: this one and what helpers are free. All is
     /// done when this returns.
     pub(crate) fn side_by_side(&'static self, hands: usize, count: usize, work: &(dyn Fn(usize) + Sync)) {
-        // SAFETY: only the lifetime changes. `work` is called between `Shared::enter` and `Shared::leave`, and `finish`,
+        // SAFETY: only the lifetime changes. `work` is called between `FanOut::enter` and `FanOut::leave`, and `finish`,
         // which runs before this returns or unwinds, waits until nobody is there any more and nobody can come.
         let work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
         let shared =
-            Arc::new(Shared { work, count, next: AtomicUsize::new(0), state: Mutex::default(), left: Condvar::new() });
+            Arc::new(FanOut { work, count, next: AtomicUsize::new(0), state: Mutex::default(), left: Condvar::new() });
         for _ in 1..count.min(hands).min(self.most + 1) {
             let shared = shared.clone();
             self.hand(move || shared.help());
@@ -137,7 +135,7 @@ impl Helpers {
 }
 
 /// Work that several threads take pieces of.
-struct Shared {
+struct FanOut {
     work: &'static (dyn Fn(usize) + Sync),
     count: usize,
     next: AtomicUsize,
@@ -152,7 +150,7 @@ struct State {
     panic: Option<Box<dyn Any + Send>>,
 }
 
-impl Shared {
+impl FanOut {
     fn run(&self) {
         loop {
             let index = self.next.fetch_add(1, Relaxed);

@@ -2,22 +2,17 @@
 //! the first open; nothing is torn down at exit.
 
 mod driver;
-mod fork;
 mod helpers;
-mod patience;
 mod ticker;
 
 use wasmtime::{Config, Engine};
 
-pub(crate) use driver::{Driver, before, before_it_is, wait_for_socket};
-#[cfg(test)]
-pub(crate) use fork::tests::holds_in_a_child;
-pub(crate) use fork::{PerProcess, generation};
+pub(crate) use driver::{Driver, before, before_it_is, has_waited, wait_for_socket, wait_until};
 pub(crate) use helpers::Helpers;
-pub(crate) use patience::{until, with_until};
 
 use crate::error::{Error, ErrorKind};
 use crate::limits;
+use crate::process::PerProcess;
 use crate::signals::with_signals_blocked;
 use ticker::Ticker;
 
@@ -29,6 +24,8 @@ pub(crate) struct Runtime {
     pub helpers: Helpers,
     /// The threads of all queues.
     pub queues: Helpers,
+    /// Those that gather and scatter the chunks of paged caches: a core each, if the caller lets them.
+    pub paged: Helpers,
 }
 
 /// The runtime of this process, made if it is not there.
@@ -43,6 +40,7 @@ impl Runtime {
             Error::new(ErrorKind::Other, format!("cannot start {what}: {error}"))
         };
         let engine = Engine::new(&engine_config()).map_err(|error| cannot("wasmtime", &error))?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         with_signals_blocked(|| {
             let driver = Driver::start().map_err(|error| cannot("the driver thread", &error))?;
             let ticker = Ticker::start(engine.clone()).map_err(|error| cannot("the ticker thread", &error))?;
@@ -52,6 +50,7 @@ impl Runtime {
                 ticker,
                 helpers: Helpers::new(limits::MAX_HELPERS),
                 queues: Helpers::new(limits::MAX_QUEUE_THREADS),
+                paged: Helpers::new(cores.min(limits::MAX_PAGED_THREADS)),
             })
         })
     }

@@ -10,12 +10,12 @@ use wasmtime::Engine;
 use crate::limits;
 
 pub(crate) struct Ticker {
-    shared: Arc<Shared>,
+    shared: Arc<Calls>,
     thread: Thread,
 }
 
 #[derive(Default)]
-struct Shared {
+struct Calls {
     /// Calls begun, ever, and calls under way now.
     begun: AtomicU64,
     active: AtomicU64,
@@ -23,11 +23,11 @@ struct Shared {
 }
 
 /// A call under way: while there is one, the epoch advances.
-pub(crate) struct Ticking<'a>(&'a Shared);
+pub(crate) struct Ticking<'a>(&'a Calls);
 
 impl Ticker {
     pub(super) fn start(engine: Engine) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Calls::default());
         let of_thread = shared.clone();
         let name = "kv-store-ticker".to_owned();
         let handle = thread::Builder::new().name(name).stack_size(128 << 10).spawn(move || run(&engine, &of_thread))?;
@@ -52,7 +52,7 @@ impl Drop for Ticking<'_> {
     }
 }
 
-fn run(engine: &Engine, shared: &Shared) {
+fn run(engine: &Engine, shared: &Calls) {
     crate::panics::own_thread();
     let idle_ticks = limits::TICKER_IDLE.as_millis() / limits::EPOCH_TICK.as_millis();
     let (mut seen, mut idle) = (0, 0);

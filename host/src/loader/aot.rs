@@ -9,7 +9,8 @@
 //!
 //! A file ends with a [`Seal`]: what the code is of, and its checksum, which is looked at before the code is. It stands
 //! behind the code and not before it, because wasmtime maps the file and wants the code at its beginning. It guards
-//! against a disk that lies, not against who can write to the directory, who could as well change this library.
+//! against a disk that lies, not against who can write to the directory, who could as well change this library. Behind the seal
+//! stands what was measured of the component, so that it need not be read again.
 
 use std::fs::File;
 use std::io::{ErrorKind::NotFound, Write};
@@ -35,8 +36,29 @@ pub(super) struct Cache {
     engine: u64,
 }
 
+/// What a file holds besides the code. Another number where that changes: files of former versions then have other names.
+const FORMAT: u64 = 2;
+
+/// What an instance costs, and a checksum over the digest and that: 8 bytes each, little-endian.
+const MEASURED_BYTES: usize = 16;
+
+fn measured_to_bytes(digest: &[u8; 32], instance_bytes: u64) -> [u8; MEASURED_BYTES] {
+    let value = instance_bytes.to_le_bytes();
+    let sum = xxh3_64(&[&digest[..], &value].concat()).to_le_bytes();
+    let mut bytes = [0; MEASURED_BYTES];
+    for (to, from) in bytes.iter_mut().zip(value.into_iter().chain(sum)) {
+        *to = from;
+    }
+    bytes
+}
+
+fn parse_measured(digest: &[u8; 32], bytes: [u8; MEASURED_BYTES]) -> Option<u64> {
+    let instance_bytes = u64::from_le_bytes(*bytes.first_chunk()?);
+    (measured_to_bytes(digest, instance_bytes) == bytes).then_some(instance_bytes)
+}
+
 /// Where the cache is: `KV_STORE_WASM_CACHE`, or `kv-store-wasm/aot` below `$XDG_CACHE_HOME` or `~/.cache`.
-pub(crate) fn cache_directory() -> Option<PathBuf> {
+pub(super) fn cache_directory() -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("KV_STORE_WASM_CACHE").or_else(|| {
         let user = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
@@ -45,9 +67,9 @@ pub(crate) fn cache_directory() -> Option<PathBuf> {
 }
 
 impl Cache {
-    pub(super) fn open(engine: &Engine) -> Option<Self> {
-        let directory = cache_directory()?;
-        let directory = match make_private(&directory) {
+    /// The cache in a directory, if it is fit for one.
+    pub(super) fn open(engine: &Engine, directory: &Path) -> Option<Self> {
+        let directory = match make_private(directory) {
             Ok(real) => real,
             Err(why) => {
                 let directory = directory.display();
@@ -62,16 +84,17 @@ impl Cache {
     }
 
     fn path(&self, digest: &[u8; 32]) -> PathBuf {
-        self.directory.join(format!("{}-{:016x}.cwasm", hex(digest), self.engine))
+        self.directory.join(format!("{}-{:016x}.cwasm", hex(digest), self.engine.wrapping_add(FORMAT)))
     }
 
-    pub(super) fn get(&self, engine: &Engine, digest: &[u8; 32]) -> Option<Component> {
+    /// The component, and what an instance of it costs.
+    pub(super) fn get(&self, engine: &Engine, digest: &[u8; 32]) -> Option<(Component, u64)> {
         let path = self.path(digest);
         let ignored = |why: &dyn std::fmt::Display| {
             log::line(Level::Warn, format_args!("{}: {why}; compiling again", path.display()));
         };
-        let file = match self.check(&path, digest) {
-            Ok(Some(file)) => file,
+        let (file, instance_bytes) = match self.check(&path, digest) {
+            Ok(Some(found)) => found,
             Ok(None) => return None,
             Err(why) => {
                 ignored(&why);
@@ -83,7 +106,7 @@ impl Cache {
         match unsafe { load_checked(engine, &file) } {
             Ok(component) => {
                 note_use(&file);
-                Some(component)
+                Some((component, instance_bytes))
             }
             Err(error) => {
                 ignored(&error);
@@ -98,7 +121,7 @@ impl Cache {
     }
 
     /// The file, if it is there, and ours, and what was written. `Err`: it is there and is not.
-    fn check(&self, path: &Path, digest: &[u8; 32]) -> Result<Option<File>, String> {
+    fn check(&self, path: &Path, digest: &[u8; 32]) -> Result<Option<(File, u64)>, String> {
         let mut options = std::fs::OpenOptions::new();
         let file = match options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
             Err(error) if error.kind() == NotFound => return Ok(None),
@@ -108,14 +131,18 @@ impl Cache {
         if !meta.is_file() || !owned_by_us(&meta) || meta.mode() & 0o022 != 0 {
             return Err("is not a private file of this user: ignored".into());
         }
-        check_sealed(&file, digest, self.engine)?;
-        Ok(Some(file))
+        let sealed_len = meta.len().checked_sub(MEASURED_BYTES as u64).ok_or("is cut off")?;
+        check_sealed(&file, sealed_len, digest, self.engine)?;
+        let mut measured = [0; MEASURED_BYTES];
+        file.read_exact_at(&mut measured, sealed_len).map_err(|error| format!("cannot be read: {error}"))?;
+        let instance_bytes = parse_measured(digest, measured).ok_or("is damaged")?;
+        Ok(Some((file, instance_bytes)))
     }
 
     /// Keep the code of a component that was compiled in this process. Best effort: what cannot be kept is compiled again next time.
-    pub(super) fn put(&self, digest: &[u8; 32], component: &Component) {
+    pub(super) fn put(&self, digest: &[u8; 32], instance_bytes: u64, component: &Component) {
         let code = component.serialize().map_err(|error| std::io::Error::other(error.to_string()));
-        self.keep(digest, |file| {
+        self.keep(digest, instance_bytes, |file| {
             let code = code?;
             let (code_len, code_sum) = (code.len() as u64, xxh3_64(&code));
             let seal = Seal { code_len, code_sum, digest: *digest, engine: self.engine };
@@ -125,15 +152,19 @@ impl Cache {
     }
 
     /// Keep code with its seal, as a helper wrote it.
-    pub(super) fn put_sealed(&self, digest: &[u8; 32], sealed: &File) {
-        self.keep(digest, |file| {
+    pub(super) fn put_sealed(&self, digest: &[u8; 32], instance_bytes: u64, sealed: &File) {
+        self.keep(digest, instance_bytes, |file| {
             let len = sealed.metadata()?.len();
             each_piece(sealed, len, |piece| file.write_all(piece))
         });
     }
 
-    fn keep(&self, digest: &[u8; 32], write: impl FnOnce(&mut File) -> std::io::Result<()>) {
+    fn keep(&self, digest: &[u8; 32], instance_bytes: u64, write: impl FnOnce(&mut File) -> std::io::Result<()>) {
         let path = self.path(digest);
+        let write = |file: &mut File| {
+            write(file)?;
+            file.write_all(&measured_to_bytes(digest, instance_bytes))
+        };
         if let Err(error) = write_whole(&self.directory, &path, write) {
             log::line(Level::Warn, format_args!("cannot keep compiled code at {}: {error}", path.display()));
         }
@@ -214,10 +245,10 @@ fn write_whole(
     written
 }
 
-/// Whether a file holds what its seal says: code of a component, for an engine. Both are checked before any of it is used.
-pub(super) fn check_sealed(file: &File, digest: &[u8; 32], engine: u64) -> Result<(), String> {
+/// Whether the first `len` bytes of a file are what the seal at their end says: code of a component, for an engine. All is checked
+/// before any of it is used.
+pub(super) fn check_sealed(file: &File, len: u64, digest: &[u8; 32], engine: u64) -> Result<(), String> {
     let broken = |error: std::io::Error| format!("cannot be read: {error}");
-    let len = file.metadata().map_err(broken)?.len();
     let code_len = len.checked_sub(SEAL_BYTES as u64).ok_or("is cut off")?;
     let mut seal = [0; SEAL_BYTES];
     file.read_exact_at(&mut seal, code_len).map_err(broken)?;
@@ -278,6 +309,18 @@ fn check_private(directory: &Path) -> Result<PathBuf, String> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_was_measured_is_of_its_component_and_whole() {
+        let bytes = measured_to_bytes(&[1; 32], 123_456);
+        assert_eq!(parse_measured(&[1; 32], bytes), Some(123_456));
+        assert_eq!(parse_measured(&[2; 32], bytes), None);
+        for bit in 0..MEASURED_BYTES * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(parse_measured(&[1; 32], damaged), None, "bit {bit}");
+        }
+    }
 
     fn mode(path: &Path, mode: u32) {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();

@@ -8,7 +8,10 @@ use crate::error::{Error, ErrorKind};
 /// The contract that this host serves.
 const CONTRACT: &str = "kv-store:backend";
 const VERSION: (u64, u64) = (1, 0);
-const OFFERED: &[&str] = &["types", "payload", "net", "files", "host"];
+const OFFERED: &[&str] = &["types", "payloads", "net", "http", "files", "system"];
+
+/// Interfaces that only drafts of the contract had. `store` itself used `payload`, so every component built for a draft imports it.
+const DRAFT: &[&str] = &["payload", "host"];
 
 /// What it offers of WASI to components whose language brings it.
 const WASI_VERSION: &str = "0.2";
@@ -73,6 +76,16 @@ pub(super) fn imports_wasi_files(component: &Component) -> bool {
     ty.imports(component.engine()).any(|(name, _)| Interface::parse(name).package == "wasi:filesystem")
 }
 
+/// Whether a component can be listed and cleaned.
+pub(super) fn exports_maintenance(component: &Component) -> bool {
+    let ty = component.component_type();
+    ty.exports(component.engine()).any(|(name, _)| is_maintenance(&Interface::parse(name)))
+}
+
+fn is_maintenance(export: &Interface) -> bool {
+    export.package == CONTRACT && export.name == "maintenance"
+}
+
 /// Why this host does not offer what a component imports under a name; none if it does.
 pub(crate) fn why_not_offered(import: &str) -> Option<String> {
     refuse_import(&Interface::parse(import))
@@ -111,6 +124,13 @@ fn refuse_import(import: &Interface) -> Option<String> {
     if import.package != CONTRACT {
         return Some(format!("which this host does not offer: it offers {CONTRACT} and WASI {WASI_VERSION}"));
     }
+    if DRAFT.contains(&import.name) {
+        return Some(format!(
+            "an interface of a draft of the contract: rebuild the component with wit/backend.wit, or the SDK, of {CONTRACT} \
+             {}.{}",
+            VERSION.0, VERSION.1
+        ));
+    }
     if !OFFERED.contains(&import.name) {
         return Some("an interface that this host does not have: it may be newer than this host".into());
     }
@@ -130,9 +150,7 @@ fn refuse_wasi(package: &str, import: &Interface) -> Option<String> {
         }),
         (Some(_), _) => Some(format!("but this host offers WASI {WASI_VERSION} only: build for wasm32-wasip2")),
         (None, _) if package == "http" => Some(
-            "but this host makes no HTTP requests: connect by the contract's net interface, which also does TLS, and \
-             speak HTTP in the component"
-                .into(),
+            "but this host makes no HTTP requests through WASI: make them through the contract's http interface".into(),
         ),
         (None, _) => {
             let packages: Vec<&str> = WASI.iter().map(|(name, _)| *name).collect();
@@ -176,7 +194,7 @@ mod tests {
     fn the_wasi_that_is_listed_is_the_wasi_that_is_linked() {
         let engine = wasmtime::Engine::default();
         let mut linker = wasmtime::component::Linker::new(&engine);
-        crate::guest::wasi::add_to_linker(&mut linker).unwrap();
+        crate::contract::wasi::add_to_linker(&mut linker).unwrap();
         let linked = |name: &str| {
             // A component that imports a function of that name: where there is an interface, it is told so.
             let mut bytes = b"\0asm\x0d\0\x01\0\x07\x05\x01\x40\0\x01\0\x0a".to_vec();
@@ -201,10 +219,12 @@ mod tests {
             ("wasi:cli/environment", "WASI 0.2 only"),
             ("wasi:cli/run@0.2.0", "a backend is a library"),
             ("wasi:clocks/timezone@0.2.0", "does not have"),
-            ("wasi:http/outgoing-handler@0.2.0", "net interface"),
+            ("wasi:http/outgoing-handler@0.2.0", "http interface"),
             ("wasi:nn/tensor@0.2.0-rc", "it offers cli, clocks"),
             ("acme:thing/x@1.0.0", "does not offer"),
             ("kv-store:backend/tape@1.1.0", "newer"),
+            ("kv-store:backend/payload@1.0.0", "rebuild the component with wit/backend.wit, or the SDK"),
+            ("kv-store:backend/host@1.0.0", "a draft of the contract"),
             ("kv-store:backend/files@2.0.0", "1.0"),
             ("stray", "does not offer"),
         ] {

@@ -30,6 +30,13 @@ pub(super) struct Compiler {
     failures: Mutex<Vec<Failure>>,
 }
 
+/// A component that was measured.
+pub(super) struct Accepted {
+    pub digest: Digest,
+    pub bytes: Sealed,
+    pub instance_bytes: u64,
+}
+
 /// A compilation that would fail again.
 struct Failure {
     digest: Digest,
@@ -61,11 +68,11 @@ impl Compiler {
         &'static self,
         engine: &'static Engine,
         cache: Option<&'static Cache>,
-        digest: Digest,
-        bytes: Sealed,
+        accepted: Accepted,
         allowance: Allowance,
         program: Option<Program>,
     ) -> Result<Component, Error> {
+        let Accepted { digest, bytes, instance_bytes } = accepted;
         let patience = Duration::from_millis(allowance.milliseconds);
         let Some(program) = program else {
             return self.run(digest, patience, Duration::ZERO, move |job| {
@@ -73,7 +80,7 @@ impl Compiler {
                     let component = Component::new(engine, &*bytes)
                         .map_err(|error| Error::invalid(format!("does not compile: {error:#}")))?;
                     if let Some(cache) = cache {
-                        cache.put(&digest, &component);
+                        cache.put(&digest, instance_bytes, &component);
                     }
                     Ok(component)
                 })
@@ -91,8 +98,8 @@ impl Compiler {
             })?;
             drop(bytes);
             if let Some(cache) = cache {
-                cache.put_sealed(&digest, &code);
-                if let Some(component) = cache.get(engine, &digest) {
+                cache.put_sealed(&digest, instance_bytes, &code);
+                if let Some((component, _)) = cache.get(engine, &digest) {
                     return Ok(component);
                 }
             }

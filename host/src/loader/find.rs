@@ -1,31 +1,64 @@
-//! Where a scheme's component lies: the config file, then `KV_STORE_WASM_PATH`, then beside the library.
+//! Where a scheme's component lies: the config file, then the directories of the host, which are `KV_STORE_WASM_PATH` and those
+//! beside the library where it names none.
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use super::aot::cache_directory;
 use crate::error::Error;
+use crate::log::{self, Level};
 
-/// The file of the component that serves a scheme.
-pub(crate) fn find(scheme: &str, configured: Option<&Path>) -> Result<PathBuf, Error> {
-    if let Some(path) = configured {
-        return Ok(path.to_owned());
+/// Where a host looks for components, and keeps their compiled code.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places {
+    /// In place of those that are searched by themselves.
+    pub components: Option<Vec<PathBuf>>,
+    /// In place of the cache that the environment names.
+    pub cache: Option<PathBuf>,
+}
+
+impl Places {
+    /// The directories that are searched for components, in order.
+    pub(crate) fn directories(&self) -> Vec<PathBuf> {
+        self.components.clone().unwrap_or_else(search_directories)
     }
+
+    /// Where compiled code is kept. None: nowhere.
+    pub(crate) fn cache(&self) -> Option<PathBuf> {
+        self.cache.clone().or_else(cache_directory)
+    }
+
+    /// The file of the component that serves a scheme.
+    pub(crate) fn find(&self, scheme: &str, configured: Option<&Path>) -> Result<PathBuf, Error> {
+        match configured {
+            Some(path) => Ok(path.to_owned()),
+            None => find(scheme, &self.directories(), self.components.is_none()),
+        }
+    }
+}
+
+fn find(scheme: &str, directories: &[PathBuf], by_itself: bool) -> Result<PathBuf, Error> {
     let name = format!("{scheme}.wasm");
-    let directories = search_directories();
     if let Some(found) = directories.iter().map(|directory| directory.join(&name)).find(|path| path.is_file()) {
         return Ok(found);
     }
+    let relative = if by_itself { relative_directories() } else { Vec::new() };
+    let ignored = match relative.is_empty() {
+        true => String::new(),
+        false => format!(" (not in {}: a relative directory in KV_STORE_WASM_PATH is ignored)", relative.join(", ")),
+    };
     let places: Vec<String> = directories.iter().map(|directory| directory.display().to_string()).collect();
+    let remedy = if by_itself { ", or name its directory in KV_STORE_WASM_PATH" } else { "" };
     Err(Error::invalid(format!(
-        "no component for the scheme {scheme}: no {name} in {}; put it there, or name its directory in \
-         KV_STORE_WASM_PATH",
+        "no component for the scheme {scheme}: no {name} in {}{ignored}; put it there{remedy}",
         places.join(", ")
     )))
 }
 
-/// The directories that are searched, in order. A relative or empty one would mean the consumer's working directory, so
+/// The directories that are searched where a host names none, in order. A relative or empty one would mean the consumer's working directory, so
 /// only absolute ones count.
-pub(crate) fn search_directories() -> Vec<PathBuf> {
+fn search_directories() -> Vec<PathBuf> {
     let named = std::env::var_os("KV_STORE_WASM_PATH").unwrap_or_default();
     let named = std::env::split_paths(&named);
     // As the library was linked, then where the links lead.
@@ -42,6 +75,25 @@ pub(crate) fn search_directories() -> Vec<PathBuf> {
         }
     }
     directories
+}
+
+/// The directories of `KV_STORE_WASM_PATH` that do not count.
+pub(crate) fn relative_directories() -> Vec<String> {
+    let named = std::env::var_os("KV_STORE_WASM_PATH").unwrap_or_default();
+    let relative = |path: &PathBuf| path.is_relative() && *path != Path::new("");
+    std::env::split_paths(&named).filter(relative).map(|path| path.display().to_string()).collect()
+}
+
+/// Say once that there are such directories.
+pub(crate) fn tell_relative_directories() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if TOLD.load(Relaxed) || TOLD.swap(true, Relaxed) {
+        return;
+    }
+    for path in relative_directories() {
+        let message = format!("KV_STORE_WASM_PATH: {path} is ignored: a directory must be absolute");
+        log::line(Level::Warn, message);
+    }
 }
 
 /// The file that this code was loaded from: the library, or the program where it is linked in.

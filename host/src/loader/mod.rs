@@ -7,7 +7,6 @@
 mod aot;
 mod audit;
 mod compile;
-mod cost;
 mod find;
 mod helper;
 mod measure;
@@ -16,24 +15,26 @@ mod source;
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use wasmtime::Engine;
-use wasmtime::component::{HasSelf, Linker};
+use wasmtime::component::{HasSelf, InstancePre, Linker};
 
-pub(crate) use aot::{cache_directory, why_cache_unused};
+pub(crate) use aot::why_cache_unused;
 pub(crate) use audit::{missing_export, why_not_offered};
-pub(crate) use find::{find, search_directories};
+pub(crate) use find::{Places, relative_directories, tell_relative_directories};
 pub(crate) use helper::find as find_helper;
 pub(crate) use measure::Measured;
 
-use crate::bindings::{Backend, BackendPre};
-use crate::engine::{self, PerProcess};
+use crate::contract::bindings::{Backend, BackendIndices, maintained};
+use crate::engine;
+use crate::process::PerProcess;
+use compile::Accepted;
 use source::Sealed;
 
+use crate::contract::{State, wasi};
 use crate::error::{Error, ErrorKind};
-use crate::guest::{State, wasi};
 use crate::limits::Limits;
 use crate::signals::files_are_bounded;
 use crate::{config, limits, log};
@@ -45,7 +46,10 @@ pub(crate) struct Loaded {
     pub instance_bytes: u64,
     /// It imports files of WASI.
     pub uses_wasi_files: bool,
-    pub pre: BackendPre<State>,
+    pub pre: InstancePre<State>,
+    pub backend: BackendIndices,
+    /// None: the component does not export `maintenance`.
+    pub maintenance: Option<maintained::GuestIndices>,
 }
 
 impl Loaded {
@@ -58,7 +62,9 @@ impl Loaded {
 /// The components that the process has loaded.
 pub(crate) struct Components {
     linker: Linker<State>,
-    aot: Option<aot::Cache>,
+    /// Caches of compiled code by the directory that names each; none where it is not fit for one. There are as many as hosts
+    /// have named.
+    caches: Mutex<HashMap<PathBuf, Option<&'static aot::Cache>>>,
     compiler: compile::Compiler,
     /// Not locked while one is loaded, which may take long; those who want the same then wait for one compilation.
     loaded: Mutex<HashMap<FileIdentity, Arc<Loaded>>>,
@@ -88,19 +94,21 @@ impl Components {
             .map_err(|error| Error::new(ErrorKind::Other, format!("cannot link the host's interfaces: {error}")))?;
         Ok(Components {
             linker,
-            aot: aot::Cache::open(engine),
+            caches: Mutex::default(),
             compiler: compile::Compiler::default(),
             loaded: Mutex::default(),
         })
     }
 
-    /// Load the component in a file, or take the one loaded before. `pinned`: the only one that is accepted.
+    /// Load the component in a file, or take the one loaded before. `pinned`: the only one that is accepted; `places`: those of
+    /// the host that loads it.
     pub(crate) fn load(
         &'static self,
         path: &Path,
         pinned: Option<config::Digest>,
         limits: &Limits,
         helper: &config::Helper,
+        places: &Places,
     ) -> Result<Arc<Loaded>, Error> {
         let doing = |error: Error| error.context(format_args!("component {}", path.display()));
         let meta = std::fs::metadata(path).map_err(|error| doing(Error::new(ErrorKind::Invalid, error.to_string())))?;
@@ -118,7 +126,7 @@ impl Components {
             check_pin(&loaded.digest, pinned).map_err(doing)?;
             return Ok(loaded.clone());
         }
-        let fresh = Arc::new(self.prepare(path, pinned, limits, helper).map_err(doing)?);
+        let fresh = Arc::new(self.prepare(path, pinned, limits, helper, places).map_err(doing)?);
         let mut loaded = self.loaded();
         if loaded.len() >= limits::MAX_COMPONENTS {
             // Those in use live on in their stores.
@@ -138,20 +146,16 @@ impl Components {
         pinned: Option<config::Digest>,
         limits: &Limits,
         helper: &config::Helper,
+        places: &Places,
     ) -> Result<Loaded, Error> {
         let source = source::Source::open(path, limits.component_bytes)?;
         let mut digest = source.digest()?;
         check_pin(&digest, pinned)?;
         let engine = self.linker.engine();
-        let (component, instance_bytes) = match self.aot.as_ref().and_then(|cache| cache.get(engine, &digest)) {
-            Some(component) => {
-                // It was measured before it was compiled.
-                let (same, bytes) = source.read()?;
-                if same != digest {
-                    return Err(Error::new(ErrorKind::Unavailable, "the file was replaced while it was opened"));
-                }
-                (component, cost::instance_bytes(&bytes, |_| ())?)
-            }
+        let cache = self.cache(places);
+        let (component, instance_bytes) = match cache.and_then(|cache| cache.get(engine, &digest)) {
+            // It was measured before it was compiled.
+            Some(found) => found,
             None => {
                 // A bound on the length of files holds for files in memory too, and for those of the helper.
                 let bounded = files_are_bounded();
@@ -165,7 +169,6 @@ impl Components {
                 check_pin(&digest, pinned)?;
                 let found = measure::measure(&bytes, |end| bytes.done_with(end))?;
                 audit::check_names(&found.imports, &found.exports)?;
-                let instance_bytes = cost::instance_bytes(&bytes, |end| bytes.done_with(end))?;
                 bytes.done_with(usize::MAX);
                 let allowance = helper::Allowance { memory: limits.compile_bytes, milliseconds: limits.compile_ms };
                 let program = if bounded { None } else { program(helper)? };
@@ -174,23 +177,33 @@ impl Components {
                     log::line(log::Level::Warn, format_args!("components are compiled in this process: {why}"));
                 }
                 log::line(log::Level::Info, format_args!("compiling {}", path.display()));
-                let compiled = self.compiler.compile(engine, self.aot.as_ref(), digest, bytes, allowance, program)?;
-                (compiled, instance_bytes)
+                let accepted = Accepted { digest, bytes, instance_bytes: found.instance_bytes };
+                (self.compiler.compile(engine, cache, accepted, allowance, program)?, found.instance_bytes)
             }
         };
         audit::check(&component)?;
-        let pre = self
-            .linker
-            .instantiate_pre(&component)
-            .and_then(BackendPre::new)
-            .map_err(|error| Error::new(ErrorKind::Unsupported, audit::explain_mismatch(&error)))?;
+        let mismatch = |error: wasmtime::Error| Error::new(ErrorKind::Unsupported, audit::explain_mismatch(&error));
+        let pre = self.linker.instantiate_pre(&component).map_err(mismatch)?;
+        let backend = BackendIndices::new(&pre).map_err(mismatch)?;
+        let maintenance = match audit::exports_maintenance(&component) {
+            true => Some(maintained::GuestIndices::new(&pre).map_err(mismatch)?),
+            false => None,
+        };
         let uses_wasi_files = audit::imports_wasi_files(&component);
-        Ok(Loaded { digest, instance_bytes, uses_wasi_files, pre })
+        Ok(Loaded { digest, instance_bytes, uses_wasi_files, pre, backend, maintenance })
     }
 
-    /// Whether compiled code of a component is in the cache, and sound.
-    pub(crate) fn is_cached(&self, digest: &[u8; 32]) -> bool {
-        self.aot.as_ref().is_some_and(|cache| cache.holds(digest))
+    /// Whether compiled code of a component is in a host's cache, and sound.
+    pub(crate) fn is_cached(&self, digest: &[u8; 32], places: &Places) -> bool {
+        self.cache(places).is_some_and(|cache| cache.holds(digest))
+    }
+
+    /// The cache of a host.
+    fn cache(&self, places: &Places) -> Option<&'static aot::Cache> {
+        let directory = places.cache()?;
+        let mut caches = self.caches.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let open = || aot::Cache::open(self.linker.engine(), &directory).map(|cache| &*Box::leak(Box::new(cache)));
+        *caches.entry(directory.clone()).or_insert_with(open)
     }
 }
 

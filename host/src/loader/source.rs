@@ -36,21 +36,13 @@ impl Source {
         if meta.len() > limit {
             return Err(source.too_long());
         }
-        let mut first = [0; 8];
+        let mut first = [0; 20];
         // One that is shorter is not WebAssembly.
-        let _ = source.file.read_exact_at(&mut first, 0);
-        let kind = match &first {
-            [0, b'a', b's', b'm', 0x0d, 0, 1, 0] => return Ok(source),
-            [0, b'a', b's', b'm', 1, 0, 0, 0] => {
-                "a core module, not a component: make one with `wasm-tools component new`"
-            }
-            [0, b'a', b's', b'm', ..] => "WebAssembly of a version that this host does not know",
-            [0x7f, b'E', b'L', b'F', ..] => {
-                "precompiled code, which is never accepted: give the .wasm it was made from"
-            }
-            _ => "not WebAssembly",
-        };
-        Err(Error::invalid(kind))
+        let read = source.file.read_at(&mut first, 0).unwrap_or(0);
+        match what(first.get(..read).unwrap_or_default()) {
+            None => Ok(source),
+            Some(kind) => Err(Error::invalid(kind)),
+        }
     }
 
     fn too_long(&self) -> Error {
@@ -109,6 +101,44 @@ impl Source {
     }
 }
 
+/// What a file is that begins so; none: a component.
+fn what(first: &[u8]) -> Option<String> {
+    /// What wasmtime writes where an ELF file has its operating system.
+    const COMPILED_BY_WASMTIME: u8 = 200;
+    let text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
+    let kind = match first {
+        [0, b'a', b's', b'm', 0x0d, 0, 1, 0, ..] => return None,
+        [0, b'a', b's', b'm', 1, 0, 0, 0, ..] => {
+            "a core module, not a component: make one with `wasm-tools component new`"
+        }
+        [0, b'a', b's', b'm', ..] => "WebAssembly of a version that this host does not know",
+        [0x7f, b'E', b'L', b'F', _, _, _, COMPILED_BY_WASMTIME, ..] => {
+            "precompiled code, which is never accepted: give the .wasm it was made from"
+        }
+        [0x7f, b'E', b'L', b'F', .., low, high] => {
+            let machine = match u16::from_le_bytes([*low, *high]) {
+                62 => "x86-64".to_owned(),
+                183 => "AArch64".to_owned(),
+                243 => "RISC-V".to_owned(),
+                number => format!("machine {number}"),
+            };
+            return Some(format!(
+                "a native library or program (ELF for {machine}), not a component: give the backend's .wasm"
+            ));
+        }
+        [0xcf | 0xce, 0xfa, 0xed, 0xfe, ..] | [0xca, 0xfe, 0xba, 0xbe, ..] => {
+            "a native library or program of macOS, not a component: give the backend's .wasm"
+        }
+        [] => "an empty file, not a component",
+        [b'(', ..] if first.starts_with(b"(component") || first.starts_with(b"(module") => {
+            "WebAssembly as text, not a component: make one with `wasm-tools parse`"
+        }
+        bytes if bytes.iter().all(text) => "a text file, not a component",
+        _ => "not WebAssembly",
+    };
+    Some(kind.to_owned())
+}
+
 /// A file in memory that can be sealed.
 pub(super) fn memory_file(name: &std::ffi::CStr) -> std::io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -119,7 +149,15 @@ pub(super) fn memory_file(name: &std::ffi::CStr) -> std::io::Result<File> {
 
 /// Make a file in memory one that nobody can change any more. It fails where somebody still has it mapped to write.
 pub(super) fn seal(file: &File) -> std::io::Result<()> {
+    const TRIES: usize = 20;
     let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    // The kernel says that a page is busy also where only its own bookkeeping still holds it, on a machine under load.
+    for _ in 1..TRIES {
+        match rustix::fs::fcntl_add_seals(file, seals) {
+            Err(rustix::io::Errno::BUSY) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            sealed => return Ok(sealed?),
+        }
+    }
     Ok(rustix::fs::fcntl_add_seals(file, seals)?)
 }
 
@@ -186,5 +224,36 @@ impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's, and no slice of it outlives this.
         let _ = unsafe { rustix::mm::munmap(self.start, self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_component_is_named_as_what_it_is() {
+        let elf = |system: u8, machine: u16| {
+            let mut first = b"\x7fELF\x02\x01\x01".to_vec();
+            first.push(system);
+            first.extend([0; 10]);
+            first.extend(machine.to_le_bytes());
+            first
+        };
+        for (first, said) in [
+            (elf(0, 62), "a native library or program (ELF for x86-64)"),
+            (elf(3, 183), "a native library or program (ELF for AArch64)"),
+            (elf(200, 0), "precompiled code, which is never accepted"),
+            (b"no WebAssembly at all".to_vec(), "a text file"),
+            (b"(module)".to_vec(), "WebAssembly as text"),
+            (b"\0asm\x01\0\0\0".to_vec(), "a core module"),
+            (b"\xcf\xfa\xed\xfe\x07\0\0\x01".to_vec(), "a native library or program of macOS"),
+            (b"\x89PNG\r\n".to_vec(), "not WebAssembly"),
+            (Vec::new(), "an empty file"),
+        ] {
+            let told = what(&first);
+            assert!(told.as_ref().is_some_and(|told| told.starts_with(said)), "{first:?}: {told:?}");
+        }
+        assert_eq!(what(b"\0asm\x0d\0\x01\0and so on, as a component does"), None);
     }
 }

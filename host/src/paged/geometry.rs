@@ -24,6 +24,7 @@ pub(super) struct Sequence {
 
 /// One layer's K and V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Layer {
     /// Heads of K and V.
     pub heads: u32,

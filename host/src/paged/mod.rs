@@ -19,9 +19,7 @@ mod save;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
-
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::Xxh3;
@@ -30,8 +28,7 @@ use crate::engine;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Buffer;
-use crate::signals::with_signals_blocked;
-use crate::store::Damage;
+use crate::store::{Damage, TimedStore};
 use manifest::{ChunkId, Manifest};
 
 pub use geometry::{Layer, Order};
@@ -40,6 +37,7 @@ pub use save::{Save, Saved};
 
 /// What a restore may convert. Where nothing is asked for, what differs is a mismatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Convert {
     /// Into a cache of another layout than the one that was saved from. It costs nothing: chunks have no layout.
     pub layout: bool,
@@ -47,8 +45,16 @@ pub struct Convert {
     pub dtype: bool,
 }
 
+impl Convert {
+    /// Convert the layout, or the dtype, or both.
+    pub fn new(layout: bool, dtype: bool) -> Self {
+        Convert { layout, dtype }
+    }
+}
+
 /// What is in the store of a sequence's chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Checked {
     /// Chunks that are there as they were saved.
     pub sound: usize,
@@ -63,6 +69,7 @@ pub struct Checked {
 
 /// What was saved under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Description {
     /// Tokens of the sequence.
     pub tokens: u32,
@@ -85,13 +92,14 @@ pub struct Description {
 impl Description {
     /// How many of the chunks the store has. Their content is not looked at.
     pub fn chunks_present(&self, store: &crate::Store) -> Result<usize, Error> {
-        let present = store.has_chunks(&self.chunk_keys)?;
+        let present = store.within(None).has_chunks(&self.chunk_keys)?;
         Ok(present.into_iter().filter(|present| *present).count())
     }
 
     /// Reads all chunks, a few MiB at a time, and compares them with what was saved. A damaged chunk is removed, as a restore
     /// does it.
     pub fn check_chunks(&self, store: &crate::Store) -> Result<Checked, Error> {
+        let store = store.within(None);
         let Description { layers, tokens, chunk_tokens, .. } = self;
         let sequence = geometry::Sequence::new(layers.clone(), *tokens, *chunk_tokens)?;
         let ids = self.chunk_keys.iter().zip(&self.chunk_checks);
@@ -175,7 +183,7 @@ enum Examined {
 }
 
 fn examine(
-    store: &crate::Store,
+    store: TimedStore<'_>,
     sequence: &geometry::Sequence,
     chunk: u32,
     id: &ChunkId,
@@ -219,34 +227,16 @@ fn of_layer(layer: usize, error: kvx::Error) -> Error {
     Error::new(kind, format!("layer {layer}: {error}"))
 }
 
-/// Run `work(0)..work(jobs - 1)` on this thread and on up to `threads - 1` more, which end before this returns. The first
-/// failure ends it: jobs that have not begun are left out.
+/// Run `work(0)` to `work(jobs - 1)` on this thread and on helpers, on `threads` together at most. The first failure ends it: jobs
+/// that have not begun are left out.
 fn spread(threads: usize, jobs: usize, work: impl Fn(usize) -> Result<(), Error> + Sync) -> Result<(), Error> {
-    let (next, until) = (AtomicUsize::new(0), engine::until());
-    let failed = AtomicBool::new(false);
-    let failure = Mutex::new(None);
-    let run = || {
-        while !failed.load(Relaxed) {
-            let job = next.fetch_add(1, Relaxed);
-            if job >= jobs {
-                return;
-            }
-            if let Err(error) = engine::with_until(until, || work(job)) {
-                failed.store(true, Relaxed);
-                failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
-            }
+    let failure = OnceLock::new();
+    engine::runtime()?.paged.side_by_side(threads, jobs, &|job| {
+        if failure.get().is_none()
+            && let Err(error) = work(job)
+        {
+            let _ = failure.set(error);
         }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(jobs) {
-            // Where no thread can be started, this one does the work.
-            let name = "kv-store-paged".to_owned();
-            let builder = std::thread::Builder::new().name(name);
-            if with_signals_blocked(|| builder.spawn_scoped(scope, run)).is_err() {
-                break;
-            }
-        }
-        run();
     });
-    failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
+    failure.into_inner().map_or(Ok(()), Err)
 }

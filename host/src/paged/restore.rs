@@ -9,15 +9,15 @@ use kvx::{KvCacheMut, KvScales, KvTokens, Slots, Write};
 use super::geometry::{Layer, Sequence};
 use super::manifest::Manifest;
 use super::{Convert, Examined, check_model, check_scales, end_of, examine, layer_of, of_layer, spread};
-use crate::engine::with_until;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log;
 use crate::payload::Buffer;
-use crate::store::Store;
+use crate::store::{Store, TimedStore};
 
 /// A restore of one sequence, or of its first tokens, all layers of it.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Restore<'a> {
     /// The manifest's name.
     pub name: &'a str,
@@ -42,6 +42,7 @@ pub struct Restore<'a> {
 
 /// What a restore came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Restored {
     /// Tokens that were asked for, all of which are in their slots now.
     pub tokens: u32,
@@ -56,6 +57,7 @@ pub struct Restored {
 /// A restore that failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
+#[non_exhaustive]
 pub struct RestoreError {
     /// `Missing`: nothing was saved under the name, or a chunk is not there any more. `Mismatch`: what was saved is of
     /// another model, geometry, layout or dtype. `Corrupt`: manifest or chunk are damaged. `Invalid`: what was passed
@@ -74,16 +76,26 @@ impl From<Error> for RestoreError {
 /// A chunk that has been fetched and checked, and its number.
 type Fetched = (u32, Arc<Buffer>);
 
+impl<'a> Restore<'a> {
+    /// A restore into these slots. What else can be said is as where nothing is: no model, nothing converted, one thread, the
+    /// default bound of memory, the operator's deadlines.
+    pub fn new(name: &'a str, slots: Slots<'a>) -> Self {
+        let convert = Convert::default();
+        Restore { name, model: &[], slots, convert, scales: &[], max_bytes: 0, threads: 1, timeout: None }
+    }
+}
+
 impl Restore<'_> {
     /// Restore the sequence into the layers' caches, which must not share memory.
     ///
     /// # Errors
     /// See [`RestoreError`].
     pub fn run(&self, store: &Store, layers: &mut [KvCacheMut<'_>]) -> Result<Restored, RestoreError> {
-        with_until(end_of(self.timeout), || self.run_in_time(store, layers))
+        let during = |failed: RestoreError| RestoreError { error: failed.error.during("kvx_restore"), ..failed };
+        self.run_within(store.within(end_of(self.timeout)), layers).map_err(during)
     }
 
-    fn run_in_time(&self, store: &Store, layers: &mut [KvCacheMut<'_>]) -> Result<Restored, RestoreError> {
+    fn run_within(&self, store: TimedStore<'_>, layers: &mut [KvCacheMut<'_>]) -> Result<Restored, RestoreError> {
         check_apart(layers)?;
         check_model(self.model)?;
         check_scales(self.scales, layers.len())?;
@@ -160,7 +172,7 @@ impl Restore<'_> {
     }
 
     /// Fetch chunks and check them, all or none.
-    fn fetch(&self, store: &Store, manifest: &Manifest, chunks: &[u32]) -> Result<Vec<Fetched>, Error> {
+    fn fetch(&self, store: TimedStore<'_>, manifest: &Manifest, chunks: &[u32]) -> Result<Vec<Fetched>, Error> {
         let batches = parts(&manifest.sequence, chunks, limits::KV_BATCH_BYTES);
         let fetched = Mutex::new(Vec::with_capacity(chunks.len()));
         spread(self.threads, batches.len(), |batch| {

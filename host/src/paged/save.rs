@@ -10,11 +10,10 @@ use xxhash_rust::xxh3::Xxh3;
 use super::geometry::Sequence;
 use super::manifest::{ChunkId, Manifest};
 use super::{Examined, check_model, check_scales, chunk_id, end_of, examine, layer_of, of_layer, spread};
-use crate::engine::with_until;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::{Buffer, Filling};
-use crate::store::{Put, Store};
+use crate::store::{Put, Store, TimedStore};
 
 /// A save of one sequence, all layers of it.
 ///
@@ -26,25 +25,16 @@ use crate::store::{Put, Store};
 /// let shape = CacheShape { num_blocks: 64, block_size: 16, num_kv_heads: 8, head_dim: 128 };
 /// let pool = vec![0; 64 * 16 * 8 * 128 * 2];
 /// let layer = KvCache::new(shape, DType::F16, [Layout::Nhd; 2], &pool, &pool)?;
-/// let save = Save {
-///     name: "conversation-7",
-///     model: b"some-model/revision/rank 0 of 2",
-///     layers: &[layer; 2],
-///     blocks: [5, 9, 2][..].into(),
-///     tokens: 40,
-///     chunk_tokens: 0,
-///     stored: None,
-///     scales: &[],
-///     threads: 1,
-///     verify: false,
-///     timeout: None,
-/// };
+/// let layers = [layer; 2];
+/// let mut save = Save::new("conversation-7", &layers, [5, 9, 2][..].into(), 40);
+/// save.model = b"some-model/revision/rank 0 of 2";
 /// let saved = save.run(&store)?;
 /// assert_eq!(saved.chunks, 1);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Save<'a> {
     /// The manifest's name.
     pub name: &'a str,
@@ -76,6 +66,7 @@ pub struct Save<'a> {
 
 /// What a save came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Saved {
     /// Chunks of the sequence.
     pub chunks: u32,
@@ -83,6 +74,26 @@ pub struct Saved {
     pub existed: u32,
     /// Bytes of all chunks together.
     pub bytes: u64,
+}
+
+impl<'a> Save<'a> {
+    /// A save of the first `tokens` of a sequence that lies in these blocks. What else can be said is as where nothing is: no
+    /// model, chunks of the default length, values as the cache has them, one thread, the operator's deadlines.
+    pub fn new(name: &'a str, layers: &'a [KvCache<'a>], blocks: IndexSlice<'a>, tokens: u32) -> Self {
+        Save {
+            name,
+            model: &[],
+            layers,
+            blocks,
+            tokens,
+            chunk_tokens: 0,
+            stored: None,
+            scales: &[],
+            threads: 1,
+            verify: false,
+            timeout: None,
+        }
+    }
 }
 
 impl Save<'_> {
@@ -93,10 +104,10 @@ impl Save<'_> {
     /// `Invalid`: what was passed contradicts itself, or a chunk is larger than the store takes. `Corrupt`, of a save that
     /// verifies: another chunk lies under a key. Whatever a put can come to.
     pub fn run(&self, store: &Store) -> Result<Saved, Error> {
-        with_until(end_of(self.timeout), || self.run_in_time(store))
+        self.run_within(store.within(end_of(self.timeout))).map_err(|error| error.during("kvx_save"))
     }
 
-    fn run_in_time(&self, store: &Store) -> Result<Saved, Error> {
+    fn run_within(&self, store: TimedStore<'_>) -> Result<Saved, Error> {
         let (sequence, block_size) = self.plan()?;
         let largest = sequence.chunk_bytes(0).max(Manifest::len(&sequence, self.model) as u64);
         store.check(self.name, usize::try_from(largest).unwrap_or(usize::MAX))?;
@@ -106,7 +117,7 @@ impl Save<'_> {
         let existed = AtomicU32::new(0);
         let spare = Mutex::new(Vec::new());
         let take_spare = || spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
-        let lend = store.info().write_through && self.lends(&sequence, block_size);
+        let lend = store.is_write_through() && self.lends(&sequence, block_size);
         spread(self.threads, chunks as usize, |chunk| {
             let pieces = if lend { self.pieces(&sequence, block_size, chunk as u32) } else { None };
             let (id, put) = if let Some(pieces) = pieces {
@@ -143,7 +154,7 @@ impl Save<'_> {
 
     /// Look at a chunk that the store has already, where that is asked for. If it is damaged, the put that follows stores it
     /// again.
-    fn verify(&self, store: &Store, sequence: &Sequence, chunk: u32, id: &ChunkId) -> Result<(), Error> {
+    fn verify(&self, store: TimedStore<'_>, sequence: &Sequence, chunk: u32, id: &ChunkId) -> Result<(), Error> {
         if !self.verify {
             return Ok(());
         }

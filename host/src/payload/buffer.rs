@@ -20,14 +20,14 @@ unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// A copy of parts, one after another.
-    pub(crate) fn concat(parts: &[&[u8]]) -> Result<Self, Error> {
+    pub fn concat(parts: &[&[u8]]) -> Result<Self, Error> {
         let mut filling = Filling::new(parts.iter().map(|part| part.len() as u64).sum())?;
         parts.iter().for_each(|part| filling.push(part));
         filling.finish()
     }
 
     /// The memory, for a consumer that will `free` it, and the length.
-    pub(crate) fn into_raw(self) -> (NonNull<u8>, usize) {
+    pub fn into_raw(self) -> (NonNull<u8>, usize) {
         let raw = (self.data, self.len);
         std::mem::forget(self);
         raw
@@ -99,6 +99,25 @@ impl Filling {
     /// The memory of a buffer, to be filled again.
     pub(crate) fn again(buffer: Buffer) -> Self {
         Filling { buffer, filled: 0 }
+    }
+
+    /// How many bytes there is room for, those that are filled included.
+    pub(crate) fn room(&self) -> u64 {
+        self.buffer.len as u64
+    }
+
+    /// Make room for so many bytes, or leave out what is over; what was filled stays, as far as there is room for it.
+    ///
+    /// `Exhausted` as for [`Filling::new`].
+    pub(crate) fn resize(&mut self, len: u64) -> Result<(), Error> {
+        let data = self.buffer.data;
+        // SAFETY: the memory is malloc's and has no other owner; where realloc answers NULL it stays as it is.
+        let resized = Self::made(len, |len| unsafe { libc::realloc(data.as_ptr().cast(), len) })?;
+        let former = std::mem::replace(&mut self.buffer, resized.buffer);
+        // Its memory is the new one's now.
+        std::mem::forget(former);
+        self.filled = self.filled.min(self.buffer.len);
+        Ok(())
     }
 
     /// What is still to be filled, for a read; [`Filling::advance`] says how much of it was.
@@ -196,6 +215,18 @@ mod tests {
     #[test]
     fn a_length_over_the_limit_is_refused_before_it_is_allocated() {
         assert_eq!(Filling::new(u64::MAX).err().unwrap().kind(), ErrorKind::Exhausted);
+    }
+
+    #[test]
+    fn a_buffer_that_grows_keeps_what_it_holds() {
+        let mut filling = Filling::new(2).unwrap();
+        filling.push(b"ab");
+        filling.resize(1 << 20).unwrap();
+        filling.push(b"cd");
+        assert_eq!((filling.filled(), filling.room()), (&b"abcd"[..], 1 << 20));
+        assert_eq!(filling.resize(u64::MAX).unwrap_err().kind(), ErrorKind::Exhausted);
+        filling.resize(3).unwrap();
+        assert_eq!(&*filling.finish().unwrap(), b"abc");
     }
 
     #[test]

@@ -88,6 +88,11 @@ impl Items {
         self.call += 1;
     }
 
+    /// Whether the running call puts something.
+    pub(crate) fn puts(&self) -> bool {
+        matches!(self.of_call, OfCall::Sources(_))
+    }
+
     fn source(&self, item: u32) -> Result<&Source, Error> {
         match &self.of_call {
             OfCall::Sources(sources) => sources
@@ -141,6 +146,21 @@ impl Items {
         Some(Placing { memory, item, len: usize::try_from(len).ok()?, filled: 0 })
     }
 
+    /// All memory of an item, for bytes whose number [`Destination::shorten`] says before they come. To be settled or given back.
+    pub(crate) fn claim_all(&mut self, item: u32) -> Option<Destination> {
+        let len = self.room(item)?.memory.as_ref()?.len();
+        self.claim(item, len).map(Destination::Item)
+    }
+
+    /// Give the memory of an item back in which nothing lies after all.
+    pub(crate) fn give_back(&mut self, destination: Option<Destination>) {
+        if let Some(Destination::Item(Placing { memory, item, .. })) = destination
+            && let Some(room) = self.room_mut(item)
+        {
+            room.memory = Some(memory);
+        }
+    }
+
     /// Give the memory of an item back, full or not. `Corrupt` if bytes are missing.
     pub(crate) fn settle(&mut self, placing: Placing) -> Result<Placed, Error> {
         let Placing { memory, item, len, filled } = placing;
@@ -179,7 +199,8 @@ impl Items {
 }
 
 /// Where the bytes of an item to get are in the end.
-pub(crate) enum Got {
+#[derive(Debug)]
+pub enum Got {
     /// In the memory that the caller named, from its start, so many.
     Placed(usize),
     /// Nowhere: so many bytes do not fit there.
@@ -242,6 +263,17 @@ pub(crate) enum Destination {
 }
 
 impl Destination {
+    /// Fill no more than the first bytes of an item's memory. False: so many do not fit, or it is no item's memory.
+    pub(crate) fn shorten(&mut self, len: u64) -> bool {
+        match (self, usize::try_from(len)) {
+            (Destination::Item(placing), Ok(len)) if len as u64 <= placing.memory.len() => {
+                placing.len = len;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Memory that is still to be filled, of which there may be more behind; empty: all is. [`Destination::advance`] says how
     /// much of it was.
     pub(crate) fn rest(&mut self) -> &mut [MaybeUninit<u8>] {

@@ -128,7 +128,7 @@ pub(crate) enum Bytes<'a> {
 impl<'a> Bytes<'a> {
     /// # Safety
     /// The first `len` bytes of the memory must be initialised, and the memory valid for as long as it is borrowed.
-    pub(super) unsafe fn of(memory: &'a Memory, len: u64) -> Self {
+    pub(crate) unsafe fn of(memory: &'a Memory, len: u64) -> Self {
         Bytes::Memory(memory, len.min(memory.len()))
     }
 

@@ -14,7 +14,8 @@ pub use buffer::Buffer;
 pub(crate) use buffer::Filling;
 #[cfg(test)]
 pub(crate) use buffer::counts;
-pub(crate) use items::{Destination, Got, Items, Placed, Source};
+pub use items::Got;
+pub(crate) use items::{Destination, Items, Placed, Source};
 pub(crate) use memory::{Bytes, Memory};
 
 /// What a guest's handle stands for.

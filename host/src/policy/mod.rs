@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 pub use overlap::Guarded;
 pub use secrets::{SecretSource, Variable, check_secret_name};
 pub use servers::{Host, Pattern, Server, split_port};
-pub use tenants::{Prefix, Site, check_plain};
+pub use tenants::{Prefix, Site, check_plain, servers as servers_in_one_spelling};
 
-use crate::config::Settings;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
+use crate::suggest::nearest;
 use crate::uri::{StoreUri, variable_prefix};
 use addresses::Kind;
 
@@ -31,8 +31,8 @@ use addresses::Kind;
 pub struct Grants {
     /// The directory that the URI names.
     pub directory: Option<PathBuf>,
-    /// The server that the URI names: `host:port`, as it is written there.
-    pub server: Option<String>,
+    /// The servers that the URI names: each `host:port`, as it is written there.
+    pub servers: Vec<String>,
     /// Further directories, by the names that the component asks for.
     pub fs: BTreeMap<String, Folder>,
     /// Further servers.
@@ -84,27 +84,42 @@ pub struct GrantedServer {
     by_uri: bool,
 }
 
+/// What the config says of a URI that bears on what its component may reach.
+#[derive(Clone, Copy, Debug)]
+pub struct Said<'a> {
+    /// Where the store's path ends.
+    pub root: Option<&'a str>,
+    /// It is a tenant's.
+    pub is_tenant: bool,
+    /// Where `options.style` is `virtual`, the first segment of the URI's path is named in front of the host.
+    pub virtual_style: bool,
+    pub fs: &'a BTreeMap<String, Folder>,
+    pub connect: &'a [Pattern],
+    pub private_networks: bool,
+    pub env: &'a [String],
+    pub secrets: &'a BTreeMap<String, SecretSource>,
+}
+
 impl Target {
     /// Decide what a URI means under a config.
-    pub fn decide(uri: &StoreUri, settings: &Settings) -> Result<Self, Error> {
-        let (store, prefix) = match &settings.root {
+    pub fn decide(uri: &StoreUri, said: &Said<'_>) -> Result<Self, Error> {
+        let (store, prefix) = match said.root {
             None => (uri.clone(), None),
             Some(root) => split_at_root(uri, root)?,
         };
-        let own_secrets = settings.tenant.is_none().then(|| variable_prefix(store.backend()));
         let mut grants = Grants {
             directory: None,
-            server: None,
-            fs: settings.fs.clone(),
-            connect: settings.connect.clone(),
-            private_networks: settings.private_networks,
-            env: settings.env.clone(),
-            secrets: settings.secrets.clone(),
-            secret_prefix: own_secrets,
+            servers: Vec::new(),
+            fs: said.fs.clone(),
+            connect: said.connect.to_vec(),
+            private_networks: said.private_networks,
+            env: said.env.to_vec(),
+            secrets: said.secrets.clone(),
+            secret_prefix: (!said.is_tenant).then(|| variable_prefix(store.backend())),
         };
         if !store.authority().is_empty() {
-            let server = store.authority();
-            grants.server = Some(server.rsplit_once('@').map_or(server, |(_user, host)| host).to_owned());
+            let servers = servers_of(store.authority());
+            grants.servers = servers.map(|server| in_virtual_style(&store, said.virtual_style, server)).collect();
         } else if !store.path().is_empty() {
             grants.directory = Some(directory(store.path())?);
         }
@@ -132,6 +147,12 @@ impl Grants {
         Ok(SecretSource::Variable(variable))
     }
 
+    /// The secret of the config that was probably meant to have this name: one that is near to it.
+    pub fn misspelt_secret(&self, name: &str) -> Option<&str> {
+        let others = self.secrets.keys().map(String::as_str).filter(|_| !self.secrets.contains_key(name));
+        nearest(name, others)
+    }
+
     /// The environment variables that a component whose language brings WASI sees, by name. What begins with the scheme is
     /// a secret, and a secret is asked for by its own name.
     pub fn environment(&self) -> &[String] {
@@ -141,26 +162,40 @@ impl Grants {
     /// Whether the component may ask for the addresses of a host: it could connect to some port of it.
     pub fn names_host(&self, host: &str) -> bool {
         let Some(host) = Host::parse(host) else { return false };
-        let own = self.server.as_deref().and_then(|granted| Host::parse(split_port(granted).0));
-        own.as_ref() == Some(&host) || self.connect.iter().any(|pattern| pattern.allows_host(&host))
+        let is_own = |granted: &String| Host::parse(split_port(granted).0).as_ref() == Some(&host);
+        self.servers.iter().any(is_own) || self.connect.iter().any(|pattern| pattern.allows_host(&host))
     }
 
     /// Whether the component may connect to `authority`, a name that it gives. A URI without a port leaves the port to the
     /// backend. Asked before the name is resolved.
     pub fn server(&self, authority: &str) -> Result<GrantedServer, Error> {
         let server = Server::parse(authority)?;
-        let by_uri = self.server.as_deref().is_some_and(|granted| {
+        let is_named = |granted: &String| {
             let (host, port) = split_port(granted);
             Host::parse(host).as_ref() == Some(&server.host) && port.is_none_or(|port| port == server.port)
-        });
+        };
+        let by_uri = self.servers.iter().any(is_named);
         if by_uri || self.connect.iter().any(|pattern| pattern.allows(&server)) {
             return Ok(GrantedServer { server, by_uri });
         }
-        let granted = self.server.as_deref().unwrap_or("no server");
         let also: Vec<&str> = self.connect.iter().map(Pattern::as_str).collect();
-        let also = if also.is_empty() { String::new() } else { format!(", the config {}", also.join(", ")) };
-        let message = format!("{server} is not granted: the URI names {granted}{also}");
+        let also = if also.is_empty() { String::new() } else { format!(", connect in the config {}", also.join(", ")) };
+        let message = format!(
+            "{server} is not granted: the URI names {}{also}; name it in the URI, or add it to the config: connect = \
+             [\"{server}\"]",
+            self.named_servers()
+        );
         Err(Error::new(ErrorKind::Denied, message))
+    }
+
+    /// Whether the component may connect to anything.
+    pub fn is_networked(&self) -> bool {
+        !self.servers.is_empty() || !self.connect.is_empty()
+    }
+
+    /// The servers that the URI names, for people.
+    pub fn named_servers(&self) -> String {
+        if self.servers.is_empty() { "no server".to_owned() } else { self.servers.join(",") }
     }
 
     /// Refuse an address that a granted name led to, unless it may be reached. Asked for each connection, after the name is
@@ -174,11 +209,29 @@ impl Grants {
             Kind::Public => return Ok(()),
             Kind::Private if *by_uri || self.private_networks => return Ok(()),
             Kind::Private => {
-                "an address of a private network: set private_networks, or grant the network in connect".to_owned()
+                format!(
+                    "an address of a private network: add to the config connect = [\"{}\"], or private_networks = true",
+                    Server { host: Host::Address(address.to_canonical()), port: server.port }
+                )
             }
             Kind::Special(what) => format!("{what}, never reached unless connect grants its network"),
         };
         Err(Error::new(ErrorKind::Denied, format!("{} is {address}, {why}", server.host)))
+    }
+}
+
+/// The servers that a URI names: `user@host:port,host:port`.
+fn servers_of(authority: &str) -> impl Iterator<Item = &str> {
+    let servers = authority.rsplit_once('@').map_or(authority, |(_user, servers)| servers);
+    servers.split(',').filter(|server| !server.is_empty())
+}
+
+/// In virtual style the server with the first segment of the URI's path in front of its name is granted, and the one that is named
+/// is not.
+fn in_virtual_style(store: &StoreUri, virtually: bool, server: &str) -> String {
+    match store.path().split('/').nth(1).filter(|_| virtually) {
+        Some(bucket) => format!("{bucket}.{server}"),
+        None => server.to_owned(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Secrets by their short names: where the operator keeps each, and which names are nobody's.
+//! Secrets by their short names: where the operator keeps each, and which names are reserved.
 
 use std::fmt;
 use std::io::Read;
@@ -32,11 +32,12 @@ pub fn check_secret_name(name: &str) -> Result<(), Error> {
 pub fn check_variable(variable: &str) -> Result<(), Error> {
     let tame = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if variable.is_empty() || !variable.chars().all(tame) || variable.starts_with(|c: char| c.is_ascii_digit()) {
-        let message = format!("{variable:?} is no environment variable's name: letters, digits and '_'");
+        // Not the text itself: it may be a secret that was written where its variable belongs.
+        let message = "what is written here is no environment variable's name: letters, digits and '_'";
         return Err(Error::new(ErrorKind::Denied, message));
     }
     if ["LD_", "DYLD_", "KV_STORE_"].iter().any(|reserved| variable.starts_with(reserved)) {
-        return Err(Error::new(ErrorKind::Denied, format!("{variable} is nobody's secret")));
+        return Err(Error::new(ErrorKind::Denied, format!("{variable} is reserved and cannot be used as a secret")));
     }
     Ok(())
 }
@@ -65,7 +66,7 @@ impl SecretSource {
             },
             SecretSource::File(path) => {
                 // Never the content, and its path is the operator's own business: the guest hears neither.
-                let broken = |why: &str| Error::new(ErrorKind::Unavailable, format!("the secret's file {why}"));
+                let broken = |why: &str| Error::new(ErrorKind::Unavailable, format!("the file of the secret {why}"));
                 let mut options = std::fs::OpenOptions::new();
                 // A planted FIFO must not hang the call.
                 std::os::unix::fs::OpenOptionsExt::custom_flags(options.read(true), libc::O_NONBLOCK);
@@ -113,6 +114,13 @@ impl<'de> serde::Deserialize<'de> for SecretSource {
             }
 
             fn visit_str<E: de::Error>(self, variable: &str) -> Result<SecretSource, E> {
+                let usual = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+                if variable.is_empty() || !variable.chars().all(usual) {
+                    return Err(E::custom(
+                        "a secret itself does not belong in the config: name the variable that holds it, as in \"REDIS_PASSWORD\" \
+                         or { env = \"name\" }, or its file, { file = \"/path\" }",
+                    ));
+                }
                 check_variable(variable).map_err(E::custom)?;
                 Ok(SecretSource::Variable(variable.to_owned()))
             }
@@ -122,7 +130,10 @@ impl<'de> serde::Deserialize<'de> for SecretSource {
                 while let Some(key) = map.next_key::<String>()? {
                     let value: String = map.next_value()?;
                     let found = match key.as_str() {
-                        "env" => self.visit_str(&value)?,
+                        "env" => {
+                            check_variable(&value).map_err(de::Error::custom)?;
+                            SecretSource::Variable(value)
+                        }
                         "file" if value.starts_with('/') => SecretSource::File(value.into()),
                         "file" => return Err(de::Error::custom("a secret's file must be an absolute path")),
                         other => return Err(de::Error::unknown_field(other, &["env", "file"])),

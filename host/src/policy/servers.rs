@@ -87,6 +87,7 @@ pub fn split_port(authority: &str) -> (&str, Option<u16>) {
 /// | `*.svc.local:6379-6385` | every name that ends in `.svc.local`, at those ports |
 /// | `*:443` | every name, at that port |
 /// | `10.1.2.3:*`, `[fd00::7]:6379` | that address, at any port or that one |
+/// | `10.0.0.*:15000-17000` | the addresses that begin so |
 /// | `10.0.0.0/8:6379`, `[fd00::/8]:*` | the addresses of that network, named as such or resolved to |
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
 #[serde(try_from = "String")]
@@ -126,6 +127,8 @@ impl TryFrom<String> for Pattern {
                     .then(|| format!(".{}", suffix.to_ascii_lowercase()))
                     .ok_or_else(|| bad("has no name after '*.'"))?,
             )
+        } else if let Some(network) = below_v4(host) {
+            Hosts::Network(network)
         } else if host.contains('/') {
             let inner = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
             let network: IpNet = inner.unwrap_or(host).parse().map_err(|_| bad("holds no network"))?;
@@ -145,6 +148,18 @@ impl TryFrom<String> for Pattern {
         };
         Ok(Pattern { text, hosts, ports })
     }
+}
+
+/// The network of `10.0.0.*` or `10.0.*.*`.
+fn below_v4(host: &str) -> Option<IpNet> {
+    let fixed = host.trim_end_matches(".*");
+    let stars = host.len().checked_sub(fixed.len())? / ".*".len();
+    let numbers = fixed.split('.').count();
+    if stars == 0 || numbers + stars != 4 {
+        return None;
+    }
+    let first = format!("{fixed}{}", ".0".repeat(stars)).parse().ok()?;
+    IpNet::new(IpAddr::V4(first), u8::try_from(numbers * 8).ok()?).ok()
 }
 
 fn parse_ports(text: &str) -> Option<(u16, u16)> {
@@ -250,6 +265,20 @@ mod tests {
     }
 
     #[test]
+    fn stars_at_the_end_of_an_address_are_a_network() {
+        let range = "10.0.0.*:15000-17000";
+        for server in ["10.0.0.1:15000", "10.0.0.255:17000"] {
+            assert!(allows(range, server), "{server}");
+        }
+        for server in ["10.0.1.1:15000", "10.0.0.1:14999", "10.0.0.1:17001", "a.10.0.0.1:15000", "10.0.0.x:15000"] {
+            assert!(!allows(range, server), "{server}");
+        }
+        assert!(allows("10.1.*.*:1", "10.1.2.3:1") && !allows("10.1.*.*:1", "10.2.2.3:1"));
+        assert!(allows("127.0.0.1:*", "127.0.0.1:50051"));
+        assert!(pattern("169.254.*.*:80").holds_address("169.254.169.254".parse().unwrap(), 80));
+    }
+
+    #[test]
     fn what_is_no_pattern_is_refused() {
         for text in [
             "",
@@ -264,6 +293,13 @@ mod tests {
             "*.*.svc:1",
             "*.:1",
             "*.0.0.1:1",
+            "10.*.0.1:1",
+            "10.0.*:1",
+            "10.0.0.0.*:1",
+            "10.0.0.1*:1",
+            "300.0.0.*:1",
+            "*.*.*.*:1",
+            "a.b.c.*:1",
             "10.0.0.1/8:1",
             "10.0.0.0/33:1",
             "fd00::/8:1",

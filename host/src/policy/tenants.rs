@@ -38,10 +38,11 @@ impl Prefix {
     }
 }
 
-/// A place that a tenant can have, in one spelling: a server, with or without a user, and whole parts of a path below it.
+/// A place that a tenant can have, in one spelling: a server or several, with or without a user, and whole parts of a path below.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Site {
     pub scheme: String,
+    /// One host; of several servers all of them with their ports, in one order.
     pub host: String,
     pub port: Option<u16>,
     user: Option<String>,
@@ -78,7 +79,8 @@ pub fn check_plain(uri: &StoreUri) -> Result<(), Error> {
     let path = uri.path().strip_prefix('/').unwrap_or_default();
     let plain = path.is_empty() || path.split('/').all(|segment| !matches!(segment, "" | "." | ".."));
     if hidden || !plain {
-        let message = "where tenants are told apart, a URI's path has no '.', '..' or empty parts, however written";
+        let message =
+            "a scheme with tenants takes no URI whose path has '.', '..', empty parts or their percent-encoding";
         return Err(Error::new(ErrorKind::Denied, message));
     }
     Ok(())
@@ -92,9 +94,26 @@ fn split_user(authority: &str) -> (Option<&str>, &str) {
     authority.rsplit_once('@').map_or((None, authority), |(user, server)| (Some(user), server))
 }
 
-/// The server of a URI in one spelling, with the port that is meant as far as it is known; what is none as it is.
+/// The servers of a URI, each once and in one spelling, with the port that is meant as far as it is known; what is none as it is.
+pub fn servers(uri: &StoreUri) -> Vec<(String, Option<u16>)> {
+    let (_, servers) = split_user(uri.authority());
+    let mut servers: Vec<_> = servers.split(',').map(|server| canonical_server(uri, server)).collect();
+    servers.sort();
+    servers.dedup();
+    servers
+}
+
+/// The same as one host with its port. What several servers are is no name that a single one can have.
 fn canonical(uri: &StoreUri) -> (String, Option<u16>) {
-    let (_, server) = split_user(uri.authority());
+    let servers = servers(uri);
+    if let [(host, port)] = servers.as_slice() {
+        return (host.clone(), *port);
+    }
+    let named = servers.into_iter().map(|(host, port)| port.map_or(host.clone(), |port| format!("{host}:{port}")));
+    (named.collect::<Vec<_>>().join(","), None)
+}
+
+fn canonical_server(uri: &StoreUri, server: &str) -> (String, Option<u16>) {
     let (host, port) = split_port(server);
     let host = match Host::parse(host) {
         // An IPv6 address that stands for an IPv4 address leads to the same server.
@@ -182,6 +201,18 @@ mod tests {
             assert_eq!(covers(mine, theirs), None, "{mine} {theirs}");
             assert!(prefix(mine) != prefix(theirs) && !prefix(mine).is_unclear(&StoreUri::parse(theirs).unwrap()));
         }
+    }
+
+    #[test]
+    fn several_servers_have_one_spelling() {
+        for uri in ["redis://h,i:7/1", "redis://I:7,h:6379/1", "redis://h,i:7,h:6379/1"] {
+            assert_eq!(covers("redis://h:6379,i:7", uri), Some((0, false)), "{uri}");
+        }
+        for uri in ["redis://h/1", "redis://h,i/1", "redis://h,i:7,j/1"] {
+            assert_eq!(covers("redis://h:6379,i:7", uri), None, "{uri}");
+        }
+        // One that is there twice is one.
+        assert_eq!(covers("redis://h/1", "redis://h,H:6379/1"), Some((1, false)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use super::overlap::Guarded;
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, Settings};
 
 fn settings(config: &str, uri: &str) -> Result<(StoreUri, Settings), Error> {
     let uri = StoreUri::parse(uri).unwrap();
@@ -10,7 +10,7 @@ fn settings(config: &str, uri: &str) -> Result<(StoreUri, Settings), Error> {
 
 fn under(config: &str, uri: &str) -> Result<Target, Error> {
     let (uri, settings) = settings(config, uri)?;
-    Target::decide(&uri, &settings)
+    settings.target(&uri)
 }
 
 fn target(uri: &str, root: Option<&str>) -> Result<Target, Error> {
@@ -21,11 +21,22 @@ fn target(uri: &str, root: Option<&str>) -> Result<Target, Error> {
 #[test]
 fn a_path_grants_a_directory_and_an_authority_a_server() {
     let file = target("local-fs:///var/kv", None).unwrap().grants;
-    assert_eq!((file.directory, file.server), (Some("/var/kv".into()), None));
+    assert_eq!((file.directory, file.servers), (Some("/var/kv".into()), vec![]));
     let net = target("redis://me@cache.svc:6379/3", None).unwrap().grants;
-    assert_eq!((net.directory, net.server.as_deref()), (None, Some("cache.svc:6379")));
+    assert_eq!((net.directory, net.servers), (None, vec!["cache.svc:6379".to_owned()]));
     let none = target("memory://", None).unwrap().grants;
-    assert_eq!((none.directory, none.server), (None, None));
+    assert_eq!((none.directory, none.servers), (None, vec![]));
+}
+
+#[test]
+fn in_virtual_style_the_bucket_in_front_of_the_host_is_granted_and_nothing_else() {
+    let grants = under("[backend.s3]\noptions.style = 'virtual'", "s3://h.example:9000/bucket/p").unwrap().grants;
+    assert!(grants.server("bucket.h.example:9000").is_ok());
+    for other in ["h.example:9000", "p.h.example:9000", "bucket.h.example:9001", "a.bucket.h.example:9000"] {
+        assert_eq!(grants.server(other).unwrap_err().kind(), ErrorKind::Denied, "{other}");
+    }
+    let path_style = under("[backend.s3]\noptions.style = 'path'", "s3://h.example/bucket").unwrap().grants;
+    assert!(path_style.server("h.example:443").is_ok() && path_style.server("bucket.h.example:443").is_err());
 }
 
 #[test]
@@ -85,6 +96,33 @@ fn the_server_of_the_uri_is_granted_and_no_other() {
     assert!(!allows("local-fs:///dir", "localhost:1"));
     assert!(!allows("redis://[::1]", "::1:6379"));
     assert!(!allows("redis://127.0.0.1:6379", "[::ffff:127.0.0.1]:6379"));
+}
+
+#[test]
+fn each_server_of_a_uri_is_granted_and_exactly() {
+    let uri = "s://me@h1:1,[::1]:2,10.0.0.3/x";
+    let grants = target(uri, None).unwrap().grants;
+    assert_eq!(grants.servers, ["h1:1", "[::1]:2", "10.0.0.3"]);
+    for server in ["h1:1", "H1:1", "[::1]:2", "10.0.0.3:7"] {
+        assert!(grants.server(server).is_ok(), "{server}");
+    }
+    for server in ["h1:2", "h2:1", "[::1]:1", "10.0.0.4:7", "h1:1,h2:1", "me@h1:1"] {
+        assert!(grants.server(server).is_err(), "{server}");
+    }
+    assert!(grants.names_host("h1") && grants.names_host("[::1]") && !grants.names_host("h2"));
+    assert_eq!(target("s://,h:1,,/x", None).unwrap().grants.servers, ["h:1"]);
+}
+
+#[test]
+fn a_refusal_names_the_line_that_the_config_lacks() {
+    let grants = under("[backend.s]\nconnect = ['*.svc:1', 'far:1']", "s://h1:1,h2:1").unwrap().grants;
+    let refused = grants.server("10.0.0.5:7001").unwrap_err().to_string();
+    for said in ["the URI names h1:1,h2:1", "*.svc:1, far:1", "connect = [\"10.0.0.5:7001\"]"] {
+        assert!(refused.contains(said), "{said}: {refused}");
+    }
+    let far = grants.server("far:1").unwrap();
+    let refused = grants.check_address(&far, "10.0.0.5".parse().unwrap()).unwrap_err().to_string();
+    assert!(refused.contains("connect = [\"10.0.0.5:1\"]"), "{refused}");
 }
 
 #[test]

@@ -1,18 +1,24 @@
-//! Whole batches over calls that may answer less: a guest may answer only the first items of a batch, and a batch may be
+//! Whole batches over calls that may answer less: a backend may answer only the first items of a batch, and a batch may be
 //! too large for one call. Here each item gets its outcome; large batches are cut and run side by side.
 
-use super::Put;
-use super::hash::ChunkHash;
-use super::shared::{Bytes, Shared};
-use super::target::Target;
-use crate::bindings::exports::kv_store::backend::store::Presence;
+use crate::backend::{Backend, ChunkHash, Got, NewChunk, Presence, Put, Remembering, Target};
+use crate::engine::Helpers;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::payload::Got;
 use crate::until::Until;
 
-/// A chunk to put.
-pub(super) type NewChunk<'a> = (ChunkHash, Bytes<'a>);
+/// The calls of a backend that take a batch of any size.
+#[derive(Clone, Copy)]
+pub(super) struct Batches<'a> {
+    pub backend: &'a Remembering,
+    /// What suits one call.
+    pub items: usize,
+    pub bytes: u64,
+    /// A put is preceded by the question which chunks exist.
+    pub asks_first: bool,
+    /// Threads beside the caller's, and how many may work at once with it.
+    pub helpers: Option<(&'static Helpers, usize)>,
+}
 
 /// What became of a batch.
 pub(super) struct Outcomes<T> {
@@ -49,17 +55,30 @@ impl<T> Outcomes<T> {
     }
 }
 
-impl Shared {
+impl Batches<'_> {
+    /// Run `work` on each of several batches, with the help of other threads where the backend can serve them. The results
+    /// are in the order of the batches.
+    pub(super) fn side_by_side<T: Sync, R: Send>(&self, batches: &[T], work: &(dyn Fn(&T) -> R + Sync)) -> Vec<R> {
+        match self.helpers {
+            Some((helpers, hands)) if batches.len() > 1 => helpers.map(hands, batches, work),
+            _ => batches.iter().map(work).collect(),
+        }
+    }
+
+    fn hands(&self) -> usize {
+        self.helpers.map_or(1, |(_, hands)| hands)
+    }
+
     /// Store what the backend does not have, side by side where it allows that. `replace`: store also what it has.
     pub(super) fn put_all(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Outcomes<Put> {
         let hands = self.hands();
         let bytes: u64 = chunks.iter().map(|(_, data)| data.len() as u64).sum();
         let share = (bytes / (2 * hands as u64)).max(limits::LEAST_BATCH_BYTES);
-        let most = if hands > 1 { self.batch_bytes().min(share) } else { self.batch_bytes() };
+        let most = if hands > 1 { self.bytes.min(share) } else { self.bytes };
         let mut batches = Vec::new();
         let mut rest = chunks;
         while !rest.is_empty() {
-            let (batch, behind) = rest.split_at(one_batch(rest, self.batch_items(), most));
+            let (batch, behind) = rest.split_at(one_batch(rest, self.items, most));
             batches.push(batch);
             rest = behind;
         }
@@ -82,16 +101,16 @@ impl Shared {
     ) -> Result<(), Error> {
         let numbered = || chunks.iter().enumerate();
         let (damaged, mut missing): (Vec<_>, Vec<_>) = {
-            let known = self.known();
+            let known = self.backend.known();
             numbered().partition(|(_, (hash, _))| known.is_damaged(hash))
         };
-        if !self.features.cheap_repeat && !replace && !missing.is_empty() {
+        if self.asks_first && !replace && !missing.is_empty() {
             let hashes: Vec<ChunkHash> = missing.iter().map(|(_, (hash, _))| *hash).collect();
             let mut present = self.exists(&hashes, until)?.into_iter();
             missing.retain(|(index, (hash, _))| {
                 let present = present.next().unwrap_or(false);
                 if present {
-                    self.known().stored(*hash);
+                    self.backend.known().stored(*hash);
                     outcomes.set(*index, Ok(Put::Existed));
                 }
                 !present
@@ -102,10 +121,10 @@ impl Shared {
             // How many of the rest go one by one, because a batch of them was too much for the guest.
             let mut singly = 0_usize;
             while !rest.is_empty() {
-                let items: Vec<NewChunk<'_>> = rest.iter().take(self.batch_items()).map(|(_, chunk)| **chunk).collect();
-                let count = if singly > 0 { 1 } else { one_batch(&items, self.batch_items(), self.batch_bytes()) };
+                let items: Vec<NewChunk<'_>> = rest.iter().take(self.items).map(|(_, chunk)| **chunk).collect();
+                let count = if singly > 0 { 1 } else { one_batch(&items, self.items, self.bytes) };
                 let batch = items.get(..count).unwrap_or(&items);
-                let answers = match self.put_some(batch, replace, until) {
+                let answers = match self.backend.put(batch, replace, until) {
                     Err(error) if error.kind() == ErrorKind::Component && batch.len() > 1 => {
                         singly = batch.len();
                         continue;
@@ -115,10 +134,7 @@ impl Shared {
                 };
                 let answered = answers.len();
                 singly = singly.saturating_sub(answered);
-                for ((index, (hash, _)), answer) in rest.iter().zip(answers) {
-                    if answer.is_ok() {
-                        self.known().stored(*hash);
-                    }
+                for ((index, _), answer) in rest.iter().zip(answers) {
                     outcomes.set(*index, answer);
                 }
                 rest = rest.get(answered..).unwrap_or_default();
@@ -129,14 +145,14 @@ impl Shared {
 
     /// Fetch chunks, each to its target as the backend answers it, unchecked; side by side where the backend allows that.
     pub(super) fn get_all(&self, hashes: &[ChunkHash], targets: &[Target<'_>], until: &Until) -> Outcomes<Option<Got>> {
-        let most = self.batch_items().min(hashes.len().div_ceil(2 * self.hands()).max(limits::LEAST_BATCH_ITEMS));
+        let most = self.items.min(hashes.len().div_ceil(2 * self.hands()).max(limits::LEAST_BATCH_ITEMS));
         let batches: Vec<_> = hashes.chunks(most).zip(targets.chunks(most)).collect();
         Outcomes::join(self.side_by_side(&batches, &|(hashes, targets)| {
             let mut targets = targets.to_vec();
             let mut outcomes = Outcomes::unknown(hashes.len());
             let mut done = 0;
             while let (Some(rest @ [_, ..]), Some(targets)) = (hashes.get(done..), targets.get_mut(done..)) {
-                match self.get_into(rest, targets, until) {
+                match self.backend.get(rest, targets, until) {
                     Ok(answers) => {
                         for answer in answers {
                             outcomes.set(done, answer);
@@ -155,12 +171,12 @@ impl Shared {
 
     /// Remove chunks.
     pub(super) fn delete_all(&self, hashes: &[ChunkHash], until: &Until) -> Outcomes<()> {
-        let batches: Vec<&[ChunkHash]> = hashes.chunks(self.batch_items()).collect();
+        let batches: Vec<&[ChunkHash]> = hashes.chunks(self.items).collect();
         Outcomes::join(self.side_by_side(&batches, &|batch| {
             let mut outcomes = Outcomes::unknown(batch.len());
             let mut done = 0;
             while let Some(rest) = batch.get(done..).filter(|rest| !rest.is_empty()) {
-                let answers = match self.delete_some(rest, until) {
+                let answers = match self.backend.delete(rest, until) {
                     Ok(answers) => answers,
                     Err(error) => {
                         outcomes.failure = Some(error);
@@ -169,7 +185,7 @@ impl Shared {
                 };
                 for (hash, answer) in rest.iter().zip(answers) {
                     if answer.is_ok() {
-                        self.saw_absent(hash);
+                        self.backend.known().absent(hash);
                     }
                     outcomes.set(done, answer);
                     done += 1;
@@ -179,9 +195,25 @@ impl Shared {
         }))
     }
 
+    /// Which chunks of one batch the backend has; one answer for each hash.
+    pub(super) fn exists(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<bool>, Error> {
+        let presence = self.presence(hashes, until)?;
+        Ok(presence.iter().map(|presence| matches!(presence, Presence::Present(_))).collect())
+    }
+
+    fn presence(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Presence>, Error> {
+        let mut known = Vec::with_capacity(hashes.len());
+        while let Some(rest) = hashes.get(known.len()..).filter(|rest| !rest.is_empty()) {
+            for answer in self.backend.exists(rest, until)? {
+                known.push(answer?);
+            }
+        }
+        Ok(known)
+    }
+
     /// Which chunks the backend has, with the lengths that it knows.
     pub(super) fn exists_all(&self, hashes: &[ChunkHash], until: &Until) -> Outcomes<Presence> {
-        let batches: Vec<&[ChunkHash]> = hashes.chunks(self.batch_items()).collect();
+        let batches: Vec<&[ChunkHash]> = hashes.chunks(self.items).collect();
         Outcomes::join(self.side_by_side(&batches, &|batch| match self.presence(batch, until) {
             Ok(present) => {
                 Outcomes { items: present.into_iter().map(|present| Some(Ok(present))).collect(), failure: None }
@@ -199,4 +231,83 @@ fn one_batch(chunks: &[NewChunk<'_>], items: usize, limit: u64) -> usize {
         bytes <= limit
     };
     chunks.iter().take(items).take_while(fits).count().max(1).min(chunks.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+    use crate::backend::Bytes;
+    use crate::backend::fake::{Fake, hashes};
+    use crate::limits::Limits;
+
+    const DATA: &[u8] = b"0123456789";
+
+    fn around(fake: &Arc<Fake>) -> (Remembering, Until) {
+        (Remembering::new(fake.clone()), Until::new(&Limits::default()))
+    }
+
+    fn batches(backend: &Remembering) -> Batches<'_> {
+        Batches { backend, items: 4, bytes: 25, asks_first: false, helpers: None }
+    }
+
+    fn chunks(count: usize) -> Vec<NewChunk<'static>> {
+        hashes(count).into_iter().map(|hash| (hash, Bytes::Borrowed(DATA))).collect()
+    }
+
+    #[test]
+    fn each_item_has_its_outcome_however_little_a_call_answers() {
+        for most in [1, 2, 3, 0] {
+            let fake = Arc::new(Fake::default());
+            fake.most_answered.store(most, Relaxed);
+            let (backend, until) = around(&fake);
+            let batches = batches(&backend);
+            let outcomes = batches.put_all(&chunks(9), false, &until).each();
+            assert!(outcomes.len() == 9 && outcomes.iter().all(|outcome| matches!(outcome, Ok(Put::New))));
+            // Two of 10 bytes are in 25.
+            assert!(fake.calls() >= 5);
+            let targets = vec![Target::ALLOCATE; 10];
+            let got = batches.get_all(&hashes(10), &targets, &until).each();
+            let is = |got: &Result<Option<Got>, Error>| matches!(got, Ok(Some(Got::Buffer(data))) if data[..] == *DATA);
+            assert!(got[..9].iter().all(is) && matches!(got[9], Ok(None)));
+            let present = batches.exists_all(&hashes(10), &until).each();
+            assert!(present[..9].iter().all(|present| matches!(present, Ok(Presence::Present(Some(10))))));
+            assert!(matches!(present[9], Ok(Presence::Absent)));
+            assert!(batches.delete_all(&hashes(9), &until).each().iter().all(Result::is_ok));
+            assert_eq!(batches.exists(&hashes(9), &until).unwrap(), [false; 9]);
+        }
+    }
+
+    #[test]
+    fn a_batch_that_is_too_much_for_the_component_goes_one_by_one() {
+        let fake = Arc::new(Fake::default());
+        fake.too_many.store(2, Relaxed);
+        let (backend, until) = around(&fake);
+        let outcomes = batches(&backend).put_all(&chunks(4), false, &until).each();
+        assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    }
+
+    #[test]
+    fn what_exists_is_not_put_and_what_is_damaged_is_replaced() {
+        let fake = Arc::new(Fake::default());
+        let (backend, until) = around(&fake);
+        let batches = Batches { asks_first: true, ..batches(&backend) };
+        assert!(batches.put_all(&chunks(2), false, &until).each().iter().all(Result::is_ok));
+        backend.known().found_damaged(hashes(1)[0]);
+        let again = batches.put_all(&chunks(2), false, &until).each();
+        assert!(matches!(again[..], [Ok(Put::New), Ok(Put::Existed)]), "{again:?}");
+    }
+
+    #[test]
+    fn a_call_that_failed_leaves_what_was_answered_before() {
+        let fake = Arc::new(Fake::default());
+        let (backend, until) = around(&fake);
+        let batches = batches(&backend);
+        fake.fail_calls(Some(Error::new(ErrorKind::Unavailable, "away")));
+        let Outcomes { items, failure } = batches.put_all(&chunks(9), false, &until);
+        assert!(items.len() == 9 && items.iter().all(Option::is_none) && failure.is_some());
+        assert!(batches.get_all(&hashes(3), &[Target::ALLOCATE; 3], &until).each().iter().all(Result::is_err));
+    }
 }

@@ -11,8 +11,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::hash::ChunkHash;
-use super::shared::Shared;
+use super::open_store::OpenStore;
+use crate::backend::{Backend, ChunkHash};
 use crate::counters::Event;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -30,11 +30,12 @@ pub(crate) enum Damage {
     Stays(Error),
 }
 
-impl Shared {
+impl OpenStore {
     /// The bytes of a chunk, if they are what was put, as far as that can be known. If not, the chunk is removed, or replaced by
     /// the next put, and none is answered.
     pub(super) fn check(&self, hash: &ChunkHash, data: Arc<Buffer>, until: &Until) -> Option<Arc<Buffer>> {
-        if self.verifier.accepts(hash, &data) {
+        // What is near was checked when it came.
+        if self.near.as_ref().is_some_and(|near| near.holds(hash, &data)) || self.verifier.accepts(hash, &data) {
             return Some(data);
         }
         match self.remove_damaged(hash, &data, &|again| self.verifier.accepts(hash, again), until) {
@@ -52,6 +53,9 @@ impl Shared {
         until: &Until,
     ) -> Damage {
         self.counters.count(Event::WrongBytes);
+        if let Some(near) = &self.near {
+            near.forget(hash);
+        }
         // Removed or not: what this process has been told of it, as that it is there, does not hold.
         let is_news = self.mark_damaged(hash);
         let (uri, len) = (&self.uri, damaged.len());
@@ -95,14 +99,14 @@ impl Shared {
         }
         for _ in 0..limits::CONFIRMING_READS {
             until.expect(damaged.len() as u64);
-            match self.get_answers(std::slice::from_ref(hash), until)?.pop().transpose()?.flatten() {
+            match self.get_far(std::slice::from_ref(hash), until)?.pop().transpose()?.flatten() {
                 None => return Ok(Damage::Removed),
                 Some(again) if is_sound(&again) => return Ok(Damage::Passing(again)),
                 Some(again) if again[..] == *damaged => {}
                 Some(_) => return Err(Error::new(ErrorKind::Corrupt, "each read brings other bytes")),
             }
         }
-        let deleted = self.delete_some(std::slice::from_ref(hash), until);
+        let deleted = self.backend.delete(std::slice::from_ref(hash), until);
         match deleted.and_then(|answers| answers.into_iter().collect()) {
             Ok(()) => {
                 self.counters.count(Event::Removed);

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use super::hash::{ChunkHash, ChunkMap, ChunkSet};
+use crate::backend::{ChunkHash, ChunkMap, ChunkSet};
 use crate::limits::FOLLOWED_CHUNKS;
 
 /// A map that forgets, as [`super::known::KnownChunks`] does.

@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-use super::hash::{ChunkHash, ChunkMap};
-use super::shared::Shared;
+use super::open_store::OpenStore;
+use crate::backend::{ChunkHash, ChunkMap};
 use crate::limits::CONFIRMED_FOR;
 
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(super) struct Foreseen {
 
 impl Foreseen {
     /// A chunk was put; the next save that puts the one before it may expect it.
-    pub(super) fn follow(&mut self, store: &Shared, hash: ChunkHash) {
+    pub(super) fn follow(&mut self, store: &OpenStore, hash: ChunkHash) {
         if let Some(before) = self.last.replace(hash) {
             store.followed.add(before, hash);
         }

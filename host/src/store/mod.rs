@@ -1,52 +1,57 @@
 //! A store: one opened URI, as a consumer uses it. What happens between the consumer's call and the guest's is here:
 //! buffering, the barrier of a manifest, prefetched chunks, and the check of what was fetched.
 //!
-//! [`Store`] is one handle. What handles on the same URI have in common, the instances first of all, is [`Shared`].
+//! [`Store`] is one handle. What handles on the same URI have in common, the instances first of all, is [`OpenStore`].
 
 mod batch;
 mod batches;
+mod bound;
 mod damage;
 mod followed;
 mod foreseen;
-mod hash;
-mod hashes;
-mod known;
 mod ledger;
-mod lengths;
+mod maintenance;
+mod open_store;
 mod places;
 mod prefetch;
 mod queue;
 mod registry;
+mod rehearsal;
 mod requests;
 mod save;
 mod seal;
-mod shared;
 mod spare;
-mod target;
+mod timed;
+mod upkeep;
 mod verify;
 
-use std::collections::hash_map::Entry;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::time::Instant;
 
-pub use batch::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Presence, Save, SaveOutcome};
-pub(crate) use batch::{SubmittedPut, Wanted};
+pub use crate::backend::{Presence, Put};
+pub use batch::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Save, SaveOutcome};
+pub use batch::{SubmittedPut, Wanted};
 pub(crate) use damage::Damage;
-pub(crate) use queue::{Job, Queue};
-pub(crate) use registry::{guarded, used};
+pub use maintenance::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page, Usage};
+pub use queue::{Job, Queue, Served};
+pub(crate) use registry::{Setup, guarded};
+pub(crate) use rehearsal::rehearse;
 pub use requests::{Done, Outcomes, Request, RequestQueue};
+pub(crate) use timed::TimedStore;
 
-use hash::{ChunkHash, ChunkMap, ChunkSet};
+use open_store::OpenStore;
 use prefetch::Prefetched;
 use save::SaveState;
-use shared::{Bytes, Shared};
 
-use crate::counters::{Event, Operation};
-use crate::engine;
+use crate::backend::{Backend, Bytes, ChunkHash, bad_length};
+use crate::counters::{Answer, Event, Operation};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log::{self, Level};
-use crate::payload::{Buffer, spare as spare_memory};
+use crate::payload::Buffer;
+use crate::process;
+use crate::until::Until;
 use crate::uri::StoreUri;
 
 /// One opened store. Any number of threads may use it at once.
@@ -67,8 +72,9 @@ pub struct Store {
     generation: u64,
 }
 
-pub(crate) struct Opened {
-    shared: Arc<Shared>,
+/// What a handle has open.
+pub struct Opened {
+    shared: Arc<OpenStore>,
     /// Comes before each manifest's name; from the config's `root`.
     prefix: Option<String>,
     /// The chunks that the next manifest publishes.
@@ -76,17 +82,9 @@ pub(crate) struct Opened {
     prefetched: Prefetched,
 }
 
-/// What a put came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
-    /// Accepted; new as far as is known.
-    New,
-    /// It was there already.
-    Existed,
-}
-
 /// What was opened, for people.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct StoreInfo {
     /// The store's own URI.
     pub uri: String,
@@ -109,10 +107,18 @@ pub struct StoreInfo {
 }
 
 impl Store {
-    /// Open the store that a URI names. See `include/kv_store_abi.h` for the URI.
+    /// Open the store that a URI names, with what the environment says: as [`Host::default`](crate::Host) does. See
+    /// `include/kv_store_abi.h` for the URI.
     pub fn open(uri: &str) -> Result<Self, Error> {
-        let uri = StoreUri::parse(uri)?;
-        let (shared, prefix) = registry::open(&uri).map_err(|error| error.context(uri.as_str()))?;
+        Store::open_with(uri, &Setup::of_process())
+    }
+
+    /// Open the store that a URI names, with what a host has.
+    pub(crate) fn open_with(uri: &str, setup: &Setup) -> Result<Self, Error> {
+        let during = |error: Error| error.during(Operation::Open.name());
+        let uri = StoreUri::parse(uri).map_err(during)?;
+        let opened = registry::open(&uri, setup);
+        let (shared, prefix) = opened.map_err(|error| during(error.context(uri.as_str())))?;
         let opened = Opened { save: Arc::default(), prefetched: Prefetched::default(), shared, prefix };
         Ok(Store { generation: opened.shared.generation, opened: ManuallyDrop::new(Arc::new(opened)) })
     }
@@ -129,7 +135,7 @@ impl Store {
             let hash = ChunkHash::new(hash)?;
             opened.shared.check_len(data.len())?;
             opened.shared.verifier.saw_put(&hash, data);
-            opened.put(hash, Bytes::Borrowed(data))
+            opened.put(hash, Bytes::Borrowed(data), &opened.shared.until())
         })
     }
 
@@ -155,39 +161,28 @@ impl Store {
     /// Publish a manifest, after all chunks that were put on this handle before. After a failure, put the chunks again
     /// before the next try.
     pub fn put_manifest(&self, name: &str, data: &[u8]) -> Result<(), Error> {
-        self.counted(Operation::PutManifest, |opened| {
-            let Opened { shared, save, .. } = opened;
-            let name = opened.full_name(name)?;
-            shared.check_len(data.len())?;
-            save.put_manifest(shared, &name, data)?;
-            shared.counters.add(Event::BytesPut, data.len() as u64);
-            Ok(())
-        })
+        self.put_manifest_within(name, data, None)
     }
 
     /// Hand on the chunks that are still buffered, so that they are readable through any handle. They are durable only after
     /// a manifest.
     pub fn flush(&self) -> Result<(), Error> {
-        let Opened { shared, save, .. } = self.usable()?;
-        save.flush(shared, &shared.until())?;
-        save.tell_losses()
+        let flush = |Opened { shared, save, .. }: &Opened| {
+            save.flush(shared, &shared.until())?;
+            save.tell_losses()
+        };
+        self.usable().and_then(flush).map_err(|error| error.during("flush"))
     }
 
     /// Fetch a manifest; `None` if there is none.
     pub fn get_manifest(&self, name: &str) -> Result<Option<Buffer>, Error> {
-        self.counted(Operation::GetManifest, |opened| {
-            let shared = &opened.shared;
-            let until = shared.until();
-            until.expect(shared.max_value_bytes());
-            let found = shared.get_manifest(&opened.full_name(name)?, &until)?;
-            Ok(shared.got(found.map(owned).transpose()?))
-        })
+        self.get_manifest_within(name, None)
     }
 
     /// Remove a manifest. That there was none is success.
     pub fn delete_manifest(&self, name: &str) -> Result<(), Error> {
         self.counted(Operation::DeleteManifest, |opened| {
-            opened.shared.delete_manifest(&opened.full_name(name)?, &opened.shared.until())
+            opened.shared.backend.delete_manifest(&opened.full_name(name)?, &opened.shared.until())
         })
     }
 
@@ -196,7 +191,7 @@ impl Store {
     pub fn prefetch_chunks(&self, hashes: &[u8], hash_len: usize) -> Result<(), Error> {
         self.counted(Operation::PrefetchChunks, |Opened { shared, save, prefetched, .. }| {
             if hash_len == 0 || hash_len > limits::MAX_HASH_BYTES {
-                return Err(hash::bad_length(hash_len));
+                return Err(bad_length(hash_len));
             }
             let wanted = hashes.chunks_exact(hash_len).filter_map(|hash| ChunkHash::new(hash).ok());
             prefetched.fill(shared, wanted.filter(|hash| !save.holds(hash)))
@@ -204,11 +199,27 @@ impl Store {
     }
 
     /// Run one operation of the consumer, and count it.
-    fn counted<T>(&self, operation: Operation, run: impl FnOnce(&Opened) -> Result<T, Error>) -> Result<T, Error> {
-        let opened = self.usable()?;
-        let outcome = run(opened);
-        opened.shared.counters.call(operation, &outcome);
-        outcome
+    fn counted<T: Answer>(
+        &self,
+        operation: Operation,
+        run: impl FnOnce(&Opened) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let opened = self.usable().map_err(|error| error.during(operation.name()))?;
+        let OpenStore { counters, quota, .. } = &*opened.shared;
+        let begun = Instant::now();
+        let admitted = match quota.is_metered() {
+            true => quota.admit(&counters.meters, operation.puts(), begun),
+            false => Ok(()),
+        };
+        let outcome = match admitted {
+            Ok(()) => run(opened),
+            Err(over) => {
+                counters.count(Event::QuotaRefused);
+                T::refused().ok_or(over)
+            }
+        };
+        counters.call(operation, &outcome, begun.elapsed());
+        outcome.map_err(|error| error.during(operation.name()))
     }
 
     /// What was opened, if it was in this process and not in the one that this was forked off.
@@ -218,124 +229,20 @@ impl Store {
     }
 
     /// What was opened, for batches.
-    pub(crate) fn opened(&self) -> Result<&Opened, Error> {
+    #[doc(hidden)]
+    pub fn opened(&self) -> Result<&Opened, Error> {
         self.usable()
     }
 
-    /// The store's own URI, for messages.
-    pub(crate) fn uri(&self) -> &str {
+    /// The store's own URI.
+    pub fn uri(&self) -> &str {
         &self.opened.shared.uri
-    }
-}
-
-/// For whoever has payload memory of the host's own, and checks by itself what it fetches.
-impl Store {
-    /// Store a chunk without a copy of its bytes. It is as good as [`Store::put_chunk`], but does not tell the store what
-    /// its keys are: those of other users may be others.
-    pub(crate) fn put_buffer(&self, hash: &[u8], data: &Arc<Buffer>) -> Result<Put, Error> {
-        self.counted(Operation::PutChunk, |opened| {
-            opened.shared.check_len(data.len())?;
-            opened.put(ChunkHash::new(hash)?, Bytes::Buffered(data))
-        })
-    }
-
-    /// As [`Store::put_buffer`], of a chunk that lies in several pieces. Where the backend is not written through, they are
-    /// copied into one.
-    pub(crate) fn put_pieces(&self, hash: &[u8], pieces: &[&[u8]]) -> Result<Put, Error> {
-        self.counted(Operation::PutChunk, |opened| {
-            let data = Bytes::Scattered(pieces);
-            opened.shared.check_len(data.len())?;
-            opened.put(ChunkHash::new(hash)?, data)
-        })
-    }
-
-    /// [`Store::get_buffers`] of chunks whose lengths are known, into memory that [`Store::keep_buffers`] has kept.
-    pub(crate) fn get_buffers_of(
-        &self,
-        hashes: &[[u8; 8]],
-        lens: impl Iterator<Item = usize>,
-    ) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
-        let ready = self.usable()?.shared.spare.take(lens);
-        let (found, left) = spare_memory::with_ready(ready, || self.get_buffers(hashes));
-        self.keep_buffers(left.into_iter().map(Arc::new));
-        found
-    }
-
-    /// Keep memory that nobody else holds, for the next chunks.
-    pub(crate) fn keep_buffers(&self, buffers: impl Iterator<Item = Arc<Buffer>>) {
-        if let Ok(opened) = self.usable() {
-            buffers.for_each(|buffer| opened.shared.spare.keep(buffer));
-        }
-    }
-
-    /// Fetch chunks, each as the backend answers it, unchecked and without a copy.
-    pub(crate) fn get_buffers(&self, hashes: &[[u8; 8]]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
-        let Opened { shared, save, prefetched, .. } = self.usable()?;
-        let until = &shared.until();
-        let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
-        let mut found = ChunkMap::default();
-        let mut absent = Vec::new();
-        for hash in &hashes {
-            if let Entry::Vacant(place) = found.entry(*hash) {
-                let here = save.waiting(hash).or_else(|| prefetched.take(shared, hash, until));
-                if place.insert(here).is_none() {
-                    absent.push(*hash);
-                }
-            }
-        }
-        until.expect(limits::KV_BATCH_BYTES);
-        for batch in absent.chunks(shared.batch_items()) {
-            let mut rest = batch;
-            while !rest.is_empty() {
-                let answers = shared.get_answers(rest, until)?;
-                let answered = answers.len();
-                for (hash, answer) in rest.iter().zip(answers) {
-                    found.insert(*hash, answer?);
-                }
-                rest = rest.get(answered..).unwrap_or_default();
-            }
-        }
-        Ok(hashes.iter().map(|hash| found.get(hash).cloned().flatten()).collect())
-    }
-
-    /// Which chunks there are.
-    pub(crate) fn has_chunks(&self, hashes: &[[u8; 8]]) -> Result<Vec<bool>, Error> {
-        let Opened { shared, save, .. } = self.usable()?;
-        let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
-        let mut distinct = ChunkSet::default();
-        let unknown = |hash: &ChunkHash| !save.holds(hash) && distinct.insert(*hash);
-        let distinct: Vec<ChunkHash> = hashes.iter().copied().filter(unknown).collect();
-        let mut absent = ChunkSet::default();
-        let until = shared.until();
-        for batch in distinct.chunks(shared.batch_items()) {
-            let stored = shared.exists(batch, &until)?.into_iter();
-            absent.extend(batch.iter().zip(stored).filter(|(_, stored)| !stored).map(|(hash, _)| *hash));
-        }
-        Ok(hashes.iter().map(|hash| !absent.contains(hash)).collect())
-    }
-
-    /// Remove a chunk that [`Store::get_buffers`] has answered with wrong bytes, unless a further read brings right ones.
-    pub(crate) fn remove_damaged(
-        &self,
-        hash: &[u8],
-        damaged: &[u8],
-        is_sound: &dyn Fn(&[u8]) -> bool,
-    ) -> Result<Damage, Error> {
-        let shared = &self.usable()?.shared;
-        Ok(shared.remove_damaged(&ChunkHash::new(hash)?, damaged, is_sound, &shared.until()))
-    }
-
-    /// Refuse a name or a length that a put would refuse.
-    pub(crate) fn check(&self, name: &str, largest: usize) -> Result<(), Error> {
-        let opened = self.usable()?;
-        opened.full_name(name)?;
-        opened.shared.check_len(largest)
     }
 }
 
 /// Refuse what was opened in another process than this one.
 fn check_process(generation: u64) -> Result<(), Error> {
-    if generation == engine::generation() {
+    if generation == process::generation() {
         return Ok(());
     }
     let message = "this store was opened before a fork: open it again in this process";
@@ -343,6 +250,14 @@ fn check_process(generation: u64) -> Result<(), Error> {
 }
 
 impl Opened {
+    fn shared(&self) -> &OpenStore {
+        &self.shared
+    }
+
+    fn prefix(&self) -> Option<&str> {
+        self.prefix.as_deref()
+    }
+
     fn check_process(&self) -> Result<(), Error> {
         check_process(self.shared.generation)
     }
@@ -361,12 +276,12 @@ impl Opened {
         Ok(full)
     }
 
-    fn put(&self, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
+    fn put(&self, hash: ChunkHash, data: Bytes<'_>, until: &Until) -> Result<Put, Error> {
         let Opened { shared, save, .. } = self;
         let len = data.len();
-        let put = save.put(shared, hash, data)?;
+        let put = save.put(shared, hash, data, until)?;
         shared.saw_len(len);
-        shared.counters.add(Event::BytesPut, len as u64);
+        shared.moved_in(len as u64);
         shared.counters.add(Event::Duplicates, u64::from(put == Put::Existed));
         Ok(put)
     }
@@ -394,3 +309,6 @@ impl Drop for Store {
 fn owned(data: Arc<Buffer>) -> Result<Buffer, Error> {
     Arc::try_unwrap(data).or_else(|shared| Buffer::concat(&[&shared]))
 }
+
+#[cfg(test)]
+mod target_tests;

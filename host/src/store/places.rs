@@ -18,8 +18,24 @@ use crate::limits;
 /// What is open, by what makes two opens the same.
 pub(super) struct Places<K, S> {
     entries: Mutex<HashMap<K, Entry<S>>>,
+    /// Groups of stores that are being torn down.
+    leaving: Arc<Leaving>,
+    /// What stores without a handle may hold together.
+    most_idle_bytes: u64,
     /// A task is there that looks for stores that are idle for too long.
     timed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Leaving {
+    groups: Mutex<usize>,
+    done: Condvar,
+}
+
+/// Stores that are torn down when it is dropped, by whomever.
+struct Group<S> {
+    stores: Vec<Arc<Place<S>>>,
+    leaving: Arc<Leaving>,
 }
 
 struct Entry<S> {
@@ -60,9 +76,10 @@ pub(super) enum Turn<'a, S> {
 /// Leave to open a store. Dropped, it is the next one's.
 pub(super) struct Opener<'a, S>(&'a Place<S>);
 
-impl<K, S> Default for Places<K, S> {
-    fn default() -> Self {
-        Places { entries: Mutex::default(), timed: AtomicBool::new(false) }
+impl<K, S> Places<K, S> {
+    /// `most_idle_bytes`: what stores without a handle may hold together.
+    pub(super) fn new(most_idle_bytes: u64) -> Self {
+        Places { entries: Mutex::default(), leaving: Arc::default(), most_idle_bytes, timed: AtomicBool::new(false) }
     }
 }
 
@@ -70,7 +87,11 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
     /// The place of a store; `breaker` makes that of a new one.
     pub(super) fn place(&self, key: &K, breaker: impl FnOnce() -> Breaker) -> Arc<Place<S>> {
         let mut entries = self.lock();
-        let idle = if entries.contains_key(key) { Vec::new() } else { take_idle(&mut entries, 1, Instant::now()) };
+        let idle = if entries.contains_key(key) {
+            Vec::new()
+        } else {
+            take_idle(&mut entries, 1, self.most_idle_bytes, Instant::now())
+        };
         let new = || Entry {
             place: Arc::new(Place {
                 opening: Mutex::new(Opening { store: None, under_way: false }),
@@ -83,13 +104,47 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
         entry.idle_since = None;
         let place = entry.place.clone();
         drop(entries);
-        tear_down(idle);
+        self.tear_down(idle);
         place
+    }
+
+    /// Tear down the idle ones of these stores, and wait for others that leave, until a deadline. Answers whether there were any.
+    pub(super) fn make_room(&self, of: impl Fn(&K) -> bool, deadline: Instant) -> bool {
+        let mut entries = self.lock();
+        let is_idle = |entry: &Entry<S>| Arc::strong_count(&entry.place) == 1 && entry.place.idle_bytes() > Some(0);
+        let idle: Vec<K> =
+            entries.iter().filter(|(key, entry)| of(key) && is_idle(entry)).map(|(key, _)| key.clone()).collect();
+        let idle: Vec<_> = idle.iter().filter_map(|key| entries.remove(key)).collect();
+        drop(entries);
+        let mut any = !idle.is_empty();
+        drop(idle);
+        let mut groups = self.leaving.lock();
+        while *groups > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            any = true;
+            groups = self.leaving.done.wait_timeout(groups, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+        any
+    }
+
+    /// On a helper, or here where there is none.
+    fn tear_down(&self, idle: Vec<Arc<Place<S>>>) {
+        if idle.is_empty() {
+            return;
+        }
+        *self.leaving.lock() += 1;
+        let group = Group { stores: idle, leaving: self.leaving.clone() };
+        if let Ok(runtime) = engine::runtime() {
+            runtime.helpers.hand(move || drop(group));
+        }
     }
 
     /// A handle was closed. `held`: bytes that the stores of the process hold, those with a handle included.
     pub(super) fn closed(&'static self, held: u64) {
-        if held > limits::IDLE_STORE_BYTES {
+        if held > self.most_idle_bytes {
             self.sweep();
         }
         if !self.timed.swap(true, SeqCst)
@@ -111,10 +166,10 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
     /// Drop idle stores that are over a bound. Answers whether others are idle.
     fn sweep(&self) -> bool {
         let mut entries = self.lock();
-        let idle = take_idle(&mut entries, 0, Instant::now());
+        let idle = take_idle(&mut entries, 0, self.most_idle_bytes, Instant::now());
         let more = entries.values().any(|entry| entry.idle_since.is_some());
         drop(entries);
-        tear_down(idle);
+        self.tear_down(idle);
         more
     }
 
@@ -127,6 +182,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
 fn take_idle<K: Clone + Eq + Hash, S: Stored>(
     entries: &mut HashMap<K, Entry<S>>,
     more: usize,
+    most_bytes: u64,
     now: Instant,
 ) -> Vec<Arc<Place<S>>> {
     let mut idle = Vec::new();
@@ -137,7 +193,7 @@ fn take_idle<K: Clone + Eq + Hash, S: Stored>(
         }
     }
     let too_many = (entries.len() + more).saturating_sub(limits::MAX_IDLE_STORES);
-    let over = over(idle, too_many, now);
+    let over = over(idle, too_many, most_bytes, now);
     over.into_iter().filter_map(|key| entries.remove(&key)).map(|entry| entry.place).collect()
 }
 
@@ -150,24 +206,29 @@ struct Idle<K> {
 
 /// Which of the idle stores go: so many in any case, what is idle for too long, and of the rest as many as are over the
 /// bound in bytes. The one that is idle for longest goes first.
-fn over<K>(mut idle: Vec<Idle<K>>, too_many: usize, now: Instant) -> Vec<K> {
+fn over<K>(mut idle: Vec<Idle<K>>, too_many: usize, most_bytes: u64, now: Instant) -> Vec<K> {
     idle.sort_by_key(|store| store.since);
     let mut bytes: u64 = idle.iter().map(|store| store.bytes).fold(0, u64::saturating_add);
     let goes = |(at, store): &(usize, Idle<K>)| {
         let late = now.saturating_duration_since(store.since) >= limits::IDLE_STORE_FOR;
-        let goes = *at < too_many || late || bytes > limits::IDLE_STORE_BYTES;
+        let goes = *at < too_many || late || bytes > most_bytes;
         bytes = bytes.saturating_sub(store.bytes);
         goes
     };
     idle.into_iter().enumerate().take_while(goes).map(|(_, store)| store.key).collect()
 }
 
-/// On a helper, or here where there is none.
-fn tear_down<S: Stored>(idle: Vec<Arc<Place<S>>>) {
-    if !idle.is_empty()
-        && let Ok(runtime) = engine::runtime()
-    {
-        runtime.helpers.hand(move || drop(idle));
+impl<S> Drop for Group<S> {
+    fn drop(&mut self) {
+        self.stores.clear();
+        *self.leaving.lock() -= 1;
+        self.leaving.done.notify_all();
+    }
+}
+
+impl Leaving {
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.groups.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -292,17 +353,17 @@ mod tests {
             ages.iter().map(store).collect()
         };
         let long = IDLE_STORE_FOR.as_secs();
-        assert!(over(idle(&[(1, 5), (2, 5)]), 0, now).is_empty());
-        assert_eq!(over(idle(&[(1, 5), (3, 5), (2, 5)]), 2, now), [3, 2]);
-        assert_eq!(over(idle(&[(1, 5), (long, 5), (long + 1, 5)]), 0, now), [long + 1, long]);
+        assert!(over(idle(&[(1, 5), (2, 5)]), 0, IDLE_STORE_BYTES, now).is_empty());
+        assert_eq!(over(idle(&[(1, 5), (3, 5), (2, 5)]), 2, IDLE_STORE_BYTES, now), [3, 2]);
+        assert_eq!(over(idle(&[(1, 5), (long, 5), (long + 1, 5)]), 0, IDLE_STORE_BYTES, now), [long + 1, long]);
         let half = IDLE_STORE_BYTES / 2;
-        assert_eq!(over(idle(&[(1, half), (2, half), (3, half)]), 0, now), [3]);
-        assert_eq!(over(idle(&[(1, IDLE_STORE_BYTES + 1)]), 0, now), [1]);
+        assert_eq!(over(idle(&[(1, half), (2, half), (3, half)]), 0, IDLE_STORE_BYTES, now), [3]);
+        assert_eq!(over(idle(&[(1, IDLE_STORE_BYTES + 1)]), 0, IDLE_STORE_BYTES, now), [1]);
     }
 
     #[test]
     fn an_idle_store_stays_within_the_bounds_and_is_torn_down_elsewhere() {
-        let fakes: &'static Fakes = Box::leak(Box::default());
+        let fakes: &'static Fakes = Box::leak(Box::new(Places::new(IDLE_STORE_BYTES)));
         let (torn_down, waits) = channel();
         let large = |torn_down| Fake { bytes: IDLE_STORE_BYTES, torn_down };
         let kept = open(fakes, 0, large(Some(torn_down.clone())));
@@ -321,8 +382,30 @@ mod tests {
     }
 
     #[test]
+    fn room_is_made_by_idle_stores_and_by_no_others() {
+        let fakes: &'static Fakes = Box::leak(Box::new(Places::new(IDLE_STORE_BYTES)));
+        let (torn_down, waits) = channel();
+        let fake = || Fake { bytes: 5, torn_down: Some(torn_down.clone()) };
+        let used = open(fakes, 0, fake());
+        (1..4).for_each(|key| drop(open(fakes, key, fake())));
+        let soon = || Instant::now() + Duration::from_secs(60);
+        assert!(!fakes.make_room(|key| *key == 0, soon()), "it has a handle");
+        assert!(fakes.make_room(|key| *key < 3, soon()));
+        // Here, and before it returns.
+        let by: Vec<_> = waits.try_iter().collect();
+        assert_eq!(by, [thread::current().id(); 2]);
+        assert!(!fakes.make_room(|key| *key < 3, soon()));
+        // What another thread is about to tear down is waited for.
+        let place = Arc::into_inner(fakes.lock().remove(&3).unwrap().place).unwrap();
+        fakes.tear_down(vec![Arc::new(place)]);
+        let waited = fakes.make_room(|_| false, soon());
+        assert!(waits.try_recv().is_ok() && (waited || *fakes.leaving.lock() == 0));
+        drop(used);
+    }
+
+    #[test]
     fn stores_without_a_handle_are_bounded_in_number() {
-        let fakes = Fakes::default();
+        let fakes = Fakes::new(IDLE_STORE_BYTES);
         for key in 0..3 * MAX_IDLE_STORES as u32 {
             drop(open(&fakes, key, small()));
         }
@@ -333,7 +416,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_another_open_waits_no_longer_than_its_deadline() {
-        let fakes = Fakes::default();
+        let fakes = Fakes::new(IDLE_STORE_BYTES);
         let place = fakes.place(&1, || Breaker::new("x", &Limits::default()));
         let Ok(Turn::Mine(opener)) = place.turn(Instant::now()) else { panic!("nobody else opens it") };
         let late = |turn: Result<Turn<'_, Fake>, Error>| turn.err().map(|error| error.to_string()).unwrap_or_default();

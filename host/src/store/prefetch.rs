@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::hash::{ChunkHash, ChunkMap, ChunkSet};
-use super::shared::Shared;
+use super::open_store::OpenStore;
+use crate::backend::{ChunkHash, ChunkMap, ChunkSet};
 use crate::counters::Event;
 use crate::error::Error;
 use crate::limits;
@@ -32,14 +32,14 @@ struct Kept {
 
 impl Prefetched {
     /// Take a chunk out. None too if it turns out not to be what its hash says.
-    pub(super) fn take(&self, shared: &Shared, hash: &ChunkHash, until: &Until) -> Option<Arc<Buffer>> {
+    pub(super) fn take(&self, shared: &OpenStore, hash: &ChunkHash, until: &Until) -> Option<Arc<Buffer>> {
         let Kept { data, unjudged } = self.lock().remove(hash)?;
         if unjudged { shared.check(hash, data, until) } else { Some(data) }
     }
 
     /// Fetch what is wanted and not here, until there is no room. What earlier prefetches brought and nobody asked for
     /// makes room for it.
-    pub(super) fn fill(&self, shared: &Shared, wanted: impl Iterator<Item = ChunkHash>) -> Result<(), Error> {
+    pub(super) fn fill(&self, shared: &OpenStore, wanted: impl Iterator<Item = ChunkHash>) -> Result<(), Error> {
         let (missing, prefetch) = {
             let mut cache = self.lock();
             cache.prefetches += 1;
@@ -54,7 +54,7 @@ impl Prefetched {
         let most = if hands > 1 { shared.batch_items().min(share) } else { shared.batch_items() };
         let batches: Vec<&[ChunkHash]> = missing.chunks(most).collect();
         let full = AtomicBool::new(false);
-        let fetched = shared.side_by_side(&batches, &|batch| {
+        let fetched = shared.batches().side_by_side(&batches, &|batch| {
             let mut rest = *batch;
             while !rest.is_empty() && !full.load(Relaxed) {
                 let unjudged = shared.verifier.is_unsettled();

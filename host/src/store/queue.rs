@@ -13,20 +13,39 @@ use std::time::{Duration, Instant};
 use super::{Opened, Store, check_process};
 use crate::engine;
 use crate::error::{Error, ErrorKind};
-use crate::limits;
+use crate::limits::{self, Limits};
 use crate::until::Until;
 
+/// What a queue is of: an opened store, or a test's fake.
+pub trait Served: Send + Sync + 'static {
+    /// Refuse what was opened in another process than this one.
+    fn check_process(&self) -> Result<(), Error>;
+
+    /// The bounds of its calls.
+    fn limits(&self) -> &Limits;
+}
+
+impl Served for Opened {
+    fn check_process(&self) -> Result<(), Error> {
+        check_process(self.shared.generation)
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.shared.pool.access().limits
+    }
+}
+
 /// What a queue carries out.
-pub(crate) trait Job: Send + 'static {
+pub trait Job<S = Opened>: Send + 'static {
     /// Carry it out. Until it returns, what the job refers to is in use.
-    fn run(&mut self, store: &Opened, until: &Until) -> Result<(), Error>;
+    fn run(&mut self, store: &S, until: &Until) -> Result<(), Error>;
 
     /// It will not be carried out.
     fn give_up(&mut self, why: &Error);
 }
 
 /// A request that is done.
-pub(crate) struct Completion<J> {
+pub struct Completion<J> {
     pub cookie: u64,
     pub job: J,
     /// Why it was not carried out; its parts may have failures of their own.
@@ -34,10 +53,10 @@ pub(crate) struct Completion<J> {
 }
 
 /// A queue of one store, which it keeps open.
-pub(crate) struct Queue<J: Job>(std::mem::ManuallyDrop<Arc<Inner<J>>>);
+pub struct Queue<J: Job<S>, S: Served = Opened>(std::mem::ManuallyDrop<Arc<Inner<J, S>>>);
 
-struct Inner<J> {
-    opened: Arc<Opened>,
+struct Inner<J, S> {
+    opened: Arc<S>,
     depth: usize,
     event: Event,
     state: Mutex<State<J>>,
@@ -70,8 +89,14 @@ impl<J> State<J> {
 
 impl<J: Job> Queue<J> {
     /// A queue for at most `depth` requests, 1 to [`limits::MAX_QUEUE_DEPTH`].
-    pub(crate) fn open(store: &Store, depth: usize) -> Result<Self, Error> {
+    pub fn open(store: &Store, depth: usize) -> Result<Self, Error> {
         store.usable()?;
+        Queue::of(Arc::clone(&store.opened), depth)
+    }
+}
+
+impl<S: Served, J: Job<S>> Queue<J, S> {
+    fn of(opened: Arc<S>, depth: usize) -> Result<Self, Error> {
         if depth == 0 || depth > limits::MAX_QUEUE_DEPTH {
             let most = limits::MAX_QUEUE_DEPTH;
             return Err(Error::invalid(format!("a queue has a depth of 1 to {most}, not {depth}")));
@@ -84,18 +109,17 @@ impl<J: Job> Queue<J> {
             turns: 0,
             closed: false,
         };
-        let opened = Arc::clone(&store.opened);
         let inner = Inner { opened, depth, event: Event::new()?, state: Mutex::new(state), idle: Condvar::new() };
         Ok(Queue(std::mem::ManuallyDrop::new(Arc::new(inner))))
     }
 
     /// The descriptor.
-    pub(crate) fn event(&self) -> Result<RawFd, Error> {
+    pub fn event(&self) -> Result<RawFd, Error> {
         Ok(self.usable()?.event.0.as_raw_fd())
     }
 
     /// Have a job done. Gives it back if it is not accepted: `Exhausted` where the queue is full.
-    pub(crate) fn submit(&self, cookie: u64, job: J, timeout: Option<Duration>) -> Result<(), (J, Error)> {
+    pub fn submit(&self, cookie: u64, job: J, timeout: Option<Duration>) -> Result<(), (J, Error)> {
         let inner = match self.usable() {
             Ok(inner) => inner,
             Err(error) => return Err((job, error)),
@@ -116,7 +140,7 @@ impl<J: Job> Queue<J> {
     }
 
     /// Take completions, `most` at most.
-    pub(crate) fn drain(&self, most: usize) -> Result<Vec<Completion<J>>, Error> {
+    pub fn drain(&self, most: usize) -> Result<Vec<Completion<J>>, Error> {
         let inner = self.usable()?;
         let mut state = inner.lock();
         inner.event.clear();
@@ -130,17 +154,17 @@ impl<J: Job> Queue<J> {
 
     /// Cancel the requests of a cookie: those that wait complete at once, one that runs is stopped between its batches.
     /// Returns how many there were.
-    pub(crate) fn cancel(&self, cookie: u64) -> Result<usize, Error> {
+    pub fn cancel(&self, cookie: u64) -> Result<usize, Error> {
         Ok(self.usable()?.cancel(|of| of == cookie))
     }
 
-    fn usable(&self) -> Result<&Arc<Inner<J>>, Error> {
-        check_process(self.0.opened.shared.generation)?;
+    fn usable(&self) -> Result<&Arc<Inner<J, S>>, Error> {
+        self.0.opened.check_process()?;
         Ok(&self.0)
     }
 }
 
-impl<J: Job> Inner<J> {
+impl<S: Served, J: Job<S>> Inner<J, S> {
     /// Ask for a turn on a thread, which carries out one request.
     fn take_turn(self: &Arc<Self>) {
         let inner = self.clone();
@@ -169,8 +193,7 @@ impl<J: Job> Inner<J> {
         let number = state.next;
         state.running.insert(number, (request.cookie, cancelled.clone()));
         drop(state);
-        let limits = &self.opened.shared.pool.access().limits;
-        let until = Until::with(limits, request.deadline, Some(cancelled));
+        let until = Until::with(self.opened.limits(), request.deadline, Some(cancelled));
         let run = || request.job.run(&self.opened, &until);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Other, "a defect of kv-store-wasm in a queue, please report it: a panic"))
@@ -222,7 +245,7 @@ impl<J: Job> Inner<J> {
 
 /// Cancels what is left and waits until nothing runs. In a child that was forked off nothing is freed: a thread of the
 /// parent may hold the lock for ever.
-impl<J: Job> Drop for Queue<J> {
+impl<S: Served, J: Job<S>> Drop for Queue<J, S> {
     fn drop(&mut self) {
         if self.usable().is_err() {
             return;
@@ -268,3 +291,7 @@ impl Event {
         unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
     }
 }
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

@@ -1,39 +1,59 @@
 //! The open stores of the process. Opens of the same URI, with the same component and the same config, share one.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
+use super::bound::{self, Bound};
 use super::followed::Followed;
-use super::lengths::Lengths;
+use super::open_store::OpenStore;
 use super::places::{Places, Stored, Turn};
-use super::shared::{Shared, is_fresh_wanted};
 use super::spare::Spare;
+use super::upkeep;
 use super::verify::Verifier;
+use crate::backend::{Backend, MakeLayer, Remembering, WithBreaker, make_layer};
 use crate::breaker::Breaker;
-use crate::budget::{Budgets, Owners, Shares};
-use crate::config::{self, Config, Settings};
-use crate::counters::{self, Counters, Event, Operation};
+use crate::budget::{self, Budgets, Owner, Shares};
+use crate::config::{self, Config, FaultTable, Settings};
+use crate::contract::wasi::Roots;
+use crate::contract::{Access, IdleConnections, Lookups, Missing, Tls};
+use crate::counters::{self, Counters, Event, Gauged, Operation, StoreGauges};
 use crate::directory::Directory;
-use crate::engine::{self, PerProcess};
-use crate::error::Error;
-use crate::fault::Faults;
-use crate::guest::wasi::Roots;
-use crate::guest::{Access, Lookups, Parked, Tls};
+use crate::error::{Error, ErrorKind};
+use crate::limits::Limits;
 use crate::loader::{self, Loaded};
 use crate::log::{self, Level, Rate};
+use crate::near::{self, NearLayer, Scope};
 use crate::policy::{Folder, FolderAccess, Grants, Guarded, Target};
 use crate::pool::Pool;
+use crate::process::{self, PerProcess};
+use crate::quota::Quota;
 use crate::until::Until;
 use crate::uri::StoreUri;
 
-#[derive(Default)]
-struct Stores {
-    places: Places<Key, Shared>,
-    /// Bytes in the write buffers of all handles.
-    buffered: AtomicUsize,
-    budgets: Budgets,
-    owners: Owners,
+/// What a host opens stores with. The default takes it from the environment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Setup {
+    pub config: config::Source,
+    pub places: loader::Places,
+    /// Makes the layer that a config's `fault` table asks for.
+    pub layer: Option<MakeLayer>,
+}
+
+static DEFAULT: OnceLock<Setup> = OnceLock::new();
+
+impl Setup {
+    /// That of whoever names none.
+    pub(crate) fn of_process() -> Self {
+        DEFAULT.get().cloned().unwrap_or_default()
+    }
+
+    /// Make it that of whoever names none. False: there is one.
+    pub(crate) fn make_default(self) -> bool {
+        DEFAULT.set(self).is_ok()
+    }
 }
 
 /// All that makes two opens the same. The target holds URI and grants, the settings tenant, limits and options: what
@@ -43,70 +63,77 @@ struct Key {
     component: [u8; 32],
     target: Target,
     settings: Settings,
+    /// Of the function that makes its layer: its address.
+    layer: Option<usize>,
 }
 
-fn stores() -> Result<&'static Stores, Error> {
-    static STORES: PerProcess<Stores> = PerProcess::new();
-    STORES.get_or_make(|| Ok(Stores::default()))
+impl Key {
+    /// What keeps the chunks that are near apart: all that decides whose bytes they are. Bounds and times do not, so that what is on
+    /// a disk is found again after they were changed.
+    fn scope(&self) -> Scope {
+        let settings =
+            Settings { limits: Limits::default(), quota: Quota::default(), near: None, ..self.settings.clone() };
+        Scope::of(&Key { settings, layer: None, ..self.clone() })
+    }
+
+    /// Whether what one store has counts for the other's share too.
+    fn has_owner_of(&self, other: &Key) -> bool {
+        let owner = |key: &Key| (key.target.store.backend().to_owned(), key.settings.tenant.clone());
+        owner(self) == owner(other)
+    }
 }
 
-/// What the stores of the process use.
-pub(crate) struct Used {
-    pub write_buffer_bytes: u64,
-    pub payload_bytes: u64,
-    pub memory_bytes: u64,
-    pub descriptors: u64,
-    pub connections: u64,
-}
-
-pub(crate) fn used() -> Result<Used, Error> {
-    let Stores { buffered, budgets, .. } = stores()?;
-    Ok(Used {
-        write_buffer_bytes: buffered.load(Relaxed) as u64,
-        payload_bytes: budgets.payload_bytes.used(),
-        memory_bytes: budgets.memory_bytes.used(),
-        descriptors: budgets.descriptors.used(),
-        connections: budgets.connections.used(),
-    })
+fn places() -> Result<&'static Places<Key, OpenStore>, Error> {
+    static PLACES: PerProcess<Places<Key, OpenStore>> = PerProcess::new();
+    PLACES.get_or_make(|| Ok(Places::new(budget::of_process().budgets.most_idle_bytes())))
 }
 
 /// A handle was closed: its store may be without one now.
 pub(super) fn closed() {
-    if let Ok(Stores { places, budgets, .. }) = stores() {
+    if let Ok(places) = places() {
+        let budgets = &budget::of_process().budgets;
         places.closed(budgets.payload_bytes.used().saturating_add(budgets.memory_bytes.used()));
     }
 }
 
 /// The store that a URI names, and what prefixes its manifests.
-pub(super) fn open(uri: &StoreUri) -> Result<(Arc<Shared>, Option<String>), Error> {
-    let file = Config::load()?;
+pub(super) fn open(uri: &StoreUri, setup: &Setup) -> Result<(Arc<OpenStore>, Option<String>), Error> {
+    let file = setup.config.load()?;
+    file.tell_misspelt(|scheme| setup.places.find(scheme, None).is_ok());
+    loader::tell_relative_directories();
+    counters::begin_listener(&file);
     let settings = file.settings(uri)?;
     let counters = counters::of(uri.backend(), settings.tenant.as_deref())?;
-    let opened = open_with(uri, &file, settings, counters);
-    counters.call(Operation::Open, &opened);
+    let begun = Instant::now();
+    let opened = open_with(uri, setup, &file, settings, counters);
+    counters.call(Operation::Open, &opened, begun.elapsed());
     opened
 }
 
 fn open_with(
     uri: &StoreUri,
+    setup: &Setup,
     file: &Config,
     settings: Settings,
     counters: &'static Counters,
-) -> Result<(Arc<Shared>, Option<String>), Error> {
-    let target = Target::decide(uri, &settings)?;
-    let path = loader::find(uri.backend(), settings.component.as_deref())?;
+) -> Result<(Arc<OpenStore>, Option<String>), Error> {
+    let target = settings.target(uri)?;
+    let path = setup.places.find(uri.backend(), settings.component.as_deref())?;
     // What must not be overlapped may be thousands of places.
     if target.grants.directories().next().is_some() {
-        target.grants.check_overlap(&guarded(file, &settings, &path))?;
+        target.grants.check_overlap(&guarded(setup, file, &settings, &path))?;
     }
-    let component = loader::components()?.load(&path, settings.sha256, &settings.limits, &file.helper())?;
+    let Settings { sha256, limits, .. } = &settings;
+    let component = loader::components()?.load(&path, *sha256, limits, &file.helper(), &setup.places)?;
 
-    // Shared by handles that differ only in what prefixes their manifests.
+    // Handles that differ only in what prefixes their manifests share a store.
     let prefix = target.prefix.clone();
-    let key = Key { component: component.digest, target: Target { prefix: None, ..target }, settings };
-    let stores = stores()?;
+    let target = Target { prefix: None, ..target };
+    let layer = setup.layer.map(|make| make as usize);
+    let key = Key { component: component.digest, target, settings, layer };
+    let places = places()?;
     let until = Until::new(&key.settings.limits);
-    let place = stores.places.place(&key, || Breaker::new(key.target.store.as_str(), &key.settings.limits));
+    let place = places.place(&key, || Breaker::new(key.target.store.as_str(), &key.settings.limits));
     if let Some(shared) = place.current() {
         return Ok((shared, prefix));
     }
@@ -119,43 +146,96 @@ fn open_with(
     };
     // Those before in the line may have opened the breaker.
     let pass = place.breaker.admit().inspect_err(refused)?;
-    let opened = Shared::open(component, key, stores, place.breaker.clone(), counters, &until).map(Arc::new);
-    if pass.report(&opened) {
+    let open = || OpenStore::open(component.clone(), key.clone(), setup, place.breaker.clone(), counters, &until);
+    let opened = match open() {
+        // Its owner's share may be taken by stores of its own that nobody uses.
+        Err(full) if full.kind() == ErrorKind::Exhausted => {
+            match places.make_room(|other| key.has_owner_of(other), until.deadline()) {
+                true => open(),
+                false => Err(full),
+            }
+        }
+        opened => opened,
+    };
+    let opened = opened.map(Arc::new);
+    if pass.report(opened.as_ref().err()) {
         counters.count(Event::BreakerOpened);
     }
     let shared = opened?;
+    counters::gauge(&shared);
+    let stored = shared.quota.stored_bytes;
+    let asked = Bound::parse(&shared.features.more).unwrap_or_default();
+    if let Some(bound) = asked.with_quota(stored)
+        && let Some(kept) = upkeep::begin(&shared, bound)
+    {
+        let _ = shared.kept.set(kept);
+    }
     opener.opened(shared.clone());
     Ok((shared, prefix))
 }
 
 /// What no store may lie over: our compiled code, every backend's component, the config, secrets; and what no store may
 /// hold: another tenant's directory.
-pub(crate) fn guarded(file: &Config, settings: &Settings, component: &Path) -> Guarded {
-    let cache = loader::cache_directory().map(|path| ("the cache of compiled components", path));
-    let components = loader::search_directories().into_iter().map(|path| ("a directory of components", path));
-    let named = std::env::var_os("KV_STORE_WASM_CONFIG").map(PathBuf::from);
-    let configs = config::default_places().into_iter().chain(named).map(|path| ("the config file", path));
+pub(crate) fn guarded(setup: &Setup, file: &Config, settings: &Settings, component: &Path) -> Guarded {
+    let cache = setup.places.cache().map(|path| ("the cache of compiled components", path));
+    let components = setup.places.directories().into_iter().map(|path| ("a directory of components", path));
+    let configs = setup.config.places().into_iter().map(|path| ("the config file", path));
     let named = file.files().chain([("a component", component)]).map(|(what, path)| (what, path.to_owned()));
     let own = cache.into_iter().chain(components).chain(configs).chain(named).collect();
     Guarded { own, foreign: file.directories_of_others(settings) }
+}
+
+/// The directories that a store may reach, opened: the one that the URI names, and the others by name.
+pub(super) struct Directories {
+    pub own: Option<Directory>,
+    pub folders: BTreeMap<String, Arc<Directory>>,
+}
+
+/// What the instances of a store may reach.
+pub(super) fn access(
+    target: &Target,
+    settings: &Settings,
+    directories: Directories,
+    (budgets, owner): (&'static Budgets, &Arc<Owner>),
+    counters: &'static Counters,
+) -> Access {
+    Access {
+        name: target.store.backend().to_owned(),
+        folders: directories.folders,
+        grants: target.grants.clone(),
+        directory: directories.own.map(Arc::new),
+        parked: Arc::new(IdleConnections::new(&settings.limits)),
+        shares: Shares::of(budgets, owner, &settings.limits),
+        lookups: Lookups::of(owner),
+        roots: Roots::default(),
+        missing: Missing::default(),
+        limits: settings.limits.clone(),
+        log: Rate::of_one(),
+        tls: Tls::new(settings.tls.clone()),
+        counters,
+        rehearsal: None,
+    }
 }
 
 /// Cut what a component says of itself, its label and further facts, to what is used: it may be as long as its memory, and is
 /// kept as long as the store.
 fn cut(label: &mut String, more: &mut Vec<(String, String)>) {
     *label = log::clean(label);
-    *more = more.iter().find(|fact| is_fresh_wanted(fact)).cloned().into_iter().collect();
+    more.retain(|(fact, value)| bound::FACTS.contains(&fact.as_str()) && value.len() <= 20);
+    more.truncate(bound::FACTS.len());
+    more.shrink_to_fit();
 }
 
-impl Shared {
+impl OpenStore {
     fn open(
         component: Arc<Loaded>,
         key: Key,
-        stores: &'static Stores,
+        setup: &Setup,
         breaker: Arc<Breaker>,
         counters: &'static Counters,
         until: &Until,
     ) -> Result<Self, Error> {
+        let scope = key.scope();
         let Key { target, settings, .. } = key;
         let directory = target.grants.directory.as_deref().map(Directory::open).transpose()?;
         let open_folder = |(name, folder): (&String, &Folder)| {
@@ -166,46 +246,52 @@ impl Shared {
             let opened = opened.map_err(|error| error.context(format_args!("fs.{name}")))?;
             Ok((name.clone(), Arc::new(opened)))
         };
-        let owner = stores.owners.get(target.store.backend(), settings.tenant.as_deref());
-        let access = Access {
-            name: target.store.backend().to_owned(),
+        let budget::OfProcess { budgets, owners, write_buffers } = budget::of_process();
+        let owner = owners.get(target.store.backend(), settings.tenant.as_deref());
+        let opened = Directories {
+            own: directory,
             folders: target.grants.fs.iter().map(open_folder).collect::<Result<_, Error>>()?,
-            grants: target.grants,
-            directory: directory.map(Arc::new),
-            parked: Arc::new(Parked::new(&settings.limits)),
-            shares: Shares::of(&stores.budgets, &owner, &settings.limits),
-            lookups: Lookups::of(&owner),
-            roots: Roots::default(),
-            limits: settings.limits,
-            log: Rate::of_one(),
-            tls: Tls::new(settings.tls),
-            faults: settings.fault.map(Faults::new).transpose()?,
-            counters,
         };
+        let access = access(&target, &settings, opened, (budgets, &owner), counters);
         let uri = target.store.as_str().to_owned();
         let options = settings.options.into_iter().collect();
-        if let Some(faults) = &access.faults {
-            let seed = faults.seed();
-            log::line(
-                Level::Warn,
-                format_args!("{uri}: faults are injected, as the config says; their seed is {seed}"),
-            );
+        let layer = make_layer(setup.layer, settings.fault.as_ref().map(FaultTable::text))?;
+        if let Some(layer) = &layer {
+            log::line(Level::Warn, format_args!("{uri}: {}", layer.note()));
+            layer.opening(until)?;
         }
-        let (pool, mut features) = Pool::open(component, access, uri.clone(), options, breaker, until)?;
+        let (pool, mut features) = Pool::open(component, Arc::new(access), uri.clone(), options, until)?;
+        let pool = Arc::new(pool);
+        let instances: Arc<dyn Backend> = pool.clone();
+        let inner = layer.map_or_else(|| instances.clone(), |layer| layer.around(instances.clone()));
+        let guarded = Arc::new(WithBreaker::new(inner, breaker.clone(), counters));
+        let verifier = Arc::new(Verifier::new(settings.verify));
+        let near = settings.near.as_ref().map(|near| {
+            let level = near::Level::of(target.store.backend(), settings.tenant.as_deref(), near, counters);
+            Arc::new(NearLayer::new(guarded.clone(), level, scope, verifier.clone()))
+        });
+        let backend = Remembering::new(match &near {
+            Some(near) => near.clone(),
+            None => guarded,
+        });
         cut(&mut features.label, &mut features.more);
-        let shared = Shared {
+        let shared = OpenStore {
+            backend,
+            breaker,
             pool,
             features,
-            verifier: Verifier::new(settings.verify),
-            known: Mutex::default(),
+            near,
+            verifier,
             followed: Followed::default(),
             spare: Spare::default(),
             keeps_all: AtomicBool::new(false),
-            lengths: Lengths::default(),
             uri,
-            generation: engine::generation(),
-            buffered: &stores.buffered,
+            generation: process::generation(),
+            buffered: write_buffers,
             counters,
+            kept: OnceLock::new(),
+            tenant: settings.tenant,
+            quota: settings.quota,
         };
         let info = shared.info();
         let reaches = match (&info.directory, &info.server) {
@@ -229,7 +315,21 @@ impl Shared {
     }
 }
 
-impl Stored for Shared {
+impl Gauged for OpenStore {
+    fn gauges(&self) -> StoreGauges {
+        StoreGauges {
+            backend: self.pool.access().name.clone(),
+            tenant: self.tenant.clone(),
+            uri: self.uri.clone(),
+            stored_bytes: self.kept.get().and_then(|kept| kept.stored_bytes()),
+            breaker_open: self.breaker.is_open(),
+            near_memory_bytes: self.near.as_ref().map(|near| near.usage().memory_bytes),
+            near_disk_bytes: self.near.as_ref().and_then(|near| near.usage().disk_bytes),
+        }
+    }
+}
+
+impl Stored for OpenStore {
     /// Whether the directories that were opened are still those under their names.
     fn is_current(&self) -> bool {
         let Access { directory, folders, grants, .. } = self.pool.access();
@@ -252,12 +352,10 @@ mod tests {
 
     #[test]
     fn what_a_component_says_of_itself_is_cut() {
-        let fact = |value: &str| ("fresh".to_owned(), value.to_owned());
         let mut label = "l".repeat(1 << 20);
-        let mut more: Vec<_> = (0..1000).map(|_| fact("x")).chain([fact("wanted"), fact("wanted")]).collect();
+        let mut more: Vec<_> = (0..1000).map(|_| ("x".to_owned(), "y".to_owned())).collect();
         cut(&mut label, &mut more);
         assert!(label.len() <= limits::MAX_LOG_LINE_BYTES + 3 && label.capacity() < 4096);
-        assert_eq!(more, [fact("wanted")]);
-        assert!(more.capacity() < 10);
+        assert_eq!(more.capacity(), 0);
     }
 }

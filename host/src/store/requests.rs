@@ -59,6 +59,7 @@ pub enum Outcomes {
 }
 
 /// A request that is done.
+#[non_exhaustive]
 pub struct Done {
     /// As it was submitted.
     pub cookie: u64,
@@ -121,7 +122,7 @@ impl Job for Owned {
             Work::Put { chunks, save } => {
                 let pieces: Vec<[&[u8]; 1]> = chunks.iter().map(|(_, value)| [value.as_slice()]).collect();
                 let chunks: Vec<NewChunk<'_>> =
-                    chunks.iter().zip(&pieces).map(|((hash, _), pieces)| NewChunk { hash, pieces }).collect();
+                    chunks.iter().zip(&pieces).map(|((hash, _), pieces)| NewChunk::new(hash, pieces)).collect();
                 Outcomes::Put(store.put_many(&chunks, &self.options, save.as_ref(), until)?)
             }
             Work::Get { items } => {

@@ -10,9 +10,11 @@ use std::time::Instant;
 use super::Put;
 use super::batches::Outcomes;
 use super::foreseen::Foreseen;
-use super::hash::ChunkHash;
 use super::ledger::{self, Admission, Ledger};
-use super::shared::{Bytes, Committed, Shared};
+use super::open_store::OpenStore;
+use crate::backend::ChunkHash;
+use crate::backend::{Bytes, Committed};
+use crate::contract::bindings::exports::kv_store::backend::store::Properties;
 use crate::counters::Event;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -42,11 +44,16 @@ struct State {
 
 impl SaveState {
     /// Put a chunk that a manifest will name.
-    pub(super) fn put(self: &Arc<Self>, store: &Arc<Shared>, hash: ChunkHash, data: Bytes<'_>) -> Result<Put, Error> {
-        let until = &store.until();
+    pub(super) fn put(
+        self: &Arc<Self>,
+        store: &Arc<OpenStore>,
+        hash: ChunkHash,
+        data: Bytes<'_>,
+        until: &Until,
+    ) -> Result<Put, Error> {
         let held = self.admit(store, &hash, until)?;
         let cost = ledger::cost(data.len());
-        if store.features.write_through || cost > limits::WRITE_BUFFER_BYTES {
+        if store.has(Properties::WRITE_THROUGH) || cost > limits::WRITE_BUFFER_BYTES {
             return self.put_now(store, hash, data, until);
         }
         if held {
@@ -82,13 +89,13 @@ impl SaveState {
         };
         store.release_buffer(freed);
         if flush_early {
-            self.flush_early(store);
+            self.flush_early(store, until.end());
         }
         Ok(if known { Put::Existed } else { Put::New })
     }
 
     /// Whether a chunk is held already, so that its bytes are not needed. Makes room in the ledger for one that is not.
-    fn admit(&self, store: &Shared, hash: &ChunkHash, until: &Until) -> Result<bool, Error> {
+    fn admit(&self, store: &OpenStore, hash: &ChunkHash, until: &Until) -> Result<bool, Error> {
         let damaged = store.is_damaged(hash);
         let admit = || self.lock().ledger.admit(hash, damaged, Instant::now());
         let mut admission = admit()?;
@@ -104,7 +111,7 @@ impl SaveState {
     }
 
     /// Store a chunk at once, from the caller's memory.
-    fn put_now(&self, store: &Shared, hash: ChunkHash, data: Bytes<'_>, until: &Until) -> Result<Put, Error> {
+    fn put_now(&self, store: &OpenStore, hash: ChunkHash, data: Bytes<'_>, until: &Until) -> Result<Put, Error> {
         let (generation, confirmed) = (store.generation_of_data(), Instant::now());
         let put = store.put_one(&hash, data, until)?;
         let freed = self.lock().ledger.stored(hash, data.len(), confirmed, generation);
@@ -114,7 +121,7 @@ impl SaveState {
 
     /// Whether the backend has said a moment ago that it has a chunk. `known`: it had it once, so it is worth asking.
     /// Not of a damaged chunk: what was said before the damage was found does not hold.
-    fn is_foreseen(&self, store: &Shared, hash: ChunkHash, len: usize, known: bool, until: &Until) -> bool {
+    fn is_foreseen(&self, store: &OpenStore, hash: ChunkHash, len: usize, known: bool, until: &Until) -> bool {
         if store.is_damaged(&hash) {
             return false;
         }
@@ -158,12 +165,12 @@ impl SaveState {
         self.lock().ledger.data(hash).is_some()
     }
 
-    /// Have a helper store what waits, while the consumer goes on.
-    fn flush_early(self: &Arc<Self>, store: &Arc<Shared>) {
+    /// Have a helper store what waits, while the consumer goes on. `end`: that of the caller's operation, which waits for it.
+    fn flush_early(self: &Arc<Self>, store: &Arc<OpenStore>, end: Option<Instant>) {
         let (save, of_helper) = (self.clone(), store.clone());
         let handed = store.pool.helpers().hand(move || {
             // What failed for a passing reason stays for the manifest; what failed for good is in the ledger.
-            if save.flush(&of_helper, &of_helper.until()).is_ok() {
+            if save.flush(&of_helper, &of_helper.until_by(end)).is_ok() {
                 save.lock().flushing_early = false;
             }
         });
@@ -174,7 +181,7 @@ impl SaveState {
 
     /// Store every chunk that waits, in the order of the puts. A chunk that the backend refuses for good is lost; one that
     /// failed for a passing reason stays.
-    pub(super) fn flush(&self, store: &Shared, until: &Until) -> Result<(), Error> {
+    pub(super) fn flush(&self, store: &OpenStore, until: &Until) -> Result<(), Error> {
         let _alone = self.flushing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let chunks = {
             let mut state = self.lock();
@@ -187,7 +194,7 @@ impl SaveState {
         let generation = store.generation_of_data();
         let batch: Vec<_> = chunks.iter().map(|(hash, data)| (*hash, Bytes::Buffered(data))).collect();
         let confirmed = Instant::now();
-        let Outcomes { items, mut failure } = store.put_all(&batch, false, until);
+        let Outcomes { items, mut failure } = store.batches().put_all(&batch, false, until);
         for ((hash, data), outcome) in chunks.iter().zip(items) {
             let freed = match outcome {
                 Some(Ok(_)) => self.lock().ledger.stored(*hash, data.len(), confirmed, generation),
@@ -206,8 +213,7 @@ impl SaveState {
     }
 
     /// Publish a manifest, after every chunk that was put before.
-    pub(super) fn put_manifest(&self, store: &Shared, name: &str, data: &[u8]) -> Result<(), Error> {
-        let until = &store.until();
+    pub(super) fn put_manifest(&self, store: &OpenStore, name: &str, data: &[u8], until: &Until) -> Result<(), Error> {
         let flushed = self.flush(store, until);
         {
             let mut state = self.lock();
@@ -228,7 +234,7 @@ impl SaveState {
 
     /// End an explicit save: make its chunks durable where the backend can, then publish a manifest, if there is one. Nothing
     /// is published while chunks are lost; the answer names them.
-    pub(super) fn commit(&self, store: &Shared, manifest: Option<(&str, &[u8])>) -> Result<Committed, Error> {
+    pub(super) fn commit(&self, store: &OpenStore, manifest: Option<(&str, &[u8])>) -> Result<Committed, Error> {
         let until = &store.until();
         self.find_losses(store, until)?;
         let lost: Vec<ChunkHash> = self.lock().ledger.lost().copied().collect();
@@ -239,7 +245,7 @@ impl SaveState {
     }
 
     /// Have the backend commit every stored chunk, and lose those that it does not have any more.
-    fn publish(&self, store: &Shared, manifest: Option<(&str, &[u8])>, until: &Until) -> Result<Committed, Error> {
+    fn publish(&self, store: &OpenStore, manifest: Option<(&str, &[u8])>, until: &Until) -> Result<Committed, Error> {
         let unnamed = self.lock().ledger.unnamed();
         let fresh = if store.wants_fresh() { unnamed.hashes.as_slice() } else { &[] };
         let committed = store.commit(manifest, fresh, unnamed.bytes, until)?;
@@ -251,19 +257,19 @@ impl SaveState {
         Ok(committed)
     }
 
-    fn lose(&self, store: &Shared, state: &mut State, hash: ChunkHash) {
+    fn lose(&self, store: &OpenStore, state: &mut State, hash: ChunkHash) {
         store.saw_absent(&hash);
         store.release_buffer(state.ledger.lose(hash, vanished(&hash)));
     }
 
     /// A chunk was put for this save, and stored.
-    pub(super) fn stored(&self, store: &Shared, hash: ChunkHash, len: usize, confirmed: Instant, generation: u64) {
+    pub(super) fn stored(&self, store: &OpenStore, hash: ChunkHash, len: usize, confirmed: Instant, generation: u64) {
         store.release_buffer(self.lock().ledger.stored(hash, len, confirmed, generation));
     }
 
     /// Ask again for chunks of which the backend said too long ago that it has them. (A backend that wants to know what a
     /// manifest names looks for it itself.) And lose those that lived in an instance that is gone.
-    fn find_losses(&self, store: &Shared, until: &Until) -> Result<(), Error> {
+    fn find_losses(&self, store: &OpenStore, until: &Until) -> Result<(), Error> {
         if store.holds_data() {
             let message = "the instance that held the chunks is gone, and they with it: put them again";
             let gone = Error::new(ErrorKind::Component, message);
@@ -277,7 +283,7 @@ impl SaveState {
     }
 
     /// Ask the backend for chunks, and lose those that it does not have.
-    fn lose_absent(&self, store: &Shared, chunks: &[ChunkHash], until: &Until) -> Result<(), Error> {
+    fn lose_absent(&self, store: &OpenStore, chunks: &[ChunkHash], until: &Until) -> Result<(), Error> {
         for batch in chunks.chunks(store.batch_items()) {
             let asked = Instant::now();
             let answers = store.exists(batch, until)?;
@@ -299,7 +305,7 @@ impl SaveState {
     }
 
     /// The ledger is full: commit the half that was stored first, without a manifest.
-    fn commit_oldest(&self, store: &Shared, until: &Until) -> Result<(), Error> {
+    fn commit_oldest(&self, store: &OpenStore, until: &Until) -> Result<(), Error> {
         self.flush(store, until)?;
         let oldest = self.lock().ledger.oldest_half();
         let committed = match store.wants_fresh() {
@@ -316,14 +322,14 @@ impl SaveState {
     }
 
     /// Forget what waits. Returns how many chunks that were.
-    pub(super) fn discard(&self, store: &Shared) -> usize {
+    pub(super) fn discard(&self, store: &OpenStore) -> usize {
         let (chunks, freed) = self.lock().ledger.discard();
         store.release_buffer(freed);
         chunks
     }
 
     /// Take room in this save's write buffer and in the process's.
-    fn reserve(&self, store: &Shared, bytes: usize) -> bool {
+    fn reserve(&self, store: &OpenStore, bytes: usize) -> bool {
         let mut state = self.lock();
         let own = state.ledger.waiting_bytes() + state.reserved + bytes;
         if own > limits::WRITE_BUFFER_BYTES || !store.reserve_buffer(bytes) {

@@ -4,7 +4,7 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::hash::ChunkHash;
+use crate::backend::ChunkHash;
 
 pub(super) const SEAL_BYTES: usize = 16;
 

@@ -4,10 +4,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::engine::PerProcess;
 use crate::error::Error;
 use crate::limits::SPARE_BYTES;
 use crate::payload::{Buffer, Filling};
+use crate::process::PerProcess;
 
 /// Buffers of one store, of whatever lengths its chunks have.
 pub(super) struct Spare {
@@ -74,7 +74,7 @@ impl Drop for Spare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::holds_in_a_child;
+    use crate::process::holds_in_a_child;
 
     #[test]
     fn memory_is_used_again_for_the_same_length() {

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::hash::ChunkHash;
+use crate::backend::ChunkHash;
 use crate::config::Verify;
+use crate::near::ContentKeys;
 
 pub(super) struct Verifier {
     mode: Verify,
@@ -71,17 +72,40 @@ impl Verifier {
     }
 }
 
+/// What the near level may keep. A store whose keys are not known yet may have content hashes; a chunk whose key is the hash of it
+/// is then one.
+impl ContentKeys for Verifier {
+    fn may_be(&self) -> bool {
+        match self.mode {
+            Verify::Auto => self.keyed.load(Relaxed) != OPAQUE,
+            Verify::Xxh3 => true,
+            Verify::Off => false,
+        }
+    }
+
+    fn is_key_of(&self, hash: &ChunkHash, content: &[&[u8]]) -> bool {
+        let Some(order) = key(hash).and_then(|key| order_of(key, digest(content))) else { return false };
+        match (self.mode, self.keyed.load(Relaxed)) {
+            (Verify::Off, _) | (Verify::Auto, OPAQUE) => false,
+            (Verify::Xxh3, _) | (Verify::Auto, UNSETTLED) => true,
+            (Verify::Auto, keyed) => keyed == order,
+        }
+    }
+}
+
 /// Whether a key of 8 bytes is the XXH3-64 of a value that lies in several parts, in either byte order. Other keys are no
 /// content hashes, and pass.
 pub(super) fn is_xxh3(hash: &ChunkHash, value: &[&[u8]]) -> bool {
-    let Some(key) = key(hash) else { return true };
+    key(hash).is_none_or(|key| order_of(key, digest(value)).is_some())
+}
+
+fn digest(value: &[&[u8]]) -> u64 {
     if let [whole] = value {
-        return order(key, whole).is_some();
+        return xxh3_64(whole);
     }
     let mut digest = Xxh3::new();
     value.iter().for_each(|part| digest.update(part));
-    let digest = digest.digest();
-    key == digest.to_be_bytes() || key == digest.to_le_bytes()
+    digest.digest()
 }
 
 fn key(hash: &ChunkHash) -> Option<[u8; 8]> {
@@ -90,7 +114,10 @@ fn key(hash: &ChunkHash) -> Option<[u8; 8]> {
 
 /// The byte order in which the key is the XXH3-64 of the data, if it is.
 fn order(key: [u8; 8], data: &[u8]) -> Option<u8> {
-    let digest = xxh3_64(data);
+    order_of(key, xxh3_64(data))
+}
+
+fn order_of(key: [u8; 8], digest: u64) -> Option<u8> {
     if key == digest.to_be_bytes() {
         Some(BIG_ENDIAN)
     } else if key == digest.to_le_bytes() {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Once;
 
-use kv_store_wasm::paged::{Convert, Restore, Save, Saved};
+use kv_store_wasm::paged::{Restore, Save, Saved};
 use kv_store_wasm::{ErrorKind, Store};
 use kvx::{BlockTable, CacheShape, DType, Gather, KvCache, KvCacheMut, KvScales, KvTokensMut, Layout, Slots};
 use xxhash_rust::xxh3::xxh3_64;
@@ -118,32 +118,16 @@ pub fn save<'a>(
     tokens: u32,
     chunk_tokens: u32,
 ) -> Save<'a> {
-    Save {
-        name,
-        model: b"model",
-        layers,
-        blocks: blocks.into(),
-        tokens,
-        chunk_tokens,
-        stored: None,
-        scales: &[],
-        threads: 1,
-        verify: false,
-        timeout: None,
-    }
+    let mut save = Save::new(name, layers, blocks.into(), tokens);
+    save.model = b"model";
+    save.chunk_tokens = chunk_tokens;
+    save
 }
 
 pub fn restore<'a>(name: &'a str, slots: &'a [i64]) -> Restore<'a> {
-    Restore {
-        name,
-        model: b"model",
-        slots: Slots { slots: slots.into(), invalid_slot: -1 },
-        convert: Convert::default(),
-        scales: &[],
-        max_bytes: 0,
-        threads: 1,
-        timeout: None,
-    }
+    let mut restore = Restore::new(name, Slots { slots: slots.into(), invalid_slot: -1 });
+    restore.model = b"model";
+    restore
 }
 
 /// The slots of a sequence in so many blocks.

@@ -13,8 +13,9 @@ use crate::key::{Identity, Key};
 use crate::kind::TierKind;
 use crate::limits::MAX_TOKENS;
 use crate::lookup::Query;
+use crate::payload::Payload;
 use crate::policy::Gate;
-use crate::save::{Payload, Reason, Save, Saved};
+use crate::request::{Reason, Save, Saved};
 use crate::tier::Gc;
 
 pub(super) fn status_of(kind: ErrorKind) -> kv_cache_status_t {

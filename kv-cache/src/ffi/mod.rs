@@ -60,7 +60,7 @@ pub extern "C" fn kv_cache_last_error() -> *const c_char {
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The library's version, such as "0.1.0".
+/// The library's version, such as "0.2.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_cache_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

@@ -8,7 +8,7 @@
 //! | then | records (length of all; tag, length, value of each): fingerprint, parameters, tokens, ... |
 //! | then to the end | payload |
 //!
-//! A row that this crate wrote also has a **seal**: record 0x80, first of all, with the [sum](metadata_sum) of everything
+//! A row that this crate wrote also has a **seal**: record 0x80, first of all, with the sum (`metadata_sum`) of everything
 //! before the payload. The format has a checksum of the payload only. With the seal the only bits of a file that can change
 //! unseen are those of the hit count and the time of the last use, which other software of this format rewrites in place.
 //! Other readers of the format pass over the seal, and rows of theirs, which have none, are read by what they repeat (counts,

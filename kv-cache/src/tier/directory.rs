@@ -19,6 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::limits::{MAX_SET_ASIDE, MAX_SET_ASIDE_BYTES};
 use crate::row::{self, Flaw, RowMetadata};
+use crate::tier::marker;
 
 pub(crate) const EXTENSION: &str = ".kvc";
 const SET_ASIDE: &str = "set-aside";
@@ -115,6 +116,7 @@ impl Directory {
         let mut directory = Directory::open_existing(path)?;
         directory.lock = directory.take_lock(exclusive)?;
         directory.ours = exclusive;
+        marker::leave(&directory.fd);
         Ok(directory)
     }
 
@@ -123,6 +125,7 @@ impl Directory {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = fs::open(path, flags, Mode::empty())
             .map_err(|error| Error::io(format!("cannot open the directory {}", path.display()), error.into()))?;
+        marker::refuse_store(path, &fd)?;
         // Not from 0, so that the names of a process that had our number are not in the way.
         let start = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
         Ok(Directory {
@@ -373,7 +376,7 @@ pub(crate) fn row_name(key: &Key) -> String {
 }
 
 pub(crate) fn classify(name: &str) -> Name {
-    if name == LOCK || name == SET_ASIDE {
+    if name == LOCK || name == SET_ASIDE || name == marker::NAME {
         return Name::Ours;
     }
     if let Some(stem) = name.strip_suffix(EXTENSION) {

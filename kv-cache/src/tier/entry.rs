@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::key::Key;
-use crate::save::Memory;
+use crate::payload::Memory;
 
 /// Set in `pins` when the row is out of the index: nobody can begin to use it.
 const RETIRED: u32 = 1 << 31;

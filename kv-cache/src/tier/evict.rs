@@ -109,14 +109,14 @@ impl Tier {
         };
         let there = match (&self.directory, &flaw) {
             (Some(directory), Some(_)) => self.look_again(directory, row),
-            _ => There::Nothing,
+            _ => AtName::Nothing,
         };
         let mut writer = self.writer();
         row.retire();
         // Somebody else may have found out before, and a new row may be in its place.
         let ours = self.forget(&mut writer, row);
         let why = match (there, flaw) {
-            (There::SavedAnew(anew), _) => {
+            (AtName::SavedAnew(anew), _) => {
                 if ours {
                     add(&self.shared.counters.adopted, 1);
                     self.publish_now(&mut writer, anew);
@@ -124,32 +124,32 @@ impl Tier {
                 }
                 "another process saved it anew; look up again".into()
             }
-            (There::Later(later), _) => {
+            (AtName::Later(later), _) => {
                 self.shared.counters.flaw(&later);
                 later.to_string()
             }
-            (There::Damaged, Some(flaw)) => {
+            (AtName::Damaged, Some(flaw)) => {
                 if let (Some(directory), true) = (&self.directory, ours) {
                     self.condemn_file(directory, &row_name(&row.key), &flaw);
                 }
                 flaw.to_string()
             }
-            (There::Damaged | There::Nothing, _) => "its file is gone".into(),
+            (AtName::Damaged | AtName::Nothing, _) => "its file is gone".into(),
         };
         drop(writer);
         Error::new(ErrorKind::Miss, format!("row {} of {} cannot be used: {why}", row.key, self.shown()))
     }
 
     /// What is at the name of a row that could not be used.
-    fn look_again(&self, directory: &Directory, row: &Row) -> There {
+    fn look_again(&self, directory: &Directory, row: &Row) -> AtName {
         match directory.inspect(&row_name(&row.key)) {
             Ok(found) => {
                 let anew = self.row_of(row.key, &found, 0);
-                if anew.has_the_file_of(row) { There::Damaged } else { There::SavedAnew(anew) }
+                if anew.has_the_file_of(row) { AtName::Damaged } else { AtName::SavedAnew(anew) }
             }
-            Err(Unread::Flaw(flaw)) if flaw.is_later() => There::Later(flaw),
-            Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound => There::Nothing,
-            Err(_) => There::Damaged,
+            Err(Unread::Flaw(flaw)) if flaw.is_later() => AtName::Later(flaw),
+            Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound => AtName::Nothing,
+            Err(_) => AtName::Damaged,
         }
     }
 
@@ -171,7 +171,7 @@ impl Tier {
 }
 
 /// What is at the name of a row that could not be used.
-enum There {
+enum AtName {
     /// A good row of the key, in a file other than the one that was indexed.
     SavedAnew(Row),
     /// A row of a later version.

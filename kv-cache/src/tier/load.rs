@@ -9,8 +9,8 @@ use memmap2::{Advice, Mmap};
 use super::directory::{Directory, Found, Unread, read_full, row_name};
 use super::entry::{Body, Row};
 use crate::limits::BLOCK_BYTES;
+use crate::payload::Memory;
 use crate::row::{Crc, Flaw, metadata_sum};
-use crate::save::Memory;
 
 /// The bytes of a row, as long as this lives.
 pub(crate) enum Bytes {

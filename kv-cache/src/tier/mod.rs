@@ -12,6 +12,7 @@ mod entry;
 mod evict;
 mod gc;
 mod load;
+mod marker;
 mod pinned;
 mod publish;
 mod scan;

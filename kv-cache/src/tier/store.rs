@@ -18,8 +18,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::limits::ROW_OVERHEAD_BYTES;
 use crate::log;
+use crate::payload::Payload;
 use crate::row::{Flaw, NewRow, SaveReason};
-use crate::save::Payload;
 
 /// A reservation that is released when it is dropped.
 struct Reserved<'a> {

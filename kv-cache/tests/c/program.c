@@ -125,7 +125,7 @@ int main(int argc, char **argv)
 
     CHECK(argc == 2);
     CHECK(of_the_log() == 0);
-    CHECK(strcmp(kv_cache_version(), "0.1.0") == 0 && kv_cache_last_error()[0] == 0); /* none has failed yet */
+    CHECK(strcmp(kv_cache_version(), KV_CACHE_EXPECTED_VERSION) == 0 && kv_cache_last_error()[0] == 0); /* none has failed yet */
     CHECK(kv_cache_open_toml(NULL, &cache) == KV_CACHE_INVALID_ARGUMENT && cache == NULL);
     CHECK(kv_cache_open_toml("[ram]\nbudget = 1\n", NULL) == KV_CACHE_INVALID_ARGUMENT);
     CHECK(kv_cache_open_toml("nonsense", &cache) == KV_CACHE_INVALID_ARGUMENT);

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kv_cache::{Cache, Clock, Config, Fingerprint, Hit, Identity, Options, Query, Result, Save, Saved, Step, TierKind};
 use tempfile::TempDir;
@@ -34,7 +34,17 @@ pub fn all_tiers(path: &Path) -> String {
 }
 
 pub fn open(config: &str) -> Cache {
-    Cache::open(Config::parse(config).unwrap()).unwrap()
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        match Cache::open(Config::parse(config).unwrap()) {
+            // The lock of a cache that was closed lives on in a process that another test is just starting, until that has become
+            // its program.
+            Err(error) if error.to_string().contains("belongs to another cache") && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            opened => return opened.unwrap(),
+        }
+    }
 }
 
 pub fn open_with(config: &str, options: Options) -> Cache {
@@ -83,12 +93,12 @@ pub fn row_path(directory: &Path, tokens: &[u32]) -> PathBuf {
     directory.join(format!("{}.kvc", IDENTITY.key(tokens)))
 }
 
-/// The names in a directory but for the lock, sorted.
+/// The names in a directory but for the lock and the marker, sorted.
 pub fn names(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name != ".lock")
+        .filter(|name| name != ".lock" && name != ".token-cache")
         .collect();
     names.sort();
     names

@@ -11,6 +11,8 @@
 //! its own, which waits while the kernel runs: `KVX_BENCH_PYTHON` names a Python that has numpy;
 //! without it those rows are left out, and a line on standard error says so.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a benchmark that fails ends")]
+
 mod small;
 
 use std::fmt::Write as _;

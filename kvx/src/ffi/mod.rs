@@ -5,14 +5,8 @@
 //! translation (see `parse`) followed by the Rust call; there are no rules
 //! here that Rust callers do not have.
 //!
-//! # Exporting them from another library
-//! The functions are `#[unsafe(no_mangle)]`, and rustc exports such symbols of
-//! an rlib from every cdylib and staticlib that links the rlib. Naming the
-//! crate anywhere is enough; this says so on purpose:
-//!
-//! ```ignore
-//! pub use kvx::ffi as kvx_abi;
-//! ```
+//! They keep Rust's names, so that a library that links the kernels exports none of them; the crate `kvx-c`
+//! exports them under C's.
 
 mod abi;
 mod parse;
@@ -36,7 +30,6 @@ use crate::write::Write;
 ///
 /// # Safety
 /// `out` must be null or valid for writes of a `kvx_version_t`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvx_get_version(out: *mut kvx_version_t) -> kvx_status_t {
     if out.is_null() {
         return KVX_STATUS_INVALID_ARGUMENT;
@@ -57,7 +50,6 @@ pub unsafe extern "C" fn kvx_get_version(out: *mut kvx_version_t) -> kvx_status_
 ///
 /// # Safety
 /// `cache` must be null, or for the duration of the call valid for reads of as many bytes as its `size` says.
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvx_validate_cache_desc(cache: *const kvx_cache_desc_t) -> kvx_status_t {
     status(|| {
         let (mut copy, desc) = (MaybeUninit::uninit(), cache);
@@ -74,7 +66,6 @@ pub unsafe extern "C" fn kvx_validate_cache_desc(cache: *const kvx_cache_desc_t)
 /// Both descriptors must be null or, for the duration of the call, valid for reads of as many bytes as their
 /// `size` says. Every buffer that they name must hold what they describe for the duration of the call: sources
 /// for reads, the slots named for writes and for nobody else. `stream` is not used.
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvx_write_kv(
     cache: *const kvx_cache_desc_t,
     write: *const kvx_write_desc_t,
@@ -104,7 +95,6 @@ pub unsafe extern "C" fn kvx_write_kv(
 /// Both descriptors must be null or, for the duration of the call, valid for reads of as many bytes as their
 /// `size` says. Every buffer that they name must hold what they describe for the duration of the call: the output
 /// for writes and for nobody else, the rest for reads. `stream` is not used.
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvx_gather_kv(
     cache: *const kvx_cache_desc_t,
     gather: *const kvx_gather_desc_t,

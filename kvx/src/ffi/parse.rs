@@ -5,6 +5,8 @@
 //! names the status that `kvx_abi.h` promises for it; rules about what is in
 //! the buffers are the Rust API's.
 
+#![allow(clippy::indexing_slicing, reason = "of arrays of a fixed length, whose indices were checked with the call")]
+
 use super::*;
 use crate::cache::{RawCache, RawTokens, row_bytes};
 use crate::dtype::DType;

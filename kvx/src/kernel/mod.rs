@@ -3,6 +3,8 @@
 //! A [`Mover`] is made once per call and tensor; what is decided there (which
 //! conversion, which instruction set) is not decided again per run.
 
+#![allow(clippy::indexing_slicing, reason = "of arrays of a fixed length, whose indices were checked with the call")]
+
 // Elsewhere there is no table yet: `Codes::new` answers none.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_variables))]
 mod codes;

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use memkv_wire::Key;
 
 use inflight::Inflight;
@@ -93,6 +93,15 @@ impl Server {
         }
     }
 
+    /// Let what is not used leave, for as long as the process lives.
+    fn expire(&self, ttl: Duration) {
+        let pause = (ttl / 10).clamp(Duration::from_millis(100), Duration::from_secs(60));
+        while !self.is_stopping() {
+            std::thread::sleep(pause);
+            self.store.expire(ttl);
+        }
+    }
+
     /// Say why a client was refused; not all of it in a flood. The metrics count all.
     fn say_refused(&self, why: impl std::fmt::Display) {
         let mut last = self.refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -135,13 +144,19 @@ pub fn say(what: impl std::fmt::Display) {
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
+    let options = Options::parse();
+    let done = if options.man { manual() } else { run(&options) };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say(format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+fn manual() -> Result<()> {
+    Ok(clap_mangen::Man::new(Options::command()).render(&mut std::io::stdout())?)
 }
 
 fn run(options: &Options) -> Result<()> {
@@ -181,6 +196,10 @@ fn run(options: &Options) -> Result<()> {
     });
     let accepting = server.clone();
     std::thread::Builder::new().name("accept".into()).spawn(move || accepting.accept(&data))?;
+    if let Some(ttl) = options.ttl_seconds {
+        let (expiring, ttl) = (server.clone(), Duration::from_secs(ttl.into()));
+        std::thread::Builder::new().name("expiry".into()).spawn(move || expiring.expire(ttl))?;
+    }
     let _ = ready.set(server.clone());
 
     let (data, admin) = addresses;

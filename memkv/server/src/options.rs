@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use kv_size::Bytes;
 use memkv_wire::Key;
 
-/// Keep KV-cache chunks and manifests for the memkv backend of kv-store-wasm, in memory and, if wished, in files.
+/// Keep chunks and manifests for the memkv backend of kv-store-wasm, in memory and, with --data, in files.
 ///
 /// Clients are let in by a key of 32 bytes that both sides have, as 64 hex digits in MEMKV_AUTH_KEY. Every frame is signed
-/// with it; nothing is encrypted, so use it on networks that may read along.
+/// with it. Nothing is encrypted: use it on trusted networks only.
 ///
-/// When the memory is full, what was used least recently leaves; a manifest leaves before the chunks that it names.
+/// When the memory is full, the least recently used is evicted; a manifest is evicted before the chunks that it names.
 #[derive(clap::Parser)]
 #[command(
     version,
@@ -22,7 +23,7 @@ use memkv_wire::Key;
         memkv-server --listen 127.0.0.1:9900 --memory 4GiB --data /var/lib/memkv\n\n\
         A consumer with the same MEMKV_AUTH_KEY then opens memkv://127.0.0.1:9900/some-namespace\n\n\
         Admin endpoints, without a login, on the next port: GET /v1/health, /v1/ready, /v1/status (JSON), /v1/metrics\n\
-        (Prometheus). SIGTERM stops the server when the requests at hand are answered."
+        (Prometheus). SIGTERM stops the server after the running requests are answered."
 )]
 pub struct Options {
     /// Address and port for clients; the admin endpoints are on the next port. With port 0 two free ones are chosen; the
@@ -30,8 +31,8 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9900")]
     pub listen: SocketAddr,
 
-    /// What chunks and manifests may take of memory, and of the disk with --data, before the oldest leave: a number of bytes,
-    /// or of KiB, MiB, GiB
+    /// What chunks and manifests may take of memory, and of the disk with --data, before the oldest leave: bytes, or as in
+    /// 512MiB, 1.5GiB
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub memory: u64,
 
@@ -45,6 +46,10 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
 
+    /// What was not used for so long leaves, though there is room; a manifest leaves before the chunks that it names
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ttl_seconds: Option<u32>,
+
     /// Clients at a time
     #[arg(long, value_name = "NUMBER", default_value_t = 256)]
     pub connections: usize,
@@ -52,6 +57,10 @@ pub struct Options {
     /// A client that asks nothing for so long is let go
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub idle_seconds: u64,
+
+    /// Write the manual page to standard output, for those who package this program
+    #[arg(long, hide = true, exclusive = true)]
+    pub man: bool,
 
     /// Read the key from a file rather than from MEMKV_AUTH_KEY
     #[arg(long, value_name = "FILE")]
@@ -77,18 +86,9 @@ impl Options {
     }
 }
 
-/// A number of bytes: `4096`, `64KiB`, `16MiB`, `2GiB`.
+/// A number of bytes above 0.
 fn size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match text.get(digits.len()..).unwrap_or_default() {
-        "" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        _ => return Err("expected a number of bytes, KiB, MiB or GiB, for example 512MiB".into()),
-    };
-    let number: u64 = digits.parse().map_err(|_| "expected a number, for example 512MiB".to_owned())?;
-    number.checked_mul(unit).filter(|size| *size > 0).ok_or_else(|| "expected a size above 0 that fits 64 bits".into())
+    Bytes::flag(text).and_then(|bytes| if bytes > 0 { Ok(bytes) } else { Err("must be above 0".into()) })
 }
 
 #[cfg(test)]
@@ -98,10 +98,12 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in [("1", 1), ("64KiB", 64 << 10), ("16MiB", 16 << 20), ("2GiB", 2 << 30)] {
+        for (text, bytes) in
+            [("1", 1), ("64KiB", 64 << 10), ("16MiB", 16 << 20), ("2 GiB", 2 << 30), ("1.5GB", 1_500_000_000)]
+        {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
-        for text in ["", "0", "GiB", "1GB", "-1", "1.5GiB", "99999999999GiB", "1 GiB"] {
+        for text in ["", "0", "GiB", "1Gb", "-1", "99999999999GiB"] {
             assert!(size(text).is_err(), "{text}");
         }
     }

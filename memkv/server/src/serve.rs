@@ -4,8 +4,11 @@ use std::io;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use memkv_wire::fields::{BatchGet, Connect, Connected, Exists, Kind, Lookup, Put};
-use memkv_wire::{Fault, Incoming, MAX_FIELDS_BYTES, MAX_SMALL_FIELDS_BYTES, Op, SessionKeys, Status, VERSION};
+use memkv_wire::fields::{BatchGet, Connect, Connected, Evict, Exists, Kind, List, Listing, Lookup, Put};
+use memkv_wire::{
+    Fault, Incoming, MAX_FIELDS_BYTES, MAX_KEY_BYTES, MAX_LISTED_KEYS, MAX_SMALL_FIELDS_BYTES, Op, SessionKeys, Status,
+    VERSION,
+};
 
 use crate::Server;
 use crate::inflight::{SMALL_BYTES, Share};
@@ -182,6 +185,33 @@ impl Client<'_> {
                     let found: Vec<u8> = store.exists(&self.chunks(&asked.keys)).into_iter().map(u8::from).collect();
                     let header = output.outgoing.answer(op, Status::Ok, 0, found.len(), 0);
                     output.small(header, &found)?;
+                }
+            },
+            Op::List => match List::decode(&fields) {
+                Err(fault) => return Ok(Err(fault)),
+                Ok(asked) => {
+                    // No longer than a value that the client takes.
+                    let fit = (self.server.max_value / (MAX_KEY_BYTES as u64 + 26)).max(1);
+                    let limit = u64::from(asked.limit).min(fit).min(MAX_LISTED_KEYS as u64) as usize;
+                    let listed = Listing(store.list(&self.namespace, asked.kind, asked.after, limit)).encode();
+                    let header = output.outgoing.answer(op, Status::Ok, 0, 0, listed.len() as u64);
+                    output.with_value(header, &listed)?;
+                }
+            },
+            Op::Usage if !fields.is_empty() => {
+                return Ok(Err(Fault::Malformed("the fields are not those of this operation")));
+            }
+            Op::Usage => {
+                let fields = store.usage(&self.namespace).encode();
+                let header = output.outgoing.answer(op, Status::Ok, 0, fields.len(), 0);
+                output.small(header, &fields)?;
+            }
+            Op::Evict => match Evict::decode(&fields) {
+                Err(fault) => return Ok(Err(fault)),
+                Ok(asked) => {
+                    let fields = store.evict(Some(&self.namespace), &asked).encode();
+                    let header = output.outgoing.answer(op, Status::Ok, 0, fields.len(), 0);
+                    output.small(header, &fields)?;
                 }
             },
             Op::BatchGet => match BatchGet::decode(&fields) {

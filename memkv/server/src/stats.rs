@@ -66,6 +66,9 @@ fn op_name(op: Op) -> &'static str {
         Op::Delete => "delete",
         Op::Exists => "exists",
         Op::BatchGet => "batch_get",
+        Op::List => "list",
+        Op::Usage => "usage",
+        Op::Evict => "evict",
     }
 }
 

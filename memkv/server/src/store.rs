@@ -5,16 +5,21 @@
 //! last use each manifest comes before its chunks, and eviction, which goes by that order, takes it first. A chunk that is
 //! deleted may leave before its manifests: they are not answered while it is gone.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lru::LruCache;
-use memkv_wire::fields::Kind;
+use memkv_wire::fields::{Evict, Evicted, Kind, Listed, Usage};
 
 use crate::disk::{Disk, Staged};
 
 /// What an entry costs beside its bytes: the table, allocations, counts.
 const ENTRY_BYTES: u64 = 200;
+
+/// Entries that leave while the table is locked once.
+const EVICTED_TOGETHER: usize = 16 << 10;
 
 /// Namespace, kind and key as one run of bytes that no other three make.
 pub type Name = Arc<[u8]>;
@@ -24,6 +29,17 @@ pub type Value = Arc<Vec<u8>>;
 pub fn name(namespace: &str, kind: Kind, key: &[u8]) -> Name {
     // A namespace has at most 255 bytes.
     [&[kind as u8, namespace.len() as u8], namespace.as_bytes(), key].concat().into()
+}
+
+/// What names of a kind in a namespace begin with.
+fn place(namespace: &str, kind: Kind) -> Vec<u8> {
+    [&[kind as u8, namespace.len() as u8], namespace.as_bytes()].concat()
+}
+
+/// Nanoseconds since 1970-01-01 UTC.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Whether a name is that of a manifest.
@@ -52,6 +68,9 @@ struct Entry {
     pins: u32,
     /// On disk for good. Without a disk nothing ever is.
     synced: bool,
+    /// Nanoseconds since 1970-01-01 UTC.
+    stored: u64,
+    used: u64,
 }
 
 /// What became of a put.
@@ -138,8 +157,8 @@ impl Store {
 
     /// Whether there is something under each name. What is asked for counts as used.
     pub fn exists(&self, names: &[Name]) -> Vec<bool> {
-        let mut table = self.lock();
-        names.iter().map(|name| table.entries.get(name).is_some()).collect()
+        let (mut table, now) = (self.lock(), now());
+        names.iter().map(|name| table.use_at(name, now).is_some()).collect()
     }
 
     pub fn get(&self, name: &Name) -> Option<Value> {
@@ -163,7 +182,7 @@ impl Store {
     }
 
     pub fn put_chunk(&self, name: Name, value: Vec<u8>, replace: bool) -> Put {
-        if !replace && self.lock().entries.get(&name).is_some() {
+        if !replace && self.lock().use_at(&name, now()).is_some() {
             return Put::Existed;
         }
         // Written before the lock is taken; appears under it. What takes the place of something that may be durable must be so
@@ -173,7 +192,7 @@ impl Store {
             Err(put) => return put,
         };
         let mut table = self.lock();
-        if !replace && table.entries.get(&name).is_some() {
+        if !replace && table.use_at(&name, now()).is_some() {
             return Put::Existed;
         }
         if !self.make_room(&mut table, cost(&name, &value, &[])) {
@@ -271,6 +290,85 @@ impl Store {
         true
     }
 
+    /// What a namespace has of a kind: the first `limit` keys after one, in byte order.
+    pub fn list(&self, namespace: &str, kind: Kind, after: &[u8], limit: usize) -> Vec<Listed> {
+        let place = place(namespace, kind);
+        let table = self.lock();
+        let mut first: BTreeMap<&[u8], &Entry> = BTreeMap::new();
+        for (name, entry) in table.entries.iter() {
+            let Some(key) = name.strip_prefix(place.as_slice()).filter(|key| *key > after) else { continue };
+            if first.len() >= limit && first.last_key_value().is_none_or(|(last, _)| key > *last) {
+                continue;
+            }
+            first.insert(key, entry);
+            if first.len() > limit {
+                first.pop_last();
+            }
+        }
+        let listed = |(key, entry): (&[u8], &Entry)| {
+            let Entry { value, stored, used, .. } = entry;
+            Listed { key: key.to_vec(), size: value.len() as u64, stored: *stored, used: *used }
+        };
+        first.into_iter().map(listed).collect()
+    }
+
+    /// How much a namespace holds.
+    pub fn usage(&self, namespace: &str) -> Usage {
+        let [chunk, manifest] = [Kind::Chunk, Kind::Manifest].map(|kind| place(namespace, kind));
+        let mut usage = Usage { capacity: self.bound, ..Usage::default() };
+        for (name, entry) in self.lock().entries.iter() {
+            if name.starts_with(&chunk) {
+                usage.chunks += 1;
+            } else if name.starts_with(&manifest) {
+                usage.manifests += 1;
+            } else {
+                continue;
+            }
+            usage.bytes += entry.value.len() as u64;
+        }
+        usage
+    }
+
+    /// Remove what was not used, of one namespace or of all. The order of use has each manifest before its chunks.
+    pub fn evict(&self, namespace: Option<&str>, what: &Evict) -> Evicted {
+        let places = namespace.map(|namespace| [Kind::Chunk, Kind::Manifest].map(|kind| place(namespace, kind)));
+        let here =
+            |name: &[u8]| places.as_ref().is_none_or(|places| places.iter().any(|place| name.starts_with(place)));
+        let mut table = self.lock();
+        let mut evicted = Evicted::default();
+        let mut oldest = Vec::new();
+        for (name, entry) in table.entries.iter().rev().filter(|(name, _)| here(name)) {
+            let enough = evicted.bytes >= what.bytes && entry.used >= what.unused_since;
+            if enough || oldest.len() >= EVICTED_TOGETHER {
+                evicted.more = !enough;
+                break;
+            }
+            let kept = !is_manifest(name) && entry.stored.max(entry.used) > what.keep_since;
+            if kept || entry.pins > 0 {
+                continue;
+            }
+            let counted = if is_manifest(name) { &mut evicted.manifests } else { &mut evicted.chunks };
+            *counted += 1;
+            evicted.bytes += entry.value.len() as u64;
+            oldest.push(name.clone());
+        }
+        for name in &oldest {
+            table.remove(name);
+            if let Some(disk) = &self.disk {
+                disk.evict(name);
+            }
+        }
+        self.evicted.fetch_add(oldest.len() as u64, Relaxed);
+        evicted
+    }
+
+    /// Remove what was not used for so long.
+    pub fn expire(&self, ttl: Duration) {
+        let ttl = u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX);
+        let what = Evict { bytes: 0, unused_since: now().saturating_sub(ttl), keep_since: u64::MAX };
+        while self.evict(None, &what).more {}
+    }
+
     fn full(&self) -> Put {
         Put::Full(format!("the server keeps at most {} bytes, and what it keeps is in use", self.bound))
     }
@@ -299,11 +397,19 @@ struct Pinned {
 impl Table {
     /// Count chunks as used. Answers whether all of them are here.
     fn touch(&mut self, chunks: &[Name]) -> bool {
-        chunks.iter().filter(|chunk| self.entries.promote(*chunk)).count() == chunks.len()
+        let now = now();
+        chunks.iter().filter(|chunk| self.use_at(chunk, now).is_some()).count() == chunks.len()
+    }
+
+    /// An entry, which is used now.
+    fn use_at(&mut self, name: &Name, now: u64) -> Option<&Entry> {
+        let entry = self.entries.get_mut(name)?;
+        entry.used = now;
+        Some(entry)
     }
 
     fn get(&mut self, name: &Name) -> Option<Value> {
-        let entry = self.entries.get(name)?;
+        let entry = self.use_at(name, now())?;
         let (value, chunks) = (entry.value.clone(), entry.chunks.clone());
         self.touch(&chunks).then_some(value)
     }
@@ -313,7 +419,8 @@ impl Table {
         self.remove(&name);
         self.bytes += cost(&name, &value, &chunks);
         self.manifests += u64::from(is_manifest(&name));
-        self.entries.put(name, Entry { value, chunks, pins, synced });
+        let now = now();
+        self.entries.put(name, Entry { value, chunks, pins, synced, stored: now, used: now });
     }
 
     /// Insert a manifest, and then use its chunks, so that they leave after it.
@@ -380,6 +487,46 @@ mod tests {
 
     fn put(store: &Store, n: u64) -> Put {
         store.put_chunk(chunk(n), vec![n as u8; 1000], false)
+    }
+
+    #[test]
+    fn a_namespace_is_listed_in_pages_and_counted() {
+        let store = store(room_for(100));
+        (0..10).for_each(|n| assert_eq!(put(&store, n), Put::Stored));
+        let other = name("other", Kind::Chunk, b"k");
+        assert_eq!(store.put_chunk(other, vec![0; 1000], false), Put::Stored);
+        assert_eq!(store.put_manifest(manifest(1), vec![1; 5], &[chunk(1)]), Put::Stored);
+        let mut keys = Vec::new();
+        loop {
+            let page = store.list("ns", Kind::Chunk, keys.last().map_or(&b""[..], |key: &Vec<u8>| key), 3);
+            if page.is_empty() {
+                break;
+            }
+            assert!(page.len() <= 3 && page.iter().all(|entry| entry.size == 1000 && entry.used >= entry.stored));
+            keys.extend(page.into_iter().map(|entry| entry.key));
+        }
+        let expected: Vec<Vec<u8>> = (0..10_u64).map(|n| n.to_le_bytes().to_vec()).collect();
+        assert_eq!(keys, expected);
+        let usage = store.usage("ns");
+        assert_eq!((usage.chunks, usage.manifests, usage.bytes), (10, 1, 10_005));
+    }
+
+    #[test]
+    fn what_was_not_used_is_evicted_and_what_was_stored_lately_stays() {
+        let store = store(room_for(100));
+        (0..10).for_each(|n| assert_eq!(put(&store, n), Put::Stored));
+        assert_eq!(store.put_manifest(manifest(1), vec![1; 5], &[chunk(0), chunk(1)]), Put::Stored);
+        let nothing = Evict { bytes: 5000, unused_since: 0, keep_since: 0 };
+        assert_eq!(store.evict(Some("ns"), &nothing).chunks, 0, "all of them were stored after that");
+        assert_eq!(store.get(&manifest(1)), None, "a manifest may leave at any time");
+        let what = Evict { bytes: 2500, unused_since: 0, keep_since: u64::MAX };
+        assert_eq!(store.evict(Some("other"), &what), Evicted::default());
+        let evicted = store.evict(Some("ns"), &what);
+        assert_eq!((evicted.chunks, evicted.bytes, evicted.more), (3, 3000, false));
+        // The manifest's chunks were used last.
+        assert_eq!(store.exists(&[chunk(0), chunk(1), chunk(2), chunk(5)]), [true, true, false, true]);
+        store.expire(Duration::ZERO);
+        assert_eq!(store.usage("ns").chunks, 0);
     }
 
     #[test]

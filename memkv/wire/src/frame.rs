@@ -38,6 +38,9 @@ codes! {
         Delete = 0x22,
         Exists = 0x30,
         BatchGet = 0x31,
+        List = 0x32,
+        Usage = 0x33,
+        Evict = 0x34,
     }
 }
 

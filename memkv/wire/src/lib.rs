@@ -49,6 +49,8 @@ pub const MAX_SMALL_FIELDS_BYTES: usize = 2048;
 pub const MAX_FIELDS_BYTES: usize = 32 << 20;
 /// The most keys in one EXISTS or batch get.
 pub const MAX_BATCH_KEYS: usize = 4096;
+/// The most keys that one LIST answers.
+pub const MAX_LISTED_KEYS: usize = 4096;
 /// The most chunks that one manifest names.
 pub const MAX_MANIFEST_CHUNKS: usize = 262_144;
 /// The port of the data connection. That of the admin endpoints is one more.

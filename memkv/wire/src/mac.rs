@@ -32,12 +32,12 @@ impl Key {
         let mut bytes = [0; 32];
         let text = text.trim();
         if text.len() != 64 {
-            return Err(format!("expected 64 hex digits (32 bytes), and it has {} characters", text.len()));
+            return Err(format!("needs 64 hex digits, got {}", text.len()));
         }
         for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
             let digits = std::str::from_utf8(pair).ok().filter(|pair| pair.bytes().all(|b| b.is_ascii_hexdigit()));
             let value = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-            *byte = value.ok_or("expected 64 hex digits (32 bytes), and it holds other characters")?;
+            *byte = value.ok_or("needs 64 hex digits, got other characters")?;
         }
         Ok(Key(bytes))
     }
@@ -146,9 +146,7 @@ mod tests {
         let digits = "00ff".repeat(16);
         assert_eq!(Key::from_hex(&digits).map(|key| key.0[1]), Ok(0xff));
         assert!(Key::from_hex(&format!("{digits}\n")).is_ok());
-        for (text, said) in
-            [("", "0 characters"), (&digits[1..], "63"), (&digits.replace('f', "g"), "other characters")]
-        {
+        for (text, said) in [("", "got 0"), (&digits[1..], "63"), (&digits.replace('f', "g"), "64 hex digits")] {
             let error = Key::from_hex(text).map(|_| ()).unwrap_err();
             assert!(error.contains(said), "{error}");
         }

@@ -1,6 +1,8 @@
 //! What must hold for any bytes: nothing panics, what is encoded is decoded, and a frame with a changed bit is refused.
 
-use memkv_wire::fields::{BatchGet, Connect, Connected, Exists, Kind, Lookup, Put, text};
+use memkv_wire::fields::{
+    BatchGet, Connect, Connected, Evict, Evicted, Exists, Kind, List, Listed, Listing, Lookup, Put, Usage, text,
+};
 use memkv_wire::{
     Fault, HEADER_BYTES, Header, Incoming, Key, MAX_KEY_BYTES, Op, Outgoing, SessionKeys, Status, TAG_BYTES,
 };
@@ -55,6 +57,33 @@ fn pair() -> (Outgoing, Incoming, Outgoing, Incoming) {
         Outgoing::new(server.clone()),
         Incoming::new(server, limits.0, limits.1),
     )
+}
+
+proptest! {
+    #[test]
+    fn listings_and_evictions_are_decoded_again(
+        kind in kind(), after in vec(any::<u8>(), 0..=MAX_KEY_BYTES), limit in 1..=u32::MAX,
+        keys in keys(), numbers in any::<[u64; 4]>(), more in any::<bool>(),
+    ) {
+        let list = List { kind, after: &after, limit };
+        let encoded = list.encode();
+        prop_assert_eq!(List::decode(&encoded), Ok(list));
+        let [size, stored, used, last] = numbers;
+        let listing = Listing(keys.into_iter().map(|key| Listed { key, size, stored, used }).collect());
+        prop_assert_eq!(Listing::decode(&listing.encode()), Ok(listing));
+        let usage = Usage { bytes: size, chunks: stored, manifests: used, capacity: last };
+        prop_assert_eq!(Usage::decode(&usage.encode()), Ok(usage));
+        let evict = Evict { bytes: size, unused_since: stored, keep_since: used };
+        prop_assert_eq!(Evict::decode(&evict.encode()), Ok(evict));
+        let evicted = Evicted { bytes: size, chunks: stored, manifests: used, more };
+        prop_assert_eq!(Evicted::decode(&evicted.encode()), Ok(evicted));
+    }
+
+    #[test]
+    fn no_bytes_make_a_listing_panic(bytes in vec(any::<u8>(), 0..200)) {
+        let _ = (List::decode(&bytes), Listing::decode(&bytes), Usage::decode(&bytes));
+        let _ = (Evict::decode(&bytes), Evicted::decode(&bytes));
+    }
 }
 
 proptest! {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::{compile, library_path, probe_config, root};
 
 /// No test takes a tenth of it: what does hangs.
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = Duration::from_secs(240);
 
 /// Where the tests keep what they make once: programs, the config, compiled components.
 fn made() -> PathBuf {
@@ -64,12 +64,17 @@ pub struct Finished {
 
 /// Run a process to its end.
 pub fn finish(command: &mut Command) -> Finished {
+    finish_within(BOUND, command)
+}
+
+/// The same, where it may take longer until it counts as hanging.
+pub fn finish_within(bound: Duration, command: &mut Command) -> Finished {
     // Files, not pipes: what was forked and lives on would hold a pipe open.
     let [mut stdout, mut stderr] = [(), ()].map(|()| tempfile::tempfile().expect("a temporary file"));
     let duplicate = |file: &std::fs::File| Stdio::from(file.try_clone().expect("a file descriptor"));
     command.stdin(Stdio::null()).stdout(duplicate(&stdout)).stderr(duplicate(&stderr));
     let mut running = start(command);
-    let status = running.wait();
+    let status = running.wait_for(bound);
     let read = |file: &mut std::fs::File| {
         let mut bytes = Vec::new();
         file.rewind().and_then(|()| file.read_to_end(&mut bytes)).expect("a temporary file can be read");
@@ -99,7 +104,11 @@ pub fn start(command: &mut Command) -> Running {
 impl Running {
     /// Wait for its end; none if it hangs.
     pub fn wait(&mut self) -> Option<ExitStatus> {
-        let end = Instant::now() + BOUND;
+        self.wait_for(BOUND)
+    }
+
+    fn wait_for(&mut self, bound: Duration) -> Option<ExitStatus> {
+        let end = Instant::now() + bound;
         loop {
             if let Some(status) = self.0.try_wait().expect("the child is ours") {
                 return Some(status);

@@ -4,13 +4,21 @@
 //!
 //! The tests run against `target/dist`, which `cargo xtask test` lays out: what is tested is what is installed.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
+pub mod book;
+pub mod cluster;
 pub mod consumer;
 pub mod memkv;
+pub mod mooncake;
+pub mod namespace;
+pub mod objects;
 pub mod redis;
+pub mod seaweed;
 pub mod servers;
 pub mod tls;
 
@@ -29,6 +37,13 @@ pub fn dist() -> PathBuf {
 /// The library's file.
 pub fn library_path() -> PathBuf {
     let path = dist().join("lib/libkv_store_wasm.so");
+    assert!(path.exists(), "{} is missing: run `cargo xtask test`, which builds it", path.display());
+    path
+}
+
+/// The file of the library that obeys the table `fault` of a backend's config.
+pub fn faulty_library_path() -> PathBuf {
+    let path = root().join("target/faults/lib/libkv_store_faults.so");
     assert!(path.exists(), "{} is missing: run `cargo xtask test`, which builds it", path.display());
     path
 }
@@ -52,6 +67,8 @@ pub fn library() -> &'static Library {
             std::env::set_var("KV_STORE_WASM_CONFIG", &config);
             std::env::set_var("KV_STORE_WASM_CACHE", root().join("target/test-consumers/cache"));
             std::env::set_var("MEMKV_AUTH_KEY", memkv::AUTH_KEY);
+            std::env::set_var("S3_ACCESS_KEY_ID", seaweed::ACCESS_KEY_ID);
+            std::env::set_var("S3_SECRET_ACCESS_KEY", seaweed::SECRET_ACCESS_KEY);
         }
         Library::load(&library_path()).expect("the library loads")
     });
@@ -100,6 +117,11 @@ pub fn granted_folders() -> PathBuf {
     folder
 }
 
+/// The file with the session token of the s3 backend in this process; there is none before a test makes it.
+pub fn s3_token() -> PathBuf {
+    root().join(format!("target/test-consumers/s3-token-{}", std::process::id()))
+}
+
 fn probe_config() -> String {
     let table = |scheme: &str, component: &str, rest: &str| {
         let component = test_components().join(format!("{component}.wasm"));
@@ -112,9 +134,24 @@ fn probe_config() -> String {
     let folder =
         |name: &str| format!("fs.{name} = {{ path = '{}', access = '{name}' }}\n", folders.join(name).display());
     let folders = table("probe-folders", "probe", &(folder("ro") + &folder("rw")));
+    // For tests with many servers, none of which is named in the URI.
+    let nodes = table(
+        "probe-nodes",
+        "probe",
+        &format!(
+            "connect = ['127.0.0.1:*', 'cache.example:*']\nlimits = {{ deadline_ms = 60000, patience_ms = 20000, breaker_failures = 0 }}\ntls.ca = '{ca}'\n"
+        ),
+    );
+    let hasty =
+        table("probe-hasty", "probe", "connect = ['127.0.0.1:*']\nlimits = { deadline_ms = 60000, patience_ms = 100 }");
     let tenants = ["a", "b"].map(|name| format!("[[tenant]]\nuri = 'probe-tenants://x/{name}'\n"));
     let redis = format!("[backend.redis]\ntls.ca = '{ca}'\n");
-    probes.chain(wasi).chain([folders, redis]).chain(tenants).collect()
+    let objects = table("objects", "objects", "");
+    let s3 = format!(
+        "[backend.s3]\nlimits = {{ breaker_failures = 0, patience_ms = 20000, deadline_ms = 60000 }}\ntls.ca = '{ca}'\nsecrets.session-token = {{ file = '{}' }}\n",
+        s3_token().display()
+    );
+    probes.chain(wasi).chain([folders, redis, nodes, hasty, objects, s3]).chain(tenants).collect()
 }
 
 /// A C program from `tests/consumer`, built with every warning an error against the installed header.
@@ -141,4 +178,18 @@ pub fn native_library(output: &Path) -> PathBuf {
     let built = compiler.output().expect("cc runs: install gcc");
     assert!(built.status.success(), "{}:\n{}", folder.display(), String::from_utf8_lossy(&built.stderr));
     output
+}
+
+/// The program `kv-store`, as it is installed, with an environment that says nothing but where it keeps code.
+pub fn kv_store() -> Command {
+    let program = dist().join("bin/kv-store");
+    assert!(program.exists(), "{} is missing: run `cargo xtask test`, which builds it", program.display());
+    let made = root().join("target/test-consumers");
+    std::fs::create_dir_all(&made).expect("a folder for what tests make");
+    let config = made.join(format!("empty-{}.toml", std::process::id()));
+    std::fs::write(&config, "").expect("an empty config");
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.env("KV_STORE_WASM_CONFIG", config).env("KV_STORE_WASM_CACHE", made.join("cache"));
+    command
 }

@@ -1,23 +1,48 @@
-//! A real redis-server on a free port of the loopback interface, in a folder of its own, stopped with its value.
+//! A real redis-server on a free port of the loopback interface, in a folder of its own, stopped with its value; or a valkey-server, which is
+//! to pass the same tests.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crate::consumer::{Running, start};
+use crate::seaweed;
 use crate::servers::Server;
 use crate::tls::{self, Certificate};
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port()
 }
 
 /// More than any start takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The server: Debian's redis-server, or in the tests of `tests/valkey.rs`, which are those of Redis once more, Valkey's.
+fn program() -> PathBuf {
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+        let test = std::env::current_exe().unwrap_or_default();
+        let is_valkeys = test.file_name().is_some_and(|name| name.to_string_lossy().starts_with("valkey-"));
+        let valkey = valkey().filter(|_| is_valkeys);
+        if is_valkeys && valkey.is_none() {
+            eprintln!(
+                "skipped: Valkey is not installed, so these tests run against redis-server; `cargo xtask test` installs it"
+            );
+        }
+        valkey.unwrap_or_else(|| "redis-server".into())
+    });
+    PROGRAM.clone()
+}
+
+/// The program of Valkey, where it is installed.
+fn valkey() -> Option<PathBuf> {
+    Some(seaweed::programs().join("valkey-server")).filter(|program| program.exists())
+}
+
 pub struct RedisServer {
+    program: PathBuf,
     pub port: u16,
     /// 0: it speaks no TLS.
     pub tls_port: u16,
@@ -29,7 +54,16 @@ pub struct RedisServer {
 impl RedisServer {
     /// Start a server with further options, `--name value`.
     pub fn start(options: &[&str]) -> Self {
-        Self::start_at(options.iter().map(|option| option.to_string()).collect(), 0)
+        Self::start_at(program(), options.iter().map(|option| option.to_string()).collect(), 0)
+    }
+
+    /// Start a Valkey. None: it is not installed, which is said.
+    pub fn start_valkey() -> Option<Self> {
+        let program = valkey();
+        if program.is_none() {
+            eprintln!("skipped: Valkey is not installed; `cargo xtask test` installs it");
+        }
+        Some(Self::start_at(program?, Vec::new(), 0))
     }
 
     /// Start a server that speaks TLS too, as whom the certificate says.
@@ -44,14 +78,20 @@ impl RedisServer {
             ("--tls-auth-clients", "no".to_owned()),
         ];
         let tls = tls.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
-        Self::start_at(tls.chain(options.iter().map(|option| option.to_string())).collect(), tls_port)
+        Self::start_at(program(), tls.chain(options.iter().map(|option| option.to_string())).collect(), tls_port)
     }
 
-    fn start_at(options: Vec<String>, tls_port: u16) -> Self {
+    fn start_at(program: PathBuf, options: Vec<String>, tls_port: u16) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let mut server = RedisServer { port: free_port(), tls_port, options, folder, process: None };
+        let mut server = RedisServer { program, port: free_port(), tls_port, options, folder, process: None };
         server.restart();
         server
+    }
+
+    /// Of a node of a cluster: where it talks with the others.
+    pub fn bus_port(&self) -> &str {
+        let named = self.options.iter().skip_while(|option| *option != "--cluster-port").nth(1);
+        named.expect("it is a node of a cluster")
     }
 
     fn answers(&self) -> bool {
@@ -78,13 +118,13 @@ impl Server for RedisServer {
 
     fn restart(&mut self) {
         self.stop();
-        let mut command = Command::new("redis-server");
+        let mut command = Command::new(&self.program);
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--databases", "10000"]);
         command.arg("--dir").arg(self.folder.path()).args(&self.options);
         self.process = Some(start(command.stdin(Stdio::null()).stdout(Stdio::null())));
         let begun = Instant::now();
         while !self.answers() {
-            assert!(begun.elapsed() < PATIENCE, "redis-server does not start");
+            assert!(begun.elapsed() < PATIENCE, "{} does not start", self.program.display());
             std::thread::sleep(Duration::from_millis(20));
         }
     }

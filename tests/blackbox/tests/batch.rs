@@ -1,5 +1,7 @@
 //! Batches, saves and queues, as an engine in C uses them.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use kv_store_tests::consumer::{consumer, finish};
 use kv_store_tests::dist;
 use kv_store_tests::memkv::{AUTH_KEY, MemkvServer};

@@ -1,5 +1,7 @@
 //! What happens between put_chunk and put_manifest where the backend is not write-through, counted in the guest's calls.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 

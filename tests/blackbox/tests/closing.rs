@@ -1,6 +1,8 @@
 //! Handles that are closed while a helper still stores what was put on them. A process of its own, for the counters are the
 //! process's.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 

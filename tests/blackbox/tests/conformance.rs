@@ -1,13 +1,17 @@
 //! The conformance suite against every backend that ships, and against a native library, as proof that it asks nothing
 //! that only WebAssembly could do.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kv_store_conformance::{CASES, Facts, Library, Place, Subject};
 use kv_store_tests::memkv::MemkvServer;
+use kv_store_tests::objects::ObjectServer;
 use kv_store_tests::redis::RedisServer;
+use kv_store_tests::seaweed::Seaweed;
 use kv_store_tests::tls::certificates;
 use kv_store_tests::{library, native_library};
 use libtest_mimic::{Arguments, Trial};
@@ -43,9 +47,28 @@ fn main() -> ExitCode {
     };
     let plain = databases("redis", redis.port);
     let encrypted = databases("rediss", redis.tls_port);
+    let valkey = RedisServer::start_valkey();
+    let valkeys = valkey.as_ref().map(|server| Backend {
+        name: "valkey",
+        library: library(),
+        fresh_uri: Box::new(databases("redis", server.port)),
+        lasting: true,
+    });
     let memkv = MemkvServer::start(&["--memory", "2GiB"]);
     let (namespace, count) = (memkv.uri("n"), AtomicU64::new(0));
     let namespaces = move || format!("{namespace}{}", count.fetch_add(1, Relaxed));
+    let objects = ObjectServer::start();
+    let count = AtomicU64::new(0);
+    let places = move || format!("objects://127.0.0.1:{}/{}", objects.port, count.fetch_add(1, Relaxed));
+    let seaweed = Seaweed::start(1, 1);
+    let count = Arc::new(AtomicU64::new(0));
+    let s3 = |name: &'static str, bucket: String| {
+        let count = count.clone();
+        let fresh_uri = move || format!("{bucket}{}", count.fetch_add(1, Relaxed));
+        Backend { name, library: library(), fresh_uri: Box::new(fresh_uri), lasting: true }
+    };
+    let s3 = seaweed.iter().flat_map(|server| [s3("s3", server.uri("n")), s3("s3-tls", server.tls_uri("n"))]);
+    let s3: Vec<Backend> = s3.collect();
     let ours = library();
     let backends: Vec<&'static Backend> = [
         Backend {
@@ -65,18 +88,22 @@ fn main() -> ExitCode {
         Backend { name: "redis", library: ours, fresh_uri: Box::new(plain), lasting: true },
         Backend { name: "rediss", library: ours, fresh_uri: Box::new(encrypted), lasting: true },
         Backend { name: "memkv", library: ours, fresh_uri: Box::new(namespaces), lasting: true },
+        Backend { name: "objects", library: ours, fresh_uri: Box::new(places), lasting: true },
         Backend { name: "memory", library: ours, fresh_uri: Box::new(names("memory")), lasting: false },
         Backend { name: "buffered", library: ours, fresh_uri: Box::new(names("probe-buffered")), lasting: false },
         Backend { name: "batches", library: ours, fresh_uri: Box::new(names("probe-batches")), lasting: false },
     ]
     .into_iter()
+    .chain(s3)
+    .chain(valkeys)
     .map(|backend| &*Box::leak(Box::new(backend)))
     .collect();
 
     let trials = backends.into_iter().flat_map(|backend| {
         CASES.iter().copied().flatten().map(move |case| {
             let name = format!("{}::{}", backend.name, case.name);
-            let facts = Facts { lasting: backend.lasting, max_value_bytes: u64::MAX };
+            let facts =
+                Facts { lasting: backend.lasting, shared: backend.lasting, max_value_bytes: u64::MAX, held: None };
             let subject = move || Subject::new(backend.library, facts, Place::Fresh(&*backend.fresh_uri), case.name);
             match subject().skips(case.needs) {
                 Some(reason) => Trial::test(format!("{name} ({reason})"), || Ok(())).with_ignored_flag(true),
@@ -88,6 +115,6 @@ fn main() -> ExitCode {
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     drop(scratch);
-    drop((redis, memkv));
+    drop((redis, valkey, memkv, seaweed));
     conclusion.exit_code()
 }

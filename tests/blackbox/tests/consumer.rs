@@ -1,9 +1,13 @@
 //! What a consumer does with the library, in processes of its own: the C programs of `tests/consumer`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 #[path = "consumer/crash.rs"]
 mod crash;
 #[path = "consumer/integrity.rs"]
 mod integrity;
+#[path = "consumer/log.rs"]
+mod log;
 #[path = "consumer/messages.rs"]
 mod messages;
 #[path = "consumer/metrics.rs"]

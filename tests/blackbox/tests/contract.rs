@@ -1,15 +1,17 @@
 //! What others build against: the contract's text, the exported symbols, and what our guests ask for.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use kv_store_tests::{dist, library_path, root, test_components};
+use kv_store_tests::{dist, root, test_components};
 use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload, Validator, WasmFeatures};
 
 /// SHA-256 of `wit/backend.wit`. Guests are built against that text: to change it is a decision, which this line and the
 /// CHANGELOG record.
-const CONTRACT_SHA256: &str = "c048809de6814c5c5c0fbe4e5651902666b5928e0cf74f1e5fb8408ee6d886c0";
+const CONTRACT_SHA256: &str = "db16dec90fdbb808afa8109ac607588d1ab0b2cf9e0764efa64258610f4bec55";
 
 #[test]
 fn the_contract_changes_only_by_decision() {
@@ -24,11 +26,61 @@ fn the_contract_changes_only_by_decision() {
 #[test]
 fn the_library_exports_what_is_listed_and_nothing_else() {
     let listed = std::fs::read_to_string(root().join("include/exports.txt")).unwrap();
-    let listed: BTreeSet<&str> = listed.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
-    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library_path()).output().expect("nm runs");
+    let listed = listed.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).map(str::to_owned);
+    assert_eq!(exports("libkv_store_wasm.so"), listed.collect());
+}
+
+/// A preloaded library comes before all others: what it exports too much, it takes from them.
+#[test]
+fn the_preloaded_library_exports_its_own_functions_and_those_it_takes_the_place_of() {
+    let own = ["close", "last_error", "load", "open", "save"].map(|name| format!("kv_store_llama_{name}"));
+    let taken = [
+        "llama_adapter_lora_init",
+        "llama_adapter_lora_init_from_file_ptr",
+        "llama_set_adapter_cvec",
+        "llama_state_seq_load_file",
+        "llama_state_seq_save_file",
+    ];
+    assert_eq!(exports("libkv_store_llama.so"), own.into_iter().chain(taken.map(str::to_owned)).collect());
+}
+
+#[test]
+fn the_header_of_the_preloaded_library_is_complete_in_both_languages() {
+    let source = "#include \"kv_store_llama.h\"\nint main(void) { kv_store_llama_close(0); return 0; }\n";
+    for (standard, language) in [("-std=c11", "c"), ("-std=c++17", "c++")] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("only.c");
+        std::fs::write(&path, source).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", language]);
+        let built = cc.arg("-I").arg(dist().join("include")).arg(&path).output().expect("cc runs: install gcc");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    }
+}
+
+fn exports(library: &str) -> BTreeSet<String> {
+    let mut nm = Command::new("nm");
+    let output = nm.args(["-D", "--defined-only"]).arg(dist().join("lib").join(library)).output().expect("nm runs");
     let output = String::from_utf8(output.stdout).unwrap();
-    let exported: BTreeSet<&str> = output.lines().filter_map(|line| line.split_whitespace().last()).collect();
-    assert_eq!(exported, listed);
+    // `name@@version`; the version itself is listed as an absolute symbol.
+    let named = output.lines().filter(|line| !line.contains(" A ")).filter_map(|line| line.split_whitespace().last());
+    named.map(|name| name.split_once('@').map_or(name, |(name, _version)| name).to_owned()).collect()
+}
+
+/// A program that is linked with the library names it by this, and holds each symbol to this version.
+#[test]
+fn the_library_has_a_name_and_a_version_for_programs_that_are_linked_with_it() {
+    const SONAME: &str = "libkv_store_wasm.so.1";
+    let library = dist().join("lib/libkv_store_wasm.so");
+    let ask = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).arg(&library).output().expect("binutils are there");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(ask("readelf", &["--dynamic", "--wide"]).contains(&format!("Library soname: [{SONAME}]")));
+    let exported = ask("nm", &["--dynamic", "--defined-only"]);
+    for line in exported.lines().filter(|line| !line.contains(" A ")) {
+        assert!(line.ends_with(&format!("@@{SONAME}")), "{line} has no version");
+    }
 }
 
 fn component(name: &str) -> Vec<u8> {
@@ -37,7 +89,7 @@ fn component(name: &str) -> Vec<u8> {
 
 #[test]
 fn our_guests_are_valid_components_and_need_no_wasi() {
-    for name in ["local-fs", "memkv", "memory", "redis"] {
+    for name in ["local-fs", "memkv", "memory", "mooncake", "redis", "s3"] {
         let bytes = component(name);
         // The features that the host runs with: nothing newer than WASI 0.2's component model.
         let features = WasmFeatures::WASM2 | WasmFeatures::COMPONENT_MODEL;
@@ -48,11 +100,13 @@ fn our_guests_are_valid_components_and_need_no_wasi() {
         let imports: BTreeSet<String> = world.imports.keys().map(name_of).collect();
         let exports: BTreeSet<String> = world.exports.keys().map(name_of).collect();
         assert!(imports.iter().all(|import| import.starts_with("kv-store:backend/")), "{name} imports {imports:?}");
-        assert_eq!(exports, BTreeSet::from(["kv-store:backend/store@1.0.0".to_owned()]), "{name}");
+        let own = ["store", "maintenance"].map(|interface| format!("kv-store:backend/{interface}@1.0.0"));
+        assert_eq!(exports, BTreeSet::from(own), "{name}");
         let expected: &[&str] = match name {
-            "local-fs" => &["files", "payload", "types"],
-            "memkv" | "redis" => &["host", "net", "payload", "types"],
-            _ => &["payload", "types"],
+            "local-fs" => &["files", "payloads", "system", "types"],
+            "s3" => &["http", "payloads", "system", "types"],
+            "memkv" | "mooncake" | "redis" => &["net", "payloads", "system", "types"],
+            _ => &["payloads", "system", "types"],
         };
         let expected = expected.iter().map(|interface| format!("kv-store:backend/{interface}@1.0.0")).collect();
         assert_eq!(imports, expected, "{name} imports what it uses");
@@ -78,17 +132,26 @@ fn what_local_fs_asks_for_changes_only_by_decision() {
     let decoded = wit_component::decode(&bytes).unwrap();
     let mut printer = wit_component::WitPrinter::default();
     printer.print(decoded.resolve(), decoded.package(), &[]).unwrap();
-    let printed = printer.output.to_string();
+    let printed = in_order(&printer.output.to_string());
     let snapshot = root().join("tests/blackbox/snapshots/local-fs.wit");
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&snapshot, &printed).unwrap();
     }
-    let expected = std::fs::read_to_string(&snapshot).unwrap_or_default();
+    let expected = in_order(&std::fs::read_to_string(&snapshot).unwrap_or_default());
     assert!(
         printed == expected,
         "the world of local-fs.wasm is not {}; if that was decided, run this test with UPDATE_SNAPSHOTS=1. It is:\n{printed}",
         snapshot.display()
     );
+}
+
+/// A world with its imports, and its exports, sorted: their order in a component is the linker's, and differs between machines.
+fn in_order(world: &str) -> String {
+    let mut lines: Vec<&str> = world.lines().collect();
+    for group in lines.split_mut(|line| line.is_empty() || line.ends_with('{')) {
+        group.sort_unstable_by_key(|line| (*line == "}", *line));
+    }
+    lines.join("\n") + "\n"
 }
 
 #[test]
@@ -104,18 +167,8 @@ fn the_stamp_says_what_a_component_was_made_of() {
     }
     let [stamp] = stamps.as_slice() else { panic!("{} stamps", stamps.len()) };
     for line in
-        ["component: probe 0.1.0", "sdk: kv-store-sdk 0.1.0", "contract: kv-store:backend@1.0.0", "wish: nothing"]
+        ["component: probe 0.1.0", "sdk: kv-store-sdk 0.2.0", "contract: kv-store:backend@1.0.0", "wish: nothing"]
     {
         assert!(stamp.lines().any(|there| there == line), "no {line:?} in {stamp:?}");
     }
-}
-
-#[test]
-fn the_readme_shows_the_program_that_is_tested() {
-    let program = std::fs::read_to_string(root().join("tests/consumer/twenty_lines.c")).unwrap();
-    let shown = &program[program.find("#include").unwrap()..];
-    assert!(
-        std::fs::read_to_string(root().join("README.md")).unwrap().contains(shown),
-        "README.md shows another program"
-    );
 }

@@ -1,6 +1,8 @@
 //! From a file to code that runs: what is refused and why, and the cache of compiled components. Each case is a process of
 //! its own, because the environment says where things are: this test's own program, told to open a URI.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -257,8 +259,8 @@ fn what_is_no_backend_is_refused_with_what_it_is() {
     let compiled = std::fs::read(place.compiled()).unwrap();
     let component_of_nothing = b"\0asm\x0d\0\x01\0";
     for (what, bytes, said) in [
-        ("empty", &b""[..], "not WebAssembly"),
-        ("text", b"hello, this is text", "not WebAssembly"),
+        ("empty", &b""[..], "an empty file, not a component"),
+        ("text", b"hello, this is text", "a text file, not a component"),
         ("module", b"\0asm\x01\0\0\0", "wasm-tools component new"),
         ("compiled", &compiled, "never accepted"),
         ("nothing", component_of_nothing, "no backend"),

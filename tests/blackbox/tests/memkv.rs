@@ -1,5 +1,7 @@
 //! The memkv backend against a real memkv-server, and the server against clients that mean ill.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 #[path = "memkv/admin.rs"]
 mod admin;
 #[path = "memkv/durability.rs"]
@@ -137,9 +139,13 @@ fn the_key_is_asked_for_by_its_variable() {
     let server = MemkvServer::start(&[]);
     let uri = server.uri("test");
     let missing = refusal(&uri, None);
-    assert!(missing.contains("MEMKV_AUTH_KEY is not set") && missing.contains("64 hex digits"), "{missing}");
+    assert!(
+        missing.contains("auth-key is not set: set MEMKV_AUTH_KEY") && missing.contains("64 hex digits"),
+        "{missing}"
+    );
     let malformed = refusal(&uri, Some("hunter2"));
-    assert!(malformed.contains("MEMKV_AUTH_KEY is not the key") && malformed.contains("7 characters"), "{malformed}");
+    let wrong = "it, needs 64 hex digits, got 7: set it to the server's key";
+    assert!(malformed.contains("MEMKV_AUTH_KEY, or the source") && malformed.contains(wrong), "{malformed}");
     assert!(!malformed.contains("hunter2"), "{malformed}");
     let other = "ff".repeat(32);
     let wrong = refusal(&uri, Some(&other));

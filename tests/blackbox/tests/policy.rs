@@ -1,5 +1,7 @@
 //! What the config grants, as a component meets it; and the bounds that the config sets.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use std::io::Read;
 use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, channel};

@@ -1,5 +1,7 @@
 //! The library as a guest in a consumer's process: fork, dlclose, exit, signals, asynchronous runtimes.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 #[path = "process/runtime.rs"]
 mod runtime;
 

@@ -1,6 +1,8 @@
 //! A guest that misbehaves is one failed call: the store goes on with a new instance, and its neighbours notice nothing.
 //! Each way to misbehave has its case in `tests/hostile`; here is what shows through the C ABI.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use std::time::{Duration, Instant};
 
 use kv_store_tests::consumer::{consumer, finish};

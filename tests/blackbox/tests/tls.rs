@@ -1,5 +1,7 @@
 //! TLS that the host makes, `rediss://`, against a real redis-server: what is trusted, and what is said of the rest.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use std::path::Path;
 
 use kv_store_tests::consumer::{consumer, finish};

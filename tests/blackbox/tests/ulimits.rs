@@ -1,5 +1,7 @@
 //! Consumers whose process was given little, and whose standard error nobody reads.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;

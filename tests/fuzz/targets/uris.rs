@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use kv_store_sdk::key::{MAX_KEY_BYTES, escape};
-use kv_store_sdk::uri::host_port;
+use kv_store_sdk::uri::{host_port, host_ports};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../../../guests/memkv/src/uri.rs"]
@@ -22,6 +22,9 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Some(authority) = host_port(text, 1) {
         assert!(authority.contains(':'));
+    }
+    for server in host_ports(text, 1).into_iter().flatten() {
+        assert!(server.contains(':') && !server.contains(','), "{server}");
     }
     let key = escape(text);
     assert!(key.len() <= MAX_KEY_BYTES && !key.starts_with('.') && !key.contains(['/', '\\', '\0']), "{key}");

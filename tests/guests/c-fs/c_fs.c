@@ -23,7 +23,7 @@ int getentropy(void *buffer, size_t len);
 
 typedef exports_kv_store_backend_store_error_t error_t;
 typedef exports_kv_store_backend_store_hashes_t hashes_t;
-typedef kv_store_backend_payload_own_payload_t payload_t;
+typedef kv_store_backend_payloads_own_payload_t payload_t;
 
 /* Bytes of a value that are in this component's memory at once. */
 #define PIECE (1u << 20)
@@ -51,6 +51,7 @@ static bool fail(error_t *err, const char *what)
               : number == ENOSPC || number == EDQUOT                   ? KV_STORE_BACKEND_TYPES_ERROR_KIND_EXHAUSTED
                                                                        : KV_STORE_BACKEND_TYPES_ERROR_KIND_OTHER;
     backend_string_dup(&err->message, text);
+    err->code.is_some = false;
     return false;
 }
 
@@ -58,6 +59,7 @@ static bool refuse(error_t *err, const char *what)
 {
     err->kind = KV_STORE_BACKEND_TYPES_ERROR_KIND_INVALID;
     backend_string_dup(&err->message, what);
+    err->code.is_some = false;
     return false;
 }
 
@@ -86,12 +88,12 @@ static void chunk_path(const hashes_t *hashes, size_t i, char path[MAX_PATH], ch
 /* Where a manifest lies: the host computes the digest. */
 static bool manifest_path(const backend_string_t *name, char path[MAX_PATH], error_t *err)
 {
-    kv_store_backend_payload_part_t part = {.tag = KV_STORE_BACKEND_PAYLOAD_PART_BYTES};
+    kv_store_backend_payloads_part_t part = {.tag = KV_STORE_BACKEND_PAYLOADS_PART_BYTES};
     part.val.bytes.ptr = name->ptr;
     part.val.bytes.len = name->len;
-    kv_store_backend_payload_list_part_t parts = {&part, 1};
+    kv_store_backend_payloads_list_part_t parts = {&part, 1};
     backend_list_u8_t digest;
-    if (!kv_store_backend_payload_sha256(&parts, &digest, err))
+    if (!kv_store_backend_payloads_sha256(&parts, &digest, err))
         return false;
     append_hex(path + sprintf(path, "/manifests/"), digest.ptr, digest.len);
     backend_list_u8_free(&digest);
@@ -127,15 +129,15 @@ static bool write_bytes(int file, const backend_list_u8_t *bytes)
 /* Some bytes of an item of the running call, in this component's memory. */
 static bool read_item(uint32_t item, uint64_t at, uint32_t len, backend_list_u8_t *bytes, error_t *err)
 {
-    kv_store_backend_payload_part_t part = {.tag = KV_STORE_BACKEND_PAYLOAD_PART_ITEM_RANGE};
-    part.val.item_range = (kv_store_backend_payload_item_range_t){item, at, len};
-    kv_store_backend_payload_list_part_t parts = {&part, 1};
+    kv_store_backend_payloads_part_t part = {.tag = KV_STORE_BACKEND_PAYLOADS_PART_ITEM_RANGE};
+    part.val.item_range = (kv_store_backend_payloads_item_range_t){item, at, len};
+    kv_store_backend_payloads_list_part_t parts = {&part, 1};
     payload_t piece;
-    if (!kv_store_backend_payload_static_payload_from_parts(&parts, &piece, err))
+    if (!kv_store_backend_payloads_static_payload_from_parts(&parts, &piece, err))
         return false;
-    kv_store_backend_payload_borrow_payload_t borrowed = kv_store_backend_payload_borrow_payload(piece);
-    bool read = kv_store_backend_payload_method_payload_read(borrowed, 0, len, bytes, err);
-    kv_store_backend_payload_payload_drop_own(piece);
+    kv_store_backend_payloads_borrow_payload_t borrowed = kv_store_backend_payloads_borrow_payload(piece);
+    bool read = kv_store_backend_payloads_method_payload_read(borrowed, 0, len, bytes, err);
+    kv_store_backend_payloads_payload_drop_own(piece);
     return read;
 }
 
@@ -190,7 +192,7 @@ static bool read_file(const char *path, bool *found, payload_t *data, error_t *e
     }
     size_t room = (size_t)(about.st_size / PIECE) + 1, count = 0;
     payload_t *pieces = allocate(room * sizeof *pieces);
-    kv_store_backend_payload_part_t *parts = allocate(room * sizeof *parts);
+    kv_store_backend_payloads_part_t *parts = allocate(room * sizeof *parts);
     backend_list_u8_t bytes = {allocate(PIECE), 0};
     bool good = true;
     for (uint64_t at = 0; good && at < (uint64_t)about.st_size; at += bytes.len) {
@@ -202,17 +204,17 @@ static bool read_file(const char *path, bool *found, payload_t *data, error_t *e
             good = some > 0 || fail(err, path);
             bytes.len += some > 0 ? (size_t)some : 0;
         }
-        good = good && kv_store_backend_payload_static_payload_from_bytes(&bytes, &pieces[count], err);
+        good = good && kv_store_backend_payloads_static_payload_from_bytes(&bytes, &pieces[count], err);
         if (good) {
-            parts[count].tag = KV_STORE_BACKEND_PAYLOAD_PART_PAYLOAD;
-            parts[count].val.payload = kv_store_backend_payload_borrow_payload(pieces[count]);
+            parts[count].tag = KV_STORE_BACKEND_PAYLOADS_PART_PAYLOAD;
+            parts[count].val.payload = kv_store_backend_payloads_borrow_payload(pieces[count]);
             count++;
         }
     }
-    kv_store_backend_payload_list_part_t list = {parts, count};
-    good = good && kv_store_backend_payload_static_payload_from_parts(&list, data, err);
+    kv_store_backend_payloads_list_part_t list = {parts, count};
+    good = good && kv_store_backend_payloads_static_payload_from_parts(&list, data, err);
     while (count > 0)
-        kv_store_backend_payload_payload_drop_own(pieces[--count]);
+        kv_store_backend_payloads_payload_drop_own(pieces[--count]);
     free(bytes.ptr);
     free(parts);
     free(pieces);
@@ -236,7 +238,10 @@ bool exports_kv_store_backend_store_open(backend_string_t *uri, backend_list_tup
         return false;
     memset(ret, 0, sizeof *ret);
     backend_string_dup(&ret->label, "files through libc");
-    ret->durable = ret->shared = ret->cheap_repeat = ret->write_through = true;
+    ret->properties = EXPORTS_KV_STORE_BACKEND_STORE_PROPERTIES_DURABLE
+                      | EXPORTS_KV_STORE_BACKEND_STORE_PROPERTIES_SHARED
+                      | EXPORTS_KV_STORE_BACKEND_STORE_PROPERTIES_CHEAP_REPEAT
+                      | EXPORTS_KV_STORE_BACKEND_STORE_PROPERTIES_WRITE_THROUGH;
     return true;
 }
 

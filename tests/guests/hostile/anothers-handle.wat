@@ -1,6 +1,6 @@
 ;; It keeps one payload as its manifest, and answers that without asking whether it was put in this instance.
-(import "kv-store:backend/payload@1.0.0" "[method]payload.share" (func $share (param i32 i32)))
-(import "kv-store:backend/payload@1.0.0" "[static]payload.from-parts" (func $join (param i32 i32 i32)))
+(import "kv-store:backend/payloads@1.0.0" "[method]payload.share" (func $share (param i32 i32)))
+(import "kv-store:backend/payloads@1.0.0" "[static]payload.from-parts" (func $join (param i32 i32 i32)))
 (global $kept (mut i32) (i32.const 0))
 (func (export "kv-store:backend/store@1.0.0#commit") (param i32 i32 i32 i32 i32 i64) (result i32)
   (i32.store (i32.const 256) (i32.const 3))

@@ -1,8 +1,8 @@
 ;; It answers what it was told to, byte for byte. What is put as a manifest is copied to where its answers lie: from 1024 on; and
 ;; every function of the store but that answers there. The host has made 8 payloads for it before, numbered by their order.
-(import "kv-store:backend/payload@1.0.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
-(import "kv-store:backend/payload@1.0.0" "[method]payload.read" (func $read (param i32 i64 i32 i32)))
-(import "kv-store:backend/payload@1.0.0" "[static]payload.from-parts" (func $join (param i32 i32 i32)))
+(import "kv-store:backend/payloads@1.0.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
+(import "kv-store:backend/payloads@1.0.0" "[method]payload.read" (func $read (param i32 i64 i32 i32)))
+(import "kv-store:backend/payloads@1.0.0" "[static]payload.from-parts" (func $join (param i32 i32 i32)))
 (global $made (mut i32) (i32.const 0))
 (func (export "kv-store:backend/store@1.0.0#commit") (param i32 i32 i32 i32 i32) (param $len i64) (result i32)
   (local $data i32)

@@ -10,7 +10,7 @@
     (call $outcome (local.get $at) (i32.const 2) (i32.const 0))
     (i32.store offset=8 (local.get $at) (i32.const 2097152))
     (i32.store offset=12 (local.get $at) (i32.const 16777216))
-    (local.set $at (i32.add (local.get $at) (i32.const 16)))
+    (local.set $at (i32.add (local.get $at) (i32.const 28)))
     (local.set $left (i32.sub (local.get $left) (i32.const 1)))
     (br_if $next (local.get $left)))
   (call $list (i32.const 1048576) (i32.const 10000)))

@@ -1,9 +1,9 @@
 ;; Whatever is asked for, it answers the same bytes; asked to remove one chunk, it answers two items.
-(import "kv-store:backend/payload@1.0.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
+(import "kv-store:backend/payloads@1.0.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
 (data (i32.const 1024) "not what was put")
 (func (export "kv-store:backend/store@1.0.0#get-chunks") (param i32 i32 i32) (result i32)
   (local $at i32)
-  (local.set $at (call $take (i32.const 16)))
+  (local.set $at (call $take (i32.const 28)))
   (call $make (i32.const 1024) (i32.const 16) (i32.const 128))
   (call $outcome (local.get $at) (i32.const 0) (i32.load (i32.const 132)))
   (call $list (local.get $at) (i32.const 1)))

@@ -1,5 +1,5 @@
 ;; It waits for nothing, again and again.
-(import "kv-store:backend/host@1.0.0" "sleep" (func $sleep (param i64 i32)))
+(import "kv-store:backend/system@1.0.0" "sleep" (func $sleep (param i64 i32)))
 (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
   ;; What the host says is of no interest.
   (i32.const 65536))

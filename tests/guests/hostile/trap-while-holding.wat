@@ -1,5 +1,5 @@
 ;; It takes 20 MiB of payloads, and traps.
-(import "kv-store:backend/payload@1.0.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
+(import "kv-store:backend/payloads@1.0.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
 (memory (export "memory") 20)
 (func (export "kv-store:backend/store@1.0.0#get-manifest") (param i32 i32) (result i32)
   (local $left i32)

@@ -1,6 +1,8 @@
 //! The compile helper is a process, and the children of the engine are the engine's: it may ignore SIGCHLD, count it, or wait for
 //! whatever child ends.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use kv_store_hostile::{prepare, table};

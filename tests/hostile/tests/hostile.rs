@@ -3,12 +3,16 @@
 //!
 //! One case runs at a time, because they measure the process. What each took is written to standard output.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 #[path = "hostile/endless.rs"]
 mod endless;
 #[path = "hostile/files.rs"]
 mod files;
 #[path = "hostile/handles.rs"]
 mod handles;
+#[path = "hostile/http.rs"]
+mod http;
 #[path = "hostile/loading.rs"]
 mod loading;
 #[path = "hostile/memory.rs"]
@@ -20,7 +24,7 @@ mod words;
 
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use kv_store_hostile::{ENDLESS, LIMITS, Level, Neighbour, bombs, bytes, component, peak_of, prepare, table};
@@ -32,7 +36,8 @@ use wasm_encoder::Module;
 /// Against hanging only: above every deadline here, and a call's grace.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LATE: &str = "did not answer by its deadline and was stopped";
-const ROUNDS: usize = 3;
+/// How often each case is done beside a healthy store.
+pub static ROUNDS: AtomicUsize = AtomicUsize::new(3);
 /// What the process may have more of after all rounds than after the first: less than one attack holds.
 const RESIDENT_MORE: u64 = 16 << 20;
 
@@ -149,8 +154,9 @@ fn run(case: &Case, neighbour: &Neighbour) -> Result<(), Failed> {
         attack();
         let before = Level::now();
         let begun = Instant::now();
-        let ((), times) = neighbour.beside(|| (0..ROUNDS).for_each(|_| attack()));
-        let took = begun.elapsed() / ROUNDS as u32;
+        let rounds = ROUNDS.load(SeqCst);
+        let ((), times) = neighbour.beside(|| (0..rounds).for_each(|_| attack()));
+        let took = begun.elapsed() / rounds as u32;
         let left = before.left(*resident_more);
         let stopped = match LATEST.load(SeqCst) {
             ..0 => String::new(),
@@ -174,6 +180,10 @@ fn run(case: &Case, neighbour: &Neighbour) -> Result<(), Failed> {
 }
 
 fn main() {
+    run_all();
+}
+
+pub fn run_all() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let made = tempfile::tempdir().unwrap();
@@ -187,7 +197,7 @@ fn main() {
         |scheme: &str, guest: &str, rest: &str| table(scheme, &test_components().join(format!("{guest}.wasm")), rest);
     // Another for each round, because a failure is remembered.
     let rounds = |name: &str, bytes: &dyn Fn(usize) -> Vec<u8>, rest: &str| {
-        (0..=ROUNDS).map(|n| make(&format!("{name}-{n}"), bytes(n), rest)).collect::<String>()
+        (0..=ROUNDS.load(SeqCst)).map(|n| make(&format!("{name}-{n}"), bytes(n), rest)).collect::<String>()
     };
     let read_only = format!("fs.ro = {{ path = '{}' }}", files::read_only().display());
     prepare(
@@ -213,6 +223,8 @@ fn main() {
             probe("hostile-wasi-ro", "wasi-probe", &format!("{LIMITS}\n{read_only}")),
             probe("idle-probe", "probe", "limits = { idle_ms = 200, breaker_failures = 0 }"),
             table("filling", &component("fills-memory"), "limits.breaker_failures = 0"),
+            probe("leaks", "broken", "limits = { payload_bytes = 1048576, breaker_failures = 0 }"),
+            probe("forgets", "broken", "limits = { memory_bytes = 8388608, breaker_failures = 0 }"),
             probe("granted-proc", "probe", &format!("{LIMITS}\nfs.all = {{ path = '/proc/self' }}")),
             table("rebound", &component("connects-anywhere"), &format!("{LIMITS}\nconnect = ['localhost:*']")),
             table("lying", &component("wrong-bytes"), &format!("{LIMITS}\nverify = 'xxh3'")),
@@ -230,6 +242,7 @@ fn main() {
         memory::cases(),
         handles::cases(),
         net::cases(),
+        http::cases(),
         files::cases(),
         words::cases(),
         loading::cases(),

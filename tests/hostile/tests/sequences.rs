@@ -1,6 +1,8 @@
 //! Whatever order the C functions are called in, with whatever arguments: what they answer is what the header says, and what was
 //! put is what is got. Held against a map; from one thread, because the conformance suite has the others.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::ptr::{null, null_mut};
@@ -142,7 +144,7 @@ type Checked = Result<(), TestCaseError>;
 impl Machine {
     fn new(uri: &str) -> Self {
         // SAFETY: what the library answers is constant.
-        let vtable = unsafe { &*kv_store_wasm::kv_store_get_vtable().cast::<Vtable>() };
+        let vtable = unsafe { &*kv_store_ffi::kv_store_get_vtable().cast::<Vtable>() };
         let uri = CString::new(uri).expect("no NUL");
         Machine { vtable, uri, handle: null_mut(), chunks: HashMap::new(), manifests: HashMap::new() }
     }

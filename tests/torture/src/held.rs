@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char};
 use std::time::Duration;
 
-use kv_store_tests::library_path;
+use kv_store_tests::faulty_library_path;
 
 /// As in `include/kv_store_wasm.h`.
 type Metrics = unsafe extern "C" fn(*mut c_char, usize) -> usize;
@@ -65,7 +65,7 @@ fn wait_for(good: impl Fn(&Held) -> bool) -> Result<Held, String> {
 
 /// The counters, of the library that is loaded already.
 fn metrics() -> Option<String> {
-    let path = std::ffi::CString::new(library_path().into_os_string().into_encoded_bytes()).ok()?;
+    let path = std::ffi::CString::new(faulty_library_path().into_os_string().into_encoded_bytes()).ok()?;
     let mut buffer = vec![0_u8; 64 << 10];
     // SAFETY: names are C strings; the symbol has the type of the header; it writes at most as many bytes as the buffer has,
     // and a NUL at their end. The library stays loaded: its own loader never closes it.

@@ -1,8 +1,12 @@
 //! `cargo xtask torture`: what kv-store-wasm promises, while it is killed, starved and lied to.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 mod held;
 mod oracle;
 mod process;
+mod soak;
+mod states;
 mod suites;
 mod worker;
 mod workload;
@@ -14,7 +18,7 @@ use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use process::Story;
-use suites::{SUITES, Suite};
+use suites::{SUITES, Suite, far};
 use workload::GOLDEN;
 
 /// Torment the library as it lies in target/dist, suite by suite, round by round, until the time is up.
@@ -36,6 +40,11 @@ struct Arguments {
     /// So many rounds, whatever time they take
     #[arg(long, value_name = "N")]
     rounds: Option<u64>,
+    /// The suites that take servers away from storage systems of more than one machine, in place of the others
+    #[arg(long)]
+    far: bool,
+    /// Four writers that outrun a store of local-fs that is bounded to 256 MiB, instead of the suites
+    soak: bool,
     /// Name the suites
     #[arg(long)]
     list: bool,
@@ -48,19 +57,42 @@ enum Command {
     /// The consumer that is tormented
     #[command(hide = true)]
     Worker(worker::Options),
+    /// A consumer that fetches one chunk without end
+    #[command(hide = true)]
+    Watch(worker::Watch),
+    /// The saves whose system calls are recorded
+    #[command(hide = true)]
+    Script(states::Script),
+    /// Check what a crash in the midst of such saves may leave
+    #[command(hide = true)]
+    States(states::Options),
+    /// One of the writers of --soak
+    #[command(hide = true)]
+    SoakWriter(soak::Options),
 }
 
 fn suite_names() -> Vec<&'static str> {
-    SUITES.iter().map(|suite| suite.name).collect()
+    SUITES.iter().chain(far::SUITES).map(|suite| suite.name).collect()
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Some(Command::Worker(options)) = arguments.command {
-        return ExitCode::from(u8::from(!worker::run(options)));
+    if let Some(command) = arguments.command {
+        let held = match command {
+            Command::Worker(options) => worker::run(options),
+            Command::Watch(options) => worker::watch(&options),
+            Command::Script(script) => states::record(&script),
+            Command::States(options) => states::run(&options),
+            Command::SoakWriter(options) => soak::write(&options),
+        };
+        return ExitCode::from(u8::from(!held));
+    }
+    if arguments.soak {
+        return soak::soak(arguments.minutes, arguments.seed);
     }
     if arguments.list {
-        SUITES.iter().for_each(|suite| println!("{:<16} {}", suite.name, suite.about));
+        let suites = if arguments.far { far::SUITES } else { SUITES };
+        suites.iter().for_each(|suite| println!("{:<16} {}", suite.name, suite.about));
         return ExitCode::SUCCESS;
     }
     torture(&arguments)
@@ -75,9 +107,13 @@ struct Row {
 }
 
 fn torture(arguments: &Arguments) -> ExitCode {
-    let wanted = |suite: &&Suite| arguments.only.is_empty() || arguments.only.iter().any(|name| name == suite.name);
+    let named = |suite: &Suite| arguments.only.iter().any(|name| name == suite.name);
+    let wanted = |suite: &&Suite| {
+        let of_kind = far::SUITES.iter().any(|far| far.name == suite.name) == arguments.far;
+        if arguments.only.is_empty() { of_kind } else { named(suite) }
+    };
     let fresh = |suite| Row { suite, rounds: 0, total: Story::new(), took: Duration::ZERO };
-    let mut rows: Vec<Row> = SUITES.iter().filter(wanted).map(fresh).collect();
+    let mut rows: Vec<Row> = SUITES.iter().chain(far::SUITES).filter(wanted).map(fresh).collect();
     let time = Duration::from_secs_f64(arguments.minutes.clamp(0.0, 1e6) * 60.0);
     let (begun, mut violations) = (Instant::now(), Vec::new());
     let bar = bar(arguments, time);
@@ -102,7 +138,8 @@ fn torture(arguments: &Arguments) -> ExitCode {
             row.rounds += 1;
             if !story.wrong.is_empty() {
                 let (name, found) = (row.suite.name, indented(&story.wrong.join("\n")));
-                let replay = format!("cargo xtask torture --only {name} --seed {seed} --rounds 1");
+                let far = if far::SUITES.iter().any(|suite| suite.name == name) { " --far" } else { "" };
+                let replay = format!("cargo xtask torture{far} --only {name} --seed {seed} --rounds 1");
                 let log = indented(&story.log);
                 violations.push(format!("of {name}:\n{found}\nthe end of the log:\n{log}\nagain: {replay}"));
             }
@@ -120,7 +157,8 @@ fn torture(arguments: &Arguments) -> ExitCode {
 }
 
 fn bar(arguments: &Arguments, time: Duration) -> ProgressBar {
-    let suites = if arguments.only.is_empty() { SUITES.len() } else { arguments.only.len() } as u64;
+    let all = if arguments.far { far::SUITES.len() } else { SUITES.len() };
+    let suites = if arguments.only.is_empty() { all } else { arguments.only.len() } as u64;
     let bar = ProgressBar::new(arguments.rounds.map_or(time.as_secs(), |rounds| rounds * suites));
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}% [{elapsed}] {msg}") {
         bar.set_style(style);

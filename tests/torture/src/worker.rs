@@ -7,9 +7,9 @@
 use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use kv_store_tests::{Handle, Library, library_path};
+use kv_store_tests::{Handle, Library, faulty_library_path};
 
 use crate::held::{Held, open_files};
 use crate::oracle::{Name, State};
@@ -41,6 +41,12 @@ pub struct Options {
     /// What is fetched may be damaged.
     #[arg(long)]
     pub damaging: bool,
+    /// The storage system may lose what it has acknowledged, and answers nothing older for it.
+    #[arg(long)]
+    pub losing: bool,
+    /// No call may take longer than so many milliseconds.
+    #[arg(long, value_name = "MS")]
+    pub within: Option<u64>,
     /// Leave so many file descriptors while at work.
     #[arg(long)]
     pub files: Option<u64>,
@@ -49,17 +55,59 @@ pub struct Options {
     pub file_bytes: Option<u64>,
 }
 
+#[derive(Clone, clap::Args)]
+pub struct Watch {
+    #[arg(long)]
+    uri: String,
+    /// The hash of a chunk
+    #[arg(long)]
+    key: String,
+}
+
+/// Store a chunk, and fetch it without end: `found` is said when it comes back, and `lost` when it does not any more.
+pub fn watch(options: &Watch) -> bool {
+    const CONTENT: &[u8] = b"watched";
+    let library = Library::load(&faulty_library_path());
+    let store = library.as_ref().ok().and_then(|library| library.open(&options.uri));
+    let Some(store) = store else {
+        say("wrong the store does not open");
+        return false;
+    };
+    let put = store.put_chunk(options.key.as_bytes(), CONTENT);
+    if (put, store.put_manifest("watched", CONTENT)) != (Ok(0), Ok(0)) {
+        say("wrong the chunk was not stored");
+        return false;
+    }
+    let mut was_found = false;
+    loop {
+        let is_found = match store.get_chunk(options.key.as_bytes()) {
+            Ok(Ok(bytes)) if bytes != CONTENT => {
+                say("wrong other bytes");
+                return false;
+            }
+            answer => answer.is_ok_and(|found| found.is_ok()),
+        };
+        if is_found != was_found {
+            say(if is_found { "found" } else { "lost" });
+            was_found = is_found;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 struct Worker {
     options: Options,
     library: Library,
     names: Vec<Mutex<Name>>,
     saves: AtomicU64,
     done: AtomicU64,
+    /// The store was opened once.
+    opened: AtomicBool,
     wrong: AtomicBool,
 }
 
 /// One line, whole, at once: it must be out before what follows it is done.
-fn say(line: impl std::fmt::Display) {
+pub fn say(line: impl std::fmt::Display) {
     let mut line = line.to_string();
     line.push('\n');
     // Who does not listen any more is dead too.
@@ -74,7 +122,7 @@ pub fn run(options: Options) -> bool {
     if let Some(bytes) = options.file_bytes {
         limit_to(libc::RLIMIT_FSIZE, bytes);
     }
-    let library = match Library::load(&library_path()) {
+    let library = match Library::load(&faulty_library_path()) {
         Ok(library) => library,
         Err(error) => {
             say(format_args!("wrong {error}"));
@@ -85,6 +133,7 @@ pub fn run(options: Options) -> bool {
         names: (0..NAMES).map(|_| Mutex::default()).collect(),
         saves: AtomicU64::new(options.process << 32),
         done: AtomicU64::new(0),
+        opened: AtomicBool::new(false),
         wrong: AtomicBool::new(false),
         library,
         options,
@@ -115,12 +164,30 @@ impl Worker {
     /// Open the store; where it may fail, again and again.
     fn open(&self) -> Option<Handle<'_>> {
         for _ in 0..200 {
-            if let Some(handle) = self.library.open(&self.options.uri) {
+            let open = || self.library.open(&self.options.uri);
+            // The first one may compile the component.
+            let opened = if self.opened.load(Relaxed) { self.in_time("open", open) } else { open() };
+            if let Some(handle) = opened {
+                self.opened.store(true, Relaxed);
                 return Some(handle);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         None
+    }
+
+    /// Make a call that must not take longer than `--within`.
+    fn in_time<T>(&self, what: &str, call: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let answer = call();
+        let took = begun.elapsed().as_millis();
+        if self.options.within.is_some_and(|most| took > u128::from(most)) {
+            self.wrong(format_args!(
+                "{what} took {took} ms, and each call must end within {:?} ms",
+                self.options.within
+            ));
+        }
+        answer
     }
 
     /// What is there, before anything is done: each manifest whole, and all that it names.
@@ -140,7 +207,8 @@ impl Worker {
                 self.prefetch(&store, &manifest);
             }
             for chunk in manifest.chunks {
-                self.check_chunk(&store, chunk, !self.options.lying && !self.options.damaging);
+                let Options { lying, damaging, losing, .. } = self.options;
+                self.check_chunk(&store, chunk, !lying && !damaging && !losing);
             }
         }
         true
@@ -148,7 +216,7 @@ impl Worker {
 
     /// The manifest under a name, if it can be had.
     fn find(&self, store: &Handle<'_>, number: usize) -> Option<Manifest> {
-        let answer = self.called(store.get_manifest(&name(number)))?;
+        let answer = self.called(self.in_time("get_manifest", || store.get_manifest(&name(number))))?;
         let bytes = answer.ok()?;
         match Manifest::parse(&bytes) {
             Ok(manifest) if manifest.name == number => Some(manifest),
@@ -172,12 +240,12 @@ impl Worker {
 
     fn prefetch(&self, store: &Handle<'_>, manifest: &Manifest) {
         let hashes: Vec<u8> = manifest.chunks.iter().flat_map(|chunk| hash(&content(*chunk))).collect();
-        store.prefetch_chunks(&hashes, 8);
+        self.in_time("prefetch_chunks", || store.prefetch_chunks(&hashes, 8));
     }
 
     fn check_chunk(&self, store: &Handle<'_>, chunk: u64, must_be_there: bool) {
         let right = content(chunk);
-        match self.called(store.get_chunk(&hash(&right))) {
+        match self.called(self.in_time("get_chunk", || store.get_chunk(&hash(&right)))) {
             Some(Ok(found)) if found != right => {
                 self.wrong(format_args!("chunk {chunk}: wrong bytes, {} of {}", found.len(), right.len()));
             }
@@ -258,7 +326,7 @@ impl Worker {
 
     fn put(&self, store: &Handle<'_>, chunk: u64) -> bool {
         let content = content(chunk);
-        let answer = self.called(store.put_chunk(&hash(&content), &content));
+        let answer = self.called(self.in_time("put_chunk", || store.put_chunk(&hash(&content), &content)));
         answer.is_some_and(|answer| answer >= 0)
     }
 
@@ -285,7 +353,8 @@ impl Worker {
         let known = || self.names[number].lock().expect("no thread panics");
         known().tries(state);
         say(format_args!("try {number} {}", shown(state)));
-        let done = self.called(change()).unwrap_or(false);
+        let what = if state.is_some() { "put_manifest" } else { "delete_manifest" };
+        let done = self.called(self.in_time(what, change)).unwrap_or(false);
         if done {
             known().acknowledge(!self.options.lying);
         }

@@ -1,5 +1,7 @@
 //! One round of each suite of `cargo xtask torture`; and that the suites see what is broken, and a seed replays a run.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -44,6 +46,7 @@ suites! {
     faults_over_memkv: "fault-memkv",
     lies_over_local_fs: "lies-local-fs",
     lies_over_redis: "lies-redis",
+    states_that_a_power_loss_may_leave: "crash-states",
     nothing_left_of_what_a_process_needs: "resources",
 }
 
@@ -94,6 +97,21 @@ fn an_acknowledged_manifest_that_was_never_written_is_seen() {
     let found =
         wrongs(&worker(scratch.path(), "fault = { seed = 1, lie = 0.3 }", "--operations 400 --unsure --strict"));
     assert!(found.iter().any(|wrong| wrong.contains("it may be")), "{found:?}");
+}
+
+#[test]
+fn a_sync_that_is_missing_is_seen() {
+    for kind in ["full", "rows", "memkv"] {
+        let scratch = tempfile::tempdir().unwrap();
+        let config = scratch.path().join("config.toml");
+        std::fs::write(&config, "").unwrap();
+        let mut states = torture();
+        states.args(["states", "--kind", kind, "--seed", "1", "--states", "100", "--without-syncs"]);
+        states.env("KV_STORE_WASM_CONFIG", config).env("MEMKV_AUTH_KEY", kv_store_tests::memkv::AUTH_KEY);
+        let checked = states.env("KV_STORE_WASM_CACHE", root().join("target/test-consumers/cache")).output();
+        let found = wrongs(&checked.expect("it runs"));
+        assert!(!found.is_empty(), "{kind}");
+    }
 }
 
 /// The first line in which two texts differ.

@@ -1,4 +1,4 @@
-//! `docs/benchmarks.md`: method, machine, table, plots, and what is behind the figures.
+//! `docs/benchmarks.md`: method, machine, plots; and a page of figures for each part, in `docs/benchmarks/`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,35 +15,90 @@ use crate::step;
 const METHOD: &str = "\
 # Benchmarks
 
-`cargo xtask bench` measures, and writes this page; `--quick` takes fewer rounds, leaves out the rows that take longest, and does not write it,
-`--json` prints one object a row for machines, `--filter NAME` runs the rows whose name holds that. Nothing here is quoted from elsewhere: a
-peer is measured in the same run, in turns: a round of ours, a round of the peer, the next time the other way round. A round is one operation
-or more and its value their mean; a figure is the median over the rounds, and the ratio that of the two figures, but in `cache/*` the
-median of the rounds' ratios. `growth/memory` is one figure on each side, one after the other; rows without a peer are there to be read. Both
-sides are in one process, but for `open/cold`, where each round is a process of its own, and `kvx/numpy/*`, whose peer has its own.
-Absolute figures are this machine's; read the ratio. It is always oriented as speed: 1 is as fast as the peer, 2 twice as fast.
+`cargo xtask bench` measures, and writes this page and those of the figures. `--quick` takes fewer rounds, leaves out the rows that take longest, and
+writes nothing. `--json` prints one object a row for machines, and `--filter NAME` runs the rows whose name contains that.
 
-The library is loaded with `dlopen` from `target/dist` and called through its C ABI, as an engine calls it, outputs being freed as they come;
-`kvx/*` and `cache/*` are measured through the Rust crates, but for `kvx/small/*`, which calls the C functions.
+Every peer is measured in the same run, in turns: a round of ours, a round of the peer, the next time the other way round. A round is one operation or
+more, and its value their mean. A figure is the median over the rounds, and the ratio is that of the two figures. In `cache/*` and `blocks/*` it is the
+median of the rounds' ratios. `growth/memory` is one figure on each side, one after the other; rows without a peer are there to be read.
+
+Both sides are in one process, except `open/cold`, where each round is a process of its own, and `kvx/numpy/*`, whose peer has its own. Absolute figures
+are this machine's; read the ratio. It is always oriented as speed: 1 is as fast as the peer, 2 twice as fast.
+
+`--against LIB` runs the single calls and the opens of a former `libkv_store_wasm.so` (with what was installed beside it) in turns with the new one, after
+the former one in turns with itself. Where that differs by more than 3%, the instructions and system calls of both are counted instead.
+`hostile/beside/*` is the 99th percentile of a healthy store's save and restore beside a guest that misbehaves, and the peer the same beside as many
+threads that only spin.
+
+The library is loaded with `dlopen` from `target/dist` and called through its C ABI, as an engine calls it, and outputs are freed as they come.
+`kvx/*`, `cache/*` and `blocks/*` are measured through the Rust crates, except `kvx/small/*`, which calls the C functions.
 ";
 
-/// Write the page and its plots.
+/// The parts of the figures, a page each: its file, its title, and what its rows' names begin with. The first has all others.
+const PARTS: &[(&str, &str, &[&str])] = &[
+    ("stores", "Stores: calls, batches, saves, opens, threads", &[]),
+    ("engines", "Engines", &["llama/", "engines/"]),
+    ("blocks", "The block cache", &["blocks/"]),
+    ("cache", "The token-exact cache", &["cache/"]),
+    ("kvx", "Kernels for paged caches", &["kvx/"]),
+];
+
+/// Write the pages and their plots.
 pub fn write(place: &Place, rows: &[Row], samples: &Path) -> Result<()> {
     let docs = place.root.join("docs");
-    let plots = docs.join("benchmarks");
-    std::fs::create_dir_all(&plots)?;
-    plot::throughput(rows, &plots.join("throughput.svg"))?;
-    plot::threads(rows, &plots.join("threads.svg"))?;
-    plot::latency(&read_samples(samples)?, &plots.join("latency.svg"))?;
+    let folder = docs.join("benchmarks");
+    std::fs::create_dir_all(&folder)?;
+    plot::throughput(rows, &folder.join("throughput.svg"))?;
+    plot::threads(rows, &folder.join("threads.svg"))?;
+    plot::latency(&read_samples(samples)?, &folder.join("latency.svg"))?;
+    std::fs::write(docs.join("benchmarks.md"), overview(rows, &machine(place)?))?;
+    for (name, title, _) in PARTS {
+        std::fs::write(folder.join(format!("{name}.md")), part(title, &rows_of(rows, name)))?;
+    }
+    Ok(())
+}
 
-    let mut page = format!("{METHOD}\n## Machine\n{}\n", machine(place)?);
-    page.push_str(
-        "\n## Figures\n| row | ours | peer | | ratio | goal | |\n| --- | ---: | ---: | --- | ---: | ---: | --- |\n",
+/// The rows of a part.
+fn rows_of<'a>(rows: &'a [Row], part: &str) -> Vec<&'a Row> {
+    let of = |row: &Row| {
+        let mut parts = PARTS.iter().filter(|(_, _, begins)| begins.iter().any(|begins| row.name.starts_with(begins)));
+        parts.next().or(PARTS.first()).map_or("", |(name, ..)| name)
+    };
+    rows.iter().filter(|row| of(row) == part).collect()
+}
+
+/// Method, machine, and where the figures are.
+fn overview(rows: &[Row], machine: &str) -> String {
+    let mut page = format!(
+        "{METHOD}\n## Machine\n{machine}\n\n## Figures\n| part | rows | goals | met |\n| --- | ---: | ---: | ---: |\n"
+    );
+    for (name, title, _) in PARTS {
+        let rows = rows_of(rows, name);
+        let count = |verdicts: &[&str]| rows.iter().filter(|row| verdicts.contains(&row.verdict())).count();
+        let (goals, met) = (count(&["met", "missed"]), count(&["met"]));
+        // Writing to a string does not fail.
+        let _ = writeln!(page, "| [{title}](benchmarks/{name}.md) | {} | {goals} | {met} |", rows.len());
+    }
+    page.push_str("\n[What is behind the figures](benchmarks/notes.md), and what would close the gaps.\n");
+    for (title, plot) in [
+        ("Throughput over size", "throughput"),
+        ("Scaling over threads", "threads"),
+        ("Latency of small operations", "latency"),
+    ] {
+        let _ = write!(page, "\n![{title}](benchmarks/{plot}.svg)\n");
+    }
+    page
+}
+
+/// The figures of a part, and the goals that it missed.
+fn part(title: &str, rows: &[&Row]) -> String {
+    let mut page = format!(
+        "# Benchmarks: {title}\n\n[How they are measured](../benchmarks.md), [what is behind them](notes.md). A ratio of 1 is as fast as the peer, 2 twice as \
+         fast.\n\n| row | ours | peer | | ratio | goal | |\n| --- | ---: | ---: | --- | ---: | ---: | --- |\n"
     );
     for row in rows {
         let goal = row.goal.map_or_else(String::new, hundredths);
         let (ours, peer, ratio) = (digits(row.ours), or_dash(row.peer, digits), or_dash(row.ratio, hundredths));
-        // Writing to a string does not fail.
         let _ = writeln!(
             page,
             "| `{}` | {ours} | {peer} | {} | **{ratio}** | {goal} | {} |",
@@ -52,12 +107,7 @@ pub fn write(place: &Place, rows: &[Row], samples: &Path) -> Result<()> {
             row.verdict()
         );
     }
-    page.push_str(
-        "\n![Throughput over size](benchmarks/throughput.svg)\n\n![Scaling over threads](benchmarks/threads.svg)\n",
-    );
-    page.push_str(
-        "\n![Latency of small operations](benchmarks/latency.svg)\n\n## Goals that were missed in this run\n",
-    );
+    page.push_str("\n## Goals that were missed in this run\n");
     let missed = rows.iter().filter(|row| row.verdict() == "missed");
     let missed: Vec<_> = missed.filter_map(|row| Some((&row.name, row.goal?, row.ratio?))).collect();
     for (name, goal, ratio) in &missed {
@@ -67,11 +117,7 @@ pub fn write(place: &Place, rows: &[Row], samples: &Path) -> Result<()> {
     if missed.is_empty() {
         page.push_str("None.\n");
     }
-    let notes = place.root.join("benches/notes.md");
-    let notes = std::fs::read_to_string(&notes).with_context(|| format!("cannot read {}", notes.display()))?;
-    let _ = write!(page, "\n{notes}");
-    std::fs::write(docs.join("benchmarks.md"), page)?;
-    Ok(())
+    page
 }
 
 /// Both sides' values by row.
@@ -111,4 +157,39 @@ fn machine(place: &Place) -> Result<String> {
         run("rustc", &["--version"]),
         run("redis-server", &["--version"]).split_whitespace().nth(2).unwrap_or("of unknown version"),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, ratio: f64) -> Row {
+        Row {
+            name: name.to_owned(),
+            ours: 1.0,
+            peer: Some(ratio),
+            ratio: Some(ratio),
+            unit: "us".to_owned(),
+            goal: Some(0.9),
+        }
+    }
+
+    #[test]
+    fn every_row_is_on_one_page() {
+        let rows =
+            [row("fs/put/1MiB", 1.0), row("kvx/nhd/write", 0.45), row("llama/save", 2.0), row("never/seen", 1.0)];
+        let pages: Vec<String> = PARTS.iter().map(|(name, title, _)| part(title, &rows_of(&rows, name))).collect();
+        for row in &rows {
+            let line = format!("| `{}` |", row.name);
+            assert_eq!(pages.iter().filter(|page| page.contains(&line)).count(), 1, "{}", row.name);
+        }
+        assert!(
+            pages
+                .last()
+                .is_some_and(|kvx| kvx.contains("- `kvx/nhd/write`: 0.45 where 0.90 was the goal, short by 50%."))
+        );
+        let overview = overview(&rows, "a machine");
+        assert!(overview.contains("benchmarks/stores.md) | 2 | 2 | 2 |"), "{overview}");
+        assert!(overview.contains("benchmarks/kvx.md) | 1 | 1 | 0 |"), "{overview}");
+    }
 }

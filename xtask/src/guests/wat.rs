@@ -2,7 +2,7 @@
 //!
 //! A file that begins with `(component` is one. Any other is a piece of a core module: what it exports takes the place of what
 //! `hostile/base/base.wat` exports under that name, so that a guest is right in all but one thing. A line
-//! `;; adds to <interface>: <function>;` says what its contract has beyond ours.
+//! `;; adds to <interface>: <function>;`, or `;; adds to resource <resource>: ..`, says what its contract has beyond ours.
 
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,8 @@ fn over(text: &str, base: &str) -> String {
 fn extended(contract: &str, text: &str) -> Result<String> {
     let mut contract = contract.to_owned();
     for (interface, function) in text.lines().filter_map(|line| line.strip_prefix(";; adds to ")?.split_once(": ")) {
-        let (head, tail) = (format!("interface {interface} {{"), &*contract.clone());
+        let head = if interface.starts_with("resource ") { "" } else { "interface " };
+        let (head, tail) = (format!("{head}{interface} {{"), &*contract.clone());
         let at = tail.find(&head).with_context(|| format!("the contract has no {interface}"))? + head.len();
         contract.insert_str(at, &format!("\n  {function}\n"));
     }

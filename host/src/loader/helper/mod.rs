@@ -133,7 +133,8 @@ impl Program {
             other => return Err(explain(&other, &words, allowance)),
         }
         seal(&code).map_err(|error| passing("seal compiled code", &error))?;
-        check_sealed(&code, digest, hash).map_err(|why| Failed {
+        let len = code.metadata().map_err(|error| passing("look at compiled code", &error))?.len();
+        check_sealed(&code, len, digest, hash).map_err(|why| Failed {
             error: Error::new(ErrorKind::Other, format!("the compile helper's code {why}")),
             lasting: false,
         })?;

@@ -17,10 +17,12 @@ pub(super) enum Scope {
     Component(Component),
 }
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Module {
     /// What each instance of it has a place for: functions, globals, tables, memories, imports.
     pub slots: u64,
+    /// Elements of its segments, and the segments themselves.
+    pub elements: u64,
     pub memories: u64,
 }
 
@@ -30,8 +32,8 @@ pub(super) struct Component {
     pub weight: Weight,
     /// Its index space of components: what one instance of each weighs.
     pub components: Vec<Weight>,
-    /// Its index space of core modules: their slots. `None`: not known here which module it is.
-    pub modules: Vec<Option<u64>>,
+    /// Its index space of core modules. `None`: not known here which module it is.
+    pub modules: Vec<Option<Module>>,
 }
 
 /// What one instance of a component lays out. Every addition saturates: what is over all bounds stays over them.
@@ -44,6 +46,7 @@ pub(super) struct Weight {
     /// Aliases, imports, exports, arguments.
     pub items: u64,
     pub slots: u64,
+    pub elements: u64,
     /// Core instances of modules that are not known where they are instantiated.
     pub unknown: u64,
 }
@@ -55,7 +58,19 @@ impl Weight {
         self.adapters = self.adapters.saturating_add(other.adapters);
         self.items = self.items.saturating_add(other.items);
         self.slots = self.slots.saturating_add(other.slots);
+        self.elements = self.elements.saturating_add(other.elements);
         self.unknown = self.unknown.saturating_add(other.unknown);
+    }
+
+    /// What an instance costs before it has run. No instance fits where it is not known of which modules it consists.
+    pub(super) fn instance_bytes(&self) -> u64 {
+        let parts = [
+            (self.core_instances, limits::CORE_INSTANCE_BYTES),
+            (self.slots.saturating_add(self.adapters), limits::SLOT_BYTES),
+            (self.elements, limits::TABLE_ELEMENT_BYTES),
+            (self.unknown, usize::MAX),
+        ];
+        parts.iter().fold(0, |sum: u64, (count, each)| sum.saturating_add(count.saturating_mul(*each as u64)))
     }
 
     /// Refuse a component as soon as one of its own bounds is passed, whether it is instantiated or not.
@@ -89,7 +104,10 @@ impl Component {
                 weight.core_instances = weight.core_instances.saturating_add(1);
                 weight.items = weight.items.saturating_add(args.len() as u64);
                 match self.modules.get(module_index as usize) {
-                    Some(Some(slots)) => weight.slots = weight.slots.saturating_add(*slots),
+                    Some(Some(Module { slots, elements, .. })) => {
+                        weight.slots = weight.slots.saturating_add(*slots);
+                        weight.elements = weight.elements.saturating_add(*elements);
+                    }
                     Some(None) => weight.unknown = weight.unknown.saturating_add(1),
                     None => return Err(no_such("module")),
                 }
@@ -150,7 +168,7 @@ impl Component {
 /// Note an alias of the innermost component.
 pub(super) fn alias(scopes: &mut [Scope], alias: ComponentAlias) -> Result<(), Error> {
     enum Found {
-        Module(Option<u64>),
+        Module(Option<Module>),
         Component(Weight),
         Other,
     }
@@ -178,7 +196,7 @@ pub(super) fn alias(scopes: &mut [Scope], alias: ComponentAlias) -> Result<(), E
     let Some(Scope::Component(component)) = scopes.last_mut() else { return Err(no_such("component")) };
     component.weight.items = component.weight.items.saturating_add(1);
     match found {
-        Found::Module(slots) => component.modules.push(slots),
+        Found::Module(module) => component.modules.push(module),
         Found::Component(weight) => component.components.push(weight),
         Found::Other => {}
     }

@@ -99,7 +99,7 @@ impl Tally {
         one_memory(module)
     }
 
-    pub(super) fn elements(&mut self, section: &ElementSectionReader) -> Result<(), Error> {
+    pub(super) fn elements(&mut self, section: &ElementSectionReader, module: &mut Module) -> Result<(), Error> {
         self.outline(section)?;
         for segment in section.clone() {
             let items = match segment.map_err(broken)?.items {
@@ -107,7 +107,9 @@ impl Tally {
                 ElementItems::Expressions(_, expressions) => expressions.count(),
             };
             // An empty segment is one, too.
-            add(&mut self.elements, u64::from(items) + 1, limits::MAX_ELEMENTS, "elements in segments")?;
+            let items = u64::from(items) + 1;
+            module.elements += items;
+            add(&mut self.elements, items, limits::MAX_ELEMENTS, "elements in segments")?;
         }
         Ok(())
     }

@@ -169,6 +169,40 @@ fn globals_count_for_each_instance() {
 }
 
 #[test]
+fn an_instance_costs_what_each_core_instance_has_places_for() {
+    let mut elements = ElementSection::new();
+    elements.passive(Elements::Functions(vec![0; 7].into()));
+    let mut module = Module::new();
+    let (mut types, mut functions, mut code) = (TypeSection::new(), FunctionSection::new(), CodeSection::new());
+    types.ty().function([], []);
+    for _ in 0..3 {
+        functions.function(0);
+        code.function(&Function::new([]));
+    }
+    module.section(&types).section(&functions).section(&elements).section(&code);
+    let one = (limits::CORE_INSTANCE_BYTES + 3 * limits::SLOT_BYTES + 8 * limits::TABLE_ELEMENT_BYTES) as u64;
+    for (component, bytes) in [
+        (around(&module), 0),
+        (instances(&module, 5).finish(), 5 * one),
+        (levels(instances(&module, 2), 3, 2).finish(), 16 * one),
+    ] {
+        // The second without its code, as where the compiled code is in the cache.
+        assert_eq!(check(&component).unwrap().instance_bytes, bytes);
+    }
+}
+
+#[test]
+fn a_module_that_is_not_known_costs_more_than_any_instance_may() {
+    let mut aliases = ComponentAliasSection::new();
+    aliases.alias(Alias::InstanceExport { instance: 0, kind: ComponentExportKind::Module, name: "m" });
+    let mut unknown = InstanceSection::new();
+    unknown.instantiate(0, std::iter::empty::<(&str, ModuleArg)>());
+    let mut component = Component::new();
+    component.section(&aliases).section(&unknown);
+    assert_eq!(check(&component.finish()).unwrap().instance_bytes, u64::MAX);
+}
+
+#[test]
 fn segments_and_types_are_bounded() {
     let with = |section: &dyn wasm_encoder::Section| {
         let mut module = Module::new();

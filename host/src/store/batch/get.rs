@@ -2,27 +2,28 @@
 
 use std::sync::Arc;
 
-use super::super::hash::ChunkHash;
+use super::super::open_store::OpenStore;
 use super::super::seal::{SEAL_BYTES, seal};
-use super::super::shared::Shared;
-use super::super::target::Target;
 use super::super::verify::is_xxh3;
 use super::super::{Damage, Opened};
 use super::{BatchOptions, Fetched, Memory, distinct, unanswered};
+use crate::backend::ChunkHash;
+use crate::backend::Target;
 use crate::counters::Event;
 use crate::error::Error;
 use crate::payload::{Buffer, Got};
 use crate::until::Until;
 
 /// An item of a get.
-pub(crate) struct Wanted {
+pub struct Wanted {
     hash: Result<ChunkHash, Error>,
     /// Where its bytes go. `None`: memory is allocated.
     pieces: Option<Vec<libc::iovec>>,
 }
 
 impl Wanted {
-    pub(crate) fn new(hash: &[u8], memory: &mut Memory<'_>) -> Self {
+    /// A chunk to get into the caller's memory.
+    pub fn new(hash: &[u8], memory: &mut Memory<'_>) -> Self {
         let pieces = match memory {
             Memory::Pieces(pieces) => {
                 Some(pieces.iter_mut().map(|piece| room(piece.as_mut_ptr(), piece.len())).collect())
@@ -33,12 +34,12 @@ impl Wanted {
     }
 
     /// A value for memory that the caller of [`Opened::get_many`] answers for.
-    pub(crate) fn placed(hash: &[u8], pieces: Vec<libc::iovec>) -> Self {
+    pub fn placed(hash: &[u8], pieces: Vec<libc::iovec>) -> Self {
         Wanted { hash: ChunkHash::new(hash), pieces: Some(pieces) }
     }
 
     /// A value for memory that is allocated.
-    pub(crate) fn allocated(hash: &[u8]) -> Self {
+    pub fn allocated(hash: &[u8]) -> Self {
         Wanted { hash: ChunkHash::new(hash), pieces: None }
     }
 
@@ -76,7 +77,7 @@ impl Wanted {
     }
 }
 
-pub(crate) fn room(data: *mut u8, len: usize) -> libc::iovec {
+pub fn room(data: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: data.cast(), iov_len: len }
 }
 
@@ -119,6 +120,11 @@ struct Judge {
 }
 
 impl Judge {
+    /// Whether it reads all of what was stored.
+    fn hashes(self) -> bool {
+        self.sealed || self.content_keyed
+    }
+
     /// The length of the value in what was stored, if it is what was put as far as that can be known.
     fn value_len(self, hash: &ChunkHash, stored: &[&[u8]]) -> Option<usize> {
         let len: usize = stored.iter().map(|part| part.len()).sum();
@@ -141,7 +147,7 @@ impl Judge {
 impl Opened {
     /// # Safety
     /// The pieces of the items are valid for writes until this returns, and nobody else uses them.
-    pub(crate) unsafe fn get_many(
+    pub unsafe fn get_many(
         &self,
         items: &[Wanted],
         options: &BatchOptions,
@@ -176,39 +182,38 @@ impl Opened {
             room.as_deref().map_or(shared.max_value_bytes(), |room| capacity(room) as u64)
         };
         until.expect(rooms.iter().map(most).fold(0, u64::saturating_add));
-        let answers = shared.get_all(&hashes, &targets, until).each();
+        let answers = shared.batches().get_all(&hashes, &targets, until).each();
+        // SAFETY: the calls have placed what they say, and by this function's own condition nobody else writes there.
+        let values = unsafe { shared.values(judge, &hashes, &rooms, &answers) };
 
-        let mut answers = absent.iter().zip(&rooms).zip(answers).map(|(((index, hash), room), answer)| {
-            Ok(match answer? {
-                None => Found::Nothing,
-                Some(Got::Buffer(data)) => shared.judged(hash, &data, judge, until),
-                Some(Got::TooLong(len)) => {
+        let mut answers = absent.iter().zip(&rooms).zip(answers.into_iter().zip(values));
+        let mut next_answer = || -> Result<Found, Error> {
+            let (((index, hash), room), (answer, value)) = answers.next().ok_or_else(unanswered)?;
+            Ok(match (answer?, value) {
+                (None, _) => Found::Nothing,
+                (Some(Got::Buffer(data)), _) => shared.judged(hash, &data, judge, until),
+                (Some(Got::TooLong(len)), _) => {
                     Found::TooLong(len.saturating_sub(if options.sealed { SEAL_BYTES } else { 0 }))
                 }
-                Some(Got::Placed(len)) => {
+                (Some(Got::Placed(_)), Some(len)) => Found::Placed(len),
+                (Some(Got::Placed(len)), None) => {
                     // SAFETY: the call has placed so many bytes there.
-                    let stored = unsafe { filled(room.as_deref().unwrap_or_default(), len) };
-                    match judge.value_len(hash, &stored) {
-                        Some(len) => Found::Placed(len),
-                        None => {
-                            let damaged = stored.concat();
-                            match shared.mended(hash, &damaged, judge, until) {
-                                Found::Buffer(sound, len) => {
-                                    let value = sound.get(..len).unwrap_or_default();
-                                    let item = items.get(*index).ok_or_else(unanswered)?;
-                                    // SAFETY: by this function's own condition; the value is in a buffer of the host.
-                                    match unsafe { item.deliver(&[value])? } {
-                                        Fetched::Placed(len) => Found::Placed(len),
-                                        _ => Found::TooLong(len),
-                                    }
-                                }
-                                found => found,
+                    let damaged = unsafe { filled(room.as_deref().unwrap_or_default(), len) }.concat();
+                    match shared.mended(hash, &damaged, judge, until) {
+                        Found::Buffer(sound, len) => {
+                            let value = sound.get(..len).unwrap_or_default();
+                            let item = items.get(*index).ok_or_else(unanswered)?;
+                            // SAFETY: by this function's own condition; the value is in a buffer of the host.
+                            match unsafe { item.deliver(&[value])? } {
+                                Fetched::Placed(len) => Found::Placed(len),
+                                _ => Found::TooLong(len),
                             }
                         }
+                        found => found,
                     }
                 }
             })
-        });
+        };
         let found: Vec<Result<Found, Error>> = waiting
             .into_iter()
             .map(|waits| match waits {
@@ -217,7 +222,7 @@ impl Opened {
                     let len = data.len();
                     Ok(Found::Buffer(data, len))
                 }
-                None => answers.next().unwrap_or_else(|| Err(unanswered())),
+                None => next_answer(),
             })
             .collect();
 
@@ -248,14 +253,40 @@ impl Opened {
                 Fetched::Buffer(data) => data.len(),
                 Fetched::TooLong(_) => 0,
             };
-            shared.counters.add(Event::BytesGot, len as u64);
+            shared.moved_out(len as u64);
             Ok(Some(fetched))
         };
         items.iter().zip(first_of).enumerate().map(deliver).collect()
     }
 }
 
-impl Shared {
+impl OpenStore {
+    /// The length of each value that was placed, if it is what was put.
+    ///
+    /// # Safety
+    /// What the answers say was placed in the rooms is there, and nobody writes it until this returns.
+    unsafe fn values(
+        &self,
+        judge: Judge,
+        hashes: &[ChunkHash],
+        rooms: &[Option<Vec<libc::iovec>>],
+        answers: &[Result<Option<Got>, Error>],
+    ) -> Vec<Option<usize>> {
+        let mut placed: Vec<(&ChunkHash, Vec<&[u8]>)> = Vec::with_capacity(hashes.len());
+        for ((hash, room), answer) in hashes.iter().zip(rooms).zip(answers) {
+            let len = if let Ok(Some(Got::Placed(len))) = answer { *len } else { 0 };
+            // SAFETY: by this function's own condition.
+            placed.push((hash, unsafe { filled(room.as_deref().unwrap_or_default(), len) }));
+        }
+        let bytes = match judge.hashes() {
+            true => {
+                placed.iter().flat_map(|(_, stored)| stored).fold(0, |sum: usize, part| sum.saturating_add(part.len()))
+            }
+            false => 0,
+        };
+        self.hashed(bytes, &placed, &|(hash, stored)| judge.value_len(hash, stored))
+    }
+
     fn judged(&self, hash: &ChunkHash, stored: &Arc<Buffer>, judge: Judge, until: &Until) -> Found {
         match judge.value_len(hash, &[stored]) {
             Some(len) => Found::Buffer(stored.clone(), len),

@@ -12,14 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-pub(crate) use get::Wanted;
-pub(crate) use save::SubmittedPut;
+pub use get::Wanted;
+pub use save::SubmittedPut;
 pub use save::{Save, SaveOutcome};
 
-use super::hash::{ChunkHash, ChunkMap};
 use super::seal::SEAL_BYTES;
 use super::{Opened, Put, Store};
-use crate::bindings::exports::kv_store::backend::store::Presence as InBackend;
+use crate::backend::{ChunkHash, ChunkMap, Presence};
 use crate::counters::Operation;
 use crate::error::{Error, ErrorKind};
 use crate::payload::Buffer;
@@ -76,6 +75,7 @@ impl BatchOptions {
 
 /// A chunk to put: its bytes lie in pieces, one after another.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct NewChunk<'a> {
     /// 1 to 64 bytes.
     pub hash: &'a [u8],
@@ -83,13 +83,28 @@ pub struct NewChunk<'a> {
     pub pieces: &'a [&'a [u8]],
 }
 
+impl<'a> NewChunk<'a> {
+    /// A chunk under a hash, whose bytes lie in pieces.
+    pub fn new(hash: &'a [u8], pieces: &'a [&'a [u8]]) -> Self {
+        NewChunk { hash, pieces }
+    }
+}
+
 /// A chunk to get.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Fetch<'a> {
     /// 1 to 64 bytes.
     pub hash: &'a [u8],
     /// Where its bytes go.
     pub memory: Memory<'a>,
+}
+
+impl<'a> Fetch<'a> {
+    /// The chunk under a hash, into some memory.
+    pub fn new(hash: &'a [u8], memory: Memory<'a>) -> Self {
+        Fetch { hash, memory }
+    }
 }
 
 /// Where the bytes of a fetched chunk go.
@@ -111,16 +126,6 @@ pub enum Fetched {
     TooLong(usize),
     /// The chunk, where memory was to be allocated.
     Buffer(Buffer),
-}
-
-/// Whether a chunk exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Presence {
-    /// It does not.
-    Absent,
-    /// It does; with its length, where the backend knows it.
-    Present(Option<u64>),
 }
 
 impl Store {
@@ -183,7 +188,7 @@ impl Store {
 }
 
 /// What an engine wants to know of a store.
-pub(crate) struct BatchInfo {
+pub struct BatchInfo {
     pub durable: bool,
     pub shared: bool,
     pub deletes: bool,
@@ -194,7 +199,8 @@ pub(crate) struct BatchInfo {
 }
 
 impl Opened {
-    pub(crate) fn batch_info(&self) -> BatchInfo {
+    /// What an engine wants to know of the store.
+    pub fn batch_info(&self) -> BatchInfo {
         let info = self.shared.info();
         BatchInfo {
             durable: info.durable,
@@ -208,33 +214,30 @@ impl Opened {
     }
 
     /// The time of a call that begins now.
-    pub(crate) fn until(&self, timeout: Option<Duration>) -> Until {
+    pub fn until(&self, timeout: Option<Duration>) -> Until {
         let own = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         Until::with(&self.shared.pool.access().limits, own, None)
     }
 
     /// The store's own URI, for messages.
-    pub(crate) fn uri(&self) -> &str {
+    pub fn uri(&self) -> &str {
         &self.shared.uri
     }
 
-    pub(crate) fn delete_many(&self, hashes: &[&[u8]], until: &Until) -> Vec<Result<(), Error>> {
+    /// As [`Store::delete_many`].
+    pub fn delete_many(&self, hashes: &[&[u8]], until: &Until) -> Vec<Result<(), Error>> {
         let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect();
         let (distinct, first_of) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
         let distinct: Vec<ChunkHash> = distinct.into_iter().map(|(_, hash)| hash).collect();
-        let answers = self.shared.delete_all(&distinct, until).each();
+        let answers = self.shared.batches().delete_all(&distinct, until).each();
         let of = |(hash, first): (Result<ChunkHash, Error>, Option<usize>)| {
             hash.and_then(|_| first.and_then(|first| answers.get(first).cloned()).unwrap_or_else(|| Err(unanswered())))
         };
         hashes.into_iter().zip(first_of).map(of).collect()
     }
 
-    pub(crate) fn exists_many(
-        &self,
-        hashes: &[&[u8]],
-        options: &BatchOptions,
-        until: &Until,
-    ) -> Vec<Result<Presence, Error>> {
+    /// As [`Store::exists_many`].
+    pub fn exists_many(&self, hashes: &[&[u8]], options: &BatchOptions, until: &Until) -> Vec<Result<Presence, Error>> {
         let Opened { shared, save, .. } = self;
         let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect();
         let (distinct, _) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
@@ -249,12 +252,12 @@ impl Opened {
                 None => absent.push(*hash),
             }
         }
-        let asked = shared.exists_all(&absent, until).each();
+        let asked = shared.batches().exists_all(&absent, until).each();
         for (hash, answer) in absent.iter().zip(asked) {
             let value = |stored: u64| if options.sealed { stored.checked_sub(SEAL_BYTES as u64) } else { Some(stored) };
             let presence = |presence| match presence {
-                InBackend::Absent => Presence::Absent,
-                InBackend::Present(len) => Presence::Present(len.and_then(value)),
+                Presence::Absent => Presence::Absent,
+                Presence::Present(len) => Presence::Present(len.and_then(value)),
             };
             answers.insert(*hash, answer.map(presence));
         }

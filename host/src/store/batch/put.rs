@@ -2,17 +2,19 @@
 
 use std::time::Instant;
 
-use super::super::hash::ChunkHash;
 use super::super::seal::{SEAL_BYTES, seal};
-use super::super::shared::{Bytes, Committed};
 use super::super::{Opened, Put};
 use super::{BatchOptions, NewChunk, Save, distinct, unanswered};
+use crate::backend::ChunkHash;
+use crate::backend::{Bytes, Committed};
+use crate::contract::bindings::exports::kv_store::backend::store::Properties;
 use crate::counters::Event;
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
 
 impl Opened {
-    pub(crate) fn put_many(
+    /// As [`Store::put_many`](super::super::Store::put_many).
+    pub fn put_many(
         &self,
         chunks: &[NewChunk<'_>],
         options: &BatchOptions,
@@ -20,7 +22,7 @@ impl Opened {
         until: &Until,
     ) -> Result<Vec<Result<Put, Error>>, Error> {
         let shared = &self.shared;
-        if options.durable && !shared.features.durable {
+        if options.durable && !shared.has(Properties::DURABLE) {
             let message = "durable puts: this backend does not survive a restart of its storage system";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
@@ -40,13 +42,13 @@ impl Opened {
         let (distinct, first_of) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
         let of_first =
             |index: usize| (chunks.get(index).map_or(&[][..], |chunk| chunk.pieces), lens.get(index).copied());
-        let seals: Vec<Option<[u8; SEAL_BYTES]>> = distinct
-            .iter()
-            .map(|(index, hash)| {
+        let seals = match options.sealed {
+            true => shared.hashed(lens.iter().copied().fold(0, usize::saturating_add), &distinct, &|(index, hash)| {
                 let (pieces, len) = of_first(*index);
-                options.sealed.then(|| seal(hash, len.unwrap_or(0), pieces.iter().copied()))
-            })
-            .collect();
+                Some(seal(hash, len.unwrap_or(0), pieces.iter().copied()))
+            }),
+            false => vec![None; distinct.len()],
+        };
         let pieces: Vec<Vec<&[u8]>> = distinct
             .iter()
             .zip(&seals)
@@ -57,7 +59,7 @@ impl Opened {
         let batch: Vec<(ChunkHash, Bytes<'_>)> =
             distinct.iter().zip(&pieces).map(|((_, hash), pieces)| (*hash, Bytes::Scattered(pieces))).collect();
         let (generation, confirmed) = (shared.generation_of_data(), Instant::now());
-        let mut outcomes = shared.put_all(&batch, options.replace, until).each();
+        let mut outcomes = shared.batches().put_all(&batch, options.replace, until).each();
         if options.durable {
             let stored = || batch.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
             let (fresh, bytes) = (stored().map(|((hash, _), _)| *hash).collect::<Vec<_>>(), stored());
@@ -76,7 +78,7 @@ impl Opened {
         for ((hash, data), outcome) in batch.iter().zip(&outcomes) {
             if let Ok(put) = outcome {
                 shared.saw_len(data.len());
-                shared.counters.add(Event::BytesPut, data.len() as u64);
+                shared.moved_in(data.len() as u64);
                 shared.counters.add(Event::Duplicates, u64::from(*put == Put::Existed));
                 if let Some(save) = save {
                     save.stored(*hash, data.len(), confirmed, generation);

@@ -5,9 +5,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::super::Opened;
-use super::super::hash::ChunkHash;
+use super::super::open_store::OpenStore;
 use super::super::save::SaveState;
-use super::super::shared::{Committed, Shared};
+use crate::backend::ChunkHash;
+use crate::backend::Committed;
 use crate::counters::Operation;
 use crate::error::Error;
 
@@ -18,7 +19,7 @@ use crate::error::Error;
 /// use kv_store_wasm::{BatchOptions, NewChunk, SaveOutcome, Store};
 /// let store = Store::open("local-fs:///var/cache/kv")?;
 /// let save = store.begin_save()?;
-/// let chunks = [NewChunk { hash: b"key of one", pieces: &[b"the ", b"value"] }];
+/// let chunks = [NewChunk::new(b"key of one", &[b"the ", b"value"])];
 /// let outcomes = store.put_many(&chunks, &BatchOptions::default(), Some(&save))?;
 /// assert!(outcomes.iter().all(Result::is_ok));
 /// assert_eq!(save.commit(Some(("prompt-1", b"one chunk")))?, SaveOutcome::Published);
@@ -42,7 +43,7 @@ struct Submitted {
 }
 
 /// A put that was submitted for a save. A commit that begins later waits for it to be dropped.
-pub(crate) struct SubmittedPut {
+pub struct SubmittedPut {
     save: Save,
     number: u64,
 }
@@ -85,7 +86,7 @@ impl Save {
     }
 
     /// Whether it is a save of this store.
-    pub(super) fn is_of(&self, store: &Arc<Shared>) -> bool {
+    pub(super) fn is_of(&self, store: &Arc<OpenStore>) -> bool {
         Arc::ptr_eq(&self.0.opened.shared, store)
     }
 
@@ -95,7 +96,8 @@ impl Save {
     }
 
     /// Note a put that is about to wait in a queue.
-    pub(crate) fn submit(&self) -> SubmittedPut {
+    #[doc(hidden)]
+    pub fn submit(&self) -> SubmittedPut {
         let mut unfinished = self.0.submitted.lock();
         unfinished.0 += 1;
         let number = unfinished.0;
@@ -109,6 +111,7 @@ impl Save {
         let Begun { opened, state, submitted } = &*self.0;
         opened.check_process()?;
         submitted.wait();
+        let begun = std::time::Instant::now();
         let committed = (|| {
             let name = manifest.map(|(name, _)| opened.full_name(name)).transpose()?;
             if let Some((_, data)) = manifest {
@@ -117,7 +120,7 @@ impl Save {
             let manifest = name.as_deref().zip(manifest.map(|(_, data)| data));
             state.commit(&opened.shared, manifest)
         })();
-        opened.shared.counters.call(Operation::Commit, &committed);
+        opened.shared.counters.call(Operation::Commit, &committed, begun.elapsed());
         Ok(match committed? {
             Committed::Published => SaveOutcome::Published,
             Committed::Absent(lost) => SaveOutcome::Lost(lost.iter().map(|hash| hash.as_slice().to_vec()).collect()),

@@ -10,7 +10,7 @@
 
 use std::time::Instant;
 
-use super::hash::{ChunkHash, ChunkMap};
+use crate::backend::{ChunkHash, ChunkMap};
 use crate::error::Error;
 use crate::limits::{CONFIRMED_FOR, LOSS_TOLD_FOR, MAX_FRESH_CHUNKS};
 

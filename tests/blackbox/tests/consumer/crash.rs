@@ -32,7 +32,10 @@ fn check_files(directory: &Path) {
     }
     for entry in std::fs::read_dir(directory).expect("the store's directory").flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        assert!(name.starts_with("state-") || [".kv-tmp", "chunks"].contains(&&*name), "{name} is no manifest");
+        assert!(
+            name.starts_with("state-") || [".kv-tmp", ".local-fs", "chunks"].contains(&&*name),
+            "{name} is no manifest"
+        );
     }
 }
 

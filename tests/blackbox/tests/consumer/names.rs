@@ -69,7 +69,7 @@ fn components_beside_a_link_come_before_those_where_it_leads() {
     let refused = finish(&mut under(&vendor, &["save", &local_fs(directory.path()), "n", "1"]));
     assert!(!refused.status.success());
     assert!(refused.stderr.contains(&*component.to_string_lossy()), "{refused:?}");
-    assert!(refused.stderr.contains("not WebAssembly"), "{refused:?}");
+    assert!(refused.stderr.contains("a text file, not a component"), "{refused:?}");
 }
 
 #[test]

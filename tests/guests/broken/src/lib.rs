@@ -5,12 +5,14 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 
-use kv_store_sdk::files::{Directory, ReadOutcome, ReadRequest, WriteOutcome, WriteRequest, open_directory};
+use kv_store_sdk::files::{
+    Directory, ReadOutcome, ReadRequest, SizeOutcome, WriteOutcome, WriteRequest, open_directory,
+};
 use kv_store_sdk::key::{escape, hex};
-use kv_store_sdk::payload::Part;
+use kv_store_sdk::payloads::Part;
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
-    Presence, PutOutcome, Result, export, host,
+    Presence, Properties, PutOutcome, Result, export, system,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,6 +32,16 @@ enum Fault {
     KeepsDamaged,
     /// Each instance knows only its own chunks, and it says that there may be many.
     NotThreadSafe,
+    /// It answers one item of a batch, slowly.
+    AnswersSlowly,
+    /// It keeps each payload that it has answered.
+    Leaks,
+    /// It remembers the manifests that it has seen, and asks no more.
+    CachesManifests,
+    /// It publishes a manifest before it writes the chunks that came before.
+    WritesLate,
+    /// `exists` says of every chunk that it is there.
+    AlwaysExists,
 }
 
 impl Fault {
@@ -43,6 +55,11 @@ impl Fault {
             "forgets" => Fault::Forgets,
             "keeps-damaged" => Fault::KeepsDamaged,
             "not-thread-safe" => Fault::NotThreadSafe,
+            "answers-slowly" => Fault::AnswersSlowly,
+            "leaks" => Fault::Leaks,
+            "caches-manifests" => Fault::CachesManifests,
+            "writes-late" => Fault::WritesLate,
+            "always-exists" => Fault::AlwaysExists,
             _ => return None,
         })
     }
@@ -50,6 +67,11 @@ impl Fault {
     /// Whether chunks are kept in the instance.
     fn keeps_chunks(self) -> bool {
         matches!(self, Fault::Forgets | Fault::NotThreadSafe)
+    }
+
+    /// Whether it would show in one process already if there were several instances.
+    fn needs_one_instance(self) -> bool {
+        matches!(self, Fault::CachesManifests | Fault::WritesLate)
     }
 }
 
@@ -63,10 +85,10 @@ struct Broken {
 
 impl Broken {
     fn has(&self, hash: &[u8]) -> Result<bool> {
-        if self.fault.keeps_chunks() {
+        if self.fault.keeps_chunks() || self.chunks.contains_key(hash) {
             return Ok(self.chunks.contains_key(hash));
         }
-        Ok(self.directory.sizes(&[chunk_path(hash)])?.first().is_some_and(Option::is_some))
+        Ok(matches!(self.directory.sizes(&[chunk_path(hash)])?.first(), Some(SizeOutcome::Size(_))))
     }
 
     fn put(&mut self, chunk: &Chunk, replace: bool) -> Result<PutOutcome> {
@@ -77,7 +99,7 @@ impl Broken {
         if self.fault == Fault::LosesChunks && self.puts.get() % 10 == 0 {
             return Ok(PutOutcome::Stored);
         }
-        if self.fault.keeps_chunks() {
+        if self.fault.keeps_chunks() || self.fault == Fault::WritesLate {
             self.chunks.insert(chunk.hash.to_vec(), chunk.keep()?);
             return Ok(PutOutcome::Stored);
         }
@@ -100,6 +122,11 @@ impl Broken {
 
     fn read(&self, path: String) -> Result<Option<Payload>> {
         match self.directory.read(&[ReadRequest { path, offset: 0, len: None, item: None }])?.pop() {
+            Some(ReadOutcome::Found(data)) if self.fault == Fault::Leaks => {
+                let answered = data.share()?;
+                std::mem::forget(data);
+                Ok(Some(answered))
+            }
             Some(ReadOutcome::Found(data)) => Ok(Some(data)),
             Some(ReadOutcome::Failed(error)) => Err(error),
             Some(ReadOutcome::Missing) | None => Ok(None),
@@ -120,12 +147,14 @@ impl Backend for Broken {
         options.finish()?;
         let scheme = uri.split("://").next().unwrap_or_default();
         let fault = Fault::of(scheme).ok_or_else(|| Error::invalid(format!("{scheme} is none of the faults")))?;
+        let properties = Properties::DURABLE
+            | Properties::SHARED
+            | Properties::WRITE_THROUGH.when(fault != Fault::AnswersSlowly)
+            | Properties::HOLDS_DATA.when(fault == Fault::Forgets);
         let features = Features {
             label: format!("a backend with a fault: {scheme}"),
-            max_instances: (fault == Fault::Forgets).then_some(1),
-            durable: true,
-            shared: true,
-            write_through: true,
+            properties,
+            max_instances: fault.needs_one_instance().then_some(1),
             ..Default::default()
         };
         let directory = open_directory("")?;
@@ -134,16 +163,25 @@ impl Backend for Broken {
     }
 
     fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
+        if self.fault == Fault::AlwaysExists {
+            return Ok(hashes.iter().map(|_| Presence::from(true)).collect());
+        }
         hashes.iter().map(|hash| self.has(hash).map(Presence::from)).collect()
     }
 
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
-        chunks.iter().map(|chunk| self.put(chunk, replace)).collect()
+        let answered = if self.fault == Fault::AnswersSlowly {
+            system::sleep(50_000_000)?;
+            1
+        } else {
+            chunks.len()
+        };
+        chunks.iter().take(answered).map(|chunk| self.put(chunk, replace)).collect()
     }
 
     fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
         let get = |hash: &[u8]| {
-            let found = match self.fault.keeps_chunks() {
+            let found = match self.fault.keeps_chunks() || self.chunks.contains_key(hash) {
                 true => self.chunks.get(hash).map(Payload::share).transpose()?,
                 false => self.read(chunk_path(hash))?,
             };
@@ -170,16 +208,25 @@ impl Backend for Broken {
             }
             Fault::TearsManifests => {
                 self.write(path.clone(), manifest.range(0, manifest.len / 2), true)?;
-                host::sleep(2_000_000)?;
+                system::sleep(2_000_000)?;
+            }
+            Fault::CachesManifests => {
+                self.manifests.insert(manifest.name.into(), manifest.keep()?);
             }
             _ => {}
         }
         self.write(path, manifest.part(), true)?;
+        if self.fault == Fault::WritesLate {
+            system::sleep(5_000_000)?;
+            for (hash, data) in std::mem::take(&mut self.chunks) {
+                self.write(chunk_path(&hash), Part::Payload(&data), true)?;
+            }
+        }
         Ok(CommitOutcome::Published)
     }
 
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
-        if self.fault == Fault::Forgets {
+        if self.fault == Fault::Forgets || self.manifests.contains_key(name) {
             return self.manifests.get(name).map(Payload::share).transpose();
         }
         self.read(manifest_path(name))

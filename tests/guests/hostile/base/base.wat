@@ -1,6 +1,6 @@
 ;; A backend that holds nothing and says so: every put is `stored`, every get `missing`. It answers at 16, and has the host
 ;; answer at 128. Its heap begins at 65536 and only grows, so what is taken from it is zero.
-(import "kv-store:backend/payload@1.0.0" "[resource-drop]payload" (func $drop (param i32)))
+(import "kv-store:backend/payloads@1.0.0" "[resource-drop]payload" (func $drop (param i32)))
 
 (memory (export "memory") 2)
 
@@ -32,7 +32,7 @@
   (i32.store (i32.const 24) (local.get $len))
   (i32.const 16))
 
-;; One item of a list of outcomes, 16 bytes: its case, and what it holds.
+;; One item of a list of outcomes, 28 bytes: its case, and what it holds.
 (func $outcome (param $at i32) (param $case i32) (param $holds i32)
   (i32.store (local.get $at) (local.get $case))
   (i32.store offset=4 (local.get $at) (local.get $holds)))
@@ -40,7 +40,7 @@
 ;; Features: nothing but write-through.
 (func (export "kv-store:backend/store@1.0.0#open") (param i32 i32 i32 i32) (result i32)
   (drop (call $nothing))
-  (i32.store8 (i32.const 59) (i32.const 1))
+  (i32.store8 (i32.const 32) (i32.const 8))
   (i32.const 16))
 
 (func (export "kv-store:backend/store@1.0.0#exists") (param $width i32) (param i32) (param $len i32) (result i32)
@@ -49,25 +49,25 @@
   (call $list (call $take (i32.mul (local.get $n) (i32.const 24))) (local.get $n)))
 
 (func (export "kv-store:backend/store@1.0.0#put-chunks") (param i32 i32 i32 i32) (param $n i32) (param i32) (result i32)
-  (call $list (call $take (i32.shl (local.get $n) (i32.const 4))) (local.get $n)))
+  (call $list (call $take (i32.mul (local.get $n) (i32.const 28))) (local.get $n)))
 
 (func (export "kv-store:backend/store@1.0.0#get-chunks") (param $width i32) (param i32) (param $len i32) (result i32)
   (local $n i32) (local $answers i32) (local $left i32)
   (local.set $n (i32.div_u (local.get $len) (local.get $width)))
-  (local.set $answers (call $take (i32.shl (local.get $n) (i32.const 4))))
+  (local.set $answers (call $take (i32.mul (local.get $n) (i32.const 28))))
   (local.set $left (local.get $n))
   (loop $next
     (if (local.get $left)
       (then
         (local.set $left (i32.sub (local.get $left) (i32.const 1)))
-        (call $outcome (i32.add (local.get $answers) (i32.shl (local.get $left) (i32.const 4))) (i32.const 1) (i32.const 0))
+        (call $outcome (i32.add (local.get $answers) (i32.mul (local.get $left) (i32.const 28))) (i32.const 1) (i32.const 0))
         (br $next))))
   (call $list (local.get $answers) (local.get $n)))
 
 (func (export "kv-store:backend/store@1.0.0#delete-chunks") (param $width i32) (param i32) (param $len i32) (result i32)
   (local $n i32)
   (local.set $n (i32.div_u (local.get $len) (local.get $width)))
-  (call $list (call $take (i32.shl (local.get $n) (i32.const 4))) (local.get $n)))
+  (call $list (call $take (i32.mul (local.get $n) (i32.const 28))) (local.get $n)))
 
 ;; Published.
 (func (export "kv-store:backend/store@1.0.0#commit") (param i32 i32 i32 i32 i32 i64) (result i32)

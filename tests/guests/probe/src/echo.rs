@@ -1,10 +1,14 @@
 //! One exchange with the test's echo server: `LENGTH\n` and as many bytes, both ways.
 
-use kv_store_sdk::payload::Part;
+use kv_store_sdk::payloads::Part;
 use kv_store_sdk::{Error, Payload, Result, net};
 
 pub fn exchange(server: &str) -> Result<Payload> {
-    let connection = net::connect(server, false, Some("echo"))?;
+    let connection = {
+        let options = net::ConnectOptions::new();
+        options.set_session("echo")?;
+        net::connect(server, Some(&options))?
+    };
     let data = Payload::from_bytes(if connection.resumed() { b"again" } else { b"first" })?;
     let header = format!("{}\n", data.len());
     connection.send(&[Part::Bytes(header.into_bytes()), Part::Payload(&data)])?;

@@ -3,13 +3,14 @@
 
 mod echo;
 mod misbehave;
+mod script;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use kv_store_sdk::host;
+use kv_store_sdk::system;
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
-    Presence, PutOutcome, Result, export,
+    Presence, Properties, PutOutcome, Result, export,
 };
 
 #[derive(Default)]
@@ -52,14 +53,15 @@ impl Backend for Probe {
             misbehave::act(&how)?;
         }
         let answers = number(options.take("answers")).unwrap_or(usize::MAX as u64) as usize;
+        let properties = Properties::HOLDS_DATA
+            | Properties::DURABLE.when(options.take("volatile").is_none())
+            | Properties::CHEAP_REPEAT.when(options.take("cheap-repeat").is_some())
+            | Properties::WRITE_THROUGH.when(options.take("write-through").is_some());
         let features = Features {
             label: "a probe".into(),
-            max_instances: Some(1),
-            max_batch_items: number(options.take("batch")).map(|n| n as u32),
+            properties,
+            batch_items: number(options.take("batch")).map(|n| n as u32),
             max_value_bytes: number(options.take("max-value")),
-            durable: options.take("volatile").is_none(),
-            cheap_repeat: options.take("cheap-repeat").is_some(),
-            write_through: options.take("write-through").is_some(),
             ..Default::default()
         };
         let failing_puts = number(options.take("failing-puts")).unwrap_or(0) as u32;
@@ -77,7 +79,7 @@ impl Backend for Probe {
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
         self.count("put", chunks.len());
         if self.slow_puts > 0 {
-            host::sleep(self.slow_puts * 1_000_000)?;
+            system::sleep(self.slow_puts * 1_000_000)?;
         }
         if self.failing_puts > 0 {
             self.failing_puts -= 1;
@@ -170,6 +172,9 @@ impl Backend for Probe {
         }
         if let Some(how) = name.strip_prefix("do:") {
             misbehave::act(how)?;
+        }
+        if let Some(text) = name.strip_prefix("net:") {
+            return Payload::from_bytes(script::run(text)?.as_bytes()).map(Some);
         }
         if let Some(server) = name.strip_prefix("echo:") {
             return echo::exchange(server).map(Some);

@@ -1,7 +1,7 @@
 //! The ways to misbehave, by name.
 
-use kv_store_sdk::payload::{self, ItemRange, Part};
-use kv_store_sdk::{Error, Payload, Result, files, host, net};
+use kv_store_sdk::payloads::{self, ItemRange, Part};
+use kv_store_sdk::{Error, Payload, Result, files, http, net, system};
 
 pub fn act(how: &str) -> Result<()> {
     match how {
@@ -9,13 +9,13 @@ pub fn act(how: &str) -> Result<()> {
         "loop" => loop {
             std::hint::black_box(0);
         },
-        "sleep" => host::sleep(3_600_000_000_000),
+        "sleep" => system::sleep(3_600_000_000_000),
         // Long for another call, and within the deadline.
-        "pause" => host::sleep(500_000_000),
+        "pause" => system::sleep(500_000_000),
         "nap" => {
             // As long as the host allows, again and again: never answering.
             loop {
-                let _ = host::sleep(host::remaining() / 2);
+                let _ = system::sleep(system::remaining() / 2);
             }
         }
         "recurse" => {
@@ -49,26 +49,31 @@ pub fn act(how: &str) -> Result<()> {
             // The same bytes again and again: a list of small parts, and no end of work.
             let data = Payload::from_bytes(&vec![0; 8 << 20])?;
             let parts: Vec<Part> = (0..100_000).map(|_| Part::Payload(&data)).collect();
-            payload::sha256(&parts).map(drop)
+            payloads::sha256(&parts).map(drop)
         }
         // There is none in most calls, and one in a commit.
-        "item" => payload::xxh3(&[Part::Item(7)]).map(drop),
+        "item" => payloads::xxh3(&[Part::Item(7)]).map(drop),
         "item-past-the-end" => {
-            payload::xxh3(&[Part::ItemRange(ItemRange { item: 0, offset: 1, len: u64::MAX })]).map(drop)
+            payloads::xxh3(&[Part::ItemRange(ItemRange { item: 0, offset: 1, len: u64::MAX })]).map(drop)
         }
         "fail" => Err(Error::unavailable("a line\nand \u{1b}[31manother")),
         "directory" => files::open_directory("").map(drop),
         "other-directory" => files::open_directory("elsewhere").map(drop),
-        "connect" => net::connect("127.0.0.1:1", false, None).map(drop),
-        "secret" => match host::secret("token")? {
+        "connect" => net::connect("127.0.0.1:1", None).map(drop),
+        "secret" => match system::secret("token")? {
             Some(secret) => Err(Error::other(format!("the secret has {} bytes", secret.len()))),
             None => Err(Error::other("there is no secret")),
         },
-        "secret-of-others" => host::secret("PATH").map(drop),
+        "secret-of-others" => system::secret("PATH").map(drop),
         "log" => {
             for _ in 0..10_000 {
-                host::log(host::Level::Error, "a flood\nof lines");
+                system::log(system::Level::Error, "a flood\nof lines");
             }
+            Ok(())
+        }
+        "request-options" => {
+            // Each is a handle of the host's.
+            (0..1_000_000).for_each(|_| std::mem::forget(http::RequestOptions::new()));
             Ok(())
         }
         "write-ro" => write_in("ro"),
@@ -82,18 +87,41 @@ pub fn act(how: &str) -> Result<()> {
             Some(("connections", server)) => {
                 let mut held = Vec::new();
                 while held.len() < 100 {
-                    held.push(net::connect(server, false, None)?);
+                    held.push(net::connect(server, None)?);
                 }
                 Ok(())
             }
+            Some(("requests", server)) => {
+                let requests: Vec<_> = (0..5000).map(|_| request("GET", server, "", Vec::new())).collect();
+                http::send(&requests).pop().unwrap_or_else(|| Err(Error::other("no answer"))).map(drop)
+            }
+            Some((smuggle, server)) if smuggle.starts_with("smuggle-") => {
+                let header = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+                let request = match &smuggle["smuggle-".len()..] {
+                    "header" => request("GET", server, "/", header("x", "y\r\n\r\nGET /other HTTP/1.1\r\nhost: h")),
+                    "own" => request("GET", server, "/", header("Transfer-Encoding", "chunked")),
+                    "path" => request("GET", server, "/ HTTP/1.1\r\nhost: h\r\n\r\nGET /other", Vec::new()),
+                    _ => request("GET / HTTP/1.1\r\n\r\nGET", server, "/", Vec::new()),
+                };
+                http::send(&[request]).pop().unwrap_or_else(|| Err(Error::other("no answer"))).map(drop)
+            }
+            Some((get, server)) if get.starts_with("get") => {
+                let requests = [request("GET", server, "/", Vec::new())];
+                http::send(&requests).pop().unwrap_or_else(|| Err(Error::other("no answer"))).map(drop)
+            }
             // As many as it may have, and kept when the call is over.
             Some(("keep-connections", server)) => {
-                std::iter::from_fn(|| net::connect(server, false, None).ok()).for_each(std::mem::forget);
+                std::iter::from_fn(|| net::connect(server, None).ok()).for_each(std::mem::forget);
                 Ok(())
             }
             _ => Err(Error::invalid(format!("no such misbehaviour: {how}"))),
         },
     }
+}
+
+fn request<'a>(method: &str, server: &str, path: &str, headers: Vec<(String, String)>) -> http::Request<'a> {
+    let (method, authority, path) = (method.to_owned(), server.to_owned(), path.to_owned());
+    http::Request { method, authority, path, headers, body: Vec::new(), item: None, options: None }
 }
 
 fn write_in(grant: &str) -> Result<()> {

@@ -11,10 +11,10 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use kv_store_sdk::key::{escape, hex};
-use kv_store_sdk::payload::Part;
+use kv_store_sdk::payloads::Part;
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
-    Presence, PutOutcome, Result, absent, export,
+    Presence, Properties, PutOutcome, Result, absent, export,
 };
 
 /// Bytes of a value that are in this component's memory at once.
@@ -30,10 +30,7 @@ impl Backend for StdFs {
         }
         let features = Features {
             label: format!("std::fs at {uri}"),
-            durable: true,
-            shared: true,
-            cheap_repeat: true,
-            write_through: true,
+            properties: Properties::DURABLE | Properties::SHARED | Properties::CHEAP_REPEAT | Properties::WRITE_THROUGH,
             ..Default::default()
         };
         Ok((StdFs, features))

@@ -18,6 +18,9 @@ pub fn cases() -> Vec<Case> {
         }),
         calling("stale-handle", Component, "trapped: unknown handle index"),
         calling("forged-handle", Component, "trapped: unknown handle index 77"),
+        calling("forged-connection", Component, "trapped: unknown handle index 77"),
+        calling("forged-message", Component, "trapped: unknown handle index 77"),
+        calling("options-flood", Component, "memory_bytes = 33554432"),
         calling("dropped-twice", Component, "trapped: unknown handle index"),
         case("wrong-kind-of-handle", || {
             let folder = folder();

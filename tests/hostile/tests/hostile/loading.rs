@@ -39,6 +39,13 @@ pub fn cases() -> Vec<Case> {
             "imports kv-store:backend/tape@1.4.0, an interface that this host does not have",
         ),
         opening("newer-function", Unsupported, "teleport"),
+        opening("newer-method", Unsupported, "[method]payload.teleport"),
+        case("newer-fact", || super::goes_on(&super::open("newer-fact://x"))),
+        opening(
+            "older-draft",
+            Unsupported,
+            "rebuild the component with wit/backend.wit, or the SDK, of kv-store:backend 1.0",
+        ),
         opening("another-major", Unsupported, "exports another version of kv-store:backend/store than 1.x"),
         opening("asks-for-http", Unsupported, "this host makes no HTTP requests"),
         opening("memory64", Invalid, "does not compile"),

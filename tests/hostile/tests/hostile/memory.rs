@@ -39,6 +39,12 @@ fn takes_descriptors(how: &'static str) {
     assert!(metrics().unwrap().descriptors <= before);
 }
 
+/// Where guests keep files.
+fn keeping() -> &'static std::path::Path {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary directory")).path()
+}
+
 pub fn cases() -> Vec<Case> {
     vec![
         calling("memory-growing", Unavailable, LATE),
@@ -87,6 +93,27 @@ pub fn cases() -> Vec<Case> {
                 }
             })
         },
+        case("a leak of each payload", || {
+            let store = open(&format!("leaks://{}", keeping().join("leaks").display()));
+            let chunk = vec![7; 64 << 10];
+            store.put_chunk(b"key", &chunk).unwrap();
+            // The third that it keeps is more than 128 KiB: the next call has another instance.
+            for _ in 0..66 {
+                assert_eq!(store.get_chunk(b"key").expect("it is answered").as_deref(), Some(&*chunk));
+            }
+        }),
+        case("a store that is full", || {
+            let store = open(&format!("forgets://{}", keeping().join("forgets").display()));
+            let key = |n: u32| n.to_le_bytes();
+            let full = (0..100_000).find_map(|n| Some((n, store.put_chunk(&key(n), b"kept").err()?)));
+            let (stored, error) = full.expect("it is full");
+            assert!(error.kind() == Exhausted && error.to_string().contains("are kept for reads"), "{error}");
+            // It is the instance that holds them.
+            for n in 0..stored {
+                assert_eq!(store.get_chunk(&key(n)).expect("it is answered").as_deref(), Some(&b"kept"[..]), "{n}");
+            }
+            fails(Exhausted, "are kept for reads", || store.put_chunk(&key(stored), b"more"));
+        }),
         case("wasi-probe random", || {
             let store = open("hostile-wasi://x");
             fails(Component, "it asked for 18446744073709551615 random bytes; one call gives 1048576", || {

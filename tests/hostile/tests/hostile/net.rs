@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use kv_store_wasm::ErrorKind::{Denied, Invalid};
+use kv_store_wasm::ErrorKind::{Component, Denied, Invalid};
 use kv_store_wasm::metrics;
 
 use super::{Case, PATIENCE, case, fails, goes_on, open};
@@ -45,6 +45,16 @@ pub fn cases() -> Vec<Case> {
             assert!(listener.accept().is_err(), "somebody was reached");
             assert!(mapped.get_manifest(&format!("127.0.0.1:{port}")).unwrap().is_none(), "and what is granted is");
             assert!(listener.accept().is_ok());
+        }),
+        case("connects-many", || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let server = listener.local_addr().unwrap();
+            let store = open(&format!("connects-many://{server}"));
+            let accepting = std::thread::spawn(move || listener.incoming().take(64).flatten().count());
+            fails(Component, "`unreachable`", || store.get_manifest(&server.to_string()));
+            assert_eq!(accepting.join().unwrap(), 64, "as many as an instance may have");
+            fails(Component, "`unreachable`", || store.get_manifest("127.0.0.2:1"));
+            goes_on(&store);
         }),
         case("probe keep-connections", || {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,11 +1,20 @@
 //! Guests that say what makes no sense: text, features, answers.
 
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
 use kv_store_wasm::ErrorKind::Component;
 
 use super::{Case, asked, calling, case, event, fails, fetching, goes_on, open, probing};
 
 pub fn cases() -> Vec<Case> {
     vec![
+        case("changes-its-features", || {
+            // Another each time: a store that is not used any more is kept for a while.
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            let store = open(&format!("changes-its-features://{}", NEXT.fetch_add(1, SeqCst)));
+            fails(Component, "`unreachable`", || store.get_manifest("m"));
+            fails(Component, "other features than the first instance", || store.get_manifest("m"));
+        }),
         calling("log-not-utf8", Component, "trapped: invalid utf-8"),
         calling("error-not-utf8", Component, "trapped: invalid utf-8"),
         case("wasi-probe print-bytes", || {

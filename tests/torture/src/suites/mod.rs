@@ -2,6 +2,7 @@
 
 mod calls;
 mod crash;
+pub mod far;
 mod faults;
 mod resources;
 
@@ -51,6 +52,11 @@ pub const SUITES: &[Suite] = &[
     Suite { name: "lies-local-fs", about: "made-up answers too", round: faults::lies_local_fs },
     Suite { name: "lies-redis", about: "the same over redis", round: faults::lies_redis },
     Suite {
+        name: "crash-states",
+        about: "every state of the disk that a power loss may leave",
+        round: crate::states::round,
+    },
+    Suite {
         name: "resources",
         about: "a full disk, a read-only one, few descriptors, small files",
         round: resources::round,
@@ -86,10 +92,10 @@ impl Place {
 }
 
 /// A table of the config that never lets the circuit breaker in the way, with `further` lines.
-fn config(scheme: &str, further: &str) -> String {
+pub fn config(scheme: &str, further: &str) -> String {
     format!("[backend.{scheme}]\nverify = 'xxh3'\nlimits.breaker_failures = 0\nlimits.idle_ms = 200\n{further}\n")
 }
 
-fn scratch() -> tempfile::TempDir {
+pub fn scratch() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }

@@ -1,0 +1,149 @@
+//! `--against LIB`: the library beside a former one, in turns within one process, over the single calls of the ABI.
+//!
+//! How far two runs of one library lie apart is measured first, with the former one against itself. Where that is over [`SPREAD`] the
+//! times of this machine say nothing, and instructions and system calls of both are counted in processes of their own.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use kv_store_conformance::Library;
+use serde_json::json;
+
+use crate::consumer::{Client, key, noise};
+use crate::measure::{Bench, Mode, rounded};
+use crate::rows;
+
+/// Beyond it a library is measured by what it does, and not by how long that takes.
+pub const SPREAD: f64 = 0.03;
+/// What a row must come to.
+pub const GOAL: f64 = 0.97;
+/// Operations that are counted; as many before them are not.
+const COUNTED: u64 = 200;
+
+/// Measure two libraries. `bench` makes a run of two in a mode.
+pub fn run(ours: &Path, former: &Path, work: &Path, bench: impl Fn(&Path, &Path, Mode) -> Result<Bench>) -> Result<()> {
+    let itself = bench(former, former, Mode::Itself(RefCell::default()))?;
+    measure(&itself)?;
+    let Mode::Itself(spreads) = itself.mode else { bail!("a run keeps its mode") };
+    let against = bench(ours, former, Mode::Former { spreads: spreads.into_inner(), uncertain: RefCell::default() })?;
+    measure(&against)?;
+    let Mode::Former { uncertain, .. } = against.mode else { bail!("a run keeps its mode") };
+    for name in uncertain.into_inner() {
+        count(&name, ours, former, work)?;
+    }
+    Ok(())
+}
+
+fn measure(bench: &Bench) -> Result<()> {
+    rows::fs::singles(bench)?;
+    rows::open::run(bench)
+}
+
+/// What is counted of a process.
+struct Counter {
+    name: &'static str,
+    program: &'static [&'static str],
+    /// The number in what the program wrote.
+    read: fn(&str) -> Option<f64>,
+}
+
+const COUNTERS: [Counter; 2] = [
+    Counter {
+        name: "instructions",
+        program: &["perf", "stat", "-x,", "-e", "instructions:u", "-o"],
+        read: |text| text.lines().find_map(|line| line.split(',').next()?.parse().ok()),
+    },
+    Counter {
+        name: "system-calls",
+        program: &["strace", "-f", "-c", "-U", "calls,name", "-o"],
+        read: |text| {
+            text.lines().find_map(|line| line.trim().strip_suffix("total")?.split_whitespace().next()?.parse().ok())
+        },
+    },
+];
+
+fn count(name: &str, ours: &Path, former: &Path, work: &Path) -> Result<()> {
+    for counter in &COUNTERS {
+        let count = |library: &Path| -> Result<Option<f64>> {
+            let (few, more) = (process(counter, name, 1, library, work)?, process(counter, name, 2, library, work)?);
+            Ok(few.zip(more).map(|(few, more)| (more - few) / COUNTED as f64))
+        };
+        let (Some(ours), Some(former)) = (count(ours)?, count(former)?) else {
+            eprintln!("skipped: {name}/{}, because {} cannot count here", counter.name, counter.program[0]);
+            continue;
+        };
+        let row = json!({
+            "name": format!("against/{name}/{}", counter.name), "ours": rounded(ours), "peer": rounded(former),
+            "ratio": rounded(former / ours), "unit": "", "better": "lower", "goal": GOAL,
+        });
+        println!("{row}");
+    }
+    Ok(())
+}
+
+/// What a process counts that does so many times the operations that are counted. None: the program is not there, or may not.
+fn process(counter: &Counter, name: &str, times: u64, library: &Path, work: &Path) -> Result<Option<f64>> {
+    let said = work.join("counted");
+    let (program, arguments) = counter.program.split_first().context("a counter has a program")?;
+    let mut command = Command::new(program);
+    command.args(arguments).arg(&said).arg(std::env::current_exe()?);
+    command.args(["--perform", name, "--times", &(times * COUNTED).to_string()]);
+    command.arg("--library").arg(library).arg("--work").arg(work).stdin(Stdio::null());
+    match command.output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+        Ok(output) if !output.status.success() => {
+            bail!("{name} cannot be counted: {}", String::from_utf8_lossy(&output.stderr))
+        }
+        Ok(_) => Ok((counter.read)(&std::fs::read_to_string(&said)?)),
+    }
+}
+
+/// The operation of a row, so many times: what is counted from outside.
+pub fn perform(name: &str, times: u64, library: &Path, work: &Path) -> Result<()> {
+    let folder = work.join("performed");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    let uri = rows::fs::uri(&folder);
+    if name == "open/cold" {
+        Client::open(&load(library)?, &uri)?.put(&key(rows::open::KEY), b"an answer")?;
+        // Processes of their own, which are counted with this one.
+        return (0..times / 10).try_for_each(|_| rows::open::fresh_process(library, &uri).map(drop));
+    }
+    let library = load(library)?;
+    if name == "open/warm" {
+        let _kept = Client::open(&library, &uri)?;
+        return (0..times).try_for_each(|_| Client::open(&library, &uri).map(drop));
+    }
+    let client = Client::open(&library, &uri)?;
+    let (what, len) = rows::fs::single(name).with_context(|| format!("{name} is none of the rows"))?;
+    let data = noise(len, 1);
+    match what {
+        "put" => (0..times).try_for_each(|n| client.put(&key(n), &data).map(drop)),
+        _ => {
+            client.put(&key(0), &data)?;
+            (0..times).try_for_each(|_| {
+                ensure!(client.get(&key(0))?.bytes().len() == len);
+                Ok(())
+            })
+        }
+    }
+}
+
+fn load(path: &Path) -> Result<Library> {
+    Library::load(path).map_err(anyhow::Error::msg)
+}
+
+/// By row, how far a library lies from itself.
+pub type Spreads = HashMap<String, f64>;
+
+/// Where the former library is: what was installed beside it is used with it.
+pub fn found(path: PathBuf) -> Result<PathBuf> {
+    ensure!(path.is_file(), "{} is no library: give a libkv_store_wasm.so as it is installed", path.display());
+    Ok(path)
+}

@@ -1,0 +1,67 @@
+//! `config check`: a config file as a whole, for CI.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+use crate::failure::{Failure, Outcome};
+use crate::show;
+
+/// Check the config file
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  kv-store config check deploy/config.toml\n\n\
+        Exit codes: 0 no problems; 1 an open would fail over it, or part of it is ignored; 2 it can not be read.",
+    arg_required_else_help = true,
+    disable_help_subcommand = true
+)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check a config file: keys, values, tables that no backend uses, options and secrets that a backend does not know
+    ///
+    /// Components are looked at where they are found, and none is run. What CI does not have, such as secrets, is a note.
+    #[command(after_help = "Example:\n  kv-store config check deploy/config.toml --json\n\n\
+        Exit codes: 0 no problems; 1 an open would fail over it, or part of it is ignored; 2 it can not be read.")]
+    Check(CheckArguments),
+}
+
+#[derive(clap::Args)]
+pub struct CheckArguments {
+    /// The file; without it the one that an open would read
+    file: Option<PathBuf>,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub fn json(&self) -> bool {
+        let Command::Check(arguments) = &self.command;
+        arguments.json
+    }
+}
+
+pub fn run(arguments: &Arguments) -> Outcome {
+    let Command::Check(arguments) = &arguments.command;
+    if let Some(file) = arguments.file.as_deref().filter(|file| !file.is_file()) {
+        return Err(Failure::unable(format!("config check {}: there is no such file", file.display())));
+    }
+    // What is no config is found out, and so not a 2.
+    let report = kv_store_wasm::check_config(arguments.file.as_deref()).map_err(Failure::not)?;
+    if arguments.json {
+        show::json(&report);
+    } else {
+        show::problems(&report.problems);
+        let shown =
+            report.config.as_ref().map_or_else(|| "no config file".to_owned(), |path| path.display().to_string());
+        let fatal = report.problems.iter().filter(|problem| problem.fatal).count();
+        let (backends, tenants) = (report.backends, report.tenants);
+        println!("{shown}: {backends} backends, {tenants} tenants, {fatal} problems");
+    }
+    if report.problems.iter().any(|problem| problem.fatal) { Err(Failure::Not(None)) } else { Ok(()) }
+}

@@ -1,0 +1,163 @@
+//! `gc`: remove what was not used.
+
+use std::time::Duration;
+
+use kv_store_wasm::{Eviction, Store};
+use serde_json::json;
+
+use super::du::held;
+use super::{duration, each_page_of_chunks, each_page_of_manifests, now};
+use crate::failure::{Failure, Outcome};
+use crate::items::open;
+use crate::{interrupt, show};
+
+/// Remove what was not used from a store
+///
+/// The least recently used goes first, and a manifest before the chunks that it names, as far as the backend knows. Chunks that
+/// were stored or used within --grace stay: a save that is not published yet may name them.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  kv-store gc local-fs:///var/cache/kv --older-than 30d --dry-run\n  \
+    kv-store gc local-fs:///var/cache/kv --max-bytes 500GiB\n\n\
+    Exit codes: 0 the store is as asked; 1 it is still larger; 2 the store does not open, or its backend evicts nothing.")]
+pub struct Arguments {
+    /// The store
+    uri: String,
+    /// What was not used for so long: a number and s, m, h or d
+    #[arg(long, value_name = "TIME", value_parser = duration, required_unless_present = "max_bytes")]
+    older_than: Option<Duration>,
+    /// Until the store holds no more than that: bytes, or as in 20MB, 2GiB
+    #[arg(long, value_name = "SIZE", value_parser = kv_size::Bytes::flag)]
+    max_bytes: Option<u64>,
+    /// Chunks that were stored or used within this stay
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "60s")]
+    grace: Duration,
+    /// Only say what would go
+    #[arg(long)]
+    dry_run: bool,
+    /// One JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What went, or would go.
+#[derive(Default)]
+struct Gone {
+    bytes: u64,
+    chunks: u64,
+    manifests: u64,
+}
+
+pub fn run(arguments: &Arguments) -> Outcome {
+    let _interrupt = interrupt::says("what was removed is gone, and the rest is as it was; the same gc again goes on");
+    let store = open(&arguments.uri)?;
+    let older = |time: Duration| now().saturating_sub(super::nanoseconds(time));
+    let (unused_since, keep_since) = (arguments.older_than.map(older), older(arguments.grace));
+    let mut excess = match arguments.max_bytes {
+        Some(max) => held(&store)?.bytes.saturating_sub(max),
+        None => 0,
+    };
+    let gone = match arguments.dry_run {
+        true => would_go(&store, unused_since, keep_since, excess)?,
+        false => remove(&store, unused_since, keep_since, excess)?,
+    };
+    if let (false, Some(max)) = (arguments.dry_run, arguments.max_bytes) {
+        excess = held(&store)?.bytes.saturating_sub(max);
+    } else {
+        excess = excess.saturating_sub(gone.bytes);
+    }
+    let Gone { bytes, chunks, manifests } = gone;
+    if arguments.json {
+        let (uri, dry_run) = (&arguments.uri, arguments.dry_run);
+        show::json(&json!({
+            "uri": uri, "dry_run": dry_run, "bytes": bytes, "chunks": chunks, "manifests": manifests, "excess": excess
+        }));
+    } else {
+        let verb = if arguments.dry_run { "would remove" } else { "removed" };
+        println!("{verb} {chunks} chunks and {manifests} manifests, {}", show::bytes(bytes));
+    }
+    match excess {
+        0 => Ok(()),
+        _ => {
+            let left = show::bytes(excess);
+            Err(Failure::not(format!("{left} more than --max-bytes are left, stored or used within --grace")))
+        }
+    }
+}
+
+fn remove(store: &Store, mut unused_since: Option<u64>, keep_since: u64, mut bytes: u64) -> Outcome<Gone> {
+    let mut gone = Gone::default();
+    while bytes > 0 || unused_since.is_some() {
+        let evicted = store
+            .evict(&Eviction::new(bytes, unused_since, keep_since))
+            .map_err(Failure::unable_of("gc", store.uri()))?;
+        gone.bytes += evicted.bytes;
+        gone.chunks += evicted.chunks;
+        gone.manifests += evicted.manifests;
+        bytes = bytes.saturating_sub(evicted.bytes);
+        if !evicted.more {
+            unused_since = None;
+        }
+        if evicted.bytes == 0 && !evicted.more {
+            break;
+        }
+    }
+    Ok(gone)
+}
+
+/// What `remove` would remove, counted by age: what of it is the least recently used needs no list of it.
+fn would_go(store: &Store, unused_since: Option<u64>, keep_since: u64, excess: u64) -> Outcome<Gone> {
+    // By how many octaves, in eighths, they are old: bytes and chunks.
+    let mut by_age = vec![(0_u64, 0_u64); 64 * 8];
+    let mut gone = Gone::default();
+    let now = now();
+    each_page_of_chunks(store, &mut |entries| {
+        for entry in entries {
+            let (bytes, used) = (entry.bytes.unwrap_or(0), entry.used.max(entry.stored).unwrap_or(0));
+            if used > keep_since {
+                continue;
+            }
+            if unused_since.is_some_and(|since| used < since) {
+                gone.bytes += bytes;
+                gone.chunks += 1;
+            } else if let Some((all, count)) = by_age.get_mut(age_class(now.saturating_sub(used))) {
+                *all += bytes;
+                *count += 1;
+            }
+        }
+        Ok(())
+    })?;
+    for (bytes, chunks) in by_age.into_iter().rev().filter(|(bytes, _)| *bytes > 0) {
+        let Some(needed) = excess.checked_sub(gone.bytes).filter(|needed| *needed > 0) else { break };
+        // Of the last class a part.
+        let part = (needed as f64 / bytes as f64).min(1.0);
+        gone.bytes += if part < 1.0 { needed } else { bytes };
+        gone.chunks += (chunks as f64 * part).ceil() as u64;
+    }
+    each_page_of_manifests(store, &mut |entries| {
+        let old = |used: Option<u64>| unused_since.is_some_and(|since| used.unwrap_or(u64::MAX) < since);
+        for entry in entries.iter().filter(|entry| old(entry.used.max(entry.stored))) {
+            gone.manifests += 1;
+            gone.bytes += entry.bytes.unwrap_or(0);
+        }
+        Ok(())
+    })?;
+    Ok(gone)
+}
+
+fn age_class(age: u64) -> usize {
+    let octave = 63 - age.max(1).leading_zeros();
+    let eighth = (age >> octave.saturating_sub(3)) & 7;
+    octave as usize * 8 + eighth as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::age_class;
+
+    #[test]
+    fn older_is_never_in_a_lower_class() {
+        let ages: Vec<u64> = (0..64).flat_map(|octave| [1_u64 << octave, (1 << octave) + (1 << octave) / 3]).collect();
+        assert!(ages.iter().map(|age| age_class(*age)).is_sorted());
+        assert!(age_class(u64::MAX) < 64 * 8 && age_class(0) < 64 * 8);
+    }
+}

@@ -1,0 +1,89 @@
+//! `update`: the SDK and the contract of a guest project, as this program has them.
+
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Failure, Outcome};
+use crate::new::SDK;
+use crate::show;
+
+/// Update the SDK of a project that `new` made
+///
+/// Writes sdk/ and wit/ anew as this program has them, and the version in Cargo.toml. Your own sources are not touched; CHANGELOG.md
+/// of kv-store-wasm says what they may have to follow.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  kv-store update && kv-store build && kv-store check\n\n\
+    Exit codes: 0 updated, or nothing had changed; 2 there is no such project, or it can not be written.")]
+pub struct Arguments {
+    /// The project's folder
+    #[arg(long, default_value = ".")]
+    project: PathBuf,
+    /// One JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> Outcome {
+    let folder = &arguments.project;
+    let unable = |path: &Path, error: std::io::Error| Failure::unable(format!("update {}: {error}", path.display()));
+    let manifest = folder.join("Cargo.toml");
+    let own = std::fs::read_to_string(&manifest).map_err(|error| unable(&manifest, error))?;
+    let sdk = folder.join("sdk/src");
+    if !sdk.is_dir() {
+        let why = "no sdk/src, so no project that kv-store new made: update the SDK where its Cargo.toml names it";
+        return Err(Failure::unable(format!("update {}: {why}", folder.display())));
+    }
+    let mut changed = Vec::new();
+    // A file that the SDK no longer has would be compiled all the same.
+    for entry in std::fs::read_dir(&sdk).map_err(|error| unable(&sdk, error))?.flatten() {
+        let path = Path::new("sdk/src").join(entry.file_name());
+        if entry.path().is_file() && !SDK.iter().any(|(known, _)| Path::new(known) == path) {
+            std::fs::remove_file(entry.path()).map_err(|error| unable(&path, error))?;
+            changed.push(path);
+        }
+    }
+    let files = SDK.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned()));
+    for (path, text) in files.chain([(PathBuf::from("Cargo.toml"), with_version(&own))]) {
+        let at = folder.join(&path);
+        if std::fs::read(&at).is_ok_and(|there| there == text.as_bytes()) {
+            continue;
+        }
+        let made = at.parent().map_or(Ok(()), std::fs::create_dir_all);
+        made.and_then(|()| std::fs::write(&at, text)).map_err(|error| unable(&at, error))?;
+        changed.push(path);
+    }
+    if arguments.json {
+        show::json(&serde_json::json!({ "project": folder, "sdk": env!("CARGO_PKG_VERSION"), "changed": changed }));
+    } else {
+        println!("the SDK is that of kv-store {}: {} files changed", env!("CARGO_PKG_VERSION"), changed.len());
+    }
+    Ok(())
+}
+
+/// The project's Cargo.toml with the version that the SDK inherits: the first one below `[workspace.package]`.
+fn with_version(text: &str) -> String {
+    let mut within = false;
+    let lines = text.split_inclusive('\n').map(|line| {
+        if line.starts_with('[') {
+            within = line.trim() == "[workspace.package]";
+        }
+        match within && line.starts_with("version = ") {
+            true => format!("version = \"{}\"\n", env!("CARGO_PKG_VERSION")),
+            false => line.to_owned(),
+        }
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_version_that_the_sdk_inherits_is_changed() {
+        let text = "[package]\nversion = \"7.0.0\"\n[workspace.package]\nversion = \"0.0.1\"\nedition = \"2024\"\n";
+        let version = env!("CARGO_PKG_VERSION");
+        let expected = text.replace("0.0.1", version);
+        assert_eq!(with_version(text), expected);
+        assert_eq!(with_version("[package]\n"), "[package]\n");
+    }
+}

@@ -1,0 +1,219 @@
+//! Manifests, in a store whose objects are never replaced in place: while Mooncake overwrites an object there is none.
+//!
+//! A name has [`SLOTS`] objects, of which one is there as a rule. Each begins with a generation, a random number, and a checksum.
+//! The manifest is the one with the greatest generation; of equal ones, that of two writers at once, the greatest random number.
+//!
+//! - To publish: read all that is there, write the next generation into the free slot that follows the newest, remove the others, and only
+//!   then answer.
+//! - To read: read all that is there; remove, if there are several, all but the greatest, and only then answer that.
+//!
+//! So a reader sees the former one or the new one, whole, also when the writer dies between any two steps: until the new object is
+//! complete nobody sees it, and from then on nobody sees another. Once a reader or a writer has been answered there is no older one
+//! left, so a manifest that is evicted is a miss and never an older one. Of two writers at once one wins, whole. A slot in which a
+//! writer died is free again when Mooncake discards what it began (30 s); until then there are the other slots.
+//!
+//! Mooncake removes by key, whatever has come to lie there. So slots are used in turn, and one is used again only after all others: who
+//! removes what it has seen would remove another version only if all the others were published in between, and it looks anew
+//! if [`STALE`] has passed.
+
+use kv_store_sdk::payloads::{self, Part};
+use kv_store_sdk::{Error, ErrorKind, Manifest, Payload, Result, key, system};
+
+use crate::master::{NOT_FOUND, NOT_READY, explain};
+use crate::{Object, Put, Store};
+
+/// Objects that a name may have. Writers at once, and dead ones, need one each, and one more is in use; the rest is for using them in
+/// turn.
+const SLOTS: usize = 32;
+/// How long after a look what was seen is removed, in nanoseconds: less than [`SLOTS`] publications take.
+const STALE: u64 = 10_000_000;
+/// How often it is looked anew for that, before it is removed all the same: on a machine that is far too busy all are slow.
+const FRESH_LOOKS: usize = 8;
+/// Slots that a writer tries, where other writers are at work or have died.
+const TRIED: usize = 4;
+/// How often in a row the slots must be seen empty, and nobody writing, before the manifest counts as missing.
+const LOOKS: usize = 3;
+/// How often they are looked at in all.
+const MOST_LOOKS: usize = 16;
+/// Between looks, in nanoseconds; as much again at most is added by chance.
+const PAUSE: u64 = 1_000_000;
+const MAGIC: [u8; 8] = *b"kvmoon1\n";
+/// Bytes before the content: magic, generation, random number, and the XXH3 of those two and the content.
+pub const HEAD: u64 = 32;
+const CHECKSUM_AT: usize = 24;
+
+/// What one slot holds.
+struct Version {
+    slot: usize,
+    /// Generation and random number: the greatest is the manifest.
+    order: (u64, u64),
+    object: Payload,
+}
+
+/// What the slots hold at about one moment.
+struct Look {
+    versions: Vec<Version>,
+    /// Slots that hold something else.
+    damaged: Vec<usize>,
+    /// Somebody is writing one.
+    written: bool,
+}
+
+impl Store {
+    pub fn publish(&self, namespace: &str, manifest: &Manifest) -> Result<()> {
+        let keys = keys(namespace, manifest.name);
+        let (versions, damaged) = self.versions(&keys)?;
+        self.remove(&keys, damaged.into_iter())?;
+        let generation = versions.iter().map(|version| version.order.0).max().unwrap_or_default().saturating_add(1);
+        let head = head(generation, system::random(), manifest.part())?;
+        let newest = versions.iter().max_by_key(|version| version.order).map(|version| version.slot);
+        let after = newest.map_or_else(|| system::random() as usize % SLOTS, |slot| slot + 1);
+        let in_turn = (0..SLOTS).map(|turn| (after + turn) % SLOTS);
+        let free = in_turn.filter(|slot| versions.iter().all(|version| version.slot != *slot));
+        for key in free.take(TRIED).filter_map(|slot| keys.get(slot)) {
+            let parts = vec![Part::Bytes(head.clone()), manifest.part()];
+            let object = Object { key: key.clone(), parts, len: HEAD + manifest.len };
+            match self.put(&[object])?.pop() {
+                Some(Ok(Put::Stored)) => {
+                    // What another writer published meanwhile stays if it is greater, as for any reader.
+                    return self.settle(&keys).map(drop);
+                }
+                // A writer is at it, or has died here.
+                Some(Ok(Put::Taken)) | None => {}
+                Some(Err(error)) => return Err(error),
+            }
+        }
+        Err(Error::unavailable("other writers are publishing this manifest; one that died is forgotten after 30 s"))
+    }
+
+    /// The manifest of this name.
+    pub fn newest(&self, namespace: &str, name: &str) -> Result<Option<Payload>> {
+        let Some(newest) = self.settle(&keys(namespace, name))? else { return Ok(None) };
+        let content =
+            payloads::Range { payload: &newest.object, offset: HEAD, len: newest.object.len().saturating_sub(HEAD) };
+        Payload::from_parts(&[Part::Range(content)]).map(Some)
+    }
+
+    /// Remove the manifest of this name: the oldest first, so that nobody sees it last.
+    pub fn forget(&self, namespace: &str, name: &str) -> Result<()> {
+        let keys = keys(namespace, name);
+        let (mut versions, damaged) = self.versions(&keys)?;
+        versions.sort_by_key(|version| version.order);
+        self.remove(&keys, damaged.into_iter())?;
+        versions.iter().try_for_each(|version| self.remove(&keys, [version.slot].into_iter()))
+    }
+
+    /// The greatest version, when it is the only one.
+    fn settle(&self, keys: &[String]) -> Result<Option<Version>> {
+        for _ in 1..FRESH_LOOKS {
+            let begun = system::monotonic();
+            let (mut versions, _) = self.versions(keys)?;
+            versions.sort_by_key(|version| version.order);
+            let newest = versions.pop();
+            if versions.is_empty() {
+                return Ok(newest);
+            }
+            if system::monotonic().saturating_sub(begun) < STALE {
+                self.remove(keys, versions.into_iter().map(|version| version.slot))?;
+                return Ok(newest);
+            }
+        }
+        let (mut versions, _) = self.versions(keys)?;
+        versions.sort_by_key(|version| version.order);
+        let newest = versions.pop();
+        self.remove(keys, versions.into_iter().map(|version| version.slot))?;
+        Ok(newest)
+    }
+
+    /// What the slots hold, and which of them hold something else than a version.
+    ///
+    /// The slots are read one after the other. A writer that publishes meanwhile may free each of them before it is looked at, so
+    /// what is missing or damaged is looked at again.
+    fn versions(&self, keys: &[String]) -> Result<(Vec<Version>, Vec<usize>)> {
+        let mut quiet = 0;
+        for _ in 1..MOST_LOOKS {
+            match self.look(keys) {
+                Ok(Look { versions, damaged, .. }) if !versions.is_empty() && damaged.is_empty() => {
+                    return Ok((versions, damaged));
+                }
+                Ok(Look { versions, damaged, written: false }) if damaged.is_empty() => {
+                    quiet += 1;
+                    if quiet == LOOKS {
+                        return Ok((versions, damaged));
+                    }
+                }
+                Err(error) if error.kind != ErrorKind::Corrupt => return Err(error),
+                _ => quiet = 0,
+            }
+            system::sleep(PAUSE + system::random() % PAUSE)?;
+        }
+        self.look(keys).map(|Look { versions, damaged, .. }| (versions, damaged))
+    }
+
+    fn look(&self, keys: &[String]) -> Result<Look> {
+        let mut look = Look { versions: Vec::new(), damaged: Vec::new(), written: false };
+        // Twice in one call: a version that moves from a slot that is still to be looked at to one that was is found all the same.
+        let twice = [keys, keys].concat();
+        let begun = system::monotonic();
+        let mut first = self.master.locate(&twice)?;
+        let second = first.split_off(keys.len());
+        look.written = first.iter().chain(&second).any(|located| matches!(located, Err(NOT_READY)));
+        let located = first.into_iter().zip(second).map(|(first, second)| first.or(second)).collect();
+        let mut objects: Vec<Result<Option<Payload>>> = keys.iter().map(|_| Ok(None)).collect();
+        let slots: Vec<usize> = (0..keys.len()).collect();
+        let late = self.read(&slots, located, begun, &mut objects, &|replica| Some(replica.size), &|_| None);
+        if !late.is_empty() {
+            // Their leases ended before they were read: somebody may have written since.
+            return Ok(Look { written: true, ..look });
+        }
+        for (slot, object) in objects.into_iter().enumerate() {
+            // One that cannot be read may be the newest: then there is no answer.
+            let Some(object) = object? else { continue };
+            match order(&object)? {
+                Some(order) => look.versions.push(Version { slot, order, object }),
+                None => look.damaged.push(slot),
+            }
+        }
+        Ok(look)
+    }
+
+    fn remove(&self, keys: &[String], slots: impl Iterator<Item = usize>) -> Result<()> {
+        let keys: Vec<String> = slots.filter_map(|slot| keys.get(slot).cloned()).collect();
+        for answer in self.master.remove(&keys)? {
+            match answer {
+                Ok(()) | Err(NOT_FOUND | NOT_READY) => {}
+                Err(code) => return Err(explain(code)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn keys(namespace: &str, name: &str) -> Vec<String> {
+    let name = key::escape_listed(name);
+    (0..SLOTS).map(|slot| format!("{namespace}/m/{name}/{slot}")).collect()
+}
+
+/// What comes before the content.
+fn head(generation: u64, random: u64, content: Part) -> Result<Vec<u8>> {
+    let mut head = [MAGIC, generation.to_le_bytes(), random.to_le_bytes()].concat();
+    let checksum = payloads::xxh3(&[Part::Bytes(head.clone()), content])?;
+    head.extend_from_slice(&checksum.to_le_bytes());
+    Ok(head)
+}
+
+/// The generation and the random number of an object; none: it is no version of a manifest.
+fn order(object: &Payload) -> Result<Option<(u64, u64)>> {
+    let Some(len) = object.len().checked_sub(HEAD) else { return Ok(None) };
+    let head = object.read(0, HEAD as u32)?;
+    let (covered, checksum) = head.split_at_checked(CHECKSUM_AT).unwrap_or_default();
+    let content = payloads::Range { payload: object, offset: HEAD, len };
+    let sum = payloads::xxh3(&[Part::Bytes(covered.to_vec()), Part::Range(content)])?;
+    let numbers = covered.as_chunks::<8>().0;
+    Ok(match numbers {
+        [MAGIC, generation, random] if checksum == sum.to_le_bytes() => {
+            Some((u64::from_le_bytes(*generation), u64::from_le_bytes(*random)))
+        }
+        _ => None,
+    })
+}

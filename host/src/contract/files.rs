@@ -1,0 +1,207 @@
+//! The contract's `files` interface, over [`Directory`].
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use wasmtime::component::Resource;
+
+use super::payload::slices;
+use super::{State, answered};
+use crate::contract::bindings::kv_store::backend::files::{
+    Entry, EvictOutcome, Host, HostDirectory, ReadOutcome, ReadRequest, RemoveOutcome, SizeOutcome, Space,
+    WriteOutcome, WriteRequest,
+};
+use crate::contract::bindings::kv_store::backend::types;
+use crate::directory::{Directory, Evicted, RelativePath, Written};
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+use crate::until::Until;
+
+type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
+
+/// What a guest's handle to a directory stands for.
+pub struct OpenDirectory(Arc<Directory>);
+
+impl Host for State {
+    fn open_directory(&mut self, grant: String) -> Answer<Resource<OpenDirectory>> {
+        let granted = match grant.as_str() {
+            "" => self.access.directory.as_ref(),
+            name => self.access.folders.get(name),
+        };
+        let Some(directory) = granted else {
+            let scheme = &self.access.name;
+            let message = if grant.is_empty() {
+                format!("the URI names no directory: write {scheme}:///absolute/path")
+            } else {
+                format!("no directory is granted under the name {:?}", crate::log::clean(&grant))
+            };
+            return answered(Err(Error::new(ErrorKind::Denied, message)));
+        };
+        let directory = OpenDirectory(directory.clone());
+        answered(self.push(directory, limits::HANDLE_BYTES))
+    }
+}
+
+impl State {
+    fn directory(&self, handle: &Resource<OpenDirectory>) -> wasmtime::Result<Arc<Directory>> {
+        Ok(self.table.get(handle)?.0.clone())
+    }
+}
+
+impl State {
+    /// Whether the deadline of the call has not passed yet.
+    fn in_time(&self) -> impl Fn() -> Result<(), Error> + use<> {
+        let until = self.until.clone();
+        let late = || Error::new(ErrorKind::Unavailable, "the files could not be synced by the deadline");
+        move || if Instant::now() < until.deadline() { Ok(()) } else { Err(late()) }
+    }
+}
+
+/// The part of a batch that one call answers, by number and until the deadline; the guest asks again for the rest.
+fn one_batch<T>(items: Vec<T>, until: &Until) -> impl Iterator<Item = T> + use<T> {
+    let until = until.clone();
+    let in_time = move |index: &usize| *index == 0 || Instant::now() < until.deadline();
+    let items = items.into_iter().take(limits::MAX_BATCH_ITEMS).enumerate();
+    items.take_while(move |(index, _)| in_time(index)).map(|(_, item)| item)
+}
+
+fn parse_all(paths: Vec<String>) -> Result<Vec<RelativePath>, Error> {
+    paths.into_iter().map(RelativePath::parse).collect()
+}
+
+impl HostDirectory for State {
+    fn read(&mut self, handle: Resource<OpenDirectory>, requests: Vec<ReadRequest>) -> Answer<Vec<ReadOutcome>> {
+        let directory = self.directory(&handle)?;
+        let mut outcomes = Vec::new();
+        for request in one_batch(requests, &self.until) {
+            let mut incoming = None;
+            let read = RelativePath::parse(request.path).and_then(|path| {
+                directory.read(&path, request.offset, request.len, |len| {
+                    self.until.moved(len);
+                    Ok(&mut incoming.insert(self.incoming(len, request.item)?).destination)
+                })
+            });
+            let read = match incoming {
+                Some(incoming) => self.settle(incoming, read.map(drop)).map(Some),
+                None => read.map(|_missing| None),
+            };
+            outcomes.push(match read {
+                Ok(Some(payload)) => ReadOutcome::Found(payload),
+                Ok(None) => ReadOutcome::Missing,
+                // What was read so far may make room when the guest hands it on.
+                Err(error) if error.kind() == ErrorKind::Exhausted && !outcomes.is_empty() => break,
+                Err(error) => ReadOutcome::Failed(error.into()),
+            });
+        }
+        Ok(Ok(outcomes))
+    }
+
+    fn write(
+        &mut self,
+        handle: Resource<OpenDirectory>,
+        requests: Vec<WriteRequest>,
+        durable: bool,
+    ) -> Answer<Vec<WriteOutcome>> {
+        let directory = self.directory(&handle)?;
+        let (mut outcomes, mut written) = (Vec::new(), Vec::new());
+        for request in one_batch(requests, &self.until) {
+            let parts = slices(&self.table, &self.items, &request.content)?;
+            let outcome = RelativePath::parse(request.path).and_then(|path| {
+                let outcome = directory.write(&path, &parts?, request.replace, durable)?;
+                written.push(path);
+                Ok(outcome)
+            });
+            outcomes.push(match outcome {
+                Ok(Written::Written) => WriteOutcome::Written,
+                Ok(Written::Existed) => WriteOutcome::Existed,
+                Err(error) => WriteOutcome::Failed(error.into()),
+            });
+        }
+        if durable && let Err(error) = directory.sync_directories(&written, self.in_time()) {
+            return answered(Err(error));
+        }
+        Ok(Ok(outcomes))
+    }
+
+    fn sizes(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> Answer<Vec<SizeOutcome>> {
+        let directory = self.directory(&handle)?;
+        let size = |path| match RelativePath::parse(path).and_then(|path| directory.size(&path)) {
+            Ok(Some(size)) => SizeOutcome::Size(size),
+            Ok(None) => SizeOutcome::Missing,
+            Err(error) => SizeOutcome::Failed(error.into()),
+        };
+        Ok(Ok(one_batch(paths, &self.until).map(size).collect()))
+    }
+
+    fn sync(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> Answer<()> {
+        let directory = self.directory(&handle)?;
+        answered(parse_all(paths).and_then(|paths| directory.sync(&paths, self.in_time())))
+    }
+
+    fn remove(
+        &mut self,
+        handle: Resource<OpenDirectory>,
+        paths: Vec<String>,
+        durable: bool,
+    ) -> Answer<Vec<RemoveOutcome>> {
+        let directory = self.directory(&handle)?;
+        let remove = |path| match RelativePath::parse(path).and_then(|path| directory.remove(&path, durable)) {
+            Ok(true) => RemoveOutcome::Removed,
+            Ok(false) => RemoveOutcome::Missing,
+            Err(error) => RemoveOutcome::Failed(error.into()),
+        };
+        Ok(Ok(one_batch(paths, &self.until).map(remove).collect()))
+    }
+
+    fn remove_unused(
+        &mut self,
+        handle: Resource<OpenDirectory>,
+        paths: Vec<String>,
+        unused_since: u64,
+    ) -> Answer<Vec<EvictOutcome>> {
+        let directory = self.directory(&handle)?;
+        let remove = |path| {
+            let evicted = RelativePath::parse(path).and_then(|path| directory.remove_unused(&path, unused_since));
+            match evicted {
+                Ok(Evicted::Removed(bytes)) => EvictOutcome::Removed(bytes),
+                Ok(Evicted::Kept) => EvictOutcome::Kept,
+                Ok(Evicted::Missing) => EvictOutcome::Missing,
+                Err(error) => EvictOutcome::Failed(error.into()),
+            }
+        };
+        Ok(Ok(one_batch(paths, &self.until).map(remove).collect()))
+    }
+
+    fn space(&mut self, handle: Resource<OpenDirectory>) -> Answer<Space> {
+        let space = self.directory(&handle)?.space();
+        answered(space.map(|space| Space { total: space.total, available: space.available }))
+    }
+
+    fn entries(
+        &mut self,
+        handle: Resource<OpenDirectory>,
+        path: String,
+        after: Option<String>,
+        limit: u32,
+    ) -> Answer<Vec<Entry>> {
+        let directory = self.directory(&handle)?;
+        let limit = (limit as usize).min(limits::MAX_DIRECTORY_ENTRIES);
+        // "" is the granted directory itself.
+        let checked = if path.is_empty() { Ok(()) } else { RelativePath::parse(path.clone()).map(drop) };
+        let entries = checked.and_then(|()| directory.entries(&path, after.as_deref(), limit));
+        let convert = |entry: crate::directory::Entry| Entry {
+            name: entry.name,
+            directory: entry.directory,
+            size: entry.size,
+            modified: entry.modified,
+            used: entry.used,
+        };
+        answered(entries.map(|entries| entries.into_iter().map(convert).collect()))
+    }
+
+    fn drop(&mut self, handle: Resource<OpenDirectory>) -> wasmtime::Result<()> {
+        self.table.delete(handle)?;
+        self.dropped(limits::HANDLE_BYTES);
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! Which request goes on which connection. A lane is one connection at a time; each takes the next request when its own is done, the
+//! next to the same server if there is one.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::exchange::{Failed, exchange};
+use super::{Answer, Plan, Quota};
+use crate::contract::Access;
+use crate::contract::net::{Link, OpenLink, Place, all, in_call, tell};
+use crate::counters::Event;
+use crate::error::{Error, ErrorKind};
+use crate::payload::Destination;
+use crate::until::Until;
+
+/// A request on its way.
+pub(super) struct Task<'a> {
+    /// Its place in the batch.
+    pub index: usize,
+    pub plan: Plan<'a>,
+    /// Where the body of its response belongs.
+    pub room: Option<Destination>,
+}
+
+type Outcome = Result<Answer, Error>;
+
+pub(super) struct Lanes<'a> {
+    access: &'a Arc<Access>,
+    until: &'a Until,
+    quota: Quota<'a>,
+    queue: Mutex<VecDeque<Task<'a>>>,
+    done: Mutex<Vec<(Task<'a>, Outcome)>>,
+    /// Lanes that have not ended.
+    open: AtomicUsize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl<'a> Lanes<'a> {
+    pub(super) fn new(access: &'a Arc<Access>, until: &'a Until, quota: Quota<'a>, tasks: Vec<Task<'a>>) -> Self {
+        let queue = Mutex::new(tasks.into());
+        Lanes { access, until, quota, queue, done: Mutex::default(), open: AtomicUsize::new(0) }
+    }
+
+    /// Make all requests, on so many connections at once at most.
+    pub(super) async fn run(self, most: u64) -> Vec<(Task<'a>, Outcome)> {
+        let count = lock(&self.queue).len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        self.open.store(count, Relaxed);
+        all((0..count).map(|_| self.lane())).await;
+        let mut done = self.done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let rest = self.queue.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        done.extend(rest.into_iter().map(|task| (task, Err(self.access.no_connection_left()))));
+        done
+    }
+
+    async fn lane(&self) {
+        let mut own: Option<(Place, Link)> = None;
+        while let Some(mut task) = self.next(own.as_ref().map(|(place, _)| place)) {
+            let kept = self.kept(own.take(), &task.plan.wanted.place);
+            match self.make(&mut task, kept).await {
+                Some((outcome, link)) => {
+                    own = link.map(|link| (task.plan.wanted.place.clone(), link));
+                    lock(&self.done).push((task, outcome));
+                }
+                None => {
+                    lock(&self.queue).push_front(task);
+                    break;
+                }
+            }
+        }
+        self.open.fetch_sub(1, Relaxed);
+        self.park(own);
+    }
+
+    fn next(&self, place: Option<&Place>) -> Option<Task<'a>> {
+        let mut queue = lock(&self.queue);
+        let same = place.and_then(|place| queue.iter().position(|task| task.plan.wanted.place == *place));
+        queue.remove(same.unwrap_or(0))
+    }
+
+    /// A connection to a place on which nothing is outstanding: the lane's own, or a parked one.
+    fn kept(&self, own: Option<(Place, Link)>, place: &Place) -> Option<Link> {
+        match own {
+            Some((leads_to, mut link)) if leads_to == *place => link.is_silent().then_some(link),
+            other => {
+                self.park(other);
+                None
+            }
+        }
+        .or_else(|| self.access.parked.take(place))
+    }
+
+    fn park(&self, own: Option<(Place, Link)>) {
+        if let Some((place, link)) = own {
+            self.access.parked.keep(place, link);
+        }
+    }
+
+    /// Make a request, on a kept connection or a new one. None: there is no room for another connection, and other lanes are left.
+    async fn make(&self, task: &mut Task<'a>, kept: Option<Link>) -> Option<(Outcome, Option<Link>)> {
+        if let Some(mut link) = kept {
+            self.access.counters.count(Event::Resumed);
+            match self.exchange(&mut link, task).await {
+                Ok((answer, reusable)) => return Some((Ok(answer), reusable.then_some(link))),
+                // The server had closed it by then.
+                Err(Failed { silent: true, error }) if task.plan.idempotent => drop(error),
+                Err(Failed { error, .. }) => return Some((Err(error), None)),
+            }
+        }
+        let mut link = match Box::pin(self.access.connect(&task.plan.wanted, self.until)).await {
+            Ok(link) => link,
+            Err(error) if error.kind() == ErrorKind::Exhausted && self.open.load(Relaxed) > 1 => return None,
+            Err(error) => return Some((Err(error), None)),
+        };
+        self.access.counters.count(Event::Connected);
+        Some(match self.exchange(&mut link, task).await {
+            Ok((answer, reusable)) => (Ok(answer), reusable.then_some(link)),
+            Err(Failed { error, .. }) => (Err(error), None),
+        })
+    }
+
+    async fn exchange(&self, link: &mut OpenLink, task: &mut Task<'a>) -> Result<(Answer, bool), Failed> {
+        let Task { plan, room, .. } = task;
+        link.begin(Some(self.access.patience(plan.wanted.own_patience, self.until)));
+        let exchanged = exchange(link, plan, room, &self.quota, self.until);
+        match in_call(self.until, async { Ok(exchanged.await) }).await {
+            Ok(outcome) => outcome.inspect_err(|failed| tell(self.until, &failed.error)),
+            Err(late) => Err(Failed { error: late, silent: false }),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What an instance costs beside its payloads. wasmtime's own limiter bounds each memory alone; a guest with many would
+//! have many times its limit, and has tables, globals and handles beside them. This one sums all of it, and takes each byte
+//! from the share of the store too.
+
+use std::sync::Arc;
+
+use wasmtime::{ResourceLimiter, Result};
+
+use super::Access;
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+
+pub(super) struct Limiter {
+    access: Arc<Access>,
+    used: u64,
+    limit: u64,
+    table_elements: usize,
+    /// What the last growth that was allowed took: it is given back where it fails for another reason.
+    last: u64,
+}
+
+impl Limiter {
+    pub(super) fn new(access: Arc<Access>) -> Self {
+        let limit = access.limits.memory_bytes;
+        Limiter { access, used: 0, limit, table_elements: 0, last: 0 }
+    }
+
+    /// Take bytes that the host holds for the instance, and leave what is kept for reads.
+    pub(super) fn take_to_put(&mut self, bytes: usize) -> Result<(), Error> {
+        let kept = self.limit / limits::READ_FRACTION;
+        if (bytes as u64).saturating_add(kept) > self.limit.saturating_sub(self.used) {
+            let Limiter { used, limit, .. } = self;
+            let message = format!(
+                "{bytes} bytes more than the {used} held are over the limit memory_bytes = {limit}, of which {kept} are kept for reads"
+            );
+            return Err(Error::new(ErrorKind::Exhausted, message));
+        }
+        self.take(bytes)
+    }
+
+    /// Take bytes that the host holds for the instance.
+    pub(super) fn take(&mut self, bytes: usize) -> Result<(), Error> {
+        let (bytes, used, limit) = (bytes as u64, self.used, self.limit);
+        if bytes > limit.saturating_sub(used) {
+            let message = format!("{bytes} bytes more than the {used} held are over the limit memory_bytes = {limit}");
+            return Err(Error::new(ErrorKind::Exhausted, message));
+        }
+        self.access.shares.memory_bytes.take(bytes)?;
+        self.used += bytes;
+        Ok(())
+    }
+
+    pub(super) fn give_back(&mut self, bytes: usize) {
+        let bytes = (bytes as u64).min(self.used);
+        self.used -= bytes;
+        self.access.shares.memory_bytes.give_back(bytes);
+    }
+
+    fn grow(&mut self, bytes: usize) -> bool {
+        let taken = self.take(bytes).is_ok();
+        self.last = if taken { bytes as u64 } else { 0 };
+        taken
+    }
+}
+
+impl Drop for Limiter {
+    fn drop(&mut self) {
+        self.access.shares.memory_bytes.give_back(self.used);
+    }
+}
+
+impl ResourceLimiter for Limiter {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> Result<bool> {
+        // What its own maximum refuses must not count.
+        self.last = 0;
+        Ok(maximum.is_none_or(|maximum| desired <= maximum) && self.grow(desired.saturating_sub(current)))
+    }
+
+    fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> Result<()> {
+        let last = std::mem::take(&mut self.last);
+        self.give_back(last as usize);
+        Ok(())
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> Result<bool> {
+        let more = desired.saturating_sub(current);
+        let elements = self.table_elements.saturating_add(more);
+        let fits = maximum.is_none_or(|maximum| desired <= maximum)
+            && elements <= limits::MAX_TABLE_ELEMENTS
+            && self.grow(more.saturating_mul(limits::TABLE_ELEMENT_BYTES));
+        if fits {
+            self.table_elements = elements;
+        }
+        Ok(fits)
+    }
+
+    fn table_grow_failed(&mut self, error: wasmtime::Error) -> Result<()> {
+        self.memory_grow_failed(error)
+    }
+
+    fn instances(&self) -> usize {
+        limits::MAX_CORE_INSTANCES
+    }
+
+    fn memories(&self) -> usize {
+        limits::MAX_MEMORIES
+    }
+
+    fn tables(&self) -> usize {
+        limits::MAX_TABLES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::access;
+    use super::*;
+    use crate::budget::tests::budgets;
+    use crate::limits::Limits;
+
+    fn limiter(memory_bytes: u64) -> Limiter {
+        Limiter::new(access(Limits { memory_bytes, ..Limits::default() }, budgets(0, 0)))
+    }
+
+    #[test]
+    fn memories_tables_and_handles_are_summed() {
+        let mut limiter = limiter(1000);
+        assert!(limiter.memory_growing(0, 600, None).unwrap());
+        assert!(!limiter.memory_growing(0, 600, None).unwrap());
+        assert!(limiter.table_growing(0, 10, None).unwrap());
+        assert!(!limiter.table_growing(10, 26, None).unwrap());
+        limiter.take(240).unwrap();
+        let refused = limiter.take(1).unwrap_err();
+        assert!(refused.to_string().contains("memory_bytes = 1000"), "{refused}");
+        limiter.give_back(240);
+        assert!(limiter.memory_growing(600, 840, None).unwrap());
+        assert!(!limiter.memory_growing(840, 841, None).unwrap());
+    }
+
+    #[test]
+    fn what_did_not_come_does_not_count() {
+        let mut limiter = limiter(100);
+        assert!(!limiter.memory_growing(0, 90, Some(50)).unwrap());
+        assert!(limiter.memory_growing(0, 90, None).unwrap());
+        limiter.memory_grow_failed(wasmtime::Error::msg("no memory")).unwrap();
+        assert!(limiter.memory_growing(0, 90, None).unwrap());
+    }
+
+    #[test]
+    fn what_all_instances_cost_is_bounded_and_given_back() {
+        static BUDGETS: std::sync::OnceLock<crate::budget::Budgets> = std::sync::OnceLock::new();
+        let budgets = BUDGETS.get_or_init(|| crate::budget::Budgets {
+            memory_bytes: crate::budget::Budget::new(1000),
+            ..crate::budget::Budgets::default()
+        });
+        let small = || access(Limits { memory_bytes: 400, ..Limits::default() }, budgets);
+        let store = small();
+        let (mut one, mut two) = (Limiter::new(store.clone()), Limiter::new(store));
+        assert!(one.memory_growing(0, 400, None).unwrap());
+        // A store has no more than one instance is allowed, where a quarter of the process's is less.
+        assert!(!two.memory_growing(0, 100, None).unwrap());
+        let mut of_other = Limiter::new(small());
+        assert!(of_other.memory_growing(0, 400, None).unwrap());
+        drop((one, two, of_other));
+        assert_eq!(budgets.memory_bytes.used(), 0);
+    }
+}

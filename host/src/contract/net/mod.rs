@@ -1,0 +1,287 @@
+//! The contract's `net` interface: connections that the host makes, to the servers that the operator granted.
+//!
+//! Names are checked before they are resolved, addresses after. Every wait ends when no byte has moved for the patience of that wait,
+//! or at the deadline of the call. A connection that failed, or that a cancelled call left at an unknown place, serves nobody again.
+//! One that is idle for `idle_ms` is closed, whether it is parked or the guest of an idle instance holds it.
+
+mod connect;
+mod idle;
+mod link;
+mod resolve;
+mod side_by_side;
+mod socket;
+mod tls;
+
+use std::time::Duration;
+
+use wasmtime::component::Resource;
+
+use super::payload::slices;
+use super::{State, answered};
+use crate::contract::bindings::kv_store::backend::net::{
+    ConnectRequest, Host, HostConnectOptions, HostConnection, Message,
+};
+use crate::contract::bindings::kv_store::backend::payloads::Part;
+use crate::contract::bindings::kv_store::backend::types;
+use crate::engine::before_it_is;
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+use crate::payload::Payload;
+use crate::until::Until;
+pub use connect::ConnectOptions;
+pub(super) use connect::{OPTIONS_BYTES, Wanted};
+pub(crate) use idle::{Held, IdleConnections};
+pub(super) use link::{Link, OpenLink};
+pub(crate) use resolve::Lookups;
+pub(super) use side_by_side::all;
+pub(crate) use tls::Tls;
+
+type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
+
+/// What a guest's handle to a connection stands for.
+pub struct Connection {
+    /// Its link among those that the instance holds.
+    number: u64,
+    place: Place,
+    resumed: bool,
+    /// What the guest asked for.
+    patience: Option<Duration>,
+}
+
+/// Where a connection leads, and what was said on it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    authority: String,
+    tls: bool,
+    /// Where it is another than that of the authority.
+    server_name: Option<String>,
+    session: Option<String>,
+    /// Requests over HTTP are made on it, and no guest has it.
+    http: bool,
+}
+
+/// What a connection counts for in `memory_bytes`: its handle, and what is received before it is asked for.
+pub(super) const CONNECTION_BYTES: usize = limits::HANDLE_BYTES + 2 * limits::RECEIVE_BUFFER_BYTES;
+
+/// Wait for something of the network, no longer than to the end of the call, which moves while bytes arrive.
+pub(super) async fn in_call<T>(until: &Until, what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let outcome = before_it_is(|| until.deadline(), what).await.unwrap_or_else(|| Err(late()));
+    outcome.inspect_err(|error| tell(until, error))
+}
+
+/// Have the call know of a wait that ran out.
+pub(super) fn tell(until: &Until, error: &Error) {
+    if let Some(patience) = error.waited() {
+        until.waited_in_vain(patience);
+    }
+}
+
+fn late() -> Error {
+    Error::new(ErrorKind::Unavailable, "the server did not answer by the deadline")
+}
+
+impl State {
+    /// Take the link of a connection, for as long as it is at work. If the call ends meanwhile, it is gone.
+    fn take_link(&self, handle: &Resource<Connection>) -> wasmtime::Result<Result<Link, Error>> {
+        let failed = || {
+            let message = "this connection has failed, or was idle for too long; drop it and connect again";
+            Error::new(ErrorKind::Unavailable, message)
+        };
+        let connection = self.table.get(handle)?;
+        let mut taken = self.held_links.take(connection.number).ok_or_else(failed);
+        if let Ok(link) = &mut taken {
+            link.begin(Some(self.patience(connection)));
+        }
+        Ok(taken)
+    }
+
+    /// How long a wait of this connection may last.
+    fn patience(&self, connection: &Connection) -> Duration {
+        self.access.patience(connection.patience, &self.until)
+    }
+
+    /// Give it back, unless it failed: whatever fails, but for want of room, leaves it at an unknown place.
+    fn give_back<T>(&mut self, handle: &Resource<Connection>, link: Link, outcome: Result<T, Error>) -> Answer<T> {
+        self.put_back(self.table.get(handle)?.number, link, &outcome);
+        answered(outcome)
+    }
+
+    fn put_back<T>(&self, number: u64, link: Link, outcome: &Result<T, Error>) {
+        if !matches!(outcome, Err(error) if error.kind() != ErrorKind::Exhausted) {
+            self.held_links.put(number, link);
+        }
+    }
+
+    /// A handle to a connection is gone; what it stood for.
+    fn release_connection(&mut self, handle: Resource<Connection>) -> wasmtime::Result<(Place, Option<Link>)> {
+        let connection = self.table.delete(handle)?;
+        self.connections -= 1;
+        self.dropped(CONNECTION_BYTES);
+        Ok((connection.place, self.held_links.take(connection.number)))
+    }
+}
+
+impl Host for State {
+    async fn connect(
+        &mut self,
+        authority: String,
+        options: Option<Resource<ConnectOptions>>,
+    ) -> Answer<Resource<Connection>> {
+        answered(self.connect_one(&authority, options).await?)
+    }
+
+    async fn connect_all(
+        &mut self,
+        requests: Vec<ConnectRequest>,
+    ) -> wasmtime::Result<Vec<Result<Resource<Connection>, types::Error>>> {
+        Ok(each_answered(self.connect_several(&requests).await?))
+    }
+
+    async fn send_all(&mut self, messages: Vec<Message>) -> wasmtime::Result<Vec<Result<(), types::Error>>> {
+        Ok(each_answered(self.send_several(&messages).await?))
+    }
+
+    async fn ready(&mut self, connections: Vec<Resource<Connection>>, patience: Option<u64>) -> Answer<Vec<u32>> {
+        answered(self.readable(&connections, patience).await?)
+    }
+
+    async fn park(&mut self, handle: Resource<Connection>) -> wasmtime::Result<()> {
+        let (place, link) = self.release_connection(handle)?;
+        if let (Some(link), Some(_)) = (link, &place.session) {
+            self.access.parked.keep(place, link);
+        }
+        Ok(())
+    }
+}
+
+impl HostConnectOptions for State {
+    async fn new(&mut self) -> wasmtime::Result<Resource<ConnectOptions>> {
+        // A constructor has no error to answer.
+        Ok(self.push(ConnectOptions::default(), OPTIONS_BYTES)?)
+    }
+
+    async fn set_tls(&mut self, handle: Resource<ConnectOptions>, tls: bool) -> wasmtime::Result<()> {
+        self.table.get_mut(&handle)?.tls = tls;
+        Ok(())
+    }
+
+    async fn set_server_name(&mut self, handle: Resource<ConnectOptions>, name: String) -> wasmtime::Result<()> {
+        self.table.get_mut(&handle)?.set_server_name(name);
+        Ok(())
+    }
+
+    async fn set_session(&mut self, handle: Resource<ConnectOptions>, session: String) -> Answer<()> {
+        answered(self.table.get_mut(&handle)?.set_session(session))
+    }
+
+    async fn set_patience(&mut self, handle: Resource<ConnectOptions>, patience: u64) -> wasmtime::Result<()> {
+        self.table.get_mut(&handle)?.patience = Some(Duration::from_nanos(patience));
+        Ok(())
+    }
+
+    async fn drop(&mut self, handle: Resource<ConnectOptions>) -> wasmtime::Result<()> {
+        self.table.delete(handle)?;
+        self.limiter.give_back(OPTIONS_BYTES);
+        Ok(())
+    }
+}
+
+fn each_answered<T>(outcomes: Vec<Result<T, Error>>) -> Vec<Result<T, types::Error>> {
+    outcomes.into_iter().map(|outcome| outcome.map_err(types::Error::from)).collect()
+}
+
+/// Do something with the link of a connection, within the deadline of the call.
+macro_rules! on_link {
+    ($state:ident, $handle:ident, $link:ident => $work:expr) => {{
+        let mut $link = match $state.take_link(&$handle)? {
+            Ok(link) => link,
+            Err(error) => return answered(Err(error)),
+        };
+        let outcome = in_call(&$state.until, $work).await;
+        $state.give_back(&$handle, $link, outcome)
+    }};
+}
+
+impl HostConnection for State {
+    async fn send(&mut self, handle: Resource<Connection>, parts: Vec<Part>) -> Answer<()> {
+        let mut link = match self.take_link(&handle)? {
+            Ok(link) => link,
+            Err(error) => return answered(Err(error)),
+        };
+        let outcome = match slices(&self.table, &self.items, &parts)? {
+            Ok(slices) => in_call(&self.until, link.send(&slices)).await,
+            // Nothing was sent.
+            Err(error) => {
+                self.held_links.put(self.table.get(&handle)?.number, link);
+                return answered(Err(error));
+            }
+        };
+        self.give_back(&handle, link, outcome)
+    }
+
+    async fn receive_exact(&mut self, handle: Resource<Connection>, len: u32) -> Answer<Vec<u8>> {
+        on_link!(self, handle, link => async { link.receive_exact(check_copy(len)?).await })
+    }
+
+    async fn receive_until(&mut self, handle: Resource<Connection>, delimiter: Vec<u8>, limit: u32) -> Answer<Vec<u8>> {
+        if delimiter.is_empty() || delimiter.len() > limits::MAX_DELIMITER_BYTES {
+            return answered(Err(Error::invalid("a delimiter has 1 to 16 bytes")));
+        }
+        on_link!(self, handle, link => async { link.receive_until(&delimiter, check_copy(limit)?).await })
+    }
+
+    async fn receive_some(&mut self, handle: Resource<Connection>, limit: u32) -> Answer<Vec<u8>> {
+        if limit == 0 {
+            return answered(Err(Error::invalid("a limit of 0 could not be told from the end")));
+        }
+        on_link!(self, handle, link => link.receive_some(limit as usize))
+    }
+
+    async fn receive_payload(
+        &mut self,
+        handle: Resource<Connection>,
+        len: u64,
+        item: Option<u32>,
+    ) -> Answer<Resource<Payload>> {
+        let mut link = match self.take_link(&handle)? {
+            Ok(link) => link,
+            Err(error) => return answered(Err(error)),
+        };
+        let mut incoming = match self.incoming(len, item) {
+            Ok(incoming) => incoming,
+            // Nothing was taken.
+            Err(error) => return self.give_back(&handle, link, Err(error)),
+        };
+        let received = in_call(&self.until, link.receive_into(&mut incoming.destination, &self.until)).await;
+        if received.is_ok() {
+            self.held_links.put(self.table.get(&handle)?.number, link);
+        }
+        answered(self.settle(incoming, received))
+    }
+
+    async fn skip(&mut self, handle: Resource<Connection>, len: u64) -> Answer<()> {
+        on_link!(self, handle, link => link.skip(len))
+    }
+
+    async fn set_patience(&mut self, handle: Resource<Connection>, patience: u64) -> wasmtime::Result<()> {
+        self.table.get_mut(&handle)?.patience = Some(Duration::from_nanos(patience));
+        Ok(())
+    }
+
+    async fn resumed(&mut self, handle: Resource<Connection>) -> wasmtime::Result<bool> {
+        Ok(self.table.get(&handle)?.resumed)
+    }
+
+    async fn drop(&mut self, handle: Resource<Connection>) -> wasmtime::Result<()> {
+        self.release_connection(handle).map(drop)
+    }
+}
+
+fn check_copy(len: u32) -> Result<usize, Error> {
+    let len = len as usize;
+    if len <= limits::MAX_GUEST_COPY_BYTES {
+        return Ok(len);
+    }
+    let message = format!("{len} bytes at once into the component; take at most {}", limits::MAX_GUEST_COPY_BYTES);
+    Err(Error::new(ErrorKind::Exhausted, message))
+}

@@ -1,0 +1,114 @@
+//! Check a config file as a whole, without a URI: what an open would refuse, and what no backend would use.
+
+use std::path::{Path, PathBuf};
+
+use super::Problem;
+use crate::config::{Config, Table};
+use crate::error::Error;
+use crate::inspect::{Inspection, inspect};
+use crate::loader;
+use crate::store::Setup;
+use crate::suggest::nearest;
+
+/// What was found in a config file.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct ConfigReport {
+    /// The file that was read. None: there is none.
+    pub config: Option<PathBuf>,
+    /// `[backend.X]` tables.
+    pub backends: usize,
+    /// `[[tenant]]` tables.
+    pub tenants: usize,
+    /// Those that are fatal make some open fail, or are ignored by all.
+    pub problems: Vec<Problem>,
+}
+
+/// Check a config file, or the one that an open would read. No component is run.
+///
+/// An error where the file cannot be read or parsed.
+pub fn check_config(path: Option<&Path>) -> Result<ConfigReport, Error> {
+    let setup = Setup::of_process();
+    let config = match path {
+        Some(path) => Config::load_from(path)?,
+        None => setup.config.load()?,
+    };
+    let tables = config.tables();
+    let backends = tables.iter().filter(|table| table.name.starts_with("backend.")).count();
+    let (tenants, shown) = (tables.len() - backends, config.path.clone());
+    let mut report = ConfigReport { config: shown, backends, tenants, problems: Vec::new() };
+    for what in config.misspelt(|scheme| setup.places.find(scheme, None).is_ok()) {
+        report.problem(true, what, "correct the table's name, or install its component");
+    }
+    tables.iter().for_each(|table| report.check(table, &setup));
+    if let Err(why) = loader::find_helper(&config.helper())
+        && matches!(config.helper(), crate::config::Helper::At(_))
+    {
+        report.problem(true, format!("compile.helper: {why}"), "correct the path, or install kv-store-compile there");
+    }
+    Ok(report)
+}
+
+impl ConfigReport {
+    fn problem(&mut self, fatal: bool, what: impl std::fmt::Display, remedy: &str) {
+        self.problems.push(Problem { what: what.to_string(), remedy: remedy.to_owned(), fatal });
+    }
+
+    fn check(&mut self, table: &Table, setup: &Setup) {
+        let name = &table.name;
+        for (secret, source) in table.secrets {
+            match source.read() {
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let what = format!("{name}: the secret {secret} is not set: there is no {source}");
+                    self.problem(false, what, "set it where the engine runs");
+                }
+                Err(error) => {
+                    let what = format!("{name}: the secret {secret} is {source}: {error}");
+                    self.problem(true, what, "correct the file, or the path");
+                }
+            }
+        }
+        for file in table.files.iter().filter(|file| !file.is_file()) {
+            self.problem(false, format!("{name}: {} is no file", file.display()), "put the PEM file there");
+        }
+        let path = match setup.places.find(table.scheme, table.component) {
+            Ok(path) => path,
+            Err(error) => return self.problem(false, format!("{name}: {error}"), "install the component"),
+        };
+        match inspect(&path) {
+            Ok(component) => self.check_with(table, &component),
+            Err(error) => self.problem(true, format!("{name}: {error}"), "name the backend's .wasm as `component`"),
+        }
+    }
+
+    /// Hold a table against what its component says of itself.
+    fn check_with(&mut self, table: &Table, component: &Inspection) {
+        let name = &table.name;
+        if let Some(pinned) = table.sha256.map(|pin| loader::hex(&pin.0)).filter(|pin| *pin != component.sha256) {
+            let what =
+                format!("{name}: the component's SHA-256 is {}, and sha256 accepts only {pinned}", component.sha256);
+            self.problem(true, what, "put the right component back, or change `sha256` if it was replaced on purpose");
+        }
+        for problem in &component.problems {
+            self.problem(
+                true,
+                format!("{name}: the component {problem}"),
+                "ask its vendor for one built for this host",
+            );
+        }
+        let secrets: Vec<&str> = table.secrets.keys().map(String::as_str).collect();
+        for (what, given, known) in [
+            ("option", table.options.as_slice(), component.names("options")),
+            ("secret", secrets.as_slice(), component.names("secrets")),
+        ] {
+            let Some(known) = known else { continue };
+            for unknown in given.iter().filter(|given| !known.contains(given)) {
+                let meant = nearest(unknown, known.iter().copied());
+                let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+                let all = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                let message = format!("{name}: the backend knows no {what} `{unknown}`{meant}");
+                self.problem(true, message, &format!("its {what}s: {all}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The calls of an operation that is made of several: of whoever has payload memory of the host's own, and checks by itself what it
+//! fetches. The operation may have an end, which its calls share.
+
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Damage, Opened, Put, Store, owned};
+use crate::backend::{Backend, Bytes, ChunkHash, ChunkMap, ChunkSet};
+use crate::counters::Operation;
+use crate::error::Error;
+use crate::limits;
+use crate::payload::{Buffer, spare as spare_memory};
+use crate::until::Until;
+
+/// A store, and when the caller's operation must be over.
+#[derive(Clone, Copy)]
+pub(crate) struct TimedStore<'a> {
+    store: &'a Store,
+    /// None: each call has the operator's deadline and no other.
+    end: Option<Instant>,
+}
+
+impl Store {
+    /// The calls of an operation that must be over at a moment. None: whenever it is.
+    pub(crate) fn within(&self, end: Option<Instant>) -> TimedStore<'_> {
+        TimedStore { store: self, end }
+    }
+
+    pub(super) fn put_manifest_within(&self, name: &str, data: &[u8], end: Option<Instant>) -> Result<(), Error> {
+        self.counted(Operation::PutManifest, |opened| {
+            let Opened { shared, save, .. } = opened;
+            let name = opened.full_name(name)?;
+            shared.check_len(data.len())?;
+            save.put_manifest(shared, &name, data, &shared.until_by(end))?;
+            shared.moved_in(data.len() as u64);
+            Ok(())
+        })
+    }
+
+    pub(super) fn get_manifest_within(&self, name: &str, end: Option<Instant>) -> Result<Option<Buffer>, Error> {
+        self.counted(Operation::GetManifest, |opened| {
+            let shared = &opened.shared;
+            let until = shared.until_by(end);
+            until.expect(shared.max_value_bytes());
+            let found = shared.backend.get_manifest(&opened.full_name(name)?, &until)?;
+            Ok(shared.got(found.map(owned).transpose()?))
+        })
+    }
+}
+
+impl TimedStore<'_> {
+    fn opened(&self) -> Result<(&Opened, Until), Error> {
+        let opened = self.store.usable()?;
+        Ok((opened, opened.shared.until_by(self.end)))
+    }
+
+    /// As [`Store::put_manifest`].
+    pub(crate) fn put_manifest(&self, name: &str, data: &[u8]) -> Result<(), Error> {
+        self.store.put_manifest_within(name, data, self.end)
+    }
+
+    /// As [`Store::get_manifest`].
+    pub(crate) fn get_manifest(&self, name: &str) -> Result<Option<Buffer>, Error> {
+        self.store.get_manifest_within(name, self.end)
+    }
+
+    /// Whether chunks go to the backend at once.
+    pub(crate) fn is_write_through(&self) -> bool {
+        self.store.info().write_through
+    }
+
+    /// Store a chunk without a copy of its bytes. It is as good as [`Store::put_chunk`], but skips the detection of what keys
+    /// are, because other users of the store may key their chunks differently.
+    pub(crate) fn put_buffer(&self, hash: &[u8], data: &Arc<Buffer>) -> Result<Put, Error> {
+        self.put(hash, Bytes::Buffered(data))
+    }
+
+    /// As [`TimedStore::put_buffer`], of a chunk that lies in several pieces. Where the backend is not written through, they
+    /// are copied into one.
+    pub(crate) fn put_pieces(&self, hash: &[u8], pieces: &[&[u8]]) -> Result<Put, Error> {
+        self.put(hash, Bytes::Scattered(pieces))
+    }
+
+    fn put(&self, hash: &[u8], data: Bytes<'_>) -> Result<Put, Error> {
+        self.store.counted(Operation::PutChunk, |opened| {
+            opened.shared.check_len(data.len())?;
+            opened.put(ChunkHash::new(hash)?, data, &opened.shared.until_by(self.end))
+        })
+    }
+
+    /// [`TimedStore::get_buffers`] of chunks whose lengths are known, into memory that [`TimedStore::keep_buffers`] has kept.
+    pub(crate) fn get_buffers_of(
+        &self,
+        hashes: &[[u8; 8]],
+        lens: impl Iterator<Item = usize>,
+    ) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
+        let ready = self.opened()?.0.shared.spare.take(lens);
+        let (found, left) = spare_memory::with_ready(ready, || self.get_buffers(hashes));
+        self.keep_buffers(left.into_iter().map(Arc::new));
+        found
+    }
+
+    /// Keep memory that nobody else holds, for the next chunks.
+    pub(crate) fn keep_buffers(&self, buffers: impl Iterator<Item = Arc<Buffer>>) {
+        if let Ok((opened, _)) = self.opened() {
+            buffers.for_each(|buffer| opened.shared.spare.keep(buffer));
+        }
+    }
+
+    /// Fetch chunks, each as the backend answers it, unchecked and without a copy.
+    pub(crate) fn get_buffers(&self, hashes: &[[u8; 8]]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
+        let (Opened { shared, save, prefetched, .. }, until) = &self.opened()?;
+        let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
+        let mut found = ChunkMap::default();
+        let mut absent = Vec::new();
+        for hash in &hashes {
+            if let Entry::Vacant(place) = found.entry(*hash) {
+                let here = save.waiting(hash).or_else(|| prefetched.take(shared, hash, until));
+                if place.insert(here).is_none() {
+                    absent.push(*hash);
+                }
+            }
+        }
+        until.expect(limits::KV_BATCH_BYTES);
+        for batch in absent.chunks(shared.batch_items()) {
+            let mut rest = batch;
+            while !rest.is_empty() {
+                let answers = shared.get_answers(rest, until)?;
+                let answered = answers.len();
+                for (hash, answer) in rest.iter().zip(answers) {
+                    found.insert(*hash, answer?);
+                }
+                rest = rest.get(answered..).unwrap_or_default();
+            }
+        }
+        Ok(hashes.iter().map(|hash| found.get(hash).cloned().flatten()).collect())
+    }
+
+    /// Which chunks there are.
+    pub(crate) fn has_chunks(&self, hashes: &[[u8; 8]]) -> Result<Vec<bool>, Error> {
+        let (Opened { shared, save, .. }, until) = &self.opened()?;
+        let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
+        let mut distinct = ChunkSet::default();
+        let unknown = |hash: &ChunkHash| !save.holds(hash) && distinct.insert(*hash);
+        let distinct: Vec<ChunkHash> = hashes.iter().copied().filter(unknown).collect();
+        let mut absent = ChunkSet::default();
+        for batch in distinct.chunks(shared.batch_items()) {
+            let stored = shared.exists(batch, until)?.into_iter();
+            absent.extend(batch.iter().zip(stored).filter(|(_, stored)| !stored).map(|(hash, _)| *hash));
+        }
+        Ok(hashes.iter().map(|hash| !absent.contains(hash)).collect())
+    }
+
+    /// Remove a chunk that [`TimedStore::get_buffers`] has answered with wrong bytes, unless a further read brings right ones.
+    pub(crate) fn remove_damaged(
+        &self,
+        hash: &[u8],
+        damaged: &[u8],
+        is_sound: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Damage, Error> {
+        let (opened, until) = self.opened()?;
+        Ok(opened.shared.remove_damaged(&ChunkHash::new(hash)?, damaged, is_sound, &until))
+    }
+
+    /// Refuse a name or a length that a put would refuse.
+    pub(crate) fn check(&self, name: &str, largest: usize) -> Result<(), Error> {
+        let (opened, _) = self.opened()?;
+        opened.full_name(name)?;
+        opened.shared.check_len(largest)
+    }
+}

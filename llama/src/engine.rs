@@ -1,0 +1,187 @@
+//! libllama, found in the process at run time: nothing here is linked to it.
+//!
+//! The functions are public ones of `llama.h`. Those that this library takes the place of are found behind it (`RTLD_NEXT`),
+//! or in a libllama that was loaded apart from the program's own libraries.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+/// `llama_context`, `llama_model` and the like: only ever passed on.
+pub type Context = *mut c_void;
+pub type Sequence = i32;
+pub type Token = i32;
+
+pub type SaveFile = unsafe extern "C" fn(Context, *const c_char, Sequence, *const Token, usize) -> usize;
+pub type LoadFile = unsafe extern "C" fn(Context, *const c_char, Sequence, *mut Token, usize, *mut usize) -> usize;
+
+/// `LLAMA_STATE_SEQ_MAGIC` of `llama.h`.
+const FILE_MAGIC: u32 = u32::from_be_bytes(*b"ggsq");
+/// Versions of the sequence file that are asked for. The first is the first whose reader answers the number of tokens alone.
+const VERSIONS: std::ops::RangeInclusive<u32> = 3..=16;
+/// Bytes of the sequence file before the tokens: its magic, its version, the number of tokens.
+pub const FILE_HEADER_BYTES: usize = 12;
+/// What the state in memory has in front of the one in a file: a magic and the sequence.
+pub const MEMORY_HEADER_BYTES: usize = 8;
+
+/// The functions of a libllama.
+#[derive(Clone, Copy)]
+pub struct Engine {
+    pub save_file: SaveFile,
+    pub load_file: LoadFile,
+    pub state_size: unsafe extern "C" fn(Context, Sequence) -> usize,
+    pub state_get: unsafe extern "C" fn(Context, *mut u8, usize, Sequence) -> usize,
+    pub state_set: unsafe extern "C" fn(Context, *const u8, usize, Sequence) -> usize,
+    get_memory: unsafe extern "C" fn(Context) -> *mut c_void,
+    memory_remove: unsafe extern "C" fn(*mut c_void, Sequence, i32, i32) -> bool,
+    get_model: unsafe extern "C" fn(Context) -> *const c_void,
+    model_params: unsafe extern "C" fn(*const c_void) -> u64,
+    model_layers: unsafe extern "C" fn(*const c_void) -> i32,
+    model_embd: unsafe extern "C" fn(*const c_void) -> i32,
+    model_kv_heads: unsafe extern "C" fn(*const c_void) -> i32,
+}
+
+/// What a model is, as far as its shape goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Numbers in all of its tensors.
+    pub params: u64,
+    pub layers: i32,
+    pub embd: i32,
+    pub kv_heads: i32,
+}
+
+impl Engine {
+    /// The libllama of this process. The error names a function that it lacks.
+    pub fn find() -> Result<Engine, String> {
+        static FOUND: OnceLock<Engine> = OnceLock::new();
+        if let Some(engine) = FOUND.get() {
+            return Ok(*engine);
+        }
+        let engine = Engine::look()?;
+        Ok(*FOUND.get_or_init(|| engine))
+    }
+
+    fn look() -> Result<Engine, String> {
+        let find = |name: &'static CStr| function(name).ok_or_else(|| format!("it has no {}", name.to_string_lossy()));
+        macro_rules! functions {
+            ($($member:ident: $name:literal,)*) => {
+                // SAFETY: each is the function of that name of llama.h, and has the type that is declared for it there.
+                Ok(unsafe { Engine { $($member: as_function(find($name)?),)* } })
+            };
+        }
+        functions! {
+            save_file: c"llama_state_seq_save_file",
+            load_file: c"llama_state_seq_load_file",
+            state_size: c"llama_state_seq_get_size",
+            state_get: c"llama_state_seq_get_data",
+            state_set: c"llama_state_seq_set_data",
+            get_memory: c"llama_get_memory",
+            memory_remove: c"llama_memory_seq_rm",
+            get_model: c"llama_get_model",
+            model_params: c"llama_model_n_params",
+            model_layers: c"llama_model_n_layer",
+            model_embd: c"llama_model_n_embd",
+            model_kv_heads: c"llama_model_n_head_kv",
+        }
+    }
+
+    /// The file that this libllama was loaded from.
+    pub fn path(&self) -> Option<PathBuf> {
+        use std::os::unix::ffi::OsStrExt;
+        let name = library_of(self.save_file as *const c_void)?.dli_fname;
+        // SAFETY: the name is the loader's, a C string or NULL.
+        let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })?;
+        Some(PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes())))
+    }
+
+    /// The version of the sequence files that it reads and writes; `None` if it is none of [`VERSIONS`]. It is asked with
+    /// files that have a token and no state, for the number of tokens alone: this changes no sequence.
+    ///
+    /// # Safety
+    /// The context is one of this libllama, and no other thread uses it.
+    pub unsafe fn version(&self, context: Context) -> Option<u32> {
+        static VERSION: OnceLock<Option<u32>> = OnceLock::new();
+        *VERSION.get_or_init(|| {
+            let accepts = |version: &u32| {
+                let file = memfd_create("kv-store-llama", MemfdFlags::CLOEXEC).ok()?;
+                let header = [FILE_MAGIC, *version, 1, 0].map(u32::to_le_bytes).concat();
+                rustix::io::write(&file, &header).ok()?;
+                let path = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+                let mut tokens = 0;
+                // SAFETY: by this function's own condition; without memory for tokens nothing is loaded.
+                let read = unsafe { (self.load_file)(context, path.as_ptr(), 0, std::ptr::null_mut(), 0, &mut tokens) };
+                (read == FILE_HEADER_BYTES && tokens == 1).then_some(())
+            };
+            VERSIONS.into_iter().find(|version| accepts(version).is_some())
+        })
+    }
+
+    /// Forget a sequence, as a load does that fails half-way.
+    ///
+    /// # Safety
+    /// As [`Engine::version`].
+    pub unsafe fn forget(&self, context: Context, sequence: Sequence) {
+        // SAFETY: by this function's own condition.
+        unsafe {
+            let memory = (self.get_memory)(context);
+            if !memory.is_null() {
+                (self.memory_remove)(memory, sequence, -1, -1);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Engine::version`].
+    pub unsafe fn shape(&self, context: Context) -> Shape {
+        // SAFETY: by this function's own condition; a context has a model.
+        unsafe {
+            let model = (self.get_model)(context);
+            Shape {
+                params: (self.model_params)(model),
+                layers: (self.model_layers)(model),
+                embd: (self.model_embd)(model),
+                kv_heads: (self.model_kv_heads)(model),
+            }
+        }
+    }
+}
+
+/// An address as a function pointer, which is what it is on every platform of POSIX.
+///
+/// # Safety
+/// `F` is the type of the function at the address.
+unsafe fn as_function<F: Copy>(address: *mut c_void) -> F {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: the sizes are equal; the rest by this function's own condition.
+    unsafe { std::mem::transmute_copy(&address) }
+}
+
+/// The library that an address lies in.
+fn library_of(address: *const c_void) -> Option<libc::Dl_info> {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: dladdr takes any address, and fills `info` where it does not answer 0.
+    unsafe { (libc::dladdr(address, info.as_mut_ptr()) != 0).then(|| info.assume_init()) }
+}
+
+/// A function of libllama: of the first library behind this one that has it, or of a libllama that was loaded for itself.
+pub fn function(name: &CStr) -> Option<*mut c_void> {
+    // The address of an exported function of this library could be that of libllama's, if that was loaded first.
+    let own = library_of(library_of as *const c_void).map(|library| library.dli_fbase);
+    let base = |found: *mut c_void| library_of(found).map(|library| library.dli_fbase);
+    let usable = |found: *mut c_void| (!found.is_null() && base(found) != own).then_some(found);
+    // SAFETY: dlsym and dlopen take C strings; NOLOAD loads nothing, so no code runs.
+    unsafe {
+        usable(libc::dlsym(libc::RTLD_NEXT, name.as_ptr()))
+            .or_else(|| usable(libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr())))
+            .or_else(|| {
+                [c"libllama.so.0", c"libllama.so"].into_iter().find_map(|file| {
+                    let library = libc::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+                    if library.is_null() { None } else { usable(libc::dlsym(library, name.as_ptr())) }
+                })
+            })
+    }
+}

@@ -1,0 +1,31 @@
+//! `libkv_store_llama.so`: the states of llama.cpp's sequences in a kv-store-wasm store.
+//!
+//! Loaded before libllama (`LD_PRELOAD`, or linked) it takes the place of `llama_state_seq_save_file` and
+//! `llama_state_seq_load_file`, so that llama-server, unmodified, keeps its slots in the store that `KV_STORE_LLAMA_URI`
+//! names. `include/kv_store_llama.h` has the same for programs that would rather call. `docs/llama-server.md` shows both.
+//!
+//! - `preload` has the functions, with llama.cpp's answers; `api` those of the header.
+//! - `states` saves and loads: the state of a sequence (`engine` asks libllama for it) is cut (`layout`), its chunks are put
+//!   under the hash of their content, and a manifest (`record`) names them and holds the rest.
+//! - `model` says which states a model may be given.
+//!
+//! Invariant: llama.cpp is given the bytes of a state that the same model wrote, all of them, or nothing.
+
+mod api;
+mod engine;
+mod layout;
+mod log;
+mod memory;
+mod model;
+mod preload;
+mod record;
+mod settings;
+mod states;
+
+pub use api::{
+    kv_store_llama_close, kv_store_llama_last_error, kv_store_llama_load, kv_store_llama_open, kv_store_llama_save,
+};
+pub use preload::{
+    llama_adapter_lora_init, llama_adapter_lora_init_from_file_ptr, llama_set_adapter_cvec, llama_state_seq_load_file,
+    llama_state_seq_save_file,
+};

@@ -1,0 +1,259 @@
+//! The functions that this library takes the place of, and the line that it says at its start.
+//!
+//! Each has the name and the type of the one in `llama.h`. It does what that one does, but that the state goes to a store; where
+//! nothing is configured, or the path is left out, it is that one.
+
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use crate::engine::{Context, Engine, LoadFile, SaveFile, Sequence, Token, function};
+use crate::log;
+use crate::settings::{MODEL, Settings, URI};
+use crate::states::{Loaded, NotLoaded, Slot, States};
+
+/// A LoRA adapter or a control vector was loaded in this process.
+static ADAPTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether models of this process may compute with more than their files have.
+pub fn adapted() -> bool {
+    ADAPTED.load(Relaxed)
+}
+
+/// As in `llama.h`.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_state_seq_save_file(
+    context: Context,
+    path: *const c_char,
+    sequence: Sequence,
+    tokens: *const Token,
+    count: usize,
+) -> usize {
+    let kept = guarded(|| {
+        // SAFETY: by this function's own condition, a C string.
+        let (states, name, engine) = unsafe { ours(context, path)? };
+        let tokens = match count {
+            0 => &[][..],
+            // SAFETY: by this function's own condition.
+            count => unsafe { std::slice::from_raw_parts(tokens, count) },
+        };
+        let slot = Slot { engine, context, sequence };
+        // SAFETY: by this function's own condition.
+        let saved = states.and_then(|states| unsafe { states.save(&slot, &name, tokens) });
+        Some(saved.unwrap_or_else(|error| {
+            log::line(format_args!("not saved: {name}: {error}"));
+            0
+        }))
+    });
+    kept.unwrap_or_else(|| {
+        let Some(original) = function(c"llama_state_seq_save_file") else { return 0 };
+        // SAFETY: it is the function of this name and type; the conditions are this function's own.
+        unsafe { std::mem::transmute::<*mut c_void, SaveFile>(original)(context, path, sequence, tokens, count) }
+    })
+}
+
+/// As in `llama.h`.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_state_seq_load_file(
+    context: Context,
+    path: *const c_char,
+    sequence: Sequence,
+    tokens: *mut Token,
+    room: usize,
+    count: *mut usize,
+) -> usize {
+    let loaded = guarded(|| {
+        // SAFETY: by this function's own condition, a C string.
+        let (states, name, engine) = unsafe { ours(context, path)? };
+        let slot = Slot { engine, context, sequence };
+        let target = (!tokens.is_null()).then_some(room);
+        // SAFETY: by this function's own condition.
+        let loaded =
+            states.map_err(NotLoaded::Untouched).and_then(|states| unsafe { states.load(&slot, &name, target) });
+        // SAFETY: by this function's own condition: `tokens` has room for `room` tokens.
+        Some(unsafe { answer(&slot, &name, loaded, tokens, count) })
+    });
+    loaded.unwrap_or_else(|| {
+        let Some(original) = function(c"llama_state_seq_load_file") else { return 0 };
+        // SAFETY: it is the function of this name and type; the conditions are this function's own.
+        unsafe { std::mem::transmute::<*mut c_void, LoadFile>(original)(context, path, sequence, tokens, room, count) }
+    })
+}
+
+/// Answer a load as llama.cpp's own function does.
+///
+/// # Safety
+/// `tokens` has room for what was loaded, and `count` for a number.
+pub unsafe fn answer(
+    slot: &Slot,
+    name: &str,
+    loaded: Result<Loaded, NotLoaded>,
+    tokens: *mut Token,
+    count: *mut usize,
+) -> usize {
+    match loaded {
+        Ok(Loaded::Count(found)) => {
+            // SAFETY: by this function's own condition.
+            unsafe { *count = found };
+            crate::engine::FILE_HEADER_BYTES
+        }
+        Ok(Loaded::State(found, bytes)) => {
+            // SAFETY: by this function's own condition.
+            unsafe {
+                std::ptr::copy_nonoverlapping(found.as_ptr(), tokens, found.len());
+                *count = found.len();
+            }
+            bytes
+        }
+        Err(NotLoaded::Untouched(error)) => {
+            log::line(format_args!("not loaded: {name}: {error}"));
+            0
+        }
+        Err(NotLoaded::Broken(error)) => {
+            log::line(format_args!("not loaded: {name}: {error}"));
+            // SAFETY: the slot is the caller's.
+            unsafe { slot.engine.forget(slot.context, slot.sequence) };
+            0
+        }
+    }
+}
+
+/// The store for a file, the name of its state there, and libllama. `None`: the file is llama.cpp's.
+///
+/// # Safety
+/// `path` is a C string.
+unsafe fn ours(context: Context, path: *const c_char) -> Option<(Result<Arc<States>, String>, String, Engine)> {
+    static UNKNOWN: AtomicBool = AtomicBool::new(false);
+    let settings = Settings::get();
+    let uri = settings.uri.as_deref()?;
+    // SAFETY: by this function's own condition.
+    let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
+    if !settings.covers(path) {
+        return None;
+    }
+    let engine = Engine::find().ok();
+    // SAFETY: the context is the caller's.
+    let Some(engine) = engine.filter(|engine| unsafe { engine.version(context) }.is_some()) else {
+        if !UNKNOWN.swap(true, Relaxed) {
+            log::line("this libllama writes sequence files of an unknown version: they stay files");
+        }
+        return None;
+    };
+    let name = path.file_name().unwrap_or_default();
+    let states = match name.to_str().filter(|name| !name.is_empty()) {
+        Some(_) => opened(uri, settings.model.as_deref()),
+        None => Err("its name is not UTF-8".to_owned()),
+    };
+    Some((states, name.to_string_lossy().into_owned(), engine))
+}
+
+/// The store of the process. One that cannot be opened is tried again with the next state.
+fn opened(uri: &str, model: Option<&str>) -> Result<Arc<States>, String> {
+    static OPENED: Mutex<Option<Arc<States>>> = Mutex::new(None);
+    let mut opened = OPENED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(states) = &*opened {
+        return Ok(Arc::clone(states));
+    }
+    let states = Arc::new(States::open(uri, model)?);
+    Ok(Arc::clone(opened.insert(states)))
+}
+
+/// No panic leaves this library; one is a failed save or load.
+pub fn guarded(work: impl FnOnce() -> Option<usize>) -> Option<usize> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        log::line("a panic in this library: the state is not kept, or not loaded");
+        Some(0)
+    })
+}
+
+/// As in `llama.h`; that it was called is noted.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_adapter_lora_init(model: *mut c_void, path: *const c_char) -> *mut c_void {
+    ADAPTED.store(true, Relaxed);
+    let Some(original) = function(c"llama_adapter_lora_init") else { return std::ptr::null_mut() };
+    type Original = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    // SAFETY: it is the function of this name and type; the conditions are this function's own.
+    unsafe { std::mem::transmute::<*mut c_void, Original>(original)(model, path) }
+}
+
+/// As in `llama.h`; that it was called is noted.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_adapter_lora_init_from_file_ptr(model: *mut c_void, file: *mut c_void) -> *mut c_void {
+    ADAPTED.store(true, Relaxed);
+    let Some(original) = function(c"llama_adapter_lora_init_from_file_ptr") else { return std::ptr::null_mut() };
+    type Original = unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut c_void;
+    // SAFETY: it is the function of this name and type; the conditions are this function's own.
+    unsafe { std::mem::transmute::<*mut c_void, Original>(original)(model, file) }
+}
+
+/// As in `llama.h`; that it was called with data is noted.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_set_adapter_cvec(
+    context: Context,
+    data: *const f32,
+    len: usize,
+    embd: i32,
+    first_layer: i32,
+    last_layer: i32,
+) -> i32 {
+    if !data.is_null() {
+        ADAPTED.store(true, Relaxed);
+    }
+    let Some(original) = function(c"llama_set_adapter_cvec") else { return -1 };
+    type Original = unsafe extern "C" fn(Context, *const f32, usize, i32, i32, i32) -> i32;
+    // SAFETY: it is the function of this name and type; the conditions are this function's own.
+    unsafe { std::mem::transmute::<*mut c_void, Original>(original)(context, data, len, embd, first_layer, last_layer) }
+}
+
+/// Runs when the library is loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static ANNOUNCE: extern "C" fn() = announce;
+
+/// Say whether there is a libllama whose states can be kept. It opens nothing: programs that are started by others are loaded
+/// with this library too.
+extern "C" fn announce() {
+    let Some(uri) = &Settings::get().uri else { return };
+    let uri = match kv_store_wasm::StoreUri::parse(uri) {
+        Ok(uri) => uri,
+        Err(error) => return log::line(format_args!("{URI}: {error}")),
+    };
+    match Engine::find() {
+        Ok(engine) => {
+            let path = engine.path().unwrap_or_default();
+            let model = match &Settings::get().model {
+                Some(_) => format!(", with the model's name from {MODEL}"),
+                None => String::new(),
+            };
+            log::line(format_args!("states of {} are kept in {}{model}", path.display(), uri.as_str()));
+        }
+        Err(error) if function(c"llama_state_seq_save_file").is_some() => {
+            log::line(format_args!("this libllama is unknown, nothing will be kept: {error}"));
+        }
+        Err(_) => {
+            let program = std::env::args_os().next().unwrap_or_default();
+            log::line(format_args!(
+                "{} has no shared libllama, nothing will be kept; one that is linked statically cannot be reached",
+                program.display()
+            ));
+        }
+    }
+}

@@ -1,0 +1,53 @@
+"""What the adapters share: a store that never raises after it is open, and what it counts."""
+
+import threading
+from collections.abc import Iterable
+
+from . import Status, Store, open
+
+__all__ = ["Counters", "namespace", "open_store"]
+
+TIMEOUT = 10.0
+"""Seconds that a batch may take, unless the configuration says otherwise."""
+
+
+class Counters:
+    """Counts of what became of items and calls, for people and for metrics."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = dict.fromkeys(("stored", "existed", "hits", "misses", "failures", "refused", "deleted"), 0)
+
+    def add(self, name: str, count: int) -> None:
+        if count:
+            with self._lock:
+                self._counts[name] += count
+
+    def put(self, outcomes: Iterable[int]) -> None:
+        outcomes = list(outcomes)
+        self.add("stored", outcomes.count(Status.OK))
+        self.add("existed", outcomes.count(Status.EXISTED))
+        self.add("failures", sum(outcome < 0 for outcome in outcomes))
+
+    def got(self, outcomes: Iterable[int], hits: int) -> None:
+        outcomes = list(outcomes)
+        failures = sum(outcome < 0 and outcome not in (Status.MISSING, Status.TOO_LONG) for outcome in outcomes)
+        self.add("hits", hits)
+        self.add("failures", failures)
+        self.add("misses", len(outcomes) - hits - failures)
+
+    def snapshot(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._counts)
+
+
+def open_store(uri: str, timeout: float | None) -> Store:
+    """Keys of engines are hashes of tokens and not of bytes, so values are sealed. Raises `Error`: an engine that is configured
+    with a URI that cannot be opened ends at its start, and not with a cache that never hits."""
+    return open(uri, sealed=True, timeout=timeout)
+
+
+def namespace(engine: str, **parts: object) -> tuple[str, ...]:
+    """What comes before the engine's own key: model, dtype, layout, rank, tenant, whichever are known."""
+    named = [f"{name}={value}" for name, value in sorted(parts.items()) if value not in (None, "")]
+    return (engine, *named)

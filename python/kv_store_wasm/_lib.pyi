@@ -1,0 +1,240 @@
+"""The extension module. Shapes, units, errors and threads of each call are documented here.
+
+Memory. A value is an object with the buffer protocol (contiguous), a tuple `(address, length)` in bytes, or a list or tuple of
+such pieces, which lie one after another in the store. A buffer stays lent to the library until the call returns, or, for a queue, until
+its completion is drained; memory that is named by its address must stay valid as long, which nobody checks. Nobody may write to a
+value that is being put, or use memory that is being filled.
+
+Threads. Any method may be called from any number of threads at once. Batches run with the GIL released.
+
+fork. In a child process every call on an object of the parent answers a negative status or raises `Error`; open the store again.
+"""
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Literal, Self, final
+
+from typing_extensions import Buffer
+
+from ._types import Value
+
+__all__ = [
+    "LEN_UNKNOWN",
+    "Error",
+    "Queue",
+    "Save",
+    "Store",
+    "StoreInfo",
+    "__version__",
+    "doctor",
+    "key",
+    "keys",
+    "last_error",
+    "metrics",
+    "open",
+]
+
+__version__: str
+LEN_UNKNOWN: int
+"""What `exists_many` answers where a chunk is there and the backend does not know its length."""
+
+class Error(RuntimeError):
+    """A store cannot be opened; the message says why, in one line."""
+
+def open(uri: str, *, sealed: bool = False, timeout: float | None = None) -> Store:
+    """Open the store that a URI names, such as `local-fs:///var/cache/kv` or `redis://cache:6379/0`.
+
+    sealed: the default of the store's calls: the library appends 16 bytes to each value, a hash over key, length and bytes, and
+    checks it on get, so that keys that are not hashes of the content never answer wrong bytes. Put and get must agree.
+    timeout: the default of the store's calls, in seconds, more than 0. None: the operator's deadline.
+    Raises `Error` with the reason.
+    """
+
+def key(*parts: str | Buffer) -> bytes:
+    """A key of 32 bytes for a list of parts: the SHA-256 of each part behind its length (8 bytes, little-endian).
+
+    A str counts as its UTF-8. No two lists of parts have the same bytes hashed: `key("ab", "c") != key("a", "bc")`.
+    """
+
+def keys(names: Iterable[str | Buffer], *parts: str | Buffer) -> list[bytes]:
+    """`[key(*parts, name) for name in names]`, faster."""
+
+def last_error() -> str:
+    """Why the last failed call of this thread failed, for a person. Calls of a queue run on other threads."""
+
+def metrics() -> str:
+    """The counters of this process in the text format of Prometheus."""
+
+def doctor(uri: str, depth: Literal["offline", "connect", "probe"] = "connect") -> str:
+    """What an open of a URI would load, grant and reach, and what is wrong with it, as one JSON object.
+
+    offline: connects to nothing. connect: connects to the granted servers. probe: also runs the component. Does not raise for
+    what is wrong with the URI.
+    """
+
+@final
+class StoreInfo:
+    """What a store is."""
+
+    @property
+    def durable(self) -> bool:
+        """What was committed survives a restart of the storage system."""
+    @property
+    def shared(self) -> bool:
+        """Other processes that open the same URI see the same store."""
+    @property
+    def deletes(self) -> bool:
+        """`delete_many` is supported."""
+    @property
+    def write_through(self) -> bool:
+        """Puts reach the backend at once, also one by one."""
+    @property
+    def max_value_bytes(self) -> int:
+        """A longer value is refused; sealed values 16 bytes earlier."""
+    @property
+    def batch_items(self) -> int:
+        """Items of a batch that the backend serves in one go."""
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of such a batch."""
+
+@final
+class Store:
+    """An open store; made by `open`. A context manager that closes it."""
+
+    @property
+    def uri(self) -> str:
+        """As it was opened, without `wasm://`."""
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def info(self) -> StoreInfo: ...
+    def put_many(
+        self,
+        keys: Iterable[bytes],
+        values: Iterable[Value],
+        *,
+        durable: bool = False,
+        replace: bool = False,
+        sealed: bool | None = None,
+        save: Save | None = None,
+        timeout: float | None = None,
+    ) -> list[int]:
+        """Store values under keys of 1 to 64 bytes. When it returns, every client of the store can read them.
+
+        durable: answer each only when it survives a power loss; UNSUPPORTED where the backend is not durable.
+        replace: store also what exists. Without it a key that is there changes nothing.
+        save: the save that they belong to.
+        Answers for each key OK, EXISTED, or a negative `Status`.
+        """
+    def get_many_into(
+        self,
+        keys: Iterable[bytes],
+        values: Iterable[Value],
+        *,
+        sealed: bool | None = None,
+        timeout: float | None = None,
+    ) -> list[int]:
+        """Fetch values into memory. Answers for each key the value's length in bytes, or a negative `Status`.
+
+        Where it is negative, what is in the memory is undefined. TOO_LONG: the memory is shorter than the value.
+        """
+    def exists_many(
+        self, keys: Iterable[bytes], *, sealed: bool | None = None, timeout: float | None = None
+    ) -> list[int]:
+        """Which keys are there. Answers for each the value's length in bytes, `LEN_UNKNOWN`, or a negative `Status`."""
+    def delete_many(self, keys: Iterable[bytes], *, timeout: float | None = None) -> list[int]:
+        """Remove values. Answers for each key OK, also if there was none, or a negative `Status`."""
+    def save(self, name: str | None = None, manifest: Buffer | None = None) -> Save:
+        """Begin a save, which a `with` block commits under this name; without a name the commit only makes durable.
+
+        Raises `Error` where the store was opened before a fork.
+        """
+    def get_manifest(self, name: str) -> bytes | None:
+        """A manifest. None: there is none, or it could not be had; `last_error()` says why."""
+    def delete_manifest(self, name: str) -> int:
+        """Remove a manifest. OK, also if there was none, or a negative `Status`."""
+    def queue(self, depth: int = 64) -> Queue:
+        """A queue for at most `depth` requests (1 to 65,536) that are not drained. Raises `Error`."""
+    def metrics(self) -> str:
+        """The counters of this process, of all stores: see `kv_store_wasm.metrics`."""
+    def register_memory(self, _address: int, _length: int) -> None:
+        """Accepted, and does nothing: no transport of the library needs it."""
+    def unregister_memory(self, _address: int) -> None: ...
+    def close(self) -> None:
+        """Close the handle; calls that run end first, queues and saves keep what they need open. A later call raises ValueError."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None: ...
+
+@final
+class Save:
+    """Chunks that become durable together, and a manifest over them. A context manager that commits unless its block raised.
+
+    It does not raise: see `status` after the block.
+    """
+
+    manifest: bytes
+    """What the block's end publishes under the name. Assigning takes any buffer."""
+    @property
+    def status(self) -> int | None:
+        """OK, LOST, or why the last commit failed. None: none was tried."""
+    @property
+    def lost(self) -> list[bytes]:
+        """Keys that the last commit found lost: put them again, and commit again."""
+    def commit(self, name: str | None = None, manifest: Buffer | None = None) -> int:
+        """Wait for what was submitted for the save before, make its chunks durable where the backend can, and publish.
+
+        Without a name it only makes durable. Returns `status`. The save is empty afterwards, and can be used anew.
+        """
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None: ...
+
+@final
+class Queue:
+    """Requests that are carried out while the caller goes on; made by `Store.queue`. A context manager that closes it.
+
+    submit_* never wait for I/O. They answer a ticket of 1 or more, or a negative `Status`: EXHAUSTED where the queue is full. Each
+    request ends in one completion.
+    """
+
+    def submit_put(
+        self,
+        keys: Iterable[bytes],
+        values: Iterable[Value],
+        *,
+        durable: bool = False,
+        replace: bool = False,
+        sealed: bool | None = None,
+        save: Save | None = None,
+        timeout: float | None = None,
+    ) -> int: ...
+    def submit_get(
+        self,
+        keys: Iterable[bytes],
+        values: Iterable[Value],
+        *,
+        sealed: bool | None = None,
+        timeout: float | None = None,
+    ) -> int: ...
+    def submit_exists(
+        self, keys: Iterable[bytes], *, sealed: bool | None = None, timeout: float | None = None
+    ) -> int: ...
+    def submit_delete(self, keys: Iterable[bytes], *, timeout: float | None = None) -> int: ...
+    def fileno(self) -> int:
+        """An eventfd, non-blocking, which is readable while completions wait. Who sees it readable calls `drain`."""
+    def drain(self, most: int = 64) -> list[tuple[int, list[int]]]:
+        """Take at most `most` completions, without waiting: a ticket, and the outcomes that the call of `Store` would answer."""
+    def cancel(self, ticket: int) -> int:
+        """Cancel a request: it completes early, its items as CANCELLED where they were not reached. 1, or 0 if there is none."""
+    def close(self) -> None:
+        """Cancel what is left, and wait until no request's memory is in use. A later call raises ValueError."""
+    def __len__(self) -> int:
+        """Requests that are not drained."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None: ...

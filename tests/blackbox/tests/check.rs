@@ -1,0 +1,179 @@
+//! `kv-store check` beyond one process that calls the ABI: two processes, killed ones, servers that hang and refuse, maintenance, a
+//! soak with faults, and what it reports. For each case a backend with a fault is planted that no other case is meant to find, and a
+//! sound one beside it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
+use std::path::{Path, PathBuf};
+
+use kv_store_tests::consumer::{Finished, finish};
+use kv_store_tests::objects::ObjectServer;
+use kv_store_tests::{dist, kv_store, test_components};
+use sha2::{Digest, Sha256};
+
+/// A component under the name of a fault, which is what is wrong with it.
+fn planted(folder: &Path, component: &str, fault: &str) -> PathBuf {
+    let path = folder.join(format!("{fault}.wasm"));
+    std::fs::copy(test_components().join(format!("{component}.wasm")), &path).unwrap();
+    path
+}
+
+fn check(component: &Path, arguments: &[&str]) -> Finished {
+    finish(kv_store().arg("check").arg(component).args(arguments))
+}
+
+#[track_caller]
+fn expect(code: i32, checked: &Finished) {
+    assert_eq!(checked.status.code(), Some(code), "{}\n{}", checked.stdout, checked.stderr);
+}
+
+#[track_caller]
+fn expect_failure(checked: &Finished, case: &str, why: &str) {
+    expect(1, checked);
+    let failure = checked.stdout.split("  FAIL  ").find(|part| part.starts_with(&format!("{case}:")));
+    assert!(failure.is_some_and(|part| part.contains(why)), "{case}, {why}: {}", checked.stdout);
+}
+
+#[test]
+fn faults_that_show_between_processes_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    for case in ["two-processes", "killed"] {
+        let sound = planted(folder.path(), "broken", "sound");
+        let checked = check(&sound, &["--stores", "directories", "--filter", case]);
+        expect(0, &checked);
+        assert!(checked.stdout.contains("1 passed, 0 failed, 0 skipped"), "{}", checked.stdout);
+    }
+    let caches = planted(folder.path(), "broken", "caches-manifests");
+    let checked = check(&caches, &["--stores", "directories", "--filter", "two-processes"]);
+    expect_failure(
+        &checked,
+        "two-processes",
+        "the manifest here is Ok(\"1\"), and the other process made it Some(\"2\")",
+    );
+    let late = planted(folder.path(), "broken", "writes-late");
+    let checked = check(&late, &["--stores", "directories", "--filter", "killed"]);
+    expect_failure(&checked, "killed", "get_chunk of what the manifest of the killed process names");
+}
+
+#[test]
+fn faults_of_maintenance_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |fault: &str| {
+        let component = planted(folder.path(), "broken-maintenance", fault);
+        check(&component, &["--stores", "names", "--filter", "maintenance"])
+    };
+    let sound = run("sound-maintenance");
+    expect(0, &sound);
+    assert!(sound.stdout.contains("4 passed, 0 failed, 0 skipped"), "{}", sound.stdout);
+    for (fault, case, why) in [
+        ("lists-short", "maintenance-list", "is not listed"),
+        ("lists-removed", "maintenance-delete", "exists and list-chunks disagree"),
+        ("miscounts", "maintenance-usage", "8 manifests were stored, and usage grew by 0"),
+        ("evicts-fresh", "maintenance-evict", "chunks were removed that were stored after keep-since"),
+    ] {
+        expect_failure(&run(fault), case, why);
+    }
+}
+
+#[test]
+fn what_a_server_that_hangs_or_refuses_brings_out_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = ObjectServer::start();
+    let config = folder.path().join("config.toml");
+    // Stores go on 40 s after their server at most: a breaker must not be what holds them up, nor a long patience.
+    let limits = "limits = { patience_ms = 500, deadline_ms = 2000, breaker_failures = 0 }\n";
+    let faults = ["sound-http", "gives-up", "misses-failures", "believes-refusals"];
+    std::fs::write(&config, faults.map(|fault| format!("[backend.{fault}]\n{limits}")).concat()).unwrap();
+    let run = |fault: &str, case: &str| {
+        let component = planted(folder.path(), "broken-http", fault);
+        let uri = format!("{fault}://127.0.0.1:{}/{fault}-{case}", server.port);
+        let mut command = kv_store();
+        command.arg("check").arg(component).args(["--uri", &uri, "--filter", case]);
+        finish(command.env("KV_STORE_WASM_CONFIG", &config))
+    };
+    for case in ["patience", "http-refusals"] {
+        let sound = run("sound-http", case);
+        expect(0, &sound);
+        assert!(sound.stdout.contains("1 passed, 0 failed, 0 skipped"), "{}", sound.stdout);
+    }
+    expect_failure(&run("gives-up", "patience"), "patience", "it still fails, and the server is as it was before");
+    let misses = run("misses-failures", "patience");
+    expect_failure(&misses, "patience", "while the server hangs, a chunk that is there was answered as missing");
+    let believes = run("believes-refusals", "http-refusals");
+    expect_failure(&believes, "http-refusals", "while the server answers each request with status 503, a");
+}
+
+#[test]
+fn a_soak_finds_what_is_lost_and_bears_what_only_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let soak = |fault: &str| {
+        let component = planted(folder.path(), "broken", fault);
+        check(&component, &["--stores", "directories", "--filter", "none of the cases", "--soak", "0.1"])
+    };
+    let sound = soak("sound");
+    expect(0, &sound);
+    let done = sound.stdout.lines().find(|line| line.contains("operations, ")).unwrap_or_default();
+    let failed = done.rsplit(", ").next().and_then(|last| last.strip_suffix(" calls failed"));
+    assert!(failed.is_some_and(|failed| failed != "0"), "faults are injected: {}", sound.stdout);
+    expect_failure(&soak("loses-chunks"), "soak", "a chunk of an acknowledged manifest is not there");
+}
+
+#[test]
+fn a_report_says_what_was_checked_and_its_badge_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = dist().join("components/memory.wasm");
+    let report = folder.path().join("badge.json");
+    let arguments = ["--filter", "chunk-roundtrip", "--times", "--report", report.to_str().unwrap()];
+    let checked = check(&memory, &arguments);
+    expect(0, &checked);
+    assert!(checked.stdout.contains("get of 64 KiB"), "{}", checked.stdout);
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    let digest = Sha256::digest(std::fs::read(&memory).unwrap());
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(report["sha256"], digest);
+    assert_eq!(report["contract"], "kv-store:backend@1.0.0");
+    assert_eq!((&report["passed"], &report["failed"]), (&1.into(), &0.into()));
+    assert!(report["times"]["get_us"].as_f64().unwrap() > 0.0, "{report}");
+    let badge = std::fs::read_to_string(folder.path().join("badge.svg")).unwrap();
+    let date = report["date"].as_str().unwrap();
+    for told in ["kv-store:backend@1.0.0", &digest[..12], report["suite"].as_str().unwrap(), date] {
+        assert!(badge.contains(told), "{told} in {badge}");
+    }
+    let checked = check(&memory, &["--filter", "chunk-roundtrip", "--report", "/nowhere/badge.json"]);
+    expect(2, &checked);
+    let checked = check(&memory, &["--filter", "chunk-roundtrip", "--report", "badge.txt"]);
+    expect(2, &checked);
+    assert!(checked.stderr.contains("must end in .json"), "{}", checked.stderr);
+}
+
+#[test]
+fn a_project_says_which_tool_is_missing_and_how_to_install_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let without_tools = |arguments: &[&str], within: &Path| {
+        finish(kv_store().env("PATH", "/nowhere").current_dir(within).args(arguments))
+    };
+    for (language, told) in [
+        ("c", "apt-get install clang-19"),
+        ("javascript", "install Node.js 20 or later"),
+        ("python", "pip install -r requirements.txt"),
+    ] {
+        let name = format!("in-{language}");
+        let made = without_tools(&["new", &name, "--language", language], folder.path());
+        expect(0, &made);
+        let project = folder.path().join(&name);
+        let built = without_tools(&["build"], &project);
+        expect(2, &built);
+        assert!(built.stderr.lines().count() == 1 && built.stderr.contains(told), "{language}: {}", built.stderr);
+        let checked = without_tools(&["check"], &project);
+        expect(2, &checked);
+        assert!(checked.stderr.contains("is not there yet: kv-store build makes it"), "{}", checked.stderr);
+    }
+    let go = without_tools(&["new", "in-go", "--language", "go"], folder.path());
+    expect(2, &go);
+    assert!(go.stderr.lines().count() == 1 && go.stderr.contains("TinyGo"), "{}", go.stderr);
+    assert!(!folder.path().join("in-go").exists());
+    std::fs::write(folder.path().join("in-c/backend.toml"), "name = \"../x\"\nlanguage = \"c\"\n").unwrap();
+    let named = without_tools(&["build"], &folder.path().join("in-c"));
+    expect(2, &named);
+    assert!(named.stderr.contains("can not be a backend's name"), "{}", named.stderr);
+}

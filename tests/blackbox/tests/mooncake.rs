@@ -1,0 +1,241 @@
+//! The mooncake backend against a real Mooncake Store: what is visible when, and what a lost node or master costs.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kv_store_tests::consumer::{Finished, consumer, finish, start};
+use kv_store_tests::mooncake::{GRANTS, Mooncake, uri};
+
+/// A consumer's calls, with a config that grants the nodes.
+struct Calls {
+    mooncake: Mooncake,
+    config: tempfile::NamedTempFile,
+}
+
+impl Calls {
+    /// None: it cannot run here, and why is said.
+    fn start(nodes: usize, options: &str) -> Option<Self> {
+        Self::start_with(nodes, options, &[])
+    }
+
+    /// The same with further options of the master.
+    fn start_with(nodes: usize, options: &str, master: &[&str]) -> Option<Self> {
+        let config = tempfile::NamedTempFile::new().unwrap();
+        let text =
+            format!("[backend.mooncake]\n{GRANTS}\nlimits = {{ patience_ms = 3000 }}\noptions = {{ {options} }}\n");
+        std::fs::write(config.path(), text).unwrap();
+        Some(Calls { mooncake: Mooncake::start_with(nodes, master)?, config })
+    }
+
+    fn command(&self, calls: &[&str]) -> Command {
+        let mut command: Command = consumer("calls");
+        command.arg(uri("tests")).args(calls).env("KV_STORE_WASM_CONFIG", self.config.path());
+        self.mooncake.namespace.enter(&command)
+    }
+
+    fn make(&self, calls: &[&str]) -> Finished {
+        finish(&mut self.command(calls))
+    }
+}
+
+fn hex(text: &str) -> String {
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn what_was_saved_is_read_by_another_process() {
+    let Some(calls) = Calls::start(1, "") else { return };
+    let [first, second, empty] = ["first", "second", "empty"].map(hex);
+    let saved =
+        calls.make(&["put", &first, "one", "put", &second, "two", "put", &empty, "", "publish", "m", "manifest"]);
+    assert_eq!(saved.stdout, "open ok\nput 0\nput 0\nput 0\npublish 0\n", "{}", saved.stderr);
+    let read =
+        calls.make(&["read", "m", "get", &first, "get", &second, "get", &empty, "get", &hex("absent"), "read", "none"]);
+    let lines: Vec<&str> = read.stdout.lines().collect();
+    assert_eq!(lines.len(), 7, "{}{}", read.stdout, read.stderr);
+    assert!(lines[1].starts_with("read 0") && lines[1].contains(&hex("manifest")), "{lines:?}");
+    assert!(
+        lines[2].starts_with("get 0") && lines[2].ends_with(&hex("one")) && lines[3].ends_with(&hex("two")),
+        "{lines:?}"
+    );
+    assert!(lines[4].starts_with("get 0"), "{lines:?}");
+    assert!(!lines[5].starts_with("get 0") && !lines[6].starts_with("read 0"), "{lines:?}");
+
+    // Again: the manifest is replaced.
+    let again = calls.make(&["put", &first, "one", "publish", "m", "newer", "read", "m"]);
+    assert!(again.stdout.starts_with("open ok\nput 0\npublish 0\nread 0"), "{}{}", again.stdout, again.stderr);
+    assert!(again.stdout.contains(&hex("newer")), "{}", again.stdout);
+    let gone = calls.make(&["delete", "m", "read", "m", "get", &second]);
+    let lines: Vec<&str> = gone.stdout.lines().collect();
+    assert_eq!(lines[1], "delete 0", "{}", gone.stderr);
+    assert!(!lines[2].starts_with("read 0") && lines[3].starts_with("get 0"), "{lines:?}");
+}
+
+#[test]
+fn two_replicas_survive_a_node() {
+    let Some(mut calls) = Calls::start(2, "replicas = \"2\"") else { return };
+    let hashes: Vec<String> = (0..20).map(|n| hex(&format!("chunk {n:02}"))).collect();
+    let mut save: Vec<&str> = hashes.iter().flat_map(|hash| ["put", hash, "some bytes"]).collect();
+    save.extend(["publish", "m", "manifest"]);
+    let saved = calls.make(&save);
+    assert!(saved.stdout.ends_with("publish 0\n"), "{}{}", saved.stdout, saved.stderr);
+    calls.mooncake.nodes[0].kill();
+    let restore: Vec<&str> = hashes.iter().flat_map(|hash| ["get", hash.as_str()]).chain(["read", "m"]).collect();
+    let restored = calls.make(&restore);
+    let found = restored.stdout.lines().filter(|line| line.starts_with("get 0") || line.starts_with("read 0")).count();
+    assert_eq!(found, 21, "{}{}", restored.stdout, restored.stderr);
+}
+
+#[test]
+fn a_lost_node_without_replicas_is_a_miss_and_a_lost_master_heals() {
+    let Some(mut calls) = Calls::start(1, "") else { return };
+    let hash = hex("chunk");
+    assert!(calls.make(&["put", &hash, "bytes", "publish", "m", "x"]).stdout.ends_with("publish 0\n"));
+    calls.mooncake.master.take().expect("it runs").kill();
+    let without = calls.make(&["get", &hash]);
+    assert_eq!(without.stdout, "open NULL\n", "{}", without.stderr);
+    calls.mooncake.start_master();
+    // All keys are lost with the master; the node comes back by itself.
+    for _ in 0..200 {
+        let healed = calls.make(&["get", &hash, "put", &hash, "bytes", "publish", "m", "x", "get", &hash]);
+        let lines: Vec<&str> = healed.stdout.lines().collect();
+        assert!(!lines.get(1).is_some_and(|line| line.starts_with("get 0")) || lines.len() < 5, "{lines:?}");
+        if lines.get(3) == Some(&"publish 0") {
+            assert!(lines[4].starts_with("get 0"), "{lines:?}");
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("the store does not heal");
+}
+
+#[test]
+fn a_node_that_is_not_granted_is_named_at_open() {
+    let Some(calls) = Calls::start(1, "") else { return };
+    std::fs::write(calls.config.path(), "[backend.mooncake]\n").unwrap();
+    let refused = calls.make(&["read", "m"]);
+    assert_eq!(refused.stdout, "open NULL\n");
+    assert!(refused.stderr.contains("connect") && refused.stderr.contains("127.0.0.1:1"), "{}", refused.stderr);
+}
+
+/// A program of Mooncake's own client, in Python, run to its end.
+fn client(mooncake: &Mooncake, script: &str) -> Finished {
+    let begin = "import os\nfrom mooncake.store import MooncakeDistributedStore\nstore = MooncakeDistributedStore()\n\
+                 assert store.setup('127.0.0.1', 'P2PHANDSHAKE', 0, 16 << 20, 'tcp', '', '127.0.0.1:50051') == 0\n";
+    // The client's own threads do not end by themselves.
+    let mut python = mooncake.program("python");
+    python.args(["-c", &format!("{begin}{script}\nos._exit(0)\n")]);
+    let finished = finish(&mut python);
+    assert!(finished.status.success(), "{}{}", finished.stdout, finished.stderr);
+    finished
+}
+
+#[test]
+fn an_object_that_a_dead_writer_has_begun_is_not_there_and_can_be_put_when_it_is_forgotten() {
+    let Some(calls) = Calls::start_with(1, "", &["--put_start_discard_timeout_sec=3"]) else { return };
+    let hash = hex("begun");
+    client(&calls.mooncake, &format!("assert store.batch_put_session_start(['tests/c/{hash}'], [6])"));
+    let seen = calls.make(&["get", &hash, "put", &hash, "bytes", "publish", "m", "x"]);
+    let lines: Vec<&str> = seen.stdout.lines().collect();
+    assert!(lines[1].starts_with("get -"), "{lines:?}");
+    assert!(lines[3].starts_with("publish -"), "a manifest of it was published: {lines:?}");
+    assert!(seen.stderr.contains("being written"), "{}", seen.stderr);
+    let begun = Instant::now();
+    loop {
+        let healed = calls.make(&["put", &hash, "bytes", "publish", "m", "x", "get", &hash]);
+        if healed.stdout.contains("publish 0") {
+            assert!(healed.stdout.ends_with(&format!("get 0 {}\n", hex("bytes"))), "{}", healed.stdout);
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{}{}", healed.stdout, healed.stderr);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn what_is_evicted_is_a_miss_and_never_other_bytes() {
+    let Some(calls) = Calls::start(1, "") else { return };
+    // A node lends 64 MiB; these are 96.
+    let value = |n: usize| format!("{n:04}").repeat((1 << 20) / 4);
+    let hashes: Vec<String> = (0..96).map(|n| hex(&format!("large {n:03}"))).collect();
+    // The objects are as our client puts them; a put that finds no room comes again when something was evicted.
+    let keys: Vec<String> = hashes.iter().map(|hash| format!("'tests/c/{hash}'")).collect();
+    let script = format!(
+        "import time\nfor n, key in enumerate([{}]):\n    while store.put(key, b'%04d' % n * {} + b'.') != 0:\n        time.sleep(0.05)",
+        keys.join(","),
+        (1 << 20) / 4
+    );
+    client(&calls.mooncake, &script);
+    let gets: Vec<&str> = hashes.iter().flat_map(|hash| ["get", hash.as_str()]).collect();
+    let read = calls.make(&gets);
+    let lines: Vec<&str> = read.stdout.lines().skip(1).collect();
+    assert_eq!(lines.len(), hashes.len(), "{}", read.stderr);
+    let mut found = 0;
+    for (n, line) in lines.iter().enumerate() {
+        match line.strip_prefix("get 0 ") {
+            Some(bytes) => {
+                assert!(bytes == hex(&value(n)), "chunk {n} has other bytes");
+                found += 1;
+            }
+            None => assert!(line.starts_with("get -"), "{}", &line[..40]),
+        }
+    }
+    assert!((10..80).contains(&found), "{found} of {} are there", hashes.len());
+}
+
+#[test]
+fn what_comes_after_its_lease_is_looked_up_again() {
+    let Some(calls) = Calls::start(1, "") else { return };
+    let text =
+        std::fs::read_to_string(calls.config.path()).unwrap().replace("patience_ms = 3000", "patience_ms = 30000");
+    std::fs::write(calls.config.path(), text).unwrap();
+    let (hash, other) = (hex("chunk"), hex("other"));
+    assert!(calls.make(&["put", &hash, "right", "publish", "m", "x"]).stdout.ends_with("publish 0\n"));
+    // The node is asked for the chunk, and answers after its lease, when the chunk is gone and its memory another's.
+    calls.mooncake.nodes[0].freeze(true);
+    let late = std::thread::scope(|scope| {
+        let late = scope.spawn(|| calls.make(&["get", &hash]));
+        std::thread::sleep(Duration::from_secs(4));
+        client(&calls.mooncake, &format!("assert store.batch_remove(['tests/c/{hash}'], True) == [0]"));
+        calls.mooncake.nodes[0].freeze(false);
+        late.join().expect("it does not panic")
+    });
+    let line = late.stdout.lines().nth(1).unwrap_or_default();
+    assert!(line.starts_with("get -"), "the chunk is gone, and was answered: {}{}", late.stdout, late.stderr);
+    assert!(calls.make(&["put", &other, "other", "publish", "m", "x"]).stdout.ends_with("publish 0\n"));
+}
+
+#[test]
+fn nodes_join_and_leave() {
+    let Some(mut calls) = Calls::start(1, "") else { return };
+    let [first, second] = ["first", "second"].map(hex);
+    assert!(calls.make(&["put", &first, "one", "publish", "m", "x"]).stdout.ends_with("publish 0\n"));
+    calls.mooncake.start_node();
+    // The first one says that it leaves.
+    calls.mooncake.nodes[0].signal(15);
+    calls.mooncake.wait_for_segments(1);
+    let seen = calls
+        .make(&["get", &first, "read", "m", "put", &second, "two", "publish", "m", "y", "get", &second, "read", "m"]);
+    let lines: Vec<&str> = seen.stdout.lines().collect();
+    assert_eq!(lines.len(), 7, "{}{}", seen.stdout, seen.stderr);
+    assert!(lines[1].starts_with("get -") && lines[2].starts_with("read -"), "what lay there is gone: {lines:?}");
+    assert_eq!(lines[3..], ["put 0", "publish 0", &format!("get 0 {}", hex("two")), &format!("read 0 {}", hex("y"))]);
+}
+
+#[test]
+fn an_idle_process_is_in_nobodys_way() {
+    let Some(calls) = Calls::start(1, "") else { return };
+    let hash = hex("chunk");
+    assert!(calls.make(&["put", &hash, "bytes", "publish", "m", "x"]).stdout.ends_with("publish 0\n"));
+    // A process that has talked to the node, and keeps its connections.
+    let mut idle = calls.command(&["get", &hash, "wait"]);
+    let mut idle = start(idle.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut lines = BufReader::new(idle.0.stdout.take().expect("a pipe")).lines();
+    while lines.next().expect("it waits").expect("text") != "wait" {}
+    let beside = calls.make(&["get", &hash]);
+    assert!(beside.stdout.contains("get 0"), "{}{}", beside.stdout, beside.stderr);
+    client(&calls.mooncake, &format!("assert store.get('tests/c/{hash}') == b'bytes.'"));
+}

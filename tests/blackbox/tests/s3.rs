@@ -1,0 +1,369 @@
+//! The s3 backend against a small object store that misbehaves when it is told to. What a real server does with signatures, ranges and
+//! the rest is seen by the conformance suite, against SeaweedFS.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+
+use kv_store_tests::consumer::{Finished, consumer, finish};
+use kv_store_tests::objects::{Fault, ObjectServer};
+use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY, Seaweed};
+use kv_store_tests::{Handle, dist, library, root, s3_token};
+
+fn uri(server: &ObjectServer) -> String {
+    format!("s3+http://127.0.0.1:{}/bucket/p", server.port)
+}
+
+fn open(server: &ObjectServer) -> Handle<'static> {
+    let store = library().open(&uri(server)).expect("the store opens");
+    server.asked();
+    store
+}
+
+fn content(number: u8) -> Vec<u8> {
+    (0..2000).map(|byte| (byte as u8).wrapping_mul(number)).collect()
+}
+
+/// A chunk under its own hash, and the key of its object.
+fn chunk(number: u8) -> (Vec<u8>, Vec<u8>, String) {
+    let bytes = content(number);
+    let hash = xxhash_rust::xxh3::xxh3_64(&bytes).to_be_bytes().to_vec();
+    let key = format!("bucket/p/c/{}", hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    (hash, bytes, key)
+}
+
+/// A process that makes calls with a config of its own.
+fn calls(uri: &str, config: &str, environment: &[(&str, &str)], calls: &[&str]) -> Finished {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let path: PathBuf = folder.path().join("config.toml");
+    std::fs::write(&path, format!("[backend.s3]\n{config}\n")).expect("it is ours");
+    let mut command = consumer("calls");
+    command.arg(uri).args(calls).env("KV_STORE_WASM_CONFIG", &path);
+    command.env("S3_ACCESS_KEY_ID", ACCESS_KEY_ID).env("S3_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY);
+    finish(command.envs(environment.iter().copied()))
+}
+
+#[test]
+fn objects_lie_under_their_prefix() {
+    let server = ObjectServer::start();
+    let store = open(&server);
+    let (hash, bytes, key) = chunk(3);
+    assert_eq!(store.put_chunk(&hash, &bytes), Ok(0));
+    assert_eq!(store.put_manifest("a/B", b"manifest"), Ok(0));
+    assert_eq!(server.keys(), [key.clone(), "bucket/p/m/a~2f~42".to_owned()]);
+    assert_eq!((server.get(&key), server.get("bucket/p/m/a~2f~42")), (Some(bytes), Some(b"manifest".to_vec())));
+    assert_eq!(store.get_manifest("a/B"), Ok(Ok(b"manifest".to_vec())));
+    assert_eq!(store.delete_manifest("a/B"), Ok(0));
+    assert_eq!(store.delete_manifest("a/B"), Ok(0));
+    assert!(store.get_manifest("a/B").unwrap().is_err());
+}
+
+#[test]
+fn a_chunk_that_another_process_stored_is_not_sent_again() {
+    let server = ObjectServer::start();
+    let (hash, bytes, key) = chunk(5);
+    server.put(&key, &bytes);
+    let store = open(&server);
+    assert_eq!(store.put_chunk(&hash, &bytes), Ok(0));
+    assert_eq!(store.put_manifest("m", b"x"), Ok(0));
+    let puts = server.asked().into_iter().filter(|(line, _)| line.starts_with("PUT")).count();
+    assert_eq!(puts, 1, "only the manifest");
+}
+
+#[test]
+fn existed_is_said_of_what_was_seen_and_never_because_a_condition_failed() {
+    // What another writer puts between our look and our put is of another length: it is no whole chunk.
+    let server = ObjectServer::start();
+    let store = open(&server);
+    let (hash, bytes, key) = chunk(7);
+    server.spoil("PUT /bucket/p/c/", 1, Fault::Raced(b"half"));
+    assert_eq!(store.put_chunk(&hash, &bytes), Ok(0));
+    assert_eq!(store.put_manifest("m", b"x"), Ok(0));
+    assert_eq!((server.get(&key), server.to_spoil()), (Some(bytes.clone()), 0));
+    // A server that ignores the condition, and stores: the same.
+    let careless = ObjectServer::careless();
+    let store = open(&careless);
+    careless.spoil("PUT /bucket/p/c/", 1, Fault::Raced(b"half"));
+    assert_eq!(store.put_chunk(&hash, &bytes), Ok(0));
+    assert_eq!(store.put_manifest("m", b"x"), Ok(0));
+    assert_eq!(careless.get(&key), Some(bytes));
+}
+
+#[test]
+fn storms_races_and_cut_connections_are_weathered() {
+    let server = ObjectServer::start();
+    let store = open(&server);
+    let chunks: Vec<_> = (1..40).map(chunk).collect();
+    server.spoil("PUT /bucket/p/c/", 20, Fault::Refused(503, "SlowDown"));
+    server.spoil("PUT /bucket/p/c/", 5, Fault::Refused(500, "InternalError"));
+    server.spoil("PUT /bucket/p/c/", 5, Fault::Refused(409, "ConditionalRequestConflict"));
+    server.spoil("HEAD /bucket/p/c/", 5, Fault::Refused(503, "SlowDown"));
+    server.spoil("PUT /bucket/p/m/", 2, Fault::Closed);
+    for (hash, bytes, _) in &chunks {
+        assert_eq!(store.put_chunk(hash, bytes), Ok(0));
+    }
+    assert_eq!(store.put_manifest("m", b"x"), Ok(0));
+    assert_eq!((server.keys().len(), server.to_spoil()), (chunks.len() + 1, 0));
+    let faults = [Fault::Cut, Fault::Closed, Fault::Refused(503, "SlowDown"), Fault::Refused(500, "InternalError")];
+    for ((hash, bytes, _), fault) in chunks.iter().zip(faults.iter().cycle()) {
+        server.spoil("GET /bucket/p/c/", 2, fault.clone());
+        assert!(store.get_chunk(hash).unwrap() == Ok(bytes.clone()), "{fault:?}");
+        assert_eq!(server.to_spoil(), 0);
+    }
+}
+
+#[test]
+fn a_storm_that_does_not_end_fails_and_what_waited_is_stored_when_it_has() {
+    let server = ObjectServer::start();
+    let store = open(&server);
+    let (hash, bytes, key) = chunk(9);
+    assert_eq!(store.put_chunk(&hash, &bytes), Ok(0));
+    server.spoil("PUT", 5, Fault::Refused(503, "SlowDown"));
+    assert!(store.put_manifest("m", b"x").unwrap() < 0);
+    assert_eq!((server.keys(), server.to_spoil()), (Vec::new(), 0));
+    assert_eq!(store.put_manifest("m", b"x"), Ok(0));
+    assert_eq!(server.get(&key), Some(bytes));
+}
+
+#[test]
+fn a_damaged_chunk_is_removed_by_a_multi_object_delete_and_stored_again() {
+    let server = ObjectServer::start();
+    let store = open(&server);
+    let (hash, bytes, key) = chunk(11);
+    assert_eq!(store.put_chunk(&hash, &bytes), Ok(0));
+    assert_eq!(store.put_manifest("m", b"x"), Ok(0));
+    server.put(&key, &content(12));
+    assert!(store.get_chunk(&hash).unwrap().is_err());
+    assert_eq!(server.get(&key), None);
+    let asked = server.asked();
+    let (_, headers) = asked.iter().find(|(line, _)| line.starts_with("POST /bucket?delete=")).expect("it is deleted");
+    assert!(headers.contains_key("content-md5") && headers.contains_key("x-amz-checksum-crc32c"), "{headers:?}");
+    assert_eq!(store.put_chunk(&hash, &bytes), Ok(0));
+    assert_eq!(store.put_manifest("m", b"x"), Ok(0));
+    assert_eq!(store.get_chunk(&hash), Ok(Ok(bytes)));
+}
+
+#[test]
+fn a_large_value_goes_in_parts_and_an_upload_that_failed_is_aborted() {
+    let server = ObjectServer::start();
+    let store = open(&server);
+    let large: Vec<u8> = (0..70u32 << 20).map(|n| (n >> 8) as u8 ^ n as u8).collect();
+    let hash = xxhash_rust::xxh3::xxh3_64(&large).to_be_bytes();
+    server.spoil("partNumber=3", 1, Fault::Refused(403, "AccessDenied"));
+    let stored = |store: &Handle<'_>| {
+        let put = store.put_chunk(&hash, &large).unwrap();
+        let published = store.put_manifest("large", b"x").unwrap();
+        (put.min(0), published)
+    };
+    assert_ne!(stored(&store).0, 0);
+    assert_eq!((server.to_spoil(), server.uploads()), (0, 0));
+    assert!(!server.keys().iter().any(|key| key.contains("/c/")));
+    server.spoil("partNumber=2", 2, Fault::Refused(503, "SlowDown"));
+    let again = open(&server);
+    assert_eq!(stored(&again), (0, 0));
+    assert_eq!((server.to_spoil(), server.uploads(), server.keys().len()), (0, 0, 2));
+    // There the header would be the checksum of the object: real servers hold it against that.
+    let asked = server.asked();
+    let completed =
+        asked.iter().find(|(line, _)| line.starts_with("POST") && line.contains("uploadId")).expect("it is completed");
+    assert!(!completed.1.contains_key("x-amz-checksum-crc32c"), "{completed:?}");
+    assert!(again.get_chunk(&hash).unwrap() == Ok(large));
+    let ranges: Vec<String> =
+        server.asked().into_iter().filter_map(|(_, headers)| headers.get("range").cloned()).collect();
+    assert_eq!(ranges, ["bytes=0-67108863", "bytes=67108864-73400319"]);
+}
+
+/// What `kv-store` says of a server's bucket, with a config of its own.
+fn kv_store(arguments: &[&str]) -> Finished {
+    let mut command = std::process::Command::new(dist().join("bin/kv-store"));
+    command.args(arguments).env("KV_STORE_WASM_CONFIG", "/dev/null");
+    command.env("KV_STORE_WASM_CACHE", root().join("target/test-consumers/cache"));
+    finish(command.env("S3_ACCESS_KEY_ID", ACCESS_KEY_ID).env("S3_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY))
+}
+
+#[test]
+fn listings_go_page_by_page_and_name_what_is_the_stores() {
+    let server = ObjectServer::start();
+    let store = open(&server);
+    let hashes: Vec<String> = (1..=23).map(|number| chunk(number).2).collect();
+    (1..=23).for_each(|number| server.put(&chunk(number).2, &content(number)));
+    for key in [
+        "bucket/p/c/",
+        "bucket/p/c/0g",
+        "bucket/p/c/0",
+        "bucket/p/m/%",
+        "bucket/q/c/00",
+        "bucket/p/d/00",
+        "bucket/p/m/~2f",
+    ] {
+        server.put(key, b"x");
+    }
+    let long = "x".repeat(4000);
+    assert_eq!(store.put_manifest(&long, b"long"), Ok(0));
+    drop(store);
+    server.asked();
+    let listed = kv_store(&["ls", &uri(&server), "--chunks", "--json"]);
+    assert_eq!(listed.stdout.lines().count(), 23, "{}{}", listed.stdout, listed.stderr);
+    for key in &hashes {
+        assert!(listed.stdout.contains(key.rsplit_once('/').unwrap().1), "{key}");
+    }
+    assert!(listed.stdout.contains("\"bytes\":2000") && listed.stdout.contains("\"stored\":"), "{}", listed.stdout);
+    let (mut seen, mut after) = (0, String::new());
+    loop {
+        let mut arguments = vec!["ls", "s", "--chunks", "--page", "4"];
+        let uri = uri(&server);
+        arguments[1] = &uri;
+        if !after.is_empty() {
+            arguments.extend(["--after", &after]);
+        }
+        let page = kv_store(&arguments);
+        seen += page.stdout.lines().count();
+        match page.stderr.split_once("--after ") {
+            Some((_, rest)) => after = rest.trim().trim_matches(['\'', '"']).to_owned(),
+            None => break,
+        }
+    }
+    assert_eq!(seen, 23);
+    let manifests = kv_store(&["ls", &uri(&server), "--json"]);
+    assert_eq!(manifests.stdout.lines().count(), 2, "{}{}", manifests.stdout, manifests.stderr);
+}
+
+#[test]
+fn an_eviction_takes_what_was_put_first_and_ends_uploads_that_were_left() {
+    let server = ObjectServer::start();
+    // The manifest of a save lies behind its chunks, and a later save behind that.
+    (1..=10).for_each(|number| server.put(&chunk(number).2, &content(number)));
+    server.put("bucket/p/m/first", b"x");
+    // A minute, by which a manifest may be later than its chunks.
+    (0..100).for_each(|_| server.put("bucket/elsewhere", b"x"));
+    (11..=20).for_each(|number| server.put(&chunk(number).2, &content(number)));
+    server.put("bucket/p/m/second", b"x");
+    let left = request(&server, "POST /bucket/p/c/00?uploads=");
+    let other = request(&server, "POST /bucket/q/c/00?uploads=");
+    assert!(left.contains("<UploadId>") && other.contains("<UploadId>") && server.uploads() == 2, "{left}{other}");
+    let told = kv_store(&["du", &uri(&server)]);
+    assert!(told.stdout.contains("20 chunks and 2 manifests"), "{}{}", told.stdout, told.stderr);
+    assert!(told.stderr.contains("were killed: 1, the first begun"), "{}", told.stderr);
+    let dry = kv_store(&["gc", &uri(&server), "--older-than", "1h", "--dry-run", "--json"]);
+    assert!(dry.stdout.contains("\"chunks\":20") && dry.stdout.contains("\"manifests\":2"), "{}", dry.stdout);
+    let half = kv_store(&["gc", &uri(&server), "--max-bytes", "20002", "--json"]);
+    assert!(
+        half.stdout.contains("\"chunks\":10") && half.stdout.contains("\"manifests\":1"),
+        "{}{}",
+        half.stdout,
+        half.stderr
+    );
+    assert_eq!((server.get(&chunk(10).2), server.get(&chunk(11).2)), (None, Some(content(11))));
+    assert_eq!((server.get("bucket/p/m/first"), server.get("bucket/p/m/second").is_some()), (None, true));
+    assert_eq!(server.uploads(), 1, "the upload of another store is not ours");
+    let rest = kv_store(&["gc", &uri(&server), "--older-than", "1h", "--json"]);
+    assert!(rest.status.success() && rest.stdout.contains("\"chunks\":10"), "{}{}", rest.stdout, rest.stderr);
+    assert_eq!(server.keys(), ["bucket/elsewhere"]);
+}
+
+/// What the server answers to a request without a body.
+fn request(server: &ObjectServer, line: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    stream.write_all(format!("{line} HTTP/1.1\r\nhost: h\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = [0; 4096];
+    let len = stream.read(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer[..len]).into_owned()
+}
+
+#[test]
+fn keys_are_read_again_when_the_token_has_expired() {
+    let server = ObjectServer::start();
+    std::fs::write(s3_token(), "first").expect("it is ours");
+    let store = open(&server);
+    assert_eq!(store.put_manifest("m", b"x"), Ok(0));
+    std::fs::write(s3_token(), "second\n").expect("it is ours");
+    server.spoil("GET /bucket/p/m/", 1, Fault::Refused(400, "ExpiredToken"));
+    assert_eq!(store.get_manifest("m"), Ok(Ok(b"x".to_vec())));
+    let tokens: Vec<String> =
+        server.asked().into_iter().filter_map(|(_, headers)| headers.get("x-amz-security-token").cloned()).collect();
+    assert_eq!(tokens.last().map(String::as_str), Some("second"));
+    assert!(tokens.iter().any(|token| token == "first"), "{tokens:?}");
+}
+
+#[test]
+fn a_request_is_signed_for_its_region_and_class_and_names_no_secret() {
+    let server = ObjectServer::start();
+    let config = "options.region = 'eu-north-7'\noptions.storage-class = 'GLACIER_IR'\nlimits.breaker_failures = 0";
+    let made = calls(&uri(&server), config, &[], &["put", "aa", "x", "publish", "m", "y", "get", "aa"]);
+    assert_eq!(made.stdout, "open ok\nput 0\npublish 0\nget 0 78\n", "{}", made.stderr);
+    let asked = server.asked();
+    assert!(asked.iter().all(|(_, headers)| headers["authorization"].contains("/eu-north-7/s3/aws4_request")));
+    let puts: Vec<_> = asked.iter().filter(|(line, _)| line.starts_with("PUT")).collect();
+    assert_eq!(puts.len(), 2);
+    assert!(puts.iter().all(|(_, headers)| headers["x-amz-storage-class"] == "GLACIER_IR"));
+    // The hash of the payload, for this connection is plain.
+    assert!(puts.iter().all(|(_, headers)| headers["x-amz-content-sha256"].len() == 64));
+    assert!(!format!("{asked:?}{}", made.stderr).contains(SECRET_ACCESS_KEY));
+}
+
+#[test]
+fn what_the_operator_got_wrong_is_said_at_open() {
+    let server = ObjectServer::start();
+    let refused = |uri: &str, config: &str, environment: &[(&str, &str)], said: &str| {
+        let made = calls(uri, config, environment, &[]);
+        assert!(
+            made.stdout == "open NULL\n" && made.stderr.contains(said),
+            "expected {said}: {}{}",
+            made.stdout,
+            made.stderr
+        );
+    };
+    let uri = uri(&server);
+    refused(&uri, "", &[("S3_ACCESS_KEY_ID", "")], "set S3_ACCESS_KEY_ID");
+    refused(&uri, "options.style = 'other'", &[], "path, virtual");
+    refused(&uri, "options.color = 'red'", &[], "unknown option `color`");
+    refused(&format!("s3+http://127.0.0.1:{}", server.port), "", &[], "no bucket");
+    // The bucket in front of the host is another server than the one that the URI names.
+    refused(&uri, "options.style = 'virtual'", &[], "bucket.127.0.0.1");
+    server.spoil("list-type=2", 1, Fault::Refused(404, "NoSuchBucket"));
+    refused(&uri, "", &[], "there is no such bucket");
+    server.spoil("list-type=2", 1, Fault::Clock(1));
+    refused(&uri, "", &[], "minutes apart");
+    server.spoil("list-type=2", 1, Fault::Refused(403, "SignatureDoesNotMatch"));
+    refused(&uri, "", &[], "S3_SECRET_ACCESS_KEY");
+}
+
+#[test]
+fn a_server_that_hangs_costs_its_calls_a_patience_and_not_their_deadline() {
+    let server = ObjectServer::start();
+    let (hash, bytes, key) = chunk(13);
+    server.put(&key, &bytes);
+    server.spoil("GET /bucket/p/m/", 100, Fault::Hangs);
+    // A deadline of a day: whatever waits for it hangs.
+    let config = "limits.deadline_ms = 86_400_000\nlimits.patience_ms = 200\nlimits.breaker_failures = 0";
+    let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let made = calls(&uri(&server), config, &[], &["read", "m", "get", &hex]);
+    let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let lines: Vec<&str> = made.stdout.lines().collect();
+    assert!(lines[1].starts_with("read -") && lines[2] == format!("get 0 {bytes}"), "{}", made.stderr);
+}
+
+#[test]
+fn a_real_server_enforces_what_ours_does_not() {
+    let Some(server) = Seaweed::start(1, 1) else { return };
+    let refused = |environment: &[(&str, &str)], said: &str| {
+        let made = calls(&server.uri("x"), "", environment, &[]);
+        assert!(
+            made.stdout == "open NULL\n" && made.stderr.contains(said),
+            "expected {said}: {}{}",
+            made.stdout,
+            made.stderr
+        );
+    };
+    refused(&[("S3_SECRET_ACCESS_KEY", "wrong")], "S3_SECRET_ACCESS_KEY");
+    refused(&[("S3_ACCESS_KEY_ID", "nobody")], "S3_ACCESS_KEY_ID");
+    let made =
+        calls(&server.uri("x"), "", &[], &["put", "aa", "chunk", "publish", "a/b", "y", "get", "aa", "read", "a/b"]);
+    assert_eq!(made.stdout, "open ok\nput 0\npublish 0\nget 0 6368756e6b\nread 0 79\n", "{}", made.stderr);
+    // With another gateway that is not there: the one that is serves.
+    let uri = server.uri("x").replace("127.0.0.1:", "127.0.0.1:1,127.0.0.1:");
+    let made = calls(&uri, "", &[], &["get", "aa"]);
+    assert_eq!(made.stdout, "open ok\nget 0 6368756e6b\n", "{}", made.stderr);
+}

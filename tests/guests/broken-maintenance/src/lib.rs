@@ -1,0 +1,165 @@
+//! Backends whose `maintenance` has one fault each, which `kv-store check` must find. The URI's scheme says which, as in `broken`. But for
+//! that it keeps everything in the host's memory, as `memory` does.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use kv_store_sdk::key::{hex, unhex};
+use kv_store_sdk::{
+    Backend, Chunk, ChunkEntry, ChunkPage, CommitOutcome, DeleteOutcome, Error, Evicted, Eviction, Features,
+    GetOutcome, Hashes, Maintenance, Manifest, ManifestEntry, ManifestPage, Options, Payload, Presence, Properties,
+    PutOutcome, Result, Totals, export, system,
+};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// The last chunk of each page is left out.
+    ListsShort,
+    /// A chunk that was removed is listed on.
+    ListsRemoved,
+    /// Manifests are not counted.
+    Miscounts,
+    /// `keep-since` is not looked at.
+    EvictsFresh,
+}
+
+struct Memory {
+    fault: Fault,
+    /// With the time when each was stored.
+    chunks: BTreeMap<Vec<u8>, (Payload, u64)>,
+    manifests: BTreeMap<String, Payload>,
+    removed: BTreeMap<Vec<u8>, u64>,
+}
+
+impl Backend for Memory {
+    fn open(uri: &str, options: Options) -> Result<(Self, Features)> {
+        options.finish()?;
+        let scheme = uri.split("://").next().unwrap_or_default();
+        let fault = match scheme {
+            "sound-maintenance" => Fault::None,
+            "lists-short" => Fault::ListsShort,
+            "lists-removed" => Fault::ListsRemoved,
+            "miscounts" => Fault::Miscounts,
+            "evicts-fresh" => Fault::EvictsFresh,
+            _ => return Err(Error::invalid(format!("{scheme} is none of the faults"))),
+        };
+        let label = format!("a backend with a fault: {scheme}");
+        let properties = Properties::HOLDS_DATA | Properties::WRITE_THROUGH;
+        let (chunks, manifests, removed) = Default::default();
+        Ok((Memory { fault, chunks, manifests, removed }, Features { label, properties, ..Default::default() }))
+    }
+
+    fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
+        Ok(hashes.iter().map(|hash| self.chunks.get(hash).map(|(data, _)| data.len()).into()).collect())
+    }
+
+    fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
+        let put = |chunk: &Chunk| {
+            if !replace && self.chunks.contains_key(chunk.hash) {
+                return Ok(PutOutcome::Existed);
+            }
+            self.chunks.insert(chunk.hash.to_vec(), (chunk.keep()?, system::now()));
+            Ok(PutOutcome::Stored)
+        };
+        chunks.iter().map(put).collect()
+    }
+
+    fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
+        let get = |hash| match self.chunks.get(hash) {
+            None => Ok(GetOutcome::Missing),
+            Some((data, _)) => data.share().map(GetOutcome::Found),
+        };
+        hashes.iter().map(get).collect()
+    }
+
+    fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
+        for hash in hashes.iter() {
+            if let Some((data, _)) = self.chunks.remove(hash) {
+                self.removed.insert(hash.to_vec(), data.len());
+            }
+        }
+        Ok(hashes.iter().map(|_| DeleteOutcome::Gone).collect())
+    }
+
+    fn commit(&mut self, _fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
+        if let Some(manifest) = manifest {
+            self.manifests.insert(manifest.name.into(), manifest.keep()?);
+        }
+        Ok(CommitOutcome::Published)
+    }
+
+    fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
+        self.manifests.get(name).map(Payload::share).transpose()
+    }
+
+    fn delete_manifest(&mut self, name: &str) -> Result<()> {
+        self.manifests.remove(name);
+        Ok(())
+    }
+}
+
+impl Maintenance for Memory {
+    fn list_chunks(&mut self, after: Option<&str>, limit: u32) -> Result<ChunkPage> {
+        let after = after.map(|after| unhex(after.as_bytes()).ok_or_else(|| Error::invalid("no place in a listing")));
+        let after = after.transpose()?;
+        let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let there = self.chunks.iter().map(|(hash, (data, _))| (hash, data.len()));
+        let removed = self.removed.iter().filter(|_| self.fault == Fault::ListsRemoved);
+        let listed: BTreeMap<Vec<u8>, u64> =
+            there.chain(removed.map(|(hash, len)| (hash, *len))).map(|(hash, len)| (hash.clone(), len)).collect();
+        let page = listed.range::<[u8], _>((from, Bound::Unbounded)).take(limit as usize);
+        let mut entries: Vec<ChunkEntry> = page
+            .map(|(hash, len)| ChunkEntry { hash: hash.clone(), size: Some(*len), stored: None, used: None })
+            .collect();
+        let next = entries.last().map(|last| hex(&last.hash));
+        if self.fault == Fault::ListsShort {
+            entries.pop();
+        }
+        Ok(ChunkPage { entries, next })
+    }
+
+    fn list_manifests(&mut self, after: Option<&str>, limit: u32) -> Result<ManifestPage> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let page = self.manifests.range::<str, _>((from, Bound::Unbounded)).take(limit as usize);
+        let entries: Vec<ManifestEntry> = page
+            .map(|(name, data)| ManifestEntry { name: name.clone(), size: Some(data.len()), stored: None, used: None })
+            .collect();
+        let next = entries.last().map(|last| last.name.clone());
+        Ok(ManifestPage { entries, next })
+    }
+
+    fn usage(&mut self) -> Result<Totals> {
+        let chunks = self.chunks.values().map(|(data, _)| data.len());
+        let bytes = chunks.chain(self.manifests.values().map(Payload::len)).sum();
+        let manifests = if self.fault == Fault::Miscounts { 0 } else { self.manifests.len() as u64 };
+        Ok(Totals {
+            bytes: Some(bytes),
+            chunks: Some(self.chunks.len() as u64),
+            manifests: Some(manifests),
+            capacity: None,
+        })
+    }
+
+    fn evict(&mut self, what: Eviction) -> Result<Evicted> {
+        let mut evicted = Evicted { bytes: 0, chunks: 0, manifests: 0, more: false };
+        while evicted.bytes < what.bytes
+            && let Some((_, data)) = self.manifests.pop_first()
+        {
+            evicted.manifests += 1;
+            evicted.bytes += data.len();
+        }
+        let may_go = |stored: u64| stored <= what.keep_since || self.fault == Fault::EvictsFresh;
+        let going = self.chunks.iter().filter(|(_, (_, stored))| may_go(*stored)).map(|(hash, _)| hash.clone());
+        for hash in going.collect::<Vec<_>>() {
+            if evicted.bytes >= what.bytes {
+                break;
+            }
+            evicted.chunks += 1;
+            evicted.bytes += self.chunks.remove(&hash).map_or(0, |(data, _)| data.len());
+        }
+        Ok(evicted)
+    }
+}
+
+export!(Memory, maintenance);

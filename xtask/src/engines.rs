@@ -1,0 +1,93 @@
+//! Engines themselves, on a CPU, with the wheel: their tests for `cargo xtask test --engines`, and rows beside their own tiers for
+//! `cargo xtask bench --engines`.
+//!
+//! LMCache, AIBrix, SGLang and torch are installed without their dependencies, which are CUDA's and 5 GB; libraries that answer "no
+//! device" stand in for CUDA's (`python/engines/cuda_stubs.py`).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use kv_store_tests::redis::RedisServer;
+
+use crate::place::Place;
+use crate::python::{self, Environment};
+use crate::{dist, packages, step};
+
+/// Programs that print rows.
+pub const BENCHES: &[&str] = &["bench_python.py", "bench_lmcache.py", "bench_sglang.py"];
+
+/// The engines with the wheel in them.
+pub struct Engines {
+    environment: Environment,
+    sources: PathBuf,
+    stubs: PathBuf,
+}
+
+impl Engines {
+    /// Install what is missing (2 minutes and 2.5 GB, once), build the wheel and install it.
+    pub fn prepare(place: &Place) -> Result<Self> {
+        packages::install(packages::TESTS)?;
+        dist::run(place)?;
+        let wheel = python::pack(place)?;
+        let sources = place.root.join("python/engines");
+        let lists = ["engines.txt", "requirements.txt", "cuda_stubs.py"].map(|name| sources.join(name));
+        let wanted = lists.iter().map(|list| std::fs::read_to_string(list).context("cannot read what is wanted"));
+        let wanted = wanted.collect::<Result<Vec<_>>>()?.concat();
+        let environment = Environment::named(place, "engines");
+        let (stamp, stubs) = (environment.folder.join("wanted"), environment.folder.join("stubs"));
+        if !std::fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+            environment.make(place)?;
+            let [engines, rest, script] = &lists;
+            environment.install(place, "installing torch, LMCache, AIBrix and SGLang", |pip| {
+                pip.args(["--no-cache-dir", "--no-deps", "--requirement"]).arg(engines);
+            })?;
+            environment.install(place, "installing what they import", |pip| {
+                pip.args(["--no-cache-dir", "--requirement"]).arg(rest);
+            })?;
+            step::run(place, "making libraries in place of CUDA's", environment.python().arg(script).arg(&stubs))?;
+            std::fs::write(&stamp, &wanted)?;
+        }
+        environment.install(place, "installing the wheel", |pip| {
+            pip.args(["--no-deps", "--force-reinstall"]).arg(&wheel);
+        })?;
+        Ok(Engines { environment, sources, stubs })
+    }
+
+    /// The Python that has the engines, the libraries that it needs, and the program of AIBrix's mock connector, where they were
+    /// installed before.
+    pub fn aibrix_mock(place: &Place) -> Option<[(&'static str, PathBuf); 3]> {
+        let environment = Environment::named(place, "engines");
+        let program = place.root.join("python/engines/aibrix_mock.py");
+        let (wanted, stubs) = (environment.folder.join("wanted"), environment.folder.join("stubs"));
+        let python = PathBuf::from(environment.python().get_program());
+        let found = [("KV_BLOCKS_AIBRIX", python), ("KV_BLOCKS_AIBRIX_MOCK", program), ("LD_LIBRARY_PATH", stubs)];
+        wanted.exists().then_some(found)
+    }
+
+    /// A Python that imports the engines, in the folder of what uses them.
+    pub fn python(&self, place: &Place) -> Result<Command> {
+        let mut python = self.environment.python();
+        python.current_dir(&self.sources).env("LD_LIBRARY_PATH", &self.stubs).env("PYTHONDONTWRITEBYTECODE", "1");
+        // Threads of torch would wait in loops for its next operation, on the cores that are measured.
+        python.env("OMP_NUM_THREADS", "1").env("LMCACHE_TRACK_USAGE", "false").env("LMCACHE_DISABLE_BANNER", "1");
+        place.for_consumers(&mut python)?;
+        Ok(python)
+    }
+}
+
+/// The adapters in the engines.
+pub fn test(place: &Place) -> Result<()> {
+    let engines = Engines::prepare(place)?;
+    let mut tests = engines.python(place)?;
+    tests.args(["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]).arg(&engines.sources);
+    step::run_shown("the adapters in LMCache, AIBrix and SGLang", &mut tests)
+}
+
+/// A program that prints rows, and the server that it measures against while this lives.
+pub fn bench(place: &Place, engines: &Engines, program: &str, folder: &Path) -> Result<(Command, RedisServer)> {
+    let redis = RedisServer::start(&[]);
+    let mut bench = engines.python(place)?;
+    bench.arg(program).env("KV_STORE_BENCH_REDIS", redis.port.to_string()).env("KV_STORE_BENCH_FOLDER", folder);
+    Ok((bench, redis))
+}

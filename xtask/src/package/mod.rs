@@ -1,0 +1,115 @@
+//! `cargo xtask package`: what is handed to people who do not build: a tarball, a Debian package, a container file, the wheel, and a list
+//! of what is linked (SBOM). Two runs on one commit give the same bytes: every time is that of the commit, every list is sorted.
+
+mod archive;
+mod crates;
+mod glibc;
+mod licences;
+mod linked;
+mod sbom;
+mod stage;
+pub mod tests;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+
+use crate::place::Place;
+use crate::{dist, python, step};
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// Leave the wheel out, which needs Python's registry
+    #[arg(long)]
+    no_wheel: bool,
+    /// Also make them twice and compare, and use them: in a root of their own, by find_package and by pkg-config
+    #[arg(long)]
+    test: bool,
+    /// Also pack the crates for crates.io, which resolves their dependencies there; nothing is published
+    #[arg(long)]
+    crates: bool,
+}
+
+/// What is packed, and when.
+pub struct Release {
+    pub version: String,
+    /// Seconds since 1970: `SOURCE_DATE_EPOCH`, or the time of the commit.
+    pub time: u64,
+    /// `x86_64`.
+    pub machine: &'static str,
+    /// `target/package`.
+    pub folder: PathBuf,
+}
+
+impl Release {
+    pub fn find(place: &Place) -> Result<Self> {
+        let time = match std::env::var("SOURCE_DATE_EPOCH") {
+            Ok(time) => time,
+            Err(_) => step::output(Command::new("git").current_dir(&place.root).args(["log", "-1", "--format=%ct"]))?,
+        };
+        Ok(Release {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            time: time.trim().parse().context("SOURCE_DATE_EPOCH is a number of seconds")?,
+            machine: std::env::consts::ARCH,
+            folder: place.root.join("target/package"),
+        })
+    }
+
+    /// The folder that the tarball holds.
+    pub fn name(&self) -> String {
+        format!("kv-store-wasm-{}-linux-{}", self.version, self.machine)
+    }
+}
+
+/// Build, and make every package.
+pub fn run(place: &Place, options: &Options) -> Result<()> {
+    dist::run(place)?;
+    if options.test {
+        return tests::run(place);
+    }
+    let mut made = assemble(place)?;
+    if !options.no_wheel {
+        // hatchling takes the time from it.
+        // SAFETY: xtask has no other thread now that reads the environment.
+        unsafe { std::env::set_var("SOURCE_DATE_EPOCH", Release::find(place)?.time.to_string()) };
+        made.push(python::pack(place)?);
+    }
+    if options.crates {
+        crates::pack(place)?;
+    }
+    for path in &made {
+        println!("{}  {}", digest(path)?, path.display());
+    }
+    Ok(())
+}
+
+/// Every package but the wheel, of what has been built and laid out.
+pub fn assemble(place: &Place) -> Result<Vec<PathBuf>> {
+    let release = Release::find(place)?;
+    let progress = step::Progress::start("assembling packages");
+    let least = glibc::check(place)?;
+    progress.say(&format!("needs glibc {least} or later"));
+    if release.folder.exists() {
+        std::fs::remove_dir_all(&release.folder)?;
+    }
+    std::fs::create_dir_all(&release.folder)?;
+    let linked = linked::find(place)?;
+    let sbom = release.folder.join(format!("{}.cdx.json", release.name()));
+    sbom::write(&release, &linked, &sbom)?;
+    let tree = stage::lay_out(place, &release, &linked)?;
+    let tarball = archive::tarball(&release, &tree)?;
+    let deb = archive::deb(place, &release, &tree)?;
+    std::fs::remove_dir_all(tree.parent().context("the tree has a folder")?)?;
+    let container = release.folder.join("Containerfile");
+    std::fs::copy(place.root.join("packaging/Containerfile"), &container)?;
+    progress.done();
+    Ok(vec![tarball, deb, sbom, container])
+}
+
+/// The SHA-256 of a file, in hex.
+pub fn digest(path: &Path) -> Result<String> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+}
