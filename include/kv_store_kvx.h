@@ -57,14 +57,12 @@
  * does not answer, a restore ends after the first of them, and a save after two
  * at most. `timeout_ms` bounds all of them together: when the time is over, the
  * call fails with KV_STORE_KVX_UNAVAILABLE, at most half a second later. It
- * bounds neither the copying in this process nor the time for which a save
- * waits until another thread's save on the same handle has stored its chunks.
- * A call that ends so says nothing of the backend: it does not count for the
+ * does not bound the copying in this process. A call that ends so says nothing of the backend: it does not count for the
  * circuit breaker. kv_store_kvx_describe is one call of the backend.
  *
  * MEMORY. A save holds one chunk for each of its threads, or none where it
- * lends the pages; where the backend is not written through, also the handle's
- * write buffer, 64 MiB at most, in which chunks wait for the manifest. A
+ * lends the pages; where the backend is not written through, also a write
+ * buffer of its own, 64 MiB at most, in which chunks wait for the manifest. A
  * restore holds what `max_bytes` says, or 256 MiB, and keeps up to 64 MiB of it
  * in the process for the next one.
  *
@@ -249,10 +247,11 @@ typedef struct kv_store_kvx_info_t {
 } kv_store_kvx_info_t;
 
 /*
- * Save a sequence. When it returns 0, all is as durable as after put_manifest,
- * of whose kind the call is: chunks that were put on this handle before are
- * published with it. After a failure the former manifest is untouched, with
- * the exceptions of put_manifest. `result` may be NULL.
+ * Save a sequence. When it returns 0, all is as durable as after put_manifest.
+ * It is a save of its own: chunks that were put on this handle by put_chunk
+ * still wait for a put_manifest, and one that is lost does not fail this call.
+ * After a failure the former manifest is untouched, with the exceptions of
+ * put_manifest. `result` may be NULL.
  */
 int kv_store_kvx_save(kv_store_v1 *store, const kv_store_kvx_save_t *save, kv_store_kvx_result_t *result);
 

@@ -97,17 +97,11 @@ impl Row {
         };
         let since =
             |key: &(String, BTreeMap<String, String>), value: f64| value - before.get(key).copied().unwrap_or(0.0);
-        let sum = |name: &str, is: &dyn Fn(&BTreeMap<String, String>) -> bool| -> f64 {
-            let own = now.iter().filter(|((other, labels), _)| other == name && is_own(labels) && is(labels));
+        let sum = |name: &str| -> f64 {
+            let own = now.iter().filter(|((other, labels), _)| other == name && is_own(labels));
             own.map(|(key, value)| since(key, *value)).sum()
         };
-        let gets = |outcome: &'static str| {
-            move |labels: &BTreeMap<String, String>| {
-                let is = |name: &str, value: &str| labels.get(name).is_some_and(|is| is == value);
-                is("outcome", outcome) && (is("operation", "get_chunk") || is("operation", "get_manifest"))
-            }
-        };
-        let rate = |name: &str| sum(name, &|_| true) / if seconds > 0.0 { seconds } else { 1.0 };
+        let rate = |name: &str| sum(name) / if seconds > 0.0 { seconds } else { 1.0 };
         let mut buckets: BTreeMap<u64, f64> = BTreeMap::new();
         for (key, value) in
             now.iter().filter(|((name, labels), _)| name == "kv_store_call_seconds_bucket" && is_own(labels))
@@ -123,8 +117,8 @@ impl Row {
         Row {
             backend: backend.to_owned(),
             tenant: tenant.map(str::to_owned),
-            hits: sum("kv_store_call_seconds_count", &gets("ok")),
-            misses: sum("kv_store_call_seconds_count", &gets("miss")),
+            hits: sum("kv_store_hits_total"),
+            misses: sum("kv_store_misses_total"),
             put_per_s: rate("kv_store_put_bytes_total"),
             got_per_s: rate("kv_store_got_bytes_total"),
             p50: quantile(&buckets, 0.5),

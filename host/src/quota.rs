@@ -87,7 +87,7 @@ impl Quota {
             if let Some(limit) = limit
                 && meter.is_over(limit, second)
             {
-                let message = format!("over the quota {name} = {limit} of the config: it goes on in a second");
+                let message = format!("over the quota {name} = {limit} of the config; try again in a second");
                 return Err(Error::new(ErrorKind::Exhausted, message));
             }
         }

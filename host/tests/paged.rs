@@ -524,3 +524,17 @@ proptest! {
         prop_assert!(target.tokens(&destination, tokens) == engine.tokens(&source, tokens));
     }
 }
+
+/// A fused save has a ledger of its own.
+#[test]
+fn a_save_neither_publishes_nor_needs_what_else_was_put_on_the_handle() {
+    let engine = Engine::new(SHAPE, DType::F16, Layout::Nhd, LAYERS, 12);
+    let uri = "probe-buffered://a-save-of-its-own";
+    let (store, reader) = (open(uri), open(uri));
+    store.put_chunk(b"loose", b"waits for a manifest").unwrap();
+    engine.save(&store, "own", &[5, 1, 2, 3], 14, 8);
+    assert!(reader.get_chunk(b"loose").unwrap().is_none(), "the fused save has published another's chunk");
+    store.put_manifest("later", b"loose").unwrap();
+    assert_eq!(&*reader.get_chunk(b"loose").unwrap().unwrap(), b"waits for a manifest");
+    assert_eq!(describe(&reader, "own").unwrap().unwrap().chunks_present(&reader).unwrap(), 2);
+}

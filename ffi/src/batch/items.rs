@@ -188,7 +188,7 @@ impl Items {
                         Ok(if call.allocate { Wanted::allocated(hash) } else { Wanted::placed(hash, memory_of(item)?) })
                     });
                     let wanted = wanted.collect::<Result<Vec<_>, Error>>()?;
-                    for (index, outcome) in store.get_many(&wanted, &call.options, until).into_iter().enumerate() {
+                    for (index, outcome) in store.get_many(&wanted, &call.options, until)?.into_iter().enumerate() {
                         let (status, len, data) = match outcome {
                             Ok(Some(Fetched::Placed(len))) => (0, len as u64, None),
                             Ok(Some(Fetched::TooLong(len))) => (TOO_LONG, len as u64, None),
@@ -202,7 +202,7 @@ impl Items {
                 }
                 Operation::Exists => {
                     let hashes = self.hashes()?;
-                    let outcomes = store.exists_many(&hashes, &call.options, until);
+                    let outcomes = store.exists_many(&hashes, &call.options, until)?;
                     for (index, outcome) in outcomes.into_iter().enumerate() {
                         let (status, len) = match outcome {
                             Ok(Presence::Present(len)) => (0, len.unwrap_or(u64::MAX)),
@@ -214,7 +214,7 @@ impl Items {
                 }
                 Operation::Delete => {
                     let hashes = self.hashes()?;
-                    for (index, outcome) in store.delete_many(&hashes, until).into_iter().enumerate() {
+                    for (index, outcome) in store.delete_many(&hashes, until)?.into_iter().enumerate() {
                         let status = outcome.map_or_else(|error| failures.add(error), |()| 0);
                         self.set(index, status, 0, std::ptr::null_mut());
                     }

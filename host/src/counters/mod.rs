@@ -39,7 +39,7 @@ pub(crate) enum Operation {
 impl Operation {
     /// Whether it brings bytes.
     pub(crate) fn puts(self) -> bool {
-        matches!(self, Operation::PutChunk | Operation::PutManifest | Operation::PutMany)
+        matches!(self, Operation::PutChunk | Operation::PutManifest | Operation::PutMany | Operation::Commit)
     }
 
     /// As the C ABI names the call.
@@ -78,6 +78,7 @@ macro_rules! events {
 events! {
     BytesPut "put_bytes" "Bytes of chunks and manifests that the consumer put.";
     BytesGot "got_bytes" "Bytes of chunks and manifests that the consumer got.";
+    Hits "hits" "Chunks and manifests that were asked for and answered.";
     Misses "misses" "Chunks and manifests that were asked for and are not there.";
     Duplicates "duplicate_chunks" "Chunks that were put and there already.";
     WrongBytes "wrong_chunks" "Chunks that were fetched with other bytes than were put, and not answered.";
@@ -141,11 +142,6 @@ struct Histogram {
 
 /// What a call answers that may find nothing.
 pub(crate) trait Answer: Sized {
-    /// What stands for a call that a quota refuses. None: its error.
-    fn refused() -> Option<Self> {
-        None
-    }
-
     fn is_miss(&self) -> bool {
         false
     }
@@ -157,10 +153,6 @@ impl<T> Answer for (Arc<T>, Option<String>) {}
 impl<T> Answer for Arc<T> {}
 
 impl Answer for Option<Buffer> {
-    fn refused() -> Option<Self> {
-        Some(None)
-    }
-
     fn is_miss(&self) -> bool {
         self.is_none()
     }

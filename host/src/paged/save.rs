@@ -97,8 +97,8 @@ impl<'a> Save<'a> {
 }
 
 impl Save<'_> {
-    /// Save the sequence. When it returns, the chunks and the manifest are as durable as after [`Store::put_manifest`],
-    /// of whose kind the call is: it publishes what was put on this handle before. Nothing is published if it fails.
+    /// Save the sequence. When it returns, the chunks and the manifest are as durable as after [`Store::put_manifest`]. It is a
+    /// save of its own: it does not publish what was put on this handle before, nor fail for it. Nothing is published if it fails.
     ///
     /// # Errors
     /// `Invalid`: what was passed contradicts itself, or a chunk is larger than the store takes. `Corrupt`, of a save that
@@ -118,6 +118,7 @@ impl Save<'_> {
         let spare = Mutex::new(Vec::new());
         let take_spare = || spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
         let lend = store.is_write_through() && self.lends(&sequence, block_size);
+        let save = store.begin_save();
         spread(self.threads, chunks as usize, |chunk| {
             let pieces = if lend { self.pieces(&sequence, block_size, chunk as u32) } else { None };
             let (id, put) = if let Some(pieces) = pieces {
@@ -125,11 +126,11 @@ impl Save<'_> {
                 pieces.iter().for_each(|piece| hash.update(piece));
                 let id = chunk_id(&hash);
                 self.verify(store, &sequence, chunk as u32, &id)?;
-                (id, store.put_pieces(&id.key, &pieces)?)
+                (id, save.put_pieces(&id.key, &pieces)?)
             } else {
                 let (id, data) = self.gather(&sequence, block_size, chunk as u32, take_spare())?;
                 self.verify(store, &sequence, chunk as u32, &id)?;
-                let put = store.put_buffer(&id.key, &data)?;
+                let put = save.put_buffer(&id.key, &data)?;
                 // Where the backend has taken the bytes and kept no handle, the memory serves the next chunk, still warm.
                 if let Ok(buffer) = Arc::try_unwrap(data) {
                     spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(buffer);
@@ -148,7 +149,7 @@ impl Save<'_> {
         let bytes = (0..chunks).map(|chunk| sequence.chunk_bytes(chunk)).sum();
         let chunks_of = ids.into_iter().filter_map(OnceLock::into_inner).collect();
         let manifest = Manifest { model: self.model.to_vec(), block_size, sequence, chunks: chunks_of };
-        store.put_manifest(self.name, &manifest.to_bytes())?;
+        save.publish(self.name, &manifest.to_bytes())?;
         Ok(Saved { chunks, existed: existed.into_inner(), bytes })
     }
 

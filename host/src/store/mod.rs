@@ -135,33 +135,38 @@ impl Store {
             let hash = ChunkHash::new(hash)?;
             opened.shared.check_len(data.len())?;
             opened.shared.verifier.saw_put(&hash, data);
-            opened.put(hash, Bytes::Borrowed(data), &opened.shared.until())
+            opened.put(&opened.save, hash, Bytes::Borrowed(data), &opened.shared.until())
         })
     }
 
     /// Fetch a chunk; `None` if there is none, or what is there is not what the hash says.
     pub fn get_chunk(&self, hash: &[u8]) -> Result<Option<Buffer>, Error> {
-        self.counted(Operation::GetChunk, |Opened { shared, save, prefetched, .. }| {
-            let hash = ChunkHash::new(hash)?;
-            let until = &shared.until();
-            until.expect(shared.max_value_bytes());
-            let found = if let Some(data) = save.waiting(&hash) {
-                shared.counters.count(Event::BufferHits);
-                Some(Buffer::concat(&[&data])?)
-            } else if let Some(data) = prefetched.take(shared, &hash, until) {
-                shared.counters.count(Event::PrefetchHits);
-                Some(owned(data)?)
-            } else {
-                shared.get_one(&hash, until)?.map(owned).transpose()?
-            };
-            Ok(shared.got(found))
-        })
+        self.counted_or(
+            Operation::GetChunk,
+            |_| Ok(None),
+            |Opened { shared, save, prefetched, .. }| {
+                let hash = ChunkHash::new(hash)?;
+                let until = &shared.until();
+                until.expect(shared.max_value_bytes());
+                let found = if let Some(data) = save.waiting(&hash) {
+                    shared.counters.count(Event::BufferHits);
+                    Some(Buffer::concat(&[&data])?)
+                } else if let Some(data) = prefetched.take(shared, &hash, until) {
+                    shared.counters.count(Event::PrefetchHits);
+                    Some(owned(data)?)
+                } else {
+                    shared.get_one(&hash, until)?.map(owned).transpose()?
+                };
+                shared.answered(found.as_ref());
+                Ok(found)
+            },
+        )
     }
 
     /// Publish a manifest, after all chunks that were put on this handle before. After a failure, put the chunks again
     /// before the next try.
     pub fn put_manifest(&self, name: &str, data: &[u8]) -> Result<(), Error> {
-        self.put_manifest_within(name, data, None)
+        self.publish(&self.opened.save, name, data, None)
     }
 
     /// Hand on the chunks that are still buffered, so that they are readable through any handle. They are durable only after
@@ -198,28 +203,24 @@ impl Store {
         })
     }
 
-    /// Run one operation of the consumer, and count it.
+    /// As [`Opened::counted`].
     fn counted<T: Answer>(
         &self,
         operation: Operation,
         run: impl FnOnce(&Opened) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        self.counted_or(operation, Err, run)
+    }
+
+    /// As [`Opened::counted_or`].
+    fn counted_or<T: Answer>(
+        &self,
+        operation: Operation,
+        refused: impl FnOnce(Error) -> Result<T, Error>,
+        run: impl FnOnce(&Opened) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let opened = self.usable().map_err(|error| error.during(operation.name()))?;
-        let OpenStore { counters, quota, .. } = &*opened.shared;
-        let begun = Instant::now();
-        let admitted = match quota.is_metered() {
-            true => quota.admit(&counters.meters, operation.puts(), begun),
-            false => Ok(()),
-        };
-        let outcome = match admitted {
-            Ok(()) => run(opened),
-            Err(over) => {
-                counters.count(Event::QuotaRefused);
-                T::refused().ok_or(over)
-            }
-        };
-        counters.call(operation, &outcome, begun.elapsed());
-        outcome.map_err(|error| error.during(operation.name()))
+        opened.counted_or(operation, refused, || run(opened))
     }
 
     /// What was opened, if it was in this process and not in the one that this was forked off.
@@ -262,6 +263,35 @@ impl Opened {
         check_process(self.shared.generation)
     }
 
+    /// Run one operation of the consumer, if the quotas have room for it, and count it.
+    fn counted<T: Answer>(&self, operation: Operation, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.counted_or(operation, Err, run)
+    }
+
+    /// As [`Opened::counted`]. `refused` makes the answer of one that is over a quota.
+    fn counted_or<T: Answer>(
+        &self,
+        operation: Operation,
+        refused: impl FnOnce(Error) -> Result<T, Error>,
+        run: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let OpenStore { counters, quota, .. } = &*self.shared;
+        let begun = Instant::now();
+        let admitted = match quota.is_metered() {
+            true => quota.admit(&counters.meters, operation.puts(), begun),
+            false => Ok(()),
+        };
+        let outcome = match admitted {
+            Ok(()) => run(),
+            Err(over) => {
+                counters.count(Event::QuotaRefused);
+                refused(over)
+            }
+        };
+        counters.call(operation, &outcome, begun.elapsed());
+        outcome.map_err(|error| error.during(operation.name()))
+    }
+
     /// A manifest's name in the backend.
     fn full_name(&self, name: &str) -> Result<String, Error> {
         let full = match &self.prefix {
@@ -276,8 +306,8 @@ impl Opened {
         Ok(full)
     }
 
-    fn put(&self, hash: ChunkHash, data: Bytes<'_>, until: &Until) -> Result<Put, Error> {
-        let Opened { shared, save, .. } = self;
+    fn put(&self, save: &Arc<SaveState>, hash: ChunkHash, data: Bytes<'_>, until: &Until) -> Result<Put, Error> {
+        let shared = &self.shared;
         let len = data.len();
         let put = save.put(shared, hash, data, until)?;
         shared.saw_len(len);

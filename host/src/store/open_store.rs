@@ -82,12 +82,11 @@ impl OpenStore {
     }
 
     /// Count what is answered to the consumer, or that nothing is.
-    pub(super) fn got(&self, found: Option<Buffer>) -> Option<Buffer> {
-        match &found {
-            Some(data) => self.moved_out(data.len() as u64),
+    pub(super) fn answered(&self, found: Option<&Buffer>) {
+        match found {
+            Some(data) => self.hit(data.len() as u64),
             None => self.counters.count(Event::Misses),
         }
-        found
     }
 
     /// Whether the backend says this of the store.
@@ -103,8 +102,9 @@ impl OpenStore {
         }
     }
 
-    /// Count bytes that were got.
-    pub(super) fn moved_out(&self, bytes: u64) {
+    /// Count what was asked for and answered.
+    pub(super) fn hit(&self, bytes: u64) {
+        self.counters.count(Event::Hits);
         self.counters.add(Event::BytesGot, bytes);
         if self.quota.is_metered() {
             self.counters.meters.got(bytes);

@@ -131,15 +131,15 @@ impl Job for Owned {
                 };
                 let wanted: Vec<Wanted> = items.iter_mut().map(wanted).collect();
                 // SAFETY: the memory is this request's own, and nobody else uses it until this returns.
-                Outcomes::Get(unsafe { store.get_many(&wanted, &self.options, until) })
+                Outcomes::Get(unsafe { store.get_many(&wanted, &self.options, until)? })
             }
             Work::Exists { hashes } => {
                 let hashes: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
-                Outcomes::Exists(store.exists_many(&hashes, &self.options, until))
+                Outcomes::Exists(store.exists_many(&hashes, &self.options, until)?)
             }
             Work::Delete { hashes } => {
                 let hashes: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
-                Outcomes::Delete(store.delete_many(&hashes, until))
+                Outcomes::Delete(store.delete_many(&hashes, until)?)
             }
         };
         self.put = None;

@@ -234,8 +234,12 @@ impl SaveState {
 
     /// End an explicit save: make its chunks durable where the backend can, then publish a manifest, if there is one. Nothing
     /// is published while chunks are lost; the answer names them.
-    pub(super) fn commit(&self, store: &OpenStore, manifest: Option<(&str, &[u8])>) -> Result<Committed, Error> {
-        let until = &store.until();
+    pub(super) fn commit(
+        &self,
+        store: &OpenStore,
+        manifest: Option<(&str, &[u8])>,
+        until: &Until,
+    ) -> Result<Committed, Error> {
         self.find_losses(store, until)?;
         let lost: Vec<ChunkHash> = self.lock().ledger.lost().copied().collect();
         if !lost.is_empty() {

@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::save::SaveState;
 use super::{Damage, Opened, Put, Store, owned};
 use crate::backend::{Backend, Bytes, ChunkHash, ChunkMap, ChunkSet};
 use crate::counters::Operation;
@@ -27,9 +28,10 @@ impl Store {
         TimedStore { store: self, end }
     }
 
-    pub(super) fn put_manifest_within(&self, name: &str, data: &[u8], end: Option<Instant>) -> Result<(), Error> {
+    /// Publish a manifest after the chunks of a save.
+    pub(super) fn publish(&self, save: &SaveState, name: &str, data: &[u8], end: Option<Instant>) -> Result<(), Error> {
         self.counted(Operation::PutManifest, |opened| {
-            let Opened { shared, save, .. } = opened;
+            let shared = &opened.shared;
             let name = opened.full_name(name)?;
             shared.check_len(data.len())?;
             save.put_manifest(shared, &name, data, &shared.until_by(end))?;
@@ -39,25 +41,25 @@ impl Store {
     }
 
     pub(super) fn get_manifest_within(&self, name: &str, end: Option<Instant>) -> Result<Option<Buffer>, Error> {
-        self.counted(Operation::GetManifest, |opened| {
-            let shared = &opened.shared;
-            let until = shared.until_by(end);
-            until.expect(shared.max_value_bytes());
-            let found = shared.backend.get_manifest(&opened.full_name(name)?, &until)?;
-            Ok(shared.got(found.map(owned).transpose()?))
-        })
+        self.counted_or(
+            Operation::GetManifest,
+            |_| Ok(None),
+            |opened| {
+                let shared = &opened.shared;
+                let until = shared.until_by(end);
+                until.expect(shared.max_value_bytes());
+                let found = shared.backend.get_manifest(&opened.full_name(name)?, &until)?;
+                shared.answered(found.as_deref());
+                found.map(owned).transpose()
+            },
+        )
     }
 }
 
-impl TimedStore<'_> {
+impl<'a> TimedStore<'a> {
     fn opened(&self) -> Result<(&Opened, Until), Error> {
         let opened = self.store.usable()?;
         Ok((opened, opened.shared.until_by(self.end)))
-    }
-
-    /// As [`Store::put_manifest`].
-    pub(crate) fn put_manifest(&self, name: &str, data: &[u8]) -> Result<(), Error> {
-        self.store.put_manifest_within(name, data, self.end)
     }
 
     /// As [`Store::get_manifest`].
@@ -70,23 +72,9 @@ impl TimedStore<'_> {
         self.store.info().write_through
     }
 
-    /// Store a chunk without a copy of its bytes. It is as good as [`Store::put_chunk`], but skips the detection of what keys
-    /// are, because other users of the store may key their chunks differently.
-    pub(crate) fn put_buffer(&self, hash: &[u8], data: &Arc<Buffer>) -> Result<Put, Error> {
-        self.put(hash, Bytes::Buffered(data))
-    }
-
-    /// As [`TimedStore::put_buffer`], of a chunk that lies in several pieces. Where the backend is not written through, they
-    /// are copied into one.
-    pub(crate) fn put_pieces(&self, hash: &[u8], pieces: &[&[u8]]) -> Result<Put, Error> {
-        self.put(hash, Bytes::Scattered(pieces))
-    }
-
-    fn put(&self, hash: &[u8], data: Bytes<'_>) -> Result<Put, Error> {
-        self.store.counted(Operation::PutChunk, |opened| {
-            opened.shared.check_len(data.len())?;
-            opened.put(ChunkHash::new(hash)?, data, &opened.shared.until_by(self.end))
-        })
+    /// Begin the save of this operation.
+    pub(crate) fn begin_save(self) -> OperationSave<'a> {
+        OperationSave { store: self, state: Arc::default() }
     }
 
     /// [`TimedStore::get_buffers`] of chunks whose lengths are known, into memory that [`TimedStore::keep_buffers`] has kept.
@@ -110,7 +98,84 @@ impl TimedStore<'_> {
 
     /// Fetch chunks, each as the backend answers it, unchecked and without a copy.
     pub(crate) fn get_buffers(&self, hashes: &[[u8; 8]]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
-        let (Opened { shared, save, prefetched, .. }, until) = &self.opened()?;
+        let misses = |_| Ok(vec![None; hashes.len()]);
+        self.store.counted_or(Operation::GetMany, misses, |opened| {
+            let found = opened.buffers(hashes, &opened.shared.until_by(self.end))?;
+            for data in &found {
+                opened.shared.answered(data.as_deref());
+            }
+            Ok(found)
+        })
+    }
+
+    /// Which chunks there are.
+    pub(crate) fn has_chunks(&self, hashes: &[[u8; 8]]) -> Result<Vec<bool>, Error> {
+        self.store.counted(Operation::ExistsMany, |opened| opened.present(hashes, &opened.shared.until_by(self.end)))
+    }
+
+    /// Remove a chunk that [`TimedStore::get_buffers`] has answered with wrong bytes, unless a further read brings right ones.
+    pub(crate) fn remove_damaged(
+        &self,
+        hash: &[u8],
+        damaged: &[u8],
+        is_sound: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Damage, Error> {
+        let (opened, until) = self.opened()?;
+        Ok(opened.shared.remove_damaged(&ChunkHash::new(hash)?, damaged, is_sound, &until))
+    }
+
+    /// Refuse a name or a length that a put would refuse.
+    pub(crate) fn check(&self, name: &str, largest: usize) -> Result<(), Error> {
+        let (opened, _) = self.opened()?;
+        opened.full_name(name)?;
+        opened.shared.check_len(largest)
+    }
+}
+
+/// The save of one operation. It has a ledger of its own: it neither fails for chunks that others put on the handle, nor publishes
+/// them. Dropped without a manifest, it forgets what waits.
+pub(crate) struct OperationSave<'a> {
+    store: TimedStore<'a>,
+    state: Arc<SaveState>,
+}
+
+impl OperationSave<'_> {
+    /// Store a chunk without a copy of its bytes; where the backend is not written through, it waits for the manifest. The
+    /// detection of what keys are is skipped, because other users of the store may key their chunks differently.
+    pub(crate) fn put_buffer(&self, hash: &[u8], data: &Arc<Buffer>) -> Result<Put, Error> {
+        self.put(hash, Bytes::Buffered(data))
+    }
+
+    /// As [`OperationSave::put_buffer`], of a chunk that lies in several pieces. Where the backend is not written through, they
+    /// are copied into one.
+    pub(crate) fn put_pieces(&self, hash: &[u8], pieces: &[&[u8]]) -> Result<Put, Error> {
+        self.put(hash, Bytes::Scattered(pieces))
+    }
+
+    fn put(&self, hash: &[u8], data: Bytes<'_>) -> Result<Put, Error> {
+        self.store.store.counted(Operation::PutChunk, |opened| {
+            opened.shared.check_len(data.len())?;
+            opened.put(&self.state, ChunkHash::new(hash)?, data, &opened.shared.until_by(self.store.end))
+        })
+    }
+
+    /// Publish a manifest after the chunks of this save, as durable as [`Store::put_manifest`] makes them.
+    pub(crate) fn publish(self, name: &str, data: &[u8]) -> Result<(), Error> {
+        self.store.store.publish(&self.state, name, data, self.store.end)
+    }
+}
+
+impl Drop for OperationSave<'_> {
+    fn drop(&mut self) {
+        if let Ok((opened, _)) = self.store.opened() {
+            self.state.discard(&opened.shared);
+        }
+    }
+}
+
+impl Opened {
+    fn buffers(&self, hashes: &[[u8; 8]], until: &Until) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
+        let Opened { shared, save, prefetched, .. } = self;
         let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
         let mut found = ChunkMap::default();
         let mut absent = Vec::new();
@@ -137,9 +202,8 @@ impl TimedStore<'_> {
         Ok(hashes.iter().map(|hash| found.get(hash).cloned().flatten()).collect())
     }
 
-    /// Which chunks there are.
-    pub(crate) fn has_chunks(&self, hashes: &[[u8; 8]]) -> Result<Vec<bool>, Error> {
-        let (Opened { shared, save, .. }, until) = &self.opened()?;
+    fn present(&self, hashes: &[[u8; 8]], until: &Until) -> Result<Vec<bool>, Error> {
+        let Opened { shared, save, .. } = self;
         let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
         let mut distinct = ChunkSet::default();
         let unknown = |hash: &ChunkHash| !save.holds(hash) && distinct.insert(*hash);
@@ -150,23 +214,5 @@ impl TimedStore<'_> {
             absent.extend(batch.iter().zip(stored).filter(|(_, stored)| !stored).map(|(hash, _)| *hash));
         }
         Ok(hashes.iter().map(|hash| !absent.contains(hash)).collect())
-    }
-
-    /// Remove a chunk that [`TimedStore::get_buffers`] has answered with wrong bytes, unless a further read brings right ones.
-    pub(crate) fn remove_damaged(
-        &self,
-        hash: &[u8],
-        damaged: &[u8],
-        is_sound: &dyn Fn(&[u8]) -> bool,
-    ) -> Result<Damage, Error> {
-        let (opened, until) = self.opened()?;
-        Ok(opened.shared.remove_damaged(&ChunkHash::new(hash)?, damaged, is_sound, &until))
-    }
-
-    /// Refuse a name or a length that a put would refuse.
-    pub(crate) fn check(&self, name: &str, largest: usize) -> Result<(), Error> {
-        let (opened, _) = self.opened()?;
-        opened.full_name(name)?;
-        opened.shared.check_len(largest)
     }
 }

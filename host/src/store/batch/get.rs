@@ -7,9 +7,8 @@ use super::super::seal::{SEAL_BYTES, seal};
 use super::super::verify::is_xxh3;
 use super::super::{Damage, Opened};
 use super::{BatchOptions, Fetched, Memory, distinct, unanswered};
-use crate::backend::ChunkHash;
-use crate::backend::Target;
-use crate::counters::Event;
+use crate::backend::{Answers, ChunkHash, Target};
+use crate::counters::{Event, Operation};
 use crate::error::Error;
 use crate::payload::{Buffer, Got};
 use crate::until::Until;
@@ -145,9 +144,19 @@ impl Judge {
 }
 
 impl Opened {
+    /// As [`Store::get_many`](super::super::Store::get_many).
+    ///
     /// # Safety
     /// The pieces of the items are valid for writes until this returns, and nobody else uses them.
-    pub unsafe fn get_many(
+    pub unsafe fn get_many(&self, items: &[Wanted], options: &BatchOptions, until: &Until) -> Answers<Option<Fetched>> {
+        let misses = |_| Ok(items.iter().map(|_| Ok(None)).collect());
+        // SAFETY: by this function's own condition.
+        self.counted_or(Operation::GetMany, misses, || Ok(unsafe { self.get_admitted(items, options, until) }))
+    }
+
+    /// # Safety
+    /// As [`Opened::get_many`].
+    unsafe fn get_admitted(
         &self,
         items: &[Wanted],
         options: &BatchOptions,
@@ -253,7 +262,7 @@ impl Opened {
                 Fetched::Buffer(data) => data.len(),
                 Fetched::TooLong(_) => 0,
             };
-            shared.moved_out(len as u64);
+            shared.hit(len as u64);
             Ok(Some(fetched))
         };
         items.iter().zip(first_of).enumerate().map(deliver).collect()

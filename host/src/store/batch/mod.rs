@@ -18,7 +18,7 @@ pub use save::{Save, SaveOutcome};
 
 use super::seal::SEAL_BYTES;
 use super::{Opened, Put, Store};
-use crate::backend::{ChunkHash, ChunkMap, Presence};
+use crate::backend::{Answers, ChunkHash, ChunkMap, Presence};
 use crate::counters::Operation;
 use crate::error::{Error, ErrorKind};
 use crate::payload::Buffer;
@@ -140,50 +140,49 @@ impl Store {
     /// Without a save a put is in no ledger: it is visible, and no manifest waits for it.
     ///
     /// # Errors
-    /// Of the whole call: the store was opened before a fork, the save is another store's, or `durable` is not supported.
+    /// Of the whole call: the store was opened before a fork, the save is another store's, `durable` is not supported, or a quota
+    /// of the config is used up.
     pub fn put_many(
         &self,
         chunks: &[NewChunk<'_>],
         options: &BatchOptions,
         save: Option<&Save>,
     ) -> Result<Vec<Result<Put, Error>>, Error> {
-        self.counted(Operation::PutMany, |opened| {
-            opened.put_many(chunks, options, save, &opened.until(options.timeout))
-        })
+        let opened = self.usable().map_err(|error| error.during(Operation::PutMany.name()))?;
+        opened.put_many(chunks, options, save, &opened.until(options.timeout))
     }
 
     /// Fetch chunks. `None`: there is none, or what is there is not what was put.
     ///
     /// # Errors
-    /// Of the whole call: the store was opened before a fork.
+    /// Of the whole call: the store was opened before a fork. Over a quota of the config each item is a miss.
     pub fn get_many(
         &self,
         items: &mut [Fetch<'_>],
         options: &BatchOptions,
     ) -> Result<Vec<Result<Option<Fetched>, Error>>, Error> {
-        self.counted(Operation::GetMany, |opened| {
-            let wanted: Vec<Wanted> = items.iter_mut().map(|item| Wanted::new(item.hash, &mut item.memory)).collect();
-            // SAFETY: the targets are the caller's exclusive slices, which outlive the call.
-            Ok(unsafe { opened.get_many(&wanted, options, &opened.until(options.timeout)) })
-        })
+        let opened = self.usable().map_err(|error| error.during(Operation::GetMany.name()))?;
+        let wanted: Vec<Wanted> = items.iter_mut().map(|item| Wanted::new(item.hash, &mut item.memory)).collect();
+        // SAFETY: the targets are the caller's exclusive slices, which outlive the call.
+        unsafe { opened.get_many(&wanted, options, &opened.until(options.timeout)) }
     }
 
     /// Remove chunks; that there was none is success. A manifest that names one of them stays.
     ///
     /// # Errors
-    /// Of the whole call: the store was opened before a fork.
+    /// Of the whole call: the store was opened before a fork, or a quota of the config is used up.
     pub fn delete_many(&self, hashes: &[&[u8]]) -> Result<Vec<Result<(), Error>>, Error> {
-        self.counted(Operation::DeleteMany, |opened| Ok(opened.delete_many(hashes, &opened.until(None))))
+        let opened = self.usable().map_err(|error| error.during(Operation::DeleteMany.name()))?;
+        opened.delete_many(hashes, &opened.until(None))
     }
 
     /// Which chunks exist.
     ///
     /// # Errors
-    /// Of the whole call: the store was opened before a fork.
+    /// Of the whole call: the store was opened before a fork, or a quota of the config is used up.
     pub fn exists_many(&self, hashes: &[&[u8]], options: &BatchOptions) -> Result<Vec<Result<Presence, Error>>, Error> {
-        self.counted(Operation::ExistsMany, |opened| {
-            Ok(opened.exists_many(hashes, options, &opened.until(options.timeout)))
-        })
+        let opened = self.usable().map_err(|error| error.during(Operation::ExistsMany.name()))?;
+        opened.exists_many(hashes, options, &opened.until(options.timeout))
     }
 }
 
@@ -225,7 +224,11 @@ impl Opened {
     }
 
     /// As [`Store::delete_many`].
-    pub fn delete_many(&self, hashes: &[&[u8]], until: &Until) -> Vec<Result<(), Error>> {
+    pub fn delete_many(&self, hashes: &[&[u8]], until: &Until) -> Answers<()> {
+        self.counted(Operation::DeleteMany, || Ok(self.delete_admitted(hashes, until)))
+    }
+
+    fn delete_admitted(&self, hashes: &[&[u8]], until: &Until) -> Vec<Result<(), Error>> {
         let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect();
         let (distinct, first_of) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
         let distinct: Vec<ChunkHash> = distinct.into_iter().map(|(_, hash)| hash).collect();
@@ -237,7 +240,11 @@ impl Opened {
     }
 
     /// As [`Store::exists_many`].
-    pub fn exists_many(&self, hashes: &[&[u8]], options: &BatchOptions, until: &Until) -> Vec<Result<Presence, Error>> {
+    pub fn exists_many(&self, hashes: &[&[u8]], options: &BatchOptions, until: &Until) -> Answers<Presence> {
+        self.counted(Operation::ExistsMany, || Ok(self.exists_admitted(hashes, options, until)))
+    }
+
+    fn exists_admitted(&self, hashes: &[&[u8]], options: &BatchOptions, until: &Until) -> Vec<Result<Presence, Error>> {
         let Opened { shared, save, .. } = self;
         let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect();
         let (distinct, _) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));

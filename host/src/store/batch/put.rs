@@ -5,10 +5,9 @@ use std::time::Instant;
 use super::super::seal::{SEAL_BYTES, seal};
 use super::super::{Opened, Put};
 use super::{BatchOptions, NewChunk, Save, distinct, unanswered};
-use crate::backend::ChunkHash;
-use crate::backend::{Bytes, Committed};
+use crate::backend::{Answers, Bytes, ChunkHash, Committed};
 use crate::contract::bindings::exports::kv_store::backend::store::Properties;
-use crate::counters::Event;
+use crate::counters::{Event, Operation};
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
 
@@ -20,7 +19,17 @@ impl Opened {
         options: &BatchOptions,
         save: Option<&Save>,
         until: &Until,
-    ) -> Result<Vec<Result<Put, Error>>, Error> {
+    ) -> Answers<Put> {
+        self.counted(Operation::PutMany, || self.put_admitted(chunks, options, save, until))
+    }
+
+    fn put_admitted(
+        &self,
+        chunks: &[NewChunk<'_>],
+        options: &BatchOptions,
+        save: Option<&Save>,
+        until: &Until,
+    ) -> Answers<Put> {
         let shared = &self.shared;
         if options.durable && !shared.has(Properties::DURABLE) {
             let message = "durable puts: this backend does not survive a restart of its storage system";

@@ -108,19 +108,30 @@ impl Save {
     /// Make the chunks of this save durable where the backend can, then publish a manifest; without one this is a barrier.
     /// A `put_manifest` of the handle does not cover them. Waits for the puts that were submitted for it before.
     pub fn commit(&self, manifest: Option<(&str, &[u8])>) -> Result<SaveOutcome, Error> {
+        self.commit_within(manifest, None)
+    }
+
+    /// As [`Save::commit`], by a moment.
+    pub(in super::super) fn commit_within(
+        &self,
+        manifest: Option<(&str, &[u8])>,
+        end: Option<Instant>,
+    ) -> Result<SaveOutcome, Error> {
         let Begun { opened, state, submitted } = &*self.0;
         opened.check_process()?;
         submitted.wait();
-        let begun = std::time::Instant::now();
-        let committed = (|| {
+        let committed = opened.counted(Operation::Commit, || {
             let name = manifest.map(|(name, _)| opened.full_name(name)).transpose()?;
             if let Some((_, data)) = manifest {
                 opened.shared.check_len(data.len())?;
             }
-            let manifest = name.as_deref().zip(manifest.map(|(_, data)| data));
-            state.commit(&opened.shared, manifest)
-        })();
-        opened.shared.counters.call(Operation::Commit, &committed, begun.elapsed());
+            let named = name.as_deref().zip(manifest.map(|(_, data)| data));
+            let committed = state.commit(&opened.shared, named, &opened.shared.until_by(end))?;
+            if let (Committed::Published, Some((_, data))) = (&committed, named) {
+                opened.shared.moved_in(data.len() as u64);
+            }
+            Ok(committed)
+        });
         Ok(match committed? {
             Committed::Published => SaveOutcome::Published,
             Committed::Absent(lost) => SaveOutcome::Lost(lost.iter().map(|hash| hash.as_slice().to_vec()).collect()),
