@@ -9,7 +9,7 @@ use kv_store_tests::redis::RedisServer;
 
 use crate::languages::{self, Language};
 use crate::place::Place;
-use crate::{bench, book, demo, dist, guests, llama, packages, python, servers, step};
+use crate::{bench, book, demo, dist, guests, llama, package, packages, python, servers, step};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -84,6 +84,7 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
         step::run_shown(&format!("{command} of xtask"), &mut xtask)?;
     }
     languages::test(place, &Language::QUICK)?;
+    package::tests::run(place)?;
     let wheel = python::test(place)?;
     let mut pages = dist::cargo(place, "test");
     pages.args(["--test", "book"]).env(servers::VARIABLE, servers::install(place)?);

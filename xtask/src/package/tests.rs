@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use kv_store_tests::redis::RedisServer;
 
 use super::stage::SONAME;
 use super::{Release, assemble, digest};
@@ -50,7 +52,7 @@ fn symbols(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A save and a restore through local-fs in a root that holds the tarball, the C library, /proc and nothing else.
+/// A save and a restore through local-fs and through redis, in a root that holds the tarball, the C library, /proc and nothing else.
 fn bare(release: &Release, work: &Path) -> Result<()> {
     let root = work.join("root");
     for folder in ["opt", "proc", "tmp", "store"] {
@@ -70,25 +72,36 @@ fn bare(release: &Release, work: &Path) -> Result<()> {
     let data: Vec<u8> = (0..3_000_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     std::fs::write(root.join("tmp/file"), &data)?;
     let program = format!("/opt/{}/bin/kv-store", release.name());
-    let within = |arguments: &[&str]| {
+    let within = |arguments: &[&str], has_network: bool| {
         let mut command = Command::new("unshare");
         // As root without a user namespace of its own, which some systems forbid.
         if step::output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() != "0") {
             command.arg("--map-root-user");
         }
-        command.args(["--mount", "--net", "--ipc", "--pid", "--fork", "--root"]).arg(&root);
+        command.args(["--mount", "--ipc", "--pid", "--fork", "--root"]).arg(&root);
+        if !has_network {
+            command.arg("--net");
+        }
         // Compiled code is opened by way of /proc, which every machine has.
         command.args(["--wd", "/", "--mount-proc", &program]).args(arguments);
         command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", "/tmp");
         step::output(&mut command)
     };
-    let uri = "local-fs:///store/kv";
-    within(&["save", "/tmp/file", "--name", "first", "--uri", uri])?;
-    within(&["restore", "/tmp/copy", "--name", "first", "--uri", uri])?;
-    ensure!(std::fs::read(root.join("tmp/copy"))? == data, "what was restored is not what was saved");
-    let told = within(&["doctor", uri, "--probe"])?;
-    ensure!(told.contains("ready: no problems found"), "{told}");
-    eprintln!("ok the tarball saves and restores in a root of its own");
+    let server = RedisServer::start(&[]);
+    let redis = format!("redis://127.0.0.1:{}/0", server.port);
+    for (uri, has_network) in [("local-fs:///store/kv", false), (&*redis, true)] {
+        let begun = Instant::now();
+        within(&["save", "/tmp/file", "--name", "first", "--uri", uri], has_network)?;
+        within(&["restore", "/tmp/copy", "--name", "first", "--uri", uri], has_network)?;
+        ensure!(std::fs::read(root.join("tmp/copy"))? == data, "{uri}: what was restored is not what was saved");
+        std::fs::remove_file(root.join("tmp/copy"))?;
+        let took = begun.elapsed().as_secs_f64();
+        let told = within(&["doctor", uri, "--probe"], has_network)?;
+        ensure!(told.contains("ready: no problems found"), "{told}");
+        eprintln!(
+            "ok the tarball saves and restores through {uri} in a root of its own ({took:.1} s, compiling included)"
+        );
+    }
     Ok(())
 }
 
