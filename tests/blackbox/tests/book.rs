@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
+#[path = "book/promises.rs"]
+mod promises;
 #[path = "book/reference.rs"]
 mod reference;
 #[path = "book/run.rs"]

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::promises;
 use kv_store_tests::book::{contract, header};
 use kv_store_tests::consumer::finish;
 use kv_store_tests::{dist, root};
@@ -17,6 +18,7 @@ pub struct Page {
 pub const PAGES: &[Page] = &[
     Page { path: "docs/reference/abi.md", make: abi },
     Page { path: "docs/reference/contract.md", make: of_contract },
+    Page { path: promises::PATH, make: of_promises },
     Page { path: "docs/reference/cli-stores.md", make: || cli("stores", STORES) },
     Page { path: "docs/reference/cli-files.md", make: || cli("files and items", FILES) },
     Page { path: "docs/reference/cli-cache.md", make: || cli("rows of the token-exact cache", CACHE) },
@@ -100,6 +102,22 @@ fn of_contract() -> Result<String, Failed> {
     Ok(format!(
         "{MADE}# The contract\n\nWhat host and component call of each other. [wit/backend.wit](../../wit/backend.wit) is the contract itself, with types and \
          errors; this page lists its functions. The [vendor guide](../vendor-guide.md) says how to use them.\n\n{tables}"
+    ))
+}
+
+fn of_promises() -> Result<String, Failed> {
+    Ok(format!(
+        "{MADE}# Stored, visible, durable\n\nWhat has come of a value when a call of the C interface has answered 0: the program \
+         [tests/consumer/promises.c](../../tests/consumer/promises.c) makes the calls and has another client look.\n\n\
+         - `buffered`: this handle reads it, and no other client. It is lost with the process.\n\
+         - `visible`: every client of the store reads it.\n\
+         - `durable`: visible, and it survives what the backend promises to survive. A backend says in `kv_store_info.durable` whether it promises \
+         that; [Backends](../backends.md) says what each means by it. For local-fs it is a power loss, and `cargo xtask torture --only \
+         crash-states` tests it.\n\
+         - `unsupported`: the call is refused, because the backend promises nothing.\n\n{}\n\
+         `put_manifest` stands for the chunks that `put_chunk` has put on the handle before, and for the manifest. `save_commit` stands for the \
+         chunks of its save. Fused saves (`kv_store_kvx_save`) are saves with a commit.\n",
+        promises::table()?
     ))
 }
 

@@ -200,6 +200,8 @@ impl Place {
         }
         if let Some(reason) = self.lacks(block) {
             *last = None;
+            // It would have used them.
+            self.unread.retain(|file| !block.text.contains(file.as_str()));
             return Ok(What::Skipped(reason));
         }
         if let Some(file) = &how.file {
@@ -287,8 +289,10 @@ impl Place {
 
     /// A command with an environment of its own.
     fn command(&self, program: &Path) -> Command {
-        let mut path = vec![dist().join("bin"), seaweed::programs()];
+        let mut path = vec![dist().join("bin")];
+        // Before the folder of the servers, which has a Python of its own, without the wheel.
         path.extend(std::env::var_os(PYTHON).map(PathBuf::from));
+        path.push(seaweed::programs());
         let rest = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths(path.into_iter().chain(std::env::split_paths(&rest)));
         let mut command = Command::new(program);
