@@ -175,6 +175,13 @@ typedef struct kv_store_vtable {
      * accepted is not lost. After a negative answer, put the chunks again
      * before the next try. A chunk that is lost after a put_manifest has named
      * it is told to nobody; the next put of it stores it again.
+     *
+     * Here: what was published stays until it is deleted, unless the operator
+     * has bounded the store (max_bytes, ttl_s, evict), or the backend evicts by
+     * itself. Such a store evicts what was not used for longest, manifests
+     * before chunks; what is gone is a miss. Chunks that were put and not yet
+     * published are spared for save_grace_s. A put is refused where a bound,
+     * keep_free or a quota leaves no room.
      */
     int (*put_manifest)(kv_store_v1 *self,
                         const char *name,

@@ -115,7 +115,17 @@ impl Settings {
             env: &self.env,
             secrets: &self.secrets,
         };
-        Target::decide(uri, &said)
+        let target = Target::decide(uri, &said)?;
+        if let Some(bytes) = self.quota.stored_bytes
+            && target.grants.directory.is_none()
+        {
+            let scheme = uri.backend();
+            return Err(Error::invalid(format!(
+                "the config's quota stored_bytes = {bytes} holds for stores in a directory, and {scheme} is not one: take it out, and bound the \
+                 server instead"
+            )));
+        }
+        Ok(target)
     }
 }
 

@@ -55,6 +55,22 @@ fn an_option_may_be_a_number_or_a_truth() {
 }
 
 #[test]
+fn a_quota_of_stored_bytes_is_refused_where_nothing_can_hold_it() {
+    let config = parse("[backend.x]\nquota.stored_bytes = '1GiB'").unwrap();
+    for (uri, holds) in [("x:///directory", true), ("x://server:1/0", false)] {
+        let uri = StoreUri::parse(uri).unwrap();
+        let target = config.settings(&uri).unwrap().target(&uri);
+        assert_eq!(target.is_ok(), holds, "{uri:?}");
+        if let Err(error) = target {
+            assert!(
+                error.to_string().contains("stored_bytes = 1073741824") && error.to_string().contains("x is not one"),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
 fn sizes_have_units_where_they_are_bytes() {
     let config = parse(
         "[backend.x]\nlimits = { memory_bytes = '256 MiB', payload_bytes = 1000, compile_bytes = '1GiB' }\n\

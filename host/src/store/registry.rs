@@ -166,7 +166,7 @@ fn open_with(
     let stored = shared.quota.stored_bytes;
     let asked = Bound::parse(&shared.features.more).unwrap_or_default();
     if let Some(bound) = asked.with_quota(stored)
-        && let Some(kept) = upkeep::begin(&shared, bound)
+        && let Some(kept) = upkeep::begin(&shared, bound)?
     {
         let _ = shared.kept.set(kept);
     }

@@ -59,9 +59,10 @@ fn upkeep() -> &'static Upkeep {
     UPKEEP.get()
 }
 
-/// Bound a store that was just opened. `None`: it is not bounded, or is not in a directory.
-pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Option<Arc<Kept>> {
-    let directory = shared.pool.access().directory.clone().filter(|directory| !directory.is_read_only())?;
+/// Bound a store that was just opened. `None`: it is not in a directory that it may write to.
+pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<Kept>>, Error> {
+    let directory = shared.pool.access().directory.clone().filter(|directory| !directory.is_read_only());
+    let Some(directory) = directory else { return Ok(None) };
     let upkeep = upkeep();
     let number = {
         let mut state = upkeep.lock();
@@ -84,6 +85,13 @@ pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Option<Arc<Kept>> 
         directory.note_uses_after(bound.save_grace);
     }
     let counted = tally.is_ok();
+    if let Some(bytes) = bound.quota.filter(|_| !counted) {
+        let what = match shared.pool.is_maintained() {
+            true => "what the directory holds cannot be counted",
+            false => "the component has no `maintenance`, so what it stores cannot be counted",
+        };
+        return Err(Error::invalid(format!("the config's quota stored_bytes = {bytes} cannot be held: {what}")));
+    }
     let limits = [("max_bytes", bound.max_bytes), ("the quota stored_bytes", bound.quota)];
     let least = limits.into_iter().filter_map(|(name, limit)| Some((limit?, name))).min();
     directory.set_guard(Guard::new(bound.keep_free, least, tally.ok(), move || upkeep.wake(number)));
@@ -101,7 +109,7 @@ pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Option<Arc<Kept>> 
     if counted {
         upkeep.add(&kept);
     }
-    Some(kept)
+    Ok(Some(kept))
 }
 
 impl Upkeep {

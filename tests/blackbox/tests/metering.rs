@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kv_store_tests::consumer::{Finished, consumer, finish};
-use kv_store_tests::dist;
+use kv_store_tests::{dist, test_components};
 
 /// The consumer `bounded`, with a config.
 fn program(directory: &Path, config: &str, uri: &str, arguments: &[&str]) -> Command {
@@ -124,4 +124,18 @@ fn a_tenant_over_its_quota_is_refused_at_once_and_its_neighbour_is_not() {
     assert!(full.stderr.contains("stored_bytes = 1000000"), "{}", full.stderr);
     let kept = finish(&mut program(scratch.path(), &config, &uri("c"), &["read", "1", "10"]));
     assert_eq!(number(&kept, "whole "), 1, "{}", kept.stdout);
+}
+
+/// What cannot count what it stores cannot have a bound of it.
+#[test]
+fn a_quota_that_cannot_be_held_is_refused_at_open() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = scratch.path().join("store");
+    let component = test_components().join("c-fs.wasm");
+    let config = format!("[backend.c-fs]\ncomponent = '{}'\nquota.stored_bytes = 1000000\n", component.display());
+    let refused =
+        finish(&mut program(scratch.path(), &config, &format!("c-fs://{}", store.display()), &["write", "1", "1"]));
+    assert!(!refused.status.success());
+    assert!(refused.stderr.contains("stored_bytes = 1000000 cannot be held"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("has no `maintenance`"), "{}", refused.stderr);
 }
