@@ -1,5 +1,7 @@
 //! The batch interface as an engine uses it: one array of items, memory that stays.
 
+use std::ffi::{CStr, c_char, c_void};
+
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use kv_store_conformance::{Handle, Library};
 
@@ -23,7 +25,7 @@ struct Item {
     reserved: u32,
 }
 
-type Many = unsafe extern "C" fn(*mut std::ffi::c_void, *mut Item, usize, *const std::ffi::c_void) -> i32;
+type Many = unsafe extern "C" fn(*mut c_void, *mut Item, usize, *const Call) -> i32;
 
 /// The head of `kv_store_batch_vtable`.
 #[repr(C)]
@@ -34,6 +36,19 @@ struct Vtable {
     get_many: Many,
     exists_many: Many,
     delete_many: Many,
+    save_begin: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
+    save_commit:
+        unsafe extern "C" fn(*mut c_void, *const c_char, *const u8, usize, *mut *mut c_void, *mut usize) -> i32,
+    save_end: unsafe extern "C" fn(*mut c_void),
+}
+
+/// `kv_store_call`.
+#[repr(C)]
+struct Call {
+    size: u32,
+    flags: u32,
+    timeout_ms: u64,
+    save: *mut c_void,
 }
 
 /// An open store with its batches.
@@ -87,6 +102,25 @@ impl<'a> Batches<'a> {
         self.run(self.vtable.put_many, blocks, |item, _| item.status == 0)
     }
 
+    /// Store the blocks in a save and publish a manifest over them, whether they are there or not.
+    pub fn save(&self, blocks: &mut Blocks, name: &CStr, manifest: &[u8]) -> Result<()> {
+        // SAFETY: the handle is open.
+        let save = unsafe { (self.vtable.save_begin)(self.handle.raw) };
+        ensure!(!save.is_null(), "no save was begun");
+        let call = Call { size: size_of::<Call>() as u32, flags: 0, timeout_ms: 0, save };
+        let put = self.run_with(self.vtable.put_many, blocks, &raw const call, |item, _| item.status >= 0);
+        let (null, none) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the save was begun above and is ended once; name and manifest outlive the call.
+        let committed = unsafe {
+            let committed =
+                (self.vtable.save_commit)(save, name.as_ptr(), manifest.as_ptr(), manifest.len(), null, none);
+            (self.vtable.save_end)(save);
+            committed
+        };
+        ensure!(committed == 0, "the commit answered {committed}");
+        put
+    }
+
     /// Fetch all blocks into their memory.
     pub fn get(&self, blocks: &mut Blocks) -> Result<()> {
         self.run(self.vtable.get_many, blocks, |item, size| item.status == 0 && item.len == size as u64)
@@ -98,6 +132,16 @@ impl<'a> Batches<'a> {
     }
 
     fn run(&self, many: Many, blocks: &mut Blocks, well: impl Fn(&Item, usize) -> bool) -> Result<()> {
+        self.run_with(many, blocks, std::ptr::null(), well)
+    }
+
+    fn run_with(
+        &self,
+        many: Many,
+        blocks: &mut Blocks,
+        call: *const Call,
+        well: impl Fn(&Item, usize) -> bool,
+    ) -> Result<()> {
         let size = blocks.size;
         let pieces: Vec<Piece> =
             (0..blocks.len()).map(|index| Piece { data: blocks.block(index).as_mut_ptr(), len: size }).collect();
@@ -113,7 +157,7 @@ impl<'a> Batches<'a> {
         };
         let mut items: Vec<Item> = blocks.keys.iter().zip(&pieces).map(item).collect();
         // SAFETY: the items and what they point to live until the call returns.
-        let answer = unsafe { many(self.handle.raw, items.as_mut_ptr(), items.len(), std::ptr::null()) };
+        let answer = unsafe { many(self.handle.raw, items.as_mut_ptr(), items.len(), call) };
         ensure!(answer == 0, "the batch answered {answer}");
         match items.iter().find(|item| !well(item, size)) {
             Some(item) => bail!("an item answered {}", item.status),

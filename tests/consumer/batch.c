@@ -4,6 +4,9 @@
  *     batch all URI            every call as its header has it; says what the store cannot do
  *     batch lose URI PATH      a save of which the file PATH is removed before its commit
  *     batch flip URI PATH      a sealed value of which a bit is flipped in the file PATH
+ *     batch cancel URI -       a put of many items that is cancelled while the backend works on it
+ *     batch hung URI -         a request with little time on a backend that does not answer: it is told `hang` and `go on` by a line on
+ *                              standard output, and says by a line on standard input that it is done
  */
 #include "consumer.h"
 
@@ -263,6 +266,70 @@ static void waiting(kv_store_v1 *store)
     CHECK(kv->put_manifest(store, "waited", NULL, 0) == 0);
 }
 
+/* Bytes that are not those of their key are a miss for who says that keys are XXH3; a batch never finds that out by itself. */
+static void content_keys(kv_store_v1 *store)
+{
+    uint8_t value[1000], got[1000];
+    fill(value, sizeof value, 99);
+    kv_store_piece in = {value, sizeof value}, out = {got, sizeof got};
+    kv_store_call keyed = with(KV_STORE_XXH3_KEYS, NULL);
+    kv_store_item item = item_of("no XXH3!", 8, &in, 1);
+    CHECK(batch->put_many(store, &item, 1, NULL) == 0 && item.status >= 0);
+    item = item_of("no XXH3!", 8, &out, 1);
+    CHECK(batch->get_many(store, &item, 1, NULL) == 0 && item.status == 0 && !memcmp(got, value, sizeof got));
+    CHECK(batch->get_many(store, &item, 1, &keyed) == 0 && item.status == KV_STORE_MISSING);
+    CHECK(batch->put_many(store, &item, 1, &keyed) == KV_STORE_INVALID);
+}
+
+static void cancel(kv_store_v1 *store, const char *unused)
+{
+    enum { COUNT = 20 };
+    kv_store_item items[COUNT], first = item_of("\1", 1, NULL, 0);
+    static const uint8_t keys[COUNT] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20};
+    for (int i = 0; i < COUNT; i++)
+        items[i] = item_of(&keys[i], 1, NULL, 0);
+    kv_store_queue *queue = batch->queue_open(store, 1);
+    CHECK(queue && batch->queue_submit(queue, 7, KV_STORE_PUT, items, COUNT, NULL) == 0);
+    do
+        CHECK(batch->exists_many(store, &first, 1, NULL) == 0);
+    while (first.status == KV_STORE_MISSING);
+    CHECK(batch->queue_cancel(queue, 7) == 1);
+    kv_store_completion done;
+    struct pollfd waits = {.fd = batch->queue_fd(queue), .events = POLLIN};
+    CHECK(poll(&waits, 1, 60000) == 1 && batch->queue_drain(queue, &done, 1) == 1 && done.cookie == 7);
+    CHECK(items[0].status == 0 && items[COUNT - 1].status == KV_STORE_CANCELLED);
+    batch->queue_close(queue);
+    (void)unused;
+}
+
+static void hung(kv_store_v1 *store, const char *unused)
+{
+    uint8_t value[100] = {1}, got[2][100];
+    kv_store_piece in = {value, sizeof value}, out[2] = {{got[0], 100}, {got[1], 100}};
+    kv_store_item item = item_of("hung", 4, &in, 1), gets[2] = {item_of("hung", 4, &out[0], 1), item_of("hung", 4, &out[1], 1)};
+    CHECK(batch->put_many(store, &item, 1, NULL) == 0 && item.status == 0);
+    printf("hang\n");
+    CHECK(fflush(stdout) == 0 && getchar() == '\n');
+    kv_store_queue *queue = batch->queue_open(store, 2);
+    kv_store_call little = {.size = sizeof little, .timeout_ms = 200};
+    CHECK(queue && batch->queue_submit(queue, 1, KV_STORE_GET, &gets[0], 1, &little) == 0);
+    CHECK(batch->queue_submit(queue, 2, KV_STORE_GET, &gets[1], 1, NULL) == 0);
+    /* The one with little time is over, and its memory is free; the other one waits on. */
+    kv_store_completion done[2];
+    struct pollfd waits = {.fd = batch->queue_fd(queue), .events = POLLIN};
+    CHECK(poll(&waits, 1, 60000) == 1 && batch->queue_drain(queue, done, 2) == 1 && done[0].cookie == 1);
+    CHECK(done[0].status == KV_STORE_UNAVAILABLE || gets[0].status == KV_STORE_UNAVAILABLE);
+    memset(got[0], 77, sizeof got[0]);
+    printf("go on\n");
+    CHECK(fflush(stdout) == 0 && getchar() == '\n');
+    CHECK(poll(&waits, 1, 60000) == 1 && batch->queue_drain(queue, done, 2) == 1 && done[0].cookie == 2);
+    CHECK(gets[1].status == 0 && !memcmp(got[1], value, sizeof value));
+    for (size_t i = 0; i < sizeof got[0]; i++)
+        CHECK(got[0][i] == 77);
+    batch->queue_close(queue);
+    (void)unused;
+}
+
 static void lose(kv_store_v1 *store, const char *path)
 {
     kv_store_save *save = batch->save_begin(store), *other = batch->save_begin(store);
@@ -322,9 +389,17 @@ int main(int argc, char **argv)
         queues(store, argv[2]);
         refusals(store);
         saves(store);
+        content_keys(store);
     } else {
-        CHECK(argc == 4);
-        (strcmp(argv[1], "lose") == 0 ? lose : flip)(store, argv[3]);
+        static const struct {
+            const char *name;
+            void (*run)(kv_store_v1 *store, const char *path);
+        } modes[] = {{"lose", lose}, {"flip", flip}, {"cancel", cancel}, {"hung", hung}};
+        size_t mode = 0;
+        while (mode < 4 && strcmp(argv[1], modes[mode].name) != 0)
+            mode++;
+        CHECK(argc == 4 && mode < 4);
+        modes[mode].run(store, argv[3]);
     }
     kv->close(store);
     printf("done\n");

@@ -69,6 +69,7 @@ const DISTINCT: &[&str] = &[
     "cluster/",
     "mooncake/",
     "save96/",
+    "save96-batch/",
     "growth/",
     "llama/",
     "kvx/",

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -24,11 +25,30 @@ pub fn run(place: &crate::Place, name: &str, command: &mut Command) -> Result<()
 /// Run a command whose output is the point, with its output shown as it comes.
 pub fn run_shown(name: &str, command: &mut Command) -> Result<()> {
     eprintln!("== {name}");
+    let start = Instant::now();
     let status = command.stdin(Stdio::null()).status().with_context(|| cannot_run(command))?;
     if !status.success() {
         bail!("{name} failed: {status}");
     }
+    took(name, start);
     Ok(())
+}
+
+/// How long each step took.
+static TIMES: Mutex<Vec<(String, Duration)>> = Mutex::new(Vec::new());
+
+fn took(name: &str, start: Instant) {
+    TIMES.lock().unwrap_or_else(PoisonError::into_inner).push((name.to_owned(), start.elapsed()));
+}
+
+/// Say how long the steps took, the longest first.
+pub fn say_times(start: Instant) {
+    let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    times.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+    eprintln!("== {:.0} s in all", start.elapsed().as_secs_f64());
+    for (name, took) in times.iter().filter(|(_, took)| *took >= Duration::from_secs(1)) {
+        eprintln!("{:>7.0} s  {name}", took.as_secs_f64());
+    }
 }
 
 /// Run a command for what it prints.
@@ -95,6 +115,7 @@ impl Progress {
 
     pub fn done(self) {
         self.bar.finish_and_clear();
+        took(&self.name, self.start);
         eprintln!("ok {} ({:.1} s)", self.name, self.start.elapsed().as_secs_f64());
     }
 }

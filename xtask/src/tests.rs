@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use kv_store_tests::memkv::{self, MemkvServer};
@@ -24,13 +25,21 @@ pub struct Options {
 }
 
 pub fn run(place: &Place, options: &Options) -> Result<()> {
+    let start = Instant::now();
     if options.engines {
-        return engines(place);
-    }
-    if options.languages {
+        engines(place)?;
+    } else if options.languages {
         dist::run(place)?;
-        return languages::test(place, &Language::ALL);
+        languages::test(place, &Language::ALL)?;
+    } else {
+        all(place)?;
     }
+    step::say_times(start);
+    Ok(())
+}
+
+/// All but what is too large for each run.
+fn all(place: &Place) -> Result<()> {
     packages::install(packages::TESTS)?;
     for component in ["fmt", "clippy"] {
         step::output(Command::new("cargo").args([component, "--version"]))

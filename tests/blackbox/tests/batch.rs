@@ -2,14 +2,25 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
-use kv_store_tests::consumer::{consumer, finish};
-use kv_store_tests::dist;
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
+use kv_store_tests::cluster::RedisCluster;
+use kv_store_tests::consumer::{consumer, finish, start};
 use kv_store_tests::memkv::{AUTH_KEY, MemkvServer};
+use kv_store_tests::mooncake::{self, GRANTS, Mooncake};
+use kv_store_tests::objects::ObjectServer;
 use kv_store_tests::redis::RedisServer;
+use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
+use kv_store_tests::servers::Server;
+use kv_store_tests::{dist, test_components};
 
 /// Run a part of `tests/consumer/batch.c`; what it says.
 fn batch(arguments: &[&str]) -> String {
-    let finished = finish(consumer("batch").args(arguments).env("MEMKV_AUTH_KEY", AUTH_KEY));
+    let mut program = consumer("batch");
+    program.args(arguments).env("MEMKV_AUTH_KEY", AUTH_KEY);
+    program.env("S3_ACCESS_KEY_ID", ACCESS_KEY_ID).env("S3_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY);
+    let finished = finish(&mut program);
     assert!(finished.status.success(), "{arguments:?}: {}\n{}", finished.stdout, finished.stderr);
     finished.stdout
 }
@@ -44,6 +55,29 @@ fn every_call_holds_on_memkv() {
 }
 
 #[test]
+fn every_call_holds_on_a_cluster() {
+    let cluster = RedisCluster::start(3);
+    assert_eq!(batch(&["all", &cluster.uri()]), "done\n");
+}
+
+#[test]
+fn every_call_holds_on_s3() {
+    let server = ObjectServer::start();
+    assert_eq!(batch(&["all", &format!("s3+http://127.0.0.1:{}/bucket/p", server.port)]), "done\n");
+}
+
+#[test]
+fn every_call_holds_on_mooncake() {
+    let Some(mooncake) = Mooncake::start(1) else { return };
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), format!("[backend.mooncake]\n{GRANTS}\n")).unwrap();
+    let mut program = consumer("batch");
+    program.args(["all", &mooncake::uri("batch")]).env("KV_STORE_WASM_CONFIG", config.path());
+    let finished = mooncake.namespace.finish(&program);
+    assert_eq!(finished.stdout, "done\n", "{}", finished.stderr);
+}
+
+#[test]
 fn short_answers_and_small_batches_are_asked_on() {
     assert_eq!(batch(&["all", "probe-batches://batch"]), "done\n");
 }
@@ -60,6 +94,41 @@ fn a_sealed_value_that_was_changed_is_a_miss_and_heals() {
     let (folder, uri) = local();
     let chunk = folder.path().join("chunks/6/61");
     assert_eq!(batch(&["flip", &uri, chunk.to_str().unwrap()]), "done\n");
+}
+
+/// A probe that answers an item a call, after 100 ms.
+#[test]
+fn what_is_cancelled_stops_between_its_batches() {
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let probe = test_components().join("probe.wasm");
+    let text = format!(
+        "[backend.probe]\ncomponent = '{}'\noptions = {{ answers = '1', slow-puts = '100' }}\nlimits.deadline_ms = 60000\n",
+        probe.display()
+    );
+    std::fs::write(config.path(), text).unwrap();
+    let mut program = consumer("batch");
+    let finished = finish(program.args(["cancel", "probe://cancel", "-"]).env("KV_STORE_WASM_CONFIG", config.path()));
+    assert_eq!(finished.stdout, "done\n", "{}", finished.stderr);
+}
+
+#[test]
+fn a_request_with_little_time_ends_while_its_backend_hangs_and_others_wait_on() {
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), "[backend.redis]\nlimits = { deadline_ms = 60000, patience_ms = 60000 }\n").unwrap();
+    let mut server = RedisServer::start(&[]);
+    let mut program = consumer("batch");
+    program.args(["hung", &format!("redis://127.0.0.1:{}/0", server.port), "-"]);
+    program.env("KV_STORE_WASM_CONFIG", config.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = start(&mut program);
+    let (mut said, mut to) =
+        (BufReader::new(running.0.stdout.take().unwrap()).lines(), running.0.stdin.take().unwrap());
+    for (line, frozen) in [("hang", true), ("go on", false)] {
+        assert_eq!(said.next().unwrap().unwrap(), line);
+        server.freeze(frozen);
+        to.write_all(b"\n").unwrap();
+    }
+    assert_eq!(said.next().unwrap().unwrap(), "done");
+    assert!(running.wait().unwrap().success());
 }
 
 #[test]
