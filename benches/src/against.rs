@@ -1,4 +1,4 @@
-//! `--against LIB`: the library beside a former one, in turns within one process, over the single calls of the ABI.
+//! `--against LIB`: the library beside a former one, in turns within one process, over the single calls of the ABI, on files and on servers.
 //!
 //! How far two runs of one library lie apart is measured first, with the former one against itself. Where that is over [`SPREAD`] the
 //! times of this machine say nothing, and instructions and system calls of both are counted in processes of their own.
@@ -39,7 +39,8 @@ pub fn run(ours: &Path, former: &Path, work: &Path, bench: impl Fn(&Path, &Path,
 
 fn measure(bench: &Bench) -> Result<()> {
     rows::fs::singles(bench)?;
-    rows::open::run(bench)
+    rows::open::run(bench)?;
+    rows::servers::run(bench)
 }
 
 /// What is counted of a process.
@@ -90,6 +91,11 @@ fn process(counter: &Counter, name: &str, times: u64, library: &Path, work: &Pat
     let (program, arguments) = counter.program.split_first().context("a counter has a program")?;
     let mut command = Command::new(program);
     command.args(arguments).arg(&said).arg(std::env::current_exe()?);
+    // Not among what is counted.
+    let server = rows::servers::NAMES.contains(&name).then(|| rows::servers::Server::start(name));
+    if let Some(server) = &server {
+        command.args(["--on", &server.uri(1)]);
+    }
     command.args(["--perform", name, "--times", &(times * COUNTED).to_string()]);
     command.arg("--library").arg(library).arg("--work").arg(work).stdin(Stdio::null());
     match command.output() {
@@ -103,7 +109,12 @@ fn process(counter: &Counter, name: &str, times: u64, library: &Path, work: &Pat
 }
 
 /// The operation of a row, so many times: what is counted from outside.
-pub fn perform(name: &str, times: u64, library: &Path, work: &Path) -> Result<()> {
+pub fn perform(name: &str, times: u64, library: &Path, work: &Path, on: Option<&str>) -> Result<()> {
+    if let Some(uri) = on {
+        let library = load(library)?;
+        let mut work = rows::servers::Work::new(name, &library, uri)?;
+        return (0..times).try_for_each(|_| work.once());
+    }
     let folder = work.join("performed");
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;

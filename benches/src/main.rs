@@ -57,6 +57,9 @@ struct Arguments {
     perform: Option<String>,
     #[arg(long, hide = true)]
     times: Option<u64>,
+    /// The same on this URI of a server
+    #[arg(long, hide = true, requires = "perform")]
+    on: Option<String>,
 }
 
 fn main() -> Result<()> {
@@ -66,7 +69,7 @@ fn main() -> Result<()> {
     }
     let work = arguments.work.context("--work is missing")?;
     if let (Some(name), Some(times)) = (&arguments.perform, arguments.times) {
-        return against::perform(name, times, &arguments.library, &work);
+        return against::perform(name, times, &arguments.library, &work, arguments.on.as_deref());
     }
     let config = work.join(measure::CONFIG);
     std::fs::write(&config, "").context("cannot write a config")?;

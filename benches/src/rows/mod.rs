@@ -11,6 +11,7 @@ pub mod prefetch;
 pub mod redis;
 pub mod s3;
 pub mod save;
+pub mod servers;
 pub mod threads;
 
 /// A size as it stands in a row's name.

@@ -13,8 +13,8 @@ use crate::peers::Saver;
 use crate::peers::memkv::MemkvClient;
 use crate::peers::resp::NativeClient;
 
-const SIZE: usize = 64 << 10;
-const CHUNKS: u64 = 96;
+pub const SIZE: usize = 64 << 10;
+pub const CHUNKS: u64 = 96;
 
 pub fn run(bench: &Bench) -> Result<()> {
     if wants(bench, "redis") {
