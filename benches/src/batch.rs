@@ -73,6 +73,12 @@ impl Blocks {
         self.keys.len()
     }
 
+    /// Other keys for the same memory.
+    pub fn set_keys(&mut self, keys: Vec<Vec<u8>>) {
+        assert_eq!(keys.len(), self.keys.len(), "a key for each block");
+        self.keys = keys;
+    }
+
     pub fn keys(&self) -> &[Vec<u8>] {
         &self.keys
     }

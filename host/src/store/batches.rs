@@ -20,6 +20,9 @@ pub(super) struct Batches<'a> {
     pub helpers: Option<(&'static Helpers, usize)>,
 }
 
+/// A chunk to put, and which of the call's it is.
+type Numbered<'a> = (usize, &'a NewChunk<'a>);
+
 /// What became of a batch.
 pub(super) struct Outcomes<T> {
     /// The outcome of each item in order. `None`: nothing is known of it, because the whole call failed.
@@ -71,76 +74,90 @@ impl Batches<'_> {
 
     /// Store what the backend does not have, side by side where it allows that. `replace`: store also what it has.
     pub(super) fn put_all(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Outcomes<Put> {
+        let mut outcomes = Outcomes::unknown(chunks.len());
+        let (damaged, mut missing): (Vec<_>, Vec<_>) = {
+            let known = self.backend.known();
+            chunks.iter().enumerate().partition(|(_, (hash, _))| known.is_damaged(hash))
+        };
+        if self.asks_first && !replace {
+            // Of all of them at once: most batches are there as a whole, or not at all.
+            let hashes: Vec<ChunkHash> = missing.iter().map(|(_, (hash, _))| *hash).collect();
+            let Outcomes { items, failure } = self.exists_all(&hashes, until);
+            outcomes.failure = failure;
+            let mut items = items.into_iter();
+            missing.retain(|(index, (hash, _))| match items.next().flatten() {
+                Some(Ok(Presence::Present(_))) => {
+                    self.backend.known().stored(*hash);
+                    outcomes.set(*index, Ok(Put::Existed));
+                    false
+                }
+                Some(Ok(Presence::Absent)) => true,
+                Some(Err(error)) => {
+                    outcomes.set(*index, Err(error));
+                    false
+                }
+                None => false,
+            });
+        }
+        for (chunks, replace) in [(missing, replace), (damaged, true)] {
+            let batches = self.cut(&chunks);
+            let parts = self.side_by_side(&batches, &|batch| self.put_batch(batch, replace, until));
+            let Outcomes { items, failure } = Outcomes::join(parts);
+            outcomes.failure = outcomes.failure.or(failure);
+            for ((index, _), outcome) in chunks.iter().zip(items) {
+                if let Some(outcome) = outcome {
+                    outcomes.set(*index, outcome);
+                }
+            }
+        }
+        outcomes
+    }
+
+    /// Chunks in batches that keep all hands busy.
+    fn cut<'c, 'd>(&self, mut rest: &'c [Numbered<'d>]) -> Vec<&'c [Numbered<'d>]> {
         let hands = self.hands();
-        let bytes: u64 = chunks.iter().map(|(_, data)| data.len() as u64).sum();
+        let bytes: u64 = rest.iter().map(|(_, (_, data))| data.len() as u64).sum();
         let share = (bytes / (2 * hands as u64)).max(limits::LEAST_BATCH_BYTES);
         let most = if hands > 1 { self.bytes.min(share) } else { self.bytes };
         let mut batches = Vec::new();
-        let mut rest = chunks;
         while !rest.is_empty() {
             let (batch, behind) = rest.split_at(one_batch(rest, self.items, most));
             batches.push(batch);
             rest = behind;
         }
-        Outcomes::join(self.side_by_side(&batches, &|batch| self.put_batch(batch, replace, until)))
+        batches
     }
 
-    /// Store what the backend does not have of one batch.
-    fn put_batch(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Outcomes<Put> {
-        let mut outcomes = Outcomes::unknown(chunks.len());
-        outcomes.failure = self.try_put_batch(chunks, replace, until, &mut outcomes).err();
-        outcomes
-    }
-
-    fn try_put_batch(
-        &self,
-        chunks: &[NewChunk<'_>],
-        replace: bool,
-        until: &Until,
-        outcomes: &mut Outcomes<Put>,
-    ) -> Result<(), Error> {
-        let numbered = || chunks.iter().enumerate();
-        let (damaged, mut missing): (Vec<_>, Vec<_>) = {
-            let known = self.backend.known();
-            numbered().partition(|(_, (hash, _))| known.is_damaged(hash))
-        };
-        if self.asks_first && !replace && !missing.is_empty() {
-            let hashes: Vec<ChunkHash> = missing.iter().map(|(_, (hash, _))| *hash).collect();
-            let mut present = self.exists(&hashes, until)?.into_iter();
-            missing.retain(|(index, (hash, _))| {
-                let present = present.next().unwrap_or(false);
-                if present {
-                    self.backend.known().stored(*hash);
-                    outcomes.set(*index, Ok(Put::Existed));
+    /// Store one batch, with as many calls as it takes.
+    fn put_batch(&self, mut rest: &[Numbered<'_>], replace: bool, until: &Until) -> Outcomes<Put> {
+        let mut outcomes = Outcomes::unknown(rest.len());
+        let mut done = 0;
+        // How many of the rest go one by one, because a batch of them was too much for the guest.
+        let mut singly = 0_usize;
+        while !rest.is_empty() {
+            let count = if singly > 0 { 1 } else { one_batch(rest, self.items, self.bytes) };
+            let batch: Vec<NewChunk<'_>> = rest.iter().take(count).map(|(_, chunk)| **chunk).collect();
+            let answers = match self.backend.put(&batch, replace, until) {
+                Err(error) if error.kind() == ErrorKind::Component && batch.len() > 1 => {
+                    singly = batch.len();
+                    continue;
                 }
-                !present
-            });
-        }
-        for (chunks, replace) in [(missing, replace), (damaged, true)] {
-            let mut rest = chunks.as_slice();
-            // How many of the rest go one by one, because a batch of them was too much for the guest.
-            let mut singly = 0_usize;
-            while !rest.is_empty() {
-                let items: Vec<NewChunk<'_>> = rest.iter().take(self.items).map(|(_, chunk)| **chunk).collect();
-                let count = if singly > 0 { 1 } else { one_batch(&items, self.items, self.bytes) };
-                let batch = items.get(..count).unwrap_or(&items);
-                let answers = match self.backend.put(batch, replace, until) {
-                    Err(error) if error.kind() == ErrorKind::Component && batch.len() > 1 => {
-                        singly = batch.len();
-                        continue;
-                    }
-                    Err(error) if error.kind() == ErrorKind::Component => vec![Err(error)],
-                    answers => answers?,
-                };
-                let answered = answers.len();
-                singly = singly.saturating_sub(answered);
-                for ((index, _), answer) in rest.iter().zip(answers) {
-                    outcomes.set(*index, answer);
+                Err(error) if error.kind() == ErrorKind::Component => vec![Err(error)],
+                Err(error) => {
+                    outcomes.failure = Some(error);
+                    break;
                 }
-                rest = rest.get(answered..).unwrap_or_default();
+                Ok(answers) => answers,
+            };
+            let answered = answers.len();
+            singly = singly.saturating_sub(answered);
+            for answer in answers {
+                outcomes.set(done, answer);
+                done += 1;
             }
+            rest = rest.get(answered..).unwrap_or_default();
         }
-        Ok(())
+        outcomes
     }
 
     /// Fetch chunks, each to its target as the backend answers it, unchecked; side by side where the backend allows that.
@@ -224,9 +241,9 @@ impl Batches<'_> {
 }
 
 /// How many chunks, from the first, go into one call: at least one.
-fn one_batch(chunks: &[NewChunk<'_>], items: usize, limit: u64) -> usize {
+fn one_batch(chunks: &[Numbered<'_>], items: usize, limit: u64) -> usize {
     let mut bytes = 0;
-    let fits = |(_, data): &&NewChunk<'_>| {
+    let fits = |(_, (_, data)): &&Numbered<'_>| {
         bytes += data.len() as u64;
         bytes <= limit
     };
@@ -298,6 +315,13 @@ mod tests {
         backend.known().found_damaged(hashes(1)[0]);
         let again = batches.put_all(&chunks(2), false, &until).each();
         assert!(matches!(again[..], [Ok(Put::New), Ok(Put::Existed)]), "{again:?}");
+        // However many bytes they have, one question tells that all are there.
+        let before = fake.calls();
+        let batches = Batches { items: 100, ..batches };
+        assert!(batches.put_all(&chunks(9), false, &until).each().iter().all(Result::is_ok));
+        let of_nine = fake.calls() - before;
+        assert!(batches.put_all(&chunks(9), false, &until).each().iter().all(|put| matches!(put, Ok(Put::Existed))));
+        assert!(of_nine > 2 && fake.calls() - before == of_nine + 1);
     }
 
     #[test]
