@@ -22,11 +22,19 @@ fn files(folder: &Path, into: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A world of the contract as C: `backend.h`, `backend.c`, and an object file that carries the world into the module.
+/// A world of its own, because the contract has the one that every backend is.
+const MAINTAINED: &str = "package kv-store:c;
+world maintained-backend {
+  include kv-store:backend/backend@1.0.0;
+  export kv-store:backend/maintenance@1.0.0;
+}";
+
+/// A world as C: `backend.h`, `backend.c`, and an object file that carries the world into the module.
 fn bindings(wit: &Path, world: &str, output: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let mut resolve = Resolve::default();
-    let (package, _) = resolve.push_dir(wit)?;
-    let world = resolve.select_world(&[package], Some(world))?;
+    let (contract, _) = resolve.push_dir(wit)?;
+    let own = resolve.push_str("maintained.wit", MAINTAINED)?;
+    let world = resolve.select_world(&[contract, own], Some(world))?;
     let mut files = Files::default();
     let options = wit_bindgen_c::Opts {
         rename: short_names(&resolve, world),
@@ -66,8 +74,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("sdk.rs"), list)?;
     println!("cargo::rerun-if-changed={}", root.join("wit/backend.wit").display());
-    for world in ["backend", "maintained-backend"] {
-        bindings(&root.join("wit"), world, &out.join(world))?;
+    for (name, world) in
+        [("backend", "kv-store:backend/backend"), ("maintained-backend", "kv-store:c/maintained-backend")]
+    {
+        bindings(&root.join("wit"), world, &out.join(name))?;
     }
     Ok(())
 }
