@@ -126,23 +126,40 @@ fn the_guests_for_wasi_reach_their_files_through_it() {
     }
 }
 
+/// A text that is kept under `snapshots`, and that only a decision changes. `UPDATE_SNAPSHOTS=1` writes it anew.
+#[track_caller]
+fn is_as_kept(name: &str, what: &str, text: &str) {
+    let snapshot = root().join("tests/blackbox/snapshots").join(name);
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&snapshot, text).unwrap();
+    }
+    let kept = std::fs::read_to_string(&snapshot).unwrap_or_default();
+    assert!(
+        text == kept,
+        "{what} is not {}; if that was decided, run this test with UPDATE_SNAPSHOTS=1. It is:\n{text}",
+        snapshot.display()
+    );
+}
+
+/// The contract without its comments, as `wasm-tools component wit --no-docs wit` prints it: what a later 1.x keeps, line for line.
+#[test]
+fn the_contract_is_that_of_1_0_0() {
+    let mut resolve = wit_parser::Resolve::default();
+    let text = std::fs::read_to_string(root().join("wit/backend.wit")).unwrap();
+    let package = resolve.push_str("backend.wit", &text).unwrap();
+    let mut printer = wit_component::WitPrinter::default();
+    printer.emit_docs(false);
+    printer.print(&resolve, package, &[]).unwrap();
+    is_as_kept("contract-1.0.0.wit", "the contract", &printer.output.to_string());
+}
+
 #[test]
 fn what_local_fs_asks_for_changes_only_by_decision() {
     let bytes = component("local-fs");
     let decoded = wit_component::decode(&bytes).unwrap();
     let mut printer = wit_component::WitPrinter::default();
     printer.print(decoded.resolve(), decoded.package(), &[]).unwrap();
-    let printed = in_order(&printer.output.to_string());
-    let snapshot = root().join("tests/blackbox/snapshots/local-fs.wit");
-    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&snapshot, &printed).unwrap();
-    }
-    let expected = in_order(&std::fs::read_to_string(&snapshot).unwrap_or_default());
-    assert!(
-        printed == expected,
-        "the world of local-fs.wasm is not {}; if that was decided, run this test with UPDATE_SNAPSHOTS=1. It is:\n{printed}",
-        snapshot.display()
-    );
+    is_as_kept("local-fs.wit", "the world of local-fs.wasm", &in_order(&printer.output.to_string()));
 }
 
 /// A world with its imports, and its exports, sorted: their order in a component is the linker's, and differs between machines.
