@@ -248,7 +248,7 @@ impl OpenStore {
         Self::get_buffers(&self.backend, hashes, until)
     }
 
-    /// As [`Shared::get_answers`], of what the backend itself has.
+    /// As [`OpenStore::get_answers`], of what the backend itself has.
     pub(super) fn get_far(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Fetched>, Error> {
         match &self.near {
             Some(near) => Self::get_buffers(near.far(), hashes, until),
