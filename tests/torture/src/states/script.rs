@@ -76,6 +76,11 @@ fn saves(uri: &str, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
+/// Bytes of chunks together.
+pub fn len(chunks: &[u64]) -> usize {
+    chunks.iter().map(|chunk| content(*chunk).len()).sum()
+}
+
 /// Save chunks and a manifest that names them.
 pub fn publish(store: &Handle<'_>, number: usize, save: u64, chunks: &[u64], marked: bool) -> Result<(), String> {
     for chunk in chunks {
