@@ -8,11 +8,10 @@ use crate::show;
 
 /// Start a backend: a project in a new folder
 ///
-/// It holds a backend that keeps everything in the host's memory, with the contract beside it (and the SDK, for Rust), and passes
-/// `kv-store check` as it is.
+/// It holds a small backend that works, with the contract beside it (and the SDK, for Rust), and passes `kv-store check` as it is.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  kv-store new acme && cd acme && kv-store build && kv-store check\n  kv-store new acme --language python\n\n\
+    after_help = "Example:\n  kv-store new acme && cd acme && kv-store build && kv-store check\n  kv-store new acme --language python\n  kv-store new acme --kind http\n\n\
     Exit codes: 0 made; 2 the name makes no sense, or the folder is there or can not be written."
 )]
 pub struct Arguments {
@@ -21,6 +20,9 @@ pub struct Arguments {
     /// The language to write it in
     #[arg(long, value_enum, default_value = "rust")]
     language: Language,
+    /// Where its store is, to begin with; other languages than Rust have `memory`
+    #[arg(long, value_enum, default_value = "memory")]
+    kind: Kind,
     /// Where to make the folder NAME
     #[arg(long, default_value = ".", value_name = "FOLDER")]
     r#in: PathBuf,
@@ -29,10 +31,59 @@ pub struct Arguments {
     pub json: bool,
 }
 
+/// What a new backend does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    /// Keeps everything in the host's memory
+    Memory,
+    /// Files in the directory that the URI names
+    Files,
+    /// Objects of a server that takes PUT, GET, HEAD and DELETE over HTTP
+    Http,
+}
+
+impl Kind {
+    /// The backend's source, in Rust.
+    fn rust(self) -> &'static str {
+        match self {
+            Kind::Memory => include_str!("../template/lib.rs.in"),
+            Kind::Files => include_str!("../template/files.rs.in"),
+            // The example of docs/http-backends.md, which the conformance suite runs on.
+            Kind::Http => include_str!("../../tests/guests/objects/src/lib.rs"),
+        }
+    }
+
+    /// For the README: what the source does, and how a URI of it looks.
+    fn explained(self) -> [&'static str; 2] {
+        match self {
+            Kind::Memory => ["keeps everything in the host's memory", "@NAME@://"],
+            Kind::Files => ["keeps files in the directory that the URI names", "@NAME@:///var/cache/kv"],
+            Kind::Http => {
+                ["keeps objects on a server that takes PUT, GET, HEAD and DELETE", "@NAME@://127.0.0.1:8080/prefix"]
+            }
+        }
+    }
+
+    /// What `check` needs to be told.
+    fn check(self, name: &str) -> String {
+        match self {
+            Kind::Memory | Kind::Files => "kv-store check".to_owned(),
+            Kind::Http => format!("kv-store check --uri {name}://127.0.0.1:8080/check   # a server of yours"),
+        }
+    }
+}
+
 /// The SDK and the contract, as this program was built with them.
 pub const SDK: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/sdk.rs"));
 /// Where the contract lies among them.
 const CONTRACT: &str = "wit/backend.wit";
+/// Where it lies in a project in another language than Rust.
+pub const CONTRACT_OF_OTHERS: &str = "wit/deps/kv-store-backend/backend.wit";
+
+pub fn contract() -> &'static str {
+    SDK.iter().find(|(path, _)| *path == CONTRACT).map_or("", |(_, text)| *text)
+}
 
 type Files = &'static [(&'static str, &'static str)];
 
@@ -40,7 +91,6 @@ const RUST: Files = &[
     ("Cargo.toml", include_str!("../template/Cargo.toml.in")),
     ("README.md", include_str!("../template/README.md.in")),
     (".gitignore", "/target\n/*.wasm\n"),
-    ("src/lib.rs", include_str!("../template/lib.rs.in")),
 ];
 
 const C: Files = &[("src/store.c", include_str!("../template/c/store.c.in")), (".gitignore", "/build\n/*.wasm\n")];
@@ -76,17 +126,21 @@ fn setup(language: Language) -> &'static str {
     }
 }
 
-fn files(language: Language) -> Outcome<Vec<(&'static str, &'static str)>> {
+fn files(language: Language, kind: Kind) -> Outcome<Vec<(&'static str, &'static str)>> {
+    if language != Language::Rust && kind != Kind::Memory {
+        let name = language.name();
+        return Err(Failure::unable(format!(
+            "there is no template of this kind for {name}: take --language rust, or --kind memory and put your storage system there"
+        )));
+    }
     let own = match language {
-        Language::Rust => return Ok([RUST, SDK].concat()),
+        Language::Rust => return Ok([RUST, &[("src/lib.rs", kind.rust())], SDK].concat()),
         Language::C => C,
         Language::Javascript => JAVASCRIPT,
         Language::Python => PYTHON,
         Language::Go => return Err(Failure::unable(Language::GO)),
     };
-    let contract = SDK.iter().filter(|(path, _)| *path == CONTRACT);
-    let contract = contract.map(|(_, text)| ("wit/deps/kv-store-backend/backend.wit", *text));
-    Ok(own.iter().chain(COMMON).copied().chain(contract).collect())
+    Ok(own.iter().chain(COMMON).copied().chain([(CONTRACT_OF_OTHERS, contract())]).collect())
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {
@@ -96,12 +150,18 @@ pub fn run(arguments: &Arguments) -> Outcome {
             "{name:?} can not be a backend's name: a lower-case letter, then lower-case letters, digits and '-'"
         )));
     }
-    let files = files(language)?;
+    let files = files(language, arguments.kind)?;
     let folder = arguments.r#in.join(name);
     let unable = |path: &Path, error: std::io::Error| Failure::unable(format!("{}: {error}", path.display()));
     std::fs::create_dir(&folder).map_err(|error| unable(&folder, error))?;
+    let check = arguments.kind.check(name);
     let filled = |text: &str| {
+        let [does, uri] = arguments.kind.explained();
         let values = [
+            ("@DOES@", does),
+            ("@URI@", uri),
+            ("@CHECK@", check.as_str()),
+            ("objects://", "@NAME@://"),
             ("@NAME@", name),
             ("@SDK_VERSION@", env!("CARGO_PKG_VERSION")),
             ("@LANGUAGE@", language.name()),
@@ -118,10 +178,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         made.and_then(|()| std::fs::write(&path, text)).map_err(|error| unable(&path, error))?;
     }
     if arguments.json {
-        show::json(&serde_json::json!({ "name": name, "folder": folder, "language": language }));
+        show::json(
+            &serde_json::json!({ "name": name, "folder": folder, "language": language, "kind": arguments.kind }),
+        );
     } else {
         let shown = folder.display();
-        println!("made {shown}; now:\n  cd {shown}\n  {}\n  kv-store build\n  kv-store check", setup(language));
+        println!("made {shown}; now:\n  cd {shown}\n  {}\n  kv-store build\n  {check}", setup(language));
     }
     Ok(())
 }

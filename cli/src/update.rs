@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Outcome};
-use crate::new::SDK;
+use crate::new::{self, SDK};
+use crate::project::{Language, Project};
 use crate::show;
 
 /// Update the SDK of a project that `new` made
 ///
-/// Writes sdk/ and wit/ anew as this program has them, and the version in Cargo.toml. Your own sources are not touched; CHANGELOG.md
-/// of kv-store-wasm says what they may have to follow.
+/// Writes the contract anew as this program has it; in a project in Rust also sdk/ and the version in Cargo.toml. Your own sources are
+/// not touched; CHANGELOG.md of kv-store-wasm says what they may have to follow.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store update && kv-store build && kv-store check\n\n\
     Exit codes: 0 updated, or nothing had changed; 2 there is no such project, or it can not be written.")]
@@ -24,7 +25,24 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Outcome {
     let folder = &arguments.project;
-    let unable = |path: &Path, error: std::io::Error| Failure::unable(format!("update {}: {error}", path.display()));
+    let changed = match Project::find(folder)?.language {
+        Language::Rust => update_sdk(folder)?,
+        _ => write_changed(folder, [(PathBuf::from(new::CONTRACT_OF_OTHERS), new::contract().to_owned())])?,
+    };
+    if arguments.json {
+        show::json(&serde_json::json!({ "project": folder, "sdk": env!("CARGO_PKG_VERSION"), "changed": changed }));
+    } else {
+        println!("the contract is that of kv-store {}: {} files changed", env!("CARGO_PKG_VERSION"), changed.len());
+    }
+    Ok(())
+}
+
+fn unable(path: &Path, error: std::io::Error) -> Failure {
+    Failure::unable(format!("update {}: {error}", path.display()))
+}
+
+/// The SDK of a project in Rust, with the contract in it. Returns what has changed.
+fn update_sdk(folder: &Path) -> Outcome<Vec<PathBuf>> {
     let manifest = folder.join("Cargo.toml");
     let own = std::fs::read_to_string(&manifest).map_err(|error| unable(&manifest, error))?;
     let sdk = folder.join("sdk/src");
@@ -42,7 +60,14 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
     }
     let files = SDK.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned()));
-    for (path, text) in files.chain([(PathBuf::from("Cargo.toml"), with_version(&own))]) {
+    changed.extend(write_changed(folder, files.chain([(PathBuf::from("Cargo.toml"), with_version(&own))]))?);
+    Ok(changed)
+}
+
+/// Write files below a folder. Returns those that were other before.
+fn write_changed(folder: &Path, files: impl IntoIterator<Item = (PathBuf, String)>) -> Outcome<Vec<PathBuf>> {
+    let mut changed = Vec::new();
+    for (path, text) in files {
         let at = folder.join(&path);
         if std::fs::read(&at).is_ok_and(|there| there == text.as_bytes()) {
             continue;
@@ -51,12 +76,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         made.and_then(|()| std::fs::write(&at, text)).map_err(|error| unable(&at, error))?;
         changed.push(path);
     }
-    if arguments.json {
-        show::json(&serde_json::json!({ "project": folder, "sdk": env!("CARGO_PKG_VERSION"), "changed": changed }));
-    } else {
-        println!("the SDK is that of kv-store {}: {} files changed", env!("CARGO_PKG_VERSION"), changed.len());
-    }
-    Ok(())
+    Ok(changed)
 }
 
 /// The project's Cargo.toml with the version that the SDK inherits: the first one below `[workspace.package]`.

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use kv_store_tests::objects::ObjectServer;
 use serde::Deserialize;
 
 use crate::place::Place;
@@ -91,8 +92,12 @@ pub struct Built {
 
 /// `kv-store new` and `build`, in a folder that is new.
 pub fn build(place: &Place, language: Language) -> Result<Built> {
+    build_kind(place, language, "memory")
+}
+
+fn build_kind(place: &Place, language: Language, kind: &str) -> Result<Built> {
     let tools = language.install(place)?;
-    let folder = place.work().join("new").join(language.name());
+    let folder = place.work().join("new").join(format!("{}-{kind}", language.name()));
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
@@ -109,9 +114,9 @@ pub fn build(place: &Place, language: Language) -> Result<Built> {
         }
         Ok(command)
     };
-    let name = format!("{}-acme", language.name());
-    let new = ["new", &name, "--language", language.name()];
-    step::run_shown(&format!("a new project in {}", language.name()), kv_store(&folder)?.args(new))?;
+    let name = format!("{}-{kind}", language.name());
+    let new = ["new", &name, "--language", language.name(), "--kind", kind];
+    step::run_shown(&format!("a new project in {}, {kind}", language.name()), kv_store(&folder)?.args(new))?;
     let project = folder.join(&name);
     let mut build = kv_store(&project)?;
     build.arg("build");
@@ -127,12 +132,19 @@ pub fn build(place: &Place, language: Language) -> Result<Built> {
 
 /// What `kv-store new` makes builds, and passes `kv-store check` as it is.
 pub fn test(place: &Place, languages: &[Language]) -> Result<()> {
-    for language in languages {
-        let built = build(place, *language)?;
+    let kinds = languages.contains(&Language::Rust).then_some([(Language::Rust, "files"), (Language::Rust, "http")]);
+    let memory = languages.iter().map(|language| (*language, "memory"));
+    for (language, kind) in memory.chain(kinds.into_iter().flatten()) {
+        let built = build_kind(place, language, kind)?;
         let project = built.component.parent().context("a component lies in its project")?;
         let mut check = Command::new(place.dist.join("bin/kv-store"));
         place.for_consumers(&mut check)?;
         check.current_dir(project).args(["check", "--report", "badge.json"]);
+        let server = (kind == "http").then(ObjectServer::start);
+        if let Some(server) = &server {
+            let name = language.name();
+            check.args(["--uri", &format!("{name}-{kind}://127.0.0.1:{}/check", server.port)]);
+        }
         let begun = Instant::now();
         step::run_shown("kv-store check of it", &mut check)?;
         eprintln!("   checked in {:.1} s", begun.elapsed().as_secs_f64());

@@ -404,3 +404,37 @@ fn what_is_no_component_or_library_is_named_as_what_it_is() {
         assert!(checked.stderr.contains(&said), "{file}: {}", checked.stderr);
     }
 }
+
+#[test]
+fn a_project_begins_with_what_was_asked_for_and_its_contract_is_brought_up_to_date() {
+    let scratch = Scratch::new();
+    let folder = scratch.text("");
+    let new = |name: &str, rest: &[&str]| run(&[&["new", name, "--in", &folder], rest].concat());
+    for (kind, holds) in [("memory", "acme-memory://"), ("files", "open_directory"), ("http", "acme-http://HOST:PORT")]
+    {
+        let name = format!("acme-{kind}");
+        expect(0, &new(&name, &["--kind", kind]));
+        let source = std::fs::read_to_string(scratch.path(&format!("{name}/src/lib.rs"))).unwrap();
+        assert!(source.contains(holds) && source.contains(&name) && !source.contains("@NAME@"), "{source}");
+    }
+    let refused = new("acme-c", &["--language", "c", "--kind", "http"]);
+    expect(2, &refused);
+    assert!(refused.stderr.contains("--kind memory") && !scratch.path("acme-c").exists(), "{}", refused.stderr);
+
+    let contracts = [("c", "wit/deps/kv-store-backend/backend.wit"), ("rust", "sdk/wit/backend.wit")];
+    for (language, contract) in contracts {
+        let name = format!("old-{language}");
+        expect(0, &new(&name, &["--language", language]));
+        let project = scratch.path(&name);
+        let contract = if project.join(contract).exists() { contract } else { "wit/backend.wit" };
+        let current = std::fs::read(project.join(contract)).unwrap();
+        std::fs::write(project.join(contract), "an older text").unwrap();
+        for changed in ["1 files changed", "0 files changed"] {
+            let updated = run(&["update", "--project", project.to_str().unwrap()]);
+            expect(0, &updated);
+            assert!(updated.stdout.contains(changed), "{language}: {}", updated.stdout);
+            assert_eq!(std::fs::read(project.join(contract)).unwrap(), current);
+        }
+    }
+    expect(2, &run(&["update", "--project", &folder]));
+}
