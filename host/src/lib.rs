@@ -50,7 +50,7 @@ pub use payload::Buffer;
 pub use precompile::{Compiled, compile};
 pub use store::{
     BatchOptions, ChunkEntry, Done, Evicted, Eviction, Fetch, Fetched, ManifestEntry, Memory, NewChunk, Outcomes, Page,
-    Presence, Put, Request, RequestQueue, Save, SaveOutcome, Store, StoreInfo, Usage,
+    Pages, Presence, Put, Request, RequestQueue, Save, SaveOutcome, Store, StoreInfo, Usage,
 };
 pub use uri::StoreUri;
 

@@ -156,6 +156,14 @@ pub const MAX_STORE_GAUGES: usize = 1024;
 pub const MAX_LISTED: usize = 4096;
 /// The longest `next` of a page of a listing.
 pub const MAX_CURSOR_BYTES: usize = 8192;
+/// Pages of one listing: 4 billion entries, 1,024 on each. Guards who lists against a component that lists for ever.
+pub const MAX_PAGES: u64 = 1 << 22;
+/// Pages in a row on which there is nothing, of one listing. A server of which the store is a small part has many such pages.
+pub const MAX_EMPTY_PAGES: u64 = 1 << 18;
+/// Calls of `evict` until a store is as small as was asked. One removes some thousand chunks.
+pub const MAX_EVICTION_CALLS: u64 = 1 << 16;
+/// Calls of `evict` in a row that remove nothing and say that there is more.
+pub const MAX_EMPTY_EVICTIONS: u64 = 64;
 /// How long a time of use that was noted with a file is good for. Guards reads against a write of metadata each.
 pub const USE_NOTED: Duration = Duration::from_secs(60);
 /// Items in one call of a guest, in either direction.

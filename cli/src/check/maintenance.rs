@@ -110,28 +110,21 @@ impl Subject<'_> {
     }
 
     fn chunks(&self) -> Result<BTreeMap<Vec<u8>, Option<u64>>, String> {
-        let (mut found, mut after) = (BTreeMap::new(), None::<String>);
-        loop {
-            let page = self.store.list_chunks(after.as_deref(), 7).map_err(|error| format!("list-chunks: {error}"))?;
-            found.extend(page.entries.into_iter().map(|entry| (entry.hash, entry.bytes)));
-            match page.next {
-                Some(next) => after = Some(next),
-                None => return Ok(found),
-            }
+        let mut found = BTreeMap::new();
+        for page in self.store.chunk_pages(7) {
+            let page = page.map_err(|error| format!("list-chunks: {error}"))?;
+            found.extend(page.into_iter().map(|entry| (entry.hash, entry.bytes)));
         }
+        Ok(found)
     }
 
     fn manifests(&self) -> Result<BTreeSet<String>, String> {
-        let (mut found, mut after) = (BTreeSet::new(), None::<String>);
-        loop {
-            let page =
-                self.store.list_manifests(after.as_deref(), 3).map_err(|error| format!("list-manifests: {error}"))?;
-            found.extend(page.entries.into_iter().map(|entry| entry.name));
-            match page.next {
-                Some(next) => after = Some(next),
-                None => return Ok(found),
-            }
+        let mut found = BTreeSet::new();
+        for page in self.store.manifest_pages(3) {
+            let page = page.map_err(|error| format!("list-manifests: {error}"))?;
+            found.extend(page.into_iter().map(|entry| entry.name));
         }
+        Ok(found)
     }
 
     fn clean(&self) {

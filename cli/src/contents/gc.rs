@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kv_store_wasm::{Eviction, Store};
+use kv_store_wasm::{Evicted, Eviction, Store};
 use serde_json::json;
 
 use super::du::held;
@@ -84,24 +84,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
 }
 
-fn remove(store: &Store, mut unused_since: Option<u64>, keep_since: u64, mut bytes: u64) -> Outcome<Gone> {
-    let mut gone = Gone::default();
-    while bytes > 0 || unused_since.is_some() {
-        let evicted = store
-            .evict(&Eviction::new(bytes, unused_since, keep_since))
-            .map_err(Failure::unable_of("gc", store.uri()))?;
-        gone.bytes += evicted.bytes;
-        gone.chunks += evicted.chunks;
-        gone.manifests += evicted.manifests;
-        bytes = bytes.saturating_sub(evicted.bytes);
-        if !evicted.more {
-            unused_since = None;
-        }
-        if evicted.bytes == 0 && !evicted.more {
-            break;
-        }
-    }
-    Ok(gone)
+fn remove(store: &Store, unused_since: Option<u64>, keep_since: u64, bytes: u64) -> Outcome<Gone> {
+    let evicted = store.evict_all(&Eviction::new(bytes, unused_since, keep_since));
+    let Evicted { bytes, chunks, manifests, .. } = evicted.map_err(Failure::unable_of("gc", store.uri()))?;
+    Ok(Gone { bytes, chunks, manifests })
 }
 
 /// What `remove` would remove, counted by age: what of it is the least recently used needs no list of it.

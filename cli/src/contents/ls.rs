@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use kv_store_wasm::{ChunkEntry, ManifestEntry};
 use serde_json::json;
 
 use super::moment;
@@ -37,47 +38,53 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Outcome {
     let store = open(&arguments.uri)?;
-    let limit = arguments.page.map_or(super::PAGE, |page| page as usize);
-    let mut after = arguments.after.clone();
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    loop {
-        let next = if arguments.chunks {
-            let page = store.list_chunks(after.as_deref(), limit).map_err(Failure::unable_of("list", store.uri()))?;
-            for entry in page.entries {
-                let hash = show::hex(&entry.hash);
-                let line = match arguments.json {
-                    true => json!({ "hash": hash, "bytes": entry.bytes, "stored": entry.stored, "used": entry.used })
-                        .to_string(),
-                    false => row(entry.bytes, entry.stored, entry.used, &hash),
-                };
-                written(writeln!(out, "{line}"))?;
-            }
-            page.next
-        } else {
-            let page =
-                store.list_manifests(after.as_deref(), limit).map_err(Failure::unable_of("list", store.uri()))?;
-            for entry in page.entries {
-                let line = match arguments.json {
-                    true => {
-                        json!({ "name": entry.name, "bytes": entry.bytes, "stored": entry.stored, "used": entry.used })
-                            .to_string()
-                    }
-                    false => row(entry.bytes, entry.stored, entry.used, &format!("{:?}", entry.name)),
-                };
-                written(writeln!(out, "{line}"))?;
-            }
-            page.next
+    let (after, refused) = (arguments.after.clone(), || Failure::unable_of("list", store.uri()));
+    let Some(limit) = arguments.page.map(|page| page as usize) else {
+        return match arguments.chunks {
+            true => store.chunk_pages(super::PAGE).after(after).try_for_each(|page| {
+                write_all(&mut out, &page.map_err(refused())?, |entry| chunk(entry, arguments.json))
+            }),
+            false => store.manifest_pages(super::PAGE).after(after).try_for_each(|page| {
+                write_all(&mut out, &page.map_err(refused())?, |entry| manifest(entry, arguments.json))
+            }),
         };
-        written(out.flush())?;
-        match next {
-            Some(next) if arguments.page.is_some() => {
-                eprintln!("kv-store: there may be more: --after {next:?}");
-                return Ok(());
-            }
-            Some(next) => after = Some(next),
-            None => return Ok(()),
-        }
+    };
+    let next = if arguments.chunks {
+        let page = store.list_chunks(after.as_deref(), limit).map_err(refused())?;
+        write_all(&mut out, &page.entries, |entry| chunk(entry, arguments.json))?;
+        page.next
+    } else {
+        let page = store.list_manifests(after.as_deref(), limit).map_err(refused())?;
+        write_all(&mut out, &page.entries, |entry| manifest(entry, arguments.json))?;
+        page.next
+    };
+    if let Some(next) = next {
+        eprintln!("kv-store: there may be more: --after {next:?}");
     }
+    Ok(())
+}
+
+fn chunk(entry: &ChunkEntry, as_json: bool) -> String {
+    let hash = show::hex(&entry.hash);
+    match as_json {
+        true => json!({ "hash": hash, "bytes": entry.bytes, "stored": entry.stored, "used": entry.used }).to_string(),
+        false => row(entry.bytes, entry.stored, entry.used, &hash),
+    }
+}
+
+fn manifest(entry: &ManifestEntry, as_json: bool) -> String {
+    let ManifestEntry { name, bytes, stored, used, .. } = entry;
+    match as_json {
+        true => json!({ "name": name, "bytes": bytes, "stored": stored, "used": used }).to_string(),
+        false => row(*bytes, *stored, *used, &format!("{name:?}")),
+    }
+}
+
+/// A line for each entry of a page.
+fn write_all<T>(out: &mut impl Write, entries: &[T], line: impl Fn(&T) -> String) -> Outcome {
+    entries.iter().try_for_each(|entry| written(writeln!(out, "{}", line(entry))))?;
+    written(out.flush())
 }
 
 fn row(bytes: Option<u64>, stored: Option<u64>, used: Option<u64>, name: &str) -> String {

@@ -28,27 +28,11 @@ const BATCH_CHUNKS: usize = 256;
 
 /// Hand each page of the chunks on.
 fn each_page_of_chunks(store: &Store, see: &mut dyn FnMut(Vec<ChunkEntry>) -> Outcome) -> Outcome {
-    let mut after: Option<String> = None;
-    loop {
-        let page = store.list_chunks(after.as_deref(), PAGE).map_err(Failure::unable_of("list", store.uri()))?;
-        see(page.entries)?;
-        match page.next {
-            Some(next) => after = Some(next),
-            None => return Ok(()),
-        }
-    }
+    store.chunk_pages(PAGE).try_for_each(|page| see(page.map_err(Failure::unable_of("list", store.uri()))?))
 }
 
 fn each_page_of_manifests(store: &Store, see: &mut dyn FnMut(Vec<ManifestEntry>) -> Outcome) -> Outcome {
-    let mut after: Option<String> = None;
-    loop {
-        let page = store.list_manifests(after.as_deref(), PAGE).map_err(Failure::unable_of("list", store.uri()))?;
-        see(page.entries)?;
-        match page.next {
-            Some(next) => after = Some(next),
-            None => return Ok(()),
-        }
-    }
+    store.manifest_pages(PAGE).try_for_each(|page| see(page.map_err(Failure::unable_of("list", store.uri()))?))
 }
 
 /// A page in batches whose bytes fit the memory, as far as their lengths are known.

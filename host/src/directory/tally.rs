@@ -37,6 +37,8 @@ pub(crate) struct Tally {
     step: i64,
     /// When the files were last counted: nanoseconds since 1970-01-01 UTC; 0: never, as far as is known.
     counted: AtomicU64,
+    /// Bytes of files that this process has removed.
+    removed: AtomicU64,
 }
 
 /// What the file holds.
@@ -80,7 +82,8 @@ impl Tally {
         }
         let step = i64::try_from(max_bytes / 1024).unwrap_or(i64::MAX).clamp(1, 16 << 20);
         let (shared, own, counted) = (AtomicI64::new(0), AtomicI64::new(0), AtomicU64::new(0));
-        let tally = Tally { file, writing: Mutex::new(()), shared, own, step, counted };
+        let removed = AtomicU64::new(0);
+        let tally = Tally { file, writing: Mutex::new(()), shared, own, step, counted, removed };
         let record = tally.read();
         tally.shared.store(record.bytes, Relaxed);
         tally.counted.store(record.counted, Relaxed);
@@ -95,6 +98,17 @@ impl Tally {
     /// When the files were last counted: nanoseconds since 1970-01-01 UTC.
     pub(crate) fn counted(&self) -> u64 {
         self.counted.load(Relaxed)
+    }
+
+    /// A file of so many bytes was removed.
+    pub(crate) fn remove(&self, bytes: u64) {
+        self.removed.fetch_add(bytes, Relaxed);
+        self.add(-i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// Bytes of the files that were removed so far, by this process. A sum that wraps.
+    pub(crate) fn removed(&self) -> u64 {
+        self.removed.load(Relaxed)
     }
 
     /// Files have come, or gone.

@@ -88,7 +88,7 @@ impl Directory {
     /// A file of so many bytes is gone.
     pub(super) fn gone(&self, bytes: u64) {
         if let Some(tally) = self.tally() {
-            tally.add(-i64::try_from(bytes).unwrap_or(i64::MAX));
+            tally.remove(bytes);
         }
     }
 

@@ -12,6 +12,7 @@ mod foreseen;
 mod ledger;
 mod maintenance;
 mod open_store;
+mod pages;
 mod places;
 mod prefetch;
 mod queue;
@@ -34,6 +35,7 @@ pub use batch::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Save, SaveOutcom
 pub use batch::{SubmittedPut, Wanted};
 pub(crate) use damage::Damage;
 pub use maintenance::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page, Usage};
+pub use pages::Pages;
 pub use queue::{Job, Queue, Served};
 pub(crate) use registry::{Setup, guarded};
 pub(crate) use rehearsal::rehearse;

@@ -246,7 +246,14 @@ impl Kept {
                 return Ok(());
             }
             let keep_since = now().saturating_sub(nanoseconds(bound.save_grace));
-            let evicted = shared.evict(&Eviction::new(bytes, expires, keep_since))?;
+            let removed = tally.removed();
+            let mut evicted = shared.evict(&Eviction::new(bytes, expires, keep_since))?;
+            if evicted.bytes > 0 && tally.removed() == removed {
+                // It would be asked again and again.
+                let said = evicted.bytes;
+                self.tell(shared, format_args!("the component says that it evicted {said} bytes, and removed no file"));
+                evicted.bytes = 0;
+            }
             guard.set_hopeless(evicted.bytes == 0 && bytes > 0);
             guard.made_room();
             if !evicted.more {

@@ -70,8 +70,31 @@ fn faults_of_maintenance_are_found() {
         ("lists-removed", "maintenance-delete", "exists and list-chunks disagree"),
         ("miscounts", "maintenance-usage", "8 manifests were stored, and usage grew by 0"),
         ("evicts-fresh", "maintenance-evict", "chunks were removed that were stored after keep-since"),
+        ("lists-in-circles", "maintenance-list", "the listing goes in a circle"),
+        ("lists-nothing", "maintenance-list", "listed nothing on 262144 pages in a row"),
     ] {
         expect_failure(&run(fault), case, why);
+    }
+}
+
+/// Commands that go through a whole store end with a component that would never let them.
+#[test]
+fn what_is_listed_or_evicted_without_end_is_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    for fault in ["sound-maintenance", "lists-in-circles", "evicts-nothing"] {
+        planted(folder.path(), "broken-maintenance", fault);
+    }
+    let circles = "lists-in-circles://x";
+    for (arguments, said) in [
+        (&["ls", "--chunks", circles][..], "the listing goes in a circle"),
+        (&["verify", circles], "the listing goes in a circle"),
+        (&["copy", circles, "sound-maintenance://x"], "the listing goes in a circle"),
+        (&["gc", circles, "--older-than", "1s", "--dry-run"], "the listing goes in a circle"),
+        (&["gc", "evicts-nothing://x", "--older-than", "0s"], "evicted nothing in 64 calls in a row"),
+    ] {
+        let ended = finish(kv_store().args(arguments).env("KV_STORE_WASM_PATH", folder.path()));
+        expect(2, &ended);
+        assert!(ended.stderr.contains(said), "{arguments:?}: {}", ended.stderr);
     }
 }
 

@@ -15,6 +15,8 @@ mod handles;
 mod http;
 #[path = "hostile/loading.rs"]
 mod loading;
+#[path = "hostile/maintenance.rs"]
+mod maintenance;
 #[path = "hostile/memory.rs"]
 mod memory;
 #[path = "hostile/net.rs"]
@@ -228,6 +230,9 @@ pub fn run_all() {
             probe("granted-proc", "probe", &format!("{LIMITS}\nfs.all = {{ path = '/proc/self' }}")),
             table("rebound", &component("connects-anywhere"), &format!("{LIMITS}\nconnect = ['localhost:*']")),
             table("lying", &component("wrong-bytes"), &format!("{LIMITS}\nverify = 'xxh3'")),
+            ["lists-in-circles", "lists-nothing", "evicts-nothing", "frees-nothing"]
+                .map(|fault| probe(fault, "broken-maintenance", LIMITS))
+                .concat(),
             table("lying-twice", &component("removes-too-many"), &format!("{LIMITS}\nverify = 'xxh3'")),
         ]
         .concat(),
@@ -245,6 +250,7 @@ pub fn run_all() {
         http::cases(),
         files::cases(),
         words::cases(),
+        maintenance::cases(),
         loading::cases(),
     ];
     let trials = cases.into_iter().flatten().map(|case| Trial::test(case.name.clone(), move || run(&case, neighbour)));

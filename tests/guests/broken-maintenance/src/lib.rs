@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use kv_store_sdk::key::{hex, unhex};
+use kv_store_sdk::payloads::Part;
 use kv_store_sdk::{
     Backend, Chunk, ChunkEntry, ChunkPage, CommitOutcome, DeleteOutcome, Error, Evicted, Eviction, Features,
     GetOutcome, Hashes, Maintenance, Manifest, ManifestEntry, ManifestPage, Options, Payload, Presence, Properties,
-    PutOutcome, Result, Totals, export, system,
+    PutOutcome, Result, Totals, export, files, system,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,14 @@ enum Fault {
     Miscounts,
     /// `keep-since` is not looked at.
     EvictsFresh,
+    /// After the first page comes the second, after the second the first.
+    ListsInCircles,
+    /// There is always another page, with nothing on it.
+    ListsNothing,
+    /// There is always more to evict.
+    EvictsNothing,
+    /// Chunks are also files of a bounded directory. What is said to be evicted stays.
+    FreesNothing,
 }
 
 struct Memory {
@@ -42,12 +51,18 @@ impl Backend for Memory {
             "lists-removed" => Fault::ListsRemoved,
             "miscounts" => Fault::Miscounts,
             "evicts-fresh" => Fault::EvictsFresh,
+            "lists-in-circles" => Fault::ListsInCircles,
+            "lists-nothing" => Fault::ListsNothing,
+            "evicts-nothing" => Fault::EvictsNothing,
+            "frees-nothing" => Fault::FreesNothing,
             _ => return Err(Error::invalid(format!("{scheme} is none of the faults"))),
         };
         let label = format!("a backend with a fault: {scheme}");
         let properties = Properties::HOLDS_DATA | Properties::WRITE_THROUGH;
         let (chunks, manifests, removed) = Default::default();
-        Ok((Memory { fault, chunks, manifests, removed }, Features { label, properties, ..Default::default() }))
+        let bounds = [("max-bytes", "4000"), ("save-grace-s", "0")].map(|(name, value)| (name.into(), value.into()));
+        let more = if fault == Fault::FreesNothing { bounds.into() } else { Vec::new() };
+        Ok((Memory { fault, chunks, manifests, removed }, Features { label, properties, more, ..Default::default() }))
     }
 
     fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
@@ -59,7 +74,17 @@ impl Backend for Memory {
             if !replace && self.chunks.contains_key(chunk.hash) {
                 return Ok(PutOutcome::Existed);
             }
-            self.chunks.insert(chunk.hash.to_vec(), (chunk.keep()?, system::now()));
+            let data = chunk.keep()?;
+            if self.fault == Fault::FreesNothing {
+                let content = vec![Part::Payload(&data)];
+                let request = files::WriteRequest { path: hex(chunk.hash), content, replace: true };
+                for outcome in files::open_directory("")?.write(&[request], false)? {
+                    if let files::WriteOutcome::Failed(error) = outcome {
+                        return Err(error);
+                    }
+                }
+            }
+            self.chunks.insert(chunk.hash.to_vec(), (data, system::now()));
             Ok(PutOutcome::Stored)
         };
         chunks.iter().map(put).collect()
@@ -101,6 +126,17 @@ impl Backend for Memory {
 
 impl Maintenance for Memory {
     fn list_chunks(&mut self, after: Option<&str>, limit: u32) -> Result<ChunkPage> {
+        match self.fault {
+            Fault::ListsInCircles => {
+                let next = if after == Some("first") { "second" } else { "first" };
+                return Ok(ChunkPage { entries: Vec::new(), next: Some(next.into()) });
+            }
+            Fault::ListsNothing => {
+                let page = after.and_then(|after| after.parse::<u64>().ok()).unwrap_or(0);
+                return Ok(ChunkPage { entries: Vec::new(), next: Some((page + 1).to_string()) });
+            }
+            _ => {}
+        }
         let after = after.map(|after| unhex(after.as_bytes()).ok_or_else(|| Error::invalid("no place in a listing")));
         let after = after.transpose()?;
         let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -143,6 +179,11 @@ impl Maintenance for Memory {
 
     fn evict(&mut self, what: Eviction) -> Result<Evicted> {
         let mut evicted = Evicted { bytes: 0, chunks: 0, manifests: 0, more: false };
+        match self.fault {
+            Fault::EvictsNothing => return Ok(Evicted { more: true, ..evicted }),
+            Fault::FreesNothing => return Ok(Evicted { bytes: 1, chunks: 1, more: true, ..evicted }),
+            _ => {}
+        }
         while evicted.bytes < what.bytes
             && let Some((_, data)) = self.manifests.pop_first()
         {
