@@ -5,7 +5,7 @@
 //! component does and however many URIs it is opened by, so that what is left serves the others.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::process::{Resource, getrlimit};
@@ -30,6 +30,8 @@ pub(crate) struct Budgets {
     pub descriptors: Budget,
     /// Open connections, the idle ones included. Counted only: each is a descriptor.
     pub connections: Budget,
+    /// Bytes in the write buffers of all handles.
+    pub write_buffers: Budget,
 }
 
 /// What all stores of the process share.
@@ -37,8 +39,6 @@ pub(crate) struct Budgets {
 pub(crate) struct OfProcess {
     pub budgets: Budgets,
     pub owners: Owners,
-    /// Bytes in the write buffers of all handles.
-    pub write_buffers: AtomicUsize,
 }
 
 /// What the stores of this process share.
@@ -57,6 +57,7 @@ impl Default for Budgets {
             memory_bytes: Budget::new(limits::PROCESS_MEMORY_BYTES.min(space)),
             descriptors: Budget::new(limits::PROCESS_DESCRIPTORS.min(files)),
             connections: Budget::new(u64::MAX),
+            write_buffers: Budget::new(limits::PROCESS_WRITE_BUFFER_BYTES),
         }
     }
 }
@@ -100,6 +101,7 @@ pub(crate) struct Owner {
     payload_bytes: Budget,
     memory_bytes: Budget,
     descriptors: Budget,
+    write_buffers: Budget,
     /// The turns of its lookups of names.
     pub lookups: Arc<Semaphore>,
 }
@@ -112,6 +114,7 @@ impl Default for Owner {
             payload_bytes: count(),
             memory_bytes: count(),
             descriptors: count(),
+            write_buffers: count(),
             lookups: Arc::new(Semaphore::new(limits::MAX_OWNER_LOOKUPS)),
         }
     }
@@ -155,11 +158,13 @@ pub(crate) struct Shares {
     pub memory_bytes: Share,
     pub descriptors: Arc<Share>,
     pub connections: &'static Budget,
+    /// What waits in the buffers of its handles.
+    pub write_buffers: Share,
 }
 
 impl Shares {
     pub(crate) fn of(budgets: &'static Budgets, owner: &Arc<Owner>, limits: &Limits) -> Self {
-        let Budgets { payload_bytes, memory_bytes, descriptors, connections } = budgets;
+        let Budgets { payload_bytes, memory_bytes, descriptors, connections, write_buffers } = budgets;
         // What the operator allows one instance is never out of its reach.
         let share = |what, process: &'static Budget, of_owner: fn(&Owner) -> &Budget, instance: u64| Share {
             what,
@@ -174,6 +179,13 @@ impl Shares {
             memory_bytes: share("bytes of memory", memory_bytes, |owner| &owner.memory_bytes, limits.memory_bytes),
             descriptors: Arc::new(share("descriptors", descriptors, |owner| &owner.descriptors, 1)),
             connections,
+            // One store of several handles may have all that is its owner's: what waits is flushed soon, unless its backend is down.
+            write_buffers: share(
+                "bytes in write buffers",
+                write_buffers,
+                |owner| &owner.write_buffers,
+                write_buffers.limit / limits::OWNER_FRACTION,
+            ),
         }
     }
 }
@@ -321,6 +333,25 @@ pub(crate) mod tests {
         assert_eq!(shares.payload_bytes.used(), 90);
         shares.payload_bytes.give_back(90);
         assert_eq!((shares.payload_bytes.used(), budgets.payload_bytes.used()), (0, 0));
+    }
+
+    /// A tenant whose backend is down, with as many handles and stores as it likes, leaves the others what is theirs.
+    #[test]
+    fn write_buffers_of_one_owner_leave_those_of_others_their_share() {
+        let budgets = budgets(100, 8);
+        let owners = Owners::default();
+        let of = |tenant| Shares::of(budgets, &owners.get("redis", tenant), &Limits::default());
+        let stores = [of(Some("down")), of(Some("down"))];
+        let handle = limits::WRITE_BUFFER_BYTES as u64;
+        let filled = (0..8).filter(|number| stores[number % 2].write_buffers.take(handle).is_ok()).count();
+        assert_eq!(filled, 4, "of 8 handles with 64 MiB each, half of the process's 512 MiB");
+        let full = stores[0].write_buffers.take(1).unwrap_err().to_string();
+        assert!(full.contains("one backend or tenant together may hold (268435456)"), "{full}");
+        for tenant in [Some("well"), None] {
+            assert!((0..2).all(|_| of(tenant).write_buffers.take(handle).is_ok()), "{tenant:?}");
+        }
+        let alone = Shares::of(self::tests::budgets(100, 8), &owners.get("redis", Some("alone")), &Limits::default());
+        assert!((0..4).all(|_| alone.write_buffers.take(handle).is_ok()), "one store may have all of its owner's");
     }
 
     #[test]

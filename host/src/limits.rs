@@ -233,7 +233,7 @@ pub const OWNER_FRACTION: u64 = 2;
 /// Write buffer of one handle and of the process, for backends that are not write-through.
 pub const WRITE_BUFFER_BYTES: usize = 64 << 20;
 /// Bytes in the write buffers of all handles of the process.
-pub const PROCESS_WRITE_BUFFER_BYTES: usize = 512 << 20;
+pub const PROCESS_WRITE_BUFFER_BYTES: u64 = 512 << 20;
 /// Prefetch cache of one handle, in bytes and in chunks. About as much may be on its way into it.
 pub const PREFETCH_BYTES: usize = 256 << 20;
 /// Chunks of one prefetch cache.

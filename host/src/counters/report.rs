@@ -103,11 +103,11 @@ pub fn metrics() -> Result<Metrics, Error> {
         all.iter().map(|((backend, tenant), counters)| Series::new(backend, tenant.as_deref(), counters)).collect()
     };
     series.sort_by(|a, b| (&a.backend, &a.tenant).cmp(&(&b.backend, &b.tenant)));
-    let budget::OfProcess { budgets, write_buffers, .. } = budget::of_process();
-    let Budgets { payload_bytes, memory_bytes, descriptors, connections } = budgets;
+    let budget::OfProcess { budgets, .. } = budget::of_process();
+    let Budgets { payload_bytes, memory_bytes, descriptors, connections, write_buffers } = budgets;
     Ok(Metrics {
         series,
-        write_buffer_bytes: write_buffers.load(Relaxed) as u64,
+        write_buffer_bytes: write_buffers.used(),
         payload_bytes: payload_bytes.used(),
         memory_bytes: memory_bytes.used(),
         descriptors: descriptors.used(),

@@ -1,6 +1,6 @@
 //! What all handles on one URI share, and single calls of the backend. Whole batches are `batches`.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::Instant;
 
@@ -41,8 +41,6 @@ pub(super) struct OpenStore {
     pub uri: String,
     /// The process state that it belongs to.
     pub generation: u64,
-    /// Bytes in the write buffers of all handles of the process.
-    pub buffered: &'static AtomicUsize,
     pub counters: &'static Counters,
     /// What is known of a store that is bounded.
     pub kept: OnceLock<Arc<Kept>>,
@@ -311,13 +309,12 @@ impl OpenStore {
         self.backend.commit(manifest, fresh, bytes, until)
     }
 
-    /// Take room for buffered bytes in the process.
+    /// Take room for buffered bytes in the process, of the store's share.
     pub(super) fn reserve_buffer(&self, bytes: usize) -> bool {
-        let fits = |used: usize| used.checked_add(bytes).filter(|used| *used <= limits::PROCESS_WRITE_BUFFER_BYTES);
-        self.buffered.try_update(Relaxed, Relaxed, fits).is_ok()
+        self.pool.access().shares.write_buffers.take(bytes as u64).is_ok()
     }
 
     pub(super) fn release_buffer(&self, bytes: usize) {
-        self.buffered.fetch_sub(bytes, Relaxed);
+        self.pool.access().shares.write_buffers.give_back(bytes as u64);
     }
 }

@@ -246,7 +246,7 @@ impl OpenStore {
             let opened = opened.map_err(|error| error.context(format_args!("fs.{name}")))?;
             Ok((name.clone(), Arc::new(opened)))
         };
-        let budget::OfProcess { budgets, owners, write_buffers } = budget::of_process();
+        let budget::OfProcess { budgets, owners } = budget::of_process();
         let owner = owners.get(target.store.backend(), settings.tenant.as_deref());
         let opened = Directories {
             own: directory,
@@ -287,7 +287,6 @@ impl OpenStore {
             keeps_all: AtomicBool::new(false),
             uri,
             generation: process::generation(),
-            buffered: write_buffers,
             counters,
             kept: OnceLock::new(),
             tenant: settings.tenant,
