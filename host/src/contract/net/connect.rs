@@ -79,6 +79,18 @@ fn bare(host: &Host) -> String {
     }
 }
 
+/// The answer of the resolver. It is not the server that has not answered, where it comes too late.
+async fn resolved_by(
+    end: Instant,
+    host: &Host,
+    lookup: impl Future<Output = Result<Vec<IpAddr>, Error>>,
+) -> Result<Vec<IpAddr>, Error> {
+    before(end, lookup).await.unwrap_or_else(|| {
+        let message = format!("still resolving the name {host}: no answer from DNS in time (patience_ms, deadline_ms)");
+        Err(Error::new(ErrorKind::Unavailable, message))
+    })
+}
+
 impl Access {
     /// What a guest asks for, if it was granted.
     fn wanted(&self, authority: &str, options: Option<&ConnectOptions>) -> Result<Wanted, Error> {
@@ -137,11 +149,8 @@ impl Access {
         let permit = self.shares.connection()?;
         let Server { host, .. } = &wanted.granted.server;
         let end = until.deadline().min(Instant::now() + wanted.patience);
-        let resolved = before(end, self.lookups.resolve(&bare(host))).await.unwrap_or_else(|| {
-            let message = format!("the name {host} could not be resolved in time (patience_ms, deadline_ms)");
-            Err(Error::new(ErrorKind::Unavailable, message))
-        });
-        Ok(Begun { permit, addresses: resolved? })
+        let addresses = resolved_by(end, host, self.lookups.resolve(&bare(host))).await?;
+        Ok(Begun { permit, addresses })
     }
 
     /// Connect to the first address that answers, over TLS where that is wanted.
@@ -270,5 +279,24 @@ impl State {
         answers.extend(failed.into_iter().map(|(at, error)| (at, Err(error))));
         answers.sort_by_key(|(at, _)| *at);
         Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_not_resolved_in_time_is_told_from_a_server_that_does_not_answer() {
+        let host = Host::Name("silent.test".into());
+        let (soon, late) = (Instant::now() + Duration::from_millis(10), || Instant::now() + Duration::from_secs(60));
+        let driver = &crate::engine::runtime().unwrap().driver;
+        let resolved = driver.block_on(late, resolved_by(soon, &host, std::future::pending())).unwrap();
+        let error = resolved.unwrap_err();
+        let told = error.to_string();
+        assert!(
+            error.kind() == ErrorKind::Unavailable && told.contains("still resolving the name silent.test"),
+            "{told}"
+        );
     }
 }
