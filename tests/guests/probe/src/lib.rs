@@ -2,6 +2,7 @@
 //! way. Otherwise it keeps chunks and manifests in memory and counts its calls; the manifest `calls` tells the counts.
 
 mod echo;
+mod lies;
 mod misbehave;
 mod script;
 

@@ -1,5 +1,6 @@
 //! The ways to misbehave, by name.
 
+use crate::lies;
 use kv_store_sdk::payloads::{self, ItemRange, Part};
 use kv_store_sdk::{Error, Payload, Result, files, http, net, system};
 
@@ -82,6 +83,10 @@ pub fn act(how: &str) -> Result<()> {
             Some(files::RemoveOutcome::Failed(error)) => Err(error),
             _ => Ok(()),
         },
+        "files-names" => lies::names(),
+        "files-ranges" => lies::ranges(),
+        "files-many" => lies::many(),
+        "files-large" => lies::large(),
         "sync-ro" => files::open_directory("ro")?.sync(&["file".into()]),
         _ => match how.split_once(':') {
             Some(("connections", server)) => {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use kv_store_wasm::ErrorKind::{Denied, Invalid};
 use kv_store_wasm::Store;
 
-use super::{Case, PATIENCE, asked, case, fails, folder, open, text};
+use super::{Case, PATIENCE, asked, case, fails, folder, goes_on, open, text};
 
 /// A directory with a file in it, one beside it, and whatever might lead from the one to the other.
 fn planted(scratch: &Path) -> String {
@@ -43,8 +43,34 @@ fn are_refused(store: &Store, attempts: &[&str]) {
     }
 }
 
+/// A directory with more files than one listing answers, and one with a hole of a tebibyte.
+fn filled() -> &'static Path {
+    static FILLED: OnceLock<PathBuf> = OnceLock::new();
+    FILLED.get_or_init(|| {
+        let path = folder().join("filled");
+        std::fs::create_dir(&path).unwrap();
+        (0..4200).for_each(|number| std::fs::write(path.join(format!("file-{number}")), "").unwrap());
+        std::fs::File::create(path.join("sparse")).unwrap().set_len(1 << 40).unwrap();
+        path
+    })
+}
+
+/// A guest that asks of `files` what no backend would, all of which is refused or bounded.
+fn lying(how: &'static str) -> Case {
+    case(&format!("probe {how}"), move || {
+        let store = open(&format!("hostile-probe://{}", filled().display()));
+        fails(Invalid, "refused", || store.get_manifest(&format!("do:{how}")));
+        assert!(!filled().join("large").exists(), "it was written");
+        goes_on(&store);
+    })
+}
+
 pub fn cases() -> Vec<Case> {
     vec![
+        lying("files-names"),
+        lying("files-ranges"),
+        lying("files-many"),
+        lying("files-large"),
         case("reads-anywhere", || {
             let scratch = folder();
             let store = open(&format!("reads-anywhere://{}", planted(scratch)));
