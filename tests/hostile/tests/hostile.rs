@@ -220,19 +220,24 @@ pub fn run_all() {
             make("truncated", sound[..sound.len() / 2].to_vec(), LIMITS),
             probe("hostile-probe", "probe", LIMITS),
             probe("endless-probe", "probe", ENDLESS),
+            probe(
+                "slow-reads",
+                "probe",
+                "options = { answers = '1', slow-reads = '100', cheap-repeat = '1' }\nlimits = { deadline_ms = 300, breaker_failures = 0 }",
+            ),
             probe("hostile-wasi", "wasi-probe", LIMITS),
             probe("endless-wasi", "wasi-probe", ENDLESS),
             probe("hostile-wasi-ro", "wasi-probe", &format!("{LIMITS}\n{read_only}")),
             probe("idle-probe", "probe", "limits = { idle_ms = 200, breaker_failures = 0 }"),
             table("filling", &component("fills-memory"), "limits.breaker_failures = 0"),
+            ["lists-in-circles", "lists-nothing", "evicts-nothing", "frees-nothing"]
+                .map(|fault| probe(fault, "broken-maintenance", LIMITS))
+                .concat(),
             probe("leaks", "broken", "limits = { payload_bytes = 1048576, breaker_failures = 0 }"),
             probe("forgets", "broken", "limits = { memory_bytes = 8388608, breaker_failures = 0 }"),
             probe("granted-proc", "probe", &format!("{LIMITS}\nfs.all = {{ path = '/proc/self' }}")),
             table("rebound", &component("connects-anywhere"), &format!("{LIMITS}\nconnect = ['localhost:*']")),
             table("lying", &component("wrong-bytes"), &format!("{LIMITS}\nverify = 'xxh3'")),
-            ["lists-in-circles", "lists-nothing", "evicts-nothing", "frees-nothing"]
-                .map(|fault| probe(fault, "broken-maintenance", LIMITS))
-                .concat(),
             table("lying-twice", &component("removes-too-many"), &format!("{LIMITS}\nverify = 'xxh3'")),
         ]
         .concat(),
@@ -245,12 +250,12 @@ pub fn run_all() {
     let cases = [
         endless::cases(),
         memory::cases(),
+        maintenance::cases(),
         handles::cases(),
         net::cases(),
         http::cases(),
         files::cases(),
         words::cases(),
-        maintenance::cases(),
         loading::cases(),
     ];
     let trials = cases.into_iter().flatten().map(|case| Trial::test(case.name.clone(), move || run(&case, neighbour)));

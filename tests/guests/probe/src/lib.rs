@@ -26,6 +26,8 @@ struct Probe {
     failing_deletes: Option<String>,
     /// How long `put_chunks` takes, in milliseconds.
     slow_puts: u64,
+    /// How long `exists` and `get_chunks` take, in milliseconds.
+    slow_reads: u64,
     /// Items that one answer holds at most.
     answers: usize,
     fresh: usize,
@@ -35,6 +37,10 @@ impl Probe {
     fn count(&mut self, call: &'static str, items: usize) {
         *self.calls.entry(call).or_default() += 1;
         *self.calls.entry(items_of(call)).or_default() += items as u64;
+    }
+
+    fn read_slowly(&self) -> Result<()> {
+        if self.slow_reads > 0 { system::sleep(self.slow_reads * 1_000_000) } else { Ok(()) }
     }
 }
 
@@ -68,12 +74,14 @@ impl Backend for Probe {
         let failing_puts = number(options.take("failing-puts")).unwrap_or(0) as u32;
         let failing_deletes = options.take("failing-deletes");
         let slow_puts = number(options.take("slow-puts")).unwrap_or(0);
+        let slow_reads = number(options.take("slow-reads")).unwrap_or(0);
         options.finish()?;
-        Ok((Probe { answers, failing_puts, failing_deletes, slow_puts, ..Default::default() }, features))
+        Ok((Probe { answers, failing_puts, failing_deletes, slow_puts, slow_reads, ..Default::default() }, features))
     }
 
     fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
         self.count("exists", hashes.len());
+        self.read_slowly()?;
         Ok(hashes.iter().take(self.answers).map(|hash| self.chunks.get(hash).map(Payload::len).into()).collect())
     }
 
@@ -108,6 +116,7 @@ impl Backend for Probe {
 
     fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
         self.count("get", hashes.len());
+        self.read_slowly()?;
         hashes
             .iter()
             .take(self.answers)

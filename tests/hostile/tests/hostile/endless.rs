@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use kv_store_wasm::ErrorKind::{Component, Unavailable};
-use kv_store_wasm::Store;
+use kv_store_wasm::{BatchOptions, Error, Fetch, Memory, Presence, Store};
 
-use super::{Case, LATE, PATIENCE, calling, case, fails, goes_on, open, opening, probing, probing_late};
+use super::{Case, LATE, PATIENCE, calling, case, event, fails, goes_on, open, opening, probing, probing_late};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -33,6 +33,37 @@ pub fn cases() -> Vec<Case> {
             for what in ["never", "sleep"] {
                 fails(Unavailable, LATE, || store.get_manifest(what));
             }
+            goes_on(&store);
+        }),
+        case("slow-reads", || {
+            // Each call is answered in time, with one item of 8 after 100 ms, and 300 ms are all that the consumer's call has.
+            let store = open("slow-reads://x");
+            let hashes: Vec<[u8; 8]> = (0..8_u64).map(u64::to_be_bytes).collect();
+            for hash in &hashes {
+                store.put_chunk(hash, b"content").unwrap();
+            }
+            store.put_manifest("m", b"").unwrap();
+            let hashes: Vec<&[u8]> = hashes.iter().map(<[u8; 8]>::as_slice).collect();
+            let in_time = |what: &str, call: &dyn Fn() -> usize| {
+                let before = event("slow-reads", "guest_calls");
+                let answered = call();
+                let calls = event("slow-reads", "guest_calls") - before;
+                assert!(answered < 8 && calls < 8, "{what}: {answered} of 8 answered in {calls} calls");
+            };
+            let options = BatchOptions::default();
+            let is_well = |presence: &Result<Presence, Error>| presence.is_ok();
+            in_time("exists", &|| {
+                store.exists_many(&hashes, &options).unwrap().iter().filter(|it| is_well(it)).count()
+            });
+            in_time("get", &|| {
+                let mut items: Vec<Fetch> = hashes.iter().map(|hash| Fetch::new(hash, Memory::Allocate)).collect();
+                store.get_many(&mut items, &options).unwrap().iter().filter(|found| found.is_ok()).count()
+            });
+            in_time("prefetch", &|| {
+                // What did not come is asked for when it is wanted.
+                let _ = store.prefetch_chunks(&hashes.concat(), 8);
+                0
+            });
             goes_on(&store);
         }),
         calling("recursion", Component, "trapped: wasm trap: call stack exhausted"),
