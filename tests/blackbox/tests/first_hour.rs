@@ -125,6 +125,32 @@ fn the_stamps_list_the_options_that_are_taken() {
 }
 
 #[test]
+fn doctor_says_where_there_is_no_compile_helper() {
+    let scratch = Scratch::new();
+    // With compiled code in the cache no helper is needed.
+    let cache = scratch.text("cache");
+    let asked = |helper: &str| {
+        let config = scratch.write("config.toml", &format!("[compile]\nhelper = '{helper}'\n"));
+        let mut doctor = kv_store();
+        doctor.args(["doctor", "--offline", "memory://x"]).env("KV_STORE_WASM_CACHE", &cache);
+        finish(doctor.env("KV_STORE_WASM_CONFIG", &config))
+    };
+    let guarded = "compiled in the engine's own process, which bounds on their content alone guard";
+    let wrong = asked(&scratch.text("no-such-program"));
+    expect(1, &wrong);
+    assert!(wrong.stdout.contains("compile.helper"), "{}", wrong.stdout);
+    let with = asked(dist().join("libexec/kv-store-compile").to_str().unwrap());
+    expect(0, &with);
+    assert!(!with.stdout.contains(guarded), "{}", with.stdout);
+    let without = asked("off");
+    assert!(
+        without.stdout.contains(guarded) && without.stdout.contains("install kv-store-compile"),
+        "{}",
+        without.stdout
+    );
+}
+
+#[test]
 fn doctor_finds_what_the_backend_would_refuse_and_says_config_valid_and_opened_apart() {
     let scratch = Scratch::new();
     for (uri, said) in

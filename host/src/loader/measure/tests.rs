@@ -1,8 +1,9 @@
 use wasm_encoder::{
     Alias, CanonicalFunctionSection, CodeSection, Component, ComponentAliasSection, ComponentExportKind,
-    ComponentInstanceSection, ComponentOuterAliasKind, CustomSection, DataSection, ElementSection, Elements, Function,
-    FunctionSection, GlobalSection, GlobalType, InstanceSection, MemorySection, MemoryType, Module, ModuleArg,
-    ModuleSection, NestedComponentSection, TypeSection, ValType,
+    ComponentExportSection, ComponentImportSection, ComponentInstanceSection, ComponentOuterAliasKind,
+    ComponentTypeRef, CustomSection, DataSection, ElementSection, Elements, EntityType, ExportKind, ExportSection,
+    Function, FunctionSection, GlobalSection, GlobalType, ImportSection, InstanceSection, MemorySection, MemoryType,
+    Module, ModuleArg, ModuleSection, NestedComponentSection, TypeSection, ValType,
 };
 
 use super::*;
@@ -47,6 +48,18 @@ fn component(count: usize, body: usize) -> Vec<u8> {
     let mut module = functions(count, &function);
     module.section(&CustomSection { name: STAMP.into(), data: b"wish: a\x1bb\nwish: c\n".into() });
     around(&module)
+}
+
+/// A module of globals.
+fn globals(count: u64) -> Module {
+    let ty = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
+    let mut section = GlobalSection::new();
+    (0..count).for_each(|_| {
+        section.global(ty, &wasm_encoder::ConstExpr::i32_const(0));
+    });
+    let mut module = Module::new();
+    module.section(&section);
+    module
 }
 
 /// A component that instantiates a module so many times.
@@ -152,16 +165,6 @@ fn components_are_not_handed_from_one_to_another() {
 
 #[test]
 fn globals_count_for_each_instance() {
-    let globals = |count: u64| {
-        let ty = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
-        let mut section = GlobalSection::new();
-        (0..count).for_each(|_| {
-            section.global(ty, &wasm_encoder::ConstExpr::i32_const(0));
-        });
-        let mut module = Module::new();
-        module.section(&section);
-        module
-    };
     let each = limits::MAX_INSTANCE_SLOTS / 50;
     assert!(check(&instances(&globals(each), 50).finish()).is_ok());
     refused(&instances(&globals(each), 51).finish(), "globals and imports in all core instances");
@@ -239,6 +242,134 @@ fn segments_and_types_are_bounded() {
     let mut types = TypeSection::new();
     (0..5000).for_each(|_| types.ty().function(vec![ValType::I32; 1000], []));
     refused(&with(&types), "bytes outside of code and data");
+}
+
+/// A module of one section.
+fn module_of(section: &impl wasm_encoder::Section) -> Vec<u8> {
+    let mut module = Module::new();
+    module.section(section);
+    around(&module)
+}
+
+/// Each bound on a count: what has as many passes, what has one more is refused by its name.
+#[test]
+fn each_count_may_be_at_its_bound_and_not_one_over_it() {
+    type Make = fn(u64) -> Vec<u8>;
+    let imports: Make = |count| {
+        let mut section = ImportSection::new();
+        (0..count).for_each(|_| {
+            section.import("", "", EntityType::Function(0));
+        });
+        module_of(&section)
+    };
+    let exports: Make = |count| {
+        let mut section = ExportSection::new();
+        (0..count).for_each(|_| {
+            section.export("", ExportKind::Func, 0);
+        });
+        module_of(&section)
+    };
+    // The segment counts too.
+    let elements: Make = |count| {
+        let mut section = ElementSection::new();
+        section.passive(Elements::Functions(vec![0; count as usize - 1].into()));
+        module_of(&section)
+    };
+    let data: Make = |count| {
+        let mut section = DataSection::new();
+        (0..count).for_each(|_| {
+            section.passive([]);
+        });
+        module_of(&section)
+    };
+    let types: Make = |count| {
+        let mut section = TypeSection::new();
+        (0..count).for_each(|_| section.ty().function([], []));
+        module_of(&section)
+    };
+    // A section of so many bytes: one export, whose name fills it.
+    let outline: Make = |bytes| {
+        const BESIDE_THE_NAME: u64 = 6;
+        let mut section = ExportSection::new();
+        section.export(&"x".repeat((bytes - BESIDE_THE_NAME) as usize), ExportKind::Func, 0);
+        module_of(&section)
+    };
+    let depth: Make = |count| levels(Component::new(), count as u32 - 1, 0).finish();
+    let parts: Make = |count| {
+        let (mut component, module) = (Component::new(), Module::new());
+        (1..count).for_each(|_| {
+            component.section(&ModuleSection(&module));
+        });
+        component.finish()
+    };
+    let named_imports: Make = |count| {
+        let mut section = ComponentImportSection::new();
+        (0..count).for_each(|_| {
+            section.import("a", ComponentTypeRef::Func(0));
+        });
+        let mut component = Component::new();
+        component.section(&section);
+        component.finish()
+    };
+    let named_exports: Make = |count| {
+        let mut section = ComponentExportSection::new();
+        (0..count).for_each(|_| {
+            section.export("a", ComponentExportKind::Func, 0, None);
+        });
+        let mut component = Component::new();
+        component.section(&section);
+        component.finish()
+    };
+    let component_instances: Make = |count| levels(Component::new(), 1, count).finish();
+    let adapters: Make = |count| {
+        let mut section = CanonicalFunctionSection::new();
+        (0..count).for_each(|_| {
+            section.lower(0, []);
+        });
+        let mut component = Component::new();
+        component.section(&section);
+        component.finish()
+    };
+    let items: Make = |count| {
+        let mut section = ComponentAliasSection::new();
+        (0..count).for_each(|_| {
+            section.alias(Alias::Outer { kind: ComponentOuterAliasKind::Type, count: 0, index: 0 });
+        });
+        let mut component = Component::new();
+        component.section(&section);
+        component.finish()
+    };
+    let bounds: [(u64, &str, &dyn Fn(u64) -> Vec<u8>); 14] = [
+        (limits::MAX_IMPORTS, "imports of modules", &imports),
+        (limits::MAX_EXPORTS, "exports of modules", &exports),
+        (limits::MAX_DEFINITIONS, "functions, tables and globals", &|count| around(&globals(count))),
+        (limits::MAX_ELEMENTS, "elements in segments", &elements),
+        (limits::MAX_DATA_SEGMENTS, "data segments", &data),
+        (limits::MAX_TYPES, "types", &types),
+        (limits::MAX_OUTLINE_BYTES, "bytes outside of code and data", &outline),
+        (limits::MAX_COMPONENT_DEPTH as u64, "components within each other", &depth),
+        (limits::MAX_COMPONENT_PARTS, "modules and components", &parts),
+        (limits::MAX_COMPONENT_NAMES as u64, "imports or exports", &named_imports),
+        (limits::MAX_COMPONENT_NAMES as u64, "imports or exports", &named_exports),
+        (limits::MAX_COMPONENT_INSTANCES, "instances of components within it", &component_instances),
+        (limits::MAX_ADAPTERS, "functions that are lifted or lowered", &adapters),
+        (limits::MAX_COMPONENT_ITEMS, "aliases, imports, exports and arguments", &items),
+    ];
+    for (most, what, make) in bounds {
+        let at_bound = check(&make(most));
+        assert!(at_bound.is_ok(), "{what}: {}", at_bound.unwrap_err());
+        refused(&make(most + 1), &format!("has more than {most} {what}"));
+    }
+}
+
+#[test]
+fn places_in_all_core_instances_may_be_at_their_bound_and_not_one_over_it() {
+    let mut component = instances(&globals(limits::MAX_INSTANCE_SLOTS / 50), 50);
+    assert!(check(component.as_slice()).is_ok());
+    let mut one_more = InstanceSection::new();
+    one_more.instantiate(1, std::iter::empty::<(&str, ModuleArg)>());
+    component.section(&ModuleSection(&globals(1))).section(&one_more);
+    refused(component.as_slice(), "has more than 1000000 functions, globals and imports in all core instances");
 }
 
 #[test]
