@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use kv_store_tests::consumer::{Finished, consumer, finish};
 use kv_store_tests::objects::{Fault, ObjectServer};
@@ -343,6 +345,64 @@ fn a_server_that_hangs_costs_its_calls_a_patience_and_not_their_deadline() {
     let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let lines: Vec<&str> = made.stdout.lines().collect();
     assert!(lines[1].starts_with("read -") && lines[2] == format!("get 0 {bytes}"), "{}", made.stderr);
+}
+
+#[test]
+fn a_batch_that_meets_a_server_that_hangs_waits_twice_however_many_items_it_has() {
+    let server = ObjectServer::start();
+    let hashes: String = (0..300).map(|n| format!("{n:016x}")).collect();
+    server.spoil("GET /bucket/p/c/", usize::MAX >> 1, Fault::Hangs);
+    // One request at a time, and a deadline of a day: 300 waits of their own would take the test's time.
+    let config = "limits = { deadline_ms = 86_400_000, patience_ms = 500, breaker_failures = 0, connections = 1 }";
+    let made = calls(&uri(&server), config, &[], &["prefetch", "8", &hashes, "get", "0000000000000000", "read", "m"]);
+    let lines: Vec<&str> = made.stdout.lines().collect();
+    assert!(lines.len() == 4 && lines[2].starts_with("get -"), "{lines:?}{}", made.stderr);
+    let hung = server.asked().iter().filter(|(line, _)| line.starts_with("GET /bucket/p/c/")).count();
+    // Once a wait has run out, the rest of the call shares as much again, in waits of 50 ms or more: two calls, and not 301.
+    assert!((1..=2 * (1 + 10)).contains(&hung), "{hung} requests hung");
+}
+
+/// What to run under a program that runs another one where these lines are `/etc/hosts`. None: this user may not, which is said.
+fn with_hosts(folder: &Path, hosts: &str, command: &Command) -> Option<Command> {
+    let path = folder.join("hosts");
+    std::fs::write(&path, hosts).expect("it is ours");
+    let under = |program: &OsStr| {
+        let mut under = Command::new("unshare");
+        let script = format!("mount --bind '{}' /etc/hosts && exec \"$0\" \"$@\"", path.display());
+        under.args(["-m", "sh", "-c", &script]).arg(program);
+        under
+    };
+    let tried = finish(&mut under(OsStr::new("true")));
+    if !tried.status.success() {
+        eprintln!("skipped: no mount namespace can be made here (unshare -m), which needs root: {}", tried.stderr);
+        return None;
+    }
+    let mut under = under(command.get_program());
+    under.args(command.get_args()).env_clear();
+    under.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Some(under)
+}
+
+#[test]
+fn virtual_hosts_are_asked_by_the_name_of_their_bucket() {
+    let server = ObjectServer::start();
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let config = folder.path().join("config.toml");
+    // Nothing else is granted than what the URI names: the bucket in front of the host.
+    std::fs::write(&config, "[backend.s3]\noptions.style = 'virtual'\n").expect("it is ours");
+    let mut command = consumer("calls");
+    command.arg(format!("s3+http://s3.test:{}/bucket/p", server.port)).env("KV_STORE_WASM_CONFIG", config);
+    command.args(["put", "aa", "x", "publish", "m", "y", "get", "aa", "read", "m", "delete", "m"]);
+    command.env("S3_ACCESS_KEY_ID", ACCESS_KEY_ID).env("S3_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY);
+    let Some(mut command) = with_hosts(folder.path(), "127.0.0.1 bucket.s3.test\n", &command) else { return };
+    let made = finish(&mut command);
+    assert_eq!(made.stdout, "open ok\nput 0\npublish 0\nget 0 78\nread 0 79\ndelete 0\n", "{}", made.stderr);
+    let asked = server.asked();
+    let host = format!("bucket.s3.test:{}", server.port);
+    assert!(asked.len() >= 5 && asked.iter().all(|(_, headers)| headers["host"] == host), "{asked:?}");
+    // The bucket is in no path.
+    assert!(asked.iter().all(|(line, _)| !line.contains("bucket")), "{asked:?}");
+    assert_eq!(server.keys(), ["p/c/aa"]);
 }
 
 #[test]
