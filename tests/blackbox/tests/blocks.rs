@@ -26,3 +26,10 @@ fn the_example_holds_in_memory_and_on_redis() {
     let server = RedisServer::start(&[]);
     example(&format!("redis://127.0.0.1:{}/4", server.port));
 }
+
+#[test]
+fn the_edges_of_each_call_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let finished = finish(consumer("blocks").arg(format!("local-fs://{}", folder.path().display())));
+    assert_eq!(finished.stdout, "all held\n", "{}", finished.stderr);
+}
