@@ -80,6 +80,52 @@ fn a_hash_with_braces_is_no_hash_tag() {
 }
 
 #[test]
+fn a_commit_renews_what_it_names_on_every_node() {
+    let cluster = RedisCluster::start(3);
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), "[backend.redis]\noptions = { ttl_s = '1' }\n").unwrap();
+    let uri = cluster.uri();
+    let calls =
+        |calls: &[&str]| finish(consumer("calls").arg(&uri).args(calls).env("KV_STORE_WASM_CONFIG", config.path()));
+    let hashes = hashes(30);
+    let hex: Vec<String> = hashes.iter().map(|hash| hash.bytes().map(|byte| format!("{byte:02x}")).collect()).collect();
+    let save = |hex: &[String], name| {
+        let puts: Vec<&str> = hex.iter().flat_map(|hash| ["put", hash, "text"]).chain(["publish", name, "x"]).collect();
+        let saved = calls(&puts);
+        assert!(saved.stdout.ends_with("publish 0\n"), "{}{}", saved.stdout, saved.stderr);
+    };
+    save(&hex, "m");
+    let left = |key: &str| -> i64 {
+        let answer = cluster.nodes[cluster.node_of(key)].ask(&format!("PTTL {key}"));
+        answer.lines().next().and_then(|line| line.strip_prefix(':')?.parse().ok()).expect("a number")
+    };
+    let (named, unnamed) = hashes.split_at(20);
+    assert_eq!(
+        (0..3).filter(|node| named.iter().all(|hash| cluster.node_of(&format!("kv:c:{hash}")) != *node)).count(),
+        0
+    );
+    for hash in &hashes {
+        let key = format!("kv:c:{hash}");
+        assert!((50_000..=61_000).contains(&left(&key)), "{key}: {}", left(&key));
+        cluster.nodes[cluster.node_of(&key)].ask(&format!("PEXPIRE {key} 3000"));
+    }
+    save(&hex[..20], "n");
+    assert!(named.iter().all(|hash| left(&format!("kv:c:{hash}")) > 50_000));
+    let begun = Instant::now();
+    let keys = || unnamed.iter().map(|hash| format!("kv:c:{hash}")).chain(["kv:m:m".into(), "kv:m:n".into()]);
+    while keys().any(|key| left(&key) != -2) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "they stay");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let seen = calls(&["get", &hex[0], "get", &hex[29], "read", "m"]);
+    let lines: Vec<&str> = seen.stdout.lines().collect();
+    assert!(
+        lines[1].starts_with("get 0") && lines[2].starts_with("get -") && lines[3].starts_with("read -"),
+        "{lines:?}"
+    );
+}
+
+#[test]
 fn slots_that_move_are_followed() {
     let cluster = RedisCluster::start(3);
     let store = library().open(&cluster.uri()).expect("the store opens");

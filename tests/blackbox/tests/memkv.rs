@@ -94,6 +94,34 @@ fn a_batch_that_is_too_large_for_one_answer_is_asked_for_again() {
 }
 
 #[test]
+fn what_is_not_used_goes_after_its_ttl_and_a_commit_renews_what_it_names() {
+    let server = MemkvServer::start(&["--ttl-seconds", "4"]);
+    // In this order: the library asks early for what was put behind a chunk the last time, and to be asked for is a use.
+    save(&open(&server), "m", &[(b"once", b"and never again"), (b"named", b"again and again")]);
+    let chunks = || -> u64 {
+        let (_, status) = server.admin("/v1/status");
+        let count = status.split_once("\"chunks\":").and_then(|(_, rest)| rest.split([',', '}']).next()?.parse().ok());
+        count.unwrap_or_else(|| panic!("no chunks in {status}"))
+    };
+    assert_eq!(chunks(), 2);
+    let begun = Instant::now();
+    while chunks() > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it stays");
+        // A handle of its own: it knows of no chunk that is there, and stores none anew.
+        save(&open(&server), "n", &[(b"named", b"again and again")]);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let store = open(&server);
+    assert_eq!(store.get_chunk(b"named").unwrap(), Ok(b"again and again".to_vec()));
+    assert!(store.get_chunk(b"once").unwrap().is_err() && store.get_manifest("m").unwrap().is_err());
+    drop(store);
+    while chunks() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(120), "the last one stays");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
 fn namespaces_are_apart() {
     let server = MemkvServer::start(&[]);
     save(&open(&server), "m", &[(b"hash", b"chunk")]);

@@ -84,6 +84,45 @@ fn a_damaged_chunk_that_one_process_has_met_is_stored_again_by_another() {
     assert!(healed.lines().all(|line| line == "open ok" || line.starts_with("get 0 ")), "{healed}");
 }
 
+/// The first number in an answer.
+fn number(answer: &str) -> i64 {
+    let line = answer.lines().next().and_then(|line| line.strip_prefix(':'));
+    line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no number: {answer}"))
+}
+
+#[test]
+fn what_no_save_names_goes_after_its_ttl_and_a_commit_renews_what_it_names() {
+    let server = RedisServer::start(&[]);
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), "[backend.redis]\noptions = { ttl_s = '1' }\n").unwrap();
+    let uri = uri(&server, "");
+    let calls =
+        |calls: &[&str]| finish(consumer("calls").arg(&uri).args(calls).env("KV_STORE_WASM_CONFIG", config.path()));
+    // Hashes that are printable: "ab" and "cd".
+    let saved = calls(&["put", "6162", "named", "put", "6364", "not", "publish", "m", "x"]);
+    assert!(saved.stdout.ends_with("publish 0\n"), "{}{}", saved.stdout, saved.stderr);
+    let left = |key: &str| number(&server.ask(&format!("PTTL kv:{key}")));
+    // Chunks live a minute longer than the manifests that name them.
+    assert!((1..=1000).contains(&left("m:m")) || left("m:m") == -2, "{}", left("m:m"));
+    for chunk in ["c:ab", "c:cd"] {
+        assert!((55_000..=61_000).contains(&left(chunk)), "{chunk}: {}", left(chunk));
+        server.ask(&format!("PEXPIRE kv:{chunk} 2000"));
+    }
+    // Named again, by a process that stores nothing anew.
+    let renewed = calls(&["put", "6162", "named", "publish", "n", "y"]);
+    assert!(renewed.stdout.ends_with("publish 0\n"), "{}{}", renewed.stdout, renewed.stderr);
+    assert!((55_000..=61_000).contains(&left("c:ab")), "{}", left("c:ab"));
+    let begun = Instant::now();
+    while [left("m:m"), left("m:n"), left("c:cd")] != [-2; 3] {
+        assert!(begun.elapsed() < Duration::from_secs(60), "they stay");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let seen = calls(&["read", "m", "get", "6162", "get", "6364"]);
+    let lines: Vec<&str> = seen.stdout.lines().collect();
+    assert_eq!(lines[2], "get 0 6e616d6564", "{lines:?}");
+    assert!(lines[1].starts_with("read -") && lines[3].starts_with("get -"), "{lines:?}");
+}
+
 #[test]
 fn a_restarted_server_is_used_again() {
     let mut server = RedisServer::start(&[]);
