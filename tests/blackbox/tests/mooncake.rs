@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -87,6 +88,58 @@ fn two_replicas_survive_a_node() {
     let restored = calls.make(&restore);
     let found = restored.stdout.lines().filter(|line| line.starts_with("get 0") || line.starts_with("read 0")).count();
     assert_eq!(found, 21, "{}{}", restored.stdout, restored.stderr);
+}
+
+/// A server that answers each request of coro_rpc as a master does: an error of coro_rpc, or a body.
+fn fake_master(answer: impl Fn(u32) -> Result<Vec<u8>, u8> + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let authority = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut head = [0; 20];
+            while stream.read_exact(&mut head).is_ok() {
+                let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap());
+                let mut body = vec![0; number(12) as usize];
+                let (error, said) = match answer(number(8)) {
+                    Ok(said) => (0, said),
+                    Err(error) => (error, Vec::new()),
+                };
+                let len = (said.len() as u32).to_le_bytes();
+                let answer = [&[0x15, 0, error, 0][..], &number(4).to_le_bytes(), &len, &[0; 4], &said].concat();
+                if stream.read_exact(&mut body).is_err() || stream.write_all(&answer).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    authority
+}
+
+/// The function that tells the protocol's version, and what a master of this version answers.
+const SERVICE_READY: u32 = 0x7b81_bb56;
+
+fn version(version: &str) -> Vec<u8> {
+    let text = [&[1, version.len() as u8], version.as_bytes()].concat();
+    [&0x1cb3_cc35_u32.to_le_bytes()[..], &[4, 0x87, 0x80, 0x0c, 0x01, 0], &text].concat()
+}
+
+#[test]
+fn a_master_of_another_version_is_refused_and_both_versions_are_named() {
+    let refused = |master: String, said: &[&str]| {
+        let made = finish(consumer("calls").arg(format!("mooncake://{master}/tests")));
+        assert_eq!(made.stdout, "open NULL\n", "{}", made.stderr);
+        let said = [&["Mooncake 0.3.13 (protocol 2.0.0)"], said].concat();
+        said.iter().for_each(|said| assert!(made.stderr.contains(said), "expected {said}: {}", made.stderr));
+    };
+    refused(fake_master(|_| Ok(version("2.1.0"))), &["protocol 2.1.0"]);
+    // It does not even know the call, or answers with another type.
+    refused(fake_master(|_| Err(11)), &["error 11"]);
+    refused(fake_master(|_| Ok([&[0; 4][..], &version("2.0.0")[4..]].concat())), &["another type"]);
+    // The protocol is ours, and the structures are not.
+    let ready = |function| if function == SERVICE_READY { Ok(version("2.0.0")) } else { Ok(version("9")) };
+    refused(fake_master(ready), &["protocol 2.0.0", "another type"]);
+    let ready = |function| if function == SERVICE_READY { Ok(version("2.0.0")) } else { Err(11) };
+    refused(fake_master(ready), &["error 11"]);
 }
 
 #[test]
