@@ -24,7 +24,7 @@ mod net;
 #[path = "hostile/words.rs"]
 mod words;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -134,6 +134,13 @@ fn folder() -> &'static Path {
     FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary directory")).path()
 }
 
+/// A place for the files of a case, of the whole run too.
+fn place(name: &str) -> PathBuf {
+    PLACES.get().expect("the run has begun").join(name)
+}
+
+static PLACES: OnceLock<PathBuf> = OnceLock::new();
+
 fn text(found: Option<Buffer>) -> String {
     String::from_utf8_lossy(&found.expect("it answers")).into_owned()
 }
@@ -188,7 +195,8 @@ fn main() {
 pub fn run_all() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
-    let made = tempfile::tempdir().unwrap();
+    let (made, places) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    PLACES.set(places.path().to_owned()).expect("it runs once");
     let make = |name: &str, bytes: Vec<u8>, rest: &str| {
         let path = made.path().join(format!("{name}.wasm"));
         std::fs::write(&path, bytes).unwrap();
@@ -260,6 +268,6 @@ pub fn run_all() {
     ];
     let trials = cases.into_iter().flatten().map(|case| Trial::test(case.name.clone(), move || run(&case, neighbour)));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    drop(made);
+    drop((made, places));
     conclusion.exit();
 }

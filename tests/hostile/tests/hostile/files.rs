@@ -8,7 +8,7 @@ use std::time::Instant;
 use kv_store_wasm::ErrorKind::{Denied, Invalid};
 use kv_store_wasm::Store;
 
-use super::{Case, PATIENCE, asked, case, fails, folder, goes_on, open, text};
+use super::{Case, PATIENCE, asked, case, fails, folder, goes_on, open, place, text};
 
 /// A directory with a file in it, one beside it, and whatever might lead from the one to the other.
 fn planted(scratch: &Path) -> String {
@@ -47,7 +47,7 @@ fn are_refused(store: &Store, attempts: &[&str]) {
 fn filled() -> &'static Path {
     static FILLED: OnceLock<PathBuf> = OnceLock::new();
     FILLED.get_or_init(|| {
-        let path = folder().join("filled");
+        let path = place("filled");
         std::fs::create_dir(&path).unwrap();
         (0..4200).for_each(|number| std::fs::write(path.join(format!("file-{number}")), "").unwrap());
         std::fs::File::create(path.join("sparse")).unwrap().set_len(1 << 40).unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use kv_store_wasm::ErrorKind::Component;
 use kv_store_wasm::Eviction;
 
-use super::{Case, case, event, fails, folder, goes_on, open};
+use super::{Case, case, event, fails, goes_on, open, place};
 
 /// All chunks are listed.
 fn listing(guest: &'static str, said: &'static str) -> Case {
@@ -29,7 +29,7 @@ pub fn cases() -> Vec<Case> {
         }),
         case("frees-nothing", || {
             static NEXT: AtomicU64 = AtomicU64::new(0);
-            let directory = folder().join("bounded");
+            let directory = place("bounded");
             std::fs::create_dir_all(&directory).unwrap();
             let store = open(&format!("frees-nothing://{}", directory.display()));
             let put = || store.put_chunk(&NEXT.fetch_add(1, SeqCst).to_le_bytes(), &[0; 1000]);
