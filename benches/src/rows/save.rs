@@ -18,6 +18,9 @@ use crate::peers::resp::NativeClient;
 pub const SIZE: usize = 64 << 10;
 pub const CHUNKS: u64 = 96;
 
+/// Saves the chunks from a number on; answers the seconds that it took.
+type Way<'a> = &'a dyn Fn(u64) -> Result<f64>;
+
 pub fn run(bench: &Bench) -> Result<()> {
     if wants(bench, "redis") {
         let server = RedisServer::start(&[]);
@@ -72,7 +75,7 @@ fn rows(bench: &Bench, backend: &str, uri: &str, native: &mut dyn Saver, empty: 
         has(first)?;
         Ok(seconds)
     };
-    let ways: [(&str, &dyn Fn(u64) -> Result<f64>); 2] = [("save96", &singly), ("save96-batch", &as_batch)];
+    let ways: [(&str, Way<'_>); 2] = [("save96", &singly), ("save96-batch", &as_batch)];
     for (number, (how, ours)) in ways.into_iter().enumerate() {
         let mut theirs = |first: u64| {
             let chunks: Vec<(Vec<u8>, &[u8])> =
