@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use kv_store_wasm::StoreUri;
+
 use super::report::Verdict;
 use crate::failure::{Failure, Outcome};
 
@@ -91,10 +93,10 @@ impl Tested {
         let Stores::Given(uri) = &stores else {
             return Ok(Tested { file: real, kind, scheme: named, stores, imports });
         };
-        let scheme = uri.strip_prefix("wasm://").unwrap_or(uri).split("://").next().unwrap_or_default();
-        // What a second S stands for is the host's business; the component is that of the plain scheme.
-        let scheme = if scheme == "rediss" { "redis" } else { scheme };
-        Ok(Tested { file: real, kind, scheme: scheme.to_owned(), stores, imports })
+        // Two schemes may be one backend's: rediss:// is redis, s3+http:// is s3.
+        let parsed = StoreUri::parse(uri).map_err(|error| Failure::unable(error.to_string()))?;
+        let scheme = parsed.backend().to_owned();
+        Ok(Tested { file: real, kind, scheme, stores, imports })
     }
 
     /// The ABI says how the file of a native library is named.
