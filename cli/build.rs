@@ -61,7 +61,7 @@ fn short_names(resolve: &Resolve, world: WorldId) -> Vec<(String, String)> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join("..").canonicalize()?;
-    let mut found = vec![root.join("sdk/Cargo.toml"), root.join("wit/backend.wit")];
+    let mut found = vec![root.join("sdk/Cargo.toml"), root.join("sdk/wit/backend.wit")];
     // Cargo runs this again when a file is added below.
     println!("cargo::rerun-if-changed={}", root.join("sdk/src").display());
     files(&root.join("sdk/src"), &mut found)?;

@@ -77,7 +77,7 @@ impl Kind {
 /// The SDK and the contract, as this program was built with them.
 pub const SDK: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/sdk.rs"));
 /// Where the contract lies among them.
-const CONTRACT: &str = "wit/backend.wit";
+const CONTRACT: &str = "sdk/wit/backend.wit";
 /// Where it lies in a project in another language than Rust.
 pub const CONTRACT_OF_OTHERS: &str = "wit/deps/kv-store-backend/backend.wit";
 

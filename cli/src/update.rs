@@ -59,6 +59,14 @@ fn update_sdk(folder: &Path) -> Outcome<Vec<PathBuf>> {
             changed.push(path);
         }
     }
+    // Where the contract lay in projects of 0.2.0.
+    let former = PathBuf::from("wit/backend.wit");
+    if folder.join(&former).exists() {
+        std::fs::remove_file(folder.join(&former)).map_err(|error| unable(&former, error))?;
+        // Unless there is more in it.
+        let _ = std::fs::remove_dir(folder.join("wit"));
+        changed.push(former);
+    }
     let files = SDK.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned()));
     changed.extend(write_changed(folder, files.chain([(PathBuf::from("Cargo.toml"), with_version(&own))]))?);
     Ok(changed)

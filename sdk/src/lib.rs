@@ -29,7 +29,7 @@ mod batch;
 #[allow(missing_docs, clippy::missing_safety_doc)]
 pub mod bindings {
     wit_bindgen::generate!({
-        path: "../wit",
+        path: "wit",
         world: "backend",
         pub_export_macro: true,
         default_bindings_module: "kv_store_sdk::bindings",
@@ -41,7 +41,7 @@ pub mod bindings {
 #[allow(missing_docs, clippy::missing_safety_doc)]
 pub mod maintained_bindings {
     wit_bindgen::generate!({
-        path: "../wit",
+        path: "wit",
         inline: "package kv-store:sdk; world maintained { export kv-store:backend/maintenance@1.0.0; }",
         world: "kv-store:sdk/maintained",
         with: { "kv-store:backend/types@1.0.0": crate::bindings::kv_store::backend::types },

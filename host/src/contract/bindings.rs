@@ -3,7 +3,7 @@
 #![allow(missing_docs, clippy::all)]
 
 wasmtime::component::bindgen!({
-    path: "../wit",
+    path: "wit",
     world: "backend",
     with: {
         "kv-store:backend/payloads.payload": crate::payload::Payload,
@@ -24,7 +24,7 @@ wasmtime::component::bindgen!({
 /// The interface that a component may export beside `store`.
 pub mod maintained {
     wasmtime::component::bindgen!({
-        path: "../wit",
+        path: "wit",
         inline: "package kv-store:host; world maintained { export kv-store:backend/maintenance@1.0.0; }",
         world: "kv-store:host/maintained",
         with: { "kv-store:backend/types": crate::contract::bindings::kv_store::backend::types },

@@ -452,7 +452,6 @@ fn a_project_begins_with_what_was_asked_for_and_its_contract_is_brought_up_to_da
         let name = format!("old-{language}");
         expect(0, &new(&name, &["--language", language]));
         let project = scratch.path(&name);
-        let contract = if project.join(contract).exists() { contract } else { "wit/backend.wit" };
         let current = std::fs::read(project.join(contract)).unwrap();
         std::fs::write(project.join(contract), "an older text").unwrap();
         for changed in ["1 files changed", "0 files changed"] {

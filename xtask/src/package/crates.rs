@@ -7,9 +7,19 @@ use anyhow::Result;
 use crate::place::Place;
 use crate::step;
 
-/// In the order in which they would be published. Those that are left out are programs, C libraries and tests, and the host and what is
-/// built on it, whose bindings read `wit/` from outside of the crate.
-const CRATES: &[&str] = &["kv-size", "kv-in-process", "kvx", "kv-http-wire", "kv-blocks", "kv-cache", "memkv-wire"];
+/// In the order in which they would be published. Those that are left out are programs, C libraries and tests.
+const CRATES: &[&str] = &[
+    "kv-size",
+    "kv-in-process",
+    "kvx",
+    "kv-http-wire",
+    "kv-blocks",
+    "kv-cache",
+    "memkv-wire",
+    "kv-store-compiler",
+    "kv-store-sdk",
+    "kv-store-wasm",
+];
 
 pub fn pack(place: &Place) -> Result<()> {
     let mut package = Command::new("cargo");

@@ -27,7 +27,7 @@ pub struct Options {
     /// Also make them twice and compare, and use them: in a root of their own, by find_package and by pkg-config
     #[arg(long)]
     test: bool,
-    /// Also pack the crates for crates.io, which resolves their dependencies there; nothing is published
+    /// Also pack the crates for crates.io, which resolves their dependencies there; nothing is published. --test does it, too
     #[arg(long)]
     crates: bool,
 }

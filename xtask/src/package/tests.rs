@@ -30,6 +30,7 @@ pub fn run(place: &Place) -> Result<()> {
     linked(place, &tree, &work)?;
     debian(&release, &work)?;
     unit(&tree)?;
+    super::crates::pack(place)?;
     container(&release)
 }
 
