@@ -267,6 +267,8 @@ pub const MAX_INTERIM_RESPONSES: usize = 16;
 pub const MAX_SESSION_BYTES: usize = 1024;
 /// Connections in one `connect-all`, `send-all` or `ready`.
 pub const MAX_SIDE_BY_SIDE: usize = 1024;
+/// Servers of which one call notes whether they answered, for the circuit breaker.
+pub const MAX_SERVERS_OF_A_CALL: usize = 1024;
 /// The longest delimiter of receive-until, from the contract.
 pub const MAX_DELIMITER_BYTES: usize = 16;
 

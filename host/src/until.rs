@@ -11,7 +11,7 @@
 //! however many calls of a guest it takes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind};
@@ -35,6 +35,15 @@ struct Inner {
     /// The caller's own deadline.
     own: Option<Instant>,
     cancelled: Option<Arc<AtomicBool>>,
+    /// The first [`limits::MAX_SERVERS_OF_A_CALL`] servers that answered or failed.
+    servers: Mutex<Vec<Server>>,
+}
+
+/// A server that a call met.
+struct Server {
+    authority: String,
+    /// What it did last.
+    answered: bool,
 }
 
 impl Until {
@@ -55,6 +64,7 @@ impl Until {
             expected: AtomicU64::new(0),
             own,
             cancelled,
+            servers: Mutex::default(),
         }))
     }
 
@@ -78,6 +88,26 @@ impl Until {
         if patience >= self.0.patience {
             self.0.given_up.get_or_init(|| Instant::now() + self.0.patience);
         }
+    }
+
+    /// A server answered, or could not be reached or waited for.
+    pub(crate) fn met(&self, authority: &str, answered: bool) {
+        let mut servers = self.servers();
+        if let Some(server) = servers.iter_mut().find(|server| server.authority == authority) {
+            server.answered = answered;
+        } else if servers.len() < limits::MAX_SERVERS_OF_A_CALL {
+            servers.push(Server { authority: authority.to_owned(), answered });
+        }
+    }
+
+    /// Whether some servers failed and others answered: what failed says nothing of the store as a whole.
+    pub(crate) fn met_some_in_vain(&self) -> bool {
+        let servers = self.servers();
+        servers.iter().any(|server| server.answered) && servers.iter().any(|server| !server.answered)
+    }
+
+    fn servers(&self) -> MutexGuard<'_, Vec<Server>> {
+        self.0.servers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// When the call ends, as far as is known now.
@@ -176,6 +206,23 @@ mod tests {
         soon.waited_in_vain(Duration::from_millis(1));
         std::thread::sleep(Duration::from_millis(5));
         assert!(soon.check().is_err_and(|error| error.to_string().contains("patience_ms")));
+    }
+
+    #[test]
+    fn some_servers_are_lost_while_others_answer() {
+        let until = Until::new(&Limits::default());
+        assert!(!until.met_some_in_vain());
+        until.met("a:1", false);
+        assert!(!until.met_some_in_vain(), "no other server answered");
+        until.clone().met("b:1", true);
+        assert!(until.met_some_in_vain());
+        // A kept connection was closed, and a new one serves.
+        until.met("a:1", true);
+        assert!(!until.met_some_in_vain());
+        ["a:1", "b:1"].iter().for_each(|server| until.met(server, false));
+        assert!(!until.met_some_in_vain(), "all are lost");
+        (0..2 * limits::MAX_SERVERS_OF_A_CALL).for_each(|port| until.met(&format!("c:{port}"), false));
+        assert_eq!(until.servers().len(), limits::MAX_SERVERS_OF_A_CALL);
     }
 
     #[test]

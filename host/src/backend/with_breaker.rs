@@ -3,7 +3,8 @@
 //! A batch fails if none of its items was answered: a call that failed, or answered a failure of the component or of reaching
 //! the server to every item. It also fails if its time ran out before half of its items were answered: a backend that answers an
 //! item just before each deadline holds its callers up as one that hangs does. A caller who gave too little time, and a store
-//! whose instances are all at work, say nothing of the backend.
+//! whose instances are all at work, say nothing of the backend. Nor does a server of several that is not reached while another
+//! one answers: a call for what lies there fails, and the rest of the store is served.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -48,6 +49,9 @@ impl WithBreaker {
                 drop(error);
                 pass.give_back();
                 return answer.map_err(|error| until.check().err().unwrap_or(error));
+            }
+            Some(error) if error.kind() == ErrorKind::Unavailable && until.met_some_in_vain() => {
+                pass.report(None);
             }
             failed => {
                 if pass.report(failed.as_deref()) {
@@ -192,6 +196,37 @@ mod tests {
         assert_eq!(get(1, &late()).unwrap(), 1);
         let refused = get(4, &in_time).expect_err("the breaker is open");
         assert!(refused.to_string().contains("half of the items"), "{refused}");
+    }
+
+    #[test]
+    fn a_dead_server_of_several_leaves_the_breaker_closed_while_another_answers() {
+        let (fake, guarded, _) = guarded(2);
+        let asked = hashes(2);
+        let call = |servers: &[(&str, bool)], kind| {
+            let until = Until::new(&Limits::default());
+            servers.iter().for_each(|(server, answered)| until.met(server, *answered));
+            fake.answer_gets(vec![Err(error(kind)), Err(error(kind))]);
+            let answers = guarded.get(&asked, &mut [], &until);
+            fake.fail_calls(Some(error(kind)));
+            let commit = guarded.commit(None, &asked, 0, &until);
+            fake.fail_calls(None);
+            (answers.is_ok(), commit.is_err_and(|error| !error.to_string().contains("not tried")))
+        };
+        for _ in 0..3 {
+            assert_eq!(call(&[("a:1", false), ("b:1", true)], ErrorKind::Unavailable), (true, true));
+        }
+        // One server, lost; or one that answers that it cannot serve.
+        for servers in [&[("a:1", false)][..], &[("a:1", true)], &[("a:1", false), ("b:1", false)]] {
+            let (fake, guarded, _) = self::guarded(1);
+            let until = Until::new(&Limits::default());
+            servers.iter().for_each(|(server, answered)| until.met(server, *answered));
+            fake.answer_gets(vec![Err(error(ErrorKind::Unavailable))]);
+            assert!(guarded.get(&asked, &mut [], &until).is_ok());
+            assert!(guarded.get(&asked, &mut [], &until).is_err(), "{servers:?}");
+        }
+        // What the component does wrong is not the server's doing.
+        assert_eq!(call(&[("a:1", false), ("b:1", true)], ErrorKind::Component), (true, true));
+        assert_eq!(call(&[("a:1", false), ("b:1", true)], ErrorKind::Component), (false, false));
     }
 
     #[test]

@@ -170,6 +170,32 @@ fn a_dead_node_costs_what_lies_there_and_nothing_else() {
 }
 
 #[test]
+fn a_dead_node_does_not_open_the_breaker_of_the_others() {
+    let mut cluster = RedisCluster::start(3);
+    let config = tempfile::NamedTempFile::new().unwrap();
+    // An open breaker would stay open for longer than the test runs.
+    std::fs::write(config.path(), "[backend.redis]\nlimits = { breaker_failures = 2, breaker_ms = 30000 }\n").unwrap();
+    let hex = |hash: &String| hash.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let (dead, alive): (Vec<String>, Vec<String>) =
+        hashes(60).into_iter().partition(|hash| cluster.node_of(&format!("kv:c:{hash}")) == 1);
+    let kept = hex(alive.first().expect("two thirds of them"));
+    let uri = cluster.uri();
+    let calls =
+        |calls: &[&str]| finish(consumer("calls").arg(&uri).args(calls).env("KV_STORE_WASM_CONFIG", config.path()));
+    let saved = calls(&["put", &kept, "kept", "publish", "m", "x"]);
+    assert!(saved.stdout.ends_with("publish 0\n"), "{}{}", saved.stdout, saved.stderr);
+    cluster.stop(1);
+    let lost: Vec<String> = dead.iter().map(hex).collect();
+    let asked: Vec<&str> = lost.iter().chain([&kept]).flat_map(|hash| ["get", hash.as_str()]).collect();
+    let seen = calls(&asked);
+    let lines: Vec<&str> = seen.stdout.lines().collect();
+    assert_eq!(lines.len(), dead.len() + 2, "{}{}", seen.stdout, seen.stderr);
+    assert!(dead.len() > 4 && lines[1..=dead.len()].iter().all(|line| line.starts_with("get -")), "{lines:?}");
+    assert_eq!(lines.last(), Some(&"get 0 6b657074"), "{}", seen.stderr);
+    assert!(!seen.stderr.contains("not tried"), "{}", seen.stderr);
+}
+
+#[test]
 fn a_hung_node_is_waited_for_once_in_a_batch() {
     let mut cluster = RedisCluster::start(3);
     let config = tempfile::NamedTempFile::new().unwrap();

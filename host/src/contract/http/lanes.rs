@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::exchange::{Failed, exchange};
 use super::{Answer, Plan, Quota};
 use crate::contract::Access;
-use crate::contract::net::{Link, OpenLink, Place, all, in_call, tell};
+use crate::contract::net::{Link, OpenLink, Place, all, in_call, tell, tell_if_lost};
 use crate::counters::Event;
 use crate::error::{Error, ErrorKind};
 use crate::payload::Destination;
@@ -99,8 +99,19 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Make a request, on a kept connection or a new one. None: there is no room for another connection, and other lanes are left.
+    /// Make a request, and have the call know whether its server answers.
     async fn make(&self, task: &mut Task<'a>, kept: Option<Link>) -> Option<(Outcome, Option<Link>)> {
+        let made = self.ask(task, kept).await?;
+        let place = &task.plan.wanted.place;
+        match &made.0 {
+            Ok(_) => self.until.met(place.authority(), true),
+            Err(error) => tell_if_lost(self.until, place, error),
+        }
+        Some(made)
+    }
+
+    /// Make a request, on a kept connection or a new one. None: there is no room for another connection, and other lanes are left.
+    async fn ask(&self, task: &mut Task<'a>, kept: Option<Link>) -> Option<(Outcome, Option<Link>)> {
         if let Some(mut link) = kept {
             self.access.counters.count(Event::Resumed);
             match self.exchange(&mut link, task).await {

@@ -11,7 +11,7 @@ use wasmtime::component::Resource;
 use super::link::{Link, OpenLink, Stream};
 use super::side_by_side::{all, too_many};
 use super::socket::Socket;
-use super::{CONNECTION_BYTES, Connection, Place, in_call};
+use super::{CONNECTION_BYTES, Connection, Place, in_call, tell_if_lost};
 use crate::budget::ConnectionPermit;
 use crate::contract::bindings::kv_store::backend::net::ConnectRequest;
 use crate::contract::{Access, State};
@@ -146,6 +146,10 @@ impl Access {
 
     /// Take a place for a connection, and resolve the server's name.
     async fn begin(&self, wanted: &Wanted, until: &Until) -> Result<Begun, Error> {
+        self.resolved(wanted, until).await.inspect_err(|error| tell_if_lost(until, &wanted.place, error))
+    }
+
+    async fn resolved(&self, wanted: &Wanted, until: &Until) -> Result<Begun, Error> {
         let permit = self.shares.connection()?;
         let Server { host, .. } = &wanted.granted.server;
         let end = until.deadline().min(Instant::now() + wanted.patience);
@@ -155,6 +159,10 @@ impl Access {
 
     /// Connect to the first address that answers, over TLS where that is wanted.
     async fn finish(&self, wanted: &Wanted, begun: Begun, until: &Until) -> Result<Link, Error> {
+        self.connected(wanted, begun, until).await.inspect_err(|error| tell_if_lost(until, &wanted.place, error))
+    }
+
+    async fn connected(&self, wanted: &Wanted, begun: Begun, until: &Until) -> Result<Link, Error> {
         let Server { host, port } = &wanted.granted.server;
         let mut failure = Error::new(ErrorKind::Unavailable, format!("{host} has no address"));
         for ip in begun.addresses {

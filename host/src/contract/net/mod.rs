@@ -60,6 +60,13 @@ pub(super) struct Place {
     http: bool,
 }
 
+impl Place {
+    /// The server, as `host:port`.
+    pub(super) fn authority(&self) -> &str {
+        &self.authority
+    }
+}
+
 /// What a connection counts for in `memory_bytes`: its handle, and what is received before it is asked for.
 pub(super) const CONNECTION_BYTES: usize = limits::HANDLE_BYTES + 2 * limits::RECEIVE_BUFFER_BYTES;
 
@@ -73,6 +80,13 @@ pub(super) async fn in_call<T>(until: &Until, what: impl Future<Output = Result<
 pub(super) fn tell(until: &Until, error: &Error) {
     if let Some(patience) = error.waited() {
         until.waited_in_vain(patience);
+    }
+}
+
+/// Have the call know that a server does not answer, if that is what failed.
+pub(super) fn tell_if_lost(until: &Until, place: &Place, error: &Error) {
+    if error.kind() == ErrorKind::Unavailable {
+        until.met(&place.authority, false);
     }
 }
 
@@ -102,14 +116,29 @@ impl State {
 
     /// Give it back, unless it failed: whatever fails, but for want of room, leaves it at an unknown place.
     fn give_back<T>(&mut self, handle: &Resource<Connection>, link: Link, outcome: Result<T, Error>) -> Answer<T> {
-        self.put_back(self.table.get(handle)?.number, link, &outcome);
+        self.put_back(self.table.get(handle)?, link, &outcome);
         answered(outcome)
     }
 
-    fn put_back<T>(&self, number: u64, link: Link, outcome: &Result<T, Error>) {
-        if !matches!(outcome, Err(error) if error.kind() != ErrorKind::Exhausted) {
-            self.held_links.put(number, link);
+    fn put_back<T>(&self, connection: &Connection, link: Link, outcome: &Result<T, Error>) {
+        match outcome {
+            Err(error) if error.kind() != ErrorKind::Exhausted => tell_if_lost(&self.until, &connection.place, error),
+            _ => self.held_links.put(connection.number, link),
         }
+    }
+
+    /// Have the call know that a server answered, if it did.
+    fn tell_if_heard<T>(
+        &self,
+        handle: &Resource<Connection>,
+        link: &Link,
+        outcome: &Result<T, Error>,
+    ) -> wasmtime::Result<()> {
+        // The end of a connection is received like anything else.
+        if outcome.is_ok() && !link.is_closed() {
+            self.until.met(&self.table.get(handle)?.place.authority, true);
+        }
+        Ok(())
     }
 
     /// A handle to a connection is gone; what it stood for.
@@ -198,6 +227,7 @@ macro_rules! on_link {
             Err(error) => return answered(Err(error)),
         };
         let outcome = in_call(&$state.until, $work).await;
+        $state.tell_if_heard(&$handle, &$link, &outcome)?;
         $state.give_back(&$handle, $link, outcome)
     }};
 }
@@ -253,8 +283,11 @@ impl HostConnection for State {
             Err(error) => return self.give_back(&handle, link, Err(error)),
         };
         let received = in_call(&self.until, link.receive_into(&mut incoming.destination, &self.until)).await;
-        if received.is_ok() {
-            self.held_links.put(self.table.get(&handle)?.number, link);
+        self.tell_if_heard(&handle, &link, &received)?;
+        let connection = self.table.get(&handle)?;
+        match &received {
+            Ok(()) => self.held_links.put(connection.number, link),
+            Err(error) => tell_if_lost(&self.until, &connection.place, error),
         }
         answered(self.settle(incoming, received))
     }

@@ -58,11 +58,11 @@ impl State {
             let refused = match number {
                 _ if at >= limits::MAX_SIDE_BY_SIDE => too_many(),
                 None => Error::invalid("a connection is named twice"),
-                Some(number) => match slices(&self.table, &self.items, &message.parts)? {
+                Some(_) => match slices(&self.table, &self.items, &message.parts)? {
                     Err(error) => error,
                     Ok(slices) => match self.take_link(&message.connection)? {
                         Ok(link) => {
-                            sending.push((at, number, link, slices));
+                            sending.push((at, self.table.get(&message.connection)?, link, slices));
                             continue;
                         }
                         Err(failed) => failed,
@@ -72,12 +72,12 @@ impl State {
             answers.push((at, Err(refused)));
         }
         let until = &self.until;
-        let sent = all(sending.into_iter().map(|(at, number, mut link, slices)| async move {
+        let sent = all(sending.into_iter().map(|(at, connection, mut link, slices)| async move {
             let sent = in_call(until, link.send(&slices)).await;
-            (at, number, link, sent)
+            (at, connection, link, sent)
         }));
-        for (at, number, link, sent) in sent.await {
-            self.put_back(number, link, &sent);
+        for (at, connection, link, sent) in sent.await {
+            self.put_back(connection, link, &sent);
             answers.push((at, sent));
         }
         answers.sort_by_key(|(at, _)| *at);
