@@ -45,8 +45,8 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Talk to a server. `greet` is for a new connection. A kept one that turns out to be dead is replaced once: all that is said may
-    /// be repeated.
+    /// Talk to a server. `greet` is for a new connection. A kept one that turns out to be closed is replaced once: all that is said may
+    /// be repeated. A server that was waited for in vain is not asked again.
     pub fn hold<T>(
         peer: &Peer,
         greet: impl Fn(&Conversation) -> Result<()>,
@@ -64,6 +64,7 @@ impl Conversation {
         let mut outcome = talk(&conversation);
         if let Err(error) = &outcome
             && error.kind == ErrorKind::Unavailable
+            && !error.has_run_out()
             && conversation.connection.resumed()
             && !conversation.is_in_step()
         {

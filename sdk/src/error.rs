@@ -35,4 +35,25 @@ impl Error {
     pub fn with_code(self, code: impl Into<String>) -> Self {
         Error { code: Some(code.into()), ..self }
     }
+
+    /// Whether a server was waited for in vain, for its patience or to the end of the call, and did not refuse, reset or close: to ask
+    /// it again costs as much again. No kind says so; the host names the bound that ran out.
+    pub fn has_run_out(&self) -> bool {
+        self.kind == ErrorKind::Unavailable
+            && ["patience_ms", "deadline"].iter().any(|bound| self.message.contains(bound))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_that_ran_out_is_told_from_a_connection_that_was_closed() {
+        for said in ["no byte for 5000 ms (patience_ms)", "the server did not answer by the deadline"] {
+            assert!(Error::unavailable(said).has_run_out(), "{said}");
+            assert!(!Error::corrupt(said).has_run_out(), "{said}");
+        }
+        assert!(!Error::unavailable("the server closed the connection").has_run_out());
+    }
 }

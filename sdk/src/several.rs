@@ -74,7 +74,10 @@ impl Line {
 
     /// The connection was kept from an earlier call, and was closed meanwhile, as it seems.
     fn is_stale(&self, error: &Error) -> bool {
-        error.kind == ErrorKind::Unavailable && self.read == 0 && self.conversation.connection().resumed()
+        error.kind == ErrorKind::Unavailable
+            && !error.has_run_out()
+            && self.read == 0
+            && self.conversation.connection().resumed()
     }
 }
 

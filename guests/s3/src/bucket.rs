@@ -220,12 +220,12 @@ impl Bucket {
                 let verdict = match response {
                     Ok(response) => judge(response, system::now()),
                     // Refused, reset or closed: that is known at once.
-                    Err(error) if error.kind == ErrorKind::Unavailable && !has_run_out(&error) => {
+                    Err(error) if error.kind == ErrorKind::Unavailable && !error.has_run_out() => {
                         lost = true;
                         Verdict::Again(error)
                     }
                     Err(error) => {
-                        ran_out |= has_run_out(&error);
+                        ran_out |= error.has_run_out();
                         Verdict::Failed(error)
                     }
                 };
@@ -304,11 +304,6 @@ impl Bucket {
         *keys = Some(Keys { credentials, day: None });
         true
     }
-}
-
-/// Whether a request was waited for until its patience, or the call, ran out: the host names the bound that did.
-fn has_run_out(error: &Error) -> bool {
-    ["patience_ms", "deadline"].iter().any(|bound| error.message.contains(bound))
 }
 
 fn read_credentials() -> Result<Credentials> {

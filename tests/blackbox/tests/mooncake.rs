@@ -90,6 +90,39 @@ fn two_replicas_survive_a_node() {
     assert_eq!(found, 21, "{}{}", restored.stdout, restored.stderr);
 }
 
+#[test]
+fn a_hung_node_costs_its_patience_and_the_other_replica_is_read() {
+    let Some(calls) = Calls::start(2, "replicas = \"2\"") else { return };
+    // A deadline of a day: a read that waits for more than its patience hangs.
+    let text = std::fs::read_to_string(calls.config.path()).unwrap();
+    let patient = "patience_ms = 300, deadline_ms = 86_400_000, breaker_failures = 0";
+    std::fs::write(calls.config.path(), text.replace("patience_ms = 3000", patient)).unwrap();
+    let hashes: Vec<String> = (0..12).map(|n| hex(&format!("chunk {n:02}"))).collect();
+    let mut save: Vec<&str> = hashes.iter().flat_map(|hash| ["put", hash, "some bytes"]).collect();
+    save.extend(["publish", "m", "manifest"]);
+    let saved = calls.make(&save);
+    assert!(saved.stdout.ends_with("publish 0\n"), "{}{}", saved.stdout, saved.stderr);
+
+    // A process that has read from the nodes, and keeps its connections to them.
+    let rest: Vec<&str> = hashes.iter().skip(6).flat_map(|hash| ["get", hash.as_str()]).chain(["read", "m"]).collect();
+    let first: Vec<&str> = hashes.iter().take(6).flat_map(|hash| ["get", hash.as_str()]).chain(["wait"]).collect();
+    let mut old = calls.command(&[&first[..], &rest[..]].concat());
+    let mut old = start(old.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut lines = BufReader::new(old.0.stdout.take().expect("a pipe")).lines();
+    while lines.next().expect("it waits").expect("text") != "wait" {}
+    calls.mooncake.nodes[0].freeze(true);
+    old.0.stdin.take().expect("a pipe").write_all(b"\n").expect("it reads");
+    let said: Vec<String> = lines.map(|line| line.expect("text")).collect();
+    let found = |line: &String| line.starts_with("get 0") || line.starts_with("read 0");
+    assert!(said.len() == 7 && said.iter().all(found), "{said:?}");
+
+    // And one that first meets the node when it hangs: it is not told where the node's data lies.
+    let fresh = calls.make(&rest);
+    calls.mooncake.nodes[0].freeze(false);
+    let said: Vec<String> = fresh.stdout.lines().skip(1).map(str::to_owned).collect();
+    assert!(said.len() == 7 && said.iter().all(found), "{said:?}{}", fresh.stderr);
+}
+
 /// A server that answers each request of coro_rpc as a master does: an error of coro_rpc, or a body.
 fn fake_master(answer: impl Fn(u32) -> Result<Vec<u8>, u8> + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
