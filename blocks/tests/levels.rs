@@ -5,6 +5,7 @@
 mod common;
 
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use common::*;
 use kv_blocks::metrics::{Level, Op};
@@ -233,6 +234,36 @@ fn a_late_answer_is_a_miss_and_fills_the_near_level() {
     let metrics = cache.metrics();
     assert_eq!((far.asked(), metrics.late_blocks, metrics.used.fetching_blocks), (8, 8, 0));
     assert!(metrics.of(Level::Cache, Op::Get).unwrap().errors.contains(&("timeout", 1)), "{metrics:?}");
+}
+
+#[test]
+fn a_pass_has_the_time_of_its_tokens_and_no_time_waits_for_nothing() {
+    const HOUR: u64 = 3_600_000;
+    let far = TestFar::new();
+    let tokens = prompt(1, 8);
+    put(&open(config(8, "[l2]\ningestion_type = 'ALL'"), &far), &tokens);
+    // Hours, so that what the test itself takes is nothing: 4 blocks of 4 tokens, and what is left of the query.
+    for (each, blocks, hours) in
+        [(HOUR, 1, vec![4]), (HOUR, 4, vec![16]), (HOUR, 6, vec![16, 8]), (2 * HOUR, 4, vec![24])]
+    {
+        let text = format!("chunk_size = 16\n[l2]\nper_token_timeout_ms = {each}");
+        let cache = open(Config { double_get_threshold: (1, 0.0), ..config(8, &text) }, &far);
+        far.state.lock().unwrap().times.clear();
+        assert_eq!(get(&cache, &tokens[..blocks * BLOCK]), blocks);
+        let times = far.state.lock().unwrap().times.clone();
+        let rounded = |time: &Duration| (time.as_secs() + 60) / (HOUR / 1000);
+        assert_eq!(times.iter().map(rounded).collect::<Vec<_>>(), hours, "{blocks} blocks");
+    }
+    // In no time: what is answered at once is there, and what is not fills the near level when it comes.
+    let cache = open(config(8, "[l2]\nper_token_timeout_ms = 0"), &far);
+    assert_eq!(get(&cache, &tokens[..4 * BLOCK]), 4);
+    far.set(Mode::Hang);
+    assert_eq!(get(&cache, &tokens), 4);
+    assert_eq!((far.held(), cache.metrics().used.near_blocks), (1, 4));
+    far.release();
+    assert_eq!((cache.metrics().used.near_blocks, cache.metrics().late_blocks), (8, 8));
+    let asked = far.asked();
+    assert_eq!((get(&cache, &tokens), far.asked()), (8, asked));
 }
 
 #[test]

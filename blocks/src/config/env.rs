@@ -127,15 +127,22 @@ pub(super) fn apply(config: &mut Config, variable: &dyn Fn(&str) -> Option<Strin
         for (name, effect) in VARIABLES {
             let whole = format!("{prefix}{name}");
             let Some(text) = variable(&whole) else { continue };
+            let named = |problem: String| Error::invalid(format!("{whole} is {text:?}; {problem}"));
             match effect {
-                Sets(set) => set(config, text.trim())
-                    .map_err(|problem| Error::invalid(format!("{whole} is {text:?}; {problem}")))?,
+                Sets(set) => {
+                    let made_sense = config.check().is_ok();
+                    set(config, text.trim()).map_err(named)?;
+                    // What the file has got wrong is not the variable's doing.
+                    config.check().or_else(|error| if made_sense { Err(named(error.to_string())) } else { Ok(()) })?;
+                }
                 Unused(why) => config.ignored.push(format!("{whole} has no effect: {why}")),
             }
         }
     }
     if CONNECTORS.contains(&config.l2.backend.as_str()) {
-        let message = format!("{} is a connector of AIBrix; here the backend is a store's URI", config.l2.backend);
+        let backend = &config.l2.backend;
+        let message =
+            format!("L2_CACHE_BACKEND, or l2.backend: {backend} is a connector of AIBrix; here it is a store's URI");
         return Err(Error::invalid(message));
     }
     if config.l2.backend == "MOCK" {

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use kv_blocks::{Cache, Config, ErrorKind, Far, Features, Outcome, Request, Spec, Work};
 
@@ -59,6 +60,8 @@ pub struct State {
     pub gets: Vec<usize>,
     pub exists: Vec<usize>,
     pub deletes: Vec<usize>,
+    /// The time that each request had left.
+    pub times: Vec<Duration>,
 }
 
 pub struct TestFar {
@@ -115,6 +118,7 @@ impl Far for TestFar {
 
     fn submit(&self, mut request: Request) {
         let mut state = self.state.lock().unwrap();
+        state.times.push(request.time_left());
         let work = request.work().expect("it is not completed");
         match work {
             Work::Put(items) => state.puts.push(items.len()),
