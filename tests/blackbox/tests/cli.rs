@@ -342,6 +342,51 @@ fn a_file_is_saved_once_and_restored_whole_or_not_at_all() {
 }
 
 #[test]
+fn copies_near_by_leave_with_their_chunk_and_with_a_failed_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let config = format!("[backend.local-fs]\nnear = {{ disk = '{}', disk_bytes = 67108864 }}\n", path("near"));
+    std::fs::write(path("config.toml"), config).unwrap();
+    let run = |arguments: &[&str]| finish(kv_store().args(arguments).env("KV_STORE_WASM_CONFIG", path("config.toml")));
+    let uri = format!("local-fs://{}", path("store"));
+    let put = |number: u8| {
+        std::fs::write(path("bytes"), [number; 4096]).unwrap();
+        let put = run(&["put", "--uri", &uri, "--chunk", &path("bytes")]);
+        expect(0, &put);
+        put.stdout.trim().to_owned()
+    };
+    let get = |hash: &str| run(&["get", "--uri", &uri, "--hash", hash, "-o", &path("out")]);
+    let is_near = |hash: &str| {
+        let folders = std::fs::read_dir(path("near")).into_iter().flatten().flatten();
+        let mut files = folders.flat_map(|folder| std::fs::read_dir(folder.path()).into_iter().flatten().flatten());
+        files.any(|file| file.file_name().to_string_lossy().ends_with(&format!("-{hash}")))
+    };
+    let [removed, damaged, kept] = [1, 2, 3].map(put);
+    for hash in [&removed, &damaged, &kept] {
+        // A thread of its own writes them, and a process that ends does not wait for it.
+        let mut tries = 0;
+        while !is_near(hash) {
+            assert!(tries < 100, "{hash} does not come near");
+            expect(0, &get(hash));
+            tries += 1;
+        }
+    }
+    expect(0, &run(&["rm", "--uri", &uri, "--chunk", &removed]));
+    assert_eq!([&removed, &damaged, &kept].map(|hash| is_near(hash)), [false, true, true]);
+    expect(1, &get(&removed));
+
+    std::fs::write(path(&format!("store/chunks/{}/{damaged}", &damaged[..1])), [9; 4096]).unwrap();
+    // A look removes nothing, here or there; a repair removes both.
+    expect(1, &run(&["verify", &uri]));
+    assert_eq!([&damaged, &kept].map(|hash| is_near(hash)), [true, true]);
+    let repaired = run(&["verify", &uri, "--repair"]);
+    expect(0, &repaired);
+    assert_eq!([&damaged, &kept].map(|hash| is_near(hash)), [false, true], "{}", repaired.stdout);
+    expect(1, &get(&damaged));
+    expect(0, &get(&kept));
+}
+
+#[test]
 fn single_chunks_and_manifests_go_in_and_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
