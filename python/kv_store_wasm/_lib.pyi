@@ -10,16 +10,18 @@ Threads. Any method may be called from any number of threads at once. Batches ru
 fork. In a child process every call on an object of the parent answers a negative status or raises `Error`; open the store again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Literal, Self, final
 
 from typing_extensions import Buffer
 
-from ._types import Value
+from ._types import Piece, Tokens, Value
 
 __all__ = [
     "LEN_UNKNOWN",
+    "AcquiredBlocks",
+    "BlockCache",
     "Error",
     "Queue",
     "Save",
@@ -32,6 +34,7 @@ __all__ = [
     "last_error",
     "metrics",
     "open",
+    "open_blocks",
 ]
 
 __version__: str
@@ -47,6 +50,31 @@ def open(uri: str, *, sealed: bool = False, timeout: float | None = None) -> Sto
     sealed: the default of the store's calls: the library appends 16 bytes to each value, a hash over key, length and bytes, and
     checks it on get, so that keys that are not hashes of the content never answer wrong bytes. Put and get must agree.
     timeout: the default of the store's calls, in seconds, more than 0. None: the operator's deadline.
+    Raises `Error` with the reason.
+    """
+
+def open_blocks(
+    uri: str | None = None,
+    config: str = "",
+    *,
+    model: str,
+    block_tokens: int,
+    block_bytes: int,
+    layout: str = "LCND",
+    dtype: str = "f16",
+    layers: tuple[int, int] | None = None,
+    heads: tuple[int, int] | None = None,
+    rank: tuple[int, int] | None = None,
+) -> BlockCache:
+    """Open a block cache; `kv_store_wasm.blocks.open`.
+
+    uri: the store that is its far level; None: that of the config (`l2.backend`), or none.
+    config: TOML, under the variables `KV_CACHE_*` and `AIBRIX_KV_CACHE_OL_*` of the process.
+    The rest is what a block is, and is part of every key: blocks of two specs never meet. model: the model, and whatever else of it
+    decides what the values are. block_tokens: the engine's, used where the config does not say it. block_bytes: of all its tokens,
+    layers and heads. layout: the order of the dimensions, by the letters L, C, N, H, D. dtype: f32, f16, bf16, fp8_e4m3,
+    fp8_e5m2, i8 or i4. layers, heads: those that this rank holds, `(first, end)`; None: all. rank: `(rank, ranks)`;
+    None: there is one.
     Raises `Error` with the reason.
     """
 
@@ -234,6 +262,65 @@ class Queue:
         """Cancel what is left, and wait until no request's memory is in use. A later call raises ValueError."""
     def __len__(self) -> int:
         """Requests that are not drained."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None: ...
+
+@final
+class BlockCache:
+    """A block cache; made by `open_blocks`. A context manager that closes it.
+
+    tokens: a query, which follows `prefix`, a whole number of blocks. What is no whole block at its end is left out. Calls answer
+    how many leading tokens of the query were handled. They raise ValueError, TypeError, BufferError or OverflowError where the call
+    itself makes no sense, ValueError where the cache is closed, and `Error` after a fork.
+    """
+
+    @property
+    def block_tokens(self) -> int: ...
+    @property
+    def block_bytes(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    def put(self, tokens: Tokens, blocks: Iterable[Piece], *, prefix: Tokens | None = None) -> int:
+        """Copy blocks in, each of `block_bytes`. Fewer tokens than blocks: no memory was free for the rest."""
+    def get(self, tokens: Tokens, into: Iterable[Piece], *, prefix: Tokens | None = None) -> int:
+        """Copy the leading blocks out, into memory of `block_bytes` each. What lies behind the run is undefined."""
+    def acquire(self, tokens: Tokens, *, prefix: Tokens | None = None) -> AcquiredBlocks:
+        """The leading blocks, as views of the cache's own memory."""
+    def exists(self, tokens: Tokens, *, prefix: Tokens | None = None) -> int:
+        """How many leading tokens are in either level."""
+    def delete(self, tokens: Tokens, *, prefix: Tokens | None = None) -> int:
+        """Remove blocks from both levels. How many leading tokens are gone from both; that there were none is success."""
+    def prefetch(self, tokens: Tokens, *, prefix: Tokens | None = None) -> int:
+        """Have blocks brought near, without waiting. How many leading tokens are near or on their way."""
+    def flush(self) -> bool:
+        """Wait for the writes that are under way. False: they were not done in the time for their tokens."""
+    def metrics(self) -> str:
+        """Its counters in the text format of Prometheus."""
+    def close(self) -> None:
+        """Finish the writes that are under way, in the time for their tokens, and give the memory back."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None: ...
+
+@final
+class AcquiredBlocks:
+    """The leading blocks of a query; made by `BlockCache.acquire`. A sequence of read-only memoryviews, and a context manager.
+
+    The memory stays the cache's for as long as this or one of its views lives, also after the cache is closed. A block that is held
+    takes room of the near level: `give_back`, and drop the views.
+    """
+
+    @property
+    def tokens(self) -> int:
+        """How many leading tokens of the query there are."""
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> memoryview: ...
+    def __iter__(self) -> Iterator[memoryview]: ...
+    def give_back(self) -> None:
+        """Hold the blocks no longer. The views that were made stay valid. Later there is none: `len` is 0."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None

@@ -151,7 +151,7 @@ pub fn last_error() -> String {
 }
 
 /// Run what may take long without holding up other Python threads, from where there may be no token: a destructor.
-fn detached(run: impl FnOnce() + Send) {
+pub fn detached(run: impl FnOnce() + Send) {
     let mut run = Some(run);
     let attached = Python::try_attach(|py| {
         if let Some(run) = run.take() {

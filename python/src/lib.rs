@@ -1,9 +1,11 @@
 //! The extension module `kv_store_wasm._lib`. `kv_store_wasm/_lib.pyi` is its documentation.
 //!
-//! `abi` is the C interface with owners, `batch` turns Python's objects into its items, `store` and `queue` are the classes.
+//! `abi` is the C interface with owners, `batch` turns Python's objects into its items, `store` and `queue` are the classes. `blocks`
+//! is the block cache.
 
 mod abi;
 mod batch;
+mod blocks;
 mod queue;
 mod store;
 
@@ -29,7 +31,10 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<store::StoreInfo>()?;
     module.add_class::<store::Save>()?;
     module.add_class::<queue::Queue>()?;
+    module.add_class::<blocks::BlockCache>()?;
+    module.add_class::<blocks::AcquiredBlocks>()?;
     module.add_function(wrap_pyfunction!(store::open, module)?)?;
+    module.add_function(wrap_pyfunction!(blocks::open_blocks, module)?)?;
     module.add_function(wrap_pyfunction!(key, module)?)?;
     module.add_function(wrap_pyfunction!(keys, module)?)?;
     module.add_function(wrap_pyfunction!(last_error, module)?)?;
