@@ -339,21 +339,21 @@ fn each_count_may_be_at_its_bound_and_not_one_over_it() {
         component.section(&section);
         component.finish()
     };
-    let bounds: [(u64, &str, &dyn Fn(u64) -> Vec<u8>); 14] = [
-        (limits::MAX_IMPORTS, "imports of modules", &imports),
-        (limits::MAX_EXPORTS, "exports of modules", &exports),
-        (limits::MAX_DEFINITIONS, "functions, tables and globals", &|count| around(&globals(count))),
-        (limits::MAX_ELEMENTS, "elements in segments", &elements),
-        (limits::MAX_DATA_SEGMENTS, "data segments", &data),
-        (limits::MAX_TYPES, "types", &types),
-        (limits::MAX_OUTLINE_BYTES, "bytes outside of code and data", &outline),
-        (limits::MAX_COMPONENT_DEPTH as u64, "components within each other", &depth),
-        (limits::MAX_COMPONENT_PARTS, "modules and components", &parts),
-        (limits::MAX_COMPONENT_NAMES as u64, "imports or exports", &named_imports),
-        (limits::MAX_COMPONENT_NAMES as u64, "imports or exports", &named_exports),
-        (limits::MAX_COMPONENT_INSTANCES, "instances of components within it", &component_instances),
-        (limits::MAX_ADAPTERS, "functions that are lifted or lowered", &adapters),
-        (limits::MAX_COMPONENT_ITEMS, "aliases, imports, exports and arguments", &items),
+    let bounds: [(u64, &str, Make); 14] = [
+        (limits::MAX_IMPORTS, "imports of modules", imports),
+        (limits::MAX_EXPORTS, "exports of modules", exports),
+        (limits::MAX_DEFINITIONS, "functions, tables and globals", |count| around(&globals(count))),
+        (limits::MAX_ELEMENTS, "elements in segments", elements),
+        (limits::MAX_DATA_SEGMENTS, "data segments", data),
+        (limits::MAX_TYPES, "types", types),
+        (limits::MAX_OUTLINE_BYTES, "bytes outside of code and data", outline),
+        (limits::MAX_COMPONENT_DEPTH as u64, "components within each other", depth),
+        (limits::MAX_COMPONENT_PARTS, "modules and components", parts),
+        (limits::MAX_COMPONENT_NAMES as u64, "imports or exports", named_imports),
+        (limits::MAX_COMPONENT_NAMES as u64, "imports or exports", named_exports),
+        (limits::MAX_COMPONENT_INSTANCES, "instances of components within it", component_instances),
+        (limits::MAX_ADAPTERS, "functions that are lifted or lowered", adapters),
+        (limits::MAX_COMPONENT_ITEMS, "aliases, imports, exports and arguments", items),
     ];
     for (most, what, make) in bounds {
         let at_bound = check(&make(most));
