@@ -44,6 +44,7 @@ struct Arguments {
     #[arg(long)]
     far: bool,
     /// Four writers that outrun a store of local-fs that is bounded to 256 MiB, instead of the suites
+    #[arg(long)]
     soak: bool,
     /// Name the suites
     #[arg(long)]
