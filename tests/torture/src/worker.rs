@@ -64,24 +64,26 @@ pub struct Watch {
     key: String,
 }
 
+/// What is watched.
+pub const WATCHED: &[u8] = b"watched";
+
 /// Store a chunk, and fetch it without end: `found` is said when it comes back, and `lost` when it does not any more.
 pub fn watch(options: &Watch) -> bool {
-    const CONTENT: &[u8] = b"watched";
     let library = Library::load(&faulty_library_path());
     let store = library.as_ref().ok().and_then(|library| library.open(&options.uri));
     let Some(store) = store else {
         say("wrong the store does not open");
         return false;
     };
-    let put = store.put_chunk(options.key.as_bytes(), CONTENT);
-    if (put, store.put_manifest("watched", CONTENT)) != (Ok(0), Ok(0)) {
+    let put = store.put_chunk(options.key.as_bytes(), WATCHED);
+    if (put, store.put_manifest("watched", WATCHED)) != (Ok(0), Ok(0)) {
         say("wrong the chunk was not stored");
         return false;
     }
     let mut was_found = false;
     loop {
         let is_found = match store.get_chunk(options.key.as_bytes()) {
-            Ok(Ok(bytes)) if bytes != CONTENT => {
+            Ok(Ok(bytes)) if bytes != WATCHED => {
                 say("wrong other bytes");
                 return false;
             }

@@ -117,7 +117,9 @@ pub fn failover(seed: u64) -> Story {
     watcher.hear_until(&mut story, "found", None);
     let replica = cluster.replica_of(0);
     let get = format!("GET kv:c:{key}");
-    while !cluster.nodes[replica].ask(&format!("READONLY\r\n{get}")).contains('$') {
+    // `$-1` is none.
+    let has = format!("${}\r\n", crate::worker::WATCHED.len());
+    while !cluster.nodes[replica].ask(&format!("READONLY\r\n{get}")).contains(&has) {
         std::thread::sleep(Duration::from_millis(2));
     }
     cluster.stop(0);
@@ -126,7 +128,7 @@ pub fn failover(seed: u64) -> Story {
     let (own, found) = std::thread::scope(|scope| {
         let nodes = &cluster.nodes;
         let own = scope.spawn(move || {
-            while !nodes[replica].ask(&get).starts_with('$') && killed.elapsed() < LONGEST {
+            while !nodes[replica].ask(&get).starts_with(has.as_str()) && killed.elapsed() < LONGEST {
                 std::thread::sleep(Duration::from_millis(2));
             }
             Instant::now()
