@@ -31,7 +31,7 @@ impl Limiter {
         if (bytes as u64).saturating_add(kept) > self.limit.saturating_sub(self.used) {
             let Limiter { used, limit, .. } = self;
             let message = format!(
-                "{bytes} bytes more than the {used} held are over the limit memory_bytes = {limit}, of which {kept} are kept for reads"
+                "memory limit exceeded: {used} held + {bytes} requested > memory_bytes = {limit}, of which {kept} are kept for reads"
             );
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
@@ -42,7 +42,7 @@ impl Limiter {
     pub(super) fn take(&mut self, bytes: usize) -> Result<(), Error> {
         let (bytes, used, limit) = (bytes as u64, self.used, self.limit);
         if bytes > limit.saturating_sub(used) {
-            let message = format!("{bytes} bytes more than the {used} held are over the limit memory_bytes = {limit}");
+            let message = format!("memory limit exceeded: {used} held + {bytes} requested > memory_bytes = {limit}");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
         self.access.shares.memory_bytes.take(bytes)?;

@@ -383,7 +383,7 @@ impl Reserved {
     fn take(access: &Arc<Access>, held: u64, bytes: u64) -> Result<Self, Error> {
         let limit = access.limits.payload_bytes;
         if bytes > limit.saturating_sub(held) {
-            let message = format!("{bytes} bytes more than the {held} held are over the limit payload_bytes = {limit}");
+            let message = format!("payload limit exceeded: {held} held + {bytes} requested > payload_bytes = {limit}");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
         access.shares.payload_bytes.take(bytes)?;
