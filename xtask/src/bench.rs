@@ -28,7 +28,7 @@ pub struct Options {
     /// Only JSON on standard output, one object for each row
     #[arg(long)]
     json: bool,
-    /// Only rows whose name holds this; the page is left as it is
+    /// Only rows whose name holds this, which are written into the pages
     #[arg(long, value_name = "NAME")]
     filter: Option<String>,
     /// Only the single calls and opens, against a former libkv_store_wasm.so with what was installed beside it; the page is left as it is
@@ -120,8 +120,11 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     if !options.json {
         print!("{}", row::table(&rows));
     }
-    if options.quick || options.filter.is_some() || options.engines {
-        eprintln!("docs/benchmarks.md is left as it is: only a full run writes it");
+    if options.quick {
+        eprintln!("docs/benchmarks.md is left as it is: a quick run writes nothing");
+    } else if options.filter.is_some() || options.engines {
+        page::update(place, rows)?;
+        eprintln!("wrote these rows into docs/benchmarks");
     } else {
         page::write(place, &rows, &run.samples())?;
         eprintln!("wrote docs/benchmarks.md");

@@ -16,7 +16,8 @@ const METHOD: &str = "\
 # Benchmarks
 
 `cargo xtask bench` measures, and writes this page and those of the figures. `--quick` takes fewer rounds, leaves out the rows that take longest, and
-writes nothing. `--json` prints one object a row for machines, and `--filter NAME` runs the rows whose name contains that.
+writes nothing. `--json` prints one object a row for machines. `--filter NAME` runs the rows whose name contains that and writes those, so that rows
+may be of several runs; the plots are of the last whole one.
 
 Every peer is measured in the same run, in turns: a round of ours, a round of the peer, the next time the other way round. A round is one operation or
 more, and its value their mean. A figure is the median over the rounds, and the ratio is that of the two figures. In `cache/*` and `blocks/*` it is the
@@ -51,11 +52,57 @@ pub fn write(place: &Place, rows: &[Row], samples: &Path) -> Result<()> {
     plot::throughput(rows, &folder.join("throughput.svg"))?;
     plot::threads(rows, &folder.join("threads.svg"))?;
     plot::latency(&read_samples(samples)?, &folder.join("latency.svg"))?;
+    write_tables(place, rows)
+}
+
+fn write_tables(place: &Place, rows: &[Row]) -> Result<()> {
+    let docs = place.root.join("docs");
     std::fs::write(docs.join("benchmarks.md"), overview(rows, &machine(place)?))?;
     for (name, title, _) in PARTS {
-        std::fs::write(folder.join(format!("{name}.md")), part(title, &rows_of(rows, name)))?;
+        let page = docs.join("benchmarks").join(format!("{name}.md"));
+        std::fs::write(page, part(title, &rows_of(rows, name)))?;
     }
     Ok(())
+}
+
+/// Write the rows of a run with a filter into the pages, and leave the others and the plots.
+pub fn update(place: &Place, measured: Vec<Row>) -> Result<()> {
+    let folder = place.root.join("docs/benchmarks");
+    let mut rows = Vec::new();
+    for (name, ..) in PARTS {
+        let page = std::fs::read_to_string(folder.join(format!("{name}.md"))).unwrap_or_default();
+        rows.extend(page.lines().filter_map(parse));
+    }
+    put_in(&mut rows, measured);
+    write_tables(place, &rows)
+}
+
+/// Rows in the place of those of their names; new ones behind those that begin alike.
+fn put_in(rows: &mut Vec<Row>, measured: Vec<Row>) {
+    let beginning = |name: &str| name.split('/').next().unwrap_or_default().to_owned();
+    for row in measured {
+        if let Some(former) = rows.iter_mut().find(|former| former.name == row.name) {
+            *former = row;
+            continue;
+        }
+        let alike = rows.iter().rposition(|other| beginning(&other.name) == beginning(&row.name));
+        rows.insert(alike.map_or(rows.len(), |last| last + 1), row);
+    }
+}
+
+/// The row of a line of a table. None: it is another line.
+fn parse(line: &str) -> Option<Row> {
+    let cells: Vec<&str> = line.strip_prefix("| `")?.split('|').map(str::trim).collect();
+    let [name, ours, peer, unit, ratio, goal, ..] = cells.as_slice() else { return None };
+    let number = |cell: &str| cell.trim_matches('*').parse::<f64>().ok();
+    Some(Row {
+        name: name.trim_end_matches('`').to_owned(),
+        ours: number(ours)?,
+        peer: number(peer),
+        ratio: number(ratio),
+        unit: (*unit).to_owned(),
+        goal: number(goal),
+    })
 }
 
 /// The rows of a part.
@@ -172,6 +219,31 @@ mod tests {
             unit: "us".to_owned(),
             goal: Some(0.9),
         }
+    }
+
+    #[test]
+    fn a_run_with_a_filter_writes_its_rows_and_leaves_the_others() {
+        let former = [row("fs/put/1MiB", 1.0), row("kvx/nhd/write", 0.45), row("fs/get/1MiB", 0.5)];
+        let text = part("A part", &former.iter().collect::<Vec<_>>());
+        let mut rows: Vec<Row> = text.lines().filter_map(parse).collect();
+        assert_eq!(
+            rows.iter().map(|row| &row.name).collect::<Vec<_>>(),
+            ["fs/put/1MiB", "kvx/nhd/write", "fs/get/1MiB"]
+        );
+        assert_eq!((rows[1].ratio, rows[1].goal, rows[1].unit.as_str()), (Some(0.45), Some(0.9), "us"));
+        put_in(&mut rows, vec![row("fs/put/1MiB", 2.0), row("kvx/hnd/write", 3.0), row("s3/put/1MiB", 1.5)]);
+        let found: Vec<(&str, Option<f64>)> = rows.iter().map(|row| (row.name.as_str(), row.ratio)).collect();
+        assert_eq!(
+            found,
+            [
+                ("fs/put/1MiB", Some(2.0)),
+                ("kvx/nhd/write", Some(0.45)),
+                ("kvx/hnd/write", Some(3.0)),
+                ("fs/get/1MiB", Some(0.5)),
+                ("s3/put/1MiB", Some(1.5)),
+            ]
+        );
+        assert!(parse("| row | ours | peer | | ratio | goal | |").is_none());
     }
 
     #[test]
