@@ -5,8 +5,11 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use kv_store_tests::cluster::RedisCluster;
 use kv_store_tests::memkv::{self, MemkvServer};
+use kv_store_tests::mooncake::{self, GRANTS, Mooncake};
 use kv_store_tests::redis::RedisServer;
+use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY, Seaweed};
 
 use crate::languages::{self, Language};
 use crate::place::Place;
@@ -165,6 +168,7 @@ fn llama(place: &Place, wheel: &python::Environment) -> Result<()> {
         let mut check = llama.check(library, uri, files, &model, &[100, 512]);
         check.env("KV_STORE_WASM_CACHE", place.work().join("aot")).env_remove("KV_STORE_WASM_PATH");
         check.env("KV_STORE_WASM_CONFIG", place.empty_config()?).env("MEMKV_AUTH_KEY", memkv::AUTH_KEY);
+        check.env("S3_ACCESS_KEY_ID", ACCESS_KEY_ID).env("S3_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY);
         if files.is_none() {
             // A new process learns only with the manifest what a server has.
             check.arg("--no-dedup");
@@ -179,6 +183,21 @@ fn llama(place: &Place, wheel: &python::Environment) -> Result<()> {
     check("redis", &place.library(), &format!("redis://127.0.0.1:{}/0", redis.port), None)?;
     let memkv = MemkvServer::start(&[]);
     check("memkv", &place.library(), &memkv.uri("llama"), None)?;
+    let cluster = RedisCluster::start(3);
+    check("Redis Cluster", &place.library(), &cluster.uri(), None)?;
+    // SAFETY: nothing else runs in this process now that reads the environment.
+    unsafe { std::env::set_var(servers::VARIABLE, servers::install(place)?) };
+    if let Some(seaweed) = Seaweed::start(1, 1) {
+        check("SeaweedFS", &place.library(), &seaweed.uri("llama"), None)?;
+    }
+    if let Some(mooncake) = Mooncake::start(1) {
+        let config = place.work().join("mooncake.toml");
+        std::fs::write(&config, format!("[backend.mooncake]\n{GRANTS}\n"))?;
+        let mut check = llama.check(&place.library(), &mooncake::uri("llama"), None, &model, &[100, 512]);
+        check.arg("--no-dedup").env("KV_STORE_WASM_CACHE", place.work().join("aot"));
+        check.env("KV_STORE_WASM_CONFIG", config).env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        step::run_shown("llama.cpp through Mooncake", &mut mooncake.namespace.enter(&check))?;
+    }
     let slots = |name: &str, uri: &str, files: Option<&Path>| {
         let mut check = llama.check_slots(&place.llama_library(), uri, files, &model)?;
         check.env("KV_STORE_WASM_CACHE", place.work().join("aot")).env_remove("KV_STORE_WASM_PATH");
