@@ -27,16 +27,15 @@ pub fn run(bench: &Bench) -> Result<()> {
     program.args([format!("http://127.0.0.1:{port}"), BUCKET.to_owned(), OBJECTS.to_string(), SIZE.to_string()]);
     let mut peer = Peer::start(&mut program)?;
     let ours = Batches::open(&bench.ours, &server.uri("bench"))?;
-    let blocks = |first: u64| {
-        let keys = (0..OBJECTS as u64).map(|object| key(first + object).to_vec()).collect();
-        Blocks::new(keys, SIZE, |object| noise(SIZE, object as u64 + 1))
-    };
+    let keys = |first: u64| (0..OBJECTS as u64).map(|object| key(first + object).to_vec()).collect::<Vec<_>>();
+    // Made once, as those of the peer are.
+    let mut memory = Blocks::new(keys(0), SIZE, |object| noise(SIZE, object as u64 + 1));
     if bench.wants(names[0]) {
         let (mut next, mut peers_next) = (0, 0);
         let our_round = || {
             next += OBJECTS as u64;
-            let mut fresh = blocks(next);
-            Ok(each(1, |_| ours.put(&mut fresh))? / OBJECTS as f64)
+            memory.set_keys(keys(next));
+            Ok(each(1, |_| ours.put(&mut memory))? / OBJECTS as f64)
         };
         let peer_round = || {
             peers_next += OBJECTS as u64;
@@ -47,7 +46,7 @@ pub fn run(bench: &Bench) -> Result<()> {
     }
     if bench.wants(names[1]) {
         const FIRST: u64 = 1 << 40;
-        let mut memory = blocks(FIRST);
+        memory.set_keys(keys(FIRST));
         ours.put(&mut memory)?;
         peer.round("put", FIRST)?;
         let our_round = || Ok(each(1, |_| ours.get(&mut memory))? / OBJECTS as f64);
