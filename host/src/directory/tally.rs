@@ -10,7 +10,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -84,6 +84,10 @@ impl Tally {
         let (shared, own, counted) = (AtomicI64::new(0), AtomicI64::new(0), AtomicU64::new(0));
         let removed = AtomicU64::new(0);
         let tally = Tally { file, writing: Mutex::new(()), shared, own, step, counted, removed };
+        // Nothing need be counted where nothing is: what comes from now on is added.
+        if fs::fstat(&tally.file)?.st_size == 0 && is_fresh(directory)? {
+            let _ = tally.locked(|record| Record { counted: now(), ..record });
+        }
         let record = tally.read();
         tally.shared.store(record.bytes, Relaxed);
         tally.counted.store(record.counted, Relaxed);
@@ -125,8 +129,8 @@ impl Tally {
     }
 
     /// The files were counted, and had so many bytes. `before`: what was known when that began. Where much has come or gone
-    /// meanwhile, or another is writing, the next look counts again.
-    pub(crate) fn set(&self, bytes: u64, before: u64, now: u64) {
+    /// meanwhile, or another is writing, the next look counts again: what was counted before and added to since is nearer then.
+    pub(crate) fn set(&self, bytes: u64, before: u64) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let before = i64::try_from(before).unwrap_or(i64::MAX);
         let _ = self.locked(|record| {
@@ -134,7 +138,11 @@ impl Tally {
             let settled = meanwhile.unsigned_abs() <= self.step.unsigned_abs().saturating_mul(4);
             // Of what came meanwhile about half was counted.
             let bytes = bytes.saturating_add(meanwhile / 2).max(0);
-            Record { bytes, counted: if settled { now } else { record.counted }, ..record }
+            match (settled, record.counted) {
+                (true, _) => Record { bytes, counted: now(), ..record },
+                (false, 0) => Record { bytes, ..record },
+                (false, _) => record,
+            }
         });
     }
 
@@ -181,6 +189,18 @@ impl Drop for Tally {
     }
 }
 
+/// Whether a store in this directory has no files yet. Those that begin with a dot are marks of the host and of backends.
+fn is_fresh(directory: &Directory) -> Result<bool, Errno> {
+    let mut entries = fs::Dir::read_from(&directory.root)?;
+    Ok(entries.all(|entry| entry.is_ok_and(|entry| entry.file_name().to_bytes().starts_with(b"."))))
+}
+
+/// Nanoseconds since 1970-01-01 UTC.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Tells one run of the machine from the next.
 fn boot() -> u64 {
     static BOOT: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
@@ -194,8 +214,10 @@ fn boot() -> u64 {
 mod tests {
     use super::*;
 
+    /// A directory in which there is something, so that it must be counted.
     fn directory() -> (tempfile::TempDir, Directory) {
         let scratch = tempfile::tempdir().unwrap();
+        std::fs::create_dir(scratch.path().join("chunks")).unwrap();
         let directory = Directory::open(scratch.path()).unwrap();
         (scratch, directory)
     }
@@ -236,10 +258,26 @@ mod tests {
         let (_scratch, directory) = directory();
         let tally = Tally::open(&directory, 1 << 20).unwrap();
         tally.add(100_000);
-        tally.set(100_000, 0, 77);
+        tally.set(100_000, 0);
         assert_eq!((tally.total(), tally.counted()), (150_000, 0));
-        tally.set(100_000, 150_000, 78);
-        assert_eq!((tally.total(), tally.counted()), (100_000, 78));
+        tally.set(100_000, 150_000);
+        assert!(tally.total() == 100_000 && tally.counted() > 0);
+        // Once it was counted, what has changed since is known better than by a count beside many changes.
+        let counted = tally.counted();
+        tally.add(900_000);
+        tally.set(400_000, 100_000);
+        assert_eq!((tally.total(), tally.counted()), (1_000_000, counted));
+    }
+
+    #[test]
+    fn a_directory_without_files_needs_no_count() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::write(scratch.path().join(".local-fs"), "a mark").unwrap();
+        let directory = Directory::open(scratch.path()).unwrap();
+        let tally = Tally::open(&directory, 1000).unwrap();
+        assert!(tally.total() == 0 && tally.counted() > 0);
+        let other = Tally::open(&directory, 1000).unwrap();
+        assert_eq!(other.counted(), tally.counted(), "another process knows it too");
     }
 
     #[test]
@@ -248,10 +286,11 @@ mod tests {
         let tally = Tally::open(&directory, 1000).unwrap();
         assert_eq!(tally.counted(), 0);
         tally.add(700);
-        tally.set(500, 700, 77);
-        assert_eq!((tally.total(), tally.counted()), (500, 77));
+        tally.set(500, 700);
+        let counted = tally.counted();
+        assert!(tally.total() == 500 && counted > 0);
         let opened = Tally::open(&directory, 1000).unwrap();
-        assert_eq!((opened.total(), opened.counted()), (500, 77));
+        assert_eq!((opened.total(), opened.counted()), (500, counted));
         let file = scratch.path().join(FILE);
         let other = Record { bytes: 500, counted: 77, boot: 1 };
         for (content, total) in

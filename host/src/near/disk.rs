@@ -164,7 +164,7 @@ impl Disk {
         let mut bytes = 0_u64;
         let mut add = |entry: Found| bytes = bytes.saturating_add(entry.size);
         if (0..FOLDERS).try_for_each(|folder| self.look(folder, &mut add)).is_ok() {
-            tally.set(bytes, before, now());
+            tally.set(bytes, before);
         }
     }
 

@@ -213,7 +213,7 @@ impl Kept {
     fn count(&self, shared: &OpenStore, tally: &Tally) {
         let before = tally.total();
         match shared.usage() {
-            Ok(usage) => tally.set(usage.bytes.unwrap_or(before), before, now()),
+            Ok(usage) => tally.set(usage.bytes.unwrap_or(before), before),
             Err(error) => self.tell(shared, format_args!("cannot count what it holds: {error}")),
         }
     }
