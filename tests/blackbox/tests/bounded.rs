@@ -13,11 +13,12 @@ const CHUNK: usize = 64 << 10;
 
 /// Run the consumer `bounded` on a store with these options: see `tests/consumer/bounded.c`.
 fn bounded(directory: &Path, options: &str, arguments: &[&str]) -> Finished {
-    let config = directory.join("config.toml");
+    // A file of its own: another that runs now may be reading its config.
+    let config = tempfile::NamedTempFile::new_in(directory).unwrap();
     std::fs::write(&config, format!("[backend.local-fs]\noptions = {{ {options} }}\n")).unwrap();
     let mut program = consumer("bounded");
     program.arg(format!("local-fs://{}", directory.join("store").display())).args(arguments);
-    finish(program.env("KV_STORE_WASM_CONFIG", config))
+    finish(program.env("KV_STORE_WASM_CONFIG", config.path()))
 }
 
 /// Bytes of all files of the store but the host's own.

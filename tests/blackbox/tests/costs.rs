@@ -67,7 +67,8 @@ fn costs_of(threads: Threads, uri: &str, what: &str, size: usize) -> Costs {
     let trace = scratch.path().join("trace");
     let program = consumer("costs");
     let mut strace = Command::new("strace");
-    strace.arg("-qq").arg("-o").arg(&trace);
+    // Answers without the spaces that put them in a column, so that a line can be looked for.
+    strace.arg("-qq").arg("--columns=1").arg("-o").arg(&trace);
     if threads == Threads::All {
         strace.arg("-f");
     }
@@ -102,20 +103,22 @@ fn costs_of(threads: Threads, uri: &str, what: &str, size: usize) -> Costs {
 /// Exactly these calls for each chunk, and at most so many reads of the clock: two of them are of the histogram, one where the
 /// call's time begins, others where it is asked whether it is over. A directory that was not used for a moment is closed, and opened anew when it is: a
 /// process that was held up has a few such calls more.
-#[track_caller]
-fn assert_each(costs: &Costs, clock_reads: usize, expected: &[(&str, usize)]) {
+fn check_each(costs: &Costs, clock_reads: usize, expected: &[(&str, usize)]) -> Result<(), String> {
     const REOPENED: usize = 16;
     let mut expected: BTreeMap<String, usize> =
         expected.iter().map(|(name, each)| (name.to_string(), each * COUNT)).collect();
     let mut calls = costs.calls.clone();
     let reads = calls.remove("clock_gettime").unwrap_or(0);
-    assert!(reads <= clock_reads * COUNT + REOPENED, "{reads} reads of the clock for {COUNT} chunks");
+    let mut as_expected = reads <= clock_reads * COUNT + REOPENED;
     for names in [&["openat", "openat2"][..], &["close"]] {
         let all = |calls: &mut BTreeMap<String, usize>| names.iter().filter_map(|name| calls.remove(*name)).sum();
         let (came, least): (usize, usize) = (all(&mut calls), all(&mut expected));
-        assert!((least..=least + REOPENED).contains(&came), "{names:?}: {came} for {COUNT} chunks: {costs:?}");
+        as_expected &= (least..=least + REOPENED).contains(&came);
     }
-    assert_eq!(calls, expected, "for {COUNT} chunks");
+    match as_expected && calls == expected {
+        true => Ok(()),
+        false => Err(format!("{costs:?} for {COUNT} chunks, where {clock_reads} and {expected:?} would do")),
+    }
 }
 
 /// So often, and once more: for what may wait or be asked once more than it must.
@@ -126,43 +129,45 @@ fn assert_about(costs: &Costs, name: &str, expected: usize) {
 }
 
 /// The first of a few runs that is as cheap as it should be, or the last: one that was held up for longer than a server's
-/// word is taken asks again.
+/// word is taken asks again, one that others kept from the processor reads the clock more often.
 fn settled(run: impl Fn(usize) -> Costs, cheap: impl Fn(&Costs) -> bool) -> Costs {
     let last = (0..4).map(&run).find(&cheap);
     last.unwrap_or_else(|| run(4))
 }
 
+/// An operation of local-fs on a new directory costs this for each chunk, and copies nothing.
+#[track_caller]
+fn assert_each_of_local_fs(threads: Threads, what: &str, clock_reads: usize, expected: &[(&str, usize)]) {
+    let run = |_| {
+        let scratch = tempfile::tempdir().unwrap();
+        costs_of(threads, &format!("local-fs://{}", scratch.path().display()), what, 100_000)
+    };
+    let costs = settled(run, |costs| check_each(costs, clock_reads, expected).is_ok());
+    assert_eq!(check_each(&costs, clock_reads, expected), Ok(()));
+    assert_eq!(costs.copied, 0);
+}
+
 #[test]
 fn a_put_of_local_fs_is_five_calls_and_no_copy() {
-    let scratch = tempfile::tempdir().unwrap();
-    let costs = costs(&format!("local-fs://{}", scratch.path().display()), "put", 100_000);
-    assert_each(&costs, 8, &[("close", 1), ("newfstatat", 1), ("openat", 1), ("renameat2", 1), ("writev", 1)]);
-    assert_eq!(costs.copied, 0);
+    let expected = [("close", 1), ("newfstatat", 1), ("openat", 1), ("renameat2", 1), ("writev", 1)];
+    assert_each_of_local_fs(Threads::Calling, "put", 8, &expected);
 }
 
 #[test]
 fn a_get_of_local_fs_is_four_calls_and_no_copy() {
-    let scratch = tempfile::tempdir().unwrap();
-    let costs = costs(&format!("local-fs://{}", scratch.path().display()), "get", 100_000);
-    assert_each(&costs, 6, &[("close", 1), ("fstat", 1), ("openat2", 1), ("preadv", 1)]);
-    assert_eq!(costs.copied, 0);
+    let expected = [("close", 1), ("fstat", 1), ("openat2", 1), ("preadv", 1)];
+    assert_each_of_local_fs(Threads::Calling, "get", 6, &expected);
 }
 
 #[test]
 fn a_chunk_that_was_prefetched_is_handed_over() {
-    let scratch = tempfile::tempdir().unwrap();
-    let costs = costs(&format!("local-fs://{}", scratch.path().display()), "hit", 100_000);
-    assert_each(&costs, 3, &[]);
-    assert_eq!(costs.copied, 0);
+    assert_each_of_local_fs(Threads::Calling, "hit", 3, &[]);
 }
 
 #[test]
 fn a_prefetch_of_local_fs_is_four_calls_and_no_copy() {
-    let scratch = tempfile::tempdir().unwrap();
-    let uri = format!("local-fs://{}", scratch.path().display());
-    let costs = costs_of(Threads::All, &uri, "prefetch", 100_000);
-    assert_each(&costs, 0, &[("close", 1), ("fstat", 1), ("openat2", 1), ("preadv", 1)]);
-    assert_eq!(costs.copied, 0);
+    let expected = [("close", 1), ("fstat", 1), ("openat2", 1), ("preadv", 1)];
+    assert_each_of_local_fs(Threads::All, "prefetch", 0, &expected);
 }
 
 #[test]
@@ -175,7 +180,7 @@ fn a_buffered_put_is_one_copy_and_the_flush_none() {
     for uri_of in uris {
         let uri = uri_of(9);
         let put = costs(&uri, "put", SIZE);
-        assert_each(&put, 4, &[]);
+        assert_eq!(check_each(&put, 4, &[]), Ok(()), "{uri}");
         assert_eq!(put.copied, COUNT * SIZE, "{uri}");
 
         let few_waits = |costs: &Costs| costs.count("recvfrom") + costs.count("ppoll") < COUNT / 2;
