@@ -134,6 +134,19 @@ impl Mooncake {
         self.wait("that many nodes", |mooncake| mooncake.segments() == count);
     }
 
+    /// Whether a node that is frozen was asked for something: bytes wait at a port that it listens at.
+    pub fn is_asked(&self, node: &Running) -> bool {
+        const LISTENS: &str = "0A";
+        let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", node.0.id())).unwrap_or_default();
+        let sockets: Vec<(&str, &str, &str)> = table.lines().skip(1).filter_map(socket).collect();
+        let is_data_port = |port: &str| {
+            let number = u16::from_str_radix(port, 16).unwrap_or(0);
+            ![MASTER, METRICS].contains(&number)
+                && sockets.iter().any(|(of, state, _)| (*of, *state) == (port, LISTENS))
+        };
+        sockets.iter().any(|(port, state, waiting)| *state != LISTENS && *waiting != "00000000" && is_data_port(port))
+    }
+
     fn server(&self, program: &str, log: &str) -> Command {
         let log = std::fs::File::create(self.folder.path().join(format!("{log}.log"))).expect("it is ours");
         let mut command = self.program(program);
@@ -167,4 +180,13 @@ impl Mooncake {
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
+}
+
+/// Of a line of the kernel's table of sockets: its port, its state, and the bytes that wait to be read.
+fn socket(line: &str) -> Option<(&str, &str, &str)> {
+    let mut fields = line.split_whitespace().skip(1);
+    let (_, port) = fields.next()?.split_once(':')?;
+    let state = fields.nth(1)?;
+    let (_, waiting) = fields.next()?.split_once(':')?;
+    Some((port, state, waiting))
 }

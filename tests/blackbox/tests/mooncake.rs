@@ -274,7 +274,7 @@ fn what_is_evicted_is_a_miss_and_never_other_bytes() {
 
 #[test]
 fn what_comes_after_its_lease_is_looked_up_again() {
-    let Some(calls) = Calls::start(1, "") else { return };
+    let Some(calls) = Calls::start_with(1, "", &["--default_kv_lease_ttl=200"]) else { return };
     let text =
         std::fs::read_to_string(calls.config.path()).unwrap().replace("patience_ms = 3000", "patience_ms = 30000");
     std::fs::write(calls.config.path(), text).unwrap();
@@ -284,7 +284,12 @@ fn what_comes_after_its_lease_is_looked_up_again() {
     calls.mooncake.nodes[0].freeze(true);
     let late = std::thread::scope(|scope| {
         let late = scope.spawn(|| calls.make(&["get", &hash]));
-        std::thread::sleep(Duration::from_secs(4));
+        let begun = Instant::now();
+        while !calls.mooncake.is_asked(&calls.mooncake.nodes[0]) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nobody asks for the chunk");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(Duration::from_millis(300));
         client(&calls.mooncake, &format!("assert store.batch_remove(['tests/c/{hash}'], True) == [0]"));
         calls.mooncake.nodes[0].freeze(false);
         late.join().expect("it does not panic")
