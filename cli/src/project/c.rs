@@ -55,6 +55,9 @@ macro_rules! bindings {
 
 const OBJECT: &str = "backend_component_type.o";
 
+/// The exports of `backend.h` over functions for single items.
+const ITEMS: &str = include_str!("../../template/c/kv_backend.h");
+
 /// Write the bindings. They have all that the contract offers: the linker leaves out what is not used. So of the project's world it matters
 /// only what it exports.
 fn bindings(world: &Path, output: &Path) -> Outcome {
@@ -63,7 +66,7 @@ fn bindings(world: &Path, output: &Path) -> Outcome {
     let mut exports = text.lines().filter_map(|line| line.trim().strip_prefix("export "));
     let maintained = exports.any(|exported| exported.starts_with("kv-store:backend/maintenance@"));
     let files = if maintained { bindings!("maintained-backend") } else { bindings!("backend") };
-    for (name, content) in files {
+    for (name, content) in files.into_iter().chain([("kv_backend.h", ITEMS.as_bytes())]) {
         let path = output.join(name);
         std::fs::write(&path, content).map_err(|error| unable(&path, error))?;
     }

@@ -1,0 +1,177 @@
+/* A backend in C, an item at a time. `kv-store build` writes this file beside backend.h, whose exports it defines.
+ *
+ * Include it in one file of the backend, and define the functions that are declared below. Where a batch is better answered
+ * as a whole, as by a server that is asked once for all of it, leave this file out and define the exports of backend.h.
+ *
+ * What a function is given is lent until it returns; nothing of it is freed. A payload that is answered is the host's from then
+ * on. Who answers KV_FAILED or false has filled `err`: most helpers below do that. */
+#ifndef KV_BACKEND_H
+#define KV_BACKEND_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend.h"
+
+typedef types_error_t kv_error;
+typedef exports_store_features_t kv_features;
+/* A handle on bytes that the host holds. Dropped once, or answered. */
+typedef payloads_own_payload_t kv_payload;
+
+/* A hash, a name, a URI. */
+typedef struct {
+    const uint8_t *ptr;
+    size_t len;
+} kv_bytes;
+
+typedef enum { KV_NO, KV_YES, KV_FAILED } kv_answer;
+
+/* The store at `uri`. `features` is all 0. */
+bool kv_open(kv_bytes uri, const backend_list_tuple2_string_string_t *options, kv_features *features, kv_error *err);
+bool kv_has_chunk(kv_bytes hash);
+/* Store item `item` of the call. KV_NO: it was there, and `replace` is not asked for. */
+kv_answer kv_put_chunk(kv_bytes hash, uint32_t item, bool replace, kv_error *err);
+kv_answer kv_get_chunk(kv_bytes hash, kv_payload *found, kv_error *err);
+/* A chunk that was absent is gone, too. */
+bool kv_delete_chunk(kv_bytes hash, kv_error *err);
+/* Make what was stored before durable, where the backend can. */
+bool kv_sync(kv_error *err);
+/* Store item `item` of the call as a manifest, in place of the former one. */
+bool kv_put_manifest(kv_bytes name, uint32_t item, kv_error *err);
+kv_answer kv_get_manifest(kv_bytes name, kv_payload *found, kv_error *err);
+bool kv_delete_manifest(kv_bytes name, kv_error *err);
+
+/* Fail. Returns false. */
+static inline bool kv_fail(kv_error *err, types_error_kind_t kind, const char *message)
+{
+    memset(err, 0, sizeof *err);
+    err->kind = kind;
+    backend_string_dup(&err->message, message);
+    return false;
+}
+
+/* Memory, or the end of this instance: the host makes another one. */
+static inline void *kv_memory(void *memory)
+{
+    return memory ? memory : (abort(), NULL);
+}
+
+/* A copy that is the caller's to free. */
+static inline kv_bytes kv_copy(kv_bytes bytes)
+{
+    uint8_t *copy = kv_memory(malloc(bytes.len + 1));
+    memcpy(copy, bytes.ptr, bytes.len);
+    return (kv_bytes){copy, bytes.len};
+}
+
+/* The bytes of an item of the running call, which stay in the host. */
+static inline bool kv_take(uint32_t item, kv_payload *taken, kv_error *err)
+{
+    payloads_part_t part = {.tag = PAYLOADS_PART_ITEM, .val.item = item};
+    return payloads_static_payload_from_parts(&(payloads_list_part_t){&part, 1}, taken, err);
+}
+
+/* A second handle on the bytes of a payload, to be answered. */
+static inline kv_answer kv_share(kv_payload payload, kv_payload *shared, kv_error *err)
+{
+    return payloads_method_payload_share(payloads_borrow_payload(payload), shared, err) ? KV_YES : KV_FAILED;
+}
+
+/* Hash `i` of a batch, and an outcome for each of its hashes. */
+#define KV_HASH(hashes, i) ((kv_bytes){(hashes)->bytes.ptr + (i) * (hashes)->width, (hashes)->width})
+#define KV_OUTCOMES(ret, hashes)                         \
+    ((ret)->len = (hashes)->bytes.len / (hashes)->width, \
+     (ret)->ptr = kv_memory(calloc((ret)->len, sizeof *(ret)->ptr)))
+
+bool exports_store_open(backend_string_t *uri, backend_list_tuple2_string_string_t *options, kv_features *ret, kv_error *err)
+{
+    memset(ret, 0, sizeof *ret);
+    bool good = kv_open((kv_bytes){uri->ptr, uri->len}, options, ret, err);
+    backend_list_tuple2_string_string_free(options);
+    backend_string_free(uri);
+    return good;
+}
+
+bool exports_store_exists(exports_store_hashes_t *hashes, exports_store_list_presence_t *ret, kv_error *err)
+{
+    (void)err;
+    KV_OUTCOMES(ret, hashes);
+    for (size_t i = 0; i < ret->len; i++)
+        ret->ptr[i].tag = kv_has_chunk(KV_HASH(hashes, i)) ? EXPORTS_STORE_PRESENCE_PRESENT : EXPORTS_STORE_PRESENCE_ABSENT;
+    exports_store_hashes_free(hashes);
+    return true;
+}
+
+bool exports_store_put_chunks(exports_store_hashes_t *hashes, backend_list_u64_t *lens, bool replace,
+                              exports_store_list_put_outcome_t *ret, kv_error *err)
+{
+    static const uint8_t tags[] = {[KV_NO] = EXPORTS_STORE_PUT_OUTCOME_EXISTED,
+                                   [KV_YES] = EXPORTS_STORE_PUT_OUTCOME_STORED,
+                                   [KV_FAILED] = EXPORTS_STORE_PUT_OUTCOME_FAILED};
+    (void)err;
+    KV_OUTCOMES(ret, hashes);
+    for (size_t i = 0; i < ret->len; i++)
+        ret->ptr[i].tag = tags[kv_put_chunk(KV_HASH(hashes, i), (uint32_t)i, replace, &ret->ptr[i].val.failed)];
+    exports_store_hashes_free(hashes);
+    backend_list_u64_free(lens);
+    return true;
+}
+
+bool exports_store_get_chunks(exports_store_hashes_t *hashes, exports_store_list_get_outcome_t *ret, kv_error *err)
+{
+    static const uint8_t tags[] = {[KV_NO] = EXPORTS_STORE_GET_OUTCOME_MISSING,
+                                   [KV_YES] = EXPORTS_STORE_GET_OUTCOME_FOUND,
+                                   [KV_FAILED] = EXPORTS_STORE_GET_OUTCOME_FAILED};
+    (void)err;
+    KV_OUTCOMES(ret, hashes);
+    for (size_t i = 0; i < ret->len; i++) {
+        kv_payload found;
+        kv_answer answer = kv_get_chunk(KV_HASH(hashes, i), &found, &ret->ptr[i].val.failed);
+        ret->ptr[i].tag = tags[answer];
+        if (answer == KV_YES)
+            ret->ptr[i].val.found = found;
+    }
+    exports_store_hashes_free(hashes);
+    return true;
+}
+
+bool exports_store_delete_chunks(exports_store_hashes_t *hashes, exports_store_list_delete_outcome_t *ret, kv_error *err)
+{
+    (void)err;
+    KV_OUTCOMES(ret, hashes);
+    for (size_t i = 0; i < ret->len; i++)
+        ret->ptr[i].tag = kv_delete_chunk(KV_HASH(hashes, i), &ret->ptr[i].val.failed) ? EXPORTS_STORE_DELETE_OUTCOME_GONE
+                                                                                      : EXPORTS_STORE_DELETE_OUTCOME_FAILED;
+    exports_store_hashes_free(hashes);
+    return true;
+}
+
+bool exports_store_commit(exports_store_list_hashes_t *fresh, exports_store_manifest_t *manifest,
+                          exports_store_commit_outcome_t *ret, kv_error *err)
+{
+    /* The manifest is the only item of the call. */
+    bool good = kv_sync(err) &&
+                (!manifest || kv_put_manifest((kv_bytes){manifest->name.ptr, manifest->name.len}, 0, err));
+    ret->tag = EXPORTS_STORE_COMMIT_OUTCOME_PUBLISHED;
+    exports_store_list_hashes_free(fresh);
+    if (manifest)
+        exports_store_manifest_free(manifest);
+    return good;
+}
+
+bool exports_store_get_manifest(backend_string_t *name, exports_store_option_own_payload_t *ret, kv_error *err)
+{
+    kv_answer answer = kv_get_manifest((kv_bytes){name->ptr, name->len}, &ret->val, err);
+    ret->is_some = answer == KV_YES;
+    backend_string_free(name);
+    return answer != KV_FAILED;
+}
+
+bool exports_store_delete_manifest(backend_string_t *name, kv_error *err)
+{
+    bool good = kv_delete_manifest((kv_bytes){name->ptr, name->len}, err);
+    backend_string_free(name);
+    return good;
+}
+
+#endif
