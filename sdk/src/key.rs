@@ -33,7 +33,7 @@ pub fn escape(name: &str) -> String {
             b'.' if index > 0 => key.push('.'),
             _ => {
                 key.push('%');
-                push_hex(&mut key, byte);
+                key.extend(digits(byte).map(char::from));
             }
         }
         if key.len() <= MAX_KEY_BYTES - DIGEST_MARK.len() - DIGEST_BYTES {
@@ -123,14 +123,14 @@ pub fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
 
 /// Bytes as lower-case hex digits.
 pub fn hex(bytes: &[u8]) -> String {
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from(if digit < 10 { b'0' + digit } else { b'a' - 10 + digit })).collect()
+    // Bytes that are text in the end: characters one by one took a twentieth of a small get of local-fs.
+    let mut text = Vec::with_capacity(2 * bytes.len());
+    bytes.iter().for_each(|byte| text.extend_from_slice(&digits(*byte)));
+    String::from_utf8(text).unwrap_or_default()
 }
 
-fn push_hex(text: &mut String, byte: u8) {
-    for digit in [byte >> 4, byte & 15] {
-        text.push(char::from_digit(digit.into(), 16).unwrap_or('0'));
-    }
+fn digits(byte: u8) -> [u8; 2] {
+    [byte >> 4, byte & 15].map(|half| if half < 10 { b'0' + half } else { b'a' - 10 + half })
 }
 
 #[cfg(test)]

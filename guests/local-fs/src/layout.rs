@@ -17,7 +17,9 @@ pub fn shard(number: usize) -> String {
 pub fn chunk_path(hash: &[u8]) -> String {
     let hex = hex(hash);
     let first = hex.get(..1).unwrap_or("0");
-    [CHUNKS, "/", first, "/", &hex].concat()
+    let mut path = String::with_capacity(CHUNKS.len() + "/0/".len() + hex.len());
+    [CHUNKS, "/", first, "/", &hex].into_iter().for_each(|part| path.push_str(part));
+    path
 }
 
 /// The hash of the chunk in a file of this name; none: it is no chunk's.

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, AtFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
+use rustix::time::ClockId;
 
 use super::{Directory, RelativePath};
 use crate::error::Error;
@@ -48,9 +49,8 @@ impl Directory {
     /// Set the access time of a file whose `stat` is this to now, unless that was done within the last minute. What fails is
     /// left: the file then seems older than it is.
     pub(super) fn note_use(&self, stat: &Stat, set: impl FnOnce(&Timestamps) -> Result<(), Errno>) {
-        // No system call.
-        let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else { return };
-        let Ok(now) = Timespec::try_from(now) else { return };
+        // No system call, and of the clock's kinds the cheapest: seconds matter.
+        let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
         let age = now.tv_sec.saturating_sub(stat.st_atime.max(stat.st_mtime));
         // A time in the future would never be passed: that of a machine whose clock was wrong.
         if age.unsigned_abs() <= self.noted_for.load(Relaxed) || self.unnoted.load(Relaxed) {
