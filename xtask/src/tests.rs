@@ -12,7 +12,7 @@ use kv_store_tests::redis::RedisServer;
 use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY, Seaweed};
 
 use crate::languages::{self, Language};
-use crate::place::Place;
+use crate::place::{LLAMA_LIBRARY, Place};
 use crate::{bench, book, demo, dist, guests, llama, package, packages, python, servers, step};
 
 #[derive(clap::Args)]
@@ -127,20 +127,22 @@ fn engines(place: &Place) -> Result<()> {
     crate::engines::test(place)
 }
 
-/// Two unmodified llama-servers, one store.
+/// Two unmodified llama-servers, one store, and the library of the tarball as it is unpacked.
 fn llama_server(place: &Place) -> Result<()> {
     let llama = demo::prepare(place)?;
     let progress = step::Progress::start("preparing llama-server");
     let server = llama.server(&|step| progress.say(step))?;
     progress.done();
     let model = llama.model(&llama::SMALL)?;
+    let tree = package::unpacked(place, &place.work().join("llama-server"))?;
     let folder = empty_store(place, "server")?;
     let redis = RedisServer::start(&[]);
     for (name, uri) in [
         ("local-fs", format!("local-fs://{}", folder.display())),
         ("redis", format!("redis://127.0.0.1:{}/0", redis.port)),
     ] {
-        let mut check = llama.check_server(&server, &place.llama_library(), &format!("wasm://{uri}"), &model);
+        let library = tree.join("lib").join(LLAMA_LIBRARY);
+        let mut check = llama.check_server(&server, &library, &format!("wasm://{uri}"), &model);
         check.env("KV_STORE_WASM_CACHE", place.work().join("aot")).env_remove("KV_STORE_WASM_PATH");
         check.env("KV_STORE_WASM_CONFIG", place.empty_config()?);
         step::run_shown(&format!("llama-server through {name}"), &mut check)?;

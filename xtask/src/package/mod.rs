@@ -108,6 +108,16 @@ pub fn assemble(place: &Place) -> Result<Vec<PathBuf>> {
     Ok(vec![tarball, deb, sbom, container])
 }
 
+/// The tarball of what has been built and laid out, unpacked into an empty folder.
+pub fn unpacked(place: &Place, folder: &Path) -> Result<PathBuf> {
+    assemble(place)?;
+    if folder.exists() {
+        std::fs::remove_dir_all(folder)?;
+    }
+    std::fs::create_dir_all(folder)?;
+    tests::unpack(&Release::find(place)?, folder)
+}
+
 /// The SHA-256 of a file, in hex.
 pub fn digest(path: &Path) -> Result<String> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -35,7 +35,7 @@ pub fn run(place: &Place) -> Result<()> {
 }
 
 /// The tarball, unpacked.
-fn unpack(release: &Release, folder: &Path) -> Result<PathBuf> {
+pub fn unpack(release: &Release, folder: &Path) -> Result<PathBuf> {
     let tarball = release.folder.join(format!("{}.tar.gz", release.name()));
     step::output(Command::new("tar").arg("--extract").arg("--file").arg(tarball).arg("--directory").arg(folder))?;
     Ok(folder.join(release.name()))
