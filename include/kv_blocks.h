@@ -12,8 +12,8 @@
  *     kv_blocks_query query = {.query = tokens, .n_query = n};
  *     int64_t found = kv->get(cache, &query, blocks, n / 16);
  *
- * CALLS are about a query that follows a prefix of whole blocks, and return how many leading tokens of the query were handled: the
- * first block that was not ends the run, and what is no whole block is left out. Below 0: a code of kv_store_batch.h
+ * CALLS take a prefix of whole blocks and a query, the tokens after it. They return how many leading tokens of the query were
+ * handled: they stop at the first block that was not, and ignore a partial block at the end. Below 0: a code of kv_store_batch.h
  * (KV_STORE_INVALID ...), and nothing was done. A miss, a late answer and a far level that fails are no errors: fewer tokens.
  *
  * MEMORY. Tokens and blocks are the caller's, and are used until the call returns. A block has block_bytes bytes.
@@ -94,7 +94,7 @@ typedef struct kv_blocks_vtable {
     /* Put blocks, one for each of the query's, `n_blocks` at most. Returns tokens taken: fewer where no memory is free. */
     int64_t (*put)(kv_blocks *self, const kv_blocks_query *query, const void *const *blocks, size_t n_blocks);
 
-    /* Copy the leading blocks into the caller's memory; blocks must not overlap. What lies behind the run is undefined. */
+    /* Copy the leading blocks into the caller's memory; blocks must not overlap. Memory for blocks after these is undefined. */
     int64_t (*get)(kv_blocks *self, const kv_blocks_query *query, void *const *blocks, size_t n_blocks);
 
     /*

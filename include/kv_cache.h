@@ -53,11 +53,11 @@
  *    4 q5_0   10 q5_k_s   16 q3_k_l  22 iq3_xs   28 iq4_xs
  *    5 q5_1   11 q6_k     17 iq2_xxs 23 iq3_s    29 bf16
  *
- * ANSWERS. Every call that can fail answers a kv_cache_status_t.
+ * ANSWERS. Every call that can fail returns a kv_cache_status_t.
  * kv_cache_last_error() has the text of this thread's last failure. A call
- * that fails sets the places of its answers to NULL or 0; a kv_cache_saved_t to
- * KV_CACHE_FAILED; all of a struct of a right `size`, but for the size, to 0.
- * (A load leaves its buffer as it may be.)
+ * that fails sets its output pointers to NULL and its output numbers to 0; a
+ * kv_cache_saved_t to KV_CACHE_FAILED; a struct with a valid `size` to 0,
+ * except `size` itself. (After a load that fails, the buffer is undefined.)
  *
  * A MISS is no error: prefill, as without a cache. Damaged rows are misses too
  * (counted; their files are set aside). No byte of a file is handed out that
@@ -73,8 +73,8 @@
  * only close and release must be the last use of what they end. A lookup never
  * waits for a save, but for the one of its own `parent`.
  *
- * MEMORY. The caller's memory is read during the call and not kept. What comes
- * back is the library's, and is ended by the function that the call names.
+ * MEMORY. The caller's memory is read during the call and not kept. Outputs
+ * belong to the library; each call names the function that releases them.
  *
  * FORK. A cache is of the process that opened it: in a child every call answers
  * CLOSED, and close and release do nothing but free memory. A child that runs

@@ -124,12 +124,11 @@ typedef struct kv_store_vtable {
      * Here: local-fs takes a stored chunk of another length than `data_len` for
      * one that a power cut has torn, and writes it again.
      *
-     * Here: a consumer whose 8-byte hashes are XXH3-64 (seed 0) of the content,
-     * in either byte order, is recognised, and what get_chunk then finds is
-     * checked: see there. A chunk that was found damaged is stored again by the
-     * next put of it, in this process or in another one. (A put does not read
-     * what is there: of a damaged chunk that nobody has fetched yet it answers
-     * 1.)
+     * Here: the library detects 8-byte hashes that are XXH3-64 (seed 0) of the
+     * content, in either byte order; get_chunk then checks what it fetches. A
+     * chunk that was found damaged is stored again by the next put of it, in
+     * this process or in another one. (A put does not read the existing chunk:
+     * if that is damaged and was not fetched yet, put_chunk answers 1.)
      */
     int (*put_chunk)(kv_store_v1 *self,
                      const uint8_t *hash, size_t hash_len,
@@ -157,24 +156,23 @@ typedef struct kv_store_vtable {
      * A reader sees the former bytes or these, never a part. When it returns 0,
      * every chunk whose put_chunk on this handle had returned before this call
      * began, in any thread, is readable, and as durable as the backend can
-     * make it, and so is the manifest. Not so those of which an earlier
-     * answer has told that they are lost, see below.
+     * make it, and so is the manifest. Excepted are chunks whose loss an
+     * earlier answer has reported, see below.
      *
      * Negative: the former manifest is untouched, except where the outcome can
      * not be known: the server did not answer in time, or the new manifest is
      * there and could not be made durable.
      *
-     * Here: chunks that could not be stored for a passing reason are kept for
-     * the next put_manifest. Chunks that were accepted and are lost fail every
-     * put_manifest on this handle, in any thread: those that the backend
-     * refuses for good, and those that it has lost since they were put. A lost
-     * chunk does so until it is put again, and for 5 seconds at most from the
-     * moment when the loss was first told, by a negative put_manifest or
-     * put_chunk. In that time a chunk that was refused for good is refused
-     * again, so put_chunk is negative: it is not accepted, and what is not
-     * accepted is not lost. After a negative answer, put the chunks again
-     * before the next try. A chunk that is lost after a put_manifest has named
-     * it is told to nobody; the next put of it stores it again.
+     * Here: chunks that could not be stored for a temporary reason are kept for
+     * the next put_manifest. A chunk is lost if it was accepted, and the backend
+     * then refused it for good or has lost it since. A lost chunk fails every
+     * put_manifest on this handle, in any thread, until it is put again, and
+     * for 5 seconds at most after the loss was first reported, by a negative
+     * put_manifest or put_chunk. After a negative answer put the chunks again,
+     * then retry. A chunk that the backend refuses for good is refused again:
+     * put_chunk is negative, so the chunk is not accepted, and does not count
+     * as lost. The loss of a chunk after a put_manifest has named it is not
+     * reported; the next put of it stores it again.
      *
      * Here: what was published stays until it is deleted, unless the operator
      * has bounded the store (max_bytes, ttl_s, evict), or the backend evicts by

@@ -29,9 +29,9 @@
  * manifest over them. Each save has its own ledger: two saves on one handle never fail for each other's chunks, and
  * put_manifest of kv_store_v1 does not cover chunks of a save. A put without a save is in no ledger.
  *
- * MEMORY. Items, pieces and hashes are the caller's. They are used until the call returns, or, for a queue, from submit
- * until the completion is drained; until then the caller keeps them valid and touches none of them. Outputs that the
- * library allocates come from malloc; the caller frees them.
+ * MEMORY. Items, pieces and hashes belong to the caller. The library uses them until the call returns or, for a queue, from
+ * submit until the completion is drained. Until then they must stay valid, and the caller must not touch them. Outputs that
+ * the library allocates come from malloc; the caller frees them.
  *
  * THREADS. Any function may be called from any number of threads at once, except that queue_close, save_end and close are
  * the last calls on what they end. A save or a queue keeps its store open: the handle may be closed before them.
@@ -65,12 +65,12 @@ enum {
     KV_STORE_DENIED = -2,       /* not granted, or refused by the storage system for want of rights */
     KV_STORE_EXHAUSTED = -3,    /* no room now: a limit of the library, a full disk, a full server */
     KV_STORE_INVALID = -4,      /* the request makes no sense as it stands, or the value is larger than the store takes */
-    KV_STORE_CORRUPT = -5,      /* what was found is not what must be there */
+    KV_STORE_CORRUPT = -5,      /* the stored data is damaged */
     KV_STORE_UNSUPPORTED = -6,  /* the backend cannot do this at all */
     KV_STORE_COMPONENT = -7,    /* the component trapped or broke its contract; the next call gets a new instance */
     KV_STORE_OTHER = -8,        /* none of the others */
     KV_STORE_CANCELLED = -11,   /* cancelled by queue_cancel or queue_close */
-    KV_STORE_MISSING = -100,    /* get, exists: there is none, or what is there is not what was put */
+    KV_STORE_MISSING = -100,    /* get, exists: there is none, or it is damaged */
     KV_STORE_TOO_LONG = -101,   /* get: the value is longer than the item's pieces; `len` is its length */
     KV_STORE_LOST = -102        /* save_commit: chunks of the save are not in the store any more */
 };
@@ -120,11 +120,11 @@ enum {
     KV_STORE_XXH3_KEYS = 16
 };
 
-/* How a call is carried out. NULL in its place is a call with all members 0. */
+/* Options of a call. NULL instead of a pointer to it means all members 0. */
 typedef struct kv_store_call {
     uint32_t size;       /* sizeof(kv_store_call) */
     uint32_t flags;      /* KV_STORE_DURABLE ... */
-    uint64_t timeout_ms; /* the batch ends so long after the call or the submit; 0, or more than the operator's deadline: at that */
+    uint64_t timeout_ms; /* time limit of the batch from the call or submit on; 0, or more than the operator's deadline: the deadline */
     kv_store_save *save; /* put: the save that the chunks belong to, or NULL */
 } kv_store_call;
 
@@ -209,8 +209,8 @@ typedef struct kv_store_batch_vtable {
     kv_store_queue *(*queue_open)(kv_store_v1 *self, size_t depth);
 
     /*
-     * The queue's eventfd: non-blocking and close-on-exec. It is readable while completions wait to be drained. Who reads
-     * it must drain: a completion or a queue_drain that leaves some makes it readable again, a read alone does not. Negative:
+     * The queue's eventfd: non-blocking and close-on-exec. It is readable while completions wait to be drained. After reading
+     * it call queue_drain: it becomes readable again only by a new completion, or by a queue_drain that leaves some. Negative:
      * KV_STORE_*. The queue closes it.
      */
     int (*queue_fd)(kv_store_queue *queue);
