@@ -84,8 +84,9 @@ impl Breaker {
                 let left = open.until.saturating_duration_since(now);
                 let when = if open.probing { "now".to_owned() } else { format!("in {} ms", left.as_millis().max(1)) };
                 let cause = &open.cause;
-                let message =
-                    format!("not tried, because it failed again and again; it is tried {when}. Last: {cause}");
+                let message = format!(
+                    "not tried after repeated failures (circuit breaker); next try {when}. Last failure: {cause}"
+                );
                 Err(Error::new(ErrorKind::Unavailable, message))
             }
         }

@@ -203,11 +203,14 @@ impl From<rustix::io::Errno> for Error {
             }
             Errno::NOTDIR | Errno::ISDIR | Errno::NAMETOOLONG | Errno::INVAL | Errno::ILSEQ => ErrorKind::Invalid,
             Errno::LOOP => {
-                return Error::new(ErrorKind::Denied, "a symbolic link is in the way; links are not followed");
+                return Error::new(
+                    ErrorKind::Denied,
+                    "a symbolic link is in the way; links are not followed: use a path without them",
+                );
             }
             Errno::XDEV => {
-                let message = "another file system is mounted there: one of the kernel, such as /proc, is never \
-                               reached, and no file is moved from one to another";
+                let message = "another file system is mounted there: kernel file systems such as /proc are never \
+                               used, and files are not moved between file systems: choose another directory";
                 return Error::new(ErrorKind::Denied, message);
             }
             Errno::NOENT | Errno::IO | Errno::STALE | Errno::TIMEDOUT | Errno::AGAIN | Errno::BUSY => {

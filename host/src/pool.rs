@@ -322,11 +322,17 @@ impl Pool {
             };
             let (most, instances) = (self.access.limits.waiting, self.max_instances);
             if slots.waiting >= most {
-                return busy(format!("busy: all {instances} instances are at work, and {most} callers wait"));
+                return busy(format!(
+                    "busy: all {instances} instances are in use, and {most} callers wait already: make fewer calls at once, or \
+                     raise limits.waiting (or limits.instances, if the backend allows more)"
+                ));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return busy(format!("busy: all {instances} instances were at work until the deadline"));
+                return busy(format!(
+                    "busy: all {instances} instances were in use until the deadline: make fewer calls at once, or raise \
+                     limits.deadline_ms (or limits.instances, if the backend allows more)"
+                ));
             }
             slots.waiting += 1;
             let waited = self.freed.wait_timeout(slots, left);

@@ -33,7 +33,10 @@ impl Host for State {
             let message = if grant.is_empty() {
                 format!("the URI names no directory: write {scheme}:///absolute/path")
             } else {
-                format!("no directory is granted under the name {:?}", crate::log::clean(&grant))
+                let grant = crate::log::clean(&grant);
+                format!(
+                    "no directory is granted under the name {grant:?}: add it to fs of backend.{scheme} in the config"
+                )
             };
             return answered(Err(Error::new(ErrorKind::Denied, message)));
         };
@@ -52,7 +55,7 @@ impl State {
     /// Whether the deadline of the call has not passed yet.
     fn in_time(&self) -> impl Fn() -> Result<(), Error> + use<> {
         let until = self.until.clone();
-        let late = || Error::new(ErrorKind::Unavailable, "the files could not be synced by the deadline");
+        let late = || Error::new(ErrorKind::Unavailable, "the files could not be synced by the deadline (deadline_ms)");
         move || if Instant::now() < until.deadline() { Ok(()) } else { Err(late()) }
     }
 }

@@ -213,7 +213,8 @@ impl State {
     /// A handle that counts for so many bytes of the instance's memory.
     fn push<T: Send + 'static>(&mut self, entry: T, bytes: usize) -> Result<Resource<T>, Error> {
         let full = |most: u64| {
-            let message = format!("a component may hold {most} handles");
+            let message =
+                format!("handle limit exceeded: an instance may hold {most}; drop those that are not needed any more");
             Err(Error::new(ErrorKind::Exhausted, message))
         };
         let most = limits::MAX_HANDLES as u64;

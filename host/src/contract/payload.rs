@@ -39,10 +39,10 @@ impl<'a> Gathered<'a> {
             let exhausted = |message: String| Err(Error::new(ErrorKind::Exhausted, message));
             if self.bytes > limits::MAX_VALUE_BYTES {
                 let (bytes, most) = (self.bytes, limits::MAX_VALUE_BYTES);
-                return exhausted(format!("the parts come to {bytes} bytes and more; a value may have {most}"));
+                return exhausted(format!("value too long: the parts have {bytes} bytes or more, the limit is {most}"));
             }
             if self.slices.len() >= limits::MAX_SLICES {
-                return exhausted(format!("the parts lie in more than {} pieces of memory", limits::MAX_SLICES));
+                return exhausted(format!("the parts consist of more than {} pieces of memory", limits::MAX_SLICES));
             }
             self.slices.push(piece);
         }

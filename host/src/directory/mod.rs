@@ -125,7 +125,10 @@ impl Directory {
 
     fn check_writable(&self) -> Result<(), Error> {
         match self.read_only {
-            true => Err(Error::new(ErrorKind::Denied, "the directory is granted to read only: access = \"ro\"")),
+            true => Err(Error::new(
+                ErrorKind::Denied,
+                "the directory is granted read-only: fs of the config says access = \"ro\"",
+            )),
             false => Ok(()),
         }
     }

@@ -171,7 +171,7 @@ pub(crate) fn doctor_with(uri: &str, depth: Depth, setup: &Setup) -> Diagnosis {
     } else {
         match Store::open_with(uri, setup) {
             Ok(store) => found.label = Some(store.info().label),
-            Err(error) => found.problem(true, error, "see what it says; the server's own log may say more"),
+            Err(error) => found.problem(true, error, "follow this message; the server's own log may say more"),
         }
     }
     found
@@ -327,7 +327,7 @@ impl Diagnosis {
             }
             if !wanted.is_dir() {
                 let what = format!("{} is no directory", wanted.display());
-                self.problem(true, what, "make it; only the last part of a path is made by itself");
+                self.problem(true, what, "create it; the library creates only the last part of a path");
             }
         }
     }
@@ -398,7 +398,7 @@ impl Diagnosis {
             Ok(program) => self.compile_helper = Some(program.path),
             Err(why) => {
                 let what = format!(
-                    "components are compiled in the engine's own process, which bounds on their content alone guard: {why}"
+                    "components are compiled in the engine's own process, without bounds on memory and time: {why}"
                 );
                 let fatal = matches!(helper, Helper::At(_)) && !self.cached;
                 self.problem(
@@ -415,7 +415,7 @@ impl Diagnosis {
         let digest = crate::config::Digest::try_from(sha256.to_owned());
         match (loader::components(), digest) {
             (Ok(components), Ok(digest)) => self.cached = components.is_cached(&digest.0, places),
-            (Err(error), _) => self.problem(true, error, "see what it says"),
+            (Err(error), _) => self.problem(true, error, "no store can open in this process before this is solved"),
             (_, Err(_)) => {}
         }
         let why = match self.cache.as_deref() {

@@ -30,11 +30,11 @@ impl Diagnosis {
         if let Some(path) = &disk {
             let upper = path.parent().unwrap_or(path);
             if let Err(error) = check_directory(path) {
-                let what = format!("the near level goes without its disk tier: {} {error}", path.display());
+                let what = format!("the near level runs without its disk tier: {} {error}", path.display());
                 self.problem(false, what, "name a directory that is this user's alone as near.disk");
             } else if !upper.is_dir() {
-                let what = format!("the near level goes without its disk tier: {} is no directory", upper.display());
-                self.problem(false, what, "make it; only the last part of a path is made by itself");
+                let what = format!("the near level runs without its disk tier: {} is not a directory", upper.display());
+                self.problem(false, what, "create it; the library creates only the last part of a path");
             }
         }
         self.near = Some(NearLevel { memory_bytes, disk, disk_bytes, ttl_s });

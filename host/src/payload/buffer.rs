@@ -79,10 +79,10 @@ impl Filling {
     fn made(len: u64, allocate: impl FnOnce(usize) -> *mut libc::c_void) -> Result<Self, Error> {
         let len = usize::try_from(len).ok().filter(|len| *len <= limits::MAX_VALUE_BYTES).ok_or_else(|| {
             let limit = limits::MAX_VALUE_BYTES;
-            Error::new(ErrorKind::Exhausted, format!("{len} bytes are more than a value may have ({limit})"))
+            Error::new(ErrorKind::Exhausted, format!("value too long: {len} bytes, the limit is {limit}"))
         })?;
         let data = NonNull::new(allocate(len.max(1)).cast::<u8>())
-            .ok_or_else(|| Error::new(ErrorKind::Exhausted, format!("no memory for {len} bytes")))?;
+            .ok_or_else(|| Error::new(ErrorKind::Exhausted, format!("out of memory: cannot allocate {len} bytes")))?;
         Ok(Filling { buffer: Buffer { data, len }, filled: 0 })
     }
 
@@ -157,7 +157,7 @@ impl Filling {
     /// The buffer. `Corrupt` if bytes are missing.
     pub(crate) fn finish(self) -> Result<Buffer, Error> {
         if self.filled != self.buffer.len {
-            let message = format!("only {} of {} bytes came", self.filled, self.buffer.len);
+            let message = format!("only {} of {} bytes arrived", self.filled, self.buffer.len);
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         Ok(self.buffer)

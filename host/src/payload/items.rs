@@ -335,5 +335,5 @@ impl Destination {
 }
 
 fn missing(filled: usize, len: usize) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("only {filled} of {len} bytes came"))
+    Error::new(ErrorKind::Corrupt, format!("only {filled} of {len} bytes arrived"))
 }

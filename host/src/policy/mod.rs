@@ -137,7 +137,9 @@ impl Grants {
             return Ok(source.clone());
         }
         let Some(prefix) = &self.secret_prefix else {
-            let message = format!("no secret {name} is granted to this tenant");
+            let message = format!(
+                "no secret {name} is granted to this tenant: add it to the secrets of its [[tenant]] in the config"
+            );
             return Err(Error::new(ErrorKind::Denied, message));
         };
         let mut variable = prefix.clone() + &variable_prefix(name);

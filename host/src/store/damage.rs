@@ -93,7 +93,7 @@ impl OpenStore {
         is_sound: &dyn Fn(&[u8]) -> bool,
         until: &Until,
     ) -> Result<Damage, Error> {
-        let keeps_all = || Error::new(ErrorKind::Unsupported, "the backend removes nothing");
+        let keeps_all = || Error::new(ErrorKind::Unsupported, "the backend cannot remove chunks");
         if self.keeps_all.load(Relaxed) {
             return Err(keeps_all());
         }
@@ -103,7 +103,12 @@ impl OpenStore {
                 None => return Ok(Damage::Removed),
                 Some(again) if is_sound(&again) => return Ok(Damage::Passing(again)),
                 Some(again) if again[..] == *damaged => {}
-                Some(_) => return Err(Error::new(ErrorKind::Corrupt, "each read brings other bytes")),
+                Some(_) => {
+                    return Err(Error::new(
+                        ErrorKind::Corrupt,
+                        "each read returned other bytes: check the network and the disk",
+                    ));
+                }
             }
         }
         let deleted = self.backend.delete(std::slice::from_ref(hash), until);

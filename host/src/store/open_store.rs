@@ -155,7 +155,8 @@ impl OpenStore {
     pub(super) fn check_len(&self, len: usize) -> Result<(), Error> {
         let limit = self.max_value_bytes();
         if len as u64 > limit {
-            let message = format!("{len} bytes are more than a chunk or manifest may have here ({limit})");
+            let message =
+                format!("value too long: {len} bytes, the limit of this backend is {limit}: store smaller chunks");
             return Err(Error::invalid(message));
         }
         Ok(())

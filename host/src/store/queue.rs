@@ -126,7 +126,8 @@ impl<S: Served, J: Job<S>> Queue<J, S> {
         };
         let mut state = inner.lock();
         if state.undrained() >= inner.depth {
-            let message = format!("the queue is full: {} requests are not drained", inner.depth);
+            let message =
+                format!("the queue is full: {} requests are not drained; drain completions first", inner.depth);
             return Err((job, Error::new(ErrorKind::Exhausted, message)));
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -176,7 +177,8 @@ impl<S: Served, J: Job<S>> Inner<J, S> {
             self.end_turn(&mut state);
             if state.turns == 0 {
                 let waiting = std::mem::take(&mut state.waiting);
-                let why = Error::new(ErrorKind::Exhausted, "no thread is free to carry out the request");
+                let why =
+                    Error::new(ErrorKind::Exhausted, "no thread is free to carry out the request: try again later");
                 waiting.into_iter().for_each(|request| self.complete(&mut state, request, Err(why.clone())));
             }
         }

@@ -355,6 +355,6 @@ fn vanished(hash: &ChunkHash) -> Error {
 
 fn too_many() -> Error {
     let most = limits::MAX_FRESH_CHUNKS;
-    let message = format!("{most} chunks have been put and no manifest has followed; publish one");
+    let message = format!("{most} chunks were put without a manifest: publish one before you put more");
     Error::new(ErrorKind::Exhausted, message)
 }

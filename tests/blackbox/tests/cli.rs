@@ -250,7 +250,7 @@ fn inspect_shows_what_a_component_is_and_doctor_what_an_open_would_do() {
     assert!(last.starts_with("not tried: connecting to the granted servers"), "{}", offline.stdout);
     let gone = run(&["doctor", "local-fs:///nowhere/at/all"]);
     expect(1, &gone);
-    assert!(gone.stdout.contains("PROBLEM  /nowhere/at is no directory; make it"), "{}", gone.stdout);
+    assert!(gone.stdout.contains("PROBLEM  /nowhere/at is no directory; create it"), "{}", gone.stdout);
     expect(1, &run(&["doctor", "nobody://x", "--json"]));
 }
 

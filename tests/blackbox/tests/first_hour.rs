@@ -135,7 +135,7 @@ fn doctor_says_where_there_is_no_compile_helper() {
         doctor.args(["doctor", "--offline", "memory://x"]).env("KV_STORE_WASM_CACHE", &cache);
         finish(doctor.env("KV_STORE_WASM_CONFIG", &config))
     };
-    let guarded = "compiled in the engine's own process, which bounds on their content alone guard";
+    let guarded = "compiled in the engine's own process, without bounds on memory and time";
     let wrong = asked(&scratch.text("no-such-program"));
     expect(1, &wrong);
     assert!(wrong.stdout.contains("compile.helper"), "{}", wrong.stdout);

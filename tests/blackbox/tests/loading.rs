@@ -264,7 +264,7 @@ fn what_is_no_backend_is_refused_with_what_it_is() {
         ("module", b"\0asm\x01\0\0\0", "wasm-tools component new"),
         ("compiled", &compiled, "never accepted"),
         ("nothing", component_of_nothing, "no backend"),
-        ("truncated", &memory()[..20_000], "no sound component"),
+        ("truncated", &memory()[..20_000], "not a valid component"),
     ] {
         place.put(what, bytes);
         let (opened, heard) = place.open(&format!("{what}://x"));

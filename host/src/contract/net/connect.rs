@@ -140,7 +140,7 @@ impl Access {
 
     pub(in crate::contract) fn no_connection_left(&self) -> Error {
         let most = self.limits.connections;
-        let message = format!("an instance may have {most} connections (connections in the config)");
+        let message = format!("connection limit reached ({most} per instance): raise limits.connections in the config");
         Error::new(ErrorKind::Exhausted, message)
     }
 

@@ -262,7 +262,7 @@ impl HostConnection for State {
 
     async fn receive_some(&mut self, handle: Resource<Connection>, limit: u32) -> Answer<Vec<u8>> {
         if limit == 0 {
-            return answered(Err(Error::invalid("a limit of 0 could not be told from the end")));
+            return answered(Err(Error::invalid("the limit of receive-some must be at least 1")));
         }
         on_link!(self, handle, link => link.receive_some(limit as usize))
     }

@@ -17,7 +17,8 @@ use crate::error::{Error, ErrorKind};
 use crate::limits;
 
 pub(super) fn too_many() -> Error {
-    Error::new(ErrorKind::Exhausted, format!("at most {} connections at once", limits::MAX_SIDE_BY_SIDE))
+    let most = limits::MAX_SIDE_BY_SIDE;
+    Error::new(ErrorKind::Exhausted, format!("too many connections in one call: pass at most {most}"))
 }
 
 /// The outputs of futures that run side by side, each to its end. At every wake-up each is looked at that has not ended, because
@@ -92,7 +93,7 @@ impl State {
     ) -> wasmtime::Result<Result<Vec<u32>, Error>> {
         let numbers = self.distinct(handles.iter())?;
         if handles.is_empty() {
-            return Ok(Err(Error::invalid("none of no connections can ever be read")));
+            return Ok(Err(Error::invalid("the list of connections is empty")));
         }
         if handles.len() > limits::MAX_SIDE_BY_SIDE {
             return Ok(Err(too_many()));

@@ -59,7 +59,7 @@ impl Tls {
                 format!("the server's certificate is not for {host}")
             }
             Wrong::Expired | Wrong::ExpiredContext { .. } => "the server's certificate has expired".to_owned(),
-            other => format!("the server's certificate is not trusted ({other:?}): it was held against {trusted}"),
+            other => format!("the server's certificate is not trusted ({other:?}): it was checked with {trusted}"),
         };
         Error::new(ErrorKind::Unavailable, message)
     }

@@ -214,5 +214,5 @@ fn refuse_component(kind: ComponentExternalKind) -> Result<(), Error> {
 }
 
 fn no_such(what: &str) -> Error {
-    Error::invalid(format!("is no sound component: it names a {what} that it does not have"))
+    Error::invalid(format!("is not a valid component: it refers to a {what} that it does not have"))
 }

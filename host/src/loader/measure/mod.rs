@@ -63,12 +63,15 @@ fn end_of(payload: &Payload) -> Option<usize> {
 }
 
 fn broken(error: BinaryReaderError) -> Error {
-    Error::invalid(format!("is no sound component: {error}"))
+    Error::invalid(format!("is not a valid component: {error}"))
 }
 
 /// `what` is more than `most`.
 fn exceeds(what: &str, most: u64) -> Error {
-    Error::new(ErrorKind::Exhausted, format!("has more than {most} {what}, which would cost the compiler too much"))
+    Error::new(
+        ErrorKind::Exhausted,
+        format!("has more than {most} {what}, the host's bound for compiling: make it smaller"),
+    )
 }
 
 #[derive(Default)]
@@ -164,7 +167,7 @@ impl Walk {
     ) -> Result<(), Error> {
         match self.scopes.last_mut() {
             Some(Scope::Module(module)) => count(&mut self.tally, module),
-            _ => Err(Error::invalid("is no sound component: a section of a module outside of one")),
+            _ => Err(Error::invalid("is not a valid component: a section of a module outside of one")),
         }
     }
 
@@ -175,7 +178,7 @@ impl Walk {
     ) -> Result<(), Error> {
         self.tally.outline(section)?;
         let Some(Scope::Component(component)) = self.scopes.last_mut() else {
-            return Err(Error::invalid("is no sound component: a section of a component outside of one"));
+            return Err(Error::invalid("is not a valid component: a section of a component outside of one"));
         };
         for item in section.clone() {
             note(component, item.map_err(broken)?)?;

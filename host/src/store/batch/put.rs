@@ -75,9 +75,10 @@ impl Opened {
             let bytes = bytes.map(|((_, data), _)| data.len() as u64).sum();
             let failure = match shared.commit(None, &fresh, bytes, until) {
                 Ok(Committed::Published) => None,
-                Ok(Committed::Absent(_)) => {
-                    Some(Error::new(ErrorKind::Unavailable, "a chunk vanished while it was stored"))
-                }
+                Ok(Committed::Absent(_)) => Some(Error::new(
+                    ErrorKind::Unavailable,
+                    "the backend lost a chunk while it was stored: put it again",
+                )),
                 Err(error) => Some(error),
             };
             if let Some(error) = failure {

@@ -79,6 +79,6 @@ pub fn cases() -> Vec<Case> {
         case("oversized function", || {
             fails(Exhausted, "which would take too long to compile", || Store::open("oversized-function://x"));
         }),
-        case("truncated", || fails(Invalid, "is no sound component", || Store::open("truncated://x"))),
+        case("truncated", || fails(Invalid, "is not a valid component", || Store::open("truncated://x"))),
     ]
 }

@@ -123,7 +123,7 @@ pub fn cases() -> Vec<Case> {
         }),
         probing("grow", Exhausted, "no more memory"),
         probing("hoard", Exhausted, "> payload_bytes = 67108864"),
-        probing("hash", Exhausted, "a value may have 1073741824"),
+        probing("hash", Exhausted, "the limit is 1073741824"),
         fetching("oversized-list", Component, "trapped: list pointer/length out of bounds of memory"),
         fetching("quadratic-list", Component, "trapped: too much data is being copied between the host and the guest"),
         calling("quadratic-parts", Component, "trapped: too much data is being copied between the host and the guest"),
