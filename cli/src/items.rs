@@ -116,7 +116,9 @@ pub fn get(arguments: &GetArguments) -> Outcome {
         }
     };
     let bytes = found.map_err(Failure::of("get", &arguments.uri))?;
-    let bytes = bytes.ok_or_else(|| Failure::not(format!("there is no {what} in {}", arguments.uri)))?;
+    let bytes = bytes.ok_or_else(|| {
+        Failure::of("get", &arguments.uri)(format!("there is no {what}; kv-store ls lists what there is"))
+    })?;
     let Some(output) = &arguments.output else {
         return std::io::stdout()
             .write_all(&bytes)

@@ -32,8 +32,10 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { uri, name, quick, json } = arguments;
     let store = items::open(uri)?;
-    let found = paged::describe(&store, name).map_err(|error| Failure::not(format!("{name:?} in {uri}: {error}")))?;
-    let found = found.ok_or_else(|| Failure::not(format!("there is no manifest {name:?} in {uri}")))?;
+    let failed = Failure::of("sequence", uri);
+    let found = paged::describe(&store, name).map_err(|error| failed(format!("{name:?}: {error}")))?;
+    let found =
+        found.ok_or_else(|| failed(format!("there is no manifest {name:?}; kv-store ls lists what there is")))?;
     let chunks = found.chunk_keys.len();
     let (checked, missing) = if *quick {
         (None, chunks - found.chunks_present(&store).map_err(Failure::of("sequence", store.uri()))?)

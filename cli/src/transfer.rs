@@ -232,9 +232,12 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
     let interrupt = interrupt::says("FILE is as it was, and the store is unchanged");
     let store = open(&arguments.uri)?;
     let found = store.get_manifest(&arguments.name).map_err(Failure::of("restore", &arguments.uri))?;
-    let found =
-        found.ok_or_else(|| Failure::not(format!("there is no manifest {:?} in {}", arguments.name, arguments.uri)))?;
-    let manifest = Manifest::parse(&found).map_err(|why| Failure::not(format!("{:?}: {why}", arguments.name)))?;
+    let (uri, name) = (&arguments.uri, &arguments.name);
+    let found = found.ok_or_else(|| {
+        Failure::not(format!("restore {uri}: there is no manifest {name:?}; kv-store ls lists what there is"))
+    })?;
+    let manifest =
+        Manifest::parse(&found).map_err(|why| Failure::not(format!("restore {uri}: manifest {name:?}: {why}")))?;
 
     let shown = if to_standard { "standard output".into() } else { arguments.file.display().to_string() };
     let unwritable = |error: std::io::Error| Failure::unable(format!("{shown}: {error}"));
@@ -263,7 +266,10 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
         bar.set_position(bytes);
     }
     if format!("{:032x}", whole.digest128()) != manifest.xxh3_128 {
-        return Err(Failure::not("the chunks are sound, but not those of the file that was saved"));
+        return Err(Failure::not(format!(
+            "restore {uri}: the chunks of {name:?} are intact, but together they are not the file that was saved: save it \
+             again"
+        )));
     }
     unfinished.finish().map_err(unwritable)?;
     bar.finish_and_clear();
@@ -299,9 +305,15 @@ fn fetch(store: &Store, uri: &str, keys: &[[u8; 8]], pieces: &mut [Vec<u8>]) -> 
                 )));
             }
             Some(Fetched::Placed(found) | Fetched::TooLong(found)) => {
-                return Err(Failure::not(format!("chunk {shown} is corrupt: it has {found} bytes, not {len}")));
+                return Err(Failure::not(format!(
+                    "restore {uri}: chunk {shown} is corrupt, it has {found} bytes and not {len}: save the file again"
+                )));
             }
-            Some(Fetched::Buffer(_)) => return Err(Failure::not(format!("chunk {shown} came in other memory"))),
+            Some(Fetched::Buffer(_)) => {
+                return Err(Failure::not(format!(
+                    "restore {uri}: chunk {shown} is in memory of the library: a defect of kv-store, please report it"
+                )));
+            }
         }
     }
     Ok(())

@@ -140,7 +140,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     if let Some(minutes) = arguments.soak {
         if tested.kind == Kind::Native {
-            return Err(Failure::unable("--soak injects faults into calls of a component, and this is native code"));
+            return Err(Failure::unable(
+                "check: --soak injects faults into calls of a component, and this is native code: leave --soak out",
+            ));
         }
         let bar = show::spinner(&format!("soak: {minutes} min"));
         let soaked =
@@ -154,7 +156,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
     }
     if judged.is_empty() {
-        return Err(Failure::unable("no case has this text in its name"));
+        return Err(Failure::unable(
+            "check: no case has this text in its name; without a filter all cases are run and named",
+        ));
     }
 
     let sha256 = runner.sha256().map(str::to_owned);
@@ -163,7 +167,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
     report.filter = arguments.filter.clone();
     if arguments.times {
         if tested.kind == Kind::Native {
-            return Err(Failure::unable("--times measures a component, and this is native code"));
+            return Err(Failure::unable(
+                "check: --times measures a component, and this is native code: leave --times out",
+            ));
         }
         let times = runner.times()?;
         report.times = Some(times);

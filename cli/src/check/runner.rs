@@ -81,7 +81,10 @@ impl<'a> Runner<'a> {
         match serde_json::from_slice(&output.stdout) {
             Ok(Said::Compiled { milliseconds, kept }) => Ok(Some((Duration::from_millis(milliseconds), kept))),
             Ok(Said::Refused(why)) => Err(Failure::unable(why)),
-            _ => Err(Failure::unable(format!("compiling it ended the process: {}", ending(output.status)))),
+            _ => Err(Failure::unable(format!(
+                "check: the process that compiles the component ended: {}; raise --memory if it is too small",
+                ending(output.status)
+            ))),
         }
     }
 
@@ -97,7 +100,7 @@ impl<'a> Runner<'a> {
         match serde_json::from_slice(&output.stdout) {
             Ok(Said::Measured(times)) => Ok(times),
             Ok(Said::Refused(why)) => Err(Failure::unable(why)),
-            _ => Err(Failure::unable(format!("measuring ended the process: {}", ending(output.status)))),
+            _ => Err(Failure::unable(format!("check: the process that measures ended: {}", ending(output.status)))),
         }
     }
 
@@ -235,7 +238,7 @@ impl<'a> Runner<'a> {
             Ok(Said::Refused(why)) => Err(Failure::unable(format!("the store does not open: {why}"))),
             Ok(_) | Err(RecvTimeoutError::Disconnected) => {
                 let end = process.child.wait().map_err(Failure::unable)?;
-                Err(Failure::unable(format!("opening a store ended the process: {}", ending(end))))
+                Err(Failure::unable(format!("check: the process that opens a store ended: {}", ending(end))))
             }
             Err(RecvTimeoutError::Timeout) => {
                 Err(Failure::unable(format!("the store did not open within {} s", self.timeout.as_secs())))

@@ -79,7 +79,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
         0 => Ok(()),
         _ => {
             let left = show::bytes(excess);
-            Err(Failure::not(format!("{left} more than --max-bytes are left, stored or used within --grace")))
+            Err(Failure::of("gc", &arguments.uri)(format!(
+                "the store is still {left} above --max-bytes, because the rest was stored or used within --grace: shorten \
+                 --grace, or run it again later"
+            )))
         }
     }
 }

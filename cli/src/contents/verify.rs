@@ -83,7 +83,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
                     // It was removed since it was listed.
                     Ok(None) => {}
                     Err(error) if error.kind() == ErrorKind::Corrupt => found.is_damaged(hash.to_vec()),
-                    Err(error) => return Err(Failure::unable(format!("chunk {}: {error}", show::hex(hash)))),
+                    Err(error) => {
+                        let failed = Failure::unable_of("verify", store.uri());
+                        return Err(failed(format!("chunk {}: {error}", show::hex(hash))));
+                    }
                 }
             }
             found.settle();
@@ -113,7 +116,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
                     }
                     found.unreadable_manifests.push(entry.name);
                 }
-                Err(error) => return Err(Failure::unable(format!("manifest {:?}: {error}", entry.name))),
+                Err(error) => {
+                    let failed = Failure::unable_of("verify", store.uri());
+                    return Err(failed(format!("manifest {:?}: {error}", entry.name)));
+                }
             }
         }
         Ok(())

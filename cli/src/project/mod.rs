@@ -167,7 +167,7 @@ fn componentize(module: &[u8]) -> Outcome<Vec<u8>> {
             encoder.adapter(preview1::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, adapter)
         })
         .and_then(|encoder| encoder.encode());
-    component.map_err(|error| Failure::not(format!("it makes no component: {error:#}")))
+    component.map_err(|error| Failure::not(format!("build: cannot make a component of the module: {error:#}")))
 }
 
 /// Write a component, whole or not at all.

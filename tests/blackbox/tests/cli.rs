@@ -180,7 +180,7 @@ fn a_check_tells_how_long_compiling_takes_and_holds_its_processes_to_a_bound_of_
     let checked = run(&["check", &memory, "--filter", "chunk-roundtrip", "--memory", "1MiB"]);
     expect(2, &checked);
     // A thread that cannot be started, or memory that cannot be had.
-    let told = ["cannot start", "ended the process"].iter().any(|text| checked.stderr.contains(text));
+    let told = ["cannot start", "check: the process that"].iter().any(|text| checked.stderr.contains(text));
     assert!(told, "{}", checked.stderr);
 }
 
