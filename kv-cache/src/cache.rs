@@ -112,7 +112,7 @@ impl Cache {
                 match Tier::files(kind, &files.path, files.exclusive, files.budget.0, shared.clone()) {
                     Ok(tier) => tiers.push(tier),
                     Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Full) => {
-                        log::warn(format_args!("the cache goes on without the tier {kind:?}: {error}"));
+                        log::warn(format_args!("the cache runs without the tier {kind:?}: {error}"));
                         add(&shared.counters.tiers_failed, 1);
                         failed.push(kind);
                         last_error = Some(error);
@@ -269,7 +269,12 @@ impl Cache {
         self.check_open()?;
         let tier = tier.unwrap_or(self.0.save_to);
         self.lane(tier).ok_or_else(|| match self.0.failed.contains(&tier) {
-            true => Error::new(ErrorKind::Io, format!("the tier {tier:?} could not be used when the cache was opened")),
+            true => Error::new(
+                ErrorKind::Io,
+                format!(
+                    "the tier {tier:?} could not be used when the cache was opened; the log line of the open says why"
+                ),
+            ),
             false => Error::invalid(format!("the config has no tier {tier:?}")),
         })
     }

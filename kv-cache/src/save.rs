@@ -107,7 +107,10 @@ impl Cache {
                     // Another writer is at it; when it is done the row is there, or it is our turn.
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() || !lane.wait_for_other(&key, &flight, left) {
-                        return Err(Error::new(ErrorKind::Timeout, format!("another save of row {key} does not end")));
+                        return Err(Error::new(
+                            ErrorKind::Timeout,
+                            format!("another save of row {key} did not end within evict_save_timeout_ms"),
+                        ));
                     }
                 }
                 Ok(Stored::Present) => {
@@ -130,7 +133,10 @@ impl Cache {
             Some(Outcome::Stored(Stored::Abandoned)) => Err(too_slow(key)),
             Some(Outcome::Failed(kind, message)) => Err(Error::new(kind, message)),
             None => {
-                let message = format!("row {key} is not stored after {} ms; it may still be", timeout.as_millis());
+                let message = format!(
+                    "row {key} is not stored after {} ms (evict_save_timeout_ms); the save goes on and may still succeed",
+                    timeout.as_millis()
+                );
                 Err(Error::new(ErrorKind::Timeout, message))
             }
         }
@@ -153,6 +159,8 @@ impl Cache {
 }
 
 fn too_slow(key: Key) -> Error {
-    let message = format!("row {key} is not stored: writing it took longer than reservation_ms, twice");
+    let message = format!(
+        "row {key} is not stored: writing it took longer than reservation_ms, twice; raise reservation_ms, or check the disk"
+    );
     Error::new(ErrorKind::Timeout, message)
 }

@@ -129,7 +129,7 @@ fn a_shutdown_save_comes_first_and_takes_no_longer_than_it_may() {
     assert_eq!(save_for(&cache, Reason::Finish, 1, 8).unwrap(), Saved::Queued);
     let error = save_for(&cache, Reason::Shutdown, 2, 8).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert!(error.to_string().contains("not stored after 50 ms; it may still be"), "{error}");
+    assert!(error.to_string().contains("not stored after 50 ms (evict_save_timeout_ms)"), "{error}");
     go_on.send(()).unwrap();
     go_on.send(()).unwrap();
     let deadline = std::time::Instant::now() + Duration::from_secs(20);

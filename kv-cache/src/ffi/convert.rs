@@ -85,12 +85,13 @@ pub(super) trait Described: Copy {
 /// `at` must be null or valid for reads of a `u32`.
 unsafe fn check_size(at: *const u32, least: usize) -> Result<u32> {
     if at.is_null() {
-        return Err(Error::invalid("a struct is null"));
+        return Err(Error::invalid("a pointer to a struct is null"));
     }
     // SAFETY: the caller's promise.
     let size = unsafe { at.read_unaligned() };
     if (size as usize) < least {
-        let message = format!("a struct's size is {size}, not {least} or more: set it to its sizeof");
+        let message =
+            format!("a struct's size is {size}, it must be at least {least}: set it to the sizeof of the struct");
         return Err(Error::invalid(message));
     }
     Ok(size)
@@ -112,7 +113,7 @@ impl Described for kv_cache_stats_t {
 /// `out` must be null or valid for reads and writes, aligned.
 pub(super) unsafe fn out<'a, T>(out: *mut T, failed: T) -> Result<&'a mut T> {
     if out.is_null() {
-        return Err(Error::invalid("a place for an answer is null"));
+        return Err(Error::invalid("an output pointer is null"));
     }
     // SAFETY: the caller's promise; what was there may not have been written yet.
     unsafe {
@@ -212,7 +213,7 @@ pub(super) fn tier(from: kv_cache_tier_t) -> Result<Option<TierKind>> {
         KV_CACHE_TIER_RAM => Ok(Some(TierKind::Ram)),
         KV_CACHE_TIER_RAM_FILE => Ok(Some(TierKind::RamFile)),
         KV_CACHE_TIER_DISK => Ok(Some(TierKind::Disk)),
-        other => Err(Error::invalid(format!("{other} is no tier"))),
+        other => Err(Error::invalid(format!("{other} is no tier: see kv_cache_tier_t"))),
     }
 }
 
@@ -260,7 +261,7 @@ pub(super) unsafe fn save<'a>(from: &kv_cache_save_t, identity: &'a Identity) ->
                 KV_CACHE_REASON_EVICT => Reason::Evict,
                 KV_CACHE_REASON_SHUTDOWN => Reason::Shutdown,
                 KV_CACHE_REASON_FINISH => Reason::Finish,
-                other => return Err(Error::invalid(format!("{other} is no reason of a save"))),
+                other => return Err(Error::invalid(format!("{other} is no reason of a save: see kv_cache_reason_t"))),
             },
             tier: tier(from.tier)?,
             context_size: from.context_size,

@@ -181,7 +181,7 @@ pub unsafe extern "C" fn kv_cache_plan(
             KV_CACHE_REASON_CONTINUED => policy.continued(tokens, last_saved as usize).map(|()| n_tokens),
             KV_CACHE_REASON_FINISH => policy.finish(tokens).map(|()| n_tokens),
             KV_CACHE_REASON_EVICT | KV_CACHE_REASON_SHUTDOWN => Ok(n_tokens),
-            other => return Err(Error::invalid(format!("{other} is no reason of a save"))),
+            other => return Err(Error::invalid(format!("{other} is no reason of a save: see kv_cache_reason_t"))),
         }
         .unwrap_or(0);
         Ok(())
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn kv_cache_lookup(
             let query = kv_cache_query_t::read(query)?;
             let identity = convert::identity(&query.identity)?;
             let hit = cache.lookup(&convert::query(&query, &identity)?)?;
-            let hit = hit.ok_or_else(|| Error::new(ErrorKind::Miss, "no row is a beginning of these tokens"))?;
+            let hit = hit.ok_or_else(|| Error::new(ErrorKind::Miss, "no row is a prefix of these tokens"))?;
             if !info.is_null() {
                 convert::info(&hit).write(info)?;
             }
@@ -229,7 +229,8 @@ pub unsafe extern "C" fn kv_cache_load(hit: *const kv_cache_hit_t, buffer: *mut 
         let hit = unsafe { convert::hit(hit) }?;
         if buffer.is_null() || size != hit.hit.payload_len() {
             let payload = hit.hit.payload_len();
-            return Err(Error::invalid(format!("the payload has {payload} bytes; the buffer is null or has {size}")));
+            let wrong = if buffer.is_null() { "is null".to_owned() } else { format!("has {size}") };
+            return Err(Error::invalid(format!("the payload has {payload} bytes, but the buffer {wrong}")));
         }
         // SAFETY: the caller's promise; the bytes may not have been written yet.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<MaybeUninit<u8>>(), size) };

@@ -122,7 +122,7 @@ impl Tier {
                     self.publish_now(&mut writer, anew);
                     self.keep_budget(&mut writer);
                 }
-                "another process saved it anew; look up again".into()
+                "another process saved it again; look up again".into()
             }
             (AtName::Later(later), _) => {
                 self.shared.counters.flaw(&later);
@@ -161,9 +161,9 @@ impl Tier {
             Ok(SetAside::PutBack) => return,
             // Or it removed the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            Ok(SetAside::Moved) => log::warn(format_args!("{path}/{name} is set aside: {flaw}")),
+            Ok(SetAside::Moved) => log::warn(format_args!("{path}/{name} is damaged ({flaw}): moved to set-aside/")),
             Err(error) => {
-                log::warn(format_args!("{path}/{name} is of no use ({flaw}) and cannot be set aside: {error}"))
+                log::warn(format_args!("{path}/{name} is damaged ({flaw}), and cannot be moved to set-aside/: {error}"))
             }
         }
         self.shared.counters.flaw(flaw);

@@ -158,7 +158,7 @@ impl Directory {
                 },
                 Ok(_) => self.remove(&name)?,
                 Err(Unread::Flaw(flaw)) if flaw.is_later() => {
-                    return Err(io::Error::other(format!("a row is in its place that is left alone: {flaw}")));
+                    return Err(io::Error::other(format!("a file with its name exists, and is left alone: {flaw}")));
                 }
                 Err(Unread::Flaw(flaw)) => condemn(&flaw),
                 Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}

@@ -51,7 +51,9 @@ impl Tier {
             return Ok(charged);
         }
         let (shown, budget) = (self.shown(), self.budget);
-        let message = format!("a row of {charged} bytes is larger than the budget of the tier {shown}, {budget} bytes");
+        let message = format!(
+            "a row of {charged} bytes is larger than the budget of the tier {shown}, {budget} bytes: raise the budget"
+        );
         Err(Error::new(ErrorKind::Full, message))
     }
 
@@ -181,7 +183,8 @@ impl Tier {
 
     fn no_room(&self, charged: u64, writer: &Writer) -> Error {
         let message = format!(
-            "the tier {} has no room for {charged} bytes: of {}, {} are in use or being written and cannot be evicted",
+            "the tier {} has no room for {charged} bytes: of {}, {} are in use or being written and cannot be evicted; \
+             release hits, or raise the budget",
             self.shown(),
             self.budget,
             writer.used() + writer.reserved()

@@ -43,7 +43,7 @@ static void count(void *user, const char *line)
 static int of_the_log(void)
 {
     static const char config[] = "[ram]\nbudget = 1\n[disk]\npath = '/dev/null/rows'\nbudget = 1\n";
-    struct lines lines = {"goes on without the tier", 0};
+    struct lines lines = {"runs without the tier", 0};
     kv_cache_t *cache;
     kv_cache_stats_t stats;
     kv_cache_set_log(count, &lines);
