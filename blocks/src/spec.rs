@@ -127,11 +127,11 @@ impl Spec {
         let problem = if self.model.is_empty() || self.model.len() > limits::MAX_NAME_BYTES {
             format!("the model's name has {} bytes; it needs 1 to {}", self.model.len(), limits::MAX_NAME_BYTES)
         } else if self.block_bytes == 0 || self.block_bytes > limits::MAX_BLOCK_BYTES {
-            format!("a block of {} bytes; it needs 1 to {}", self.block_bytes, limits::MAX_BLOCK_BYTES)
+            format!("block_bytes is {}; it must be 1 to {}", self.block_bytes, limits::MAX_BLOCK_BYTES)
         } else if rank >= ranks {
-            format!("tensor-parallel rank {rank} of {ranks}")
+            format!("the tensor-parallel rank is {rank}; it must be below ranks = {ranks}")
         } else if self.layers.is_empty() || self.heads.is_empty() {
-            format!("no layers or no heads: {:?}, {:?}", self.layers, self.heads)
+            format!("the range of layers {:?} or of heads {:?} is empty", self.layers, self.heads)
         } else {
             return Ok(());
         };

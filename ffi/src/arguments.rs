@@ -14,7 +14,9 @@ pub(super) unsafe fn bytes<'a>(data: *const u8, len: usize, what: &str) -> Resul
     match (data.is_null(), len) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Error::invalid(format!("{what} is NULL, its length {len}"))),
-        (false, len) if len > isize::MAX as usize => Err(Error::invalid(format!("{what} has {len} bytes"))),
+        (false, len) if len > isize::MAX as usize => {
+            Err(Error::invalid(format!("{what} has a length of {len}, more than memory")))
+        }
         // SAFETY: by this function's own condition, and within what a slice may have.
         (false, len) => Ok(unsafe { std::slice::from_raw_parts(data, len) }),
     }

@@ -147,7 +147,9 @@ unsafe fn lent<'a, T>(data: *const T, len: usize, what: &str) -> Result<&'a [T],
     match (data.is_null(), len) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Error::invalid(format!("{what} is NULL, its length {len}"))),
-        (false, len) if len > MAX_TOKENS => Err(Error::invalid(format!("{what} has a length of {len}"))),
+        (false, len) if len > MAX_TOKENS => {
+            Err(Error::invalid(format!("{what} has a length of {len}, the limit is {MAX_TOKENS}")))
+        }
         (false, _) if !data.is_aligned() => Err(Error::invalid(format!("{what} is not aligned"))),
         // SAFETY: by this function's own condition, and within what a slice may have.
         (false, len) => Ok(unsafe { std::slice::from_raw_parts(data, len) }),
@@ -195,7 +197,7 @@ unsafe fn read_spec(spec: *const kv_blocks_spec) -> Result<Spec, Error> {
     unsafe {
         let given = spec.as_ref().ok_or_else(|| Error::invalid("the spec is NULL"))?;
         if (given.size as usize) < size_of::<kv_blocks_spec>() {
-            return Err(Error::invalid(format!("the spec's size is {}", given.size)));
+            return Err(Error::invalid(format!("the spec's size is {}: set it to sizeof(kv_blocks_spec)", given.size)));
         }
         let model = text(given.model, limits::MAX_NAME_BYTES, "the model")?;
         let bytes = usize::try_from(given.block_bytes).map_err(|_| Error::invalid("block_bytes is too large"))?;
@@ -352,7 +354,10 @@ unsafe extern "C" fn info(handle: *mut kv_blocks, out: *mut kv_blocks_info) -> i
         call("info", handle, |cache| {
             let out = out.as_mut().ok_or_else(|| Error::invalid("the info is NULL"))?;
             if (out.size as usize) < size_of::<kv_blocks_info>() {
-                return Err(Error::invalid(format!("the info's size is {}", out.size)));
+                return Err(Error::invalid(format!(
+                    "the info's size is {}: set it to sizeof(kv_blocks_info)",
+                    out.size
+                )));
             }
             out.block_tokens = cache.block_tokens() as u32;
             out.block_bytes = cache.block_bytes() as u64;

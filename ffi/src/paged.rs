@@ -276,7 +276,8 @@ unsafe fn run(
 
 fn check_flags(flags: u32, known: u32) -> Result<(), Error> {
     if flags & !known != 0 {
-        return Err(Error::invalid(format!("flags are {flags:#x}, some of them unknown")));
+        let unknown = flags & !known;
+        return Err(Error::invalid(format!("flags are {flags:#x}; this call does not have {unknown:#x}")));
     }
     Ok(())
 }
@@ -297,7 +298,10 @@ unsafe fn check_size<T>(desc: *const u32, former: Option<usize>, what: &str) -> 
     // SAFETY: by this function's own condition.
     let size = unsafe { desc.read_unaligned() } as usize;
     if size < size_of::<T>() && Some(size) != former {
-        return Err(Error::invalid(format!("the size of {what} is {size}, the struct has {}", size_of::<T>())));
+        let least = size_of::<T>();
+        return Err(Error::invalid(format!(
+            "the size of {what} is {size}: set it to the sizeof of the struct, {least}"
+        )));
     }
     Ok(size)
 }
@@ -322,7 +326,7 @@ unsafe fn read<T: Copy>(desc: *const T, former: usize, what: &str) -> Result<T, 
 /// `first` is NULL or the first of `count` elements that are valid for reads of what their sizes say.
 unsafe fn elements<T>(first: *const T, count: u32, what: &str) -> Result<Vec<*const T>, Error> {
     if count as usize > limits::MAX_KV_LAYERS {
-        return Err(Error::invalid(format!("{count} layers are more than {}", limits::MAX_KV_LAYERS)));
+        return Err(Error::invalid(format!("{count} layers are given, the limit is {}", limits::MAX_KV_LAYERS)));
     }
     if count == 0 {
         return Ok(Vec::new());
@@ -334,7 +338,7 @@ unsafe fn elements<T>(first: *const T, count: u32, what: &str) -> Result<Vec<*co
             .map(|index| {
                 let element = first.byte_add(index * step);
                 if check_size::<T>(element.cast(), None, what)? != step {
-                    return Err(Error::invalid(format!("{what}: the elements differ in size")));
+                    return Err(Error::invalid(format!("{what}: the elements differ in size, all must have the same")));
                 }
                 Ok(element)
             })
@@ -383,7 +387,9 @@ unsafe fn scales<'a>(
                 (None, None) => Ok(None),
                 (k, _) => {
                     let [has, lacks] = if k.is_some() { ["K", "V"] } else { ["V", "K"] };
-                    Err(Error::invalid(format!("layer {layer}: {has} has a scale, and that of {lacks} has no data")))
+                    Err(Error::invalid(format!(
+                        "layer {layer}: {has} has a scale, but the scale of {lacks} has no data"
+                    )))
                 }
             }
         };

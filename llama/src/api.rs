@@ -110,7 +110,7 @@ pub unsafe extern "C" fn kv_store_llama_load(
         let (states, (name, slot)) =
             unsafe { (states.as_ref().ok_or("the store is NULL")?, slot(context, name, sequence)?) };
         if count.is_null() {
-            return Err("the place for the number of tokens is NULL".to_owned());
+            return Err("the pointer to the number of tokens is NULL".to_owned());
         }
         // SAFETY: by this function's own condition.
         let loaded: Result<Loaded, NotLoaded> =

@@ -71,9 +71,9 @@ fn mapped_model(params: u64) -> Result<[u8; 32], String> {
         models_of(&mapped).iter().filter_map(Files::read).filter(|model| model.params == params).collect();
     match models.as_slice() {
         [model] => Ok(model.fingerprint),
-        [] => Err("no GGUF file of this model is mapped (--no-mmap?)".to_owned()),
+        [] => Err("this model's GGUF file is not mapped into memory (--no-mmap?)".to_owned()),
         _ => Err(format!(
-            "{} GGUF files of this shape are mapped, and which is this model's cannot be told",
+            "{} GGUF files of this shape are mapped into memory, and the library cannot tell which one this model is",
             models.len()
         )),
     }

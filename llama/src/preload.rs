@@ -246,12 +246,12 @@ extern "C" fn announce() {
             log::line(format_args!("states of {} are kept in {}{model}", path.display(), uri.as_str()));
         }
         Err(error) if function(c"llama_state_seq_save_file").is_some() => {
-            log::line(format_args!("this libllama is unknown, nothing will be kept: {error}"));
+            log::line(format_args!("this libllama is not supported, so no state is kept in the store: {error}"));
         }
         Err(_) => {
             let program = std::env::args_os().next().unwrap_or_default();
             log::line(format_args!(
-                "{} has no shared libllama, nothing will be kept; one that is linked statically cannot be reached",
+                "{} has no shared libllama, so no state is kept in the store; one that is linked statically is not supported",
                 program.display()
             ));
         }

@@ -85,11 +85,12 @@ impl States {
         // SAFETY: the same; the memory has `size` bytes.
         let written = unsafe { (engine.state_get)(context, state.as_mut_ptr(), size, sequence) };
         if written != size {
-            return Err(format!("llama.cpp gives a state of {written} bytes, not of {size}"));
+            return Err(format!("llama.cpp wrote {written} bytes of a state of {size} bytes"));
         }
 
         let cut = Cut::new(&state);
-        let rest = cut.rest(size as u64).ok_or("the state is cut wrong")?;
+        let rest =
+            cut.rest(size as u64).ok_or("the state was cut wrongly: a defect of kv-store-llama, please report it")?;
         let rest = rest.into_iter().flat_map(|range| state.get(range).unwrap_or_default()).copied().collect();
         let chunks: Vec<_> = cut.chunks().collect();
         let (count, new) = self.put(&state, &chunks, fingerprint, name, |hashes| Record {
@@ -160,7 +161,7 @@ impl States {
                 put(chunks)?;
             }
         }
-        Err("the store loses chunks while they are saved".to_owned())
+        Err("the store lost chunks again and again while they were saved: is it too small?".to_owned())
     }
 
     /// Load a state that was kept under a name. Without room for tokens (`None`) it answers their number alone.
@@ -176,7 +177,7 @@ impl States {
         let manifest = self.store.get_manifest(&manifest_name(name, &fingerprint)).map_err(untouched)?;
         let manifest =
             manifest.ok_or_else(|| NotLoaded::Untouched("no state of this model under this name".to_owned()))?;
-        let wrong = |what| NotLoaded::Untouched(format!("the manifest is of no use: {what}"));
+        let wrong = |what| NotLoaded::Untouched(format!("the manifest cannot be used: {what}"));
         let record = Record::decode(&manifest).map_err(wrong)?;
         if record.fingerprint != fingerprint || record.version != version {
             return Err(wrong("it is of another model"));
@@ -184,7 +185,9 @@ impl States {
         let count = record.tokens.len();
         let Some(room) = room else { return Ok(Loaded::Count(count)) };
         if count > room {
-            return Err(NotLoaded::Untouched(format!("it has {count} tokens, and there is room for {room}")));
+            return Err(NotLoaded::Untouched(format!(
+                "the state has {count} tokens, and the caller has room for {room}"
+            )));
         }
         let size = record.size as usize;
         let no_memory = |error| NotLoaded::Untouched(format!("no memory for {size} bytes: {error}"));
@@ -193,7 +196,9 @@ impl States {
         // SAFETY: by this function's own condition; the memory has `size` bytes.
         let read = unsafe { (engine.state_set)(context, state.as_ptr(), size, sequence) };
         if read != size {
-            return Err(NotLoaded::Broken("llama.cpp does not take the state".to_owned()));
+            return Err(NotLoaded::Broken(
+                "llama.cpp refused the state: is the context smaller, or of another type?".to_owned(),
+            ));
         }
         log::line(format_args!(
             "loaded {name}: {count} tokens, {}, {:.1} ms",
@@ -281,8 +286,8 @@ impl States {
         let named = self.model.as_deref();
         if named.is_none() && crate::preload::adapted() {
             return Err(format!(
-                "a LoRA adapter or control vector is loaded, and which slots it was used for cannot be told: name model and \
-                 adapters with {}",
+                "a LoRA adapter or control vector was loaded, and the library cannot tell which slots used it: name model \
+                 and adapters with {}",
                 crate::settings::MODEL
             ));
         }

@@ -18,7 +18,7 @@ impl Cache {
         let timer = inner.timer();
         let wanted = inner.wanted(Op::Get, prefix, query, into.len())?;
         if let Some(wrong) = into.iter().take(wanted.keys.len()).find(|buffer| buffer.len() != inner.shape.block) {
-            let message = format!("a buffer of {} bytes for a block of {}", wrong.len(), inner.shape.block);
+            let message = format!("a block has {} bytes, but a buffer has {}", inner.shape.block, wrong.len());
             return Err(Error::invalid(message));
         }
         let mut rooms = into.iter_mut();

@@ -99,7 +99,7 @@ impl Cache {
             false => 0,
         };
         if config.l1.enabled && near_capacity == 0 {
-            let message = format!("l1.capacity_gb has no room for a block of {} bytes", shape.slot());
+            let message = format!("l1.capacity_gb is smaller than one block, {} bytes: raise it", shape.slot());
             return Err(Error::invalid(message));
         }
         // What is on its way, or being filled, takes no room of the near level.
@@ -201,7 +201,7 @@ impl Inner {
         self.is_open()?;
         let block = self.shape.block_tokens;
         if !prefix.len().is_multiple_of(block) {
-            let message = format!("a prefix of {} tokens is no whole number of blocks of {block}", prefix.len());
+            let message = format!("the prefix has {} tokens, no whole number of blocks of {block}", prefix.len());
             return Err(Error::invalid(message));
         }
         let room = self.config.max_tokens().saturating_sub(prefix.len());

@@ -14,7 +14,7 @@ impl Cache {
     pub fn put(&self, prefix: &[i32], query: &[i32], blocks: &[&[u8]]) -> Result<usize> {
         let inner = &self.inner;
         if let Some(wrong) = blocks.iter().find(|block| block.len() != inner.shape.block) {
-            let message = format!("a buffer of {} bytes for a block of {}", wrong.len(), inner.shape.block);
+            let message = format!("a block has {} bytes, but a buffer has {}", inner.shape.block, wrong.len());
             return Err(Error::invalid(message));
         }
         self.put_with(prefix, query, blocks.len(), |index, room| {

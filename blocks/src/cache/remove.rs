@@ -101,7 +101,10 @@ impl Cache {
         if writes.iter().all(|write| write.wait(deadline).is_some()) {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Timeout, format!("{} writes were not done in time", writes.len())))
+        Err(Error::new(
+            ErrorKind::Timeout,
+            format!("{} writes did not finish in time (l2.per_token_timeout_ms)", writes.len()),
+        ))
     }
 
     /// Ask the far level about keys, in batches.

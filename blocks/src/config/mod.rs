@@ -237,7 +237,8 @@ impl Config {
         if (1..=limits::MAX_BLOCK_TOKENS).contains(&tokens) {
             return Ok(tokens);
         }
-        let message = format!("a block of {tokens} tokens; set block_size, or the engine's, to 1 to 65536");
+        let message =
+            format!("a block has {tokens} tokens: set block_size, or block_tokens of the spec, to 1 to 65536");
         Err(Error::invalid(message))
     }
 

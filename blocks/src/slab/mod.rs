@@ -33,7 +33,9 @@ impl Slab {
         let stride = len.checked_next_multiple_of(ALIGN);
         let bytes = stride.and_then(|stride| stride.checked_mul(slots)).filter(|bytes| *bytes <= isize::MAX as usize);
         let (Some(stride), Some(bytes), Ok(count)) = (stride, bytes, u32::try_from(slots)) else {
-            return Err(Error::invalid(format!("{slots} blocks of {len} bytes are too many")));
+            return Err(Error::invalid(format!(
+                "{slots} blocks of {len} bytes do not fit into memory: lower l1.capacity_gb"
+            )));
         };
         let memory = MmapOptions::new().len(bytes.max(1)).no_reserve_swap().map_anon().map_err(|cause| {
             Error::new(ErrorKind::OutOfMemory, format!("cannot reserve {bytes} bytes for blocks: {cause}"))
