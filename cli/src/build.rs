@@ -21,7 +21,7 @@ pub struct Arguments {
     /// One JSON object on standard output
     #[arg(long)]
     pub json: bool,
-    /// For the tool that compiles: cargo, the C compiler, componentize-js or componentize-py
+    /// Options for the tool that compiles: cargo, the C compiler, componentize-js or componentize-py
     #[arg(last = true, value_name = "OPTION")]
     options: Vec<String>,
 }

@@ -27,7 +27,7 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the rows, the one used last first
+    /// List the rows, most recently used first
     #[command(after_help = "Example:\n  kv-store cache ls /var/cache/kv --json\n\n\
         Exit codes: 0 all files are rows; 1 one is not; 2 the directory can not be used.")]
     Ls(Directory),

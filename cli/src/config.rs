@@ -24,7 +24,7 @@ pub struct Arguments {
 enum Command {
     /// Check a config file: keys, values, tables that no backend uses, options and secrets that a backend does not know
     ///
-    /// Components are looked at where they are found, and none is run. What CI does not have, such as secrets, is a note.
+    /// Components are read if they are found, and none is run. What CI does not have, such as secrets, is only a note.
     #[command(after_help = "Example:\n  kv-store config check deploy/config.toml --json\n\n\
         Exit codes: 0 no problems; 1 an open would fail over it, or part of it is ignored; 2 it can not be read.")]
     Check(CheckArguments),
@@ -32,7 +32,7 @@ enum Command {
 
 #[derive(clap::Args)]
 pub struct CheckArguments {
-    /// The file; without it the one that an open would read
+    /// The file to check; default: the one that an open would read
     file: Option<PathBuf>,
     /// One JSON object on standard output
     #[arg(long)]

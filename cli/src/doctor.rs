@@ -5,11 +5,11 @@ use kv_store_wasm::{Depth, Diagnosis};
 use crate::failure::{Failure, Outcome};
 use crate::{describe, show};
 
-/// Tell what an open of a URI would load, from where, with which grants and limits, and what is wrong
+/// Show what opening a URI would load, grant and limit, and what is wrong
 ///
-/// The component checks the URI and its options, with no network and no right to change a file. The servers that are granted by
-/// name and port are resolved and connected to. "config valid" says that much, "opened" that the store was opened as well (--probe);
-/// the last line says what was not tried.
+/// The component checks the URI and its options, without network and without the right to change files. Servers that are granted by
+/// name and port are resolved and connected to. "config valid" means that all of this succeeded, "opened" that the store was opened
+/// too (--probe). The last line says what was not tried.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  kv-store doctor redis://cache.svc:6379/3\n  kv-store doctor --probe local-fs:///var/cache/kv\n\n\

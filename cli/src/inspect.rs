@@ -8,9 +8,9 @@ use serde_json::json;
 use crate::failure::{Failure, Outcome};
 use crate::{describe, show};
 
-/// Look at a component: digest, imports, wishes, and what this host would not offer it
+/// Show a component's digest, imports and wishes, and which imports this host does not offer
 ///
-/// Nothing of it is run or compiled. With --uri, its wishes are shown beside what an open of that URI would grant.
+/// The component is not run or compiled. With --uri, its wishes are shown beside what opening that URI would grant.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  kv-store inspect acme.wasm\n  kv-store inspect redis.wasm --uri redis://cache.svc:6379/3\n\n\

@@ -41,7 +41,7 @@ pub struct GetArguments {
 
 /// Store a manifest or a chunk
 ///
-/// A chunk without --hash goes under the XXH3-64 of its content, which is printed.
+/// With --chunk the key is the XXH3-64 of the content, which is printed.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store put --uri local-fs:///var/cache/kv --name talk talk.manifest\n  \
     kv-store put --uri local-fs:///var/cache/kv --chunk state.bin\n\n\
@@ -62,21 +62,21 @@ pub struct PutArguments {
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 struct PutWhich {
-    /// As the manifest of this name
+    /// Store it as the manifest of this name
     #[arg(long)]
     name: Option<String>,
-    /// As the chunk of this hash, in hex: 1 to 64 bytes
+    /// Store it as the chunk of this hash, in hex: 1 to 64 bytes
     #[arg(long, value_name = "HEX")]
     hash: Option<String>,
-    /// As a chunk under the hash of its content
+    /// Store it as a chunk under the hash of its content
     #[arg(long)]
     chunk: bool,
 }
 
 /// Remove a manifest, or a chunk
 ///
-/// That there was none is success. When a manifest is removed its chunks stay: other manifests may refer to them. A chunk that a
-/// manifest names is missing for its readers afterwards.
+/// Removing what does not exist succeeds. The chunks of a removed manifest stay, because other manifests may name them. If a
+/// manifest names a removed chunk, its readers find the chunk missing.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store rm --uri local-fs:///var/cache/kv --name talk\n\n\
     Exit codes: 0 removed; 1 not removed; 2 the store does not open.")]

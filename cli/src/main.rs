@@ -40,7 +40,7 @@ use clap::{Parser, Subcommand};
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// When it is done, the counters of the library, in the text format of Prometheus, on standard error
+    /// At the end write the counters of the library to standard error, in the text format of Prometheus
     #[arg(long, global = true)]
     counters: bool,
 }

@@ -6,9 +6,9 @@ use crate::failure::{Failure, Outcome};
 use crate::project::{self, Language};
 use crate::show;
 
-/// Start a backend: a project in a new folder
+/// Create a project for a backend, in a new folder
 ///
-/// It holds a small backend that works, with the contract beside it (and the SDK, for Rust), and passes `kv-store check` as it is.
+/// It contains a small backend that works, the contract, and for Rust the SDK. It passes `kv-store check` as it is.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  kv-store new acme && cd acme && kv-store build && kv-store check\n  kv-store new acme --language python\n  kv-store new acme --kind http\n\n\
@@ -17,13 +17,13 @@ use crate::show;
 pub struct Arguments {
     /// The backend's name and scheme: a lower-case letter, then lower-case letters, digits and '-'
     name: String,
-    /// The language to write it in
+    /// The language of the backend
     #[arg(long, value_enum, default_value = "rust")]
     language: Language,
-    /// Where its store is, to begin with; other languages than Rust have `memory`
+    /// What the template stores things in; languages other than Rust have only `memory`
     #[arg(long, value_enum, default_value = "memory")]
     kind: Kind,
-    /// Where to make the folder NAME
+    /// The folder in which to create the folder NAME
     #[arg(long, default_value = ".", value_name = "FOLDER")]
     r#in: PathBuf,
     /// One JSON object on standard output

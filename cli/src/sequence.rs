@@ -8,8 +8,8 @@ use crate::{items, show};
 
 /// Describe a sequence that an engine saved from its paged KV cache, and read its chunks
 ///
-/// That is what kv_store_kvx_save of the C API saves, or paged::Save in Rust. Each chunk is read and compared with what was
-/// saved. One that is damaged is removed, as a restore does it, so that the next save of it stores it again.
+/// Such sequences are saved by kv_store_kvx_save of the C API, or paged::Save in Rust. Each chunk is read and compared with what
+/// was saved. Damaged chunks are removed, as by a restore, so that the next save stores them again.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store sequence --uri local-fs:///var/cache/kv --name conversation-7\n\n\
     Exit codes: 0 it is there with all its chunks; 1 there is none, it is damaged or something else, or chunks are missing or \

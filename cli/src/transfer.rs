@@ -45,13 +45,13 @@ pub struct SaveArguments {
 
 /// Fetch a file that `save` stored
 ///
-/// The file appears whole or not at all: a chunk that is missing or corrupt fails the restore, and what was at FILE stays.
+/// The file is written whole or not at all: if a chunk is missing or corrupt, the restore fails, and FILE stays as it was.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store restore --name talk --uri local-fs:///var/cache/kv slot.bin\n\n\
     Exit codes: 0 restored; 1 there is no such manifest, or a chunk is missing or corrupt; 2 the store does not open, or the \
     file can not be written.")]
 pub struct RestoreArguments {
-    /// Where the file is to be; `-` is standard output, where a failure comes after bytes that were sound
+    /// The file to write; `-` is standard output, where good bytes may have been written before a failure
     file: PathBuf,
     /// The manifest's name
     #[arg(long)]

@@ -9,8 +9,8 @@ use crate::show;
 
 /// Update the SDK of a project that `new` made
 ///
-/// Writes the contract anew as this program has it; in a project in Rust also sdk/ and the version in Cargo.toml. Your own sources are
-/// not touched; CHANGELOG.md of kv-store-wasm says what they may have to follow.
+/// Replaces the contract by the version of this program; in a Rust project also sdk/, and the version in Cargo.toml. Your own
+/// sources are not changed; CHANGELOG.md of kv-store-wasm says what you may have to change in them.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store update && kv-store build && kv-store check\n\n\
     Exit codes: 0 updated, or nothing had changed; 2 there is no such project, or it can not be written.")]

@@ -21,17 +21,17 @@ use crate::show;
     Exit codes: 0 watched; 2 the counters can not be read."
 )]
 pub struct Arguments {
-    /// Where the engine's counters are: HOST:PORT or unix:/path, as `metrics` of its config has it, or the path of its `metrics_file`
+    /// The engine's counters: HOST:PORT or unix:/path, as in `metrics` of its config, or the path of its `metrics_file`
     metrics: String,
     /// Only the backend of this URI
     uri: Option<String>,
-    /// Seconds between two looks
+    /// Seconds between two readings
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     every: u64,
-    /// Look so often, and end
+    /// Read the counters this many times, then exit
     #[arg(long, value_name = "NUMBER")]
     times: Option<u64>,
-    /// A JSON object on standard output for each look, backend and tenant
+    /// A JSON object on standard output for each reading, backend and tenant
     #[arg(long)]
     pub json: bool,
 }

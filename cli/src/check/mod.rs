@@ -24,14 +24,14 @@ use runner::Runner;
 pub use subject::Stores;
 use subject::{Kind, Tested};
 
-/// Check that a backend does what the ABI kv_store_v1 asks for
+/// Run the conformance suite of the ABI kv_store_v1 against a backend
 ///
-/// SUBJECT is a component (acme.wasm) or a native library (libkv_store_acme.so). In the folder of a guest project it may be
-/// left out: that project's component is meant.
+/// SUBJECT is a component (acme.wasm) or a native library (libkv_store_acme.so). In the folder of a backend project it may be
+/// left out: then it is that project's component.
 ///
-/// The scheme is the file's name, or that of --uri. Without --uri a component that imports no network gets directories, or
-/// names, of its own. A store given with --uri may be in use: keys and names are chosen so that nobody's are met, manifests
-/// are removed again, chunks stay.
+/// The scheme is the file's name, or that of --uri. Without --uri, a component that imports no network is tested in temporary
+/// directories, or under names of its own. A store given with --uri may be in use: the suite's keys and names are random, its
+/// manifests are removed again, and its chunks stay.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  kv-store check acme.wasm\n  kv-store check redis.wasm --uri redis://127.0.0.1:6379/15\n\n\
@@ -39,13 +39,13 @@ use subject::{Kind, Tested};
 )]
 pub struct Arguments {
     subject: Option<PathBuf>,
-    /// A store to check with
+    /// The store to test in
     #[arg(long)]
     uri: Option<String>,
-    /// What it stores things in without --uri: directories or names. Otherwise what it imports tells, and in its project, backend.toml
+    /// Without --uri: whether its URIs name directories or names. Default: as its imports, or its project's backend.toml, say
     #[arg(long, value_name = "KIND", conflicts_with = "uri")]
     stores: Option<Stores>,
-    /// Only the cases whose name holds this text
+    /// Run only the cases whose name contains this text
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Seconds after which a case counts as hanging
@@ -57,13 +57,13 @@ pub struct Arguments {
     /// The memory that the process of a case may take: bytes, or as in 512MiB, 8GiB
     #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = memory)]
     memory: u64,
-    /// When the cases have run: random operations for so long, while calls into the component fail, wait, trap and are answered in part
+    /// After the cases, run random operations for so many minutes, under injected faults: calls that fail, wait, trap or are answered in part
     #[arg(long, value_name = "MINUTES")]
     soak: Option<f64>,
-    /// When the cases have run: what one open, one put and one get of 64 KiB take
+    /// After the cases, measure an open, a put and a get of 64 KiB
     #[arg(long)]
     times: bool,
-    /// Write what was found to this file, whose name ends in .json, and a badge beside it, whose name ends in .svg
+    /// Write the result to this file, whose name must end in .json, and a badge (.svg) beside it
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// One JSON object on standard output

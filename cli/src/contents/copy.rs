@@ -10,10 +10,10 @@ use crate::failure::{Failure, Outcome};
 use crate::items::open;
 use crate::{interrupt, show};
 
-/// Copy a store into another one, also of another backend
+/// Copy a store to another one, which may have another backend
 ///
-/// Chunks first, then the manifests. What the other store has is not sent again, so a copy that was ended goes on where it was
-/// when it is started anew. A chunk that is damaged is left out and said.
+/// Chunks are copied first, then manifests. What the target has is not sent again, so a copy that was interrupted continues when
+/// it is run again. Damaged chunks are left out, and named.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store copy local-fs:///var/cache/kv redis://cache.svc:6379/3 --rate 100MB\n\n\
     Exit codes: 0 all of it is there; 1 something was not copied; 2 a store does not open, or the first one lists nothing.")]
@@ -22,7 +22,7 @@ pub struct Arguments {
     from: String,
     /// The store to write
     to: String,
-    /// Bytes a second, at most: a number, or as in 20MB, 2GiB
+    /// The most bytes a second: a number, or as in 20MB, 2GiB
     #[arg(long, value_name = "SIZE", value_parser = kv_size::Bytes::flag)]
     rate: Option<u64>,
     /// One JSON object on standard output

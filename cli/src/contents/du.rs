@@ -8,9 +8,9 @@ use crate::failure::{Failure, Outcome};
 use crate::items::open;
 use crate::show;
 
-/// Say how much a store holds
+/// Print how much a store holds
 ///
-/// Where the backend does not know it, the store is listed.
+/// If the backend does not know it, the store is listed.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store du local-fs:///var/cache/kv\n\n\
     Exit codes: 0 said; 2 the store does not open, or its backend lists nothing.")]

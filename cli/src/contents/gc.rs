@@ -11,10 +11,10 @@ use crate::failure::{Failure, Outcome};
 use crate::items::open;
 use crate::{interrupt, show};
 
-/// Remove what was not used from a store
+/// Remove unused chunks and manifests from a store
 ///
-/// The least recently used goes first, and a manifest before the chunks that it names, as far as the backend knows. Chunks that
-/// were stored or used within --grace stay: a save that is not published yet may name them.
+/// The least recently used are removed first, and a manifest before the chunks that it names, as far as the backend knows. Chunks
+/// that were stored or used within --grace stay, because an unpublished save may name them.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store gc local-fs:///var/cache/kv --older-than 30d --dry-run\n  \
     kv-store gc local-fs:///var/cache/kv --max-bytes 500GiB\n\n\
@@ -22,16 +22,16 @@ use crate::{interrupt, show};
 pub struct Arguments {
     /// The store
     uri: String,
-    /// What was not used for so long: a number and s, m, h or d
+    /// Remove what was unused for this long: a number and s, m, h or d
     #[arg(long, value_name = "TIME", value_parser = duration, required_unless_present = "max_bytes")]
     older_than: Option<Duration>,
-    /// Until the store holds no more than that: bytes, or as in 20MB, 2GiB
+    /// Remove until the store is at most this large: bytes, or as in 20MB, 2GiB
     #[arg(long, value_name = "SIZE", value_parser = kv_size::Bytes::flag)]
     max_bytes: Option<u64>,
-    /// Chunks that were stored or used within this stay
+    /// Keep chunks that were stored or used within this time
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "60s")]
     grace: Duration,
-    /// Only say what would go
+    /// Only print what would be removed
     #[arg(long)]
     dry_run: bool,
     /// One JSON object on standard output

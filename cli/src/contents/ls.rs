@@ -12,8 +12,8 @@ use crate::show;
 
 /// List the manifests of a store, or its chunks
 ///
-/// Each with its size, when it was stored and when it was last used, as far as the backend knows. What is stored or removed
-/// meanwhile may be listed or not.
+/// Each with its size, the time when it was stored and the time when it was last used, as far as the backend knows. Entries that
+/// are stored or removed meanwhile may be listed or not.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  kv-store ls local-fs:///var/cache/kv\n  kv-store ls redis://cache.svc:6379/3 --chunks --json\n\n\
@@ -25,10 +25,10 @@ pub struct Arguments {
     /// The chunks, by their hashes in hex
     #[arg(long)]
     chunks: bool,
-    /// One page of so many entries at most; what leads to the next one is said at its end
+    /// Only one page, of at most this many entries; standard error then names the --after for the next one
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=4096))]
     page: Option<u32>,
-    /// Go on after a page: what was said at its end
+    /// Continue after a page: the text that it named
     #[arg(long, value_name = "PLACE")]
     after: Option<String>,
     /// A JSON object on standard output for each entry

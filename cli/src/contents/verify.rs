@@ -11,10 +11,10 @@ use crate::show;
 /// Keys that do not match their content and are remembered until it is known what keys are.
 const REMEMBERED: usize = 10_000;
 
-/// Read all of a store, and check what can be checked
+/// Read all of a store, and check it for damage
 ///
-/// A chunk whose key has 8 bytes is checked against XXH3-64, once others have shown that keys are that. What cannot be read, or has
-/// other bytes than its key says, is damaged. Reading counts as use.
+/// A chunk that cannot be read is damaged. So is one whose key of 8 bytes is not the XXH3-64 of its content, if the keys of other
+/// chunks are. Chunks with other keys are only read. Reading counts as use.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store verify local-fs:///var/cache/kv --repair\n\n\
     Exit codes: 0 all of it is sound, or was repaired; 1 something is damaged; 2 the store does not open, or its backend lists \

@@ -23,7 +23,7 @@ pub enum Language {
     C,
     Javascript,
     Python,
-    /// Known, so that it can be said what is missing.
+    /// Not supported yet: the message says what is missing.
     Go,
 }
 

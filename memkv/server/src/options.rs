@@ -9,7 +9,7 @@ use memkv_wire::Key;
 
 /// Keep chunks and manifests for the memkv backend of kv-store-wasm, in memory and, with --data, in files.
 ///
-/// Clients are let in by a key of 32 bytes that both sides have, as 64 hex digits in MEMKV_AUTH_KEY. Every frame is signed
+/// Clients authenticate with a shared key of 32 bytes, given as 64 hex digits in MEMKV_AUTH_KEY. Every frame is signed
 /// with it. Nothing is encrypted: use it on trusted networks only.
 ///
 /// When the memory is full, the least recently used is evicted; a manifest is evicted before the chunks that it names.
@@ -31,8 +31,8 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9900")]
     pub listen: SocketAddr,
 
-    /// What chunks and manifests may take of memory, and of the disk with --data, before the oldest leave: bytes, or as in
-    /// 512MiB, 1.5GiB
+    /// The most memory (and disk, with --data) for chunks and manifests, before the least recently used are evicted: bytes, or
+    /// as in 512MiB, 1.5GiB
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub memory: u64,
 
@@ -40,21 +40,21 @@ pub struct Options {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_value: Option<u64>,
 
-    /// Keep everything also in files below this folder, and load them at the start. A manifest that was answered for then
-    /// survives a crash and power loss, with its chunks. Files that are damaged are moved to DIR/damaged;
-    /// if they come to more than --memory, the server does not start
+    /// Also keep everything in files below this folder, and load them at the start. An acknowledged manifest then
+    /// survives a crash and power loss, with its chunks. Damaged files are moved to DIR/damaged.
+    /// If the files are larger than --memory together, the server does not start
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
 
-    /// What was not used for so long leaves, though there is room; a manifest leaves before the chunks that it names
+    /// Evict what was unused for this long, even if there is room; a manifest is evicted before the chunks that it names
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub ttl_seconds: Option<u32>,
 
-    /// Clients at a time
+    /// The most clients at a time
     #[arg(long, value_name = "NUMBER", default_value_t = 256)]
     pub connections: usize,
 
-    /// A client that asks nothing for so long is let go
+    /// Disconnect a client that has sent nothing for this long
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub idle_seconds: u64,
 
