@@ -3,7 +3,7 @@
 //! An engine loads `libkv_store_wasm.so`, which the crates `ffi` and `library` make of this one, through the C ABI in
 //! `include/kv_store_abi.h`; a Rust program uses [`Store`]. A store is one opened URI; behind it is a component, found by the URI's scheme, that reaches what the URI names and nothing else.
 //! A program that names config, components, cache and log itself, whatever the environment says, builds a [`Host`].
-//! `docs/architecture.md` walks through the rooms of this crate.
+//! `docs/architecture.md` describes the modules of this crate.
 
 #![warn(missing_docs)]
 
