@@ -103,7 +103,7 @@ struct RmWhich {
 }
 
 pub fn open(uri: &str) -> Outcome<Store> {
-    Store::open(uri).map_err(|error| Failure::unable(format!("open {error}")))
+    Store::open(uri).map_err(Failure::unable)
 }
 
 pub fn get(arguments: &GetArguments) -> Outcome {
@@ -188,6 +188,6 @@ fn read(file: &Path) -> Outcome<Vec<u8>> {
         true => std::io::stdin().read_to_end(&mut bytes),
         false => std::fs::File::open(file).and_then(|mut file| file.read_to_end(&mut bytes)),
     };
-    read.map_err(|error| Failure::unable(format!("{}: {error}", file.display())))?;
+    read.map_err(|error| Failure::unable(format!("cannot read {}: {error}", file.display())))?;
     Ok(bytes)
 }

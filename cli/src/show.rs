@@ -102,7 +102,9 @@ pub fn from_hex(text: &str) -> Result<Vec<u8>, String> {
         [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
         _ => None,
     });
-    pairs.collect::<Option<Vec<u8>>>().ok_or_else(|| format!("{text:?} is not bytes in hex: two digits for each"))
+    pairs
+        .collect::<Option<Vec<u8>>>()
+        .ok_or_else(|| format!("{text:?} is not bytes in hex: write two digits for each byte"))
 }
 
 #[cfg(test)]

@@ -247,7 +247,7 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
         interrupt.removes(file.temporary());
     }
     let bar = show::bytes_bar(Some(manifest.bytes));
-    let keys = manifest.keys().map_err(Failure::not)?;
+    let keys = manifest.keys().map_err(|why| Failure::not(format!("restore {uri}: manifest {name:?}: {why}")))?;
     let mut whole = Xxh3::new();
     let mut bytes = 0_u64;
     let at_once = (BATCH_BYTES / manifest.chunk_bytes as usize).clamp(1, MOST_PIECES);

@@ -53,8 +53,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         if arguments.times.is_some_and(|times| look >= times) {
             break;
         }
-        let text =
-            fetch(&arguments.metrics).map_err(|error| Failure::unable(format!("{}: {error}", arguments.metrics)))?;
+        let text = fetch(&arguments.metrics).map_err(|error| {
+            let metrics = &arguments.metrics;
+            Failure::unable(format!(
+                "watch {metrics}: {error}; does the engine run, with `metrics` or `metrics_file` in its config?"
+            ))
+        })?;
         let now = (parse(&text), Instant::now());
         let (empty, begun) = (Samples::new(), now.1);
         let (former, at) = before.as_ref().map_or((&empty, begun), |(samples, at)| (samples, *at));

@@ -19,7 +19,11 @@ use crate::error::{self, Error};
 const MAX_SLICES: usize = 1024;
 
 fn unavailable(error: io::Error) -> Error {
-    let failed = Error::new(error::ErrorKind::Unavailable, error.to_string());
+    let remedy = match error.kind() {
+        ErrorKind::ConnectionRefused => ": nothing listens there; start the server, or correct host and port",
+        _ => "",
+    };
+    let failed = Error::new(error::ErrorKind::Unavailable, format!("{error}{remedy}"));
     match waited(&error) {
         Some(patience) => failed.after_waiting(patience),
         None => failed,
