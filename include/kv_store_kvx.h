@@ -21,15 +21,14 @@
  *     if (kv_store_kvx_save(store, &save, NULL) < 0) ...not saved...
  *
  * A save gathers the tokens of all layers out of the pages into memory that
- * the store takes over, hashing them on the way, puts them as chunks, and
+ * the store takes over, and hashes them on the way. It puts them as chunks, and
  * publishes a manifest under `name`. A restore fetches the chunks, checks them,
  * and scatters them into pages from the memory that they were received in.
- * Each byte is moved once in either direction. A backend that is written
- * through, as local-fs and memory are, is lent the pages instead of a gathered
- * copy, where tokens lie dense in them: NHD, stored as they are, 4 KiB or more
- * of K and of V in a block of each layer. Then local-fs writes them as they
- * lie, and no byte is moved before the kernel's; memory makes the one copy
- * that it keeps.
+ * Each byte is copied once in either direction. Write-through backends
+ * (local-fs, memory) need no gathered copy if tokens are dense in the pages:
+ * NHD, stored unconverted, 4 KiB or more of K and of V in a block of each
+ * layer. Then local-fs writes directly from the pages, and memory makes the
+ * one copy that it keeps.
  *
  * A chunk has some tokens of all layers, and its bytes depend on the values of
  * these tokens only: not on layouts, block sizes or block ids. So sequences
@@ -57,8 +56,9 @@
  * does not answer, a restore ends after the first of them, and a save after two
  * at most. `timeout_ms` bounds all of them together: when the time is over, the
  * call fails with KV_STORE_KVX_UNAVAILABLE, at most half a second later. It
- * does not bound the copying in this process. A call that ends so says nothing of the backend: it does not count for the
- * circuit breaker. kv_store_kvx_describe is one call of the backend.
+ * does not bound the copying in this process. A call that ends by `timeout_ms`
+ * does not count as a failure for the circuit breaker. kv_store_kvx_describe is
+ * one call of the backend.
  *
  * MEMORY. A save holds one chunk for each of its threads, or none where it
  * lends the pages; where the backend is not written through, also a write
@@ -144,9 +144,9 @@ typedef struct kv_store_kvx_result_t {
 } kv_store_kvx_result_t;
 
 /*
- * Read the chunks that the store has already, and store again those that are
- * damaged; costs about what a restore of them costs. Without it what is there
- * is taken to be sound.
+ * Read the chunks that the store has already, and store damaged ones again;
+ * costs about as much as a restore of them. Without this flag existing chunks
+ * are trusted.
  */
 #define KV_STORE_KVX_VERIFY 1u
 
@@ -161,9 +161,9 @@ typedef struct kv_store_kvx_save_t {
     const kvx_cache_desc_t *layers;
     const char *name; /* of the manifest */
     /*
-     * What the values belong to: all that makes values of the same shape
-     * others, such as the model, its revision, the rank where it is split. A
-     * restore that says otherwise is refused. NULL: "".
+     * Identifies the values: everything by which values of the same shape can
+     * differ, such as the model, its revision, the rank of a split model. A
+     * restore with another text is refused. NULL: "".
      */
     const char *model;
     /*
@@ -221,10 +221,10 @@ typedef struct kv_store_kvx_restore_t {
     uint32_t flags;
     uint32_t threads;
     /*
-     * The most payload bytes to hold at once; 0: 256 MiB. What needs no more is
-     * restored as a whole or not at all. What needs more is restored in parts
-     * of so many bytes (at least one chunk), in order, each as a whole or not
-     * at all, after all chunks were found to be there.
+     * The most payload bytes to hold at once; 0: 256 MiB. A sequence that fits
+     * is restored as a whole or not at all. A larger one is restored in order,
+     * in parts of this size (at least one chunk), each as a whole or not at
+     * all, after all chunks were found to exist.
      */
     uint64_t max_bytes;
     /* Of these caches, as in a save; only FP8 caches need any, and those that
