@@ -25,13 +25,13 @@ const HTTP: &str = "kv-store:backend/http";
 pub const CASES: &[Case] = &[
     Case {
         name: "patience",
-        asks: "while its server hangs, what it is asked fails, and is no miss; when the server goes on, so does the store",
+        asks: "while the server hangs, calls fail instead of reporting a miss; when it is back, the store works again",
         imports: &["kv-store:backend/net", HTTP, "wasi:sockets/"],
         run: patience,
     },
     Case {
         name: "http-refusals",
-        asks: "what a server refuses (503, 403) has failed: it is not stored, not published and not missing",
+        asks: "requests that the server refuses (503, 403) fail: nothing is reported as stored, published or missing",
         imports: &[HTTP],
         run: refusals,
     },

@@ -15,7 +15,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "open-nonsense",
-        asks: "a URI that makes no sense is NULL",
+        asks: "open returns NULL for a malformed URI",
         needs: Needs::Nothing,
         run: open_nonsense,
     },
@@ -40,7 +40,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "bad-prefetch",
-        asks: "a prefetch whose sizes make no sense is negative",
+        asks: "a prefetch with impossible sizes fails",
         needs: Needs::Prefetch,
         run: bad_prefetch,
     },

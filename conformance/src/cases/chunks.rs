@@ -36,7 +36,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "chunk-hash-lengths",
-        asks: "hashes have 1 to 64 bytes of any value, and never meet",
+        asks: "a hash is 1 to 64 bytes of any value, and two hashes never collide",
         needs: Needs::Nothing,
         run: hash_lengths,
     },

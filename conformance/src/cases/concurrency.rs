@@ -24,7 +24,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "open-close",
-        asks: "opening and closing again and again works",
+        asks: "a store can be opened and closed many times",
         needs: Needs::Nothing,
         run: open_close,
     },

@@ -20,7 +20,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "manifest-names",
-        asks: "a name is any UTF-8 of 1 to 4096 bytes, and two names never meet",
+        asks: "a name is any UTF-8 of 1 to 4096 bytes, and two names never collide",
         needs: Needs::Nothing,
         run: names,
     },
@@ -32,7 +32,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "manifest-apart",
-        asks: "a manifest and a chunk never meet, whatever their names",
+        asks: "a manifest and a chunk never collide, whatever their names",
         needs: Needs::Nothing,
         run: apart,
     },

@@ -14,7 +14,7 @@ pub const RESTARTS: &[Restart] = &[
     },
     Restart {
         name: "restart-damaged",
-        asks: "a chunk that one process has found damaged is stored again when another one puts it (delete-chunks)",
+        asks: "a chunk that one process found damaged is stored again by the next put of another process (delete-chunks)",
         before: meet_damage,
         after: heal,
     },

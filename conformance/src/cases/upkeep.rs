@@ -12,7 +12,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "leaks",
-        asks: "a backend drops what it is lent: 2000 restores leave no more behind than 20",
+        asks: "a backend drops payloads and handles: 2000 restores hold no more of them than 20",
         needs: Needs::Held,
         run: leaks,
     },
