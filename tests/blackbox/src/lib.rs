@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
+use std::fmt::Display;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
@@ -23,6 +25,19 @@ pub mod servers;
 pub mod tls;
 
 pub use kv_store_conformance::{Handle, Library};
+
+/// Say that something is not tested here, and why, past what the tests' runner keeps of a test that passes.
+pub fn skipped(why: impl Display) {
+    let test = std::thread::current();
+    let _ = writeln!(std::io::stderr(), "skipped: {}: {why}", test.name().unwrap_or("a test"));
+}
+
+/// The same of a program that `cargo xtask test` installs. It names the folder, and then the program must be there.
+pub(crate) fn not_installed(program: &str) {
+    let named = std::env::var_os(seaweed::FOLDER);
+    assert!(named.is_none(), "{program} is not in {}={named:?}", seaweed::FOLDER);
+    skipped(format_args!("{program} is not installed; `cargo xtask test` installs it"));
+}
 
 /// The clone.
 pub fn root() -> PathBuf {

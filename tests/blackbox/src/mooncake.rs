@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::consumer::{Running, start};
 use crate::namespace::Namespace;
-use crate::seaweed;
+use crate::{not_installed, seaweed};
 
 /// More than any start takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub const GRANTS: &str = "connect = [\"127.0.0.1:*\"]";
 fn programs() -> Option<PathBuf> {
     let programs = seaweed::programs();
     if !programs.join("mooncake_master").exists() {
-        eprintln!("skipped: Mooncake is not installed; `cargo xtask test` installs it");
+        not_installed("Mooncake");
         return None;
     }
     Some(programs)

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::consumer::{Finished, Running, finish, start};
+use crate::skipped;
 
 /// More than an answer of a server takes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -41,9 +42,9 @@ impl Namespace {
         // Until it has said so it may still be in the namespace of all.
         let ready = holder.0.stdout.take().map(|stdout| BufReader::new(stdout).read_line(&mut said));
         if said != "ready\n" {
-            eprintln!(
-                "skipped: no network namespace can be made here ({ready:?} of unshare -n): that needs root, and iproute2"
-            );
+            skipped(format_args!(
+                "no network namespace can be made here ({ready:?} of unshare -n): that needs root, and iproute2"
+            ));
             return None;
         }
         Some(Namespace { holder: Some(holder) })

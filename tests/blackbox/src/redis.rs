@@ -9,9 +9,9 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crate::consumer::{Running, start};
-use crate::seaweed;
 use crate::servers::Server;
 use crate::tls::{self, Certificate};
+use crate::{not_installed, seaweed};
 
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port()
@@ -27,9 +27,7 @@ fn program() -> PathBuf {
         let is_valkeys = test.file_name().is_some_and(|name| name.to_string_lossy().starts_with("valkey-"));
         let valkey = valkey().filter(|_| is_valkeys);
         if is_valkeys && valkey.is_none() {
-            eprintln!(
-                "skipped: Valkey is not installed, so these tests run against redis-server; `cargo xtask test` installs it"
-            );
+            not_installed("Valkey");
         }
         valkey.unwrap_or_else(|| "redis-server".into())
     });
@@ -61,7 +59,7 @@ impl RedisServer {
     pub fn start_valkey() -> Option<Self> {
         let program = valkey();
         if program.is_none() {
-            eprintln!("skipped: Valkey is not installed; `cargo xtask test` installs it");
+            not_installed("Valkey");
         }
         Some(Self::start_at(program?, Vec::new(), 0))
     }

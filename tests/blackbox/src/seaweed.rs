@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::consumer::{Running, start};
-use crate::root;
 use crate::tls::{Certificate, certificates};
+use crate::{not_installed, root};
 
 /// The keys of every server here, and of the library in this process: see [`crate::library`].
 pub const ACCESS_KEY_ID: &str = "kv-store-tests";
@@ -38,9 +38,12 @@ pub struct Seaweed {
     folder: tempfile::TempDir,
 }
 
-/// The folder of the programs that come from PyPI.
+/// The variable that names the folder of the programs that come from PyPI.
+pub(crate) const FOLDER: &str = "KV_STORE_TEST_SERVERS";
+
+/// That folder.
 pub fn programs() -> PathBuf {
-    let named = std::env::var_os("KV_STORE_TEST_SERVERS").map(PathBuf::from);
+    let named = std::env::var_os(FOLDER).map(PathBuf::from);
     named.unwrap_or_else(|| root().join("target/xtask/servers/venv/bin"))
 }
 
@@ -65,7 +68,7 @@ impl Seaweed {
     /// Start all of it. None: it is not installed, which is said.
     pub fn start(volumes: usize, gateways: usize) -> Option<Self> {
         let Some(program) = program() else {
-            eprintln!("skipped: SeaweedFS is not installed; `cargo xtask test` installs it");
+            not_installed("SeaweedFS");
             return None;
         };
         let started = (0..ATTEMPTS).find_map(|_| Self::attempt(&program, volumes, gateways));

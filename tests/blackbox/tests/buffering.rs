@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use kv_store_tests::{Handle, library};
+use kv_store_tests::{Handle, library, skipped};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// How long a backend's word is taken for what it stored.
@@ -188,7 +188,7 @@ fn what_was_flushed_early_is_believed_for_a_while() {
             return;
         }
     }
-    println!("skipped: each of five saves took longer than {BELIEVED:?}, after which the backend is asked again");
+    skipped(format_args!("each of five saves took longer than {BELIEVED:?}, after which the backend is asked again"));
 }
 
 #[test]

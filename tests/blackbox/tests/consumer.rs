@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kv_store_tests::consumer::{Finished, consumer, finish, succeed};
-use kv_store_tests::{compile, dist, library_path, root};
+use kv_store_tests::{compile, dist, library_path, root, skipped};
 
 /// A directory for one test's stores.
 fn scratch() -> tempfile::TempDir {
@@ -133,8 +133,7 @@ fn outputs_are_the_consumers_memory_aligned_and_hardly_larger_than_needed() {
 #[test]
 fn valgrind_finds_no_wrong_access_and_no_leak() {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("skipped: valgrind is not installed");
-        return;
+        return skipped("valgrind is not installed");
     }
     let directory = scratch();
     let uri = local_fs(directory.path());

@@ -12,7 +12,7 @@ use std::process::Command;
 use kv_store_tests::consumer::{Finished, consumer, finish};
 use kv_store_tests::objects::{Fault, ObjectServer};
 use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY, Seaweed};
-use kv_store_tests::{Handle, dist, library, root, s3_token};
+use kv_store_tests::{Handle, dist, library, root, s3_token, skipped};
 
 fn uri(server: &ObjectServer) -> String {
     format!("s3+http://127.0.0.1:{}/bucket/p", server.port)
@@ -374,7 +374,7 @@ fn with_hosts(folder: &Path, hosts: &str, command: &Command) -> Option<Command> 
     };
     let tried = finish(&mut under(OsStr::new("true")));
     if !tried.status.success() {
-        eprintln!("skipped: no mount namespace can be made here (unshare -m), which needs root: {}", tried.stderr);
+        skipped(format_args!("no mount namespace can be made here (unshare -m), which needs root: {}", tried.stderr));
         return None;
     }
     let mut under = under(command.get_program());

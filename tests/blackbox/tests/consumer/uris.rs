@@ -178,8 +178,7 @@ fn a_read_only_directory_is_read_and_says_why_it_is_not_written() {
     };
     let finished = finish(&mut command);
     if root && !finished.stdout.starts_with("open") && (finished.status.code() != Some(0)) {
-        eprintln!("skipped: nothing can be mounted here: {}", finished.stderr);
-        return;
+        return skipped(format_args!("nothing can be mounted here: {}", finished.stderr));
     }
     if !root {
         std::fs::set_permissions(&store, std::fs::Permissions::from_mode(0o700)).expect("our own directory");
