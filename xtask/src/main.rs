@@ -76,7 +76,17 @@ enum Command {
     Setup,
 }
 
+/// What `cargo run` says of this package. A build script that asks to be run again where one of these changes (ring's does) would be
+/// run by each change between `cargo xtask` and cargo itself, and what depends on it compiled.
+const OF_THIS_PACKAGE: &[&str] = &["CARGO_MANIFEST_", "CARGO_PKG_"];
+
 fn main() -> std::process::ExitCode {
+    for (name, _) in std::env::vars_os() {
+        if OF_THIS_PACKAGE.iter().any(|beginning| name.as_encoded_bytes().starts_with(beginning.as_bytes())) {
+            // SAFETY: the process has one thread yet.
+            unsafe { std::env::remove_var(name) };
+        }
+    }
     let arguments = Arguments::parse();
     match run(arguments.command) {
         Ok(()) => std::process::ExitCode::SUCCESS,
