@@ -1,5 +1,5 @@
-"""The adapters in the engines themselves: LMCache's own benchmark with verification and its eviction, AIBrix's manager whole, SGLang's
-factory; and the stand-ins of the other tests beside the classes that they stand in for. `cargo xtask test --engines` runs it."""
+"""The adapters in the engines themselves: LMCache's own benchmark with verification and its eviction, AIBrix's manager whole, the
+factories of SGLang and vLLM; and the stand-ins of the other tests beside the classes that they stand in for. `cargo xtask test --engines` runs it."""
 
 import ast
 import inspect
@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from sglang_alone import import_sglang
-
-
+from vllm_alone import import_vllm, offloading_spec
 
 TESTS = pathlib.Path(__file__).parent.parent / "tests"
 
@@ -148,10 +147,51 @@ def test_sglang_makes_the_backend_and_moves_pages(uri: str) -> None:
     assert backend.batch_exists_v2(names).kv_hit_pages == 4
 
 
+def test_vllm_makes_the_tier_and_moves_chunks(uri: str) -> None:
+    import_vllm()
+    import numpy
+    from vllm.v1.kv_offload.base import LookupResult, ReqContext, ScheduleEndContext, make_offload_key
+    from vllm.v1.kv_offload.tiering.base import TransferJob
+    from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
+
+    memory = numpy.random.default_rng(1).integers(0, 256, (8, 4096), dtype=numpy.uint8)
+    before, view = memory.copy(), memoryview(memory)
+    named = {"type": "Tier", "module_path": "kv_store_wasm.vllm", "uri": uri}
+    tier = SecondaryTierFactory.create_secondary_tier(named, view, offloading_spec(4096))
+    keys = [make_offload_key(bytes([number]) * 32, 0) for number in range(3)]
+    request = ReqContext(req_id="one")
+
+    def found(made: Any, asked: list[Any]) -> list[LookupResult]:
+        deadline = time.monotonic() + 60
+        while LookupResult.RETRY in (answers := [made.lookup(key, request) for key in asked]):
+            assert time.monotonic() < deadline
+            made.on_schedule_end(ScheduleEndContext((), ()))
+            time.sleep(0.001)
+        return answers
+
+    tier.on_new_request(request)
+    tier.submit_store(TransferJob(1, keys[:2], numpy.array([3, 5]), False, request))
+    tier.drain_jobs()
+    [stored] = tier.get_finished_jobs()
+    assert stored.job_id == 1 and stored.success
+    assert found(tier, keys) == [LookupResult.HIT, LookupResult.HIT, LookupResult.MISS]
+    tier.submit_load(TransferJob(2, keys[:2], numpy.array([0, 7]), True, request))
+    tier.drain_jobs()
+    [loaded] = tier.get_finished_jobs()
+    assert loaded.job_id == 2 and loaded.success
+    assert (memory[0] == before[3]).all() and (memory[7] == before[5]).all()
+    tier.on_request_finished(request)
+    tier.shutdown()
+    # Their chunks are not this model's.
+    other = SecondaryTierFactory.create_secondary_tier(named, view, offloading_spec(4096, model="another"))
+    assert found(other, keys[:1]) == [LookupResult.MISS]
+    other.shutdown()
+
+
 STAND_INS = sorted(
     path.relative_to(TESTS / "stand_ins")
     for path in (TESTS / "stand_ins").rglob("*.py")
-    if path.stat().st_size > 0 and path.relative_to(TESTS / "stand_ins").parts[0] != "vllm"
+    if path.stat().st_size > 0
 )
 
 
@@ -162,6 +202,8 @@ def test_a_stand_in_has_what_the_original_has(path: pathlib.Path) -> None:
 
     if path.parts[0] == "sglang":
         import_sglang()
+    if path.parts[0] == "vllm":
+        import_vllm()
     name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
     original = importlib.import_module(name)
     tree = ast.parse((TESTS / "stand_ins" / path).read_text())

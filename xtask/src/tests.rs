@@ -17,8 +17,8 @@ use crate::{bench, book, demo, dist, guests, llama, package, packages, python, s
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only the engines that are too large for each run: llama-server (5 minutes the first time, then half a minute), and LMCache, AIBrix
-    /// and SGLang with the adapters (2.5 GB and 3 minutes the first time)
+    /// Only the engines that are too large for each run: llama-server (5 minutes the first time, then half a minute), and LMCache, AIBrix,
+    /// SGLang and vLLM's tiers with the adapters (2.5 GB and 3 minutes the first time)
     #[arg(long)]
     engines: bool,
     /// Only `kv-store new`, `build` and `check` in each language, JavaScript and Python included (400 MB and a minute of npm and pip the
