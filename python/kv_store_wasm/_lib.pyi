@@ -11,6 +11,7 @@ fork. In a child process every call on an object of the parent answers a negativ
 """
 
 from collections.abc import Iterable, Iterator
+from os import PathLike
 from types import TracebackType
 from typing import Literal, Self, final
 
@@ -24,6 +25,8 @@ __all__ = [
     "BlockCache",
     "Error",
     "Queue",
+    "Row",
+    "Rows",
     "Save",
     "Store",
     "StoreInfo",
@@ -35,6 +38,7 @@ __all__ = [
     "metrics",
     "open",
     "open_blocks",
+    "open_rows",
 ]
 
 __version__: str
@@ -76,6 +80,15 @@ def open_blocks(
     fp8_e5m2, i8 or i4. layers, heads: those that this rank holds, `(first, end)`; None: all. rank: `(rank, ranks)`;
     None: there is one.
     Raises `Error` with the reason.
+    """
+
+def open_rows(
+    *, ram_bytes: int = 0, directory: str | PathLike[str] | None = None, disk_bytes: int = 0, step: int = 16
+) -> Rows:
+    """Open a token-exact cache: so many bytes of memory, so many of a directory, or both. Raises `Error` where that cannot be.
+
+    directory: absolute, of this process alone for as long as the cache is open; made if it is not there. step: 4 or more tokens;
+    `Rows.longest` looks for rows of the whole prompt, and of multiples of this many of its tokens.
     """
 
 def key(*parts: str | Buffer) -> bytes:
@@ -325,3 +338,52 @@ class AcquiredBlocks:
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None: ...
+
+@final
+class Rows:
+    """A token-exact cache; made by `open_rows`. A context manager that closes it.
+
+    model: 32 bytes, of everything that shapes a state but its tokens; see `key`. Calls raise ValueError, TypeError, BufferError or
+    OverflowError where the call itself makes no sense, and ValueError where the cache is closed. Any thread may call. After a fork a
+    child's calls are misses and refusals.
+    """
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    def put(self, model: bytes, tokens: Tokens, state: Buffer | list[Buffer] | tuple[Buffer, ...]) -> int:
+        """Keep a state, or its pieces one after another, under its tokens. The memory has it when this returns; the directory gets
+        a copy, which is written while the caller goes on (`flush` waits).
+
+        OK; EXISTED; EXHAUSTED, where it is larger than what there is, or too much waits to be written; or another negative `Status`.
+        Where there is memory and a directory, one that took it is enough.
+        """
+    def longest(self, model: bytes, tokens: Tokens) -> Row | None:
+        """The row of exactly these tokens, else that of the longest beginning at a multiple of `step`. Its bytes were checked."""
+    def flush(self, timeout: float) -> bool:
+        """Wait until what was put is written. False: it is not, after so many seconds."""
+    def stats(self) -> str:
+        """What happened and what is held, as JSON."""
+    def close(self) -> None:
+        """Wait for what is being written, at most half a minute, and end. Rows that were found stay valid."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None: ...
+
+@final
+class Row:
+    """A state that was found; made by `Rows.longest`. It holds its memory: the cache's own, or its file mapped.
+
+    While it or one of its views lives, the row is not evicted, and the directory stays locked.
+    """
+
+    @property
+    def tokens(self) -> int:
+        """How many of the prompt's tokens it was put under."""
+    @property
+    def state(self) -> memoryview:
+        """Its bytes, read-only."""
+    def __len__(self) -> int:
+        """How many bytes."""

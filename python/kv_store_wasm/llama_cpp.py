@@ -1,8 +1,9 @@
-"""A cache for llama-cpp-python's `Llama.set_cache`, over a store that processes and machines share. `docs/engines/llama-cpp-python.md`
-has an example.
+"""A cache for llama-cpp-python's `Llama.set_cache`, over a store that processes and machines share, or over the token-exact rows of one
+process. `docs/engines/llama-cpp-python.md` has an example of each.
 
-A state is stored in parts under a key of its tokens, with an index entry for each block of them. A prompt is looked up by the hashes of
-its blocks, the longest first, so it finds the state that shares the longest prefix in one question and one read.
+A store has a state in parts under a key of its tokens, with an index entry for each block of them. A prompt is looked up by the hashes of
+its blocks, the longest first, so it finds the state that shares the longest prefix in one question and one read. A row is found by the
+whole blocks of its tokens, so by a prompt that goes on from there.
 """
 
 import array
@@ -11,13 +12,18 @@ import importlib
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 from llama_cpp.llama_cache import BaseLlamaCache
 
 from . import Status, key
 from ._adapter import TIMEOUT, Counters, namespace, open_store
+from .rows import Rows
+
+if TYPE_CHECKING:
+    # Python itself has it from 3.12 on.
+    from typing_extensions import Buffer
 
 __all__ = ["StoreCache", "fingerprint"]
 
@@ -38,15 +44,16 @@ MAGIC = b"kvs1"
 class StoreCache(BaseLlamaCache):
     """`llama.set_cache(StoreCache("local-fs:///var/cache/kv", llama))`.
 
-    llama: whose states are kept: its model file, context size and cache types are part of each key. salt: a further part, such as a
-    tenant. timeout: seconds that a batch may take. A state that cannot be had is a KeyError, which llama-cpp-python takes for a miss.
+    where: the URI of a store, or open rows, which stay the caller's to close. llama: whose states are kept: its model file, context size
+    and cache types are part of each key. salt: a further part, such as a tenant. timeout: seconds that a batch of a store may take. A
+    state that cannot be had is a KeyError, which llama-cpp-python takes for a miss.
     """
 
-    def __init__(self, uri: str, llama: Any, salt: str = "", timeout: float = TIMEOUT) -> None:
+    def __init__(self, where: str | Rows, llama: Any, salt: str = "", timeout: float = TIMEOUT) -> None:
         super().__init__()
         self.counters = Counters()
-        self._prefix = namespace("llama-cpp-python", salt=salt, **fingerprint(llama))
-        self._store = open_store(uri, timeout)
+        prefix = namespace("llama-cpp-python", salt=salt, **fingerprint(llama))
+        self._kept = InRows(where, prefix) if isinstance(where, Rows) else InStore(where, prefix, timeout, self.counters)
         self._bytes = 0
 
     @property
@@ -55,80 +62,84 @@ class StoreCache(BaseLlamaCache):
         return self._bytes
 
     def __contains__(self, tokens: Sequence[int]) -> bool:
-        return any(outcome >= 0 for outcome in self._store.exists_many(list(self._blocks(tokens))))
+        return self._kept.has(tokens)
 
     def __getitem__(self, tokens: Sequence[int]) -> Any:
-        entries = list(self._blocks(tokens))
-        present = self._store.exists_many(entries)
-        longest = [entry for entry, outcome in zip(entries, present) if outcome >= 0]
-        for entry in longest[: -TRIES - 1 : -1]:
-            state = self._state(entry)
-            if state is not None:
-                self.counters.add("hits", 1)
-                return state
-        self.counters.add("misses", 1)
-        raise KeyError("no state shares a prefix with these tokens")
+        state = self._kept.longest(tokens)
+        self.counters.add("misses" if state is None else "hits", 1)
+        if state is None:
+            raise KeyError("no state shares a prefix with these tokens")
+        return state
 
     def __setitem__(self, tokens: Sequence[int], value: Any) -> None:
         used = list(tokens)[: value.n_tokens]
-        entries = list(self._blocks(used))
-        name = key(*self._prefix, "state", packed(used))
         scores: Any = numpy.ascontiguousarray(value.scores, dtype=numpy.single)
-        ids: Any = numpy.ascontiguousarray(value.input_ids, dtype=numpy.intc)
-        rows, columns = scores.shape
-        parts: list[memoryview] = []
-        lengths: list[int] = []
-        for data in (ids, scores, value.llama_state):
-            view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
-            lengths.append(view.nbytes)
-            parts.extend(view[start : start + PART] for start in range(0, view.nbytes, PART))
-        head = HEAD.pack(MAGIC, value.n_tokens, *lengths, rows, columns, value.llama_state_size, value.seed)
-        # In this order: an entry leads to a whole state.
-        stored = (
-            self._put([self._part(name, number) for number in range(len(parts))], parts)
-            and self._put([name], [head])
-            and self._put(entries, [name] * len(entries), replace=True)
-        )
-        if stored:
+        parts = [flat(numpy.ascontiguousarray(value.input_ids, dtype=numpy.intc)), flat(scores), flat(value.llama_state)]
+        lengths = [part.nbytes for part in parts]
+        head = HEAD.pack(MAGIC, value.n_tokens, *lengths, *scores.shape, value.llama_state_size, value.seed)
+        outcomes = self._kept.put(used, head, parts)
+        self.counters.put(outcomes)
+        if outcomes and all(outcome >= 0 for outcome in outcomes):
             self._bytes += sum(lengths)
+
+    def close(self) -> None:
+        self._kept.close()
+
+
+class InStore:
+    """States in a store."""
+
+    def __init__(self, uri: str, prefix: Sequence[str], timeout: float, counters: Counters) -> None:
+        self._prefix, self._counters = prefix, counters
+        self._store = open_store(uri, timeout)
+
+    def has(self, tokens: Sequence[int]) -> bool:
+        return any(outcome >= 0 for outcome in self._store.exists_many(list(self._blocks(tokens))))
+
+    def longest(self, tokens: Sequence[int]) -> Any:
+        entries = list(self._blocks(tokens))
+        present = self._store.exists_many(entries)
+        longest = [entry for entry, outcome in zip(entries, present) if outcome >= 0]
+        found = (self._state(entry) for entry in longest[: -TRIES - 1 : -1])
+        return next((state for state in found if state is not None), None)
+
+    def put(self, tokens: Sequence[int], head: bytes, parts: Sequence[memoryview]) -> list[int]:
+        entries = list(self._blocks(tokens))
+        name = key(*self._prefix, "state", packed(tokens))
+        values = [value for part in parts for value in cut(part)]
+        names = [self._part(name, number) for number in range(len(values))]
+        # In this order: an entry leads to a whole state.
+        outcomes = self._store.put_many(names, values)
+        if all(outcome >= 0 for outcome in outcomes):
+            outcomes += self._store.put_many([name], [head])
+        if all(outcome >= 0 for outcome in outcomes):
+            outcomes += self._store.put_many(entries, [name] * len(entries), replace=True)
+        return outcomes
 
     def close(self) -> None:
         self._store.close()
 
-    def _put(self, names: list[bytes], values: Sequence[bytes | memoryview], replace: bool = False) -> bool:
-        outcomes = self._store.put_many(names, values, replace=replace)
-        self.counters.put(outcomes)
-        return all(outcome >= 0 for outcome in outcomes)
-
     def _state(self, entry: bytes) -> Any:
-        name, head = bytearray(32), bytearray(HEAD.size)
+        name, data = bytearray(32), bytearray(HEAD.size)
         if self._store.get_many_into([entry], [name]) != [len(name)]:
             return None
-        if self._store.get_many_into([bytes(name)], [head]) != [HEAD.size]:
+        if self._store.get_many_into([bytes(name)], [data]) != [HEAD.size]:
             return None
-        magic, n_tokens, ids, scores, state, rows, columns, state_size, seed = HEAD.unpack(head)
-        if magic != MAGIC or scores != rows * columns * 4 or ids % 4 or state_size > state:
+        head = Head.of(data)
+        if head is None:
             return None
-        memory: list[Any] = [numpy.empty(ids // 4, numpy.intc), numpy.empty((rows, columns), numpy.single), bytearray(state)]
-        parts: list[memoryview] = []
-        for data in memory:
-            view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
-            parts.extend(view[start : start + PART] for start in range(0, view.nbytes, PART))
-        names = [self._part(bytes(name), number) for number in range(len(parts))]
-        outcomes = self._store.get_many_into(names, parts)
-        whole = all(outcome == part.nbytes for outcome, part in zip(outcomes, parts))
-        if not whole:
-            self.counters.add("failures", sum(outcome < 0 and outcome != Status.MISSING for outcome in outcomes))
+        memory: list[Any] = [
+            numpy.empty(head.ids // 4, numpy.intc),
+            numpy.empty((head.rows, head.columns), numpy.single),
+            bytearray(head.state),
+        ]
+        values = [value for part in memory for value in cut(flat(part))]
+        names = [self._part(bytes(name), number) for number in range(len(values))]
+        outcomes = self._store.get_many_into(names, values)
+        if not all(outcome == value.nbytes for outcome, value in zip(outcomes, values)):
+            self._counters.add("failures", sum(outcome < 0 and outcome != Status.MISSING for outcome in outcomes))
             return None
-        found_ids, found_scores, found_state = memory
-        return engine.LlamaState(
-            input_ids=found_ids,
-            scores=found_scores,
-            n_tokens=n_tokens,
-            llama_state=found_state,
-            llama_state_size=state_size,
-            seed=seed,
-        )
+        return head.made(*memory)
 
     def _part(self, name: bytes, number: int) -> bytes:
         return key(*self._prefix, "part", name, struct.pack("<Q", number))
@@ -139,6 +150,80 @@ class StoreCache(BaseLlamaCache):
         for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
             chain = key(chain, packed(tokens[start : start + BLOCK]))
             yield chain
+
+
+class InRows:
+    """States in rows, each by the whole steps of its tokens; all of its tokens are in it."""
+
+    def __init__(self, rows: Rows, prefix: Sequence[str]) -> None:
+        self._rows, self._model = rows, key(*prefix)
+
+    def has(self, tokens: Sequence[int]) -> bool:
+        return self._rows.longest(self._model, list(tokens)) is not None
+
+    def longest(self, tokens: Sequence[int]) -> Any:
+        row = self._rows.longest(self._model, list(tokens))
+        if row is None:
+            return None
+        data = row.state
+        head = Head.of(data)
+        if head is None or data.nbytes != HEAD.size + head.ids + head.scores + head.state:
+            return None
+        ids, scores = HEAD.size, HEAD.size + head.ids
+        return head.made(
+            numpy.frombuffer(data, numpy.intc, head.ids // 4, ids),
+            numpy.frombuffer(data, numpy.single, head.scores // 4, scores).reshape(head.rows, head.columns),
+            data[scores + head.scores :],
+        )
+
+    def put(self, tokens: Sequence[int], head: bytes, parts: Sequence[memoryview]) -> list[int]:
+        whole = len(tokens) - len(tokens) % self._rows.step
+        return [self._rows.put(self._model, list(tokens[:whole]), [head, *parts])] if whole else []
+
+    def close(self) -> None:
+        """The rows are the caller's."""
+
+
+class Head(NamedTuple):
+    """What comes before a state's bytes; lengths in bytes."""
+
+    n_tokens: int
+    ids: int
+    scores: int
+    state: int
+    rows: int
+    columns: int
+    state_size: int
+    seed: int
+
+    @classmethod
+    def of(cls, data: "Buffer") -> "Head | None":
+        """None: not what was stored."""
+        if memoryview(data).nbytes < HEAD.size:
+            return None
+        magic, *fields = HEAD.unpack_from(data)
+        head = cls(*fields)
+        fits = head.scores == head.rows * head.columns * 4 and head.ids % 4 == 0 and head.state_size <= head.state
+        return head if magic == MAGIC and fits else None
+
+    def made(self, ids: Any, scores: Any, state: Any) -> Any:
+        return engine.LlamaState(
+            input_ids=ids,
+            scores=scores,
+            n_tokens=self.n_tokens,
+            llama_state=state,
+            llama_state_size=self.state_size,
+            seed=self.seed,
+        )
+
+
+def flat(data: Any) -> memoryview:
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def cut(data: memoryview) -> list[memoryview]:
+    return [data[start : start + PART] for start in range(0, data.nbytes, PART)]
 
 
 def packed(tokens: Sequence[int]) -> bytes:

@@ -96,7 +96,7 @@ fn failed(error: BlockError) -> PyErr {
 }
 
 /// Tokens as Python has them: 32-bit or 64-bit integers in a buffer, or a sequence of ints.
-fn tokens(object: &Bound<'_, PyAny>) -> PyResult<Vec<i32>> {
+pub fn tokens(object: &Bound<'_, PyAny>) -> PyResult<Vec<i32>> {
     let py = object.py();
     if let Ok(buffer) = PyBuffer::<i32>::get(object) {
         return buffer.to_vec(py);

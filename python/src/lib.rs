@@ -1,12 +1,13 @@
 //! The extension module `kv_store_wasm._lib`. `kv_store_wasm/_lib.pyi` is its documentation.
 //!
 //! `abi` is the C interface with owners, `batch` turns Python's objects into its items, `store` and `queue` are the classes. `blocks`
-//! is the block cache.
+//! is the block cache, `rows` the token-exact one.
 
 mod abi;
 mod batch;
 mod blocks;
 mod queue;
+mod rows;
 mod store;
 
 use pyo3::buffer::PyUntypedBuffer;
@@ -33,8 +34,11 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<queue::Queue>()?;
     module.add_class::<blocks::BlockCache>()?;
     module.add_class::<blocks::AcquiredBlocks>()?;
+    module.add_class::<rows::Rows>()?;
+    module.add_class::<rows::Row>()?;
     module.add_function(wrap_pyfunction!(store::open, module)?)?;
     module.add_function(wrap_pyfunction!(blocks::open_blocks, module)?)?;
+    module.add_function(wrap_pyfunction!(rows::open_rows, module)?)?;
     module.add_function(wrap_pyfunction!(key, module)?)?;
     module.add_function(wrap_pyfunction!(keys, module)?)?;
     module.add_function(wrap_pyfunction!(last_error, module)?)?;
