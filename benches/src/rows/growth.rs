@@ -62,7 +62,8 @@ fn bounded(bench: &Bench) -> Result<()> {
     let outcome = (|| {
         fill(&with, 1_000_000)?;
         fill(&without, 1_000_000)?;
-        let bounded = Client::open(&bench.ours, &bounded_uri(bench, &with, 64 << 30)?)?;
+        bound(bench, &with, 64 << 30)?;
+        let bounded = Client::open(&bench.ours, &uri(&with))?;
         let plain = Client::open(&bench.ours, &uri(&without))?;
         await_count(&with)?;
         let (mut in_bounded, mut in_plain) = (1 << 32, 1 << 32);
@@ -70,6 +71,7 @@ fn bounded(bench: &Bench) -> Result<()> {
             bench.rounds(|| round(&bounded, &data, &mut in_bounded), || round(&plain, &data, &mut in_plain))?;
         bench.report("growth/1M/bounded", &rounds, Unit::Micros, SIZE, Some(0.95))
     })();
+    std::fs::write(bench.config(), "")?;
     std::fs::remove_dir_all(&with)?;
     std::fs::remove_dir_all(&without)?;
     outcome
@@ -81,7 +83,8 @@ fn evicting(bench: &Bench) -> Result<()> {
     let (with, without) = (bench.folder("evicting")?, bench.folder("growing")?);
     let data = noise(CHUNK, 1);
     let outcome = (|| {
-        let bounded = Client::open(&bench.ours, &bounded_uri(bench, &with, BOUND)?)?;
+        bound(bench, &with, BOUND)?;
+        let bounded = Client::open(&bench.ours, &uri(&with))?;
         let plain = Client::open(&bench.ours, &uri(&without))?;
         let fill = |client: &Client<'_>, next: &mut u64| -> Result<f64> {
             let first = *next;
@@ -97,22 +100,20 @@ fn evicting(bench: &Bench) -> Result<()> {
         let rounds = bench.rounds(|| fill(&bounded, &mut in_bounded), || fill(&plain, &mut in_plain))?;
         bench.report("growth/evicting", &rounds, Unit::Micros, CHUNK, Some(0.9))
     })();
+    std::fs::write(bench.config(), "")?;
     std::fs::remove_dir_all(&with)?;
     std::fs::remove_dir_all(&without)?;
     outcome
 }
 
-/// The URI of local-fs under a name of its own, with a bound. A former config is replaced.
-fn bounded_uri(bench: &Bench, store: &Path, max_bytes: u64) -> Result<String> {
-    let component = bench.library.with_file_name("../components/local-fs.wasm").canonicalize()?;
-    let config = bench.work.join("bounded.toml");
+/// Give one store of local-fs a bound, as that of a tenant; all others are of another tenant.
+fn bound(bench: &Bench, store: &Path, max_bytes: u64) -> Result<()> {
     let text = format!(
-        "[backend.bounded]\ncomponent = {component:?}\noptions = {{ max_bytes = '{max_bytes}', save_grace_s = '0' }}\n"
+        "[[tenant]]\nuri = '{}'\noptions = {{ max_bytes = '{max_bytes}', save_grace_s = '0' }}\n\
+         [[tenant]]\nuri = 'local-fs://'\n",
+        uri(store)
     );
-    std::fs::write(&config, text)?;
-    // SAFETY: no store is open, so nothing else reads the environment.
-    unsafe { std::env::set_var("KV_STORE_WASM_CONFIG", &config) };
-    Ok(format!("bounded://{}", store.display()))
+    Ok(std::fs::write(bench.config(), text)?)
 }
 
 /// Wait until the host has counted what a bounded store holds.

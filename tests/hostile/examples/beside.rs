@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use kv_store_hostile::{ENDLESS, LIMITS, Neighbour, Times, component, prepare, table};
-use kv_store_tests::{dist, test_components};
+use kv_store_tests::test_components;
 use kv_store_wasm::Store;
 
 /// Turns of each side, and how long one is.
@@ -19,7 +19,9 @@ const TURN: Duration = Duration::from_millis(500);
 /// At most so many times as slow beside a hostile guest, and beside a tenant that floods.
 const GOAL: f64 = 1.5;
 const FLOOD_GOAL: f64 = 1.2;
-/// Threads of the tenant that floods.
+/// The scheme of the tenant that floods, its folder and its threads.
+const FLOODED: &str = "local-fs";
+const FOLDER_OF_FLOODED: &str = "kv-store-flooded";
 const FLOODING: usize = 4;
 
 /// What each takes: the processor, memory, handles, the log, the host's own work for it. `do:` is what a probe is told.
@@ -54,17 +56,15 @@ fn main() {
     let probe = |scheme: &str, guest: &str, limits: &str| {
         table(scheme, &test_components().join(format!("{guest}.wasm")), limits)
     };
+    let quota = "operations_per_s = 1000, bytes_in_per_s = 16777216, bytes_out_per_s = 16777216";
     prepare(
         &[
             probe("hostile-probe", "probe", LIMITS),
             probe("endless-probe", "probe", ENDLESS),
             probe("hostile-wasi", "wasi-probe", LIMITS),
             table("filling", &component("fills-memory"), "limits.breaker_failures = 0"),
-            table(
-                "flooding-tenant",
-                &dist().join("components/local-fs.wasm"),
-                "quota = { operations_per_s = 1000, bytes_in_per_s = 16777216, bytes_out_per_s = 16777216 }",
-            ),
+            format!("[[tenant]]\nuri = '{}'\nquota = {{ {quota} }}\n", uri(FLOODED)),
+            "[[tenant]]\nuri = 'local-fs://'\n".to_owned(),
         ]
         .concat(),
     );
@@ -82,6 +82,7 @@ fn main() {
     }
     if "hostile/beside/flooding-tenant".contains(&filter) {
         flood(&neighbour);
+        std::fs::remove_dir_all(std::env::temp_dir().join(FOLDER_OF_FLOODED)).unwrap();
     }
 }
 
@@ -95,7 +96,7 @@ fn measure(name: &str, neighbour: &Neighbour, guests: &[(&str, &str)]) {
 }
 
 fn flood(neighbour: &Neighbour) {
-    let store = open("flooding-tenant");
+    let store = open(FLOODED);
     let (data, next, refused) = (vec![7; 64 << 10], AtomicU64::new(0), AtomicU64::new(0));
     in_turns("hostile/beside/flooding-tenant", neighbour, FLOODING, FLOOD_GOAL, &|_| {
         // The same 64 MiB again and again, so that it is not a full disk that is measured.
@@ -155,8 +156,13 @@ fn beside(neighbour: &Neighbour, threads: usize, time: Duration, work: &(dyn Fn(
     neighbour.beside(run).1
 }
 
+fn uri(scheme: &str) -> String {
+    // No two tenants share a directory.
+    let folder = if scheme == FLOODED { FOLDER_OF_FLOODED } else { "kv-store-beside" };
+    format!("{scheme}://{}", std::env::temp_dir().join(folder).display())
+}
+
 fn open(scheme: &str) -> Store {
-    let folder = std::env::temp_dir();
-    let uri = format!("{scheme}://{}", folder.join("kv-store-beside").display());
+    let uri = uri(scheme);
     Store::open(&uri).unwrap_or_else(|error| panic!("{uri}: {error}"))
 }
