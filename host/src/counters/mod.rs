@@ -298,7 +298,7 @@ mod tests {
         };
         let ok = of("ok");
         let filled: Vec<(f64, u64)> = ok.buckets.iter().copied().filter(|(_, count)| *count > 0).collect();
-        assert_eq!(filled, [(0.0001, 2), (0.00025, 1), (0.01, 1), (f64::MAX, 1)]);
+        assert_eq!(filled, [(0.0001, 2), (0.00025, 1), (0.01, 1), (f64::INFINITY, 1)]);
         assert!(ok.count == 5 && (ok.sum_seconds - 20.009_202).abs() < 1e-6, "{ok:?}");
         assert_eq!((of("miss").count, of("error").count, series.calls["get_chunk"]), (1, 0, 6));
     }

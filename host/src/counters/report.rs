@@ -88,7 +88,8 @@ pub struct Latency {
     pub operation: &'static str,
     /// `ok`, `miss` or `error`.
     pub outcome: &'static str,
-    /// Calls that took at most so many seconds, and more than the bound before; the last bound is infinite.
+    /// Calls that took at most so many seconds, and more than the bound before; the last bound is infinite, for which JSON has no
+    /// number: `null`.
     pub buckets: Vec<(f64, u64)>,
     /// Calls in all.
     pub count: u64,
@@ -157,7 +158,7 @@ impl Series {
         for (operation, outcomes) in OPERATIONS.into_iter().zip(&counters.latencies) {
             for (outcome, histogram) in OUTCOMES.into_iter().zip(outcomes) {
                 let counts = read(&histogram.buckets);
-                let bounds = BOUNDS.iter().map(|bound| bound.as_secs_f64()).chain([f64::MAX]);
+                let bounds = BOUNDS.iter().map(|bound| bound.as_secs_f64()).chain([f64::INFINITY]);
                 let sum_seconds = histogram.nanoseconds.load(Relaxed) as f64 / 1e9;
                 let count = counts.iter().sum();
                 latencies.push(Latency {
@@ -325,6 +326,8 @@ mod tests {
             text.contains(r#"outcome="miss",le="0.0001"} 1"#) || text.contains(r#"le="0.0001",backend="a""#),
             "{text}"
         );
+        // Without it, Prometheus knows no quantile.
+        assert!(text.contains(r#"le="+Inf""#), "{text}");
         assert!(text.ends_with("# EOF\n"));
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             assert!(line.rsplit_once(' ').is_some_and(|(_, value)| value.parse::<f64>().is_ok()), "{line}");
