@@ -10,6 +10,7 @@
 
 mod bench;
 mod book;
+mod dashboard;
 mod demo;
 mod dist;
 mod engines;
@@ -66,6 +67,8 @@ enum Command {
     },
     /// Make a book of docs/: target/book/docs/index.html
     Book,
+    /// Draw docs/dashboard.json as a real Prometheus sees a library at work: docs/dashboard.svg
+    Dashboard,
     /// Make the tarball, the Debian package, the wheel, the container file and the list of what is linked: target/package
     Package(package::Options),
     /// Build the guests: target/dist/components, and target/test-components for tests
@@ -107,6 +110,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Wheel { test } => python::wheel(&place, test),
         Command::Dist => dist::run(&place).map(drop),
         Command::Book => book::run(&place),
+        Command::Dashboard => dashboard::run(&place),
         Command::Package(options) => package::run(&place, &options),
         Command::Guests => guests::build(&place).and_then(|_| guests::build_for_tests(&place)).map(drop),
         Command::Languages(options) => languages::run(&place, &options),
