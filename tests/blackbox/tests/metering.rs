@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kv_store_tests::consumer::{Finished, consumer, finish};
-use kv_store_tests::{dist, test_components};
+use kv_store_tests::{dist, library, test_components};
 
 /// The consumer `bounded`, with a config.
 fn program(directory: &Path, config: &str, uri: &str, arguments: &[&str]) -> Command {
@@ -138,4 +139,57 @@ fn a_quota_that_cannot_be_held_is_refused_at_open() {
     assert!(!refused.status.success());
     assert!(refused.stderr.contains("stored_bytes = 1000000 cannot be held"), "{}", refused.stderr);
     assert!(refused.stderr.contains("has no `maintenance`"), "{}", refused.stderr);
+}
+
+/// The counters of `memory` in this process, each by its own name; the classes of a histogram are left to its count.
+fn counters() -> BTreeMap<String, f64> {
+    // SAFETY: as include/kv_store_wasm.h declares it.
+    let metrics = unsafe { library().function::<extern "C" fn(*mut u8, usize) -> usize>("kv_store_wasm_metrics") };
+    let metrics = metrics.unwrap();
+    let mut text = vec![0; metrics(std::ptr::null_mut(), 0) + 4096];
+    let len = metrics(text.as_mut_ptr(), text.len());
+    let text = std::str::from_utf8(&text[..len]).unwrap();
+    let own = text.lines().filter(|line| line.contains("{backend=\"memory\"") && !line.contains("_bucket"));
+    own.filter_map(|line| line.rsplit_once(' '))
+        .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
+        .collect()
+}
+
+/// What rose, by how much for each of so many calls, but for what is sampled.
+fn risen(calls: usize, call: impl Fn(usize)) -> Vec<(String, f64)> {
+    let before = counters();
+    (0..calls).for_each(call);
+    let name = |name: &str| name.split('{').next().unwrap().trim_start_matches("kv_store_").to_owned();
+    let rose = counters().into_iter().map(|(key, now)| (name(&key), now - before.get(&key).copied().unwrap_or(0.0)));
+    let rose = rose.filter(|(name, more)| *more > 0.0 && name != "guest_cpu_milliseconds_total");
+    rose.map(|(name, more)| (name, more / calls as f64)).collect()
+}
+
+/// Counting costs a call at most eight atomic additions: two of the histogram, of which the count and the calls are made when they are
+/// read, and one of each other counter; and two of what a quota bounds, operations and bytes. `tests/costs.rs` counts reads of the clock.
+#[test]
+fn a_call_adds_to_few_counters_and_to_each_once() {
+    const CALLS: usize = 100;
+    const LEN: usize = 1000;
+    let store = library().open("memory://counted").unwrap();
+    let key = |n: usize| n.to_le_bytes();
+    let put = risen(CALLS, |n| assert_eq!(store.put_chunk(&key(n), &[7; LEN]), Ok(0)));
+    let got = risen(CALLS, |n| assert!(store.get_chunk(&key(n)).unwrap().is_ok()));
+    let missed = risen(CALLS, |n| assert!(store.get_chunk(&key(n + CALLS)).unwrap().is_err()));
+    let expected = |more: &[(&str, f64)]| {
+        let histogram = [("call_seconds_count", 1.0), ("calls_total", 1.0)];
+        let mut all: Vec<(String, f64)> =
+            histogram.iter().chain(more).map(|(name, by)| (name.to_string(), *by)).collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    };
+    for (rose, more) in [
+        (put, &[("put_bytes_total", LEN as f64), ("guest_calls_total", 1.0)][..]),
+        (got, &[("got_bytes_total", LEN as f64), ("hits_total", 1.0), ("guest_calls_total", 1.0)]),
+        (missed, &[("misses_total", 1.0), ("guest_calls_total", 1.0)]),
+    ] {
+        let mut rose: Vec<(String, f64)> = rose.into_iter().filter(|(name, _)| name != "call_seconds_sum").collect();
+        rose.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(rose, expected(more));
+    }
 }
