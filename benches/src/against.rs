@@ -1,7 +1,8 @@
 //! `--against LIB`: the library beside a former one, in turns within one process, over the single calls of the ABI, on files and on servers.
 //!
 //! How far two runs of one library lie apart is measured first, with the former one against itself. Where that is over [`SPREAD`] the
-//! times of this machine say nothing, and instructions and system calls of both are counted in processes of their own.
+//! times of this machine say nothing, and instructions and system calls of both are counted in processes of their own: by perf and strace,
+//! or step by step, see [`steps`].
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,7 +15,7 @@ use serde_json::json;
 
 use crate::consumer::{Client, key, noise};
 use crate::measure::{Bench, Mode, rounded};
-use crate::rows;
+use crate::{rows, steps};
 
 /// Beyond it a library is measured by what it does, and not by how long that takes.
 pub const SPREAD: f64 = 0.03;
@@ -22,6 +23,8 @@ pub const SPREAD: f64 = 0.03;
 pub const GOAL: f64 = 0.97;
 /// Operations that are counted; as many before them are not.
 const COUNTED: u64 = 200;
+/// The same where each of their instructions takes microseconds.
+const STEPPED: u64 = 16;
 
 /// Measure two libraries. `bench` makes a run of two in a mode.
 pub fn run(ours: &Path, former: &Path, work: &Path, bench: impl Fn(&Path, &Path, Mode) -> Result<Bench>) -> Result<()> {
@@ -72,7 +75,11 @@ fn count(name: &str, ours: &Path, former: &Path, work: &Path) -> Result<()> {
             let (few, more) = (process(counter, name, 1, library, work)?, process(counter, name, 2, library, work)?);
             Ok(few.zip(more).map(|(few, more)| (more - few) / COUNTED as f64))
         };
-        let (Some(ours), Some(former)) = (count(ours)?, count(former)?) else {
+        let mut both = (count(ours)?, count(former)?);
+        if both == (None, None) && counter.name == "instructions" {
+            both = (stepped(name, ours, work)?, stepped(name, former, work)?);
+        }
+        let (Some(ours), Some(former)) = both else {
             eprintln!("skipped: {name}/{}, because {} cannot count here", counter.name, counter.program[0]);
             continue;
         };
@@ -91,13 +98,7 @@ fn process(counter: &Counter, name: &str, times: u64, library: &Path, work: &Pat
     let (program, arguments) = counter.program.split_first().context("a counter has a program")?;
     let mut command = Command::new(program);
     command.args(arguments).arg(&said).arg(std::env::current_exe()?);
-    // Not among what is counted.
-    let server = rows::servers::NAMES.contains(&name).then(|| rows::servers::Server::start(name));
-    if let Some(server) = &server {
-        command.args(["--on", &server.uri(1)]);
-    }
-    command.args(["--perform", name, "--times", &(times * COUNTED).to_string()]);
-    command.arg("--library").arg(library).arg("--work").arg(work).stdin(Stdio::null());
+    let _server = performing(&mut command, name, times * COUNTED, library, work);
     match command.output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.into()),
@@ -108,12 +109,40 @@ fn process(counter: &Counter, name: &str, times: u64, library: &Path, work: &Pat
     }
 }
 
+/// Instructions of one operation. None: it is processes, or not of this machine's kind.
+fn stepped(name: &str, library: &Path, work: &Path) -> Result<Option<f64>> {
+    if name == "open/cold" {
+        return Ok(None);
+    }
+    let mut command = Command::new(std::env::current_exe()?);
+    let _server = performing(&mut command, name, STEPPED, library, work);
+    let counted = steps::instructions(command.arg("--stepped")).with_context(|| format!("{name} cannot be counted"))?;
+    Ok(counted.map(|counted| counted as f64 / STEPPED as f64))
+}
+
+/// Have a command perform operations. The server that some need is not among what is counted.
+fn performing(
+    command: &mut Command,
+    name: &str,
+    times: u64,
+    library: &Path,
+    work: &Path,
+) -> Option<rows::servers::Server> {
+    let server = rows::servers::NAMES.contains(&name).then(|| rows::servers::Server::start(name));
+    if let Some(server) = &server {
+        command.args(["--on", &server.uri(1)]);
+    }
+    command.args(["--perform", name, "--times", &times.to_string()]);
+    command.arg("--library").arg(library).arg("--work").arg(work).stdin(Stdio::null());
+    server
+}
+
 /// The operation of a row, so many times: what is counted from outside.
-pub fn perform(name: &str, times: u64, library: &Path, work: &Path, on: Option<&str>) -> Result<()> {
+pub fn perform(name: &str, times: Times, library: &Path, work: &Path, on: Option<&str>) -> Result<()> {
     if let Some(uri) = on {
         let library = load(library)?;
         let mut work = rows::servers::Work::new(name, &library, uri)?;
-        return (0..times).try_for_each(|_| work.once());
+        return times.repeat(|_| work.once());
     }
     let folder = work.join("performed");
     if folder.exists() {
@@ -124,25 +153,42 @@ pub fn perform(name: &str, times: u64, library: &Path, work: &Path, on: Option<&
     if name == "open/cold" {
         Client::open(&load(library)?, &uri)?.put(&key(rows::open::KEY), b"an answer")?;
         // Processes of their own, which are counted with this one.
-        return (0..times / 10).try_for_each(|_| rows::open::fresh_process(library, &uri).map(drop));
+        return (0..times.times / 10).try_for_each(|_| rows::open::fresh_process(library, &uri).map(drop));
     }
     let library = load(library)?;
     if name == "open/warm" {
         let _kept = Client::open(&library, &uri)?;
-        return (0..times).try_for_each(|_| Client::open(&library, &uri).map(drop));
+        return times.repeat(|_| Client::open(&library, &uri).map(drop));
     }
     let client = Client::open(&library, &uri)?;
     let (what, len) = rows::fs::single(name).with_context(|| format!("{name} is none of the rows"))?;
     let data = noise(len, 1);
     match what {
-        "put" => (0..times).try_for_each(|n| client.put(&key(n), &data).map(drop)),
+        "put" => times.repeat(|n| client.put(&key(n), &data).map(drop)),
         _ => {
             client.put(&key(0), &data)?;
-            (0..times).try_for_each(|_| {
+            times.repeat(|_| {
                 ensure!(client.get(&key(0))?.bytes().len() == len);
                 Ok(())
             })
         }
+    }
+}
+
+/// How often an operation is performed.
+pub struct Times {
+    pub times: u64,
+    /// Counted step by step, after some that are not.
+    pub stepped: bool,
+}
+
+impl Times {
+    fn repeat(&self, mut once: impl FnMut(u64) -> Result<()>) -> Result<()> {
+        if !self.stepped {
+            return (0..self.times).try_for_each(once);
+        }
+        (0..COUNTED).try_for_each(&mut once)?;
+        steps::counted(|| (COUNTED..COUNTED + self.times).try_for_each(once))
     }
 }
 

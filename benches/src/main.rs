@@ -11,6 +11,7 @@ mod consumer;
 mod measure;
 mod peers;
 mod rows;
+mod steps;
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -57,6 +58,9 @@ struct Arguments {
     perform: Option<String>,
     #[arg(long, hide = true)]
     times: Option<u64>,
+    /// Have the process that started this one count each instruction of it
+    #[arg(long, hide = true, requires = "perform")]
+    stepped: bool,
     /// The same on this URI of a server
     #[arg(long, hide = true, requires = "perform")]
     on: Option<String>,
@@ -69,6 +73,7 @@ fn main() -> Result<()> {
     }
     let work = arguments.work.context("--work is missing")?;
     if let (Some(name), Some(times)) = (&arguments.perform, arguments.times) {
+        let times = against::Times { times, stepped: arguments.stepped };
         return against::perform(name, times, &arguments.library, &work, arguments.on.as_deref());
     }
     let config = work.join(measure::CONFIG);

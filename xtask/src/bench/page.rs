@@ -27,7 +27,8 @@ Both sides are in one process, except `open/cold`, where each round is a process
 are this machine's; read the ratio. It is always oriented as speed: 1 is as fast as the peer, 2 twice as fast.
 
 `--against LIB` runs the single calls and the opens of a former `libkv_store_wasm.so` (with what was installed beside it) in turns with the new one, after
-the former one in turns with itself. Where that differs by more than 3%, the instructions and system calls of both are counted instead.
+the former one in turns with itself. Where that differs by more than 3%, the instructions and system calls of both are counted instead:
+instructions by perf, or one by one under ptrace where the machine has no counters (x86-64).
 `hostile/beside/*` is the 99th percentile of a healthy store's save and restore beside a guest that misbehaves, and the peer the same beside as many
 threads that only spin.
 
