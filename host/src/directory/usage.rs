@@ -4,7 +4,7 @@
 //! most once a minute for each file, so it means the same on a file system that is mounted with `noatime` or `relatime`.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::fs::{self, AtFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -104,6 +104,7 @@ impl Directory {
 mod tests {
     use super::*;
     use std::fs::{File, FileTimes};
+    use std::time::SystemTime;
 
     fn directory() -> (tempfile::TempDir, Directory) {
         let scratch = tempfile::tempdir().unwrap();
