@@ -86,7 +86,7 @@ static void specs(const char *config, kv_blocks_spec spec)
     spec = plain, spec.block_bytes = UINT64_MAX;
     not_opened(config, &spec, "block");
     spec = plain, spec.block_tokens = 0;
-    not_opened(config, &spec, "block of 0 tokens");
+    not_opened(config, &spec, "block has 0 tokens");
     spec = plain, spec.first_layer = 3, spec.end_layer = 2;
     not_opened(config, &spec, "layers");
     spec = plain, spec.rank = 2, spec.ranks = 2;
