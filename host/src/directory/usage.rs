@@ -4,11 +4,10 @@
 //! most once a minute for each file, so it means the same on a file system that is mounted with `noatime` or `relatime`.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, AtFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
-use rustix::time::ClockId;
 
 use super::{Directory, RelativePath};
 use crate::error::Error;
@@ -49,8 +48,9 @@ impl Directory {
     /// Set the access time of a file whose `stat` is this to now, unless that was done within the last minute. What fails is
     /// left: the file then seems older than it is.
     pub(super) fn note_use(&self, stat: &Stat, set: impl FnOnce(&Timestamps) -> Result<(), Errno>) {
-        // No system call, and of the clock's kinds the cheapest: seconds matter.
-        let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
+        // No system call.
+        let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else { return };
+        let Ok(now) = Timespec::try_from(now) else { return };
         let age = now.tv_sec.saturating_sub(stat.st_atime.max(stat.st_mtime));
         // A time in the future would never be passed: that of a machine whose clock was wrong.
         if age.unsigned_abs() <= self.noted_for.load(Relaxed) || self.unnoted.load(Relaxed) {
@@ -104,7 +104,6 @@ impl Directory {
 mod tests {
     use super::*;
     use std::fs::{File, FileTimes};
-    use std::time::SystemTime;
 
     fn directory() -> (tempfile::TempDir, Directory) {
         let scratch = tempfile::tempdir().unwrap();
