@@ -233,11 +233,11 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
     let store = open(&arguments.uri)?;
     let found = store.get_manifest(&arguments.name).map_err(Failure::of("restore", &arguments.uri))?;
     let (uri, name) = (&arguments.uri, &arguments.name);
-    let found = found.ok_or_else(|| {
-        Failure::not(format!("restore {uri}: there is no manifest {name:?}; kv-store ls lists what there is"))
-    })?;
-    let manifest =
-        Manifest::parse(&found).map_err(|why| Failure::not(format!("restore {uri}: manifest {name:?}: {why}")))?;
+    let failed = Failure::of("restore", uri);
+    let found =
+        found.ok_or_else(|| failed(format!("there is no manifest {name:?}; kv-store ls lists what there is")))?;
+    let unusable = |why| failed(format!("manifest {name:?}: {why}"));
+    let manifest = Manifest::parse(&found).map_err(unusable)?;
 
     let shown = if to_standard { "standard output".into() } else { arguments.file.display().to_string() };
     let unwritable = |error: std::io::Error| Failure::unable(format!("{shown}: {error}"));
@@ -247,7 +247,7 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
         interrupt.removes(file.temporary());
     }
     let bar = show::bytes_bar(Some(manifest.bytes));
-    let keys = manifest.keys().map_err(|why| Failure::not(format!("restore {uri}: manifest {name:?}: {why}")))?;
+    let keys = manifest.keys().map_err(unusable)?;
     let mut whole = Xxh3::new();
     let mut bytes = 0_u64;
     let at_once = (BATCH_BYTES / manifest.chunk_bytes as usize).clamp(1, MOST_PIECES);
@@ -266,9 +266,8 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
         bar.set_position(bytes);
     }
     if format!("{:032x}", whole.digest128()) != manifest.xxh3_128 {
-        return Err(Failure::not(format!(
-            "restore {uri}: the chunks of {name:?} are intact, but together they are not the file that was saved: save it \
-             again"
+        return Err(failed(format!(
+            "the chunks of {name:?} are intact, but together they are not the file that was saved: save it again"
         )));
     }
     unfinished.finish().map_err(unwritable)?;
@@ -295,23 +294,22 @@ fn fetch(store: &Store, uri: &str, keys: &[[u8; 8]], pieces: &mut [Vec<u8>]) -> 
         keys.iter().zip(&mut memory).map(|(key, memory)| Fetch::new(key, Memory::Pieces(memory))).collect();
     let options = BatchOptions::default().with_xxh3_keys();
     let outcomes = store.get_many(&mut items, &options).map_err(Failure::of("restore", uri))?;
+    let failed = Failure::of("restore", uri);
     for ((key, outcome), len) in keys.iter().zip(outcomes).zip(lens) {
         let shown = show::hex(key);
-        match outcome.map_err(|error| Failure::not(format!("restore {uri}: chunk {shown}: {error}")))? {
+        match outcome.map_err(|error| failed(format!("chunk {shown}: {error}")))? {
             Some(Fetched::Placed(found)) if found == len => {}
             None => {
-                return Err(Failure::not(format!(
-                    "restore {uri}: chunk {shown} is missing or corrupt: save the file again"
-                )));
+                return Err(failed(format!("chunk {shown} is missing or corrupt: save the file again")));
             }
             Some(Fetched::Placed(found) | Fetched::TooLong(found)) => {
-                return Err(Failure::not(format!(
-                    "restore {uri}: chunk {shown} is corrupt, it has {found} bytes and not {len}: save the file again"
+                return Err(failed(format!(
+                    "chunk {shown} is corrupt, it has {found} bytes and not {len}: save the file again"
                 )));
             }
             Some(Fetched::Buffer(_)) => {
-                return Err(Failure::not(format!(
-                    "restore {uri}: chunk {shown} is in memory of the library: a defect of kv-store, please report it"
+                return Err(failed(format!(
+                    "chunk {shown} is in memory of the library: a defect of kv-store, please report it"
                 )));
             }
         }

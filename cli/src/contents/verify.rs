@@ -64,6 +64,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let store = open(&arguments.uri)?;
     let total = store.usage().ok().and_then(|usage| usage.chunks);
     let bar = super::bar(total);
+    let unread = Failure::unable_of("verify", store.uri());
     let mut found = Found::default();
     each_page_of_chunks(&store, &mut |entries| {
         for batch in batches(&entries) {
@@ -83,10 +84,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
                     // It was removed since it was listed.
                     Ok(None) => {}
                     Err(error) if error.kind() == ErrorKind::Corrupt => found.is_damaged(hash.to_vec()),
-                    Err(error) => {
-                        let failed = Failure::unable_of("verify", store.uri());
-                        return Err(failed(format!("chunk {}: {error}", show::hex(hash))));
-                    }
+                    Err(error) => return Err(unread(format!("chunk {}: {error}", show::hex(hash)))),
                 }
             }
             found.settle();
@@ -116,10 +114,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
                     }
                     found.unreadable_manifests.push(entry.name);
                 }
-                Err(error) => {
-                    let failed = Failure::unable_of("verify", store.uri());
-                    return Err(failed(format!("manifest {:?}: {error}", entry.name)));
-                }
+                Err(error) => return Err(unread(format!("manifest {:?}: {error}", entry.name))),
             }
         }
         Ok(())
