@@ -60,20 +60,14 @@ impl Directory {
 /// Read as much as fits and as the kernel gives at once. 0: nothing is to be read, or the file ends.
 fn read_some(file: &OwnedFd, destination: &mut Destination, at: u64) -> Result<usize, Errno> {
     let at = libc::off64_t::try_from(at).map_err(|_| Errno::INVAL)?;
-    let read = if let Some(rest) = destination.rest_in_one() {
-        if rest.is_empty() {
-            return Ok(0);
-        }
-        // SAFETY: this is memory that is borrowed mutably and may hold anything.
-        unsafe { libc::pread64(file.as_raw_fd(), rest.as_mut_ptr().cast(), rest.len(), at) }
-    } else {
-        let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
-        let count = destination.rest_in_pieces(&mut pieces);
-        if count == 0 {
-            return Ok(0);
-        }
-        // SAFETY: the first `count` pieces are memory that is borrowed mutably and may hold anything.
-        unsafe { libc::preadv64(file.as_raw_fd(), pieces.as_ptr(), count as libc::c_int, at) }
+    let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
+    let count = destination.rest_in_pieces(&mut pieces);
+    // SAFETY: the first `count` pieces are memory that is borrowed mutably and may hold anything.
+    let read = match pieces.get(..count).unwrap_or_default() {
+        [] => return Ok(0),
+        // The kernel has less to do for one than for a list.
+        [piece] => unsafe { libc::pread64(file.as_raw_fd(), piece.iov_base, piece.iov_len, at) },
+        several => unsafe { libc::preadv64(file.as_raw_fd(), several.as_ptr(), several.len() as libc::c_int, at) },
     };
     usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }

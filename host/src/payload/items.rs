@@ -283,14 +283,6 @@ impl Destination {
         }
     }
 
-    /// What is still to be filled, where it is in one piece.
-    pub(crate) fn rest_in_one(&mut self) -> Option<&mut [MaybeUninit<u8>]> {
-        match self {
-            Destination::Buffer(filling) => Some(filling.rest()),
-            Destination::Item(_) => None,
-        }
-    }
-
     /// All memory that is still to be filled, as far as the kernel takes it at once. Answers how many pieces there are.
     pub(crate) fn rest_in_pieces(&mut self, pieces: &mut [libc::iovec]) -> usize {
         match self {
