@@ -26,6 +26,17 @@ pub mod tls;
 
 pub use kv_store_conformance::{Handle, Library};
 
+/// The counters of this process, as the library has them in the text format of Prometheus.
+pub fn metrics(library: &Library) -> String {
+    // SAFETY: as include/kv_store_wasm.h declares it.
+    let metrics = unsafe { library.function::<extern "C" fn(*mut u8, usize) -> usize>("kv_store_wasm_metrics") };
+    let metrics = metrics.expect("the library has counters");
+    // They may grow between the two calls.
+    let mut text = vec![0; metrics(std::ptr::null_mut(), 0) + 4096];
+    let len = metrics(text.as_mut_ptr(), text.len());
+    String::from_utf8(text[..len].to_vec()).expect("they are text")
+}
+
 /// Say that something is not tested here, and why, past what the tests' runner keeps of a test that passes.
 pub fn skipped(why: impl Display) {
     let test = std::thread::current();

@@ -101,8 +101,8 @@ fn costs_of(threads: Threads, uri: &str, what: &str, size: usize) -> Costs {
 }
 
 /// Exactly these calls for each chunk, and at most so many reads of the clock: two of them are of the histogram, one where the
-/// call's time begins, others where it is asked whether it is over. A directory that was not used for a moment is closed, and opened anew when it is: a
-/// process that was held up has a few such calls more.
+/// call's time begins, others where it is asked whether it is over. A directory that was not used for a moment is closed, and
+/// opened anew when it is: a process that was held up has a few such calls more.
 fn check_each(costs: &Costs, clock_reads: usize, expected: &[(&str, usize)]) -> Result<(), String> {
     const REOPENED: usize = 16;
     let mut expected: BTreeMap<String, usize> =

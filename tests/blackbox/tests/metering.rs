@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kv_store_tests::consumer::{Finished, consumer, finish};
-use kv_store_tests::{dist, library, test_components};
+use kv_store_tests::{dist, library, metrics, test_components};
 
 /// The consumer `bounded`, with a config.
 fn program(directory: &Path, config: &str, uri: &str, arguments: &[&str]) -> Command {
@@ -143,12 +143,7 @@ fn a_quota_that_cannot_be_held_is_refused_at_open() {
 
 /// The counters of `memory` in this process, each by its own name; the classes of a histogram are left to its count.
 fn counters() -> BTreeMap<String, f64> {
-    // SAFETY: as include/kv_store_wasm.h declares it.
-    let metrics = unsafe { library().function::<extern "C" fn(*mut u8, usize) -> usize>("kv_store_wasm_metrics") };
-    let metrics = metrics.unwrap();
-    let mut text = vec![0; metrics(std::ptr::null_mut(), 0) + 4096];
-    let len = metrics(text.as_mut_ptr(), text.len());
-    let text = std::str::from_utf8(&text[..len]).unwrap();
+    let text = metrics(library());
     let own = text.lines().filter(|line| line.contains("{backend=\"memory\"") && !line.contains("_bucket"));
     own.filter_map(|line| line.rsplit_once(' '))
         .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use kv_store_tests::redis::RedisServer;
-use kv_store_tests::{Handle, Library, library_path};
+use kv_store_tests::{Handle, Library, library_path, metrics};
 
 /// `PROCESS_WRITE_BUFFER_BYTES` of docs/limits.md, and what the stores of one tenant may have of it.
 const OF_PROCESS: usize = 512 << 20;
@@ -16,12 +16,7 @@ const SMALL: usize = 64 << 10;
 
 /// What is held of write buffers by all stores of the process.
 fn held(library: &Library) -> usize {
-    // SAFETY: as include/kv_store_wasm.h declares it.
-    let metrics = unsafe { library.function::<extern "C" fn(*mut u8, usize) -> usize>("kv_store_wasm_metrics") };
-    let metrics = metrics.expect("the library has counters");
-    let mut text = vec![0; metrics(std::ptr::null_mut(), 0) + 4096];
-    metrics(text.as_mut_ptr(), text.len());
-    let text = String::from_utf8_lossy(&text);
+    let text = metrics(library);
     let line = text.lines().find_map(|line| line.strip_prefix("kv_store_write_buffer_bytes "));
     line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{text}"))
 }

@@ -412,7 +412,7 @@ fn requests_go_side_by_side_and_share_few_connections() {
     let responses = send(&mut state, (0..20).map(|_| few.request("GET", "/")).collect());
     assert!(responses.iter().all(Result::is_ok) && few.connections() <= 2);
     let mut none = state_with(Limits { connections: 0, ..Limits::default() });
-    refused(&mut none, few.request("GET", "/"), types::ErrorKind::Exhausted, "0 per instance");
+    refused(&mut none, few.request("GET", "/"), types::ErrorKind::Exhausted, "(0 per instance)");
     // Descriptors that other stores hold: those that are left do all of it.
     let mut access = Arc::into_inner(access(Limits::default(), budgets(1 << 30, 12))).unwrap();
     access.parked = Arc::new(super::super::IdleConnections::new(&access.limits));

@@ -60,16 +60,16 @@ pub fn cases() -> Vec<Case> {
         }),
         case("many globals", || {
             // 900,000 together, of which each instance has its own.
-            fails(Exhausted, "> memory_bytes = 16777216", || Store::open("many-globals://x"));
+            fails(Exhausted, "requested > memory_bytes = 16777216", || Store::open("many-globals://x"));
         }),
         case("many instances", || {
             fails(Exhausted, "has more than 100 core instances", || Store::open("many-instances://x"));
         }),
-        calling("payload-flood", Exhausted, "> memory_bytes = 33554432"),
+        calling("payload-flood", Exhausted, "requested > memory_bytes = 33554432"),
         case("directory-flood", || {
             let folder = folder();
             let store = open(&format!("directory-flood://{}", folder.display()));
-            fails(Exhausted, "> memory_bytes = 33554432", || store.get_manifest("m"));
+            fails(Exhausted, "requested > memory_bytes = 33554432", || store.get_manifest("m"));
             goes_on(&store);
         }),
         case("wasi-probe pollables", || {
@@ -122,7 +122,7 @@ pub fn cases() -> Vec<Case> {
             goes_on(&store);
         }),
         probing("grow", Exhausted, "no more memory"),
-        probing("hoard", Exhausted, "> payload_bytes = 67108864"),
+        probing("hoard", Exhausted, "requested > payload_bytes = 67108864"),
         probing("hash", Exhausted, "the limit is 1073741824"),
         fetching("oversized-list", Component, "trapped: list pointer/length out of bounds of memory"),
         fetching("quadratic-list", Component, "trapped: too much data is being copied between the host and the guest"),
