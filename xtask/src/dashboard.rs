@@ -6,10 +6,11 @@ mod load;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use kv_store_tests::consumer::{Running, start};
 use plotters::prelude::*;
 use plotters::style::FontFamily;
 use serde::Deserialize;
@@ -121,17 +122,11 @@ fn free_address() -> Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 
+/// Stopped with its value.
 struct Prometheus {
-    process: Child,
+    _process: Running,
     promtool: PathBuf,
     url: String,
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 impl Prometheus {
@@ -140,15 +135,12 @@ impl Prometheus {
         let jobs = serde_json::json!([{ "job_name": "kv-store", "static_configs": [{ "targets": [watched] }] }]);
         let text = serde_json::json!({ "global": { "scrape_interval": "1s" }, "scrape_configs": jobs });
         std::fs::write(&config, text.to_string())?;
-        let process = Command::new(programs.join("prometheus"))
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!("--storage.tsdb.path={}", work.join("samples").display()))
-            .arg(format!("--web.listen-address={address}"))
-            .stdin(Stdio::null())
-            .stderr(std::fs::File::create(work.join("prometheus.log"))?)
-            .spawn()
-            .context("cannot run Prometheus")?;
-        let started = Prometheus { process, promtool: programs.join("promtool"), url: format!("http://{address}") };
+        let mut command = Command::new(programs.join("prometheus"));
+        command.arg(format!("--config.file={}", config.display()));
+        command.arg(format!("--storage.tsdb.path={}", work.join("samples").display()));
+        command.arg(format!("--web.listen-address={address}")).stdin(Stdio::null());
+        let _process = start(command.stderr(std::fs::File::create(work.join("prometheus.log"))?));
+        let started = Prometheus { _process, promtool: programs.join("promtool"), url: format!("http://{address}") };
         let begun = Instant::now();
         while std::net::TcpStream::connect(&address).is_err() {
             if begun.elapsed() > Duration::from_secs(30) {

@@ -115,7 +115,13 @@ pub fn unpacked(place: &Place, folder: &Path) -> Result<PathBuf> {
         std::fs::remove_dir_all(folder)?;
     }
     std::fs::create_dir_all(folder)?;
-    tests::unpack(&Release::find(place)?, folder)
+    unpack(&Release::find(place)?, folder)
+}
+
+fn unpack(release: &Release, folder: &Path) -> Result<PathBuf> {
+    let tarball = release.folder.join(format!("{}.tar.gz", release.name()));
+    step::output(Command::new("tar").arg("--extract").arg("--file").arg(tarball).arg("--directory").arg(folder))?;
+    Ok(folder.join(release.name()))
 }
 
 /// The SHA-256 of a file, in hex.

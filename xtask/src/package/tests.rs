@@ -1,6 +1,6 @@
 //! What is packed works where it is unpacked: in a root with nothing else but the C library, and for programs that look for it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use kv_store_tests::redis::RedisServer;
 
 use super::stage::SONAME;
-use super::{Release, assemble, digest};
+use super::{Release, assemble, digest, unpack};
 use crate::place::Place;
 use crate::{packages, step};
 
@@ -32,13 +32,6 @@ pub fn run(place: &Place) -> Result<()> {
     unit(&tree)?;
     super::crates::pack(place)?;
     container(&release)
-}
-
-/// The tarball, unpacked.
-pub fn unpack(release: &Release, folder: &Path) -> Result<PathBuf> {
-    let tarball = release.folder.join(format!("{}.tar.gz", release.name()));
-    step::output(Command::new("tar").arg("--extract").arg("--file").arg(tarball).arg("--directory").arg(folder))?;
-    Ok(folder.join(release.name()))
 }
 
 /// The library's name and the version of its symbols are what is promised to programs that are linked with it.
