@@ -83,10 +83,15 @@ fn all(place: &Place) -> Result<()> {
             step::run_shown(&format!("{command} of {what}"), &mut cargo)?;
         }
     }
-    // With its own dependencies: loom's would have wasmtime compiled anew.
-    let mut loom = Command::new("cargo");
-    loom.current_dir(place.root.join("blocks/loom")).args(["test", "--release", "--locked", "--target-dir"]);
-    step::run_shown("the block cache's threads under loom", loom.arg(place.target.join("loom")))?;
+    // With dependencies of their own, so that wasmtime is not compiled anew. What ThreadSanitizer runs is run without it here.
+    for (what, workspace, target) in [
+        ("the block cache's threads under loom", "blocks/loom", "loom"),
+        ("what threads share", "tests/tsan", "threads"),
+    ] {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(place.root.join(workspace)).args(["test", "--release", "--locked", "--target-dir"]);
+        step::run_shown(what, cargo.arg(place.target.join(target)))?;
+    }
     let mut tests = dist::cargo(place, "test");
     tests.env(servers::VARIABLE, servers::install(place)?);
     step::run_shown("tests", &mut tests)?;

@@ -11,22 +11,28 @@ pub const CONFIRMED_FOR: Duration = Duration::from_secs(5);
 pub const LOSS_TOLD_FOR: Duration = Duration::from_secs(5);
 pub const DEADLINE_GRACE: Duration = Duration::from_millis(500);
 pub const DEADLINE_BYTES_PER_SECOND: u64 = 8 << 20;
+pub const MAX_SERVERS_OF_A_CALL: usize = 1024;
 
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub deadline_ms: u64,
+    pub patience_ms: u64,
     pub instances: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { deadline_ms: 10_000, instances: 0 }
+        Limits { deadline_ms: 10_000, patience_ms: 5_000, instances: 0 }
     }
 }
 
 impl Limits {
     pub(crate) fn deadline(&self) -> Duration {
         Duration::from_millis(self.deadline_ms)
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience_ms)
     }
 }
 
