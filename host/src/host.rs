@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::backend::MakeLayer;
 use crate::config::{Config, Source};
@@ -11,7 +11,7 @@ use crate::doctor::{Depth, Diagnosis, doctor_with};
 use crate::error::Error;
 use crate::log;
 use crate::precompile::{Compiled, compile_with};
-use crate::store::{Setup, Store};
+use crate::store::{Clock, Setup, Store};
 
 /// What stores are opened with: a config, places of components, a cache of compiled code.
 ///
@@ -85,6 +85,7 @@ pub struct HostBuilder {
     cache: Option<PathBuf>,
     log: Option<Box<dyn ::log::Log>>,
     layer: Option<MakeLayer>,
+    clock: Clock,
 }
 
 /// The config as the program gives it.
@@ -96,7 +97,7 @@ enum Given {
 
 impl fmt::Debug for HostBuilder {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HostBuilder { config, components, cache, log, layer } = self;
+        let HostBuilder { config, components, cache, log, layer, clock: _ } = self;
         let mut shown = formatter.debug_struct("HostBuilder");
         shown.field("config", config).field("components", components).field("cache", cache);
         shown.field("log", &log.is_some()).field("layer", &layer.is_some()).finish()
@@ -143,6 +144,12 @@ impl HostBuilder {
         HostBuilder { layer: Some(make), ..self }
     }
 
+    /// What tells how long ago a backend said that it has a chunk. No promise is made about it: it is for tests.
+    #[doc(hidden)]
+    pub fn clock(self, now: fn() -> Instant) -> Self {
+        HostBuilder { clock: Clock(now), ..self }
+    }
+
     /// The host.
     ///
     /// # Errors
@@ -170,6 +177,6 @@ impl HostBuilder {
             log::set_sink(Some(sink));
         }
         let places = crate::loader::Places { components: self.components, cache: self.cache };
-        Ok(Host { setup: Setup { config, places, layer: self.layer } })
+        Ok(Host { setup: Setup { config, places, layer: self.layer, clock: self.clock } })
     }
 }

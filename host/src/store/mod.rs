@@ -35,6 +35,7 @@ pub use batch::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Save, SaveOutcom
 pub use batch::{SubmittedPut, Wanted};
 pub(crate) use damage::Damage;
 pub use maintenance::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page, Usage};
+pub(crate) use open_store::Clock;
 pub use pages::Pages;
 pub use queue::{Job, Queue, Served};
 pub(crate) use registry::{Setup, guarded};
@@ -176,7 +177,7 @@ impl Store {
     pub fn flush(&self) -> Result<(), Error> {
         let flush = |Opened { shared, save, .. }: &Opened| {
             save.flush(shared, &shared.until())?;
-            save.tell_losses()
+            save.tell_losses(shared)
         };
         self.usable().and_then(flush).map_err(|error| error.during("flush"))
     }

@@ -23,6 +23,16 @@ use crate::pool::Pool;
 use crate::quota::Quota;
 use crate::until::Until;
 
+/// Tells a store how long ago its backend said something.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock(pub fn() -> Instant);
+
+impl Default for Clock {
+    fn default() -> Self {
+        Clock(Instant::now)
+    }
+}
+
 pub(super) struct OpenStore {
     /// The instances, with the layers around them.
     pub backend: Remembering,
@@ -41,6 +51,7 @@ pub(super) struct OpenStore {
     pub uri: String,
     /// The process state that it belongs to.
     pub generation: u64,
+    pub clock: Clock,
     pub counters: &'static Counters,
     /// What is known of a store that is bounded.
     pub kept: OnceLock<Arc<Kept>>,
@@ -117,6 +128,11 @@ impl OpenStore {
     /// Whether the backend is to be told which chunks come with a manifest.
     pub(super) fn wants_fresh(&self) -> bool {
         self.has(Properties::DURABLE) || self.has(Properties::WANTS_FRESH)
+    }
+
+    /// By this it is known how long ago the backend said something.
+    pub(super) fn now(&self) -> Instant {
+        (self.clock.0)()
     }
 
     /// Tells the data of one instance from that of the next, where [`OpenStore::holds_data`]; otherwise always 0.

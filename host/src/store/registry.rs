@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::bound::{self, Bound};
 use super::followed::Followed;
-use super::open_store::OpenStore;
+use super::open_store::{Clock, OpenStore};
 use super::places::{Places, Stored, Turn};
 use super::spare::Spare;
 use super::upkeep;
@@ -40,6 +40,7 @@ pub(crate) struct Setup {
     pub places: loader::Places,
     /// Makes the layer that a config's `fault` table asks for.
     pub layer: Option<MakeLayer>,
+    pub clock: Clock,
 }
 
 static DEFAULT: OnceLock<Setup> = OnceLock::new();
@@ -287,6 +288,7 @@ impl OpenStore {
             keeps_all: AtomicBool::new(false),
             uri,
             generation: process::generation(),
+            clock: setup.clock,
             counters,
             kept: OnceLock::new(),
             tenant: settings.tenant,

@@ -97,7 +97,7 @@ impl SaveState {
     /// Whether a chunk is held already, so that its bytes are not needed. Makes room in the ledger for one that is not.
     fn admit(&self, store: &OpenStore, hash: &ChunkHash, until: &Until) -> Result<bool, Error> {
         let damaged = store.is_damaged(hash);
-        let admit = || self.lock().ledger.admit(hash, damaged, Instant::now());
+        let admit = || self.lock().ledger.admit(hash, damaged, store.now());
         let mut admission = admit()?;
         if matches!(admission, Admission::Full) {
             self.commit_oldest(store, until)?;
@@ -112,7 +112,7 @@ impl SaveState {
 
     /// Store a chunk at once, from the caller's memory.
     fn put_now(&self, store: &OpenStore, hash: ChunkHash, data: Bytes<'_>, until: &Until) -> Result<Put, Error> {
-        let (generation, confirmed) = (store.generation_of_data(), Instant::now());
+        let (generation, confirmed) = (store.generation_of_data(), store.now());
         let put = store.put_one(&hash, data, until)?;
         let freed = self.lock().ledger.stored(hash, data.len(), confirmed, generation);
         store.release_buffer(freed);
@@ -126,7 +126,7 @@ impl SaveState {
             return false;
         }
         let found = |state: &mut State| {
-            let confirmed = state.foreseen.take(&hash)?;
+            let confirmed = state.foreseen.take(&hash, store.now())?;
             // Another thread may have put it since it was admitted: its copy waits no more.
             store.release_buffer(state.ledger.stored(hash, len, confirmed, store.generation_of_data()));
             state.foreseen.follow(store, hash);
@@ -138,7 +138,7 @@ impl SaveState {
         if !known || self.lock().exists_failed {
             return false;
         }
-        let (likely, asked) = (store.likely_after(hash), Instant::now());
+        let (likely, asked) = (store.likely_after(hash), store.now());
         let answers = store.exists(&likely, until);
         let mut state = self.lock();
         let Ok(answers) = answers else {
@@ -193,7 +193,7 @@ impl SaveState {
         }
         let generation = store.generation_of_data();
         let batch: Vec<_> = chunks.iter().map(|(hash, data)| (*hash, Bytes::Buffered(data))).collect();
-        let confirmed = Instant::now();
+        let confirmed = store.now();
         let Outcomes { items, mut failure } = store.batches().put_all(&batch, false, until);
         for ((hash, data), outcome) in chunks.iter().zip(items) {
             let freed = match outcome {
@@ -222,12 +222,12 @@ impl SaveState {
         }
         flushed?;
         self.find_losses(store, until)?;
-        self.tell_losses()?;
+        self.tell_losses(store)?;
         match self.publish(store, Some((name, data)), until)? {
             Committed::Published => Ok(()),
             // Where another thread has put them again since, the next manifest publishes them.
             Committed::Absent(gone) => {
-                self.tell_losses().and_then(|()| gone.first().map_or(Ok(()), |hash| Err(vanished(hash))))
+                self.tell_losses(store).and_then(|()| gone.first().map_or(Ok(()), |hash| Err(vanished(hash))))
             }
         }
     }
@@ -282,14 +282,14 @@ impl SaveState {
         if store.wants_fresh() {
             return Ok(());
         }
-        let unconfirmed = self.lock().ledger.unconfirmed(Instant::now());
+        let unconfirmed = self.lock().ledger.unconfirmed(store.now());
         self.lose_absent(store, &unconfirmed, until)
     }
 
     /// Ask the backend for chunks, and lose those that it does not have.
     fn lose_absent(&self, store: &OpenStore, chunks: &[ChunkHash], until: &Until) -> Result<(), Error> {
         for batch in chunks.chunks(store.batch_items()) {
-            let asked = Instant::now();
+            let asked = store.now();
             let answers = store.exists(batch, until)?;
             let mut state = self.lock();
             for (hash, present) in batch.iter().zip(answers) {
@@ -304,8 +304,8 @@ impl SaveState {
     }
 
     /// Why no manifest may be published: chunks that were accepted are lost.
-    pub(super) fn tell_losses(&self) -> Result<(), Error> {
-        self.lock().ledger.tell(Instant::now()).map_or(Ok(()), Err)
+    pub(super) fn tell_losses(&self, store: &OpenStore) -> Result<(), Error> {
+        self.lock().ledger.tell(store.now()).map_or(Ok(()), Err)
     }
 
     /// The ledger is full: commit the half that was stored first, without a manifest.

@@ -10,7 +10,8 @@ use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, MutexGuard, Once};
+use std::time::Duration;
 
 pub mod book;
 pub mod cluster;
@@ -85,10 +86,47 @@ pub fn test_components() -> PathBuf {
 /// trusts [`tls::certificates`].
 pub fn library() -> &'static Library {
     static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+        set_environment();
+        Library::load(&library_path()).expect("the library loads")
+    });
+    &LIBRARY
+}
+
+/// A library with the same config, and a clock of its stores that only [`Timed::pass`] moves.
+pub struct Timed {
+    pub library: Library,
+    pass: extern "C" fn(u64),
+}
+
+impl Timed {
+    /// Let time pass for what the stores know of their chunks.
+    pub fn pass(&self, time: Duration) {
+        (self.pass)(u64::try_from(time.as_millis()).expect("some seconds"));
+    }
+}
+
+/// That library, for one test at a time.
+pub fn timed() -> MutexGuard<'static, Timed> {
+    static TIMED: LazyLock<Mutex<Timed>> = LazyLock::new(|| {
+        set_environment();
+        let library = Library::load(&faulty_library_path()).expect("the library loads");
+        // SAFETY: as tests/library declares it.
+        let pass = unsafe { library.function("kv_store_faults_pass") }.expect("its clock can be set");
+        let timed = Timed { library, pass };
+        timed.pass(Duration::ZERO);
+        Mutex::new(timed)
+    });
+    TIMED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// What the libraries that this process loads take from the environment.
+fn set_environment() {
+    static SET: Once = Once::new();
+    SET.call_once(|| {
         let config = root().join("target/test-consumers").join(format!("library-{}.toml", std::process::id()));
         std::fs::create_dir_all(root().join("target/test-consumers")).expect("the target folder can be written to");
         std::fs::write(&config, probe_config()).expect("the target folder can be written to");
-        // SAFETY: before the library is loaded, nobody else reads the environment: tests use it only by this function.
+        // SAFETY: before a library is loaded, nobody else reads the environment: tests use it only by this function.
         unsafe {
             std::env::set_var("KV_STORE_WASM_CONFIG", &config);
             std::env::set_var("KV_STORE_WASM_CACHE", root().join("target/test-consumers/cache"));
@@ -96,9 +134,7 @@ pub fn library() -> &'static Library {
             std::env::set_var("S3_ACCESS_KEY_ID", seaweed::ACCESS_KEY_ID);
             std::env::set_var("S3_SECRET_ACCESS_KEY", seaweed::SECRET_ACCESS_KEY);
         }
-        Library::load(&library_path()).expect("the library loads")
     });
-    &LIBRARY
 }
 
 /// Schemes that the probe serves, each with what its config table holds besides the component.

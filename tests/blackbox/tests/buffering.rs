@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use kv_store_tests::{Handle, library, skipped};
+use kv_store_tests::{Handle, library, timed};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// How long a backend's word is taken for what it stored.
@@ -160,10 +160,12 @@ fn put_more_than_waits(store: &Handle) {
 
 #[test]
 fn a_chunk_that_the_backend_lost_after_an_early_flush_fails_the_manifest() {
-    let (store, other) = (open("probe-volatile://early"), open("probe-volatile://early"));
+    let timed = timed();
+    let open = || timed.library.open("probe-volatile://early").expect("the probe opens");
+    let (store, other) = (open(), open());
     put_more_than_waits(&store);
     assert_eq!(other.put_manifest("lose", &[3]).unwrap(), 0);
-    std::thread::sleep(BELIEVED + Duration::from_millis(100));
+    timed.pass(BELIEVED);
     assert!(store.put_manifest("m", b"first").unwrap() < 0, "it names a chunk that is gone");
     assert!(store.get_manifest("m").unwrap().is_err());
     for n in 0..7u8 {
@@ -176,19 +178,13 @@ fn a_chunk_that_the_backend_lost_after_an_early_flush_fails_the_manifest() {
 
 #[test]
 fn what_was_flushed_early_is_believed_for_a_while() {
-    // A machine that is busy may take longer over it than the backend's word is believed.
-    for run in 0..5 {
-        let store = open(&format!("probe-volatile://believed-{run}"));
-        let begun = Instant::now();
-        put_more_than_waits(&store);
-        let asked = count(&store, "exists-items");
-        assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
-        if begun.elapsed() < BELIEVED {
-            assert_eq!(count(&store, "exists-items"), asked + 1, "of the seventh it was not known");
-            return;
-        }
-    }
-    skipped(format_args!("each of five saves took longer than {BELIEVED:?}, after which the backend is asked again"));
+    let timed = timed();
+    let store = timed.library.open("probe-volatile://believed").expect("the probe opens");
+    put_more_than_waits(&store);
+    let asked = count(&store, "exists-items");
+    timed.pass(BELIEVED - Duration::from_millis(1));
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    assert_eq!(count(&store, "exists-items"), asked + 1, "of the seventh it was not known");
 }
 
 #[test]

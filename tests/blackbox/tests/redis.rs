@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kv_store_tests::consumer::{consumer, finish};
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::servers;
-use kv_store_tests::{Handle, library, skipped};
+use kv_store_tests::{Handle, library, skipped, timed};
 
 fn uri(server: &RedisServer, path: &str) -> String {
     format!("redis://127.0.0.1:{}{path}", server.port)
@@ -133,14 +133,15 @@ fn a_restarted_server_is_used_again() {
 #[test]
 fn a_chunk_lost_after_it_was_confirmed_fails_the_manifest_that_counts_on_it() {
     let server = RedisServer::start(&[]);
-    let store = open(&server, "");
+    let timed = timed();
+    let store = timed.library.open(&uri(&server, "")).expect("the store opens");
     let data = vec![7; 100_000];
     assert_eq!(store.put_chunk(b"counted on", &data).unwrap(), 0);
     assert_eq!(store.put_manifest("first", b"x").unwrap(), 0);
     assert_eq!(store.put_chunk(b"counted on", &data).unwrap(), 1, "the server was asked, and has it");
     server.ask("FLUSHALL");
     // Longer than the server's word is taken; then so much that a helper stores it before the manifest.
-    std::thread::sleep(Duration::from_millis(2500));
+    timed.pass(Duration::from_secs(2));
     for n in 0..16u8 {
         assert_eq!(store.put_chunk(&[n], &vec![n; 256 << 10]).unwrap(), 0);
     }

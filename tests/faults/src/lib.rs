@@ -8,8 +8,8 @@
 mod config;
 mod dice;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use kv_store_wasm::raw::Until;
@@ -24,11 +24,27 @@ use dice::{Dice, digest};
 /// Calls that are told apart when it is counted how often each was made; others share a count.
 const COUNTS: usize = 1024;
 
-/// Have faults injected into the stores that this process opens, where the config has a table `fault`.
+/// When the clock of the stores was stopped, and the milliseconds that have passed on it since.
+static STOPPED: OnceLock<Instant> = OnceLock::new();
+static PASSED: AtomicU64 = AtomicU64::new(0);
+
+/// Have faults injected into the stores that this process opens, where the config has a table `fault`, and let [`pass`] stop their
+/// clock.
 pub fn install() {
-    let host = Host::builder().layer(|table| Ok(Box::new(Faults::parse(table)?))).build();
+    let now = || match STOPPED.get() {
+        Some(stopped) => *stopped + Duration::from_millis(PASSED.load(Relaxed)),
+        None => Instant::now(),
+    };
+    let host = Host::builder().layer(|table| Ok(Box::new(Faults::parse(table)?))).clock(now).build();
     // The first host of the process stays: a second call changes nothing.
     let _ = host.is_ok_and(|host| host.make_default());
+}
+
+/// Let time pass on the clock by which stores know how long ago a backend said something. From the first call on it stands still
+/// but for this. Deadlines go by the real time.
+pub fn pass(time: Duration) {
+    STOPPED.get_or_init(Instant::now);
+    PASSED.fetch_add(time.as_millis() as u64, Relaxed);
 }
 
 /// The faults of one store.

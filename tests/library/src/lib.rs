@@ -1,5 +1,7 @@
 //! `libkv_store_faults.so`: `libkv_store_wasm.so`, of the same crates and the same build, that obeys the table `fault` of a
-//! backend's config. Tests load it; it is not installed.
+//! backend's config, and whose clock can be set. Tests load it; it is not installed.
+
+use std::time::Duration;
 
 use kv_store_ffi as _;
 
@@ -12,3 +14,10 @@ extern "C" fn install() {
 #[unsafe(link_section = ".init_array")]
 #[used]
 static INSTALL: extern "C" fn() = install;
+
+/// Stop the clock of the stores, and let time pass on it: see [`kv_store_faults::pass`].
+// SAFETY: no other function of this name is linked.
+#[unsafe(no_mangle)]
+pub extern "C" fn kv_store_faults_pass(milliseconds: u64) {
+    kv_store_faults::pass(Duration::from_millis(milliseconds));
+}

@@ -1,7 +1,5 @@
 //! Puts of a batch: stored at once, from the caller's memory.
 
-use std::time::Instant;
-
 use super::super::seal::{SEAL_BYTES, seal};
 use super::super::{Opened, Put};
 use super::{BatchOptions, NewChunk, Save, distinct, unanswered};
@@ -67,7 +65,7 @@ impl Opened {
             .collect();
         let batch: Vec<(ChunkHash, Bytes<'_>)> =
             distinct.iter().zip(&pieces).map(|((_, hash), pieces)| (*hash, Bytes::Scattered(pieces))).collect();
-        let (generation, confirmed) = (shared.generation_of_data(), Instant::now());
+        let (generation, confirmed) = (shared.generation_of_data(), shared.now());
         let mut outcomes = shared.batches().put_all(&batch, options.replace, until).each();
         if options.durable {
             let stored = || batch.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
