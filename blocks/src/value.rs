@@ -10,6 +10,7 @@
 //!
 //! The block and the proof are what a slot holds; the last 16 bytes are made when it is written, and come back beside the slot. The checksum finds what a storage system damages or mixes up; it is no signature.
 
+use twox_hash::XxHash3_64;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const MAGIC: [u8; 4] = *b"KVB1";
@@ -56,7 +57,7 @@ impl Shape {
     pub fn tail(&self, far_key: &[u8], slot: &[u8]) -> [u8; TAIL_BYTES] {
         let tokens = u32::try_from(self.block_tokens).unwrap_or(u32::MAX).to_le_bytes();
         let seed = xxh3_64(far_key);
-        let (body, len) = (xxh3_64_with_seed(slot, seed), slot.len() as u64);
+        let (body, len) = (XxHash3_64::oneshot_with_seed(seed, slot), slot.len() as u64);
         let all = [&body.to_le_bytes()[..], &len.to_le_bytes(), &MAGIC, &tokens].concat();
         let check = xxh3_64_with_seed(&all, seed).to_le_bytes();
         let mut tail = [0; TAIL_BYTES];

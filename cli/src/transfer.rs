@@ -11,7 +11,7 @@ use std::time::Instant;
 use kv_store_wasm::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Put, SaveOutcome, Store};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use twox_hash::{XxHash3_64, XxHash3_128};
 
 use crate::failure::{Failure, Outcome};
 use crate::items::open;
@@ -123,7 +123,7 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
     let store = open(&arguments.uri)?;
 
     let bar = show::bytes_bar(len);
-    let (mut whole, mut chunks, mut bytes) = (Xxh3::new(), Vec::new(), 0_u64);
+    let (mut whole, mut chunks, mut bytes) = (XxHash3_128::new(), Vec::new(), 0_u64);
     let (mut existed, mut new_bytes) = (0_u64, 0_u64);
     let saving = store.begin_save().map_err(failed())?;
     let at_once = (BATCH_BYTES / arguments.chunk as usize).clamp(1, MOST_PIECES);
@@ -136,8 +136,8 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
             if piece.is_empty() {
                 break;
             }
-            whole.update(piece);
-            batch.push((xxh3_64(piece).to_le_bytes(), [piece.as_slice()]));
+            whole.write(piece);
+            batch.push((XxHash3_64::oneshot(piece).to_le_bytes(), [piece.as_slice()]));
         }
         if batch.is_empty() {
             break;
@@ -160,7 +160,7 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
         version: VERSION,
         bytes,
         chunk_bytes: arguments.chunk,
-        xxh3_128: format!("{:032x}", whole.digest128()),
+        xxh3_128: format!("{:032x}", whole.finish_128()),
         chunks,
     };
     let manifest = serde_json::to_vec(&manifest).map_err(Failure::not)?;
@@ -248,7 +248,7 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
     }
     let bar = show::bytes_bar(Some(manifest.bytes));
     let keys = manifest.keys().map_err(unusable)?;
-    let mut whole = Xxh3::new();
+    let mut whole = XxHash3_128::new();
     let mut bytes = 0_u64;
     let at_once = (BATCH_BYTES / manifest.chunk_bytes as usize).clamp(1, MOST_PIECES);
     let mut pieces: Vec<Vec<u8>> = vec![Vec::new(); at_once.min(keys.len())];
@@ -259,13 +259,13 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
         }
         fetch(&store, &arguments.uri, batch, &mut pieces)?;
         for piece in pieces.iter().take(batch.len()) {
-            whole.update(piece);
+            whole.write(piece);
             unfinished.write(piece).map_err(unwritable)?;
             bytes += piece.len() as u64;
         }
         bar.set_position(bytes);
     }
-    if format!("{:032x}", whole.digest128()) != manifest.xxh3_128 {
+    if format!("{:032x}", whole.finish_128()) != manifest.xxh3_128 {
         return Err(failed(format!(
             "the chunks of {name:?} are intact, but together they are not the file that was saved: save it again"
         )));

@@ -16,7 +16,7 @@
 //! XXH3-128 of all before                16
 //! ```
 
-use xxhash_rust::xxh3::xxh3_128;
+use twox_hash::XxHash3_128;
 
 use crate::layout::{Block, Cut, Section};
 
@@ -75,7 +75,7 @@ impl Record {
         self.hashes.iter().for_each(|hash| out.extend_from_slice(hash));
         self.tokens.iter().for_each(|token| out.extend_from_slice(&token.to_le_bytes()));
         out.extend_from_slice(&self.rest);
-        let seal = xxh3_128(&out);
+        let seal = XxHash3_128::oneshot(&out);
         out.extend_from_slice(&seal.to_le_bytes());
         out
     }
@@ -84,7 +84,7 @@ impl Record {
     pub fn decode(bytes: &[u8]) -> Result<Record, &'static str> {
         let Some((body, seal)) = bytes.split_last_chunk::<SEAL_BYTES>() else { return Err("it is too short") };
         let mut rest = body.strip_prefix(MAGIC).ok_or("it is not a state of llama.cpp")?;
-        if xxh3_128(body).to_le_bytes() != *seal {
+        if XxHash3_128::oneshot(body).to_le_bytes() != *seal {
             return Err("its checksum is wrong");
         }
         Self::body(&mut rest).ok_or("its numbers make no sense")

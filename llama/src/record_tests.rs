@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::*;
 use crate::layout::tests::{cache, state};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use kv_store_wasm::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Put, SaveOutcome, Store};
-use xxhash_rust::xxh3::{Xxh3Default, xxh3_64, xxh3_128};
+use twox_hash::{XxHash3_64, XxHash3_128};
 
 use crate::engine::{Context, Engine, FILE_HEADER_BYTES, MEMORY_HEADER_BYTES, Sequence, Token};
 use crate::layout::Cut;
@@ -338,15 +338,15 @@ fn hash(pieces: &[&[u8]]) -> ChunkHash {
     /// Of more bytes than this the lower half of XXH3-128 is XXH3-64.
     const SHORT: usize = 240;
     let both = match pieces {
-        [one] => xxh3_128(one),
+        [one] => XxHash3_128::oneshot(one),
         pieces => {
-            let mut hash = Xxh3Default::new();
-            pieces.iter().for_each(|piece| hash.update(piece));
-            hash.digest128()
+            let mut hash = XxHash3_128::new();
+            pieces.iter().for_each(|piece| hash.write(piece));
+            hash.finish_128()
         }
     };
     let short = pieces.iter().map(|piece| piece.len()).sum::<usize>() <= SHORT;
-    let name = if short { xxh3_64(&pieces.concat()) } else { both as u64 };
+    let name = if short { XxHash3_64::oneshot(&pieces.concat()) } else { both as u64 };
     (u128::from(name) << 64 | both >> 64).to_be_bytes()
 }
 

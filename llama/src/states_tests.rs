@@ -1,3 +1,5 @@
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
 use super::*;
 
 /// A chunk of one piece.

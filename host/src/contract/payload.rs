@@ -1,9 +1,11 @@
 //! The contract's `payload` interface: handles to bytes in the host, and checksums over them.
 
+use std::hash::Hasher;
 use std::sync::Arc;
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
+use twox_hash::XxHash3_64;
 use wasmtime::component::{Resource, ResourceTable};
 
 use super::{Reserved, State, answered};
@@ -103,11 +105,11 @@ impl Host for State {
     fn xxh3(&mut self, parts: Vec<Part>) -> Answer<u64> {
         self.over(&parts, |slices| {
             if let [slice] = slices {
-                return Ok(xxhash_rust::xxh3::xxh3_64(slice));
+                return Ok(XxHash3_64::oneshot(slice));
             }
-            let mut hasher = xxhash_rust::xxh3::Xxh3Default::new();
-            slices.iter().for_each(|slice| hasher.update(slice));
-            Ok(hasher.digest())
+            let mut hasher = XxHash3_64::new();
+            slices.iter().for_each(|slice| hasher.write(slice));
+            Ok(hasher.finish())
         })
     }
 

@@ -13,15 +13,16 @@
 //! stands what was measured of the component, so that it need not be read again.
 
 use std::fs::File;
+use std::hash::Hasher;
 use std::io::{ErrorKind::NotFound, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use twox_hash::XxHash3_64;
 use wasmtime::Engine;
 use wasmtime::component::Component;
-use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use kv_store_compiler::{SEAL_BYTES, Seal, engine_hash};
 
@@ -44,7 +45,7 @@ const MEASURED_BYTES: usize = 16;
 
 fn measured_to_bytes(digest: &[u8; 32], instance_bytes: u64) -> [u8; MEASURED_BYTES] {
     let value = instance_bytes.to_le_bytes();
-    let sum = xxh3_64(&[&digest[..], &value].concat()).to_le_bytes();
+    let sum = XxHash3_64::oneshot(&[&digest[..], &value].concat()).to_le_bytes();
     let mut bytes = [0; MEASURED_BYTES];
     for (to, from) in bytes.iter_mut().zip(value.into_iter().chain(sum)) {
         *to = from;
@@ -144,7 +145,7 @@ impl Cache {
         let code = component.serialize().map_err(|error| std::io::Error::other(error.to_string()));
         self.keep(digest, instance_bytes, |file| {
             let code = code?;
-            let (code_len, code_sum) = (code.len() as u64, xxh3_64(&code));
+            let (code_len, code_sum) = (code.len() as u64, XxHash3_64::oneshot(&code));
             let seal = Seal { code_len, code_sum, digest: *digest, engine: self.engine };
             file.write_all(&code)?;
             file.write_all(&seal.to_bytes())
@@ -253,13 +254,13 @@ pub(super) fn check_sealed(file: &File, len: u64, digest: &[u8; 32], engine: u64
     let mut seal = [0; SEAL_BYTES];
     file.read_exact_at(&mut seal, code_len).map_err(broken)?;
     let seal = Seal::parse(&seal)?;
-    let mut hasher = Xxh3Default::new();
+    let mut hasher = XxHash3_64::new();
     let read = each_piece(file, code_len, |piece| {
-        hasher.update(piece);
+        hasher.write(piece);
         Ok(())
     });
     read.map_err(broken)?;
-    let wanted = Seal { code_len, code_sum: hasher.digest(), digest: *digest, engine };
+    let wanted = Seal { code_len, code_sum: hasher.finish(), digest: *digest, engine };
     if seal == wanted { Ok(()) } else { Err("is damaged".into()) }
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::copies::{Copy, now};
 use super::{Key, Scope};
@@ -272,7 +272,7 @@ fn sum(trailer: &[u8; TRAILER_BYTES], len: usize) -> u64 {
     let (said, _) = trailer.split_at(TRAILER_BYTES - 8);
     let mut all = said.to_vec();
     all.extend_from_slice(&(len as u64).to_le_bytes());
-    xxh3_64(&all)
+    XxHash3_64::oneshot(&all)
 }
 
 /// The copy in the bytes of a file. None: it is damaged, or of another chunk.
@@ -284,7 +284,7 @@ fn parse(key: &Key, mut filling: Filling) -> Option<Copy> {
     let (data, said) = bytes.split_last_chunk::<TRAILER_BYTES>()?;
     let len = data.len();
     let confirmed = u64::from_le_bytes(said.get(32..40)?.try_into().ok()?);
-    let digest = xxh3_64(data);
+    let digest = XxHash3_64::oneshot(data);
     if digest.to_be_bytes() != key.hash && digest.to_le_bytes() != key.hash {
         return None;
     }

@@ -160,8 +160,15 @@ impl Batches<'_> {
         outcomes
     }
 
-    /// Fetch chunks, each to its target as the backend answers it, unchecked; side by side where the backend allows that.
-    pub(super) fn get_all(&self, hashes: &[ChunkHash], targets: &[Target<'_>], until: &Until) -> Outcomes<Option<Got>> {
+    /// Fetch chunks, each to its target as the backend answers it; side by side where the backend allows that. `judge` looks at what
+    /// one call has fetched as soon as it is there, because then it is still in a cache of the processor.
+    pub(super) fn get_all<T: Send>(
+        &self,
+        hashes: &[ChunkHash],
+        targets: &[Target<'_>],
+        judge: &(dyn Fn(&ChunkHash, &Target<'_>, &Got) -> T + Sync),
+        until: &Until,
+    ) -> Outcomes<Option<(Got, T)>> {
         let most = self.items.min(hashes.len().div_ceil(2 * self.hands()).max(limits::LEAST_BATCH_ITEMS));
         let batches: Vec<_> = hashes.chunks(most).zip(targets.chunks(most)).collect();
         Outcomes::join(self.side_by_side(&batches, &|(hashes, targets)| {
@@ -171,8 +178,12 @@ impl Batches<'_> {
             while let (Some(rest @ [_, ..]), Some(targets)) = (hashes.get(done..), targets.get_mut(done..)) {
                 match self.backend.get(rest, targets, until) {
                     Ok(answers) => {
-                        for answer in answers {
-                            outcomes.set(done, answer);
+                        for ((hash, target), answer) in rest.iter().zip(targets).zip(answers) {
+                            let judged = |got| {
+                                let judged = judge(hash, target, &got);
+                                (got, judged)
+                            };
+                            outcomes.set(done, answer.map(|got| got.map(judged)));
                             done += 1;
                         }
                     }
@@ -286,9 +297,15 @@ mod tests {
             // Two of 10 bytes are in 25.
             assert!(fake.calls() >= 5);
             let targets = vec![Target::ALLOCATE; 10];
-            let got = batches.get_all(&hashes(10), &targets, &until).each();
-            let is = |got: &Result<Option<Got>, Error>| matches!(got, Ok(Some(Got::Buffer(data))) if data[..] == *DATA);
-            assert!(got[..9].iter().all(is) && matches!(got[9], Ok(None)));
+            let judge = |hash: &ChunkHash, _: &Target<'_>, _: &Got| *hash;
+            let got = batches.get_all(&hashes(10), &targets, &judge, &until).each();
+            for (got, hash) in got[..9].iter().zip(hashes(9)) {
+                assert!(
+                    matches!(got, Ok(Some((Got::Buffer(data), judged))) if data[..] == *DATA && *judged == hash),
+                    "{got:?}"
+                );
+            }
+            assert!(matches!(got[9], Ok(None)));
             let present = batches.exists_all(&hashes(10), &until).each();
             assert!(present[..9].iter().all(|present| matches!(present, Ok(Presence::Present(Some(10))))));
             assert!(matches!(present[9], Ok(Presence::Absent)));
@@ -332,6 +349,7 @@ mod tests {
         fake.fail_calls(Some(Error::new(ErrorKind::Unavailable, "away")));
         let Outcomes { items, failure } = batches.put_all(&chunks(9), false, &until);
         assert!(items.len() == 9 && items.iter().all(Option::is_none) && failure.is_some());
-        assert!(batches.get_all(&hashes(3), &[Target::ALLOCATE; 3], &until).each().iter().all(Result::is_err));
+        let got = batches.get_all(&hashes(3), &[Target::ALLOCATE; 3], &|_, _, _| (), &until).each();
+        assert!(got.iter().all(Result::is_err));
     }
 }

@@ -28,8 +28,8 @@ impl Foreseen {
     }
 
     /// When the backend said that it has a chunk, if that was a moment ago.
-    pub(super) fn take(&mut self, hash: &ChunkHash, now: Instant) -> Option<Instant> {
-        self.confirmed.remove(hash).filter(|at| now.saturating_duration_since(*at) < CONFIRMED_FOR)
+    pub(super) fn take(&mut self, hash: &ChunkHash, now: impl Fn() -> Instant) -> Option<Instant> {
+        self.confirmed.remove(hash).filter(|at| now().saturating_duration_since(*at) < CONFIRMED_FOR)
     }
 
     pub(super) fn forget(&mut self) {

@@ -126,7 +126,7 @@ impl SaveState {
             return false;
         }
         let found = |state: &mut State| {
-            let confirmed = state.foreseen.take(&hash, store.now())?;
+            let confirmed = state.foreseen.take(&hash, || store.now())?;
             // Another thread may have put it since it was admitted: its copy waits no more.
             store.release_buffer(state.ledger.stored(hash, len, confirmed, store.generation_of_data()));
             state.foreseen.follow(store, hash);

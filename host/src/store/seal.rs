@@ -2,7 +2,7 @@
 //! length, the key, the value's length (both little-endian, 8 bytes) and the value. Whatever a backend answers in place of what
 //! was put, under this key or another, does not match its seal.
 
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_128;
 
 use crate::backend::ChunkHash;
 
@@ -10,13 +10,13 @@ pub(super) const SEAL_BYTES: usize = 16;
 
 /// The seal of a value that lies in several pieces.
 pub(super) fn seal<'a>(hash: &ChunkHash, len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> [u8; SEAL_BYTES] {
-    let mut digest = Xxh3::new();
+    let mut digest = XxHash3_128::new();
     let key = hash.as_slice();
-    digest.update(&(key.len() as u64).to_le_bytes());
-    digest.update(key);
-    digest.update(&(len as u64).to_le_bytes());
-    pieces.for_each(|piece| digest.update(piece));
-    digest.digest128().to_le_bytes()
+    digest.write(&(key.len() as u64).to_le_bytes());
+    digest.write(key);
+    digest.write(&(len as u64).to_le_bytes());
+    pieces.for_each(|piece| digest.write(piece));
+    digest.finish_128().to_le_bytes()
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 //! need not be that. So a store is watched until it is known: the first 8-byte put settles it, or a fetched chunk that
 //! matches. Once it is known to be content-keyed, a chunk that does not match its hash is never answered.
 
+use std::hash::Hasher;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use twox_hash::XxHash3_64;
 
 use crate::backend::ChunkHash;
 use crate::config::Verify;
@@ -101,11 +102,11 @@ pub(super) fn is_xxh3(hash: &ChunkHash, value: &[&[u8]]) -> bool {
 
 fn digest(value: &[&[u8]]) -> u64 {
     if let [whole] = value {
-        return xxh3_64(whole);
+        return XxHash3_64::oneshot(whole);
     }
-    let mut digest = Xxh3::new();
-    value.iter().for_each(|part| digest.update(part));
-    digest.digest()
+    let mut digest = XxHash3_64::new();
+    value.iter().for_each(|part| digest.write(part));
+    digest.finish()
 }
 
 fn key(hash: &ChunkHash) -> Option<[u8; 8]> {
@@ -114,7 +115,7 @@ fn key(hash: &ChunkHash) -> Option<[u8; 8]> {
 
 /// The byte order in which the key is the XXH3-64 of the data, if it is.
 fn order(key: [u8; 8], data: &[u8]) -> Option<u8> {
-    order_of(key, xxh3_64(data))
+    order_of(key, XxHash3_64::oneshot(data))
 }
 
 fn order_of(key: [u8; 8], digest: u64) -> Option<u8> {
@@ -129,6 +130,8 @@ fn order_of(key: [u8; 8], digest: u64) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
+    use xxhash_rust::xxh3::xxh3_64;
+
     use super::*;
 
     fn big(data: &[u8]) -> ChunkHash {

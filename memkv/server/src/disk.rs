@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
+use std::hash::Hasher;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use sha2::{Digest, Sha256};
-use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
+use twox_hash::XxHash3_64;
 
 use crate::store::{Name, Value};
 
@@ -99,14 +100,14 @@ impl Disk {
         push(&mut head, name);
         head.extend((chunks.len() as u32).to_le_bytes());
         chunks.iter().for_each(|chunk| push(&mut head, chunk));
-        let mut checksum = Xxh3Default::new();
-        checksum.update(&head);
-        checksum.update(value);
+        let mut checksum = XxHash3_64::new();
+        checksum.write(&head);
+        checksum.write(value);
 
         let from = self.root.join("new").join(self.written.fetch_add(1, Relaxed).to_string());
         let staged = Staged { from, to: self.path(name) };
         let mut file = create_file(&staged.from)?;
-        let start = [&MAGIC[..], &checksum.digest().to_le_bytes(), &head].concat();
+        let start = [&MAGIC[..], &checksum.finish().to_le_bytes(), &head].concat();
         file.write_all(&start)?;
         file.write_all(value)?;
         if sync {
@@ -196,7 +197,7 @@ fn push(bytes: &mut Vec<u8>, name: &[u8]) {
 fn parse(bytes: &[u8]) -> Option<Found> {
     let rest = bytes.strip_prefix(MAGIC)?;
     let (checksum, rest) = rest.split_first_chunk()?;
-    if xxh3_64(rest) != u64::from_le_bytes(*checksum) {
+    if XxHash3_64::oneshot(rest) != u64::from_le_bytes(*checksum) {
         return None;
     }
     let (name, rest) = short(rest)?;

@@ -119,11 +119,6 @@ struct Judge {
 }
 
 impl Judge {
-    /// Whether it reads all of what was stored.
-    fn hashes(self) -> bool {
-        self.sealed || self.content_keyed
-    }
-
     /// The length of the value in what was stored, if it is what was put as far as that can be known.
     fn value_len(self, hash: &ChunkHash, stored: &[&[u8]]) -> Option<usize> {
         let len: usize = stored.iter().map(|part| part.len()).sum();
@@ -191,21 +186,26 @@ impl Opened {
             room.as_deref().map_or(shared.max_value_bytes(), |room| capacity(room) as u64)
         };
         until.expect(rooms.iter().map(most).fold(0, u64::saturating_add));
-        let answers = shared.batches().get_all(&hashes, &targets, until).each();
-        // SAFETY: the calls have placed what they say, and by this function's own condition nobody else writes there.
-        let values = unsafe { shared.values(judge, &hashes, &rooms, &answers) };
+        let value_len = |hash: &ChunkHash, target: &Target<'_>, got: &Got| match got {
+            // SAFETY: the call has placed so many bytes, and by this function's own condition nobody else writes there.
+            Got::Placed(len) => judge.value_len(hash, &unsafe { filled(target.pieces().unwrap_or_default(), *len) }),
+            Got::Buffer(data) => judge.value_len(hash, &[data]),
+            Got::TooLong(_) => None,
+        };
+        let answers = shared.batches().get_all(&hashes, &targets, &value_len, until).each();
 
-        let mut answers = absent.iter().zip(&rooms).zip(answers.into_iter().zip(values));
+        let mut answers = absent.iter().zip(&rooms).zip(answers);
         let mut next_answer = || -> Result<Found, Error> {
-            let (((index, hash), room), (answer, value)) = answers.next().ok_or_else(unanswered)?;
-            Ok(match (answer?, value) {
-                (None, _) => Found::Nothing,
-                (Some(Got::Buffer(data)), _) => shared.judged(hash, &data, judge, until),
-                (Some(Got::TooLong(len)), _) => {
+            let (((index, hash), room), answer) = answers.next().ok_or_else(unanswered)?;
+            Ok(match answer? {
+                None => Found::Nothing,
+                Some((Got::Buffer(data), Some(len))) => Found::Buffer(data, len),
+                Some((Got::Buffer(data), None)) => shared.mended(hash, &data, judge, until),
+                Some((Got::TooLong(len), _)) => {
                     Found::TooLong(len.saturating_sub(if options.sealed { SEAL_BYTES } else { 0 }))
                 }
-                (Some(Got::Placed(_)), Some(len)) => Found::Placed(len),
-                (Some(Got::Placed(len)), None) => {
+                Some((Got::Placed(_), Some(len))) => Found::Placed(len),
+                Some((Got::Placed(len), None)) => {
                     // SAFETY: the call has placed so many bytes there.
                     let damaged = unsafe { filled(room.as_deref().unwrap_or_default(), len) }.concat();
                     match shared.mended(hash, &damaged, judge, until) {
@@ -270,39 +270,6 @@ impl Opened {
 }
 
 impl OpenStore {
-    /// The length of each value that was placed, if it is what was put.
-    ///
-    /// # Safety
-    /// What the answers say was placed in the rooms is there, and nobody writes it until this returns.
-    unsafe fn values(
-        &self,
-        judge: Judge,
-        hashes: &[ChunkHash],
-        rooms: &[Option<Vec<libc::iovec>>],
-        answers: &[Result<Option<Got>, Error>],
-    ) -> Vec<Option<usize>> {
-        let mut placed: Vec<(&ChunkHash, Vec<&[u8]>)> = Vec::with_capacity(hashes.len());
-        for ((hash, room), answer) in hashes.iter().zip(rooms).zip(answers) {
-            let len = if let Ok(Some(Got::Placed(len))) = answer { *len } else { 0 };
-            // SAFETY: by this function's own condition.
-            placed.push((hash, unsafe { filled(room.as_deref().unwrap_or_default(), len) }));
-        }
-        let bytes = match judge.hashes() {
-            true => {
-                placed.iter().flat_map(|(_, stored)| stored).fold(0, |sum: usize, part| sum.saturating_add(part.len()))
-            }
-            false => 0,
-        };
-        self.hashed(bytes, &placed, &|(hash, stored)| judge.value_len(hash, stored))
-    }
-
-    fn judged(&self, hash: &ChunkHash, stored: &Arc<Buffer>, judge: Judge, until: &Until) -> Found {
-        match judge.value_len(hash, &[stored]) {
-            Some(len) => Found::Buffer(stored.clone(), len),
-            None => self.mended(hash, stored, judge, until),
-        }
-    }
-
     /// What was fetched is not what was put. It is read again, and removed if it stays so: the next put stores it again.
     fn mended(&self, hash: &ChunkHash, damaged: &[u8], judge: Judge, until: &Until) -> Found {
         let sound = |again: &[u8]| judge.value_len(hash, &[again]).is_some();
