@@ -9,7 +9,6 @@ use std::process::Command;
 use kv_store_tests::consumer::{Finished, consumer, finish, succeed};
 use kv_store_tests::memkv::{self, MemkvServer};
 use kv_store_tests::redis::RedisServer;
-use kv_store_tests::seaweed;
 use kv_store_tests::servers::Server as _;
 use kv_store_tests::{dist, kv_store, native_library, root, test_components};
 
@@ -478,33 +477,4 @@ fn a_sequence_of_an_engine_is_described_and_its_missing_chunks_are_counted() {
 
 fn kv_store_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[test]
-fn the_host_knows_the_ports_that_backends_take_by_themselves() {
-    // Of this machine's loopback, and no server's: those that tests start listen on another one.
-    const NOBODY: &str = "127.83.101.107";
-    for (scheme, path, port) in [
-        ("redis", "/0", 6379),
-        ("rediss", "/0", 6379),
-        ("memkv", "/place", 9900),
-        ("mooncake", "/place", 50051),
-        ("s3", "/bucket/place", 443),
-        ("s3+http", "/bucket/place", 80),
-    ] {
-        let uri = format!("{scheme}://{NOBODY}{path}");
-        let run = |command: &str| {
-            let mut program = kv_store();
-            program.args([command, &uri]).env("MEMKV_AUTH_KEY", memkv::AUTH_KEY);
-            program.env("S3_ACCESS_KEY_ID", seaweed::ACCESS_KEY_ID);
-            finish(program.env("S3_SECRET_ACCESS_KEY", seaweed::SECRET_ACCESS_KEY))
-        };
-        // The component goes there, and the host looks there before.
-        for (command, tells) in [("ls", "cannot connect to "), ("doctor", "is not reached: ")] {
-            let finished = run(command);
-            let told = finished.stdout.clone() + &finished.stderr;
-            let refused = format!("{tells}{NOBODY}:{port}: Connection refused");
-            assert!(told.contains(&refused), "{command} {uri} does not tell of {refused:?}: {told}");
-        }
-    }
 }

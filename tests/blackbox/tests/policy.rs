@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use kv_store_tests::consumer::{consumer, finish};
-use kv_store_tests::{Handle, granted_folders, library};
+use kv_store_tests::{Handle, granted_folders, kv_store, library, memkv, seaweed};
 
 const UNAVAILABLE: i32 = -1;
 const DENIED: i32 = -2;
@@ -205,4 +205,33 @@ fn tenants_share_no_data() {
     // Not even that the chunk is known.
     assert_eq!(b.put_chunk(b"key", b"of b").unwrap(), 0);
     assert_eq!(a.get_chunk(b"key").unwrap(), Ok(b"of a".to_vec()));
+}
+
+#[test]
+fn the_host_knows_the_ports_that_backends_take_by_themselves() {
+    // Of this machine's loopback, and no server's: those that tests start listen on another one.
+    const NOBODY: &str = "127.83.101.107";
+    for (scheme, path, port) in [
+        ("redis", "/0", 6379),
+        ("rediss", "/0", 6379),
+        ("memkv", "/place", 9900),
+        ("mooncake", "/place", 50051),
+        ("s3", "/bucket/place", 443),
+        ("s3+http", "/bucket/place", 80),
+    ] {
+        let uri = format!("{scheme}://{NOBODY}{path}");
+        let run = |command: &str| {
+            let mut program = kv_store();
+            program.args([command, &uri]).env("MEMKV_AUTH_KEY", memkv::AUTH_KEY);
+            program.env("S3_ACCESS_KEY_ID", seaweed::ACCESS_KEY_ID);
+            finish(program.env("S3_SECRET_ACCESS_KEY", seaweed::SECRET_ACCESS_KEY))
+        };
+        // The component goes there, and the host looks there before.
+        for (command, tells) in [("ls", "cannot connect to "), ("doctor", "is not reached: ")] {
+            let finished = run(command);
+            let told = finished.stdout.clone() + &finished.stderr;
+            let refused = format!("{tells}{NOBODY}:{port}: Connection refused");
+            assert!(told.contains(&refused), "{command} {uri} does not tell of {refused:?}: {told}");
+        }
+    }
 }
