@@ -10,8 +10,10 @@ use crate::config::{Config, Source};
 use crate::doctor::{Depth, Diagnosis, doctor_with};
 use crate::error::Error;
 use crate::log;
+use crate::open::Store;
 use crate::precompile::{Compiled, compile_with};
-use crate::store::{Clock, Setup, Store};
+use crate::setup::Setup;
+use crate::store::Clock;
 
 /// What stores are opened with: a config, places of components, a cache of compiled code.
 ///

@@ -3,56 +3,45 @@
 //! An engine loads `libkv_store_wasm.so`, which the crates `ffi` and `library` make of this one, through the C ABI in
 //! `include/kv_store_abi.h`; a Rust program uses [`Store`]. A store is one opened URI; behind it is a component, found by the URI's scheme, that reaches what the URI names and nothing else.
 //! A program that names config, components, cache and log itself, whatever the environment says, builds a [`Host`].
-//! `docs/architecture.md` describes the modules of this crate.
+//!
+//! What a store does is in the crate `kv-store-core`; this one finds components, runs them with wasmtime, and is the host's side of their
+//! contract. `docs/architecture.md` describes the modules of both.
 
 #![warn(missing_docs)]
 
-mod backend;
 pub mod blocks;
-mod breaker;
-mod budget;
-mod config;
 mod contract;
-mod counters;
-mod directory;
 mod doctor;
 mod engine;
-mod error;
 mod host;
 mod inspect;
-pub mod limits;
 mod loader;
-mod log;
-mod near;
-pub mod paged;
-mod panics;
-mod payload;
-mod policy;
-mod pool;
+mod open;
 mod precompile;
-mod process;
-mod quota;
+mod sandbox;
+mod setup;
 mod signals;
-mod store;
-mod suggest;
-mod until;
-mod uri;
+
+// The modules of the core crate, under the names that they have there.
+use kv_store_core::{
+    backend, budget, config, counters, directory, error, log, near, panics, payload, policy, process,
+    sandbox as sandbox_traits, store, suggest, until, uri,
+};
 
 /// The paged-KV kernels, whose views of caches [`paged`] takes.
-pub use kvx;
+pub use kv_store_core::kvx;
+pub use kv_store_core::{limits, paged};
 
-pub use counters::{Latency, Metrics, Series, StoreGauges, metrics};
 pub use doctor::{ConfigReport, Depth, Diagnosis, NearLevel, Problem, Reached, Reaches, Secret, check_config, doctor};
-pub use error::{Error, ErrorKind};
 pub use host::{Host, HostBuilder};
 pub use inspect::{Import, Inspection, inspect};
-pub use payload::Buffer;
-pub use precompile::{Compiled, compile};
-pub use store::{
+pub use kv_store_core::{
     BatchOptions, ChunkEntry, Done, Evicted, Eviction, Fetch, Fetched, ManifestEntry, Memory, NewChunk, Outcomes, Page,
-    Pages, Presence, Put, Request, RequestQueue, Save, SaveOutcome, Store, StoreInfo, Usage,
+    Pages, Presence, Put, Request, RequestQueue, Save, SaveOutcome, StoreInfo, Usage,
 };
-pub use uri::StoreUri;
+pub use kv_store_core::{Buffer, Error, ErrorKind, Latency, Metrics, Series, StoreGauges, StoreUri, metrics};
+pub use open::Store;
+pub use precompile::{Compiled, compile};
 
 /// For the crate of the C ABI, whose callers answer for their memory. No promise is made about any of it.
 #[doc(hidden)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::loader;
-use crate::store::Setup;
+use crate::setup::Setup;
 
 /// How a component was compiled.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -33,7 +33,8 @@ pub(crate) fn compile_with(path: &Path, patience: Duration, setup: &Setup) -> Re
 }
 
 fn compile_now(path: &Path, patience: Duration, setup: &Setup) -> Result<Compiled, Error> {
-    let limits = Limits { compile_ms: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX), ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.compile_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
     let helper = setup.config.load()?.helper();
     let begun = Instant::now();
     let components = loader::components()?;

@@ -1,10 +1,9 @@
-//! The consumer's signals stay the consumer's: `kv_in_process::signals` for threads that we start and for our writes, and here for its own
-//! threads, which keep their alternate signal stacks.
+//! The consumer's threads keep their alternate signal stacks while they run guest code. Masks are the core crate's `signals`.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
-pub(crate) use kv_in_process::signals::{block_signals, with_signals_blocked, without_signal};
+pub(crate) use kv_store_core::signals::{block_signals, files_are_bounded, with_signals_blocked, without_signal};
 
 /// Run guest code with this thread's alternate signal stack kept. wasmtime puts one of its own in its place when a thread
 /// first runs a guest, for signal handlers that we do not have it install; a crash reporter of the consumer's needs its own.
@@ -28,9 +27,4 @@ pub(crate) fn keeping_signal_stack<T>(run: impl FnOnce() -> T) -> T {
         (libc::sigaltstack(std::ptr::null(), former.as_mut_ptr()) == 0).then(|| Restore(former.assume_init()))
     };
     run()
-}
-
-/// Whether the process has a bound on the length of files (RLIMIT_FSIZE), past which a write raises SIGXFSZ.
-pub(crate) fn files_are_bounded() -> bool {
-    rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_some()
 }

@@ -48,9 +48,7 @@ fn all(place: &Place) -> Result<()> {
         step::output(Command::new("cargo").args([component, "--version"]))
             .with_context(|| format!("cargo {component} is missing: rustup component add rustfmt clippy"))?;
     }
-    for workspace in
-        [".", "blocks/loom", "guests", "tests/guests", "tests/tsan", "http-wire/oracle", "benches/far-peers"]
-    {
+    for workspace in [".", "blocks/loom", "guests", "tests/guests", "http-wire/oracle", "benches/far-peers"] {
         let mut fmt = Command::new("cargo");
         fmt.current_dir(place.root.join(workspace)).args(["fmt", "--all", "--check"]);
         step::run_shown(&format!("rustfmt in {workspace}"), &mut fmt)?;
@@ -83,15 +81,10 @@ fn all(place: &Place) -> Result<()> {
             step::run_shown(&format!("{command} of {what}"), &mut cargo)?;
         }
     }
-    // With dependencies of their own, so that wasmtime is not compiled anew. What ThreadSanitizer runs is run without it here.
-    for (what, workspace, target) in [
-        ("the block cache's threads under loom", "blocks/loom", "loom"),
-        ("what threads share", "tests/tsan", "threads"),
-    ] {
-        let mut cargo = Command::new("cargo");
-        cargo.current_dir(place.root.join(workspace)).args(["test", "--release", "--locked", "--target-dir"]);
-        step::run_shown(what, cargo.arg(place.target.join(target)))?;
-    }
+    // With dependencies of its own, so that wasmtime is not compiled anew.
+    let mut loom = Command::new("cargo");
+    loom.current_dir(place.root.join("blocks/loom")).args(["test", "--release", "--locked", "--target-dir"]);
+    step::run_shown("the block cache's threads under loom", loom.arg(place.target.join("loom")))?;
     let mut tests = dist::cargo(place, "test");
     tests.env(servers::VARIABLE, servers::install(place)?);
     step::run_shown("tests", &mut tests)?;

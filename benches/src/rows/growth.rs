@@ -120,7 +120,7 @@ fn bound(bench: &Bench, store: &Path, max_bytes: u64) -> Result<()> {
 fn await_count(store: &Path) -> Result<()> {
     let usage = store.join(".kv-usage");
     let begun = Instant::now();
-    // The count, and when it was made: see host/src/directory/tally.rs.
+    // The count, and when it was made: see core/src/directory/tally.rs.
     while std::fs::read(&usage)?.get(16..24).is_none_or(|counted| counted == [0; 8]) {
         ensure!(begun.elapsed() < Duration::from_secs(300), "{} is not counted", store.display());
         std::thread::sleep(Duration::from_millis(100));

@@ -18,12 +18,7 @@ impl From<Error> for types::Error {
             ErrorKind::Invalid => types::ErrorKind::Invalid,
             ErrorKind::Corrupt => types::ErrorKind::Corrupt,
             ErrorKind::Unsupported => types::ErrorKind::Unsupported,
-            ErrorKind::Component
-            | ErrorKind::Other
-            | ErrorKind::Missing
-            | ErrorKind::Mismatch
-            | ErrorKind::Cancelled
-            | ErrorKind::Version => types::ErrorKind::Other,
+            _ => types::ErrorKind::Other,
         };
         types::Error { kind, message: error.to_string(), code: None }
     }

@@ -25,11 +25,11 @@ pub struct OpenDirectory(Arc<Directory>);
 impl Host for State {
     fn open_directory(&mut self, grant: String) -> Answer<Resource<OpenDirectory>> {
         let granted = match grant.as_str() {
-            "" => self.access.directory.as_ref(),
-            name => self.access.folders.get(name),
+            "" => self.access.reach.directory.as_ref(),
+            name => self.access.reach.folders.get(name),
         };
         let Some(directory) = granted else {
-            let scheme = &self.access.name;
+            let scheme = &self.access.reach.name;
             let message = if grant.is_empty() {
                 format!("the URI names no directory: write {scheme}:///absolute/path")
             } else {

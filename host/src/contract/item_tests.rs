@@ -5,9 +5,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::tests::{access, in_directory};
+use super::tests::{access, budgets, in_directory};
 use super::*;
-use crate::budget::tests::budgets;
 use crate::contract::bindings::kv_store::backend::files::{Host as _, HostDirectory, ReadOutcome, ReadRequest};
 use crate::contract::bindings::kv_store::backend::net::{Host as _, HostConnection};
 use crate::contract::bindings::kv_store::backend::payloads::{Host as _, HostPayload, Part};

@@ -21,7 +21,7 @@ pub(super) struct Limiter {
 
 impl Limiter {
     pub(super) fn new(access: Arc<Access>) -> Self {
-        let limit = access.limits.memory_bytes;
+        let limit = access.reach.limits.memory_bytes;
         Limiter { access, used: 0, limit, table_elements: 0, last: 0 }
     }
 
@@ -45,7 +45,7 @@ impl Limiter {
             let message = format!("memory limit exceeded: {used} held + {bytes} requested > memory_bytes = {limit}");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
-        self.access.shares.memory_bytes.take(bytes)?;
+        self.access.reach.shares.memory_bytes.take(bytes)?;
         self.used += bytes;
         Ok(())
     }
@@ -53,7 +53,7 @@ impl Limiter {
     pub(super) fn give_back(&mut self, bytes: usize) {
         let bytes = (bytes as u64).min(self.used);
         self.used -= bytes;
-        self.access.shares.memory_bytes.give_back(bytes);
+        self.access.reach.shares.memory_bytes.give_back(bytes);
     }
 
     fn grow(&mut self, bytes: usize) -> bool {
@@ -65,7 +65,7 @@ impl Limiter {
 
 impl Drop for Limiter {
     fn drop(&mut self) {
-        self.access.shares.memory_bytes.give_back(self.used);
+        self.access.reach.shares.memory_bytes.give_back(self.used);
     }
 }
 
@@ -113,13 +113,11 @@ impl ResourceLimiter for Limiter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::access;
     use super::*;
-    use crate::budget::tests::budgets;
-    use crate::limits::Limits;
+    use crate::contract::tests::{access, budgets, limited};
 
     fn limiter(memory_bytes: u64) -> Limiter {
-        Limiter::new(access(Limits { memory_bytes, ..Limits::default() }, budgets(0, 0)))
+        Limiter::new(access(limited(|limits| limits.memory_bytes = memory_bytes), budgets(0, 0)))
     }
 
     #[test]
@@ -153,7 +151,7 @@ mod tests {
             memory_bytes: crate::budget::Budget::new(1000),
             ..crate::budget::Budgets::default()
         });
-        let small = || access(Limits { memory_bytes: 400, ..Limits::default() }, budgets);
+        let small = || access(limited(|limits| limits.memory_bytes = 400), budgets);
         let store = small();
         let (mut one, mut two) = (Limiter::new(store.clone()), Limiter::new(store));
         assert!(one.memory_growing(0, 400, None).unwrap());

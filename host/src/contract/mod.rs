@@ -15,8 +15,8 @@ mod payload;
 mod system;
 pub(crate) mod wasi;
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -33,37 +33,26 @@ use limiter::Limiter;
 pub(crate) use missing::Missing;
 use net::Held;
 
-use crate::budget::Shares;
-use crate::counters::{Counters, Event};
-use crate::directory::Directory;
+use crate::counters::Event;
 use crate::engine;
 use crate::error::{Error, ErrorKind, contract_violation};
 use crate::limits::{self, Limits};
 use crate::log::Rate;
 use crate::payload::{Buffer, Destination, Filling, Got, Items, Payload};
-use crate::policy::Grants;
+use crate::sandbox_traits::Reach;
 use crate::until::Until;
 
 /// What one store's instances may reach, opened.
 pub(crate) struct Access {
-    /// The scheme, for messages.
-    pub name: String,
-    pub grants: Grants,
-    pub limits: Limits,
-    /// The one that the URI names.
-    pub directory: Option<Arc<Directory>>,
-    /// Those that the config grants, by name.
-    pub folders: BTreeMap<String, Arc<Directory>>,
+    pub reach: Arc<Reach>,
     pub parked: Arc<IdleConnections>,
     /// What the component may log.
     pub log: Rate,
-    pub shares: Shares,
     pub lookups: Lookups,
     /// The secrets that the component has asked for in vain.
     pub missing: Missing,
     /// The granted directories as WASI has them, made when a component first asks.
     pub roots: wasi::Roots,
-    pub counters: &'static Counters,
     pub tls: Tls,
     /// Only the URI and the options are checked: no connection is made.
     pub rehearsal: Option<Rehearsal>,
@@ -85,9 +74,17 @@ impl Rehearsal {
 }
 
 impl Access {
-    /// Whether there is a directory that the component may change.
-    pub(crate) fn may_write_files(&self) -> bool {
-        self.directory.iter().chain(self.folders.values()).any(|directory| !directory.is_read_only())
+    pub(crate) fn of(reach: Arc<Reach>) -> Self {
+        Access {
+            parked: Arc::new(IdleConnections::new(&reach.limits)),
+            log: Rate::of_one(),
+            lookups: Lookups::of(&reach.owner),
+            missing: Missing::default(),
+            roots: wasi::Roots::default(),
+            tls: Tls::new(reach.tls.clone()),
+            rehearsal: None,
+            reach,
+        }
     }
 }
 
@@ -128,7 +125,7 @@ impl State {
         Ok(State {
             table,
             limiter,
-            until: Until::new(&access.limits),
+            until: Until::new(&access.reach.limits),
             access,
             born: Instant::now(),
             payload_bytes: 0,
@@ -169,8 +166,8 @@ impl State {
             return;
         }
         let milliseconds = u64::try_from(tick.as_millis()).unwrap_or(0);
-        self.access.counters.add(Event::GuestCpu, milliseconds);
-        self.access.counters.meters.ran(milliseconds);
+        self.access.reach.counters.add(Event::GuestCpu, milliseconds);
+        self.access.reach.counters.meters.ran(milliseconds);
     }
 
     /// When guest code of the running call is stopped.
@@ -243,7 +240,7 @@ impl State {
 
     /// What the guest holds now that its call is over, if that is so much that it must have forgotten to drop it.
     pub(crate) fn left_over(&self) -> Option<String> {
-        let Limits { memory_bytes, payload_bytes, .. } = &self.access.limits;
+        let Limits { memory_bytes, payload_bytes, .. } = &self.access.reach.limits;
         let handle_bytes = self.handles.saturating_mul(limits::HANDLE_BYTES as u64);
         let much = handle_bytes > memory_bytes / limits::LEFT_OVER_FRACTION
             || self.payload_bytes > payload_bytes / limits::LEFT_OVER_FRACTION;
@@ -260,7 +257,7 @@ impl State {
                 handles.remove();
                 let bytes = buffer.len() as u64;
                 self.payload_bytes = self.payload_bytes.saturating_sub(bytes);
-                self.access.shares.payload_bytes.give_back(bytes);
+                self.access.reach.shares.payload_bytes.give_back(bytes);
             }
         }
     }
@@ -363,7 +360,7 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        self.access.shares.payload_bytes.give_back(self.payload_bytes);
+        self.access.reach.shares.payload_bytes.give_back(self.payload_bytes);
     }
 }
 
@@ -382,12 +379,12 @@ struct Reserved {
 impl Reserved {
     /// Take room for bytes of an instance that holds so many.
     fn take(access: &Arc<Access>, held: u64, bytes: u64) -> Result<Self, Error> {
-        let limit = access.limits.payload_bytes;
+        let limit = access.reach.limits.payload_bytes;
         if bytes > limit.saturating_sub(held) {
             let message = format!("payload limit exceeded: {held} held + {bytes} requested > payload_bytes = {limit}");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
-        access.shares.payload_bytes.take(bytes)?;
+        access.reach.shares.payload_bytes.take(bytes)?;
         Ok(Reserved { access: access.clone(), bytes })
     }
 
@@ -404,7 +401,7 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.access.shares.payload_bytes.give_back(self.bytes);
+        self.access.reach.shares.payload_bytes.give_back(self.bytes);
     }
 }
 

@@ -18,12 +18,12 @@ impl system::Host for State {
             system::Level::Warn => Level::Warn,
             system::Level::Error => Level::Error,
         };
-        log::component_line(level, &self.access.name, &message, &self.access.log);
+        log::component_line(level, &self.access.reach.name, &message, &self.access.log);
         Ok(())
     }
 
     fn secret(&mut self, name: String) -> wasmtime::Result<Result<Option<String>, types::Error>> {
-        let secret = self.access.grants.secret(&name).and_then(|source| source.read());
+        let secret = self.access.reach.grants.secret(&name).and_then(|source| source.read());
         if !matches!(secret, Ok(Some(_))) {
             self.access.missing.note(&name);
         }

@@ -7,7 +7,7 @@ use crate::config::{Config, Table};
 use crate::error::Error;
 use crate::inspect::{Inspection, inspect};
 use crate::loader;
-use crate::store::Setup;
+use crate::setup::Setup;
 use crate::suggest::nearest;
 
 /// What was found in a config file.

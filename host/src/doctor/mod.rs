@@ -3,6 +3,7 @@
 mod config;
 mod near;
 mod reach;
+mod rehearsal;
 
 use std::path::PathBuf;
 
@@ -16,10 +17,13 @@ use crate::inspect::{Inspection, inspect};
 use crate::limits::Limits;
 use crate::loader::{self, Places};
 use crate::log;
+use crate::open::Store;
 use crate::policy::{FolderAccess, Grants, SecretSource, Target};
-use crate::store::{Setup, Store, guarded, rehearse};
+use crate::setup::Setup;
+use crate::store::guarded;
 use crate::suggest::nearest;
 use crate::uri::{StoreUri, default_port, variable_prefix};
+use rehearsal::rehearse;
 
 pub use config::{ConfigReport, check_config};
 
@@ -371,7 +375,9 @@ impl Diagnosis {
             .find(uri.backend(), named)
             .map_err(|error| (error, "put it into one of the directories, or name it as `component` in the config"))?;
         (self.component, self.component_by_config) = (Some(path.clone()), named.is_some());
-        if let Some(Err(error)) = grants.map(|grants| grants.check_overlap(&guarded(setup, config, settings, &path))) {
+        if let Some(Err(error)) =
+            grants.map(|grants| grants.check_overlap(&guarded(&setup.of_stores(), config, settings, &path)))
+        {
             self.problem(true, error, "choose another directory");
         }
         let inspection = inspect(&path).map_err(|error| (error, "take the component from its vendor again"))?;

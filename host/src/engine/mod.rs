@@ -2,13 +2,11 @@
 //! the first open; nothing is torn down at exit.
 
 mod driver;
-mod helpers;
 mod ticker;
 
 use wasmtime::{Config, Engine};
 
 pub(crate) use driver::{Driver, before, before_it_is, has_waited, wait_for_socket, wait_until};
-pub(crate) use helpers::Helpers;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -21,11 +19,6 @@ pub(crate) struct Runtime {
     pub engine: Engine,
     pub driver: Driver,
     pub ticker: Ticker,
-    pub helpers: Helpers,
-    /// The threads of all queues.
-    pub queues: Helpers,
-    /// Those that gather and scatter the chunks of paged caches: a core each, if the caller lets them.
-    pub paged: Helpers,
 }
 
 /// The runtime of this process, made if it is not there.
@@ -40,18 +33,10 @@ impl Runtime {
             Error::new(ErrorKind::Other, format!("cannot start {what}: {error}"))
         };
         let engine = Engine::new(&engine_config()).map_err(|error| cannot("wasmtime", &error))?;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         with_signals_blocked(|| {
             let driver = Driver::start().map_err(|error| cannot("the driver thread", &error))?;
             let ticker = Ticker::start(engine.clone()).map_err(|error| cannot("the ticker thread", &error))?;
-            Ok(Runtime {
-                engine,
-                driver,
-                ticker,
-                helpers: Helpers::new(limits::MAX_HELPERS),
-                queues: Helpers::new(limits::MAX_QUEUE_THREADS),
-                paged: Helpers::new(cores.min(limits::MAX_PAGED_THREADS)),
-            })
+            Ok(Runtime { engine, driver, ticker })
         })
     }
 }

@@ -27,6 +27,8 @@ pub(crate) use find::{Places, relative_directories, tell_relative_directories};
 pub(crate) use helper::find as find_helper;
 pub(crate) use measure::Measured;
 
+pub(crate) use crate::sandbox_traits::hex;
+
 use crate::contract::bindings::{Backend, BackendIndices, maintained};
 use crate::engine;
 use crate::process::PerProcess;
@@ -50,13 +52,6 @@ pub(crate) struct Loaded {
     pub backend: BackendIndices,
     /// None: the component does not export `maintenance`.
     pub maintenance: Option<maintained::GuestIndices>,
-}
-
-impl Loaded {
-    /// The SHA-256 in hex.
-    pub(crate) fn digest_hex(&self) -> String {
-        hex(&self.digest)
-    }
 }
 
 /// The components that the process has loaded.
@@ -236,12 +231,4 @@ pub(crate) fn look(path: &Path, limit: u64) -> Result<(u64, [u8; 32], Measured),
     let (digest, bytes) = source::Source::open(path, limit)?.copy()?;
     let found = measure::measure(&bytes, |end| bytes.done_with(end))?;
     Ok((bytes.len() as u64, digest, found))
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

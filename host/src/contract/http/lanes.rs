@@ -113,7 +113,7 @@ impl<'a> Lanes<'a> {
     /// Make a request, on a kept connection or a new one. None: there is no room for another connection, and other lanes are left.
     async fn ask(&self, task: &mut Task<'a>, kept: Option<Link>) -> Option<(Outcome, Option<Link>)> {
         if let Some(mut link) = kept {
-            self.access.counters.count(Event::Resumed);
+            self.access.reach.counters.count(Event::Resumed);
             match self.exchange(&mut link, task).await {
                 Ok((answer, reusable)) => return Some((Ok(answer), reusable.then_some(link))),
                 // The server had closed it by then.
@@ -126,7 +126,7 @@ impl<'a> Lanes<'a> {
             Err(error) if error.kind() == ErrorKind::Exhausted && self.open.load(Relaxed) > 1 => return None,
             Err(error) => return Some((Err(error), None)),
         };
-        self.access.counters.count(Event::Connected);
+        self.access.reach.counters.count(Event::Connected);
         Some(match self.exchange(&mut link, task).await {
             Ok((answer, reusable)) => (Ok(answer), reusable.then_some(link)),
             Err(Failed { error, .. }) => (Err(error), None),

@@ -138,7 +138,7 @@ impl Host for State {
     async fn send(&mut self, requests: Vec<Request>) -> wasmtime::Result<Vec<Result<Response, types::Error>>> {
         let rooms: Vec<Option<Destination>> =
             requests.iter().map(|request| self.items.claim_all(request.item?)).collect();
-        let most = self.access.limits.connections.saturating_sub(self.connections).min(requests.len() as u64);
+        let most = self.access.reach.limits.connections.saturating_sub(self.connections).min(requests.len() as u64);
         // As for a connection of the guest's own.
         let taken = CONNECTION_BYTES * usize::try_from(most).unwrap_or(usize::MAX);
         if let Err(error) = self.limiter.take(taken) {

@@ -7,9 +7,8 @@ use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 
 use super::*;
-use crate::budget::tests::budgets;
 use crate::contract::bindings::kv_store::backend::payloads::{HostPayload, Part};
-use crate::contract::tests::{access, in_call};
+use crate::contract::tests::{access, budgets, in_call, limited};
 use crate::limits::Limits;
 use crate::payload::Memory;
 use crate::payload::counts::{self, Counts};
@@ -98,7 +97,7 @@ impl Server {
 
 fn state_with(limits: Limits) -> State {
     let mut access = Arc::into_inner(access(limits, budgets(1 << 30, 100))).unwrap();
-    access.parked = Arc::new(super::super::IdleConnections::new(&access.limits));
+    access.parked = Arc::new(super::super::IdleConnections::new(&access.reach.limits));
     State::new(Arc::new(access), 0).unwrap()
 }
 
@@ -302,12 +301,12 @@ fn a_chunked_body_is_copied_once_and_bounded() {
 
     let options = HostRequestOptions::new(&mut state).unwrap();
     HostRequestOptions::set_max_body(&mut state, Resource::new_borrow(options.rep()), 199_999).unwrap();
-    let limited = || Request { options: Some(Resource::new_borrow(options.rep())), ..server.request("GET", "/") };
-    refused(&mut state, limited(), types::ErrorKind::Exhausted, "199999 may come");
-    assert_eq!(state.access.shares.payload_bytes.used(), 0);
-    let mut small = state_with(Limits { payload_bytes: 150_000, ..Limits::default() });
+    let bounded = || Request { options: Some(Resource::new_borrow(options.rep())), ..server.request("GET", "/") };
+    refused(&mut state, bounded(), types::ErrorKind::Exhausted, "199999 may come");
+    assert_eq!(state.access.reach.shares.payload_bytes.used(), 0);
+    let mut small = state_with(limited(|limits| limits.payload_bytes = 150_000));
     refused(&mut small, server.request("GET", "/"), types::ErrorKind::Exhausted, "payload_bytes = 150000");
-    assert_eq!(small.access.shares.payload_bytes.used(), 0);
+    assert_eq!(small.access.reach.shares.payload_bytes.used(), 0);
 }
 
 #[test]
@@ -408,14 +407,14 @@ fn requests_go_side_by_side_and_share_few_connections() {
     assert_eq!(server.connections(), 8);
 
     let few = Server::start(|_, _, _, _| Some(with_length(b"x")));
-    let mut state = state_with(Limits { connections: 2, ..Limits::default() });
+    let mut state = state_with(limited(|limits| limits.connections = 2));
     let responses = send(&mut state, (0..20).map(|_| few.request("GET", "/")).collect());
     assert!(responses.iter().all(Result::is_ok) && few.connections() <= 2);
-    let mut none = state_with(Limits { connections: 0, ..Limits::default() });
+    let mut none = state_with(limited(|limits| limits.connections = 0));
     refused(&mut none, few.request("GET", "/"), types::ErrorKind::Exhausted, "(0 per instance)");
     // Descriptors that other stores hold: those that are left do all of it.
     let mut access = Arc::into_inner(access(Limits::default(), budgets(1 << 30, 12))).unwrap();
-    access.parked = Arc::new(super::super::IdleConnections::new(&access.limits));
+    access.parked = Arc::new(super::super::IdleConnections::new(&access.reach.limits));
     let mut crowded = State::new(Arc::new(access), 0).unwrap();
     let responses = send(&mut crowded, (0..40).map(|_| few.request("GET", "/")).collect());
     assert!(responses.iter().all(Result::is_ok), "{:?}", responses.iter().find(|response| response.is_err()));
@@ -457,8 +456,8 @@ fn what_a_batch_may_ask_for_is_bounded_and_given_back() {
     assert!((1..10).contains(&too_much.len()), "{}", too_much.len());
     assert!(too_much.iter().all(|error| error.kind == types::ErrorKind::Exhausted && error.message.contains("fewer")));
     let handles = (responses.len() - too_much.len()) * limits::HANDLE_BYTES;
-    assert_eq!(state.access.shares.memory_bytes.used(), handles as u64);
-    let poor = Limits { memory_bytes: 64 << 10, ..Limits::default() };
+    assert_eq!(state.access.reach.shares.memory_bytes.used(), handles as u64);
+    let poor = limited(|limits| limits.memory_bytes = 64 << 10);
     refused(&mut state_with(poor), server.request("GET", "/"), types::ErrorKind::Exhausted, "memory_bytes");
     let many = send(
         &mut state,

@@ -96,7 +96,7 @@ impl Access {
     fn wanted(&self, authority: &str, options: Option<&ConnectOptions>) -> Result<Wanted, Error> {
         let default = ConnectOptions::default();
         let ConnectOptions { tls, server_name, session, patience } = options.unwrap_or(&default);
-        let granted = self.grants.server(authority)?;
+        let granted = self.reach.grants.server(authority)?;
         if let Some(rehearsal) = &self.rehearsal {
             return Err(rehearsal.refuse());
         }
@@ -105,7 +105,7 @@ impl Access {
                 let invalid = || Error::invalid(format!("{:?} is no server's name", crate::log::clean(name)));
                 let host = Host::parse(name).ok_or_else(invalid)?;
                 let server = Server { host, port: granted.server.port };
-                bare(&self.grants.server(&server.to_string())?.server.host)
+                bare(&self.reach.grants.server(&server.to_string())?.server.host)
             }
             None => bare(&granted.server.host),
         };
@@ -116,7 +116,7 @@ impl Access {
             session: session.clone(),
             http: false,
         };
-        let most = self.limits.patience();
+        let most = self.reach.limits.patience();
         Ok(Wanted { granted, name, place, own_patience: *patience, patience: patience.unwrap_or(most).min(most) })
     }
 
@@ -134,12 +134,12 @@ impl Access {
     /// How long a wait of a connection may last. Where the guest has said nothing, what the call stores adds to it as it does to the
     /// deadline: a server that makes it all durable says nothing meanwhile.
     pub(in crate::contract) fn patience(&self, own: Option<Duration>, until: &Until) -> Duration {
-        let most = self.limits.patience();
+        let most = self.reach.limits.patience();
         own.map_or_else(|| most.saturating_add(until.time_to_move()), |own| own.min(most))
     }
 
     pub(in crate::contract) fn no_connection_left(&self) -> Error {
-        let most = self.limits.connections;
+        let most = self.reach.limits.connections;
         let message = format!("connection limit reached ({most} per instance): raise limits.connections in the config");
         Error::new(ErrorKind::Exhausted, message)
     }
@@ -150,7 +150,7 @@ impl Access {
     }
 
     async fn resolved(&self, wanted: &Wanted, until: &Until) -> Result<Begun, Error> {
-        let permit = self.shares.connection()?;
+        let permit = self.reach.shares.connection()?;
         let Server { host, .. } = &wanted.granted.server;
         let end = until.deadline().min(Instant::now() + wanted.patience);
         let addresses = resolved_by(end, host, self.lookups.resolve(&bare(host))).await?;
@@ -167,7 +167,7 @@ impl Access {
         let mut failure = Error::new(ErrorKind::Unavailable, format!("{host} has no address"));
         for ip in begun.addresses {
             let address = SocketAddr::new(ip, *port);
-            if let Err(refused) = self.grants.check_address(&wanted.granted, ip) {
+            if let Err(refused) = self.reach.grants.check_address(&wanted.granted, ip) {
                 failure = refused;
                 continue;
             }
@@ -204,7 +204,7 @@ impl State {
     ) -> wasmtime::Result<Result<Wanted, Error>> {
         let options = options.map(|handle| self.table.get(handle)).transpose()?;
         let wanted = self.access.wanted(authority, options);
-        if wanted.is_ok() && self.connections.saturating_add(more) >= self.access.limits.connections {
+        if wanted.is_ok() && self.connections.saturating_add(more) >= self.access.reach.limits.connections {
             return Ok(Err(self.access.no_connection_left()));
         }
         Ok(wanted)
@@ -217,7 +217,7 @@ impl State {
 
     /// A handle for the guest to a connection.
     fn hold(&mut self, wanted: Wanted, link: Link, resumed: bool) -> Result<Resource<Connection>, Error> {
-        self.access.counters.count(if resumed { Event::Resumed } else { Event::Connected });
+        self.access.reach.counters.count(if resumed { Event::Resumed } else { Event::Connected });
         let number = self.held_links.add(link);
         let connection = Connection { number, place: wanted.place, resumed, patience: wanted.own_patience };
         let handle = self.push(connection, CONNECTION_BYTES);

@@ -390,7 +390,7 @@ mod tests {
     use std::time::Instant;
 
     use crate::budget::Shares;
-    use crate::budget::tests::budgets;
+    use crate::contract::tests::budgets;
     use crate::engine::Driver;
     use crate::limits::Limits;
     use crate::payload::Filling;

@@ -5,13 +5,14 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use tokio::sync::{Semaphore, watch};
 
 use crate::budget::Owner;
 use crate::engine;
 use crate::error::{Error, ErrorKind};
+use crate::limits;
 use crate::process::PerProcess;
 
 /// The lookups of a store, whose turns it shares with those of its owner.
@@ -23,6 +24,14 @@ pub(crate) struct Lookups {
 
 type Found = Result<Vec<IpAddr>, String>;
 
+/// The lookups of the process.
+#[derive(Default)]
+struct OfProcess {
+    under_way: UnderWay,
+    /// The turns of each owner that has a store.
+    turns: Mutex<Vec<(Weak<Owner>, Arc<Semaphore>)>>,
+}
+
 #[derive(Default)]
 struct UnderWay(Mutex<HashMap<String, watch::Receiver<Option<Found>>>>);
 
@@ -33,9 +42,18 @@ impl UnderWay {
 }
 
 impl Lookups {
-    pub(crate) fn of(owner: &Owner) -> Self {
-        static UNDER_WAY: PerProcess<UnderWay> = PerProcess::new();
-        Lookups { turns: owner.lookups.clone(), under_way: UNDER_WAY.get() }
+    pub(crate) fn of(owner: &Arc<Owner>) -> Self {
+        static OF_PROCESS: PerProcess<OfProcess> = PerProcess::new();
+        let OfProcess { under_way, turns } = OF_PROCESS.get();
+        let mut turns = turns.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        turns.retain(|(owner, _)| owner.strong_count() > 0);
+        let known = turns.iter().find(|(known, _)| known.as_ptr() == Arc::as_ptr(owner));
+        let own = known.map(|(_, turns)| turns.clone()).unwrap_or_else(|| {
+            let new = Arc::new(Semaphore::new(limits::MAX_OWNER_LOOKUPS));
+            turns.push((Arc::downgrade(owner), new.clone()));
+            new
+        });
+        Lookups { turns: own, under_way }
     }
 
     /// The addresses of a name, or the address that it is.
@@ -123,7 +141,7 @@ mod tests {
 
     #[test]
     fn an_address_is_its_own_and_a_name_is_looked_up() {
-        let lookups = Lookups::of(&Owner::default());
+        let lookups = Lookups::of(&Arc::default());
         let ask = |name| within(LONG, lookups.resolve(name)).unwrap();
         assert_eq!(ask("127.0.0.1").unwrap(), ["127.0.0.1".parse::<IpAddr>().unwrap()]);
         assert_eq!(ask("::1").unwrap(), ["::1".parse::<IpAddr>().unwrap()]);
@@ -142,8 +160,8 @@ mod tests {
             drop(wake.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
             Ok(Vec::new())
         }
-        let owner = Owner::default();
-        let (hostile, healthy) = ([Lookups::of(&owner), Lookups::of(&owner)], Lookups::of(&Owner::default()));
+        let owner = Arc::<Owner>::default();
+        let (hostile, healthy) = ([Lookups::of(&owner), Lookups::of(&owner)], Lookups::of(&Arc::default()));
         for n in 0..2 * limits::MAX_OWNER_LOOKUPS {
             assert!(within(SHORT, hostile[n % 2].resolve_by(&format!("silent-{n}.test"), silent)).is_none());
         }

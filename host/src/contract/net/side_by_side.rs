@@ -103,7 +103,7 @@ impl State {
         };
         // One that has failed is told so by the next receive.
         let mut links: Vec<_> = numbers.iter().map(|number| self.held_links.take(*number)).collect();
-        let most = self.access.limits.patience();
+        let most = self.access.reach.limits.patience();
         let patience = patience.map_or(most, Duration::from_nanos).min(most);
         let end = Instant::now() + patience;
         let waited = in_call(

@@ -43,7 +43,7 @@ impl Tls {
             return Ok(config.clone());
         }
         // What fails is tried again at the next connection: the operator may have mended it.
-        let config = Arc::new(self.files.client_config()?);
+        let config = Arc::new(self.client_config()?);
         Ok(self.read.get_or_init(|| config).clone())
     }
 
@@ -96,13 +96,14 @@ fn tls_error(error: &std::io::Error) -> Option<&TlsError> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
-impl config::Tls {
+impl Tls {
     fn client_config(&self) -> Result<ClientConfig, Error> {
+        let config::Tls { certificate, key, .. } = &self.files;
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| Error::new(ErrorKind::Other, format!("TLS cannot be set up: {error}")))?
             .with_root_certificates(self.roots()?);
-        match (&self.certificate, &self.key) {
+        match (certificate, key) {
             (Some(certificate), Some(key)) => {
                 let chain = certificates("tls.certificate", certificate)?;
                 let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable("tls.key", key, error))?;
@@ -114,7 +115,7 @@ impl config::Tls {
 
     fn roots(&self) -> Result<RootCertStore, Error> {
         let mut roots = RootCertStore::empty();
-        match &self.ca {
+        match &self.files.ca {
             Some(path) => {
                 for certificate in certificates("tls.ca", path)? {
                     roots.add(certificate).map_err(|error| unreadable("tls.ca", path, error))?;

@@ -95,7 +95,7 @@ impl State {
         let access = self.access.clone();
         let wasi = self.wasi();
         let opened = match wasi.table.get(parent)? {
-            Descriptor::Dir(directory) => wasi.open.permit(&access.shares.descriptors).and_then(|permit| {
+            Descriptor::Dir(directory) => wasi.open.permit(&access.reach.shares.descriptors).and_then(|permit| {
                 let descriptor = open(directory, path, how, flags)?;
                 wasi.open.add(&descriptor, permit);
                 Ok(descriptor)

@@ -116,8 +116,8 @@ impl filesystem::preopens::Host for State {
 
 impl Access {
     fn open_roots(&self) -> wasmtime::Result<Vec<(Dir, String)>> {
-        let own = self.directory.iter().map(|directory| ("/".to_owned(), directory));
-        let named = self.folders.iter().map(|(name, directory)| (format!("/{name}"), directory));
+        let own = self.reach.directory.iter().map(|directory| ("/".to_owned(), directory));
+        let named = self.reach.folders.iter().map(|(name, directory)| (format!("/{name}"), directory));
         own.chain(named)
             .map(|(path, directory)| {
                 let (perms, mode) = match directory.is_read_only() {
@@ -132,7 +132,7 @@ impl Access {
 
 impl cli::environment::Host for State {
     fn get_environment(&mut self) -> wasmtime::Result<Vec<(String, String)>> {
-        let names = self.access.grants.environment().iter();
+        let names = self.access.reach.grants.environment().iter();
         // What is not UTF-8 cannot be said in WASI.
         Ok(names.filter_map(|name| Some((name.clone(), std::env::var(name).ok()?))).collect())
     }

@@ -47,7 +47,7 @@ impl Lines {
     fn end(&self, line: &mut Vec<u8>) {
         if !line.is_empty() {
             let text = String::from_utf8_lossy(line);
-            log::component_line(self.level, &self.access.name, &text, &self.access.log);
+            log::component_line(self.level, &self.access.reach.name, &text, &self.access.log);
             line.clear();
         }
     }

@@ -69,7 +69,7 @@ impl Known {
             rehearsal.refuse();
             return false;
         }
-        let grants = &self.access.grants;
+        let grants = &self.access.reach.grants;
         let literal = match address.ip() {
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => format!("[{ip}]"),
@@ -93,13 +93,13 @@ impl Known {
     }
 
     fn refuse(&self, what: std::fmt::Arguments) {
-        let granted = self.access.grants.named_servers();
+        let granted = self.access.reach.grants.named_servers();
         let said = format!("denied: it tried to {what}; the URI names {granted}");
         self.log(&said);
     }
 
     fn log(&self, said: &str) {
-        log::component_line(Level::Warn, &self.access.name, said, &self.access.log);
+        log::component_line(Level::Warn, &self.access.reach.name, said, &self.access.log);
     }
 }
 
@@ -192,7 +192,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
 
 impl State {
     fn create_socket(&mut self, family: IpAddressFamily) -> Answer<Resource<TcpSocket>> {
-        let permit = match self.access.shares.descriptors.permit() {
+        let permit = match self.access.reach.shares.descriptors.permit() {
             Ok(permit) => permit,
             Err(full) => {
                 self.wasi().sockets.known.log(&format!("no socket was made: {full}"));
@@ -214,7 +214,7 @@ impl State {
         wasi.table.get(&network)?;
         // What is no plain name could be decoded into another one than was checked.
         let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:".contains(&byte));
-        if !plain || !access.grants.names_host(&name) {
+        if !plain || !access.reach.grants.names_host(&name) {
             wasi.sockets.known.refuse(format_args!("resolve {name}"));
             return Ok((Err(ErrorCode::AccessDenied),));
         }

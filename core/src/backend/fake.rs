@@ -1,0 +1,145 @@
+//! A backend in memory for the tests of layers: it answers what it is told to, and counts its calls.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{Answers, Backend, Bytes, ChunkHash, ChunkMap, Committed, Got, NewChunk, Presence, Put, Target};
+use crate::error::{Error, ErrorKind};
+use crate::payload::Buffer;
+use crate::until::Until;
+
+#[derive(Default)]
+pub struct Fake {
+    calls: AtomicUsize,
+    chunks: Mutex<ChunkMap<Vec<u8>>>,
+    manifests: Mutex<BTreeMap<String, Vec<u8>>>,
+    /// Every call fails so.
+    failure: Mutex<Option<Error>>,
+    /// What becomes of the items of a get.
+    gets: Mutex<Vec<Result<(), Error>>>,
+    /// Items of one call that are answered, and that are too many for one call. 0: all, and none.
+    pub most_answered: AtomicUsize,
+    pub too_many: AtomicUsize,
+    /// What each call takes, in milliseconds.
+    pub delay: AtomicU64,
+}
+
+/// So many hashes.
+pub fn hashes(count: usize) -> Vec<ChunkHash> {
+    (0..count as u64).map(|n| ChunkHash::new(&n.to_le_bytes()).unwrap()).collect()
+}
+
+impl Fake {
+    pub fn calls(&self) -> usize {
+        self.calls.load(Relaxed)
+    }
+
+    pub fn fail_calls(&self, failure: Option<Error>) {
+        *self.failure.lock().unwrap() = failure;
+    }
+
+    pub fn answer_gets(&self, gets: Vec<Result<(), Error>>) {
+        *self.gets.lock().unwrap() = gets;
+    }
+
+    fn begin(&self, items: usize) -> Result<usize, Error> {
+        self.calls.fetch_add(1, Relaxed);
+        match self.delay.load(Relaxed) {
+            0 => {}
+            delay => std::thread::sleep(Duration::from_millis(delay)),
+        }
+        if let Some(failure) = &*self.failure.lock().unwrap() {
+            return Err(failure.clone());
+        }
+        let too_many = self.too_many.load(Relaxed);
+        if too_many > 0 && items >= too_many {
+            return Err(Error::new(ErrorKind::Component, "trapped"));
+        }
+        Ok(match self.most_answered.load(Relaxed) {
+            0 => items,
+            most => items.min(most),
+        })
+    }
+}
+
+impl Backend for Fake {
+    fn exists(&self, hashes: &[ChunkHash], _: &Until) -> Answers<Presence> {
+        let answered = self.begin(hashes.len())?;
+        let chunks = self.chunks.lock().unwrap();
+        let presence =
+            |hash| chunks.get(hash).map_or(Presence::Absent, |data| Presence::Present(Some(data.len() as u64)));
+        Ok(hashes.iter().take(answered).map(|hash| Ok(presence(hash))).collect())
+    }
+
+    fn put(&self, new: &[NewChunk<'_>], replace: bool, _: &Until) -> Answers<Put> {
+        let answered = self.begin(new.len())?;
+        let mut chunks = self.chunks.lock().unwrap();
+        let put = |(hash, data): &NewChunk<'_>| {
+            let data = match data {
+                Bytes::Borrowed(data) => data.to_vec(),
+                Bytes::Scattered(pieces) => pieces.concat(),
+                Bytes::Buffered(data) => data.to_vec(),
+            };
+            if !replace && chunks.contains_key(hash) {
+                return Ok(Put::Existed);
+            }
+            chunks.insert(*hash, data);
+            Ok(Put::New)
+        };
+        Ok(new.iter().take(answered).map(put).collect())
+    }
+
+    fn get(&self, hashes: &[ChunkHash], _: &mut [Target<'_>], _: &Until) -> Answers<Option<Got>> {
+        let answered = self.begin(hashes.len())?;
+        let told = self.gets.lock().unwrap().clone();
+        if !told.is_empty() {
+            return Ok(told.into_iter().map(|told| told.map(|()| None)).collect());
+        }
+        let chunks = self.chunks.lock().unwrap();
+        let got = |hash| {
+            let buffer = |data: &Vec<u8>| Buffer::concat(&[data]).map(|data| Got::Buffer(Arc::new(data)));
+            chunks.get(hash).map(buffer).transpose()
+        };
+        Ok(hashes.iter().take(answered).map(got).collect())
+    }
+
+    fn delete(&self, hashes: &[ChunkHash], _: &Until) -> Answers<()> {
+        let answered = self.begin(hashes.len())?;
+        let mut chunks = self.chunks.lock().unwrap();
+        hashes.iter().take(answered).for_each(|hash| drop(chunks.remove(hash)));
+        Ok(hashes.iter().take(answered).map(|_| Ok(())).collect())
+    }
+
+    fn commit(
+        &self,
+        manifest: Option<(&str, &[u8])>,
+        fresh: &[ChunkHash],
+        _: u64,
+        _: &Until,
+    ) -> Result<Committed, Error> {
+        self.begin(0)?;
+        let chunks = self.chunks.lock().unwrap();
+        let absent: Vec<ChunkHash> = fresh.iter().filter(|hash| !chunks.contains_key(hash)).copied().collect();
+        if !absent.is_empty() {
+            return Ok(Committed::Absent(absent));
+        }
+        if let Some((name, data)) = manifest {
+            self.manifests.lock().unwrap().insert(name.to_owned(), data.to_vec());
+        }
+        Ok(Committed::Published)
+    }
+
+    fn get_manifest(&self, name: &str, _: &Until) -> Result<Option<Arc<Buffer>>, Error> {
+        self.begin(0)?;
+        let manifests = self.manifests.lock().unwrap();
+        manifests.get(name).map(|data| Buffer::concat(&[data]).map(Arc::new)).transpose()
+    }
+
+    fn delete_manifest(&self, name: &str, _: &Until) -> Result<(), Error> {
+        self.begin(0)?;
+        self.manifests.lock().unwrap().remove(name);
+        Ok(())
+    }
+}

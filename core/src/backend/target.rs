@@ -1,0 +1,77 @@
+//! Where the chunks of one call go: into the memory that the caller named for each, or into buffers of the host's own.
+
+use std::marker::PhantomData;
+
+use crate::error::Error;
+use crate::payload::{Buffer, Bytes as Placed, Got, Memory};
+
+/// Where one chunk goes.
+#[derive(Clone, Copy, Default)]
+pub struct Target<'a> {
+    /// None: the host allocates.
+    pieces: Option<&'a [libc::iovec]>,
+    _exclusive: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: it stands for memory that is the target's alone; see `Target::memory`.
+unsafe impl Send for Target<'_> {}
+// SAFETY: as above; it is written only where it is borrowed mutably.
+unsafe impl Sync for Target<'_> {}
+
+impl<'a> Target<'a> {
+    /// A buffer that the host makes when the length is known.
+    pub const ALLOCATE: Target<'static> = Target { pieces: None, _exclusive: PhantomData };
+
+    /// Memory of the caller, one piece after another.
+    ///
+    /// # Safety
+    /// Each piece must stay valid for writes, and be used by nobody else, as long as the target is. It need not be initialised.
+    pub unsafe fn memory(pieces: &'a [libc::iovec]) -> Self {
+        Target { pieces: Some(pieces), _exclusive: PhantomData }
+    }
+
+    /// The pieces of memory; `None` where the host allocates.
+    pub fn pieces(&self) -> Option<&'a [libc::iovec]> {
+        self.pieces
+    }
+
+    /// Copy a value there. `None`: the host allocates.
+    pub fn place(&mut self, data: &[u8]) -> Option<Got> {
+        // SAFETY: `Target::memory` was promised that the pieces are valid and nobody else's.
+        let mut memory = unsafe { Memory::room(self.pieces?) };
+        let len = data.len() as u64;
+        if memory.len() < len {
+            return Some(Got::TooLong(data.len()));
+        }
+        let (mut at, mut rest) = (0, data);
+        while !rest.is_empty() {
+            let room = memory.next_room(at, len);
+            let (now, later) = rest.split_at(room.len().min(rest.len()));
+            let Some(room) = room.get_mut(..now.len()).filter(|room| !room.is_empty()) else { break };
+            room.write_copy_of_slice(now);
+            (at, rest) = (at + now.len() as u64, later);
+        }
+        Some(Got::Placed(data.len()))
+    }
+
+    /// A copy of what lies there.
+    ///
+    /// # Safety
+    /// The first `len` bytes are initialised.
+    pub unsafe fn copy_of(&self, len: usize) -> Result<Buffer, Error> {
+        // SAFETY: as in `place`.
+        let memory = unsafe { Memory::room(self.pieces.unwrap_or_default()) };
+        // SAFETY: by this function's own condition.
+        let bytes = unsafe { Placed::of(&memory, len as u64) };
+        Buffer::concat(&bytes.pieces().collect::<Vec<_>>())
+    }
+
+    /// The memory as an item of a call.
+    ///
+    /// # Safety
+    /// The call is over before the target is used by anybody else.
+    pub unsafe fn room(&self) -> Option<Memory> {
+        // SAFETY: by this function's own condition, and `Target::memory` was promised that nobody else uses the pieces.
+        self.pieces.map(|pieces| unsafe { Memory::room(pieces) })
+    }
+}

@@ -1,0 +1,336 @@
+//! The operator's config file: which component serves a scheme, what it is granted, and for whom.
+//!
+//! `KV_STORE_WASM_CONFIG` names it; otherwise `kv-store-wasm/config.toml` below `$XDG_CONFIG_HOME` (or `~/.config`), then
+//! `/etc/kv-store-wasm/config.toml`. It is looked at at each open, so a change holds for what is opened after it, and parsed
+//! when it has changed. A host that a program builds may be given another file, or the text itself ([`Source`]). An unknown key is an error: a misspelt limit must not be a limit that is not there.
+
+mod near;
+mod read;
+mod review;
+mod tables;
+mod tenants;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use serde::Deserialize;
+
+pub use near::Near;
+pub use read::Source;
+pub use review::Table;
+pub use tables::{Digest, FaultTable, Helper};
+
+use crate::error::Error;
+use crate::limits::Limits;
+use crate::log::{self, Level};
+use crate::policy::{self, Folder, Pattern, Said, SecretSource, Target, Variable};
+use crate::quota::Quota;
+use crate::suggest::{nearest, suggestion};
+use crate::uri::{self, StoreUri};
+use tables::{Backend, Compile, Tenant, Value};
+use tenants::Tenants;
+
+/// The config file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where it was read. None: there is none.
+    #[serde(skip)]
+    pub path: Option<PathBuf>,
+    /// Where the counters are served over HTTP: `HOST:PORT`, `:PORT` for the loopback address, `unix:/path`.
+    pub metrics: Option<String>,
+    /// The file that the counters are written to again and again, absolute.
+    pub metrics_file: Option<PathBuf>,
+    compile: Compile,
+    /// By scheme.
+    backend: BTreeMap<String, Backend>,
+    tenant: Vec<Tenant>,
+    #[serde(skip)]
+    tenants: Tenants,
+    /// What is probably misspelt was logged.
+    #[serde(skip)]
+    told: AtomicBool,
+}
+
+/// What the operator says of one URI: of its backend, and of its tenant where there is one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Settings {
+    /// The tenant's prefix of URIs.
+    pub tenant: Option<String>,
+    /// The component's file, absolute; otherwise it is searched for.
+    pub component: Option<PathBuf>,
+    pub sha256: Option<Digest>,
+    pub root: Option<String>,
+    pub verify: Verify,
+    pub options: BTreeMap<String, String>,
+    pub tls: Tls,
+    pub connect: Vec<Pattern>,
+    pub private_networks: bool,
+    pub fs: BTreeMap<String, Folder>,
+    /// Environment variables.
+    pub env: Vec<String>,
+    pub secrets: BTreeMap<String, SecretSource>,
+    pub limits: Limits,
+    pub quota: Quota,
+    pub near: Option<Near>,
+    pub fault: Option<FaultTable>,
+}
+
+/// Whom connections over TLS trust, and as whom they come. Files in PEM form, absolute.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// The certificates that are trusted, in place of the system's.
+    pub ca: Option<PathBuf>,
+    /// The client's own certificate, followed by those that lead from it to its root, and its private key.
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
+/// Whether what was fetched is checked against its hash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verify {
+    /// 8-byte hashes are checked once it was seen that they are XXH3-64 of the content.
+    #[default]
+    Auto,
+    /// 8-byte hashes are XXH3-64 of the content.
+    Xxh3,
+    Off,
+}
+
+impl Settings {
+    /// What a URI means under them.
+    pub fn target(&self, uri: &StoreUri) -> Result<Target, Error> {
+        let said = Said {
+            root: self.root.as_deref(),
+            is_tenant: self.tenant.is_some(),
+            virtual_style: self.options.get("style").is_some_and(|style| style == "virtual"),
+            fs: &self.fs,
+            connect: &self.connect,
+            private_networks: self.private_networks,
+            env: &self.env,
+            secrets: &self.secrets,
+        };
+        let target = Target::decide(uri, &said)?;
+        if let Some(bytes) = self.quota.stored_bytes
+            && target.grants.directory.is_none()
+        {
+            let scheme = uri.backend();
+            return Err(Error::invalid(format!(
+                "the config's quota stored_bytes = {bytes} holds for stores in a directory, and {scheme} is not one: take it out, and bound the \
+                 server instead"
+            )));
+        }
+        Ok(target)
+    }
+}
+
+impl Config {
+    pub fn parse(path: &Path, text: &str) -> Result<Self, Error> {
+        let shown = path.display();
+        let mut config: Config = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(0, |span| text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1);
+            let message = error.message();
+            Error::invalid(format!("{shown}:{line}: {message}{}", suggestion(message)))
+        })?;
+        config.path = Some(path.to_owned());
+        if config.metrics_file.as_ref().is_some_and(|file| !file.is_absolute()) {
+            return Err(Error::invalid(format!("{shown}: metrics_file must be an absolute path")));
+        }
+        for (scheme, backend) in &config.backend {
+            backend.check(scheme).map_err(|error| error.context(format_args!("{shown}: backend.{scheme}")))?;
+        }
+        for (number, tenant) in config.tenant.iter().enumerate() {
+            let added = tenant.check().and_then(|()| config.tenants.add(number, &tenant.uri));
+            added.map_err(|error| error.context(format_args!("{shown}: tenant {}", tenant.uri.uri().as_str())))?;
+        }
+        Ok(config)
+    }
+
+    /// The tables of backends that no component serves and whose names are near to one that ships: each with what was meant.
+    /// `is_there`: whether a component was found for a scheme.
+    pub fn misspelt(&self, is_there: impl Fn(&str) -> bool) -> Vec<String> {
+        let unserved = self.backend.iter().filter(|(scheme, backend)| {
+            backend.component.is_none() && !uri::SHIPPED.contains(&scheme.as_str()) && !is_there(scheme)
+        });
+        let meant = unserved.filter_map(|(scheme, _)| {
+            let meant = nearest(scheme, uri::SHIPPED.iter().copied())?;
+            Some(format!("backend.{scheme} serves no URI: there is no {scheme}.wasm; did you mean [backend.{meant}]?"))
+        });
+        meant.collect()
+    }
+
+    /// Log once what [`Config::misspelt`] finds.
+    pub fn tell_misspelt(&self, is_there: impl Fn(&str) -> bool) {
+        if self.told.load(Relaxed) || self.told.swap(true, Relaxed) {
+            return;
+        }
+        let shown = self.path.as_deref().unwrap_or(Path::new("")).display().to_string();
+        for message in self.misspelt(is_there) {
+            log::line(Level::Warn, format_args!("{shown}: {message}"));
+        }
+    }
+
+    /// The program that compiles components.
+    pub fn helper(&self) -> Helper {
+        self.compile.helper.clone()
+    }
+
+    /// The files and directories that the config names and that no component may reach, each with what it is.
+    pub fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let components = self.backend.values().filter_map(|backend| backend.component.as_deref());
+        let secrets = self.backend.values().map(|backend| &backend.secrets);
+        let secrets = secrets.chain(self.tenant.iter().map(|tenant| &tenant.secrets)).flat_map(BTreeMap::values);
+        let secrets = secrets.filter_map(|source| match source {
+            SecretSource::File(path) => Some(path.as_path()),
+            SecretSource::Variable(_) => None,
+        });
+        let tls = self.backend.values().map(|backend| &backend.tls);
+        let keys = tls.chain(self.tenant.iter().map(|tenant| &tenant.tls)).filter_map(|tls| tls.key.as_deref());
+        let near = self.backend.values().map(|backend| &backend.near);
+        let near = near.chain(self.tenant.iter().map(|tenant| &tenant.near)).flatten();
+        let near = near.filter_map(|near| near.disk.as_deref()).map(|path| ("the disk tier of a near level", path));
+        let files = components.map(|path| ("a component", path));
+        files.chain(secrets.chain(keys).map(|path| ("a secret", path))).chain(near)
+    }
+
+    /// The directories of all tenants but the one that the settings are of, and but those that its own lies in: whoever they
+    /// are of is refused, for holding it.
+    pub fn directories_of_others(&self, settings: &Settings) -> Vec<(String, PathBuf)> {
+        let own = settings.tenant.as_deref().and_then(|uri| StoreUri::parse(uri).ok());
+        let holds_own =
+            |path: &str| own.as_ref().is_some_and(|own| own.path() != path && Path::new(own.path()).starts_with(path));
+        let uris = self.tenant.iter().map(|tenant| tenant.uri.uri());
+        let others = uris.filter(|uri| Some(uri.as_str()) != settings.tenant.as_deref());
+        let in_files =
+            others.filter(|uri| uri.authority().is_empty() && uri.path().len() > 1 && !holds_own(uri.path()));
+        in_files.map(|uri| (format!("the tenant {}", uri.as_str()), PathBuf::from(uri.path()))).collect()
+    }
+
+    /// What the operator says of a URI; the defaults where that is nothing.
+    ///
+    /// `Denied` where its scheme has tenants and none of them covers it.
+    pub fn settings(&self, uri: &StoreUri) -> Result<Settings, Error> {
+        let tenant = self.tenant(uri)?;
+        let backend = self.backend.get(uri.backend()).cloned().unwrap_or_default();
+        let backend = match tenant {
+            Some(tenant) => backend.of(tenant.clone()),
+            None => backend,
+        };
+        Ok(Settings {
+            tenant: tenant.map(|tenant| tenant.uri.uri().as_str().to_owned()),
+            component: backend.component,
+            sha256: backend.sha256,
+            root: backend.root,
+            verify: backend.verify,
+            options: backend.options.into_iter().map(|(name, Value(text))| (name, text)).collect(),
+            tls: backend.tls,
+            connect: backend.connect,
+            private_networks: backend.private_networks,
+            fs: backend.fs,
+            env: backend.env.into_iter().map(|Variable(name)| name).collect(),
+            secrets: backend.secrets,
+            limits: backend.limits.resolve(),
+            quota: backend.quota,
+            near: backend.near,
+            fault: backend.fault,
+        })
+    }
+
+    /// The tenant that covers a URI most closely.
+    fn tenant(&self, uri: &StoreUri) -> Result<Option<&Tenant>, Error> {
+        let uri_of = |number: usize| self.tenant.get(number).map_or("", |tenant| tenant.uri.uri().as_str());
+        Ok(self.tenants.find(uri, uri_of)?.and_then(|number| self.tenant.get(number)))
+    }
+}
+
+impl Backend {
+    /// The backend as a tenant has it: what it is stays, and what it reaches and knows is the tenant's own. Every field is
+    /// named, so that a new one is the tenant's or not because somebody said so.
+    fn of(self, tenant: Tenant) -> Backend {
+        Backend {
+            component: self.component,
+            sha256: self.sha256,
+            fault: self.fault,
+            root: tenant.root,
+            verify: tenant.verify.unwrap_or(self.verify),
+            options: self.options.into_iter().chain(tenant.options).collect(),
+            // Whom it trusts, but not as whom it comes.
+            tls: Tls { ca: tenant.tls.ca.or(self.tls.ca), ..tenant.tls },
+            connect: tenant.connect,
+            private_networks: tenant.private_networks,
+            fs: tenant.fs,
+            env: tenant.env,
+            secrets: tenant.secrets,
+            limits: tenant.limits.over(&self.limits),
+            quota: tenant.quota,
+            // As much again, of its own; or the same directory, whose bound holds for all.
+            near: tenant.near.or(self.near),
+        }
+    }
+
+    fn check(&self, scheme: &str) -> Result<(), Error> {
+        uri::check_scheme(scheme)?;
+        let own = uri::backend(scheme);
+        if own != scheme {
+            return Err(Error::invalid(format!("write [backend.{own}]: {scheme}:// has the table of {own}")));
+        }
+        if self.component.as_ref().is_some_and(|path| !path.is_absolute()) {
+            return Err(Error::invalid("component must be an absolute path"));
+        }
+        self.tls.check()?;
+        self.near.as_ref().map_or(Ok(()), Near::check)?;
+        check_root(self.root.as_deref())?;
+        check_names(&self.fs, &self.secrets)
+    }
+}
+
+impl Tls {
+    fn check(&self) -> Result<(), Error> {
+        let files = [("tls.ca", &self.ca), ("tls.certificate", &self.certificate), ("tls.key", &self.key)];
+        let relative = |file: &Option<PathBuf>| file.as_ref().is_some_and(|path| !path.is_absolute());
+        if let Some((name, _)) = files.iter().find(|(_, file)| relative(file)) {
+            return Err(Error::invalid(format!("{name} must be an absolute path")));
+        }
+        if self.certificate.is_some() != self.key.is_some() {
+            return Err(Error::invalid("tls.certificate and tls.key go together"));
+        }
+        Ok(())
+    }
+}
+
+impl Tenant {
+    fn check(&self) -> Result<(), Error> {
+        self.tls.check()?;
+        self.near.as_ref().map_or(Ok(()), Near::check)?;
+        check_root(self.root.as_deref())?;
+        let own = self.uri.uri().path();
+        let below = |root: &str| root.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if self.root.as_deref().is_some_and(|root| !below(root)) {
+            return Err(Error::invalid("root must not lie above the tenant's uri: what is stored there is shared"));
+        }
+        check_names(&self.fs, &self.secrets)
+    }
+}
+
+fn check_root(root: Option<&str>) -> Result<(), Error> {
+    match root {
+        Some(root) if !root.starts_with('/') || root.ends_with('/') => {
+            Err(Error::invalid("root must start with '/' and not end with it"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_names(fs: &BTreeMap<String, Folder>, secrets: &BTreeMap<String, SecretSource>) -> Result<(), Error> {
+    fs.iter().try_for_each(|(name, folder)| {
+        policy::check_folder(name, &folder.path).map_err(|error| error.context(format_args!("fs.{name}")))
+    })?;
+    secrets.keys().try_for_each(|name| {
+        policy::check_secret_name(name).map_err(|error| error.context(format_args!("secrets.{name}")))
+    })
+}

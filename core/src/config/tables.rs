@@ -1,0 +1,157 @@
+//! The tables of the config file, as they are written.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::{Near, Tls, Verify};
+use crate::limits::GivenLimits;
+use crate::policy::{Folder, Pattern, Prefix, SecretSource, Variable};
+use crate::quota::Quota;
+
+/// What the operator says of compiling: the `[compile]` table.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Compile {
+    pub helper: Helper,
+}
+
+/// The program that compiles components in a process of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Helper {
+    /// The one beside the library; where there is none, components are compiled in the engine's process.
+    #[default]
+    Beside,
+    /// This one, absolute, and no other.
+    At(PathBuf),
+    /// None: components are compiled in the engine's process.
+    Off,
+}
+
+impl TryFrom<String> for Helper {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let path = PathBuf::from(&text);
+        match text.as_str() {
+            "off" => Ok(Helper::Off),
+            _ if path.is_absolute() => Ok(Helper::At(path)),
+            _ => Err(format!("{text:?} is neither \"off\" nor an absolute path")),
+        }
+    }
+}
+
+/// What the operator says of one backend: a `[backend.<scheme>]` table.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Backend {
+    /// The component's file, absolute.
+    pub component: Option<PathBuf>,
+    /// The only component that is accepted, by its SHA-256.
+    pub sha256: Option<Digest>,
+    /// Where the store's path ends. What follows in a URI prefixes the names of manifests; chunks are shared.
+    pub root: Option<String>,
+    pub verify: Verify,
+    /// Handed to the backend's `open`.
+    pub options: BTreeMap<String, Value>,
+    pub tls: Tls,
+    pub connect: Vec<Pattern>,
+    pub private_networks: bool,
+    pub fs: BTreeMap<String, Folder>,
+    pub env: Vec<Variable>,
+    pub secrets: BTreeMap<String, SecretSource>,
+    pub limits: GivenLimits,
+    pub quota: Quota,
+    pub near: Option<Near>,
+    pub fault: Option<FaultTable>,
+}
+
+/// The value of an option, which backends take as text: a TOML string, whole number or boolean.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "toml::Value")]
+pub(super) struct Value(pub String);
+
+impl TryFrom<toml::Value> for Value {
+    type Error = &'static str;
+
+    fn try_from(value: toml::Value) -> Result<Self, Self::Error> {
+        match value {
+            toml::Value::String(text) => Ok(Value(text)),
+            toml::Value::Integer(number) => Ok(Value(number.to_string())),
+            toml::Value::Boolean(truth) => Ok(Value(truth.to_string())),
+            _ => Err("an option is a text, a whole number, true or false"),
+        }
+    }
+}
+
+/// The faults that a test wants injected, as the text of a table: what is in it is known where they are linked in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "toml::Table")]
+pub struct FaultTable(String);
+
+impl FaultTable {
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<toml::Table> for FaultTable {
+    type Error = toml::ser::Error;
+
+    fn try_from(table: toml::Table) -> Result<Self, Self::Error> {
+        toml::to_string(&table).map(FaultTable)
+    }
+}
+
+/// One of those that the process serves: a `[[tenant]]` table.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tenant {
+    /// The URIs that are this tenant's begin with it.
+    pub uri: Prefix,
+    pub root: Option<String>,
+    pub verify: Option<Verify>,
+    #[serde(default)]
+    pub options: BTreeMap<String, Value>,
+    #[serde(default)]
+    pub tls: Tls,
+    #[serde(default)]
+    pub connect: Vec<Pattern>,
+    #[serde(default)]
+    pub private_networks: bool,
+    #[serde(default)]
+    pub fs: BTreeMap<String, Folder>,
+    #[serde(default)]
+    pub env: Vec<Variable>,
+    #[serde(default)]
+    pub secrets: BTreeMap<String, SecretSource>,
+    #[serde(default)]
+    pub limits: GivenLimits,
+    #[serde(default)]
+    pub quota: Quota,
+    pub near: Option<Near>,
+}
+
+/// A SHA-256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Digest(pub [u8; 32]);
+
+impl TryFrom<String> for Digest {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no SHA-256: 64 hexadecimal digits, as `sha256sum` prints them");
+        let mut digest = [0; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return Err(bad());
+        }
+        for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            let pair = std::str::from_utf8(pair).ok().filter(|pair| !pair.contains('+'));
+            *byte = pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()).ok_or_else(bad)?;
+        }
+        Ok(Digest(digest))
+    }
+}

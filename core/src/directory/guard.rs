@@ -1,0 +1,250 @@
+//! What bounds the files of a directory: the bytes that they may have together, and the space that must stay free for others.
+//!
+//! Invariants: a write is refused before a byte of it is written; what is refused names the bound and what would help; and nobody
+//! waits longer than [`limits::ROOM_AWAITED`]. What is over is removed elsewhere (`store::upkeep`), which is woken from here.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex};
+use std::time::Instant;
+
+use super::Directory;
+use super::tally::Tally;
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+
+/// Bytes that are written between two looks at the space of the file system, at most.
+const LOOKED_AFTER: u64 = 64 << 20;
+
+/// The bounds of one directory.
+pub struct Guard {
+    /// Bytes of the file system that stay free.
+    keep_free: u64,
+    max_bytes: u64,
+    /// What the operator calls that.
+    name: &'static str,
+    /// Usage from which on the store evicts.
+    high: u64,
+    /// Bytes that may be written before the space is looked at again.
+    headroom: AtomicI64,
+    /// Of a store that evicts.
+    pub tally: Option<Tally>,
+    woken: AtomicBool,
+    wake: Box<dyn Fn() + Send + Sync>,
+    /// Nothing could be evicted when that was last tried.
+    hopeless: AtomicBool,
+    room: Mutex<()>,
+    made: Condvar,
+    pub refused: AtomicU64,
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard").field("keep_free", &self.keep_free).field("max_bytes", &self.max_bytes).finish()
+    }
+}
+
+impl Guard {
+    /// `max_bytes`: none of it. `tally`: of a store that evicts. `wake` has what is over removed.
+    pub fn new(
+        keep_free: u64,
+        max_bytes: Option<(u64, &'static str)>,
+        tally: Option<Tally>,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let (max_bytes, name) = max_bytes.unwrap_or((u64::MAX, ""));
+        Guard {
+            keep_free,
+            max_bytes,
+            name,
+            high: max_bytes - max_bytes / 20,
+            headroom: AtomicI64::new(0),
+            tally,
+            woken: AtomicBool::new(false),
+            wake: Box::new(wake),
+            hopeless: AtomicBool::new(false),
+            room: Mutex::new(()),
+            made: Condvar::new(),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Look at the space before the first write asks for it.
+    pub fn look(&self, available: u64) {
+        self.leave(available.saturating_sub(self.keep_free));
+    }
+
+    /// So many bytes are left: some of them may be written before the space is looked at again.
+    fn leave(&self, left: u64) {
+        self.headroom.store((left / 4).min(LOOKED_AFTER) as i64, Relaxed);
+    }
+
+    /// What is over is about to be removed: who needs that from now on wakes again.
+    pub fn begin_upkeep(&self) {
+        self.woken.store(false, Relaxed);
+    }
+
+    /// Something was removed.
+    pub fn made_room(&self) {
+        drop(self.room.lock());
+        self.made.notify_all();
+    }
+
+    /// Whether nothing can be evicted now, so that nobody waits for it.
+    pub fn set_hopeless(&self, hopeless: bool) {
+        self.hopeless.store(hopeless, Relaxed);
+    }
+
+    /// Whether nothing can be evicted now. If so, writes do not ask for it before it was tried again.
+    pub fn hold_if_hopeless(&self) -> bool {
+        let hopeless = self.hopeless.load(Relaxed);
+        if hopeless {
+            self.woken.store(true, Relaxed);
+        }
+        hopeless
+    }
+
+    fn wake(&self) {
+        if !self.woken.swap(true, Relaxed) {
+            (self.wake)();
+        }
+    }
+
+    fn refuse(&self, message: String) -> Error {
+        self.refused.fetch_add(1, Relaxed);
+        Error::new(ErrorKind::Exhausted, message)
+    }
+
+    /// Room for `len` bytes more, of a directory with so much space left.
+    fn admit(&self, len: u64, available: impl Fn() -> Result<u64, Error>) -> Result<(), Error> {
+        let signed = i64::try_from(len).unwrap_or(i64::MAX);
+        if self.keep_free > 0 && self.headroom.fetch_sub(signed, Relaxed) < signed {
+            let available = available()?;
+            let Some(left) = available.checked_sub(self.keep_free).and_then(|left| left.checked_sub(len)) else {
+                self.headroom.store(0, Relaxed);
+                if self.tally.is_some() {
+                    self.wake();
+                }
+                let keep_free = self.keep_free;
+                let help = match self.tally {
+                    Some(_) => "what may be evicted does not make up for it, because others fill the disk",
+                    None => "free some, or let the store evict: max_bytes, ttl_s or evict in its options",
+                };
+                let message =
+                    format!("the disk is nearly full: {available} bytes are free, keep_free = {keep_free}; {help}");
+                return Err(self.refuse(message));
+            };
+            self.leave(left);
+        }
+        let Some(tally) = &self.tally else { return Ok(()) };
+        let used = tally.total().saturating_add(len);
+        if used > self.high {
+            self.wake();
+        }
+        if used > self.max_bytes && !self.await_room(tally, len) {
+            let (name, max_bytes) = (self.name, self.max_bytes);
+            let message = format!(
+                "the store is full: {name} = {max_bytes}, and {len} bytes more do not fit until some are removed"
+            );
+            return Err(self.refuse(message));
+        }
+        Ok(())
+    }
+
+    /// Wait a moment for the eviction, which others have outrun.
+    fn await_room(&self, tally: &Tally, len: u64) -> bool {
+        let fits = || tally.total().saturating_add(len) <= self.max_bytes;
+        if len > self.max_bytes {
+            return false;
+        }
+        let end = Instant::now() + limits::ROOM_AWAITED;
+        let mut room = self.room.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        while !fits() {
+            self.wake();
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.hopeless.load(Relaxed) {
+                return false;
+            }
+            let waited = self.made.wait_timeout(room, left);
+            room = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+        true
+    }
+}
+
+impl Directory {
+    /// Bound what is written from now on. The first bounds stay.
+    pub fn set_guard(&self, guard: Guard) {
+        let _ = self.guard.set(guard);
+    }
+
+    pub fn guard(&self) -> Option<&Guard> {
+        self.guard.get()
+    }
+
+    /// Refuse a file of so many bytes that is over a bound.
+    pub(super) fn admit(&self, len: u64) -> Result<(), Error> {
+        match self.guard.get() {
+            Some(guard) => guard.admit(len, || Ok(self.space()?.available)),
+            None => Ok(()),
+        }
+    }
+
+    /// Count of the bytes of the files, where they are bounded.
+    pub fn tally(&self) -> Option<&Tally> {
+        self.guard.get().and_then(|guard| guard.tally.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_disk_that_is_nearly_full_takes_nothing_more() {
+        let guard = Guard::new(1000, None, None, || ());
+        let refused = guard.admit(10, || Ok(1005)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Exhausted);
+        assert!(refused.to_string().contains("keep_free = 1000"), "{refused}");
+        assert!(guard.admit(10, || Ok(1010)).is_ok());
+        // A quarter of what is left is written before the space is looked at again.
+        guard.look(1400);
+        let looks = AtomicU64::new(0);
+        let look = || {
+            looks.fetch_add(1, Relaxed);
+            Ok(1400)
+        };
+        (0..4).for_each(|_| guard.admit(100, look).unwrap());
+        assert_eq!(looks.load(Relaxed), 3, "the first of them fits");
+        assert!(Guard::new(0, None, None, || ()).admit(10, || unreachable!()).is_ok());
+    }
+
+    #[test]
+    fn a_full_store_wakes_the_eviction_waits_a_moment_and_refuses() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Directory::open(scratch.path()).unwrap();
+        let woken = Arc::new(AtomicU64::new(0));
+        let counted = woken.clone();
+        let tally = Tally::open(&directory, 1000).unwrap();
+        let guard = Guard::new(0, Some((1000, "max_bytes")), Some(tally), move || {
+            counted.fetch_add(1, Relaxed);
+        });
+        let tally = guard.tally.as_ref().unwrap();
+        assert!(guard.admit(940, || unreachable!()).is_ok());
+        tally.add(940);
+        assert_eq!(woken.load(Relaxed), 0);
+        assert!(guard.admit(40, || unreachable!()).is_ok());
+        assert_eq!(woken.load(Relaxed), 1, "it is over 95%");
+        assert!(guard.admit(100, || unreachable!()).unwrap_err().to_string().contains("max_bytes = 1000"));
+        assert!(guard.admit(2000, || unreachable!()).is_err());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                tally.add(-500);
+                guard.made_room();
+            });
+            // Sooner or later than the room is made.
+            let admitted = guard.admit(100, || unreachable!()).or_else(|_| guard.admit(100, || unreachable!()));
+            assert!(admitted.is_ok());
+        });
+    }
+}

@@ -1,0 +1,387 @@
+//! Files below one directory, by relative path: what the contract's `files` interface does, without a guest in sight.
+//!
+//! Invariants: no path leaves the directory, no link is followed, no file system of the kernel is reached ([`mounts`]), and
+//! a file is whole under its name or not there. Every path is resolved by the kernel in one step from the open directory
+//! (`openat2`), so what is checked is what is opened.
+
+mod guard;
+mod listing;
+mod mounts;
+mod parents;
+mod path;
+mod read;
+mod tally;
+mod usage;
+mod write;
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+pub use guard::Guard;
+pub use listing::Entry;
+pub use mounts::why_refused;
+pub use path::RelativePath;
+pub use tally::Tally;
+pub use usage::Evicted;
+pub use write::Written;
+
+use crate::error::{Error, ErrorKind};
+use crate::limits::USE_NOTED;
+use crate::signals::files_are_bounded;
+use listing::Following;
+use parents::{Parent, Parents};
+
+const PRIVATE_DIRECTORY: Mode = Mode::RWXU;
+const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// An open directory that a component was granted.
+#[derive(Debug)]
+pub struct Directory {
+    root: OwnedFd,
+    read_only: bool,
+    /// The process had a bound on the length of files (RLIMIT_FSIZE) when the directory was opened: a write past it would
+    /// raise SIGXFSZ.
+    bounded: bool,
+    /// Where files are written before they are renamed; opened when it is first needed.
+    temporaries: Mutex<Option<Arc<OwnedFd>>>,
+    parents: Parents,
+    /// Times of use cannot be noted here: the file system is mounted to read only, or the files are somebody else's.
+    unnoted: AtomicBool,
+    /// How old a noted time of use may be, in seconds.
+    noted_for: AtomicU64,
+    guard: OnceLock<Guard>,
+    /// Of the listing that was last asked for.
+    following: Mutex<Option<Following>>,
+}
+
+impl Directory {
+    /// Open the directory at `path`, which is the operator's and may lead through links. A missing last component is
+    /// made, for this user only. Leftovers of writers that died are removed.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let explain = |errno: Errno| {
+            let error = Error::from(errno);
+            let hint = match errno {
+                Errno::NOENT => ": only the last part of a path is made; make the directories above it",
+                _ => "",
+            };
+            Error::new(error.kind(), format!("{}: {error}{hint}", path.display()))
+        };
+        let root = match open_root(path).map_err(explain)? {
+            Some(root) => root,
+            None => {
+                let upper = path.parent().unwrap_or(path);
+                if let Some(why) = why_refused(upper) {
+                    // A directory that is made in a control group is a control group.
+                    return Err(Error::new(ErrorKind::Denied, why));
+                }
+                make_root(upper, path).map_err(explain)?;
+                open_root(path).map_err(explain)?.ok_or_else(|| explain(Errno::NOENT))?
+            }
+        };
+        check_root(path, &root)?;
+        let directory = Directory {
+            root,
+            read_only: false,
+            bounded: files_are_bounded(),
+            temporaries: Mutex::new(None),
+            parents: Parents::default(),
+            unnoted: AtomicBool::new(false),
+            noted_for: AtomicU64::new(USE_NOTED.as_secs()),
+            guard: OnceLock::new(),
+            following: Mutex::new(None),
+        };
+        directory.reap_temporaries();
+        Ok(directory)
+    }
+
+    /// Open the directory at `path`, which must be there, to read only: nothing in it is made, changed or removed.
+    pub fn open_read_only(path: &Path) -> Result<Self, Error> {
+        let root = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| Error::from(errno).context(path.display()))?;
+        check_root(path, &root)?;
+        Ok(Directory {
+            root,
+            read_only: true,
+            bounded: false,
+            temporaries: Mutex::new(None),
+            parents: Parents::default(),
+            unnoted: AtomicBool::new(true),
+            noted_for: AtomicU64::new(USE_NOTED.as_secs()),
+            guard: OnceLock::new(),
+            following: Mutex::new(None),
+        })
+    }
+
+    /// Whether nothing in it may be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn check_writable(&self) -> Result<(), Error> {
+        match self.read_only {
+            true => Err(Error::new(
+                ErrorKind::Denied,
+                "the directory is granted read-only: fs of the config says access = \"ro\"",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the directory is the one that lies at `path` now.
+    pub fn is_at(&self, path: &Path) -> bool {
+        match (fs::fstat(&self.root), fs::stat(path)) {
+            (Ok(open), Ok(there)) => (open.st_dev, open.st_ino) == (there.st_dev, there.st_ino),
+            _ => false,
+        }
+    }
+
+    /// The directory itself, for what opens files below it by other means.
+    pub fn try_clone(&self) -> std::io::Result<File> {
+        self.root.try_clone().map(File::from)
+    }
+
+    /// Open what lies at a relative path, without following any link.
+    fn resolve(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        resolve_below(&self.root, path, flags)
+    }
+
+    /// Open the directory at a relative path; "" is this one.
+    fn open_directory(&self, path: &str) -> Result<OwnedFd, Errno> {
+        // A link in the last place would be no directory; one on the way is refused as what it is.
+        let path = if path.is_empty() { ".".to_owned() } else { format!("{path}/.") };
+        self.resolve(&path, OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    /// The directory that a file lies in.
+    fn parent_of(&self, path: &RelativePath) -> Result<Arc<Parent>, Errno> {
+        self.parents.get(path.parent(), || self.open_directory(path.parent()))
+    }
+
+    /// Open a file without following any link, from the directory that it lies in.
+    fn open_file(&self, path: &RelativePath, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let open = || {
+            let parent = self.parent_of(path)?;
+            match resolve_below(&**parent, path.name(), flags) {
+                // A directory that was removed holds nothing, and another may be in its place.
+                Err(Errno::NOENT) if fs::fstat(&**parent)?.st_nlink == 0 => Err(Errno::STALE),
+                opened => opened,
+            }
+        };
+        match open() {
+            Err(Errno::STALE) => {
+                self.parents.forget(path.parent());
+                open().map_err(|errno| if errno == Errno::STALE { Errno::NOENT } else { errno })
+            }
+            opened => opened,
+        }
+    }
+
+    /// The same as [`Directory::open_directory`], made if it is missing.
+    fn make_directory(&self, path: &str) -> Result<OwnedFd, Errno> {
+        match self.open_directory(path) {
+            Err(Errno::NOENT) => {}
+            opened => return opened,
+        }
+        let mut end = 0;
+        while end < path.len() {
+            end = path.get(end + 1..).and_then(|rest| rest.find('/')).map_or(path.len(), |at| end + 1 + at);
+            let (upper, name) =
+                path.get(..end).unwrap_or(path).rsplit_once('/').unwrap_or(("", path.get(..end).unwrap_or(path)));
+            let upper = self.open_directory(upper)?;
+            match fs::mkdirat(&upper, name, PRIVATE_DIRECTORY) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.open_directory(path)
+    }
+
+    /// The length of the file at a path; none if there is no such file. Counts as a use of it.
+    pub fn size(&self, path: &RelativePath) -> Result<Option<u64>, Error> {
+        let Some((parent, stat)) = self.look(path)? else { return Ok(None) };
+        self.note_use(&stat, |times| fs::utimensat(&**parent, path.name(), times, AtFlags::SYMLINK_NOFOLLOW));
+        Ok(Some(stat.st_size as u64))
+    }
+
+    /// What there is about the regular file at a path, and the directory that it lies in.
+    fn look(&self, path: &RelativePath) -> Result<Option<(Arc<Parent>, fs::Stat)>, Error> {
+        let look = || {
+            let parent = self.parent_of(path)?;
+            let stat = fs::statat(&**parent, path.name(), AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok((parent, stat))
+        };
+        let (parent, stat) = match look() {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            looked => looked?,
+        };
+        let regular = fs::FileType::from_raw_mode(stat.st_mode) == fs::FileType::RegularFile;
+        Ok(regular.then_some((parent, stat)))
+    }
+
+    /// Remove a file, or a directory that is empty. False: there was none.
+    pub fn remove(&self, path: &RelativePath, durable: bool) -> Result<bool, Error> {
+        self.check_writable()?;
+        let counted = match self.tally() {
+            Some(_) => self.look(path)?.map(|(_, stat)| stat.st_size as u64),
+            None => None,
+        };
+        let parent = match self.open_directory(path.parent()) {
+            Err(Errno::NOENT) => return Ok(false),
+            opened => opened?,
+        };
+        let removed = match fs::unlinkat(&parent, path.name(), AtFlags::empty()) {
+            Err(Errno::ISDIR | Errno::PERM) => fs::unlinkat(&parent, path.name(), AtFlags::REMOVEDIR),
+            unlinked => unlinked,
+        };
+        match removed {
+            Err(Errno::NOENT) => return Ok(false),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {
+                return Err(Error::invalid("the directory is not empty"));
+            }
+            removed => removed?,
+        }
+        if let Some(bytes) = counted {
+            self.gone(bytes);
+        }
+        if durable {
+            fs::fsync(&parent)?;
+        }
+        Ok(true)
+    }
+}
+
+fn open_root(path: &Path) -> Result<Option<OwnedFd>, Errno> {
+    match fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::NOENT) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+fn make_root(upper: &Path, path: &Path) -> Result<(), Errno> {
+    let upper = fs::open(upper, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    mounts::check(&upper)?;
+    match fs::mkdirat(&upper, path.file_name().ok_or(Errno::NOENT)?, PRIVATE_DIRECTORY) {
+        // Its name must survive power loss as what will be in it.
+        Ok(()) => fs::fsync(&upper),
+        Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Refuse a directory on a file system of the kernel.
+fn check_root(path: &Path, root: &OwnedFd) -> Result<(), Error> {
+    match mounts::kernel_file_system(root) {
+        Ok(None) => Ok(()),
+        Ok(Some(kind)) => Err(Error::new(ErrorKind::Denied, mounts::explain(path, kind))),
+        Err(errno) => Err(Error::from(errno).context(path.display())),
+    }
+}
+
+/// Open what lies at a path that a guest wrote for another interface than ours, without following any link. It may hold
+/// `.` and `..` that stay below `root`.
+pub fn open_below(root: BorrowedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let mut depth = 0usize;
+    for segment in path.split('/') {
+        depth = match segment {
+            "" | "." => Some(depth),
+            ".." => depth.checked_sub(1),
+            _ => Some(depth + 1),
+        }
+        .filter(|_| !path.starts_with('/'))
+        .ok_or(Errno::PERM)?;
+    }
+    resolve_below(root, path, flags)
+}
+
+fn resolve_below(root: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let root = root.as_fd();
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    // A mere name cannot leave the directory, and to have the kernel watch that costs a tenth of an open.
+    let is_name = !path.contains('/') && path != "..";
+    let below = if is_name { ResolveFlags::NO_SYMLINKS } else { RESOLVE };
+    // EAGAIN: a rename elsewhere made the kernel unsure; it asks to be asked again.
+    for _ in 0..16 {
+        match fs::openat2(root, path, flags, mode(flags), below | ResolveFlags::NO_XDEV) {
+            Err(Errno::AGAIN) => {}
+            // Kernels before 5.6, and sandboxes that do not know the call.
+            Err(Errno::NOSYS | Errno::PERM) => return resolve_by_steps(root, path, flags),
+            Err(Errno::XDEV) => match resolve_across(root, path, flags) {
+                Err(Errno::AGAIN) => {}
+                opened => return opened,
+            },
+            opened => return opened,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+/// The same for a path that leads to another mount, which may be one of files, or one of the kernel.
+fn resolve_across(root: BorrowedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    // Without NO_XDEV only a path that would leave the directory is answered by XDEV.
+    let open = |path: &str, flags: OFlags| match fs::openat2(root, path, flags, mode(flags), RESOLVE) {
+        Err(Errno::XDEV) => Err(Errno::LOOP),
+        opened => opened,
+    };
+    // Looked at before it is opened, because an open may already change something, and again after it, because what lies
+    // at the path may have been renamed in between.
+    let look = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    match open(path, look) {
+        Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {
+            let (upper, name) = path.rsplit_once('/').ok_or(Errno::NOENT)?;
+            let upper = open(upper, look | OFlags::DIRECTORY)?;
+            mounts::check(&upper)?;
+            fs::openat2(&upper, name, flags, mode(flags), RESOLVE | ResolveFlags::NO_XDEV)
+        }
+        there => {
+            mounts::check(there?)?;
+            let opened = open(path, flags)?;
+            mounts::check(&opened)?;
+            Ok(opened)
+        }
+    }
+}
+
+/// The same in one step for each segment, for where the kernel cannot do it in one. `O_NOFOLLOW` refuses a
+/// link at each step; `..`, which a rename elsewhere could lead out of the directory, is refused.
+fn resolve_by_steps(root: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let root = root.as_fd();
+    if path.split('/').any(|segment| segment == "..") {
+        return Err(Errno::PERM);
+    }
+    let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let (parents, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let mut at: Option<OwnedFd> = None;
+    for segment in parents.split('/').filter(|segment| !segment.is_empty()) {
+        at = Some(fs::openat(at.as_ref().map_or(root, OwnedFd::as_fd), segment, step, Mode::empty())?);
+    }
+    let upper = at.as_ref().map_or(root, OwnedFd::as_fd);
+    mounts::check(upper)?;
+    let opened = fs::openat(upper, name, flags, mode(flags))?;
+    mounts::check(&opened)?;
+    // O_PATH with O_NOFOLLOW opens a link itself.
+    if flags.contains(OFlags::PATH) && fs::FileType::from_raw_mode(fs::fstat(&opened)?.st_mode) == fs::FileType::Symlink
+    {
+        return Err(Errno::LOOP);
+    }
+    Ok(opened)
+}
+
+/// Of a file that an open may make.
+fn mode(flags: OFlags) -> Mode {
+    if flags.contains(OFlags::CREATE) { PRIVATE_FILE } else { Mode::empty() }
+}
+
+fn not_regular() -> Error {
+    Error::new(ErrorKind::Invalid, "not a regular file")
+}
+
+#[cfg(test)]
+mod tests;

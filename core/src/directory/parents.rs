@@ -1,0 +1,179 @@
+//! The directories that files were last read from and written to, kept open: what follows is one step from there, where the
+//! whole path costs one for each look at it.
+//!
+//! A kept directory is believed for a second. What was moved away or removed within it is noticed later, and never by a
+//! reader of a manifest: before that is published, `sync` resolves the whole path of each file anew. One that nobody uses is
+//! closed soon, on a helper's thread, so an idle store keeps none.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use crate::limits::{MAX_PARENTS, PARENT_BELIEVED, PARENT_UNUSED};
+use crate::process::PerProcess;
+use crate::threads;
+
+#[derive(Debug)]
+pub(super) struct Parents {
+    kept: Arc<Mutex<Kept>>,
+    /// Open in the whole process.
+    open: &'static AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    by_path: HashMap<String, Entry>,
+    /// A job is there that closes them.
+    swept: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    parent: Arc<Parent>,
+    opened: Instant,
+    /// Since it was last looked at.
+    used: bool,
+}
+
+/// An open directory, counted.
+#[derive(Debug)]
+pub(super) struct Parent {
+    directory: OwnedFd,
+    _counted: Counted,
+}
+
+#[derive(Debug)]
+struct Counted(&'static AtomicUsize);
+
+impl Default for Parents {
+    fn default() -> Self {
+        static OPEN: PerProcess<AtomicUsize> = PerProcess::new();
+        Parents { kept: Arc::default(), open: OPEN.get() }
+    }
+}
+
+impl Parents {
+    /// The directory at a path: the kept one, or what `open` answers.
+    pub(super) fn get(&self, path: &str, open: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<Arc<Parent>, Errno> {
+        let now = Instant::now();
+        if let Some(kept) = lock(&self.kept).by_path.get_mut(path)
+            && now.duration_since(kept.opened) < PARENT_BELIEVED
+        {
+            kept.used = true;
+            return Ok(kept.parent.clone());
+        }
+        let counted = Counted::new(self.open);
+        let parent = Arc::new(Parent { directory: open()?, _counted: counted });
+        self.keep(path, &parent, now);
+        Ok(parent)
+    }
+
+    fn keep(&self, path: &str, parent: &Arc<Parent>, now: Instant) {
+        let mut kept = lock(&self.kept);
+        if self.open.load(Relaxed) > MAX_PARENTS {
+            kept.by_path.clear();
+        }
+        // Still too many are those of other directories.
+        if self.open.load(Relaxed) > MAX_PARENTS {
+            return;
+        }
+        if !kept.swept {
+            // Without a thread that closes them none is kept.
+            if !sweep_later(Arc::downgrade(&self.kept)) {
+                return;
+            }
+            kept.swept = true;
+        }
+        kept.by_path.insert(path.to_owned(), Entry { parent: parent.clone(), opened: now, used: true });
+    }
+
+    /// Believe a kept directory no longer.
+    pub(super) fn forget(&self, path: &str) {
+        lock(&self.kept).by_path.remove(path);
+    }
+}
+
+/// Close directories that nobody has used for a while, until there are none or their store is gone.
+fn sweep_later(kept: Weak<Mutex<Kept>>) -> bool {
+    threads::of_process().helpers.hand_later(PARENT_UNUSED, move || {
+        let Some(all) = kept.upgrade() else { return };
+        let mut all = lock(&all);
+        all.by_path.retain(|_, entry| std::mem::take(&mut entry.used));
+        all.swept = !all.by_path.is_empty() && sweep_later(kept);
+        if !all.swept {
+            all.by_path.clear();
+        }
+    })
+}
+
+fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl std::ops::Deref for Parent {
+    type Target = OwnedFd;
+
+    fn deref(&self) -> &OwnedFd {
+        &self.directory
+    }
+}
+
+impl Counted {
+    fn new(count: &'static AtomicUsize) -> Self {
+        count.fetch_add(1, Relaxed);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn open_root() -> Result<OwnedFd, Errno> {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        rustix::fs::open("/", flags, rustix::fs::Mode::empty())
+    }
+
+    #[test]
+    fn an_idle_store_keeps_no_directory_open() {
+        let parents = Parents::default();
+        let first = parents.get("a", open_root).unwrap();
+        assert!(Arc::ptr_eq(&first, &parents.get("a", || unreachable!()).unwrap()));
+        drop(first);
+        let begun = Instant::now();
+        // Once more after the first sweep has ended.
+        for _ in 0..2 {
+            let kept = parents.get("a", open_root).unwrap();
+            while Arc::strong_count(&kept) > 1 {
+                assert!(begun.elapsed() < Duration::from_secs(60), "it is never closed");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        assert!(lock(&parents.kept).by_path.is_empty());
+    }
+
+    #[test]
+    fn what_a_parent_keeps_is_not_counted_in_its_child() {
+        let keeps_one = || {
+            let parents = Parents::default();
+            parents.get("a", open_root).unwrap();
+            lock(&parents.kept).by_path.len() == 1
+        };
+        // In a child, because the count is the process's.
+        assert!(crate::process::holds_in_a_child(|| {
+            let _many: Vec<_> = (0..MAX_PARENTS).map(|_| Counted::new(Parents::default().open)).collect();
+            !keeps_one() && crate::process::holds_in_a_child(keeps_one)
+        }));
+    }
+}

@@ -1,0 +1,321 @@
+//! How many bytes the files of a directory have together, shared by the processes that write to it, without a server and without
+//! a walk at each open.
+//!
+//! The count is in the file `.kv-usage`. A process adds to a count of its own and writes it down when it has changed by a 1024th of
+//! the bound; so it costs a write no system call, and what processes have not written down is a fraction of a percent. A
+//! process that is killed loses that much; the files are counted anew now and then, and after a restart of the machine. Nobody
+//! waits for the file's lock: who does not get it writes down later. All threads that share its descriptor share the lock, so a
+//! mutex stands before it.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, TryLockError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{self, FlockOperation, OFlags};
+use rustix::io::Errno;
+
+use super::{Directory, PRIVATE_FILE};
+
+const FILE: &str = ".kv-usage";
+const MAGIC: [u8; 8] = *b"KVUSAGE1";
+const RECORD_BYTES: usize = 32;
+
+/// How often the last of a process tries to write down, with a millisecond between two tries.
+const LAST_TRIES: usize = 50;
+
+/// A count of bytes that several processes share.
+#[derive(Debug)]
+pub struct Tally {
+    file: OwnedFd,
+    /// Held by the thread of this process that writes down.
+    writing: Mutex<()>,
+    /// What was written down when it was last looked at.
+    shared: AtomicI64,
+    /// What is not written down yet.
+    own: AtomicI64,
+    step: i64,
+    /// When the files were last counted: nanoseconds since 1970-01-01 UTC; 0: never, as far as is known.
+    counted: AtomicU64,
+    /// Bytes of files that this process has removed.
+    removed: AtomicU64,
+}
+
+/// What the file holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Record {
+    bytes: i64,
+    counted: u64,
+    /// Of the run of the machine in which it was written: what is cached is lost in a crash, and the count is then too old.
+    boot: u64,
+}
+
+impl Record {
+    fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        let parts = [MAGIC, self.bytes.to_le_bytes(), self.counted.to_le_bytes(), self.boot.to_le_bytes()];
+        for (to, from) in bytes.iter_mut().zip(parts.as_flattened()) {
+            *to = *from;
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let parts: [[u8; 8]; 4] = bytes.as_chunks::<8>().0.try_into().ok()?;
+        let [magic, bytes, counted, boot] = parts;
+        let record = Record {
+            bytes: i64::from_le_bytes(bytes),
+            counted: u64::from_le_bytes(counted),
+            boot: u64::from_le_bytes(boot),
+        };
+        (magic == MAGIC && record.bytes >= 0).then_some(record)
+    }
+}
+
+impl Tally {
+    /// The count of a directory whose files may have so many bytes.
+    pub fn open(directory: &Directory, max_bytes: u64) -> Result<Self, Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = fs::openat(&directory.root, FILE, flags, PRIVATE_FILE)?;
+        if fs::FileType::from_raw_mode(fs::fstat(&file)?.st_mode) != fs::FileType::RegularFile {
+            return Err(Errno::INVAL);
+        }
+        let step = i64::try_from(max_bytes / 1024).unwrap_or(i64::MAX).clamp(1, 16 << 20);
+        let (shared, own, counted) = (AtomicI64::new(0), AtomicI64::new(0), AtomicU64::new(0));
+        let removed = AtomicU64::new(0);
+        let tally = Tally { file, writing: Mutex::new(()), shared, own, step, counted, removed };
+        // Nothing need be counted where nothing is: what comes from now on is added.
+        if fs::fstat(&tally.file)?.st_size == 0 && is_fresh(directory)? {
+            let _ = tally.locked(|record| Record { counted: now(), ..record });
+        }
+        let record = tally.read();
+        tally.shared.store(record.bytes, Relaxed);
+        tally.counted.store(record.counted, Relaxed);
+        Ok(tally)
+    }
+
+    /// The bytes of all files, as far as is known.
+    pub fn total(&self) -> u64 {
+        self.shared.load(Relaxed).saturating_add(self.own.load(Relaxed)).try_into().unwrap_or(0)
+    }
+
+    /// When the files were last counted: nanoseconds since 1970-01-01 UTC.
+    pub fn counted(&self) -> u64 {
+        self.counted.load(Relaxed)
+    }
+
+    /// A file of so many bytes was removed.
+    pub fn remove(&self, bytes: u64) {
+        self.removed.fetch_add(bytes, Relaxed);
+        self.add(-i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// Bytes of the files that were removed so far, by this process. A sum that wraps.
+    pub fn removed(&self) -> u64 {
+        self.removed.load(Relaxed)
+    }
+
+    /// Files have come, or gone.
+    pub fn add(&self, bytes: i64) {
+        let own = self.own.fetch_add(bytes, Relaxed).saturating_add(bytes);
+        if own.unsigned_abs() >= self.step.unsigned_abs() {
+            self.write_down();
+        }
+    }
+
+    /// Write down what has changed, and learn what others have written. Where another is at it, nothing is done.
+    pub fn write_down(&self) {
+        let _ = self.locked(|record| record);
+    }
+
+    /// The files were counted, and had so many bytes. `before`: what was known when that began. Where much has come or gone
+    /// meanwhile, or another is writing, the next look counts again: what was counted before and added to since is nearer then.
+    pub fn set(&self, bytes: u64, before: u64) {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let before = i64::try_from(before).unwrap_or(i64::MAX);
+        let _ = self.locked(|record| {
+            let meanwhile = record.bytes.saturating_sub(before);
+            let settled = meanwhile.unsigned_abs() <= self.step.unsigned_abs().saturating_mul(4);
+            // Of what came meanwhile about half was counted.
+            let bytes = bytes.saturating_add(meanwhile / 2).max(0);
+            match (settled, record.counted) {
+                (true, _) => Record { bytes, counted: now(), ..record },
+                (false, 0) => Record { bytes, ..record },
+                (false, _) => record,
+            }
+        });
+    }
+
+    fn locked(&self, change: impl FnOnce(Record) -> Record) -> Result<(), Errno> {
+        let _writing = match self.writing.try_lock() {
+            Ok(writing) => writing,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(Errno::AGAIN),
+        };
+        fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)?;
+        let own = self.own.swap(0, Relaxed);
+        let record = self.read();
+        let record = change(Record { bytes: record.bytes.saturating_add(own).max(0), ..record });
+        let written = rustix::io::pwrite(&self.file, &Record { boot: boot(), ..record }.encode(), 0);
+        if written.is_err() {
+            self.own.fetch_add(own, Relaxed);
+        } else {
+            self.shared.store(record.bytes, Relaxed);
+            self.counted.store(record.counted, Relaxed);
+        }
+        fs::flock(&self.file, FlockOperation::Unlock)?;
+        written.map(drop)
+    }
+
+    /// What the file holds; a count of 0, which was never made, where it cannot be relied on.
+    fn read(&self) -> Record {
+        let mut bytes = [0; RECORD_BYTES];
+        let read = rustix::io::pread(&self.file, &mut bytes, 0);
+        let record = read.ok().filter(|count| *count == RECORD_BYTES).and_then(|_| Record::decode(&bytes));
+        let record = record.unwrap_or_default();
+        // Better a count that may be too old than none; it is made anew soon.
+        if record.boot == boot() { record } else { Record { counted: 0, ..record } }
+    }
+}
+
+impl Drop for Tally {
+    fn drop(&mut self) {
+        for _ in 0..LAST_TRIES {
+            match self.locked(|record| record) {
+                Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Whether a store in this directory has no files yet. Those that begin with a dot are marks of the host and of backends.
+fn is_fresh(directory: &Directory) -> Result<bool, Errno> {
+    let mut entries = fs::Dir::read_from(&directory.root)?;
+    Ok(entries.all(|entry| entry.is_ok_and(|entry| entry.file_name().to_bytes().starts_with(b"."))))
+}
+
+/// Nanoseconds since 1970-01-01 UTC.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Tells one run of the machine from the next.
+fn boot() -> u64 {
+    static BOOT: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    *BOOT.get_or_init(|| {
+        let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        xxhash_rust::xxh3::xxh3_64(&id) | 1
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory in which there is something, so that it must be counted.
+    fn directory() -> (tempfile::TempDir, Directory) {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::create_dir(scratch.path().join("chunks")).unwrap();
+        let directory = Directory::open(scratch.path()).unwrap();
+        (scratch, directory)
+    }
+
+    #[test]
+    fn processes_share_the_count_to_a_percent() {
+        const MAX: u64 = 1 << 20;
+        let (_scratch, directory) = directory();
+        let tallies: Vec<Tally> = (0..4).map(|_| Tally::open(&directory, MAX).unwrap()).collect();
+        for round in 0..1000 {
+            tallies.iter().for_each(|tally| tally.add(100));
+            let all = (round + 1) * 400;
+            for tally in &tallies {
+                // What the others have not written down, and what they wrote down since this one last did.
+                assert!(tally.total().abs_diff(all) <= 8 * MAX / 1024 + 400, "{} of {all}", tally.total());
+            }
+        }
+        drop(tallies);
+        assert_eq!(Tally::open(&directory, MAX).unwrap().total(), 400_000, "all of it is written down at the end");
+    }
+
+    #[test]
+    fn threads_and_processes_lose_nothing_of_each_other() {
+        let (_scratch, directory) = directory();
+        // A descriptor each, as processes have, with threads that share it.
+        let tallies: Vec<Tally> = (0..3).map(|_| Tally::open(&directory, 1024).unwrap()).collect();
+        std::thread::scope(|scope| {
+            for tally in tallies.iter().flat_map(|tally| [tally; 4]) {
+                scope.spawn(|| (0..2000).for_each(|_| tally.add(10)));
+            }
+        });
+        drop(tallies);
+        assert_eq!(Tally::open(&directory, 1024).unwrap().total(), 3 * 4 * 2000 * 10);
+    }
+
+    #[test]
+    fn a_count_during_which_much_has_changed_is_made_again() {
+        let (_scratch, directory) = directory();
+        let tally = Tally::open(&directory, 1 << 20).unwrap();
+        tally.add(100_000);
+        tally.set(100_000, 0);
+        assert_eq!((tally.total(), tally.counted()), (150_000, 0));
+        tally.set(100_000, 150_000);
+        assert!(tally.total() == 100_000 && tally.counted() > 0);
+        // Once it was counted, what has changed since is known better than by a count beside many changes.
+        let counted = tally.counted();
+        tally.add(900_000);
+        tally.set(400_000, 100_000);
+        assert_eq!((tally.total(), tally.counted()), (1_000_000, counted));
+    }
+
+    #[test]
+    fn a_directory_without_files_needs_no_count() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::write(scratch.path().join(".local-fs"), "a mark").unwrap();
+        let directory = Directory::open(scratch.path()).unwrap();
+        let tally = Tally::open(&directory, 1000).unwrap();
+        assert!(tally.total() == 0 && tally.counted() > 0);
+        let other = Tally::open(&directory, 1000).unwrap();
+        assert_eq!(other.counted(), tally.counted(), "another process knows it too");
+    }
+
+    #[test]
+    fn a_count_that_is_damaged_or_of_another_run_is_made_anew() {
+        let (scratch, directory) = directory();
+        let tally = Tally::open(&directory, 1000).unwrap();
+        assert_eq!(tally.counted(), 0);
+        tally.add(700);
+        tally.set(500, 700);
+        let counted = tally.counted();
+        assert!(tally.total() == 500 && counted > 0);
+        let opened = Tally::open(&directory, 1000).unwrap();
+        assert_eq!((opened.total(), opened.counted()), (500, counted));
+        let file = scratch.path().join(FILE);
+        let other = Record { bytes: 500, counted: 77, boot: 1 };
+        for (content, total) in
+            [(other.encode().to_vec(), 500), (vec![7; 32], 0), (vec![], 0), (b"KVUSAGE1".to_vec(), 0)]
+        {
+            std::fs::write(&file, content).unwrap();
+            let opened = Tally::open(&directory, 1000).unwrap();
+            assert_eq!((opened.total(), opened.counted()), (total, 0));
+        }
+        std::fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &file).unwrap();
+        assert!(Tally::open(&directory, 1000).is_err());
+    }
+
+    #[test]
+    fn who_does_not_get_the_lock_writes_down_later() {
+        let (scratch, directory) = directory();
+        let tally = Tally::open(&directory, 1000).unwrap();
+        let other = std::fs::File::open(scratch.path().join(FILE)).unwrap();
+        fs::flock(&other, FlockOperation::LockExclusive).unwrap();
+        tally.add(100);
+        assert_eq!(tally.total(), 100);
+        assert_eq!(Tally::open(&directory, 1000).unwrap().total(), 0);
+        fs::flock(&other, FlockOperation::Unlock).unwrap();
+        tally.add(1);
+        assert_eq!(Tally::open(&directory, 1000).unwrap().total(), 101);
+    }
+}

@@ -1,0 +1,335 @@
+//! Writing files: into `.kv-tmp`, then renamed to their place, so that no reader sees a part and a crash leaves nothing
+//! but a temporary file. Those are removed when the directory is next opened, once they are old.
+
+use std::collections::BTreeSet;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use super::{Directory, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_below};
+use crate::error::Error;
+use crate::limits;
+use crate::process::PerProcess;
+use crate::signals::without_signal;
+use crate::threads;
+
+const TEMPORARIES: &str = ".kv-tmp";
+/// What one `writev` takes, from POSIX.
+const MAX_SLICES: usize = 1024;
+/// Files that are open at once while they are synced.
+const SYNCED_TOGETHER: usize = 64;
+/// Fewer than this are synced one after another.
+const SYNCED_ALONE: usize = 4;
+
+/// Files of the process that are open to be synced.
+struct Synced {
+    files: usize,
+    open: &'static AtomicUsize,
+}
+
+impl Synced {
+    /// Room for some of so many files, and for one at least.
+    fn take(wanted: usize) -> Self {
+        static OPEN: PerProcess<AtomicUsize> = PerProcess::new();
+        let open = OPEN.get();
+        let left = limits::MAX_SYNCED.saturating_sub(open.load(Relaxed));
+        let files = wanted.min(SYNCED_TOGETHER).min(left).max(1);
+        open.fetch_add(files, Relaxed);
+        Synced { files, open }
+    }
+}
+
+impl Drop for Synced {
+    fn drop(&mut self) {
+        self.open.fetch_sub(self.files, Relaxed);
+    }
+}
+
+/// What became of a file that was to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    Written,
+    Existed,
+}
+
+impl Directory {
+    /// Write a file of the parts in order. It appears whole or not at all. `replace`: over one that exists, which is
+    /// otherwise kept; after power loss either one is there, whole. `durable`: its bytes survive power loss before its name
+    /// appears; [`Directory::sync_directories`] does the same for the name.
+    pub fn write(&self, path: &RelativePath, parts: &[&[u8]], replace: bool, durable: bool) -> Result<Written, Error> {
+        self.check_writable()?;
+        let len = parts.iter().map(|part| part.len() as u64).sum();
+        self.admit(len)?;
+        let (temporaries, name, file) = self.create_temporary()?;
+        let write = || write_all(&file, parts);
+        let written = if self.bounded { without_signal(libc::SIGXFSZ, write) } else { write() };
+        let mut replaced = None;
+        if replace && self.tally().is_some() {
+            replaced = self.look(path)?.map(|(_, stat)| stat.st_size as u64);
+        }
+        let placed = written
+            .and_then(|()| match (durable, replace) {
+                (true, _) => uninterrupted(|| fs::fdatasync(&file)),
+                (false, true) => write_out(&file),
+                (false, false) => Ok(()),
+            })
+            .and_then(|()| self.place(&temporaries, &name, path, replace));
+        if let (Ok(Written::Written), Some(tally)) = (&placed, self.tally()) {
+            let replaced = replaced.unwrap_or(0);
+            tally.add(i64::try_from(len).unwrap_or(i64::MAX).saturating_sub_unsigned(replaced));
+        }
+        if !matches!(placed, Ok(Written::Written)) {
+            // What is left behind if this fails is reaped later.
+            let _ = fs::unlinkat(&*temporaries, &name, AtFlags::empty());
+        }
+        Ok(placed?)
+    }
+
+    fn place(&self, from: &OwnedFd, temporary: &str, path: &RelativePath, replace: bool) -> Result<Written, Errno> {
+        let place = || {
+            let parent = self.parents.get(path.parent(), || self.make_directory(path.parent()))?;
+            place_in(&parent, from, temporary, path, replace)
+        };
+        match place() {
+            // The directory was removed since it was opened.
+            Err(Errno::NOENT) => {
+                self.parents.forget(path.parent());
+                place()
+            }
+            placed => placed,
+        }
+    }
+
+    /// Make files durable that were written without, and the names of the directories on the way. `in_time` is asked now
+    /// and then, and may end it.
+    ///
+    /// A file that the kernel could not write out is removed: a second sync of it would succeed, and prove nothing
+    /// (`docs/decisions/what-could-not-be-synced-is-removed.md`).
+    pub fn sync(&self, paths: &[RelativePath], in_time: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+        self.check_writable()?;
+        let mut rest = paths;
+        while !rest.is_empty() {
+            in_time()?;
+            let room = Synced::take(rest.len());
+            let (group, behind) = rest.split_at(room.files);
+            rest = behind;
+            let open = |path: &RelativePath| {
+                self.resolve(path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK).map_err(|errno| match errno {
+                    Errno::NOENT => Error::invalid(format!("{}: no such file", path.as_str())),
+                    errno => errno.into(),
+                })
+            };
+            let files = group.iter().map(open).collect::<Result<Vec<OwnedFd>, Error>>()?;
+            files.iter().for_each(start_writing);
+            let files: Vec<_> = files.iter().zip(group).collect();
+            side_by_side(&files, &|(file, path)| {
+                Ok(uninterrupted(|| fs::fdatasync(file)).inspect_err(|errno| {
+                    if is_lost(*errno) {
+                        let _ = self.remove(path, false);
+                    }
+                })?)
+            })?;
+        }
+        self.sync_directories(paths, in_time)
+    }
+
+    /// Make the names of files durable: each directory on the way, once. `in_time` as for [`Directory::sync`].
+    pub fn sync_directories(
+        &self,
+        paths: &[RelativePath],
+        in_time: impl Fn() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let directories: BTreeSet<&str> = paths.iter().flat_map(RelativePath::ancestors).collect();
+        let directories: Vec<&str> = directories.into_iter().collect();
+        for group in directories.chunks(SYNCED_TOGETHER) {
+            in_time()?;
+            side_by_side(group, &|directory| {
+                let directory = self.open_directory(directory)?;
+                Ok(uninterrupted(|| fs::fsync(&directory))?)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn create_temporary(&self) -> Result<(Arc<OwnedFd>, String, OwnedFd), Error> {
+        let name = temporary_name()?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // A second time in case somebody removed the directory since it was opened.
+        for fresh in [false, true] {
+            let temporaries = self.temporaries(fresh)?;
+            match fs::openat(&*temporaries, &name, flags, PRIVATE_FILE) {
+                Err(Errno::NOENT) => {}
+                opened => return Ok((temporaries, name, opened?)),
+            }
+        }
+        Err(Errno::NOENT.into())
+    }
+
+    fn temporaries(&self, fresh: bool) -> Result<Arc<OwnedFd>, Errno> {
+        let mut kept = self.temporaries.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let (Some(open), false) = (&*kept, fresh) {
+            return Ok(open.clone());
+        }
+        match fs::mkdirat(&self.root, TEMPORARIES, PRIVATE_DIRECTORY) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let open = Arc::new(self.resolve(TEMPORARIES, OFlags::RDONLY | OFlags::DIRECTORY)?);
+        *kept = Some(open.clone());
+        Ok(open)
+    }
+
+    /// Remove temporary files that are too old to have a living writer. Best effort: what fails is tried at the next open.
+    pub(super) fn reap_temporaries(&self) {
+        let Ok(temporaries) = resolve_below(&self.root, TEMPORARIES, OFlags::RDONLY | OFlags::DIRECTORY) else {
+            return;
+        };
+        let Ok(listing) = fs::Dir::read_from(&temporaries) else { return };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        for entry in listing.flatten() {
+            let Ok(stat) = fs::statat(&temporaries, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let age = now.as_secs().saturating_sub(u64::try_from(stat.st_mtime).unwrap_or(0));
+            if age > limits::STALE_TEMPORARY.as_secs() {
+                let _ = fs::unlinkat(&temporaries, entry.file_name(), AtFlags::empty());
+            }
+        }
+    }
+}
+
+fn place_in(
+    parent: &OwnedFd,
+    from: &OwnedFd,
+    temporary: &str,
+    path: &RelativePath,
+    replace: bool,
+) -> Result<Written, Errno> {
+    if replace {
+        fs::renameat(from, temporary, parent, path.name())?;
+        return Ok(Written::Written);
+    }
+    match fs::renameat_with(from, temporary, parent, path.name(), RenameFlags::NOREPLACE) {
+        Ok(()) => Ok(Written::Written),
+        Err(Errno::EXIST) => existed(parent, path),
+        // File systems and kernels without the flag have hard links.
+        Err(Errno::INVAL | Errno::NOSYS) => match fs::linkat(from, temporary, parent, path.name(), AtFlags::empty()) {
+            Ok(()) => {
+                let _ = fs::unlinkat(from, temporary, AtFlags::empty());
+                Ok(Written::Written)
+            }
+            Err(Errno::EXIST) => existed(parent, path),
+            Err(errno) => Err(errno),
+        },
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A name for a temporary file that no other has: not in this process, not in another one on the same directory, be it of
+/// another container with the same process number.
+fn temporary_name() -> Result<String, Error> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    static PREFIX: PerProcess<String> = PerProcess::new();
+    let prefix = PREFIX.get_or_make(|| {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|error| Error::invalid(format!("no random bytes: {error}")))?;
+        Ok::<_, Error>(format!("{}-{:016x}", std::process::id(), u64::from_ne_bytes(random)))
+    })?;
+    Ok(format!("{prefix}-{}", COUNT.fetch_add(1, Relaxed)))
+}
+
+/// Sync things on several threads: a file system with a journal writes that once for all that wait for it, where one sync
+/// after another has it written as often. The first failure; the others are synced all the same.
+fn side_by_side<T: Sync>(things: &[T], sync: &(dyn Fn(&T) -> Result<(), Error> + Sync)) -> Result<(), Error> {
+    if things.len() < SYNCED_ALONE {
+        return things.iter().try_for_each(sync);
+    }
+    threads::of_process().helpers.try_each(usize::MAX, things, sync)
+}
+
+/// Have the kernel begin to write a file out, so that the syncs that follow wait for all files at once and not for one
+/// after another. Only a hint: what it could not begin, the sync does.
+fn start_writing(file: &OwnedFd) {
+    // SAFETY: an open descriptor; 0 and 0 are the whole file.
+    unsafe {
+        use std::os::fd::AsRawFd;
+        libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE);
+    }
+}
+
+/// Have the bytes of a file on the disk before the file gets its name. What follows needs no wait: a journal's commit flushes the
+/// disk before it names the file (`docs/decisions/a-manifest-is-written-out-before-its-rename.md`).
+fn write_out(file: &OwnedFd) -> Result<(), Errno> {
+    use std::os::fd::AsRawFd;
+    const ALL: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let write_out = || {
+        // SAFETY: an open descriptor; 0 and 0 are the whole file.
+        match unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, ALL) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)),
+        }
+    };
+    match uninterrupted(write_out) {
+        // Not every file system can.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::SPIPE | Errno::OPNOTSUPP) => uninterrupted(|| fs::fdatasync(file)),
+        written_out => written_out,
+    }
+}
+
+/// A sync, tried again when a signal ended it; not for ever, for a file system may say so each time.
+fn uninterrupted(sync: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+    const TRIES: usize = 16;
+    let tried_again = (1..TRIES).map(|_| sync()).find(|outcome| *outcome != Err(Errno::INTR));
+    tried_again.unwrap_or_else(sync)
+}
+
+/// Whether a sync that failed so may have lost bytes. Network file systems report that by whatever stood in their way; only
+/// what says that it was not tried is sure to have lost none.
+fn is_lost(errno: Errno) -> bool {
+    !matches!(errno, Errno::INTR | Errno::NOMEM | Errno::INVAL | Errno::BADF | Errno::NFILE | Errno::MFILE)
+}
+
+/// What stands in the way of a new file is kept, if it is a file.
+fn existed(parent: &OwnedFd, path: &RelativePath) -> Result<Written, Errno> {
+    let stat = fs::statat(parent, path.name(), AtFlags::SYMLINK_NOFOLLOW)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(Written::Existed),
+        FileType::Symlink => Err(Errno::LOOP),
+        _ => Err(Errno::ISDIR),
+    }
+}
+
+fn write_all(file: &OwnedFd, parts: &[&[u8]]) -> Result<(), Errno> {
+    let mut slices: Vec<IoSlice> =
+        parts.iter().filter(|part| !part.is_empty()).map(|part| IoSlice::new(part)).collect();
+    let mut rest = slices.as_mut_slice();
+    while !rest.is_empty() {
+        let some = rest.get(..MAX_SLICES).unwrap_or(rest);
+        match rustix::io::writev(file, some) {
+            Err(Errno::INTR) => {}
+            Ok(0) => return Err(Errno::IO),
+            written => IoSlice::advance_slices(&mut rest, written?),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_open_to_be_synced_are_bounded_in_the_process() {
+        // In a child, because the count is the process's.
+        assert!(crate::process::holds_in_a_child(|| {
+            let many: Vec<Synced> = (0..100).map(|_| Synced::take(1000)).collect();
+            let files: usize = many.iter().map(|room| room.files).sum();
+            let full = files < limits::MAX_SYNCED + many.len() && Synced::take(1000).files == 1;
+            drop(many);
+            full && Synced::take(1000).files == SYNCED_TOGETHER && Synced::take(3).files == 3
+        }));
+    }
+}

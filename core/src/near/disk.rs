@@ -1,0 +1,295 @@
+//! The disk tier: a file for each copy, in one directory that the processes of this user share, bounded in bytes.
+//!
+//! A file is the chunk and a trailer that says whose it is and when it was confirmed; both are checked at each read, and what fails is
+//! a miss and is removed. Nothing is made durable: after a power loss a file may be torn, and is then damaged. The order of use is
+//! that of the files' times, because the tier outlives the process and is shared (`docs/decisions/one-policy-module.md`).
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use twox_hash::XxHash3_64;
+
+use super::copies::{Copy, now};
+use super::{Key, Scope};
+use crate::directory::{Directory, Entry, Guard, RelativePath, Tally, Written};
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+use crate::payload::{Destination, Filling};
+
+const MAGIC: [u8; 8] = *b"KVNEAR01";
+const TRAILER_BYTES: usize = 48;
+/// Folders that files are spread over by the first byte of their hash.
+const FOLDERS: usize = 256;
+/// Files among which the least recently used are looked for, where there are so many.
+const SAMPLED: usize = 1024;
+/// The part of their bytes that is then removed.
+const REMOVED_FRACTION: u64 = 8;
+const STRIPES: usize = 64;
+/// How long nothing is written after a write failed.
+const PAUSE: Duration = Duration::from_secs(10);
+const COUNT_RETRIED: Duration = Duration::from_secs(60);
+
+pub(super) struct Disk {
+    directory: Directory,
+    max_bytes: u64,
+    /// Held while a file is written or removed, so that a delete waits for a write that began before it.
+    changing: [Mutex<()>; STRIPES],
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Where the last search for what is to be removed ended.
+    folder: usize,
+    /// Nothing is written before.
+    paused_until: Option<Instant>,
+    /// When the files were last counted, or that was tried.
+    tried: Option<Instant>,
+}
+
+/// What lay there was no copy of the chunk, and was removed.
+#[derive(Debug)]
+pub(super) struct Damaged;
+
+/// Why a near level cannot have its disk tier in this directory, which need not exist yet.
+pub fn check_directory(path: &Path) -> Result<(), Error> {
+    let Ok(meta) = path.metadata() else { return Ok(()) };
+    let denied = |message: &str| Err(Error::new(ErrorKind::Denied, message));
+    if !meta.is_dir() {
+        return denied("is no directory");
+    }
+    if meta.uid() != rustix::process::geteuid().as_raw() {
+        return denied("belongs to another user");
+    }
+    if meta.mode() & 0o077 != 0 {
+        return denied("must be this user's alone, because it holds chunks of all tenants (chmod 700)");
+    }
+    Ok(())
+}
+
+impl Disk {
+    pub fn open(path: &Path, max_bytes: u64) -> Result<Self, Error> {
+        check_directory(path)?;
+        let directory = Directory::open(path)?;
+        check_directory(path)?;
+        let space = directory.space()?;
+        Self::bounded(directory, max_bytes, (space.total / 20).min(limits::NEAR_KEEP_FREE_BYTES))
+    }
+
+    /// `keep_free`: bytes of the file system that stay free.
+    pub(super) fn bounded(directory: Directory, max_bytes: u64, keep_free: u64) -> Result<Self, Error> {
+        let tally = Tally::open(&directory, max_bytes)?;
+        // What is over is removed before each write; nobody else needs to be woken for it.
+        directory.set_guard(Guard::new(keep_free, Some((max_bytes, "near.disk_bytes")), Some(tally), || ()));
+        let changing = std::array::from_fn(|_| Mutex::default());
+        Ok(Disk { directory, max_bytes, changing, state: Mutex::default() })
+    }
+
+    /// Bytes of all files, those of other processes included, as far as is known.
+    pub fn bytes(&self) -> u64 {
+        self.directory.tally().map_or(0, Tally::total)
+    }
+
+    pub fn has_room_for(&self, len: usize) -> bool {
+        (len as u64).saturating_add(TRAILER_BYTES as u64) <= self.max_bytes / REMOVED_FRACTION
+    }
+
+    /// The copy of a chunk. A file that cannot be read for another reason than what is in it is no copy, and stays.
+    pub fn read(&self, key: &Key) -> Result<Option<Copy>, Damaged> {
+        let Ok(path) = path(key) else { return Ok(None) };
+        let mut destination = None;
+        let found =
+            self.directory.read(&path, 0, None, |len| Ok(destination.insert(Destination::Buffer(Filling::new(len)?))));
+        match found {
+            Ok(false) => return Ok(None),
+            Ok(true) => {}
+            Err(error) if error.kind() == ErrorKind::Exhausted => return Ok(None),
+            Err(_) => return self.damaged(key),
+        }
+        let Some(Destination::Buffer(filling)) = destination else { return Ok(None) };
+        parse(key, filling).map_or_else(|| self.damaged(key), |copy| Ok(Some(copy)))
+    }
+
+    fn damaged(&self, key: &Key) -> Result<Option<Copy>, Damaged> {
+        self.remove(key);
+        Err(Damaged)
+    }
+
+    /// Write a copy, in place of an older one, unless `is_current` says that it was deleted; it is asked while no delete is at this
+    /// chunk's file. False: it was not written.
+    pub fn write(&self, key: &Key, copy: &Copy, is_current: impl FnOnce() -> bool) -> bool {
+        let len = copy.data.len().saturating_add(TRAILER_BYTES) as u64;
+        let Ok(path) = path(key) else { return false };
+        if !self.has_room_for(copy.data.len()) || self.is_paused() || !self.make_room(len) {
+            return false;
+        }
+        let _changing = self.change(key);
+        if !is_current() {
+            return false;
+        }
+        let trailer = trailer(key, copy);
+        let parts: [&[u8]; 2] = [&copy.data, &trailer];
+        let write = || self.directory.write(&path, &parts, false, false);
+        let written = write().and_then(|written| match written {
+            Written::Written => Ok(()),
+            Written::Existed => {
+                self.directory.remove(&path, false)?;
+                write().map(drop)
+            }
+        });
+        if written.is_err() {
+            self.lock().paused_until = Instant::now().checked_add(PAUSE);
+        }
+        written.is_ok()
+    }
+
+    /// Remove the copy of a chunk. One that stays for a failure of the file system is not found again once its time is up.
+    pub fn remove(&self, key: &Key) {
+        let Ok(path) = path(key) else { return };
+        let _changing = self.change(key);
+        let _ = self.directory.remove(&path, false);
+    }
+
+    /// Count the files, if that was not done of late. A count that fails is tried again a minute later.
+    pub fn count(&self) {
+        let Some(tally) = self.directory.tally() else { return };
+        let counted = Duration::from_nanos(now().saturating_sub(tally.counted()));
+        if counted <= limits::COUNTED_FOR || self.lock().tried.is_some_and(|tried| tried.elapsed() < COUNT_RETRIED) {
+            return;
+        }
+        self.lock().tried = Some(Instant::now());
+        let before = tally.total();
+        let mut bytes = 0_u64;
+        let mut add = |entry: Found| bytes = bytes.saturating_add(entry.size);
+        if (0..FOLDERS).try_for_each(|folder| self.look(folder, &mut add)).is_ok() {
+            tally.set(bytes, before);
+        }
+    }
+
+    /// Remove the least recently used until there is room for `len` bytes more.
+    fn make_room(&self, len: u64) -> bool {
+        let fits = |limit: u64| self.bytes().saturating_add(len) <= limit;
+        if fits(self.max_bytes - self.max_bytes / 20) {
+            return true;
+        }
+        let mut tries = 0;
+        while !fits(self.max_bytes - self.max_bytes / 10) {
+            tries += 1;
+            if tries > limits::MAX_EVICTIONS || self.remove_oldest() == 0 {
+                break;
+            }
+        }
+        fits(self.max_bytes)
+    }
+
+    /// Remove the least recently used part of some folders' files, of all where there are few. Hashes spread evenly, so that some folders
+    /// are as good a sample as any. Returns how many bytes were removed.
+    fn remove_oldest(&self) -> u64 {
+        let first = self.lock().folder;
+        let (mut found, mut looked) = (Vec::new(), 0);
+        while looked < FOLDERS && found.len() < SAMPLED {
+            // A folder that cannot be read holds nothing that could be removed.
+            let _ = self.look((first + looked) % FOLDERS, &mut |entry| found.push(entry));
+            looked += 1;
+        }
+        self.lock().folder = (first + looked) % FOLDERS;
+        let bytes: u64 = found.iter().map(|entry| entry.size).sum();
+        found.sort_unstable_by_key(|entry| entry.used);
+        let mut removed = 0;
+        for Found { path, size, used } in found {
+            if removed > bytes / REMOVED_FRACTION {
+                break;
+            }
+            if self.directory.remove_unused(&path, used).is_ok() {
+                removed += size;
+            }
+        }
+        removed
+    }
+
+    /// The files of a folder.
+    fn look(&self, folder: usize, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
+        let folder = format!("{folder:02x}");
+        let mut after: Option<String> = None;
+        loop {
+            let entries = self.directory.entries(&folder, after.as_deref(), limits::MAX_DIRECTORY_ENTRIES)?;
+            let Some(last) = entries.last() else { return Ok(()) };
+            after = Some(last.name.clone());
+            for Entry { name, size, used, directory, .. } in entries {
+                if let (false, Ok(path)) = (directory, RelativePath::parse(format!("{folder}/{name}"))) {
+                    visit(Found { path, size, used });
+                }
+            }
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        self.lock().paused_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    #[allow(clippy::indexing_slicing, reason = "the remainder is below the length, which is not 0")]
+    fn change(&self, key: &Key) -> MutexGuard<'_, ()> {
+        let stripe = &self.changing[usize::from(key.hash[0]) % STRIPES];
+        stripe.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// A file that lies there.
+struct Found {
+    path: RelativePath,
+    size: u64,
+    used: u64,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn path(key: &Key) -> Result<RelativePath, Error> {
+    let Key { scope: Scope(scope), hash } = key;
+    RelativePath::parse(format!("{:02x}/{}-{}", hash[0], hex(scope), hex(hash)))
+}
+
+fn trailer(key: &Key, copy: &Copy) -> [u8; TRAILER_BYTES] {
+    let Key { scope: Scope(scope), hash } = key;
+    let mut trailer = [0; TRAILER_BYTES];
+    let parts: [&[u8]; 4] = [&MAGIC, scope, hash, &copy.confirmed.to_le_bytes()];
+    let mut bytes = parts.into_iter().flatten();
+    trailer.iter_mut().zip(&mut bytes).for_each(|(to, from)| *to = *from);
+    let sum = sum(&trailer, copy.data.len()).to_le_bytes();
+    trailer.iter_mut().rev().zip(sum.into_iter().rev()).for_each(|(to, from)| *to = from);
+    trailer
+}
+
+/// Of the trailer but its sum, and the length of the chunk.
+fn sum(trailer: &[u8; TRAILER_BYTES], len: usize) -> u64 {
+    let (said, _) = trailer.split_at(TRAILER_BYTES - 8);
+    let mut all = said.to_vec();
+    all.extend_from_slice(&(len as u64).to_le_bytes());
+    XxHash3_64::oneshot(&all)
+}
+
+/// The copy in the bytes of a file. None: it is damaged, or of another chunk.
+fn parse(key: &Key, mut filling: Filling) -> Option<Copy> {
+    let bytes = filling.filled();
+    if bytes.len() as u64 != filling.room() {
+        return None;
+    }
+    let (data, said) = bytes.split_last_chunk::<TRAILER_BYTES>()?;
+    let len = data.len();
+    let confirmed = u64::from_le_bytes(said.get(32..40)?.try_into().ok()?);
+    let digest = XxHash3_64::oneshot(data);
+    if digest.to_be_bytes() != key.hash && digest.to_le_bytes() != key.hash {
+        return None;
+    }
+    let said = *said;
+    filling.resize(len as u64).ok()?;
+    let copy = Copy { data: Arc::new(filling.finish().ok()?), confirmed };
+    (trailer(key, &copy) == said).then_some(copy)
+}

@@ -1,0 +1,329 @@
+//! The items of a running call, which its guest addresses by number: the bytes to put, or where the bytes to get belong.
+//!
+//! Invariant: memory of an item is written at most once for each payload that lies in it. While a payload lies there, or is on
+//! its way there, bytes that claim the same item go to memory of the host's own instead; so a guest that confuses items pays
+//! with a copy, and what it has a handle to does not change.
+
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use super::Payload;
+use super::buffer::{Buffer, Filling};
+use super::memory::{Bytes, Memory};
+use crate::error::{Error, ErrorKind};
+
+#[derive(Default)]
+pub struct Items {
+    /// Numbers the calls, so that a payload of an earlier one is known.
+    call: u64,
+    of_call: OfCall,
+}
+
+#[derive(Default)]
+enum OfCall {
+    #[default]
+    None,
+    Sources(Vec<Source>),
+    Rooms(Vec<Room>),
+}
+
+/// The bytes of an item to put.
+pub struct Source {
+    memory: Memory,
+    /// The buffer that the memory belongs to, where it is the host's own, so that keeping it needs no copy.
+    owner: Option<Arc<Buffer>>,
+}
+
+/// Where an item to get belongs.
+struct Room {
+    /// None: the host allocates. Also while something is on its way there.
+    memory: Option<Memory>,
+    /// How many bytes of a payload lie there.
+    placed: Option<usize>,
+}
+
+/// Bytes in the memory of an item, from its start.
+pub struct Placed {
+    call: u64,
+    item: u32,
+    len: usize,
+}
+
+impl Source {
+    /// # Safety
+    /// The memory must stay valid and unchanged until [`Items::end`].
+    pub unsafe fn borrowed(memory: Memory) -> Self {
+        Source { memory, owner: None }
+    }
+
+    /// A buffer of the host, which the source keeps alive.
+    pub fn buffer(buffer: &Arc<Buffer>) -> Self {
+        // SAFETY: the buffer does not change, and lives as long as the owner beside it.
+        Source { memory: unsafe { Memory::of(buffer) }, owner: Some(buffer.clone()) }
+    }
+
+    fn bytes(&self) -> Bytes<'_> {
+        // SAFETY: what is put is initialised, and valid by the promise of `borrowed` or because of the owner.
+        unsafe { Bytes::of(&self.memory, self.memory.len()) }
+    }
+}
+
+impl Items {
+    /// Begin a call that puts these.
+    pub fn begin_put(&mut self, sources: Vec<Source>) {
+        self.of_call = OfCall::Sources(sources);
+    }
+
+    /// Begin a call that gets items into these memories; the host allocates for those that have none.
+    ///
+    /// # Safety
+    /// Each must stay valid, and be used by nobody else, until [`Items::end`].
+    pub unsafe fn begin_get(&mut self, rooms: impl Iterator<Item = Option<Memory>>) {
+        self.of_call = OfCall::Rooms(rooms.map(|memory| Room { memory, placed: None }).collect());
+    }
+
+    /// The call is over: its items, and what was placed in them, are nobody's any more.
+    pub fn end(&mut self) {
+        self.of_call = OfCall::None;
+        self.call += 1;
+    }
+
+    /// Whether the running call puts something.
+    pub fn puts(&self) -> bool {
+        matches!(self.of_call, OfCall::Sources(_))
+    }
+
+    fn source(&self, item: u32) -> Result<&Source, Error> {
+        match &self.of_call {
+            OfCall::Sources(sources) => sources
+                .get(item as usize)
+                .ok_or_else(|| Error::invalid(format!("there is no item {item}: the call has {}", sources.len()))),
+            _ => Err(Error::invalid(format!("there is no item {item}: this call puts nothing"))),
+        }
+    }
+
+    /// The bytes of an item to put.
+    pub fn bytes_of_item(&self, item: u32) -> Result<Bytes<'_>, Error> {
+        self.source(item).map(Source::bytes)
+    }
+
+    /// The host's own buffer that an item to put is, if it is one.
+    pub fn buffer_of_item(&self, item: u32) -> Option<&Arc<Buffer>> {
+        self.source(item).ok()?.owner.as_ref()
+    }
+
+    /// The bytes of a payload. `Invalid` if the call in whose memory they lay is over.
+    pub fn bytes_of<'a>(&'a self, payload: &'a Payload) -> Result<Bytes<'a>, Error> {
+        let Placed { call, item, len } = match payload {
+            Payload::Owned(buffer) => return Ok(Bytes::Slice(buffer)),
+            Payload::Placed(placed) => placed,
+        };
+        match self.room(*item).filter(|_| *call == self.call) {
+            // SAFETY: so many bytes were filled, and the memory is valid by the promise of `begin_get`.
+            Some(Room { memory: Some(memory), .. }) => Ok(unsafe { Bytes::of(memory, *len as u64) }),
+            _ => Err(Error::invalid("this payload lay in the memory of a call that is over; `share` keeps one")),
+        }
+    }
+
+    fn room(&self, item: u32) -> Option<&Room> {
+        match &self.of_call {
+            OfCall::Rooms(rooms) => rooms.get(item as usize),
+            _ => None,
+        }
+    }
+
+    fn room_mut(&mut self, item: u32) -> Option<&mut Room> {
+        match &mut self.of_call {
+            OfCall::Rooms(rooms) => rooms.get_mut(item as usize),
+            _ => None,
+        }
+    }
+
+    /// The memory of an item for so many bytes, if it has memory, nothing lies there, and they fit.
+    pub fn claim(&mut self, item: u32, len: u64) -> Option<Placing> {
+        let room = self.room_mut(item).filter(|room| room.placed.is_none())?;
+        let memory = room.memory.take_if(|memory| len <= memory.len())?;
+        Some(Placing { memory, item, len: usize::try_from(len).ok()?, filled: 0 })
+    }
+
+    /// All memory of an item, for bytes whose number [`Destination::shorten`] says before they come. To be settled or given back.
+    pub fn claim_all(&mut self, item: u32) -> Option<Destination> {
+        let len = self.room(item)?.memory.as_ref()?.len();
+        self.claim(item, len).map(Destination::Item)
+    }
+
+    /// Give the memory of an item back in which nothing lies after all.
+    pub fn give_back(&mut self, destination: Option<Destination>) {
+        if let Some(Destination::Item(Placing { memory, item, .. })) = destination
+            && let Some(room) = self.room_mut(item)
+        {
+            room.memory = Some(memory);
+        }
+    }
+
+    /// Give the memory of an item back, full or not. `Corrupt` if bytes are missing.
+    pub fn settle(&mut self, placing: Placing) -> Result<Placed, Error> {
+        let Placing { memory, item, len, filled } = placing;
+        let call = self.call;
+        let full = filled == len;
+        if let Some(room) = self.room_mut(item) {
+            room.memory = Some(memory);
+            room.placed = full.then_some(len);
+        }
+        if full { Ok(Placed { call, item, len }) } else { Err(missing(filled, len)) }
+    }
+
+    /// Nobody has a handle any more to what lies in an item's memory.
+    pub fn release(&mut self, placed: &Placed) {
+        if placed.call == self.call
+            && let Some(room) = self.room_mut(placed.item)
+        {
+            room.placed = None;
+        }
+    }
+
+    /// Put a value where its item belongs: see [`Got`]. `data` is what the guest answered for the item.
+    pub fn land(&mut self, item: u32, data: Arc<Buffer>) -> Result<Got, Error> {
+        let Some(Room { memory: Some(memory), .. }) = self.room(item) else { return Ok(Got::Buffer(data)) };
+        if data.len() as u64 > memory.len() {
+            return Ok(Got::TooLong(data.len()));
+        }
+        // What lay there was answered for this item and is overwritten, or for another one and has been copied out.
+        if let Some(room) = self.room_mut(item) {
+            room.placed = None;
+        }
+        let Some(mut placing) = self.claim(item, data.len() as u64) else { return Ok(Got::Buffer(data)) };
+        placing.push(&data);
+        self.settle(placing).map(|placed| Got::Placed(placed.len))
+    }
+}
+
+/// Where the bytes of an item to get are in the end.
+#[derive(Debug)]
+pub enum Got {
+    /// In the memory that the caller named, from its start, so many.
+    Placed(usize),
+    /// Nowhere: so many bytes do not fit there.
+    TooLong(usize),
+    /// In memory of the host's own; the caller named none.
+    Buffer(Arc<Buffer>),
+}
+
+impl Placed {
+    /// The item in whose memory the bytes lie, and how many they are, if the call is the running one.
+    pub fn in_call(&self, items: &Items) -> Option<(u32, usize)> {
+        (self.call == items.call).then_some((self.item, self.len))
+    }
+}
+
+/// Memory of an item that is being filled.
+pub struct Placing {
+    memory: Memory,
+    item: u32,
+    len: usize,
+    filled: usize,
+}
+
+impl Placing {
+    fn rest(&mut self) -> &mut [MaybeUninit<u8>] {
+        self.memory.next_room(self.filled as u64, self.len as u64)
+    }
+
+    /// # Safety
+    /// The first `count` bytes of what is still to be filled have been initialised.
+    unsafe fn advance(&mut self, count: usize) {
+        self.filled = self.filled.saturating_add(count).min(self.len);
+        super::counts::add(|counts| counts.placed += count);
+    }
+
+    fn push(&mut self, mut part: &[u8]) {
+        while !part.is_empty() {
+            let rest = self.rest();
+            let count = part.len().min(rest.len());
+            let (Some(to), Some((from, behind))) = (rest.get_mut(..count), part.split_at_checked(count)) else {
+                return;
+            };
+            if count == 0 {
+                return;
+            }
+            to.write_copy_of_slice(from);
+            part = behind;
+            self.filled += count;
+            super::counts::add(|counts| counts.copied += count);
+        }
+    }
+}
+
+/// Where bytes go that a guest receives or reads.
+pub enum Destination {
+    Buffer(Filling),
+    Item(Placing),
+}
+
+impl Destination {
+    /// Fill no more than the first bytes of an item's memory. False: so many do not fit, or it is no item's memory.
+    pub fn shorten(&mut self, len: u64) -> bool {
+        match (self, usize::try_from(len)) {
+            (Destination::Item(placing), Ok(len)) if len as u64 <= placing.memory.len() => {
+                placing.len = len;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Memory that is still to be filled, of which there may be more behind; empty: all is. [`Destination::advance`] says how
+    /// much of it was.
+    pub fn rest(&mut self) -> &mut [MaybeUninit<u8>] {
+        match self {
+            Destination::Buffer(filling) => filling.rest(),
+            Destination::Item(placing) => placing.rest(),
+        }
+    }
+
+    /// All memory that is still to be filled, as far as the kernel takes it at once. Answers how many pieces there are.
+    pub fn rest_in_pieces(&mut self, pieces: &mut [libc::iovec]) -> usize {
+        match self {
+            Destination::Buffer(filling) => {
+                let rest = filling.rest();
+                let all = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+                pieces.iter_mut().zip((!rest.is_empty()).then_some(all)).map(|(piece, rest)| *piece = rest).count()
+            }
+            Destination::Item(Placing { memory, len, filled, .. }) => {
+                let rest = memory.iovecs(*filled as u64, *len as u64);
+                pieces.iter_mut().zip(rest).map(|(piece, rest)| *piece = rest).count()
+            }
+        }
+    }
+
+    /// # Safety
+    /// The first `count` bytes of what is still to be filled have been initialised.
+    pub unsafe fn advance(&mut self, count: usize) {
+        match self {
+            // SAFETY: by this function's own condition.
+            Destination::Buffer(filling) => unsafe { filling.advance(count) },
+            // SAFETY: as above.
+            Destination::Item(placing) => unsafe { placing.advance(count) },
+        }
+    }
+
+    /// Copy bytes behind those that are there. Answers how many there was room for.
+    pub fn push(&mut self, part: &[u8]) -> usize {
+        match self {
+            Destination::Buffer(filling) => {
+                let before = filling.rest().len();
+                filling.push(part);
+                before - filling.rest().len()
+            }
+            Destination::Item(placing) => {
+                let before = placing.filled;
+                placing.push(part);
+                placing.filled - before
+            }
+        }
+    }
+}
+
+fn missing(filled: usize, len: usize) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("only {filled} of {len} bytes arrived"))
+}

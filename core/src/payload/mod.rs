@@ -1,0 +1,26 @@
+//! Bytes in host memory: what a consumer gets, what a guest sees as a handle, and what it addresses as an item.
+//!
+//! A [`Buffer`] is the host's own. [`Memory`] is the caller's, for the length of one call; a guest reaches it only through the
+//! [`Items`] of that call, which the host ends before the call returns. A [`Payload`] is what a handle of a guest stands for.
+
+mod buffer;
+mod items;
+mod memory;
+pub mod spare;
+
+use std::sync::Arc;
+
+pub use buffer::Buffer;
+pub use buffer::Filling;
+pub use buffer::counts;
+pub use items::Got;
+pub use items::{Destination, Items, Placed, Source};
+pub use memory::{Bytes, Memory};
+
+/// What a guest's handle stands for.
+pub enum Payload {
+    /// Bytes that live until the last handle to them is gone.
+    Owned(Arc<Buffer>),
+    /// Bytes that lie in the memory of an item, until the call of that item is over.
+    Placed(Placed),
+}

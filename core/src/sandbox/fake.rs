@@ -1,0 +1,91 @@
+//! Components in memory, for tests of whole stores without a guest: each URI is a [`Fake`] that stays.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use super::{Component, Components, Features, Instances, Maintenance, Reach};
+use crate::backend::fake::Fake;
+use crate::config::{Config, Digest, Helper, Source};
+use crate::error::Error;
+use crate::limits::Limits;
+use crate::store::Setup;
+use crate::until::Until;
+
+/// Serves every scheme.
+#[derive(Default)]
+pub struct Fakes {
+    features: Features,
+    stores: Arc<Mutex<HashMap<String, Arc<Fake>>>>,
+}
+
+impl Fakes {
+    /// Those whose stores say this of themselves.
+    pub fn of(features: Features) -> Self {
+        Fakes { features, ..Fakes::default() }
+    }
+
+    /// The backend of a URI, made if it was never opened.
+    pub fn store(&self, uri: &str) -> Arc<Fake> {
+        self.stores.lock().unwrap().entry(uri.to_owned()).or_default().clone()
+    }
+
+    /// What opens stores of these, with a config.
+    pub fn setup(self: &Arc<Self>, config: &str) -> Setup {
+        let config = Source::Given(Config::given(config).unwrap());
+        Setup { config, components: self.clone(), layer: None, clock: Default::default() }
+    }
+}
+
+impl std::fmt::Debug for Fakes {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Fakes")
+    }
+}
+
+impl Components for Fakes {
+    fn find(&self, scheme: &str, _: Option<&Path>) -> Result<PathBuf, Error> {
+        Ok(PathBuf::from(format!("/fakes/{scheme}.wasm")))
+    }
+
+    fn guarded(&self) -> Vec<(&'static str, PathBuf)> {
+        vec![("a directory of components", PathBuf::from("/fakes"))]
+    }
+
+    fn load(&self, _: &Path, _: Option<Digest>, _: &Limits, _: &Helper) -> Result<Arc<dyn Component>, Error> {
+        Ok(Arc::new(Fakes { features: self.features.clone(), stores: self.stores.clone() }))
+    }
+}
+
+impl Component for Fakes {
+    /// Of these components alone: the stores of the process are told apart by it.
+    fn digest(&self) -> [u8; 32] {
+        let mut digest = [0; 32];
+        digest[..8].copy_from_slice(&(Arc::as_ptr(&self.stores).addr() as u64).to_le_bytes());
+        digest
+    }
+
+    fn open(
+        self: Arc<Self>,
+        _: Arc<Reach>,
+        uri: &str,
+        _: Vec<(String, String)>,
+        _: &Until,
+    ) -> Result<(Arc<dyn Instances>, Features), Error> {
+        Ok((self.store(uri), self.features.clone()))
+    }
+}
+
+impl Instances for Fake {
+    fn max_instances(&self) -> usize {
+        1
+    }
+
+    fn lost(&self) -> u64 {
+        0
+    }
+
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        None
+    }
+}

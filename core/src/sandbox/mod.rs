@@ -1,0 +1,153 @@
+//! What runs the components, as the store sees it: from a scheme to a component, and from a component to the instances behind one
+//! opened URI.
+//!
+//! The crate `kv-store-wasm` implements these traits with wasmtime. Nothing here knows how a component runs; what it answers is checked
+//! for its shape by the implementation, which also ends each call at its deadline.
+
+#[cfg(test)]
+pub mod fake;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::backend::Backend;
+use crate::budget::{Owner, Shares};
+use crate::config::{Digest, Helper, Tls};
+use crate::counters::Counters;
+use crate::directory::Directory;
+use crate::error::Error;
+use crate::limits::Limits;
+use crate::policy::Grants;
+use crate::store::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page, Usage};
+use crate::until::Until;
+
+/// Finds components and loads them.
+pub trait Components: fmt::Debug + Send + Sync {
+    /// The file of the component that serves a scheme; `configured`: the one that the config names.
+    fn find(&self, scheme: &str, configured: Option<&Path>) -> Result<PathBuf, Error>;
+
+    /// Files and directories that no store may lie over, each with what it is.
+    fn guarded(&self) -> Vec<(&'static str, PathBuf)>;
+
+    /// Load the component in a file. `pinned`: the only one that is accepted.
+    fn load(
+        &self,
+        path: &Path,
+        pinned: Option<Digest>,
+        limits: &Limits,
+        helper: &Helper,
+    ) -> Result<Arc<dyn Component>, Error>;
+}
+
+/// A component, ready to be opened for any number of URIs.
+pub trait Component: Send + Sync {
+    /// The SHA-256 of its file.
+    fn digest(&self) -> [u8; 32];
+
+    /// Have it open a URI, within the time of a call.
+    fn open(
+        self: Arc<Self>,
+        reach: Arc<Reach>,
+        uri: &str,
+        options: Vec<(String, String)>,
+        until: &Until,
+    ) -> Result<(Arc<dyn Instances>, Features), Error>;
+}
+
+/// The instances of a component that serve one opened URI.
+pub trait Instances: Backend {
+    /// How many there may be at once, 1 at least. A call waits while all are in use.
+    fn max_instances(&self) -> usize;
+
+    /// How many have been lost so far, with what they held.
+    fn lost(&self) -> u64;
+
+    /// What the component exports to list and clean what it stores. None: nothing.
+    fn maintenance(&self) -> Option<&dyn Maintenance>;
+}
+
+/// A component's calls that list and clean. A page is as long as was asked for at most, and never leads back to itself.
+pub trait Maintenance {
+    /// One page of the chunks. `after`: `next` of the page before.
+    fn list_chunks(&self, after: Option<&str>, limit: usize, until: &Until) -> Result<Page<ChunkEntry>, Error>;
+
+    /// One page of the manifests. `after`: `next` of the page before.
+    fn list_manifests(&self, after: Option<&str>, limit: usize, until: &Until) -> Result<Page<ManifestEntry>, Error>;
+
+    /// What the store holds, as far as that is known without a listing.
+    fn usage(&self, until: &Until) -> Result<Usage, Error>;
+
+    /// Remove what was not used.
+    fn evict(&self, what: &Eviction, until: &Until) -> Result<Evicted, Error>;
+}
+
+/// What a component says of the store that it has opened. Each instance of a URI says the same, but for `label`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// What was reached, for a log line.
+    pub label: String,
+    /// What holds of the store.
+    pub properties: Properties,
+    /// How many instances may serve the URI at once, in one process.
+    pub max_instances: Option<u32>,
+    /// Items of a batch that suit the backend.
+    pub batch_items: Option<u32>,
+    /// Bytes of a batch that suit the backend; a single chunk may exceed them.
+    pub batch_bytes: Option<u64>,
+    /// A longer chunk or manifest would be refused.
+    pub max_value_bytes: Option<u64>,
+    /// Further facts by name.
+    pub more: Vec<(String, String)>,
+}
+
+/// What holds of a store; `wit/backend.wit` says what each means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the contract describes them")]
+pub struct Properties {
+    pub durable: bool,
+    pub shared: bool,
+    pub cheap_repeat: bool,
+    pub write_through: bool,
+    pub holds_data: bool,
+    pub wants_fresh: bool,
+}
+
+/// What the instances of one store may reach, opened.
+pub struct Reach {
+    /// The scheme, for messages.
+    pub name: String,
+    /// What the URI and the config grant.
+    pub grants: Grants,
+    /// The bounds in force.
+    pub limits: Limits,
+    /// The directory that the URI names.
+    pub directory: Option<Arc<Directory>>,
+    /// The directories that the config grants, by name.
+    pub folders: BTreeMap<String, Arc<Directory>>,
+    /// Whose the store is.
+    pub owner: Arc<Owner>,
+    /// What the store may have of the budgets of the process.
+    pub shares: Shares,
+    /// Where its calls are counted.
+    pub counters: &'static Counters,
+    /// Whom connections over TLS trust.
+    pub tls: Tls,
+}
+
+impl Reach {
+    /// Whether there is a directory that the component may change.
+    pub fn may_write_files(&self) -> bool {
+        self.directory.iter().chain(self.folders.values()).any(|directory| !directory.is_read_only())
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

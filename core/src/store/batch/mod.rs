@@ -1,0 +1,300 @@
+//! Batches for engines: many chunks a call, in the engine's own memory, and saves of which each has its own ledger.
+//!
+//! A batch stores at once: what it answers as stored or existed is readable by every client of the store. Each item has an
+//! outcome of its own. A batch never settles what the keys of a store are (`verify = "auto"`): its keys may be anything.
+
+mod get;
+mod put;
+mod save;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+pub use get::Wanted;
+pub use save::SubmittedPut;
+pub use save::{Save, SaveOutcome};
+
+use super::seal::SEAL_BYTES;
+use super::{Opened, Put, Store};
+use crate::backend::{Answers, Backend, ChunkHash, ChunkMap, Presence};
+use crate::counters::Operation;
+use crate::error::{Error, ErrorKind};
+use crate::payload::Buffer;
+use crate::until::Until;
+
+/// How a batch is carried out.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct BatchOptions {
+    /// Put: a chunk is answered only when it survives a power loss. `Unsupported` where the backend is not durable.
+    pub durable: bool,
+    /// Put: store also what exists.
+    pub replace: bool,
+    /// Values have a seal behind them, which tells wrong bytes under a key that is not their content hash. Put and get must
+    /// agree. A sealed value takes 16 bytes more in the store.
+    pub sealed: bool,
+    /// Get: the keys are XXH3-64 of the content, in either byte order; other bytes are a miss.
+    pub xxh3_keys: bool,
+    /// The time for the batch. `None`: the deadlines of its calls.
+    pub timeout: Option<Duration>,
+}
+
+impl BatchOptions {
+    /// Answer a put only when it survives a power loss.
+    #[must_use]
+    pub fn with_durable(self) -> Self {
+        BatchOptions { durable: true, ..self }
+    }
+
+    /// Store also what exists.
+    #[must_use]
+    pub fn with_replace(self) -> Self {
+        BatchOptions { replace: true, ..self }
+    }
+
+    /// Seal values.
+    #[must_use]
+    pub fn with_sealed(self) -> Self {
+        BatchOptions { sealed: true, ..self }
+    }
+
+    /// Keys are XXH3-64 of the content.
+    #[must_use]
+    pub fn with_xxh3_keys(self) -> Self {
+        BatchOptions { xxh3_keys: true, ..self }
+    }
+
+    /// The time for the batch.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        BatchOptions { timeout: Some(timeout), ..self }
+    }
+}
+
+/// A chunk to put: its bytes lie in pieces, one after another.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct NewChunk<'a> {
+    /// 1 to 64 bytes.
+    pub hash: &'a [u8],
+    /// The value.
+    pub pieces: &'a [&'a [u8]],
+}
+
+impl<'a> NewChunk<'a> {
+    /// A chunk under a hash, whose bytes lie in pieces.
+    pub fn new(hash: &'a [u8], pieces: &'a [&'a [u8]]) -> Self {
+        NewChunk { hash, pieces }
+    }
+}
+
+/// A chunk to get.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Fetch<'a> {
+    /// 1 to 64 bytes.
+    pub hash: &'a [u8],
+    /// Where its bytes go.
+    pub memory: Memory<'a>,
+}
+
+impl<'a> Fetch<'a> {
+    /// The chunk under a hash, into some memory.
+    pub fn new(hash: &'a [u8], memory: Memory<'a>) -> Self {
+        Fetch { hash, memory }
+    }
+}
+
+/// Where the bytes of a fetched chunk go.
+#[derive(Debug)]
+pub enum Memory<'a> {
+    /// Into the caller's memory, one piece after another. If the chunk is not found, or longer than the pieces, what is in
+    /// them afterwards is undefined.
+    Pieces(&'a mut [&'a mut [u8]]),
+    /// Into memory that is allocated for it.
+    Allocate,
+}
+
+/// A chunk that was found.
+#[derive(Debug)]
+pub enum Fetched {
+    /// So many bytes were placed in the caller's memory.
+    Placed(usize),
+    /// The chunk has so many bytes, more than the caller's memory.
+    TooLong(usize),
+    /// The chunk, where memory was to be allocated.
+    Buffer(Buffer),
+}
+
+impl Store {
+    /// Begin a save. It keeps the store open.
+    pub fn begin_save(&self) -> Result<Save, Error> {
+        self.usable()?;
+        Ok(Save::begin(Arc::clone(&self.opened)))
+    }
+
+    /// Store chunks at once, from the caller's memory. An outcome for each; a chunk that is named twice is stored once.
+    ///
+    /// Without a save a put is in no ledger: it is visible, and no manifest waits for it.
+    ///
+    /// # Errors
+    /// Of the whole call: the store was opened before a fork, the save is another store's, `durable` is not supported, or a quota
+    /// of the config is used up.
+    pub fn put_many(
+        &self,
+        chunks: &[NewChunk<'_>],
+        options: &BatchOptions,
+        save: Option<&Save>,
+    ) -> Result<Vec<Result<Put, Error>>, Error> {
+        let opened = self.usable().map_err(|error| error.during(Operation::PutMany.name()))?;
+        opened.put_many(chunks, options, save, &opened.until(options.timeout))
+    }
+
+    /// Fetch chunks. `None`: there is none, or what is there is not what was put.
+    ///
+    /// # Errors
+    /// Of the whole call: the store was opened before a fork. Over a quota of the config each item is a miss.
+    pub fn get_many(
+        &self,
+        items: &mut [Fetch<'_>],
+        options: &BatchOptions,
+    ) -> Result<Vec<Result<Option<Fetched>, Error>>, Error> {
+        let opened = self.usable().map_err(|error| error.during(Operation::GetMany.name()))?;
+        let wanted: Vec<Wanted> = items.iter_mut().map(|item| Wanted::new(item.hash, &mut item.memory)).collect();
+        // SAFETY: the targets are the caller's exclusive slices, which outlive the call.
+        unsafe { opened.get_many(&wanted, options, &opened.until(options.timeout)) }
+    }
+
+    /// Remove chunks; that there was none is success. A manifest that names one of them stays.
+    ///
+    /// # Errors
+    /// Of the whole call: the store was opened before a fork, or a quota of the config is used up.
+    pub fn delete_many(&self, hashes: &[&[u8]]) -> Result<Vec<Result<(), Error>>, Error> {
+        let opened = self.usable().map_err(|error| error.during(Operation::DeleteMany.name()))?;
+        opened.delete_many(hashes, &opened.until(None))
+    }
+
+    /// Which chunks exist.
+    ///
+    /// # Errors
+    /// Of the whole call: the store was opened before a fork, or a quota of the config is used up.
+    pub fn exists_many(&self, hashes: &[&[u8]], options: &BatchOptions) -> Result<Vec<Result<Presence, Error>>, Error> {
+        let opened = self.usable().map_err(|error| error.during(Operation::ExistsMany.name()))?;
+        opened.exists_many(hashes, options, &opened.until(options.timeout))
+    }
+}
+
+/// What an engine wants to know of a store.
+pub struct BatchInfo {
+    pub durable: bool,
+    pub shared: bool,
+    pub deletes: bool,
+    pub write_through: bool,
+    pub max_value_bytes: u64,
+    pub batch_items: u64,
+    pub batch_bytes: u64,
+}
+
+impl Opened {
+    /// What an engine wants to know of the store.
+    pub fn batch_info(&self) -> BatchInfo {
+        let info = self.shared.info();
+        BatchInfo {
+            durable: info.durable,
+            shared: info.shared,
+            deletes: !self.shared.keeps_all.load(Relaxed),
+            write_through: info.write_through,
+            max_value_bytes: info.max_value_bytes,
+            batch_items: self.shared.batch_items() as u64,
+            batch_bytes: self.shared.batch_bytes(),
+        }
+    }
+
+    /// The time of a call that begins now.
+    pub fn until(&self, timeout: Option<Duration>) -> Until {
+        let own = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        Until::with(&self.shared.reach.limits, own, None)
+    }
+
+    /// The layers, for tests of what lies below them.
+    #[doc(hidden)]
+    pub fn backend(&self) -> &dyn Backend {
+        &self.shared.backend
+    }
+
+    /// The store's own URI, for messages.
+    pub fn uri(&self) -> &str {
+        &self.shared.uri
+    }
+
+    /// As [`Store::delete_many`].
+    pub fn delete_many(&self, hashes: &[&[u8]], until: &Until) -> Answers<()> {
+        self.counted(Operation::DeleteMany, || Ok(self.delete_admitted(hashes, until)))
+    }
+
+    fn delete_admitted(&self, hashes: &[&[u8]], until: &Until) -> Vec<Result<(), Error>> {
+        let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect();
+        let (distinct, first_of) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
+        let distinct: Vec<ChunkHash> = distinct.into_iter().map(|(_, hash)| hash).collect();
+        let answers = self.shared.batches().delete_all(&distinct, until).each();
+        let of = |(hash, first): (Result<ChunkHash, Error>, Option<usize>)| {
+            hash.and_then(|_| first.and_then(|first| answers.get(first).cloned()).unwrap_or_else(|| Err(unanswered())))
+        };
+        hashes.into_iter().zip(first_of).map(of).collect()
+    }
+
+    /// As [`Store::exists_many`].
+    pub fn exists_many(&self, hashes: &[&[u8]], options: &BatchOptions, until: &Until) -> Answers<Presence> {
+        self.counted(Operation::ExistsMany, || Ok(self.exists_admitted(hashes, options, until)))
+    }
+
+    fn exists_admitted(&self, hashes: &[&[u8]], options: &BatchOptions, until: &Until) -> Vec<Result<Presence, Error>> {
+        let Opened { shared, save, .. } = self;
+        let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect();
+        let (distinct, _) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
+        let mut answers: ChunkMap<Result<Presence, Error>> = ChunkMap::default();
+        let mut absent = Vec::new();
+        for (_, hash) in &distinct {
+            match save.waiting(hash) {
+                // What waits was put without a seal.
+                Some(data) => {
+                    answers.insert(*hash, Ok(Presence::Present((!options.sealed).then_some(data.len() as u64))));
+                }
+                None => absent.push(*hash),
+            }
+        }
+        let asked = shared.batches().exists_all(&absent, until).each();
+        for (hash, answer) in absent.iter().zip(asked) {
+            let value = |stored: u64| if options.sealed { stored.checked_sub(SEAL_BYTES as u64) } else { Some(stored) };
+            let presence = |presence| match presence {
+                Presence::Absent => Presence::Absent,
+                Presence::Present(len) => Presence::Present(len.and_then(value)),
+            };
+            answers.insert(*hash, answer.map(presence));
+        }
+        hashes.into_iter().map(|hash| answers.get(&hash?).cloned().unwrap_or_else(|| Err(unanswered()))).collect()
+    }
+}
+
+/// The hashes of a batch, each once, with the place of its first item; and of each item, which of those it is.
+pub(super) fn distinct<'a>(
+    hashes: impl Iterator<Item = Option<&'a ChunkHash>>,
+) -> (Vec<(usize, ChunkHash)>, Vec<Option<usize>>) {
+    let mut seen: HashMap<ChunkHash, usize, foldhash::fast::RandomState> = HashMap::default();
+    let mut distinct = Vec::new();
+    let first_of = hashes.enumerate().map(|(index, hash)| {
+        let hash = hash?;
+        Some(*seen.entry(*hash).or_insert_with(|| {
+            distinct.push((index, *hash));
+            distinct.len() - 1
+        }))
+    });
+    let first_of = first_of.collect();
+    (distinct, first_of)
+}
+
+pub(super) fn unanswered() -> Error {
+    Error::new(ErrorKind::Other, "the item was not answered")
+}

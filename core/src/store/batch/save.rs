@@ -1,0 +1,140 @@
+//! Explicit saves: each has its own ledger, and ends in a commit.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
+
+use super::super::Opened;
+use super::super::open_store::OpenStore;
+use super::super::save::SaveState;
+use crate::backend::ChunkHash;
+use crate::backend::Committed;
+use crate::counters::Operation;
+use crate::error::Error;
+
+/// A save with a ledger of its own: two of them on one handle never fail for each other's chunks.
+///
+/// ```no_run
+/// # use kv_store_core as kv_store_wasm;
+/// # fn example(store: &kv_store_wasm::Store) -> Result<(), kv_store_wasm::Error> {
+/// use kv_store_wasm::{BatchOptions, NewChunk, SaveOutcome};
+/// let save = store.begin_save()?;
+/// let chunks = [NewChunk::new(b"key of one", &[b"the ", b"value"])];
+/// let outcomes = store.put_many(&chunks, &BatchOptions::default(), Some(&save))?;
+/// assert!(outcomes.iter().all(Result::is_ok));
+/// assert_eq!(save.commit(Some(("prompt-1", b"one chunk")))?, SaveOutcome::Published);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Save(Arc<Begun>);
+
+struct Begun {
+    opened: Arc<Opened>,
+    state: SaveState,
+    submitted: Submitted,
+}
+
+/// The puts of a save that wait in queues or run there.
+#[derive(Default)]
+struct Submitted {
+    unfinished: Mutex<(u64, BTreeSet<u64>)>,
+    finished: Condvar,
+}
+
+/// A put that was submitted for a save. A commit that begins later waits for it to be dropped.
+pub struct SubmittedPut {
+    save: Save,
+    number: u64,
+}
+
+impl Drop for SubmittedPut {
+    fn drop(&mut self) {
+        let submitted = &self.save.0.submitted;
+        submitted.lock().1.remove(&self.number);
+        submitted.finished.notify_all();
+    }
+}
+
+impl Submitted {
+    fn lock(&self) -> MutexGuard<'_, (u64, BTreeSet<u64>)> {
+        self.unfinished.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Wait for all that were submitted before this moment.
+    fn wait(&self) {
+        let mut unfinished = self.lock();
+        let mark = unfinished.0;
+        while unfinished.1.first().is_some_and(|first| *first <= mark) {
+            unfinished = self.finished.wait(unfinished).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+}
+
+/// What a commit came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SaveOutcome {
+    /// The chunks of the save are durable where the backend can make them so, and the manifest is published.
+    Published,
+    /// Nothing was published: the store does not have the chunks under these hashes any more. Put them again.
+    Lost(Vec<Vec<u8>>),
+}
+
+impl Save {
+    pub(super) fn begin(opened: Arc<Opened>) -> Self {
+        Save(Arc::new(Begun { opened, state: SaveState::default(), submitted: Submitted::default() }))
+    }
+
+    /// Whether it is a save of this store.
+    pub(super) fn is_of(&self, store: &Arc<OpenStore>) -> bool {
+        Arc::ptr_eq(&self.0.opened.shared, store)
+    }
+
+    /// A chunk was put for this save, and stored.
+    pub(super) fn stored(&self, hash: ChunkHash, len: usize, confirmed: Instant, generation: u64) {
+        self.0.state.stored(&self.0.opened.shared, hash, len, confirmed, generation);
+    }
+
+    /// Note a put that is about to wait in a queue.
+    #[doc(hidden)]
+    pub fn submit(&self) -> SubmittedPut {
+        let mut unfinished = self.0.submitted.lock();
+        unfinished.0 += 1;
+        let number = unfinished.0;
+        unfinished.1.insert(number);
+        SubmittedPut { save: self.clone(), number }
+    }
+
+    /// Make the chunks of this save durable where the backend can, then publish a manifest; without one this is a barrier.
+    /// A `put_manifest` of the handle does not cover them. Waits for the puts that were submitted for it before.
+    pub fn commit(&self, manifest: Option<(&str, &[u8])>) -> Result<SaveOutcome, Error> {
+        self.commit_within(manifest, None)
+    }
+
+    /// As [`Save::commit`], by a moment.
+    pub(in super::super) fn commit_within(
+        &self,
+        manifest: Option<(&str, &[u8])>,
+        end: Option<Instant>,
+    ) -> Result<SaveOutcome, Error> {
+        let Begun { opened, state, submitted } = &*self.0;
+        opened.check_process()?;
+        submitted.wait();
+        let committed = opened.counted(Operation::Commit, || {
+            let name = manifest.map(|(name, _)| opened.full_name(name)).transpose()?;
+            if let Some((_, data)) = manifest {
+                opened.shared.check_len(data.len())?;
+            }
+            let named = name.as_deref().zip(manifest.map(|(_, data)| data));
+            let committed = state.commit(&opened.shared, named, &opened.shared.until_by(end))?;
+            if let (Committed::Published, Some((_, data))) = (&committed, named) {
+                opened.shared.moved_in(data.len() as u64);
+            }
+            Ok(committed)
+        });
+        Ok(match committed? {
+            Committed::Published => SaveOutcome::Published,
+            Committed::Absent(lost) => SaveOutcome::Lost(lost.iter().map(|hash| hash.as_slice().to_vec()).collect()),
+        })
+    }
+}

@@ -1,0 +1,236 @@
+//! What a store holds and what may leave it: listing, counting and evicting, through the component's `maintenance`. Each call has
+//! a deadline of its own.
+
+use super::open_store::OpenStore;
+use super::{Store, owned};
+use crate::backend::ChunkHash;
+use crate::counters::Event;
+use crate::error::{Error, ErrorKind};
+use crate::limits::{self, Limits};
+use crate::payload::Buffer;
+use crate::sandbox::Maintenance;
+use crate::until::Until;
+
+/// A part of a listing.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Page<T> {
+    /// May be empty before the last page.
+    pub entries: Vec<T>,
+    /// What to ask for the next page with. None: this was the last one.
+    pub next: Option<String>,
+}
+
+/// A chunk in a listing. Times are nanoseconds since 1970-01-01 UTC; none where the backend does not know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChunkEntry {
+    /// The hash that it was put under.
+    pub hash: Vec<u8>,
+    /// How long it is.
+    pub bytes: Option<u64>,
+    /// When it was stored.
+    pub stored: Option<u64>,
+    /// When it was last used.
+    pub used: Option<u64>,
+}
+
+/// A manifest in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ManifestEntry {
+    /// Begins with NUL where the backend has only a digest of a long name; it can be fetched and removed by that.
+    pub name: String,
+    /// How long it is.
+    pub bytes: Option<u64>,
+    /// When it was stored.
+    pub stored: Option<u64>,
+    /// When it was last used.
+    pub used: Option<u64>,
+}
+
+/// What a store holds. None where only a listing would tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Of chunks and manifests.
+    pub bytes: Option<u64>,
+    /// How many chunks.
+    pub chunks: Option<u64>,
+    /// How many manifests.
+    pub manifests: Option<u64>,
+    /// Bytes that the storage system may hold, what is not the store's included.
+    pub capacity: Option<u64>,
+}
+
+/// What is to be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Eviction {
+    /// At least so many bytes, the least recently used first.
+    pub bytes: u64,
+    /// And all that was last used before: nanoseconds since 1970-01-01 UTC.
+    pub unused_since: Option<u64>,
+    /// But no chunk that was stored or used after this.
+    pub keep_since: u64,
+}
+
+/// What runs a component makes these.
+#[doc(hidden)]
+impl ChunkEntry {
+    pub fn new(hash: Vec<u8>, bytes: Option<u64>, stored: Option<u64>, used: Option<u64>) -> Self {
+        ChunkEntry { hash, bytes, stored, used }
+    }
+}
+
+#[doc(hidden)]
+impl ManifestEntry {
+    pub fn new(name: String, bytes: Option<u64>, stored: Option<u64>, used: Option<u64>) -> Self {
+        ManifestEntry { name, bytes, stored, used }
+    }
+}
+
+#[doc(hidden)]
+impl<T> Page<T> {
+    pub fn new(entries: Vec<T>, next: Option<String>) -> Self {
+        Page { entries, next }
+    }
+}
+
+#[doc(hidden)]
+impl Usage {
+    pub fn new(bytes: Option<u64>, chunks: Option<u64>, manifests: Option<u64>, capacity: Option<u64>) -> Self {
+        Usage { bytes, chunks, manifests, capacity }
+    }
+}
+
+#[doc(hidden)]
+impl Evicted {
+    pub fn new(bytes: u64, chunks: u64, manifests: u64, more: bool) -> Self {
+        Evicted { bytes, chunks, manifests, more }
+    }
+}
+
+impl Eviction {
+    /// Evict so many bytes, and all that was last used before a moment, but no chunk that was stored or used after another.
+    pub fn new(bytes: u64, unused_since: Option<u64>, keep_since: u64) -> Self {
+        Eviction { bytes, unused_since, keep_since }
+    }
+}
+
+/// What was evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Evicted {
+    /// Bytes of the chunks and manifests that are gone.
+    pub bytes: u64,
+    /// How many chunks.
+    pub chunks: u64,
+    /// How many manifests.
+    pub manifests: u64,
+    /// Call again for the rest.
+    pub more: bool,
+}
+
+impl Store {
+    /// Whether the backend can list and clean what it holds. Otherwise the calls below answer `Unsupported`.
+    pub fn is_maintained(&self) -> Result<bool, Error> {
+        Ok(self.opened()?.shared().is_maintained())
+    }
+
+    /// One page of the chunks, of at most `limit` entries. `after`: `next` of the page before.
+    pub fn list_chunks(&self, after: Option<&str>, limit: usize) -> Result<Page<ChunkEntry>, Error> {
+        self.opened()?.shared().list_chunks(after, limit)
+    }
+
+    /// One page of the manifests, of at most `limit` entries. `after`: `next` of the page before.
+    pub fn list_manifests(&self, after: Option<&str>, limit: usize) -> Result<Page<ManifestEntry>, Error> {
+        let opened = self.opened()?;
+        let mut page = opened.shared().list_manifests(after, limit)?;
+        if let Some(prefix) = opened.prefix() {
+            // Those of other URIs below the same root are not this store's.
+            page.entries.retain_mut(|entry| {
+                let own = entry.name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/')).map(str::to_owned);
+                own.map(|own| entry.name = own).is_some()
+            });
+        }
+        Ok(page)
+    }
+
+    /// Chunks as the backend answers them: nothing is checked against its hash, and nothing damaged is removed. An answer for each.
+    ///
+    /// # Errors
+    /// Of the whole call: the backend could not be asked.
+    pub fn get_unchecked(&self, hashes: &[&[u8]]) -> Result<Vec<Result<Option<Buffer>, Error>>, Error> {
+        let shared = self.opened()?.shared();
+        let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
+        let mut found = Vec::with_capacity(hashes.len());
+        while let Some(rest) = hashes.get(found.len()..).filter(|rest| !rest.is_empty()) {
+            let batch = rest.get(..shared.batch_items()).unwrap_or(rest);
+            let until = &shared.until();
+            until.expect(limits::KV_BATCH_BYTES);
+            let answers = shared.get_far(batch, until)?;
+            found.extend(answers.into_iter().map(|answer| answer?.map(owned).transpose()));
+        }
+        Ok(found)
+    }
+
+    /// What the store holds, as far as the backend knows without a listing.
+    pub fn usage(&self) -> Result<Usage, Error> {
+        self.opened()?.shared().usage()
+    }
+
+    /// Remove what was not used. All URIs below the same root are one store here.
+    pub fn evict(&self, what: &Eviction) -> Result<Evicted, Error> {
+        self.opened()?.shared().evict(what)
+    }
+}
+
+impl OpenStore {
+    /// Whether the component can list what it stores, and clean it.
+    pub(super) fn is_maintained(&self) -> bool {
+        self.instances.maintenance().is_some()
+    }
+
+    /// The component's `maintenance`, for one call. It is not tried while the breaker is open; what it comes to says nothing of
+    /// how well consumers are served, so the breaker does not hear of it.
+    fn maintenance(&self) -> Result<(&dyn Maintenance, Until), Error> {
+        self.breaker.admit().inspect_err(|_| self.counters.count(Event::BreakerRefused))?.give_back();
+        let limits = &self.reach.limits;
+        let until = Until::new(&Limits { deadline_ms: limits.maintenance_ms, ..limits.clone() });
+        until.check()?;
+        let none = || {
+            let message =
+                "the component does not export kv-store:backend/maintenance: it can be neither listed nor cleaned";
+            Error::new(ErrorKind::Unsupported, message)
+        };
+        Ok((self.instances.maintenance().ok_or_else(none)?, until))
+    }
+
+    pub(super) fn list_chunks(&self, after: Option<&str>, limit: usize) -> Result<Page<ChunkEntry>, Error> {
+        let (maintenance, until) = self.maintenance()?;
+        maintenance.list_chunks(after, limit.clamp(1, limits::MAX_LISTED), &until)
+    }
+
+    pub(super) fn list_manifests(&self, after: Option<&str>, limit: usize) -> Result<Page<ManifestEntry>, Error> {
+        let (maintenance, until) = self.maintenance()?;
+        maintenance.list_manifests(after, limit.clamp(1, limits::MAX_LISTED), &until)
+    }
+
+    pub(super) fn usage(&self) -> Result<Usage, Error> {
+        let (maintenance, until) = self.maintenance()?;
+        maintenance.usage(&until)
+    }
+
+    pub(super) fn evict(&self, what: &Eviction) -> Result<Evicted, Error> {
+        let (maintenance, until) = self.maintenance()?;
+        let evicted = maintenance.evict(what, &until)?;
+        if evicted.chunks > 0 {
+            // Which ones is not said.
+            self.known().forget_present();
+        }
+        self.counters.add(Event::Evicted, evicted.chunks.saturating_add(evicted.manifests));
+        self.counters.add(Event::BytesEvicted, evicted.bytes);
+        Ok(evicted)
+    }
+}

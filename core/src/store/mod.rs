@@ -1,0 +1,329 @@
+//! A store: one opened URI, as a consumer uses it. What happens between the consumer's call and the guest's is here:
+//! buffering, the barrier of a manifest, prefetched chunks, and the check of what was fetched.
+//!
+//! [`Store`] is one handle. What handles on the same URI have in common, the instances first of all, is [`OpenStore`].
+
+mod batch;
+mod batches;
+mod bound;
+mod damage;
+mod followed;
+mod foreseen;
+mod ledger;
+mod maintenance;
+mod open_store;
+mod pages;
+mod places;
+mod prefetch;
+mod queue;
+mod registry;
+mod requests;
+mod save;
+mod seal;
+mod spare;
+mod timed;
+mod upkeep;
+mod verify;
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::time::Instant;
+
+pub use crate::backend::{Presence, Put};
+pub use batch::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Save, SaveOutcome};
+pub use batch::{SubmittedPut, Wanted};
+pub(crate) use damage::Damage;
+pub use maintenance::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page, Usage};
+pub use open_store::Clock;
+pub use pages::Pages;
+pub use queue::{Job, Queue, Served};
+pub use registry::{Directories, Setup, guarded, reach};
+pub use requests::{Done, Outcomes, Request, RequestQueue};
+pub(crate) use timed::TimedStore;
+
+use open_store::OpenStore;
+use prefetch::Prefetched;
+use save::SaveState;
+
+use crate::backend::{Backend, Bytes, ChunkHash, bad_length};
+use crate::counters::{Answer, Event, Operation};
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+use crate::log::{self, Level};
+use crate::payload::Buffer;
+use crate::process;
+use crate::until::Until;
+use crate::uri::StoreUri;
+
+/// One opened store. Any number of threads may use it at once.
+pub struct Store {
+    /// Not dropped in a child that was forked off: another thread of the parent may have been in the middle of changing
+    /// it, and may hold its locks for ever.
+    opened: ManuallyDrop<Arc<Opened>>,
+    generation: u64,
+}
+
+/// What a handle has open.
+pub struct Opened {
+    shared: Arc<OpenStore>,
+    /// Comes before each manifest's name; from the config's `root`.
+    prefix: Option<String>,
+    /// The chunks that the next manifest publishes.
+    save: Arc<SaveState>,
+    prefetched: Prefetched,
+}
+
+/// What was opened, for people.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StoreInfo {
+    /// The store's own URI.
+    pub uri: String,
+    /// The SHA-256 of the component, in hex.
+    pub component_sha256: String,
+    /// What the backend says it reached.
+    pub label: String,
+    /// The directory that the component may reach.
+    pub directory: Option<std::path::PathBuf>,
+    /// The server that the component may reach, `host:port`.
+    pub server: Option<String>,
+    /// Survives a restart of the storage system.
+    pub durable: bool,
+    /// Other processes that open the same URI see the same store.
+    pub shared: bool,
+    /// The longest chunk or manifest.
+    pub max_value_bytes: u64,
+    /// Chunks go to the backend at once.
+    pub write_through: bool,
+}
+
+impl Store {
+    /// Open the store that a URI names. See `include/kv_store_abi.h` for the URI.
+    pub fn open_with(uri: &str, setup: &Setup) -> Result<Self, Error> {
+        let during = |error: Error| error.during(Operation::Open.name());
+        let uri = StoreUri::parse(uri).map_err(during)?;
+        let opened = registry::open(&uri, setup);
+        let (shared, prefix) = opened.map_err(|error| during(error.context(uri.as_str())))?;
+        let opened = Opened { save: Arc::default(), prefetched: Prefetched::default(), shared, prefix };
+        Ok(Store { generation: opened.shared.generation, opened: ManuallyDrop::new(Arc::new(opened)) })
+    }
+
+    /// What was opened.
+    pub fn info(&self) -> StoreInfo {
+        self.opened.shared.info()
+    }
+
+    /// Store a chunk under a hash of 1 to 64 bytes. It is sure to be readable, and durable, once a
+    /// [`Store::put_manifest`] that begins after this call has succeeded.
+    pub fn put_chunk(&self, hash: &[u8], data: &[u8]) -> Result<Put, Error> {
+        self.counted(Operation::PutChunk, |opened| {
+            let hash = ChunkHash::new(hash)?;
+            opened.shared.check_len(data.len())?;
+            opened.shared.verifier.saw_put(&hash, data);
+            opened.put(&opened.save, hash, Bytes::Borrowed(data), &opened.shared.until())
+        })
+    }
+
+    /// Fetch a chunk; `None` if there is none, or what is there is not what the hash says.
+    pub fn get_chunk(&self, hash: &[u8]) -> Result<Option<Buffer>, Error> {
+        self.counted_or(
+            Operation::GetChunk,
+            |_| Ok(None),
+            |Opened { shared, save, prefetched, .. }| {
+                let hash = ChunkHash::new(hash)?;
+                let until = &shared.until();
+                until.expect(shared.max_value_bytes());
+                let found = if let Some(data) = save.waiting(&hash) {
+                    shared.counters.count(Event::BufferHits);
+                    Some(Buffer::concat(&[&data])?)
+                } else if let Some(data) = prefetched.take(shared, &hash, until) {
+                    shared.counters.count(Event::PrefetchHits);
+                    Some(owned(data)?)
+                } else {
+                    shared.get_one(&hash, until)?.map(owned).transpose()?
+                };
+                shared.answered(found.as_ref());
+                Ok(found)
+            },
+        )
+    }
+
+    /// Publish a manifest, after all chunks that were put on this handle before. After a failure, put the chunks again
+    /// before the next try.
+    pub fn put_manifest(&self, name: &str, data: &[u8]) -> Result<(), Error> {
+        self.publish(&self.opened.save, name, data, None)
+    }
+
+    /// Hand on the chunks that are still buffered, so that they are readable through any handle. They are durable only after
+    /// a manifest.
+    pub fn flush(&self) -> Result<(), Error> {
+        let flush = |Opened { shared, save, .. }: &Opened| {
+            save.flush(shared, &shared.until())?;
+            save.tell_losses(shared)
+        };
+        self.usable().and_then(flush).map_err(|error| error.during("flush"))
+    }
+
+    /// Fetch a manifest; `None` if there is none.
+    pub fn get_manifest(&self, name: &str) -> Result<Option<Buffer>, Error> {
+        self.get_manifest_within(name, None)
+    }
+
+    /// Remove a manifest. That there was none is success.
+    pub fn delete_manifest(&self, name: &str) -> Result<(), Error> {
+        self.counted(Operation::DeleteManifest, |opened| {
+            opened.shared.backend.delete_manifest(&opened.full_name(name)?, &opened.shared.until())
+        })
+    }
+
+    /// Fetch chunks that will be asked for soon, in as few calls of the backend as may be. `hashes` are of `hash_len`
+    /// bytes each, one after another. What does not fit the cache is left out.
+    pub fn prefetch_chunks(&self, hashes: &[u8], hash_len: usize) -> Result<(), Error> {
+        self.counted(Operation::PrefetchChunks, |Opened { shared, save, prefetched, .. }| {
+            if hash_len == 0 || hash_len > limits::MAX_HASH_BYTES {
+                return Err(bad_length(hash_len));
+            }
+            let wanted = hashes.chunks_exact(hash_len).filter_map(|hash| ChunkHash::new(hash).ok());
+            prefetched.fill(shared, wanted.filter(|hash| !save.holds(hash)))
+        })
+    }
+
+    /// As [`Opened::counted`].
+    fn counted<T: Answer>(
+        &self,
+        operation: Operation,
+        run: impl FnOnce(&Opened) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.counted_or(operation, Err, run)
+    }
+
+    /// As [`Opened::counted_or`].
+    fn counted_or<T: Answer>(
+        &self,
+        operation: Operation,
+        refused: impl FnOnce(Error) -> Result<T, Error>,
+        run: impl FnOnce(&Opened) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let opened = self.usable().map_err(|error| error.during(operation.name()))?;
+        opened.counted_or(operation, refused, || run(opened))
+    }
+
+    /// What was opened, if it was in this process and not in the one that this was forked off.
+    fn usable(&self) -> Result<&Opened, Error> {
+        check_process(self.generation)?;
+        Ok(&self.opened)
+    }
+
+    /// What was opened, for batches.
+    #[doc(hidden)]
+    pub fn opened(&self) -> Result<&Opened, Error> {
+        self.usable()
+    }
+
+    /// The store's own URI.
+    pub fn uri(&self) -> &str {
+        &self.opened.shared.uri
+    }
+}
+
+/// Refuse what was opened in another process than this one.
+fn check_process(generation: u64) -> Result<(), Error> {
+    if generation == process::generation() {
+        return Ok(());
+    }
+    let message = "this store was opened before a fork: open it again in this process";
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+impl Opened {
+    fn shared(&self) -> &OpenStore {
+        &self.shared
+    }
+
+    fn prefix(&self) -> Option<&str> {
+        self.prefix.as_deref()
+    }
+
+    fn check_process(&self) -> Result<(), Error> {
+        check_process(self.shared.generation)
+    }
+
+    /// Run one operation of the consumer, if the quotas have room for it, and count it.
+    fn counted<T: Answer>(&self, operation: Operation, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.counted_or(operation, Err, run)
+    }
+
+    /// As [`Opened::counted`]. `refused` makes the answer of one that is over a quota.
+    fn counted_or<T: Answer>(
+        &self,
+        operation: Operation,
+        refused: impl FnOnce(Error) -> Result<T, Error>,
+        run: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let OpenStore { counters, quota, .. } = &*self.shared;
+        let begun = Instant::now();
+        let admitted = match quota.is_metered() {
+            true => quota.admit(&counters.meters, operation.puts(), begun),
+            false => Ok(()),
+        };
+        let outcome = match admitted {
+            Ok(()) => run(),
+            Err(over) => {
+                counters.count(Event::QuotaRefused);
+                refused(over)
+            }
+        };
+        counters.call(operation, &outcome, begun.elapsed());
+        outcome.map_err(|error| error.during(operation.name()))
+    }
+
+    /// A manifest's name in the backend.
+    fn full_name(&self, name: &str) -> Result<String, Error> {
+        let full = match &self.prefix {
+            Some(prefix) if !name.is_empty() => format!("{prefix}/{name}"),
+            _ => name.to_owned(),
+        };
+        if full.is_empty() || full.len() > limits::MAX_NAME_BYTES {
+            let message =
+                format!("a manifest's name has 1 to {} bytes, this one {}", limits::MAX_NAME_BYTES, full.len());
+            return Err(Error::invalid(message));
+        }
+        Ok(full)
+    }
+
+    fn put(&self, save: &Arc<SaveState>, hash: ChunkHash, data: Bytes<'_>, until: &Until) -> Result<Put, Error> {
+        let shared = &self.shared;
+        let len = data.len();
+        let put = save.put(shared, hash, data, until)?;
+        shared.saw_len(len);
+        shared.moved_in(len as u64);
+        shared.counters.add(Event::Duplicates, u64::from(put == Put::Existed));
+        Ok(put)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let Ok(Opened { shared, save, .. }) = self.usable() else { return };
+        let chunks = save.discard(shared);
+        if chunks > 0 {
+            shared.counters.add(Event::Discarded, chunks as u64);
+            let uri = &shared.uri;
+            log::line(
+                Level::Warn,
+                format_args!("{uri}: closed with {chunks} chunks that no manifest followed; discarded"),
+            );
+        }
+        // SAFETY: once, and nobody uses it after.
+        unsafe { ManuallyDrop::drop(&mut self.opened) }
+        registry::closed();
+    }
+}
+
+/// The memory itself where nobody else has it, and a copy where a guest keeps it.
+fn owned(data: Arc<Buffer>) -> Result<Buffer, Error> {
+    Arc::try_unwrap(data).or_else(|shared| Buffer::concat(&[&shared]))
+}
+
+#[cfg(test)]
+mod tests;

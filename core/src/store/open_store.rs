@@ -1,0 +1,340 @@
+//! What all handles on one URI share, and single calls of the backend. Whole batches are `batches`.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, MutexGuard, OnceLock};
+use std::time::Instant;
+
+use super::StoreInfo;
+use super::batches::Batches;
+use super::followed::Followed;
+use super::spare::Spare;
+use super::upkeep::Kept;
+use super::verify::Verifier;
+use crate::backend::{Backend, Bytes, ChunkHash, Committed, Got, KnownChunks, Put, Remembering};
+use crate::breaker::Breaker;
+use crate::counters::{Answer, Counters, Event};
+use crate::error::{Error, contract_violation};
+use crate::limits;
+use crate::log;
+use crate::near::NearLayer;
+use crate::payload::Buffer;
+use crate::quota::Quota;
+use crate::sandbox::{Features, Instances, Reach};
+use crate::threads::{self, Helpers};
+use crate::until::Until;
+
+/// Tells a store how long ago its backend said something.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(pub fn() -> Instant);
+
+impl Default for Clock {
+    fn default() -> Self {
+        Clock(Instant::now)
+    }
+}
+
+pub struct OpenStore {
+    /// The instances, with the layers around them.
+    pub backend: Remembering,
+    pub breaker: Arc<Breaker>,
+    pub instances: Arc<dyn Instances>,
+    /// What they may reach.
+    pub reach: Arc<Reach>,
+    pub component_digest: [u8; 32],
+    pub features: Features,
+    /// The layer of them that keeps copies on this machine.
+    pub near: Option<Arc<NearLayer>>,
+    pub verifier: Arc<Verifier>,
+    /// What was put after what, from which a save that is saved again is foreseen.
+    pub followed: Followed,
+    /// Memory for chunks that wait.
+    pub spare: Spare,
+    /// The backend has said that it removes no chunks.
+    pub keeps_all: AtomicBool,
+    pub uri: String,
+    /// The process state that it belongs to.
+    pub generation: u64,
+    pub clock: Clock,
+    pub counters: &'static Counters,
+    /// What is known of a store that is bounded.
+    pub kept: OnceLock<Arc<Kept>>,
+    pub tenant: Option<String>,
+    pub quota: Quota,
+}
+
+/// What became of one chunk that was asked for.
+pub(super) type Fetched = Result<Option<Arc<Buffer>>, Error>;
+
+impl Answer for Committed {}
+
+impl OpenStore {
+    /// The time of a call of the consumer that begins now.
+    pub(super) fn until(&self) -> Until {
+        self.until_by(None)
+    }
+
+    /// The time of a call that begins now, and whose caller wants it to be over at a moment.
+    pub(super) fn until_by(&self, end: Option<Instant>) -> Until {
+        Until::with(&self.reach.limits, end, None)
+    }
+
+    pub(super) fn info(&self) -> StoreInfo {
+        let grants = &self.reach.grants;
+        StoreInfo {
+            uri: self.uri.clone(),
+            component_sha256: crate::sandbox::hex(&self.component_digest),
+            label: log::clean(&self.features.label),
+            directory: grants.directory.clone(),
+            server: (!grants.servers.is_empty()).then(|| grants.servers.join(",")),
+            durable: self.features.properties.durable,
+            shared: self.features.properties.shared,
+            max_value_bytes: self.max_value_bytes(),
+            write_through: self.features.properties.write_through,
+        }
+    }
+
+    /// Count what is answered to the consumer, or that nothing is.
+    pub(super) fn answered(&self, found: Option<&Buffer>) {
+        match found {
+            Some(data) => self.hit(data.len() as u64),
+            None => self.counters.count(Event::Misses),
+        }
+    }
+
+    /// Count bytes that were put.
+    pub(super) fn moved_in(&self, bytes: u64) {
+        self.counters.add(Event::BytesPut, bytes);
+        if self.quota.is_metered() {
+            self.counters.meters.put(bytes);
+        }
+    }
+
+    /// Count what was asked for and answered.
+    pub(super) fn hit(&self, bytes: u64) {
+        self.counters.count(Event::Hits);
+        self.counters.add(Event::BytesGot, bytes);
+        if self.quota.is_metered() {
+            self.counters.meters.got(bytes);
+        }
+    }
+
+    /// Whether an instance is the store: what it held is gone with it.
+    pub(super) fn holds_data(&self) -> bool {
+        self.features.properties.holds_data
+    }
+
+    /// Whether the backend is to be told which chunks come with a manifest.
+    pub(super) fn wants_fresh(&self) -> bool {
+        self.features.properties.durable || self.features.properties.wants_fresh
+    }
+
+    /// By this it is known how long ago the backend said something.
+    pub(super) fn now(&self) -> Instant {
+        (self.clock.0)()
+    }
+
+    /// Tells the data of one instance from that of the next, where [`OpenStore::holds_data`]; otherwise always 0.
+    pub(super) fn generation_of_data(&self) -> u64 {
+        if self.holds_data() { self.instances.lost() } else { 0 }
+    }
+
+    pub(super) fn known(&self) -> MutexGuard<'_, KnownChunks> {
+        self.backend.known()
+    }
+
+    /// Whether the backend had a chunk when it was last heard of.
+    pub(super) fn is_known(&self, hash: &ChunkHash) -> bool {
+        self.known().is_present(hash)
+    }
+
+    /// Whether the stored bytes of a chunk were found wrong, so that the next put replaces them.
+    pub(super) fn is_damaged(&self, hash: &ChunkHash) -> bool {
+        self.known().is_damaged(hash)
+    }
+
+    /// The backend has said that it does not have a chunk.
+    pub(super) fn saw_absent(&self, hash: &ChunkHash) {
+        self.known().absent(hash);
+    }
+
+    /// A chunk and those that came after it in an earlier save, as far as the backend is known to have them.
+    pub(super) fn likely_after(&self, hash: ChunkHash) -> Vec<ChunkHash> {
+        let mut likely = self.followed.from(hash, self.batch_items());
+        let known = self.known();
+        likely.retain(|hash| known.is_present(hash));
+        likely
+    }
+
+    /// Refuse what the backend would refuse, before it is copied.
+    pub(super) fn check_len(&self, len: usize) -> Result<(), Error> {
+        let limit = self.max_value_bytes();
+        if len as u64 > limit {
+            let message =
+                format!("value too long: {len} bytes, the limit of this backend is {limit}: store smaller chunks");
+            return Err(Error::invalid(message));
+        }
+        Ok(())
+    }
+
+    /// The bytes of a chunk, to keep. Copies only what is not the host's.
+    pub(super) fn keep(&self, data: Bytes<'_>) -> Result<Arc<Buffer>, Error> {
+        Ok(match data {
+            Bytes::Borrowed(bytes) => Arc::new(self.spare.copy(bytes)?),
+            Bytes::Scattered(pieces) => Arc::new(Buffer::concat(pieces)?),
+            Bytes::Buffered(buffer) => Arc::clone(buffer),
+        })
+    }
+
+    pub(super) fn max_value_bytes(&self) -> u64 {
+        let limit = limits::MAX_VALUE_BYTES as u64;
+        self.features.max_value_bytes.map_or(limit, |backend| backend.min(limit))
+    }
+
+    /// Items of one batch that suit the backend.
+    pub(super) fn batch_items(&self) -> usize {
+        let suits = |wanted: u32| (wanted as usize).clamp(1, limits::MAX_BATCH_ITEMS);
+        self.features.batch_items.map_or(limits::DEFAULT_BATCH_ITEMS, suits)
+    }
+
+    pub(super) fn saw_len(&self, len: usize) {
+        self.backend.saw_len(len);
+    }
+
+    /// How many chunks may be asked for at once, if they are as long as the longest of late, for the answers to have so many
+    /// bytes.
+    pub(super) fn items_within(&self, bytes: usize) -> usize {
+        let longest = match self.backend.longest() {
+            0 => limits::ASSUMED_CHUNK_BYTES,
+            seen => seen,
+        };
+        (bytes / longest).max(1)
+    }
+
+    pub(super) fn batch_bytes(&self) -> u64 {
+        self.features.batch_bytes.unwrap_or(limits::DEFAULT_BATCH_BYTES)
+    }
+
+    /// Store one chunk; over what is there, if that was found damaged.
+    pub(super) fn put_one(&self, hash: &ChunkHash, data: Bytes<'_>, until: &Until) -> Result<Put, Error> {
+        let answers = self.backend.put(&[(*hash, data)], self.is_damaged(hash), until)?;
+        answers.into_iter().next().unwrap_or_else(|| Err(contract_violation("answered no outcome")))
+    }
+
+    /// The calls that take a batch of any size.
+    pub(super) fn batches(&self) -> Batches<'_> {
+        Batches {
+            backend: &self.backend,
+            items: self.batch_items(),
+            bytes: self.batch_bytes(),
+            asks_first: !self.features.properties.cheap_repeat,
+            helpers: (self.hands() > 1).then(|| (self.helpers(), self.hands())),
+        }
+    }
+
+    /// Threads that can work beside the caller's.
+    pub(super) fn helpers(&self) -> &'static Helpers {
+        &threads::of_process().helpers
+    }
+
+    /// How many threads can work on a call's batches.
+    pub(super) fn hands(&self) -> usize {
+        // Those without an instance would only wait for one, against the deadline.
+        self.helpers().hands().clamp(1, self.instances.max_instances().max(1))
+    }
+
+    /// What `hash` makes of each item, side by side where that pays: they have so many bytes in all.
+    pub(super) fn hashed<T: Sync, R: Send>(
+        &self,
+        bytes: usize,
+        items: &[T],
+        hash: &(dyn Fn(&T) -> R + Sync),
+    ) -> Vec<R> {
+        let helpers = self.helpers();
+        match bytes as u64 >= limits::LEAST_BATCH_BYTES {
+            true => helpers.map(helpers.hands(), items, hash),
+            false => items.iter().map(hash).collect(),
+        }
+    }
+
+    /// Which chunks the backend has; one answer for each hash.
+    pub(super) fn exists(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<bool>, Error> {
+        self.batches().exists(hashes, until)
+    }
+
+    /// Fetch chunks with one call, into buffers.
+    pub(super) fn get_answers(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Fetched>, Error> {
+        Self::get_buffers(&self.backend, hashes, until)
+    }
+
+    /// As [`OpenStore::get_answers`], of what the backend itself has.
+    pub(super) fn get_far(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Fetched>, Error> {
+        match &self.near {
+            Some(near) => Self::get_buffers(near.far(), hashes, until),
+            None => self.get_answers(hashes, until),
+        }
+    }
+
+    fn get_buffers(backend: &dyn Backend, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Fetched>, Error> {
+        let buffer = |got| match got {
+            Got::Buffer(data) => Ok(data),
+            // There is no memory that it could be in, or be too small.
+            Got::Placed(_) | Got::TooLong(_) => Err(contract_violation("answered bytes that are nowhere")),
+        };
+        let answers = backend.get(hashes, &mut [], until)?;
+        Ok(answers.into_iter().map(|answer| answer?.map(buffer).transpose()).collect())
+    }
+
+    /// Fetch one chunk; what does not match its hash is a miss.
+    pub(super) fn get_one(&self, hash: &ChunkHash, until: &Until) -> Result<Option<Arc<Buffer>>, Error> {
+        let mut answers = self.get_answers(std::slice::from_ref(hash), until)?;
+        self.learn(std::slice::from_ref(hash), &answers);
+        match answers.pop() {
+            Some(Ok(found)) => Ok(found.and_then(|data| self.check(hash, data, until))),
+            Some(Err(error)) => Err(error),
+            None => Err(contract_violation("answered no outcome")),
+        }
+    }
+
+    /// Fetch chunks with one call: an answer for some of them, from the first on. What failed is a miss here.
+    pub(super) fn get_some(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
+        let answers = self.get_answers(hashes, until)?;
+        self.learn(hashes, &answers);
+        let checked = |(hash, answer): (&ChunkHash, Fetched)| {
+            answer.ok().flatten().and_then(|data| self.check(hash, data, until))
+        };
+        Ok(hashes.iter().zip(answers).map(checked).collect())
+    }
+
+    fn learn(&self, hashes: &[ChunkHash], answers: &[Fetched]) {
+        let found = hashes.iter().zip(answers).filter_map(|(hash, answer)| match answer {
+            Ok(Some(data)) => Some((hash, &data[..])),
+            _ => None,
+        });
+        self.verifier.saw_fetched(found);
+    }
+
+    /// Let the next put of a chunk mend it. Answers whether that is news.
+    pub(super) fn mark_damaged(&self, hash: &ChunkHash) -> bool {
+        self.known().found_damaged(*hash)
+    }
+
+    /// Make `fresh` durable, where the backend is, and publish a manifest, if there is one.
+    pub(super) fn commit(
+        &self,
+        manifest: Option<(&str, &[u8])>,
+        fresh: &[ChunkHash],
+        bytes: u64,
+        until: &Until,
+    ) -> Result<Committed, Error> {
+        self.backend.commit(manifest, fresh, bytes, until)
+    }
+
+    /// Take room for buffered bytes in the process, of the store's share.
+    pub(super) fn reserve_buffer(&self, bytes: usize) -> bool {
+        self.reach.shares.write_buffers.take(bytes as u64).is_ok()
+    }
+
+    pub(super) fn release_buffer(&self, bytes: usize) {
+        self.reach.shares.write_buffers.give_back(bytes as u64);
+    }
+}

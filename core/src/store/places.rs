@@ -1,0 +1,441 @@
+//! Where the stores of the process are while they are open: one place for all opens of the same, in which one opens it and
+//! the others wait, each no longer than its own deadline. A store without a handle stays for the next open, within bounds of
+//! number, bytes and time.
+//!
+//! Invariant: no store is torn down under a lock of this module. What a component left to be torn down may take long.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
+
+use crate::breaker::Breaker;
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+use crate::threads;
+
+/// What is open, by what makes two opens the same.
+pub(super) struct Places<K, S> {
+    entries: Mutex<HashMap<K, Entry<S>>>,
+    /// Groups of stores that are being torn down.
+    leaving: Arc<Leaving>,
+    /// What stores without a handle may hold together.
+    most_idle_bytes: u64,
+    /// A task is there that looks for stores that are idle for too long.
+    timed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Leaving {
+    groups: Mutex<usize>,
+    done: Condvar,
+}
+
+/// Stores that are torn down when it is dropped, by whomever.
+struct Group<S> {
+    stores: Vec<Arc<Place<S>>>,
+    leaving: Arc<Leaving>,
+}
+
+struct Entry<S> {
+    place: Arc<Place<S>>,
+    /// Since when it has no handle, as far as it was looked.
+    idle_since: Option<Instant>,
+}
+
+/// Where one store is.
+pub(super) struct Place<S> {
+    opening: Mutex<Opening<S>>,
+    done: Condvar,
+    /// Opens that fail are calls that fail.
+    pub breaker: Arc<Breaker>,
+}
+
+struct Opening<S> {
+    store: Option<Arc<S>>,
+    under_way: bool,
+}
+
+/// What a store is to this module.
+pub trait Stored: Send + Sync + 'static {
+    /// It is still what an open would make.
+    fn is_current(&self) -> bool;
+    /// What it costs while nobody uses it.
+    fn bytes(&self) -> u64;
+}
+
+/// What an open finds.
+pub(super) enum Turn<'a, S> {
+    /// Somebody has opened it.
+    Open(Arc<S>),
+    /// It is the caller's to open.
+    Mine(Opener<'a, S>),
+}
+
+/// Leave to open a store. Dropped, it is the next one's.
+pub(super) struct Opener<'a, S>(&'a Place<S>);
+
+impl<K, S> Places<K, S> {
+    /// `most_idle_bytes`: what stores without a handle may hold together.
+    pub(super) fn new(most_idle_bytes: u64) -> Self {
+        Places { entries: Mutex::default(), leaving: Arc::default(), most_idle_bytes, timed: AtomicBool::new(false) }
+    }
+}
+
+impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
+    /// The place of a store; `breaker` makes that of a new one.
+    pub(super) fn place(&self, key: &K, breaker: impl FnOnce() -> Breaker) -> Arc<Place<S>> {
+        let mut entries = self.lock();
+        let idle = if entries.contains_key(key) {
+            Vec::new()
+        } else {
+            take_idle(&mut entries, 1, self.most_idle_bytes, Instant::now())
+        };
+        let new = || Entry {
+            place: Arc::new(Place {
+                opening: Mutex::new(Opening { store: None, under_way: false }),
+                done: Condvar::new(),
+                breaker: Arc::new(breaker()),
+            }),
+            idle_since: None,
+        };
+        let entry = entries.entry(key.clone()).or_insert_with(new);
+        entry.idle_since = None;
+        let place = entry.place.clone();
+        drop(entries);
+        self.tear_down(idle);
+        place
+    }
+
+    /// Tear down the idle ones of these stores, and wait for others that leave, until a deadline. Answers whether there were any.
+    pub(super) fn make_room(&self, of: impl Fn(&K) -> bool, deadline: Instant) -> bool {
+        let mut entries = self.lock();
+        let is_idle = |entry: &Entry<S>| Arc::strong_count(&entry.place) == 1 && entry.place.idle_bytes() > Some(0);
+        let idle: Vec<K> =
+            entries.iter().filter(|(key, entry)| of(key) && is_idle(entry)).map(|(key, _)| key.clone()).collect();
+        let idle: Vec<_> = idle.iter().filter_map(|key| entries.remove(key)).collect();
+        drop(entries);
+        let mut any = !idle.is_empty();
+        drop(idle);
+        let mut groups = self.leaving.lock();
+        while *groups > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            any = true;
+            groups = self.leaving.done.wait_timeout(groups, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+        any
+    }
+
+    /// On a helper, or here where there is none.
+    fn tear_down(&self, idle: Vec<Arc<Place<S>>>) {
+        if idle.is_empty() {
+            return;
+        }
+        *self.leaving.lock() += 1;
+        let group = Group { stores: idle, leaving: self.leaving.clone() };
+        threads::of_process().helpers.hand(move || drop(group));
+    }
+
+    /// A handle was closed. `held`: bytes that the stores of the process hold, those with a handle included.
+    pub(super) fn closed(&'static self, held: u64) {
+        if held > self.most_idle_bytes {
+            self.sweep();
+        }
+        self.sweep_later();
+    }
+
+    /// Look for stores that are idle for too long, again and again, until none is idle.
+    fn sweep_later(&'static self) {
+        if self.timed.swap(true, SeqCst) {
+            return;
+        }
+        let handed = threads::of_process().helpers.hand_later(limits::IDLE_STORE_FOR / 2, move || {
+            self.timed.store(false, SeqCst);
+            // Whoever closes from here on asks for it too.
+            if self.sweep() {
+                self.sweep_later();
+            }
+        });
+        // The next close tries again.
+        if !handed {
+            self.timed.store(false, SeqCst);
+        }
+    }
+
+    /// Drop idle stores that are over a bound. Answers whether others are idle.
+    fn sweep(&self) -> bool {
+        let mut entries = self.lock();
+        let idle = take_idle(&mut entries, 0, self.most_idle_bytes, Instant::now());
+        let more = entries.values().any(|entry| entry.idle_since.is_some());
+        drop(entries);
+        self.tear_down(idle);
+        more
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Entry<S>>> {
+        self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Take out what is idle and over a bound, with room for so many more.
+fn take_idle<K: Clone + Eq + Hash, S: Stored>(
+    entries: &mut HashMap<K, Entry<S>>,
+    more: usize,
+    most_bytes: u64,
+    now: Instant,
+) -> Vec<Arc<Place<S>>> {
+    let mut idle = Vec::new();
+    for (key, entry) in entries.iter_mut() {
+        match entry.place.idle_bytes().filter(|_| Arc::strong_count(&entry.place) == 1) {
+            Some(bytes) => idle.push(Idle { key: key.clone(), since: *entry.idle_since.get_or_insert(now), bytes }),
+            None => entry.idle_since = None,
+        }
+    }
+    let too_many = (entries.len() + more).saturating_sub(limits::MAX_IDLE_STORES);
+    let over = over(idle, too_many, most_bytes, now);
+    over.into_iter().filter_map(|key| entries.remove(&key)).map(|entry| entry.place).collect()
+}
+
+/// A store without a handle.
+struct Idle<K> {
+    key: K,
+    since: Instant,
+    bytes: u64,
+}
+
+/// Which of the idle stores go: so many in any case, what is idle for too long, and of the rest as many as are over the
+/// bound in bytes. The one that is idle for longest goes first.
+fn over<K>(mut idle: Vec<Idle<K>>, too_many: usize, most_bytes: u64, now: Instant) -> Vec<K> {
+    idle.sort_by_key(|store| store.since);
+    let mut bytes: u64 = idle.iter().map(|store| store.bytes).fold(0, u64::saturating_add);
+    let goes = |(at, store): &(usize, Idle<K>)| {
+        let late = now.saturating_duration_since(store.since) >= limits::IDLE_STORE_FOR;
+        let goes = *at < too_many || late || bytes > most_bytes;
+        bytes = bytes.saturating_sub(store.bytes);
+        goes
+    };
+    idle.into_iter().enumerate().take_while(goes).map(|(_, store)| store.key).collect()
+}
+
+impl<S> Drop for Group<S> {
+    fn drop(&mut self) {
+        self.stores.clear();
+        *self.leaving.lock() -= 1;
+        self.leaving.done.notify_all();
+    }
+}
+
+impl Leaving {
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.groups.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl<S: Stored> Place<S> {
+    /// The store, if it is open and nobody is in the way.
+    pub(super) fn current(&self) -> Option<Arc<S>> {
+        self.lock().current()
+    }
+
+    /// Wait for the store, or for the turn to open it, until a deadline.
+    pub(super) fn turn(&self, deadline: Instant) -> Result<Turn<'_, S>, Error> {
+        let mut opening = self.lock();
+        loop {
+            if let Some(store) = opening.current() {
+                return Ok(Turn::Open(store));
+            }
+            if !opening.under_way {
+                opening.under_way = true;
+                return Ok(Turn::Mine(Opener(self)));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let message = "busy: another open of the same store was under way until the deadline";
+                return Err(Error::new(ErrorKind::Unavailable, message));
+            }
+            opening = self.done.wait_timeout(opening, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+    }
+
+    /// What it costs, if it has no handle and nobody opens it.
+    fn idle_bytes(&self) -> Option<u64> {
+        let opening = self.lock();
+        match &opening.store {
+            _ if opening.under_way => None,
+            Some(store) => (Arc::strong_count(store) == 1).then(|| store.bytes()),
+            None => Some(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Opening<S>> {
+        self.opening.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl<S: Stored> Opening<S> {
+    fn current(&self) -> Option<Arc<S>> {
+        self.store.as_ref().filter(|store| store.is_current()).cloned()
+    }
+}
+
+impl<S: Stored> Opener<'_, S> {
+    /// It is open.
+    pub(super) fn opened(self, store: Arc<S>) {
+        let former = self.0.lock().store.replace(store);
+        // Not under the lock.
+        drop(former);
+    }
+}
+
+impl<S> Drop for Opener<'_, S> {
+    fn drop(&mut self) {
+        self.0.opening.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).under_way = false;
+        self.0.done.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{IDLE_STORE_BYTES, IDLE_STORE_FOR, Limits, MAX_IDLE_STORES};
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread;
+    use std::time::Duration;
+
+    struct Fake {
+        bytes: u64,
+        torn_down: Option<Sender<thread::ThreadId>>,
+    }
+
+    impl Stored for Fake {
+        fn is_current(&self) -> bool {
+            true
+        }
+
+        fn bytes(&self) -> u64 {
+            self.bytes
+        }
+    }
+
+    impl Drop for Fake {
+        fn drop(&mut self) {
+            if let Some(torn_down) = &self.torn_down {
+                let _ = torn_down.send(thread::current().id());
+            }
+        }
+    }
+
+    type Fakes = Places<u32, Fake>;
+
+    fn open(fakes: &Fakes, key: u32, fake: Fake) -> Arc<Fake> {
+        let place = fakes.place(&key, || Breaker::new("x", &Limits::default()));
+        match place.turn(Instant::now()).unwrap() {
+            Turn::Open(there) => there,
+            Turn::Mine(opener) => {
+                let opened = Arc::new(fake);
+                opener.opened(opened.clone());
+                opened
+            }
+        }
+    }
+
+    fn small() -> Fake {
+        Fake { bytes: 1, torn_down: None }
+    }
+
+    #[test]
+    fn what_is_idle_for_longest_goes_first_and_no_more_than_must() {
+        let now = Instant::now() + 2 * IDLE_STORE_FOR;
+        let idle = |ages: &[(u64, u64)]| -> Vec<Idle<u64>> {
+            let store =
+                |(age, bytes): &(u64, u64)| Idle { key: *age, since: now - Duration::from_secs(*age), bytes: *bytes };
+            ages.iter().map(store).collect()
+        };
+        let long = IDLE_STORE_FOR.as_secs();
+        assert!(over(idle(&[(1, 5), (2, 5)]), 0, IDLE_STORE_BYTES, now).is_empty());
+        assert_eq!(over(idle(&[(1, 5), (3, 5), (2, 5)]), 2, IDLE_STORE_BYTES, now), [3, 2]);
+        assert_eq!(over(idle(&[(1, 5), (long, 5), (long + 1, 5)]), 0, IDLE_STORE_BYTES, now), [long + 1, long]);
+        let half = IDLE_STORE_BYTES / 2;
+        assert_eq!(over(idle(&[(1, half), (2, half), (3, half)]), 0, IDLE_STORE_BYTES, now), [3]);
+        assert_eq!(over(idle(&[(1, IDLE_STORE_BYTES + 1)]), 0, IDLE_STORE_BYTES, now), [1]);
+    }
+
+    #[test]
+    fn an_idle_store_stays_within_the_bounds_and_is_torn_down_elsewhere() {
+        let fakes: &'static Fakes = Box::leak(Box::new(Places::new(IDLE_STORE_BYTES)));
+        let (torn_down, waits) = channel();
+        let large = |torn_down| Fake { bytes: IDLE_STORE_BYTES, torn_down };
+        let kept = open(fakes, 0, large(Some(torn_down.clone())));
+        drop(open(fakes, 1, small()));
+        // It has a handle, and what has none is small.
+        assert!(fakes.sweep());
+        drop(kept);
+        drop(open(fakes, 2, large(Some(torn_down))));
+        fakes.closed(3 * IDLE_STORE_BYTES);
+        let by = waits.recv_timeout(Duration::from_secs(60)).expect("nothing is torn down");
+        assert_ne!(by, thread::current().id());
+        // What comes to an open place is what was there.
+        let (none, _) = channel();
+        assert!(open(fakes, 3, Fake { bytes: 7, torn_down: Some(none) }).bytes == 7);
+        assert!(open(fakes, 3, small()).bytes == 7);
+    }
+
+    #[test]
+    fn room_is_made_by_idle_stores_and_by_no_others() {
+        let fakes: &'static Fakes = Box::leak(Box::new(Places::new(IDLE_STORE_BYTES)));
+        let (torn_down, waits) = channel();
+        let fake = || Fake { bytes: 5, torn_down: Some(torn_down.clone()) };
+        let used = open(fakes, 0, fake());
+        (1..4).for_each(|key| drop(open(fakes, key, fake())));
+        let soon = || Instant::now() + Duration::from_secs(60);
+        assert!(!fakes.make_room(|key| *key == 0, soon()), "it has a handle");
+        assert!(fakes.make_room(|key| *key < 3, soon()));
+        // Here, and before it returns.
+        let by: Vec<_> = waits.try_iter().collect();
+        assert_eq!(by, [thread::current().id(); 2]);
+        assert!(!fakes.make_room(|key| *key < 3, soon()));
+        // What another thread is about to tear down is waited for.
+        let place = Arc::into_inner(fakes.lock().remove(&3).unwrap().place).unwrap();
+        fakes.tear_down(vec![Arc::new(place)]);
+        let waited = fakes.make_room(|_| false, soon());
+        assert!(waits.try_recv().is_ok() && (waited || *fakes.leaving.lock() == 0));
+        drop(used);
+    }
+
+    #[test]
+    fn stores_without_a_handle_are_bounded_in_number() {
+        let fakes = Fakes::new(IDLE_STORE_BYTES);
+        for key in 0..3 * MAX_IDLE_STORES as u32 {
+            drop(open(&fakes, key, small()));
+        }
+        assert_eq!(fakes.lock().len(), MAX_IDLE_STORES);
+        let held: Vec<_> = (1000..1000 + 2 * MAX_IDLE_STORES as u32).map(|key| open(&fakes, key, small())).collect();
+        assert_eq!(fakes.lock().len(), held.len());
+    }
+
+    #[test]
+    fn who_waits_for_another_open_waits_no_longer_than_its_deadline() {
+        let fakes = Fakes::new(IDLE_STORE_BYTES);
+        let place = fakes.place(&1, || Breaker::new("x", &Limits::default()));
+        let Ok(Turn::Mine(opener)) = place.turn(Instant::now()) else { panic!("nobody else opens it") };
+        let late = |turn: Result<Turn<'_, Fake>, Error>| turn.err().map(|error| error.to_string()).unwrap_or_default();
+        thread::scope(|scope| {
+            let waiting: Vec<_> =
+                (0..4).map(|_| scope.spawn(|| late(place.turn(Instant::now() + Duration::from_millis(20))))).collect();
+            for waits in waiting {
+                assert!(waits.join().unwrap().contains("until the deadline"));
+            }
+            // One that failed is the next one's, and one that is open is everybody's.
+            let next =
+                scope.spawn(|| matches!(place.turn(Instant::now() + Duration::from_secs(60)), Ok(Turn::Mine(_))));
+            drop(opener);
+            assert!(next.join().unwrap());
+        });
+        drop(open(&fakes, 1, small()));
+        assert!(matches!(place.turn(Instant::now()), Ok(Turn::Open(_))) && place.current().is_some());
+    }
+}

@@ -1,0 +1,344 @@
+//! The open stores of the process. Opens of the same URI, with the same component and the same config, share one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use super::bound::{self, Bound};
+use super::followed::Followed;
+use super::open_store::{Clock, OpenStore};
+use super::places::{Places, Stored, Turn};
+use super::spare::Spare;
+use super::upkeep;
+use super::verify::Verifier;
+use crate::backend::{Backend, MakeLayer, Remembering, WithBreaker, make_layer};
+use crate::breaker::Breaker;
+use crate::budget::{self, Budgets, Owner, Shares};
+use crate::config::{self, Config, FaultTable, Settings};
+use crate::counters::{self, Counters, Event, Gauged, Operation, StoreGauges};
+use crate::directory::Directory;
+use crate::error::{Error, ErrorKind};
+use crate::limits::Limits;
+use crate::log::{self, Level};
+use crate::near::{self, NearLayer, Scope};
+use crate::policy::{Folder, FolderAccess, Grants, Guarded, Target};
+use crate::process::{self, PerProcess};
+use crate::quota::Quota;
+use crate::sandbox::{Component, Components, Reach};
+use crate::until::Until;
+use crate::uri::StoreUri;
+
+/// What stores are opened with.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub config: config::Source,
+    /// Finds and loads their components.
+    pub components: Arc<dyn Components>,
+    /// Makes the layer that a config's `fault` table asks for.
+    pub layer: Option<MakeLayer>,
+    pub clock: Clock,
+}
+
+/// All that makes two opens the same. The target holds URI and grants, the settings tenant, limits and options: what
+/// belongs to one tenant is never another's.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    component: [u8; 32],
+    target: Target,
+    settings: Settings,
+    /// Of the function that makes its layer: its address.
+    layer: Option<usize>,
+}
+
+impl Key {
+    /// What keeps the chunks that are near apart: all that decides whose bytes they are. Bounds and times do not, so that what is on
+    /// a disk is found again after they were changed.
+    fn scope(&self) -> Scope {
+        let settings =
+            Settings { limits: Limits::default(), quota: Quota::default(), near: None, ..self.settings.clone() };
+        Scope::of(&Key { settings, layer: None, ..self.clone() })
+    }
+
+    /// Whether what one store has counts for the other's share too.
+    fn has_owner_of(&self, other: &Key) -> bool {
+        let owner = |key: &Key| (key.target.store.backend().to_owned(), key.settings.tenant.clone());
+        owner(self) == owner(other)
+    }
+}
+
+fn places() -> Result<&'static Places<Key, OpenStore>, Error> {
+    static PLACES: PerProcess<Places<Key, OpenStore>> = PerProcess::new();
+    PLACES.get_or_make(|| Ok(Places::new(budget::of_process().budgets.most_idle_bytes())))
+}
+
+/// A handle was closed: its store may be without one now.
+pub(super) fn closed() {
+    if let Ok(places) = places() {
+        let budgets = &budget::of_process().budgets;
+        places.closed(budgets.payload_bytes.used().saturating_add(budgets.memory_bytes.used()));
+    }
+}
+
+/// The store that a URI names, and what prefixes its manifests.
+pub(super) fn open(uri: &StoreUri, setup: &Setup) -> Result<(Arc<OpenStore>, Option<String>), Error> {
+    let file = setup.config.load()?;
+    file.tell_misspelt(|scheme| setup.components.find(scheme, None).is_ok());
+    counters::begin_listener(&file);
+    let settings = file.settings(uri)?;
+    let counters = counters::of(uri.backend(), settings.tenant.as_deref())?;
+    let begun = Instant::now();
+    let opened = open_with(uri, setup, &file, settings, counters);
+    counters.call(Operation::Open, &opened, begun.elapsed());
+    opened
+}
+
+fn open_with(
+    uri: &StoreUri,
+    setup: &Setup,
+    file: &Config,
+    settings: Settings,
+    counters: &'static Counters,
+) -> Result<(Arc<OpenStore>, Option<String>), Error> {
+    let target = settings.target(uri)?;
+    let path = setup.components.find(uri.backend(), settings.component.as_deref())?;
+    // What must not be overlapped may be thousands of places.
+    if target.grants.directories().next().is_some() {
+        target.grants.check_overlap(&guarded(setup, file, &settings, &path))?;
+    }
+    let Settings { sha256, limits, .. } = &settings;
+    let component = setup.components.load(&path, *sha256, limits, &file.helper())?;
+
+    // Handles that differ only in what prefixes their manifests share a store.
+    let prefix = target.prefix.clone();
+    let target = Target { prefix: None, ..target };
+    let layer = setup.layer.map(|make| make as usize);
+    let key = Key { component: component.digest(), target, settings, layer };
+    let places = places()?;
+    let until = Until::new(&key.settings.limits);
+    let place = places.place(&key, || Breaker::new(key.target.store.as_str(), &key.settings.limits));
+    if let Some(shared) = place.current() {
+        return Ok((shared, prefix));
+    }
+    // Before the wait: who comes while the backend is away does not wait in a line of opens that each fail slowly.
+    let refused = |_: &Error| counters.count(Event::BreakerRefused);
+    place.breaker.admit().inspect_err(refused)?.give_back();
+    let opener = match place.turn(until.deadline())? {
+        Turn::Open(shared) => return Ok((shared, prefix)),
+        Turn::Mine(opener) => opener,
+    };
+    // Those before in the line may have opened the breaker.
+    let pass = place.breaker.admit().inspect_err(refused)?;
+    let open = || OpenStore::open(component.clone(), key.clone(), setup, place.breaker.clone(), counters, &until);
+    let opened = match open() {
+        // Its owner's share may be taken by stores of its own that nobody uses.
+        Err(full) if full.kind() == ErrorKind::Exhausted => {
+            match places.make_room(|other| key.has_owner_of(other), until.deadline()) {
+                true => open(),
+                false => Err(full),
+            }
+        }
+        opened => opened,
+    };
+    let opened = opened.map(Arc::new);
+    if pass.report(opened.as_ref().err()) {
+        counters.count(Event::BreakerOpened);
+    }
+    let shared = opened?;
+    counters::gauge(&shared);
+    let stored = shared.quota.stored_bytes;
+    let asked = Bound::parse(&shared.features.more).unwrap_or_default();
+    if let Some(bound) = asked.with_quota(stored)
+        && let Some(kept) = upkeep::begin(&shared, bound)?
+    {
+        let _ = shared.kept.set(kept);
+    }
+    opener.opened(shared.clone());
+    Ok((shared, prefix))
+}
+
+/// What no store may lie over: our compiled code, every backend's component, the config, secrets; and what no store may
+/// hold: another tenant's directory.
+pub fn guarded(setup: &Setup, file: &Config, settings: &Settings, component: &Path) -> Guarded {
+    let components = setup.components.guarded();
+    let configs = setup.config.places().into_iter().map(|path| ("the config file", path));
+    let named = file.files().chain([("a component", component)]).map(|(what, path)| (what, path.to_owned()));
+    let own = components.into_iter().chain(configs).chain(named).collect();
+    Guarded { own, foreign: file.directories_of_others(settings) }
+}
+
+/// The directories that a store may reach, opened: the one that the URI names, and the others by name.
+pub struct Directories {
+    pub own: Option<Directory>,
+    pub folders: BTreeMap<String, Arc<Directory>>,
+}
+
+/// What the instances of a store may reach.
+pub fn reach(
+    target: &Target,
+    settings: &Settings,
+    directories: Directories,
+    (budgets, owner): (&'static Budgets, Arc<Owner>),
+    counters: &'static Counters,
+) -> Reach {
+    Reach {
+        name: target.store.backend().to_owned(),
+        folders: directories.folders,
+        grants: target.grants.clone(),
+        directory: directories.own.map(Arc::new),
+        shares: Shares::of(budgets, &owner, &settings.limits),
+        owner,
+        limits: settings.limits.clone(),
+        tls: settings.tls.clone(),
+        counters,
+    }
+}
+
+/// Cut what a component says of itself, its label and further facts, to what is used: it may be as long as its memory, and is
+/// kept as long as the store.
+fn cut(label: &mut String, more: &mut Vec<(String, String)>) {
+    *label = log::clean(label);
+    more.retain(|(fact, value)| bound::FACTS.contains(&fact.as_str()) && value.len() <= 20);
+    more.truncate(bound::FACTS.len());
+    more.shrink_to_fit();
+}
+
+impl OpenStore {
+    fn open(
+        component: Arc<dyn Component>,
+        key: Key,
+        setup: &Setup,
+        breaker: Arc<Breaker>,
+        counters: &'static Counters,
+        until: &Until,
+    ) -> Result<Self, Error> {
+        let scope = key.scope();
+        let Key { target, settings, .. } = key;
+        let directory = target.grants.directory.as_deref().map(Directory::open).transpose()?;
+        let open_folder = |(name, folder): (&String, &Folder)| {
+            let opened = match folder.access {
+                FolderAccess::ReadOnly => Directory::open_read_only(&folder.path),
+                FolderAccess::ReadWrite => Directory::open(&folder.path),
+            };
+            let opened = opened.map_err(|error| error.context(format_args!("fs.{name}")))?;
+            Ok((name.clone(), Arc::new(opened)))
+        };
+        let budget::OfProcess { budgets, owners } = budget::of_process();
+        let owner = owners.get(target.store.backend(), settings.tenant.as_deref());
+        let opened = Directories {
+            own: directory,
+            folders: target.grants.fs.iter().map(open_folder).collect::<Result<_, Error>>()?,
+        };
+        let reach = Arc::new(reach(&target, &settings, opened, (budgets, owner), counters));
+        let uri = target.store.as_str().to_owned();
+        let options = settings.options.into_iter().collect();
+        let layer = make_layer(setup.layer, settings.fault.as_ref().map(FaultTable::text))?;
+        if let Some(layer) = &layer {
+            log::line(Level::Warn, format_args!("{uri}: {}", layer.note()));
+            layer.opening(until)?;
+        }
+        let component_digest = component.digest();
+        let (instances, mut features) = component.open(reach.clone(), &uri, options, until)?;
+        let innermost: Arc<dyn Backend> = instances.clone();
+        let inner = match layer {
+            Some(layer) => layer.around(innermost),
+            None => innermost,
+        };
+        let guarded = Arc::new(WithBreaker::new(inner, breaker.clone(), counters));
+        let verifier = Arc::new(Verifier::new(settings.verify));
+        let near = settings.near.as_ref().map(|near| {
+            let level = near::Level::of(target.store.backend(), settings.tenant.as_deref(), near, counters);
+            Arc::new(NearLayer::new(guarded.clone(), level, scope, verifier.clone()))
+        });
+        let backend = Remembering::new(match &near {
+            Some(near) => near.clone(),
+            None => guarded,
+        });
+        cut(&mut features.label, &mut features.more);
+        let shared = OpenStore {
+            backend,
+            breaker,
+            instances,
+            reach,
+            component_digest,
+            features,
+            near,
+            verifier,
+            followed: Followed::default(),
+            spare: Spare::default(),
+            keeps_all: AtomicBool::new(false),
+            uri,
+            generation: process::generation(),
+            clock: setup.clock,
+            counters,
+            kept: OnceLock::new(),
+            tenant: settings.tenant,
+            quota: settings.quota,
+        };
+        let info = shared.info();
+        let reaches = match (&info.directory, &info.server) {
+            (Some(directory), _) => format!("the directory {}", directory.display()),
+            (None, Some(server)) => format!("the server {server}"),
+            (None, None) => "nothing outside by its URI".to_owned(),
+        };
+        let Grants { fs, connect, env, secrets, .. } = &shared.reach.grants;
+        let further = match fs.len() + connect.len() + env.len() + secrets.len() {
+            0 => "no grants".to_owned(),
+            count => format!("{count} grants"),
+        };
+        log::line(
+            Level::Info,
+            format_args!(
+                "opened {}: {}; component sha256 {}; it reaches {reaches}, and has {further} of the config",
+                info.uri, info.label, info.component_sha256
+            ),
+        );
+        Ok(shared)
+    }
+}
+
+impl Gauged for OpenStore {
+    fn gauges(&self) -> StoreGauges {
+        StoreGauges {
+            backend: self.reach.name.clone(),
+            tenant: self.tenant.clone(),
+            uri: self.uri.clone(),
+            stored_bytes: self.kept.get().and_then(|kept| kept.stored_bytes()),
+            breaker_open: self.breaker.is_open(),
+            near_memory_bytes: self.near.as_ref().map(|near| near.usage().memory_bytes),
+            near_disk_bytes: self.near.as_ref().and_then(|near| near.usage().disk_bytes),
+        }
+    }
+}
+
+impl Stored for OpenStore {
+    /// Whether the directories that were opened are still those under their names.
+    fn is_current(&self) -> bool {
+        let Reach { directory, folders, grants, .. } = &*self.reach;
+        let own = match (directory, &grants.directory) {
+            (Some(open), Some(path)) => open.is_at(path),
+            _ => true,
+        };
+        own && folders.iter().all(|(name, open)| grants.fs.get(name).is_some_and(|folder| open.is_at(&folder.path)))
+    }
+    fn bytes(&self) -> u64 {
+        let shares = &self.reach.shares;
+        shares.memory_bytes.used().saturating_add(shares.payload_bytes.used())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits;
+
+    #[test]
+    fn what_a_component_says_of_itself_is_cut() {
+        let mut label = "l".repeat(1 << 20);
+        let mut more: Vec<_> = (0..1000).map(|_| ("x".to_owned(), "y".to_owned())).collect();
+        cut(&mut label, &mut more);
+        assert!(label.len() <= limits::MAX_LOG_LINE_BYTES + 3 && label.capacity() < 4096);
+        assert_eq!(more.capacity(), 0);
+    }
+}

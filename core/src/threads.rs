@@ -1,0 +1,344 @@
+//! A few threads of ours that lend a hand: with the batches of one call, on which the caller works too, and with what can
+//! be done before it is asked for. They are made when they are first wanted, take no signals, and nobody joins them.
+//!
+//! Invariant: nobody depends on a helper. Where all are busy, or none could be made, the caller does all of it. A job that is due later
+//! is done when a helper is free then, and not before.
+
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+use crate::limits::{self, MAX_HELPER_JOBS};
+use crate::process::PerProcess;
+use crate::signals::with_signals_blocked;
+
+/// The threads of the process that work for its stores.
+pub struct OfProcess {
+    /// Those that lend a hand to calls.
+    pub helpers: Helpers,
+    /// The threads of all queues.
+    pub queues: Helpers,
+    /// Those that gather and scatter the chunks of paged caches: a core each, if the caller lets them.
+    pub paged: Helpers,
+}
+
+/// The threads of this process.
+pub fn of_process() -> &'static OfProcess {
+    static OF_PROCESS: PerProcess<OfProcess> = PerProcess::new();
+    OF_PROCESS.get()
+}
+
+impl Default for OfProcess {
+    fn default() -> Self {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        OfProcess {
+            helpers: Helpers::new(limits::MAX_HELPERS),
+            queues: Helpers::new(limits::MAX_QUEUE_THREADS),
+            paged: Helpers::new(cores.min(limits::MAX_PAGED_THREADS)),
+        }
+    }
+}
+
+/// A pool of threads.
+pub struct Helpers {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    most: usize,
+    cores: usize,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// By when each is due, and a number of its own.
+    later: BTreeMap<(Instant, u64), Job>,
+    numbered: u64,
+    threads: usize,
+    idle: usize,
+    /// The earliest moment until which an idle thread sleeps. None: those that are idle sleep until they are woken.
+    timed: Option<Instant>,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl Helpers {
+    /// `most`: so many threads.
+    pub fn new(most: usize) -> Self {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        Helpers { queue: Mutex::default(), wake: Condvar::new(), most, cores }
+    }
+
+    /// How many threads it takes, the caller's among them, to use the cores for one thing.
+    pub fn hands(&self) -> usize {
+        self.cores.min(self.most + 1)
+    }
+
+    /// Have a job done some time. False: there is no helper, or too much waits for them, and it was dropped.
+    pub fn hand(&'static self, job: impl FnOnce() + Send + 'static) -> bool {
+        let mut queue = self.lock();
+        if queue.idle <= queue.jobs.len() && queue.threads < self.most && self.start_thread() {
+            queue.threads += 1;
+        }
+        if queue.threads == 0 || queue.jobs.len() >= MAX_HELPER_JOBS {
+            return false;
+        }
+        queue.jobs.push_back(Box::new(job));
+        drop(queue);
+        self.wake.notify_one();
+        true
+    }
+
+    /// Have a job done when so much time has passed, or somewhat later. False: as for [`Helpers::hand`].
+    pub fn hand_later(&'static self, after: Duration, job: impl FnOnce() + Send + 'static) -> bool {
+        let mut queue = self.lock();
+        if queue.threads == 0 && self.most > 0 && self.start_thread() {
+            queue.threads += 1;
+        }
+        if queue.threads == 0 || queue.later.len() >= MAX_HELPER_JOBS {
+            return false;
+        }
+        queue.numbered += 1;
+        let key = (Instant::now() + after, queue.numbered);
+        queue.later.insert(key, Box::new(job));
+        let is_next = queue.later.first_key_value().is_some_and(|(first, _)| *first == key);
+        drop(queue);
+        // Who sleeps until another job is due must sleep shorter.
+        if is_next {
+            self.wake.notify_one();
+        }
+        true
+    }
+
+    /// Do `work(0)` to `work(count - 1)`, each once, on at most so many threads: this one and what helpers are free. All is
+    /// done when this returns.
+    pub fn side_by_side(&'static self, hands: usize, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        // SAFETY: only the lifetime changes. `work` is called between `FanOut::enter` and `FanOut::leave`, and `finish`,
+        // which runs before this returns or unwinds, waits until nobody is there any more and nobody can come.
+        let work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
+        let shared =
+            Arc::new(FanOut { work, count, next: AtomicUsize::new(0), state: Mutex::default(), left: Condvar::new() });
+        for _ in 1..count.min(hands).min(self.most + 1) {
+            let shared = shared.clone();
+            self.hand(move || shared.help());
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| shared.run()));
+        let helped = shared.finish();
+        if let Some(panic) = own.err().or(helped) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Run `work` on each item, as [`Helpers::side_by_side`]. The results are in the order of the items.
+    pub fn map<T: Sync, R: Send>(&'static self, hands: usize, items: &[T], work: &(dyn Fn(&T) -> R + Sync)) -> Vec<R> {
+        let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
+        self.side_by_side(hands, items.len(), &|index| {
+            if let (Some(item), Some(place)) = (items.get(index), results.get(index)) {
+                let result = work(item);
+                *place.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(result);
+            }
+        });
+        let done = |place: Mutex<Option<R>>| place.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        results.into_iter().filter_map(done).collect()
+    }
+
+    /// Do something with each of these, as [`Helpers::side_by_side`]. The first failure; the others are done all the same.
+    pub fn try_each<T: Sync>(
+        &'static self,
+        hands: usize,
+        items: &[T],
+        work: &(dyn Fn(&T) -> Result<(), Error> + Sync),
+    ) -> Result<(), Error> {
+        self.map(hands, items, work).into_iter().collect()
+    }
+
+    fn start_thread(&'static self) -> bool {
+        let builder = thread::Builder::new().name("kv-store-helper".to_owned());
+        with_signals_blocked(|| builder.spawn(|| self.serve())).is_ok()
+    }
+
+    fn serve(&self) {
+        crate::panics::own_thread();
+        let mut queue = self.lock();
+        loop {
+            if let Some(job) = queue.next_job() {
+                let unwatched = !queue.later.is_empty() && queue.timed.is_none() && queue.idle > 0;
+                drop(queue);
+                if unwatched {
+                    self.wake.notify_one();
+                }
+                // What was handed over answers for itself; the thread serves on.
+                let _ = catch_unwind(AssertUnwindSafe(job));
+                queue = self.lock();
+                continue;
+            }
+            queue.idle += 1;
+            // One thread sleeps until a job is due; the others until they are woken.
+            let due = queue.later.keys().next().map(|(due, _)| *due);
+            queue = match due.filter(|due| queue.timed.is_none_or(|timed| *due < timed)) {
+                Some(due) => {
+                    queue.timed = Some(due);
+                    let left = due.saturating_duration_since(Instant::now());
+                    let waited = self.wake.wait_timeout(queue, left).unwrap_or_else(|poisoned| poisoned.into_inner());
+                    let mut queue = waited.0;
+                    queue.timed = queue.timed.filter(|timed| *timed < due);
+                    queue
+                }
+                None => self.wake.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner()),
+            };
+            queue.idle -= 1;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Queue {
+    /// What is to be done now, if anything.
+    fn next_job(&mut self) -> Option<Job> {
+        self.jobs.pop_front().or_else(|| {
+            let due = self.later.first_entry().filter(|first| first.key().0 <= Instant::now())?;
+            Some(due.remove())
+        })
+    }
+}
+
+/// Work that several threads take pieces of.
+struct FanOut {
+    work: &'static (dyn Fn(usize) + Sync),
+    count: usize,
+    next: AtomicUsize,
+    state: Mutex<State>,
+    left: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    closed: bool,
+    helping: usize,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+impl FanOut {
+    fn run(&self) {
+        loop {
+            let index = self.next.fetch_add(1, Relaxed);
+            if index >= self.count {
+                return;
+            }
+            (self.work)(index);
+        }
+    }
+
+    fn help(&self) {
+        {
+            let mut state = self.lock();
+            if state.closed {
+                return;
+            }
+            state.helping += 1;
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.run()));
+        let mut state = self.lock();
+        state.helping -= 1;
+        state.panic = state.panic.take().or(outcome.err());
+        drop(state);
+        self.left.notify_one();
+    }
+
+    /// Let nobody else in and wait for those who help; the panic of one of them.
+    fn finish(&self) -> Option<Box<dyn Any + Send>> {
+        let mut state = self.lock();
+        state.closed = true;
+        while state.helping > 0 {
+            state = self.left.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        state.panic.take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
+
+    fn helpers(most: usize) -> &'static Helpers {
+        Box::leak(Box::new(Helpers::new(most)))
+    }
+
+    #[test]
+    fn each_piece_is_done_once_before_it_returns() {
+        for most in [0, 1, 4] {
+            let done: Vec<AtomicU32> = (0..1000).map(|_| AtomicU32::new(0)).collect();
+            helpers(most).side_by_side(4, done.len(), &|index| {
+                done[index].fetch_add(1, Relaxed);
+            });
+            assert!(done.iter().all(|done| done.load(Relaxed) == 1), "with {most}");
+        }
+    }
+
+    #[test]
+    fn two_can_be_at_it_at_once() {
+        let (here, both) = (Mutex::new(0), Condvar::new());
+        helpers(2).side_by_side(2, 2, &|_| {
+            let mut at_it = here.lock().unwrap();
+            *at_it += 1;
+            both.notify_all();
+            let (_at_it, late) = both.wait_timeout_while(at_it, Duration::from_secs(60), |at_it| *at_it < 2).unwrap();
+            assert!(!late.timed_out(), "one did both");
+        });
+    }
+
+    #[test]
+    fn a_panic_is_the_callers_whoever_had_it() {
+        let panicking = || helpers(2).side_by_side(2, 8, &|index| assert!(index != 3, "the fourth"));
+        assert!(catch_unwind(AssertUnwindSafe(panicking)).is_err());
+    }
+
+    #[test]
+    fn what_waits_for_helpers_is_bounded() {
+        let helpers = helpers(1);
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        assert!(helpers.hand(move || wait.recv().unwrap_err().to_string().clear()));
+        let handed = (0..10 * MAX_HELPER_JOBS).filter(|_| helpers.hand(|| ())).count();
+        drop(go);
+        assert!((MAX_HELPER_JOBS - 1..=MAX_HELPER_JOBS).contains(&handed), "{handed}");
+    }
+
+    #[test]
+    fn what_is_due_later_is_done_in_its_order_beside_what_is_due_now() {
+        let helpers = helpers(2);
+        let (done, wait) = std::sync::mpsc::channel();
+        for (number, after) in [(3, 90), (1, 30), (2, 60)] {
+            let done = done.clone();
+            assert!(helpers.hand_later(Duration::from_millis(after), move || done.send(number).unwrap()));
+        }
+        // A thread that a job holds up for long leaves the clock to another.
+        let (go, held) = std::sync::mpsc::channel::<()>();
+        assert!(helpers.hand(move || held.recv().unwrap_err().to_string().clear()));
+        assert!(helpers.hand(move || done.send(0).unwrap()));
+        let order: Vec<i32> = (0..4).map(|_| wait.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
+        assert_eq!(order, [0, 1, 2, 3]);
+        drop(go);
+    }
+
+    #[test]
+    fn without_helpers_a_job_is_refused() {
+        assert!(!helpers(0).hand(|| unreachable!()));
+        assert!(!helpers(0).hand_later(Duration::ZERO, || unreachable!()));
+        let (done, wait) = std::sync::mpsc::channel();
+        assert!(helpers(1).hand(move || done.send(()).unwrap()));
+        wait.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+}

@@ -1,0 +1,239 @@
+//! The time of one call of the consumer, however many calls of a guest it takes: `deadline_ms`, and the time that the bytes
+//! justify which it moves. Nothing renews it. A caller's own timeout and a cancellation end it earlier.
+//!
+//! What is to be stored is known, and its time is granted at once ([`Until::grant`]). What is fetched is not: the time grows with
+//! each byte that arrives ([`Until::moved`]), so a slow server is given up when it falls behind
+//! [`DEADLINE_BYTES_PER_SECOND`](crate::limits::DEADLINE_BYTES_PER_SECOND), and a guest that moves bytes in a circle when it has
+//! moved more than the call can answer ([`Until::expect`]).
+//!
+//! Once a server has been waited for as long as the operator's patience, in vain, what is left of the call may take as long again
+//! ([`Until::waited_in_vain`]): a call that meets servers that hang ends within twice the patience, however many items lie there and
+//! however many calls of a guest it takes.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, ErrorKind};
+use crate::limits::{self, Limits};
+
+/// When one call of the consumer must be over. Clones are of the same call.
+#[derive(Clone)]
+pub struct Until(Arc<Inner>);
+
+struct Inner {
+    begun: Instant,
+    allowed: Duration,
+    patience: Duration,
+    /// When the call ends because a server hangs.
+    given_up: OnceLock<Instant>,
+    /// Bytes that are sure to be moved.
+    granted: AtomicU64,
+    /// Bytes that have arrived, and the most that count.
+    moved: AtomicU64,
+    expected: AtomicU64,
+    /// The caller's own deadline.
+    own: Option<Instant>,
+    cancelled: Option<Arc<AtomicBool>>,
+    /// The first [`limits::MAX_SERVERS_OF_A_CALL`] servers that answered or failed.
+    servers: Mutex<Vec<Server>>,
+}
+
+/// A server that a call met.
+struct Server {
+    authority: String,
+    /// What it did last.
+    answered: bool,
+}
+
+impl Until {
+    /// A call that begins now.
+    pub fn new(limits: &Limits) -> Self {
+        Until::with(limits, None, None)
+    }
+
+    /// A call that begins now, and ends at the caller's own deadline too, or when the flag is set.
+    pub fn with(limits: &Limits, own: Option<Instant>, cancelled: Option<Arc<AtomicBool>>) -> Self {
+        Until(Arc::new(Inner {
+            begun: Instant::now(),
+            allowed: limits.deadline(),
+            patience: limits.patience(),
+            given_up: OnceLock::new(),
+            granted: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+            expected: AtomicU64::new(0),
+            own,
+            cancelled,
+            servers: Mutex::default(),
+        }))
+    }
+
+    /// The call moves these bytes for sure.
+    pub fn grant(&self, bytes: u64) {
+        self.0.granted.fetch_add(bytes, Relaxed);
+    }
+
+    /// The call may answer so many bytes more.
+    pub fn expect(&self, bytes: u64) {
+        self.0.expected.fetch_add(bytes, Relaxed);
+    }
+
+    /// Bytes have arrived.
+    pub fn moved(&self, bytes: u64) {
+        self.0.moved.fetch_add(bytes, Relaxed);
+    }
+
+    /// A server was waited for so long, without a byte. A guest that waits for less than the operator lets it has its reasons.
+    pub fn waited_in_vain(&self, patience: Duration) {
+        if patience >= self.0.patience {
+            self.0.given_up.get_or_init(|| Instant::now() + self.0.patience);
+        }
+    }
+
+    /// A server answered, or could not be reached or waited for.
+    pub fn met(&self, authority: &str, answered: bool) {
+        let mut servers = self.servers();
+        if let Some(server) = servers.iter_mut().find(|server| server.authority == authority) {
+            server.answered = answered;
+        } else if servers.len() < limits::MAX_SERVERS_OF_A_CALL {
+            servers.push(Server { authority: authority.to_owned(), answered });
+        }
+    }
+
+    /// Whether some servers failed and others answered: what failed says nothing of the store as a whole.
+    pub fn met_some_in_vain(&self) -> bool {
+        let servers = self.servers();
+        servers.iter().any(|server| server.answered) && servers.iter().any(|server| !server.answered)
+    }
+
+    fn servers(&self) -> MutexGuard<'_, Vec<Server>> {
+        self.0.servers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// When the call ends, as far as is known now.
+    pub fn deadline(&self) -> Instant {
+        let Inner { begun, allowed, given_up, granted, moved, expected, own, .. } = &*self.0;
+        let bytes = granted.load(Relaxed).saturating_add(moved.load(Relaxed).min(expected.load(Relaxed)));
+        let deadline = *begun + allowed.saturating_add(limits::time_to_move(bytes));
+        let deadline = given_up.get().map_or(deadline, |given_up| deadline.min(*given_up));
+        own.map_or(deadline, |own| own.min(deadline))
+    }
+
+    /// The caller's own deadline.
+    pub fn end(&self) -> Option<Instant> {
+        self.0.own
+    }
+
+    /// The time that the bytes justify which are moved for sure.
+    pub fn time_to_move(&self) -> Duration {
+        limits::time_to_move(self.0.granted.load(Relaxed))
+    }
+
+    /// Whether the caller's own deadline comes before that of the limits.
+    pub fn is_cut_short(&self) -> bool {
+        self.0.own.is_some_and(|own| own <= self.deadline())
+    }
+
+    /// When guest code is stopped.
+    pub fn stop_at(&self) -> Instant {
+        self.deadline() + limits::DEADLINE_GRACE
+    }
+
+    /// Whether the time that the limits give is over, which is the backend's doing and not its caller's.
+    pub fn is_over(&self) -> bool {
+        !self.is_cancelled() && !self.is_cut_short() && Instant::now() >= self.deadline()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.cancelled.as_ref().is_some_and(|cancelled| cancelled.load(Relaxed))
+    }
+
+    /// Whether another call of the guest may begin.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.is_cancelled() {
+            return Err(Error::new(ErrorKind::Cancelled, "the request was cancelled"));
+        }
+        if Instant::now() >= self.deadline() {
+            let message = match self.is_cut_short() {
+                true => "the time that the caller gave (timeout_ms) is over",
+                false if self.0.given_up.get().is_some() => {
+                    "a server hangs, and what was left of the call has had as much time again (patience_ms in the config)"
+                }
+                false => "the time of the call is over, and not every item was answered (deadline_ms in the config)",
+            };
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(until: &Until) -> f64 {
+        until.deadline().duration_since(until.0.begun).as_secs_f64()
+    }
+
+    #[test]
+    fn time_grows_with_bytes_that_count_and_with_no_others() {
+        let limits = Limits { deadline_ms: 1000, ..Limits::default() };
+        let until = Until::new(&limits);
+        assert_eq!(seconds(&until), 1.0);
+        until.grant(16 << 20);
+        assert_eq!(seconds(&until), 3.0);
+        until.moved(80 << 20);
+        assert_eq!(seconds(&until), 3.0, "nothing was expected");
+        until.expect(8 << 20);
+        assert_eq!(seconds(&until), 4.0, "and no more than was expected counts");
+        assert!(until.check().is_ok());
+    }
+
+    #[test]
+    fn a_wait_in_vain_leaves_as_much_time_again_once() {
+        let limits = Limits { deadline_ms: 60_000, patience_ms: 1000, ..Limits::default() };
+        let until = Until::new(&limits);
+        until.waited_in_vain(Duration::from_millis(999));
+        assert_eq!(seconds(&until), 60.0, "a guest's own patience is its own");
+        until.waited_in_vain(Duration::from_millis(1000));
+        let first = seconds(&until);
+        assert!((1.0..2.0).contains(&first), "{first}");
+        std::thread::sleep(Duration::from_millis(5));
+        until.clone().waited_in_vain(Duration::from_millis(1500));
+        until.grant(1 << 30);
+        assert_eq!(seconds(&until), first);
+        let soon = Until::new(&Limits { patience_ms: 1, ..limits });
+        soon.waited_in_vain(Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(soon.check().is_err_and(|error| error.to_string().contains("patience_ms")));
+    }
+
+    #[test]
+    fn some_servers_are_lost_while_others_answer() {
+        let until = Until::new(&Limits::default());
+        assert!(!until.met_some_in_vain());
+        until.met("a:1", false);
+        assert!(!until.met_some_in_vain(), "no other server answered");
+        until.clone().met("b:1", true);
+        assert!(until.met_some_in_vain());
+        // A kept connection was closed, and a new one serves.
+        until.met("a:1", true);
+        assert!(!until.met_some_in_vain());
+        ["a:1", "b:1"].iter().for_each(|server| until.met(server, false));
+        assert!(!until.met_some_in_vain(), "all are lost");
+        (0..2 * limits::MAX_SERVERS_OF_A_CALL).for_each(|port| until.met(&format!("c:{port}"), false));
+        assert_eq!(until.servers().len(), limits::MAX_SERVERS_OF_A_CALL);
+    }
+
+    #[test]
+    fn a_timeout_or_a_cancellation_ends_it() {
+        let now = Instant::now();
+        let late = Until::with(&Limits::default(), Some(now), None);
+        assert!(late.deadline() <= now && late.check().is_err_and(|error| error.kind() == ErrorKind::Unavailable));
+        let flag = Arc::new(AtomicBool::new(false));
+        let until = Until::with(&Limits::default(), None, Some(flag.clone()));
+        assert!(until.check().is_ok());
+        flag.store(true, Relaxed);
+        assert!(until.check().is_err_and(|error| error.kind() == ErrorKind::Cancelled));
+    }
+}
