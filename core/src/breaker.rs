@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
 use crate::log::{self, Level};
+use crate::process::Clock;
 
 pub struct Breaker {
     /// For its log lines.
     uri: String,
+    clock: Clock,
     allowed: u64,
     first_pause: Duration,
     /// Whether there is anything to look at: while all is well no call takes the lock.
@@ -52,9 +54,10 @@ pub fn counts(kind: ErrorKind) -> bool {
 }
 
 impl Breaker {
-    pub fn new(uri: &str, limits: &Limits) -> Self {
+    pub fn new(uri: &str, limits: &Limits, clock: &Clock) -> Self {
         Breaker {
             uri: uri.to_owned(),
+            clock: clock.clone(),
             allowed: limits.breaker_failures,
             first_pause: Duration::from_millis(limits.breaker_ms),
             troubled: AtomicBool::new(false),
@@ -73,7 +76,7 @@ impl Breaker {
         if !self.troubled.load(Relaxed) {
             return pass(false);
         }
-        let now = Instant::now();
+        let now = self.clock.now();
         match &mut self.lock().open {
             None => pass(false),
             Some(open) if !open.probing && now >= open.until => {
@@ -154,7 +157,7 @@ impl Pass<'_> {
         self.reported = true;
         match failure {
             Some(error) if counts(error.kind()) => {
-                return self.breaker.failed(&error.to_string(), self.probe, Instant::now());
+                return self.breaker.failed(&error.to_string(), self.probe, self.breaker.clock.now());
             }
             // Refused or full is neither: only a probe takes it for an answer.
             Some(_) if !self.probe => {}
@@ -177,7 +180,7 @@ impl Pass<'_> {
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         if !self.reported {
-            self.breaker.failed("a call did not end", self.probe, Instant::now());
+            self.breaker.failed("a call did not end", self.probe, self.breaker.clock.now());
         }
     }
 }
@@ -187,7 +190,7 @@ mod tests {
     use super::*;
 
     fn breaker(breaker_failures: u64, breaker_ms: u64) -> Breaker {
-        Breaker::new("test://x", &Limits { breaker_failures, breaker_ms, ..Limits::default() })
+        Breaker::new("test://x", &Limits { breaker_failures, breaker_ms, ..Limits::default() }, &Clock::default())
     }
 
     fn outcome(kind: ErrorKind) -> Result<(), Error> {

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, Weak};
 
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
-use crate::process::PerProcess;
 use rustix::process::{Resource, getrlimit};
 
 pub struct Budget {
@@ -30,19 +29,6 @@ pub struct Budgets {
     pub connections: Budget,
     /// Bytes in the write buffers of all handles.
     pub write_buffers: Budget,
-}
-
-/// What all stores of the process share.
-#[derive(Default)]
-pub struct OfProcess {
-    pub budgets: Budgets,
-    pub owners: Owners,
-}
-
-/// What the stores of this process share.
-pub fn of_process() -> &'static OfProcess {
-    static OF_PROCESS: PerProcess<OfProcess> = PerProcess::new();
-    OF_PROCESS.get()
 }
 
 impl Default for Budgets {
@@ -134,7 +120,8 @@ impl Owners {
 pub struct Share {
     /// What it is of, in plural, for messages.
     what: &'static str,
-    process: &'static Budget,
+    budgets: Arc<Budgets>,
+    of_process: fn(&Budgets) -> &Budget,
     owner: Arc<Owner>,
     of_owner: fn(&Owner) -> &Budget,
     /// What all stores of the owner may have.
@@ -147,35 +134,33 @@ pub struct Shares {
     pub payload_bytes: Share,
     pub memory_bytes: Share,
     pub descriptors: Arc<Share>,
-    pub connections: &'static Budget,
+    /// Those of the process.
+    pub budgets: Arc<Budgets>,
     /// What waits in the buffers of its handles.
     pub write_buffers: Share,
 }
 
 impl Shares {
-    pub fn of(budgets: &'static Budgets, owner: &Arc<Owner>, limits: &Limits) -> Self {
-        let Budgets { payload_bytes, memory_bytes, descriptors, connections, write_buffers } = budgets;
+    pub fn of(budgets: &Arc<Budgets>, owner: &Arc<Owner>, limits: &Limits) -> Self {
         // What the operator allows one instance is never out of its reach.
-        let share = |what, process: &'static Budget, of_owner: fn(&Owner) -> &Budget, instance: u64| Share {
+        let share = |what, of_process: fn(&Budgets) -> &Budget, of_owner: fn(&Owner) -> &Budget, instance: u64| Share {
             what,
-            process,
             owner: owner.clone(),
             of_owner,
-            owner_limit: (process.limit / limits::OWNER_FRACTION).max(instance),
-            store: Budget::new((process.limit / limits::STORE_FRACTION).max(instance)),
+            owner_limit: (of_process(budgets).limit / limits::OWNER_FRACTION).max(instance),
+            store: Budget::new((of_process(budgets).limit / limits::STORE_FRACTION).max(instance)),
+            budgets: budgets.clone(),
+            of_process,
         };
+        let Limits { payload_bytes, memory_bytes, .. } = *limits;
+        // One store of several handles may have all that is its owner's: what waits is flushed soon, unless its backend is down.
+        let waits = budgets.write_buffers.limit / limits::OWNER_FRACTION;
         Shares {
-            payload_bytes: share("payload bytes", payload_bytes, |owner| &owner.payload_bytes, limits.payload_bytes),
-            memory_bytes: share("bytes of memory", memory_bytes, |owner| &owner.memory_bytes, limits.memory_bytes),
-            descriptors: Arc::new(share("descriptors", descriptors, |owner| &owner.descriptors, 1)),
-            connections,
-            // One store of several handles may have all that is its owner's: what waits is flushed soon, unless its backend is down.
-            write_buffers: share(
-                "bytes in write buffers",
-                write_buffers,
-                |owner| &owner.write_buffers,
-                write_buffers.limit / limits::OWNER_FRACTION,
-            ),
+            payload_bytes: share("payload bytes", |all| &all.payload_bytes, |own| &own.payload_bytes, payload_bytes),
+            memory_bytes: share("bytes of memory", |all| &all.memory_bytes, |own| &own.memory_bytes, memory_bytes),
+            descriptors: Arc::new(share("descriptors", |all| &all.descriptors, |own| &own.descriptors, 1)),
+            write_buffers: share("bytes in write buffers", |all| &all.write_buffers, |own| &own.write_buffers, waits),
+            budgets: budgets.clone(),
         }
     }
 }
@@ -196,10 +181,11 @@ impl Share {
             self.store.give_back(amount);
             return full("all stores of one backend or tenant together", owner, self.owner_limit);
         }
-        if !self.process.take(amount) {
+        let process = (self.of_process)(&self.budgets);
+        if !process.take(amount) {
             self.store.give_back(amount);
             owner.give_back(amount);
-            return full("all stores of the process together", self.process, self.process.limit);
+            return full("all stores of the process together", process, process.limit);
         }
         Ok(())
     }
@@ -207,7 +193,7 @@ impl Share {
     pub fn give_back(&self, amount: u64) {
         self.store.give_back(amount);
         (self.of_owner)(&self.owner).give_back(amount);
-        self.process.give_back(amount);
+        (self.of_process)(&self.budgets).give_back(amount);
     }
 
     /// One of it, until the answer is dropped.
@@ -233,7 +219,7 @@ impl Drop for Permit {
 
 /// A connection of a store: one of its descriptors, and counted among the connections.
 pub struct ConnectionPermit {
-    connections: &'static Budget,
+    budgets: Arc<Budgets>,
     _descriptor: Permit,
 }
 
@@ -241,28 +227,28 @@ impl Shares {
     pub fn connection(&self) -> Result<ConnectionPermit, Error> {
         let descriptor = self.descriptors.permit()?;
         // It has no bound of its own.
-        let _ = self.connections.take(1);
-        Ok(ConnectionPermit { connections: self.connections, _descriptor: descriptor })
+        let _ = self.budgets.connections.take(1);
+        Ok(ConnectionPermit { budgets: self.budgets.clone(), _descriptor: descriptor })
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.connections.give_back(1);
+        self.budgets.connections.give_back(1);
     }
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
 
     /// Budgets of so many payload bytes and descriptors, for one test.
-    pub fn budgets(payload_bytes: u64, descriptors: u64) -> &'static Budgets {
-        Box::leak(Box::new(Budgets {
+    fn budgets(payload_bytes: u64, descriptors: u64) -> Arc<Budgets> {
+        Arc::new(Budgets {
             payload_bytes: Budget::new(payload_bytes),
             descriptors: Budget::new(descriptors),
             ..Budgets::default()
-        }))
+        })
     }
 
     #[test]
@@ -289,7 +275,7 @@ pub mod tests {
         let budgets = budgets(100, 8);
         let small = Limits { payload_bytes: 10, memory_bytes: 10, ..Limits::default() };
         let owners = Owners::default();
-        let of = |tenant| Shares::of(budgets, &owners.get("redis", tenant), &small);
+        let of = |tenant| Shares::of(&budgets, &owners.get("redis", tenant), &small);
         let stores = [of(Some("a")), of(Some("a")), of(Some("a"))];
         let refused = |outcome: Result<(), Error>| outcome.unwrap_err().to_string();
 
@@ -318,7 +304,7 @@ pub mod tests {
     fn what_one_instance_is_allowed_a_store_may_have() {
         let budgets = budgets(100, 8);
         let large = Limits { payload_bytes: 90, ..Limits::default() };
-        let shares = Shares::of(budgets, &Arc::default(), &large);
+        let shares = Shares::of(&budgets, &Arc::default(), &large);
         shares.payload_bytes.take(90).unwrap();
         assert_eq!(shares.payload_bytes.used(), 90);
         shares.payload_bytes.give_back(90);
@@ -330,7 +316,7 @@ pub mod tests {
     fn write_buffers_of_one_owner_leave_those_of_others_their_share() {
         let budgets = budgets(100, 8);
         let owners = Owners::default();
-        let of = |tenant| Shares::of(budgets, &owners.get("redis", tenant), &Limits::default());
+        let of = |tenant| Shares::of(&budgets, &owners.get("redis", tenant), &Limits::default());
         let stores = [of(Some("down")), of(Some("down"))];
         let handle = limits::WRITE_BUFFER_BYTES as u64;
         let filled = (0..8).filter(|number| stores[number % 2].write_buffers.take(handle).is_ok()).count();
@@ -340,7 +326,7 @@ pub mod tests {
         for tenant in [Some("well"), None] {
             assert!((0..2).all(|_| of(tenant).write_buffers.take(handle).is_ok()), "{tenant:?}");
         }
-        let alone = Shares::of(self::tests::budgets(100, 8), &owners.get("redis", Some("alone")), &Limits::default());
+        let alone = Shares::of(&self::tests::budgets(100, 8), &owners.get("redis", Some("alone")), &Limits::default());
         assert!((0..4).all(|_| alone.write_buffers.take(handle).is_ok()), "one store may have all of its owner's");
     }
 

@@ -57,11 +57,11 @@ pub mod uri;
 
 pub use kvx;
 
-pub use counters::{Latency, Metrics, Series, StoreGauges, metrics};
+pub use counters::{Latency, Metrics, Series, StoreGauges};
 pub use error::{Error, ErrorKind};
 pub use payload::Buffer;
 pub use store::{
     BatchOptions, ChunkEntry, Done, Evicted, Eviction, Fetch, Fetched, ManifestEntry, Memory, NewChunk, Outcomes, Page,
-    Pages, Presence, Put, Request, RequestQueue, Save, SaveOutcome, Store, StoreInfo, Usage,
+    Pages, Presence, Put, Request, RequestQueue, Save, SaveOutcome, Store, StoreInfo, Usage, metrics,
 };
 pub use uri::StoreUri;

@@ -14,32 +14,34 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::limits::{self, MAX_HELPER_JOBS};
-use crate::process::PerProcess;
-use crate::signals::with_signals_blocked;
+use crate::process::{Clock, Job, Spawn};
 
-/// The threads of the process that work for its stores.
-pub struct OfProcess {
+/// The threads that work for the stores of a process.
+pub struct Threads {
     /// Those that lend a hand to calls.
-    pub helpers: Helpers,
+    pub helpers: Arc<Helpers>,
     /// The threads of all queues.
-    pub queues: Helpers,
+    pub queues: Arc<Helpers>,
     /// Those that gather and scatter the chunks of paged caches: a core each, if the caller lets them.
-    pub paged: Helpers,
+    pub paged: Arc<Helpers>,
 }
 
-/// The threads of this process.
-pub fn of_process() -> &'static OfProcess {
-    static OF_PROCESS: PerProcess<OfProcess> = PerProcess::new();
-    OF_PROCESS.get()
-}
-
-impl Default for OfProcess {
+#[cfg(test)]
+impl Default for Threads {
     fn default() -> Self {
+        Threads::new(&Clock::default(), &Spawn::default())
+    }
+}
+
+impl Threads {
+    /// Threads that `spawn` starts when they are first wanted.
+    pub fn new(clock: &Clock, spawn: &Spawn) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        OfProcess {
-            helpers: Helpers::new(limits::MAX_HELPERS),
-            queues: Helpers::new(limits::MAX_QUEUE_THREADS),
-            paged: Helpers::new(cores.min(limits::MAX_PAGED_THREADS)),
+        let pool = |most| Arc::new(Helpers::new(most, clock.clone(), spawn.clone()));
+        Threads {
+            helpers: pool(limits::MAX_HELPERS),
+            queues: pool(limits::MAX_QUEUE_THREADS),
+            paged: pool(cores.min(limits::MAX_PAGED_THREADS)),
         }
     }
 }
@@ -50,6 +52,8 @@ pub struct Helpers {
     wake: Condvar,
     most: usize,
     cores: usize,
+    clock: Clock,
+    spawn: Spawn,
 }
 
 #[derive(Default)]
@@ -64,13 +68,11 @@ struct Queue {
     timed: Option<Instant>,
 }
 
-type Job = Box<dyn FnOnce() + Send>;
-
 impl Helpers {
     /// `most`: so many threads.
-    pub fn new(most: usize) -> Self {
+    pub fn new(most: usize, clock: Clock, spawn: Spawn) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        Helpers { queue: Mutex::default(), wake: Condvar::new(), most, cores }
+        Helpers { queue: Mutex::default(), wake: Condvar::new(), most, cores, clock, spawn }
     }
 
     /// How many threads it takes, the caller's among them, to use the cores for one thing.
@@ -79,7 +81,7 @@ impl Helpers {
     }
 
     /// Have a job done some time. False: there is no helper, or too much waits for them, and it was dropped.
-    pub fn hand(&'static self, job: impl FnOnce() + Send + 'static) -> bool {
+    pub fn hand(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
         let mut queue = self.lock();
         if queue.idle <= queue.jobs.len() && queue.threads < self.most && self.start_thread() {
             queue.threads += 1;
@@ -94,7 +96,7 @@ impl Helpers {
     }
 
     /// Have a job done when so much time has passed, or somewhat later. False: as for [`Helpers::hand`].
-    pub fn hand_later(&'static self, after: Duration, job: impl FnOnce() + Send + 'static) -> bool {
+    pub fn hand_later(self: &Arc<Self>, after: Duration, job: impl FnOnce() + Send + 'static) -> bool {
         let mut queue = self.lock();
         if queue.threads == 0 && self.most > 0 && self.start_thread() {
             queue.threads += 1;
@@ -103,7 +105,7 @@ impl Helpers {
             return false;
         }
         queue.numbered += 1;
-        let key = (Instant::now() + after, queue.numbered);
+        let key = (self.clock.now() + after, queue.numbered);
         queue.later.insert(key, Box::new(job));
         let is_next = queue.later.first_key_value().is_some_and(|(first, _)| *first == key);
         drop(queue);
@@ -116,7 +118,7 @@ impl Helpers {
 
     /// Do `work(0)` to `work(count - 1)`, each once, on at most so many threads: this one and what helpers are free. All is
     /// done when this returns.
-    pub fn side_by_side(&'static self, hands: usize, count: usize, work: &(dyn Fn(usize) + Sync)) {
+    pub fn side_by_side(self: &Arc<Self>, hands: usize, count: usize, work: &(dyn Fn(usize) + Sync)) {
         // SAFETY: only the lifetime changes. `work` is called between `FanOut::enter` and `FanOut::leave`, and `finish`,
         // which runs before this returns or unwinds, waits until nobody is there any more and nobody can come.
         let work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
@@ -134,7 +136,12 @@ impl Helpers {
     }
 
     /// Run `work` on each item, as [`Helpers::side_by_side`]. The results are in the order of the items.
-    pub fn map<T: Sync, R: Send>(&'static self, hands: usize, items: &[T], work: &(dyn Fn(&T) -> R + Sync)) -> Vec<R> {
+    pub fn map<T: Sync, R: Send>(
+        self: &Arc<Self>,
+        hands: usize,
+        items: &[T],
+        work: &(dyn Fn(&T) -> R + Sync),
+    ) -> Vec<R> {
         let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
         self.side_by_side(hands, items.len(), &|index| {
             if let (Some(item), Some(place)) = (items.get(index), results.get(index)) {
@@ -148,7 +155,7 @@ impl Helpers {
 
     /// Do something with each of these, as [`Helpers::side_by_side`]. The first failure; the others are done all the same.
     pub fn try_each<T: Sync>(
-        &'static self,
+        self: &Arc<Self>,
         hands: usize,
         items: &[T],
         work: &(dyn Fn(&T) -> Result<(), Error> + Sync),
@@ -156,16 +163,15 @@ impl Helpers {
         self.map(hands, items, work).into_iter().collect()
     }
 
-    fn start_thread(&'static self) -> bool {
-        let builder = thread::Builder::new().name("kv-store-helper".to_owned());
-        with_signals_blocked(|| builder.spawn(|| self.serve())).is_ok()
+    fn start_thread(self: &Arc<Self>) -> bool {
+        let own = self.clone();
+        self.spawn.start("kv-store-helper", move || own.serve())
     }
 
     fn serve(&self) {
-        crate::panics::own_thread();
         let mut queue = self.lock();
         loop {
-            if let Some(job) = queue.next_job() {
+            if let Some(job) = queue.next_job(&self.clock) {
                 let unwatched = !queue.later.is_empty() && queue.timed.is_none() && queue.idle > 0;
                 drop(queue);
                 if unwatched {
@@ -182,7 +188,7 @@ impl Helpers {
             queue = match due.filter(|due| queue.timed.is_none_or(|timed| *due < timed)) {
                 Some(due) => {
                     queue.timed = Some(due);
-                    let left = due.saturating_duration_since(Instant::now());
+                    let left = due.saturating_duration_since(self.clock.now());
                     let waited = self.wake.wait_timeout(queue, left).unwrap_or_else(|poisoned| poisoned.into_inner());
                     let mut queue = waited.0;
                     queue.timed = queue.timed.filter(|timed| *timed < due);
@@ -201,9 +207,9 @@ impl Helpers {
 
 impl Queue {
     /// What is to be done now, if anything.
-    fn next_job(&mut self) -> Option<Job> {
+    fn next_job(&mut self, clock: &Clock) -> Option<Job> {
         self.jobs.pop_front().or_else(|| {
-            let due = self.later.first_entry().filter(|first| first.key().0 <= Instant::now())?;
+            let due = self.later.first_entry().filter(|first| first.key().0 <= clock.now())?;
             Some(due.remove())
         })
     }
@@ -273,8 +279,8 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use std::time::Duration;
 
-    fn helpers(most: usize) -> &'static Helpers {
-        Box::leak(Box::new(Helpers::new(most)))
+    fn helpers(most: usize) -> Arc<Helpers> {
+        Arc::new(Helpers::new(most, Clock::default(), Spawn::default()))
     }
 
     #[test]

@@ -16,12 +16,14 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
+use crate::process::Clock;
 
 /// When one call of the consumer must be over. Clones are of the same call.
 #[derive(Clone)]
 pub struct Until(Arc<Inner>);
 
 struct Inner {
+    clock: Clock,
     begun: Instant,
     allowed: Duration,
     patience: Duration,
@@ -47,15 +49,16 @@ struct Server {
 }
 
 impl Until {
-    /// A call that begins now.
+    /// A call that begins now, by the machine's time.
     pub fn new(limits: &Limits) -> Self {
-        Until::with(limits, None, None)
+        Until::with(&Clock::default(), limits, None, None)
     }
 
     /// A call that begins now, and ends at the caller's own deadline too, or when the flag is set.
-    pub fn with(limits: &Limits, own: Option<Instant>, cancelled: Option<Arc<AtomicBool>>) -> Self {
+    pub fn with(clock: &Clock, limits: &Limits, own: Option<Instant>, cancelled: Option<Arc<AtomicBool>>) -> Self {
         Until(Arc::new(Inner {
-            begun: Instant::now(),
+            begun: clock.now(),
+            clock: clock.clone(),
             allowed: limits.deadline(),
             patience: limits.patience(),
             given_up: OnceLock::new(),
@@ -86,7 +89,7 @@ impl Until {
     /// A server was waited for so long, without a byte. A guest that waits for less than the operator lets it has its reasons.
     pub fn waited_in_vain(&self, patience: Duration) {
         if patience >= self.0.patience {
-            self.0.given_up.get_or_init(|| Instant::now() + self.0.patience);
+            self.0.given_up.get_or_init(|| self.0.clock.now() + self.0.patience);
         }
     }
 
@@ -141,7 +144,7 @@ impl Until {
 
     /// Whether the time that the limits give is over, which is the backend's doing and not its caller's.
     pub fn is_over(&self) -> bool {
-        !self.is_cancelled() && !self.is_cut_short() && Instant::now() >= self.deadline()
+        !self.is_cancelled() && !self.is_cut_short() && self.0.clock.now() >= self.deadline()
     }
 
     fn is_cancelled(&self) -> bool {
@@ -153,7 +156,7 @@ impl Until {
         if self.is_cancelled() {
             return Err(Error::new(ErrorKind::Cancelled, "the request was cancelled"));
         }
-        if Instant::now() >= self.deadline() {
+        if self.0.clock.now() >= self.deadline() {
             let message = match self.is_cut_short() {
                 true => "the time that the caller gave (timeout_ms) is over",
                 false if self.0.given_up.get().is_some() => {
@@ -228,10 +231,10 @@ mod tests {
     #[test]
     fn a_timeout_or_a_cancellation_ends_it() {
         let now = Instant::now();
-        let late = Until::with(&Limits::default(), Some(now), None);
+        let late = Until::with(&Clock::default(), &Limits::default(), Some(now), None);
         assert!(late.deadline() <= now && late.check().is_err_and(|error| error.kind() == ErrorKind::Unavailable));
         let flag = Arc::new(AtomicBool::new(false));
-        let until = Until::with(&Limits::default(), None, Some(flag.clone()));
+        let until = Until::with(&Clock::default(), &Limits::default(), None, Some(flag.clone()));
         assert!(until.check().is_ok());
         flag.store(true, Relaxed);
         assert!(until.check().is_err_and(|error| error.kind() == ErrorKind::Cancelled));

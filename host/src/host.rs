@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::backend::MakeLayer;
 use crate::config::{Config, Source};
@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::log;
 use crate::open::Store;
 use crate::precompile::{Compiled, compile_with};
+use crate::process::Clock;
 use crate::setup::Setup;
-use crate::store::Clock;
 
 /// What stores are opened with: a config, places of components, a cache of compiled code.
 ///
@@ -87,7 +87,7 @@ pub struct HostBuilder {
     cache: Option<PathBuf>,
     log: Option<Box<dyn ::log::Log>>,
     layer: Option<MakeLayer>,
-    clock: Clock,
+    clock: Option<Clock>,
 }
 
 /// The config as the program gives it.
@@ -148,8 +148,8 @@ impl HostBuilder {
 
     /// What tells how long ago a backend said that it has a chunk. No promise is made about it: it is for tests.
     #[doc(hidden)]
-    pub fn clock(self, now: fn() -> Instant) -> Self {
-        HostBuilder { clock: Clock(now), ..self }
+    pub fn clock(self, clock: Clock) -> Self {
+        HostBuilder { clock: Some(clock), ..self }
     }
 
     /// The host.

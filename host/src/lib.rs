@@ -54,6 +54,8 @@ pub mod raw {
         pub use crate::error::contract_violation;
     }
     pub use crate::panics::caught;
+    /// What a test hands in as time.
+    pub use crate::process::{Clock, Time};
     pub use crate::store::{Job, Opened, Queue, Served, SubmittedPut, Wanted};
     pub use crate::until::Until;
     pub mod log {

@@ -35,7 +35,7 @@ pub(crate) fn compile_with(path: &Path, patience: Duration, setup: &Setup) -> Re
 fn compile_now(path: &Path, patience: Duration, setup: &Setup) -> Result<Compiled, Error> {
     let mut limits = Limits::default();
     limits.compile_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-    let helper = setup.config.load()?.helper();
+    let helper = setup.load_config()?.helper();
     let begun = Instant::now();
     let components = loader::components()?;
     let loaded = components.load(path, None, &limits, &helper, &setup.places)?;

@@ -3,9 +3,11 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::backend::MakeLayer;
-use crate::config;
+use crate::config::{self, Config};
+use crate::error::Error;
 use crate::loader::Places;
-use crate::store::{self, Clock};
+use crate::process::Clock;
+use crate::store::{self, Process};
 
 /// What a host opens stores with. The default takes it from the environment.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +16,8 @@ pub(crate) struct Setup {
     pub places: Places,
     /// Makes the layer that a config's `fault` table asks for.
     pub layer: Option<MakeLayer>,
-    pub clock: Clock,
+    /// In place of the process's, to tell how long ago a backend said something.
+    pub clock: Option<Clock>,
 }
 
 static DEFAULT: OnceLock<Setup> = OnceLock::new();
@@ -30,9 +33,14 @@ impl Setup {
         DEFAULT.set(self).is_ok()
     }
 
-    /// The same, as stores want it.
+    /// The same, as stores want it, in the process that this is.
     pub(crate) fn of_stores(&self) -> store::Setup {
         let Setup { config, places, layer, clock } = self.clone();
-        store::Setup { config, components: Arc::new(places), layer, clock }
+        store::Setup { config, components: Arc::new(places), layer, clock, process: Process::current() }
+    }
+
+    /// The config as it is now.
+    pub(crate) fn load_config(&self) -> Result<Arc<Config>, Error> {
+        self.config.load(&Process::current().configs)
     }
 }

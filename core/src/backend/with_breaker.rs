@@ -21,11 +21,11 @@ const LATE: &str = "its time ran out before half of the items were answered (dea
 pub struct WithBreaker {
     inner: Arc<dyn Backend>,
     breaker: Arc<Breaker>,
-    counters: &'static Counters,
+    counters: Arc<Counters>,
 }
 
 impl WithBreaker {
-    pub fn new(inner: Arc<dyn Backend>, breaker: Arc<Breaker>, counters: &'static Counters) -> Self {
+    pub fn new(inner: Arc<dyn Backend>, breaker: Arc<Breaker>, counters: Arc<Counters>) -> Self {
         WithBreaker { inner, breaker, counters }
     }
 
@@ -137,11 +137,13 @@ mod tests {
     use super::*;
     use crate::counters;
     use crate::limits::Limits;
+    use crate::process::Clock;
 
     fn guarded(failures: u64) -> (Arc<Fake>, WithBreaker, Until) {
         let limits = Limits { breaker_failures: failures, breaker_ms: 60_000, ..Limits::default() };
-        let (fake, breaker) = (Arc::new(Fake::default()), Arc::new(Breaker::new("fake://x", &limits)));
-        let counters = counters::of("guarded-test", None).unwrap();
+        let (fake, breaker) =
+            (Arc::new(Fake::default()), Arc::new(Breaker::new("fake://x", &limits, &Clock::default())));
+        let counters = counters::OfProcess::default().of("guarded-test", None);
         (fake.clone(), WithBreaker::new(fake, breaker, counters), Until::new(&limits))
     }
 
@@ -189,7 +191,7 @@ mod tests {
         assert_eq!(get(2, &late()).unwrap(), 2, "half of them is not behind");
         let own = Instant::now() + Duration::from_millis(10);
         assert_eq!(
-            get(1, &Until::with(&Limits::default(), Some(own), None)).unwrap(),
+            get(1, &Until::with(&Clock::default(), &Limits::default(), Some(own), None)).unwrap(),
             1,
             "its caller gave no more time"
         );
@@ -236,7 +238,8 @@ mod tests {
         fake.fail_calls(Some(Error::busy("all at work")));
         assert!(guarded.exists(&asked, &until).is_err());
         // The caller gave too little time.
-        let soon = Until::with(&Limits::default(), Some(Instant::now() + Duration::from_millis(20)), None);
+        let soon =
+            Until::with(&Clock::default(), &Limits::default(), Some(Instant::now() + Duration::from_millis(20)), None);
         fake.fail_calls(Some(error(ErrorKind::Unavailable)));
         assert!(guarded.exists(&asked, &soon).is_err());
         fake.fail_calls(None);

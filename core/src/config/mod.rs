@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use serde::Deserialize;
 
 pub use near::Near;
-pub use read::Source;
+pub use read::{Kept, Source};
 pub use review::Table;
 pub use tables::{Digest, FaultTable, Helper};
 

@@ -7,16 +7,26 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::Config;
 use crate::error::Error;
 use crate::limits;
-use crate::process::PerProcess;
+use crate::process::Clock;
 
 /// The files that were parsed, by their paths, and what they say.
 #[derive(Default)]
-struct Kept(Mutex<HashMap<PathBuf, (Identity, Arc<Config>)>>);
+pub struct Kept {
+    files: Mutex<HashMap<PathBuf, (Identity, Arc<Config>)>>,
+    clock: Clock,
+}
+
+impl Kept {
+    /// None yet.
+    pub fn new(clock: Clock) -> Self {
+        Kept { files: Mutex::default(), clock }
+    }
+}
 
 /// Where a host takes its config from.
 #[derive(Clone, Debug, Default)]
@@ -47,10 +57,10 @@ const SAME_SECONDS: Duration = Duration::from_secs(2);
 
 impl Source {
     /// The config as it is now.
-    pub fn load(&self) -> Result<Arc<Config>, Error> {
+    pub fn load(&self, kept: &Kept) -> Result<Arc<Config>, Error> {
         match self {
-            Source::Search => Config::search(),
-            Source::File(path) => Config::named(path, &format!("the config {}", path.display())),
+            Source::Search => Config::search(kept),
+            Source::File(path) => Config::named(kept, path, &format!("the config {}", path.display())),
             Source::Given(config) => Ok(config.clone()),
         }
     }
@@ -79,7 +89,7 @@ impl Config {
     }
 
     /// The file at a path that somebody named.
-    fn named(path: &Path, what: &str) -> Result<Arc<Self>, Error> {
+    fn named(kept: &Kept, path: &Path, what: &str) -> Result<Arc<Self>, Error> {
         let doing = |error: Error| error.context(what);
         if !path.is_absolute() {
             return Err(doing(Error::invalid("must be an absolute path: the working directory is the engine's")));
@@ -88,18 +98,18 @@ impl Config {
             return Ok(Arc::default());
         }
         let file = open(path).map_err(|error| doing(Error::invalid(error.to_string()).with_source(error)))?;
-        Self::of_file(path, file)
+        Self::of_file(kept, path, file)
     }
 
     /// The config file, if there is one.
-    fn search() -> Result<Arc<Self>, Error> {
+    fn search(kept: &Kept) -> Result<Arc<Self>, Error> {
         if let Some(named) = std::env::var_os(VARIABLE) {
             let path = PathBuf::from(named);
-            return Self::named(&path, &format!("{VARIABLE} {}", path.display()));
+            return Self::named(kept, &path, &format!("{VARIABLE} {}", path.display()));
         }
         for path in default_places() {
             match open(&path) {
-                Ok(file) => return Self::of_file(&path, file),
+                Ok(file) => return Self::of_file(kept, &path, file),
                 Err(error) if matches!(error.kind(), NotFound | NotADirectory) => {}
                 Err(error) => {
                     return Err(Error::invalid(format!("{}: {error}", path.display())).with_source(error));
@@ -110,15 +120,14 @@ impl Config {
     }
 
     /// This config file.
-    pub fn load_from(path: &Path) -> Result<Arc<Self>, Error> {
+    pub fn load_from(path: &Path, kept: &Kept) -> Result<Arc<Self>, Error> {
         let unreadable = |error: std::io::Error| Error::invalid(format!("{}: {error}", path.display()));
         let path = std::path::absolute(path).map_err(unreadable)?;
-        Self::of_file(&path, open(&path).map_err(unreadable)?)
+        Self::of_file(kept, &path, open(&path).map_err(unreadable)?)
     }
 
     /// What a file says: as it was parsed before, if it is the same.
-    fn of_file(path: &Path, file: File) -> Result<Arc<Self>, Error> {
-        static KEPT: PerProcess<Kept> = PerProcess::new();
+    fn of_file(files: &Kept, path: &Path, file: File) -> Result<Arc<Self>, Error> {
         let wrong = |what: &str| Error::invalid(format!("{}: {what}", path.display()));
         let meta = file.metadata().map_err(|error| wrong(&error.to_string()))?;
         if !meta.is_file() {
@@ -128,7 +137,7 @@ impl Config {
             return Err(wrong("everybody may write to it, and so grant anything to any component: chmod o-w"));
         }
         let identity = Identity::of(&meta);
-        let mut kept = KEPT.get().0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut kept = files.files.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some((of, config)) = kept.get(path)
             && *of == identity
         {
@@ -145,7 +154,7 @@ impl Config {
         if kept.len() >= limits::MAX_CONFIGS_KEPT {
             kept.clear();
         }
-        if identity.is_settled(SystemTime::now()) {
+        if identity.is_settled(files.clock.wall()) {
             kept.insert(path.to_owned(), (identity, config.clone()));
         }
         Ok(config)
@@ -164,12 +173,12 @@ impl Identity {
     }
 
     /// Whether a change from now on shows in the times.
-    fn is_settled(&self, now: SystemTime) -> bool {
+    fn is_settled(&self, now: Duration) -> bool {
         let (seconds, nanoseconds) = self.changed.max(self.modified);
         let same = if self.changed.1 == 0 && self.modified.1 == 0 { SAME_SECONDS } else { SAME_TICK };
         let since_1970 = |seconds: u64| Duration::new(seconds, u32::try_from(nanoseconds).unwrap_or(0));
-        let latest = u64::try_from(seconds).ok().and_then(|seconds| UNIX_EPOCH.checked_add(since_1970(seconds)));
-        latest.is_some_and(|latest| now.duration_since(latest).is_ok_and(|age| age > same))
+        let latest = u64::try_from(seconds).ok().map(since_1970);
+        latest.is_some_and(|latest| now.checked_sub(latest).is_some_and(|age| age > same))
     }
 }
 
@@ -192,14 +201,15 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn load(path: &Path) -> Result<Arc<Config>, Error> {
-        Config::of_file(path, open(path).unwrap())
+    fn load_by(kept: &Kept, path: &Path) -> Result<Arc<Config>, Error> {
+        Config::of_file(kept, path, open(path).unwrap())
     }
 
     #[test]
     fn what_may_not_be_believed_is_refused_and_nothing_hangs() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("config.toml");
+        let load = |path: &Path| load_by(&Kept::default(), path);
         std::fs::write(&path, "[backend.x]\n").unwrap();
         load(&path).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o646)).unwrap();
@@ -218,6 +228,8 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("config.toml");
         let mut former: Option<Arc<Config>> = None;
+        let kept = Kept::default();
+        let load = |path: &Path| load_by(&kept, path);
         for scheme in ["a", "b"] {
             std::fs::write(&path, format!("[backend.{scheme}]\n")).unwrap();
             let changed = load(&path).unwrap();
@@ -234,10 +246,10 @@ mod tests {
         let at = |time: Duration| (time.as_secs() as i64, i64::from(time.subsec_nanos()));
         let identity = |time: Duration| Identity { device: 0, inode: 0, size: 0, modified: (0, 0), changed: at(time) };
         let now = Duration::from_millis(3_600_999);
-        let is_settled = |age: Duration| identity(now - age).is_settled(UNIX_EPOCH + now);
+        let is_settled = |age: Duration| identity(now - age).is_settled(now);
         assert!(!is_settled(Duration::ZERO) && !is_settled(SAME_TICK) && is_settled(2 * SAME_TICK));
         // Without parts of a second.
         assert!(!is_settled(Duration::from_millis(999)) && is_settled(Duration::from_millis(2999)));
-        assert!(!identity(now + SAME_TICK).is_settled(UNIX_EPOCH + now));
+        assert!(!identity(now + SAME_TICK).is_settled(now));
     }
 }

@@ -13,12 +13,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::metrics;
+use super::{Metrics, OfProcess};
 use crate::config::Config;
 use crate::limits::{MAX_METRICS_REQUEST, METRICS_PATIENCE, METRICS_WRITTEN};
 use crate::log::{self, Level};
-use crate::process::PerProcess;
-use crate::signals::with_signals_blocked;
+use crate::process::Spawn;
 
 /// The type of what is answered.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -31,16 +30,23 @@ enum Listener {
 
 /// Which places are served by this process.
 #[derive(Default)]
-struct Served(Mutex<Option<(Option<String>, Option<PathBuf>)>>);
+pub(crate) struct Served(Mutex<Option<(Option<String>, Option<PathBuf>)>>);
 
-/// Begin to serve what the config asks for, unless this process does already. What cannot be is one warning.
-pub fn begin(config: &Config) {
-    let (listen, file) = (config.metrics.clone(), config.metrics_file.clone());
-    if listen.is_none() && file.is_none() {
-        return;
+impl OfProcess {
+    /// Begin to serve what the config asks for, unless this process does already. What cannot be is one warning. `metrics`: what is
+    /// served.
+    pub fn serve(&self, config: &Config, spawn: &Spawn, metrics: impl Fn() -> Metrics + Send + Sync + 'static) {
+        if config.metrics.is_some() || config.metrics_file.is_some() {
+            begin(&self.served, config, spawn, Box::new(metrics));
+        }
     }
-    static SERVED: PerProcess<Served> = PerProcess::new();
-    let mut served = SERVED.get().0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+}
+
+type Source = Box<dyn Fn() -> Metrics + Send + Sync>;
+
+fn begin(served: &Served, config: &Config, spawn: &Spawn, metrics: Source) {
+    let (listen, file) = (config.metrics.clone(), config.metrics_file.clone());
+    let mut served = served.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     // The first that the config said holds: a port does not move under those who scrape it.
     if served.is_some() {
         return;
@@ -60,10 +66,8 @@ pub fn begin(config: &Config) {
     if listener.is_none() && file.is_none() {
         return;
     }
-    let builder = thread::Builder::new().name("kv-store-metrics".to_owned());
-    let started = with_signals_blocked(|| builder.spawn(move || serve(listener.as_ref(), file.as_deref())));
-    if let Err(error) = started {
-        log::line(Level::Warn, format_args!("metrics are not served: {error}"));
+    if !spawn.start("kv-store-metrics", move || serve(listener.as_ref(), file.as_deref(), &metrics)) {
+        log::line(Level::Warn, "metrics are not served: no thread can be started");
     }
 }
 
@@ -100,21 +104,21 @@ impl Listener {
     }
 
     /// Answer one request, if there is one.
-    fn answer(&self) -> io::Result<()> {
+    fn answer(&self, metrics: &Source) -> io::Result<()> {
         match self {
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 stream.set_read_timeout(Some(METRICS_PATIENCE))?;
                 stream.set_write_timeout(Some(METRICS_PATIENCE))?;
-                converse(stream)
+                converse(stream, metrics)
             }
             Listener::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 stream.set_read_timeout(Some(METRICS_PATIENCE))?;
                 stream.set_write_timeout(Some(METRICS_PATIENCE))?;
-                converse(stream)
+                converse(stream, metrics)
             }
         }
     }
@@ -127,14 +131,13 @@ fn is_abandoned(path: &Path) -> bool {
     is_socket && std::os::unix::net::UnixStream::connect(path).is_err()
 }
 
-fn serve(listener: Option<&Listener>, file: Option<&Path>) {
-    crate::panics::own_thread();
+fn serve(listener: Option<&Listener>, file: Option<&Path>, metrics: &Source) {
     let mut told = false;
     let mut due = Instant::now();
     loop {
         if let Some(file) = file.filter(|_| Instant::now() >= due) {
             due = Instant::now() + METRICS_WRITTEN;
-            match write_file(file) {
+            match write_file(file, metrics) {
                 Ok(()) => told = false,
                 Err(error) if !told => {
                     told = true;
@@ -154,7 +157,7 @@ fn serve(listener: Option<&Listener>, file: Option<&Path>) {
         match poll(&mut waited, wait.as_ref()) {
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) => {
-                let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listener.answer()));
+                let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listener.answer(metrics)));
                 if !matches!(asked, Ok(Ok(()))) {
                     // No descriptors, most likely: some will be free again.
                     thread::sleep(Duration::from_millis(20));
@@ -166,7 +169,7 @@ fn serve(listener: Option<&Listener>, file: Option<&Path>) {
 }
 
 /// One request and its answer.
-fn converse(mut stream: impl Read + Write) -> io::Result<()> {
+fn converse(mut stream: impl Read + Write, metrics: &Source) -> io::Result<()> {
     let end = Instant::now() + METRICS_PATIENCE;
     let (mut asked, mut piece) = (Vec::new(), [0; 1024]);
     while !asked.windows(4).any(|four| four == b"\r\n\r\n") {
@@ -176,7 +179,7 @@ fn converse(mut stream: impl Read + Write) -> io::Result<()> {
             return Ok(());
         }
     }
-    let (status, kind, body) = respond(&asked);
+    let (status, kind, body) = respond(&asked, metrics);
     let len = body.len();
     let head =
         format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n");
@@ -185,31 +188,27 @@ fn converse(mut stream: impl Read + Write) -> io::Result<()> {
 }
 
 /// Status line, type and body.
-fn respond(asked: &[u8]) -> (&'static str, &'static str, String) {
+fn respond(asked: &[u8], metrics: &Source) -> (&'static str, &'static str, String) {
     const TEXT: &str = "text/plain; charset=utf-8";
     let line = asked.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|byte| *byte == b' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
     match (method, path) {
-        (b"GET", b"/metrics") => match metrics() {
-            Ok(metrics) => ("200 OK", OPENMETRICS, metrics.to_string()),
-            Err(error) => ("503 Service Unavailable", TEXT, format!("{error}\n")),
-        },
+        (b"GET", b"/metrics") => ("200 OK", OPENMETRICS, metrics().to_string()),
         (b"GET", _) => ("404 Not Found", TEXT, "there is /metrics\n".into()),
         _ => ("405 Method Not Allowed", TEXT, "only GET\n".into()),
     }
 }
 
 /// The file appears whole under its name, as collectors of text files want it.
-fn write_file(path: &Path) -> io::Result<()> {
-    let metrics = metrics().map_err(|error| io::Error::other(error.to_string()))?;
+fn write_file(path: &Path, metrics: &Source) -> io::Result<()> {
     let name = path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
     let mut temporary = std::ffi::OsString::from(".");
     temporary.push(name);
     temporary.push(format!(".{}", std::process::id()));
     let temporary = path.with_file_name(temporary);
-    let written = fs::write(&temporary, metrics.to_string()).and_then(|()| fs::rename(&temporary, path));
+    let written = fs::write(&temporary, metrics().to_string()).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
@@ -222,7 +221,8 @@ mod tests {
 
     #[test]
     fn only_what_is_there_is_answered() {
-        assert!(respond(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").2.ends_with("# EOF\n"));
+        let metrics: Source = Box::new(|| OfProcess::default().report(&Default::default()));
+        assert!(respond(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", &metrics).2.ends_with("# EOF\n"));
         for (asked, status) in [
             (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
             (b"GET /metrics/x HTTP/1.1\r\n\r\n", "404"),
@@ -230,7 +230,7 @@ mod tests {
             (b"\xff\r\n\r\n", "405"),
             (b"", "405"),
         ] {
-            assert!(respond(asked).0.starts_with(status), "{asked:?}");
+            assert!(respond(asked, &metrics).0.starts_with(status), "{asked:?}");
         }
     }
 

@@ -9,14 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-pub use listener::begin as begin_listener;
-pub use report::{Gauged, gauge};
-pub use report::{Latency, Metrics, Series, StoreGauges, metrics};
+pub use report::Gauged;
+pub use report::{Latency, Metrics, Series, StoreGauges};
 
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Buffer;
-use crate::process::PerProcess;
 use crate::quota::Meters;
 
 /// What a consumer can ask for.
@@ -215,35 +213,40 @@ impl Counters {
     }
 }
 
+/// The counters of a process, its open stores, and who asks for them.
 #[derive(Default)]
-struct All(Mutex<HashMap<Key, &'static Counters>>);
+pub struct OfProcess {
+    all: All,
+    pub(crate) open: report::Open,
+    pub(crate) served: listener::Served,
+}
+
+#[derive(Default)]
+struct All(Mutex<HashMap<Key, Arc<Counters>>>);
 
 /// A backend, and its tenant.
 type Key = (String, Option<String>);
 
-fn all() -> Result<&'static All, Error> {
-    static ALL: PerProcess<All> = PerProcess::new();
-    ALL.get_or_make(|| Ok(All::default()))
-}
-
 impl All {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, &'static Counters>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<Counters>>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn of(&self, backend: &str, tenant: Option<&str>) -> &'static Counters {
+    fn of(&self, backend: &str, tenant: Option<&str>) -> Arc<Counters> {
         let mut all = self.lock();
         let mut key = (backend.to_owned(), tenant.map(str::to_owned));
         if all.len() >= limits::MAX_SERIES && !all.contains_key(&key) {
             key = ("other".to_owned(), None);
         }
-        all.entry(key).or_insert_with(|| Box::leak(Box::new(Counters::new())))
+        all.entry(key).or_insert_with(|| Arc::new(Counters::new())).clone()
     }
 }
 
-/// The counters of a backend and a tenant. Past [`limits::MAX_SERIES`] of them, those that all others share.
-pub fn of(backend: &str, tenant: Option<&str>) -> Result<&'static Counters, Error> {
-    Ok(all()?.of(backend, tenant))
+impl OfProcess {
+    /// The counters of a backend and a tenant. Past [`limits::MAX_SERIES`] of them, those that all others share.
+    pub fn of(&self, backend: &str, tenant: Option<&str>) -> Arc<Counters> {
+        self.all.of(backend, tenant)
+    }
 }
 
 #[cfg(test)]

@@ -10,11 +10,10 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{BOUNDS, Counters, EVENTS, OPERATIONS, OUTCOMES, all};
-use crate::budget::{self, Budgets};
-use crate::error::{Error, ErrorKind};
+use super::{BOUNDS, Counters, EVENTS, OPERATIONS, OUTCOMES, OfProcess};
+use crate::budget::Budgets;
+use crate::error::ErrorKind;
 use crate::limits;
-use crate::process::PerProcess;
 
 /// The counters of the process at one moment. `Display` writes them in the text format of OpenMetrics.
 ///
@@ -98,24 +97,31 @@ pub struct Latency {
     pub sum_seconds: f64,
 }
 
-/// The counters of this process. They begin at 0 with it, and in a child that was forked off.
-pub fn metrics() -> Result<Metrics, Error> {
-    let mut series: Vec<Series> = {
-        let all = all()?.lock();
-        all.iter().map(|((backend, tenant), counters)| Series::new(backend, tenant.as_deref(), counters)).collect()
-    };
-    series.sort_by(|a, b| (&a.backend, &a.tenant).cmp(&(&b.backend, &b.tenant)));
-    let budget::OfProcess { budgets, .. } = budget::of_process();
-    let Budgets { payload_bytes, memory_bytes, descriptors, connections, write_buffers } = budgets;
-    Ok(Metrics {
-        series,
-        write_buffer_bytes: write_buffers.used(),
-        payload_bytes: payload_bytes.used(),
-        memory_bytes: memory_bytes.used(),
-        descriptors: descriptors.used(),
-        connections: connections.used(),
-        stores: gauges(),
-    })
+impl OfProcess {
+    /// All of it at this moment.
+    pub fn report(&self, budgets: &Budgets) -> Metrics {
+        let mut series: Vec<Series> = {
+            let all = self.all.lock();
+            all.iter().map(|((backend, tenant), counters)| Series::new(backend, tenant.as_deref(), counters)).collect()
+        };
+        series.sort_by(|a, b| (&a.backend, &a.tenant).cmp(&(&b.backend, &b.tenant)));
+        let Budgets { payload_bytes, memory_bytes, descriptors, connections, write_buffers } = budgets;
+        Metrics {
+            series,
+            write_buffer_bytes: write_buffers.used(),
+            payload_bytes: payload_bytes.used(),
+            memory_bytes: memory_bytes.used(),
+            descriptors: descriptors.used(),
+            connections: connections.used(),
+            stores: self.open.gauges(),
+        }
+    }
+
+    /// Have metrics tell of a store as long as it is open.
+    pub fn gauge<S: Gauged + 'static>(&self, store: &Arc<S>) {
+        let store = Arc::downgrade(store);
+        self.open.lock().push(store);
+    }
 }
 
 /// A store that is open.
@@ -125,29 +131,22 @@ pub trait Gauged: Send + Sync {
 
 /// Those that are open.
 #[derive(Default)]
-struct Open(Mutex<Vec<Weak<dyn Gauged>>>);
+pub(crate) struct Open(Mutex<Vec<Weak<dyn Gauged>>>);
 
 impl Open {
     /// Those that still are.
-    fn lock() -> MutexGuard<'static, Vec<Weak<dyn Gauged>>> {
-        static OPEN: PerProcess<Open> = PerProcess::new();
-        let mut open = OPEN.get().0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<dyn Gauged>>> {
+        let mut open = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         open.retain(|store| store.strong_count() > 0);
         open
     }
-}
 
-/// Have metrics tell of a store as long as it is open.
-pub fn gauge<S: Gauged + 'static>(store: &Arc<S>) {
-    let store = Arc::downgrade(store);
-    Open::lock().push(store);
-}
-
-fn gauges() -> Vec<StoreGauges> {
-    // Not told under the lock: the last to hold a store tears it down.
-    let open: Vec<Arc<dyn Gauged>> =
-        Open::lock().iter().take(limits::MAX_STORE_GAUGES).filter_map(Weak::upgrade).collect();
-    open.iter().map(|store| store.gauges()).collect()
+    fn gauges(&self) -> Vec<StoreGauges> {
+        // Not told under the lock: the last to hold a store tears it down.
+        let open: Vec<Arc<dyn Gauged>> =
+            self.lock().iter().take(limits::MAX_STORE_GAUGES).filter_map(Weak::upgrade).collect();
+        open.iter().map(|store| store.gauges()).collect()
+    }
 }
 
 impl Series {

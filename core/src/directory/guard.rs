@@ -5,18 +5,19 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex};
-use std::time::Instant;
 
 use super::Directory;
 use super::tally::Tally;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
+use crate::process::Clock;
 
 /// Bytes that are written between two looks at the space of the file system, at most.
 const LOOKED_AFTER: u64 = 64 << 20;
 
 /// The bounds of one directory.
 pub struct Guard {
+    clock: Clock,
     /// Bytes of the file system that stay free.
     keep_free: u64,
     max_bytes: u64,
@@ -46,6 +47,7 @@ impl std::fmt::Debug for Guard {
 impl Guard {
     /// `max_bytes`: none of it. `tally`: of a store that evicts. `wake` has what is over removed.
     pub fn new(
+        clock: &Clock,
         keep_free: u64,
         max_bytes: Option<(u64, &'static str)>,
         tally: Option<Tally>,
@@ -53,6 +55,7 @@ impl Guard {
     ) -> Self {
         let (max_bytes, name) = max_bytes.unwrap_or((u64::MAX, ""));
         Guard {
+            clock: clock.clone(),
             keep_free,
             max_bytes,
             name,
@@ -156,11 +159,11 @@ impl Guard {
         if len > self.max_bytes {
             return false;
         }
-        let end = Instant::now() + limits::ROOM_AWAITED;
+        let end = self.clock.now() + limits::ROOM_AWAITED;
         let mut room = self.room.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         while !fits() {
             self.wake();
-            let left = end.saturating_duration_since(Instant::now());
+            let left = end.saturating_duration_since(self.clock.now());
             if left.is_zero() || self.hopeless.load(Relaxed) {
                 return false;
             }
@@ -202,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_is_nearly_full_takes_nothing_more() {
-        let guard = Guard::new(1000, None, None, || ());
+        let guard = Guard::new(&Clock::default(), 1000, None, None, || ());
         let refused = guard.admit(10, || Ok(1005)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Exhausted);
         assert!(refused.to_string().contains("keep_free = 1000"), "{refused}");
@@ -216,17 +219,17 @@ mod tests {
         };
         (0..4).for_each(|_| guard.admit(100, look).unwrap());
         assert_eq!(looks.load(Relaxed), 3, "the first of them fits");
-        assert!(Guard::new(0, None, None, || ()).admit(10, || unreachable!()).is_ok());
+        assert!(Guard::new(&Clock::default(), 0, None, None, || ()).admit(10, || unreachable!()).is_ok());
     }
 
     #[test]
     fn a_full_store_wakes_the_eviction_waits_a_moment_and_refuses() {
         let scratch = tempfile::tempdir().unwrap();
-        let directory = Directory::open(scratch.path()).unwrap();
+        let directory = Directory::open(scratch.path(), &Arc::default()).unwrap();
         let woken = Arc::new(AtomicU64::new(0));
         let counted = woken.clone();
         let tally = Tally::open(&directory, 1000).unwrap();
-        let guard = Guard::new(0, Some((1000, "max_bytes")), Some(tally), move || {
+        let guard = Guard::new(&Clock::default(), 0, Some((1000, "max_bytes")), Some(tally), move || {
             counted.fetch_add(1, Relaxed);
         });
         let tally = guard.tally.as_ref().unwrap();

@@ -71,11 +71,11 @@ impl Directory {
     ) -> Result<BTreeSet<String>, Error> {
         let kept = self.following.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         let fits = |kept: &Following| {
-            kept.path == path && Some(kept.after.as_str()) == after && kept.read.elapsed() < KEPT_FOR
+            kept.path == path && Some(kept.after.as_str()) == after && self.shared.clock.since(kept.read) < KEPT_FOR
         };
         let (mut names, read) = match kept.filter(fits) {
             Some(kept) => (kept.names, kept.read),
-            None => (names_after(directory, after, NAMES.max(limit))?, Instant::now()),
+            None => (names_after(directory, after, NAMES.max(limit))?, self.shared.clock.now()),
         };
         let Some(cut) = names.iter().nth(limit).cloned() else { return Ok(names) };
         let mut following = names.split_off(&cut);
@@ -137,11 +137,12 @@ fn look(directory: &OwnedFd, name: &str) -> Result<Option<Entry>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     #[test]
     fn a_page_goes_on_where_the_last_one_ended_and_another_place_is_read_anew() {
         let scratch = tempfile::tempdir().unwrap();
-        let directory = Directory::open(scratch.path()).unwrap();
+        let directory = Directory::open(scratch.path(), &Arc::default()).unwrap();
         let touch = |name: &str| drop(std::fs::File::create(scratch.path().join(name)).unwrap());
         (10..40).for_each(|n| touch(&n.to_string()));
         let page = |after, limit| {
@@ -163,7 +164,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_bounded_and_nothing_is_left_out() {
         let scratch = tempfile::tempdir().unwrap();
-        let directory = Directory::open(scratch.path()).unwrap();
+        let directory = Directory::open(scratch.path(), &Arc::default()).unwrap();
         // More than is kept in bytes.
         let names: BTreeSet<String> = (0..9000).map(|n| format!("{n:0>240}")).collect();
         for name in &names {

@@ -10,6 +10,7 @@ mod mounts;
 mod parents;
 mod path;
 mod read;
+mod shared;
 mod tally;
 mod usage;
 mod write;
@@ -27,12 +28,14 @@ pub use guard::Guard;
 pub use listing::Entry;
 pub use mounts::why_refused;
 pub use path::RelativePath;
+pub use shared::Shared;
 pub use tally::Tally;
 pub use usage::Evicted;
 pub use write::Written;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits::USE_NOTED;
+use crate::process::Clock;
 use crate::signals::files_are_bounded;
 use listing::Following;
 use parents::{Parent, Parents};
@@ -44,6 +47,7 @@ const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 #[derive(Debug)]
 pub struct Directory {
     root: OwnedFd,
+    shared: Arc<Shared>,
     read_only: bool,
     /// The process had a bound on the length of files (RLIMIT_FSIZE) when the directory was opened: a write past it would
     /// raise SIGXFSZ.
@@ -63,7 +67,7 @@ pub struct Directory {
 impl Directory {
     /// Open the directory at `path`, which is the operator's and may lead through links. A missing last component is
     /// made, for this user only. Leftovers of writers that died are removed.
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub fn open(path: &Path, shared: &Arc<Shared>) -> Result<Self, Error> {
         let explain = |errno: Errno| {
             let error = Error::from(errno);
             let hint = match errno {
@@ -90,7 +94,8 @@ impl Directory {
             read_only: false,
             bounded: files_are_bounded(),
             temporaries: Mutex::new(None),
-            parents: Parents::default(),
+            parents: Parents::new(shared),
+            shared: shared.clone(),
             unnoted: AtomicBool::new(false),
             noted_for: AtomicU64::new(USE_NOTED.as_secs()),
             guard: OnceLock::new(),
@@ -101,7 +106,7 @@ impl Directory {
     }
 
     /// Open the directory at `path`, which must be there, to read only: nothing in it is made, changed or removed.
-    pub fn open_read_only(path: &Path) -> Result<Self, Error> {
+    pub fn open_read_only(path: &Path, shared: &Arc<Shared>) -> Result<Self, Error> {
         let root = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| Error::from(errno).context(path.display()))?;
         check_root(path, &root)?;
@@ -110,12 +115,18 @@ impl Directory {
             read_only: true,
             bounded: false,
             temporaries: Mutex::new(None),
-            parents: Parents::default(),
+            parents: Parents::new(shared),
+            shared: shared.clone(),
             unnoted: AtomicBool::new(true),
             noted_for: AtomicU64::new(USE_NOTED.as_secs()),
             guard: OnceLock::new(),
             following: Mutex::new(None),
         })
+    }
+
+    /// The time of its process.
+    pub fn clock(&self) -> &Clock {
+        &self.shared.clock
     }
 
     /// Whether nothing in it may be changed.

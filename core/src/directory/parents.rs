@@ -7,21 +7,19 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
 use rustix::io::Errno;
 
+use super::Shared;
 use crate::limits::{MAX_PARENTS, PARENT_BELIEVED, PARENT_UNUSED};
-use crate::process::PerProcess;
-use crate::threads;
 
 #[derive(Debug)]
 pub(super) struct Parents {
     kept: Arc<Mutex<Kept>>,
-    /// Open in the whole process.
-    open: &'static AtomicUsize,
+    shared: Arc<Shared>,
 }
 
 #[derive(Debug, Default)]
@@ -47,26 +45,23 @@ pub(super) struct Parent {
 }
 
 #[derive(Debug)]
-struct Counted(&'static AtomicUsize);
-
-impl Default for Parents {
-    fn default() -> Self {
-        static OPEN: PerProcess<AtomicUsize> = PerProcess::new();
-        Parents { kept: Arc::default(), open: OPEN.get() }
-    }
-}
+struct Counted(Arc<Shared>);
 
 impl Parents {
+    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+        Parents { kept: Arc::default(), shared: shared.clone() }
+    }
+
     /// The directory at a path: the kept one, or what `open` answers.
     pub(super) fn get(&self, path: &str, open: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<Arc<Parent>, Errno> {
-        let now = Instant::now();
+        let now = self.shared.clock.now();
         if let Some(kept) = lock(&self.kept).by_path.get_mut(path)
-            && now.duration_since(kept.opened) < PARENT_BELIEVED
+            && now.saturating_duration_since(kept.opened) < PARENT_BELIEVED
         {
             kept.used = true;
             return Ok(kept.parent.clone());
         }
-        let counted = Counted::new(self.open);
+        let counted = Counted::new(&self.shared);
         let parent = Arc::new(Parent { directory: open()?, _counted: counted });
         self.keep(path, &parent, now);
         Ok(parent)
@@ -74,16 +69,16 @@ impl Parents {
 
     fn keep(&self, path: &str, parent: &Arc<Parent>, now: Instant) {
         let mut kept = lock(&self.kept);
-        if self.open.load(Relaxed) > MAX_PARENTS {
+        if self.shared.parents.load(Relaxed) > MAX_PARENTS {
             kept.by_path.clear();
         }
         // Still too many are those of other directories.
-        if self.open.load(Relaxed) > MAX_PARENTS {
+        if self.shared.parents.load(Relaxed) > MAX_PARENTS {
             return;
         }
         if !kept.swept {
             // Without a thread that closes them none is kept.
-            if !sweep_later(Arc::downgrade(&self.kept)) {
+            if !sweep_later(&self.shared, Arc::downgrade(&self.kept)) {
                 return;
             }
             kept.swept = true;
@@ -98,12 +93,13 @@ impl Parents {
 }
 
 /// Close directories that nobody has used for a while, until there are none or their store is gone.
-fn sweep_later(kept: Weak<Mutex<Kept>>) -> bool {
-    threads::of_process().helpers.hand_later(PARENT_UNUSED, move || {
+fn sweep_later(shared: &Arc<Shared>, kept: Weak<Mutex<Kept>>) -> bool {
+    let again = Arc::downgrade(shared);
+    shared.helpers.hand_later(PARENT_UNUSED, move || {
         let Some(all) = kept.upgrade() else { return };
         let mut all = lock(&all);
         all.by_path.retain(|_, entry| std::mem::take(&mut entry.used));
-        all.swept = !all.by_path.is_empty() && sweep_later(kept);
+        all.swept = !all.by_path.is_empty() && again.upgrade().is_some_and(|shared| sweep_later(&shared, kept));
         if !all.swept {
             all.by_path.clear();
         }
@@ -123,15 +119,15 @@ impl std::ops::Deref for Parent {
 }
 
 impl Counted {
-    fn new(count: &'static AtomicUsize) -> Self {
-        count.fetch_add(1, Relaxed);
-        Counted(count)
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.parents.fetch_add(1, Relaxed);
+        Counted(shared.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
+        self.0.parents.fetch_sub(1, Relaxed);
     }
 }
 
@@ -147,7 +143,7 @@ mod tests {
 
     #[test]
     fn an_idle_store_keeps_no_directory_open() {
-        let parents = Parents::default();
+        let parents = Parents::new(&Arc::default());
         let first = parents.get("a", open_root).unwrap();
         assert!(Arc::ptr_eq(&first, &parents.get("a", || unreachable!()).unwrap()));
         drop(first);
@@ -164,16 +160,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_parent_keeps_is_not_counted_in_its_child() {
+    fn what_all_directories_of_a_process_keep_is_bounded() {
+        let shared: Arc<Shared> = Arc::default();
         let keeps_one = || {
-            let parents = Parents::default();
+            let parents = Parents::new(&shared);
             parents.get("a", open_root).unwrap();
             lock(&parents.kept).by_path.len() == 1
         };
-        // In a child, because the count is the process's.
-        assert!(crate::process::holds_in_a_child(|| {
-            let _many: Vec<_> = (0..MAX_PARENTS).map(|_| Counted::new(Parents::default().open)).collect();
-            !keeps_one() && crate::process::holds_in_a_child(keeps_one)
-        }));
+        assert!(keeps_one());
+        let many: Vec<_> = (0..MAX_PARENTS).map(|_| Counted::new(&shared)).collect();
+        assert!(!keeps_one());
+        drop(many);
+        assert!(keeps_one());
     }
 }

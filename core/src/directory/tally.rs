@@ -10,12 +10,13 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, TryLockError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::fs::{self, FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use super::{Directory, PRIVATE_FILE};
+use crate::process::Clock;
 
 const FILE: &str = ".kv-usage";
 const MAGIC: [u8; 8] = *b"KVUSAGE1";
@@ -28,6 +29,7 @@ const LAST_TRIES: usize = 50;
 #[derive(Debug)]
 pub struct Tally {
     file: OwnedFd,
+    clock: Clock,
     /// Held by the thread of this process that writes down.
     writing: Mutex<()>,
     /// What was written down when it was last looked at.
@@ -83,10 +85,11 @@ impl Tally {
         let step = i64::try_from(max_bytes / 1024).unwrap_or(i64::MAX).clamp(1, 16 << 20);
         let (shared, own, counted) = (AtomicI64::new(0), AtomicI64::new(0), AtomicU64::new(0));
         let removed = AtomicU64::new(0);
-        let tally = Tally { file, writing: Mutex::new(()), shared, own, step, counted, removed };
+        let clock = directory.clock().clone();
+        let tally = Tally { file, clock, writing: Mutex::new(()), shared, own, step, counted, removed };
         // Nothing need be counted where nothing is: what comes from now on is added.
         if fs::fstat(&tally.file)?.st_size == 0 && is_fresh(directory)? {
-            let _ = tally.locked(|record| Record { counted: now(), ..record });
+            let _ = tally.locked(|record| Record { counted: tally.clock.wall_ns(), ..record });
         }
         let record = tally.read();
         tally.shared.store(record.bytes, Relaxed);
@@ -139,7 +142,7 @@ impl Tally {
             // Of what came meanwhile about half was counted.
             let bytes = bytes.saturating_add(meanwhile / 2).max(0);
             match (settled, record.counted) {
-                (true, _) => Record { bytes, counted: now(), ..record },
+                (true, _) => Record { bytes, counted: self.clock.wall_ns(), ..record },
                 (false, 0) => Record { bytes, ..record },
                 (false, _) => record,
             }
@@ -195,12 +198,6 @@ fn is_fresh(directory: &Directory) -> Result<bool, Errno> {
     Ok(entries.all(|entry| entry.is_ok_and(|entry| entry.file_name().to_bytes().starts_with(b"."))))
 }
 
-/// Nanoseconds since 1970-01-01 UTC.
-fn now() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// Tells one run of the machine from the next.
 fn boot() -> u64 {
     static BOOT: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
@@ -213,12 +210,13 @@ fn boot() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     /// A directory in which there is something, so that it must be counted.
     fn directory() -> (tempfile::TempDir, Directory) {
         let scratch = tempfile::tempdir().unwrap();
         std::fs::create_dir(scratch.path().join("chunks")).unwrap();
-        let directory = Directory::open(scratch.path()).unwrap();
+        let directory = Directory::open(scratch.path(), &Arc::default()).unwrap();
         (scratch, directory)
     }
 
@@ -273,7 +271,7 @@ mod tests {
     fn a_directory_without_files_needs_no_count() {
         let scratch = tempfile::tempdir().unwrap();
         std::fs::write(scratch.path().join(".local-fs"), "a mark").unwrap();
-        let directory = Directory::open(scratch.path()).unwrap();
+        let directory = Directory::open(scratch.path(), &Arc::default()).unwrap();
         let tally = Tally::open(&directory, 1000).unwrap();
         assert!(tally.total() == 0 && tally.counted() > 0);
         let other = Tally::open(&directory, 1000).unwrap();

@@ -12,7 +12,7 @@ fn path(text: &str) -> RelativePath {
 
 fn open() -> (tempfile::TempDir, Directory) {
     let scratch = tempfile::tempdir().unwrap();
-    let directory = Directory::open(&scratch.path().join("store")).unwrap();
+    let directory = Directory::open(&scratch.path().join("store"), &Arc::default()).unwrap();
     (scratch, directory)
 }
 
@@ -35,9 +35,9 @@ fn read_range(directory: &Directory, at: &str, offset: u64, len: Option<u64>) ->
 fn a_missing_last_component_is_made_private_and_no_other() {
     let scratch = tempfile::tempdir().unwrap();
     let made = scratch.path().join("made");
-    Directory::open(&made).unwrap();
+    Directory::open(&made, &Arc::default()).unwrap();
     assert_eq!(made.metadata().unwrap().mode() & 0o777, 0o700);
-    let error = Directory::open(&scratch.path().join("no/such")).unwrap_err();
+    let error = Directory::open(&scratch.path().join("no/such"), &Arc::default()).unwrap_err();
     assert!(error.to_string().contains("no/such") && error.to_string().contains("last part"), "{error}");
 }
 
@@ -188,7 +188,7 @@ fn old_temporaries_are_reaped_and_young_ones_kept() {
         let file = std::fs::File::create(temporaries.join(name)).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
     }
-    Directory::open(&scratch.path().join("store")).unwrap();
+    Directory::open(&scratch.path().join("store"), &Arc::default()).unwrap();
     assert!(!temporaries.join("old").exists());
     assert!(temporaries.join("young").exists());
 }
@@ -212,7 +212,7 @@ fn a_read_only_directory_is_read_and_never_written() {
     let store = scratch.path().join("store");
     std::fs::remove_dir_all(store.join(".kv-tmp")).unwrap();
 
-    let read_only = Directory::open_read_only(&store).unwrap();
+    let read_only = Directory::open_read_only(&store, &Arc::default()).unwrap();
     assert!(read_only.is_read_only() && !directory.is_read_only());
     assert_eq!(read(&read_only, "a/b").unwrap().unwrap(), b"x");
     assert_eq!(read_only.size(&at).unwrap(), Some(1));
@@ -227,14 +227,16 @@ fn a_read_only_directory_is_read_and_never_written() {
     // Nothing was made on the way either.
     assert_eq!(std::fs::read_dir(&store).unwrap().count(), 1);
     assert_eq!(read(&directory, "a/b").unwrap().unwrap(), b"x");
-    assert!(Directory::open_read_only(&scratch.path().join("missing")).is_err());
+    assert!(Directory::open_read_only(&scratch.path().join("missing"), &Arc::default()).is_err());
     assert!(!scratch.path().join("missing").exists());
 }
 
 #[test]
 fn no_directory_is_on_a_file_system_of_the_kernel() {
     for at in ["/proc", "/proc/self", "/sys", "/sys/kernel", "/dev", "/dev/pts"] {
-        for opened in [Directory::open(Path::new(at)), Directory::open_read_only(Path::new(at))] {
+        for opened in
+            [Directory::open(Path::new(at), &Arc::default()), Directory::open_read_only(Path::new(at), &Arc::default())]
+        {
             let refused = opened.expect_err(at);
             assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
             assert!(refused.to_string().contains("a file system of the kernel"), "{refused}");
@@ -242,16 +244,16 @@ fn no_directory_is_on_a_file_system_of_the_kernel() {
         assert!(why_refused(Path::new(at)).is_some());
     }
     let made = Path::new("/proc/self/made");
-    assert_eq!(Directory::open(made).unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(Directory::open(made, &Arc::default()).unwrap_err().kind(), ErrorKind::Denied);
     // A tmpfs below /dev is one of files.
     let shared = tempfile::tempdir_in("/dev/shm").unwrap();
-    Directory::open(shared.path()).unwrap().write(&path("f"), &[b"x"], false, false).unwrap();
+    Directory::open(shared.path(), &Arc::default()).unwrap().write(&path("f"), &[b"x"], false, false).unwrap();
     assert_eq!(why_refused(shared.path()), None);
 }
 
 #[test]
 fn no_path_leads_into_a_file_system_of_the_kernel() {
-    let root = Directory::open_read_only(Path::new("/")).unwrap();
+    let root = Directory::open_read_only(Path::new("/"), &Arc::default()).unwrap();
     let own = |name: &str| format!("proc/{}/{name}", std::process::id());
     for at in [&own("environ"), &own("mem"), "proc/version", "sys/kernel/notes", "dev/null"] {
         let refused = read(&root, at).expect_err(at);

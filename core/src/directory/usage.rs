@@ -4,7 +4,7 @@
 //! most once a minute for each file, so it means the same on a file system that is mounted with `noatime` or `relatime`.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::fs::{self, AtFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -49,8 +49,7 @@ impl Directory {
     /// left: the file then seems older than it is.
     pub(super) fn note_use(&self, stat: &Stat, set: impl FnOnce(&Timestamps) -> Result<(), Errno>) {
         // No system call.
-        let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else { return };
-        let Ok(now) = Timespec::try_from(now) else { return };
+        let Ok(now) = Timespec::try_from(self.shared.clock.wall()) else { return };
         let age = now.tv_sec.saturating_sub(stat.st_atime.max(stat.st_mtime));
         // A time in the future would never be passed: that of a machine whose clock was wrong.
         if age.unsigned_abs() <= self.noted_for.load(Relaxed) || self.unnoted.load(Relaxed) {
@@ -104,10 +103,11 @@ impl Directory {
 mod tests {
     use super::*;
     use std::fs::{File, FileTimes};
+    use std::sync::Arc;
 
     fn directory() -> (tempfile::TempDir, Directory) {
         let scratch = tempfile::tempdir().unwrap();
-        let directory = Directory::open(scratch.path()).unwrap();
+        let directory = Directory::open(scratch.path(), &Arc::default()).unwrap();
         (scratch, directory)
     }
 
@@ -117,7 +117,7 @@ mod tests {
 
     /// Let a file, which is made if need be, have been read and written so many seconds ago.
     fn aged(at: &std::path::Path, accessed: u64, modified: u64) {
-        let ago = |seconds| SystemTime::now() - Duration::from_secs(seconds);
+        let ago = |seconds| std::time::SystemTime::now() - Duration::from_secs(seconds);
         let file = File::options().append(true).create(true).open(at).unwrap();
         file.set_times(FileTimes::new().set_accessed(ago(accessed)).set_modified(ago(modified))).unwrap();
     }
@@ -154,7 +154,7 @@ mod tests {
         }
         // A clock that was wrong.
         let at = scratch.path().join("tomorrow");
-        let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
+        let tomorrow = std::time::SystemTime::now() + Duration::from_secs(86_400);
         File::create(&at).unwrap().set_times(FileTimes::new().set_accessed(tomorrow)).unwrap();
         directory.size(&path("tomorrow")).unwrap();
         assert!(std::fs::metadata(&at).unwrap().accessed().unwrap() < tomorrow);
@@ -165,14 +165,15 @@ mod tests {
         let (scratch, _) = directory();
         let at = scratch.path().join("f");
         aged(&at, 500, 400);
-        Directory::open_read_only(scratch.path()).unwrap().size(&path("f")).unwrap();
+        Directory::open_read_only(scratch.path(), &Arc::default()).unwrap().size(&path("f")).unwrap();
         assert!(ages(&at)[0] >= 500);
     }
 
     #[test]
     fn only_what_nobody_used_is_removed() {
         let (scratch, directory) = directory();
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
+        let now =
+            std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
         let before = |seconds: u64| now - seconds * 1_000_000_000;
         let at = scratch.path().join("f");
         std::fs::write(&at, b"12345").unwrap();

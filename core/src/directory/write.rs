@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -14,9 +13,8 @@ use rustix::io::Errno;
 use super::{Directory, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_below};
 use crate::error::Error;
 use crate::limits;
-use crate::process::PerProcess;
 use crate::signals::without_signal;
-use crate::threads;
+use crate::threads::Helpers;
 
 const TEMPORARIES: &str = ".kv-tmp";
 /// What one `writev` takes, from POSIX.
@@ -27,16 +25,14 @@ const SYNCED_TOGETHER: usize = 64;
 const SYNCED_ALONE: usize = 4;
 
 /// Files of the process that are open to be synced.
-struct Synced {
+struct Synced<'a> {
     files: usize,
-    open: &'static AtomicUsize,
+    open: &'a AtomicUsize,
 }
 
-impl Synced {
+impl<'a> Synced<'a> {
     /// Room for some of so many files, and for one at least.
-    fn take(wanted: usize) -> Self {
-        static OPEN: PerProcess<AtomicUsize> = PerProcess::new();
-        let open = OPEN.get();
+    fn take(open: &'a AtomicUsize, wanted: usize) -> Self {
         let left = limits::MAX_SYNCED.saturating_sub(open.load(Relaxed));
         let files = wanted.min(SYNCED_TOGETHER).min(left).max(1);
         open.fetch_add(files, Relaxed);
@@ -44,7 +40,7 @@ impl Synced {
     }
 }
 
-impl Drop for Synced {
+impl Drop for Synced<'_> {
     fn drop(&mut self) {
         self.open.fetch_sub(self.files, Relaxed);
     }
@@ -115,7 +111,7 @@ impl Directory {
         let mut rest = paths;
         while !rest.is_empty() {
             in_time()?;
-            let room = Synced::take(rest.len());
+            let room = Synced::take(&self.shared.synced, rest.len());
             let (group, behind) = rest.split_at(room.files);
             rest = behind;
             let open = |path: &RelativePath| {
@@ -127,7 +123,7 @@ impl Directory {
             let files = group.iter().map(open).collect::<Result<Vec<OwnedFd>, Error>>()?;
             files.iter().for_each(start_writing);
             let files: Vec<_> = files.iter().zip(group).collect();
-            side_by_side(&files, &|(file, path)| {
+            side_by_side(&self.shared.helpers, &files, &|(file, path)| {
                 Ok(uninterrupted(|| fs::fdatasync(file)).inspect_err(|errno| {
                     if is_lost(*errno) {
                         let _ = self.remove(path, false);
@@ -148,7 +144,7 @@ impl Directory {
         let directories: Vec<&str> = directories.into_iter().collect();
         for group in directories.chunks(SYNCED_TOGETHER) {
             in_time()?;
-            side_by_side(group, &|directory| {
+            side_by_side(&self.shared.helpers, group, &|directory| {
                 let directory = self.open_directory(directory)?;
                 Ok(uninterrupted(|| fs::fsync(&directory))?)
             })?;
@@ -157,7 +153,7 @@ impl Directory {
     }
 
     fn create_temporary(&self) -> Result<(Arc<OwnedFd>, String, OwnedFd), Error> {
-        let name = temporary_name()?;
+        let name = self.shared.temporary_name()?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // A second time in case somebody removed the directory since it was opened.
         for fresh in [false, true] {
@@ -190,7 +186,7 @@ impl Directory {
             return;
         };
         let Ok(listing) = fs::Dir::read_from(&temporaries) else { return };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = self.shared.clock.wall();
         for entry in listing.flatten() {
             let Ok(stat) = fs::statat(&temporaries, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
             let age = now.as_secs().saturating_sub(u64::try_from(stat.st_mtime).unwrap_or(0));
@@ -228,26 +224,17 @@ fn place_in(
     }
 }
 
-/// A name for a temporary file that no other has: not in this process, not in another one on the same directory, be it of
-/// another container with the same process number.
-fn temporary_name() -> Result<String, Error> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    static PREFIX: PerProcess<String> = PerProcess::new();
-    let prefix = PREFIX.get_or_make(|| {
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|error| Error::invalid(format!("no random bytes: {error}")))?;
-        Ok::<_, Error>(format!("{}-{:016x}", std::process::id(), u64::from_ne_bytes(random)))
-    })?;
-    Ok(format!("{prefix}-{}", COUNT.fetch_add(1, Relaxed)))
-}
-
 /// Sync things on several threads: a file system with a journal writes that once for all that wait for it, where one sync
 /// after another has it written as often. The first failure; the others are synced all the same.
-fn side_by_side<T: Sync>(things: &[T], sync: &(dyn Fn(&T) -> Result<(), Error> + Sync)) -> Result<(), Error> {
+fn side_by_side<T: Sync>(
+    helpers: &Arc<Helpers>,
+    things: &[T],
+    sync: &(dyn Fn(&T) -> Result<(), Error> + Sync),
+) -> Result<(), Error> {
     if things.len() < SYNCED_ALONE {
         return things.iter().try_for_each(sync);
     }
-    threads::of_process().helpers.try_each(usize::MAX, things, sync)
+    helpers.try_each(usize::MAX, things, sync)
 }
 
 /// Have the kernel begin to write a file out, so that the syncs that follow wait for all files at once and not for one
@@ -323,13 +310,11 @@ mod tests {
 
     #[test]
     fn files_that_are_open_to_be_synced_are_bounded_in_the_process() {
-        // In a child, because the count is the process's.
-        assert!(crate::process::holds_in_a_child(|| {
-            let many: Vec<Synced> = (0..100).map(|_| Synced::take(1000)).collect();
-            let files: usize = many.iter().map(|room| room.files).sum();
-            let full = files < limits::MAX_SYNCED + many.len() && Synced::take(1000).files == 1;
-            drop(many);
-            full && Synced::take(1000).files == SYNCED_TOGETHER && Synced::take(3).files == 3
-        }));
+        let open = AtomicUsize::new(0);
+        let many: Vec<Synced> = (0..100).map(|_| Synced::take(&open, 1000)).collect();
+        let files: usize = many.iter().map(|room| room.files).sum();
+        assert!(files < limits::MAX_SYNCED + many.len() && Synced::take(&open, 1000).files == 1);
+        drop(many);
+        assert!(Synced::take(&open, 1000).files == SYNCED_TOGETHER && Synced::take(&open, 3).files == 3);
     }
 }

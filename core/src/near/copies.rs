@@ -1,7 +1,6 @@
 //! What a copy is, and how old it may be.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::payload::Buffer;
 
@@ -18,12 +17,6 @@ pub(super) struct Copy {
 pub(super) struct Since {
     pub time: u64,
     pub deletes: u64,
-}
-
-/// Now, in nanoseconds since 1970-01-01 UTC. Files of the disk tier hold such times, which other processes read.
-pub(super) fn now() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Copy {

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use twox_hash::XxHash3_64;
 
-use super::copies::{Copy, now};
+use super::copies::Copy;
 use super::{Key, Scope};
-use crate::directory::{Directory, Entry, Guard, RelativePath, Tally, Written};
+use crate::directory::{Directory, Entry, Guard, RelativePath, Shared, Tally, Written};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::{Destination, Filling};
@@ -70,9 +70,9 @@ pub fn check_directory(path: &Path) -> Result<(), Error> {
 }
 
 impl Disk {
-    pub fn open(path: &Path, max_bytes: u64) -> Result<Self, Error> {
+    pub fn open(path: &Path, max_bytes: u64, shared: &Arc<Shared>) -> Result<Self, Error> {
         check_directory(path)?;
-        let directory = Directory::open(path)?;
+        let directory = Directory::open(path, shared)?;
         check_directory(path)?;
         let space = directory.space()?;
         Self::bounded(directory, max_bytes, (space.total / 20).min(limits::NEAR_KEEP_FREE_BYTES))
@@ -82,7 +82,13 @@ impl Disk {
     pub(super) fn bounded(directory: Directory, max_bytes: u64, keep_free: u64) -> Result<Self, Error> {
         let tally = Tally::open(&directory, max_bytes)?;
         // What is over is removed before each write; nobody else needs to be woken for it.
-        directory.set_guard(Guard::new(keep_free, Some((max_bytes, "near.disk_bytes")), Some(tally), || ()));
+        directory.set_guard(Guard::new(
+            directory.clock(),
+            keep_free,
+            Some((max_bytes, "near.disk_bytes")),
+            Some(tally),
+            || (),
+        ));
         let changing = std::array::from_fn(|_| Mutex::default());
         Ok(Disk { directory, max_bytes, changing, state: Mutex::default() })
     }
@@ -140,7 +146,7 @@ impl Disk {
             }
         });
         if written.is_err() {
-            self.lock().paused_until = Instant::now().checked_add(PAUSE);
+            self.lock().paused_until = self.directory.clock().now().checked_add(PAUSE);
         }
         written.is_ok()
     }
@@ -155,11 +161,13 @@ impl Disk {
     /// Count the files, if that was not done of late. A count that fails is tried again a minute later.
     pub fn count(&self) {
         let Some(tally) = self.directory.tally() else { return };
-        let counted = Duration::from_nanos(now().saturating_sub(tally.counted()));
-        if counted <= limits::COUNTED_FOR || self.lock().tried.is_some_and(|tried| tried.elapsed() < COUNT_RETRIED) {
+        let counted = Duration::from_nanos(self.directory.clock().wall_ns().saturating_sub(tally.counted()));
+        if counted <= limits::COUNTED_FOR
+            || self.lock().tried.is_some_and(|tried| self.directory.clock().since(tried) < COUNT_RETRIED)
+        {
             return;
         }
-        self.lock().tried = Some(Instant::now());
+        self.lock().tried = Some(self.directory.clock().now());
         let before = tally.total();
         let mut bytes = 0_u64;
         let mut add = |entry: Found| bytes = bytes.saturating_add(entry.size);
@@ -226,7 +234,7 @@ impl Disk {
     }
 
     fn is_paused(&self) -> bool {
-        self.lock().paused_until.is_some_and(|until| Instant::now() < until)
+        self.lock().paused_until.is_some_and(|until| self.directory.clock().now() < until)
     }
 
     #[allow(clippy::indexing_slicing, reason = "the remainder is below the length, which is not 0")]

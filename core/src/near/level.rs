@@ -5,16 +5,17 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::Key;
-use super::copies::{Copy, Since, now};
+use super::copies::{Copy, Since};
 use super::disk::{Damaged, Disk};
 use super::memory::{Memory, Moved};
-use super::writer;
+use super::writer::Writer;
 use crate::config::Near;
 use crate::counters::{Counters, Event};
+use crate::directory;
 use crate::error::Error;
 use crate::log;
 use crate::payload::Buffer;
-use crate::process::PerProcess;
+use crate::process::{Clock, Spawn};
 
 pub struct Level {
     memory: Memory,
@@ -23,7 +24,9 @@ pub struct Level {
     ttl: u64,
     /// How often a chunk was deleted whose hash falls here. What was fetched across a delete is not kept.
     deletes: [AtomicU64; STRIPES],
-    counters: &'static Counters,
+    counters: Arc<Counters>,
+    clock: Clock,
+    pub(super) writer: Arc<Writer>,
     /// What a test adds to the time.
     #[cfg(test)]
     pub(super) later: AtomicU64,
@@ -39,43 +42,64 @@ pub struct Usage {
     pub disk_bytes: Option<u64>,
 }
 
-/// Those of the process, each with whose it is.
-type Levels = Mutex<Vec<(Owner, Weak<Level>)>>;
+/// The near levels of a process.
+pub struct OfProcess {
+    /// Each with whose it is.
+    levels: Mutex<Vec<(Owner, Weak<Level>)>>,
+    clock: Clock,
+    writer: Arc<Writer>,
+    directories: Arc<directory::Shared>,
+}
+
 type Owner = (String, Option<String>, Near);
 
-impl Level {
+impl OfProcess {
+    /// None yet.
+    pub fn new(clock: Clock, spawn: Spawn, directories: Arc<directory::Shared>) -> Self {
+        OfProcess { levels: Mutex::default(), clock, writer: Arc::new(Writer::new(spawn)), directories }
+    }
+
+    /// Wait until all is written that was handed to the writer.
+    #[cfg(test)]
+    pub(super) fn settle(&self) {
+        self.writer.settle();
+    }
+
     /// The level of a backend, and of its tenant where it has one. A disk tier that cannot be used is left out, with one line.
-    pub fn of(backend: &str, tenant: Option<&str>, near: &Near, counters: &'static Counters) -> Arc<Self> {
-        static LEVELS: PerProcess<Levels> = PerProcess::new();
+    pub fn level(&self, backend: &str, tenant: Option<&str>, near: &Near, counters: &Arc<Counters>) -> Arc<Level> {
         let owner = (backend.to_owned(), tenant.map(str::to_owned), near.clone());
-        let mut levels = LEVELS.get().lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut levels = self.levels.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         levels.retain(|(_, level)| level.strong_count() > 0);
         if let Some(level) = levels.iter().find(|(of, _)| *of == owner).and_then(|(_, level)| level.upgrade()) {
             return level;
         }
-        let level = Arc::new(Level::open(near, counters));
+        let level = Arc::new(self.open(near, counters));
         levels.push((owner, Arc::downgrade(&level)));
         level
     }
 
-    pub(super) fn open(near: &Near, counters: &'static Counters) -> Self {
+    pub(super) fn open(&self, near: &Near, counters: &Arc<Counters>) -> Level {
         let disk = near.disk.as_deref().and_then(|path| {
             let refused = |error: &Error| {
                 log::line(log::Level::Warn, format_args!("near.disk {}: {error}; it is left out", path.display()));
             };
-            Disk::open(path, near.disk_bytes).inspect_err(refused).ok()
+            Disk::open(path, near.disk_bytes, &self.directories).inspect_err(refused).ok()
         });
         Level {
             memory: Memory::new(near.memory_bytes),
             disk,
             ttl: u64::try_from(Duration::from_secs(near.ttl_s).as_nanos()).unwrap_or(u64::MAX),
             deletes: std::array::from_fn(|_| AtomicU64::new(0)),
-            counters,
+            counters: counters.clone(),
+            clock: self.clock.clone(),
+            writer: self.writer.clone(),
             #[cfg(test)]
             later: AtomicU64::new(0),
         }
     }
+}
 
+impl Level {
     pub fn usage(&self) -> Usage {
         Usage { memory_bytes: self.memory.bytes(), disk_bytes: self.disk.as_ref().map(Disk::bytes) }
     }
@@ -93,7 +117,7 @@ impl Level {
         let later = self.later.load(SeqCst);
         #[cfg(not(test))]
         let later = 0;
-        now().saturating_add(later)
+        self.clock.wall_ns().saturating_add(later)
     }
 
     /// Whether a chunk of so many bytes can be kept.
@@ -141,7 +165,7 @@ impl Level {
         if self.disk.is_some() {
             left.into_iter()
                 .filter(|moved| !moved.on_disk && self.is_fresh(&moved.copy))
-                .for_each(|moved| writer::hand(self, moved));
+                .for_each(|moved| self.writer.hand(self, moved));
         }
     }
 

@@ -20,7 +20,7 @@ mod tests;
 
 pub use disk::check_directory;
 pub use layer::{ContentKeys, NearLayer};
-pub use level::Level;
+pub use level::{Level, OfProcess};
 
 use sha2::{Digest, Sha256};
 

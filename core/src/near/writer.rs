@@ -5,17 +5,15 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread;
 
 use super::level::Level;
 use super::memory::Moved;
 use crate::counters::Event;
 use crate::limits;
-use crate::process::PerProcess;
-use crate::signals::with_signals_blocked;
+use crate::process::Spawn;
 
-#[derive(Default)]
-struct Writer {
+pub(super) struct Writer {
+    spawn: Spawn,
     queue: Mutex<Queue>,
     wake: Condvar,
     idle: Condvar,
@@ -30,47 +28,43 @@ struct Queue {
     writing: bool,
 }
 
-fn writer() -> &'static Writer {
-    static WRITER: PerProcess<Writer> = PerProcess::new();
-    WRITER.get()
-}
-
-/// Have a copy written that the memory has given up.
-pub(super) fn hand(level: &Arc<Level>, moved: Moved) {
-    let writer = writer();
-    let len = moved.copy.data.len();
-    let mut queue = writer.lock();
-    if !queue.running {
-        let builder = thread::Builder::new().name("kv-store-near".to_owned());
-        queue.running = with_signals_blocked(|| builder.spawn(|| writer.serve())).is_ok();
-    }
-    if !queue.running || queue.bytes.saturating_add(len) > limits::NEAR_WRITING_BYTES {
-        level.count(Event::NearDropped, 1);
-        return;
-    }
-    queue.bytes += len;
-    queue.jobs.push_back((level.clone(), moved));
-    drop(queue);
-    writer.wake.notify_one();
-}
-
-/// Wait until all is written that was handed over.
-#[cfg(test)]
-pub(super) fn settle() {
-    let writer = writer();
-    let mut queue = writer.lock();
-    while queue.writing || !queue.jobs.is_empty() {
-        queue = writer.idle.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
-    }
-}
-
 impl Writer {
+    pub(super) fn new(spawn: Spawn) -> Self {
+        Writer { spawn, queue: Mutex::default(), wake: Condvar::new(), idle: Condvar::new() }
+    }
+
+    /// Have a copy written that the memory has given up.
+    pub(super) fn hand(self: &Arc<Self>, level: &Arc<Level>, moved: Moved) {
+        let len = moved.copy.data.len();
+        let mut queue = self.lock();
+        if !queue.running {
+            let own = self.clone();
+            queue.running = self.spawn.start("kv-store-near", move || own.serve());
+        }
+        if !queue.running || queue.bytes.saturating_add(len) > limits::NEAR_WRITING_BYTES {
+            level.count(Event::NearDropped, 1);
+            return;
+        }
+        queue.bytes += len;
+        queue.jobs.push_back((level.clone(), moved));
+        drop(queue);
+        self.wake.notify_one();
+    }
+
+    /// Wait until all is written that was handed over.
+    #[cfg(test)]
+    pub(super) fn settle(&self) {
+        let mut queue = self.lock();
+        while queue.writing || !queue.jobs.is_empty() {
+            queue = self.idle.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn serve(&self) {
-        crate::panics::own_thread();
         let mut queue = self.lock();
         loop {
             let Some((level, moved)) = queue.jobs.pop_front() else {

@@ -18,7 +18,6 @@ mod restore;
 mod save;
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -26,6 +25,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Buffer;
 use crate::store::{Damage, TimedStore};
+use crate::threads::Helpers;
 use manifest::{ChunkId, Manifest};
 
 pub use geometry::{Layer, Order};
@@ -205,11 +205,6 @@ fn id_of(bytes: &[u8]) -> ChunkId {
     chunk_id(&hash)
 }
 
-/// When an operation must be over that may take so long; none: whenever it is.
-fn end_of(timeout: Option<Duration>) -> Option<Instant> {
-    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
-}
-
 fn chunk_id(hash: &Xxh3) -> ChunkId {
     // Of long content the lower half of the 128 bits is the 64-bit hash; of up to 240 bytes it is another one.
     ChunkId { key: hash.digest().to_le_bytes(), check: ((hash.digest128() >> 64) as u64).to_le_bytes() }
@@ -226,9 +221,14 @@ fn of_layer(layer: usize, error: kvx::Error) -> Error {
 
 /// Run `work(0)` to `work(jobs - 1)` on this thread and on helpers, on `threads` together at most. The first failure ends it: jobs
 /// that have not begun are left out.
-fn spread(threads: usize, jobs: usize, work: impl Fn(usize) -> Result<(), Error> + Sync) -> Result<(), Error> {
+fn spread(
+    pool: &Arc<Helpers>,
+    threads: usize,
+    jobs: usize,
+    work: impl Fn(usize) -> Result<(), Error> + Sync,
+) -> Result<(), Error> {
     let failure = OnceLock::new();
-    crate::threads::of_process().paged.side_by_side(threads, jobs, &|job| {
+    pool.side_by_side(threads, jobs, &|job| {
         if failure.get().is_none()
             && let Err(error) = work(job)
         {

@@ -8,7 +8,7 @@ use kvx::{KvCacheMut, KvScales, KvTokens, Slots, Write};
 
 use super::geometry::{Layer, Sequence};
 use super::manifest::Manifest;
-use super::{Convert, Examined, check_model, check_scales, end_of, examine, layer_of, of_layer, spread};
+use super::{Convert, Examined, check_model, check_scales, examine, layer_of, of_layer, spread};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log;
@@ -92,7 +92,7 @@ impl Restore<'_> {
     /// See [`RestoreError`].
     pub fn run(&self, store: &Store, layers: &mut [KvCacheMut<'_>]) -> Result<Restored, RestoreError> {
         let during = |failed: RestoreError| RestoreError { error: failed.error.during("kvx_restore"), ..failed };
-        self.run_within(store.within(end_of(self.timeout)), layers).map_err(during)
+        self.run_within(store.within(self.timeout), layers).map_err(during)
     }
 
     fn run_within(&self, store: TimedStore<'_>, layers: &mut [KvCacheMut<'_>]) -> Result<Restored, RestoreError> {
@@ -118,7 +118,7 @@ impl Restore<'_> {
             let failed =
                 |error| RestoreError { error, tokens: sequence.tokens_of(part.first().copied().unwrap_or(0)).start };
             let fetched = self.fetch(store, &manifest, part).map_err(failed)?;
-            self.scatter(sequence, &fetched, bytes, tokens, layers).map_err(failed)?;
+            self.scatter(store, sequence, &fetched, bytes, tokens, layers).map_err(failed)?;
             store.keep_buffers(fetched.into_iter().map(|(_, data)| data));
         }
         Ok(Restored { tokens, saved: sequence.tokens, chunks: needed.len() as u32, bytes })
@@ -175,7 +175,7 @@ impl Restore<'_> {
     fn fetch(&self, store: TimedStore<'_>, manifest: &Manifest, chunks: &[u32]) -> Result<Vec<Fetched>, Error> {
         let batches = parts(&manifest.sequence, chunks, limits::KV_BATCH_BYTES);
         let fetched = Mutex::new(Vec::with_capacity(chunks.len()));
-        spread(self.threads, batches.len(), |batch| {
+        spread(store.threads(), self.threads, batches.len(), |batch| {
             let Some(batch) = batches.get(batch) else { return Ok(()) };
             let ids: Vec<_> = batch.iter().filter_map(|chunk| manifest.chunks.get(*chunk as usize)).collect();
             let keys: Vec<_> = ids.iter().map(|id| id.key).collect();
@@ -212,6 +212,7 @@ impl Restore<'_> {
     /// Put chunks into their slots. A thread has a layer, so that where a slot comes twice the later token stays.
     fn scatter(
         &self,
+        store: TimedStore<'_>,
         sequence: &Sequence,
         fetched: &[Fetched],
         all: u64,
@@ -227,7 +228,7 @@ impl Restore<'_> {
         });
         let jobs = layers.len();
         let queue = Mutex::new(layers.iter_mut().zip(&sequence.layers).zip(starts).enumerate());
-        spread(self.threads, jobs, |_| {
+        spread(store.threads(), self.threads, jobs, |_| {
             let next = queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
             let Some((index, ((cache, layer), start))) = next else { return Ok(()) };
             for (chunk, data) in fetched {

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::geometry::Sequence;
 use super::manifest::{ChunkId, Manifest};
-use super::{Examined, check_model, check_scales, chunk_id, end_of, examine, layer_of, of_layer, spread};
+use super::{Examined, check_model, check_scales, chunk_id, examine, layer_of, of_layer, spread};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::{Buffer, Filling};
@@ -104,7 +104,7 @@ impl Save<'_> {
     /// `Invalid`: what was passed contradicts itself, or a chunk is larger than the store takes. `Corrupt`, of a save that
     /// verifies: another chunk lies under a key. Whatever a put can come to.
     pub fn run(&self, store: &Store) -> Result<Saved, Error> {
-        self.run_within(store.within(end_of(self.timeout))).map_err(|error| error.during("kvx_save"))
+        self.run_within(store.within(self.timeout)).map_err(|error| error.during("kvx_save"))
     }
 
     fn run_within(&self, store: TimedStore<'_>) -> Result<Saved, Error> {
@@ -119,7 +119,7 @@ impl Save<'_> {
         let take_spare = || spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
         let lend = store.is_write_through() && self.lends(&sequence, block_size);
         let save = store.begin_save();
-        spread(self.threads, chunks as usize, |chunk| {
+        spread(store.threads(), self.threads, chunks as usize, |chunk| {
             let pieces = if lend { self.pieces(&sequence, block_size, chunk as u32) } else { None };
             let (id, put) = if let Some(pieces) = pieces {
                 let mut hash = Xxh3::new();

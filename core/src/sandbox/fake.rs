@@ -9,7 +9,7 @@ use crate::backend::fake::Fake;
 use crate::config::{Config, Digest, Helper, Source};
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::store::Setup;
+use crate::store::{Process, Setup};
 use crate::until::Until;
 
 /// Serves every scheme.
@@ -33,7 +33,7 @@ impl Fakes {
     /// What opens stores of these, with a config.
     pub fn setup(self: &Arc<Self>, config: &str) -> Setup {
         let config = Source::Given(Config::given(config).unwrap());
-        Setup { config, components: self.clone(), layer: None, clock: Default::default() }
+        Setup { config, components: self.clone(), layer: None, clock: None, process: Process::current() }
     }
 }
 

@@ -131,7 +131,7 @@ pub struct Reach {
     /// What the store may have of the budgets of the process.
     pub shares: Shares,
     /// Where its calls are counted.
-    pub counters: &'static Counters,
+    pub counters: Arc<Counters>,
     /// Whom connections over TLS trust.
     pub tls: Tls,
 }

@@ -1,6 +1,8 @@
 //! Whole batches over calls that may answer less: a backend may answer only the first items of a batch, and a batch may be
 //! too large for one call. Here each item gets its outcome; large batches are cut and run side by side.
 
+use std::sync::Arc;
+
 use crate::backend::{Backend, ChunkHash, Got, NewChunk, Presence, Put, Remembering, Target};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -17,7 +19,7 @@ pub(super) struct Batches<'a> {
     /// A put is preceded by the question which chunks exist.
     pub asks_first: bool,
     /// Threads beside the caller's, and how many may work at once with it.
-    pub helpers: Option<(&'static Helpers, usize)>,
+    pub helpers: Option<(&'a Arc<Helpers>, usize)>,
 }
 
 /// A chunk to put, and which of the call's it is.

@@ -197,7 +197,8 @@ impl OpenStore {
     fn maintenance(&self) -> Result<(&dyn Maintenance, Until), Error> {
         self.breaker.admit().inspect_err(|_| self.counters.count(Event::BreakerRefused))?.give_back();
         let limits = &self.reach.limits;
-        let until = Until::new(&Limits { deadline_ms: limits.maintenance_ms, ..limits.clone() });
+        let limits = Limits { deadline_ms: limits.maintenance_ms, ..limits.clone() };
+        let until = Until::with(&self.process.clock, &limits, None, None);
         until.check()?;
         let none = || {
             let message =

@@ -15,6 +15,7 @@ mod open_store;
 mod pages;
 mod places;
 mod prefetch;
+mod process;
 mod queue;
 mod registry;
 mod requests;
@@ -27,15 +28,14 @@ mod verify;
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::time::Instant;
 
 pub use crate::backend::{Presence, Put};
 pub use batch::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Save, SaveOutcome};
 pub use batch::{SubmittedPut, Wanted};
 pub(crate) use damage::Damage;
 pub use maintenance::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page, Usage};
-pub use open_store::Clock;
 pub use pages::Pages;
+pub use process::{Parts, Process, metrics};
 pub use queue::{Job, Queue, Served};
 pub use registry::{Directories, Setup, guarded, reach};
 pub use requests::{Done, Outcomes, Request, RequestQueue};
@@ -47,11 +47,11 @@ use save::SaveState;
 
 use crate::backend::{Backend, Bytes, ChunkHash, bad_length};
 use crate::counters::{Answer, Event, Operation};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::limits;
 use crate::log::{self, Level};
 use crate::payload::Buffer;
-use crate::process;
+use crate::process::Fork;
 use crate::until::Until;
 use crate::uri::StoreUri;
 
@@ -60,7 +60,7 @@ pub struct Store {
     /// Not dropped in a child that was forked off: another thread of the parent may have been in the middle of changing
     /// it, and may hold its locks for ever.
     opened: ManuallyDrop<Arc<Opened>>,
-    generation: u64,
+    fork: Fork,
 }
 
 /// What a handle has open.
@@ -105,7 +105,7 @@ impl Store {
         let opened = registry::open(&uri, setup);
         let (shared, prefix) = opened.map_err(|error| during(error.context(uri.as_str())))?;
         let opened = Opened { save: Arc::default(), prefetched: Prefetched::default(), shared, prefix };
-        Ok(Store { generation: opened.shared.generation, opened: ManuallyDrop::new(Arc::new(opened)) })
+        Ok(Store { fork: opened.shared.process.fork(), opened: ManuallyDrop::new(Arc::new(opened)) })
     }
 
     /// What was opened.
@@ -210,7 +210,7 @@ impl Store {
 
     /// What was opened, if it was in this process and not in the one that this was forked off.
     fn usable(&self) -> Result<&Opened, Error> {
-        check_process(self.generation)?;
+        process::check(self.fork)?;
         Ok(&self.opened)
     }
 
@@ -226,15 +226,6 @@ impl Store {
     }
 }
 
-/// Refuse what was opened in another process than this one.
-fn check_process(generation: u64) -> Result<(), Error> {
-    if generation == process::generation() {
-        return Ok(());
-    }
-    let message = "this store was opened before a fork: open it again in this process";
-    Err(Error::new(ErrorKind::Unsupported, message))
-}
-
 impl Opened {
     fn shared(&self) -> &OpenStore {
         &self.shared
@@ -245,7 +236,7 @@ impl Opened {
     }
 
     fn check_process(&self) -> Result<(), Error> {
-        check_process(self.shared.generation)
+        self.shared.check_process()
     }
 
     /// Run one operation of the consumer, if the quotas have room for it, and count it.
@@ -260,8 +251,8 @@ impl Opened {
         refused: impl FnOnce(Error) -> Result<T, Error>,
         run: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let OpenStore { counters, quota, .. } = &*self.shared;
-        let begun = Instant::now();
+        let OpenStore { counters, quota, process, .. } = &*self.shared;
+        let begun = process.clock.now();
         let admitted = match quota.is_metered() {
             true => quota.admit(&counters.meters, operation.puts(), begun),
             false => Ok(()),
@@ -273,7 +264,7 @@ impl Opened {
                 refused(over)
             }
         };
-        counters.call(operation, &outcome, begun.elapsed());
+        counters.call(operation, &outcome, process.clock.since(begun));
         outcome.map_err(|error| error.during(operation.name()))
     }
 
@@ -314,9 +305,10 @@ impl Drop for Store {
                 format_args!("{uri}: closed with {chunks} chunks that no manifest followed; discarded"),
             );
         }
+        let process = shared.process.clone();
         // SAFETY: once, and nobody uses it after.
         unsafe { ManuallyDrop::drop(&mut self.opened) }
-        registry::closed();
+        process.stores.closed(process.held());
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::StoreInfo;
 use super::batches::Batches;
 use super::followed::Followed;
+use super::process::Process;
 use super::spare::Spare;
 use super::upkeep::Kept;
 use super::verify::Verifier;
@@ -18,20 +19,11 @@ use crate::limits;
 use crate::log;
 use crate::near::NearLayer;
 use crate::payload::Buffer;
+use crate::process::Clock;
 use crate::quota::Quota;
 use crate::sandbox::{Features, Instances, Reach};
-use crate::threads::{self, Helpers};
+use crate::threads::Helpers;
 use crate::until::Until;
-
-/// Tells a store how long ago its backend said something.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock(pub fn() -> Instant);
-
-impl Default for Clock {
-    fn default() -> Self {
-        Clock(Instant::now)
-    }
-}
 
 pub struct OpenStore {
     /// The instances, with the layers around them.
@@ -52,10 +44,11 @@ pub struct OpenStore {
     /// The backend has said that it removes no chunks.
     pub keeps_all: AtomicBool,
     pub uri: String,
-    /// The process state that it belongs to.
-    pub generation: u64,
+    /// Where it is open.
+    pub process: Arc<Process>,
+    /// By this it is known how long ago the backend said something.
     pub clock: Clock,
-    pub counters: &'static Counters,
+    pub counters: Arc<Counters>,
     /// What is known of a store that is bounded.
     pub kept: OnceLock<Arc<Kept>>,
     pub tenant: Option<String>,
@@ -75,7 +68,7 @@ impl OpenStore {
 
     /// The time of a call that begins now, and whose caller wants it to be over at a moment.
     pub(super) fn until_by(&self, end: Option<Instant>) -> Until {
-        Until::with(&self.reach.limits, end, None)
+        Until::with(&self.process.clock, &self.reach.limits, end, None)
     }
 
     pub(super) fn info(&self) -> StoreInfo {
@@ -130,7 +123,7 @@ impl OpenStore {
 
     /// By this it is known how long ago the backend said something.
     pub(super) fn now(&self) -> Instant {
-        (self.clock.0)()
+        self.clock.now()
     }
 
     /// Tells the data of one instance from that of the next, where [`OpenStore::holds_data`]; otherwise always 0.
@@ -232,8 +225,13 @@ impl OpenStore {
     }
 
     /// Threads that can work beside the caller's.
-    pub(super) fn helpers(&self) -> &'static Helpers {
-        &threads::of_process().helpers
+    pub(super) fn helpers(&self) -> &Arc<Helpers> {
+        &self.process.threads.helpers
+    }
+
+    /// Refuse to be used in another process than the one that opened it.
+    pub(super) fn check_process(&self) -> Result<(), Error> {
+        self.process.check()
     }
 
     /// How many threads can work on a call's batches.

@@ -13,7 +13,8 @@ use std::time::Instant;
 use crate::breaker::Breaker;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::threads;
+use crate::process::Clock;
+use crate::threads::Helpers;
 
 /// What is open, by what makes two opens the same.
 pub(super) struct Places<K, S> {
@@ -24,6 +25,8 @@ pub(super) struct Places<K, S> {
     most_idle_bytes: u64,
     /// A task is there that looks for stores that are idle for too long.
     timed: AtomicBool,
+    clock: Clock,
+    helpers: Arc<Helpers>,
 }
 
 #[derive(Default)]
@@ -78,8 +81,9 @@ pub(super) struct Opener<'a, S>(&'a Place<S>);
 
 impl<K, S> Places<K, S> {
     /// `most_idle_bytes`: what stores without a handle may hold together.
-    pub(super) fn new(most_idle_bytes: u64) -> Self {
-        Places { entries: Mutex::default(), leaving: Arc::default(), most_idle_bytes, timed: AtomicBool::new(false) }
+    pub(super) fn new(most_idle_bytes: u64, clock: Clock, helpers: Arc<Helpers>) -> Self {
+        let (entries, leaving, timed) = Default::default();
+        Places { entries, leaving, most_idle_bytes, timed, clock, helpers }
     }
 }
 
@@ -90,7 +94,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
         let idle = if entries.contains_key(key) {
             Vec::new()
         } else {
-            take_idle(&mut entries, 1, self.most_idle_bytes, Instant::now())
+            take_idle(&mut entries, 1, self.most_idle_bytes, self.clock.now())
         };
         let new = || Entry {
             place: Arc::new(Place {
@@ -120,7 +124,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
         drop(idle);
         let mut groups = self.leaving.lock();
         while *groups > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(self.clock.now());
             if left.is_zero() {
                 break;
             }
@@ -137,11 +141,11 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
         }
         *self.leaving.lock() += 1;
         let group = Group { stores: idle, leaving: self.leaving.clone() };
-        threads::of_process().helpers.hand(move || drop(group));
+        self.helpers.hand(move || drop(group));
     }
 
     /// A handle was closed. `held`: bytes that the stores of the process hold, those with a handle included.
-    pub(super) fn closed(&'static self, held: u64) {
+    pub(super) fn closed(self: &Arc<Self>, held: u64) {
         if held > self.most_idle_bytes {
             self.sweep();
         }
@@ -149,15 +153,17 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
     }
 
     /// Look for stores that are idle for too long, again and again, until none is idle.
-    fn sweep_later(&'static self) {
+    fn sweep_later(self: &Arc<Self>) {
         if self.timed.swap(true, SeqCst) {
             return;
         }
-        let handed = threads::of_process().helpers.hand_later(limits::IDLE_STORE_FOR / 2, move || {
-            self.timed.store(false, SeqCst);
+        let own = Arc::downgrade(self);
+        let handed = self.helpers.hand_later(limits::IDLE_STORE_FOR / 2, move || {
+            let Some(own) = own.upgrade() else { return };
+            own.timed.store(false, SeqCst);
             // Whoever closes from here on asks for it too.
-            if self.sweep() {
-                self.sweep_later();
+            if own.sweep() {
+                own.sweep_later();
             }
         });
         // The next close tries again.
@@ -169,7 +175,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
     /// Drop idle stores that are over a bound. Answers whether others are idle.
     fn sweep(&self) -> bool {
         let mut entries = self.lock();
-        let idle = take_idle(&mut entries, 0, self.most_idle_bytes, Instant::now());
+        let idle = take_idle(&mut entries, 0, self.most_idle_bytes, self.clock.now());
         let more = entries.values().any(|entry| entry.idle_since.is_some());
         drop(entries);
         self.tear_down(idle);
@@ -302,6 +308,7 @@ impl<S> Drop for Opener<'_, S> {
 mod tests {
     use super::*;
     use crate::limits::{IDLE_STORE_BYTES, IDLE_STORE_FOR, Limits, MAX_IDLE_STORES};
+    use crate::threads::Threads;
     use std::sync::mpsc::{Sender, channel};
     use std::thread;
     use std::time::Duration;
@@ -331,8 +338,14 @@ mod tests {
 
     type Fakes = Places<u32, Fake>;
 
+    fn fakes() -> Fakes {
+        let (clock, spawn) = Default::default();
+        let threads = Threads::new(&clock, &spawn);
+        Places::new(IDLE_STORE_BYTES, clock, threads.helpers)
+    }
+
     fn open(fakes: &Fakes, key: u32, fake: Fake) -> Arc<Fake> {
-        let place = fakes.place(&key, || Breaker::new("x", &Limits::default()));
+        let place = fakes.place(&key, || Breaker::new("x", &Limits::default(), &Clock::default()));
         match place.turn(Instant::now()).unwrap() {
             Turn::Open(there) => there,
             Turn::Mine(opener) => {
@@ -366,31 +379,31 @@ mod tests {
 
     #[test]
     fn an_idle_store_stays_within_the_bounds_and_is_torn_down_elsewhere() {
-        let fakes: &'static Fakes = Box::leak(Box::new(Places::new(IDLE_STORE_BYTES)));
+        let fakes = Arc::new(fakes());
         let (torn_down, waits) = channel();
         let large = |torn_down| Fake { bytes: IDLE_STORE_BYTES, torn_down };
-        let kept = open(fakes, 0, large(Some(torn_down.clone())));
-        drop(open(fakes, 1, small()));
+        let kept = open(&fakes, 0, large(Some(torn_down.clone())));
+        drop(open(&fakes, 1, small()));
         // It has a handle, and what has none is small.
         assert!(fakes.sweep());
         drop(kept);
-        drop(open(fakes, 2, large(Some(torn_down))));
+        drop(open(&fakes, 2, large(Some(torn_down))));
         fakes.closed(3 * IDLE_STORE_BYTES);
         let by = waits.recv_timeout(Duration::from_secs(60)).expect("nothing is torn down");
         assert_ne!(by, thread::current().id());
         // What comes to an open place is what was there.
         let (none, _) = channel();
-        assert!(open(fakes, 3, Fake { bytes: 7, torn_down: Some(none) }).bytes == 7);
-        assert!(open(fakes, 3, small()).bytes == 7);
+        assert!(open(&fakes, 3, Fake { bytes: 7, torn_down: Some(none) }).bytes == 7);
+        assert!(open(&fakes, 3, small()).bytes == 7);
     }
 
     #[test]
     fn room_is_made_by_idle_stores_and_by_no_others() {
-        let fakes: &'static Fakes = Box::leak(Box::new(Places::new(IDLE_STORE_BYTES)));
+        let fakes = Arc::new(fakes());
         let (torn_down, waits) = channel();
         let fake = || Fake { bytes: 5, torn_down: Some(torn_down.clone()) };
-        let used = open(fakes, 0, fake());
-        (1..4).for_each(|key| drop(open(fakes, key, fake())));
+        let used = open(&fakes, 0, fake());
+        (1..4).for_each(|key| drop(open(&fakes, key, fake())));
         let soon = || Instant::now() + Duration::from_secs(60);
         assert!(!fakes.make_room(|key| *key == 0, soon()), "it has a handle");
         assert!(fakes.make_room(|key| *key < 3, soon()));
@@ -408,7 +421,7 @@ mod tests {
 
     #[test]
     fn stores_without_a_handle_are_bounded_in_number() {
-        let fakes = Fakes::new(IDLE_STORE_BYTES);
+        let fakes = fakes();
         for key in 0..3 * MAX_IDLE_STORES as u32 {
             drop(open(&fakes, key, small()));
         }
@@ -419,8 +432,8 @@ mod tests {
 
     #[test]
     fn who_waits_for_another_open_waits_no_longer_than_its_deadline() {
-        let fakes = Fakes::new(IDLE_STORE_BYTES);
-        let place = fakes.place(&1, || Breaker::new("x", &Limits::default()));
+        let fakes = fakes();
+        let place = fakes.place(&1, || Breaker::new("x", &Limits::default(), &Clock::default()));
         let Ok(Turn::Mine(opener)) = place.turn(Instant::now()) else { panic!("nobody else opens it") };
         let late = |turn: Result<Turn<'_, Fake>, Error>| turn.err().map(|error| error.to_string()).unwrap_or_default();
         thread::scope(|scope| {

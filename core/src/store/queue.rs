@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::{Opened, Store, check_process};
+use super::{Opened, Store};
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
-use crate::threads;
+use crate::process::Clock;
+use crate::threads::Helpers;
 use crate::until::Until;
 
 /// What a queue is of: an opened store, or a test's fake.
@@ -21,13 +22,20 @@ pub trait Served: Send + Sync + 'static {
     /// Refuse what was opened in another process than this one.
     fn check_process(&self) -> Result<(), Error>;
 
+    /// The threads that carry out requests, and the time by which they are late.
+    fn threads(&self) -> (&Arc<Helpers>, &Clock);
+
     /// The bounds of its calls.
     fn limits(&self) -> &Limits;
 }
 
 impl Served for Opened {
     fn check_process(&self) -> Result<(), Error> {
-        check_process(self.shared.generation)
+        self.shared.check_process()
+    }
+
+    fn threads(&self) -> (&Arc<Helpers>, &Clock) {
+        (&self.shared.process.threads.queues, &self.shared.process.clock)
     }
 
     fn limits(&self) -> &Limits {
@@ -130,7 +138,7 @@ impl<S: Served, J: Job<S>> Queue<J, S> {
                 format!("the queue is full: {} requests are not drained; drain completions first", inner.depth);
             return Err((job, Error::new(ErrorKind::Exhausted, message)));
         }
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = timeout.and_then(|timeout| inner.opened.threads().1.now().checked_add(timeout));
         state.waiting.push_back(Request { cookie, job, deadline });
         if state.turns < limits::MAX_QUEUE_THREADS {
             state.turns += 1;
@@ -169,7 +177,7 @@ impl<S: Served, J: Job<S>> Inner<J, S> {
     /// Ask for a turn on a thread, which carries out one request.
     fn take_turn(self: &Arc<Self>) {
         let inner = self.clone();
-        if !threads::of_process().queues.hand(move || inner.serve()) {
+        if !self.opened.threads().0.hand(move || inner.serve()) {
             // No thread can be made, or all queues together have too many turns waiting.
             let mut state = self.lock();
             self.end_turn(&mut state);
@@ -193,7 +201,7 @@ impl<S: Served, J: Job<S>> Inner<J, S> {
         let number = state.next;
         state.running.insert(number, (request.cookie, cancelled.clone()));
         drop(state);
-        let until = Until::with(self.opened.limits(), request.deadline, Some(cancelled));
+        let until = Until::with(self.opened.threads().1, self.opened.limits(), request.deadline, Some(cancelled));
         let run = || request.job.run(&self.opened, &until);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Other, "a defect of kv-store-wasm in a queue, please report it: a panic"))

@@ -5,10 +5,13 @@ use std::sync::atomic::AtomicUsize;
 use std::thread;
 
 use super::*;
+use crate::threads::Threads;
 
 /// What jobs are carried out on: counts them.
 #[derive(Default)]
 struct Fake {
+    threads: Threads,
+    clock: Clock,
     limits: Limits,
     carried_out: AtomicUsize,
     /// Its queue was closed, and jobs that ran all the same.
@@ -19,6 +22,10 @@ struct Fake {
 impl Served for Fake {
     fn check_process(&self) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn threads(&self) -> (&Arc<Helpers>, &Clock) {
+        (&self.threads.queues, &self.clock)
     }
 
     fn limits(&self) -> &Limits {

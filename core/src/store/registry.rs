@@ -4,27 +4,27 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use super::bound::{self, Bound};
 use super::followed::Followed;
-use super::open_store::{Clock, OpenStore};
+use super::open_store::OpenStore;
 use super::places::{Places, Stored, Turn};
+use super::process::Process;
 use super::spare::Spare;
 use super::upkeep;
 use super::verify::Verifier;
 use crate::backend::{Backend, MakeLayer, Remembering, WithBreaker, make_layer};
 use crate::breaker::Breaker;
-use crate::budget::{self, Budgets, Owner, Shares};
+use crate::budget::{Budgets, Owner, Shares};
 use crate::config::{self, Config, FaultTable, Settings};
-use crate::counters::{self, Counters, Event, Gauged, Operation, StoreGauges};
+use crate::counters::{Counters, Event, Gauged, Operation, StoreGauges};
 use crate::directory::Directory;
 use crate::error::{Error, ErrorKind};
 use crate::limits::Limits;
 use crate::log::{self, Level};
-use crate::near::{self, NearLayer, Scope};
+use crate::near::{NearLayer, Scope};
 use crate::policy::{Folder, FolderAccess, Grants, Guarded, Target};
-use crate::process::{self, PerProcess};
+use crate::process::Clock;
 use crate::quota::Quota;
 use crate::sandbox::{Component, Components, Reach};
 use crate::until::Until;
@@ -38,13 +38,16 @@ pub struct Setup {
     pub components: Arc<dyn Components>,
     /// Makes the layer that a config's `fault` table asks for.
     pub layer: Option<MakeLayer>,
-    pub clock: Clock,
+    /// By this stores know how long ago a backend said something, in place of the process's clock.
+    pub clock: Option<Clock>,
+    /// Where they are open.
+    pub process: Arc<Process>,
 }
 
 /// All that makes two opens the same. The target holds URI and grants, the settings tenant, limits and options: what
 /// belongs to one tenant is never another's.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Key {
+pub(super) struct Key {
     component: [u8; 32],
     target: Target,
     settings: Settings,
@@ -68,29 +71,20 @@ impl Key {
     }
 }
 
-fn places() -> Result<&'static Places<Key, OpenStore>, Error> {
-    static PLACES: PerProcess<Places<Key, OpenStore>> = PerProcess::new();
-    PLACES.get_or_make(|| Ok(Places::new(budget::of_process().budgets.most_idle_bytes())))
-}
-
-/// A handle was closed: its store may be without one now.
-pub(super) fn closed() {
-    if let Ok(places) = places() {
-        let budgets = &budget::of_process().budgets;
-        places.closed(budgets.payload_bytes.used().saturating_add(budgets.memory_bytes.used()));
-    }
-}
+/// The open stores of a process.
+pub(super) type OpenStores = Places<Key, OpenStore>;
 
 /// The store that a URI names, and what prefixes its manifests.
 pub(super) fn open(uri: &StoreUri, setup: &Setup) -> Result<(Arc<OpenStore>, Option<String>), Error> {
-    let file = setup.config.load()?;
+    let process = &setup.process;
+    let file = setup.config.load(&process.configs)?;
     file.tell_misspelt(|scheme| setup.components.find(scheme, None).is_ok());
-    counters::begin_listener(&file);
+    process.serve_metrics(&file);
     let settings = file.settings(uri)?;
-    let counters = counters::of(uri.backend(), settings.tenant.as_deref())?;
-    let begun = Instant::now();
-    let opened = open_with(uri, setup, &file, settings, counters);
-    counters.call(Operation::Open, &opened, begun.elapsed());
+    let counters = process.counters.of(uri.backend(), settings.tenant.as_deref());
+    let begun = process.clock.now();
+    let opened = open_with(uri, setup, &file, settings, &counters);
+    counters.call(Operation::Open, &opened, process.clock.since(begun));
     opened
 }
 
@@ -99,7 +93,7 @@ fn open_with(
     setup: &Setup,
     file: &Config,
     settings: Settings,
-    counters: &'static Counters,
+    counters: &Arc<Counters>,
 ) -> Result<(Arc<OpenStore>, Option<String>), Error> {
     let target = settings.target(uri)?;
     let path = setup.components.find(uri.backend(), settings.component.as_deref())?;
@@ -115,9 +109,9 @@ fn open_with(
     let target = Target { prefix: None, ..target };
     let layer = setup.layer.map(|make| make as usize);
     let key = Key { component: component.digest(), target, settings, layer };
-    let places = places()?;
-    let until = Until::new(&key.settings.limits);
-    let place = places.place(&key, || Breaker::new(key.target.store.as_str(), &key.settings.limits));
+    let Process { stores: places, clock, .. } = &*setup.process;
+    let until = Until::with(clock, &key.settings.limits, None, None);
+    let place = places.place(&key, || Breaker::new(key.target.store.as_str(), &key.settings.limits, clock));
     if let Some(shared) = place.current() {
         return Ok((shared, prefix));
     }
@@ -146,7 +140,7 @@ fn open_with(
         counters.count(Event::BreakerOpened);
     }
     let shared = opened?;
-    counters::gauge(&shared);
+    setup.process.counters.gauge(&shared);
     let stored = shared.quota.stored_bytes;
     let asked = Bound::parse(&shared.features.more).unwrap_or_default();
     if let Some(bound) = asked.with_quota(stored)
@@ -179,8 +173,8 @@ pub fn reach(
     target: &Target,
     settings: &Settings,
     directories: Directories,
-    (budgets, owner): (&'static Budgets, Arc<Owner>),
-    counters: &'static Counters,
+    (budgets, owner): (&Arc<Budgets>, Arc<Owner>),
+    counters: &Arc<Counters>,
 ) -> Reach {
     Reach {
         name: target.store.backend().to_owned(),
@@ -191,7 +185,7 @@ pub fn reach(
         owner,
         limits: settings.limits.clone(),
         tls: settings.tls.clone(),
-        counters,
+        counters: counters.clone(),
     }
 }
 
@@ -210,21 +204,22 @@ impl OpenStore {
         key: Key,
         setup: &Setup,
         breaker: Arc<Breaker>,
-        counters: &'static Counters,
+        counters: &Arc<Counters>,
         until: &Until,
     ) -> Result<Self, Error> {
         let scope = key.scope();
         let Key { target, settings, .. } = key;
-        let directory = target.grants.directory.as_deref().map(Directory::open).transpose()?;
+        let Process { directories, budgets, owners, .. } = &*setup.process;
+        let directory = target.grants.directory.as_deref();
+        let directory = directory.map(|path| Directory::open(path, directories)).transpose()?;
         let open_folder = |(name, folder): (&String, &Folder)| {
             let opened = match folder.access {
-                FolderAccess::ReadOnly => Directory::open_read_only(&folder.path),
-                FolderAccess::ReadWrite => Directory::open(&folder.path),
+                FolderAccess::ReadOnly => Directory::open_read_only(&folder.path, directories),
+                FolderAccess::ReadWrite => Directory::open(&folder.path, directories),
             };
             let opened = opened.map_err(|error| error.context(format_args!("fs.{name}")))?;
             Ok((name.clone(), Arc::new(opened)))
         };
-        let budget::OfProcess { budgets, owners } = budget::of_process();
         let owner = owners.get(target.store.backend(), settings.tenant.as_deref());
         let opened = Directories {
             own: directory,
@@ -245,10 +240,11 @@ impl OpenStore {
             Some(layer) => layer.around(innermost),
             None => innermost,
         };
-        let guarded = Arc::new(WithBreaker::new(inner, breaker.clone(), counters));
+        let guarded = Arc::new(WithBreaker::new(inner, breaker.clone(), counters.clone()));
         let verifier = Arc::new(Verifier::new(settings.verify));
         let near = settings.near.as_ref().map(|near| {
-            let level = near::Level::of(target.store.backend(), settings.tenant.as_deref(), near, counters);
+            let of_process = &setup.process.near;
+            let level = of_process.level(target.store.backend(), settings.tenant.as_deref(), near, counters);
             Arc::new(NearLayer::new(guarded.clone(), level, scope, verifier.clone()))
         });
         let backend = Remembering::new(match &near {
@@ -266,12 +262,12 @@ impl OpenStore {
             near,
             verifier,
             followed: Followed::default(),
-            spare: Spare::default(),
+            spare: Spare::new(&setup.process.spare),
             keeps_all: AtomicBool::new(false),
             uri,
-            generation: process::generation(),
-            clock: setup.clock,
-            counters,
+            clock: setup.clock.clone().unwrap_or_else(|| setup.process.clock.clone()),
+            process: setup.process.clone(),
+            counters: counters.clone(),
             kept: OnceLock::new(),
             tenant: settings.tenant,
             quota: settings.quota,

@@ -7,23 +7,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::error::Error;
 use crate::limits::SPARE_BYTES;
 use crate::payload::{Buffer, Filling};
-use crate::process::PerProcess;
 
 /// Buffers of one store, of whatever lengths its chunks have.
 pub(super) struct Spare {
     buffers: Mutex<Vec<Buffer>>,
     /// Bytes kept in the whole process.
-    kept: &'static AtomicUsize,
-}
-
-impl Default for Spare {
-    fn default() -> Self {
-        static KEPT: PerProcess<AtomicUsize> = PerProcess::new();
-        Spare { buffers: Mutex::default(), kept: KEPT.get() }
-    }
+    kept: Arc<AtomicUsize>,
 }
 
 impl Spare {
+    /// `kept`: the bytes that all stores of the process keep.
+    pub(super) fn new(kept: &Arc<AtomicUsize>) -> Self {
+        Spare { buffers: Mutex::default(), kept: kept.clone() }
+    }
+
     /// A copy of bytes, in kept memory of that length where there is some.
     pub(super) fn copy(&self, bytes: &[u8]) -> Result<Buffer, Error> {
         let kept = {
@@ -74,11 +71,10 @@ impl Drop for Spare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::holds_in_a_child;
 
     #[test]
     fn memory_is_used_again_for_the_same_length() {
-        let spare = Spare::default();
+        let spare = Spare::new(&Arc::default());
         let first = spare.copy(&[1; 5000]).unwrap();
         let place = first.as_ptr();
         spare.keep(Arc::new(first));
@@ -89,7 +85,7 @@ mod tests {
 
     #[test]
     fn memory_is_taken_by_length_and_not_counted_any_more() {
-        let spare = Spare::default();
+        let spare = Spare::new(&Arc::default());
         for len in [100, 200, 100] {
             spare.keep(Arc::new(Buffer::concat(&[&vec![0; len]]).unwrap()));
         }
@@ -99,22 +95,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_parent_keeps_is_not_counted_in_its_child() {
-        let keeps_one = || {
-            let spare = Spare::default();
-            spare.keep(Arc::new(Buffer::concat(&[&[0; 100]]).unwrap()));
-            spare.lock().len() == 1
-        };
-        // In a child, because the count is the process's.
-        assert!(holds_in_a_child(|| {
-            Spare::default().kept.store(SPARE_BYTES, Relaxed);
-            !keeps_one() && holds_in_a_child(keeps_one)
-        }));
-    }
-
-    #[test]
     fn what_somebody_holds_is_not_kept_and_what_is_kept_is_bounded() {
-        let spare = Spare::default();
+        let spare = Spare::new(&Arc::default());
         let held = Arc::new(spare.copy(&[1; 100]).unwrap());
         spare.keep(held.clone());
         assert!(spare.lock().is_empty());

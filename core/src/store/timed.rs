@@ -3,7 +3,7 @@
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::save::SaveState;
 use super::{Damage, Opened, Put, Store, owned};
@@ -12,6 +12,7 @@ use crate::counters::Operation;
 use crate::error::Error;
 use crate::limits;
 use crate::payload::{Buffer, spare as spare_memory};
+use crate::threads::Helpers;
 use crate::until::Until;
 
 /// A store, and when the caller's operation must be over.
@@ -23,9 +24,10 @@ pub(crate) struct TimedStore<'a> {
 }
 
 impl Store {
-    /// The calls of an operation that must be over at a moment. None: whenever it is.
-    pub(crate) fn within(&self, end: Option<Instant>) -> TimedStore<'_> {
-        TimedStore { store: self, end }
+    /// The calls of an operation that must be over when so much time has passed. None: whenever it is.
+    pub(crate) fn within(&self, timeout: Option<Duration>) -> TimedStore<'_> {
+        let now = self.opened.shared.process.clock.now();
+        TimedStore { store: self, end: timeout.and_then(|timeout| now.checked_add(timeout)) }
     }
 
     /// Publish a manifest after the chunks of a save.
@@ -65,6 +67,11 @@ impl<'a> TimedStore<'a> {
     /// As [`Store::get_manifest`].
     pub(crate) fn get_manifest(&self, name: &str) -> Result<Option<Buffer>, Error> {
         self.store.get_manifest_within(name, self.end)
+    }
+
+    /// The threads that gather and scatter.
+    pub(crate) fn threads(&self) -> &'a Arc<Helpers> {
+        &self.store.opened.shared.process.threads.paged
     }
 
     /// Whether chunks go to the backend at once.

@@ -2,8 +2,7 @@
 //! put waits for a walk of a directory; they take no signals, and nobody joins them.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use super::bound::{Bound, Pressure};
 use super::maintenance::Eviction;
@@ -12,8 +11,7 @@ use crate::directory::{Directory, Guard, Tally};
 use crate::error::Error;
 use crate::limits;
 use crate::log::{self, Level};
-use crate::process::PerProcess;
-use crate::signals::with_signals_blocked;
+use crate::process::{Clock, Spawn};
 
 /// How soon a store is looked at again that is over its bound, and in which nothing may go yet.
 const RETRIED: Duration = Duration::from_secs(1);
@@ -21,8 +19,10 @@ const RETRIED: Duration = Duration::from_secs(1);
 /// How long a store is looked after in one go, and one call more. Others wait for their turn meanwhile.
 const UPKEEP_PASS: Duration = Duration::from_secs(10);
 
-#[derive(Default)]
-struct Upkeep {
+/// Looks after the bounded stores of a process.
+pub(crate) struct Upkeep {
+    clock: Clock,
+    spawn: Spawn,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -54,16 +54,11 @@ pub(super) struct Kept {
     told: Mutex<Option<Instant>>,
 }
 
-fn upkeep() -> &'static Upkeep {
-    static UPKEEP: PerProcess<Upkeep> = PerProcess::new();
-    UPKEEP.get()
-}
-
 /// Bound a store that was just opened. `None`: it is not in a directory that it may write to.
 pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<Kept>>, Error> {
     let directory = shared.reach.directory.clone().filter(|directory| !directory.is_read_only());
     let Some(directory) = directory else { return Ok(None) };
-    let upkeep = upkeep();
+    let upkeep = &shared.process.upkeep;
     let number = {
         let mut state = upkeep.lock();
         state.last += 1;
@@ -94,7 +89,8 @@ pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<
     }
     let limits = [("max_bytes", bound.max_bytes), ("the quota stored_bytes", bound.quota)];
     let least = limits.into_iter().filter_map(|(name, limit)| Some((limit?, name))).min();
-    directory.set_guard(Guard::new(bound.keep_free, least, tally.ok(), move || upkeep.wake(number)));
+    let woken = upkeep.clone();
+    directory.set_guard(Guard::new(&upkeep.clock, bound.keep_free, least, tally.ok(), move || woken.wake(number)));
     if let (Some(guard), Ok(space)) = (directory.guard(), directory.space()) {
         guard.look(space.available);
     }
@@ -113,18 +109,23 @@ pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<
 }
 
 impl Upkeep {
+    pub(crate) fn new(clock: Clock, spawn: Spawn) -> Self {
+        Upkeep { clock, spawn, state: Mutex::default(), wake: Condvar::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn add(&'static self, kept: &Arc<Kept>) {
+    fn add(self: &Arc<Self>, kept: &Arc<Kept>) {
         let mut state = self.lock();
         state.stores.retain(|place| place.store.strong_count() > 0 || place.busy);
-        let place = Place { number: kept.number, store: Arc::downgrade(kept), due: Some(Instant::now()), busy: false };
+        let place =
+            Place { number: kept.number, store: Arc::downgrade(kept), due: Some(self.clock.now()), busy: false };
         state.stores.push(place);
         if state.threads < state.stores.len().min(limits::MAX_UPKEEP_THREADS) {
-            let builder = thread::Builder::new().name("kv-store-upkeep".to_owned());
-            state.threads += usize::from(with_signals_blocked(|| builder.spawn(|| self.serve())).is_ok());
+            let own = self.clone();
+            state.threads += usize::from(self.spawn.start("kv-store-upkeep", move || own.serve()));
         }
         drop(state);
         self.wake.notify_one();
@@ -132,17 +133,16 @@ impl Upkeep {
 
     fn wake(&self, number: u64) {
         if let Some(place) = self.lock().stores.iter_mut().find(|place| place.number == number) {
-            place.due = Some(Instant::now());
+            place.due = Some(self.clock.now());
         }
         self.wake.notify_one();
     }
 
     fn serve(&self) {
-        crate::panics::own_thread();
         let mut state = self.lock();
         loop {
             state.stores.retain(|place| place.busy || place.store.strong_count() > 0);
-            let now = Instant::now();
+            let now = self.clock.now();
             // The one that has waited for longest: none holds up the others for more than a pass.
             let waiting =
                 state.stores.iter_mut().filter(|place| !place.busy && place.due.is_some_and(|due| due <= now));
@@ -160,7 +160,7 @@ impl Upkeep {
                 state = self.lock();
                 if let Some(place) = state.stores.iter_mut().find(|place| place.number == number) {
                     place.busy = false;
-                    let next = next.map(|period| Instant::now() + period);
+                    let next = next.map(|period| self.clock.now() + period);
                     // Or sooner, if it was woken meanwhile.
                     place.due = place.due.into_iter().chain(next).min();
                 }
@@ -171,11 +171,6 @@ impl Upkeep {
             state = self.wake.wait_timeout(state, wait).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
         }
     }
-}
-
-fn now() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
@@ -194,7 +189,7 @@ impl Kept {
         let (guard, tally) = self.directory.guard().and_then(|guard| Some((guard, guard.tally.as_ref()?)))?;
         guard.begin_upkeep();
         tally.write_down();
-        if now().saturating_sub(tally.counted()) > nanoseconds(limits::COUNTED_FOR) {
+        if shared.process.clock.wall_ns().saturating_sub(tally.counted()) > nanoseconds(limits::COUNTED_FOR) {
             self.count(&shared, tally);
         }
         if !self.bound.evicts {
@@ -219,11 +214,11 @@ impl Kept {
     }
 
     fn evict(&self, shared: &OpenStore, guard: &Guard, tally: &Tally) -> Result<(), Error> {
-        let bound = &self.bound;
-        let mut expires = bound.ttl.map(|ttl| now().saturating_sub(nanoseconds(ttl)));
-        let begun = Instant::now();
+        let (bound, clock) = (&self.bound, &shared.process.clock);
+        let mut expires = bound.ttl.map(|ttl| clock.wall_ns().saturating_sub(nanoseconds(ttl)));
+        let begun = clock.now();
         for _ in 0..limits::MAX_EVICTIONS {
-            if begun.elapsed() > UPKEEP_PASS {
+            if clock.since(begun) > UPKEEP_PASS {
                 return Ok(());
             }
             let used = tally.total();
@@ -245,7 +240,7 @@ impl Kept {
             if bytes == 0 && expires.is_none() {
                 return Ok(());
             }
-            let keep_since = now().saturating_sub(nanoseconds(bound.save_grace));
+            let keep_since = clock.wall_ns().saturating_sub(nanoseconds(bound.save_grace));
             let removed = tally.removed();
             let mut evicted = shared.evict(&Eviction::new(bytes, expires, keep_since))?;
             if evicted.bytes > 0 && tally.removed() == removed {
@@ -276,8 +271,8 @@ impl Kept {
     /// Tell the operator something that may be so for long, a line a minute.
     fn tell(&self, shared: &OpenStore, what: std::fmt::Arguments<'_>) {
         let mut told = self.told.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if told.is_none_or(|told| told.elapsed() >= limits::LOSS_TOLD_FOR) {
-            *told = Some(Instant::now());
+        if told.is_none_or(|told| shared.process.clock.since(told) >= limits::LOSS_TOLD_FOR) {
+            *told = Some(shared.process.clock.now());
             log::line(Level::Warn, format_args!("{}: {what}", shared.uri));
         }
     }

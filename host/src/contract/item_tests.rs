@@ -62,7 +62,7 @@ fn again(handle: &Resource<Payload>) -> Resource<Payload> {
 }
 
 fn state(folder: &Path) -> State {
-    State::new(in_directory(access(Limits::default(), budgets(1 << 30, 10)), folder), 0).unwrap()
+    State::new(in_directory(access(Limits::default(), &budgets(1 << 30, 10)), folder), 0).unwrap()
 }
 
 fn found(handle: Resource<Payload>) -> Result<Option<Resource<Payload>>, Error> {
@@ -166,11 +166,16 @@ fn what_is_received_is_placed_but_for_what_came_with_the_line_before() {
         peer.write_all(b"3000000\n").unwrap();
         peer.write_all(&sent).unwrap();
     });
-    let mut state = State::new(access(Limits::default(), budgets(1 << 30, 10)), 0).unwrap();
+    let mut state = State::new(access(Limits::default(), &budgets(1 << 30, 10)), 0).unwrap();
     let mut spaces = [None, Some(Space::new(&[7, 1 << 20, 5, 4 << 20]))];
     begin(&mut state, &mut spaces);
     let later = Instant::now() + Duration::from_secs(60);
-    state.start_call(crate::until::Until::with(&crate::limits::Limits::default(), Some(later), None));
+    state.start_call(crate::until::Until::with(
+        &Default::default(),
+        &crate::limits::Limits::default(),
+        Some(later),
+        None,
+    ));
     let got = crate::engine::runtime().unwrap().driver.block_on(|| later, async {
         let connection = state.connect(server, None).await.unwrap().unwrap();
         let borrow = || Resource::new_borrow(connection.rep());

@@ -117,7 +117,7 @@ mod tests {
     use crate::contract::tests::{access, budgets, limited};
 
     fn limiter(memory_bytes: u64) -> Limiter {
-        Limiter::new(access(limited(|limits| limits.memory_bytes = memory_bytes), budgets(0, 0)))
+        Limiter::new(access(limited(|limits| limits.memory_bytes = memory_bytes), &budgets(0, 0)))
     }
 
     #[test]
@@ -146,12 +146,11 @@ mod tests {
 
     #[test]
     fn what_all_instances_cost_is_bounded_and_given_back() {
-        static BUDGETS: std::sync::OnceLock<crate::budget::Budgets> = std::sync::OnceLock::new();
-        let budgets = BUDGETS.get_or_init(|| crate::budget::Budgets {
+        let budgets = std::sync::Arc::new(crate::budget::Budgets {
             memory_bytes: crate::budget::Budget::new(1000),
             ..crate::budget::Budgets::default()
         });
-        let small = || access(limited(|limits| limits.memory_bytes = 400), budgets);
+        let small = || access(limited(|limits| limits.memory_bytes = 400), &budgets);
         let store = small();
         let (mut one, mut two) = (Limiter::new(store.clone()), Limiter::new(store));
         assert!(one.memory_growing(0, 400, None).unwrap());

@@ -10,7 +10,7 @@ use crate::contract::bindings::kv_store::backend::net::{
 use crate::directory::Directory;
 use crate::policy::Grants;
 
-pub(super) fn access(limits: Limits, budgets: &'static Budgets) -> Arc<Access> {
+pub(super) fn access(limits: Limits, budgets: &Arc<Budgets>) -> Arc<Access> {
     let grants = Grants {
         directory: None,
         servers: vec!["127.0.0.1".into()],
@@ -31,7 +31,7 @@ pub(super) fn access(limits: Limits, budgets: &'static Budgets) -> Arc<Access> {
         directory: None,
         folders: BTreeMap::new(),
         tls: Default::default(),
-        counters: crate::counters::of("test", None).unwrap(),
+        counters: crate::store::Process::current().counters.of("test", None),
     })))
 }
 
@@ -43,20 +43,20 @@ pub(super) fn limited(change: impl FnOnce(&mut Limits)) -> Limits {
 }
 
 /// Budgets of so many payload bytes and descriptors, for one test.
-pub(super) fn budgets(payload_bytes: u64, descriptors: u64) -> &'static Budgets {
+pub(super) fn budgets(payload_bytes: u64, descriptors: u64) -> Arc<Budgets> {
     let budgets = Budgets {
         payload_bytes: Budget::new(payload_bytes),
         descriptors: Budget::new(descriptors),
         ..Budgets::default()
     };
-    Box::leak(Box::new(budgets))
+    Arc::new(budgets)
 }
 
 /// The same, with this directory as the one that the URI names.
 pub(super) fn in_directory(access: Arc<Access>, path: &std::path::Path) -> Arc<Access> {
     let access = Arc::into_inner(access).expect("nobody else has it");
     let mut reach = Arc::into_inner(access.reach).expect("nobody else has it");
-    reach.directory = Some(Arc::new(Directory::open(path).unwrap()));
+    reach.directory = Some(Arc::new(Directory::open(path, &crate::store::Process::current().directories).unwrap()));
     Arc::new(Access::of(Arc::new(reach)))
 }
 
@@ -68,7 +68,7 @@ fn give(state: &mut State, bytes: usize) -> Result<Resource<Payload>, Error> {
 #[test]
 fn what_all_instances_hold_is_bounded_and_given_back() {
     let budgets = budgets(100, 1);
-    let access = access(limited(|limits| limits.payload_bytes = 100), budgets);
+    let access = access(limited(|limits| limits.payload_bytes = 100), &budgets);
     let (mut one, mut other) = (State::new(access.clone(), 0).unwrap(), State::new(access, 0).unwrap());
     let held = give(&mut one, 60).unwrap();
     let refused = give(&mut other, 60).unwrap_err();
@@ -86,7 +86,7 @@ fn what_all_instances_hold_is_bounded_and_given_back() {
 #[test]
 fn what_one_instance_holds_is_bounded() {
     let budgets = budgets(1000, 1);
-    let mut state = State::new(access(limited(|limits| limits.payload_bytes = 100), budgets), 0).unwrap();
+    let mut state = State::new(access(limited(|limits| limits.payload_bytes = 100), &budgets), 0).unwrap();
     give(&mut state, 100).unwrap();
     let refused = give(&mut state, 1).unwrap_err();
     assert!(refused.to_string().contains("payload_bytes = 100"), "{refused}");
@@ -97,7 +97,7 @@ fn what_one_instance_holds_is_bounded() {
 fn a_handle_counts_as_memory_and_shares_of_one_buffer_count_its_bytes_once() {
     let budgets = budgets(1000, 1);
     let memory_bytes = 3 * limits::HANDLE_BYTES as u64;
-    let mut state = State::new(access(limited(|limits| limits.memory_bytes = memory_bytes), budgets), 0).unwrap();
+    let mut state = State::new(access(limited(|limits| limits.memory_bytes = memory_bytes), &budgets), 0).unwrap();
     let first = give(&mut state, 10).unwrap();
     let buffer = match state.table.get(&first).unwrap() {
         Payload::Owned(buffer) => buffer.clone(),
@@ -129,7 +129,7 @@ fn server() -> (std::net::TcpListener, String) {
 /// Do something as the call of an instance does.
 pub(super) fn in_call<T>(state: &mut State, call: impl AsyncFnOnce(&mut State) -> T) -> T {
     let later = Instant::now() + Duration::from_secs(60);
-    state.start_call(crate::until::Until::with(&Limits::default(), Some(later), None));
+    state.start_call(crate::until::Until::with(&Default::default(), &Limits::default(), Some(later), None));
     let done = crate::engine::runtime().unwrap().driver.block_on(|| later, call(state)).expect("it waits for ever");
     state.end_call();
     done
@@ -139,7 +139,7 @@ pub(super) fn in_call<T>(state: &mut State, call: impl AsyncFnOnce(&mut State) -
 fn connections_of_all_instances_are_bounded_and_given_back() {
     // A quarter is a store's.
     let budgets = budgets(100, 8);
-    let access = access(Limits::default(), budgets);
+    let access = access(Limits::default(), &budgets);
     let (mut one, mut other) = (State::new(access.clone(), 0).unwrap(), State::new(access, 0).unwrap());
     let (_listener, server) = server();
     let kept = in_call(&mut one, async |one| {
@@ -165,7 +165,7 @@ fn connections_of_all_instances_are_bounded_and_given_back() {
 fn connections_made_at_once_are_bounded_like_those_made_one_by_one() {
     let budgets = budgets(100, 40);
     let limits = limited(|limits| limits.connections = 3);
-    let mut state = State::new(access(limits, budgets), 0).unwrap();
+    let mut state = State::new(access(limits, &budgets), 0).unwrap();
     let (_listener, server) = server();
     let request = |authority: &str| ConnectRequest { authority: authority.into(), options: None };
     let requests = [&server, "elsewhere:1", &server, "127.0.0.1", &server, &server].map(request);
@@ -181,7 +181,7 @@ fn connections_made_at_once_are_bounded_like_those_made_one_by_one() {
 #[test]
 fn options_count_until_they_are_dropped() {
     let budgets = budgets(100, 8);
-    let mut state = State::new(access(limited(|limits| limits.memory_bytes = 4000), budgets), 0).unwrap();
+    let mut state = State::new(access(limited(|limits| limits.memory_bytes = 4000), &budgets), 0).unwrap();
     in_call(&mut state, async |state| {
         let options = state.new().await.unwrap();
         let borrow = || Resource::new_borrow(options.rep());
@@ -205,7 +205,7 @@ fn options_count_until_they_are_dropped() {
 fn a_connection_that_an_idle_instance_holds_is_closed() {
     for idle_ms in [0, 50] {
         let budgets = budgets(100, 8);
-        let mut state = State::new(access(limited(|limits| limits.idle_ms = idle_ms), budgets), 0).unwrap();
+        let mut state = State::new(access(limited(|limits| limits.idle_ms = idle_ms), &budgets), 0).unwrap();
         let (_listener, server) = server();
         let held = in_call(&mut state, async |state| {
             let held = state.connect(server.clone(), None).await.unwrap().unwrap();
@@ -235,7 +235,7 @@ fn a_connection_that_an_idle_instance_holds_is_closed() {
 fn bytes_that_are_being_received_are_taken_from_what_the_process_may_hold() {
     use std::io::Write;
     let budgets = budgets(100, 8);
-    let access = access(limited(|limits| limits.payload_bytes = 100), budgets);
+    let access = access(limited(|limits| limits.payload_bytes = 100), &budgets);
     let (mut slow, mut other) = (State::new(access.clone(), 0).unwrap(), State::new(access, 0).unwrap());
     let (listener, server) = server();
     let connection = in_call(&mut slow, async |slow| slow.connect(server.clone(), None).await.unwrap().unwrap());
@@ -260,7 +260,7 @@ fn bytes_that_are_being_received_are_taken_from_what_the_process_may_hold() {
 #[test]
 fn what_an_instance_costs_before_it_runs_counts() {
     let budgets = budgets(0, 0);
-    let access = access(limited(|limits| limits.memory_bytes = 1000), budgets);
+    let access = access(limited(|limits| limits.memory_bytes = 1000), &budgets);
     let refused = State::new(access.clone(), 1001).err().unwrap();
     assert!(refused.kind() == ErrorKind::Exhausted && refused.to_string().contains("memory_bytes = 1000"), "{refused}");
     assert!(State::new(access.clone(), u64::MAX).is_err());

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::inspect::{Inspection, inspect};
 use crate::loader;
 use crate::setup::Setup;
+use crate::store::Process;
 use crate::suggest::nearest;
 
 /// What was found in a config file.
@@ -29,8 +30,8 @@ pub struct ConfigReport {
 pub fn check_config(path: Option<&Path>) -> Result<ConfigReport, Error> {
     let setup = Setup::of_process();
     let config = match path {
-        Some(path) => Config::load_from(path)?,
-        None => setup.config.load()?,
+        Some(path) => Config::load_from(path, &Process::current().configs)?,
+        None => setup.load_config()?,
     };
     let tables = config.tables();
     let backends = tables.iter().filter(|table| table.name.starts_with("backend.")).count();

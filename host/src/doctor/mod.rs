@@ -213,7 +213,7 @@ impl Diagnosis {
 
     /// Have the component check the URI and its options.
     fn rehearse(&mut self, target: &Target, settings: &Settings, setup: &Setup) {
-        let component = match (self.component.clone(), setup.config.load()) {
+        let component = match (self.component.clone(), setup.load_config()) {
             (Some(component), Ok(config)) if !self.has_fatal() => Some((component, config.helper())),
             _ => None,
         };
@@ -246,7 +246,7 @@ impl Diagnosis {
         let uri = StoreUri::parse(text).map_err(|error| (error, "correct the URI"))?;
         (self.uri, self.scheme) = (uri.as_str().to_owned(), uri.scheme().to_owned());
         let config =
-            setup.config.load().map_err(|error| (error, "correct the config file; docs/config.md has every key"))?;
+            setup.load_config().map_err(|error| (error, "correct the config file; docs/config.md has every key"))?;
         self.config.clone_from(&config.path);
         for what in config.misspelt(|scheme| setup.places.find(scheme, None).is_ok()) {
             self.problem(false, what, "correct the table's name, or install its component");

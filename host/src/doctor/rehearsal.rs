@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::budget::{Budgets, Owner};
+use crate::budget::Budgets;
 use crate::config::{Helper, Settings};
 use crate::contract::{Access, Rehearsal};
-use crate::counters;
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::loader;
@@ -19,7 +18,7 @@ use crate::policy::Target;
 use crate::process::PerProcess;
 use crate::sandbox::Pool;
 use crate::setup::Setup;
-use crate::store::{Directories, reach};
+use crate::store::{Directories, Process, reach};
 use crate::until::Until;
 
 /// Check what a component would make of its URI and options. An error is what an open would fail with.
@@ -31,25 +30,25 @@ pub(crate) fn rehearse(
     setup: &Setup,
 ) -> Result<(), Error> {
     let loaded = loader::components()?.load(component, settings.sha256, &settings.limits, helper, &setup.places)?;
-    let counters = counters::of(target.store.backend(), settings.tenant.as_deref())?;
+    let process = Process::current();
+    let counters = process.counters.of(target.store.backend(), settings.tenant.as_deref());
     let (own, _scratch) = match target.grants.directory.as_deref() {
         None => (None, None),
-        Some(path) if path.exists() => (Some(Directory::open_read_only(path)?), None),
+        Some(path) if path.exists() => (Some(Directory::open_read_only(path, &process.directories)?), None),
         // An open makes it. An empty one in its place is as good for this.
         Some(_) => {
             let scratch = Scratch::new()?;
-            (Some(Directory::open_read_only(&scratch.0)?), Some(scratch))
+            (Some(Directory::open_read_only(&scratch.0, &process.directories)?), Some(scratch))
         }
     };
     let folders = target.grants.fs.iter().filter_map(|(name, folder)| {
-        let opened = Directory::open_read_only(&folder.path).ok()?;
+        let opened = Directory::open_read_only(&folder.path, &process.directories).ok()?;
         Some((name.clone(), Arc::new(opened)))
     });
     let directories = Directories { own, folders: folders.collect::<BTreeMap<_, _>>() };
     // Apart from those of the stores: what is rehearsed takes nothing from them.
-    static BUDGETS: PerProcess<Budgets> = PerProcess::new();
-    let owner = Arc::<Owner>::default();
-    let reach = reach(target, settings, directories, (BUDGETS.get(), owner), counters);
+    static BUDGETS: PerProcess<Arc<Budgets>> = PerProcess::new();
+    let reach = reach(target, settings, directories, (BUDGETS.get(), Arc::default()), &counters);
     let access = Arc::new(Access { rehearsal: Some(Rehearsal::default()), ..Access::of(Arc::new(reach)) });
     let (uri, options) = (target.store.as_str().to_owned(), settings.options.clone().into_iter().collect());
     match Pool::open(loaded, access.clone(), uri, options, &Until::new(&settings.limits)) {

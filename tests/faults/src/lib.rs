@@ -10,12 +10,12 @@ mod dice;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use kv_store_wasm::raw::Until;
 use kv_store_wasm::raw::backend::{
     Answers, Backend, ChunkHash, Committed, Got, Layer, NewChunk, Target, contract_violation, expect_some,
 };
+use kv_store_wasm::raw::{Clock, Time, Until};
 use kv_store_wasm::{Buffer, Error, ErrorKind, Host, Presence, Put};
 
 pub use config::{Chance, Fault};
@@ -31,11 +31,8 @@ static PASSED: AtomicU64 = AtomicU64::new(0);
 /// Have faults injected into the stores that this process opens, where the config has a table `fault`, and let [`pass`] stop their
 /// clock.
 pub fn install() {
-    let now = || match STOPPED.get() {
-        Some(stopped) => *stopped + Duration::from_millis(PASSED.load(Relaxed)),
-        None => Instant::now(),
-    };
-    let host = Host::builder().layer(|table| Ok(Box::new(Faults::parse(table)?))).clock(now).build();
+    let clock = Clock::of(Arc::new(Stoppable));
+    let host = Host::builder().layer(|table| Ok(Box::new(Faults::parse(table)?))).clock(clock).build();
     // The first host of the process stays: a second call changes nothing.
     let _ = host.is_ok_and(|host| host.make_default());
 }
@@ -45,6 +42,22 @@ pub fn install() {
 pub fn pass(time: Duration) {
     STOPPED.get_or_init(Instant::now);
     PASSED.fetch_add(time.as_millis() as u64, Relaxed);
+}
+
+/// The machine's time until [`pass`] stops it.
+struct Stoppable;
+
+impl Time for Stoppable {
+    fn now(&self) -> Instant {
+        match STOPPED.get() {
+            Some(stopped) => *stopped + Duration::from_millis(PASSED.load(Relaxed)),
+            None => Instant::now(),
+        }
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
 }
 
 /// The faults of one store.

@@ -4,7 +4,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::super::disk::Disk;
-use super::super::writer::settle;
 use super::super::{Key, check_directory, copies};
 use super::*;
 use crate::directory::Directory;
@@ -175,7 +174,7 @@ fn the_disk_tier_is_bounded_and_keeps_what_is_used() {
     }
     assert!(least > DISK / 2, "{least}: it is not emptied for what is new");
     // The least recently used go first.
-    let disk = Disk::bounded(Directory::open(&path).unwrap(), DISK, 0).unwrap();
+    let disk = Disk::bounded(Directory::open(&path, &Arc::default()).unwrap(), DISK, 0).unwrap();
     let keys: Vec<Key> = (10_000..10_020).map(place).collect();
     for (key, number) in keys.iter().zip(10_000..) {
         assert!(disk.write(key, &copy(number), || true));
@@ -195,7 +194,10 @@ fn place(number: u64) -> Key {
 }
 
 fn copy(number: u64) -> copies::Copy {
-    copies::Copy { data: Arc::new(Buffer::concat(&[&data(number)]).unwrap()), confirmed: copies::now() }
+    copies::Copy {
+        data: Arc::new(Buffer::concat(&[&data(number)]).unwrap()),
+        confirmed: crate::process::Clock::default().wall_ns(),
+    }
 }
 
 #[test]
@@ -203,12 +205,12 @@ fn a_full_disk_costs_only_its_copies() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("near");
     // As full as it may be: nothing may be written.
-    let disk = Disk::bounded(Directory::open(&path).unwrap(), DISK, u64::MAX).unwrap();
+    let disk = Disk::bounded(Directory::open(&path, &Arc::default()).unwrap(), DISK, u64::MAX).unwrap();
     assert!(!disk.write(&place(1), &copy(1), || true));
     assert!(matches!(disk.read(&place(1)), Ok(None)));
     assert!(files(&path).is_empty());
     // It is not tried again at once, and then it is.
-    let disk = Disk::bounded(Directory::open(&path).unwrap(), DISK, 0).unwrap();
+    let disk = Disk::bounded(Directory::open(&path, &Arc::default()).unwrap(), DISK, 0).unwrap();
     assert!(disk.write(&place(1), &copy(1), || true) && matches!(disk.read(&place(1)), Ok(Some(_))));
     // A directory that is gone.
     let store = on_disk(&path, 0);

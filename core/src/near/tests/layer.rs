@@ -140,7 +140,7 @@ fn stores_never_meet() {
         let level = open(&settings(memory, Some((disk.clone(), 1 << 20))));
         let [ours, theirs] = ["ours", "theirs"].map(|store| layer(&Arc::default(), &level, store));
         let hash = ours.put(b"ours alone");
-        super::super::writer::settle();
+        settle();
         assert_eq!((ours.get(&hash).is_some(), ours.far.gets()), (true, 0));
         assert_eq!((theirs.get(&hash), theirs.far.gets()), (None, 1));
         // What is deleted in one stays in the other.

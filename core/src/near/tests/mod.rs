@@ -7,11 +7,12 @@ mod oracle;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::OfProcess;
 use super::{ContentKeys, Level, NearLayer, Scope};
 use crate::backend::{Answers, Backend, Bytes, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
 use crate::config::Near;
@@ -19,6 +20,7 @@ use crate::counters;
 use crate::error::{Error, ErrorKind};
 use crate::limits::Limits;
 use crate::payload::Buffer;
+use crate::process::{Clock, Spawn};
 use crate::until::Until;
 
 /// A backend in memory, as other processes see it too.
@@ -156,7 +158,20 @@ fn settings(memory_bytes: u64, disk: Option<(PathBuf, u64)>) -> Near {
 }
 
 fn open(settings: &Near) -> Arc<Level> {
-    Arc::new(Level::open(settings, counters::of("near-test", None).unwrap()))
+    let counters = counters::OfProcess::default().of("near-test", None);
+    Arc::new(process().open(settings, &counters))
+}
+
+/// All levels of these tests have one writer.
+fn process() -> &'static OfProcess {
+    static PROCESS: LazyLock<OfProcess> =
+        LazyLock::new(|| OfProcess::new(Clock::default(), Spawn::default(), Arc::default()));
+    &PROCESS
+}
+
+/// Wait until all is written that was handed to the writer.
+fn settle() {
+    process().settle();
 }
 
 fn around(settings: &Near) -> Around {

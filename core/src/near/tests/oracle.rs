@@ -1,6 +1,5 @@
 //! Against an oracle: whatever the backend and other processes do, what is answered is what the chunk is, and no older than it may be.
 
-use super::super::writer::settle;
 use super::*;
 
 /// A generator whose seed replays a run.

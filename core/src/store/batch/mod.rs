@@ -10,7 +10,7 @@ mod save;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use get::Wanted;
 pub use save::SubmittedPut;
@@ -214,8 +214,8 @@ impl Opened {
 
     /// The time of a call that begins now.
     pub fn until(&self, timeout: Option<Duration>) -> Until {
-        let own = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        Until::with(&self.shared.reach.limits, own, None)
+        let own = timeout.and_then(|timeout| self.shared.process.clock.now().checked_add(timeout));
+        self.shared.until_by(own)
     }
 
     /// The layers, for tests of what lies below them.

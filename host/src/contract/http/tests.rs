@@ -96,7 +96,7 @@ impl Server {
 }
 
 fn state_with(limits: Limits) -> State {
-    let mut access = Arc::into_inner(access(limits, budgets(1 << 30, 100))).unwrap();
+    let mut access = Arc::into_inner(access(limits, &budgets(1 << 30, 100))).unwrap();
     access.parked = Arc::new(super::super::IdleConnections::new(&access.reach.limits));
     State::new(Arc::new(access), 0).unwrap()
 }
@@ -246,7 +246,7 @@ fn a_deadline_ends_all_requests_and_gives_back_what_was_lent() {
     let (mut state, mut memory) = (state(), vec![vec![0xee; 100]]);
     rooms(&mut state, &mut memory);
     let later = Instant::now() + Duration::from_millis(50);
-    state.start_call(crate::until::Until::with(&Limits::default(), Some(later), None));
+    state.start_call(crate::until::Until::with(&Default::default(), &Limits::default(), Some(later), None));
     let requests = vec![Request { item: Some(0), ..silent.request("GET", "/") }, silent.request("PUT", "/")];
     let driver = &crate::engine::runtime().unwrap().driver;
     let late = later + Duration::from_secs(60);
@@ -413,7 +413,7 @@ fn requests_go_side_by_side_and_share_few_connections() {
     let mut none = state_with(limited(|limits| limits.connections = 0));
     refused(&mut none, few.request("GET", "/"), types::ErrorKind::Exhausted, "(0 per instance)");
     // Descriptors that other stores hold: those that are left do all of it.
-    let mut access = Arc::into_inner(access(Limits::default(), budgets(1 << 30, 12))).unwrap();
+    let mut access = Arc::into_inner(access(Limits::default(), &budgets(1 << 30, 12))).unwrap();
     access.parked = Arc::new(super::super::IdleConnections::new(&access.reach.limits));
     let mut crowded = State::new(Arc::new(access), 0).unwrap();
     let responses = send(&mut crowded, (0..40).map(|_| few.request("GET", "/")).collect());

@@ -406,7 +406,7 @@ mod tests {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.set_recv_buffer_size(2048).unwrap();
             let stream = socket.connect(address).await.unwrap().into_std().unwrap();
-            let shares = Shares::of(budgets(0, 1), &Arc::default(), &Limits::default());
+            let shares = Shares::of(&budgets(0, 1), &Arc::default(), &Limits::default());
             let mut link = OpenLink::new(Stream::Plain(Socket::new(stream)), shares.connection().unwrap());
             client(&mut link).await;
         });

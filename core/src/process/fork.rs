@@ -7,6 +7,25 @@ use std::convert::Infallible;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
+/// Whether the process is still the one in which a value was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Fork {
+    made_in: u64,
+    forks: fn() -> u64,
+}
+
+impl Fork {
+    /// Of this moment. `forks` tells how often the process was forked off another.
+    pub fn now(forks: fn() -> u64) -> Self {
+        Fork { made_in: forks(), forks }
+    }
+
+    /// Whether no fork came in between.
+    pub fn is_same(self) -> bool {
+        self.made_in == (self.forks)()
+    }
+}
+
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 /// How often this process was forked off another that used the library. What was made in another generation is dead.

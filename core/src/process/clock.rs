@@ -1,0 +1,58 @@
+//! What time it is. A simulation hands in a time of its own; the real one costs no allocation and no lock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A time that is not the machine's.
+pub trait Time: Send + Sync {
+    /// The time that never goes back.
+    fn now(&self) -> Instant;
+
+    /// The time of the calendar, which may jump.
+    fn wall(&self) -> SystemTime;
+}
+
+/// The machine's time, or another. Clones tell the same time.
+#[derive(Clone, Default)]
+pub struct Clock(Option<Arc<dyn Time>>);
+
+impl Clock {
+    /// This time in place of the machine's.
+    pub fn of(time: Arc<dyn Time>) -> Self {
+        Clock(Some(time))
+    }
+
+    /// The time that never goes back.
+    pub fn now(&self) -> Instant {
+        match &self.0 {
+            None => Instant::now(),
+            Some(time) => time.now(),
+        }
+    }
+
+    /// How long ago a moment was.
+    pub fn since(&self, moment: Instant) -> Duration {
+        self.now().saturating_duration_since(moment)
+    }
+
+    /// Since 1970-01-01 UTC. A clock that is set to before that tells 0.
+    pub fn wall(&self) -> Duration {
+        let wall = match &self.0 {
+            None => SystemTime::now(),
+            Some(time) => time.wall(),
+        };
+        wall.duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+
+    /// Nanoseconds since 1970-01-01 UTC.
+    pub fn wall_ns(&self) -> u64 {
+        u64::try_from(self.wall().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.0.is_some() { "Clock(given)" } else { "Clock(machine)" })
+    }
+}
