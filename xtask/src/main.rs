@@ -10,6 +10,7 @@
 
 mod bench;
 mod book;
+mod compat;
 mod dashboard;
 mod demo;
 mod dist;
@@ -75,6 +76,8 @@ enum Command {
     Guests,
     /// Build a component in each language, measure it, and write docs/vendor/languages.md
     Languages(languages::Options),
+    /// Have this version write the data that each later version must read: tests/compat/data/VERSION
+    CompatData(compat::Options),
     /// Install what the other commands need: the guest toolchain, CMake, a Python environment
     Setup,
 }
@@ -114,6 +117,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Package(options) => package::run(&place, &options),
         Command::Guests => guests::build(&place).and_then(|_| guests::build_for_tests(&place)).map(drop),
         Command::Languages(options) => languages::run(&place, &options),
+        Command::CompatData(options) => compat::run(&place, &options),
         Command::Setup => packages::install(llama::APT_PACKAGES)
             .and_then(|()| toolchain::choose(toolchain::Target::Unknown).map(drop)),
     }

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
+#[path = "compat/data.rs"]
+mod data;
 #[path = "compat/programs.rs"]
 mod programs;
 
