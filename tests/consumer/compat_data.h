@@ -38,6 +38,37 @@ static inline int is_of(uint64_t seed, const void *data, size_t len)
     return same;
 }
 
+/* The numbers in the tensor of the model. */
+enum { MODEL_ELEMENTS = 128 };
+
+/* A little-endian number of a file. */
+static inline void write_number(FILE *to, uint64_t value, size_t len)
+{
+    CHECK(fwrite(&value, 1, len, to) == len);
+}
+
+static inline void write_text(FILE *to, const char *text)
+{
+    write_number(to, strlen(text), 8);
+    CHECK(fwrite(text, 1, strlen(text), to) == strlen(text));
+}
+
+/* A model: a GGUF file of one tensor. */
+static inline void write_model(const char *path)
+{
+    uint8_t *tensor = bytes_of(55, MODEL_ELEMENTS * 4);
+    FILE *to = fopen(path, "wb");
+    CHECK(to && fwrite("GGUF", 1, 4, to) == 4);
+    write_number(to, 3, 4), write_number(to, 1, 8), write_number(to, 1, 8);
+    write_text(to, "general.architecture"), write_number(to, 8, 4), write_text(to, "llama");
+    write_text(to, "output.weight");
+    write_number(to, 2, 4), write_number(to, 32, 8), write_number(to, MODEL_ELEMENTS / 32, 8), write_number(to, 0, 4), write_number(to, 0, 8);
+    while (ftell(to) % 32 != 0)
+        write_number(to, 0, 1);
+    CHECK(fwrite(tensor, 4, MODEL_ELEMENTS, to) == MODEL_ELEMENTS && fclose(to) == 0);
+    free(tensor);
+}
+
 /* A function of the library that a variable names. */
 static inline void *function_of(const char *variable, const char *symbol)
 {

@@ -10,7 +10,7 @@
 
 #include "kv_store_llama.h"
 
-enum { LAYERS = 2, ROW = 48, ELEMENTS = 128, HEADER = 12, VERSION = 3, MOST = 200000 };
+enum { LAYERS = 2, ROW = 48, HEADER = 12, VERSION = 3, MOST = 200000 };
 
 /* What a sequence has: V by tokens, V by columns, or a layout that nobody knows. */
 enum kind { BY_TOKENS, BY_COLUMNS, UNKNOWN };
@@ -97,7 +97,7 @@ const void *llama_get_model(const struct llama_context *context)
 uint64_t llama_model_n_params(const void *model)
 {
     (void)model;
-    return ELEMENTS;
+    return MODEL_ELEMENTS;
 }
 
 int32_t llama_model_n_layer(const void *model)
@@ -165,23 +165,15 @@ static void make(struct llama_context *to, enum kind kind, uint32_t tokens)
     }
 }
 
-/* A GGUF file of one tensor with ELEMENTS numbers, mapped as libllama has its model's. */
+/* The model's file is mapped, as libllama has it. */
 static void map_model(void)
 {
-    static struct llama_context file;
-    static const char path[] = "compat-model.gguf", key[] = "general.architecture", value[] = "llama", tensor[] = "output.weight";
-    add(&file, "GGUF", 4), number(&file, 3, 4), number(&file, 1, 8), number(&file, 1, 8);
-    number(&file, sizeof key - 1, 8), add(&file, key, sizeof key - 1), number(&file, 8, 4);
-    number(&file, sizeof value - 1, 8), add(&file, value, sizeof value - 1);
-    number(&file, sizeof tensor - 1, 8), add(&file, tensor, sizeof tensor - 1);
-    number(&file, 2, 4), number(&file, 32, 8), number(&file, ELEMENTS / 32, 8), number(&file, 0, 4), number(&file, 0, 8);
-    while (file.len % 32 != 0)
-        number(&file, 0, 1);
-    rows(&file, 55, ELEMENTS * 4);
-    FILE *to = fopen(path, "w+b");
-    CHECK(to && fwrite(file.state, 1, file.len, to) == file.len && fflush(to) == 0);
-    CHECK(mmap(NULL, file.len, PROT_READ, MAP_PRIVATE, fileno(to), 0) != MAP_FAILED);
-    fclose(to);
+    static const char path[] = "compat-model.gguf";
+    write_model(path);
+    FILE *file = fopen(path, "rb");
+    CHECK(file && fseek(file, 0, SEEK_END) == 0);
+    CHECK(mmap(NULL, (size_t)ftell(file), PROT_READ, MAP_PRIVATE, fileno(file), 0) != MAP_FAILED);
+    fclose(file);
 }
 
 #define FUNCTION(name)                      \

@@ -5,7 +5,10 @@
 
 enum { TOKENS = 4096 };
 
-/* Rows of the first tokens of one prompt, by another identity each but for two. The second is found as the longest prefix, too. */
+/*
+ * Rows of the first tokens of one prompt, by another identity each but for two. The second is found as the longest prefix, too. FAST_UNSAFE
+ * is the caller's own fingerprint; the others are those of a file.
+ */
 static const struct row {
     size_t tokens, payload;
     uint8_t mode, quant, context;
@@ -35,6 +38,8 @@ int main(int argc, char **argv)
     FUNCTION(load);
     FUNCTION(release);
     FUNCTION(stats);
+    FUNCTION(fingerprint);
+    write_model("compat-model.gguf");
     for (uint32_t i = 0; i < TOKENS; i++)
         tokens[i] = i * 2654435761u % 128000;
     snprintf(config, sizeof config, "[disk]\npath = '%s'\nbudget = '16 MiB'\n", argv[3]);
@@ -43,6 +48,8 @@ int main(int argc, char **argv)
         kv_cache_identity_t who;
         memset(&who, 0, sizeof who);
         memset(who.fingerprint, rows[i].context + 16, sizeof who.fingerprint);
+        if (rows[i].mode != KV_CACHE_FINGERPRINT_FAST_UNSAFE)
+            CHECK(fingerprint("compat-model.gguf", rows[i].mode, who.fingerprint) == KV_CACHE_OK);
         memset(who.context_hash, rows[i].context, sizeof who.context_hash);
         who.fingerprint_mode = rows[i].mode, who.quant = rows[i].quant;
         uint8_t *payload = bytes_of(i + 300, rows[i].payload);
