@@ -1,6 +1,6 @@
 //! What former versions wrote is read, and every byte of it is checked. `tests/compat/data/README.md` says what there is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -48,7 +48,13 @@ fn each_version(name: &str, read: impl Fn(&Installation, &[&str], &Path)) {
 
 #[test]
 fn files_of_each_version_are_read() {
-    each_version("local-fs", |installation, parts, copy| installation.files(Mode::Read, parts, copy));
+    each_version("local-fs", |installation, parts, copy| {
+        let folders = std::fs::read_dir(copy).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let (folders, listed): (BTreeSet<_>, BTreeSet<_>) =
+            (folders.collect(), parts.iter().map(|part| part.to_string()).collect());
+        assert_eq!(folders, listed, "{LIST} names what was written, and nothing is left out of it");
+        installation.files(Mode::Read, parts, copy);
+    });
 }
 
 #[test]
