@@ -70,7 +70,8 @@ impl Installation {
     fn run(&self, program: &str, mode: Mode, part: &str, target: &str) {
         let binary = self.work.path().join(program);
         if !binary.exists() {
-            compile_against(&self.dist, &format!("{program}.c"), "c", &binary);
+            // A library finds functions in the program that loads it, as compat_llama.c has them.
+            compile_against(&self.dist, &format!("{program}.c"), "c", &["-rdynamic"], &binary);
         }
         let lib = self.dist.join("lib");
         let mut command = Command::new(binary);

@@ -219,22 +219,18 @@ fn probe_config() -> String {
 
 /// A C program from `tests/consumer`, built with every warning an error against the installed header.
 pub fn compile(source: &str, language: &str, output: &Path) {
-    compile_against(&dist(), source, language, output);
+    compile_against(&dist(), source, language, &[], output);
 }
 
-/// The same, against the headers of another installation.
-pub fn compile_against(dist: &Path, source: &str, language: &str, output: &Path) {
+/// The same with further options, against the headers of another installation.
+pub fn compile_against(dist: &Path, source: &str, language: &str, options: &[&str], output: &Path) {
     let example = root().join("examples").join(source);
     let source = if example.exists() { example } else { root().join("tests/consumer").join(source) };
     let mut compiler = Command::new("cc");
     let standard = if language == "c" { "-std=c11" } else { "-std=c++17" };
     compiler.args([standard, "-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", language]);
-    // -rdynamic: a library finds functions in the program that loads it, as compat_llama.c has them.
-    compiler.arg(&source).arg("-I").arg(dist.join("include")).arg("-o").arg(output).args([
-        "-pthread",
-        "-rdynamic",
-        "-ldl",
-    ]);
+    compiler.arg(&source).arg("-I").arg(dist.join("include")).arg("-o").arg(output).args(["-pthread", "-ldl"]);
+    compiler.args(options);
     let built = compiler.output().expect("cc runs: install gcc");
     assert!(built.status.success(), "{}:\n{}", source.display(), String::from_utf8_lossy(&built.stderr));
 }
