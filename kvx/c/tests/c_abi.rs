@@ -95,8 +95,11 @@ fn the_examples_of_the_documentation_compile() {
         "kv_store_v1 *store, kvx_cache_desc_t *caches, int32_t *block_ids, uint32_t n, uint32_t tokens, \
          int32_t *new_blocks",
     ];
-    let examples: Vec<&str> =
-        page.split("```c by=kvx/c/tests/c_abi.rs\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let examples: Vec<&str> = page
+        .split("<!-- by=kvx/c/tests/c_abi.rs -->\n```c\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
     assert_eq!(examples.len(), arguments.len());
     for (number, (example, arguments)) in examples.iter().zip(arguments).enumerate() {
         let (include, body) = example.split_once('\n').unwrap();

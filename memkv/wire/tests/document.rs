@@ -63,8 +63,10 @@ fn the_document_shows_the_bytes_that_are_sent() {
     let mut shown: Vec<(String, String)> = Vec::new();
     let mut open = false;
     for line in document.lines() {
-        if let Some(name) = line.strip_prefix("```frame ") {
+        // On the line before the block.
+        if let Some(name) = line.strip_prefix("<!-- frame: ").and_then(|rest| rest.strip_suffix(" -->")) {
             shown.push((name.to_owned(), String::new()));
+        } else if line == "```text" {
             open = true;
         } else if line == "```" {
             open = false;

@@ -1,6 +1,7 @@
 //! The fenced blocks of a page, and how each is run.
 //!
-//! `tests/blackbox/tests/book/README.md` describes the info strings for who writes pages.
+//! An info string is the language alone: with a backtick in it the fence opens no block, and the rest of the page is garbled. How a block is
+//! run is in a comment on the line before its fence, which no reader sees. `tests/blackbox/tests/book/README.md` describes these comments.
 
 /// A fenced block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,23 +37,23 @@ pub struct How {
     pub fails: bool,
     /// It is what the block of commands before it prints; `...` stands for anything.
     pub output: bool,
+    /// It is the frame of memkv of this name, which the tests of its crate read.
+    pub frame: Option<String>,
 }
 
 impl How {
-    fn parse(info: &str) -> Result<(String, Self), String> {
-        let (info, unrun) = match info.split_once("unrun:") {
-            Some((info, reason)) if !reason.trim().is_empty() => (info, Some(reason.trim().to_owned())),
-            Some(_) => return Err("`unrun:` without a reason".to_owned()),
-            None => (info, None),
-        };
-        let mut words = info.split_whitespace();
-        let language = words.next().ok_or("no language: the info string says how a block is run")?.to_owned();
-        let mut how = How { unrun, ..How::default() };
-        // The frames of memkv are named, and read by the tests of its crate.
-        if language == "frame" {
-            return Ok((language, how));
+    /// What the comment before a block says.
+    fn parse(comment: &str) -> Result<Self, String> {
+        if let Some(frame) = comment.strip_prefix("frame:") {
+            return Ok(How { frame: Some(frame.trim().to_owned()), ..How::default() });
         }
-        for word in words {
+        let (words, unrun) = match comment.split_once("unrun:") {
+            Some((words, reason)) if !reason.trim().is_empty() => (words, Some(reason.trim().to_owned())),
+            Some(_) => return Err("`unrun:` without a reason".to_owned()),
+            None => (comment, None),
+        };
+        let mut how = How { unrun, ..How::default() };
+        for word in words.split_whitespace() {
             match word.split_once('=') {
                 None if word == "fails" => how.fails = true,
                 None if word == "output" => how.output = true,
@@ -69,7 +70,7 @@ impl How {
                 _ => return Err(format!("{word:?} is unknown")),
             }
         }
-        how.held(&language).map(|()| (language, how))
+        Ok(how)
     }
 
     /// Every block is run, or says why not.
@@ -84,18 +85,37 @@ impl How {
             "c" | "cpp" | "rust" | "python" | "conf" | "yaml" | "json" | "wit" | "markdown" => {
                 Err(format!("a block of {language} needs `file=`, `source=`, `by=` or `unrun: the reason`"))
             }
-            _ => Err(format!("the language {language:?} is unknown")),
+            "" => Err("a fence names the language".to_owned()),
+            _ => Err(format!(
+                "the language {language:?} is unknown; what else is said of a block is in a comment before it"
+            )),
         }
     }
 }
 
+/// What is in a comment that is a line of its own.
+pub(super) fn comment(line: &str) -> Option<&str> {
+    line.trim().strip_prefix("<!--")?.strip_suffix("-->").map(str::trim)
+}
+
 /// The blocks of a page, or what is wrong with one: its line and why.
 pub fn blocks(page: &str) -> Result<Vec<Block>, (usize, String)> {
-    let (mut blocks, mut lines) = (Vec::new(), (1..).zip(page.lines()));
+    let (mut blocks, mut lines) = (Vec::new(), (1..).zip(page.lines().chain([""])));
+    // The comment on the line before.
+    let mut before = None;
     while let Some((line, fence)) = lines.next() {
-        let Some(info) = fence.trim_start().strip_prefix("```") else { continue };
+        let said = before.take();
+        let Some(info) = fence.trim_start().strip_prefix("```") else {
+            if said.is_some_and(|said| How::parse(said).is_ok_and(|how| how != How::default())) {
+                return Err((line - 1, "this says how a block is run, and the next line is no fence".to_owned()));
+            }
+            before = comment(fence);
+            continue;
+        };
+        let how = How::parse(said.unwrap_or_default()).map_err(|why| (line, why))?;
+        let language = info.trim().to_owned();
+        how.held(&language).map_err(|why| (line, why))?;
         let indent = fence.len() - fence.trim_start().len();
-        let (language, how) = How::parse(info).map_err(|why| (line, why))?;
         let mut text = String::new();
         loop {
             let Some((_, inner)) = lines.next() else { return Err((line, "the block does not end".to_owned())) };
@@ -116,20 +136,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_has_its_text_and_says_how_it_is_run() {
-        let page = "a\n   ```sh server=6379,7001 fails\n   one\n     two\n\n   ```\nb\n```toml\n```\n";
+    fn a_block_has_its_text_and_the_comment_before_it_says_how_it_is_run() {
+        let page = "a\n   <!-- server=6379,7001 fails -->\n   ```sh\n   one\n     two\n\n   ```\nb\n```toml\n```\n";
         let found = blocks(page).unwrap();
-        assert_eq!(found.iter().map(|block| block.line).collect::<Vec<_>>(), [2, 8]);
+        assert_eq!(found.iter().map(|block| block.line).collect::<Vec<_>>(), [3, 9]);
         assert_eq!(found[0].text, "one\n  two\n\n");
         let how = How { server: vec![6379, 7001], fails: true, ..How::default() };
         assert_eq!((found[0].language.as_str(), &found[0].how), ("sh", &how));
+        assert_eq!(found[1].how, How::default());
     }
 
     #[test]
     fn a_reason_may_hold_anything() {
-        let found = blocks("```c file=a.c unrun: needs x=1, a `server`\n```\n").unwrap();
+        let found = blocks("<!-- file=a.c unrun: needs x=1, a `server` -->\n```c\n```\n").unwrap();
         assert_eq!(found[0].how.unrun.as_deref(), Some("needs x=1, a `server`"));
         assert_eq!(found[0].how.file.as_deref(), Some("a.c"));
+        let found = blocks("<!-- frame: PUT answer -->\n```text\n```\n").unwrap();
+        assert_eq!(found[0].how.frame.as_deref(), Some("PUT answer"));
     }
 
     #[test]
@@ -138,13 +161,20 @@ mod tests {
             "```\nx\n```\n",
             "```c\nint x;\n```\n",
             "```perl\n```\n",
-            "```sh unrun:\n```\n",
-            "```sh server=x\n```\n",
-            "```sh fail\n```\n",
-            "```sh with=mysql\n```\n",
+            "```sh fails\n```\n",
+            "```sh unrun: needs a `server`\n```\n",
             "```sh\nnever ends\n",
+            // A comment that says how, and no block behind it.
+            "<!-- fails -->\n\n```sh\n```\n",
+            "<!-- file=a.toml -->",
         ] {
             assert!(blocks(page).is_err_and(|(line, _)| line == 1), "{page}");
         }
+        for comment in ["unrun:", "server=x", "fail", "with=mysql"] {
+            let page = format!("<!-- {comment} -->\n```sh\n```\n");
+            assert!(blocks(&page).is_err_and(|(line, _)| line == 2), "{page}");
+        }
+        // Others are not for blocks.
+        assert_eq!(blocks("<!-- end -->\n\n<!-- Made by a test. -->\n"), Ok(vec![]));
     }
 }

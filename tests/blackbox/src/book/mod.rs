@@ -31,12 +31,12 @@ pub fn files(root: &Path, folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The lines of a page outside of fenced blocks, with their numbers from 1.
+/// The lines of a page outside of fenced blocks and comments, with their numbers from 1.
 fn prose(page: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     (1..).zip(page.lines()).filter(move |(_, line)| {
         let is_fence = line.trim_start().starts_with("```");
         fenced ^= is_fence;
-        !fenced && !is_fence
+        !fenced && !is_fence && blocks::comment(line).is_none()
     })
 }

@@ -82,8 +82,8 @@ mod tests {
     }
 
     #[test]
-    fn code_counts_as_a_word_and_blocks_do_not_count() {
-        assert_eq!(lengths("see `a b c.d e` now\n```sh\nls -l a.\n```\nthen"), [3, 1]);
+    fn code_counts_as_a_word_and_blocks_and_comments_do_not_count() {
+        assert_eq!(lengths("see `a b c.d e` now\n<!-- unrun: one two three -->\n```sh\nls -l a.\n```\nthen"), [3, 1]);
     }
 
     #[test]
