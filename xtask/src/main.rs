@@ -67,7 +67,11 @@ enum Command {
         test: bool,
     },
     /// Make a book of docs/: target/book/docs/index.html
-    Book,
+    Book {
+        /// Also read each page as a reader sees it, and take pictures to look at, with Chromium: target/book/screenshots
+        #[arg(long)]
+        check: bool,
+    },
     /// Draw docs/dashboard.json as a real Prometheus sees a library at work: docs/dashboard.svg
     Dashboard,
     /// Make the tarball, the Debian package, the wheel, the container file and the list of what is linked: target/package
@@ -112,7 +116,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Torture { arguments } => torture::run(&place, &arguments),
         Command::Wheel { test } => python::wheel(&place, test),
         Command::Dist => dist::run(&place).map(drop),
-        Command::Book => book::run(&place),
+        Command::Book { check: false } => book::run(&place).map(drop),
+        Command::Book { check: true } => book::check(&place),
         Command::Dashboard => dashboard::run(&place),
         Command::Package(options) => package::run(&place, &options),
         Command::Guests => guests::build(&place).and_then(|_| guests::build_for_tests(&place)).map(drop),
