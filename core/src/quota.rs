@@ -48,6 +48,8 @@ pub struct Meters {
     bytes_out: Meter,
     operations: Meter,
     cpu_ms: Meter,
+    /// When the first call was metered.
+    begun: OnceLock<Instant>,
 }
 
 impl Meter {
@@ -76,7 +78,8 @@ impl Quota {
 
     /// Leave for one call that puts or gets.
     pub fn admit(&self, meters: &Meters, puts: bool, now: Instant) -> Result<(), Error> {
-        let second = second(now);
+        let begun = *meters.begun.get_or_init(|| now);
+        let second = now.saturating_duration_since(begun).as_secs();
         let bytes = match puts {
             true => ("bytes_in_per_s", self.bytes_in_per_s, &meters.bytes_in),
             false => ("bytes_out_per_s", self.bytes_out_per_s, &meters.bytes_out),
@@ -108,12 +111,6 @@ impl Meters {
     pub fn ran(&self, milliseconds: u64) {
         self.cpu_ms.charge(milliseconds);
     }
-}
-
-/// Whole seconds since the first call.
-fn second(now: Instant) -> u64 {
-    static BEGIN: OnceLock<Instant> = OnceLock::new();
-    now.saturating_duration_since(*BEGIN.get_or_init(|| now)).as_secs()
 }
 
 #[cfg(test)]

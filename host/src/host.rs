@@ -3,9 +3,10 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::MakeLayer;
+use crate::backend::Layer;
 use crate::config::{Config, Source};
 use crate::doctor::{Depth, Diagnosis, doctor_with};
 use crate::error::Error;
@@ -36,7 +37,7 @@ use crate::setup::Setup;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Host {
     setup: Setup,
 }
@@ -78,6 +79,13 @@ impl Host {
     }
 }
 
+impl fmt::Debug for Host {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Setup { config, places, .. } = &self.setup;
+        formatter.debug_struct("Host").field("config", config).field("places", places).finish_non_exhaustive()
+    }
+}
+
 /// Says what a [`Host`] is to be made of. What is not said is taken from the environment.
 #[derive(Default)]
 #[must_use]
@@ -86,7 +94,7 @@ pub struct HostBuilder {
     components: Option<Vec<PathBuf>>,
     cache: Option<PathBuf>,
     log: Option<Box<dyn ::log::Log>>,
-    layer: Option<MakeLayer>,
+    layers: Vec<Arc<dyn Layer>>,
     clock: Option<Clock>,
 }
 
@@ -99,10 +107,10 @@ enum Given {
 
 impl fmt::Debug for HostBuilder {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HostBuilder { config, components, cache, log, layer, clock: _ } = self;
+        let HostBuilder { config, components, cache, log, layers, clock: _ } = self;
         let mut shown = formatter.debug_struct("HostBuilder");
         shown.field("config", config).field("components", components).field("cache", cache);
-        shown.field("log", &log.is_some()).field("layer", &layer.is_some()).finish()
+        shown.field("log", &log.is_some()).field("layers", &layers.len()).finish()
     }
 }
 
@@ -140,10 +148,12 @@ impl HostBuilder {
         HostBuilder { log: Some(Box::new(sink)), ..self }
     }
 
-    /// What makes the layer that a config's `fault` table asks for. No promise is made about it: it is for tests.
-    #[doc(hidden)]
-    pub fn layer(self, make: MakeLayer) -> Self {
-        HostBuilder { layer: Some(make), ..self }
+    /// A layer around the instances of each store that the host opens, inside the circuit breaker and around the layers that were named
+    /// before it. The traits are in `layers`, with the feature `unstable`: until 1.0 they may change with any version.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
+    pub fn layer(mut self, layer: impl Layer + 'static) -> Self {
+        self.layers.push(Arc::new(layer));
+        self
     }
 
     /// What tells how long ago a backend said that it has a chunk. No promise is made about it: it is for tests.
@@ -179,6 +189,6 @@ impl HostBuilder {
             log::set_sink(Some(sink));
         }
         let places = crate::loader::Places { components: self.components, cache: self.cache };
-        Ok(Host { setup: Setup { config, places, layer: self.layer, clock: self.clock } })
+        Ok(Host { setup: Setup { config, places, layers: self.layers, clock: self.clock } })
     }
 }

@@ -43,13 +43,19 @@ pub use kv_store_core::{Buffer, Error, ErrorKind, Latency, Metrics, Series, Stor
 pub use open::Store;
 pub use precompile::{Compiled, compile};
 
+/// Layers around the instances of stores, for [`HostBuilder::layer`]. They may change with any version until 1.0.
+#[cfg(feature = "unstable")]
+pub mod layers {
+    pub use crate::raw::backend::*;
+}
+
 /// For the crate of the C ABI, whose callers answer for their memory. No promise is made about any of it.
 #[doc(hidden)]
 pub mod raw {
     /// A backend's calls, for a layer around them.
     pub mod backend {
         pub use crate::backend::{
-            Answers, Backend, Bytes, ChunkHash, Committed, Got, Layer, MakeLayer, NewChunk, Target, expect_some,
+            Answers, Backend, Bytes, ChunkHash, Committed, Got, Layer, NewChunk, Opening, Target, Wrap, expect_some,
         };
         pub use crate::error::contract_violation;
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::backend::MakeLayer;
+use crate::backend::Layer;
 use crate::config::{self, Config};
 use crate::error::Error;
 use crate::loader::Places;
@@ -10,12 +10,12 @@ use crate::process::Clock;
 use crate::store::{self, Process};
 
 /// What a host opens stores with. The default takes it from the environment.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Setup {
     pub config: config::Source,
     pub places: Places,
-    /// Makes the layer that a config's `fault` table asks for.
-    pub layer: Option<MakeLayer>,
+    /// Lie around the instances of each store, the first one innermost.
+    pub layers: Vec<Arc<dyn Layer>>,
     /// In place of the process's, to tell how long ago a backend said something.
     pub clock: Option<Clock>,
 }
@@ -35,8 +35,8 @@ impl Setup {
 
     /// The same, as stores want it, in the process that this is.
     pub(crate) fn of_stores(&self) -> store::Setup {
-        let Setup { config, places, layer, clock } = self.clone();
-        store::Setup { config, components: Arc::new(places), layer, clock, process: Process::current() }
+        let Setup { config, places, layers, clock } = self.clone();
+        store::Setup { config, components: Arc::new(places), layers, clock, process: Process::current() }
     }
 
     /// The config as it is now.

@@ -1,5 +1,5 @@
-//! A layer that is put around the instances of each store that a host opens: how a test injects faults. The library that is
-//! shipped has none, and refuses a config that asks for one.
+//! Layers that a host has put around the instances of the stores that it opens: a program's own measurements, or the faults of a test.
+//! They lie next to the instances, inside the circuit breaker.
 
 use std::sync::Arc;
 
@@ -7,31 +7,48 @@ use super::Backend;
 use crate::error::Error;
 use crate::until::Until;
 
-/// A layer of one store.
+/// Puts a layer around the instances of stores.
+///
+/// A layer must keep what [`Backend`] promises: an outcome for each item that it answers, in order, and an end soon after the deadline.
 pub trait Layer: Send + Sync {
-    /// What the log says of it when the store is opened.
-    fn note(&self) -> String;
+    /// A store is about to be opened. What puts a layer around its instances; `None` where this store has none. An error is the
+    /// open's, and the component is not asked.
+    ///
+    /// # Errors
+    /// What the open is to fail with.
+    fn open(&self, store: &Opening<'_>) -> Result<Option<Wrap>, Error>;
 
-    /// Called before the component opens the store; a failure is the open's.
-    fn opening(&self, until: &Until) -> Result<(), Error>;
-
-    /// Put it around the instances.
-    fn around(self: Box<Self>, inner: Arc<dyn Backend>) -> Arc<dyn Backend>;
+    /// Whether this layer obeys the table `fault` of a backend's config, and understands this one. `None`: it does not look at it.
+    fn check_fault(&self, table: &str) -> Option<Result<(), Error>> {
+        let _ = table;
+        None
+    }
 }
 
-/// Makes a layer of the `fault` table of a backend's config.
-pub type MakeLayer = fn(&str) -> Result<Box<dyn Layer>, Error>;
+/// Puts a layer around the instances of one store.
+pub type Wrap = Box<dyn FnOnce(Arc<dyn Backend>) -> Arc<dyn Backend>>;
 
-/// The layer that a config's `fault` table asks for.
-pub fn make_layer(make: Option<MakeLayer>, table: Option<&str>) -> Result<Option<Box<dyn Layer>>, Error> {
-    let Some(table) = table else { return Ok(None) };
-    match make {
-        Some(make) => make(table).map(Some).map_err(|error| error.context("the table `fault` of the config")),
-        None => Err(Error::invalid(
+/// A store that is about to be opened.
+pub struct Opening<'a> {
+    /// Its own URI.
+    pub uri: &'a str,
+    /// The table `fault` of its backend's config.
+    pub fault: Option<&'a str>,
+    /// The time of the call that opens it.
+    pub until: &'a Until,
+}
+
+/// Refuse a config with a table `fault` that no layer obeys, or that the layer which does takes for wrong.
+pub fn check_fault(layers: &[Arc<dyn Layer>], table: Option<&str>) -> Result<(), Error> {
+    let Some(table) = table else { return Ok(()) };
+    let checked = layers.iter().find_map(|layer| layer.check_fault(table));
+    let checked = checked.map(|checked| checked.map_err(|error| error.context("the table `fault` of the config")));
+    checked.unwrap_or_else(|| {
+        Err(Error::invalid(
             "the config has a table `fault`, and this library injects no faults: remove the table, or use the library of \
              the tests (docs/torture.md)",
-        )),
-    }
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -40,11 +57,8 @@ mod tests {
 
     #[test]
     fn a_library_without_faults_refuses_the_table() {
-        assert!(make_layer(None, None).is_ok_and(|layer| layer.is_none()));
-        let error = make_layer(None, Some("flip = 0.1")).err().unwrap();
-        assert!(
-            error.to_string().contains("table `fault`") && error.to_string().contains("remove the table"),
-            "{error}"
-        );
+        assert!(check_fault(&[], None).is_ok());
+        let error = check_fault(&[], Some("flip = 0.1")).unwrap_err().to_string();
+        assert!(error.contains("table `fault`") && error.contains("remove the table"), "{error}");
     }
 }

@@ -20,8 +20,7 @@ use std::sync::Arc;
 
 pub use hash::ChunkHash;
 pub use hash::{ChunkMap, ChunkSet, bad_length};
-pub use layer::make_layer;
-pub use layer::{Layer, MakeLayer};
+pub use layer::{Layer, Opening, Wrap, check_fault};
 pub use remembering::{KnownChunks, Remembering};
 pub use target::Target;
 pub use with_breaker::WithBreaker;

@@ -33,7 +33,7 @@ impl Fakes {
     /// What opens stores of these, with a config.
     pub fn setup(self: &Arc<Self>, config: &str) -> Setup {
         let config = Source::Given(Config::given(config).unwrap());
-        Setup { config, components: self.clone(), layer: None, clock: None, process: Process::current() }
+        Setup { config, components: self.clone(), layers: Vec::new(), clock: None, process: Process::current() }
     }
 }
 

@@ -13,7 +13,7 @@ use super::process::Process;
 use super::spare::Spare;
 use super::upkeep;
 use super::verify::Verifier;
-use crate::backend::{Backend, MakeLayer, Remembering, WithBreaker, make_layer};
+use crate::backend::{Backend, Layer, Opening, Remembering, WithBreaker, Wrap, check_fault};
 use crate::breaker::Breaker;
 use crate::budget::{Budgets, Owner, Shares};
 use crate::config::{self, Config, FaultTable, Settings};
@@ -31,13 +31,13 @@ use crate::until::Until;
 use crate::uri::StoreUri;
 
 /// What stores are opened with.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Setup {
     pub config: config::Source,
     /// Finds and loads their components.
     pub components: Arc<dyn Components>,
-    /// Makes the layer that a config's `fault` table asks for.
-    pub layer: Option<MakeLayer>,
+    /// Lie around the instances of each store, the first one innermost.
+    pub layers: Vec<Arc<dyn Layer>>,
     /// By this stores know how long ago a backend said something, in place of the process's clock.
     pub clock: Option<Clock>,
     /// Where they are open.
@@ -51,8 +51,8 @@ pub(super) struct Key {
     component: [u8; 32],
     target: Target,
     settings: Settings,
-    /// Of the function that makes its layer: its address.
-    layer: Option<usize>,
+    /// Of its layers: their addresses.
+    layers: Vec<usize>,
 }
 
 impl Key {
@@ -61,7 +61,7 @@ impl Key {
     fn scope(&self) -> Scope {
         let settings =
             Settings { limits: Limits::default(), quota: Quota::default(), near: None, ..self.settings.clone() };
-        Scope::of(&Key { settings, layer: None, ..self.clone() })
+        Scope::of(&Key { settings, layers: Vec::new(), ..self.clone() })
     }
 
     /// Whether what one store has counts for the other's share too.
@@ -107,8 +107,8 @@ fn open_with(
     // Handles that differ only in what prefixes their manifests share a store.
     let prefix = target.prefix.clone();
     let target = Target { prefix: None, ..target };
-    let layer = setup.layer.map(|make| make as usize);
-    let key = Key { component: component.digest(), target, settings, layer };
+    let layers = setup.layers.iter().map(|layer| Arc::as_ptr(layer).addr()).collect();
+    let key = Key { component: component.digest(), target, settings, layers };
     let Process { stores: places, clock, .. } = &*setup.process;
     let until = Until::with(clock, &key.settings.limits, None, None);
     let place = places.place(&key, || Breaker::new(key.target.store.as_str(), &key.settings.limits, clock));
@@ -228,18 +228,14 @@ impl OpenStore {
         let reach = Arc::new(reach(&target, &settings, opened, (budgets, owner), counters));
         let uri = target.store.as_str().to_owned();
         let options = settings.options.into_iter().collect();
-        let layer = make_layer(setup.layer, settings.fault.as_ref().map(FaultTable::text))?;
-        if let Some(layer) = &layer {
-            log::line(Level::Warn, format_args!("{uri}: {}", layer.note()));
-            layer.opening(until)?;
-        }
+        let fault = settings.fault.as_ref().map(FaultTable::text);
+        check_fault(&setup.layers, fault)?;
+        let opening = Opening { uri: &uri, fault, until };
+        let wraps = setup.layers.iter().map(|layer| layer.open(&opening)).collect::<Result<Vec<Option<Wrap>>, _>>()?;
         let component_digest = component.digest();
         let (instances, mut features) = component.open(reach.clone(), &uri, options, until)?;
         let innermost: Arc<dyn Backend> = instances.clone();
-        let inner = match layer {
-            Some(layer) => layer.around(innermost),
-            None => innermost,
-        };
+        let inner = wraps.into_iter().flatten().fold(innermost, |inner, wrap| wrap(inner));
         let guarded = Arc::new(WithBreaker::new(inner, breaker.clone(), counters.clone()));
         let verifier = Arc::new(Verifier::new(settings.verify));
         let near = settings.near.as_ref().map(|near| {

@@ -4,10 +4,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{BatchOptions, NewChunk, Parts, Process, Setup, Store};
+use crate::backend::{Answers, Backend, ChunkHash, Committed, Got, Layer, Opening, Presence, Put, Target, Wrap};
 use crate::error::{Error, ErrorKind};
+use crate::payload::Buffer;
 use crate::process::{Clock, Random, Spawn, Time};
 use crate::sandbox::fake::Fakes;
 use crate::sandbox::{Features, Properties};
+use crate::until::Until;
 
 const URI: &str = "fake://h:1/store";
 
@@ -101,4 +104,74 @@ fn a_process_of_its_own_has_its_own_time_threads_and_stores() {
     assert!(store.put_many(&new, &BatchOptions::default(), None).unwrap().iter().all(Result::is_ok));
     let events = &process.metrics().series[0].events;
     assert!(events["breaker_opened"] == 1 && process.metrics().series.len() == 1);
+}
+
+/// Counts the puts that pass, and those of layers around it.
+struct Counted(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+struct Counting(Arc<dyn Backend>, Counted);
+
+impl Layer for Counted {
+    fn open(&self, store: &Opening<'_>) -> Result<Option<Wrap>, Error> {
+        if store.uri.contains("refused") {
+            return Err(Error::invalid("this layer refuses it"));
+        }
+        let own = Counted(self.0, self.1.clone());
+        let wrap: Wrap = Box::new(|inner| Arc::new(Counting(inner, own)));
+        Ok(Some(wrap).filter(|_| store.uri.contains("store")))
+    }
+}
+
+impl Backend for Counting {
+    fn put(&self, chunks: &[crate::backend::NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+        self.1.1.lock().unwrap().push(self.1.0);
+        self.0.put(chunks, replace, until)
+    }
+
+    fn exists(&self, hashes: &[ChunkHash], until: &Until) -> Answers<Presence> {
+        self.0.exists(hashes, until)
+    }
+
+    fn get(&self, hashes: &[ChunkHash], targets: &mut [Target<'_>], until: &Until) -> Answers<Option<Got>> {
+        self.0.get(hashes, targets, until)
+    }
+
+    fn delete(&self, hashes: &[ChunkHash], until: &Until) -> Answers<()> {
+        self.0.delete(hashes, until)
+    }
+
+    fn commit(
+        &self,
+        manifest: Option<(&str, &[u8])>,
+        fresh: &[ChunkHash],
+        bytes: u64,
+        until: &Until,
+    ) -> Result<Committed, Error> {
+        self.0.commit(manifest, fresh, bytes, until)
+    }
+
+    fn get_manifest(&self, name: &str, until: &Until) -> Result<Option<Arc<Buffer>>, Error> {
+        self.0.get_manifest(name, until)
+    }
+
+    fn delete_manifest(&self, name: &str, until: &Until) -> Result<(), Error> {
+        self.0.delete_manifest(name, until)
+    }
+}
+
+#[test]
+fn layers_that_a_host_names_lie_around_the_instances_in_their_order() {
+    let fakes = written_through();
+    let passed = Arc::new(Mutex::new(Vec::new()));
+    let layers: Vec<Arc<dyn Layer>> =
+        ["inner", "outer"].map(|name| Arc::new(Counted(name, passed.clone())) as Arc<dyn Layer>).into();
+    let setup = Setup { layers, ..fakes.setup("") };
+    Store::open_with(URI, &setup).unwrap().put_chunk(b"a", b"x").unwrap();
+    assert_eq!(*passed.lock().unwrap(), ["outer", "inner"]);
+    // One that a layer leaves alone, one that it refuses, and one that is open without layers.
+    Store::open_with("fake://h:1/other", &setup).unwrap().put_chunk(b"a", b"x").unwrap();
+    let refused = Store::open_with("fake://h:1/refused", &setup).err().unwrap().to_string();
+    assert!(refused.contains("this layer refuses it"), "{refused}");
+    Store::open_with(URI, &fakes.setup("")).unwrap().put_chunk(b"b", b"x").unwrap();
+    assert_eq!(passed.lock().unwrap().len(), 2);
 }

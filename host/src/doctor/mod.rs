@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 pub use near::NearLevel;
 
-use crate::backend::make_layer;
+use crate::backend::check_fault;
 use crate::config::{Config, FaultTable, Helper, Settings};
 use crate::directory::why_refused;
 use crate::error::Error;
@@ -256,7 +256,7 @@ impl Diagnosis {
             .map_err(|error| (error, "add a [[tenant]] whose uri covers it, or correct the URI"))?;
         self.tenant.clone_from(&settings.tenant);
         self.limits = settings.limits.clone();
-        if let Err(error) = make_layer(setup.layer, settings.fault.as_ref().map(FaultTable::text)) {
+        if let Err(error) = check_fault(&setup.layers, settings.fault.as_ref().map(FaultTable::text)) {
             self.problem(true, error.to_string(), "remove the table `fault` from the backend's config");
         }
         self.look_near(&settings);

@@ -13,8 +13,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use kv_store_wasm::raw::backend::{
-    Answers, Backend, ChunkHash, Committed, Got, Layer, NewChunk, Target, contract_violation, expect_some,
+    Answers, Backend, ChunkHash, Committed, Got, Layer, NewChunk, Opening, Target, Wrap, contract_violation,
+    expect_some,
 };
+use kv_store_wasm::raw::log::{Level, line};
 use kv_store_wasm::raw::{Clock, Time, Until};
 use kv_store_wasm::{Buffer, Error, ErrorKind, Host, Presence, Put};
 
@@ -32,7 +34,7 @@ static PASSED: AtomicU64 = AtomicU64::new(0);
 /// clock.
 pub fn install() {
     let clock = Clock::of(Arc::new(Stoppable));
-    let host = Host::builder().layer(|table| Ok(Box::new(Faults::parse(table)?))).clock(clock).build();
+    let host = Host::builder().layer(Injector).clock(clock).build();
     // The first host of the process stays: a second call changes nothing.
     let _ = host.is_ok_and(|host| host.make_default());
 }
@@ -205,24 +207,27 @@ impl Faults {
     }
 }
 
-impl Layer for Faults {
-    fn note(&self) -> String {
-        format!("faults are injected, as the config says; their seed is {}", self.seed)
-    }
+/// Injects what the table `fault` of a backend's config asks for.
+struct Injector;
 
-    fn opening(&self, until: &Until) -> Result<(), Error> {
-        let mut dice = self.dice(Operation::Open, std::iter::empty());
-        self.delay(&mut dice, until);
-        match self.fate(&mut dice) {
+impl Layer for Injector {
+    fn open(&self, store: &Opening<'_>) -> Result<Option<Wrap>, Error> {
+        let Some(table) = store.fault else { return Ok(None) };
+        let faults = Faults::parse(table)?;
+        let (uri, seed) = (store.uri, faults.seed);
+        line(Level::Warn, format_args!("{uri}: faults are injected, as the config says; their seed is {seed}"));
+        let mut dice = faults.dice(Operation::Open, std::iter::empty());
+        faults.delay(&mut dice, store.until);
+        match faults.fate(&mut dice) {
             // Made-up features would be another backend.
-            Fate::Well | Fate::Lie | Fate::Crash(_) => Ok(()),
+            Fate::Well | Fate::Lie | Fate::Crash(_) => Ok(Some(Box::new(|inner| Arc::new(Faulty { faults, inner })))),
             Fate::Trap(_) => Err(Error::new(ErrorKind::Component, "trapped: injected, at the open")),
             Fate::Fail(_) => Err(failure(&mut dice, "at the open")),
         }
     }
 
-    fn around(self: Box<Self>, inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
-        Arc::new(Faulty { faults: *self, inner })
+    fn check_fault(&self, table: &str) -> Option<Result<(), Error>> {
+        Some(Faults::parse(table).map(drop))
     }
 }
 
