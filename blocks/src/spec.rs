@@ -164,6 +164,34 @@ impl Spec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::{KeyBuilder, KeyHash};
+
+    /// The scope is part of every key that a far level has. Computed with Python's hashlib, not with this code.
+    #[test]
+    fn golden_scope() {
+        let hex = |scope: [u8; SCOPE_BYTES]| scope.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let config = Config::default();
+        assert_eq!(hex(Spec::new("model", 16, 64).scope(&config, 16)), "c4f5ff2694d04aa6560b8911de3c24d7");
+        let mut other = Config { token_validation: true, ..config };
+        other.l2.namespace = "tenant".to_owned();
+        other.l2.key_builder = KeyBuilder::Simple;
+        other.l2.key_hash = KeyHash::Sha256;
+        let spec = Spec {
+            layout: Layout::try_from("NCLD".to_owned()).unwrap(),
+            dtype: Dtype::Fp8E4m3,
+            layers: 0..16,
+            heads: 8..16,
+            tensor_parallel: (1, 4),
+            ..Spec::new("llama-3-8b@main", 16, 4096)
+        };
+        assert_eq!(hex(spec.scope(&other, 32)), "f55233958addbd85b443fa5b1ae94ff2");
+        // The names of the other types, which are in the scope as Rust shows them.
+        let names = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Fp8E4m3, Dtype::Fp8E5m2, Dtype::I8, Dtype::I4];
+        assert_eq!(format!("{names:?}"), "[F32, F16, Bf16, Fp8E4m3, Fp8E5m2, I8, I4]");
+        let names = [KeyBuilder::Raw, KeyBuilder::Simple, KeyBuilder::Rolling];
+        assert_eq!(format!("{names:?}"), "[Raw, Simple, Rolling]");
+        assert_eq!(KeyHash::Farm128.name(), "farm-128");
+    }
 
     #[test]
     fn every_part_makes_another_scope() {

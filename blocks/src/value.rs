@@ -75,6 +75,22 @@ impl Shape {
 mod tests {
     use super::*;
 
+    /// What stands behind a block in a far level. Computed with Python's xxhash, not with this code; 1000 bytes are hashed in another
+    /// way than few.
+    #[test]
+    fn golden_tail() {
+        for (tokens, block, validation, tail) in [
+            (2, 10, false, "4b56423102000000f66d7befbfb9a22f"),
+            (2, 10, true, "4b56423102000000fe9b562242ec93de"),
+            (16, 1000, false, "4b56423110000000f2516ffa041e7a8f"),
+        ] {
+            let shape = Shape::new(tokens, block, validation);
+            let slot: Vec<u8> = (0..shape.slot()).map(|n| (n * 7) as u8).collect();
+            let found: String = shape.tail(b"golden key", &slot).iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(found, tail, "{block} bytes, validation: {validation}");
+        }
+    }
+
     #[test]
     fn every_byte_of_a_value_and_its_key_are_checked() {
         let shape = Shape::new(2, 10, true);

@@ -164,6 +164,30 @@ mod tests {
         Fingerprint::of_file(&path, mode).map(|fingerprint| fingerprint.bytes)
     }
 
+    /// Each row and each state of llama.cpp is named by one of these. Computed with Python's hashlib, not with this code.
+    #[test]
+    fn golden_fingerprints() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = gguf(&[vec![1; 20_000], vec![2; 64], vec![3; 20_000]]);
+        let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let of = |mode| fingerprint(folder.path(), &file, mode).unwrap();
+        let chunked = hex(of(FingerprintMode::GgufChunked));
+        assert_eq!(chunked, "e49842e32d86f6d6030a40f1b4f0904823fcc91936d48766d38cf99dcd30d342");
+        let safe = hex(of(FingerprintMode::Safe));
+        assert_eq!(safe, "6bdffbd7a43ecff9ace023a459f6fe31bdff95f61273b2c1fc7cd626fd04ae51");
+        // Its path and its times are this test's own, so what is hashed is written out.
+        let path = folder.path().join("model.gguf");
+        let model = File::options().append(true).open(&path).unwrap();
+        model.set_modified(std::time::UNIX_EPOCH + std::time::Duration::new(0x0102_0304, 5)).unwrap();
+        let mut hashed = path.canonicalize().unwrap().into_os_string().into_encoded_bytes();
+        hashed.push(0);
+        let [low, high] = u16::try_from(file.len()).unwrap().to_le_bytes();
+        hashed.extend([low, high, 0, 0, 0, 0, 0, 0]);
+        hashed.extend([4, 3, 2, 1, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+        let fast = Fingerprint::of_file(&path, FingerprintMode::FastUnsafe).unwrap();
+        assert_eq!(fast.bytes, <[u8; 32]>::from(Sha256::digest(&hashed)));
+    }
+
     #[test]
     fn safe_is_the_hash_of_the_file() {
         let folder = tempfile::tempdir().unwrap();

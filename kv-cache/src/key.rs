@@ -112,7 +112,7 @@ mod tests {
 
     /// Computed with Python's hashlib from the text of the format, not with this code.
     #[test]
-    fn a_key_is_the_published_hash() {
+    fn golden_key() {
         let identity = Identity { fingerprint: Fingerprint::given([1; 32]), quant: 2, context_hash: [3; 32] };
         assert_eq!(identity.key(&[0, 1, 0x01020304]).to_string(), PYTHON_KEY);
     }

@@ -23,6 +23,45 @@ fn keys_with_farmhash_are_those_of_aibrix() {
     assert_eq!(hex(&simple[1]), "815da8dc579b3ba113c9ca6c30bcd88e");
 }
 
+/// The second key of two blocks, under a scope of 00 to 0f: of 4 tokens, and of 16, which have a way of their own. Computed with
+/// Python's hashlib and xxhash, not with this code; those with FarmHash are in the test above.
+#[test]
+fn golden_keys() {
+    use KeyBuilder::{Raw, Rolling, Simple};
+    let shown = |key: &Key, len: usize| format!("{key:?}")[..2 * len].to_owned();
+    for (block, expected) in [
+        (
+            4,
+            [
+                (Rolling, KeyHash::Xxh3, "7a56b6c75feb439e08d8d7f7661751a8"),
+                (Rolling, KeyHash::Sha256, "e26e843efc8d5592d93fd833ad5ff18f6d56eacef4393a3fbb33500247133e98"),
+                (Simple, KeyHash::Xxh3, "fe400f6f243f7c69640b87ed9a010b1f"),
+                (Simple, KeyHash::Sha256, "7c2ca3ac7289a160221027c3356f4160960b57e83a51000d893f391cd227ac1d"),
+                (Raw, KeyHash::Xxh3, "7c2ca3ac7289a160221027c3356f4160960b57e83a51000d893f391cd227ac1d"),
+            ],
+        ),
+        (
+            16,
+            [
+                (Rolling, KeyHash::Xxh3, "f7ec876894a1aa21d4b624535933c54d"),
+                (Rolling, KeyHash::Sha256, "b351896494c1b766e029ec506de25ab273a29ed12eca45748f48e6801621a3c3"),
+                (Simple, KeyHash::Xxh3, "c150046063c09bfc70fdfd2da089d691"),
+                (Simple, KeyHash::Sha256, "69583a9b713174694d6133ff48227aa5bc7cfbbfdc1ea100592c69b0d49d7c38"),
+                (Raw, KeyHash::Xxh3, "69583a9b713174694d6133ff48227aa5bc7cfbbfdc1ea100592c69b0d49d7c38"),
+            ],
+        ),
+    ] {
+        let tokens: Vec<i32> = (0..2 * block as u32).map(|n| n.wrapping_mul(0x9e37_79b1) as i32).collect();
+        for (builder, hash, hex) in expected {
+            let keys = Keys::for_scope(builder, hash, std::array::from_fn(|n| n as u8), block);
+            let [_, key] = keys.of(&[], &tokens)[..] else { panic!("two blocks") };
+            assert_eq!(shown(&key, hex.len() / 2), hex, "{builder:?} {hash:?}, {block} tokens");
+            let far: String = keys.far(&key).iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(far, format!("000102030405060708090a0b0c0d0e0f{hex}"), "{builder:?} {hash:?}");
+        }
+    }
+}
+
 proptest! {
     /// Where a prompt is cut into prefix and query makes no difference, and what is no whole block has no key.
     #[test]

@@ -59,6 +59,28 @@ fn what_other_software_writes_is_read() {
     assert_eq!((payload, Crc::of(payload)), (&b"payload bytes"[..], head.payload_crc32c));
 }
 
+/// The file of a row as 0.2.0 wrote it, with its seal. Made by Python's struct and crc32c from the format's text, not with this code.
+#[test]
+fn golden_row() {
+    const FILE: &str = "\
+        4b564301040500000300000000000000002000000000000000f153650000000000f1536500000000050000000000000006010000000000000500\
+        000000000000df68db6600000000100000004f6e63652075706f6e20612074696d65a60000008004000000ed5013a40120000000aaaaaaaaaaaa\
+        aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa0201000000000301000000070420000000bbbbbbbbbbbbbbbbbbbbbbbbbbbbbb\
+        bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb05050000006770752d33060e0000006b762d63616368652f302e322e30070b000000656e64206f6620\
+        7475726e080400000003000000090c0000000100000002000000040302017374617465";
+    let tokens = [1, 2, 0x0102_0304];
+    let mut file = row(&tokens).layout_by("kv-cache/0.2.0").seal(Crc::of(b"state"));
+    file.extend(b"state");
+    assert_eq!(file.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), FILE);
+    let read = parse(&file, file.len() as u64).unwrap();
+    assert_eq!((read.software.as_str(), read.sealed), ("kv-cache/0.2.0", true));
+    // Numbers that a row has one of at a time.
+    assert_eq!(SaveReason::ALL.map(SaveReason::number), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(format!("{:?}", SaveReason::ALL), "[Unknown, Cold, Continued, Evict, Shutdown, Finish]");
+    let modes = [FingerprintMode::Safe, FingerprintMode::GgufChunked, FingerprintMode::FastUnsafe];
+    assert_eq!(modes.map(FingerprintMode::number), [0, 1, 2]);
+}
+
 /// The offsets of the format's text, looked at without our parser.
 #[test]
 fn what_we_write_lies_where_the_format_says() {

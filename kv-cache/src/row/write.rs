@@ -82,6 +82,11 @@ impl NewRow<'_> {
     }
 
     pub(crate) fn layout(&self) -> Unsealed {
+        self.layout_by(&format!("{SOFTWARE}{}", env!("CARGO_PKG_VERSION")))
+    }
+
+    /// The same as written by software of this name.
+    pub(super) fn layout_by(&self, software: &str) -> Unsealed {
         let mut records = Vec::with_capacity(256 + self.tokens.len() * 4);
         push(&mut records, TAG_SEAL, &[0; 4]);
         push(&mut records, TAG_FINGERPRINT, &self.identity.fingerprint.bytes);
@@ -89,7 +94,7 @@ impl NewRow<'_> {
         push(&mut records, TAG_QUANT, &[self.identity.quant]);
         push(&mut records, TAG_CONTEXT_HASH, &self.identity.context_hash);
         push(&mut records, TAG_HOST, cut(self.host, MAX_TEXT_BYTES).as_bytes());
-        push(&mut records, TAG_SOFTWARE, format!("{SOFTWARE}{}", env!("CARGO_PKG_VERSION")).as_bytes());
+        push(&mut records, TAG_SOFTWARE, software.as_bytes());
         if !self.detail.is_empty() {
             push(&mut records, TAG_DETAIL, cut(self.detail, MAX_TEXT_BYTES).as_bytes());
         }

@@ -436,6 +436,24 @@ pub(crate) fn read_full(file: &File, bytes: &mut [u8], offset: u64) -> std::resu
 mod tests {
     use super::*;
 
+    /// The names that a tier finds again, of this software and of others.
+    #[test]
+    fn golden_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = Directory::open(folder.path(), true).unwrap();
+        let key = Key(std::array::from_fn(|n| n as u8));
+        let row = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f.kvc";
+        assert_eq!(row_name(&key), row);
+        let temporary = directory.temporary_name(&key);
+        assert!(temporary.starts_with(&format!("{row}.tmp.{}.", std::process::id())), "{temporary}");
+        std::fs::write(folder.path().join(row), "no row").unwrap();
+        directory.set_aside(row).unwrap();
+        assert!(folder.path().join("set-aside").join(row).exists());
+        let own =
+            [".lock", ".token-cache", "set-aside"].map(|name| (folder.path().join(name).exists(), classify(name)));
+        assert_eq!(own, [(true, Name::Ours); 3]);
+    }
+
     #[test]
     fn names_are_told_apart() {
         let key = Key([0xab; 32]);
