@@ -138,6 +138,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Under these keys backends find what other versions stored. Computed with Python's hashlib, not with this code.
+    #[test]
+    fn golden_keys() {
+        for (name, key) in [
+            ("slot-7.bin", "slot-7.bin"),
+            ("../Etc", "%2e.%2f%45tc"),
+            ("a b_\u{e4}%\0", "a%20b_%c3%a4%25%00"),
+            ("~A.Z", "%7e%41.%5a"),
+        ] {
+            assert_eq!(escape(name), key);
+        }
+        let digest = "25407ba6534004cc6382c35e116227767dedb0a7cc5e5310d72e8618ec58fe86";
+        let cut = "p%2f".repeat(33) + "p%-" + digest;
+        assert_eq!(escape(&"p/".repeat(150)), cut);
+        assert_eq!(hex(&[0x00, 0x1f, 0xa0, 0xff]), "001fa0ff");
+    }
+
     #[test]
     fn a_long_name_keeps_its_start_and_ends_in_its_digest() {
         let (a, b) = (escape(&("p/".repeat(100) + "a")), escape(&("p/".repeat(100) + "b")));

@@ -256,6 +256,33 @@ mod tests {
         root.join("objects").join(&digest[..2]).join(digest)
     }
 
+    /// The files of a manifest and of a chunk, which each later version finds again. Made by Python's struct, hashlib and xxhash, not
+    /// with this code.
+    #[test]
+    fn golden_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path(), 1 << 20);
+        for n in [1, 2] {
+            assert_eq!(store.put_chunk(chunk(n), vec![n; 5], false), Put::Stored);
+        }
+        assert_eq!(store.put_manifest(manifest(), b"two".to_vec(), &[chunk(1), chunk(2)]), Put::Stored);
+        for (path, expected) in [
+            (
+                "objects/b6/b69543cf8d6fb85632f12dc33b636a2ad37f5401a2cab3cae5109ac4855c63db",
+                "4d4b5646494c45311bb208d9c62cc96c050002026e736d02000000050001026e7301050001026e730274776f",
+            ),
+            (
+                "objects/9e/9ea332e93c0d835cb937269f5b6f89b4e68347890cf46fbf2b0dfeb399ce2d29",
+                "4d4b5646494c45312aecdc4f81d300f6050001026e7301000000000101010101",
+            ),
+        ] {
+            assert_eq!(hex(&fs::read(folder.path().join(path)).unwrap()), expected, "{path}");
+        }
+        let mut top: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        top.sort();
+        assert_eq!(top, ["damaged", "lock", "new", "objects"]);
+    }
+
     #[test]
     fn a_restart_finds_what_was_stored() {
         let folder = filled();

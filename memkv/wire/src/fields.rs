@@ -374,3 +374,56 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| self.key()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fields of every frame, as clients and servers of other versions have them. `docs/memkv-wire.md` describes them; whole frames
+    /// are in `tests/document.rs`.
+    #[test]
+    fn golden_fields() {
+        let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let (chunk, manifest) = (Kind::Chunk, Kind::Manifest);
+        let nonce = "ab".repeat(32);
+        let listed = Listed { key: b"k".to_vec(), size: 5, stored: 6, used: 0x0102_0304_0506_0708 };
+        let usage = Usage { bytes: 1, chunks: 2, manifests: 3, capacity: 4 };
+        for (fields, expected) in [
+            (Connect { nonce: [0xab; 32], namespace: "ns" }.encode(), nonce.clone() + "02006e73"),
+            (
+                Connected { nonce: [0xab; 32], durable: true, max_value: 0x0102, server: "s" }.encode(),
+                nonce + "0102010000000000000100" + "73",
+            ),
+            (
+                Put { kind: chunk, replace: false, key: b"k", chunks: vec![] }.encode(),
+                "01000100".to_owned() + "6b00000000",
+            ),
+            (
+                Put { kind: manifest, replace: true, key: b"k", chunks: vec![b"c1", b"c2"] }.encode(),
+                "020101006b02000000".to_owned() + "02006331" + "02006332",
+            ),
+            (Lookup { kind: manifest, key: b"k" }.encode(), "0201006b".to_owned()),
+            (Exists { keys: vec![b"a", b"bc"] }.encode(), "02000000010061".to_owned() + "02006263"),
+            (
+                BatchGet { max_bytes: 0x0102, keys: vec![b"a"] }.encode(),
+                "0201000000000000".to_owned() + "01000000010061",
+            ),
+            (List { kind: chunk, after: b"k", limit: 0x0102 }.encode(), "0101006b02010000".to_owned()),
+            (
+                Listing(vec![listed]).encode(),
+                "01006b0500000000000000".to_owned() + "0600000000000000" + "0807060504030201",
+            ),
+            (usage.encode(), (1..5).map(|n| format!("0{n}00000000000000")).collect()),
+            (
+                Evict { bytes: 1, unused_since: 2, keep_since: 3 }.encode(),
+                (1..4).map(|n| format!("0{n}00000000000000")).collect(),
+            ),
+            (
+                Evicted { bytes: 1, chunks: 2, manifests: 3, more: true }.encode(),
+                (1..4).map(|n| format!("0{n}00000000000000")).collect::<String>() + "01",
+            ),
+        ] {
+            assert_eq!(hex(fields), expected);
+        }
+    }
+}

@@ -208,3 +208,29 @@ impl Header {
 fn length(fields: usize) -> u32 {
     u32::try_from(fields).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Headers and codes, as clients and servers of other versions have them.
+    #[test]
+    fn golden_header() {
+        let header = Header::answer(Op::Get, Status::Full, 0x0102, 0x0304, 0x0506, 0x0708).encode();
+        let hex: String = header.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "4d4b564601a110000403000002010000".to_owned() + "06050000000000000807000000000000");
+        assert_eq!(Header::refusal(Status::Busy, 0, 0).encode()[4..8], [1, 0xff, 0x25, 0]);
+        assert_eq!(Op::ALL.map(|op| op as u8), [0x06, 0x20, 0x21, 0x22, 0x30, 0x31, 0x32, 0x33, 0x34]);
+        let statuses = [0x00, 0x01, 0x02, 0x10, 0x11, 0x12, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25];
+        assert_eq!(Status::ALL.map(|status| status as u8), statuses);
+        assert_eq!(
+            format!("{:?}", Op::ALL),
+            "[Connect, Put, Get, Delete, Exists, BatchGet, List, Usage, Evict]",
+            "each keeps its number"
+        );
+        assert_eq!(
+            format!("{:?}", Status::ALL),
+            "[Ok, Missing, Existed, Full, Gone, Failed, UnsupportedVersion, NotAuthentic, OutOfSequence, TooLarge, Malformed, Busy]"
+        );
+    }
+}
