@@ -347,6 +347,44 @@ fn a_delete_removes_near_copies_and_nothing_brings_them_back() {
     assert_eq!(cache.metrics().used.near_blocks, 0);
 }
 
+/// While the far level removes blocks: what it answers to others meanwhile is not kept, and what the near level gives up meanwhile is
+/// not written, or the blocks would be back when the delete has ended.
+#[test]
+fn nothing_is_kept_or_written_while_its_delete_runs() {
+    let far = TestFar::new();
+    let tokens = prompt(1, 4);
+    put(&open(config(8, "[l2]\ningestion_type = 'ALL'"), &far), &tokens);
+    let during_delete = |cache: &Cache, mode: Mode, meanwhile: &dyn Fn() -> (usize, usize)| {
+        far.set(mode);
+        std::thread::scope(|scope| {
+            let deleting = scope.spawn(|| cache.delete(&[], &tokens).unwrap());
+            while far.held() == 0 {
+                std::thread::yield_now();
+            }
+            far.set(Mode::Sound);
+            let found = meanwhile();
+            far.release();
+            assert_eq!(deleting.join().unwrap(), 4 * BLOCK);
+            found
+        })
+    };
+
+    let reader = open(config(8, "[l2]\nper_token_timeout_ms = 60000"), &far);
+    let found =
+        during_delete(&reader, Mode::Hang, &|| (get(&reader, &tokens), reader.metrics().used.near_blocks as usize));
+    assert_eq!(found, (4, 0), "they are answered, since they are not removed yet, and not kept");
+    assert_eq!((reader.exists(&[], &tokens).unwrap(), far.len()), (0, 0));
+
+    let more = "[l1]\neviction_policy = 'FIFO'\n[l2]\ningestion_type = 'EVICTED'\nper_token_timeout_ms = 60000";
+    let writer = open(config(4, more), &far);
+    let written = during_delete(&writer, Mode::Late, &|| {
+        put(&writer, &tokens);
+        put(&writer, &prompt(2, 4));
+        (writer.metrics().evictions as usize, far.len())
+    });
+    assert_eq!(written, (4, 0), "they are given up, and not written");
+}
+
 #[test]
 fn a_damaged_block_is_a_miss_and_is_removed_so_that_the_next_put_stores_it() {
     let far = TestFar::new();

@@ -44,6 +44,51 @@ fn a_row_that_another_cache_saved_anew_is_indexed_anew() {
     }
 }
 
+/// Rows that others put there are adopted, and the budget is kept all the same.
+#[test]
+fn a_cache_that_adopts_rows_stays_in_its_budget() {
+    const BUDGET: u64 = 12_000;
+    let in_budget = |cache: &Cache, path: &Path| {
+        let tier = &cache.stats().tiers[0];
+        let files: u64 =
+            (0..4).filter_map(|n| row_path(path, &tokens(n, 8)).metadata().ok()).map(|file| file.len()).sum();
+        assert_eq!(tier.bytes, files, "all rows that are there are in the account");
+        assert!(tier.bytes <= BUDGET && tier.rows >= 1, "{} bytes in {} rows", tier.bytes, tier.rows);
+    };
+    // A row that turns out to be saved anew, and larger.
+    let (_folder, path) = folder();
+    let one = shared(&path, 1 << 20);
+    for n in [0, 1] {
+        save_as(&one, n, 5000, "").unwrap();
+    }
+    let small = shared(&path, BUDGET);
+    assert_eq!(small.stats().tiers[0].rows, 2);
+    assert_eq!(one.evict(&IDENTITY.key(&tokens(0, 8))), 1);
+    save_as(&one, 0, 9000, "").unwrap();
+    let hit = lookup(&small, &tokens(0, 8)).unwrap();
+    assert_eq!(load(&hit).unwrap_err().kind(), ErrorKind::Miss);
+    drop(hit);
+    assert_eq!((small.stats().adopted, small.stats().evictions), (1, 1));
+    in_budget(&small, &path);
+
+    // Rows that gc finds, and those that are there when the cache is opened.
+    let (_folder, path) = folder();
+    let (one, small) = (shared(&path, 1 << 20), shared(&path, BUDGET));
+    for n in 0..4 {
+        save_as(&one, n, 5000, "").unwrap();
+    }
+    let gc = small.gc().unwrap();
+    assert_eq!((gc.adopted, gc.evicted), (4, 2));
+    in_budget(&small, &path);
+    // Another cache, which knows what was evicted.
+    let one = shared(&path, 1 << 20);
+    for n in 0..4 {
+        save_as(&one, n, 5000, "").unwrap();
+    }
+    assert_eq!(names(&path).len(), 4);
+    in_budget(&shared(&path, BUDGET), &path);
+}
+
 #[test]
 fn damage_is_set_aside_all_the_same() {
     let (_folder, path) = folder();

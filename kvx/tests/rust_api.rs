@@ -97,6 +97,19 @@ fn offset_pools_are_bounded_by_their_own_length() {
     assert_eq!(offsets(i32::MIN).unwrap(), [9; 16]);
     assert_eq!(kind(offsets(5)), ErrorKind::OutOfRange);
     assert_eq!(kind(offsets(i32::MIN | 1)), ErrorKind::OutOfRange);
+    // Of exactly one block, and of one byte less.
+    for (len, fits) in [(16, true), (15, false)] {
+        for entry in [0, 1] {
+            let entries = [entry, entry];
+            let pools = OffsetPools::new(16, &primary[..len], None);
+            let table =
+                BlockTable::KvOffsets { indices: entries[..].into(), beam_width: 1, max_blocks_per_seq: 1, pools };
+            match gather(table, &[2], None, DType::F16) {
+                Ok(found) => assert!(fits && entry == 0 && found == [7; 16], "{len} bytes, entry {entry}"),
+                found => assert!(!fits || entry == 1, "{len} bytes, entry {entry}: {}", kind(found) as u32),
+            }
+        }
+    }
     let wide = BlockTable::KvOffsets {
         indices: [0i64, 0][..].into(),
         beam_width: 1,

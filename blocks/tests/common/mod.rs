@@ -19,6 +19,8 @@ pub enum Mode {
     Sound,
     /// Holds each request until [`TestFar::release`]. What a get is answered is decided when it comes.
     Hang,
+    /// Carries out each request when it comes, and holds its answer until [`TestFar::release`].
+    Late,
     /// Fails each item.
     Fail,
     /// Drops each request.
@@ -128,8 +130,9 @@ impl Far for TestFar {
         }
         let mode = state.mode;
         match mode {
-            Mode::Hang => {
-                let outcomes = matches!(work, Work::Get(_)).then(|| carry_out(&mut state.values, work, Mode::Sound));
+            Mode::Hang | Mode::Late => {
+                let now = mode == Mode::Late || matches!(work, Work::Get(_));
+                let outcomes = now.then(|| carry_out(&mut state.values, work, Mode::Sound));
                 state.held.push((request, outcomes));
             }
             Mode::Drop => {

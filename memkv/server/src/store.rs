@@ -648,6 +648,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_being_published_stays_when_room_is_made_and_when_all_is_evicted() {
+        let store = store(room_for(3));
+        for n in [1, 2, 3] {
+            put(&store, n);
+        }
+        let pinned = store.lock().pin(&[chunk(1)]).unwrap();
+        for n in 10..16 {
+            assert_eq!(put(&store, n), Put::Stored);
+        }
+        assert!(store.lock().entries.contains(&chunk(1)), "room is made of others");
+        let all = Evict { bytes: u64::MAX, unused_since: u64::MAX, keep_since: u64::MAX };
+        assert_eq!(store.evict(Some("ns"), &all).chunks, 2);
+        assert_eq!(store.usage("ns").chunks, 1);
+        // Where all that is there is being published, there is no room.
+        assert!(matches!(store.put_chunk(chunk(20), vec![0; 2500], false), Put::Full(_)));
+        assert!(store.lock().entries.contains(&chunk(1)));
+        store.lock().unpin(&pinned, false);
+        assert_eq!(store.evict(Some("ns"), &all).chunks, 1);
+    }
+
+    #[test]
     fn a_batch_is_answered_up_to_its_bound_and_never_with_nothing() {
         let store = store(room_for(9));
         for n in [1, 2, 3] {
