@@ -41,3 +41,25 @@ pub fn manifest_name(file: &str) -> Option<String> {
         _ => listed(file),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where other versions find chunks and manifests.
+    #[test]
+    fn golden_paths() {
+        assert_eq!(chunk_path(&[0xa0, 0x0b, 0xff]), "chunks/a/a00bff");
+        assert_eq!([0, 9, 15].map(shard), ["chunks/0", "chunks/9", "chunks/f"]);
+        assert_eq!(SHARDS, 16);
+        for (name, path) in [("slot-7.bin", "slot-7.bin"), ("../Etc", "%2e.%2f%45tc"), ("chunks", "%63hunks")] {
+            assert_eq!(manifest_path(name), path);
+            assert_eq!(manifest_name(path).as_deref(), Some(name));
+        }
+        assert_eq!(
+            (chunk_hash("a00bff"), chunk_hash("A0"), chunk_hash("")),
+            (Some(vec![0xa0, 0x0b, 0xff]), None, None)
+        );
+        assert_eq!(crate::marker::MARKER, ".local-fs");
+    }
+}

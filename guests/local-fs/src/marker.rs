@@ -6,7 +6,7 @@
 use kv_store_sdk::files::{Directory, SizeOutcome, WriteRequest};
 use kv_store_sdk::{Error, Result};
 
-const MARKER: &str = ".local-fs";
+pub const MARKER: &str = ".local-fs";
 const MARKER_OF_CACHES: &str = ".token-cache";
 /// Names that are looked at in a directory without a marker. A cache has little else than rows.
 const LOOKED_AT: u32 = 256;

@@ -245,12 +245,16 @@ impl Store {
 
 impl Mooncake {
     fn chunk_key(&self, hash: &[u8]) -> String {
-        format!("{}/c/{}", self.namespace, key::hex(hash))
+        chunk_key(&self.namespace, hash)
     }
 
     fn chunk_keys(&self, hashes: Hashes) -> Vec<String> {
         hashes.iter().map(|hash| self.chunk_key(hash)).collect()
     }
+}
+
+fn chunk_key(namespace: &str, hash: &[u8]) -> String {
+    format!("{namespace}/c/{}", key::hex(hash))
 }
 
 impl Backend for Mooncake {

@@ -196,10 +196,14 @@ fn keys(namespace: &str, name: &str) -> Vec<String> {
 
 /// What comes before the content.
 fn head(generation: u64, random: u64, content: Part) -> Result<Vec<u8>> {
-    let mut head = [MAGIC, generation.to_le_bytes(), random.to_le_bytes()].concat();
-    let checksum = payloads::xxh3(&[Part::Bytes(head.clone()), content])?;
-    head.extend_from_slice(&checksum.to_le_bytes());
-    Ok(head)
+    let covered = covered(generation, random);
+    let checksum = payloads::xxh3(&[Part::Bytes(covered.clone()), content])?;
+    Ok([covered, checksum.to_le_bytes().to_vec()].concat())
+}
+
+/// What the checksum covers before the content.
+fn covered(generation: u64, random: u64) -> Vec<u8> {
+    [MAGIC, generation.to_le_bytes(), random.to_le_bytes()].concat()
 }
 
 /// The generation and the random number of an object; none: it is no version of a manifest.
@@ -216,4 +220,26 @@ fn order(object: &Payload) -> Result<Option<(u64, u64)>> {
         }
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The objects of a chunk and of a manifest, in clusters that other versions wrote. The checksum behind what it covers is the host's
+    /// XXH3-64, little-endian.
+    #[test]
+    fn golden_objects() {
+        assert_eq!(crate::chunk_key("team", &[0, 0xff]), "team/c/00ff");
+        assert_eq!(crate::END, b'.');
+        let keys = keys("team", "slot 7/X");
+        assert_eq!(
+            (keys.len(), keys[0].as_str(), keys[31].as_str()),
+            (32, "team/m/slot%207%2f%58/0", "team/m/slot%207%2f%58/31")
+        );
+        let head = covered(0x0102_0304_0506_0708, 0x1112_1314_1516_1718);
+        let hex: String = head.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "6b766d6f6f6e310a08070605040302011817161514131211");
+        assert_eq!((head.len(), HEAD), (CHECKSUM_AT, 32));
+    }
 }

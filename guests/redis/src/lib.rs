@@ -79,11 +79,7 @@ struct Redis {
 
 impl Redis {
     fn chunk_key(&self, hash: &[u8]) -> Vec<u8> {
-        // A hash tag in a hash would put chunks on one node that have nothing in common.
-        if self.is_cluster && hash.contains(&b'{') {
-            return [self.prefix.as_bytes(), IN_HEX.as_bytes(), key::hex(hash).as_bytes()].concat();
-        }
-        [self.prefix.as_bytes(), CHUNK.as_bytes(), hash].concat()
+        chunk_key(&self.prefix, self.is_cluster, hash)
     }
 
     fn chunk_keys(&self, hashes: Hashes) -> Vec<Vec<u8>> {
@@ -95,8 +91,20 @@ impl Redis {
     }
 
     fn manifest_key(&self, name: &str) -> Vec<u8> {
-        [self.prefix.as_bytes(), MANIFEST.as_bytes(), name.as_bytes()].concat()
+        manifest_key(&self.prefix, name)
     }
+}
+
+fn chunk_key(prefix: &str, is_cluster: bool, hash: &[u8]) -> Vec<u8> {
+    // A hash tag in a hash would put chunks on one node that have nothing in common.
+    if is_cluster && hash.contains(&b'{') {
+        return [prefix.as_bytes(), IN_HEX.as_bytes(), key::hex(hash).as_bytes()].concat();
+    }
+    [prefix.as_bytes(), CHUNK.as_bytes(), hash].concat()
+}
+
+fn manifest_key(prefix: &str, name: &str) -> Vec<u8> {
+    [prefix.as_bytes(), MANIFEST.as_bytes(), name.as_bytes()].concat()
 }
 
 impl Backend for Redis {
@@ -227,3 +235,19 @@ fn reach(login: &Login, servers: &[String]) -> Result<Reached> {
 
 export!(Redis, maintenance, wishes: ["the servers in the URI", "the other nodes of a cluster", "the secret password"],
     options: ["prefix", "ttl_s"], secrets: ["password"]);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Under these keys strings lie in servers that other versions wrote.
+    #[test]
+    fn golden_keys() {
+        for is_cluster in [false, true] {
+            assert_eq!(chunk_key("kv:", is_cluster, &[0, b'}', 0xff]), b"kv:c:\0}\xff");
+        }
+        assert_eq!(chunk_key("kv:", false, b"a{b}"), b"kv:c:a{b}");
+        assert_eq!(chunk_key("kv:", true, b"a{b}"), b"kv:x:617b627d");
+        assert_eq!(manifest_key("team:", "slot 7/\u{e4}"), "team:m:slot 7/\u{e4}".as_bytes());
+    }
+}

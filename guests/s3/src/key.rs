@@ -30,6 +30,13 @@ pub fn name(rest: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// Under these keys objects lie in buckets that other versions wrote.
+    #[test]
+    fn golden_keys() {
+        assert_eq!((chunk("", &[0, 0xff]), chunk("team/", &[1])), ("c/00ff".to_owned(), "team/c/01".to_owned()));
+        assert_eq!(manifest("team/", "slot 7/X.bin"), "team/m/slot~207~2f~58.bin");
+    }
+
     #[test]
     fn keys_are_short_and_tame() {
         assert_eq!(chunk("p/", b"\x00\xff"), "p/c/00ff");
