@@ -358,7 +358,7 @@ fn nothing_is_kept_or_written_while_its_delete_runs() {
         far.set(mode);
         std::thread::scope(|scope| {
             let deleting = scope.spawn(|| cache.delete(&[], &tokens).unwrap());
-            while far.held() == 0 {
+            while far.held() == 0 && !deleting.is_finished() {
                 std::thread::yield_now();
             }
             far.set(Mode::Sound);

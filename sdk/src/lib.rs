@@ -115,6 +115,18 @@ pub mod __private {
         }
         len
     }
+
+    #[cfg(test)]
+    mod tests {
+        use super::{join, joined_len};
+
+        #[test]
+        fn the_parts_of_a_stamp_follow_each_other() {
+            let parts = ["ab", "", "c", "def"];
+            assert_eq!((joined_len(&parts), joined_len(&[]), joined_len(&[""])), (6, 0, 0));
+            assert_eq!(join::<6>(&parts), *b"abcdef");
+        }
+    }
 }
 
 /// Make a component of a [`Backend`], or, with `TYPE, maintenance`, of one that implements [`Maintenance`] too.
