@@ -30,6 +30,24 @@ fn options_that_change_rope_count_with_their_values() {
     assert!(options(b"llama-server\0-m\0model.gguf\0").is_empty());
 }
 
+/// It is part of the name of each state. Computed with Python's hashlib, not with this code. Where a variable of llama.cpp is set, it
+/// is part of the fingerprint too.
+#[test]
+fn golden_fingerprint() {
+    let set: Vec<_> = std::env::vars().filter(|(name, _)| VARIABLES.iter().any(|of| name.starts_with(of))).collect();
+    assert!(set.is_empty(), "unset these for the test: {set:?}");
+    let shape = Shape { params: 123_456, layers: 2, embd: 64, kv_heads: 4 };
+    let hex: String = fingerprint(&shape, 3, Some("tiny")).unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, "1117e8311fbb8f51c8f312e64c5c6e372657dcc2e48e3125bf0cae6df5b57ae2");
+    // Of a model in files: the hash of their fingerprints, each of which `kv_cache` has a golden value for.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("m.gguf");
+    std::fs::write(&file, [b"GGUF".as_slice(), &[3, 0, 0, 0], &[0; 16], &[7; 8]].concat()).unwrap();
+    let own = Fingerprint::of_gguf(&file).unwrap().0.bytes;
+    let parts = Files { parts: vec![file.clone(), file.clone()], expected: 2 }.read().unwrap();
+    assert_eq!(parts.fingerprint, <[u8; 32]>::from(Sha256::digest([own, own].concat())));
+}
+
 #[test]
 fn a_model_that_is_not_mapped_is_refused_unless_it_is_named() {
     let shape = Shape { params: 12_345, layers: 2, embd: 64, kv_heads: 2 };

@@ -7,6 +7,22 @@ fn chunk(len: usize) -> Vec<Range<usize>> {
     std::iter::once(0..len).collect()
 }
 
+/// The names in the store. Computed with Python's xxhash, not with this code.
+#[test]
+fn golden_names() {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let long: Vec<u8> = (0..1000).map(|n| (n * 7) as u8).collect();
+    for (content, expected) in
+        [(&b"short"[..], "b42ad57460d20d0a5ade052695251792"), (&long, "10ad30264426c830abee229cdadad76d")]
+    {
+        let hash = hash(&[content]);
+        assert_eq!(hex(&hash), expected);
+        assert_eq!(hex(name_of(&hash)), expected[..16]);
+    }
+    let fingerprint = std::array::from_fn(|n| n as u8);
+    assert_eq!(manifest_name("slot.bin", &fingerprint), "slot.bin@000102030405060708090a0b0c0d0e0f");
+}
+
 #[test]
 fn batches_hold_every_chunk_once_in_order() {
     let chunks: Vec<_> = [1, BATCH_BYTES, 5, BATCH_BYTES / 2, BATCH_BYTES / 2, 9].map(chunk).to_vec();

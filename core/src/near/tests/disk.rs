@@ -200,6 +200,23 @@ fn copy(number: u64) -> copies::Copy {
     }
 }
 
+/// A copy as processes of other versions find it. Made by Python's struct and xxhash, not with this code. The scope is not pinned: it
+/// hashes what tells stores apart, and where that changes the copies are left to be evicted.
+#[test]
+fn golden_file() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("near");
+    let disk = Disk::bounded(Directory::open(&path).unwrap(), DISK, 0).unwrap();
+    let hash = [0x75, 0x1c, 0xcf, 0x1c, 0x95, 0x40, 0x05, 0x18];
+    let key = Key { scope: Scope(std::array::from_fn(|n| n as u8)), hash };
+    let data = Arc::new(Buffer::concat(&[b"chunk"]).unwrap());
+    assert!(disk.write(&key, &copies::Copy { data, confirmed: 0x0102_0304_0506_0708 }, || true));
+    let file = std::fs::read(path.join("75/000102030405060708090a0b0c0d0e0f-751ccf1c95400518")).unwrap();
+    let hex: String = file.iter().map(|byte| format!("{byte:02x}")).collect();
+    let trailer = "4b564e4541523031000102030405060708090a0b0c0d0e0f751ccf1c954005180807060504030201a1e3670582d218fd";
+    assert_eq!(hex, format!("6368756e6b{trailer}"));
+}
+
 #[test]
 fn a_full_disk_costs_only_its_copies() {
     let scratch = tempfile::tempdir().unwrap();
