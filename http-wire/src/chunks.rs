@@ -172,5 +172,8 @@ mod tests {
         let trailers = b"a: b\r\n".repeat(MAX_HEAD_BYTES / 6 + 1);
         assert!(read(&[&b"0\r\n"[..], &trailers].concat(), 100).is_err());
         assert!(read(&[&b"0\r\n"[..], &[b'a'; MAX_HEAD_BYTES]].concat(), 100).is_err());
+        let fit = b"a: b\r\n".repeat(MAX_HEAD_BYTES / 6);
+        let (body, rest) = read(&[&b"0\r\n"[..], &fit, b"\r\n"].concat(), 100).unwrap().expect("it is whole");
+        assert!(body.is_empty() && rest.is_empty());
     }
 }

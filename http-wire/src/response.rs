@@ -156,7 +156,7 @@ mod tests {
                 Ok(head)
             }
             Ok(None) => Err("it goes on".to_owned()),
-            Err(bad) => Err(bad.0),
+            Err(bad) => Err(bad.to_string()),
         }
     }
 

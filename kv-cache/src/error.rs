@@ -73,3 +73,28 @@ impl std::error::Error for Error {
         self.source.as_ref().map(|source| source as _)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_from_other_failures_and_the_systems_words_are_kept() {
+        for (code, kind) in [
+            (libc::ENOSPC, ErrorKind::Full),
+            (libc::EDQUOT, ErrorKind::Full),
+            (libc::EFBIG, ErrorKind::Full),
+            (libc::EIO, ErrorKind::Io),
+        ] {
+            let said = io::Error::from_raw_os_error(code);
+            let error = Error::io("cannot write it", io::Error::from_raw_os_error(code));
+            assert_eq!((error.kind(), error.to_string()), (kind, format!("cannot write it: {said}")));
+            assert_eq!(error.source().map(ToString::to_string), Some(said.to_string()));
+        }
+        let error = Error::invalid("no");
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidArgument, "no"));
+        assert!(error.source().is_none());
+    }
+}

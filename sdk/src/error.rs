@@ -49,6 +49,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_error_keeps_its_kind_its_line_and_the_systems_code() {
+        let errors = [Error::unavailable("u"), Error::denied("d"), Error::exhausted("e"), Error::invalid("i")];
+        assert_eq!(
+            errors.map(|error| (error.kind, error.message, error.code)),
+            [
+                (ErrorKind::Unavailable, "u".to_owned(), None),
+                (ErrorKind::Denied, "d".to_owned(), None),
+                (ErrorKind::Exhausted, "e".to_owned(), None),
+                (ErrorKind::Invalid, "i".to_owned(), None),
+            ]
+        );
+        let Error { kind, message, code } = Error::other("busy").with_code("SlowDown");
+        assert_eq!((kind, message.as_str(), code.as_deref()), (ErrorKind::Other, "busy", Some("SlowDown")));
+    }
+
+    #[test]
     fn a_wait_that_ran_out_is_told_from_a_connection_that_was_closed() {
         for said in ["no byte for 5000 ms (patience_ms)", "the server did not answer by the deadline"] {
             assert!(Error::unavailable(said).has_run_out(), "{said}");
