@@ -361,6 +361,22 @@ mod tests {
         Manifest::parse(&serde_json::to_vec(&manifest).unwrap())
     }
 
+    /// The manifest of a saved file, as each later version restores it.
+    #[test]
+    fn golden_manifest() {
+        let manifest = Manifest {
+            format: FORMAT.into(),
+            version: VERSION,
+            bytes: 5,
+            chunk_bytes: 4,
+            xxh3_128: format!("{:032x}", XxHash3_128::oneshot(b"hello")),
+            chunks: [&b"hell"[..], b"o"].map(|piece| show::hex(&XxHash3_64::oneshot(piece).to_le_bytes())).to_vec(),
+        };
+        let text = r#"{"format":"kv-store file","version":1,"bytes":5,"chunk_bytes":4,"xxh3_128":"b5e9c1ad071b3e7fc779cfaa5e523818","chunks":["d186ff547927e7e1","2b01ed725cb645f4"]}"#;
+        assert_eq!(serde_json::to_string(&manifest).unwrap(), text);
+        assert!(Manifest::parse(text.as_bytes()).is_ok());
+    }
+
     #[test]
     fn a_manifest_whose_numbers_disagree_is_refused() {
         assert!(parse(10, 4, 3).is_ok() && parse(0, 4, 0).is_ok());

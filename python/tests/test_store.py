@@ -182,6 +182,8 @@ def test_key_hashes_parts_behind_their_lengths() -> None:
     parts = [b"model", "tenant-ü".encode(), b""]
     expected = hashlib.sha256(b"".join(struct.pack("<Q", len(part)) + part for part in parts)).digest()
     assert kv.key("model", "tenant-ü", b"") == kv.key(bytearray(b"model"), memoryview(parts[1]), "") == expected
+    # What is stored is found by it: this value stays.
+    assert expected.hex() == "39460685bfa22cd515c5e7425ac2c96ce16458edc6a440b05b622050acd5b009"
     assert kv.key("ab", "c") != kv.key("a", "bc") != kv.key("abc")
     assert kv.keys(["x", b"y"], "a", "b") == [kv.key("a", "b", "x"), kv.key("a", "b", "y")]
     with pytest.raises(TypeError):

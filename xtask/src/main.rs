@@ -18,6 +18,7 @@ mod engines;
 mod guests;
 mod languages;
 mod llama;
+mod mutants;
 mod package;
 mod packages;
 mod place;
@@ -82,6 +83,8 @@ enum Command {
     Languages(languages::Options),
     /// Have this version write the data that each later version must read: tests/compat/data/VERSION
     CompatData(compat::Options),
+    /// Change the code in small ways, and see whether tests fail: cargo-mutants over crates, and docs/mutants.md
+    Mutants(mutants::Options),
     /// Install what the other commands need: the guest toolchain, CMake, a Python environment
     Setup,
 }
@@ -123,6 +126,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Guests => guests::build(&place).and_then(|_| guests::build_for_tests(&place)).map(drop),
         Command::Languages(options) => languages::run(&place, &options),
         Command::CompatData(options) => compat::run(&place, &options),
+        Command::Mutants(options) => mutants::run(&place, &options),
         Command::Setup => packages::install(llama::APT_PACKAGES)
             .and_then(|()| toolchain::choose(toolchain::Target::Unknown).map(drop)),
     }

@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
+#[path = "book/formats.rs"]
+mod formats;
 #[path = "book/promises.rs"]
 mod promises;
 #[path = "book/reference.rs"]
@@ -37,6 +39,7 @@ fn main() {
         Trial::test("few sentences are long", few_long_sentences),
         Trial::test("every page is in the table of contents", || every(&unlisted())),
         Trial::test("every example is run", || every(&examples_not_run())),
+        Trial::test("the table of formats names tests that there are", formats::name_tests_that_there_are),
         Trial::test("every command is on a page of reference", reference::is_complete),
     ];
     trials.extend(reference::PAGES.iter().map(|page| {
