@@ -4,7 +4,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::error::Error as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use kv_store_wasm::{Depth, ErrorKind, Host, Store};
@@ -15,9 +15,7 @@ mod example;
 
 /// Where the installed components are.
 fn components() -> PathBuf {
-    let components = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/dist/components"));
-    assert!(components.exists(), "{} is missing: run `cargo xtask dist`", components.display());
-    components.canonicalize().unwrap()
+    kv_store_tests::dist().join("components")
 }
 
 /// The cache that the tests share, and the helper to compile with, as a config.

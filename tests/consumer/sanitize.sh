@@ -11,6 +11,10 @@ place="$(mktemp -d)"
 trap 'rm -rf "$place"' EXIT
 library="$root/target/dist/lib/libkv_store_wasm.so"
 if [ ! -e "$library" ]; then echo "$library is missing: run \`cargo xtask dist\`" >&2; exit 1; fi
+if [ -z "${KV_STORE_TEST_ANY_BUILD:-}" ] && ! (cd "$root" && sha256sum --check --quiet target/dist.sources); then
+    echo "target/dist was built from other sources: run \`cargo xtask dist\`, or set KV_STORE_TEST_ANY_BUILD=1" >&2
+    exit 1
+fi
 ways=("$@")
 if [ $# -eq 0 ]; then ways=(asan valgrind); fi
 : > "$place/asan.toml"

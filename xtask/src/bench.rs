@@ -86,7 +86,7 @@ fn may_hold(names: &str, filter: &str) -> bool {
 
 pub fn run(place: &Place, options: &Options) -> Result<()> {
     packages::install(packages::TESTS)?;
-    dist::run(place)?;
+    dist::run_for_long(place)?;
     let native = llama::native_store(&place.llama(), &place.root, &|step| eprintln!("   {step}"))?;
     let scratch = place.target.join("bench");
     if scratch.exists() {

@@ -4,23 +4,36 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use kv_store_tests::built;
 
 use crate::place::{CACHE_LIBRARY, LIBRARY, LLAMA_LIBRARY, Place};
+use crate::sources::Sources;
 use crate::{guests, step};
 
 /// Lay out `target/dist/{lib,libexec,components,include,bin}`.
 pub fn run(place: &Place) -> Result<()> {
     guests::build(place)?;
-    build_workspace(place)?;
+    let mut sources = Sources::begin(place, &place.dist)?;
+    build_workspace(place, &mut sources)?;
     let include = place.dist.join("include");
     std::fs::create_dir_all(&include)?;
     for header in std::fs::read_dir(place.root.join("include"))? {
         let header = header?.path();
         if header.extension().is_some_and(|extension| extension == "h") {
             copy(&header, &include)?;
+            sources.add(&header)?;
         }
     }
+    sources.write(&place.root)?;
     eprintln!("laid out {}", place.dist.display());
+    Ok(())
+}
+
+/// The same for what runs long: an edit of a source meanwhile does not end it.
+pub fn run_for_long(place: &Place) -> Result<()> {
+    run(place)?;
+    // SAFETY: nothing else runs in this process yet that reads the environment.
+    unsafe { std::env::set_var(built::ANY, "1") };
     Ok(())
 }
 
@@ -31,7 +44,7 @@ pub fn cargo(place: &Place, command: &str) -> Command {
     cargo
 }
 
-fn build_workspace(place: &Place) -> Result<()> {
+fn build_workspace(place: &Place, sources: &mut Sources) -> Result<()> {
     let name = "building the libraries (the first build compiles wasmtime: some minutes)";
     step::run(place, name, &mut cargo(place, "build"))?;
     for (file, folder) in [
@@ -44,8 +57,13 @@ fn build_workspace(place: &Place) -> Result<()> {
     ] {
         let folder = place.dist.join(folder);
         std::fs::create_dir_all(&folder)?;
-        copy(&place.target.join("release").join(file), &folder)?;
+        let made = place.target.join("release").join(file);
+        copy(&made, &folder)?;
+        sources.add_built(&made)?;
     }
+    // cargo writes one list for it and the crate of that name.
+    sources.add(&place.root.join("library"))?;
+    sources.add_built(&place.target.join("release/libkv_store_faults.so"))?;
     lay_out_faults(place)
 }
 

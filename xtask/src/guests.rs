@@ -10,25 +10,33 @@ use anyhow::{Context, Result};
 use wit_component::ComponentEncoder;
 
 use crate::place::Place;
+use crate::sources::Sources;
 use crate::step::{self, Progress};
 use crate::toolchain::{self, Target};
 
 /// Build the backends that ship into `target/dist/components`.
 pub fn build(place: &Place) -> Result<Vec<PathBuf>> {
-    build_workspace(place, &place.root.join("guests"), &place.components())
+    let (workspace, output) = (place.root.join("guests"), place.components());
+    let mut sources = Sources::begin(place, &output)?;
+    let made = build_workspace(place, &workspace, &output, &mut sources)?;
+    sources.write(&workspace)?;
+    Ok(made)
 }
 
 /// Build those that only tests use into `target/test-components`.
 pub fn build_for_tests(place: &Place) -> Result<Vec<PathBuf>> {
     let (workspace, output) = (place.root.join("tests/guests"), place.root.join("target/test-components"));
-    let mut made = build_workspace(place, &workspace, &output)?;
+    let mut sources = Sources::begin(place, &output)?;
+    let mut made = build_workspace(place, &workspace, &output, &mut sources)?;
     made.extend(wat::build(place, &workspace.join("hostile"), &output.join("hostile"))?);
+    sources.add(&workspace.join("hostile"))?;
+    sources.write(&workspace)?;
     Ok(made)
 }
 
 /// Build each guest of a workspace into `<output>/<name>.wasm`: its packages, each for the target that it asks for, and its
 /// folders of C.
-fn build_workspace(place: &Place, workspace: &Path, output: &Path) -> Result<Vec<PathBuf>> {
+fn build_workspace(place: &Place, workspace: &Path, output: &Path, sources: &mut Sources) -> Result<Vec<PathBuf>> {
     let name = workspace.file_name().unwrap_or_default().display().to_string();
     let packages = packages(workspace)?;
     let mut modules = Vec::new();
@@ -46,14 +54,17 @@ fn build_workspace(place: &Place, workspace: &Path, output: &Path) -> Result<Vec
         let name = format!("building {name} for {} with {}", target.name(), toolchain.describe());
         step::run(place, &name, &mut cargo)?;
         let built = folder.join(target.name()).join("release");
-        modules.extend(here.into_iter().map(|name| {
+        for name in here {
             let module = built.join(format!("{}.wasm", name.replace('-', "_")));
-            (name.to_owned(), module)
-        }));
+            sources.add_built(&module)?;
+            modules.push((name.to_owned(), module));
+        }
     }
     for folder in c::folders(workspace)? {
         modules.push(c::build(place, &folder)?);
+        sources.add(&folder)?;
     }
+    sources.add(&place.root.join("wit"))?;
 
     let progress = Progress::start("making components");
     std::fs::create_dir_all(output)?;

@@ -24,6 +24,7 @@ mod packages;
 mod place;
 mod python;
 mod servers;
+mod sources;
 mod step;
 mod tests;
 mod toolchain;

@@ -9,7 +9,7 @@ use crate::{dist, packages, servers, step};
 
 pub fn run(place: &Place, arguments: &[String]) -> Result<()> {
     packages::install(packages::TESTS)?;
-    dist::run(place)?;
+    dist::run_for_long(place)?;
     let mut torture = Command::new(place.target.join("release/kv-store-torture"));
     if arguments.iter().any(|argument| argument == "--far") {
         torture.env(servers::VARIABLE, servers::install(place)?);

@@ -2,12 +2,7 @@
 
 /// Where the components are. Names them, the cache and a config to the library.
 pub fn prepare() -> std::path::PathBuf {
-    let components = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/dist/components");
-    assert!(
-        std::path::Path::new(components).exists(),
-        "{components} is missing: run `cargo xtask test`, which builds it"
-    );
-    let components = std::path::Path::new(components).canonicalize().expect("it exists");
+    let components = kv_store_tests::dist().join("components");
     let target = components.ancestors().nth(2).expect("it lies in target/dist");
     static PREPARED: std::sync::Once = std::sync::Once::new();
     // SAFETY: nobody reads the environment before this is done: tests open stores only here.

@@ -14,6 +14,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, Once};
 use std::time::Duration;
 
 pub mod book;
+pub mod built;
 pub mod cluster;
 pub mod compat;
 pub mod consumer;
@@ -57,30 +58,29 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("tests/blackbox lies in the clone").to_owned()
 }
 
-/// What an operator installs.
+/// What an operator installs, built from the sources as they are, see [`built`].
 pub fn dist() -> PathBuf {
+    built::require("target/dist", "cargo xtask dist");
+    built::require("target/dist/components", "cargo xtask dist");
     root().join("target/dist")
 }
 
 /// The library's file.
 pub fn library_path() -> PathBuf {
-    let path = dist().join("lib/libkv_store_wasm.so");
-    assert!(path.exists(), "{} is missing: run `cargo xtask test`, which builds it", path.display());
-    path
+    dist().join("lib/libkv_store_wasm.so")
 }
 
 /// The file of the library that obeys the table `fault` of a backend's config.
 pub fn faulty_library_path() -> PathBuf {
-    let path = root().join("target/faults/lib/libkv_store_faults.so");
-    assert!(path.exists(), "{} is missing: run `cargo xtask test`, which builds it", path.display());
-    path
+    // Laid out with it.
+    dist();
+    root().join("target/faults/lib/libkv_store_faults.so")
 }
 
 /// The folder of the components that only tests use.
 pub fn test_components() -> PathBuf {
-    let path = root().join("target/test-components");
-    assert!(path.exists(), "{} is missing: run `cargo xtask test`, which builds it", path.display());
-    path
+    built::require("target/test-components", "cargo xtask guests");
+    root().join("target/test-components")
 }
 
 /// The library, loaded once, with a config that has the probe under many schemes, see [`PROBES`], and [`WASI_GUESTS`], and
@@ -252,7 +252,6 @@ pub fn native_library(output: &Path) -> PathBuf {
 /// The program `kv-store`, as it is installed, with an environment that says nothing but where it keeps code.
 pub fn kv_store() -> Command {
     let program = dist().join("bin/kv-store");
-    assert!(program.exists(), "{} is missing: run `cargo xtask test`, which builds it", program.display());
     let made = root().join("target/test-consumers");
     std::fs::create_dir_all(&made).expect("a folder for what tests make");
     let config = made.join(format!("empty-{}.toml", std::process::id()));

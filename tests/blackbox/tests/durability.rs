@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use kv_store_tests::consumer::{consumer, finish};
-use kv_store_tests::{library, root, test_components};
+use kv_store_tests::{dist, library, test_components};
 
 /// The calls of a save that sync and rename, one a line, in order, with paths. `options` are local-fs's.
 fn calls_of_a_save(store: &Path, options: &str) -> Vec<String> {
@@ -25,7 +25,7 @@ fn calls_of_a_save_by(scheme: &str, store: &Path, table: &str) -> Vec<String> {
     strace.args(["-f", "-y", "-qq", "-e", "trace=fsync,fdatasync,renameat,renameat2,rename", "-o"]).arg(&trace);
     strace.arg(save.get_program()).arg(format!("{scheme}://{}", store.display()));
     strace.env_clear().envs(save.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    strace.env("KV_STORE_WASM_CONFIG", &config).env("LD_LIBRARY_PATH", root().join("target/dist/lib"));
+    strace.env("KV_STORE_WASM_CONFIG", &config).env("LD_LIBRARY_PATH", dist().join("lib"));
     let finished = finish(&mut strace);
     assert!(finished.status.success(), "{}", finished.stderr);
     let trace = std::fs::read_to_string(&trace).unwrap();
@@ -113,7 +113,7 @@ fn save_with_failing_sync(store: &Path, errno: &str) -> (bool, usize) {
     strace.arg(format!("inject=fdatasync:error={errno}:when=1"));
     strace.arg(save.get_program()).arg(format!("local-fs://{}", store.display()));
     strace.env_clear().envs(save.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let finished = finish(strace.env("LD_LIBRARY_PATH", root().join("target/dist/lib")));
+    let finished = finish(strace.env("LD_LIBRARY_PATH", dist().join("lib")));
     // Both keys begin alike.
     let chunks = std::fs::read_dir(store.join("chunks/6")).map_or(0, |chunks| chunks.count());
     (finished.status.success(), chunks)
