@@ -1,5 +1,6 @@
 //! The compiler for guests. rustup's where it has the target or can fetch it; Debian's elsewhere, which builds the
-//! standard library from its sources. What this process inherited about compilers must not leak into either.
+//! standard library from its sources. What this process inherited about compilers must not leak into either, but for the
+//! name of rustup's toolchain: a guest is also built outside of the clone, where no rust-toolchain.toml chooses it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -152,7 +153,7 @@ fn leaks(name: &str) -> bool {
         "CARGO_ENCODED_",
         "CARGO_CFG_",
     ];
-    matches!(name, "CARGO" | "RUSTUP_TOOLCHAIN") || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+    name == "CARGO" || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
 fn rustup_has(target: &str) -> bool {
@@ -182,20 +183,20 @@ mod tests {
 
     #[test]
     fn what_names_compilers_and_flags_does_not_leak() {
-        let leaking = [
-            "RUSTC",
-            "RUSTC_WRAPPER",
-            "RUSTFLAGS",
-            "RUSTUP_TOOLCHAIN",
-            "CARGO",
-            "CARGO_TARGET_DIR",
-            "CARGO_ENCODED_RUSTFLAGS",
-        ];
+        let leaking = ["RUSTC", "RUSTC_WRAPPER", "RUSTFLAGS", "CARGO", "CARGO_TARGET_DIR", "CARGO_ENCODED_RUSTFLAGS"];
         for name in leaking {
             assert!(leaks(name), "{name}");
         }
-        let kept =
-            ["PATH", "HOME", "CARGO_HOME", "RUSTUP_HOME", "CARGO_HTTP_PROXY", "CARGO_NET_OFFLINE", "RUST_BACKTRACE"];
+        let kept = [
+            "PATH",
+            "HOME",
+            "CARGO_HOME",
+            "RUSTUP_HOME",
+            "RUSTUP_TOOLCHAIN",
+            "CARGO_HTTP_PROXY",
+            "CARGO_NET_OFFLINE",
+            "RUST_BACKTRACE",
+        ];
         for name in kept {
             assert!(!leaks(name), "{name}");
         }
