@@ -11,8 +11,10 @@
 mod bench;
 mod book;
 mod compat;
+mod compiled;
 mod dashboard;
 mod demo;
+mod deny;
 mod dist;
 mod engines;
 mod guests;
@@ -23,6 +25,7 @@ mod package;
 mod packages;
 mod place;
 mod python;
+mod quick;
 mod servers;
 mod sources;
 mod step;
@@ -51,8 +54,10 @@ enum Command {
     },
     /// Measure the library beside its peers, and write docs/benchmarks.md
     Bench(bench::Options),
-    /// Run every test, rustfmt and clippy
+    /// Run every test, rustfmt and clippy; --quick: those worth running after each change
     Test(tests::Options),
+    /// Look for known holes in what we depend on, and for withdrawn versions; needs github.com
+    Advisories,
     /// Kill, starve and lie to what is installed, for --minutes N from --seed S, and show what held; see --help
     #[command(disable_help_flag = true)]
     Torture {
@@ -117,6 +122,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Demo { json } => demo::run(&place, json),
         Command::Bench(options) => bench::run(&place, &options),
         Command::Test(options) => tests::run(&place, &options),
+        Command::Advisories => deny::advisories(&place),
         Command::Torture { arguments } => torture::run(&place, &arguments),
         Command::Wheel { test } => python::wheel(&place, test),
         Command::Dist => dist::run(&place).map(drop),
@@ -130,5 +136,13 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Mutants(options) => mutants::run(&place, &options),
         Command::Setup => packages::install(llama::APT_PACKAGES)
             .and_then(|()| toolchain::choose(toolchain::Target::Unknown).map(drop)),
+        Command::Setup => {
+            for wanted in [llama::APT_PACKAGES, packages::TESTS, packages::C_GUESTS] {
+                packages::install(wanted)?;
+            }
+            toolchain::choose(toolchain::Target::Unknown)
+                .and_then(|_| toolchain::choose(toolchain::Target::Wasip2))
+                .map(drop)
+        }
     }
 }

@@ -25,7 +25,7 @@ pub fn run(place: &crate::Place, name: &str, command: &mut Command) -> Result<()
 /// Run a command whose output is the point, with its output shown as it comes.
 pub fn run_shown(name: &str, command: &mut Command) -> Result<()> {
     eprintln!("== {name}");
-    let start = Instant::now();
+    let start = Moment::now();
     let status = command.stdin(Stdio::null()).status().with_context(|| cannot_run(command))?;
     if !status.success() {
         bail!("{name} failed: {status}");
@@ -34,20 +34,56 @@ pub fn run_shown(name: &str, command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// How long each step took.
-static TIMES: Mutex<Vec<(String, Duration)>> = Mutex::new(Vec::new());
+/// A moment, on the clock and in processor time of the processes that this one started and waited for.
+#[derive(Clone, Copy)]
+pub struct Moment {
+    clock: Instant,
+    busy: Duration,
+}
 
-fn took(name: &str, start: Instant) {
+impl Moment {
+    pub fn now() -> Self {
+        // SAFETY: all zeroes is a value of this plain structure, which the call fills.
+        let usage = unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+            usage
+        };
+        let time = |time: libc::timeval| {
+            Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())
+        };
+        Moment { clock: Instant::now(), busy: time(usage.ru_utime) + time(usage.ru_stime) }
+    }
+
+    fn elapsed(self) -> Took {
+        let now = Moment::now();
+        Took { clock: now.clock - self.clock, busy: now.busy.saturating_sub(self.busy) }
+    }
+}
+
+/// How long a step took. On a machine that does other work too, only the processor time says something.
+#[derive(Clone, Copy)]
+struct Took {
+    clock: Duration,
+    busy: Duration,
+}
+
+static TIMES: Mutex<Vec<(String, Took)>> = Mutex::new(Vec::new());
+
+fn took(name: &str, start: Moment) {
     TIMES.lock().unwrap_or_else(PoisonError::into_inner).push((name.to_owned(), start.elapsed()));
 }
 
 /// Say how long the steps took, the longest first.
-pub fn say_times(start: Instant) {
+pub fn say_times(start: Moment) {
     let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    times.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
-    eprintln!("== {:.0} s in all", start.elapsed().as_secs_f64());
-    for (name, took) in times.iter().filter(|(_, took)| *took >= Duration::from_secs(1)) {
-        eprintln!("{:>7.0} s  {name}", took.as_secs_f64());
+    times.sort_by_key(|(_, took)| std::cmp::Reverse(took.clock));
+    let say = |Took { clock, busy }: Took| {
+        format!("{:>5.0} s, {:>5.0} s of processors", clock.as_secs_f64(), busy.as_secs_f64())
+    };
+    eprintln!("== {} in all", say(start.elapsed()).trim_start());
+    for (name, took) in times.iter().filter(|(_, took)| took.clock >= Duration::from_secs(1)) {
+        eprintln!("{}  {name}", say(*took));
     }
 }
 
@@ -89,7 +125,7 @@ fn cannot_run(command: &Command) -> String {
 pub struct Progress {
     name: String,
     bar: ProgressBar,
-    start: Instant,
+    start: Moment,
 }
 
 impl Progress {
@@ -102,7 +138,7 @@ impl Progress {
         if bar.is_hidden() {
             eprintln!(".. {name}");
         }
-        Progress { name: name.to_owned(), bar, start: Instant::now() }
+        Progress { name: name.to_owned(), bar, start: Moment::now() }
     }
 
     /// Say more about what is being done.
@@ -116,7 +152,7 @@ impl Progress {
     pub fn done(self) {
         self.bar.finish_and_clear();
         took(&self.name, self.start);
-        eprintln!("ok {} ({:.1} s)", self.name, self.start.elapsed().as_secs_f64());
+        eprintln!("ok {} ({:.1} s)", self.name, self.start.clock.elapsed().as_secs_f64());
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use kv_store_tests::cluster::RedisCluster;
@@ -11,12 +10,16 @@ use kv_store_tests::mooncake::{self, GRANTS, Mooncake};
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY, Seaweed};
 
+use crate::compiled::Compiled;
 use crate::languages::{self, Language};
 use crate::place::{LLAMA_LIBRARY, Place};
-use crate::{bench, book, demo, dist, guests, llama, package, packages, python, servers, step};
+use crate::{bench, book, demo, deny, dist, guests, llama, package, packages, python, quick, servers, step};
 
 #[derive(clap::Args)]
 pub struct Options {
+    /// Only what is worth running after each change: 3 minutes, without root and without servers; says what it left out
+    #[arg(long, conflicts_with_all = ["engines", "languages"])]
+    quick: bool,
     /// Only the engines that are too large for each run: llama-server (5 minutes the first time, then half a minute), and LMCache, AIBrix,
     /// SGLang and vLLM's tiers with the adapters (2.5 GB and 3 minutes the first time)
     #[arg(long)]
@@ -28,8 +31,10 @@ pub struct Options {
 }
 
 pub fn run(place: &Place, options: &Options) -> Result<()> {
-    let start = Instant::now();
-    if options.engines {
+    let start = step::Moment::now();
+    if options.quick {
+        quick::run(place)?;
+    } else if options.engines {
         engines(place)?;
     } else if options.languages {
         dist::run(place)?;
@@ -49,23 +54,13 @@ fn all(place: &Place) -> Result<()> {
             .with_context(|| format!("cargo {component} is missing: rustup component add rustfmt clippy"))?;
     }
     for workspace in [".", "blocks/loom", "guests", "tests/guests", "http-wire/oracle", "benches/far-peers"] {
-        let mut fmt = Command::new("cargo");
-        fmt.current_dir(place.root.join(workspace)).args(["fmt", "--all", "--check"]);
-        step::run_shown(&format!("rustfmt in {workspace}"), &mut fmt)?;
+        rustfmt(place, workspace)?;
     }
-    if step::output(Command::new("cargo").args(["deny", "--version"])).is_ok() {
-        let mut deny = Command::new("cargo");
-        deny.current_dir(&place.root).args(["deny", "check", "licenses", "bans", "sources"]);
-        step::run_shown("licences and sources of dependencies", &mut deny)?;
-    } else {
-        eprintln!("== skipped: licences and sources of dependencies, because cargo-deny is not installed");
-    }
+    deny::check(place)?;
     dist::run(place)?;
     guests::build_for_tests(place)?;
 
-    let mut clippy = dist::cargo(place, "clippy");
-    clippy.args(["--all-targets", "--", "-D", "warnings"]);
-    step::run_shown("clippy", &mut clippy)?;
+    clippy(place)?;
     let mut doc = dist::cargo(place, "doc");
     step::run_shown("API docs, without warnings", doc.arg("--no-deps").env("RUSTDOCFLAGS", "-D warnings"))?;
     let _ = book::run(place)?;
@@ -85,9 +80,13 @@ fn all(place: &Place) -> Result<()> {
     let mut loom = Command::new("cargo");
     loom.current_dir(place.root.join("blocks/loom")).args(["test", "--release", "--locked", "--target-dir"]);
     step::run_shown("the block cache's threads under loom", loom.arg(place.target.join("loom")))?;
+    // First, because the tests run the pages for Python too.
+    let wheel = python::test(place)?;
     let mut tests = dist::cargo(place, "test");
-    tests.env(servers::VARIABLE, servers::install(place)?);
+    tests.env(servers::VARIABLE, servers::install(place)?).env("KV_STORE_TEST_PYTHON", wheel.programs());
+    let compiled = Compiled::take(place)?;
     step::run_shown("tests", &mut tests)?;
+    compiled.keep()?;
     for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
         let mut xtask = Command::new("cargo");
         xtask.current_dir(&place.root).args([command, "--locked", "--package", "xtask"]).args(rest);
@@ -95,13 +94,20 @@ fn all(place: &Place) -> Result<()> {
     }
     languages::test(place, &Language::QUICK)?;
     package::tests::run(place)?;
-    let wheel = python::test(place)?;
-    let mut pages = dist::cargo(place, "test");
-    pages.args(["--test", "book"]).env(servers::VARIABLE, servers::install(place)?);
-    step::run_shown("pages, those for Python included", pages.env("KV_STORE_TEST_PYTHON", wheel.programs()))?;
     eprintln!("== one row of the benchmarks, for that they run");
     bench::run(place, &bench::Options::one_row("prefetch/hit"))?;
     llama(place, &wheel)
+}
+
+pub fn rustfmt(place: &Place, workspace: &str) -> Result<()> {
+    let mut fmt = Command::new("cargo");
+    fmt.current_dir(place.root.join(workspace)).args(["fmt", "--all", "--check"]);
+    step::run_shown(&format!("rustfmt in {workspace}"), &mut fmt)
+}
+
+fn clippy(place: &Place) -> Result<()> {
+    let mut clippy = dist::cargo(place, "clippy");
+    step::run_shown("clippy", clippy.args(["--all-targets", "--", "-D", "warnings"]))
 }
 
 /// The kernels' NEON code is compiled and looked at, where the target is installed; no test runs it.
