@@ -116,7 +116,7 @@ impl Clone for Part<'_> {
         match self {
             Part::Bytes(bytes) => Part::Bytes(bytes.clone()),
             Part::Payload(payload) => Part::Payload(payload),
-            Part::Range(range) => Part::Range(Range { payload: range.payload, ..*range }),
+            Part::Range(range) => Part::Range(Range { ..*range }),
             Part::Item(item) => Part::Item(*item),
             Part::ItemRange(range) => Part::ItemRange(ItemRange { ..*range }),
         }
