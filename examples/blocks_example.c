@@ -23,14 +23,14 @@ int main(int argc, char **argv)
     CHECK(argc == 2 && lib);
     kv_blocks_get_vtable_fn get_vtable;
     CHECK((*(void **)&get_vtable = dlsym(lib, KV_BLOCKS_GET_VTABLE_SYMBOL)));
-    const kv_blocks_vtable *kv = get_vtable();
+    const kv_blocks_vtable_t *kv = get_vtable();
     CHECK(kv->version == KV_BLOCKS_VTABLE_VERSION && kv->size >= sizeof *kv);
 
     char config[1024];
     snprintf(config, sizeof config,
              "[l1]\ncapacity_gb = 0.01\n[l2]\nbackend = '%s'\ningestion_type = 'ALL'\nper_token_timeout_ms = 1000", argv[1]);
-    kv_blocks_spec spec = {.size = sizeof spec, .block_tokens = BLOCK_TOKENS, .block_bytes = BLOCK_BYTES, .model = "example"};
-    kv_blocks *cache = kv->open(config, &spec);
+    kv_blocks_spec_t spec = {.size = sizeof spec, .block_tokens = BLOCK_TOKENS, .block_bytes = BLOCK_BYTES, .model = "example"};
+    kv_blocks_t *cache = kv->open(config, &spec);
     CHECK(cache);
 
     int32_t tokens[BLOCKS * BLOCK_TOKENS + 5];
@@ -44,15 +44,15 @@ int main(int argc, char **argv)
         into[i] = restored[i];
     }
     /* The 5 tokens at the end are no whole block. */
-    kv_blocks_query prompt = {.query = tokens, .n_query = sizeof tokens / sizeof *tokens};
+    kv_blocks_query_t prompt = {.query = tokens, .n_query = sizeof tokens / sizeof *tokens};
     CHECK(kv->put(cache, &prompt, from, BLOCKS) == BLOCKS * BLOCK_TOKENS);
     CHECK(kv->get(cache, &prompt, into, BLOCKS) == BLOCKS * BLOCK_TOKENS);
     CHECK(!memcmp(pool, restored, sizeof pool));
 
     /* What follows the first block: pointers, and no copy. */
-    kv_blocks_query rest = {tokens, BLOCK_TOKENS, tokens + BLOCK_TOKENS, (BLOCKS - 1) * BLOCK_TOKENS};
+    kv_blocks_query_t rest = {tokens, BLOCK_TOKENS, tokens + BLOCK_TOKENS, (BLOCKS - 1) * BLOCK_TOKENS};
     const void *view[BLOCKS];
-    kv_blocks_acquired *acquired;
+    kv_blocks_acquired_t *acquired;
     CHECK(kv->acquire(cache, &rest, view, BLOCKS, &acquired) == (BLOCKS - 1) * BLOCK_TOKENS && acquired);
     for (int i = 0; i < BLOCKS - 1; i++)
         CHECK(!memcmp(view[i], pool[i + 1], BLOCK_BYTES));

@@ -17,7 +17,7 @@ namespace kv {
 // The library. It stays in the process, so this is never undone.
 struct Library {
     const kv_store_vtable *v1;
-    const kv_store_batch_vtable *batch;
+    const kv_store_batch_vtable_t *batch;
 
     explicit Library(const char *path)
     {
@@ -25,7 +25,7 @@ struct Library {
         if (!lib)
             throw std::runtime_error(dlerror());
         v1 = symbol<kv_store_get_vtable_fn>(lib, KV_STORE_GET_VTABLE_SYMBOL)();
-        batch = symbol<kv_store_get_batch_vtable_fn>(lib, KV_STORE_GET_BATCH_VTABLE_SYMBOL)();
+        batch = symbol<kv_store_batch_get_vtable_fn>(lib, KV_STORE_BATCH_GET_VTABLE_SYMBOL)();
     }
 
 private:
@@ -52,16 +52,16 @@ public:
     // Publishes `name` over the blocks, or throws; then nothing was published.
     void save(const std::string &name, const std::vector<std::string> &keys, std::vector<Block> &blocks)
     {
-        std::unique_ptr<kv_store_save, void (*)(kv_store_save *)> save(batch_->save_begin(handle_.get()), batch_->save_end);
+        std::unique_ptr<kv_store_save_t, void (*)(kv_store_save_t *)> save(batch_->save_begin(handle_.get()), batch_->save_end);
         if (!save)
             throw std::runtime_error(batch_->last_error());
-        kv_store_call call{};
+        kv_store_call_t call{};
         call.size = sizeof call;
         call.flags = KV_STORE_SEALED;
         call.save = save.get();
         Items items(keys, blocks);
         check(batch_->put_many(handle_.get(), items.data(), items.size(), &call));
-        for (const kv_store_item &item : items)
+        for (const kv_store_item_t &item : items)
             check(item.status);
         check(batch_->save_commit(save.get(), name.c_str(), nullptr, 0, nullptr, nullptr));
     }
@@ -69,7 +69,7 @@ public:
     // Fills the leading blocks that the store has, and answers how many. Late or damaged blocks are misses.
     std::size_t restore(const std::vector<std::string> &keys, std::vector<Block> &blocks, unsigned timeout_ms)
     {
-        kv_store_call call{};
+        kv_store_call_t call{};
         call.size = sizeof call;
         call.flags = KV_STORE_SEALED;
         call.timeout_ms = timeout_ms;
@@ -83,20 +83,20 @@ public:
 
 private:
     // Items over keys and blocks, which must outlive them.
-    struct Items : std::vector<kv_store_item> {
-        Items(const std::vector<std::string> &keys, std::vector<Block> &blocks) : std::vector<kv_store_item>(keys.size())
+    struct Items : std::vector<kv_store_item_t> {
+        Items(const std::vector<std::string> &keys, std::vector<Block> &blocks) : std::vector<kv_store_item_t>(keys.size())
         {
             pieces.reserve(keys.size());
             for (std::size_t i = 0; i < keys.size(); i++) {
                 pieces.push_back({blocks.at(i).data(), blocks.at(i).size()});
-                kv_store_item &item = (*this)[i];
+                kv_store_item_t &item = (*this)[i];
                 item.hash = reinterpret_cast<const uint8_t *>(keys[i].data());
                 item.hash_len = keys[i].size();
                 item.pieces = &pieces[i];
                 item.n_pieces = 1;
             }
         }
-        std::vector<kv_store_piece> pieces;
+        std::vector<kv_store_piece_t> pieces;
     };
 
     void check(int status) const
@@ -105,7 +105,7 @@ private:
             throw std::runtime_error(batch_->last_error());
     }
 
-    const kv_store_batch_vtable *batch_;
+    const kv_store_batch_vtable_t *batch_;
     std::unique_ptr<kv_store_v1, void (*)(kv_store_v1 *)> handle_;
 };
 

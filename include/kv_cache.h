@@ -17,21 +17,22 @@
  *         "[disk]\n"
  *         "path = '/var/cache/kv'\n"
  *         "budget = '200 GiB'\n";
- *     kv_cache_open_toml(config, &cache);
+ *     const kv_cache_vtable_t *kv = kv_cache_get_vtable();
+ *     kv->open_toml(config, &cache);
  *     for each prompt:
- *         if (kv_cache_lookup(cache, &query, &hit, &info) == KV_CACHE_OK) {
- *             kv_cache_load(hit, state, info.payload_bytes);   or kv_cache_view
- *             kv_cache_release(hit);
+ *         if (kv->lookup(cache, &query, &hit, &info) == KV_STORE_OK) {
+ *             kv->load(hit, state, info.payload_bytes);   or view
+ *             kv->release(hit);
  *             ... set the state, prefill tokens from info.tokens on
  *         }
- *         kv_cache_plan(cache, KV_CACHE_REASON_COLD, n_tokens, 0, &keep);
+ *         kv->plan(cache, KV_CACHE_REASON_COLD, n_tokens, 0, &keep);
  *         if (keep > 0)
- *             ... prefill up to `keep`, kv_cache_save
+ *             ... prefill up to `keep`, save
  *         ... prefill the rest, generate
- *     kv_cache_close(cache);
+ *     kv->close(cache);
  *
- * GATES. A save that the policy does not want is no failure: kv_cache_plan
- * answers 0 for it, and kv_cache_save TOO_SHORT, TOO_LONG or TOO_SOON. With the
+ * GATES. A save that the policy does not want is no failure: `plan`
+ * answers 0 for it, and `save` TOO_SHORT, TOO_LONG or TOO_SOON. With the
  * defaults (all are keys of [policy] in the config):
  *   COLD       a prompt of 2,080 to 30,000 tokens. 32 are left out at its end
  *              (boundary_trim_tokens), and a multiple of 2,048 is kept
@@ -53,10 +54,18 @@
  *    4 q5_0   10 q5_k_s   16 q3_k_l  22 iq3_xs   28 iq4_xs
  *    5 q5_1   11 q6_k     17 iq2_xxs 23 iq3_s    29 bf16
  *
- * ANSWERS. Every call that can fail returns a kv_cache_status_t.
- * kv_cache_last_error() has the text of this thread's last failure. A call
- * that fails sets its output pointers to NULL and its output numbers to 0; a
- * kv_cache_saved_t to KV_CACHE_FAILED; a struct with a valid `size` to 0,
+ * ANSWERS. Statuses, `size`, `version` and `last_error` are as in
+ * kv_store_status.h. Every call that can fail returns 0 or one of
+ *   KV_STORE_MISSING      no such row, or it is damaged: prefill
+ *   KV_STORE_INVALID      NULL, a wrong size or number, a config that makes no sense
+ *   KV_STORE_UNAVAILABLE  a directory belongs to another process, or the time is
+ *                         over; what was begun may still end well
+ *   KV_STORE_EXHAUSTED    no room: larger than the budget, all rows in use, the
+ *                         disk is full
+ *   KV_STORE_CANCELLED    after shutdown, or in a forked child
+ *   KV_STORE_OTHER        the system refused, or a bug in the library
+ * A call that fails sets its output pointers to NULL and its output numbers to 0;
+ * a kv_cache_saved_t to KV_CACHE_FAILED; a struct with a valid `size` to 0,
  * except `size` itself. (After a load that fails, the buffer is undefined.)
  *
  * A MISS is no error: prefill, as without a cache. Damaged rows are misses too
@@ -65,9 +74,9 @@
  *
  * STRUCTS that begin with `size`: set it to the sizeof of the struct before
  * each call, also where the library fills the rest. A smaller size than that
- * of version 0.1.0 is INVALID_ARGUMENT; a larger one than the library's is a
- * later version's. Reserved fields are 0; in a query, a save or an identity
- * another value is INVALID_ARGUMENT.
+ * of version 0.1.0 is INVALID; a larger one than the library's is a later
+ * version's. Reserved fields are 0; in a query, a save or an identity
+ * another value is INVALID.
  *
  * THREADS. Any call may be made from any thread at any time, on one cache too;
  * only close and release must be the last use of what they end. A lookup never
@@ -77,7 +86,7 @@
  * belong to the library; each call names the function that releases them.
  *
  * FORK. A cache is of the process that opened it: in a child every call answers
- * CLOSED, and close and release do nothing but free memory. A child that runs
+ * CANCELLED, and close and release do nothing but free memory. A child that runs
  * on without exec keeps the parent's directories locked until it ends.
  */
 #ifndef KV_CACHE_H
@@ -86,24 +95,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kv_store_status.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+/* The version of the vtable described here. */
+#define KV_CACHE_VTABLE_VERSION 1u
+
+/* The symbol that the library exports, for dlsym. */
+#define KV_CACHE_GET_VTABLE_SYMBOL "kv_cache_get_vtable"
+
 typedef struct kv_cache kv_cache_t;
 typedef struct kv_cache_hit kv_cache_hit_t;
-
-typedef enum kv_cache_status_t {
-    KV_CACHE_OK = 0,
-    KV_CACHE_MISS = 1,             /* no such row, or it is damaged: prefill */
-    KV_CACHE_INVALID_ARGUMENT = 2, /* NULL, a wrong size or number, a config that makes no sense */
-    KV_CACHE_BUSY = 3,             /* a directory belongs to another process */
-    KV_CACHE_FULL = 4,             /* no room: larger than the budget, all rows in use, the disk is full */
-    KV_CACHE_TIMEOUT = 5,          /* the time is over; what was begun may still end well */
-    KV_CACHE_CLOSED = 6,           /* after kv_cache_shutdown, or in a forked child */
-    KV_CACHE_IO = 7,               /* the system refused */
-    KV_CACHE_INTERNAL = 8          /* a bug in the library */
-} kv_cache_status_t;
 
 typedef enum kv_cache_tier_t {
     KV_CACHE_TIER_DEFAULT = 0, /* the config's save_to */
@@ -121,14 +126,14 @@ typedef enum kv_cache_hit_kind_t {
 /*
  * Why a row is saved.
  *   COLD       after the prefill of a new prompt, at the boundary that
- *              kv_cache_plan names. Queued.
+ *              plan names. Queued.
  *   CONTINUED  while a sequence grows. Queued.
  *   FINISH     a sequence is complete, prompt and reply. Queued.
  *   EVICT      the holder has to let go: stored when the call returns, from the
  *              caller's memory. No gate.
  *   SHUTDOWN   the engine goes down: the same, from a copy, and the call takes
  *              at most evict_save_timeout_ms. No gate.
- * A row larger than its tier's budget is FULL at once, whatever the reason.
+ * A row larger than its tier's budget is EXHAUSTED at once, whatever the reason.
  */
 typedef enum kv_cache_reason_t {
     KV_CACHE_REASON_COLD = 1,
@@ -144,7 +149,7 @@ typedef enum kv_cache_saved_t {
     KV_CACHE_QUEUED = 1,    /* a copy is in the queue; a power cut may take the row, never leave a part */
     KV_CACHE_KNOWN = 2,     /* it was there, or is on its way */
     KV_CACHE_DROPPED = 3,   /* the queue is full */
-    KV_CACHE_TOO_SHORT = 4, /* the policy does not want it: see kv_cache_plan */
+    KV_CACHE_TOO_SHORT = 4, /* the policy does not want it: see plan */
     KV_CACHE_TOO_LONG = 5,
     KV_CACHE_TOO_SOON = 6,
     KV_CACHE_FAILED = 7     /* the call failed: its status says how */
@@ -159,7 +164,7 @@ typedef enum kv_cache_fingerprint_mode_t {
 
 /* Whose state a row is. Everything but the mode is part of the key. */
 typedef struct kv_cache_identity_t {
-    uint8_t fingerprint[32];  /* of the model: kv_cache_fingerprint, or the caller's own */
+    uint8_t fingerprint[32];  /* of the model: fingerprint, or the caller's own */
     uint8_t context_hash[32]; /* a hash of the parameters that shape the state: cache types, window,
                                  RoPE scaling, the engine's version where its states differ */
     uint8_t fingerprint_mode; /* kv_cache_fingerprint_mode_t */
@@ -206,7 +211,7 @@ typedef struct kv_cache_save_t {
     uint32_t reserved;
 } kv_cache_save_t;
 
-/* What kv_cache_gc did. */
+/* What gc did. */
 typedef struct kv_cache_gc_t {
     uint32_t size;
     uint32_t reserved;
@@ -253,7 +258,7 @@ typedef struct kv_cache_stats_t {
     uint64_t saves_abandoned;    /* lost their reservation */
     uint64_t saves_failed;
     uint64_t adopted;            /* good files of other writers that became rows: found in a save's
-                                    place, in place of a file that was loaded, or by kv_cache_gc */
+                                    place, in place of a file that was loaded, or by gc */
     uint64_t evictions;
     uint64_t evicted_bytes;
     uint64_t pressure_evictions; /* because of memory pressure alone */
@@ -267,126 +272,135 @@ typedef struct kv_cache_stats_t {
     uint64_t tiers_failed;       /* could not be used when the cache was opened */
 } kv_cache_stats_t;
 
-/* Such as "0.2.0". */
-const char *kv_cache_version(void);
+/* Takes a line of the log; see set_log. */
+typedef void (*kv_cache_log_fn)(void *user, const char *line);
 
-/* Why this thread's last failed call failed, UTF-8, "" if none has. It stands
- * until this thread's next failure. */
-const char *kv_cache_last_error(void);
+/* The functions of the library. Static. Later versions only add members at the end: check `size` before you use one. */
+typedef struct kv_cache_vtable_t {
+    uint32_t size;    /* sizeof(kv_cache_vtable_t) of the library */
+    uint32_t version; /* 1 */
 
-/*
- * Hand the lines that an operator should see (damaged files, saves that fail, tiers
- * that are left out) to a function, for all caches of the process; `log` = NULL
- * writes them to standard error again, which is the default. A line is UTF-8
- * without a line end, and the function's for the time of the call. The function is
- * called by any thread, also by threads of the library, and must not call the
- * library. It may still get a line whose writing began before this returns.
- */
-typedef void (*kv_cache_log_t)(void *user, const char *line);
-void kv_cache_set_log(kv_cache_log_t log, void *user);
+    /* The version of the library, such as "0.2.0". */
+    const char *(*library_version)(void);
 
-/*
- * Open a cache from a config file, or from its text (TOML, see docs/cache.md).
- * Takes the locks of its directories, and indexes what is in them: seconds for
- * 100,000 rows. A tier whose directory cannot be used is left out, logged, and
- * has the budget 0 in kv_cache_stats; IO or FULL where no
- * tier is left. End it with kv_cache_close.
- * INVALID_ARGUMENT, BUSY, FULL, IO.
- */
-kv_cache_status_t kv_cache_open(const char *path, kv_cache_t **out);
-kv_cache_status_t kv_cache_open_toml(const char *toml, kv_cache_t **out);
+    /*
+     * Open a cache from a config file, or from its text (TOML, see docs/cache.md). Takes the locks of its
+     * directories, and indexes what is in them: seconds for 100,000 rows. A tier whose directory cannot be used is
+     * left out, logged, and has the budget 0 in stats; OTHER or EXHAUSTED where no tier is left. End it with close.
+     * INVALID, UNAVAILABLE (a directory belongs to another process), EXHAUSTED, OTHER.
+     */
+    int (*open)(const char *path, kv_cache_t **out);
+    int (*open_toml)(const char *toml, kv_cache_t **out);
 
-/* Wait for queued saves, at most evict_save_timeout_ms, and end the cache. Hits
- * stay good until they are released, and keep its directories locked. NULL is
- * allowed. */
-void kv_cache_close(kv_cache_t *cache);
+    /*
+     * Wait for queued saves, at most evict_save_timeout_ms, and end the cache. Hits stay good until they are
+     * released, and keep its directories locked. NULL is allowed.
+     */
+    void (*close)(kv_cache_t *cache);
 
-/* The fingerprint of a model file. `mode`: kv_cache_fingerprint_mode_t; `out`:
- * 32 bytes. INVALID_ARGUMENT, IO. */
-kv_cache_status_t kv_cache_fingerprint(const char *path, uint32_t mode, uint8_t out[32]);
+    /*
+     * The fingerprint of a model file. `mode`: kv_cache_fingerprint_mode_t; `out`: 32 bytes.
+     * INVALID, OTHER.
+     */
+    int (*fingerprint)(const char *path, uint32_t mode, uint8_t out[32]);
 
-/* The key of exactly these tokens. `out`: 32 bytes. */
-kv_cache_status_t kv_cache_key(const kv_cache_identity_t *identity, const uint32_t *tokens,
-                               size_t n_tokens, uint8_t out[32]);
+    /* The key of exactly these tokens. `out`: 32 bytes. */
+    int (*key)(const kv_cache_identity_t *identity, const uint32_t *tokens, size_t n_tokens, uint8_t out[32]);
 
-/*
- * How many tokens a save of this reason keeps, by the policy (GATES above); 0 for
- * none.
- * COLD: `n_tokens` is the length of the prompt, and the answer the boundary up to
- * which to prefill before the save. CONTINUED: `last_saved` as in the save.
- */
-kv_cache_status_t kv_cache_plan(const kv_cache_t *cache, uint32_t reason, uint64_t n_tokens,
-                                uint64_t last_saved, uint64_t *keep);
+    /*
+     * How many tokens a save of this reason keeps, by the policy (GATES above); 0 for none.
+     * COLD: `n_tokens` is the length of the prompt, and the answer the boundary up to which to prefill before the
+     * save. CONTINUED: `last_saved` as in the save.
+     */
+    int (*plan)(const kv_cache_t *cache, uint32_t reason, uint64_t n_tokens, uint64_t last_saved, uint64_t *keep);
 
-/*
- * Find the row that saves most of the prefill: of exactly the tokens; else the
- * parent's, if they extend it and no longer row is at a boundary (a multiple of
- * boundary_align_tokens); else the longest row at a boundary. Where the parent's
- * is the one and its save is on its way, waits for it, at most
- * session_resume_wait_ms. Rows at no boundary are found by exactly their tokens or
- * as a parent alone. `info` may be NULL.
- * While the hit lives its row is not evicted. End it with kv_cache_release.
- * MISS, INVALID_ARGUMENT, CLOSED.
- */
-kv_cache_status_t kv_cache_lookup(const kv_cache_t *cache, const kv_cache_query_t *query,
-                                  kv_cache_hit_t **out, kv_cache_hit_info_t *info);
+    /*
+     * Find the row that saves most of the prefill: of exactly the tokens; else the parent's, if they extend it and
+     * no longer row is at a boundary (a multiple of boundary_align_tokens); else the longest row at a boundary.
+     * Where the parent's is the one and its save is on its way, waits for it, at most session_resume_wait_ms. Rows
+     * at no boundary are found by exactly their tokens or as a parent alone. `info` may be NULL.
+     * While the hit lives its row is not evicted. End it with release.
+     * MISSING, INVALID, CANCELLED.
+     */
+    int (*lookup)(const kv_cache_t *cache, const kv_cache_query_t *query, kv_cache_hit_t **out,
+                  kv_cache_hit_info_t *info);
 
-/*
- * Copy the payload into a buffer of exactly info.payload_bytes, checked on the
- * way; what is in the buffer before is not read. MISS: the row turned out damaged or gone; look up again, or prefill. After
- * a failure the buffer may have anything in it.
- */
-kv_cache_status_t kv_cache_load(const kv_cache_hit_t *hit, uint8_t *buffer, size_t size);
+    /*
+     * Copy the payload into a buffer of exactly info.payload_bytes, checked on the way; what is in the buffer before
+     * is not read. MISSING: the row turned out damaged or gone; look up again, or prefill. After a failure the
+     * buffer may have anything in it.
+     */
+    int (*load)(const kv_cache_hit_t *hit, uint8_t *buffer, size_t size);
 
-/* The payload in place, checked: memory of `ram`, or the mapped file. It stands
- * until the hit is released. Failures as for kv_cache_load. */
-kv_cache_status_t kv_cache_view(const kv_cache_hit_t *hit, const uint8_t **data, size_t *size);
+    /*
+     * The payload in place, checked: memory of `ram`, or the mapped file. It stands until the hit is released.
+     * Failures as for load.
+     */
+    int (*view)(const kv_cache_hit_t *hit, const uint8_t **data, size_t *size);
 
-/* End a hit, and its view. NULL is allowed. */
-void kv_cache_release(kv_cache_hit_t *hit);
+    /* End a hit, and its view. NULL is allowed. */
+    void (*release)(kv_cache_hit_t *hit);
 
-/*
- * Save a row, as its reason says. `saved` may be NULL.
- * INVALID_ARGUMENT (also a COLD save that is not at its boundary), FULL, TIMEOUT,
- * CLOSED, IO. Queued saves that fail are counted in saves_failed.
- */
-kv_cache_status_t kv_cache_save(const kv_cache_t *cache, const kv_cache_save_t *save,
-                                kv_cache_saved_t *saved);
+    /*
+     * Save a row, as its reason says. `saved` may be NULL.
+     * INVALID (also a COLD save that is not at its boundary), EXHAUSTED, UNAVAILABLE (late), CANCELLED, OTHER.
+     * Queued saves that fail are counted in saves_failed.
+     */
+    int (*save)(const kv_cache_t *cache, const kv_cache_save_t *save, kv_cache_saved_t *saved);
 
-/* Evict a row from all tiers, unless it is in use. `tiers`, which may be NULL,
- * gets the number of tiers that let it go. */
-kv_cache_status_t kv_cache_evict(const kv_cache_t *cache, const uint8_t key[32], uint32_t *tiers);
+    /*
+     * Evict a row from all tiers, unless it is in use. `tiers`, which may be NULL, gets the number of tiers that let
+     * it go.
+     */
+    int (*evict)(const kv_cache_t *cache, const uint8_t key[32], uint32_t *tiers);
 
-/* Evict a tier's oldest rows until `bytes` are freed, or those left are in use.
- * `freed` may be NULL. */
-kv_cache_status_t kv_cache_evict_bytes(const kv_cache_t *cache, uint32_t tier, uint64_t bytes,
-                                       uint64_t *freed);
+    /* Evict a tier's oldest rows until `bytes` are freed, or those left are in use. `freed` may be NULL. */
+    int (*evict_bytes)(const kv_cache_t *cache, uint32_t tier, uint64_t bytes, uint64_t *freed);
 
-/*
- * For a caller that knows better than the system how much memory is used (a GPU,
- * a container): from pressure.high on, evicts the oldest rows of `ram`, then of
- * `ram_file`, until less than pressure.low would be. `freed` may be NULL.
- */
-kv_cache_status_t kv_cache_relieve(const kv_cache_t *cache, uint64_t used, uint64_t total,
-                                   uint64_t *freed);
+    /*
+     * For a caller that knows better than the system how much memory is used (a GPU, a container): from
+     * pressure.high on, evicts the oldest rows of `ram`, then of `ram_file`, until less than pressure.low would be.
+     * `freed` may be NULL.
+     */
+    int (*relieve)(const kv_cache_t *cache, uint64_t used, uint64_t total, uint64_t *freed);
 
-/* Bring all tiers in order; see kv_cache_gc_t. Payloads are not read: their damage
- * is found by the load, or by `kv-store cache gc`. Saves wait meanwhile, lookups
- * do not. `out` may be NULL. */
-kv_cache_status_t kv_cache_gc(const kv_cache_t *cache, kv_cache_gc_t *out);
+    /*
+     * Bring all tiers in order; see kv_cache_gc_t. Payloads are not read: their damage is found by the load, or by
+     * `kv-store cache gc`. Saves wait meanwhile, lookups do not. `out` may be NULL.
+     */
+    int (*gc)(const kv_cache_t *cache, kv_cache_gc_t *out);
 
-/* Wait until no save is queued. TIMEOUT. */
-kv_cache_status_t kv_cache_flush(const kv_cache_t *cache, uint64_t timeout_ms);
+    /* Wait until no save is queued. UNAVAILABLE: some still are. */
+    int (*flush)(const kv_cache_t *cache, uint64_t timeout_ms);
 
-/* Close the cache and keep the handle: waits for queued saves, drops those left
- * after the time, and counts them (`dropped` may be NULL). Returns within the time
- * even if a disk stalls. Lookups and saves are CLOSED from now on; hits and stats
- * stay good. kv_cache_close ends it. */
-kv_cache_status_t kv_cache_shutdown(const kv_cache_t *cache, uint64_t timeout_ms,
-                                    uint64_t *dropped);
+    /*
+     * Close the cache and keep the handle: waits for queued saves, drops those left after the time, and counts them
+     * (`dropped` may be NULL). Returns within the time even if a disk stalls. Lookups and saves are CANCELLED from
+     * now on; hits and stats stay good. close ends it.
+     */
+    int (*shutdown)(const kv_cache_t *cache, uint64_t timeout_ms, uint64_t *dropped);
 
-/* What happened, and what is held. Waits for nothing. */
-kv_cache_status_t kv_cache_stats(const kv_cache_t *cache, kv_cache_stats_t *out);
+    /* What happened, and what is held. Waits for nothing. */
+    int (*stats)(const kv_cache_t *cache, kv_cache_stats_t *out);
+
+    /*
+     * Hand the lines that an operator should see (damaged files, saves that fail, tiers that are left out) to a
+     * function, for all caches of the process; `log` = NULL writes them to standard error again, which is the default.
+     * A line is UTF-8 without a line end, and the function's for the time of the call. The function is called by any
+     * thread, also by threads of the library, and must not call the library. It may still get a line whose writing
+     * began before this returns.
+     */
+    void (*set_log)(kv_cache_log_fn log, void *user);
+
+    /* Why the last failed call of this thread failed, UTF-8. Never NULL; valid until the thread's next failure. */
+    const char *(*last_error)(void);
+} kv_cache_vtable_t;
+
+/* The vtable. Never NULL; safe to call from any thread. */
+const kv_cache_vtable_t *kv_cache_get_vtable(void);
+
+/* The type of kv_cache_get_vtable, for the result of dlsym. */
+typedef const kv_cache_vtable_t *(*kv_cache_get_vtable_fn)(void);
 
 /* The layout is the ABI: the library asserts the same. An assertion that fails is
  * an array of a negative size, whose name says what is wrong. */
@@ -396,7 +410,7 @@ kv_cache_status_t kv_cache_stats(const kv_cache_t *cache, kv_cache_stats_t *out)
 
 /* Not with -fshort-enums: the library writes 4 bytes. */
 #define KV_CACHE_ENUM(type) KV_CACHE_CHECK(enums_have_4_bytes, sizeof(type) == 4)
-KV_CACHE_ENUM(kv_cache_status_t);
+KV_CACHE_ENUM(enum kv_store_status);
 KV_CACHE_ENUM(kv_cache_tier_t);
 KV_CACHE_ENUM(kv_cache_hit_kind_t);
 KV_CACHE_ENUM(kv_cache_reason_t);
@@ -441,6 +455,10 @@ KV_CACHE_AT(kv_cache_stats_t, tiers_failed, 400);
 
 #ifdef __cplusplus
 }
+#endif
+
+#ifndef KV_STORE_NO_DEPRECATED
+#include "kv_store_deprecated.h"
 #endif
 
 #endif /* KV_CACHE_H */

@@ -6,15 +6,16 @@
  * kv_store_v1 moves one chunk a call, into memory that the library allocates. An engine that moves 16 to 4,096 blocks at
  * once, in memory of its own, uses this interface beside it, on the same handle:
  *
- *     kv_store_get_batch_vtable_fn get;
- *     *(void **)&get = dlsym(lib, KV_STORE_GET_BATCH_VTABLE_SYMBOL);
- *     const kv_store_batch_vtable *batch = get();
+ *     kv_store_batch_get_vtable_fn get;
+ *     *(void **)&get = dlsym(lib, KV_STORE_BATCH_GET_VTABLE_SYMBOL);
+ *     const kv_store_batch_vtable_t *batch = get();
  *
- *     kv_store_piece piece = {block, block_bytes};
- *     kv_store_item item = {.hash = key, .hash_len = 16, .pieces = &piece, .n_pieces = 1};
+ *     kv_store_piece_t piece = {block, block_bytes};
+ *     kv_store_item_t item = {.hash = key, .hash_len = 16, .pieces = &piece, .n_pieces = 1};
  *     batch->put_many(store, &item, 1, NULL);
  *
- * The types KV_STORE_* and the calls are documented here; whatever this page leaves open is as in kv_store_abi.h.
+ * Statuses, `size`, `version` and `last_error` are as in kv_store_status.h; whatever else this page leaves open is as in
+ * kv_store_abi.h.
  *
  * BATCHES. A batch is an array of items. Each item has a status of its own. A call returns 0 when every item has its
  * status, and a negative KV_STORE_* code when nothing was done (a NULL handle, a contradiction in the call); the items are
@@ -25,7 +26,7 @@
  * every backend. (Only put_chunk of kv_store_v1 is buffered.) It survives a power loss when the commit of its save has
  * answered 0, or when it was put with KV_STORE_DURABLE; on backends that are not durable, never.
  *
- * SAVES. A save collects the chunks that are put with it (kv_store_call.save) and ends in a commit, which publishes a
+ * SAVES. A save collects the chunks that are put with it (kv_store_call_t.save) and ends in a commit, which publishes a
  * manifest over them. Each save has its own ledger: two saves on one handle never fail for each other's chunks, and
  * put_manifest of kv_store_v1 does not cover chunks of a save. A put without a save is in no ledger.
  *
@@ -39,13 +40,13 @@
  * FORK. In a child process every call on an object of the parent fails, before it touches a descriptor; queue_close and
  * save_end free nothing there.
  *
- * ERRORS. Statuses and returns below 0 are the KV_STORE_* codes. last_error has the text of the last failed call of the
- * calling thread. A status below 0 other than KV_STORE_MISSING is logged, one line for the first of a batch.
+ * ERRORS. A status below 0 other than KV_STORE_MISSING is logged, one line for the first of a batch.
  */
 #ifndef KV_STORE_BATCH_H
 #define KV_STORE_BATCH_H
 
 #include "kv_store_abi.h"
+#include "kv_store_status.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -55,52 +56,34 @@ extern "C" {
 #define KV_STORE_BATCH_VTABLE_VERSION 1u
 
 /* The symbol that the library exports, for dlsym. */
-#define KV_STORE_GET_BATCH_VTABLE_SYMBOL "kv_store_get_batch_vtable"
+#define KV_STORE_BATCH_GET_VTABLE_SYMBOL "kv_store_batch_get_vtable"
 
-/* The status of an item, the return of a call, or the status of a completion. */
-enum {
-    KV_STORE_OK = 0,            /* put: stored. get: found. exists: present. delete: gone. */
-    KV_STORE_EXISTED = 1,       /* put: it was there already */
-    KV_STORE_UNAVAILABLE = -1,  /* not reachable, late, busy: the same call may work later */
-    KV_STORE_DENIED = -2,       /* not granted, or refused by the storage system for want of rights */
-    KV_STORE_EXHAUSTED = -3,    /* no room now: a limit of the library, a full disk, a full server */
-    KV_STORE_INVALID = -4,      /* the request makes no sense as it stands, or the value is larger than the store takes */
-    KV_STORE_CORRUPT = -5,      /* the stored data is damaged */
-    KV_STORE_UNSUPPORTED = -6,  /* the backend cannot do this at all */
-    KV_STORE_COMPONENT = -7,    /* the component trapped or broke its contract; the next call gets a new instance */
-    KV_STORE_OTHER = -8,        /* none of the others */
-    KV_STORE_CANCELLED = -11,   /* cancelled by queue_cancel or queue_close */
-    KV_STORE_MISSING = -100,    /* get, exists: there is none, or it is damaged */
-    KV_STORE_TOO_LONG = -101,   /* get: the value is longer than the item's pieces; `len` is its length */
-    KV_STORE_LOST = -102        /* save_commit: chunks of the save are not in the store any more */
-};
-
-/* kv_store_item.len where the backend does not know it. */
+/* kv_store_item_t.len where the backend does not know it. */
 #define KV_STORE_LEN_UNKNOWN UINT64_MAX
 
 /* A piece of memory. put reads it, get writes it. `data` may be NULL if `len` is 0. */
 typedef struct kv_store_piece {
     void *data;
     size_t len;
-} kv_store_piece;
+} kv_store_piece_t;
 
 /* An item of a batch. Set it to zero, then the members that are marked "in". */
 typedef struct kv_store_item {
-    const uint8_t *hash;          /* in: 1 to 64 bytes */
-    size_t hash_len;              /* in */
-    const kv_store_piece *pieces; /* in: the value, or the memory for it, one piece after another */
-    size_t n_pieces;              /* in: at most 65,536 */
-    uint64_t len;                 /* out: get, exists: the value's length in bytes, where its status is 0 or TOO_LONG */
-    void *data;                   /* out: get with KV_STORE_ALLOCATE: the value, for free(); else NULL */
-    int32_t status;               /* out: KV_STORE_* */
-    uint32_t reserved;            /* 0 */
-} kv_store_item;
+    const uint8_t *hash;            /* in: 1 to 64 bytes */
+    size_t hash_len;                /* in */
+    const kv_store_piece_t *pieces; /* in: the value, or the memory for it, one piece after another */
+    size_t n_pieces;                /* in: at most 65,536 */
+    uint64_t len;                   /* out: get, exists: the value's length in bytes, where its status is 0 or TOO_LONG */
+    void *data;                     /* out: get with KV_STORE_ALLOCATE: the value, for free(); else NULL */
+    int32_t status;                 /* out: KV_STORE_* */
+    uint32_t reserved;              /* 0 */
+} kv_store_item_t;
 
 /* One save. Opaque; made by save_begin, ended by save_end. */
-typedef struct kv_store_save kv_store_save;
+typedef struct kv_store_save kv_store_save_t;
 
 /* One queue. Opaque; made by queue_open, ended by queue_close. */
-typedef struct kv_store_queue kv_store_queue;
+typedef struct kv_store_queue kv_store_queue_t;
 
 /* Flags of a call. A flag that the operation does not name is KV_STORE_INVALID. */
 enum {
@@ -122,11 +105,11 @@ enum {
 
 /* Options of a call. NULL instead of a pointer to it means all members 0. */
 typedef struct kv_store_call {
-    uint32_t size;       /* sizeof(kv_store_call) */
-    uint32_t flags;      /* KV_STORE_DURABLE ... */
-    uint64_t timeout_ms; /* time limit of the batch from the call or submit on; 0, or more than the operator's deadline: the deadline */
-    kv_store_save *save; /* put: the save that the chunks belong to, or NULL */
-} kv_store_call;
+    uint32_t size;         /* sizeof(kv_store_call_t) */
+    uint32_t flags;        /* KV_STORE_DURABLE ... */
+    uint64_t timeout_ms;   /* time limit of the batch from the call or submit on; 0, or more than the operator's deadline: the deadline */
+    kv_store_save_t *save; /* put: the save that the chunks belong to, or NULL */
+} kv_store_call_t;
 
 /* Operations, for queue_submit. */
 enum {
@@ -141,17 +124,17 @@ typedef struct kv_store_completion {
     uint64_t cookie;
     int32_t status;    /* 0: every item has its status. Negative: why the request was not carried out; so for every item */
     uint32_t reserved; /* 0 */
-} kv_store_completion;
+} kv_store_completion_t;
 
 /* A hash, as save_commit answers it. */
 typedef struct kv_store_hash {
     uint8_t len;
     uint8_t bytes[64];
-} kv_store_hash;
+} kv_store_hash_t;
 
 /* What a store is. */
 typedef struct kv_store_info {
-    uint32_t size;            /* in: sizeof(kv_store_info) */
+    uint32_t size;            /* in: sizeof(kv_store_info_t) */
     uint8_t durable;          /* what was committed survives a restart of the storage system */
     uint8_t shared;           /* other processes that open the same URI see the same store */
     uint8_t deletes;          /* delete_many is supported */
@@ -159,37 +142,37 @@ typedef struct kv_store_info {
     uint64_t max_value_bytes; /* a longer value is refused; with KV_STORE_SEALED 16 bytes less */
     uint64_t batch_items;     /* items of a batch that the backend serves in one go */
     uint64_t batch_bytes;     /* bytes of such a batch */
-} kv_store_info;
+} kv_store_info_t;
 
 /* The functions of the library. Static. Later versions only add members at the end: check `size` before you use one. */
 typedef struct kv_store_batch_vtable {
-    uint32_t size;    /* sizeof(kv_store_batch_vtable) of the library */
+    uint32_t size;    /* sizeof(kv_store_batch_vtable_t) of the library */
     uint32_t version; /* 1 */
 
     /*
      * Store values at once, from the caller's memory. Chunks are immutable: a hash that is there changes nothing, unless
      * with KV_STORE_REPLACE. Status of an item: KV_STORE_OK, KV_STORE_EXISTED, or why it was not stored.
      */
-    int (*put_many)(kv_store_v1 *self, kv_store_item *items, size_t n_items, const kv_store_call *call);
+    int (*put_many)(kv_store_v1 *self, kv_store_item_t *items, size_t n_items, const kv_store_call_t *call);
 
     /*
      * Fetch values. Status: KV_STORE_OK with `len`, KV_STORE_MISSING, KV_STORE_TOO_LONG with `len`, or why it failed. If an
      * item is not KV_STORE_OK, what is in its pieces is undefined. Chunks that wait in the write buffer of this handle are
      * found. The keys of a batch tell the library nothing about other users' keys.
      */
-    int (*get_many)(kv_store_v1 *self, kv_store_item *items, size_t n_items, const kv_store_call *call);
+    int (*get_many)(kv_store_v1 *self, kv_store_item_t *items, size_t n_items, const kv_store_call_t *call);
 
     /* Ask which chunks exist. Status: KV_STORE_OK with `len` or KV_STORE_LEN_UNKNOWN, KV_STORE_MISSING, or why it failed. */
-    int (*exists_many)(kv_store_v1 *self, kv_store_item *items, size_t n_items, const kv_store_call *call);
+    int (*exists_many)(kv_store_v1 *self, kv_store_item_t *items, size_t n_items, const kv_store_call_t *call);
 
     /*
      * Remove chunks. Status: KV_STORE_OK, also if there was none; KV_STORE_UNSUPPORTED; or why it failed. A manifest that
      * names a removed chunk stays.
      */
-    int (*delete_many)(kv_store_v1 *self, kv_store_item *items, size_t n_items, const kv_store_call *call);
+    int (*delete_many)(kv_store_v1 *self, kv_store_item_t *items, size_t n_items, const kv_store_call_t *call);
 
     /* Begin a save. NULL: failed, see last_error. */
-    kv_store_save *(*save_begin)(kv_store_v1 *self);
+    kv_store_save_t *(*save_begin)(kv_store_v1 *self);
 
     /*
      * Wait for the puts of the save that were submitted before, make its chunks durable where the backend can, then publish
@@ -199,59 +182,63 @@ typedef struct kv_store_batch_vtable {
      * it) and their number in *out_n_lost, which may both be NULL; or why it failed. Nothing is published unless it
      * returns 0. The save goes on: put the chunks again, and commit again. After a commit it is empty and can be used anew.
      */
-    int (*save_commit)(kv_store_save *save, const char *name, const uint8_t *data, size_t data_len,
-                       kv_store_hash **out_lost, size_t *out_n_lost);
+    int (*save_commit)(kv_store_save_t *save, const char *name, const uint8_t *data, size_t data_len,
+                       kv_store_hash_t **out_lost, size_t *out_n_lost);
 
     /* End a save; NULL is allowed. What it stored stays stored. */
-    void (*save_end)(kv_store_save *save);
+    void (*save_end)(kv_store_save_t *save);
 
     /* Make a queue for at most `depth` requests (1 to 65,536) that are not drained. NULL: failed, see last_error. */
-    kv_store_queue *(*queue_open)(kv_store_v1 *self, size_t depth);
+    kv_store_queue_t *(*queue_open)(kv_store_v1 *self, size_t depth);
 
     /*
      * The queue's eventfd: non-blocking and close-on-exec. It is readable while completions wait to be drained. After reading
      * it call queue_drain: it becomes readable again only by a new completion, or by a queue_drain that leaves some. Negative:
      * KV_STORE_*. The queue closes it.
      */
-    int (*queue_fd)(kv_store_queue *queue);
+    int (*queue_fd)(kv_store_queue_t *queue);
 
     /*
      * Have an operation (KV_STORE_PUT ...) carried out. Never waits for I/O. Returns 0: a completion with this cookie will come.
      * KV_STORE_EXHAUSTED: the queue is full; drain it. Other negative codes: not accepted.
      */
-    int (*queue_submit)(kv_store_queue *queue, uint64_t cookie, uint32_t operation, kv_store_item *items, size_t n_items,
-                        const kv_store_call *call);
+    int (*queue_submit)(kv_store_queue_t *queue, uint64_t cookie, uint32_t operation, kv_store_item_t *items, size_t n_items,
+                        const kv_store_call_t *call);
 
     /*
      * Take at most `most` completions; does not wait. Returns how many, or a negative code. A completion comes only when no
      * thread and no system call uses the request's memory, also if it was cancelled or late.
      */
-    int64_t (*queue_drain)(kv_store_queue *queue, kv_store_completion *completions, size_t most);
+    int64_t (*queue_drain)(kv_store_queue_t *queue, kv_store_completion_t *completions, size_t most);
 
     /*
      * Cancel the requests with a cookie. Those that wait complete as KV_STORE_CANCELLED; one that runs stops between its
      * batches, and its items that were not reached are KV_STORE_CANCELLED. Returns how many there were, or a negative code.
      */
-    int64_t (*queue_cancel)(kv_store_queue *queue, uint64_t cookie);
+    int64_t (*queue_cancel)(kv_store_queue_t *queue, uint64_t cookie);
 
     /* Cancel what is left, wait until no request's memory is in use, and end the queue; NULL is allowed. */
-    void (*queue_close)(kv_store_queue *queue);
+    void (*queue_close)(kv_store_queue_t *queue);
 
     /* What a store is. Returns 0, or a negative code. */
-    int (*info)(kv_store_v1 *self, kv_store_info *out);
+    int (*info)(kv_store_v1 *self, kv_store_info_t *out);
 
     /* Why the last failed call of this thread failed, for a person. Never NULL; valid until the thread's next failure. */
     const char *(*last_error)(void);
-} kv_store_batch_vtable;
+} kv_store_batch_vtable_t;
 
 /* The vtable. Never NULL; safe to call from any thread. */
-const kv_store_batch_vtable *kv_store_get_batch_vtable(void);
+const kv_store_batch_vtable_t *kv_store_batch_get_vtable(void);
 
-/* The type of kv_store_get_batch_vtable, for the result of dlsym. */
-typedef const kv_store_batch_vtable *(*kv_store_get_batch_vtable_fn)(void);
+/* The type of kv_store_batch_get_vtable, for the result of dlsym. */
+typedef const kv_store_batch_vtable_t *(*kv_store_batch_get_vtable_fn)(void);
 
 #ifdef __cplusplus
 } /* extern "C" */
+#endif
+
+#ifndef KV_STORE_NO_DEPRECATED
+#include "kv_store_deprecated.h"
 #endif
 
 #endif /* KV_STORE_BATCH_H */

@@ -18,7 +18,8 @@
  *     save.block_dtype = KVX_DTYPE_S32;
  *     save.num_blocks = 7;
  *     save.num_tokens = 100;
- *     if (kv_store_kvx_save(store, &save, NULL) < 0) ...not saved...
+ *     const kv_store_kvx_vtable_t *kvx = kv_store_kvx_get_vtable();
+ *     if (kvx->save(store, &save, NULL) < 0) ...not saved...
  *
  * A save gathers the tokens of all layers out of the pages into memory that
  * the store takes over, and hashes them on the way. It puts them as chunks, and
@@ -37,8 +38,8 @@
  * content, and the manifest has 64 more bits; docs/kvx-manifest.md describes
  * its format, and what these 128 bits are good for and what not.
  *
- * These functions are exported by libkv_store_wasm.so only. They take a handle
- * that this library's vtable opened.
+ * Only libkv_store_wasm.so has these functions. They take a handle that this
+ * library's kv_store_v1 opened.
  *
  * DESCRIPTORS start with `size`, the sizeof of the struct. The size of an
  * earlier version of the struct is taken, with 0 for the fields that it did not
@@ -46,19 +47,40 @@
  * version's. Arrays of descriptors have all elements of one `size`. Fields
  * without meaning are not looked at, so zero does for them.
  *
- * RETURNS. 0, or one of the negative numbers below and no other. A failure but
- * KV_STORE_KVX_MISSING is also one line on standard error. With a `result`,
- * its message says the same.
+ * RETURNS. 0, or one of these codes of kv_store_status.h. A failure but
+ * KV_STORE_MISSING is also one line on standard error. With a `result`, its
+ * message says the same; so does last_error.
+ *   UNAVAILABLE  the server is not reachable, is busy, or did not answer in time
+ *   DENIED       the operator, or the storage system, does not allow it
+ *   EXHAUSTED    no room: a limit of the host or the store, or no memory
+ *   INVALID      what was passed makes no sense or contradicts itself, layers of
+ *                a restore share memory, or a chunk is larger than the store takes
+ *   CORRUPT      manifest or chunk are damaged. A damaged chunk has been removed
+ *                from the store, as get_chunk of kv_store_abi.h does it: the next
+ *                save, by whichever process, stores it again. A damaged manifest
+ *                is replaced by the next save
+ *   UNSUPPORTED  well-formed, but not offered here: device memory, a conversion
+ *                that the kernels do not have; or the handle is that of a parent
+ *                process
+ *   COMPONENT    the backend's component failed; the next call gets a new one
+ *   MISMATCH     saved of another model, geometry, layout, dtype or number of
+ *                tokens
+ *   CANCELLED    the call was cancelled by its owner
+ *   VERSION      saved by a later version, whose manifest this library does not
+ *                read
+ *   MISSING      nothing was saved under the name, or a chunk of it is gone:
+ *                prefill
+ *   OTHER        none of the others
  *
  * TIME. A call is several calls of the backend, one after another (the
  * manifest, then batches of chunks), and each has the operator's deadline: 10 s
  * and a second for each 8 MiB unless the config says otherwise. Where a server
  * does not answer, a restore ends after the first of them, and a save after two
  * at most. `timeout_ms` bounds all of them together: when the time is over, the
- * call fails with KV_STORE_KVX_UNAVAILABLE, at most half a second later. It
+ * call fails with KV_STORE_UNAVAILABLE, at most half a second later. It
  * does not bound the copying in this process. A call that ends by `timeout_ms`
- * does not count as a failure for the circuit breaker. kv_store_kvx_describe is
- * one call of the backend.
+ * does not count as a failure for the circuit breaker. `describe` is one call of
+ * the backend.
  *
  * MEMORY. A save holds one chunk for each of its threads, or none where it
  * lends the pages; where the backend is not written through, also a write
@@ -78,6 +100,7 @@
 #define KV_STORE_KVX_H
 
 #include "kv_store_abi.h"
+#include "kv_store_status.h"
 #include "kvx_abi.h"
 
 #include <string.h>
@@ -86,40 +109,11 @@
 extern "C" {
 #endif
 
-/* The server is not reachable, is busy, or did not answer in time. */
-#define KV_STORE_KVX_UNAVAILABLE (-1)
-/* The operator, or the storage system, does not allow it. */
-#define KV_STORE_KVX_DENIED (-2)
-/* There is no room: a limit of the host or the store, or no memory. */
-#define KV_STORE_KVX_EXHAUSTED (-3)
-/*
- * What was passed makes no sense or contradicts itself, layers of a restore
- * share memory, or a chunk is larger than the store takes.
- */
-#define KV_STORE_KVX_INVALID (-4)
-/*
- * Manifest or chunk are damaged. A damaged chunk has been removed from the
- * store, as get_chunk of kv_store_abi.h does it: the next save, by whichever
- * process, stores it again. A damaged manifest is replaced by the next save.
- */
-#define KV_STORE_KVX_CORRUPT (-5)
-/*
- * Well-formed, but not offered here: device memory, a conversion that the
- * kernels do not have; or the handle is that of a parent process.
- */
-#define KV_STORE_KVX_UNSUPPORTED (-6)
-/* The backend's component failed; the next call gets a new instance of it. */
-#define KV_STORE_KVX_COMPONENT (-7)
-/* None of the others. */
-#define KV_STORE_KVX_OTHER (-8)
-/* Saved of another model, geometry, layout, dtype or number of tokens. */
-#define KV_STORE_KVX_MISMATCH (-10)
-/* The call was cancelled by its owner. */
-#define KV_STORE_KVX_CANCELLED (-11)
-/* Saved by a later version, whose manifest this library does not read. */
-#define KV_STORE_KVX_VERSION (-12)
-/* Nothing was saved under the name, or a chunk of it is gone: prefill. */
-#define KV_STORE_KVX_MISSING (-100)
+/* The version of the vtable described here. */
+#define KV_STORE_KVX_VTABLE_VERSION 1u
+
+/* The symbol that the library exports, for dlsym. */
+#define KV_STORE_KVX_GET_VTABLE_SYMBOL "kv_store_kvx_get_vtable"
 
 /* The longest `model`. */
 #define KV_STORE_KVX_MAX_MODEL 256
@@ -246,29 +240,39 @@ typedef struct kv_store_kvx_info_t {
     uint64_t bytes;      /* of all chunks */
 } kv_store_kvx_info_t;
 
-/*
- * Save a sequence. When it returns 0, all is as durable as after put_manifest.
- * It is a save of its own: chunks that were put on this handle by put_chunk
- * still wait for a put_manifest, and one that is lost does not fail this call.
- * After a failure the former manifest is untouched, with the exceptions of
- * put_manifest. `result` may be NULL.
- */
-int kv_store_kvx_save(kv_store_v1 *store, const kv_store_kvx_save_t *save, kv_store_kvx_result_t *result);
+/* The functions of the library. Static. Later versions only add members at the end: check `size` before you use one. */
+typedef struct kv_store_kvx_vtable {
+    uint32_t size;    /* sizeof(kv_store_kvx_vtable_t) of the library */
+    uint32_t version; /* 1 */
 
-/*
- * Restore a sequence. Descriptors, slots, scales and the manifest are checked
- * before a chunk is fetched, and chunks before a page is written. `result` may
- * be NULL.
- */
-int kv_store_kvx_restore(kv_store_v1 *store, const kv_store_kvx_restore_t *restore, kv_store_kvx_result_t *result);
+    /*
+     * Save a sequence. When it returns 0, all is as durable as after
+     * put_manifest. It is a save of its own: chunks that were put on this
+     * handle by put_chunk still wait for a put_manifest, and one that is lost
+     * does not fail this call. After a failure the former manifest is
+     * untouched, with the exceptions of put_manifest. `result` may be NULL.
+     */
+    int (*save)(kv_store_v1 *self, const kv_store_kvx_save_t *save, kv_store_kvx_result_t *result);
 
-/* Look up what was saved under a name, without its chunks. */
-int kv_store_kvx_describe(kv_store_v1 *store, const char *name, kv_store_kvx_info_t *info);
+    /*
+     * Restore a sequence. Descriptors, slots, scales and the manifest are
+     * checked before a chunk is fetched, and chunks before a page is written.
+     * `result` may be NULL.
+     */
+    int (*restore)(kv_store_v1 *self, const kv_store_kvx_restore_t *restore, kv_store_kvx_result_t *result);
 
-/* The types of the three, for the result of dlsym. */
-typedef int (*kv_store_kvx_save_fn)(kv_store_v1 *, const kv_store_kvx_save_t *, kv_store_kvx_result_t *);
-typedef int (*kv_store_kvx_restore_fn)(kv_store_v1 *, const kv_store_kvx_restore_t *, kv_store_kvx_result_t *);
-typedef int (*kv_store_kvx_describe_fn)(kv_store_v1 *, const char *, kv_store_kvx_info_t *);
+    /* Look up what was saved under a name, without its chunks. */
+    int (*describe)(kv_store_v1 *self, const char *name, kv_store_kvx_info_t *info);
+
+    /* Why the last failed call of this thread failed, for a person. Never NULL; valid until the thread's next failure. */
+    const char *(*last_error)(void);
+} kv_store_kvx_vtable_t;
+
+/* The vtable. Never NULL; safe to call from any thread. */
+const kv_store_kvx_vtable_t *kv_store_kvx_get_vtable(void);
+
+/* The type of kv_store_kvx_get_vtable, for the result of dlsym. */
+typedef const kv_store_kvx_vtable_t *(*kv_store_kvx_get_vtable_fn)(void);
 
 /*
  * The descriptor of a layer whose K and V are dense in host memory: NHD is
@@ -361,6 +365,10 @@ KV_STORE_KVX_ASSERT_(offsetof(kv_store_kvx_info_t, bytes) == 24);
 
 #ifdef __cplusplus
 } /* extern "C" */
+#endif
+
+#ifndef KV_STORE_NO_DEPRECATED
+#include "kv_store_deprecated.h"
 #endif
 
 #endif /* KV_STORE_KVX_H */

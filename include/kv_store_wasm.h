@@ -1,6 +1,13 @@
-/* kv_store_wasm.h: what libkv_store_wasm.so offers beyond kv_store_abi.h.
+/* kv_store_wasm.h - what libkv_store_wasm.so offers to the process, whatever stores are open: its counters and its log.
  *
- * Licence: Apache-2.0.
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *     kv_store_wasm_get_vtable_fn get;
+ *     *(void **)&get = dlsym(lib, KV_STORE_WASM_GET_VTABLE_SYMBOL);
+ *     size_t len = get()->metrics(buffer, sizeof buffer);
+ *
+ * Statuses, `size`, `version` and `last_error` are as in kv_store_status.h. Any thread may call any function at any time, also
+ * before the first open.
  */
 #ifndef KV_STORE_WASM_H
 #define KV_STORE_WASM_H
@@ -8,23 +15,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kv_store_status.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* The counters of this process, as text in the Prometheus format: calls, errors by kind, bytes, traps, timeouts, chunks that
- * were there already or came back wrong, hits of the caches, connections; for each backend and each tenant. They begin at 0
- * with the process, and in a child that was forked off. docs/metrics.md says what each counts.
- *
- * Writes at most len bytes to buffer, a NUL at the end included, and returns how long the whole text is, without the NUL: if
- * that is len or more, the text was cut. buffer may be NULL, or len 0, to ask for the length. The counters go on while
- * they are read, so leave room: a text can be longer a moment later. Returns 0 on failure.
- *
- * Any thread may call it at any time, also before the first open. It does no I/O and calls no backend.
- */
-#define KV_STORE_WASM_METRICS_SYMBOL "kv_store_wasm_metrics"
-typedef size_t (*kv_store_wasm_metrics_fn)(char *buffer, size_t len);
-size_t kv_store_wasm_metrics(char *buffer, size_t len);
+/* The version of the vtable described here. */
+#define KV_STORE_WASM_VTABLE_VERSION 1u
+
+/* The symbol that the library exports, for dlsym. */
+#define KV_STORE_WASM_GET_VTABLE_SYMBOL "kv_store_wasm_get_vtable"
 
 /* Levels of a line of the log. */
 #define KV_STORE_WASM_LOG_OFF 0
@@ -42,20 +43,50 @@ size_t kv_store_wasm_metrics(char *buffer, size_t len);
  */
 typedef void (*kv_store_wasm_log_fn)(void *context, int32_t level, const char *line);
 
-/* Has the lines of the log go to a function, in place of standard error: those of `level` and of the levels with lower numbers.
- * A function of NULL has them go to standard error again, where the variable KV_STORE_WASM_LOG says which are written; the level
- * must be one of those above all the same. The log is the process's: it is that of all stores, and the last call holds.
- *
- * Returns 0, or a negative number and changes nothing if the level is none. When it returns, another thread may still be in the
- * former function, so a function and its context must stay valid until the process ends. Any thread may call it, also before
- * the first open.
- */
-#define KV_STORE_WASM_SET_LOG_SYMBOL "kv_store_wasm_set_log"
-typedef int32_t (*kv_store_wasm_set_log_fn)(kv_store_wasm_log_fn function, void *context, int32_t level);
-int32_t kv_store_wasm_set_log(kv_store_wasm_log_fn function, void *context, int32_t level);
+/* The functions of the library. Static. Later versions only add members at the end: check `size` before you use one. */
+typedef struct kv_store_wasm_vtable {
+    uint32_t size;    /* sizeof(kv_store_wasm_vtable_t) of the library */
+    uint32_t version; /* 1 */
+
+    /*
+     * The counters of this process, as text in the Prometheus format: calls, errors by kind, bytes, traps, timeouts, chunks that
+     * were there already or came back wrong, hits of the caches, connections; for each backend and each tenant. They begin at 0
+     * with the process, and in a child that was forked off. docs/metrics.md says what each counts.
+     *
+     * Writes at most len bytes to buffer, a NUL at the end included, and returns how long the whole text is, without the NUL: if
+     * that is len or more, the text was cut. buffer may be NULL, or len 0, to ask for the length. The counters go on while
+     * they are read, so leave room: a text can be longer a moment later. Returns 0 on failure. It does no I/O and calls no
+     * backend.
+     */
+    size_t (*metrics)(char *buffer, size_t len);
+
+    /*
+     * Has the lines of the log go to a function, in place of standard error: those of `level` and of the levels with lower
+     * numbers. A function of NULL has them go to standard error again, where the variable KV_STORE_WASM_LOG says which are
+     * written; the level must be one of those above all the same. The log is the process's: it is that of all stores, and the
+     * last call holds.
+     *
+     * Returns 0; KV_STORE_INVALID if the level is none, and nothing changes. When it returns, another thread may still be in the
+     * former function, so a function and its context must stay valid until the process ends.
+     */
+    int (*set_log)(kv_store_wasm_log_fn function, void *context, int32_t level);
+
+    /* Why the last failed call of this thread failed, for a person. Never NULL; valid until the thread's next failure. */
+    const char *(*last_error)(void);
+} kv_store_wasm_vtable_t;
+
+/* The vtable. Never NULL; safe to call from any thread. */
+const kv_store_wasm_vtable_t *kv_store_wasm_get_vtable(void);
+
+/* The type of kv_store_wasm_get_vtable, for the result of dlsym. */
+typedef const kv_store_wasm_vtable_t *(*kv_store_wasm_get_vtable_fn)(void);
 
 #ifdef __cplusplus
-}
+} /* extern "C" */
 #endif
 
+#ifndef KV_STORE_NO_DEPRECATED
+#include "kv_store_deprecated.h"
 #endif
+
+#endif /* KV_STORE_WASM_H */

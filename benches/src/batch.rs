@@ -1,60 +1,16 @@
 //! The batch interface as an engine uses it: one array of items, memory that stays.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::CStr;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use kv_store_abi::batch::*;
+use kv_store_abi::store::kv_store_v1;
 use kv_store_conformance::{Handle, Library};
-
-/// `kv_store_piece`, as in `include/kv_store_batch.h`.
-#[repr(C)]
-struct Piece {
-    data: *mut u8,
-    len: usize,
-}
-
-/// `kv_store_item`.
-#[repr(C)]
-struct Item {
-    hash: *const u8,
-    hash_len: usize,
-    pieces: *const Piece,
-    n_pieces: usize,
-    len: u64,
-    data: *mut u8,
-    status: i32,
-    reserved: u32,
-}
-
-type Many = unsafe extern "C" fn(*mut c_void, *mut Item, usize, *const Call) -> i32;
-
-/// The head of `kv_store_batch_vtable`.
-#[repr(C)]
-struct Vtable {
-    size: u32,
-    version: u32,
-    put_many: Many,
-    get_many: Many,
-    exists_many: Many,
-    delete_many: Many,
-    save_begin: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
-    save_commit:
-        unsafe extern "C" fn(*mut c_void, *const c_char, *const u8, usize, *mut *mut c_void, *mut usize) -> i32,
-    save_end: unsafe extern "C" fn(*mut c_void),
-}
-
-/// `kv_store_call`.
-#[repr(C)]
-struct Call {
-    size: u32,
-    flags: u32,
-    timeout_ms: u64,
-    save: *mut c_void,
-}
 
 /// An open store with its batches.
 pub struct Batches<'a> {
     handle: Handle<'a>,
-    vtable: &'static Vtable,
+    vtable: &'static kv_store_batch_vtable_t,
 }
 
 /// Blocks of one size, with their keys, in memory that is used again and again.
@@ -94,12 +50,13 @@ unsafe impl Sync for Batches<'_> {}
 impl<'a> Batches<'a> {
     pub fn open(library: &'a Library, uri: &str) -> Result<Self> {
         let handle = library.open(uri).with_context(|| format!("cannot open {uri}"))?;
-        // SAFETY: the type that the header gives the function.
-        let get: unsafe extern "C" fn() -> *const Vtable =
+        // By its name of 0.2, which a former library has too.
+        let get: unsafe extern "C" fn() -> *const kv_store_batch_vtable_t =
+            // SAFETY: the type that the header gives the function.
             unsafe { library.function("kv_store_get_batch_vtable") }.map_err(|error| anyhow!(error))?;
         // SAFETY: never NULL, and static.
         let vtable = unsafe { &*get() };
-        ensure!(vtable.size as usize >= size_of::<Vtable>(), "the vtable is too short");
+        ensure!(vtable.size as usize >= size_of::<kv_store_batch_vtable_t>(), "the vtable is too short");
         Ok(Batches { handle, vtable })
     }
 
@@ -113,7 +70,7 @@ impl<'a> Batches<'a> {
         // SAFETY: the handle is open.
         let save = unsafe { (self.vtable.save_begin)(self.handle.raw) };
         ensure!(!save.is_null(), "no save was begun");
-        let call = Call { size: size_of::<Call>() as u32, flags: 0, timeout_ms: 0, save };
+        let call = kv_store_call_t { size: size_of::<kv_store_call_t>() as u32, flags: 0, timeout_ms: 0, save };
         let put = self.run_with(self.vtable.put_many, blocks, &raw const call, |item, _| item.status >= 0);
         let (null, none) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the save was begun above and is ended once; name and manifest outlive the call.
@@ -137,7 +94,7 @@ impl<'a> Batches<'a> {
         self.run(self.vtable.delete_many, blocks, |item, _| item.status == 0)
     }
 
-    fn run(&self, many: Many, blocks: &mut Blocks, well: impl Fn(&Item, usize) -> bool) -> Result<()> {
+    fn run(&self, many: Many, blocks: &mut Blocks, well: impl Fn(&kv_store_item_t, usize) -> bool) -> Result<()> {
         self.run_with(many, blocks, std::ptr::null(), well)
     }
 
@@ -145,13 +102,14 @@ impl<'a> Batches<'a> {
         &self,
         many: Many,
         blocks: &mut Blocks,
-        call: *const Call,
-        well: impl Fn(&Item, usize) -> bool,
+        call: *const kv_store_call_t,
+        well: impl Fn(&kv_store_item_t, usize) -> bool,
     ) -> Result<()> {
         let size = blocks.size;
-        let pieces: Vec<Piece> =
-            (0..blocks.len()).map(|index| Piece { data: blocks.block(index).as_mut_ptr(), len: size }).collect();
-        let item = |(key, piece): (&Vec<u8>, &Piece)| Item {
+        let pieces: Vec<kv_store_piece_t> = (0..blocks.len())
+            .map(|index| kv_store_piece_t { data: blocks.block(index).as_mut_ptr().cast(), len: size })
+            .collect();
+        let item = |(key, piece): (&Vec<u8>, &kv_store_piece_t)| kv_store_item_t {
             hash: key.as_ptr(),
             hash_len: key.len(),
             pieces: piece,
@@ -161,7 +119,7 @@ impl<'a> Batches<'a> {
             status: 77,
             reserved: 0,
         };
-        let mut items: Vec<Item> = blocks.keys.iter().zip(&pieces).map(item).collect();
+        let mut items: Vec<kv_store_item_t> = blocks.keys.iter().zip(&pieces).map(item).collect();
         // SAFETY: the items and what they point to live until the call returns.
         let answer = unsafe { many(self.handle.raw, items.as_mut_ptr(), items.len(), call) };
         ensure!(answer == 0, "the batch answered {answer}");
@@ -175,7 +133,7 @@ impl<'a> Batches<'a> {
 /// The native store's peer of a get.
 pub struct Native<'a> {
     handle: Handle<'a>,
-    get_into: unsafe extern "C" fn(*mut std::ffi::c_void, *const u8, usize, *mut u8, usize) -> i64,
+    get_into: unsafe extern "C" fn(*mut kv_store_v1, *const u8, usize, *mut u8, usize) -> i64,
 }
 
 // SAFETY: as for `Batches`.

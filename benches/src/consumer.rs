@@ -1,12 +1,13 @@
 //! The C ABI as an engine uses it: outputs are taken as they come and freed, nothing is copied.
 
 use anyhow::{Context, Result, bail};
-use kv_store_conformance::{Handle, Library, Vtable};
+use kv_store_abi::store::kv_store_vtable;
+use kv_store_conformance::{Handle, Library};
 
 /// An open store that fails loudly: a benchmark of failures would look fast.
 pub struct Client<'a> {
     handle: Handle<'a>,
-    vtable: &'static Vtable,
+    vtable: &'static kv_store_vtable,
 }
 
 /// Memory that the library handed over; freed as a consumer frees it.

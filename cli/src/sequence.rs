@@ -8,7 +8,7 @@ use crate::{items, show};
 
 /// Describe a sequence that an engine saved from its paged KV cache, and read its chunks
 ///
-/// Such sequences are saved by kv_store_kvx_save of the C API, or paged::Save in Rust. Each chunk is read and compared with what
+/// Such sequences are saved by kv_store_kvx.h of the C API, or paged::Save in Rust. Each chunk is read and compared with what
 /// was saved. Damaged chunks are removed, as by a restore, so that the next save stores them again.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store sequence --uri local-fs:///var/cache/kv --name conversation-7\n\n\

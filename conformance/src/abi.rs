@@ -1,28 +1,13 @@
 //! The C ABI from the consumer's side. The raw calls stay reachable, for the arguments that nobody sane passes.
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CString, c_int};
 use std::path::Path;
 
-pub type RawHandle = *mut std::ffi::c_void;
-
-/// `kv_store_vtable`, as in `include/kv_store_abi.h`.
-#[repr(C)]
-pub struct Vtable {
-    pub version: u32,
-    pub open: Option<unsafe extern "C" fn(*const c_char) -> RawHandle>,
-    pub close: Option<unsafe extern "C" fn(RawHandle)>,
-    pub put_chunk: Option<unsafe extern "C" fn(RawHandle, *const u8, usize, *const u8, usize) -> c_int>,
-    pub get_chunk: Option<unsafe extern "C" fn(RawHandle, *const u8, usize, *mut *mut u8, *mut usize) -> c_int>,
-    pub put_manifest: Option<unsafe extern "C" fn(RawHandle, *const c_char, *const u8, usize) -> c_int>,
-    pub get_manifest: Option<unsafe extern "C" fn(RawHandle, *const c_char, *mut *mut u8, *mut usize) -> c_int>,
-    pub delete_manifest: Option<unsafe extern "C" fn(RawHandle, *const c_char) -> c_int>,
-    /// Only where `version` is 2 or more.
-    pub prefetch_chunks: Option<unsafe extern "C" fn(RawHandle, *const u8, usize, usize) -> c_int>,
-}
+use kv_store_abi::store::{KV_STORE_GET_VTABLE_SYMBOL, kv_store_get_vtable_fn, kv_store_v1, kv_store_vtable};
 
 /// A loaded library. It stays loaded.
 pub struct Library {
-    vtable: &'static Vtable,
+    vtable: &'static kv_store_vtable,
     /// None: it is linked in.
     loaded: Option<&'static libloading::Library>,
 }
@@ -40,7 +25,7 @@ macro_rules! function {
 
 impl Library {
     /// A library that is linked in.
-    pub fn linked(vtable: &'static Vtable) -> Self {
+    pub fn linked(vtable: &'static kv_store_vtable) -> Self {
         Library { vtable, loaded: None }
     }
 
@@ -53,11 +38,13 @@ impl Library {
                 Some(what) => format!("cannot load {name}: it is {what}"),
                 None => format!("cannot load {name}: {error}"),
             })?;
-            let get: libloading::Symbol<unsafe extern "C" fn() -> *const Vtable> =
-                library.get(b"kv_store_get_vtable\0").map_err(|_| {
-                    format!("{name} does not export kv_store_get_vtable, so it is no library of the ABI kv_store_v1")
-                })?;
-            let vtable = get().as_ref().ok_or_else(|| format!("{name}: kv_store_get_vtable answered NULL"))?;
+            let no_library =
+                || format!("{name} does not export kv_store_get_vtable, so it is no library of the ABI kv_store_v1");
+            let get: libloading::Symbol<kv_store_get_vtable_fn> =
+                library.get(KV_STORE_GET_VTABLE_SYMBOL.to_bytes_with_nul()).map_err(|_| no_library())?;
+            let vtable = get.ok_or_else(no_library)?()
+                .as_ref()
+                .ok_or_else(|| format!("{name}: kv_store_get_vtable answered NULL"))?;
             Ok(Library { vtable, loaded: Some(Box::leak(Box::new(library))) })
         }
     }
@@ -72,7 +59,7 @@ impl Library {
         unsafe { library.get::<T>(name.as_bytes()) }.map(|symbol| *symbol).map_err(|error| format!("{name}: {error}"))
     }
 
-    pub fn vtable(&self) -> &'static Vtable {
+    pub fn vtable(&self) -> &'static kv_store_vtable {
         self.vtable
     }
 
@@ -114,7 +101,7 @@ fn no_library(path: &Path) -> Option<String> {
 /// An open store. Closed when it is dropped.
 pub struct Handle<'a> {
     library: &'a Library,
-    pub raw: RawHandle,
+    pub raw: *mut kv_store_v1,
 }
 
 // SAFETY: the ABI asks that a handle can be used from any thread, and from several at once.

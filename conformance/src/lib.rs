@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
 
-pub use abi::{Handle, Library, RawHandle, Vtable};
+pub use abi::{Handle, Library};
 pub use cases::{CASES, KILLED, PAIRS, RESTARTS};
 pub use soak::{Soaked, soak};
 

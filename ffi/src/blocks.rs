@@ -1,97 +1,25 @@
 //! The C interface of the block cache. `include/kv_blocks.h` is its documentation.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
+use kv_store_abi::blocks::*;
 use kv_store_wasm::blocks::{self, Acquired, Cache, Config, Layout, Spec};
 use kv_store_wasm::raw::log::{self, Level};
 use kv_store_wasm::{Error, limits};
 
 use super::arguments::text;
-use super::{guarded, last_error};
+use super::{guarded, last_error, status};
 
-/// A cache, as C sees it.
-#[allow(non_camel_case_types)]
-pub struct kv_blocks {
+/// What a `kv_blocks_t` of C points to. A `kv_blocks_acquired_t` is an [`Acquired`].
+struct Handle {
     cache: Cache,
     /// A child that was forked off has none of its threads.
     process: u32,
 }
 
-/// Blocks that were acquired, as C sees them.
-#[allow(non_camel_case_types)]
-pub struct kv_blocks_acquired(#[allow(dead_code, reason = "held until it is given back")] Acquired);
-
-/// What a block is, in the layout of the header.
-#[allow(non_camel_case_types)]
-#[repr(C)]
-pub struct kv_blocks_spec {
-    size: u32,
-    block_tokens: u32,
-    block_bytes: u64,
-    model: *const c_char,
-    layout: *const c_char,
-    dtype: *const c_char,
-    first_layer: u32,
-    end_layer: u32,
-    first_head: u32,
-    end_head: u32,
-    rank: u32,
-    ranks: u32,
-}
-
-/// A query and its prefix, in the layout of the header.
-#[allow(non_camel_case_types)]
-#[repr(C)]
-pub struct kv_blocks_query {
-    prefix: *const i32,
-    n_prefix: usize,
-    query: *const i32,
-    n_query: usize,
-}
-
-/// What a cache is, in the layout of the header.
-#[allow(non_camel_case_types)]
-#[repr(C)]
-pub struct kv_blocks_info {
-    size: u32,
-    block_tokens: u32,
-    block_bytes: u64,
-}
-
-type Counted = unsafe extern "C" fn(*mut kv_blocks, *const kv_blocks_query) -> i64;
-
-type Acquire = unsafe extern "C" fn(
-    *mut kv_blocks,
-    *const kv_blocks_query,
-    *mut *const u8,
-    usize,
-    *mut *mut kv_blocks_acquired,
-) -> i64;
-
-/// The vtable, in the order and layout of the header.
-#[allow(non_camel_case_types)]
-#[repr(C)]
-pub struct kv_blocks_vtable {
-    size: u32,
-    version: u32,
-    open: unsafe extern "C" fn(*const c_char, *const kv_blocks_spec) -> *mut kv_blocks,
-    put: unsafe extern "C" fn(*mut kv_blocks, *const kv_blocks_query, *const *const u8, usize) -> i64,
-    get: unsafe extern "C" fn(*mut kv_blocks, *const kv_blocks_query, *const *mut u8, usize) -> i64,
-    acquire: Acquire,
-    give_back: unsafe extern "C" fn(*mut kv_blocks_acquired),
-    exists: Counted,
-    remove: Counted,
-    prefetch: Counted,
-    flush: unsafe extern "C" fn(*mut kv_blocks) -> i32,
-    info: unsafe extern "C" fn(*mut kv_blocks, *mut kv_blocks_info) -> i32,
-    metrics: unsafe extern "C" fn(*mut kv_blocks, *mut c_char, usize) -> usize,
-    close: unsafe extern "C" fn(*mut kv_blocks),
-    last_error: unsafe extern "C" fn() -> *const c_char,
-}
-
-static VTABLE: kv_blocks_vtable = kv_blocks_vtable {
-    size: size_of::<kv_blocks_vtable>() as u32,
-    version: 1,
+static VTABLE: kv_blocks_vtable_t = kv_blocks_vtable_t {
+    size: size_of::<kv_blocks_vtable_t>() as u32,
+    version: KV_BLOCKS_VTABLE_VERSION,
     open,
     put,
     get,
@@ -104,12 +32,12 @@ static VTABLE: kv_blocks_vtable = kv_blocks_vtable {
     info,
     metrics,
     close,
-    last_error: last_error_text,
+    last_error: last_error::text,
 };
 
 /// The vtable of the block cache. Never NULL.
 #[unsafe(no_mangle)]
-pub extern "C" fn kv_blocks_get_vtable() -> *const kv_blocks_vtable {
+pub extern "C" fn kv_blocks_get_vtable() -> *const kv_blocks_vtable_t {
     &VTABLE
 }
 
@@ -121,14 +49,14 @@ const MAX_TOKENS: usize = 1 << 28;
 fn failed(operation: &str, error: &Error) -> i64 {
     last_error::remember(error);
     log::line(Level::Error, format_args!("kv_blocks {operation}: {}", error.message()));
-    -(error.kind() as i64)
+    status(error).into()
 }
 
 /// # Safety
 /// `handle` is NULL or came from `open` and was not closed.
-unsafe fn call(operation: &str, handle: *mut kv_blocks, run: impl FnOnce(&Cache) -> Result<i64, Error>) -> i64 {
+unsafe fn call(operation: &str, handle: *mut kv_blocks_t, run: impl FnOnce(&Cache) -> Result<i64, Error>) -> i64 {
     // SAFETY: by this function's own condition; handles are only ever shared.
-    let handle = unsafe { handle.as_ref() };
+    let handle = unsafe { handle.cast::<Handle>().as_ref() };
     let outcome = guarded(operation, || match handle {
         None => Err(Error::invalid("the handle is NULL")),
         Some(handle) if handle.process != std::process::id() => {
@@ -160,7 +88,7 @@ unsafe fn lent<'a, T>(data: *const T, len: usize, what: &str) -> Result<&'a [T],
 ///
 /// # Safety
 /// `query` is NULL or points to a query whose pointers are as [`lent`] asks.
-unsafe fn read<'a>(query: *const kv_blocks_query) -> Result<(&'a [i32], &'a [i32]), Error> {
+unsafe fn read<'a>(query: *const kv_blocks_query_t) -> Result<(&'a [i32], &'a [i32]), Error> {
     // SAFETY: by this function's own condition.
     unsafe {
         let query = query.as_ref().ok_or_else(|| Error::invalid("the query is NULL"))?;
@@ -168,7 +96,7 @@ unsafe fn read<'a>(query: *const kv_blocks_query) -> Result<(&'a [i32], &'a [i32
     }
 }
 
-unsafe extern "C" fn open(toml: *const c_char, spec: *const kv_blocks_spec) -> *mut kv_blocks {
+unsafe extern "C" fn open(toml: *const c_char, spec: *const kv_blocks_spec_t) -> *mut kv_blocks_t {
     let opened = guarded("open", || {
         // SAFETY: the caller passes NULL or C strings, and NULL or a spec of theirs.
         let (toml, spec) = unsafe {
@@ -182,7 +110,7 @@ unsafe extern "C" fn open(toml: *const c_char, spec: *const kv_blocks_spec) -> *
         blocks::open(config, spec)
     });
     match opened {
-        Ok(cache) => Box::into_raw(Box::new(kv_blocks { cache, process: std::process::id() })),
+        Ok(cache) => Box::into_raw(Box::new(Handle { cache, process: std::process::id() })).cast(),
         Err(error) => {
             failed("open", &error);
             std::ptr::null_mut()
@@ -192,12 +120,15 @@ unsafe extern "C" fn open(toml: *const c_char, spec: *const kv_blocks_spec) -> *
 
 /// # Safety
 /// `spec` is NULL, or valid with its strings.
-unsafe fn read_spec(spec: *const kv_blocks_spec) -> Result<Spec, Error> {
+unsafe fn read_spec(spec: *const kv_blocks_spec_t) -> Result<Spec, Error> {
     // SAFETY: by this function's own condition.
     unsafe {
         let given = spec.as_ref().ok_or_else(|| Error::invalid("the spec is NULL"))?;
-        if (given.size as usize) < size_of::<kv_blocks_spec>() {
-            return Err(Error::invalid(format!("the spec's size is {}: set it to sizeof(kv_blocks_spec)", given.size)));
+        if (given.size as usize) < size_of::<kv_blocks_spec_t>() {
+            return Err(Error::invalid(format!(
+                "the spec's size is {}: set it to sizeof(kv_blocks_spec_t)",
+                given.size
+            )));
         }
         let model = text(given.model, limits::MAX_NAME_BYTES, "the model")?;
         let bytes = usize::try_from(given.block_bytes).map_err(|_| Error::invalid("block_bytes is too large"))?;
@@ -223,9 +154,9 @@ unsafe fn read_spec(spec: *const kv_blocks_spec) -> Result<Spec, Error> {
 }
 
 unsafe extern "C" fn put(
-    handle: *mut kv_blocks,
-    query: *const kv_blocks_query,
-    blocks: *const *const u8,
+    handle: *mut kv_blocks_t,
+    query: *const kv_blocks_query_t,
+    blocks: *const *const c_void,
     count: usize,
 ) -> i64 {
     // SAFETY: the caller passes NULL or a live handle, and as many blocks as it says, each of `block_bytes` bytes.
@@ -237,16 +168,17 @@ unsafe extern "C" fn put(
                 return Err(Error::invalid("a block is NULL"));
             }
             let bytes = cache.block_bytes();
-            let blocks: Vec<&[u8]> = blocks.iter().map(|block| std::slice::from_raw_parts(*block, bytes)).collect();
+            let blocks: Vec<&[u8]> =
+                blocks.iter().map(|block| std::slice::from_raw_parts(block.cast::<u8>(), bytes)).collect();
             Ok(cache.put(prefix, query, &blocks).map_err(Error::from)? as i64)
         })
     }
 }
 
 unsafe extern "C" fn get(
-    handle: *mut kv_blocks,
-    query: *const kv_blocks_query,
-    blocks: *const *mut u8,
+    handle: *mut kv_blocks_t,
+    query: *const kv_blocks_query_t,
+    blocks: *const *mut c_void,
     count: usize,
 ) -> i64 {
     // SAFETY: as in `put`; the blocks are writable, nobody else uses them, and none overlaps another.
@@ -259,18 +191,18 @@ unsafe extern "C" fn get(
             }
             let bytes = cache.block_bytes();
             let mut rooms: Vec<&mut [u8]> =
-                blocks.iter().map(|block| std::slice::from_raw_parts_mut(*block, bytes)).collect();
+                blocks.iter().map(|block| std::slice::from_raw_parts_mut(block.cast::<u8>(), bytes)).collect();
             Ok(cache.get(prefix, query, &mut rooms).map_err(Error::from)? as i64)
         })
     }
 }
 
 unsafe extern "C" fn acquire(
-    handle: *mut kv_blocks,
-    query: *const kv_blocks_query,
-    blocks: *mut *const u8,
+    handle: *mut kv_blocks_t,
+    query: *const kv_blocks_query_t,
+    blocks: *mut *const c_void,
     count: usize,
-    acquired: *mut *mut kv_blocks_acquired,
+    acquired: *mut *mut kv_blocks_acquired_t,
 ) -> i64 {
     // SAFETY: as in `put`; the outputs are NULL or writable.
     unsafe {
@@ -286,24 +218,24 @@ unsafe extern "C" fn acquire(
             let most = query.len().min(count.saturating_mul(cache.block_tokens()));
             let found = cache.acquire(prefix, query.get(..most).unwrap_or(query)).map_err(Error::from)?;
             for (index, block) in found.iter().enumerate() {
-                *blocks.add(index) = block.as_ptr();
+                *blocks.add(index) = block.as_ptr().cast();
             }
             let tokens = found.len() * cache.block_tokens();
             if !found.is_empty() {
-                *out = Box::into_raw(Box::new(kv_blocks_acquired(found)));
+                *out = Box::into_raw(Box::new(found)).cast();
             }
             Ok(tokens as i64)
         })
     }
 }
 
-unsafe extern "C" fn give_back(acquired: *mut kv_blocks_acquired) {
+unsafe extern "C" fn give_back(acquired: *mut kv_blocks_acquired_t) {
     if acquired.is_null() {
         return;
     }
     let dropped = guarded("give_back", || {
         // SAFETY: the caller passes what `acquire` gave, for the last time.
-        drop(unsafe { Box::from_raw(acquired) });
+        drop(unsafe { Box::from_raw(acquired.cast::<Acquired>()) });
         Ok(())
     });
     if let Err(error) = dropped {
@@ -315,8 +247,8 @@ unsafe extern "C" fn give_back(acquired: *mut kv_blocks_acquired) {
 /// As the header asks of the caller.
 unsafe fn counted(
     operation: &str,
-    handle: *mut kv_blocks,
-    query: *const kv_blocks_query,
+    handle: *mut kv_blocks_t,
+    query: *const kv_blocks_query_t,
     run: impl FnOnce(&Cache, &[i32], &[i32]) -> Result<usize, blocks::BlockError>,
 ) -> i64 {
     // SAFETY: by this function's own condition.
@@ -328,34 +260,34 @@ unsafe fn counted(
     }
 }
 
-unsafe extern "C" fn exists(handle: *mut kv_blocks, query: *const kv_blocks_query) -> i64 {
+unsafe extern "C" fn exists(handle: *mut kv_blocks_t, query: *const kv_blocks_query_t) -> i64 {
     // SAFETY: as in `put`.
     unsafe { counted("exists", handle, query, Cache::exists) }
 }
 
-unsafe extern "C" fn remove(handle: *mut kv_blocks, query: *const kv_blocks_query) -> i64 {
+unsafe extern "C" fn remove(handle: *mut kv_blocks_t, query: *const kv_blocks_query_t) -> i64 {
     // SAFETY: as in `put`.
     unsafe { counted("remove", handle, query, Cache::delete) }
 }
 
-unsafe extern "C" fn prefetch(handle: *mut kv_blocks, query: *const kv_blocks_query) -> i64 {
+unsafe extern "C" fn prefetch(handle: *mut kv_blocks_t, query: *const kv_blocks_query_t) -> i64 {
     // SAFETY: as in `put`.
     unsafe { counted("prefetch", handle, query, Cache::prefetch) }
 }
 
-unsafe extern "C" fn flush(handle: *mut kv_blocks) -> i32 {
+unsafe extern "C" fn flush(handle: *mut kv_blocks_t) -> i32 {
     // SAFETY: as in `put`.
     unsafe { call("flush", handle, |cache| cache.flush().map(|()| 0).map_err(Error::from)) as i32 }
 }
 
-unsafe extern "C" fn info(handle: *mut kv_blocks, out: *mut kv_blocks_info) -> i32 {
+unsafe extern "C" fn info(handle: *mut kv_blocks_t, out: *mut kv_blocks_info_t) -> i32 {
     // SAFETY: as in `put`; `out` is NULL or writable.
     let told = unsafe {
         call("info", handle, |cache| {
             let out = out.as_mut().ok_or_else(|| Error::invalid("the info is NULL"))?;
-            if (out.size as usize) < size_of::<kv_blocks_info>() {
+            if (out.size as usize) < size_of::<kv_blocks_info_t>() {
                 return Err(Error::invalid(format!(
-                    "the info's size is {}: set it to sizeof(kv_blocks_info)",
+                    "the info's size is {}: set it to sizeof(kv_blocks_info_t)",
                     out.size
                 )));
             }
@@ -367,7 +299,7 @@ unsafe extern "C" fn info(handle: *mut kv_blocks, out: *mut kv_blocks_info) -> i
     told as i32
 }
 
-unsafe extern "C" fn metrics(handle: *mut kv_blocks, buffer: *mut c_char, len: usize) -> usize {
+unsafe extern "C" fn metrics(handle: *mut kv_blocks_t, buffer: *mut c_char, len: usize) -> usize {
     let mut told = String::new();
     // SAFETY: as in `put`.
     unsafe {
@@ -387,9 +319,9 @@ unsafe extern "C" fn metrics(handle: *mut kv_blocks, buffer: *mut c_char, len: u
     told.len()
 }
 
-unsafe extern "C" fn close(handle: *mut kv_blocks) {
+unsafe extern "C" fn close(handle: *mut kv_blocks_t) {
     // SAFETY: the caller passes NULL or a live handle, for the last time.
-    let Some(process) = unsafe { handle.as_ref() }.map(|handle| handle.process) else { return };
+    let Some(process) = unsafe { handle.cast::<Handle>().as_ref() }.map(|handle| handle.process) else { return };
     if process != std::process::id() {
         // A thread of the parent may hold a lock for ever: nothing is freed.
         return;
@@ -398,14 +330,10 @@ unsafe extern "C" fn close(handle: *mut kv_blocks) {
     unsafe { call("close", handle, |cache| cache.close().map(|()| 0).map_err(Error::from)) };
     let dropped = guarded("close", || {
         // SAFETY: as above.
-        drop(unsafe { Box::from_raw(handle) });
+        drop(unsafe { Box::from_raw(handle.cast::<Handle>()) });
         Ok(())
     });
     if let Err(error) = dropped {
         failed("close", &error);
     }
-}
-
-unsafe extern "C" fn last_error_text() -> *const c_char {
-    last_error::text()
 }

@@ -15,7 +15,7 @@ pub(super) fn remember(error: &Error) {
     LAST.set(CString::new(error.to_string()).unwrap_or_default());
 }
 
-/// The text, valid until the thread's next failure.
-pub(super) fn text() -> *const c_char {
+/// The text, valid until the thread's next failure: `last_error` of every table.
+pub(super) unsafe extern "C" fn text() -> *const c_char {
     LAST.with_borrow(|text| text.as_ptr())
 }

@@ -1,5 +1,6 @@
 //! The C ABI `kv_store_v1`. `include/kv_store_abi.h` is its documentation; `batch` is `include/kv_store_batch.h`, `paged`
-//! `include/kv_store_kvx.h`, `blocks` `include/kv_blocks.h`, `metrics` and `log` `include/kv_store_wasm.h`.
+//! `include/kv_store_kvx.h`, `blocks` `include/kv_blocks.h`, `process` `include/kv_store_wasm.h`. Types and constants are those of the crate
+//! `kv-store-abi`.
 //!
 //! Every entry checks its arguments before it uses them, turns a panic into an error, and logs a failure in one line. Its
 //! functions are unmangled, so a library or a program that links this crate exports them; one that uses the crate
@@ -8,50 +9,52 @@
 mod arguments;
 mod batch;
 mod blocks;
+mod deprecated;
 mod last_error;
 mod log;
 mod metrics;
 mod paged;
+mod process;
 
 use std::ffi::c_char;
 
+pub use batch::kv_store_batch_get_vtable;
+pub use blocks::kv_blocks_get_vtable;
+pub use paged::kv_store_kvx_get_vtable;
+pub use process::kv_store_wasm_get_vtable;
+
 use arguments::{Output, bytes, name, uri};
+use kv_store_abi::status::KV_STORE_MISSING;
+use kv_store_abi::store::{KV_STORE_VTABLE_VERSION, kv_store_v1, kv_store_vtable};
 use kv_store_wasm::raw::log::{Level, line};
 use kv_store_wasm::{Error, ErrorKind, Put, Store};
 // Exports the functions of `include/kvx_abi.h`.
 use kvx_c as _;
 
-/// A handle, as C sees it.
-#[allow(non_camel_case_types)]
-pub struct kv_store_v1 {
+/// What a `kv_store_v1` of C points to.
+struct Handle {
     store: Store,
 }
 
-/// The vtable, in the order and layout of `include/kv_store_abi.h`.
-#[allow(non_camel_case_types)]
-#[repr(C)]
-pub struct kv_store_vtable {
-    pub version: u32,
-    pub open: unsafe extern "C" fn(*const c_char) -> *mut kv_store_v1,
-    pub close: unsafe extern "C" fn(*mut kv_store_v1),
-    pub put_chunk: unsafe extern "C" fn(*mut kv_store_v1, *const u8, usize, *const u8, usize) -> i32,
-    pub get_chunk: unsafe extern "C" fn(*mut kv_store_v1, *const u8, usize, *mut *mut u8, *mut usize) -> i32,
-    pub put_manifest: unsafe extern "C" fn(*mut kv_store_v1, *const c_char, *const u8, usize) -> i32,
-    pub get_manifest: unsafe extern "C" fn(*mut kv_store_v1, *const c_char, *mut *mut u8, *mut usize) -> i32,
-    pub delete_manifest: unsafe extern "C" fn(*mut kv_store_v1, *const c_char) -> i32,
-    pub prefetch_chunks: unsafe extern "C" fn(*mut kv_store_v1, *const u8, usize, usize) -> i32,
+impl Handle {
+    /// # Safety
+    /// `handle` is NULL or came from `open` and was not closed.
+    unsafe fn of<'a>(handle: *mut kv_store_v1) -> Option<&'a Self> {
+        // SAFETY: by this function's own condition; handles are only ever shared.
+        unsafe { handle.cast::<Self>().as_ref() }
+    }
 }
 
 static VTABLE: kv_store_vtable = kv_store_vtable {
-    version: 2,
-    open,
-    close,
-    put_chunk,
-    get_chunk,
-    put_manifest,
-    get_manifest,
-    delete_manifest,
-    prefetch_chunks,
+    version: KV_STORE_VTABLE_VERSION,
+    open: Some(open),
+    close: Some(close),
+    put_chunk: Some(put_chunk),
+    get_chunk: Some(get_chunk),
+    put_manifest: Some(put_manifest),
+    get_manifest: Some(get_manifest),
+    delete_manifest: Some(delete_manifest),
+    prefetch_chunks: Some(prefetch_chunks),
 };
 
 /// The vtable of this library. Never NULL.
@@ -66,7 +69,7 @@ unsafe extern "C" fn open(string: *const c_char) -> *mut kv_store_v1 {
         Store::open(unsafe { uri(string) }?)
     });
     match opened {
-        Ok(store) => Box::into_raw(Box::new(kv_store_v1 { store })),
+        Ok(store) => Box::into_raw(Box::new(Handle { store })).cast(),
         Err(error) => {
             report("open", None, &error);
             std::ptr::null_mut()
@@ -80,7 +83,7 @@ unsafe extern "C" fn close(handle: *mut kv_store_v1) {
     }
     let closed = guarded("close", || {
         // SAFETY: the caller passes a handle of `open`, for the last time.
-        drop(unsafe { Box::from_raw(handle) });
+        drop(unsafe { Box::from_raw(handle.cast::<Handle>()) });
         Ok(())
     });
     if let Err(error) = closed {
@@ -118,7 +121,7 @@ unsafe extern "C" fn get_chunk(
             let output = output?;
             match store.get_chunk(bytes(hash, hash_len, "the hash")?)? {
                 Some(data) => Ok(output.hand_over(data)),
-                None => Ok(MISSING),
+                None => Ok(KV_STORE_MISSING),
             }
         })
     }
@@ -151,7 +154,7 @@ unsafe extern "C" fn get_manifest(
             let output = output?;
             match store.get_manifest(name(manifest)?)? {
                 Some(data) => Ok(output.hand_over(data)),
-                None => Ok(MISSING),
+                None => Ok(KV_STORE_MISSING),
             }
         })
     }
@@ -179,24 +182,29 @@ unsafe extern "C" fn prefetch_chunks(
     }
 }
 
-/// Nothing is there. Not an error: nothing is logged.
-const MISSING: i32 = -100;
-
 /// Run an operation on a handle and turn its outcome into the ABI's number.
 ///
 /// # Safety
 /// `handle` is NULL or came from `open` and was not closed.
 unsafe fn call(operation: &str, handle: *mut kv_store_v1, run: impl FnOnce(&Store) -> Result<i32, Error>) -> i32 {
-    // SAFETY: by this function's own condition; handles are only ever shared.
-    let handle = unsafe { handle.as_ref() };
+    // SAFETY: by this function's own condition.
+    let handle = unsafe { Handle::of(handle) };
     let outcome = guarded(operation, || match handle {
         Some(handle) => run(&handle.store),
         None => Err(Error::invalid("the handle is NULL")),
     });
     outcome.unwrap_or_else(|error| {
         report(operation, handle, &error);
-        -(error.kind() as i32)
+        status(&error)
     })
+}
+
+/// The status of a failure.
+fn status(error: &Error) -> i32 {
+    match error.kind() {
+        ErrorKind::Missing => KV_STORE_MISSING,
+        kind => -(kind as i32),
+    }
 }
 
 /// Run with a panic turned into an error: none may cross into C.
@@ -207,7 +215,7 @@ fn guarded<T>(operation: &str, run: impl FnOnce() -> Result<T, Error>) -> Result
     })
 }
 
-fn report(operation: &str, handle: Option<&kv_store_v1>, error: &Error) {
+fn report(operation: &str, handle: Option<&Handle>, error: &Error) {
     last_error::remember(error);
     match handle {
         Some(handle) => line(Level::Error, format_args!("{operation} {}: {}", handle.store.uri(), error.message())),

@@ -2,18 +2,16 @@
 
 use std::ffi::{CString, c_char, c_void};
 
+use kv_store_abi::process::*;
 use kv_store_wasm::raw::log::set_sink;
 use kv_store_wasm::{Error, ErrorKind};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
-use super::{guarded, report};
-
-/// Takes a line: what was given with the function, the level, and a C string.
-type Function = unsafe extern "C" fn(*mut c_void, i32, *const c_char);
+use super::{guarded, report, status};
 
 /// The consumer's function, and what it is called with.
 struct Callback {
-    function: Function,
+    function: unsafe extern "C" fn(*mut c_void, i32, *const c_char),
     context: *mut c_void,
     most: LevelFilter,
 }
@@ -41,10 +39,10 @@ impl Log for Callback {
 /// As the header numbers the levels.
 fn number(level: Level) -> i32 {
     match level {
-        Level::Error => 1,
-        Level::Warn => 2,
-        Level::Info => 3,
-        Level::Debug | Level::Trace => 4,
+        Level::Error => KV_STORE_WASM_LOG_ERROR,
+        Level::Warn => KV_STORE_WASM_LOG_WARN,
+        Level::Info => KV_STORE_WASM_LOG_INFO,
+        Level::Debug | Level::Trace => KV_STORE_WASM_LOG_DEBUG,
     }
 }
 
@@ -52,15 +50,14 @@ fn number(level: Level) -> i32 {
 ///
 /// # Safety
 /// `function` is NULL, or may be called with `context` by any thread at any time until the process ends.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_store_wasm_set_log(function: Option<Function>, context: *mut c_void, level: i32) -> i32 {
+pub(super) unsafe extern "C" fn set_log(function: kv_store_wasm_log_fn, context: *mut c_void, level: i32) -> i32 {
     let set = guarded("set_log", || {
         let most = match level {
-            0 => LevelFilter::Off,
-            1 => LevelFilter::Error,
-            2 => LevelFilter::Warn,
-            3 => LevelFilter::Info,
-            4 => LevelFilter::Debug,
+            KV_STORE_WASM_LOG_OFF => LevelFilter::Off,
+            KV_STORE_WASM_LOG_ERROR => LevelFilter::Error,
+            KV_STORE_WASM_LOG_WARN => LevelFilter::Warn,
+            KV_STORE_WASM_LOG_INFO => LevelFilter::Info,
+            KV_STORE_WASM_LOG_DEBUG => LevelFilter::Debug,
             other => return Err(Error::new(ErrorKind::Invalid, format!("the level is {other}, not one of 0 to 4"))),
         };
         set_sink(function.map(|function| Box::new(Callback { function, context, most }) as Box<dyn Log>));
@@ -70,7 +67,7 @@ pub unsafe extern "C" fn kv_store_wasm_set_log(function: Option<Function>, conte
         Ok(()) => 0,
         Err(error) => {
             report("set_log", None, &error);
-            -(error.kind() as i32)
+            status(&error)
         }
     }
 }

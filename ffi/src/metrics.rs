@@ -8,8 +8,7 @@ use super::{guarded, report};
 ///
 /// # Safety
 /// `buffer` is NULL, where `len` does not matter, or valid for writes of `len` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_store_wasm_metrics(buffer: *mut c_char, len: usize) -> usize {
+pub(super) unsafe extern "C" fn metrics(buffer: *mut c_char, len: usize) -> usize {
     let text =
         guarded("metrics", || kv_store_wasm::metrics().map(|metrics| metrics.to_string())).unwrap_or_else(|error| {
             report("metrics", None, &error);

@@ -1,124 +1,46 @@
 //! Saves and restores of paged KV caches, for C. `include/kv_store_kvx.h` is the documentation.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_char;
 use std::mem::{MaybeUninit, offset_of};
 use std::time::Duration;
 
 use kvx::ffi::views;
-use kvx::ffi::{KVX_DTYPE_INVALID, kvx_cache_desc_t, kvx_dtype_t, kvx_scale_desc_t, kvx_slot_mapping_t};
+use kvx::ffi::{KVX_DTYPE_INVALID, kvx_cache_desc_t, kvx_scale_desc_t};
 use kvx::{KvCache, KvCacheMut, KvScales};
 
 use super::arguments::{model, name};
-use super::{MISSING, guarded, kv_store_v1, report};
+use super::{Handle, guarded, last_error, report, status};
+use kv_store_abi::sequences::*;
+use kv_store_abi::store::kv_store_v1;
 use kv_store_wasm::Store;
 use kv_store_wasm::limits;
-use kv_store_wasm::paged::{Convert, Restore, RestoreError, Save, describe};
+use kv_store_wasm::paged::{self, Convert, Restore, RestoreError, Save};
 use kv_store_wasm::raw::log;
 use kv_store_wasm::{Error, ErrorKind};
 
-#[allow(non_camel_case_types)]
-#[repr(C)]
-pub struct kv_store_kvx_result_t {
-    size: u32,
-    tokens: u32,
-    saved_tokens: u32,
-    chunks: u32,
-    existed: u32,
-    reserved: u32,
-    bytes: u64,
-    message: [u8; 256],
-}
+/// The first version of `kv_store_kvx_save_t`, without flags and timeout.
+const FIRST_SAVE_SIZE: usize = offset_of!(kv_store_kvx_save_t, flags);
+/// The first version of `kv_store_kvx_restore_t`, without the timeout.
+const FIRST_RESTORE_SIZE: usize = offset_of!(kv_store_kvx_restore_t, timeout_ms);
 
-#[allow(non_camel_case_types)]
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct kv_store_kvx_save_t {
-    size: u32,
-    num_layers: u32,
-    layers: *const kvx_cache_desc_t,
-    name: *const c_char,
-    model: *const c_char,
-    blocks: *const c_void,
-    block_dtype: kvx_dtype_t,
-    num_blocks: u32,
-    num_tokens: u32,
-    chunk_tokens: u32,
-    stored_dtype: kvx_dtype_t,
-    threads: u32,
-    k_scales: *const kvx_scale_desc_t,
-    v_scales: *const kvx_scale_desc_t,
-    flags: u32,
-    timeout_ms: u32,
-}
-
-/// The first version of the struct, without flags and timeout.
-const FIRST_SAVE_SIZE: usize = 80;
-
-#[allow(non_camel_case_types)]
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct kv_store_kvx_restore_t {
-    size: u32,
-    num_layers: u32,
-    layers: *const kvx_cache_desc_t,
-    name: *const c_char,
-    model: *const c_char,
-    slots: kvx_slot_mapping_t,
-    flags: u32,
-    threads: u32,
-    max_bytes: u64,
-    k_scales: *const kvx_scale_desc_t,
-    v_scales: *const kvx_scale_desc_t,
-    timeout_ms: u32,
-    reserved: u32,
-}
-
-/// The first version of the struct, without the timeout.
-const FIRST_RESTORE_SIZE: usize = 96;
-
-const VERIFY: u32 = 1;
-const CONVERT_LAYOUT: u32 = 1;
-const CONVERT_DTYPE: u32 = 2;
-
-#[allow(non_camel_case_types)]
-#[repr(C)]
-pub struct kv_store_kvx_info_t {
-    size: u32,
-    tokens: u32,
-    chunk_tokens: u32,
-    num_layers: u32,
-    block_size: u32,
-    dtype: kvx_dtype_t,
-    bytes: u64,
-}
-
-// The layouts of the header.
-#[cfg(target_pointer_width = "64")]
-const _: () = {
-    assert!(size_of::<kv_store_kvx_result_t>() == 288);
-    assert!(offset_of!(kv_store_kvx_result_t, bytes) == 24);
-    assert!(offset_of!(kv_store_kvx_result_t, message) == 32);
-    assert!(size_of::<kv_store_kvx_save_t>() == 88);
-    assert!(offset_of!(kv_store_kvx_save_t, layers) == 8);
-    assert!(offset_of!(kv_store_kvx_save_t, blocks) == 32);
-    assert!(offset_of!(kv_store_kvx_save_t, num_tokens) == 48);
-    assert!(offset_of!(kv_store_kvx_save_t, threads) == 60);
-    assert!(offset_of!(kv_store_kvx_save_t, v_scales) == 72);
-    assert!(offset_of!(kv_store_kvx_save_t, flags) == FIRST_SAVE_SIZE);
-    assert!(size_of::<kv_store_kvx_restore_t>() == 104);
-    assert!(offset_of!(kv_store_kvx_restore_t, slots) == 32);
-    assert!(offset_of!(kv_store_kvx_restore_t, flags) == 64);
-    assert!(offset_of!(kv_store_kvx_restore_t, max_bytes) == 72);
-    assert!(offset_of!(kv_store_kvx_restore_t, v_scales) == 88);
-    assert!(offset_of!(kv_store_kvx_restore_t, timeout_ms) == FIRST_RESTORE_SIZE);
-    assert!(size_of::<kv_store_kvx_info_t>() == 32);
-    assert!(offset_of!(kv_store_kvx_info_t, bytes) == 24);
+static VTABLE: kv_store_kvx_vtable_t = kv_store_kvx_vtable_t {
+    size: size_of::<kv_store_kvx_vtable_t>() as u32,
+    version: KV_STORE_KVX_VTABLE_VERSION,
+    save,
+    restore,
+    describe,
+    last_error: last_error::text,
 };
+
+/// The vtable of sequences. Never NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn kv_store_kvx_get_vtable() -> *const kv_store_kvx_vtable_t {
+    &VTABLE
+}
 
 /// # Safety
 /// As `include/kv_store_kvx.h` says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_store_kvx_save(
+pub(super) unsafe extern "C" fn save(
     handle: *mut kv_store_v1,
     save: *const kv_store_kvx_save_t,
     result: *mut kv_store_kvx_result_t,
@@ -127,7 +49,7 @@ pub unsafe extern "C" fn kv_store_kvx_save(
     unsafe {
         run("kv_store_kvx_save", handle, result, |store| {
             let save: kv_store_kvx_save_t = read(save, FIRST_SAVE_SIZE, "the save")?;
-            check_flags(save.flags, VERIFY)?;
+            check_flags(save.flags, KV_STORE_KVX_VERIFY)?;
             let layers = caches(save.layers, save.num_layers)?;
             let views: Vec<_> = layers.iter().map(KvCacheMut::shared).collect();
             let stored = views::dtype(save.stored_dtype).map_err(refused)?;
@@ -140,7 +62,7 @@ pub unsafe extern "C" fn kv_store_kvx_save(
             wanted.stored = stored;
             wanted.scales = &scales;
             wanted.threads = save.threads as usize;
-            wanted.verify = save.flags & VERIFY != 0;
+            wanted.verify = save.flags & KV_STORE_KVX_VERIFY != 0;
             wanted.timeout = timeout(save.timeout_ms);
             let saved = wanted.run(store)?;
             let tokens = wanted.tokens;
@@ -151,8 +73,7 @@ pub unsafe extern "C" fn kv_store_kvx_save(
 
 /// # Safety
 /// As `include/kv_store_kvx.h` says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_store_kvx_restore(
+pub(super) unsafe extern "C" fn restore(
     handle: *mut kv_store_v1,
     restore: *const kv_store_kvx_restore_t,
     result: *mut kv_store_kvx_result_t,
@@ -161,7 +82,7 @@ pub unsafe extern "C" fn kv_store_kvx_restore(
     unsafe {
         run("kv_store_kvx_restore", handle, result, |store| {
             let desc: kv_store_kvx_restore_t = read(restore, FIRST_RESTORE_SIZE, "the restore")?;
-            check_flags(desc.flags, CONVERT_LAYOUT | CONVERT_DTYPE)?;
+            check_flags(desc.flags, KV_STORE_KVX_CONVERT_LAYOUT | KV_STORE_KVX_CONVERT_DTYPE)?;
             if desc.reserved != 0 {
                 return Err(Error::invalid("reserved is not 0").into());
             }
@@ -171,7 +92,10 @@ pub unsafe extern "C" fn kv_store_kvx_restore(
             let scales = scales(desc.k_scales, desc.v_scales, desc.num_layers, needed)?;
             let mut restore = Restore::new(name(desc.name)?, views::slots(&desc.slots).map_err(refused)?);
             restore.model = model(desc.model)?;
-            restore.convert = Convert::new(desc.flags & CONVERT_LAYOUT != 0, desc.flags & CONVERT_DTYPE != 0);
+            restore.convert = Convert::new(
+                desc.flags & KV_STORE_KVX_CONVERT_LAYOUT != 0,
+                desc.flags & KV_STORE_KVX_CONVERT_DTYPE != 0,
+            );
             restore.scales = &scales;
             restore.max_bytes = desc.max_bytes;
             restore.threads = desc.threads as usize;
@@ -184,8 +108,7 @@ pub unsafe extern "C" fn kv_store_kvx_restore(
 
 /// # Safety
 /// As `include/kv_store_kvx.h` says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_store_kvx_describe(
+pub(super) unsafe extern "C" fn describe(
     handle: *mut kv_store_v1,
     of: *const c_char,
     info: *mut kv_store_kvx_info_t,
@@ -194,7 +117,7 @@ pub unsafe extern "C" fn kv_store_kvx_describe(
     unsafe {
         run("kv_store_kvx_describe", handle, std::ptr::null_mut(), |store| {
             check_size::<kv_store_kvx_info_t>(info.cast(), None, "the info")?;
-            let found = describe(store, name(of)?)?;
+            let found = paged::describe(store, name(of)?)?;
             let found = found.ok_or_else(|| Error::new(ErrorKind::Missing, "nothing was saved under the name"))?;
             (&raw mut (*info).tokens).write_unaligned(found.tokens);
             (&raw mut (*info).chunk_tokens).write_unaligned(found.chunk_tokens);
@@ -228,8 +151,8 @@ unsafe fn run(
     result: *mut kv_store_kvx_result_t,
     call: impl FnOnce(&Store) -> Result<Outcome, RestoreError>,
 ) -> i32 {
-    // SAFETY: by this function's own condition; handles are only ever shared.
-    let handle = unsafe { handle.as_ref() };
+    // SAFETY: by this function's own condition.
+    let handle = unsafe { Handle::of(handle) };
     let (mut writable, mut tokens) = (None, 0);
     let outcome = guarded(operation, || {
         if !result.is_null() {
@@ -246,19 +169,18 @@ unsafe fn run(
     let (status, outcome, message) = match outcome {
         Ok(outcome) => (0, outcome, String::new()),
         Err(error) => {
-            let missing = error.kind() == ErrorKind::Missing;
-            if !missing {
-                report(operation, handle, &error);
+            match error.kind() {
+                ErrorKind::Missing => last_error::remember(&error),
+                _ => report(operation, handle, &error),
             }
-            let status = if missing { MISSING } else { -(error.kind() as i32) };
-            (status, Outcome { tokens, ..Outcome::default() }, log::clean(&error.to_string()))
+            (status(&error), Outcome { tokens, ..Outcome::default() }, log::clean(&error.to_string()))
         }
     };
     if let Some(result) = writable {
         let mut text = [0; 256];
         let cut = message.floor_char_boundary(text.len() - 1);
         for (to, from) in text.iter_mut().zip(message.bytes().take(cut)) {
-            *to = from;
+            *to = from as c_char;
         }
         // SAFETY: not NULL and as large as the struct; alignment is not relied on.
         unsafe {

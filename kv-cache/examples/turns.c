@@ -15,12 +15,14 @@
 
 #define CHECK(call)                                                                     \
     do {                                                                                \
-        kv_cache_status_t status_ = (call);                                             \
-        if (status_ != KV_CACHE_OK) {                                                   \
-            fprintf(stderr, "%s: %d: %s\n", #call, (int)status_, kv_cache_last_error()); \
+        int status_ = (call);                                                           \
+        if (status_ != KV_STORE_OK) {                                                   \
+            fprintf(stderr, "%s: %d: %s\n", #call, status_, kv->last_error());          \
             exit(1);                                                                    \
         }                                                                               \
     } while (0)
+
+static const kv_cache_vtable_t *kv;
 
 enum { FIRST = 2200, SECOND = 2600 };
 
@@ -50,7 +52,7 @@ static void save(kv_cache_t *cache, const kv_cache_identity_t *who, uint32_t rea
     row.payload = (const uint8_t *)state;
     row.payload_bytes = n * sizeof *state;
     row.prompt_tokens = prompt;
-    CHECK(kv_cache_save(cache, &row, &saved));
+    CHECK(kv->save(cache, &row, &saved));
     printf("  saved %zu tokens: %s\n", n,
            saved == KV_CACHE_QUEUED ? "queued" : saved == KV_CACHE_KNOWN ? "known" : "not wanted");
 }
@@ -72,14 +74,14 @@ static void turn(kv_cache_t *cache, const kv_cache_identity_t *who, size_t n)
     info.size = sizeof info;
     memset(state, 0, sizeof state);
     prefilled = 0;
-    if (kv_cache_lookup(cache, &query, &hit, &info) == KV_CACHE_OK) {
+    if (kv->lookup(cache, &query, &hit, &info) == KV_STORE_OK) {
         /* A row that turns out damaged is a miss: then all is prefilled. */
-        if (kv_cache_load(hit, (uint8_t *)state, (size_t)info.payload_bytes) == KV_CACHE_OK) {
+        if (kv->load(hit, (uint8_t *)state, (size_t)info.payload_bytes) == KV_STORE_OK) {
             done = (size_t)info.tokens;
         }
-        kv_cache_release(hit);
+        kv->release(hit);
     }
-    CHECK(kv_cache_plan(cache, KV_CACHE_REASON_COLD, n, 0, &keep));
+    CHECK(kv->plan(cache, KV_CACHE_REASON_COLD, n, 0, &keep));
     if (keep > done) {
         prefill(done, (size_t)keep);
         done = (size_t)keep;
@@ -103,25 +105,26 @@ int main(int argc, char **argv)
     for (uint32_t i = 0; i < SECOND; i++) {
         tokens[i] = i * i % 32000;
     }
+    kv = kv_cache_get_vtable();
     memset(&who, 0, sizeof who);
-    memset(who.fingerprint, 7, sizeof who.fingerprint); /* really: kv_cache_fingerprint */
+    memset(who.fingerprint, 7, sizeof who.fingerprint); /* really: kv->fingerprint */
     snprintf(config, sizeof config, "[disk]\npath = '%s'\nbudget = '1 GiB'\n", argv[1]);
 
-    CHECK(kv_cache_open_toml(config, &cache));
+    CHECK(kv->open_toml(config, &cache));
     puts("first turn");
     turn(cache, &who, FIRST);
-    CHECK(kv_cache_flush(cache, 10000));
+    CHECK(kv->flush(cache, 10000));
     puts("second turn");
     turn(cache, &who, SECOND);
-    CHECK(kv_cache_flush(cache, 10000));
+    CHECK(kv->flush(cache, 10000));
     puts("the second turn again");
     turn(cache, &who, SECOND);
 
     memset(&stats, 0, sizeof stats);
     stats.size = sizeof stats;
-    CHECK(kv_cache_stats(cache, &stats));
+    CHECK(kv->stats(cache, &stats));
     printf("hits: %llu exact, %llu longest prefix; misses: %llu\n", (unsigned long long)stats.hits_exact,
            (unsigned long long)stats.hits_longest_prefix, (unsigned long long)stats.misses);
-    kv_cache_close(cache);
+    kv->close(cache);
     return 0;
 }

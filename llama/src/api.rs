@@ -1,12 +1,31 @@
-//! The functions of `include/kv_store_llama.h`.
+//! The functions of `include/kv_store_llama.h`. Types and constants are those of the crate `kv-store-abi`.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use kv_store_abi::llama::{KV_STORE_LLAMA_VTABLE_VERSION, kv_store_llama_t, kv_store_llama_vtable_t, llama_context};
+use kv_store_abi::status::{KV_STORE_CORRUPT, KV_STORE_INVALID, KV_STORE_MISSING, KV_STORE_OTHER, KV_STORE_TOO_LONG};
 
 use crate::engine::{Context, Engine, Sequence, Token};
 use crate::preload::answer;
 use crate::states::{Loaded, NotLoaded, Slot, States};
+
+static VTABLE: kv_store_llama_vtable_t = kv_store_llama_vtable_t {
+    size: size_of::<kv_store_llama_vtable_t>() as u32,
+    version: KV_STORE_LLAMA_VTABLE_VERSION,
+    open,
+    save,
+    load,
+    close,
+    last_error,
+};
+
+/// The vtable of states. Never NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn kv_store_llama_get_vtable() -> *const kv_store_llama_vtable_t {
+    &VTABLE
+}
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
@@ -17,129 +36,147 @@ fn failed(error: &str) {
     LAST_ERROR.with_borrow_mut(|last| *last = CString::new(text).unwrap_or_default());
 }
 
-fn guarded<T>(of_failure: T, work: impl FnOnce() -> Result<T, String>) -> T {
-    match catch_unwind(AssertUnwindSafe(work)) {
+/// A status below 0, and why.
+type Failure = (c_int, String);
+
+fn invalid(what: &str) -> Failure {
+    (KV_STORE_INVALID, what.to_owned())
+}
+
+fn other(error: String) -> Failure {
+    (KV_STORE_OTHER, error)
+}
+
+fn guarded<T>(of_failure: impl FnOnce(c_int) -> T, work: impl FnOnce() -> Result<T, Failure>) -> T {
+    let (status, error) = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(answer)) => return answer,
-        Ok(Err(error)) => failed(&error),
-        Err(_) => failed("a panic in this library"),
-    }
-    of_failure
+        Ok(Err(failure)) => failure,
+        Err(_) => other("a panic in this library".to_owned()),
+    };
+    failed(&error);
+    of_failure(status)
 }
 
 /// # Safety
 /// NULL or a C string.
-unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, String> {
+unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, Failure> {
     if text.is_null() {
         return Ok(None);
     }
     // SAFETY: by this function's own condition.
-    unsafe { CStr::from_ptr(text) }.to_str().map(Some).map_err(|_| "a text is not UTF-8".to_owned())
+    unsafe { CStr::from_ptr(text) }.to_str().map(Some).map_err(|_| invalid("a text is not UTF-8"))
 }
 
-/// The name and the slot of a call.
+/// The store, the name and the slot of a call.
 ///
 /// # Safety
-/// `name` is NULL or a C string.
-unsafe fn slot<'a>(context: Context, name: *const c_char, sequence: Sequence) -> Result<(&'a str, Slot), String> {
+/// `states` is NULL, or of `open` and not closed; `name` is NULL or a C string.
+unsafe fn slot<'a>(
+    states: *const kv_store_llama_t,
+    context: *mut llama_context,
+    name: *const c_char,
+    sequence: Sequence,
+) -> Result<(&'a States, &'a str, Slot), Failure> {
     // SAFETY: by this function's own condition.
-    let name = unsafe { text(name)? }.filter(|name| !name.is_empty()).ok_or("a state needs a name")?;
+    let (states, name) = unsafe { (states.cast::<States>().as_ref(), text(name)?) };
+    let states = states.ok_or_else(|| invalid("the store is NULL"))?;
+    let name = name.filter(|name| !name.is_empty()).ok_or_else(|| invalid("a state needs a name"))?;
     if context.is_null() {
-        return Err("the context is NULL".to_owned());
+        return Err(invalid("the context is NULL"));
     }
-    let engine = Engine::find().map_err(|error| format!("no libllama in this process: {error}"))?;
-    Ok((name, Slot { engine, context, sequence }))
+    let engine = Engine::find().map_err(|error| other(format!("no libllama in this process: {error}")))?;
+    let context: Context = context.cast();
+    Ok((states, name, Slot { engine, context, sequence }))
 }
 
-/// See the header.
-///
 /// # Safety
-/// `uri` is a C string, `model` one or NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_store_llama_open(uri: *const c_char, model: *const c_char) -> *mut States {
-    guarded(std::ptr::null_mut(), || {
-        // SAFETY: by this function's own condition.
-        let (uri, model) = unsafe { (text(uri)?.ok_or("the URI is NULL")?, text(model)?) };
-        Ok(Box::into_raw(Box::new(States::open(uri, model.filter(|model| !model.is_empty()))?)))
-    })
+/// `uri` is NULL or a C string, and so is `model`.
+pub unsafe extern "C" fn open(uri: *const c_char, model: *const c_char) -> *mut kv_store_llama_t {
+    guarded(
+        |_| std::ptr::null_mut(),
+        || {
+            // SAFETY: by this function's own condition.
+            let (uri, model) = unsafe { (text(uri)?.ok_or_else(|| invalid("the URI is NULL"))?, text(model)?) };
+            let states = States::open(uri, model.filter(|model| !model.is_empty())).map_err(other)?;
+            Ok(Box::into_raw(Box::new(states)).cast())
+        },
+    )
 }
 
-/// See the header.
-///
 /// # Safety
-/// `states` is of `kv_store_llama_open` and not closed; the rest as for `llama_state_seq_save_file`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_store_llama_save(
-    states: *const States,
-    context: Context,
+/// `states` is NULL, or of `open` and not closed; the rest as for `llama_state_seq_save_file`.
+pub unsafe extern "C" fn save(
+    states: *const kv_store_llama_t,
+    context: *mut llama_context,
     name: *const c_char,
     sequence: Sequence,
     tokens: *const Token,
     count: usize,
-) -> usize {
-    guarded(0, || {
+) -> i64 {
+    guarded(i64::from, || {
         // SAFETY: by this function's own condition.
-        let (states, (name, slot)) =
-            unsafe { (states.as_ref().ok_or("the store is NULL")?, slot(context, name, sequence)?) };
+        let (states, name, slot) = unsafe { slot(states, context, name, sequence)? };
         let tokens = match count {
             0 => &[][..],
-            _ if tokens.is_null() => return Err("tokens is NULL".to_owned()),
+            _ if tokens.is_null() => return Err(invalid("tokens is NULL")),
             // SAFETY: by this function's own condition.
             count => unsafe { std::slice::from_raw_parts(tokens, count) },
         };
         // SAFETY: by this function's own condition.
-        unsafe { states.save(&slot, name, tokens) }
+        let bytes = unsafe { states.save(&slot, name, tokens) }.map_err(other)?;
+        Ok(bytes as i64)
     })
 }
 
-/// See the header.
-///
 /// # Safety
-/// As [`kv_store_llama_save`]; `tokens` is NULL or has room for so many, `count` for a number.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_store_llama_load(
-    states: *const States,
-    context: Context,
+/// As [`save`]; `tokens` is NULL or has room for so many, `count` is NULL or has room for a number.
+pub unsafe extern "C" fn load(
+    states: *const kv_store_llama_t,
+    context: *mut llama_context,
     name: *const c_char,
     sequence: Sequence,
     tokens: *mut Token,
     room: usize,
     count: *mut usize,
-) -> usize {
-    guarded(0, || {
+) -> i64 {
+    guarded(i64::from, || {
         // SAFETY: by this function's own condition.
-        let (states, (name, slot)) =
-            unsafe { (states.as_ref().ok_or("the store is NULL")?, slot(context, name, sequence)?) };
+        let (states, name, slot) = unsafe { slot(states, context, name, sequence)? };
         if count.is_null() {
-            return Err("the pointer to the number of tokens is NULL".to_owned());
+            return Err(invalid("the pointer to the number of tokens is NULL"));
         }
         // SAFETY: by this function's own condition.
         let loaded: Result<Loaded, NotLoaded> =
             unsafe { states.load(&slot, name, (!tokens.is_null()).then_some(room)) };
-        if let Err(NotLoaded::Untouched(error) | NotLoaded::Broken(error)) = &loaded {
-            failed(error);
-        }
+        let failure = loaded.as_ref().err().map(|error| match error {
+            NotLoaded::Missing(error) => (KV_STORE_MISSING, error.clone()),
+            NotLoaded::TooLong(error) => (KV_STORE_TOO_LONG, error.clone()),
+            NotLoaded::Untouched(error) => (KV_STORE_OTHER, error.clone()),
+            NotLoaded::Broken(error) => (KV_STORE_CORRUPT, error.clone()),
+        });
         // SAFETY: by this function's own condition; what was loaded fits in `room`.
-        Ok(unsafe { answer(&slot, name, loaded, tokens, count) })
+        let bytes = unsafe { answer(&slot, name, loaded, tokens, count) };
+        failure.map_or(Ok(bytes as i64), Err)
     })
 }
 
-/// See the header.
-///
 /// # Safety
-/// `states` is NULL, or of `kv_store_llama_open` and not used after this.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_store_llama_close(states: *mut States) {
-    guarded((), || {
-        if !states.is_null() {
-            // SAFETY: by this function's own condition it is a box of `kv_store_llama_open`.
-            drop(unsafe { Box::from_raw(states) });
-        }
-        Ok(())
-    });
+/// `states` is NULL, or of `open` and not used after this.
+pub unsafe extern "C" fn close(states: *mut kv_store_llama_t) {
+    guarded(
+        |_| (),
+        || {
+            if !states.is_null() {
+                // SAFETY: by this function's own condition it is a box of `open`.
+                drop(unsafe { Box::from_raw(states.cast::<States>()) });
+            }
+            Ok(())
+        },
+    );
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub extern "C" fn kv_store_llama_last_error() -> *const c_char {
+/// # Safety
+/// None: it takes nothing.
+pub unsafe extern "C" fn last_error() -> *const c_char {
     LAST_ERROR.with_borrow(|last| last.as_ptr())
 }

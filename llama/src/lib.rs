@@ -4,7 +4,7 @@
 //! `llama_state_seq_load_file`, so that llama-server, unmodified, keeps its slots in the store that `KV_STORE_LLAMA_URI`
 //! names. `include/kv_store_llama.h` has the same for programs that would rather call. `docs/llama-server.md` shows both.
 //!
-//! - `preload` has the functions, with llama.cpp's answers; `api` those of the header.
+//! - `preload` has the functions, with llama.cpp's answers; `api` those of the header, `deprecated` those that it had in 0.2.
 //! - `states` saves and loads: the state of a sequence (`engine` asks libllama for it) is cut (`layout`), its chunks are put
 //!   under the hash of their content, and a manifest (`record`) names them and holds the rest.
 //! - `model` says which states a model may be given.
@@ -12,6 +12,7 @@
 //! Invariant: llama.cpp is given the bytes of a state that the same model wrote, all of them, or nothing.
 
 mod api;
+mod deprecated;
 mod engine;
 mod layout;
 mod log;
@@ -22,7 +23,8 @@ mod record;
 mod settings;
 mod states;
 
-pub use api::{
+pub use api::kv_store_llama_get_vtable;
+pub use deprecated::{
     kv_store_llama_close, kv_store_llama_last_error, kv_store_llama_load, kv_store_llama_open, kv_store_llama_save,
 };
 pub use preload::{

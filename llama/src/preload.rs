@@ -114,7 +114,7 @@ pub unsafe fn answer(
             }
             bytes
         }
-        Err(NotLoaded::Untouched(error)) => {
+        Err(NotLoaded::Missing(error) | NotLoaded::TooLong(error) | NotLoaded::Untouched(error)) => {
             log::line(format_args!("not loaded: {name}: {error}"));
             0
         }

@@ -25,7 +25,6 @@ const TRIES: usize = 3;
 /// Where states are kept.
 pub struct States {
     store: Store,
-    uri: String,
     /// What names the model, in place of its file.
     model: Option<String>,
 }
@@ -48,7 +47,11 @@ pub enum Loaded {
 
 /// Why a state was not loaded.
 pub enum NotLoaded {
-    /// The sequence is as it was: there is no such state, or it does not fit.
+    /// There is no such state. The sequence is as it was, as it is for the next two.
+    Missing(String),
+    /// The caller has no room for its tokens.
+    TooLong(String),
+    /// It could not be asked for, or does not fit.
     Untouched(String),
     /// What was found is not whole, or llama.cpp refused it. llama.cpp's own function forgets the sequence then.
     Broken(String),
@@ -60,13 +63,7 @@ type Batch<'a> = (&'a [Vec<Range<usize>>], Range<usize>);
 impl States {
     pub fn open(uri: &str, model: Option<&str>) -> Result<States, String> {
         let store = Store::open(uri).map_err(|error| error.to_string())?;
-        let uri = store.info().uri;
-        Ok(States { store, uri, model: model.map(str::to_owned) })
-    }
-
-    /// The store's URI, without secrets.
-    pub fn uri(&self) -> &str {
-        &self.uri
+        Ok(States { store, model: model.map(str::to_owned) })
     }
 
     /// Keep the state of a sequence under a name. Returns the bytes that the sequence file would have.
@@ -176,7 +173,7 @@ impl States {
         let untouched = |error: kv_store_wasm::Error| NotLoaded::Untouched(error.to_string());
         let manifest = self.store.get_manifest(&manifest_name(name, &fingerprint)).map_err(untouched)?;
         let manifest =
-            manifest.ok_or_else(|| NotLoaded::Untouched("no state of this model under this name".to_owned()))?;
+            manifest.ok_or_else(|| NotLoaded::Missing("no state of this model under this name".to_owned()))?;
         let wrong = |what| NotLoaded::Untouched(format!("the manifest cannot be used: {what}"));
         let record = Record::decode(&manifest).map_err(wrong)?;
         if record.fingerprint != fingerprint || record.version != version {
@@ -185,7 +182,7 @@ impl States {
         let count = record.tokens.len();
         let Some(room) = room else { return Ok(Loaded::Count(count)) };
         if count > room {
-            return Err(NotLoaded::Untouched(format!(
+            return Err(NotLoaded::TooLong(format!(
                 "the state has {count} tokens, and the caller has room for {room}"
             )));
         }

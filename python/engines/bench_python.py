@@ -48,9 +48,9 @@ def main() -> None:
         return
     folder = tempfile.mkdtemp(dir=os.environ.get("KV_STORE_BENCH_FOLDER"))
     library = ctypes.CDLL(_lib.__file__)
-    for name in ("kv_store_get_vtable", "kv_store_get_batch_vtable"):
+    for name in ("kv_store_get_vtable", "kv_store_batch_get_vtable"):
         getattr(library, name).restype = ctypes.c_void_p
-    handles, batches = library.kv_store_get_vtable(), library.kv_store_get_batch_vtable()
+    handles, batches = library.kv_store_get_vtable(), library.kv_store_batch_get_vtable()
     # Behind its version an open; behind size, version and put_many a get_many.
     handle = function(handles, 8, ctypes.c_void_p, ctypes.c_char_p)(f"local-fs://{folder}".encode())
     get_many = function(

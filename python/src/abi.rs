@@ -4,144 +4,36 @@
 //! The extension calls the C interface and not the Rust one because a queue over memory that somebody else owns is there,
 //! with its conditions written down: see `docs/decisions/wheel.md`.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::CStr;
 use std::ptr::NonNull;
 
+use kv_store_abi::batch::*;
+pub use kv_store_abi::status::KV_STORE_INVALID;
+use kv_store_abi::store::{kv_store_v1, kv_store_vtable};
+use kv_store_ffi::{kv_store_batch_get_vtable, kv_store_get_vtable};
 use pyo3::prelude::*;
 
-// The functions below are in it.
-use kv_store_wasm as _;
-
-#[repr(C)]
-struct RawStore {
-    _opaque: [u8; 0],
-}
-
-#[repr(C)]
-pub struct RawSave {
-    _opaque: [u8; 0],
-}
-
-#[repr(C)]
-struct RawQueue {
-    _opaque: [u8; 0],
-}
-
-#[repr(C)]
-pub struct Piece {
-    pub data: *mut u8,
-    pub len: usize,
-}
-
-#[repr(C)]
-pub struct Item {
-    pub hash: *const u8,
-    pub hash_len: usize,
-    pub pieces: *const Piece,
-    pub n_pieces: usize,
-    pub len: u64,
-    pub data: *mut u8,
-    pub status: i32,
-    pub reserved: u32,
-}
-
-#[repr(C)]
-pub struct Call {
-    pub size: u32,
-    pub flags: u32,
-    pub timeout_ms: u64,
-    pub save: *mut RawSave,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Completion {
-    pub cookie: u64,
-    pub status: i32,
-    pub reserved: u32,
-}
-
-#[repr(C)]
-struct Hash {
-    len: u8,
-    bytes: [u8; 64],
-}
-
-#[repr(C)]
-pub struct Info {
-    size: u32,
-    pub durable: u8,
-    pub shared: u8,
-    pub deletes: u8,
-    pub write_through: u8,
-    pub max_value_bytes: u64,
-    pub batch_items: u64,
-    pub batch_bytes: u64,
-}
-
-type Many = unsafe extern "C" fn(*mut RawStore, *mut Item, usize, *const Call) -> i32;
-
-#[repr(C)]
-struct Batches {
-    size: u32,
-    version: u32,
-    put_many: Many,
-    get_many: Many,
-    exists_many: Many,
-    delete_many: Many,
-    save_begin: unsafe extern "C" fn(*mut RawStore) -> *mut RawSave,
-    save_commit: unsafe extern "C" fn(*mut RawSave, *const c_char, *const u8, usize, *mut *mut Hash, *mut usize) -> i32,
-    save_end: unsafe extern "C" fn(*mut RawSave),
-    queue_open: unsafe extern "C" fn(*mut RawStore, usize) -> *mut RawQueue,
-    queue_fd: unsafe extern "C" fn(*mut RawQueue) -> i32,
-    queue_submit: unsafe extern "C" fn(*mut RawQueue, u64, u32, *mut Item, usize, *const Call) -> i32,
-    queue_drain: unsafe extern "C" fn(*mut RawQueue, *mut Completion, usize) -> i64,
-    queue_cancel: unsafe extern "C" fn(*mut RawQueue, u64) -> i64,
-    queue_close: unsafe extern "C" fn(*mut RawQueue),
-    info: unsafe extern "C" fn(*mut RawStore, *mut Info) -> i32,
-    last_error: unsafe extern "C" fn() -> *const c_char,
-}
-
-#[repr(C)]
-struct Handles {
-    version: u32,
-    open: unsafe extern "C" fn(*const c_char) -> *mut RawStore,
-    close: unsafe extern "C" fn(*mut RawStore),
-    put_chunk: unsafe extern "C" fn(*mut RawStore, *const u8, usize, *const u8, usize) -> i32,
-    get_chunk: unsafe extern "C" fn(*mut RawStore, *const u8, usize, *mut *mut u8, *mut usize) -> i32,
-    put_manifest: unsafe extern "C" fn(*mut RawStore, *const c_char, *const u8, usize) -> i32,
-    get_manifest: unsafe extern "C" fn(*mut RawStore, *const c_char, *mut *mut u8, *mut usize) -> i32,
-    delete_manifest: unsafe extern "C" fn(*mut RawStore, *const c_char) -> i32,
-}
-
-// Links the functions that are declared below.
-use kv_store_ffi as _;
-
 unsafe extern "C" {
-    safe fn kv_store_get_vtable() -> *const Handles;
-    safe fn kv_store_get_batch_vtable() -> *const Batches;
     fn free(memory: *mut std::ffi::c_void);
 }
 
-fn handles() -> &'static Handles {
+fn handles() -> &'static kv_store_vtable {
     // SAFETY: never NULL, and static.
     unsafe { &*kv_store_get_vtable() }
 }
 
-fn batches() -> &'static Batches {
+fn batches() -> &'static kv_store_batch_vtable_t {
     // SAFETY: never NULL, and static.
-    unsafe { &*kv_store_get_batch_vtable() }
+    unsafe { &*kv_store_batch_get_vtable() }
 }
-
-pub const INVALID: i32 = -4;
 
 /// What is done with the items of a batch; the numbers are the header's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    Put = 1,
-    Get = 2,
-    Exists = 3,
-    Delete = 4,
+    Put = KV_STORE_PUT as isize,
+    Get = KV_STORE_GET as isize,
+    Exists = KV_STORE_EXISTS as isize,
+    Delete = KV_STORE_DELETE as isize,
 }
 
 /// Why the last failed call of this thread failed.
@@ -166,7 +58,7 @@ pub fn detached(run: impl FnOnce() + Send) {
 }
 
 /// An open store.
-pub struct Store(NonNull<RawStore>);
+pub struct Store(NonNull<kv_store_v1>);
 
 // SAFETY: any function may be called on a handle from any number of threads.
 unsafe impl Send for Store {}
@@ -176,14 +68,14 @@ unsafe impl Sync for Store {}
 impl Store {
     pub fn open(uri: &CStr) -> Option<Self> {
         // SAFETY: a C string.
-        NonNull::new(unsafe { (handles().open)(uri.as_ptr()) }).map(Store)
+        NonNull::new(unsafe { handles().open?(uri.as_ptr()) }).map(Store)
     }
 
     /// Carry out a batch. Negative: the items have no statuses.
     ///
     /// # Safety
     /// Until this returns the items and what they point to are valid, for writes where it is a get, and nobody else's.
-    pub unsafe fn many(&self, operation: Operation, items: &mut [Item], call: &Call) -> i32 {
+    pub unsafe fn many(&self, operation: Operation, items: &mut [kv_store_item_t], call: &kv_store_call_t) -> i32 {
         let table = batches();
         let many = match operation {
             Operation::Put => table.put_many,
@@ -195,17 +87,8 @@ impl Store {
         unsafe { many(self.0.as_ptr(), items.as_mut_ptr(), items.len(), call) }
     }
 
-    pub fn info(&self) -> Option<Info> {
-        let mut info = Info {
-            size: size_of::<Info>() as u32,
-            durable: 0,
-            shared: 0,
-            deletes: 0,
-            write_through: 0,
-            max_value_bytes: 0,
-            batch_items: 0,
-            batch_bytes: 0,
-        };
+    pub fn info(&self) -> Option<kv_store_info_t> {
+        let mut info = kv_store_info_t { size: size_of::<kv_store_info_t>() as u32, ..kv_store_info_t::default() };
         // SAFETY: the handle is open, the struct ours.
         (unsafe { (batches().info)(self.0.as_ptr(), &mut info) } == 0).then_some(info)
     }
@@ -213,8 +96,9 @@ impl Store {
     /// A manifest, or a negative status.
     pub fn manifest(&self, name: &CStr) -> Result<Malloced, i32> {
         let (mut data, mut len) = (std::ptr::null_mut(), 0);
+        let get = handles().get_manifest.ok_or(KV_STORE_INVALID)?;
         // SAFETY: the handle is open, the name a C string, the outputs ours.
-        match unsafe { (handles().get_manifest)(self.0.as_ptr(), name.as_ptr(), &mut data, &mut len) } {
+        match unsafe { get(self.0.as_ptr(), name.as_ptr(), &mut data, &mut len) } {
             0 => Ok(Malloced { data, len }),
             status => Err(status),
         }
@@ -222,7 +106,7 @@ impl Store {
 
     pub fn delete_manifest(&self, name: &CStr) -> i32 {
         // SAFETY: the handle is open, the name a C string.
-        unsafe { (handles().delete_manifest)(self.0.as_ptr(), name.as_ptr()) }
+        handles().delete_manifest.map_or(KV_STORE_INVALID, |delete| unsafe { delete(self.0.as_ptr(), name.as_ptr()) })
     }
 
     pub fn begin_save(&self) -> Option<Save> {
@@ -241,8 +125,10 @@ impl Drop for Store {
         let store = Store(self.0);
         detached(move || {
             let store = std::mem::ManuallyDrop::new(store);
-            // SAFETY: this was the last user of the handle.
-            unsafe { (handles().close)(store.0.as_ptr()) }
+            if let Some(close) = handles().close {
+                // SAFETY: this was the last user of the handle.
+                unsafe { close(store.0.as_ptr()) }
+            }
         });
     }
 }
@@ -276,7 +162,7 @@ impl Drop for Malloced {
 }
 
 /// A save that has begun.
-pub struct Save(NonNull<RawSave>);
+pub struct Save(NonNull<kv_store_save_t>);
 
 // SAFETY: as for a store.
 unsafe impl Send for Save {}
@@ -284,7 +170,7 @@ unsafe impl Send for Save {}
 unsafe impl Sync for Save {}
 
 impl Save {
-    pub fn raw(&self) -> *mut RawSave {
+    pub fn raw(&self) -> *mut kv_store_save_t {
         self.0.as_ptr()
     }
 
@@ -292,7 +178,7 @@ impl Save {
     pub fn commit(&self, manifest: Option<(&CStr, &[u8])>) -> (i32, Vec<Vec<u8>>) {
         let name = manifest.map_or(std::ptr::null(), |(name, _)| name.as_ptr());
         let data = manifest.map_or(&[][..], |(_, data)| data);
-        let (mut lost, mut count) = (std::ptr::null_mut::<Hash>(), 0);
+        let (mut lost, mut count) = (std::ptr::null_mut::<kv_store_hash_t>(), 0);
         // SAFETY: the save is live, the name NULL or a C string, the outputs ours.
         let status =
             unsafe { (batches().save_commit)(self.0.as_ptr(), name, data.as_ptr(), data.len(), &mut lost, &mut count) };
@@ -301,7 +187,7 @@ impl Save {
         }
         // SAFETY: the library has written so many hashes.
         let hashes = unsafe { std::slice::from_raw_parts(lost, count) };
-        let bytes = |hash: &Hash| hash.bytes.iter().copied().take(hash.len.into()).collect();
+        let bytes = |hash: &kv_store_hash_t| hash.bytes.iter().copied().take(hash.len.into()).collect();
         let hashes = hashes.iter().map(bytes).collect();
         // SAFETY: from malloc, by the header.
         unsafe { free(lost.cast()) };
@@ -321,7 +207,7 @@ impl Drop for Save {
 }
 
 /// An open queue.
-pub struct Queue(NonNull<RawQueue>);
+pub struct Queue(NonNull<kv_store_queue_t>);
 
 // SAFETY: as for a store.
 unsafe impl Send for Queue {}
@@ -336,14 +222,20 @@ impl Queue {
 
     /// # Safety
     /// As [`Store::many`], until the completion with this cookie is drained or the queue is dropped.
-    pub unsafe fn submit(&self, cookie: u64, operation: Operation, items: &mut [Item], call: &Call) -> i32 {
+    pub unsafe fn submit(
+        &self,
+        cookie: u64,
+        operation: Operation,
+        items: &mut [kv_store_item_t],
+        call: &kv_store_call_t,
+    ) -> i32 {
         let (first, count) = (items.as_mut_ptr(), items.len());
         // SAFETY: the queue is open; the rest by this function's own condition.
         unsafe { (batches().queue_submit)(self.0.as_ptr(), cookie, operation as u32, first, count, call) }
     }
 
     /// How many completions were taken; negative: a status.
-    pub fn drain(&self, completions: &mut [Completion]) -> i64 {
+    pub fn drain(&self, completions: &mut [kv_store_completion_t]) -> i64 {
         // SAFETY: the queue is open, and there is room for so many.
         unsafe { (batches().queue_drain)(self.0.as_ptr(), completions.as_mut_ptr(), completions.len()) }
     }

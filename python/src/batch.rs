@@ -8,11 +8,11 @@ use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
-use crate::abi::{Call, Item, Operation, Piece, Save, Store};
+use kv_store_abi::batch::{
+    KV_STORE_DURABLE, KV_STORE_REPLACE, KV_STORE_SEALED, kv_store_call_t, kv_store_item_t, kv_store_piece_t,
+};
 
-const DURABLE: u32 = 1;
-const REPLACE: u32 = 2;
-const SEALED: u32 = 4;
+use crate::abi::{Operation, Save, Store};
 
 /// What `exists_many` answers where a chunk is there and its length is not known.
 pub const LEN_UNKNOWN: i64 = i64::MAX;
@@ -33,27 +33,27 @@ impl Options {
                 return Err(PyValueError::new_err(format!("a timeout is more than 0 seconds, not {seconds}")));
             }
         };
-        Ok(Options { flags: if sealed { SEALED } else { 0 }, timeout_ms })
+        Ok(Options { flags: if sealed { KV_STORE_SEALED } else { 0 }, timeout_ms })
     }
 
     pub fn of_put(self, durable: bool, replace: bool) -> Self {
-        let more = if durable { DURABLE } else { 0 } | if replace { REPLACE } else { 0 };
+        let more = if durable { KV_STORE_DURABLE } else { 0 } | if replace { KV_STORE_REPLACE } else { 0 };
         Options { flags: self.flags | more, ..self }
     }
 
     /// For an operation, which takes only flags that mean something to it.
-    pub fn call(self, operation: Operation, save: Option<&Save>) -> Call {
+    pub fn call(self, operation: Operation, save: Option<&Save>) -> kv_store_call_t {
         let flags = if operation == Operation::Delete { 0 } else { self.flags };
         let save = save.map_or(std::ptr::null_mut(), Save::raw);
-        Call { size: size_of::<Call>() as u32, flags, timeout_ms: self.timeout_ms, save }
+        kv_store_call_t { size: size_of::<kv_store_call_t>() as u32, flags, timeout_ms: self.timeout_ms, save }
     }
 }
 
 pub struct Batch {
     operation: Operation,
-    items: Vec<Item>,
+    items: Vec<kv_store_item_t>,
     /// What the items point to.
-    _pieces: Vec<Piece>,
+    _pieces: Vec<kv_store_piece_t>,
     _keys: Vec<u8>,
     _lent: Vec<PyUntypedBuffer>,
 }
@@ -79,7 +79,7 @@ impl Batch {
         self.operation
     }
 
-    pub fn items(&mut self) -> &mut [Item] {
+    pub fn items(&mut self) -> &mut [kv_store_item_t] {
         &mut self.items
     }
 
@@ -97,7 +97,7 @@ impl Batch {
 
     /// What became of each item. `status`: that of the whole batch.
     pub fn outcomes(&self, status: i32) -> Vec<i64> {
-        let of = |item: &Item| match (status, self.operation) {
+        let of = |item: &kv_store_item_t| match (status, self.operation) {
             (status, _) if status < 0 => status.into(),
             (_, Operation::Get | Operation::Exists) if item.status == 0 => {
                 i64::try_from(item.len).unwrap_or(LEN_UNKNOWN)
@@ -114,7 +114,7 @@ struct Builder {
     written: bool,
     keys: Vec<u8>,
     key_lens: Vec<usize>,
-    pieces: Vec<Piece>,
+    pieces: Vec<kv_store_piece_t>,
     piece_counts: Vec<usize>,
     lent: Vec<PyUntypedBuffer>,
 }
@@ -159,7 +159,7 @@ impl Builder {
             let (address, len): (usize, usize) = place
                 .extract()
                 .map_err(|_| PyTypeError::new_err("a piece is a buffer or a tuple (address, length)"))?;
-            self.pieces.push(Piece { data: address as *mut u8, len });
+            self.pieces.push(kv_store_piece_t { data: address as *mut std::ffi::c_void, len });
             return Ok(());
         }
         let buffer = PyUntypedBuffer::get(piece)?;
@@ -169,7 +169,7 @@ impl Builder {
         if self.written && buffer.readonly() {
             return Err(PyBufferError::new_err("a value cannot be fetched into read-only memory"));
         }
-        self.pieces.push(Piece { data: buffer.buf_ptr().cast(), len: buffer.len_bytes() });
+        self.pieces.push(kv_store_piece_t { data: buffer.buf_ptr(), len: buffer.len_bytes() });
         self.lent.push(buffer);
         Ok(())
     }
@@ -178,7 +178,7 @@ impl Builder {
         self.piece_counts.resize(self.key_lens.len(), 0);
         let (mut key, mut piece) = (self.keys.as_ptr(), self.pieces.as_ptr());
         let mut item = |(key_len, count): (&usize, &usize)| {
-            let item = Item {
+            let item = kv_store_item_t {
                 hash: key,
                 hash_len: *key_len,
                 pieces: piece,

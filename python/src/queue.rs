@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::abi::{self, Completion, Operation};
+use kv_store_abi::batch::kv_store_completion_t;
+
+use crate::abi::{self, Operation};
 use crate::batch::{Batch, Options};
 use crate::store::Save;
 
@@ -120,11 +122,11 @@ impl Queue {
     fn drain(&self, most: usize) -> PyResult<Vec<(u64, Vec<i64>)>> {
         let mut state = self.lock();
         let queue = state.usable()?;
-        let nothing = Completion { cookie: 0, status: 0, reserved: 0 };
+        let nothing = kv_store_completion_t { cookie: 0, status: 0, reserved: 0 };
         let mut completions = vec![nothing; most.min(state.requests.len())];
         // An empty call too clears the descriptor.
         let count = usize::try_from(queue.drain(&mut completions)).unwrap_or(0);
-        let done = |completion: &Completion| {
+        let done = |completion: &kv_store_completion_t| {
             let request = state.requests.remove(&completion.cookie)?;
             Some((completion.cookie, request.batch.outcomes(completion.status)))
         };

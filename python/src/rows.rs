@@ -16,7 +16,7 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMemoryView, PyTuple};
 
-use crate::abi::{INVALID, detached};
+use crate::abi::{KV_STORE_INVALID, detached};
 use crate::blocks;
 
 const OK: i32 = 0;
@@ -163,7 +163,7 @@ impl Rows {
                     (None, only) => only,
                 });
             }
-            outcome.unwrap_or(INVALID)
+            outcome.unwrap_or(KV_STORE_INVALID)
         }))
     }
 
@@ -223,9 +223,9 @@ fn status(saved: Result<Saved, Error>) -> i32 {
         Ok(Saved::Stored | Saved::Queued) => OK,
         Ok(Saved::Known) => EXISTED,
         Ok(Saved::Dropped) => EXHAUSTED,
-        Ok(Saved::Gated(_)) => INVALID,
+        Ok(Saved::Gated(_)) => KV_STORE_INVALID,
         Err(error) => match error.kind() {
-            ErrorKind::InvalidArgument => INVALID,
+            ErrorKind::InvalidArgument => KV_STORE_INVALID,
             ErrorKind::Full => EXHAUSTED,
             ErrorKind::Timeout | ErrorKind::Busy => UNAVAILABLE,
             _ => OTHER,

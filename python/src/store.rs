@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::abi::{self, INVALID, Operation};
+use crate::abi::{self, KV_STORE_INVALID, Operation};
 use crate::batch::{Batch, Options};
 use crate::queue::Queue;
 
@@ -239,7 +239,7 @@ impl Save {
         let data = manifest.unwrap_or_default();
         let (status, lost) = match name.map(CString::new).transpose() {
             Ok(name) => py.detach(|| self.save.commit(name.as_deref().map(|name| (name, &data[..])))),
-            Err(_) => (INVALID, Vec::new()),
+            Err(_) => (KV_STORE_INVALID, Vec::new()),
         };
         let mut state = self.state();
         (state.status, state.lost) = (Some(status), lost);

@@ -19,11 +19,11 @@
 enum { ITEMS = 100, BYTES = 5000 };
 
 static const kv_store_vtable *kv;
-static const kv_store_batch_vtable *batch;
+static const kv_store_batch_vtable_t *batch;
 
-static kv_store_call with(uint32_t flags, kv_store_save *save)
+static kv_store_call_t with(uint32_t flags, kv_store_save_t *save)
 {
-    kv_store_call call = {.size = sizeof call, .flags = flags, .save = save};
+    kv_store_call_t call = {.size = sizeof call, .flags = flags, .save = save};
     return call;
 }
 
@@ -33,9 +33,9 @@ static void fill(uint8_t *bytes, size_t len, uint64_t seed)
         bytes[i] = (uint8_t)(fnv(seed, &i, sizeof i) >> 7);
 }
 
-static kv_store_item item_of(const void *hash, size_t hash_len, const kv_store_piece *pieces, size_t n_pieces)
+static kv_store_item_t item_of(const void *hash, size_t hash_len, const kv_store_piece_t *pieces, size_t n_pieces)
 {
-    kv_store_item item = {.hash = hash, .hash_len = hash_len, .pieces = pieces, .n_pieces = n_pieces, .status = 77};
+    kv_store_item_t item = {.hash = hash, .hash_len = hash_len, .pieces = pieces, .n_pieces = n_pieces, .status = 77};
     return item;
 }
 
@@ -43,18 +43,18 @@ static kv_store_item item_of(const void *hash, size_t hash_len, const kv_store_p
 static void many(kv_store_v1 *store, uint32_t sealed, uint64_t seed)
 {
     static uint8_t value[ITEMS][BYTES], got[ITEMS][BYTES + 16], hash[ITEMS][24];
-    kv_store_piece in[ITEMS][3], out[ITEMS][2];
-    kv_store_item items[ITEMS];
+    kv_store_piece_t in[ITEMS][3], out[ITEMS][2];
+    kv_store_item_t items[ITEMS];
     for (int i = 0; i < ITEMS; i++) {
         size_t len = (size_t)i * 47, cut = len / 3;
         fill(value[i], BYTES, seed + (uint64_t)i);
         fill(hash[i], sizeof hash[i], seed * 1000 + (uint64_t)i);
-        in[i][0] = (kv_store_piece){value[i], cut};
-        in[i][1] = (kv_store_piece){NULL, 0};
-        in[i][2] = (kv_store_piece){value[i] + cut, len - cut};
+        in[i][0] = (kv_store_piece_t){value[i], cut};
+        in[i][1] = (kv_store_piece_t){NULL, 0};
+        in[i][2] = (kv_store_piece_t){value[i] + cut, len - cut};
         items[i] = item_of(hash[i], 8 + (size_t)i % 17, in[i], 3);
     }
-    kv_store_call put = with(sealed, NULL);
+    kv_store_call_t put = with(sealed, NULL);
     for (int again = 0; again < 2; again++) {
         CHECK(batch->put_many(store, items, ITEMS, &put) == 0);
         for (int i = 0; i < ITEMS; i++)
@@ -64,36 +64,36 @@ static void many(kv_store_v1 *store, uint32_t sealed, uint64_t seed)
     for (int i = 0; i < ITEMS; i++)
         CHECK(items[i].status == 0 && (items[i].len == KV_STORE_LEN_UNKNOWN || items[i].len == (uint64_t)i * 47));
     for (int i = 0; i < ITEMS; i++) {
-        out[i][0] = (kv_store_piece){got[i], 1000};
-        out[i][1] = (kv_store_piece){got[i] + 1000, BYTES - 1000};
+        out[i][0] = (kv_store_piece_t){got[i], 1000};
+        out[i][1] = (kv_store_piece_t){got[i] + 1000, BYTES - 1000};
         items[i] = item_of(hash[i], 8 + (size_t)i % 17, out[i], 2);
     }
     CHECK(batch->get_many(store, items, ITEMS, &put) == 0);
     for (int i = 0; i < ITEMS; i++)
         CHECK(items[i].status == 0 && items[i].len == (uint64_t)i * 47 && !memcmp(got[i], value[i], (size_t)i * 47));
     /* Too short by one byte; absent; named twice; allocated. */
-    kv_store_piece little = {got[0], 46}, room = {got[1], BYTES};
-    kv_store_item odd[4] = {item_of(hash[1], 9, &little, 1), item_of("absent", 6, &room, 1), item_of(hash[2], 10, &room, 1),
+    kv_store_piece_t little = {got[0], 46}, room = {got[1], BYTES};
+    kv_store_item_t odd[4] = {item_of(hash[1], 9, &little, 1), item_of("absent", 6, &room, 1), item_of(hash[2], 10, &room, 1),
                             item_of(hash[2], 10, &room, 1)};
     CHECK(batch->get_many(store, odd, 4, &put) == 0);
     CHECK(odd[0].status == KV_STORE_TOO_LONG && odd[0].len == 47 && odd[1].status == KV_STORE_MISSING);
     CHECK(odd[2].status == 0 && odd[3].status == 0 && odd[3].len == 94 && !memcmp(got[1], value[2], 94));
-    kv_store_call allocate = with(sealed | KV_STORE_ALLOCATE, NULL);
-    kv_store_item two[2] = {item_of(hash[9], 17, NULL, 0), item_of("absent", 6, NULL, 0)};
+    kv_store_call_t allocate = with(sealed | KV_STORE_ALLOCATE, NULL);
+    kv_store_item_t two[2] = {item_of(hash[9], 17, NULL, 0), item_of("absent", 6, NULL, 0)};
     CHECK(batch->get_many(store, two, 2, &allocate) == 0);
     CHECK(two[0].status == 0 && two[0].len == 423 && !memcmp(two[0].data, value[9], 423));
     CHECK(two[1].status == KV_STORE_MISSING && two[1].data == NULL);
     free(two[0].data);
     /* Replaced. */
-    kv_store_call replace = with(sealed | KV_STORE_REPLACE, NULL);
-    kv_store_piece other = {value[50], 300};
-    kv_store_item replaced = item_of(hash[7], 15, &other, 1);
+    kv_store_call_t replace = with(sealed | KV_STORE_REPLACE, NULL);
+    kv_store_piece_t other = {value[50], 300};
+    kv_store_item_t replaced = item_of(hash[7], 15, &other, 1);
     CHECK(batch->put_many(store, &replaced, 1, &replace) == 0 && replaced.status == KV_STORE_OK);
     replaced = item_of(hash[7], 15, &room, 1);
     CHECK(batch->get_many(store, &replaced, 1, &put) == 0 && replaced.status == 0 && replaced.len == 300);
     CHECK(!memcmp(got[1], value[50], 300));
     /* Gone, also what was absent. */
-    kv_store_item gone[2] = {item_of(hash[3], 11, NULL, 0), item_of("absent", 6, NULL, 0)};
+    kv_store_item_t gone[2] = {item_of(hash[3], 11, NULL, 0), item_of("absent", 6, NULL, 0)};
     CHECK(batch->delete_many(store, gone, 2, NULL) == 0);
     if (gone[0].status == KV_STORE_UNSUPPORTED)
         printf("deletes nothing\n");
@@ -104,8 +104,8 @@ static void many(kv_store_v1 *store, uint32_t sealed, uint64_t seed)
 
 static void refusals(kv_store_v1 *store)
 {
-    kv_store_item item = item_of("hash", 4, NULL, 0), before = item;
-    kv_store_call small = {.size = 4}, flags = with(64, NULL), durable = with(KV_STORE_DURABLE, NULL);
+    kv_store_item_t item = item_of("hash", 4, NULL, 0), before = item;
+    kv_store_call_t small = {.size = 4}, flags = with(64, NULL), durable = with(KV_STORE_DURABLE, NULL);
     CHECK(batch->put_many(NULL, &item, 1, NULL) == KV_STORE_INVALID && strstr(batch->last_error(), "handle"));
     CHECK(batch->put_many(store, NULL, 1, NULL) == KV_STORE_INVALID);
     CHECK(batch->put_many(store, &item, 1, &small) == KV_STORE_INVALID);
@@ -113,14 +113,14 @@ static void refusals(kv_store_v1 *store)
     CHECK(batch->get_many(store, &item, 1, &durable) == KV_STORE_INVALID);
     CHECK(!memcmp(&item, &before, sizeof item));
     CHECK(batch->put_many(store, NULL, 0, NULL) == 0);
-    kv_store_item hashless[2] = {item_of(NULL, 0, NULL, 0), item_of("ok", 2, NULL, 0)};
+    kv_store_item_t hashless[2] = {item_of(NULL, 0, NULL, 0), item_of("ok", 2, NULL, 0)};
     CHECK(batch->put_many(store, hashless, 2, NULL) == 0);
     CHECK(hashless[0].status == KV_STORE_INVALID && hashless[1].status >= 0);
-    kv_store_info info = {.size = 8};
+    kv_store_info_t info = {.size = 8};
     CHECK(batch->info(store, &info) == KV_STORE_INVALID);
     info.size = sizeof info;
     CHECK(batch->info(store, &info) == 0 && info.max_value_bytes > 0 && info.batch_items > 0);
-    kv_store_item one = item_of("durable", 7, NULL, 0);
+    kv_store_item_t one = item_of("durable", 7, NULL, 0);
     int answer = batch->put_many(store, &one, 1, &durable);
     CHECK(info.durable ? answer == 0 && one.status >= 0 : answer == KV_STORE_UNSUPPORTED);
     batch->save_end(NULL);
@@ -131,15 +131,15 @@ static void refusals(kv_store_v1 *store)
 /* Two saves on one handle, with chunks of their own. */
 static void saves(kv_store_v1 *store)
 {
-    kv_store_save *first = batch->save_begin(store), *second = batch->save_begin(store);
+    kv_store_save_t *first = batch->save_begin(store), *second = batch->save_begin(store);
     CHECK(first && second);
     uint8_t value[300];
-    kv_store_piece piece = {value, sizeof value};
+    kv_store_piece_t piece = {value, sizeof value};
     for (int i = 0; i < 20; i++) {
         char hash[16];
         snprintf(hash, sizeof hash, "of a save %d", i);
-        kv_store_item item = item_of(hash, strlen(hash), &piece, 1);
-        kv_store_call call = with(0, i % 2 ? first : second);
+        kv_store_item_t item = item_of(hash, strlen(hash), &piece, 1);
+        kv_store_call_t call = with(0, i % 2 ? first : second);
         fill(value, sizeof value, (uint64_t)i);
         CHECK(batch->put_many(store, &item, 1, &call) == 0 && item.status >= 0);
     }
@@ -161,9 +161,9 @@ static int readable(int fd)
 }
 
 /* Wait for completions, and count those of a status. */
-static int drained(kv_store_queue *queue, int want, int status)
+static int drained(kv_store_queue_t *queue, int want, int status)
 {
-    kv_store_completion done[3];
+    kv_store_completion_t done[3];
     int found = 0;
     for (int seen = 0; seen < want;) {
         struct pollfd waits = {.fd = batch->queue_fd(queue), .events = POLLIN};
@@ -182,20 +182,20 @@ static void queues(kv_store_v1 *store, const char *uri)
     enum { DEPTH = 8, BLOCK = 100000 };
     static uint8_t value[DEPTH][BLOCK], got[DEPTH][BLOCK];
     char hash[DEPTH][16];
-    kv_store_piece in[DEPTH], out[DEPTH];
-    kv_store_item puts[DEPTH + 1], gets[DEPTH];
+    kv_store_piece_t in[DEPTH], out[DEPTH];
+    kv_store_item_t puts[DEPTH + 1], gets[DEPTH];
     kv_store_v1 *own = kv->open(uri);
-    kv_store_queue *queue = batch->queue_open(own, DEPTH);
-    kv_store_save *save = batch->save_begin(own);
+    kv_store_queue_t *queue = batch->queue_open(own, DEPTH);
+    kv_store_save_t *save = batch->save_begin(own);
     CHECK(queue && save && !readable(batch->queue_fd(queue)));
     /* They keep the store open. */
     kv->close(own);
-    kv_store_call call = with(0, save);
+    kv_store_call_t call = with(0, save);
     for (int i = 0; i < DEPTH; i++) {
         snprintf(hash[i], sizeof hash[i], "queued %d", i);
         fill(value[i], BLOCK, (uint64_t)i + 5);
-        in[i] = (kv_store_piece){value[i], BLOCK};
-        out[i] = (kv_store_piece){got[i], BLOCK};
+        in[i] = (kv_store_piece_t){value[i], BLOCK};
+        out[i] = (kv_store_piece_t){got[i], BLOCK};
         puts[i] = item_of(hash[i], 8, &in[i], 1);
         gets[i] = item_of(hash[i], 8, &out[i], 1);
         CHECK(batch->queue_submit(queue, (uint64_t)i, KV_STORE_PUT, &puts[i], 1, &call) == 0);
@@ -217,7 +217,7 @@ static void queues(kv_store_v1 *store, const char *uri)
     uint64_t count;
     for (int i = 0; i < 4; i++)
         CHECK(batch->queue_submit(queue, 6, KV_STORE_EXISTS, &gets[i], 1, NULL) == 0);
-    kv_store_completion done[4];
+    kv_store_completion_t done[4];
     for (int seen = 0; seen < 4; seen++) {
         struct pollfd waits = {.fd = batch->queue_fd(queue), .events = POLLIN};
         CHECK(poll(&waits, 1, 60000) == 1);
@@ -258,9 +258,9 @@ static void queues(kv_store_v1 *store, const char *uri)
 static void waiting(kv_store_v1 *store)
 {
     uint8_t got[10];
-    kv_store_piece piece = {got, sizeof got};
+    kv_store_piece_t piece = {got, sizeof got};
     CHECK(kv->put_chunk(store, (const uint8_t *)"it waits", 8, (const uint8_t *)"for it", 6) == 0);
-    kv_store_item item = item_of("it waits", 8, &piece, 1);
+    kv_store_item_t item = item_of("it waits", 8, &piece, 1);
     CHECK(batch->exists_many(store, &item, 1, NULL) == 0 && item.status == 0);
     CHECK(batch->get_many(store, &item, 1, NULL) == 0 && item.status == 0 && item.len == 6 && !memcmp(got, "for it", 6));
     CHECK(kv->put_manifest(store, "waited", NULL, 0) == 0);
@@ -271,9 +271,9 @@ static void content_keys(kv_store_v1 *store)
 {
     uint8_t value[1000], got[1000];
     fill(value, sizeof value, 99);
-    kv_store_piece in = {value, sizeof value}, out = {got, sizeof got};
-    kv_store_call keyed = with(KV_STORE_XXH3_KEYS, NULL);
-    kv_store_item item = item_of("no XXH3!", 8, &in, 1);
+    kv_store_piece_t in = {value, sizeof value}, out = {got, sizeof got};
+    kv_store_call_t keyed = with(KV_STORE_XXH3_KEYS, NULL);
+    kv_store_item_t item = item_of("no XXH3!", 8, &in, 1);
     CHECK(batch->put_many(store, &item, 1, NULL) == 0 && item.status >= 0);
     item = item_of("no XXH3!", 8, &out, 1);
     CHECK(batch->get_many(store, &item, 1, NULL) == 0 && item.status == 0 && !memcmp(got, value, sizeof got));
@@ -284,17 +284,17 @@ static void content_keys(kv_store_v1 *store)
 static void cancel(kv_store_v1 *store, const char *unused)
 {
     enum { COUNT = 20 };
-    kv_store_item items[COUNT], first = item_of("\1", 1, NULL, 0);
+    kv_store_item_t items[COUNT], first = item_of("\1", 1, NULL, 0);
     static const uint8_t keys[COUNT] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20};
     for (int i = 0; i < COUNT; i++)
         items[i] = item_of(&keys[i], 1, NULL, 0);
-    kv_store_queue *queue = batch->queue_open(store, 1);
+    kv_store_queue_t *queue = batch->queue_open(store, 1);
     CHECK(queue && batch->queue_submit(queue, 7, KV_STORE_PUT, items, COUNT, NULL) == 0);
     do
         CHECK(batch->exists_many(store, &first, 1, NULL) == 0);
     while (first.status == KV_STORE_MISSING);
     CHECK(batch->queue_cancel(queue, 7) == 1);
-    kv_store_completion done;
+    kv_store_completion_t done;
     struct pollfd waits = {.fd = batch->queue_fd(queue), .events = POLLIN};
     CHECK(poll(&waits, 1, 60000) == 1 && batch->queue_drain(queue, &done, 1) == 1 && done.cookie == 7);
     CHECK(items[0].status == 0 && items[COUNT - 1].status == KV_STORE_CANCELLED);
@@ -305,17 +305,17 @@ static void cancel(kv_store_v1 *store, const char *unused)
 static void hung(kv_store_v1 *store, const char *unused)
 {
     uint8_t value[100] = {1}, got[2][100];
-    kv_store_piece in = {value, sizeof value}, out[2] = {{got[0], 100}, {got[1], 100}};
-    kv_store_item item = item_of("hung", 4, &in, 1), gets[2] = {item_of("hung", 4, &out[0], 1), item_of("hung", 4, &out[1], 1)};
+    kv_store_piece_t in = {value, sizeof value}, out[2] = {{got[0], 100}, {got[1], 100}};
+    kv_store_item_t item = item_of("hung", 4, &in, 1), gets[2] = {item_of("hung", 4, &out[0], 1), item_of("hung", 4, &out[1], 1)};
     CHECK(batch->put_many(store, &item, 1, NULL) == 0 && item.status == 0);
     printf("hang\n");
     CHECK(fflush(stdout) == 0 && getchar() == '\n');
-    kv_store_queue *queue = batch->queue_open(store, 2);
-    kv_store_call little = {.size = sizeof little, .timeout_ms = 200};
+    kv_store_queue_t *queue = batch->queue_open(store, 2);
+    kv_store_call_t little = {.size = sizeof little, .timeout_ms = 200};
     CHECK(queue && batch->queue_submit(queue, 1, KV_STORE_GET, &gets[0], 1, &little) == 0);
     CHECK(batch->queue_submit(queue, 2, KV_STORE_GET, &gets[1], 1, NULL) == 0);
     /* The one with little time is over, and its memory is free; the other one waits on. */
-    kv_store_completion done[2];
+    kv_store_completion_t done[2];
     struct pollfd waits = {.fd = batch->queue_fd(queue), .events = POLLIN};
     CHECK(poll(&waits, 1, 60000) == 1 && batch->queue_drain(queue, done, 2) == 1 && done[0].cookie == 1);
     CHECK(done[0].status == KV_STORE_UNAVAILABLE || gets[0].status == KV_STORE_UNAVAILABLE);
@@ -332,15 +332,15 @@ static void hung(kv_store_v1 *store, const char *unused)
 
 static void lose(kv_store_v1 *store, const char *path)
 {
-    kv_store_save *save = batch->save_begin(store), *other = batch->save_begin(store);
-    kv_store_call call = with(0, save), of_other = with(0, other);
+    kv_store_save_t *save = batch->save_begin(store), *other = batch->save_begin(store);
+    kv_store_call_t call = with(0, save), of_other = with(0, other);
     uint8_t value[100] = {1};
-    kv_store_piece piece = {value, sizeof value};
-    kv_store_item item = item_of("a", 1, &piece, 1), good = item_of("b", 1, &piece, 1);
+    kv_store_piece_t piece = {value, sizeof value};
+    kv_store_item_t item = item_of("a", 1, &piece, 1), good = item_of("b", 1, &piece, 1);
     CHECK(batch->put_many(store, &item, 1, &call) == 0 && item.status == 0);
     CHECK(batch->put_many(store, &good, 1, &of_other) == 0 && good.status == 0);
     CHECK(unlink(path) == 0);
-    kv_store_hash *lost;
+    kv_store_hash_t *lost;
     size_t n_lost;
     for (int again = 0; again < 2; again++) {
         CHECK(batch->save_commit(save, "m", value, 1, &lost, &n_lost) == KV_STORE_LOST);
@@ -357,9 +357,9 @@ static void lose(kv_store_v1 *store, const char *path)
 static void flip(kv_store_v1 *store, const char *path)
 {
     uint8_t value[100] = {1}, got[100];
-    kv_store_piece in = {value, sizeof value}, out = {got, sizeof got};
-    kv_store_item item = item_of("a", 1, &in, 1);
-    kv_store_call sealed = with(KV_STORE_SEALED, NULL);
+    kv_store_piece_t in = {value, sizeof value}, out = {got, sizeof got};
+    kv_store_item_t item = item_of("a", 1, &in, 1);
+    kv_store_call_t sealed = with(KV_STORE_SEALED, NULL);
     CHECK(batch->put_many(store, &item, 1, &sealed) == 0 && item.status == 0);
     FILE *file = fopen(path, "r+b");
     CHECK(file && fseek(file, 50, SEEK_SET) == 0 && fputc(0x40, file) == 0x40 && fclose(file) == 0);
@@ -375,8 +375,8 @@ int main(int argc, char **argv)
 {
     CHECK(argc >= 3);
     void *lib = load_library(&kv);
-    kv_store_get_batch_vtable_fn get;
-    *(void **)&get = dlsym(lib, KV_STORE_GET_BATCH_VTABLE_SYMBOL);
+    kv_store_batch_get_vtable_fn get;
+    *(void **)&get = dlsym(lib, KV_STORE_BATCH_GET_VTABLE_SYMBOL);
     CHECK(get);
     batch = get();
     CHECK(batch->size == sizeof *batch && batch->version == KV_STORE_BATCH_VTABLE_VERSION);

@@ -10,18 +10,18 @@
 #include "kv_blocks.h"
 
 /* The layouts of version 1. */
-_Static_assert(sizeof(void *) != 8 || sizeof(kv_blocks_spec) == 64, "kv_blocks_spec");
-_Static_assert(offsetof(kv_blocks_spec, block_tokens) == 4 && offsetof(kv_blocks_spec, block_bytes) == 8, "kv_blocks_spec");
-_Static_assert(sizeof(void *) != 8 || offsetof(kv_blocks_spec, first_layer) == 40, "kv_blocks_spec");
-_Static_assert(sizeof(void *) != 8 || offsetof(kv_blocks_spec, ranks) == 60, "kv_blocks_spec");
-_Static_assert(sizeof(void *) != 8 || sizeof(kv_blocks_query) == 32, "kv_blocks_query");
-_Static_assert(sizeof(kv_blocks_info) == 16 && offsetof(kv_blocks_info, block_bytes) == 8, "kv_blocks_info");
-_Static_assert(sizeof(void *) != 8 || sizeof(kv_blocks_vtable) == 8 + 13 * sizeof(void *), "kv_blocks_vtable");
-_Static_assert(offsetof(kv_blocks_vtable, open) == 8, "kv_blocks_vtable");
+_Static_assert(sizeof(void *) != 8 || sizeof(kv_blocks_spec_t) == 64, "kv_blocks_spec");
+_Static_assert(offsetof(kv_blocks_spec_t, block_tokens) == 4 && offsetof(kv_blocks_spec_t, block_bytes) == 8, "kv_blocks_spec");
+_Static_assert(sizeof(void *) != 8 || offsetof(kv_blocks_spec_t, first_layer) == 40, "kv_blocks_spec");
+_Static_assert(sizeof(void *) != 8 || offsetof(kv_blocks_spec_t, ranks) == 60, "kv_blocks_spec");
+_Static_assert(sizeof(void *) != 8 || sizeof(kv_blocks_query_t) == 32, "kv_blocks_query");
+_Static_assert(sizeof(kv_blocks_info_t) == 16 && offsetof(kv_blocks_info_t, block_bytes) == 8, "kv_blocks_info");
+_Static_assert(sizeof(void *) != 8 || sizeof(kv_blocks_vtable_t) == 8 + 13 * sizeof(void *), "kv_blocks_vtable");
+_Static_assert(offsetof(kv_blocks_vtable_t, open) == 8, "kv_blocks_vtable");
 
 enum { BLOCKS = 6, TOKENS = 16, BYTES = 4096, INVALID = -4 };
 
-static const kv_blocks_vtable *kv;
+static const kv_blocks_vtable_t *kv;
 static uint8_t pool[BLOCKS][BYTES], room[BLOCKS][BYTES];
 static const void *from[BLOCKS];
 static void *into[BLOCKS];
@@ -35,24 +35,24 @@ static void refused(int64_t answer, const char *said)
     }
 }
 
-static void not_opened(const char *config, const kv_blocks_spec *spec, const char *said)
+static void not_opened(const char *config, const kv_blocks_spec_t *spec, const char *said)
 {
     CHECK(!kv->open(config, spec));
     refused(INVALID, said);
 }
 
 /* Each layout and dtype of the header opens, what is none does not, and blocks of two never meet. */
-static void specs(const char *config, kv_blocks_spec spec)
+static void specs(const char *config, kv_blocks_spec_t spec)
 {
     static const char *const layouts[] = {NULL, "LCND", "NCLD", "LCNHD", "D"}, *const no_layouts[] = {"", "LLND", "XCND", "lcnd", "LCNHDL"};
     static const char *const dtypes[] = {NULL, "f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "i8", "i4"}, *const no_dtypes[] = {"", "F16", "float"};
-    const kv_blocks_query prompt = {.query = tokens, .n_query = TOKENS};
-    const kv_blocks_spec plain = spec;
+    const kv_blocks_query_t prompt = {.query = tokens, .n_query = TOKENS};
+    const kv_blocks_spec_t plain = spec;
     size_t equal = 0;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         for (size_t j = 0; j < sizeof dtypes / sizeof *dtypes; j++) {
             spec.layout = layouts[i], spec.dtype = dtypes[j];
-            kv_blocks *cache = kv->open(config, &spec);
+            kv_blocks_t *cache = kv->open(config, &spec);
             CHECK(cache);
             /* The defaults by their names are the defaults. */
             int64_t there = kv->exists(cache, &prompt);
@@ -93,16 +93,16 @@ static void specs(const char *config, kv_blocks_spec spec)
     not_opened(config, &spec, "rank");
     /* A later version's spec is longer. */
     spec = plain, spec.size = sizeof spec + 64;
-    kv_blocks *cache = kv->open(config, &spec);
+    kv_blocks_t *cache = kv->open(config, &spec);
     CHECK(cache);
     kv->close(cache);
 }
 
-static void arguments(kv_blocks *cache)
+static void arguments(kv_blocks_t *cache)
 {
-    const kv_blocks_query prompt = {.query = tokens, .n_query = BLOCKS * TOKENS};
+    const kv_blocks_query_t prompt = {.query = tokens, .n_query = BLOCKS * TOKENS};
     const void *views[BLOCKS];
-    kv_blocks_acquired *acquired = (kv_blocks_acquired *)views;
+    kv_blocks_acquired_t *acquired = (kv_blocks_acquired_t *)views;
     /* No handle. */
     refused(kv->put(NULL, &prompt, from, BLOCKS), "handle is NULL");
     refused(kv->get(NULL, &prompt, into, BLOCKS), "handle is NULL");
@@ -123,7 +123,7 @@ static void arguments(kv_blocks *cache)
     refused(kv->exists(cache, NULL), "query is NULL");
     refused(kv->remove(cache, NULL), "query is NULL");
     refused(kv->prefetch(cache, NULL), "query is NULL");
-    const kv_blocks_query bad[] = {
+    const kv_blocks_query_t bad[] = {
         {NULL, 0, NULL, TOKENS},
         {NULL, TOKENS, tokens, TOKENS},
         {tokens, 1, tokens, TOKENS},
@@ -150,7 +150,7 @@ static void arguments(kv_blocks *cache)
     refused(kv->acquire(cache, &prompt, NULL, 1, &acquired), "out_blocks is NULL");
     refused(kv->acquire(cache, &prompt, views, 1, NULL), "out_acquired is NULL");
     /* Structs of another size. */
-    kv_blocks_info info = {.size = sizeof info - 1};
+    kv_blocks_info_t info = {.size = sizeof info - 1};
     refused(kv->info(cache, &info), "info's size is 15");
     refused(kv->info(cache, NULL), "info is NULL");
     info.size = sizeof info;
@@ -159,19 +159,19 @@ static void arguments(kv_blocks *cache)
 }
 
 /* Of nothing, nothing: no tokens, less than a block, no blocks, no room. */
-static void nothing(kv_blocks *cache)
+static void nothing(kv_blocks_t *cache)
 {
-    const kv_blocks_query prompt = {.query = tokens, .n_query = BLOCKS * TOKENS};
-    const kv_blocks_query empty[] = {{NULL, 0, NULL, 0}, {.query = tokens, .n_query = TOKENS - 1}, {tokens, TOKENS, NULL, 0}};
+    const kv_blocks_query_t prompt = {.query = tokens, .n_query = BLOCKS * TOKENS};
+    const kv_blocks_query_t empty[] = {{NULL, 0, NULL, 0}, {.query = tokens, .n_query = TOKENS - 1}, {tokens, TOKENS, NULL, 0}};
     const void *views[BLOCKS];
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {
-        kv_blocks_acquired *acquired = (kv_blocks_acquired *)views;
+        kv_blocks_acquired_t *acquired = (kv_blocks_acquired_t *)views;
         CHECK(kv->put(cache, &empty[i], from, BLOCKS) == 0 && kv->get(cache, &empty[i], into, BLOCKS) == 0);
         CHECK(kv->acquire(cache, &empty[i], views, BLOCKS, &acquired) == 0 && !acquired);
         CHECK(kv->exists(cache, &empty[i]) == 0 && kv->remove(cache, &empty[i]) == 0 && kv->prefetch(cache, &empty[i]) == 0);
     }
     CHECK(kv->put(cache, &prompt, from, BLOCKS) == BLOCKS * TOKENS);
-    kv_blocks_acquired *acquired = (kv_blocks_acquired *)views;
+    kv_blocks_acquired_t *acquired = (kv_blocks_acquired_t *)views;
     CHECK(kv->put(cache, &prompt, NULL, 0) == 0 && kv->get(cache, &prompt, NULL, 0) == 0);
     CHECK(kv->acquire(cache, &prompt, NULL, 0, &acquired) == 0 && !acquired);
     /* More room than there are blocks, and less. */
@@ -179,7 +179,7 @@ static void nothing(kv_blocks *cache)
     CHECK(!memcmp(views[1], pool[1], BYTES));
     kv->give_back(acquired);
     /* What is acquired twice is given back twice, in any order. */
-    kv_blocks_acquired *again;
+    kv_blocks_acquired_t *again;
     CHECK(kv->acquire(cache, &prompt, views, BLOCKS, &acquired) == BLOCKS * TOKENS);
     CHECK(kv->acquire(cache, &prompt, views, BLOCKS, &again) == BLOCKS * TOKENS && again != acquired);
     kv->give_back(acquired);
@@ -193,10 +193,10 @@ static void nothing(kv_blocks *cache)
 }
 
 /* The near level of a cache that is new has nothing: what a prefetch has brought is found there, and the store is not asked again. */
-static void prefetched(const char *config, const kv_blocks_spec *spec)
+static void prefetched(const char *config, const kv_blocks_spec_t *spec)
 {
-    const kv_blocks_query prompt = {.query = tokens, .n_query = BLOCKS * TOKENS};
-    kv_blocks *cache = kv->open(config, spec);
+    const kv_blocks_query_t prompt = {.query = tokens, .n_query = BLOCKS * TOKENS};
+    kv_blocks_t *cache = kv->open(config, spec);
     CHECK(cache && kv->put(cache, &prompt, from, BLOCKS) == BLOCKS * TOKENS && kv->flush(cache) == 0);
     kv->close(cache);
     cache = kv->open(config, spec);
@@ -216,7 +216,7 @@ static void prefetched(const char *config, const kv_blocks_spec *spec)
     kv->metrics(cache, metrics, sizeof metrics);
     CHECK(!strstr(metrics, "kv_blocks_num_ops_total{level=\"l2\",op=\"get\"} 1\n"));
     /* What is nowhere is not waited for: as many tokens as are on their way. */
-    const kv_blocks_query other = {.query = tokens + TOKENS, .n_query = TOKENS};
+    const kv_blocks_query_t other = {.query = tokens + TOKENS, .n_query = TOKENS};
     CHECK(kv->prefetch(cache, &other) >= 0 && kv->get(cache, &other, into, 1) == 0);
     kv->close(cache);
 }
@@ -238,8 +238,8 @@ int main(int argc, char **argv)
     char config[1024];
     snprintf(config, sizeof config,
              "[l1]\ncapacity_gb = 0.01\n[l2]\nbackend = '%s'\ningestion_type = 'ALL'\nper_token_timeout_ms = 1000", argv[1]);
-    kv_blocks_spec spec = {.size = sizeof spec, .block_tokens = TOKENS, .block_bytes = BYTES, .model = "edges"};
-    kv_blocks *cache = kv->open(config, &spec);
+    kv_blocks_spec_t spec = {.size = sizeof spec, .block_tokens = TOKENS, .block_bytes = BYTES, .model = "edges"};
+    kv_blocks_t *cache = kv->open(config, &spec);
     CHECK(cache);
     arguments(cache);
     nothing(cache);

@@ -3,7 +3,7 @@
  *
  *     log URI
  *
- * prints "LEVEL: LINE" for each. On the way it holds kv_store_wasm_set_log to what its header says; what is left on standard
+ * prints "LEVEL: LINE" for each. On the way it holds set_log to what its header says; what is left on standard
  * error is for the test to look at.
  */
 #include "consumer.h"
@@ -32,12 +32,13 @@ int main(int argc, char **argv)
     CHECK(argc == 2);
     const kv_store_vtable *kv;
     void *lib = load_library(&kv);
-    kv_store_wasm_set_log_fn set_log;
-    *(void **)&set_log = dlsym(lib, KV_STORE_WASM_SET_LOG_SYMBOL);
-    CHECK(set_log);
+    kv_store_wasm_get_vtable_fn get;
+    CHECK((*(void **)&get = dlsym(lib, KV_STORE_WASM_GET_VTABLE_SYMBOL)));
+    int (*set_log)(kv_store_wasm_log_fn, void *, int32_t) = get()->set_log;
     lines taken = {0, 0};
 
-    CHECK(set_log(take, &taken, 9) < 0); /* no level: the line about it is on standard error */
+    CHECK(set_log(take, &taken, 9) == KV_STORE_INVALID); /* no level: the line about it is on standard error */
+    CHECK(strstr(get()->last_error(), "level"));
     CHECK(taken.taken == 0);
     CHECK(set_log(take, &taken, KV_STORE_WASM_LOG_INFO) == 0); /* before any open */
     kv_store_v1 *store = kv->open(argv[1]);

@@ -13,9 +13,10 @@ int main(int argc, char **argv)
     CHECK(argc == 2);
     const kv_store_vtable *kv;
     void *lib = load_library(&kv);
-    kv_store_wasm_metrics_fn metrics;
-    *(void **)&metrics = dlsym(lib, KV_STORE_WASM_METRICS_SYMBOL);
-    CHECK(metrics);
+    kv_store_wasm_get_vtable_fn get;
+    CHECK((*(void **)&get = dlsym(lib, KV_STORE_WASM_GET_VTABLE_SYMBOL)));
+    CHECK(get()->size == sizeof(kv_store_wasm_vtable_t) && get()->version == KV_STORE_WASM_VTABLE_VERSION);
+    size_t (*metrics)(char *, size_t) = get()->metrics;
     CHECK(metrics(NULL, 0) > 0); /* before any open */
 
     kv_store_v1 *store = kv->open(argv[1]);

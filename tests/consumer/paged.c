@@ -68,13 +68,10 @@ int main(int argc, char **argv)
     CHECK(argc == 2);
     const kv_store_vtable *kv;
     void *lib = load_library(&kv);
-    kv_store_kvx_save_fn save;
-    kv_store_kvx_restore_fn restore;
-    kv_store_kvx_describe_fn look;
-    *(void **)&save = dlsym(lib, "kv_store_kvx_save");
-    *(void **)&restore = dlsym(lib, "kv_store_kvx_restore");
-    *(void **)&look = dlsym(lib, "kv_store_kvx_describe");
-    CHECK(save && restore && look);
+    kv_store_kvx_get_vtable_fn get;
+    CHECK((*(void **)&get = dlsym(lib, KV_STORE_KVX_GET_VTABLE_SYMBOL)));
+    const kv_store_kvx_vtable_t *kvx = get();
+    CHECK(kvx->size == sizeof *kvx && kvx->version == KV_STORE_KVX_VTABLE_VERSION);
     kv_store_v1 *store = kv->open(argv[1]);
     CHECK(store);
 
@@ -98,14 +95,14 @@ int main(int argc, char **argv)
     saving.chunk_tokens = BLOCK;
     saving.threads = 2;
     kv_store_kvx_result_t result = {.size = sizeof result};
-    CHECK(save(store, &saving, &result) == 0);
+    CHECK(kvx->save(store, &saving, &result) == 0);
     CHECK(result.tokens == TOKENS && result.chunks == 3 && result.existed == 0 && result.message[0] == '\0');
     CHECK(result.bytes == (uint64_t)TOKENS * ROW * 2 * 2 * LAYERS);
-    CHECK(save(store, &saving, NULL) == 0);
-    CHECK(save(store, &saving, &result) == 0 && result.existed == 3);
+    CHECK(kvx->save(store, &saving, NULL) == 0);
+    CHECK(kvx->save(store, &saving, &result) == 0 && result.existed == 3);
 
     kv_store_kvx_info_t info = {.size = sizeof info};
-    CHECK(look(store, "sequence", &info) == 0);
+    CHECK(kvx->describe(store, "sequence", &info) == 0);
     CHECK(info.tokens == TOKENS && info.chunk_tokens == BLOCK && info.num_layers == LAYERS && info.block_size == BLOCK);
     CHECK(info.dtype == KVX_DTYPE_F16 && info.bytes == result.bytes);
 
@@ -117,61 +114,61 @@ int main(int argc, char **argv)
 
     /* Refused, with the reason, and no page written. */
     memcpy(&untouched, &taker, sizeof taker);
-    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_MISMATCH);
+    CHECK(kvx->restore(store, &restoring, &result) == KV_STORE_MISMATCH);
     CHECK(result.tokens == 0 && strstr(result.message, "layout"));
     restoring.flags = 4;
-    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "flags"));
+    CHECK(kvx->restore(store, &restoring, &result) == KV_STORE_INVALID && strstr(result.message, "flags"));
     restoring.flags = KV_STORE_KVX_CONVERT_LAYOUT;
     restoring.model = "another";
-    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_MISMATCH && strstr(result.message, "another"));
+    CHECK(kvx->restore(store, &restoring, &result) == KV_STORE_MISMATCH && strstr(result.message, "another"));
     restoring.model = "model";
     restoring.num_layers = 1;
-    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_MISMATCH && strstr(result.message, "2 layers"));
+    CHECK(kvx->restore(store, &restoring, &result) == KV_STORE_MISMATCH && strstr(result.message, "2 layers"));
     restoring.num_layers = LAYERS;
     to[3] = BLOCKS * BLOCK;
-    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "slot 24"));
+    CHECK(kvx->restore(store, &restoring, &result) == KV_STORE_INVALID && strstr(result.message, "slot 24"));
     to[3] = 14;
     restoring.name = "none";
-    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_MISSING && result.message[0] != '\0');
-    CHECK(look(store, "none", &info) == KV_STORE_KVX_MISSING);
+    CHECK(kvx->restore(store, &restoring, &result) == KV_STORE_MISSING && result.message[0] != '\0');
+    CHECK(kvx->describe(store, "none", &info) == KV_STORE_MISSING && strstr(kvx->last_error(), "nothing was saved"));
     restoring.name = "sequence";
     taker.caches[1].k.memory = KVX_MEMORY_DEVICE;
-    CHECK(restore(store, &restoring, &result) < 0 && strstr(result.message, "layer 1"));
-    CHECK(restore(store, &restoring, NULL) < 0);
+    CHECK(kvx->restore(store, &restoring, &result) < 0 && strstr(result.message, "layer 1"));
+    CHECK(kvx->restore(store, &restoring, NULL) < 0);
     taker.caches[1].k.memory = KVX_MEMORY_HOST;
     CHECK(memcmp(&untouched, &taker, sizeof taker) == 0);
 
     /* Nonsense is a negative answer. */
-    CHECK(save(NULL, &saving, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "handle"));
-    CHECK(save(store, NULL, &result) == KV_STORE_KVX_INVALID && restore(store, NULL, NULL) == KV_STORE_KVX_INVALID);
-    CHECK(look(store, "sequence", NULL) < 0 && look(store, NULL, &info) < 0);
+    CHECK(kvx->save(NULL, &saving, &result) == KV_STORE_INVALID && strstr(result.message, "handle"));
+    CHECK(kvx->save(store, NULL, &result) == KV_STORE_INVALID && kvx->restore(store, NULL, NULL) == KV_STORE_INVALID);
+    CHECK(kvx->describe(store, "sequence", NULL) < 0 && kvx->describe(store, NULL, &info) < 0);
     saving.size--;
-    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "size"));
+    CHECK(kvx->save(store, &saving, &result) == KV_STORE_INVALID && strstr(result.message, "size"));
     saving.size++;
     result.size--;
     memset(result.message, 'x', sizeof result.message);
-    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID && result.message[0] == 'x');
+    CHECK(kvx->save(store, &saving, &result) == KV_STORE_INVALID && result.message[0] == 'x');
     result.size++;
     info.size = 4;
-    CHECK(look(store, "sequence", &info) < 0);
+    CHECK(kvx->describe(store, "sequence", &info) < 0);
     saving.layers = NULL;
-    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID);
+    CHECK(kvx->save(store, &saving, &result) == KV_STORE_INVALID);
     saving.layers = saver.caches;
     saving.num_layers = KV_STORE_KVX_MAX_LAYERS + 1;
-    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID);
+    CHECK(kvx->save(store, &saving, &result) == KV_STORE_INVALID);
     saving.num_layers = LAYERS;
     saving.blocks = NULL;
-    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID);
+    CHECK(kvx->save(store, &saving, &result) == KV_STORE_INVALID);
     saving.blocks = from;
     saver.caches[1].size = saver.caches[0].size + 8;
-    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "differ in size"));
+    CHECK(kvx->save(store, &saving, &result) == KV_STORE_INVALID && strstr(result.message, "differ in size"));
     saver.caches[1].size = saver.caches[0].size;
 
     /* Scales that no conversion needs are not looked at; of those that one needs, the layer is named. */
     kvx_scale_desc_t scales[2][LAYERS] = {{{0}}};
     saving.k_scales = scales[0];
     saving.v_scales = scales[1];
-    CHECK(save(store, &saving, &result) == 0 && result.existed == 3);
+    CHECK(kvx->save(store, &saving, &result) == 0 && result.existed == 3);
     float one = 1;
     kvx_cache_desc_t codes[LAYERS];
     for (int layer = 0; layer < LAYERS; layer++) {
@@ -188,16 +185,16 @@ int main(int argc, char **argv)
     saving.layers = codes;
     saving.name = "codes";
     saving.stored_dtype = KVX_DTYPE_F16;
-    CHECK(save(other, &saving, &result) == 0);
+    CHECK(kvx->save(other, &saving, &result) == 0);
     scales[1][1].data = NULL;
-    CHECK(save(other, &saving, &result) == KV_STORE_KVX_INVALID);
+    CHECK(kvx->save(other, &saving, &result) == KV_STORE_INVALID);
     CHECK(strstr(result.message, "layer 1") && strstr(result.message, "V has no data"));
     scales[1][1].data = &one;
     scales[0][1].dtype = KVX_DTYPE_S32;
-    CHECK(save(other, &saving, &result) == KV_STORE_KVX_INVALID);
+    CHECK(kvx->save(other, &saving, &result) == KV_STORE_INVALID);
     CHECK(strstr(result.message, "layer 1") && strstr(result.message, "scale of K"));
     saving.stored_dtype = KVX_DTYPE_INVALID;
-    CHECK(save(other, &saving, &result) == 0);
+    CHECK(kvx->save(other, &saving, &result) == 0);
     kv->close(other);
     saving.k_scales = saving.v_scales = NULL;
     saving.layers = saver.caches;
@@ -206,22 +203,22 @@ int main(int argc, char **argv)
     /* A save may read what is there, and has a flag for that; the former version of the struct had no flags. */
     saving.flags = KV_STORE_KVX_VERIFY;
     saving.timeout_ms = 60000;
-    CHECK(save(store, &saving, &result) == 0 && result.existed == 3);
+    CHECK(kvx->save(store, &saving, &result) == 0 && result.existed == 3);
     saving.flags = 2;
-    CHECK(save(store, &saving, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "flags"));
+    CHECK(kvx->save(store, &saving, &result) == KV_STORE_INVALID && strstr(result.message, "flags"));
     saving.size = 80;
-    CHECK(save(store, &saving, &result) == 0 && result.existed == 3);
+    CHECK(kvx->save(store, &saving, &result) == 0 && result.existed == 3);
     saving.size = sizeof saving;
     saving.flags = 0;
 
     /* Layers of a restore are apart. */
     kvx_cache_desc_t apart = taker.caches[1];
     taker.caches[1] = taker.caches[0];
-    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_INVALID);
+    CHECK(kvx->restore(store, &restoring, &result) == KV_STORE_INVALID);
     CHECK(strstr(result.message, "layers 0 and 1 share memory"));
     taker.caches[1] = apart;
     taker.caches[1].v.data = &taker.values[0][0][BLOCKS * BLOCK * ROW - 1];
-    CHECK(restore(store, &restoring, &result) == KV_STORE_KVX_INVALID && strstr(result.message, "share memory"));
+    CHECK(kvx->restore(store, &restoring, &result) == KV_STORE_INVALID && strstr(result.message, "share memory"));
     taker.caches[1] = apart;
     CHECK(memcmp(&untouched, &taker, sizeof taker) == 0);
 
@@ -246,15 +243,15 @@ int main(int argc, char **argv)
     kv_store_kvx_restore_t whole = {.size = 96, .num_layers = LAYERS, .layers = caches, .slots = mapping};
     whole.name = "sequence";
     whole.model = "model";
-    CHECK(restore(store, &whole, &result) == 0 && result.tokens == TOKENS);
+    CHECK(kvx->restore(store, &whole, &result) == 0 && result.tokens == TOKENS);
     CHECK(memcmp(again.values[1][1] + from[0] * BLOCK * ROW, saver.values[1][1] + from[0] * BLOCK * ROW,
                  BLOCK * ROW * sizeof(uint16_t)) == 0);
     whole.size = sizeof whole;
     whole.reserved = 1;
-    CHECK(restore(store, &whole, &result) == KV_STORE_KVX_INVALID);
+    CHECK(kvx->restore(store, &whole, &result) == KV_STORE_INVALID);
 
     /* And what was saved is there, in the other layout; the token without a slot is not. */
-    CHECK(restore(store, &restoring, &result) == 0);
+    CHECK(kvx->restore(store, &restoring, &result) == 0);
     CHECK(result.tokens == TOKENS && result.saved_tokens == TOKENS && result.chunks == 3);
     for (int layer = 0; layer < LAYERS; layer++)
         for (int side = 0; side < 2; side++)

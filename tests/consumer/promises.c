@@ -20,9 +20,9 @@
 extern char **environ;
 
 static const kv_store_vtable *kv;
-static const kv_store_batch_vtable *batch;
+static const kv_store_batch_vtable_t *batch;
 static const char *program, *uri;
-static kv_store_info info;
+static kv_store_info_t info;
 
 static int reads(kv_store_v1 *store, const char *chunk, const char *manifest)
 {
@@ -74,11 +74,11 @@ static void say(const char *call, kv_store_v1 *store, int answered, const char *
     printf("%s: %s\n", call, !visible ? "buffered" : makes_durable && info.durable ? "durable" : "visible");
 }
 
-static int put(kv_store_v1 *store, const char *key, uint32_t flags, kv_store_save *save)
+static int put(kv_store_v1 *store, const char *key, uint32_t flags, kv_store_save_t *save)
 {
-    kv_store_piece piece = {"a value", 7};
-    kv_store_item item = {.hash = (const uint8_t *)key, .hash_len = strlen(key), .pieces = &piece, .n_pieces = 1};
-    kv_store_call call = {.size = sizeof call, .flags = flags, .save = save};
+    kv_store_piece_t piece = {"a value", 7};
+    kv_store_item_t item = {.hash = (const uint8_t *)key, .hash_len = strlen(key), .pieces = &piece, .n_pieces = 1};
+    kv_store_call_t call = {.size = sizeof call, .flags = flags, .save = save};
     int answered = batch->put_many(store, &item, 1, &call);
     return answered ? answered : item.status;
 }
@@ -96,8 +96,8 @@ int main(int argc, char **argv)
         kv->close(store);
         return found ? 0 : 3;
     }
-    kv_store_get_batch_vtable_fn get;
-    *(void **)&get = dlsym(lib, KV_STORE_GET_BATCH_VTABLE_SYMBOL);
+    kv_store_batch_get_vtable_fn get;
+    *(void **)&get = dlsym(lib, KV_STORE_BATCH_GET_VTABLE_SYMBOL);
     CHECK(get);
     batch = get();
     info.size = sizeof info;
@@ -110,10 +110,10 @@ int main(int argc, char **argv)
     say("put_many", store, put(store, "loose", 0, NULL), "loose", "-", 0);
     say("put_many, DURABLE", store, put(store, "durable", KV_STORE_DURABLE, NULL), "durable", "-", 1);
 
-    kv_store_save *save = batch->save_begin(store);
+    kv_store_save_t *save = batch->save_begin(store);
     CHECK(save);
     say("put_many of a save", store, put(store, "saved", 0, save), "saved", "-", 0);
-    kv_store_hash *lost = NULL;
+    kv_store_hash_t *lost = NULL;
     size_t n_lost = 0;
     answered = batch->save_commit(save, NULL, NULL, 0, &lost, &n_lost);
     say("save_commit without a name", store, answered, "saved", "-", 1);

@@ -21,16 +21,16 @@
 
 /* What the library needs of the chunks, until their completions are drained. */
 struct request {
-    kv_store_item *items;
+    kv_store_item_t *items;
     uint8_t *keys;
 };
 
-const kv_store_batch_vtable *batch_find(void *library)
+const kv_store_batch_vtable_t *batch_find(void *library)
 {
-    void *symbol = dlsym(library, KV_STORE_GET_BATCH_VTABLE_SYMBOL);
-    kv_store_get_batch_vtable_fn get = NULL;
+    void *symbol = dlsym(library, KV_STORE_BATCH_GET_VTABLE_SYMBOL);
+    kv_store_batch_get_vtable_fn get = NULL;
     memcpy(&get, &symbol, sizeof get);
-    const kv_store_batch_vtable *batch = get ? get() : NULL;
+    const kv_store_batch_vtable_t *batch = get ? get() : NULL;
     return batch && batch->size >= sizeof *batch ? batch : NULL;
 }
 
@@ -42,14 +42,14 @@ static void fill(const struct request *r, struct store_chunk *chunks, size_t i, 
         chunk->hash = store_chunk_hash(chunk);
     }
     write_key(key, chunk->hash);
-    r->items[i] = (kv_store_item){.hash = key, .hash_len = KEY_BYTES,
+    r->items[i] = (kv_store_item_t){.hash = key, .hash_len = KEY_BYTES,
                                   .pieces = chunk->pieces, .n_pieces = chunk->n_pieces};
 }
 
 /* Wait for one of the `running` groups, and take all that are done. */
-static int drain(struct store *s, kv_store_queue *queue, size_t *running)
+static int drain(struct store *s, kv_store_queue_t *queue, size_t *running)
 {
-    kv_store_completion done[16];
+    kv_store_completion_t done[16];
     struct pollfd ready = {.fd = s->batch->queue_fd(queue), .events = POLLIN};
     poll(&ready, 1, -1);
     int64_t n = s->batch->queue_drain(queue, done, 16);
@@ -64,9 +64,9 @@ static int drain(struct store *s, kv_store_queue *queue, size_t *running)
 }
 
 /* Submit all chunks in groups, and wait for them. */
-static int run(struct store *s, kv_store_queue *queue, uint32_t operation,
+static int run(struct store *s, kv_store_queue_t *queue, uint32_t operation,
                const struct request *r, struct store_chunk *chunks, size_t n,
-               const kv_store_call *call)
+               const kv_store_call_t *call)
 {
     size_t running = 0, first = 0, bytes = 0;
     for (size_t i = 0; i < n; i++) {
@@ -120,11 +120,11 @@ static int check(const struct request *r, struct store_chunk *chunks, size_t n, 
 }
 
 static int carry_out(struct store *s, uint32_t operation, struct store_chunk *chunks, size_t n,
-                     const kv_store_call *call)
+                     const kv_store_call_t *call)
 {
     struct request r = {.items = malloc((n + 1) * sizeof *r.items),
                         .keys = malloc((n + 1) * KEY_BYTES)};
-    kv_store_queue *queue = NULL;
+    kv_store_queue_t *queue = NULL;
     int code = KV_OK;
     if (!r.items || !r.keys) {
         code = report(KV_CANNOT_RUN, "there is no memory for a batch of %zu chunks", n);
@@ -148,14 +148,14 @@ int batch_put(struct store *s, struct store_chunk *chunks, size_t n)
     if (!s->save && !(s->save = s->batch->save_begin(s->handle))) {
         return report(KV_FAILED, "the library begins no save: %s", s->batch->last_error());
     }
-    kv_store_call call = {.size = sizeof call, .save = s->save};
+    kv_store_call_t call = {.size = sizeof call, .save = s->save};
     return carry_out(s, KV_STORE_PUT, chunks, n, &call);
 }
 
 int batch_get(struct store *s, struct store_chunk *chunks, size_t n)
 {
     /* The library checks the bytes, and removes a chunk that is damaged. */
-    kv_store_call call = {.size = sizeof call, .flags = KV_STORE_XXH3_KEYS};
+    kv_store_call_t call = {.size = sizeof call, .flags = KV_STORE_XXH3_KEYS};
     return carry_out(s, KV_STORE_GET, chunks, n, &call);
 }
 

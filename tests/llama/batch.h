@@ -9,7 +9,7 @@
 #include "store.h"
 
 /* The batches of a library; NULL if it has none. */
-const kv_store_batch_vtable *batch_find(void *library);
+const kv_store_batch_vtable_t *batch_find(void *library);
 
 /* As store_put, store_get and store_publish. A put begins a save if there is
  * none, a publish ends it. */

@@ -48,10 +48,8 @@ static const struct {
 
 struct api {
     void *library;
-    kv_store_llama *states;
-    size_t (*save)(const kv_store_llama *, struct llama_context *, const char *, int32_t, const int32_t *, size_t);
-    size_t (*load)(const kv_store_llama *, struct llama_context *, const char *, int32_t, int32_t *, size_t, size_t *);
-    void (*close)(kv_store_llama *);
+    const kv_store_llama_vtable_t *of;
+    kv_store_llama_t *states;
 };
 
 struct bench {
@@ -105,18 +103,16 @@ static double stored_bytes(const struct options *o)
 static int open_api(struct api *api, const struct options *o)
 {
     api->library = dlopen(o->llama_lib, RTLD_NOW | RTLD_LOCAL);
-    kv_store_llama *(*open)(const char *, const char *) = NULL;
+    kv_store_llama_get_vtable_fn get = NULL;
     if (api->library) {
-        *(void **)&open = dlsym(api->library, "kv_store_llama_open");
-        *(void **)&api->save = dlsym(api->library, "kv_store_llama_save");
-        *(void **)&api->load = dlsym(api->library, "kv_store_llama_load");
-        *(void **)&api->close = dlsym(api->library, "kv_store_llama_close");
+        *(void **)&get = dlsym(api->library, KV_STORE_LLAMA_GET_VTABLE_SYMBOL);
     }
-    if (!open || !api->save || !api->load || !api->close) {
+    if (!get) {
         return report(KV_CANNOT_RUN, "cannot use %s; give libkv_store_llama.so with --llama-lib",
                       o->llama_lib);
     }
-    api->states = open(o->uri, NULL);
+    api->of = get();
+    api->states = api->of->open(o->uri, NULL);
     return api->states ? KV_OK : report(KV_CANNOT_RUN, "the library does not open %s", o->uri);
 }
 
@@ -124,7 +120,7 @@ static int save_here(struct bench *b)
 {
     const struct engine *e = &b->engine;
     if (b->api.states) {
-        return b->api.save(b->api.states, e->context, b->o->name, 0, e->tokens, e->n_tokens - 1)
+        return b->api.of->save(b->api.states, e->context, b->o->name, 0, e->tokens, e->n_tokens - 1) > 0
                    ? KV_OK
                    : report(KV_FAILED, "the library does not save; its own message is above");
     }
@@ -168,9 +164,9 @@ static int restore_here(struct bench *b)
         size_t n = 0;
         engine_clear(e); /* as the other ways do */
         int32_t *tokens = malloc(e->n_tokens * sizeof *tokens);
-        size_t read = tokens ? b->api.load(b->api.states, e->context, b->o->name, 0, tokens,
-                                           e->n_tokens, &n)
-                             : 0;
+        int64_t read = tokens ? b->api.of->load(b->api.states, e->context, b->o->name, 0, tokens,
+                                                e->n_tokens, &n)
+                              : 0;
         free(tokens);
         return read > 0 ? KV_OK : report(KV_FAILED, "the library does not load the state");
     }
@@ -384,7 +380,7 @@ int command_bench(const struct options *o)
     free(b.shorter);
     free(b.file);
     if (b.api.states) {
-        b.api.close(b.api.states);
+        b.api.of->close(b.api.states);
     }
     store_close(&b.store);
     engine_close(&b.engine);

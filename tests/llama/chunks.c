@@ -18,7 +18,7 @@ static int make(struct chunk_list *list, size_t chunks, size_t pieces)
 /* The pieces have been counted: give each chunk its part of the array. */
 static void share_pieces(struct chunk_list *list)
 {
-    kv_store_piece *next = list->pieces;
+    kv_store_piece_t *next = list->pieces;
     for (size_t i = 0; i < list->n; i++) {
         list->chunks[i].pieces = next;
         next += list->chunks[i].n_pieces;
@@ -31,7 +31,7 @@ static void add(struct chunk_list *list, uint32_t chunk, uint64_t hash, uint8_t 
     struct store_chunk *c = &list->chunks[chunk];
     c->hash = hash;
     c->size += size;
-    c->pieces[c->n_pieces++] = (kv_store_piece){data, size};
+    c->pieces[c->n_pieces++] = (kv_store_piece_t){data, size};
 }
 
 int chunks_of_cut(const struct cut *cut, const uint8_t *state, struct chunk_list *list)

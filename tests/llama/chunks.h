@@ -12,7 +12,7 @@
 
 struct chunk_list {
     struct store_chunk *chunks; /* `n` of them, by their numbers */
-    kv_store_piece *pieces;
+    kv_store_piece_t *pieces;
     size_t n;
 };
 

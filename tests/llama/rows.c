@@ -17,34 +17,6 @@
 /* What of the context shapes a state: engine.c uses these and no others. */
 static const char CONTEXT[32] = "flash attention, K f16, V f16";
 
-/* ISO C has no cast from an object pointer to a function pointer; POSIX says
- * that the bytes are the same. */
-static int find(struct rows *r, const char *name, void *place)
-{
-    void *symbol = dlsym(r->library, name);
-    memcpy(place, &symbol, sizeof symbol);
-    return symbol ? KV_OK
-                  : report(KV_CANNOT_RUN, "the library has no %s; give libkv_cache.so with --lib",
-                           name);
-}
-
-static int find_all(struct rows *r)
-{
-    const struct {
-        const char *name;
-        void *place;
-    } wanted[] = {{"kv_cache_last_error", &r->last_error}, {"kv_cache_open", &r->open},
-                  {"kv_cache_close", &r->close}, {"kv_cache_fingerprint", &r->fingerprint},
-                  {"kv_cache_plan", &r->plan}, {"kv_cache_lookup", &r->lookup},
-                  {"kv_cache_load", &r->load}, {"kv_cache_release", &r->release},
-                  {"kv_cache_save", &r->save}, {"kv_cache_flush", &r->flush}};
-    int code = KV_OK;
-    for (size_t i = 0; code == KV_OK && i < sizeof wanted / sizeof *wanted; i++) {
-        code = find(r, wanted[i].name, wanted[i].place);
-    }
-    return code;
-}
-
 int rows_open(struct rows *r, const char *path, const char *config, const char *model)
 {
     *r = (struct rows){0};
@@ -53,15 +25,19 @@ int rows_open(struct rows *r, const char *path, const char *config, const char *
         return report(KV_CANNOT_RUN, "cannot load the library: %s; give its path with --lib",
                       dlerror());
     }
-    int code = find_all(r);
-    if (code != KV_OK) {
-        return code;
+    kv_cache_get_vtable_fn get;
+    /* ISO C has no cast from an object pointer to a function pointer; POSIX says that the bytes are the same. */
+    *(void **)&get = dlsym(r->library, KV_CACHE_GET_VTABLE_SYMBOL);
+    if (!get) {
+        return report(KV_CANNOT_RUN, "the library has no %s; give libkv_cache.so with --lib",
+                      KV_CACHE_GET_VTABLE_SYMBOL);
     }
+    r->of = get();
     r->identity.fingerprint_mode = KV_CACHE_FINGERPRINT_GGUF_CHUNKED;
     memcpy(r->identity.context_hash, CONTEXT, sizeof CONTEXT);
-    if (r->fingerprint(model, r->identity.fingerprint_mode, r->identity.fingerprint) ||
-        r->open(config, &r->cache)) {
-        return report(KV_CANNOT_RUN, "%s", r->last_error());
+    if (r->of->fingerprint(model, r->identity.fingerprint_mode, r->identity.fingerprint) ||
+        r->of->open(config, &r->cache)) {
+        return report(KV_CANNOT_RUN, "%s", r->of->last_error());
     }
     return KV_OK;
 }
@@ -76,27 +52,27 @@ static int find_once(struct rows *r, const int32_t *tokens, uint32_t n, uint64_t
     kv_cache_hit_t *hit;
     query.tokens = (const uint32_t *)tokens;
     *again = 0;
-    kv_cache_status_t status = r->lookup(r->cache, &query, &hit, &info);
-    if (status == KV_CACHE_MISS) {
+    int status = r->of->lookup(r->cache, &query, &hit, &info);
+    if (status == KV_STORE_MISSING) {
         return KV_OK;
     }
-    if (status != KV_CACHE_OK) {
-        return report(KV_FAILED, "%s", r->last_error());
+    if (status != KV_STORE_OK) {
+        return report(KV_FAILED, "%s", r->of->last_error());
     }
     static const char *const kinds[] = {"none", "exact", "resume", "longest_prefix"};
     row->size = info.payload_bytes <= max_bytes ? (size_t)info.payload_bytes : 0;
     row->state = row->size ? malloc(row->size) : NULL;
     if (row->state && info.kind < sizeof kinds / sizeof *kinds &&
-        r->load(hit, row->state, row->size) == KV_CACHE_OK) {
+        r->of->load(hit, row->state, row->size) == KV_STORE_OK) {
         row->tokens = (uint32_t)info.tokens;
         row->kind = kinds[info.kind];
     } else {
-        report(KV_OK, "%s", row->state ? r->last_error() : "a row has a state of an unlikely size");
+        report(KV_OK, "%s", row->state ? r->of->last_error() : "a row has a state of an unlikely size");
         *again = row->state != NULL;
         free(row->state);
         row->state = NULL;
     }
-    r->release(hit);
+    r->of->release(hit);
     return KV_OK;
 }
 
@@ -114,8 +90,8 @@ int rows_find(struct rows *r, const int32_t *tokens, uint32_t n, uint64_t max_by
 int rows_cold_boundary(struct rows *r, uint32_t n, uint32_t *boundary)
 {
     uint64_t keep;
-    if (r->plan(r->cache, KV_CACHE_REASON_COLD, n, 0, &keep)) {
-        return report(KV_FAILED, "%s", r->last_error());
+    if (r->of->plan(r->cache, KV_CACHE_REASON_COLD, n, 0, &keep)) {
+        return report(KV_FAILED, "%s", r->of->last_error());
     }
     *boundary = (uint32_t)keep;
     return KV_OK;
@@ -129,8 +105,8 @@ int rows_save(struct rows *r, uint32_t reason, const int32_t *tokens, uint32_t n
                             .prompt_tokens = prompt};
     kv_cache_saved_t saved;
     save.tokens = (const uint32_t *)tokens;
-    if (r->save(r->cache, &save, &saved)) {
-        return report(KV_FAILED, "%s", r->last_error());
+    if (r->of->save(r->cache, &save, &saved)) {
+        return report(KV_FAILED, "%s", r->of->last_error());
     }
     *stored += saved == KV_CACHE_STORED || saved == KV_CACHE_QUEUED;
     return KV_OK;
@@ -138,13 +114,13 @@ int rows_save(struct rows *r, uint32_t reason, const int32_t *tokens, uint32_t n
 
 int rows_flush(struct rows *r)
 {
-    return r->flush(r->cache, FLUSH_MS) ? report(KV_FAILED, "%s", r->last_error()) : KV_OK;
+    return r->of->flush(r->cache, FLUSH_MS) ? report(KV_FAILED, "%s", r->of->last_error()) : KV_OK;
 }
 
 void rows_close(struct rows *r)
 {
     if (r->cache) {
-        r->close(r->cache);
+        r->of->close(r->cache);
     }
     if (r->library) {
         dlclose(r->library);

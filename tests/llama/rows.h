@@ -18,17 +18,7 @@ struct rows {
     void *library;
     kv_cache_t *cache;
     kv_cache_identity_t identity;
-    const char *(*last_error)(void);
-    kv_cache_status_t (*open)(const char *, kv_cache_t **);
-    void (*close)(kv_cache_t *);
-    kv_cache_status_t (*fingerprint)(const char *, uint32_t, uint8_t *);
-    kv_cache_status_t (*plan)(const kv_cache_t *, uint32_t, uint64_t, uint64_t, uint64_t *);
-    kv_cache_status_t (*lookup)(const kv_cache_t *, const kv_cache_query_t *, kv_cache_hit_t **,
-                                kv_cache_hit_info_t *);
-    kv_cache_status_t (*load)(const kv_cache_hit_t *, uint8_t *, size_t);
-    void (*release)(kv_cache_hit_t *);
-    kv_cache_status_t (*save)(const kv_cache_t *, const kv_cache_save_t *, kv_cache_saved_t *);
-    kv_cache_status_t (*flush)(const kv_cache_t *, uint64_t);
+    const kv_cache_vtable_t *of;
 };
 
 /* A row's state: malloc'd, the caller frees it. */

@@ -39,11 +39,8 @@ struct slot {
 };
 
 struct api {
-    kv_store_llama *states;
-    size_t (*save)(const kv_store_llama *, struct llama_context *, const char *, int32_t, const int32_t *, size_t);
-    size_t (*load)(const kv_store_llama *, struct llama_context *, const char *, int32_t, int32_t *, size_t, size_t *);
-    const char *(*last_error)(void);
-    void (*close)(kv_store_llama *);
+    const kv_store_llama_vtable_t *of;
+    kv_store_llama_t *states;
 };
 
 static struct llama_model *model;
@@ -143,10 +140,16 @@ static uint32_t sum(const struct slot *slot)
     return sum;
 }
 
+/* The bytes that a call of the table answers; 0 as libllama has it where that is a status. */
+static size_t bytes_of(int64_t answer)
+{
+    return answer > 0 ? (size_t)answer : 0;
+}
+
 static void save(int seq, const char *file, bool by_api)
 {
     struct slot *slot = &slots[seq];
-    size_t bytes = by_api ? api.save(api.states, context, file, seq, slot->tokens, (size_t)slot->n)
+    size_t bytes = by_api ? bytes_of(api.of->save(api.states, context, file, seq, slot->tokens, (size_t)slot->n))
                           : llama_state_seq_save_file(context, file, seq, slot->tokens, (size_t)slot->n);
     printf("save %d: %zu bytes\n", seq, bytes);
 }
@@ -156,11 +159,11 @@ static void restore(int seq, const char *file, int room, bool by_api)
 {
     struct slot *slot = &slots[seq];
     size_t n = 0;
-    size_t asked = by_api ? api.load(api.states, context, file, seq, NULL, 0, &n)
+    size_t asked = by_api ? bytes_of(api.of->load(api.states, context, file, seq, NULL, 0, &n))
                           : llama_state_seq_load_file(context, file, seq, NULL, 0, &n);
     printf("restore %d: asked %zu, %zu tokens;", seq, asked, n);
     size_t bytes = by_api
-                       ? api.load(api.states, context, file, seq, slot->tokens, (size_t)room, &n)
+                       ? bytes_of(api.of->load(api.states, context, file, seq, slot->tokens, (size_t)room, &n))
                        : llama_state_seq_load_file(context, file, seq, slot->tokens, (size_t)room, &n);
     if (bytes > 0) {
         slot->n = (int)n;
@@ -168,7 +171,7 @@ static void restore(int seq, const char *file, int room, bool by_api)
     printf(" %zu bytes, %d tokens, sum %u, last position %d\n", bytes, slot->n, sum(slot),
            llama_memory_seq_pos_max(llama_get_memory(context), seq));
     if (by_api && bytes == 0) {
-        printf("error: %s\n", api.last_error());
+        printf("error: %s\n", api.of->last_error());
     }
 }
 
@@ -183,30 +186,21 @@ static void set_adapter(void)
     free(zeros);
 }
 
-static void *symbol(void *library, const char *name)
-{
-    void *found = dlsym(library, name);
-    if (!found) {
-        fail(name);
-    }
-    return found;
-}
-
 static void open_api(const char *path, const char *uri, const char *name)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         fail(dlerror());
     }
-    kv_store_llama *(*open)(const char *, const char *);
-    *(void **)&open = symbol(library, "kv_store_llama_open");
-    *(void **)&api.save = symbol(library, "kv_store_llama_save");
-    *(void **)&api.load = symbol(library, "kv_store_llama_load");
-    *(void **)&api.last_error = symbol(library, "kv_store_llama_last_error");
-    *(void **)&api.close = symbol(library, "kv_store_llama_close");
-    api.states = open(uri, strcmp(name, "-") == 0 ? NULL : name);
+    kv_store_llama_get_vtable_fn get;
+    *(void **)&get = dlsym(library, KV_STORE_LLAMA_GET_VTABLE_SYMBOL);
+    if (!get) {
+        fail(KV_STORE_LLAMA_GET_VTABLE_SYMBOL);
+    }
+    api.of = get();
+    api.states = api.of->open(uri, strcmp(name, "-") == 0 ? NULL : name);
     if (!api.states) {
-        fail(api.last_error());
+        fail(api.of->last_error());
     }
 }
 
@@ -280,8 +274,8 @@ int main(int argc, char **argv)
     for (at++; at < argc; at++) {
         step(argv[at]);
     }
-    if (api.close) {
-        api.close(api.states);
+    if (api.of) {
+        api.of->close(api.states);
     }
     llama_free(context);
     llama_model_free(model);

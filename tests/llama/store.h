@@ -22,14 +22,14 @@ struct store {
     void *library;
     const kv_store_vtable *kv;
     kv_store_v1 *handle;
-    const kv_store_batch_vtable *batch; /* NULL if the library has no batches */
-    kv_store_save *save;                /* of the chunks that were put; NULL without batches */
+    const kv_store_batch_vtable_t *batch; /* NULL if the library has no batches */
+    kv_store_save_t *save;                /* of the chunks that were put; NULL without batches */
 };
 
 /* A chunk to put or to get. */
 struct store_chunk {
     uint64_t hash;          /* XXH3-64 of its bytes: put fills it in */
-    kv_store_piece *pieces; /* the caller's memory: put reads it, get fills it */
+    kv_store_piece_t *pieces; /* the caller's memory: put reads it, get fills it */
     size_t n_pieces;
     size_t size;            /* of the pieces together */
     int known;              /* put: 1 if the store says that it had it, else 0 */

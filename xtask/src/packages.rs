@@ -22,6 +22,9 @@ pub const TESTS: &[&str] = &[
     "gcc",
     "g++",
     "libxxhash-dev",
+    // xtask/tests/headers.rs reads the headers as a compiler does.
+    "libclang1-19",
+    "libclang-common-19-dev",
     "redis-server",
     // Mooncake links with the former, and runs in a network namespace, which the latter sets up.
     "libibverbs1",

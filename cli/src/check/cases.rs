@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use kv_store_conformance::{CASES, Facts, Held, KILLED, Library, Needs, PAIRS, Place, RESTARTS, Subject, Vtable};
+use kv_store_abi::store::kv_store_vtable;
+use kv_store_conformance::{CASES, Facts, Held, KILLED, Library, Needs, PAIRS, Place, RESTARTS, Subject};
 use serde::{Deserialize, Serialize};
 
 use super::times::{self, Times};
@@ -243,7 +244,7 @@ fn held() -> Held {
 }
 
 /// The library that is linked into this program.
-fn linked() -> &'static Vtable {
-    // SAFETY: the vtable is static, and `Vtable` is its layout as the header has it.
-    unsafe { &*kv_store_ffi::kv_store_get_vtable().cast() }
+fn linked() -> &'static kv_store_vtable {
+    // SAFETY: never NULL, and static.
+    unsafe { &*kv_store_ffi::kv_store_get_vtable() }
 }

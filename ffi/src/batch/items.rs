@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::super::arguments::bytes;
-use super::Operation;
-use super::save::kv_store_save;
+use super::save::Begun;
+use super::{Operation, status};
+use kv_store_abi::batch::*;
+use kv_store_abi::status::{KV_STORE_EXISTED, KV_STORE_MISSING, KV_STORE_OK, KV_STORE_TOO_LONG};
 use kv_store_wasm::Buffer;
 use kv_store_wasm::limits;
 use kv_store_wasm::raw::Until;
@@ -12,45 +14,6 @@ use kv_store_wasm::raw::log::{self, Level};
 use kv_store_wasm::raw::{Opened, Wanted};
 use kv_store_wasm::{BatchOptions, Fetched, NewChunk, Presence, Put, Save};
 use kv_store_wasm::{Error, ErrorKind};
-
-#[allow(non_camel_case_types)]
-#[repr(C)]
-pub struct kv_store_piece {
-    data: *mut u8,
-    len: usize,
-}
-
-#[allow(non_camel_case_types)]
-#[repr(C)]
-pub struct kv_store_item {
-    hash: *const u8,
-    hash_len: usize,
-    pieces: *const kv_store_piece,
-    n_pieces: usize,
-    len: u64,
-    data: *mut u8,
-    status: i32,
-    reserved: u32,
-}
-
-#[allow(non_camel_case_types)]
-#[repr(C)]
-pub struct kv_store_call {
-    size: u32,
-    flags: u32,
-    timeout_ms: u64,
-    save: *mut kv_store_save,
-}
-
-const DURABLE: u32 = 1;
-const REPLACE: u32 = 2;
-const SEALED: u32 = 4;
-const ALLOCATE: u32 = 8;
-const XXH3_KEYS: u32 = 16;
-
-const EXISTED: i32 = 1;
-const MISSING: i32 = -100;
-const TOO_LONG: i32 = -101;
 
 /// How a batch is carried out, read from C.
 pub(super) struct Call {
@@ -62,19 +25,19 @@ pub(super) struct Call {
 impl Call {
     /// # Safety
     /// `call` is NULL or a struct whose `size` is set, and its save is NULL or live.
-    pub(super) unsafe fn read(call: *const kv_store_call, operation: Operation) -> Result<Self, Error> {
+    pub(super) unsafe fn read(call: *const kv_store_call_t, operation: Operation) -> Result<Self, Error> {
         // SAFETY: by this function's own condition.
         let Some(call) = (unsafe { call.as_ref() }) else {
             return Ok(Call { options: BatchOptions::default(), allocate: false, save: None });
         };
-        if (call.size as usize) < size_of::<kv_store_call>() {
-            let (size, needed) = (call.size, size_of::<kv_store_call>());
-            return Err(Error::invalid(format!("kv_store_call.size is {size}, not {needed}")));
+        if (call.size as usize) < size_of::<kv_store_call_t>() {
+            let (size, needed) = (call.size, size_of::<kv_store_call_t>());
+            return Err(Error::invalid(format!("kv_store_call_t.size is {size}, not {needed}")));
         }
         let allowed = match operation {
-            Operation::Put => DURABLE | REPLACE | SEALED,
-            Operation::Get => SEALED | ALLOCATE | XXH3_KEYS,
-            Operation::Exists => SEALED,
+            Operation::Put => KV_STORE_DURABLE | KV_STORE_REPLACE | KV_STORE_SEALED,
+            Operation::Get => KV_STORE_SEALED | KV_STORE_ALLOCATE | KV_STORE_XXH3_KEYS,
+            Operation::Exists => KV_STORE_SEALED,
             Operation::Delete => 0,
         };
         let unknown = call.flags & !allowed;
@@ -86,20 +49,20 @@ impl Call {
         }
         let has = |flag| call.flags & flag != 0;
         let mut options = BatchOptions::default();
-        options.durable = has(DURABLE);
-        options.replace = has(REPLACE);
-        options.sealed = has(SEALED);
-        options.xxh3_keys = has(XXH3_KEYS);
+        options.durable = has(KV_STORE_DURABLE);
+        options.replace = has(KV_STORE_REPLACE);
+        options.sealed = has(KV_STORE_SEALED);
+        options.xxh3_keys = has(KV_STORE_XXH3_KEYS);
         options.timeout = (call.timeout_ms > 0).then(|| Duration::from_millis(call.timeout_ms));
         // SAFETY: by this function's own condition.
-        let save = unsafe { call.save.as_ref() }.map(|save| save.save.clone());
-        Ok(Call { options, allocate: has(ALLOCATE), save })
+        let save = unsafe { Begun::of(call.save) }.map(|begun| begun.save.clone());
+        Ok(Call { options, allocate: has(KV_STORE_ALLOCATE), save })
     }
 }
 
 /// The items of a batch, which the caller has lent.
 pub(super) struct Items {
-    first: *mut kv_store_item,
+    first: *mut kv_store_item_t,
     count: usize,
 }
 
@@ -109,7 +72,7 @@ unsafe impl Send for Items {}
 impl Items {
     /// # Safety
     /// `first` is NULL or points to `count` items, which nobody else uses while this lives.
-    pub(super) unsafe fn new(first: *mut kv_store_item, count: usize) -> Result<Self, Error> {
+    pub(super) unsafe fn new(first: *mut kv_store_item_t, count: usize) -> Result<Self, Error> {
         if first.is_null() && count > 0 {
             return Err(Error::invalid(format!("the items are NULL, their number {count}")));
         }
@@ -121,7 +84,7 @@ impl Items {
 
     /// # Safety
     /// As [`Items::new`].
-    unsafe fn all(&self) -> &[kv_store_item] {
+    unsafe fn all(&self) -> &[kv_store_item_t] {
         match self.count {
             0 => &[],
             // SAFETY: by this function's own condition.
@@ -137,7 +100,7 @@ impl Items {
             let item = self.first.add(index);
             (*item).status = status;
             (*item).len = len;
-            (*item).data = data;
+            (*item).data = data.cast();
         }
     }
 
@@ -175,8 +138,8 @@ impl Items {
                     let outcomes = store.put_many(&chunks, &call.options, call.save.as_ref(), until)?;
                     for (index, outcome) in outcomes.into_iter().enumerate() {
                         let status = match outcome {
-                            Ok(Put::New) => 0,
-                            Ok(Put::Existed) => EXISTED,
+                            Ok(Put::New) => KV_STORE_OK,
+                            Ok(Put::Existed) => KV_STORE_EXISTED,
                             Err(error) => failures.add(error),
                         };
                         self.set(index, status, 0, std::ptr::null_mut());
@@ -190,10 +153,10 @@ impl Items {
                     let wanted = wanted.collect::<Result<Vec<_>, Error>>()?;
                     for (index, outcome) in store.get_many(&wanted, &call.options, until)?.into_iter().enumerate() {
                         let (status, len, data) = match outcome {
-                            Ok(Some(Fetched::Placed(len))) => (0, len as u64, None),
-                            Ok(Some(Fetched::TooLong(len))) => (TOO_LONG, len as u64, None),
-                            Ok(Some(Fetched::Buffer(buffer))) => (0, buffer.len() as u64, Some(buffer)),
-                            Ok(None) => (MISSING, 0, None),
+                            Ok(Some(Fetched::Placed(len))) => (KV_STORE_OK, len as u64, None),
+                            Ok(Some(Fetched::TooLong(len))) => (KV_STORE_TOO_LONG, len as u64, None),
+                            Ok(Some(Fetched::Buffer(buffer))) => (KV_STORE_OK, buffer.len() as u64, Some(buffer)),
+                            Ok(None) => (KV_STORE_MISSING, 0, None),
                             Err(error) => (failures.add(error), 0, None),
                         };
                         let data = data.map_or(std::ptr::null_mut(), |data: Buffer| data.into_raw().0.as_ptr());
@@ -205,8 +168,8 @@ impl Items {
                     let outcomes = store.exists_many(&hashes, &call.options, until)?;
                     for (index, outcome) in outcomes.into_iter().enumerate() {
                         let (status, len) = match outcome {
-                            Ok(Presence::Present(len)) => (0, len.unwrap_or(u64::MAX)),
-                            Ok(_) => (MISSING, 0),
+                            Ok(Presence::Present(len)) => (KV_STORE_OK, len.unwrap_or(KV_STORE_LEN_UNKNOWN)),
+                            Ok(_) => (KV_STORE_MISSING, 0),
                             Err(error) => (failures.add(error), 0),
                         };
                         self.set(index, status, len, std::ptr::null_mut());
@@ -243,7 +206,7 @@ struct Failures {
 impl Failures {
     /// Returns the item's status.
     fn add(&mut self, error: Error) -> i32 {
-        let status = -(error.kind() as i32);
+        let status = status(&error);
         self.count += 1;
         self.first.get_or_insert(error);
         status
@@ -266,7 +229,7 @@ impl Failures {
 
 /// # Safety
 /// The item's pieces are NULL or `n_pieces` of them.
-unsafe fn pieces(item: &kv_store_item) -> Result<&[kv_store_piece], Error> {
+unsafe fn pieces(item: &kv_store_item_t) -> Result<&[kv_store_piece_t], Error> {
     if item.n_pieces > limits::MAX_PIECES {
         let (count, most) = (item.n_pieces, limits::MAX_PIECES);
         return Err(Error::invalid(format!("an item has {count} pieces; at most {most}")));
@@ -283,22 +246,22 @@ unsafe fn pieces(item: &kv_store_item) -> Result<&[kv_store_piece], Error> {
 ///
 /// # Safety
 /// As [`pieces`]; each piece is NULL or points to as many bytes as it says.
-unsafe fn pieces_of<'a>(item: &kv_store_item) -> Result<Vec<&'a [u8]>, Error> {
+unsafe fn pieces_of<'a>(item: &kv_store_item_t) -> Result<Vec<&'a [u8]>, Error> {
     // SAFETY: by this function's own condition.
-    unsafe { pieces(item)?.iter().map(|piece| bytes(piece.data, piece.len, "a piece")).collect() }
+    unsafe { pieces(item)?.iter().map(|piece| bytes(piece.data.cast(), piece.len, "a piece")).collect() }
 }
 
 /// The memory of an item.
 ///
 /// # Safety
 /// As [`pieces`].
-unsafe fn memory_of(item: &kv_store_item) -> Result<Vec<libc::iovec>, Error> {
+unsafe fn memory_of(item: &kv_store_item_t) -> Result<Vec<libc::iovec>, Error> {
     // SAFETY: by this function's own condition.
     let pieces = unsafe { pieces(item) }?;
-    let checked = |piece: &kv_store_piece| match (piece.data.is_null(), piece.len) {
+    let checked = |piece: &kv_store_piece_t| match (piece.data.is_null(), piece.len) {
         (true, len) if len > 0 => Err(Error::invalid(format!("a piece is NULL, its length {len}"))),
         (_, len) if len > isize::MAX as usize => Err(Error::invalid(format!("a piece has {len} bytes"))),
-        (_, len) => Ok(libc::iovec { iov_base: piece.data.cast(), iov_len: len }),
+        (_, len) => Ok(libc::iovec { iov_base: piece.data, iov_len: len }),
     };
     pieces.iter().map(checked).collect()
 }

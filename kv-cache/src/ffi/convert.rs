@@ -1,9 +1,11 @@
 //! From C to Rust and back.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int};
 
-use super::abi::*;
-use super::{kv_cache_hit_t, kv_cache_t};
+use kv_store_abi::cache::*;
+use kv_store_abi::status::*;
+
+use super::Held;
 use crate::cache::Cache;
 use crate::counters::Stats;
 use crate::error::{Error, ErrorKind, Result};
@@ -18,16 +20,14 @@ use crate::policy::Gate;
 use crate::request::{Reason, Save, Saved};
 use crate::tier::Gc;
 
-pub(super) fn status_of(kind: ErrorKind) -> kv_cache_status_t {
+pub(super) fn status_of(kind: ErrorKind) -> c_int {
     match kind {
-        ErrorKind::Miss => KV_CACHE_MISS,
-        ErrorKind::InvalidArgument => KV_CACHE_INVALID_ARGUMENT,
-        ErrorKind::Busy => KV_CACHE_BUSY,
-        ErrorKind::Full => KV_CACHE_FULL,
-        ErrorKind::Timeout => KV_CACHE_TIMEOUT,
-        ErrorKind::Closed => KV_CACHE_CLOSED,
-        ErrorKind::Io => KV_CACHE_IO,
-        ErrorKind::Internal => KV_CACHE_INTERNAL,
+        ErrorKind::Miss => KV_STORE_MISSING,
+        ErrorKind::InvalidArgument => KV_STORE_INVALID,
+        ErrorKind::Busy | ErrorKind::Timeout => KV_STORE_UNAVAILABLE,
+        ErrorKind::Full => KV_STORE_EXHAUSTED,
+        ErrorKind::Closed => KV_STORE_CANCELLED,
+        ErrorKind::Io | ErrorKind::Internal => KV_STORE_OTHER,
     }
 }
 
@@ -156,17 +156,17 @@ pub(super) unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>> {
 }
 
 /// # Safety
-/// `cache` must be null or what `kv_cache_open` gave.
+/// `cache` must be null or what `open` gave.
 pub(super) unsafe fn cache<'a>(cache: *const kv_cache_t) -> Result<&'a Cache> {
     // SAFETY: the caller's promise.
-    unsafe { cache.as_ref() }.map(|cache| &cache.0).ok_or_else(|| Error::invalid("the cache is null"))
+    unsafe { cache.cast::<Cache>().as_ref() }.ok_or_else(|| Error::invalid("the cache is null"))
 }
 
 /// # Safety
-/// `hit` must be null or what `kv_cache_lookup` gave.
-pub(super) unsafe fn hit<'a>(hit: *const kv_cache_hit_t) -> Result<&'a kv_cache_hit_t> {
+/// `hit` must be null or what `lookup` gave.
+pub(super) unsafe fn hit<'a>(hit: *const kv_cache_hit_t) -> Result<&'a Held> {
     // SAFETY: the caller's promise.
-    unsafe { hit.as_ref() }.ok_or_else(|| Error::invalid("the hit is null"))
+    unsafe { hit.cast::<Held>().as_ref() }.ok_or_else(|| Error::invalid("the hit is null"))
 }
 
 /// # Safety

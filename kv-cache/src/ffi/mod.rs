@@ -1,24 +1,24 @@
-//! The C functions of `include/kv_cache.h`, over the Rust API.
+//! The C functions of `include/kv_cache.h`, over the Rust API. Types and constants are those of the crate `kv-store-abi`.
 //!
 //! Each is a translation: it checks what C can get wrong (null, sizes, numbers), calls the Rust function of the same name,
-//! and answers a status; the text of a failure is kept for [`kv_cache_last_error`]. No panic leaves them. There are no rules
+//! and answers a status; the text of a failure is kept for `last_error`. No panic leaves them. There are no rules
 //! here that Rust callers do not have; the header says them.
 
-#![allow(non_camel_case_types)]
-
-mod abi;
 mod convert;
+mod deprecated;
+mod table;
 mod upkeep;
 
 use std::cell::RefCell;
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::OnceLock;
 
-pub use abi::*;
-pub use upkeep::*;
+pub use kv_store_abi::cache::*;
+use kv_store_abi::status::*;
+pub use table::kv_cache_get_vtable;
 
 use crate::cache::Cache;
 use crate::config::Config;
@@ -27,42 +27,42 @@ use crate::fingerprint::{Fingerprint, FingerprintMode};
 use crate::hit::{Hit, View};
 use convert::Described;
 
-/// `kv_cache_t`.
-pub struct kv_cache_t(Cache);
-
-/// `kv_cache_hit_t`.
-pub struct kv_cache_hit_t {
+/// What a `kv_cache_hit_t` of C points to. A `kv_cache_t` is a [`Cache`].
+struct Held {
     // Before the hit: it is dropped first.
     view: OnceLock<View>,
     hit: Hit,
 }
 
 thread_local! {
-    static LAST_ERROR: RefCell<CString> = RefCell::default();
+    static LAST: RefCell<(Option<ErrorKind>, CString)> = RefCell::default();
 }
 
 /// The panic boundary: an outcome as a status, its text kept.
-fn status(call: impl FnOnce() -> Result<()>) -> kv_cache_status_t {
-    let (status, message) = match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(())) => return KV_CACHE_OK,
-        Ok(Err(error)) => (convert::status_of(error.kind()), error.to_string()),
-        Err(_) => (KV_CACHE_INTERNAL, "a bug in kv-cache: a panic was caught".to_owned()),
+fn status(call: impl FnOnce() -> Result<()>) -> c_int {
+    let (kind, message) = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => return KV_STORE_OK,
+        Ok(Err(error)) => (error.kind(), error.to_string()),
+        Err(_) => (ErrorKind::Internal, "a bug in kv-cache: a panic was caught".to_owned()),
     };
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
     // A thread that ends has no place for it any more.
-    let _ = LAST_ERROR.try_with(|last| last.replace(message));
-    status
+    let _ = LAST.try_with(|last| last.replace((Some(kind), message)));
+    convert::status_of(kind)
 }
 
 /// Why the last call of this thread that failed did; empty if none has. The text stands until the next one.
-#[unsafe(no_mangle)]
-pub extern "C" fn kv_cache_last_error() -> *const c_char {
-    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+unsafe extern "C" fn last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The kind of that failure. A thread that ends has none.
+fn last_kind() -> Option<ErrorKind> {
+    LAST.try_with(|last| last.borrow().0).unwrap_or_default()
 }
 
 /// The library's version, such as "0.2.0".
-#[unsafe(no_mangle)]
-pub extern "C" fn kv_cache_version() -> *const c_char {
+unsafe extern "C" fn library_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
     VERSION.as_ptr().cast()
 }
@@ -71,35 +71,33 @@ pub extern "C" fn kv_cache_version() -> *const c_char {
 ///
 /// # Safety
 /// `path` must be null or a C string, `out` null or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_open(path: *const c_char, out: *mut *mut kv_cache_t) -> kv_cache_status_t {
+unsafe extern "C" fn open(path: *const c_char, out: *mut *mut kv_cache_t) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { open(path, out, |path| Config::load(Path::new(path))) }
+    unsafe { open_with(path, out, |path| Config::load(Path::new(path))) }
 }
 
 /// Open a cache from the text of a config.
 ///
 /// # Safety
 /// `toml` must be null or a C string, `out` null or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_open_toml(toml: *const c_char, out: *mut *mut kv_cache_t) -> kv_cache_status_t {
+unsafe extern "C" fn open_toml(toml: *const c_char, out: *mut *mut kv_cache_t) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { open(toml, out, Config::parse) }
+    unsafe { open_with(toml, out, Config::parse) }
 }
 
 /// # Safety
 /// `text` must be null or a C string, `out` null or valid for a write.
-unsafe fn open(
+unsafe fn open_with(
     text: *const c_char,
     out: *mut *mut kv_cache_t,
     config: impl FnOnce(&str) -> Result<Config>,
-) -> kv_cache_status_t {
+) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         let (out, text) = unsafe { (convert::out(out, std::ptr::null_mut())?, convert::text(text)?) };
         let text = text.ok_or_else(|| Error::invalid("the config is null"))?;
         let cache = Cache::open(config(text)?)?;
-        *out = Box::into_raw(Box::new(kv_cache_t(cache)));
+        *out = Box::into_raw(Box::new(cache)).cast();
         Ok(())
     })
 }
@@ -107,17 +105,16 @@ unsafe fn open(
 /// Close a cache: [`Cache::shutdown`] with `evict_save_timeout_ms`, and let go of it.
 ///
 /// # Safety
-/// `cache` must be null or what `kv_cache_open` gave, and not be used again.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_close(cache: *mut kv_cache_t) {
+/// `cache` must be null or what `open` gave, and not be used again.
+unsafe extern "C" fn close(cache: *mut kv_cache_t) {
     if cache.is_null() {
         return;
     }
     // Nothing is told to the caller, who cannot do anything about it.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the caller's promise; it was made by Box::into_raw.
-        let cache = unsafe { Box::from_raw(cache) };
-        cache.0.shutdown(cache.0.evict_save_timeout());
+        let cache = unsafe { Box::from_raw(cache.cast::<Cache>()) };
+        cache.shutdown(cache.evict_save_timeout());
     }));
 }
 
@@ -125,11 +122,10 @@ pub unsafe extern "C" fn kv_cache_close(cache: *mut kv_cache_t) {
 ///
 /// # Safety
 /// `path` must be null or a C string, `out` null or valid for a write of 32 bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_fingerprint(path: *const c_char, mode: u32, out: *mut [u8; 32]) -> kv_cache_status_t {
+unsafe extern "C" fn fingerprint(path: *const c_char, mode: u32, out: *mut u8) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
-        let (out, path) = unsafe { (convert::out(out, [0; 32])?, convert::text(path)?) };
+        let (out, path) = unsafe { (convert::out(out.cast::<[u8; 32]>(), [0; 32])?, convert::text(path)?) };
         let path = path.ok_or_else(|| Error::invalid("the path is null"))?;
         let mode = u8::try_from(mode).ok().and_then(FingerprintMode::from_number);
         let mode = mode.ok_or_else(|| Error::invalid("the fingerprint mode is 0 (safe), 1 (gguf-chunked) or 2"))?;
@@ -142,17 +138,16 @@ pub unsafe extern "C" fn kv_cache_fingerprint(path: *const c_char, mode: u32, ou
 ///
 /// # Safety
 /// Pointers must be null or valid for what they point to; `tokens` for `n_tokens` numbers, `out` for 32 bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_key(
+unsafe extern "C" fn key(
     identity: *const kv_cache_identity_t,
     tokens: *const u32,
     n_tokens: usize,
-    out: *mut [u8; 32],
-) -> kv_cache_status_t {
+    out: *mut u8,
+) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            let out = convert::out(out, [0; 32])?;
+            let out = convert::out(out.cast::<[u8; 32]>(), [0; 32])?;
             let identity = identity.as_ref().ok_or_else(|| Error::invalid("the identity is null"))?;
             *out = convert::identity(identity)?.key(convert::tokens(tokens, n_tokens)?).0;
         }
@@ -164,14 +159,13 @@ pub unsafe extern "C" fn kv_cache_key(
 ///
 /// # Safety
 /// `cache` must be null or open, `keep` null or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_plan(
+unsafe extern "C" fn plan(
     cache: *const kv_cache_t,
     reason: kv_cache_reason_t,
     n_tokens: u64,
     last_saved: u64,
     keep: *mut u64,
-) -> kv_cache_status_t {
+) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         let (keep, cache) = unsafe { (convert::out(keep, 0)?, convert::cache(cache)?) };
@@ -192,13 +186,12 @@ pub unsafe extern "C" fn kv_cache_plan(
 ///
 /// # Safety
 /// `cache` must be null or open; the others null or valid as their `size` says, tokens and parent included.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_lookup(
+unsafe extern "C" fn lookup(
     cache: *const kv_cache_t,
     query: *const kv_cache_query_t,
     out: *mut *mut kv_cache_hit_t,
     info: *mut kv_cache_hit_info_t,
-) -> kv_cache_status_t {
+) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         unsafe {
@@ -212,7 +205,7 @@ pub unsafe extern "C" fn kv_cache_lookup(
             if !info.is_null() {
                 convert::info(&hit).write(info)?;
             }
-            *out = Box::into_raw(Box::new(kv_cache_hit_t { view: OnceLock::new(), hit }));
+            *out = Box::into_raw(Box::new(Held { view: OnceLock::new(), hit })).cast();
         }
         Ok(())
     })
@@ -222,8 +215,7 @@ pub unsafe extern "C" fn kv_cache_lookup(
 ///
 /// # Safety
 /// `hit` must be null or what a lookup gave, `buffer` null or valid for a write of `size` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_load(hit: *const kv_cache_hit_t, buffer: *mut u8, size: usize) -> kv_cache_status_t {
+unsafe extern "C" fn load(hit: *const kv_cache_hit_t, buffer: *mut u8, size: usize) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         let hit = unsafe { convert::hit(hit) }?;
@@ -242,12 +234,7 @@ pub unsafe extern "C" fn kv_cache_load(hit: *const kv_cache_hit_t, buffer: *mut 
 ///
 /// # Safety
 /// `hit` must be null or what a lookup gave, the others null or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_view(
-    hit: *const kv_cache_hit_t,
-    data: *mut *const u8,
-    size: *mut usize,
-) -> kv_cache_status_t {
+unsafe extern "C" fn view(hit: *const kv_cache_hit_t, data: *mut *const u8, size: *mut usize) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         let (data, size, hit) =
@@ -268,11 +255,10 @@ pub unsafe extern "C" fn kv_cache_view(
 ///
 /// # Safety
 /// `hit` must be null or what a lookup gave; neither it nor its view may be used again.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_release(hit: *mut kv_cache_hit_t) {
+unsafe extern "C" fn release(hit: *mut kv_cache_hit_t) {
     if !hit.is_null() {
         // SAFETY: the caller's promise; it was made by Box::into_raw.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(hit) })));
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(hit.cast::<Held>()) })));
     }
 }
 
@@ -281,12 +267,11 @@ pub unsafe extern "C" fn kv_cache_release(hit: *mut kv_cache_hit_t) {
 /// # Safety
 /// `cache` must be null or open; `save` null or valid as its `size` says, all that it points to included; `saved` null or valid
 /// for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_save(
+unsafe extern "C" fn save(
     cache: *const kv_cache_t,
     save: *const kv_cache_save_t,
     saved: *mut kv_cache_saved_t,
-) -> kv_cache_status_t {
+) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         unsafe {
@@ -308,11 +293,11 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_internal_error() {
-        assert_eq!(status(|| panic!("on purpose")), KV_CACHE_INTERNAL);
-        assert_eq!(status(|| Err(Error::invalid("a\0b"))), KV_CACHE_INVALID_ARGUMENT);
+        assert_eq!(status(|| panic!("on purpose")), KV_STORE_OTHER);
+        assert_eq!(status(|| Err(Error::invalid("a\0b"))), KV_STORE_INVALID);
         // SAFETY: the text is of this thread, which calls nothing in between.
-        let text = unsafe { CStr::from_ptr(kv_cache_last_error()) };
+        let text = unsafe { CStr::from_ptr(last_error()) };
         assert_eq!(text, c"a b");
-        assert_eq!(status(|| Ok(())), KV_CACHE_OK);
+        assert_eq!(status(|| Ok(())), KV_STORE_OK);
     }
 }

@@ -1,28 +1,24 @@
 //! What keeps a cache in order: eviction, memory pressure, garbage, its end, its counters.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::time::Duration;
 
-use super::abi::*;
 use super::convert::{self, Described};
-use super::{kv_cache_t, status};
+use super::status;
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::pressure::Sample;
+use kv_store_abi::cache::*;
 
 /// Evict the row of a key from all tiers: [`Cache::evict`](crate::Cache::evict). How many tiers had it is written to `tiers`, which may be null.
 ///
 /// # Safety
 /// `cache` must be null or open, `key` null or valid for 32 bytes, `tiers` null or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_evict(
-    cache: *const kv_cache_t,
-    key: *const [u8; 32],
-    tiers: *mut u32,
-) -> kv_cache_status_t {
+pub(super) unsafe extern "C" fn evict(cache: *const kv_cache_t, key: *const u8, tiers: *mut u32) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
-        let (tiers, cache, key) = unsafe { (convert::optional_out(tiers, 0), convert::cache(cache)?, key.as_ref()) };
+        let (tiers, cache, key) =
+            unsafe { (convert::optional_out(tiers, 0), convert::cache(cache)?, key.cast::<[u8; 32]>().as_ref()) };
         cache.check_open()?;
         tiers.set(cache.evict(&Key(*key.ok_or_else(|| Error::invalid("the key is null"))?)) as u32);
         Ok(())
@@ -33,13 +29,12 @@ pub unsafe extern "C" fn kv_cache_evict(
 ///
 /// # Safety
 /// `cache` must be null or open, `freed` null or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_evict_bytes(
+pub(super) unsafe extern "C" fn evict_bytes(
     cache: *const kv_cache_t,
     tier: kv_cache_tier_t,
     bytes: u64,
     freed: *mut u64,
-) -> kv_cache_status_t {
+) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         let (freed, cache) = unsafe { (convert::optional_out(freed, 0), convert::cache(cache)?) };
@@ -54,13 +49,7 @@ pub unsafe extern "C" fn kv_cache_evict_bytes(
 ///
 /// # Safety
 /// `cache` must be null or open, `freed` null or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_relieve(
-    cache: *const kv_cache_t,
-    used: u64,
-    total: u64,
-    freed: *mut u64,
-) -> kv_cache_status_t {
+pub(super) unsafe extern "C" fn relieve(cache: *const kv_cache_t, used: u64, total: u64, freed: *mut u64) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         let (freed, cache) = unsafe { (convert::optional_out(freed, 0), convert::cache(cache)?) };
@@ -74,8 +63,7 @@ pub unsafe extern "C" fn kv_cache_relieve(
 ///
 /// # Safety
 /// `cache` must be null or open, `out` null or valid as its `size` says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_gc(cache: *const kv_cache_t, out: *mut kv_cache_gc_t) -> kv_cache_status_t {
+pub(super) unsafe extern "C" fn gc(cache: *const kv_cache_t, out: *mut kv_cache_gc_t) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         let cache = unsafe { kv_cache_gc_t::clear(out).and_then(|()| convert::cache(cache)) }?;
@@ -89,8 +77,7 @@ pub unsafe extern "C" fn kv_cache_gc(cache: *const kv_cache_t, out: *mut kv_cach
 ///
 /// # Safety
 /// `cache` must be null or open.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_flush(cache: *const kv_cache_t, timeout_ms: u64) -> kv_cache_status_t {
+pub(super) unsafe extern "C" fn flush(cache: *const kv_cache_t, timeout_ms: u64) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         let cache = unsafe { convert::cache(cache) }?;
@@ -106,12 +93,7 @@ pub unsafe extern "C" fn kv_cache_flush(cache: *const kv_cache_t, timeout_ms: u6
 ///
 /// # Safety
 /// `cache` must be null or open, `dropped` null or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_shutdown(
-    cache: *const kv_cache_t,
-    timeout_ms: u64,
-    dropped: *mut u64,
-) -> kv_cache_status_t {
+pub(super) unsafe extern "C" fn shutdown(cache: *const kv_cache_t, timeout_ms: u64, dropped: *mut u64) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         let (dropped, cache) = unsafe { (convert::optional_out(dropped, 0), convert::cache(cache)?) };
@@ -125,8 +107,7 @@ pub unsafe extern "C" fn kv_cache_shutdown(
 ///
 /// # Safety
 /// `cache` must be null or open, `out` null or valid as its `size` says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_stats(cache: *const kv_cache_t, out: *mut kv_cache_stats_t) -> kv_cache_status_t {
+pub(super) unsafe extern "C" fn stats(cache: *const kv_cache_t, out: *mut kv_cache_stats_t) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         let cache = unsafe { kv_cache_stats_t::clear(out).and_then(|()| convert::cache(cache)) }?;
@@ -141,10 +122,9 @@ pub unsafe extern "C" fn kv_cache_stats(cache: *const kv_cache_t, out: *mut kv_c
 /// # Safety
 /// `log` must be null or a function that any thread may call with `user`, until it is replaced and the calls that began before
 /// that have ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_cache_set_log(log: kv_cache_log_t, user: *mut c_void) {
+pub(super) unsafe extern "C" fn set_log(log: kv_cache_log_fn, user: *mut c_void) {
     struct User(*mut c_void);
-    // SAFETY: the promise of the caller of `kv_cache_set_log`: any thread may hand it to the function.
+    // SAFETY: the promise of the caller of `set_log`: any thread may hand it to the function.
     unsafe impl Send for User {}
     // SAFETY: as above.
     unsafe impl Sync for User {}
@@ -157,7 +137,7 @@ pub unsafe extern "C" fn kv_cache_set_log(log: kv_cache_log_t, user: *mut c_void
     let sink = log.map(|log| -> Box<dyn Fn(&str) + Send + Sync> {
         Box::new(move |line| {
             let line = CString::new(line).unwrap_or_default();
-            // SAFETY: the promise of the caller of `kv_cache_set_log`.
+            // SAFETY: the promise of the caller of `set_log`.
             unsafe { log(user.get(), line.as_ptr()) }
         })
     });

@@ -8,7 +8,6 @@
 //! They keep Rust's names, so that a library that links the kernels exports none of them; the crate `kvx-c`
 //! exports them under C's.
 
-mod abi;
 mod parse;
 pub mod views;
 
@@ -18,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Once, OnceLock};
 
-pub use abi::*;
+pub use kv_store_abi::kvx::*;
 
 use crate::error::{Error, ErrorKind, Result, invalid, unsupported};
 use crate::write::Write;

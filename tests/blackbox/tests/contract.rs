@@ -33,7 +33,8 @@ fn the_library_exports_what_is_listed_and_nothing_else() {
 /// A preloaded library comes before all others: what it exports too much, it takes from them.
 #[test]
 fn the_preloaded_library_exports_its_own_functions_and_those_it_takes_the_place_of() {
-    let own = ["close", "last_error", "load", "open", "save"].map(|name| format!("kv_store_llama_{name}"));
+    let own =
+        ["close", "get_vtable", "last_error", "load", "open", "save"].map(|name| format!("kv_store_llama_{name}"));
     let taken = [
         "llama_adapter_lora_init",
         "llama_adapter_lora_init_from_file_ptr",
@@ -46,7 +47,7 @@ fn the_preloaded_library_exports_its_own_functions_and_those_it_takes_the_place_
 
 #[test]
 fn the_header_of_the_preloaded_library_is_complete_in_both_languages() {
-    let source = "#include \"kv_store_llama.h\"\nint main(void) { kv_store_llama_close(0); return 0; }\n";
+    let source = "#include \"kv_store_llama.h\"\nint main(void) { kv_store_llama_get_vtable()->close(0); return 0; }\n";
     for (standard, language) in [("-std=c11", "c"), ("-std=c++17", "c++")] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("only.c");

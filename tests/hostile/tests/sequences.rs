@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use kv_store_conformance::{RawHandle, Vtable};
+use kv_store_abi::store::{kv_store_v1, kv_store_vtable};
 use kv_store_hostile::prepare;
 use proptest::prelude::*;
 
@@ -132,9 +132,9 @@ fn call() -> impl Strategy<Value = Call> {
 }
 
 struct Machine {
-    vtable: &'static Vtable,
+    vtable: &'static kv_store_vtable,
     uri: CString,
-    handle: RawHandle,
+    handle: *mut kv_store_v1,
     chunks: HashMap<Vec<u8>, Vec<u8>>,
     manifests: HashMap<String, Vec<u8>>,
 }
@@ -144,7 +144,7 @@ type Checked = Result<(), TestCaseError>;
 impl Machine {
     fn new(uri: &str) -> Self {
         // SAFETY: what the library answers is constant.
-        let vtable = unsafe { &*kv_store_ffi::kv_store_get_vtable().cast::<Vtable>() };
+        let vtable = unsafe { &*kv_store_ffi::kv_store_get_vtable() };
         let uri = CString::new(uri).expect("no NUL");
         Machine { vtable, uri, handle: null_mut(), chunks: HashMap::new(), manifests: HashMap::new() }
     }
@@ -186,7 +186,7 @@ impl Machine {
     }
 
     fn call(&mut self, call: &Call) -> Checked {
-        let Vtable {
+        let kv_store_vtable {
             open,
             close,
             put_chunk,

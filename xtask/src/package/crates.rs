@@ -11,6 +11,7 @@ use crate::step;
 const CRATES: &[&str] = &[
     "kv-size",
     "kv-in-process",
+    "kv-store-abi",
     "kvx",
     "kv-http-wire",
     "kv-blocks",

@@ -85,10 +85,13 @@ fn abi() -> Result<String, Failed> {
         ("kv_cache.h", "The token-exact cache, in `libkv_cache.so`"),
         ("kvx_abi.h", "Kernels for paged caches: the published KVX ABI"),
         ("kv_store_llama.h", "Sequences of llama.cpp, in `libkv_store_llama.so`"),
-        ("kv_store_wasm.h", "Counters"),
+        ("kv_store_wasm.h", "The process: counters and the log"),
     ];
     let mut page = format!(
-        "{MADE}# The C headers\n\nEach header is the full documentation of its functions: ownership, threads, errors, limits. This page lists them.\n"
+        "{MADE}# The C headers\n\nEach header is the full documentation of its functions: ownership, threads, errors, limits. This page lists them.\n\n\
+         All but the two published ABIs (`kv_store_v1` and KVX) share [include/kv_store_status.h](../../include/kv_store_status.h): one list of \
+         statuses, one table of functions for each header, found by one function, and one way to the text of a failure. \
+         [include/kv_store_deprecated.h](../../include/kv_store_deprecated.h) has the names of 0.2.\n"
     );
     for (name, what) in HEADERS {
         let table = header(&read(&format!("include/{name}"))?);
@@ -111,12 +114,12 @@ fn of_promises() -> Result<String, Failed> {
          [tests/consumer/promises.c](../../tests/consumer/promises.c) makes the calls and has another client look.\n\n\
          - `buffered`: this handle reads it, and no other client. It is lost with the process.\n\
          - `visible`: every client of the store reads it.\n\
-         - `durable`: visible, and it survives what the backend promises to survive. A backend says in `kv_store_info.durable` whether it promises \
+         - `durable`: visible, and it survives what the backend promises to survive. A backend says in `kv_store_info_t.durable` whether it promises \
          that; [Backends](../backends.md) says what each means by it. For local-fs it is a power loss, and `cargo xtask torture --only \
          crash-states` tests it.\n\
          - `unsupported`: the call is refused, because the backend promises nothing.\n\n{}\n\
          `put_manifest` stands for the chunks that `put_chunk` has put on the handle before, and for the manifest. `save_commit` stands for the \
-         chunks of its save. Fused saves (`kv_store_kvx_save`) are saves with a commit.\n",
+         chunks of its save. Fused saves (`save` of `kv_store_kvx.h`) are saves with a commit.\n",
         promises::table()?
     ))
 }

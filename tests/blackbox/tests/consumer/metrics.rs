@@ -31,7 +31,7 @@ fn the_header_is_c_and_cpp() {
     let source = root().join("target/test-consumers/wasm_header.c");
     std::fs::write(
         &source,
-        "#include \"kv_store_wasm.h\"\nint main(void) { return sizeof(kv_store_wasm_metrics_fn) == 0; }\n",
+        "#include \"kv_store_wasm.h\"\nint main(void) { return sizeof(kv_store_wasm_get_vtable_fn) == 0; }\n",
     )
     .expect("the target folder can be written to");
     for language in ["c", "c++"] {

@@ -1,14 +1,8 @@
-//! The structs and numbers of KVX ABI 1.1, field for field as in `include/kvx_abi.h`.
+//! `include/kvx_abi.h`: the published KVX ABI 1.1.
 //!
-//! Invariant: sizes and offsets are the published ones, or this does not
-//! compile; the header asserts the same. Enum fields are plain `u32`: they
-//! come from outside, and a Rust enum with an unknown value is undefined.
-//!
-//! What each field means is documented in the header, and not again here.
+//! The library exports its functions one by one, as the ABI has it.
 
-#![allow(non_camel_case_types, missing_docs)]
-
-use std::ffi::c_void;
+use core::ffi::c_void;
 
 pub type kvx_status_t = u32;
 pub const KVX_STATUS_OK: kvx_status_t = 0;
@@ -50,8 +44,9 @@ pub const KVX_BLOCK_TABLE_PACKED: kvx_block_table_format_t = 1;
 pub const KVX_BLOCK_TABLE_RAGGED: kvx_block_table_format_t = 2;
 pub const KVX_BLOCK_TABLE_KV_OFFSETS: kvx_block_table_format_t = 3;
 
-pub const KVX_BLOCK_TABLE_FLAG_NONE: u32 = 0;
-pub const KVX_BLOCK_TABLE_FLAG_KVCACHEINDEX: u32 = 1;
+pub type kvx_block_table_flags_t = u32;
+pub const KVX_BLOCK_TABLE_FLAG_NONE: kvx_block_table_flags_t = 0;
+pub const KVX_BLOCK_TABLE_FLAG_KVCACHEINDEX: kvx_block_table_flags_t = 1;
 
 pub type kvx_scale_granularity_t = u32;
 pub const KVX_SCALE_NONE: kvx_scale_granularity_t = 0;
@@ -190,16 +185,6 @@ pub struct kvx_gather_desc_t {
     pub max_seq_len: u32,
 }
 
-/// Asserts the size of a struct and the offset of each field named.
-#[cfg(target_pointer_width = "64")]
-macro_rules! layout {
-    ($type:ident, $size:literal, $($field:ident $offset:literal),+) => {
-        const _: () = assert!(size_of::<$type>() == $size);
-        $(const _: () = assert!(std::mem::offset_of!($type, $field) == $offset);)+
-    };
-}
-
-#[cfg(target_pointer_width = "64")]
 #[rustfmt::skip]
 mod layout {
     use super::*;
