@@ -84,6 +84,21 @@ fn the_library_has_a_name_and_a_version_for_programs_that_are_linked_with_it() {
     }
 }
 
+/// By `kv_store_deprecated.h`. `compat.rs` runs what these sources were in 0.2.
+#[test]
+fn programs_that_were_written_for_0_2_compile() {
+    let folder = root().join("tests/compat/programs/0.2.0");
+    let sources = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let sources: Vec<_> = sources.filter(|path| path.extension().is_some_and(|extension| extension == "c")).collect();
+    assert_eq!(sources.len(), 6);
+    for source in sources {
+        let mut cc = Command::new("cc");
+        cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-I"]);
+        let built = cc.arg(root().join("include")).arg(&source).output().expect("cc runs: install gcc");
+        assert!(built.status.success(), "{}: {}", source.display(), String::from_utf8_lossy(&built.stderr));
+    }
+}
+
 fn component(name: &str) -> Vec<u8> {
     std::fs::read(dist().join("components").join(format!("{name}.wasm"))).unwrap()
 }
