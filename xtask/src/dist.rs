@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use kv_store_tests::built;
 
-use crate::place::{CACHE_LIBRARY, LIBRARY, LLAMA_LIBRARY, Place};
+use crate::place::{CACHE_LIBRARY, LIBRARY, LLAMA_LIBRARY, Place, SONAME};
 use crate::sources::Sources;
 use crate::{guests, step};
 
@@ -47,8 +47,13 @@ pub fn cargo(place: &Place, command: &str) -> Command {
 fn build_workspace(place: &Place, sources: &mut Sources) -> Result<()> {
     let name = "building the libraries (the first build compiles wasmtime: some minutes)";
     step::run(place, name, &mut cargo(place, "build"))?;
+    let lib = place.dist.join("lib");
+    std::fs::create_dir_all(&lib)?;
+    let library = place.target.join("release").join(LIBRARY);
+    copy_as(&library, &lib.join(SONAME))?;
+    link(SONAME, &lib.join(LIBRARY))?;
+    sources.add_built(&library)?;
     for (file, folder) in [
-        (LIBRARY, "lib"),
         (CACHE_LIBRARY, "lib"),
         (LLAMA_LIBRARY, "lib"),
         ("kv-store-compile", "libexec"),
@@ -81,11 +86,25 @@ fn lay_out_faults(place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// Copy by way of a temporary, so that a process that has the former file open keeps it.
+/// Copy under the same name.
 fn copy(file: &Path, folder: &Path) -> Result<()> {
-    let name = file.file_name().context("a file has a name")?;
-    let temporary = folder.join(".new");
+    copy_as(file, &folder.join(file.file_name().context("a file has a name")?))
+}
+
+/// Copy by way of a temporary, so that a process that has the former file open keeps it.
+fn copy_as(file: &Path, to: &Path) -> Result<()> {
+    let temporary = to.with_file_name(".new");
     std::fs::copy(file, &temporary).with_context(|| format!("cannot copy {}", file.display()))?;
-    std::fs::rename(&temporary, folder.join(name))?;
+    std::fs::rename(&temporary, to)?;
+    Ok(())
+}
+
+/// A link, in place of what was there.
+fn link(target: &str, at: &Path) -> Result<()> {
+    let temporary = at.with_file_name(".new-link");
+    // What a run that was killed has left.
+    let _ = std::fs::remove_file(&temporary);
+    std::os::unix::fs::symlink(target, &temporary).with_context(|| format!("cannot link {}", at.display()))?;
+    std::fs::rename(&temporary, at)?;
     Ok(())
 }

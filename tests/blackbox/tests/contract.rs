@@ -84,6 +84,28 @@ fn the_library_has_a_name_and_a_version_for_programs_that_are_linked_with_it() {
     }
 }
 
+/// A program that is linked with `-lkv_store_wasm` starts: each library is there under the name that such a program looks for.
+#[test]
+fn a_program_that_is_linked_with_a_library_starts() {
+    const LINKED: [(&str, &str, &str); 3] = [
+        ("kv_store_wasm", "kv_store_wasm.h", "kv_store_wasm_get_vtable()->metrics(0, 0) == 0"),
+        ("kv_cache", "kv_cache.h", "kv_cache_get_vtable()->size != sizeof(kv_cache_vtable_t)"),
+        ("kv_store_llama", "kv_store_llama.h", "kv_store_llama_get_vtable()->open(\"no uri\", 0) != 0"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for (library, header, failed) in LINKED {
+        let (source, program) = (folder.path().join("linked.c"), folder.path().join("linked"));
+        std::fs::write(&source, format!("#include \"{header}\"\nint main(void) {{ return {failed}; }}\n")).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-std=c11", "-Wall", "-Werror", "-I"]).arg(dist().join("include")).arg(&source);
+        cc.arg("-L").arg(dist().join("lib")).arg(format!("-l{library}")).arg("-o").arg(&program);
+        let built = cc.output().expect("cc runs: install gcc");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let ran = Command::new(&program).env("LD_LIBRARY_PATH", dist().join("lib")).output().unwrap();
+        assert!(ran.status.success(), "{library}: {}: {}", ran.status, String::from_utf8_lossy(&ran.stderr));
+    }
+}
+
 /// By `kv_store_deprecated.h`. `compat.rs` runs what these sources were in 0.2.
 #[test]
 fn programs_that_were_written_for_0_2_compile() {

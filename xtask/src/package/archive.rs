@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::stage::{SONAME, normalise, walk, write};
+use super::stage::{normalise, walk, write};
 use super::{Release, glibc};
-use crate::place::{LIBRARY, Place};
+use crate::place::{LIBRARY, Place, SONAME};
 use crate::step;
 
 /// `kv-store-wasm-VERSION-linux-MACHINE.tar.gz`.

@@ -8,11 +8,8 @@ use anyhow::{Context, Result};
 
 use super::linked::Linked;
 use super::{Release, glibc, licences};
-use crate::place::{LIBRARY, Place};
+use crate::place::{LIBRARY, Place, SONAME};
 use crate::step;
-
-/// The name under which programs are linked with the library; `library/build.rs` has it too, and a test compares.
-pub const SONAME: &str = "libkv_store_wasm.so.1";
 
 /// Lay out the tree.
 pub fn lay_out(place: &Place, release: &Release, linked: &Linked) -> Result<PathBuf> {
@@ -20,8 +17,7 @@ pub fn lay_out(place: &Place, release: &Release, linked: &Linked) -> Result<Path
     for folder in ["lib", "libexec", "bin", "components", "include"] {
         copy_all(&place.dist.join(folder), &tree.join(folder))?;
     }
-    // Linked with under the one name, found at run time under the other.
-    std::fs::rename(tree.join("lib").join(LIBRARY), tree.join("lib").join(SONAME))?;
+    // As in target/dist, whose link is not copied.
     std::os::unix::fs::symlink(SONAME, tree.join("lib").join(LIBRARY))?;
 
     let filled = |text: &str, prefix: &str| {

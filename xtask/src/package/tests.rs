@@ -7,9 +7,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use kv_store_tests::redis::RedisServer;
 
-use super::stage::SONAME;
 use super::{Release, assemble, digest, unpack};
-use crate::place::Place;
+use crate::place::{Place, SONAME};
 use crate::{packages, step};
 
 pub fn run(place: &Place) -> Result<()> {
