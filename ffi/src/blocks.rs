@@ -104,8 +104,8 @@ unsafe extern "C" fn open(toml: *const c_char, spec: *const kv_blocks_spec_t) ->
             (toml, read_spec(spec)?)
         };
         let config = Config::from_env(toml).map_err(Error::from)?;
-        for ignored in &config.ignored {
-            log::line(Level::Warn, format_args!("kv_blocks: {ignored}"));
+        for told in config.ignored.iter().chain(&config.former) {
+            log::line(Level::Warn, format_args!("kv_blocks: {told}"));
         }
         blocks::open(config, spec)
     });

@@ -73,7 +73,7 @@ def open_blocks(
     """Open a block cache; `kv_store_wasm.blocks.open`.
 
     uri: the store that is its far level; None: that of the config (`l2.backend`), or none.
-    config: TOML, under the variables `KV_CACHE_*` and `AIBRIX_KV_CACHE_OL_*` of the process.
+    config: TOML, under the variables `KV_BLOCKS_*` and `AIBRIX_KV_CACHE_OL_*` of the process.
     The rest is what a block is, and is part of every key: blocks of two specs never meet. model: the model, and whatever else of it
     decides what the values are. block_tokens: the engine's, used where the config does not say it. block_bytes: of all its tokens,
     layers and heads. layout: the order of the dimensions, by the letters L, C, N, H, D. dtype: f32, f16, bf16, fp8_e4m3,

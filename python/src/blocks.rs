@@ -72,8 +72,8 @@ pub fn open_blocks(
     spec.tensor_parallel = rank.unwrap_or(spec.tensor_parallel);
     let opened = py.detach(|| {
         let mut config = Config::from_env(config).map_err(Error::from)?;
-        for ignored in &config.ignored {
-            log::line(Level::Warn, format_args!("kv_store_wasm.blocks: {ignored}"));
+        for told in config.ignored.iter().chain(&config.former) {
+            log::line(Level::Warn, format_args!("kv_store_wasm.blocks: {told}"));
         }
         if let Some(uri) = uri {
             uri.clone_into(&mut config.l2.backend);

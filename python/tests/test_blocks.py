@@ -124,8 +124,8 @@ def test_what_does_not_open_says_why(uri: str, monkeypatch: pytest.MonkeyPatch) 
         blocks.open(uri, model="m", block_tokens=4, block_bytes=8, dtype="float3")
     with pytest.raises(kv.Error, match="no-such"):
         open_cache("no-such://store")
-    monkeypatch.setenv("KV_CACHE_L2_CACHE_OP_BATCH", "many")
-    with pytest.raises(kv.Error, match="KV_CACHE_L2_CACHE_OP_BATCH"):
+    monkeypatch.setenv("KV_BLOCKS_L2_CACHE_OP_BATCH", "many")
+    with pytest.raises(kv.Error, match="KV_BLOCKS_L2_CACHE_OP_BATCH"):
         open_cache(uri)
 
 

@@ -8,12 +8,12 @@ use libfuzzer_sys::fuzz_target;
 
 /// Variables, so that their values are reached without finding their names first.
 const VARIABLES: [&str; 6] = [
-    "KV_CACHE_DOUBLE_GET_THRESHOLD",
-    "KV_CACHE_L2_CACHE_KEY_BUILDER",
-    "KV_CACHE_L2_CACHE_KEY_HASH",
-    "KV_CACHE_BLOCK_SIZE",
+    "KV_BLOCKS_DOUBLE_GET_THRESHOLD",
+    "KV_BLOCKS_L2_CACHE_KEY_BUILDER",
+    "KV_BLOCKS_L2_CACHE_KEY_HASH",
+    "KV_BLOCKS_BLOCK_SIZE",
     "AIBRIX_KV_CACHE_OL_L1_CACHE_CAPACITY_GB",
-    "KV_CACHE_TOKEN_VALIDATION_ENABLED",
+    "KV_BLOCKS_TOKEN_VALIDATION_ENABLED",
 ];
 
 fuzz_target!(|bytes: &[u8]| {

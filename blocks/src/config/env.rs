@@ -7,8 +7,10 @@ use serde::de::value::Error as ValueError;
 use super::Config;
 use crate::error::{Error, Result};
 
-/// The names that a variable may have: ours, which wins, and AIBrix's own.
-const OURS: &str = "KV_CACHE_";
+/// The names that a variable may have: ours, which wins, the one that ours had in 0.2, and AIBrix's own.
+const OURS: &str = "KV_BLOCKS_";
+/// It is that of the token-exact cache, which reads no variables. It goes with 0.4.
+const FORMER: &str = "KV_CACHE_";
 const AIBRIX: &str = "AIBRIX_KV_CACHE_OL_";
 
 type Set = fn(&mut Config, &str) -> std::result::Result<(), String>;
@@ -123,10 +125,13 @@ const CONNECTOR: &str = "vendor connectors are not built in; the backend is a st
 const CONNECTORS: [&str; 6] = ["INFINISTORE", "HPKV", "PRIS", "EIC", "ROCKSDB", "SHFS"];
 
 pub(super) fn apply(config: &mut Config, variable: &dyn Fn(&str) -> Option<String>) -> Result<()> {
-    for prefix in [AIBRIX, OURS] {
+    for prefix in [AIBRIX, FORMER, OURS] {
         for (name, effect) in VARIABLES {
             let whole = format!("{prefix}{name}");
             let Some(text) = variable(&whole) else { continue };
+            if prefix == FORMER {
+                config.former.push(format!("{whole} is now {OURS}{name}, and will be ignored from 0.4 on"));
+            }
             let named = |problem: String| Error::invalid(format!("{whole} is {text:?}; {problem}"));
             match effect {
                 Sets(set) => {

@@ -1,6 +1,6 @@
 //! What a cache is opened with: TOML, variables, or the same as a struct.
 //!
-//! Later sources win: defaults, the TOML, `AIBRIX_KV_CACHE_OL_<NAME>`, `KV_CACHE_<NAME>`. `docs/blocks.md` has every name. An unknown
+//! Later sources win: defaults, the TOML, `AIBRIX_KV_CACHE_OL_<NAME>`, `KV_BLOCKS_<NAME>` (before 0.3 `KV_CACHE_<NAME>`). `docs/blocks.md` has every name. An unknown
 //! key, or a value that cannot be read, is an error: a misspelt bound must not be a bound that is not there.
 
 mod env;
@@ -54,6 +54,9 @@ pub struct Config {
     /// Variables that were found and have no effect here, each with why. Nothing to set.
     #[serde(skip)]
     pub ignored: Vec<String>,
+    /// Variables that were found under the name that they had in 0.2, each with its new one. Nothing to set.
+    #[serde(skip)]
+    pub former: Vec<String>,
 }
 
 /// The near level: the table `[l1]`.
@@ -124,6 +127,7 @@ impl Default for Config {
             l1: NearConfig::default(),
             l2: FarConfig::default(),
             ignored: Vec::new(),
+            former: Vec::new(),
         }
     }
 }

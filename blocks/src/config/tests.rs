@@ -26,10 +26,10 @@ fn defaults_are_those_of_aibrix() {
 fn our_names_win_over_aibrix_own_and_both_over_the_file() {
     let variables = [
         ("AIBRIX_KV_CACHE_OL_CHUNK_SIZE", "64"),
-        ("KV_CACHE_CHUNK_SIZE", "128"),
+        ("KV_BLOCKS_CHUNK_SIZE", "128"),
         ("AIBRIX_KV_CACHE_OL_L1_CACHE_EVICTION_POLICY", "LRU"),
-        ("KV_CACHE_DOUBLE_GET_THRESHOLD", "2, 0.5"),
-        ("KV_CACHE_L2_CACHE_KEY_HASH", "sha256"),
+        ("KV_BLOCKS_DOUBLE_GET_THRESHOLD", "2, 0.5"),
+        ("KV_BLOCKS_L2_CACHE_KEY_HASH", "sha256"),
         ("AIBRIX_KV_CACHE_OL_L2_CACHE_BACKEND", "MOCK"),
         ("AIBRIX_KV_CACHE_OL_META_SERVICE_URL", "redis://x"),
     ];
@@ -45,28 +45,28 @@ fn our_names_win_over_aibrix_own_and_both_over_the_file() {
 #[test]
 fn what_cannot_be_read_is_an_error_that_names_it() {
     for (name, text) in [
-        ("KV_CACHE_CHUNK_SIZE", "many"),
-        ("KV_CACHE_CHUNK_SIZE", "0"),
-        ("KV_CACHE_BLOCK_SIZE", "-2"),
-        ("KV_CACHE_MAX_SEQ_LEN", "0"),
-        ("KV_CACHE_DOUBLE_GET_THRESHOLD", "4,1.5"),
-        ("KV_CACHE_TOKEN_VALIDATION_ENABLED", "maybe"),
-        ("KV_CACHE_DEVICE", "cuda"),
-        ("KV_CACHE_L1_CACHE_EVICTION_POLICY", "MRU"),
-        ("KV_CACHE_L1_CACHE_CAPACITY_GB", "-1"),
-        ("KV_CACHE_L1_CACHE_CAPACITY_GB", "NaN"),
-        ("KV_CACHE_S3FIFO_SMALL_TO_MAIN_PROMO_THRESHOLD", "4"),
-        ("KV_CACHE_S3FIFO_SMALL_FIFO_CAPACITY_RATIO", "1"),
-        ("KV_CACHE_L2_CACHE_OP_BATCH", "0"),
-        ("KV_CACHE_L2_CACHE_NAMESPACE", ""),
-        ("KV_CACHE_L2_CACHE_KEY_HASH", "Weakened"),
-        ("KV_CACHE_L2_CACHE_INGESTION_TYPE", "COLD"),
-        ("KV_CACHE_L2_CACHE_NUM_ASYNC_WORKERS", "0"),
+        ("KV_BLOCKS_CHUNK_SIZE", "many"),
+        ("KV_BLOCKS_CHUNK_SIZE", "0"),
+        ("KV_BLOCKS_BLOCK_SIZE", "-2"),
+        ("KV_BLOCKS_MAX_SEQ_LEN", "0"),
+        ("KV_BLOCKS_DOUBLE_GET_THRESHOLD", "4,1.5"),
+        ("KV_BLOCKS_TOKEN_VALIDATION_ENABLED", "maybe"),
+        ("KV_BLOCKS_DEVICE", "cuda"),
+        ("KV_BLOCKS_L1_CACHE_EVICTION_POLICY", "MRU"),
+        ("KV_BLOCKS_L1_CACHE_CAPACITY_GB", "-1"),
+        ("KV_BLOCKS_L1_CACHE_CAPACITY_GB", "NaN"),
+        ("KV_BLOCKS_S3FIFO_SMALL_TO_MAIN_PROMO_THRESHOLD", "4"),
+        ("KV_BLOCKS_S3FIFO_SMALL_FIFO_CAPACITY_RATIO", "1"),
+        ("KV_BLOCKS_L2_CACHE_OP_BATCH", "0"),
+        ("KV_BLOCKS_L2_CACHE_NAMESPACE", ""),
+        ("KV_BLOCKS_L2_CACHE_KEY_HASH", "Weakened"),
+        ("KV_BLOCKS_L2_CACHE_INGESTION_TYPE", "COLD"),
+        ("KV_BLOCKS_L2_CACHE_NUM_ASYNC_WORKERS", "0"),
         ("AIBRIX_KV_CACHE_OL_L2_CACHE_BACKEND", "ROCKSDB"),
     ] {
         assert_eq!(with(&[(name, text)]).unwrap_err().kind(), crate::ErrorKind::Invalid, "{name}={text}");
     }
-    assert!(with(&[("KV_CACHE_CHUNK_SIZE", "many")]).unwrap_err().to_string().contains("KV_CACHE_CHUNK_SIZE"));
+    assert!(with(&[("KV_BLOCKS_CHUNK_SIZE", "many")]).unwrap_err().to_string().contains("KV_BLOCKS_CHUNK_SIZE"));
     for text in ["chunk_sise = 1", "[l1]\ncapacity = 1", "[l3]", "x", "ignored = ['x']"] {
         assert!(Config::parse(text).is_err(), "{text}");
     }
@@ -105,13 +105,16 @@ fn each_variable_sets_its_value_and_a_bad_one_is_named() {
     let sets = env::VARIABLES.iter().filter(|(_, effect)| matches!(effect, env::Effect::Sets(_)));
     let (names, rows): (Vec<&str>, Vec<&str>) = sets.map(|row| row.0).zip(ROWS.iter().map(|row| row.0)).unzip();
     assert_eq!((names, ROWS.len()), (rows, 22), "a row for each, in the order of the table");
-    for prefix in ["KV_CACHE_", "AIBRIX_KV_CACHE_OL_"] {
+    for prefix in ["KV_BLOCKS_", "KV_CACHE_", "AIBRIX_KV_CACHE_OL_"] {
         for &(name, good, is_set, bad) in ROWS {
             let whole = format!("{prefix}{name}");
             let config = with(&[(whole.as_str(), good)]).unwrap_or_else(|error| panic!("{whole}={good}: {error}"));
+            assert_eq!(config.former.len(), usize::from(prefix == "KV_CACHE_"), "{whole}");
+            let config = Config { former: Vec::new(), ..config };
             assert!(is_set(&config) && config.ignored.is_empty(), "{whole}={good}: {config:?}");
             // Blanks around a value mean nothing.
-            assert_eq!(with(&[(whole.as_str(), format!(" {good}\n").as_str())]).unwrap(), config, "{whole}");
+            let blanks = with(&[(whole.as_str(), format!(" {good}\n").as_str())]).unwrap();
+            assert_eq!(Config { former: Vec::new(), ..blanks }, config, "{whole}");
             let error = with(&[(whole.as_str(), bad)]).unwrap_err();
             assert!(error.to_string().contains(name), "{whole}={bad}: {error}");
             assert!(Config::default() == with(&[(name, bad)]).unwrap(), "without a prefix it is nobody's");
@@ -119,9 +122,20 @@ fn each_variable_sets_its_value_and_a_bad_one_is_named() {
         for (name, _) in env::VARIABLES.iter().filter(|(_, effect)| matches!(effect, env::Effect::None(_))) {
             let config = with(&[(format!("{prefix}{name}").as_str(), "anything")]).unwrap();
             assert!(config.ignored.len() == 1 && config.ignored[0].starts_with(&format!("{prefix}{name} ")), "{name}");
-            assert_eq!(Config { ignored: Vec::new(), ..config }, Config::default(), "{name}");
+            assert_eq!(Config { ignored: Vec::new(), former: Vec::new(), ..config }, Config::default(), "{name}");
         }
     }
+}
+
+/// 0.2 took `KV_CACHE_<NAME>`, which is the name of another cache.
+#[test]
+fn a_variable_of_0_2_works_and_is_told_its_new_name() {
+    let config = with(&[("KV_CACHE_CHUNK_SIZE", "128"), ("AIBRIX_KV_CACHE_OL_CHUNK_SIZE", "64")]).unwrap();
+    assert_eq!(config.chunk_size, 128);
+    assert_eq!(config.former, ["KV_CACHE_CHUNK_SIZE is now KV_BLOCKS_CHUNK_SIZE, and will be ignored from 0.4 on"]);
+    let both = with(&[("KV_CACHE_CHUNK_SIZE", "128"), ("KV_BLOCKS_CHUNK_SIZE", "256")]).unwrap();
+    assert_eq!((both.chunk_size, both.former.len()), (256, 1), "ours wins");
+    assert!(with(&[("KV_BLOCKS_CHUNK_SIZE", "256")]).unwrap().former.is_empty());
 }
 
 #[test]
@@ -129,9 +143,9 @@ fn a_variable_is_not_blamed_for_the_file_and_may_mend_it() {
     let read = |name: &'static str, text: &'static str| {
         Config::read("chunk_size = 0", move |asked| (asked == name).then(|| text.to_owned()))
     };
-    let error = read("KV_CACHE_MAX_SEQ_LEN", "9").unwrap_err().to_string();
+    let error = read("KV_BLOCKS_MAX_SEQ_LEN", "9").unwrap_err().to_string();
     assert!(error.contains("chunk_size") && !error.contains("MAX_SEQ_LEN"), "{error}");
-    assert_eq!(read("KV_CACHE_CHUNK_SIZE", "9").unwrap().chunk_size, 9);
+    assert_eq!(read("KV_BLOCKS_CHUNK_SIZE", "9").unwrap().chunk_size, 9);
 }
 
 #[test]
