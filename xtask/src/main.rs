@@ -134,8 +134,6 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Languages(options) => languages::run(&place, &options),
         Command::CompatData(options) => compat::run(&place, &options),
         Command::Mutants(options) => mutants::run(&place, &options),
-        Command::Setup => packages::install(llama::APT_PACKAGES)
-            .and_then(|()| toolchain::choose(toolchain::Target::Unknown).map(drop)),
         Command::Setup => {
             for wanted in [llama::APT_PACKAGES, packages::TESTS, packages::C_GUESTS] {
                 packages::install(wanted)?;

@@ -51,7 +51,11 @@ impl<'a> Sources<'a> {
         let text = std::fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
         let read = dependencies(&text);
         // A target folder that was copied can name files of another clone: those that build scripts asked for.
-        let ours: Vec<&PathBuf> = read.iter().filter(|path| path.starts_with(&self.place.root)).collect();
+        // What build scripts write lies in the target folder, which may be in the clone.
+        let ours: Vec<&PathBuf> = read
+            .iter()
+            .filter(|path| path.starts_with(&self.place.root) && !path.starts_with(&self.place.target))
+            .collect();
         ensure!(!ours.is_empty(), "{} names no file of this clone", list.display());
         for path in ours {
             self.add(path)?;
@@ -131,7 +135,15 @@ mod tests {
             ("Cargo.toml", "1"),
             ("Cargo.lock", "1"),
             ("rust-toolchain.toml", "1"),
-            ("target/release/liba.d", &format!("x: {}\n", at("a/src/lib.rs").display())),
+            ("target/release/build/a/out/made.rs", "by a build script"),
+            (
+                "target/release/liba.d",
+                &format!(
+                    "x: {} {}\n",
+                    at("a/src/lib.rs").display(),
+                    at("target/release/build/a/out/made.rs").display()
+                ),
+            ),
         ] {
             std::fs::create_dir_all(at(name).parent().unwrap()).unwrap();
             std::fs::write(at(name), text).unwrap();

@@ -75,7 +75,8 @@ fn render(kept: &Kept, exclusions: &[(String, String)]) -> Result<String> {
          A mutant is a small change to the code: a comparison turned round, a function that returns a constant.\n\
          cargo-mutants {VERSION} makes them, builds each one, and runs the tests of its crate. A mutant is caught if a test fails or does not end.\n\
          It is not viable if it does not compile. The goal is to catch 90% of the viable mutants of each crate. CI does not run this.\n\n\
-         ```sh unrun: takes minutes to hours\n\
+         <!-- unrun: takes minutes to hours -->\n\
+         ```sh\n\
          cargo xtask mutants --list                              # how many there are, and what is left out\n\
          cargo xtask mutants http-wire                           # all of one crate\n\
          cargo xtask mutants blocks --sample 60 --seed 26        # the same 60 on every machine\n\
