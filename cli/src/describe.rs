@@ -1,6 +1,6 @@
 //! What `doctor` and `inspect` both tell people.
 
-use kv_store_wasm::{Inspection, NearLevel, Reaches};
+use kv_store_wasm::{Inspection, NearLevel, Reaches, Scheme};
 
 use crate::show;
 
@@ -16,8 +16,14 @@ pub fn inspection(found: &Inspection) {
     if found.stamp.is_empty() {
         println!("stamp    none: not built with the SDK");
     }
-    for (key, value) in found.stamp.iter().filter(|(key, _)| key != "wish") {
+    // What is taken of these is told instead, and the wishes at last.
+    const TOLD: [&str; 3] = ["schemes", "port", "wish"];
+    for (key, value) in found.stamp.iter().filter(|(key, _)| !TOLD.contains(&key.as_str())) {
         println!("{key:<8} {value}");
+    }
+    for Scheme { scheme, port, .. } in &found.schemes {
+        let port = port.map(|port| format!(", port {port} where the URI names none")).unwrap_or_default();
+        println!("serves   {scheme}://{port}");
     }
     for import in &found.imports {
         match &import.not_offered {

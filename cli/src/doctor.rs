@@ -63,8 +63,15 @@ fn print(found: &Diagnosis, verbose: bool) {
     if let Some(tenant) = &found.tenant {
         println!("tenant    {tenant}");
     }
-    let by = if found.component_by_config { " (the config names it)" } else { "" };
+    let by = match (found.component_by_config, found.component_ships) {
+        (true, _) => " (the config names it)",
+        (false, true) => " (it ships with the library)",
+        (false, false) => "",
+    };
     println!("component {}{by}", or_none(&found.component, "none"));
+    if found.backend != found.scheme && found.component.is_some() {
+        println!("          {0}, which lists {1}://; its table is [backend.{0}]", found.backend, found.scheme);
+    }
     if found.component.is_none() {
         found.searched.iter().for_each(|folder| println!("          not in {}", folder.display()));
     }

@@ -162,6 +162,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
             ("@URI@", uri),
             ("@CHECK@", check.as_str()),
             ("objects://", "@NAME@://"),
+            ("\"objects\"", "\"@NAME@\""),
             ("@NAME@", name),
             ("@SDK_VERSION@", env!("CARGO_PKG_VERSION")),
             ("@LANGUAGE@", language.name()),

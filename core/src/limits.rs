@@ -78,6 +78,16 @@ pub const COMPILE_GRACE: Duration = Duration::from_millis(500);
 pub const COMPILE_FAILED_FOR: Duration = Duration::from_secs(600);
 /// Components whose failed compilation is remembered.
 pub const MAX_COMPILE_FAILURES: usize = 64;
+/// Schemes that a component can list in its section.
+pub const MAX_DECLARED_SCHEMES: usize = 16;
+/// Sections of a component's file that are walked for the one in which it describes itself. componentize-py makes 400.
+pub const MAX_SECTIONS_WALKED: usize = 16_384;
+/// Components that are looked at for one that lists a scheme whose name none has.
+pub const MAX_COMPONENTS_LOOKED_AT: usize = 64;
+/// Components of which the process remembers what they say of themselves.
+pub const MAX_LOOKS_KEPT: usize = 256;
+/// Indexes of tenants that a config has: one for each scheme, and for each port that it has had by itself.
+pub const MAX_TENANT_INDEXES: usize = 64;
 /// Config files whose text is kept parsed in the process.
 pub const MAX_CONFIGS_KEPT: usize = 16;
 /// Components kept loaded in the process. Guards against URIs that name ever new ones.

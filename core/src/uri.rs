@@ -44,12 +44,13 @@ impl StoreUri {
         let before = authority.rsplit_once('@').map(|(user, _)| user);
         let suspect = before.or_else(|| rest.contains('@').then_some(authority));
         if suspect.is_some_and(|user| user.contains(':')) {
-            let variable = variable_prefix(backend(scheme)) + "PASSWORD";
+            // Where another backend serves the scheme, the variable has that one's name: which one it is is not known here.
+            let variable = variable_prefix(scheme) + "PASSWORD";
             return Err(Error::new(
                 ErrorKind::Denied,
                 format!(
                     "the URI holds a password, or a ':' before an '@' that could end one, and would show in process lists \
-                     and logs: set {variable} instead"
+                     and logs: set the variable of the backend's secret instead, {variable} if the backend is named {scheme}"
                 ),
             ));
         }
@@ -72,12 +73,6 @@ impl StoreUri {
         self.text.get(..self.scheme_len).unwrap_or_default()
     }
 
-    /// The backend that serves the scheme: its name picks the component, the config's table and the secrets. It is the
-    /// scheme itself, but for `rediss`, which is `redis` over TLS, and `s3+http`, which is `s3` without it.
-    pub fn backend(&self) -> &str {
-        backend(self.scheme())
-    }
-
     /// What lies between `://` and the next `/`; may be empty.
     pub fn authority(&self) -> &str {
         self.text.get(self.scheme_len + "://".len()..self.path_at).unwrap_or_default()
@@ -92,29 +87,6 @@ impl StoreUri {
     pub fn with_path(&self, path: &str) -> Self {
         let head = self.text.get(..self.path_at).unwrap_or_default();
         StoreUri { text: format!("{head}{path}"), ..*self }
-    }
-}
-
-/// The backends that ship.
-pub const SHIPPED: [&str; 6] = ["local-fs", "memkv", "memory", "mooncake", "redis", "s3"];
-
-pub fn backend(scheme: &str) -> &str {
-    match scheme {
-        "rediss" => "redis",
-        "s3+http" => "s3",
-        own => own,
-    }
-}
-
-/// The port that a backend takes where its URI names none, as far as it is known: of the backends that ship, whose tests compare.
-pub fn default_port(scheme: &str) -> Option<u16> {
-    match scheme {
-        "redis" | "rediss" => Some(6379),
-        "memkv" => Some(9900),
-        "mooncake" => Some(50051),
-        "s3" => Some(443),
-        "s3+http" => Some(80),
-        _ => None,
     }
 }
 

@@ -125,7 +125,9 @@ impl HostBuilder {
         HostBuilder { config: Some(Given::Text(toml.into())), ..self }
     }
 
-    /// The directories, absolute, in which a component is looked for that the config does not name, in order: `<scheme>.wasm`.
+    /// The directories, absolute, in which a component is looked for that the config does not name, in order: `<scheme>.wasm`, then
+    /// one that lists the scheme. They count as a stranger's, whose port for a URI without one is granted only where the config pins them
+    /// by `sha256`, unless the directory is `components` beside the program.
     pub fn components<P: Into<PathBuf>>(self, directories: impl IntoIterator<Item = P>) -> Self {
         HostBuilder { components: Some(directories.into_iter().map(Into::into).collect()), ..self }
     }
@@ -188,7 +190,7 @@ impl HostBuilder {
         if let Some(sink) = self.log {
             log::set_sink(Some(sink));
         }
-        let places = crate::loader::Places { components: self.components, cache: self.cache };
+        let places = crate::loader::Places { components: self.components, cache: self.cache, beside: None };
         Ok(Host { setup: Setup { config, places, layers: self.layers, clock: self.clock } })
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::loader;
+use crate::policy::{Declared, Scheme};
 
 /// A component, looked at from outside.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -21,6 +22,9 @@ pub struct Inspection {
     /// What the component says of itself in its custom section `kv-store-backend`: pairs of key and value, in order. A
     /// `wish` is what it would like to be granted; it grants nothing.
     pub stamp: Vec<(String, String)>,
+    /// The schemes that it lists there, and the port of each where a URI names none. They take no scheme from another component, and
+    /// the port is granted only if the component ships with the library or the config pins it.
+    pub schemes: Vec<Scheme>,
     /// Its functions.
     pub functions: u64,
     /// Its largest function, in bytes.
@@ -70,6 +74,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         sha256: loader::hex(&digest),
         imports,
         exports: found.exports,
+        schemes: Declared::of(&found.stamp).schemes,
         stamp: found.stamp,
         functions: found.functions,
         largest_function: found.largest_function,

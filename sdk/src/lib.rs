@@ -105,6 +105,34 @@ pub mod __private {
         out
     }
 
+    /// Refuses to compile what is no entry of `schemes`: a lower-case letter, then lower-case letters, digits, `-`, `+` and `.`, and
+    /// perhaps `:` with a port.
+    #[allow(clippy::indexing_slicing)]
+    pub const fn check_schemes(schemes: &[&str]) {
+        assert!(schemes.len() <= 16, "a component lists 16 schemes at most");
+        let mut scheme = 0;
+        while scheme < schemes.len() {
+            let bytes = schemes[scheme].as_bytes();
+            assert!(!bytes.is_empty() && bytes[0].is_ascii_lowercase(), "a scheme begins with a lower-case letter");
+            let (mut at, mut digits, mut port) = (1, 0, 0);
+            while at < bytes.len() && bytes[at] != b':' {
+                let byte = bytes[at];
+                let tame = byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.');
+                assert!(tame, "a scheme has lower-case letters, digits, '-', '+' and '.'");
+                at += 1;
+            }
+            let has_port = at < bytes.len();
+            at += 1;
+            while at < bytes.len() {
+                assert!(bytes[at].is_ascii_digit() && digits < 5, "after ':' comes a port");
+                port = port * 10 + (bytes[at] - b'0') as u32;
+                (at, digits) = (at + 1, digits + 1);
+            }
+            assert!(!has_port || (port > 0 && port <= u16::MAX as u32), "a port is 1 to 65535");
+            scheme += 1;
+        }
+    }
+
     #[allow(clippy::indexing_slicing)]
     /// The length of all parts together.
     pub const fn joined_len(parts: &[&str]) -> usize {
@@ -131,25 +159,36 @@ pub mod __private {
 
 /// Make a component of a [`Backend`], or, with `TYPE, maintenance`, of one that implements [`Maintenance`] too.
 ///
-/// After the type may come the wishes: what the backend would like to be granted, for people who look into the component.
-/// They grant nothing. Then the names of all options and of all secrets that it takes, so that `kv-store config check` finds a
-/// misspelt one without running the component.
+/// After the type may come, in this order and each of them or not:
+/// - `schemes`: what the URIs that it serves begin with, the name under which it is installed first. `acmes` is then found by `acme.wasm`,
+///   where no component has that name. One that has a port of its own is `"acmes:7443"`; 16 at most.
+/// - `port`: what a URI without a port means. The host grants it only to a component that ships with it, or that the operator has
+///   pinned by `sha256`; otherwise the URI must name the port.
+/// - `wishes`: what the backend would like to be granted, for people who look into the component. They grant nothing.
+/// - `options`, `secrets`: the names of all options and of all secrets that it takes, so that `kv-store config check` finds a misspelt one
+///   without running the component.
 ///
 /// ```text
-/// kv_store_sdk::export!(Redis, wishes: ["the server in the URI"], options: ["prefix", "ttl_s"], secrets: ["password"]);
+/// kv_store_sdk::export!(Redis, schemes: ["redis", "rediss"], port: 6379, wishes: ["the server in the URI"],
+///     options: ["prefix", "ttl_s"], secrets: ["password"]);
 /// ```
 ///
 /// It also writes the component's stamp, the custom section `kv-store-backend`: lines of `key: value` with the name and
-/// version of the crate, the SDK, the contract, each wish, the options and the secrets.
+/// version of the crate, the SDK, the contract, the schemes and the port, each wish, the options and the secrets.
 #[macro_export]
 macro_rules! export {
-    (@ { $($more:tt)* } $backend:ty $(, wishes: [$($wish:literal),* $(,)?])? $(, options: [$($option:literal),* $(,)?])?
+    (@ { $($more:tt)* } $backend:ty $(, schemes: [$($scheme:literal),* $(,)?])? $(, port: $port:literal)?
+        $(, wishes: [$($wish:literal),* $(,)?])? $(, options: [$($option:literal),* $(,)?])?
         $(, secrets: [$($secret:literal),* $(,)?])? $(,)?) => {
         const _: () = {
+            $(const _: () = $crate::__private::check_schemes(&[$($scheme),*]);)?
+            $(const _: ::core::num::NonZeroU16 = ::core::num::NonZeroU16::new($port).unwrap();)?
             const STAMP: &[&str] = &[
                 "component: ", env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"),
                 "\nsdk: ", $crate::__private::SDK,
                 "\ncontract: ", $crate::__private::CONTRACT,
+                $("\nschemes:", $(" ", $scheme,)* " ",)?
+                $("\nport: ", concat!($port),)?
                 $($("\nwish: ", $wish,)*)?
                 $("\noptions:", $(" ", $option,)* " ",)?
                 $("\nsecrets:", $(" ", $secret,)* " ",)?
@@ -186,4 +225,18 @@ macro_rules! export {
     ($backend:ty $(, $name:ident: $list:tt)* $(,)?) => {
         $crate::export!(@ {} $backend $(, $name: $list)*);
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::__private::check_schemes;
+
+    #[test]
+    fn what_is_no_scheme_does_not_compile() {
+        check_schemes(&["s3", "s3+http:80", "local-fs", "a.b:65535"]);
+        for wrong in ["", "S3", "3s", "s_3", "s3:", "s3:0", "s3:65536", "s3:+7", "s3:100000", "s3://", " s3"] {
+            assert!(std::panic::catch_unwind(|| check_schemes(&[wrong])).is_err(), "{wrong:?}");
+        }
+        assert!(std::panic::catch_unwind(|| check_schemes(&["a"; 17])).is_err());
+    }
 }

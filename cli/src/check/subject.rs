@@ -71,12 +71,13 @@ impl Tested {
                 return Err(Failure::unable(format!("{shown}: {message}")));
             }
         };
-        let imports: Vec<String> = match kind {
+        let (imports, listed): (Vec<String>, Vec<String>) = match kind {
             Kind::Component => {
                 let inspected = kv_store_wasm::inspect(&real).map_err(Failure::unable)?;
-                inspected.imports.into_iter().map(|import| import.name).collect()
+                let imports = inspected.imports.into_iter().map(|import| import.name).collect();
+                (imports, inspected.schemes.into_iter().map(|listed| listed.scheme).collect())
             }
-            Kind::Native => Vec::new(),
+            Kind::Native => Default::default(),
         };
         let stores = match (stores, kind) {
             (Some(stores), _) => Some(stores.clone()),
@@ -93,9 +94,12 @@ impl Tested {
         let Stores::Given(uri) = &stores else {
             return Ok(Tested { file: real, kind, scheme: named, stores, imports });
         };
-        // Two schemes may be one backend's: rediss:// is redis, s3+http:// is s3.
+        // Two schemes may be one backend's, which is installed under the name that it lists first.
         let parsed = StoreUri::parse(uri).map_err(|error| Failure::unable(error.to_string()))?;
-        let scheme = parsed.backend().to_owned();
+        let scheme = match listed.first() {
+            Some(name) if listed.iter().any(|scheme| scheme == parsed.scheme()) => name.clone(),
+            _ => parsed.scheme().to_owned(),
+        };
         Ok(Tested { file: real, kind, scheme, stores, imports })
     }
 

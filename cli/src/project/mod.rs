@@ -8,8 +8,10 @@ mod python;
 mod rust;
 mod tool;
 
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
+use kv_store_wasm::StoreUri;
 use serde::{Deserialize, Serialize};
 use wit_component::ComponentEncoder;
 
@@ -68,16 +70,55 @@ struct Description {
     language: Language,
     /// Where `check` has it store things. None: what it imports tells.
     stores: Option<Stores>,
+    /// What it says of itself in the stamp: the schemes that it serves, each perhaps with `:` and a port, and the port of the others.
+    #[serde(default)]
+    schemes: Vec<String>,
+    port: Option<NonZeroU16>,
     /// What it would like to be granted, for the stamp.
     #[serde(default)]
     wishes: Vec<String>,
 }
+
+impl Description {
+    /// Why nothing would come of what it says. The host ignores what it does not understand.
+    fn check(&self) -> Result<(), String> {
+        if !is_name(&self.name) {
+            return Err(format!("{:?} can not be a backend's name", self.name));
+        }
+        let is_scheme = |scheme: &str| StoreUri::parse(&format!("{scheme}://")).is_ok_and(|uri| uri.scheme() == scheme);
+        let is_port = |port: &str| port.parse::<NonZeroU16>().is_ok() && !port.starts_with('+');
+        let mut lists_its_name = self.schemes.is_empty();
+        for entry in &self.schemes {
+            let (scheme, port) =
+                entry.split_once(':').map_or((entry.as_str(), None), |(scheme, port)| (scheme, Some(port)));
+            if !is_scheme(scheme) || !port.is_none_or(is_port) {
+                return Err(format!("schemes: {entry:?} is no scheme, nor one with a port (\"acmes:7443\")"));
+            }
+            lists_its_name |= scheme == self.name;
+        }
+        if self.schemes.len() > MAX_SCHEMES {
+            return Err(format!("schemes: a component lists {MAX_SCHEMES} at most"));
+        }
+        if !lists_its_name {
+            return Err(format!(
+                "schemes: {:?} is missing; without it the host takes no notice of the others",
+                self.name
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Those that the host reads.
+const MAX_SCHEMES: usize = 16;
 
 pub struct Project {
     pub folder: PathBuf,
     pub name: String,
     pub language: Language,
     pub stores: Option<Stores>,
+    schemes: Vec<String>,
+    port: Option<NonZeroU16>,
     wishes: Vec<String>,
 }
 
@@ -101,6 +142,8 @@ impl Project {
                 name,
                 language: Language::Rust,
                 stores: None,
+                schemes: Vec::new(),
+                port: None,
                 wishes: Vec::new(),
             });
         }
@@ -108,11 +151,9 @@ impl Project {
         let text = std::fs::read_to_string(&file).map_err(|error| unable(&error))?;
         let described: Description =
             toml::from_str(&text).map_err(|error| unable(&error.to_string().trim().replace('\n', " ")))?;
-        if !is_name(&described.name) {
-            return Err(unable(&format!("{:?} can not be a backend's name", described.name)));
-        }
-        let Description { name, language, stores, wishes } = described;
-        Ok(Project { folder: folder.to_owned(), name, language, stores, wishes })
+        described.check().map_err(|why| unable(&why))?;
+        let Description { name, language, stores, schemes, port, wishes } = described;
+        Ok(Project { folder: folder.to_owned(), name, language, stores, schemes, port, wishes })
     }
 
     /// Where `build` puts the component.
@@ -147,6 +188,10 @@ impl Project {
             format!("sdk: kv-store build {}", env!("CARGO_PKG_VERSION")),
             "contract: kv-store:backend@1.0.0".to_owned(),
         ];
+        if !self.schemes.is_empty() {
+            lines.push(format!("schemes: {}", self.schemes.join(" ")));
+        }
+        lines.extend(self.port.map(|port| format!("port: {port}")));
         lines.extend(self.wishes.iter().map(|wish| format!("wish: {}", wish.replace('\n', " "))));
         let data = (lines.join("\n") + "\n").into_bytes();
         use wasm_encoder::ComponentSection;
@@ -175,4 +220,54 @@ pub fn write(path: &Path, bytes: &[u8]) -> Outcome {
     let unfinished = path.with_extension("wasm.unfinished");
     let written = std::fs::write(&unfinished, bytes).and_then(|()| std::fs::rename(&unfinished, path));
     written.map_err(|error| Failure::unable(format!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A project with these lines in its `backend.toml`, or why it is none.
+    fn project(lines: &str) -> Result<Project, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!("name = 'acme'\nlanguage = 'c'\n{lines}");
+        std::fs::write(folder.path().join("backend.toml"), text).unwrap();
+        Project::find(folder.path()).map_err(|failure| match failure {
+            Failure::Unable(why) => why,
+            other => format!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn what_a_project_says_of_its_schemes_is_in_its_component() {
+        let stamped = |lines: &str| {
+            let component = project(lines).unwrap().stamped(wasm_encoder::Component::new().finish());
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), component).unwrap();
+            let inspected = kv_store_wasm::inspect(file.path()).unwrap();
+            let listed = inspected.schemes.iter().map(|listed| (listed.scheme.clone(), listed.port));
+            listed.collect::<Vec<_>>()
+        };
+        let listed = stamped("schemes = ['acme', 'acmes:7443']\nport = 7000\nwishes = ['peace']");
+        assert_eq!(listed, [("acme".to_owned(), Some(7000)), ("acmes".to_owned(), Some(7443))]);
+        assert_eq!(stamped("wishes = []"), []);
+    }
+
+    #[test]
+    fn schemes_that_the_host_would_ignore_are_refused() {
+        for (lines, said) in [
+            ("schemes = ['Acme']", "\"Acme\" is no scheme"),
+            ("schemes = ['acme', 'kv-store-x']", "is no scheme"),
+            ("schemes = ['acme', 'a/b']", "is no scheme"),
+            ("schemes = ['acme:0']", "is no scheme"),
+            ("schemes = ['acme:+7']", "is no scheme"),
+            ("schemes = ['acmes']", "\"acme\" is missing"),
+            ("port = 0", "port"),
+            ("port = 65536", "port"),
+        ] {
+            let why = project(lines).map(|_| ()).unwrap_err();
+            assert!(why.contains(said) && why.contains("backend.toml"), "{lines}: {why}");
+        }
+        let many: Vec<String> = (0..20).map(|number| format!("'a{number}'")).collect();
+        assert!(project(&format!("schemes = [{}]", many.join(","))).map(|_| ()).unwrap_err().contains("16 at most"));
+    }
 }

@@ -12,21 +12,21 @@ mod tenants;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use serde::Deserialize;
 
 pub use near::Near;
-pub use read::{Kept, Source};
+pub use read::{FileIdentity, Kept, Source};
 pub use review::Table;
 pub use tables::{Digest, FaultTable, Helper};
 
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::log::{self, Level};
-use crate::policy::{self, Folder, Pattern, Said, SecretSource, Target, Variable};
+use crate::policy::{self, Folder, Pattern, Prefix, Said, SecretSource, Served, Target, Variable};
 use crate::quota::Quota;
 use crate::suggest::{nearest, suggestion};
 use crate::uri::{self, StoreUri};
@@ -103,8 +103,8 @@ pub enum Verify {
 }
 
 impl Settings {
-    /// What a URI means under them.
-    pub fn target(&self, uri: &StoreUri) -> Result<Target, Error> {
+    /// What a URI means under them, where the backend is the one that serves its scheme.
+    pub fn target(&self, uri: &StoreUri, served: &Served) -> Result<Target, Error> {
         let said = Said {
             root: self.root.as_deref(),
             is_tenant: self.tenant.is_some(),
@@ -115,11 +115,11 @@ impl Settings {
             env: &self.env,
             secrets: &self.secrets,
         };
-        let target = Target::decide(uri, &said)?;
+        let target = Target::decide(uri, &said, served)?;
         if let Some(bytes) = self.quota.stored_bytes
             && target.grants.directory.is_none()
         {
-            let scheme = uri.backend();
+            let scheme = &served.backend;
             return Err(Error::invalid(format!(
                 "the config's quota stored_bytes = {bytes} holds for stores in a directory, and {scheme} is not one: take it out, and bound the \
                  server instead"
@@ -144,33 +144,34 @@ impl Config {
         for (scheme, backend) in &config.backend {
             backend.check(scheme).map_err(|error| error.context(format_args!("{shown}: backend.{scheme}")))?;
         }
-        for (number, tenant) in config.tenant.iter().enumerate() {
-            let added = tenant.check().and_then(|()| config.tenants.add(number, &tenant.uri));
-            added.map_err(|error| error.context(format_args!("{shown}: tenant {}", tenant.uri.uri().as_str())))?;
+        for tenant in &config.tenant {
+            let checked = tenant.check();
+            checked.map_err(|error| error.context(format_args!("{shown}: tenant {}", tenant.uri.uri().as_str())))?;
         }
+        let tenants = Tenants::new(config.tenant.iter().map(|tenant| &tenant.uri));
+        config.tenants = tenants.map_err(|error| error.context(&shown))?;
         Ok(config)
     }
 
-    /// The tables of backends that no component serves and whose names are near to one that ships: each with what was meant.
-    /// `is_there`: whether a component was found for a scheme.
-    pub fn misspelt(&self, is_there: impl Fn(&str) -> bool) -> Vec<String> {
-        let unserved = self.backend.iter().filter(|(scheme, backend)| {
-            backend.component.is_none() && !uri::SHIPPED.contains(&scheme.as_str()) && !is_there(scheme)
-        });
+    /// The tables of backends that no component serves and whose names are near to one that does: each with what was meant.
+    /// `is_served`: whether a component was found for a scheme; `there`: the names of those that are installed.
+    pub fn misspelt(&self, is_served: impl Fn(&str) -> bool, there: &BTreeSet<String>) -> Vec<String> {
+        let unserved =
+            self.backend.iter().filter(|(scheme, backend)| backend.component.is_none() && !is_served(scheme));
         let meant = unserved.filter_map(|(scheme, _)| {
-            let meant = nearest(scheme, uri::SHIPPED.iter().copied())?;
+            let meant = nearest(scheme, there.iter().map(String::as_str))?;
             Some(format!("backend.{scheme} serves no URI: there is no {scheme}.wasm; did you mean [backend.{meant}]?"))
         });
         meant.collect()
     }
 
     /// Log once what [`Config::misspelt`] finds.
-    pub fn tell_misspelt(&self, is_there: impl Fn(&str) -> bool) {
+    pub fn tell_misspelt(&self, is_served: impl Fn(&str) -> bool, there: impl FnOnce() -> BTreeSet<String>) {
         if self.told.load(Relaxed) || self.told.swap(true, Relaxed) {
             return;
         }
         let shown = self.path.as_deref().unwrap_or(Path::new("")).display().to_string();
-        for message in self.misspelt(is_there) {
+        for message in self.misspelt(is_served, &there()) {
             log::line(Level::Warn, format_args!("{shown}: {message}"));
         }
     }
@@ -211,12 +212,59 @@ impl Config {
         in_files.map(|uri| (format!("the tenant {}", uri.as_str()), PathBuf::from(uri.path()))).collect()
     }
 
-    /// What the operator says of a URI; the defaults where that is nothing.
+    /// The component that a backend's table names.
+    pub fn component(&self, backend: &str) -> Option<&Path> {
+        self.backend.get(backend)?.component.as_deref()
+    }
+
+    /// The backends whose tables name a component.
+    pub fn components(&self) -> impl Iterator<Item = &str> {
+        let named = self.backend.iter().filter(|(_, backend)| backend.component.is_some());
+        named.map(|(name, _)| name.as_str())
+    }
+
+    /// Whether a backend's table says which component is the only one that is accepted.
+    pub fn pins(&self, backend: &str) -> bool {
+        self.backend.get(backend).is_some_and(|table| table.sha256.is_some())
+    }
+
+    /// Whether a table or a tenant is about a scheme.
+    pub fn mentions(&self, scheme: &str) -> bool {
+        self.backend.contains_key(scheme) || self.tenants.has(scheme)
+    }
+
+    /// The schemes that have tenants.
+    pub fn schemes_of_tenants(&self) -> impl Iterator<Item = &str> {
+        self.tenants.schemes()
+    }
+
+    /// Whether the tenants of a scheme can be told from each other. `port`: the one that is meant where none is named, if it is
+    /// known.
+    pub fn check_tenants(&self, scheme: &str, port: Option<u16>) -> Result<(), Error> {
+        self.tenants.check(scheme, port, |number| self.prefix(number))
+    }
+
+    /// Refuse a table that no URI has: one named by a scheme of a backend that has another name.
+    pub fn check_aliases(&self, served: &Served) -> Result<(), Error> {
+        match served.aliases().find(|alias| self.backend.contains_key(*alias)) {
+            Some(alias) => {
+                let own = &served.backend;
+                Err(Error::invalid(format!(
+                    "backend.{alias}: write [backend.{own}]: {alias}:// has the table of {own}"
+                )))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What the operator says of a URI, whose scheme is served so; the defaults where that is nothing.
     ///
-    /// `Denied` where its scheme has tenants and none of them covers it.
-    pub fn settings(&self, uri: &StoreUri) -> Result<Settings, Error> {
-        let tenant = self.tenant(uri)?;
-        let backend = self.backend.get(uri.backend()).cloned().unwrap_or_default();
+    /// `Denied` where its backend has tenants and none of them covers it.
+    pub fn settings(&self, uri: &StoreUri, served: &Served) -> Result<Settings, Error> {
+        let shown = self.path.as_deref().unwrap_or(Path::new("the given config"));
+        self.check_aliases(served).map_err(|error| error.context(shown.display()))?;
+        let tenant = self.tenant(uri, served)?;
+        let backend = self.backend.get(&served.backend).cloned().unwrap_or_default();
         let backend = match tenant {
             Some(tenant) => backend.of(tenant.clone()),
             None => backend,
@@ -242,9 +290,13 @@ impl Config {
     }
 
     /// The tenant that covers a URI most closely.
-    fn tenant(&self, uri: &StoreUri) -> Result<Option<&Tenant>, Error> {
-        let uri_of = |number: usize| self.tenant.get(number).map_or("", |tenant| tenant.uri.uri().as_str());
-        Ok(self.tenants.find(uri, uri_of)?.and_then(|number| self.tenant.get(number)))
+    fn tenant(&self, uri: &StoreUri, served: &Served) -> Result<Option<&Tenant>, Error> {
+        let found = self.tenants.find(uri, served, |number| self.prefix(number))?;
+        Ok(found.and_then(|number| self.tenant.get(number)))
+    }
+
+    fn prefix(&self, number: usize) -> Option<&Prefix> {
+        self.tenant.get(number).map(|tenant| &tenant.uri)
     }
 }
 
@@ -275,10 +327,6 @@ impl Backend {
 
     fn check(&self, scheme: &str) -> Result<(), Error> {
         uri::check_scheme(scheme)?;
-        let own = uri::backend(scheme);
-        if own != scheme {
-            return Err(Error::invalid(format!("write [backend.{own}]: {scheme}:// has the table of {own}")));
-        }
         if self.component.as_ref().is_some_and(|path| !path.is_absolute()) {
             return Err(Error::invalid("component must be an absolute path"));
         }

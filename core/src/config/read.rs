@@ -17,7 +17,7 @@ use crate::process::Clock;
 /// The files that were parsed, by their paths, and what they say.
 #[derive(Default)]
 pub struct Kept {
-    files: Mutex<HashMap<PathBuf, (Identity, Arc<Config>)>>,
+    files: Mutex<HashMap<PathBuf, (FileIdentity, Arc<Config>)>>,
     clock: Clock,
 }
 
@@ -40,9 +40,9 @@ pub enum Source {
     Given(Arc<Config>),
 }
 
-/// What tells that a file is the one that was parsed, without reading it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Identity {
+/// What tells that a file is the one that was read before, without reading it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
     device: u64,
     inode: u64,
     size: u64,
@@ -136,7 +136,7 @@ impl Config {
         if meta.mode() & 0o002 != 0 {
             return Err(wrong("everybody may write to it, and so grant anything to any component: chmod o-w"));
         }
-        let identity = Identity::of(&meta);
+        let identity = FileIdentity::of(&meta);
         let mut kept = files.files.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some((of, config)) = kept.get(path)
             && *of == identity
@@ -161,9 +161,10 @@ impl Config {
     }
 }
 
-impl Identity {
-    fn of(meta: &Metadata) -> Self {
-        Identity {
+impl FileIdentity {
+    /// Of a file that is there.
+    pub fn of(meta: &Metadata) -> Self {
+        FileIdentity {
             device: meta.dev(),
             inode: meta.ino(),
             size: meta.len(),
@@ -244,7 +245,8 @@ mod tests {
     #[test]
     fn a_file_that_was_just_changed_may_change_again_and_look_the_same() {
         let at = |time: Duration| (time.as_secs() as i64, i64::from(time.subsec_nanos()));
-        let identity = |time: Duration| Identity { device: 0, inode: 0, size: 0, modified: (0, 0), changed: at(time) };
+        let identity =
+            |time: Duration| FileIdentity { device: 0, inode: 0, size: 0, modified: (0, 0), changed: at(time) };
         let now = Duration::from_millis(3_600_999);
         let is_settled = |age: Duration| identity(now - age).is_settled(now);
         assert!(!is_settled(Duration::ZERO) && !is_settled(SAME_TICK) && is_settled(2 * SAME_TICK));

@@ -1,7 +1,7 @@
 //! The tables of a config, for whoever checks it without a URI.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::{Config, Digest};
 use crate::policy::SecretSource;
@@ -10,9 +10,8 @@ use crate::policy::SecretSource;
 pub struct Table<'a> {
     /// `backend.redis`, or `tenant redis://h/7`.
     pub name: String,
+    /// What the table is named by, or a tenant's URI begins with.
     pub scheme: &'a str,
-    /// Of the backend, also where the table is a tenant's.
-    pub component: Option<&'a Path>,
     pub sha256: Option<Digest>,
     pub options: Vec<&'a str>,
     pub secrets: &'a BTreeMap<String, SecretSource>,
@@ -27,7 +26,6 @@ impl Config {
         let backends = self.backend.iter().map(|(scheme, backend)| Table {
             name: format!("backend.{scheme}"),
             scheme,
-            component: backend.component.as_deref(),
             sha256: backend.sha256,
             options: backend.options.keys().map(String::as_str).collect(),
             secrets: &backend.secrets,
@@ -35,11 +33,9 @@ impl Config {
         });
         let tenants = self.tenant.iter().map(|tenant| {
             let uri = tenant.uri.uri();
-            let backend = self.backend.get(uri.backend());
             Table {
                 name: format!("tenant {}", uri.as_str()),
-                scheme: uri.backend(),
-                component: backend.and_then(|backend| backend.component.as_deref()),
+                scheme: uri.scheme(),
                 sha256: None,
                 options: tenant.options.keys().map(String::as_str).collect(),
                 secrets: &tenant.secrets,

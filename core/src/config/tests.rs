@@ -1,5 +1,11 @@
 use super::*;
 use crate::error::ErrorKind;
+use crate::policy::{as_shipped, trusted};
+
+fn settings(config: &Config, uri: &str) -> Result<Settings, Error> {
+    let uri = StoreUri::parse(uri)?;
+    config.settings(&uri, &as_shipped(uri.scheme()))
+}
 
 fn parse(text: &str) -> Result<Config, Error> {
     Config::parse(Path::new("/etc/c.toml"), text)
@@ -14,7 +20,7 @@ fn a_backend_has_what_the_file_says_and_defaults_for_the_rest() {
     let config = parse(
         "[backend.local-fs]\nroot = '/kv'\nverify = 'xxh3'\noptions.durability = 'rename'\nlimits.deadline_ms = 50",
     );
-    let settings = config.unwrap().settings(&StoreUri::parse("local-fs:///kv/x").unwrap()).unwrap();
+    let settings = settings(&config.unwrap(), "local-fs:///kv/x").unwrap();
     assert_eq!(settings.root.as_deref(), Some("/kv"));
     assert_eq!((settings.verify, settings.limits.deadline_ms), (Verify::Xxh3, 50));
     assert_eq!(settings.options.get("durability").map(String::as_str), Some("rename"));
@@ -35,21 +41,26 @@ fn a_secret_in_the_place_of_its_source_is_refused_and_not_repeated() {
 
 #[test]
 fn a_table_that_no_uri_uses_is_refused() {
-    for (table, meant) in [("rediss", "redis"), ("s3+http", "s3")] {
-        let error = refused(&format!("[backend.\"{table}\"]\n"));
-        assert!(error.contains(&format!("write [backend.{meant}]")), "{error}");
+    let config = parse("[backend.rediss]\nverify = 'off'").unwrap();
+    for uri in ["rediss://h", "redis://h"] {
+        let error = settings(&config, uri).unwrap_err().to_string();
+        assert!(error.contains("/etc/c.toml: backend.rediss: write [backend.redis]"), "{error}");
     }
+    assert!(settings(&config, "x://h").is_ok());
     let config = parse("[backend.redsi]\n[backend.acme]\n[backend.s4]\ncomponent = '/s4.wasm'\n").unwrap();
-    let told = config.misspelt(|_| false);
+    let there = ["redis", "s3"].map(str::to_owned).into();
+    let told = config.misspelt(|_| false, &there);
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].contains("backend.redsi") && told[0].contains("did you mean [backend.redis]?"), "{told:?}");
-    assert!(config.misspelt(|scheme| scheme == "redsi").is_empty());
+    assert!(config.misspelt(|scheme| scheme == "redsi", &there).is_empty());
+    // Of what is not installed nothing is known.
+    assert!(config.misspelt(|_| false, &Default::default()).is_empty());
 }
 
 #[test]
 fn an_option_may_be_a_number_or_a_truth() {
     let config = parse("[backend.x]\noptions = { max_bytes = 500, evict = true, style = 'path' }").unwrap();
-    let settings = config.settings(&StoreUri::parse("x://h").unwrap()).unwrap();
+    let settings = settings(&config, "x://h").unwrap();
     let options: Vec<_> = settings.options.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(options, [("evict", "true"), ("max_bytes", "500"), ("style", "path")]);
 }
@@ -59,7 +70,7 @@ fn a_quota_of_stored_bytes_is_refused_where_nothing_can_hold_it() {
     let config = parse("[backend.x]\nquota.stored_bytes = '1GiB'").unwrap();
     for (uri, holds) in [("x:///directory", true), ("x://server:1/0", false)] {
         let uri = StoreUri::parse(uri).unwrap();
-        let target = config.settings(&uri).unwrap().target(&uri);
+        let target = config.settings(&uri, &as_shipped("x")).unwrap().target(&uri, &as_shipped("x"));
         assert_eq!(target.is_ok(), holds, "{uri:?}");
         if let Err(error) = target {
             assert!(
@@ -76,7 +87,7 @@ fn sizes_have_units_where_they_are_bytes() {
         "[backend.x]\nlimits = { memory_bytes = '256 MiB', payload_bytes = 1000, compile_bytes = '1GiB' }\n\
          quota = { stored_bytes = '1.5GiB', bytes_in_per_s = '20MB', operations_per_s = 5 }",
     );
-    let settings = config.unwrap().settings(&StoreUri::parse("x://h").unwrap()).unwrap();
+    let settings = settings(&config.unwrap(), "x://h").unwrap();
     let limits = &settings.limits;
     assert_eq!((limits.memory_bytes, limits.payload_bytes, limits.compile_bytes), (256 << 20, 1000, 1 << 30));
     let quota = &settings.quota;
@@ -164,12 +175,12 @@ fn a_tenant_has_the_near_level_of_the_backend_or_its_own() {
          near = { disk = '/near', disk_bytes = 1048576, ttl_s = 7 }",
     )
     .unwrap();
-    let near = |uri| config.settings(&StoreUri::parse(uri).unwrap()).unwrap().near.unwrap();
+    let near = |uri| settings(&config, uri).unwrap().near.unwrap();
     assert_eq!(near("x://a"), Near { memory_bytes: 1 << 20, ..Near::default() });
     let own = Near { memory_bytes: 0, disk: Some("/near".into()), disk_bytes: 1 << 20, ttl_s: 7 };
     assert_eq!(near("x://b"), own);
     assert!(config.files().any(|(_, path)| path == Path::new("/near")), "no component may reach it");
-    let none = parse("[backend.x]").unwrap().settings(&StoreUri::parse("x://a").unwrap()).unwrap().near;
+    let none = settings(&parse("[backend.x]").unwrap(), "x://a").unwrap().near;
     assert_eq!(none, None);
 }
 
@@ -226,8 +237,7 @@ fn a_tenant_is_found_by_every_spelling_of_its_server() {
         let tables = uris.iter().map(|uri| format!("[[tenant]]\nuri = '{uri}'\n"));
         parse(&tables.collect::<String>())
     };
-    let of = |config: &Config, uri: &str| Ok(config.settings(&StoreUri::parse(uri)?)?.tenant);
-    let of = |config: &Config, uri: &str| -> Result<Option<String>, Error> { of(config, uri) };
+    let of = |config: &Config, uri: &str| settings(config, uri).map(|found| found.tenant);
     // Whoever has the rest of the scheme does not get at it by another spelling.
     for own in ["redis://h/7", "redis://h:6379/7"] {
         let config = tenants(&["redis://", own]).unwrap();
@@ -238,8 +248,10 @@ fn a_tenant_is_found_by_every_spelling_of_its_server() {
             assert_eq!(of(&config, uri).unwrap().as_deref(), Some("redis://"), "{uri}");
         }
     }
-    let error = tenants(&["redis://h/7", "redis://h:6379/7"]).unwrap_err();
-    assert!(error.to_string().contains("redis://h:6379/7: is a second tenant"), "{error}");
+    let config = tenants(&["redis://h/7", "redis://h:6379/7"]).unwrap();
+    let error = of(&config, "redis://h/7").unwrap_err().to_string();
+    assert!(error.contains("redis://h:6379/7: is a second tenant"), "{error}");
+    assert_eq!(config.check_tenants("redis", Some(6379)).unwrap_err().to_string(), error);
     // The longer path is closer, whichever names the user and whichever comes first.
     for uris in [["redis://me@h", "redis://h/3"], ["redis://h/3", "redis://me@h"]] {
         assert_eq!(of(&tenants(&uris).unwrap(), "redis://me@h/3").unwrap().as_deref(), Some("redis://h/3"));
@@ -250,8 +262,25 @@ fn a_tenant_is_found_by_every_spelling_of_its_server() {
     assert_eq!(of(&config, "acme://h:99/7").unwrap().as_deref(), Some("acme://h:99/7"));
     let error = of(&config, "acme://h/7").unwrap_err();
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("acme://h:99/7"), "{error}");
-    let error = tenants(&["acme://h:99/7", "acme://h/8"]).unwrap_err();
-    assert!(error.to_string().contains("name the port"), "{error}");
+    let config = tenants(&["acme://h:99/7", "acme://h/8"]).unwrap();
+    let error = of(&config, "acme://h/8").unwrap_err();
+    assert!(error.to_string().contains("acme://h/8: name the port"), "{error}");
+    // What its component says counts as soon as it may: with the same config, and under each of its schemes.
+    let by_component =
+        |uri: &str, acme: &Served| config.settings(&StoreUri::parse(uri).unwrap(), acme).map(|found| found.tenant);
+    let acme = trusted("acme", "acme acmes", 99);
+    for (uri, tenant) in [("acme://h/7/x", "acme://h:99/7"), ("acme://h:99/8", "acme://h/8")] {
+        assert_eq!(by_component(uri, &acme).unwrap().as_deref(), Some(tenant), "{uri}");
+    }
+    for uri in ["acme://h:98/8", "acme://h/9", "acmes://h:99/7", "acmes://i/7"] {
+        assert_eq!(by_component(uri, &acme).unwrap_err().kind(), ErrorKind::Denied, "{uri}");
+    }
+    assert!(by_component("acme://h/7", &Served { trusted: false, ..acme }).is_err());
+    // A tenant under one scheme of a backend closes the others to whom no tenant covers.
+    let config = tenants(&["acmes://h/7"]).unwrap();
+    let refused =
+        config.settings(&StoreUri::parse("acme://h/7").unwrap(), &trusted("acme", "acme acmes", 99)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Denied);
 }
 
 #[test]
@@ -260,7 +289,7 @@ fn a_list_of_servers_is_no_way_around_a_tenant() {
         let tables = uris.iter().map(|uri| format!("[[tenant]]\nuri = '{uri}'\n"));
         parse(&tables.collect::<String>())
     };
-    let of = |config: &Config, uri: &str| config.settings(&StoreUri::parse(uri).unwrap()).map(|found| found.tenant);
+    let of = |config: &Config, uri: &str| settings(config, uri).map(|found| found.tenant);
     let config = tenants(&["redis://", "redis://h/7", "redis://a:1,b:2/x"]).unwrap();
     for (uri, tenant) in [
         ("redis://h,H:6379/7", "redis://h/7"),
@@ -275,7 +304,7 @@ fn a_list_of_servers_is_no_way_around_a_tenant() {
         let refused = of(&config, uri).unwrap_err();
         assert!(refused.kind() == ErrorKind::Denied && refused.to_string().contains("no other"), "{uri}: {refused}");
     }
-    let error = tenants(&["redis://a:1,b:2/x", "redis://a:1/y"]).unwrap_err();
+    let error = of(&tenants(&["redis://a:1,b:2/x", "redis://a:1/y"]).unwrap(), "redis://a:1/y").unwrap_err();
     assert!(error.to_string().contains("shares some servers"), "{error}");
 }
 
@@ -287,7 +316,7 @@ fn the_directories_of_others_are_those_that_do_not_hold_ones_own() {
     )
     .unwrap();
     let others = |uri: &str| -> Vec<String> {
-        let settings = config.settings(&StoreUri::parse(uri).unwrap()).unwrap();
+        let settings = settings(&config, uri).unwrap();
         config.directories_of_others(&settings).into_iter().map(|(_, path)| path.display().to_string()).collect()
     };
     assert_eq!(others("local-fs:///kv/a/x"), ["/kv/b"]);
@@ -319,13 +348,14 @@ fn twenty_thousand_tenants_are_found_each() {
     ] {
         let uri = StoreUri::parse(uri).unwrap();
         let begun = std::time::Instant::now();
-        let settings = config.settings(&uri).unwrap();
+        let served = as_shipped(uri.scheme());
+        let settings = config.settings(&uri, &served).unwrap();
         assert_eq!(settings.tenant.as_deref(), Some(tenant));
-        let target = settings.target(&uri).unwrap();
+        let target = settings.target(&uri, &served).unwrap();
         let component = Path::new("/opt/kv/x.wasm");
         target.grants.check_overlap(&crate::store::guarded(&setup, &config, &settings, component)).unwrap();
         println!("{uri:?} decided in {:?}", begun.elapsed());
     }
-    let refused = config.settings(&StoreUri::parse("redis://cache-0:6379/8").unwrap()).unwrap_err();
+    let refused = settings(&config, "redis://cache-0:6379/8").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Denied);
 }

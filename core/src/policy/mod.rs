@@ -8,6 +8,7 @@
 mod addresses;
 mod overlap;
 mod secrets;
+mod served;
 mod servers;
 mod tenants;
 
@@ -17,6 +18,9 @@ use std::path::{Path, PathBuf};
 
 pub use overlap::Guarded;
 pub use secrets::{SecretSource, Variable, check_secret_name};
+pub use served::{Declared, Scheme, Served};
+#[cfg(test)]
+pub use served::{as_shipped, trusted};
 pub use servers::{Host, Pattern, Server, split_port};
 pub use tenants::{Prefix, Site, check_plain, servers as servers_in_one_spelling};
 
@@ -31,7 +35,8 @@ use addresses::Kind;
 pub struct Grants {
     /// The directory that the URI names.
     pub directory: Option<PathBuf>,
-    /// The servers that the URI names: each `host:port`, as it is written there.
+    /// The servers that the URI names: each `host:port`. Without a port there is none that is granted: neither the URI nor a component
+    /// that is trusted to do so says which one is meant.
     pub servers: Vec<String>,
     /// Further directories, by the names that the component asks for.
     pub fs: BTreeMap<String, Folder>,
@@ -68,13 +73,22 @@ pub enum FolderAccess {
 }
 
 /// A URI seen with the operator's config: the store, what its component is granted, and what prefixes manifests.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The store's own URI.
     pub store: StoreUri,
+    /// The name of the backend that serves it.
+    pub backend: String,
     pub grants: Grants,
     /// Comes before each manifest's name, with a `/` between.
     pub prefix: Option<String>,
+}
+
+/// Without the backend's name, which its component decides: a near level's directory is found again under the same hash.
+impl std::hash::Hash for Target {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (&self.store, &self.grants, &self.prefix).hash(state);
+    }
 }
 
 /// A server that the component may connect to, and who says so.
@@ -101,11 +115,11 @@ pub struct Said<'a> {
 }
 
 impl Target {
-    /// Decide what a URI means under a config.
-    pub fn decide(uri: &StoreUri, said: &Said<'_>) -> Result<Self, Error> {
+    /// Decide what a URI means under a config, where the backend is the one that serves its scheme.
+    pub fn decide(uri: &StoreUri, said: &Said<'_>, served: &Served) -> Result<Self, Error> {
         let (store, prefix) = match said.root {
             None => (uri.clone(), None),
-            Some(root) => split_at_root(uri, root)?,
+            Some(root) => split_at_root(uri, root, &served.backend)?,
         };
         let mut grants = Grants {
             directory: None,
@@ -115,15 +129,16 @@ impl Target {
             private_networks: said.private_networks,
             env: said.env.to_vec(),
             secrets: said.secrets.clone(),
-            secret_prefix: (!said.is_tenant).then(|| variable_prefix(store.backend())),
+            secret_prefix: (!said.is_tenant).then(|| variable_prefix(&served.backend)),
         };
         if !store.authority().is_empty() {
-            let servers = servers_of(store.authority());
-            grants.servers = servers.map(|server| in_virtual_style(&store, said.virtual_style, server)).collect();
+            let port = served.port(store.scheme());
+            let servers = servers_of(store.authority()).map(|server| with_port(server, port));
+            grants.servers = servers.map(|server| in_virtual_style(&store, said.virtual_style, &server)).collect();
         } else if !store.path().is_empty() {
             grants.directory = Some(directory(store.path())?);
         }
-        Ok(Target { store, grants, prefix })
+        Ok(Target { store, backend: served.backend.clone(), grants, prefix })
     }
 }
 
@@ -168,17 +183,27 @@ impl Grants {
         self.servers.iter().any(is_own) || self.connect.iter().any(|pattern| pattern.allows_host(&host))
     }
 
-    /// Whether the component may connect to `authority`, a name that it gives. A URI without a port leaves the port to the
-    /// backend. Asked before the name is resolved.
+    /// Whether the component may connect to `authority`, a name that it gives. A host without a port grants none of its ports.
+    /// Asked before the name is resolved.
     pub fn server(&self, authority: &str) -> Result<GrantedServer, Error> {
         let server = Server::parse(authority)?;
-        let is_named = |granted: &String| {
+        let named = |granted: &String| {
             let (host, port) = split_port(granted);
-            Host::parse(host).as_ref() == Some(&server.host) && port.is_none_or(|port| port == server.port)
+            (Host::parse(host).as_ref() == Some(&server.host)).then_some(port)
         };
-        let by_uri = self.servers.iter().any(is_named);
+        let mut ports = self.servers.iter().filter_map(named);
+        let by_uri = ports.clone().any(|port| port == Some(server.port));
         if by_uri || self.connect.iter().any(|pattern| pattern.allows(&server)) {
             return Ok(GrantedServer { server, by_uri });
+        }
+        if ports.any(|port| port.is_none()) {
+            let message = format!(
+                "{server} is not granted: the URI names {} and no port, and only a component that ships with this library or \
+                 that the config pins by its sha256 may choose one, by declaring it; write {server} in the URI, if that is the \
+                 server that is meant",
+                server.host
+            );
+            return Err(Error::new(ErrorKind::Denied, message));
         }
         let also: Vec<&str> = self.connect.iter().map(Pattern::as_str).collect();
         let also = if also.is_empty() { String::new() } else { format!(", connect in the config {}", also.join(", ")) };
@@ -228,6 +253,14 @@ fn servers_of(authority: &str) -> impl Iterator<Item = &str> {
     servers.split(',').filter(|server| !server.is_empty())
 }
 
+/// A server of a URI with its port: the one that is written there, or the one that is meant where there is none.
+fn with_port(server: &str, port: Option<u16>) -> String {
+    match (split_port(server).1, port) {
+        (None, Some(port)) if Host::parse(server).is_some() => format!("{server}:{port}"),
+        _ => server.to_owned(),
+    }
+}
+
 /// In virtual style the server with the first segment of the URI's path in front of its name is granted, and the one that is named
 /// is not.
 fn in_virtual_style(store: &StoreUri, virtually: bool, server: &str) -> String {
@@ -259,11 +292,11 @@ pub fn check_folder(name: &str, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn split_at_root(uri: &StoreUri, root: &str) -> Result<(StoreUri, Option<String>), Error> {
+fn split_at_root(uri: &StoreUri, root: &str, backend: &str) -> Result<(StoreUri, Option<String>), Error> {
     let below = uri.path().strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/'));
     let Some(rest) = below else {
-        let (path, scheme) = (uri.path(), uri.backend());
-        let message = format!("the path {path} is not below {root}, the root of backend.{scheme} in the config");
+        let path = uri.path();
+        let message = format!("the path {path} is not below {root}, the root of backend.{backend} in the config");
         return Err(Error::new(ErrorKind::Denied, message));
     };
     let prefix = rest.trim_matches('/');

@@ -1,11 +1,11 @@
 //! Which tenant a URI belongs to. A tenant is a prefix of URIs, held against them part by part and never as text:
 //! `local-fs:///kv/a` covers `local-fs:///kv/a/x` and not `local-fs:///kv/ab`, `redis://h` covers `redis://H:6379/3`.
 //!
-//! Which port a URI means that names none is the backend's to say. Where the host does not know it, a prefix and a URI on one
-//! server of which only one names a port are refused: they may be the same server and may not.
+//! Which port a URI means that names none is the backend's to say ([`Served::port`](super::Served::port)), and is handed in. Where it is
+//! not known, a prefix and a URI on one server of which only one names a port are refused: they may be the same server and may not.
 
 use crate::error::{Error, ErrorKind};
-use crate::uri::{StoreUri, default_port};
+use crate::uri::StoreUri;
 
 use super::servers::{Host, split_port};
 
@@ -32,9 +32,9 @@ impl Prefix {
         &self.0
     }
 
-    /// What the URIs that it covers have in common.
-    pub fn site(&self) -> Site {
-        Site::of(&self.0)
+    /// What the URIs that it covers have in common. `port`: the one that is meant where none is named, if it is known.
+    pub fn site(&self, port: Option<u16>) -> Site {
+        Site::of(&self.0, port)
     }
 }
 
@@ -51,9 +51,10 @@ pub struct Site {
 }
 
 impl Site {
-    pub fn of(uri: &StoreUri) -> Self {
+    /// `port`: the one that is meant where none is named, if it is known.
+    pub fn of(uri: &StoreUri, port: Option<u16>) -> Self {
         let (user, _) = split_user(uri.authority());
-        let (host, port) = canonical(uri);
+        let (host, port) = canonical(uri, port);
         let path = segments(uri).fold(String::new(), |path, segment| path + "/" + segment);
         Site { scheme: uri.scheme().to_owned(), host, port, user: user.map(str::to_owned), path }
     }
@@ -66,8 +67,7 @@ impl Site {
             let with = |user| Site { user, path: path.to_owned(), ..self.clone() };
             self.user.clone().map(|user| with(Some(user))).into_iter().chain([with(None)])
         });
-        let port = default_port(&self.scheme);
-        let scheme = Site { host: String::new(), user: None, path: String::new(), port, ..self.clone() };
+        let scheme = Site { host: String::new(), user: None, path: String::new(), port: None, ..self.clone() };
         below.chain([scheme])
     }
 }
@@ -95,17 +95,17 @@ fn split_user(authority: &str) -> (Option<&str>, &str) {
 }
 
 /// The servers of a URI, each once and in one spelling, with the port that is meant as far as it is known; what is none as it is.
-pub fn servers(uri: &StoreUri) -> Vec<(String, Option<u16>)> {
+pub fn servers(uri: &StoreUri, port: Option<u16>) -> Vec<(String, Option<u16>)> {
     let (_, servers) = split_user(uri.authority());
-    let mut servers: Vec<_> = servers.split(',').map(|server| canonical_server(uri, server)).collect();
+    let mut servers: Vec<_> = servers.split(',').map(|server| canonical_server(server, port)).collect();
     servers.sort();
     servers.dedup();
     servers
 }
 
 /// The same as one host with its port. What several servers are is no name that a single one can have.
-fn canonical(uri: &StoreUri) -> (String, Option<u16>) {
-    let servers = servers(uri);
+fn canonical(uri: &StoreUri, port: Option<u16>) -> (String, Option<u16>) {
+    let servers = servers(uri, port);
     if let [(host, port)] = servers.as_slice() {
         return (host.clone(), *port);
     }
@@ -113,7 +113,9 @@ fn canonical(uri: &StoreUri) -> (String, Option<u16>) {
     (named.collect::<Vec<_>>().join(","), None)
 }
 
-fn canonical_server(uri: &StoreUri, server: &str) -> (String, Option<u16>) {
+fn canonical_server(server: &str, meant: Option<u16>) -> (String, Option<u16>) {
+    // A whole scheme is no server.
+    let meant = meant.filter(|_| !server.is_empty());
     let (host, port) = split_port(server);
     let host = match Host::parse(host) {
         // An IPv6 address that stands for an IPv4 address leads to the same server.
@@ -121,7 +123,7 @@ fn canonical_server(uri: &StoreUri, server: &str) -> (String, Option<u16>) {
         Some(name) => name.to_string(),
         None => host.to_owned(),
     };
-    (host, port.or_else(|| default_port(uri.scheme())))
+    (host, port.or(meant))
 }
 
 /// What a prefix covers, said without an index: [`Site`] is held against it.
@@ -129,7 +131,7 @@ fn canonical_server(uri: &StoreUri, server: &str) -> (String, Option<u16>) {
 impl Prefix {
     /// How closely the prefix names a URI; none if it does not cover it. Of two that cover one, the longer path is closer,
     /// then the one that names the user.
-    pub fn covers(&self, uri: &StoreUri) -> Option<(usize, bool, bool)> {
+    pub fn covers(&self, uri: &StoreUri, port: Option<u16>) -> Option<(usize, bool, bool)> {
         if self.0.scheme() != uri.scheme() {
             return None;
         }
@@ -138,7 +140,7 @@ impl Prefix {
         }
         let (my_user, _) = split_user(self.0.authority());
         let (user, _) = split_user(uri.authority());
-        if canonical(&self.0) != canonical(uri) || (my_user.is_some() && my_user != user) {
+        if canonical(&self.0, port) != canonical(uri, port) || (my_user.is_some() && my_user != user) {
             return None;
         }
         let mut theirs = segments(uri);
@@ -148,8 +150,8 @@ impl Prefix {
 
     /// Whether it cannot be told if a URI is on the server of this prefix: only one of the two names a port, and the host does
     /// not know which one the backend takes.
-    pub fn is_unclear(&self, uri: &StoreUri) -> bool {
-        let ((host, port), (other, others)) = (canonical(&self.0), canonical(uri));
+    pub fn is_unclear(&self, uri: &StoreUri, port: Option<u16>) -> bool {
+        let ((host, port), (other, others)) = (canonical(&self.0, port), canonical(uri, port));
         let same_host = self.0.scheme() == uri.scheme() && !host.is_empty() && host == other;
         same_host && port.is_some() != others.is_some()
     }
@@ -162,7 +164,7 @@ impl Prefix {
 #[cfg(test)]
 impl PartialEq for Prefix {
     fn eq(&self, other: &Self) -> bool {
-        self.covers(&other.0).is_some() && other.covers(&self.0).is_some()
+        self.covers(&other.0, tests::port(&self.0)).is_some() && other.covers(&self.0, tests::port(&self.0)).is_some()
     }
 }
 
@@ -170,13 +172,27 @@ impl PartialEq for Prefix {
 mod tests {
     use super::*;
 
+    /// The port that a URI means that names none, where these tests take it as known.
+    pub(super) fn port(uri: &StoreUri) -> Option<u16> {
+        [("redis", 6379), ("rediss", 6379), ("memkv", 9900)]
+            .into_iter()
+            .find(|(scheme, _)| *scheme == uri.scheme())
+            .map(|(_, port)| port)
+    }
+
     fn prefix(text: &str) -> Prefix {
         Prefix::try_from(text.to_owned()).unwrap()
     }
 
     /// How many parts of the path, and whether the user, a prefix names of a URI that it covers.
     fn covers(text: &str, uri: &str) -> Option<(usize, bool)> {
-        prefix(text).covers(&StoreUri::parse(uri).unwrap()).map(|(parts, user, _)| (parts, user))
+        let uri = StoreUri::parse(uri).unwrap();
+        prefix(text).covers(&uri, port(&uri)).map(|(parts, user, _)| (parts, user))
+    }
+
+    fn is_unclear(mine: &str, theirs: &str) -> bool {
+        let theirs = StoreUri::parse(theirs).unwrap();
+        prefix(mine).is_unclear(&theirs, port(&theirs))
     }
 
     #[test]
@@ -191,7 +207,7 @@ mod tests {
             for (mine, theirs) in [(one, other), (other, one)] {
                 assert!(covers(mine, theirs).is_some(), "{mine} {theirs}");
                 assert!(covers(mine, &format!("{theirs}/more")).is_some(), "{mine} {theirs}");
-                assert!(!prefix(mine).is_unclear(&StoreUri::parse(theirs).unwrap()));
+                assert!(!is_unclear(mine, theirs));
             }
             assert!(prefix(one) == prefix(other), "{one} {other}");
         }
@@ -199,7 +215,7 @@ mod tests {
             [("redis://h", "redis://h:6380"), ("redis://h:6380", "redis://h"), ("redis://h", "rediss://h")]
         {
             assert_eq!(covers(mine, theirs), None, "{mine} {theirs}");
-            assert!(prefix(mine) != prefix(theirs) && !prefix(mine).is_unclear(&StoreUri::parse(theirs).unwrap()));
+            assert!(prefix(mine) != prefix(theirs) && !is_unclear(mine, theirs));
         }
     }
 
@@ -217,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_port_that_only_the_backend_knows_is_unclear() {
-        let unclear = |mine: &str, theirs: &str| prefix(mine).is_unclear(&StoreUri::parse(theirs).unwrap());
+        let unclear = is_unclear;
         assert!(unclear("acme://h/a", "acme://h:99/b") && unclear("acme://h:99", "acme://me@H"));
         assert!(!unclear("acme://h:99", "acme://h:99") && !unclear("acme://h:99", "acme://i"));
         assert!(!unclear("acme://", "acme://h:99") && !unclear("acme:///a", "acme:///b"));
@@ -279,7 +295,7 @@ mod tests {
             if let Ok(prefix) = Prefix::try_from(text.clone())
                 && !(server.is_empty() && path.is_empty())
             {
-                let covers = |text: String| prefix.covers(&StoreUri::parse(&text).unwrap()).is_some();
+                let covers = |text: String| prefix.covers(&StoreUri::parse(&text).unwrap(), None).is_some();
                 assert!(covers(text.clone()));
                 assert!(covers(format!("{text}/{more}")));
                 assert!(!covers(format!("{text}{more}")));
@@ -294,8 +310,9 @@ mod tests {
             uri in "(s|redis|rediss)://((me@|you@)?(h|i|10.0.0.1)(:6379|:7)?)?(/[ab]{1,2}){0,3}",
         ) {
             if let (Ok(prefix), Ok(uri)) = (Prefix::try_from(prefix), StoreUri::parse(&uri)) {
-                let found = Site::of(&uri).covering().any(|site| site == prefix.site());
-                assert_eq!(found, prefix.covers(&uri).is_some());
+                let known = port(&uri);
+                let found = Site::of(&uri, known).covering().any(|site| site == prefix.site(known));
+                assert_eq!(found, prefix.covers(&uri, known).is_some());
             }
         }
 
@@ -306,7 +323,8 @@ mod tests {
                 let user = site.user.map(|user| user + "@").unwrap_or_default();
                 Prefix::try_from(format!("redis://{user}{}{}", site.host, site.path)).unwrap()
             };
-            let close: Vec<_> = Site::of(&uri).covering().map(|site| text(site).covers(&uri).unwrap()).collect();
+            let close: Vec<_> =
+                Site::of(&uri, None).covering().map(|site| text(site).covers(&uri, None).unwrap()).collect();
             assert!(close.is_sorted_by(|closer, wider| closer > wider), "{close:?}");
         }
     }

@@ -4,13 +4,13 @@ use crate::config::{Config, Settings};
 
 fn settings(config: &str, uri: &str) -> Result<(StoreUri, Settings), Error> {
     let uri = StoreUri::parse(uri).unwrap();
-    let settings = Config::parse(Path::new("/etc/c.toml"), config)?.settings(&uri)?;
+    let settings = Config::parse(Path::new("/etc/c.toml"), config)?.settings(&uri, &as_shipped(uri.scheme()))?;
     Ok((uri, settings))
 }
 
 fn under(config: &str, uri: &str) -> Result<Target, Error> {
     let (uri, settings) = settings(config, uri)?;
-    settings.target(&uri)
+    settings.target(&uri, &as_shipped(uri.scheme()))
 }
 
 fn target(uri: &str, root: Option<&str>) -> Result<Target, Error> {
@@ -35,8 +35,13 @@ fn in_virtual_style_the_bucket_in_front_of_the_host_is_granted_and_nothing_else(
     for other in ["h.example:9000", "p.h.example:9000", "bucket.h.example:9001", "a.bucket.h.example:9000"] {
         assert_eq!(grants.server(other).unwrap_err().kind(), ErrorKind::Denied, "{other}");
     }
-    let path_style = under("[backend.s3]\noptions.style = 'path'", "s3://h.example/bucket").unwrap().grants;
+    let path_style = under("[backend.s3]\noptions.style = 'path'", "s3://h.example:443/bucket").unwrap().grants;
     assert!(path_style.server("h.example:443").is_ok() && path_style.server("bucket.h.example:443").is_err());
+    // With the port that its component has by itself.
+    let uri = StoreUri::parse("s3+http://h.example,[::1]/bucket").unwrap();
+    let s3 = trusted("s3", "s3 s3+http:80", 443);
+    let (_, settings) = settings("[backend.s3]\noptions.style = 'virtual'", "s3://h:1/b").unwrap();
+    assert_eq!(settings.target(&uri, &s3).unwrap().grants.servers, ["bucket.h.example:80", "bucket.[::1]:80"]);
 }
 
 #[test]
@@ -80,7 +85,8 @@ fn the_server_of_the_uri_is_granted_and_no_other() {
     assert!(allows("redis://me@cache.svc:6379/3", "cache.svc:6379"));
     assert!(allows("redis://Cache.svc:6379", "cache.SVC:6379"));
     assert!(allows("redis://[::1]:6379", "[::1]:6379"));
-    assert!(allows("redis://cache.svc", "cache.svc:6379"));
+    assert!(allows("redis://cache.svc", "cache.svc:6379") && !allows("redis://cache.svc", "cache.svc:6380"));
+    assert!(allows("rediss://[::1]", "[::1]:6379"));
     for authority in [
         "cache.svc:6380",
         "cache.svc",
@@ -100,17 +106,41 @@ fn the_server_of_the_uri_is_granted_and_no_other() {
 
 #[test]
 fn each_server_of_a_uri_is_granted_and_exactly() {
-    let uri = "s://me@h1:1,[::1]:2,10.0.0.3/x";
+    let uri = "redis://me@h1:1,[::1]:2,10.0.0.3/x";
     let grants = target(uri, None).unwrap().grants;
-    assert_eq!(grants.servers, ["h1:1", "[::1]:2", "10.0.0.3"]);
-    for server in ["h1:1", "H1:1", "[::1]:2", "10.0.0.3:7"] {
+    assert_eq!(grants.servers, ["h1:1", "[::1]:2", "10.0.0.3:6379"]);
+    for server in ["h1:1", "H1:1", "[::1]:2", "10.0.0.3:6379"] {
         assert!(grants.server(server).is_ok(), "{server}");
     }
-    for server in ["h1:2", "h2:1", "[::1]:1", "10.0.0.4:7", "h1:1,h2:1", "me@h1:1"] {
+    for server in ["h1:2", "h2:1", "[::1]:1", "10.0.0.4:7", "10.0.0.3:7", "h1:1,h2:1", "me@h1:1"] {
         assert!(grants.server(server).is_err(), "{server}");
     }
     assert!(grants.names_host("h1") && grants.names_host("[::1]") && !grants.names_host("h2"));
     assert_eq!(target("s://,h:1,,/x", None).unwrap().grants.servers, ["h:1"]);
+}
+
+#[test]
+fn a_port_that_nobody_names_is_not_granted() {
+    let uri = StoreUri::parse("acme://h,i:1/x").unwrap();
+    let (_, settings) = settings("[backend.acme]\nconnect = ['h:7']", "acme://h/x").unwrap();
+    let acme = trusted("acme", "acme acmes:23", 22);
+    let grants = |served: &Served| settings.target(&uri, served).unwrap().grants;
+    assert!(grants(&acme).server("h:22").is_ok() && grants(&acme).server("h:23").is_err());
+    for stranger in [Served { trusted: false, ..acme.clone() }, Served::by_name("acme"), trusted("acme", "acmes", 22)] {
+        let grants = grants(&stranger);
+        assert_eq!(grants.servers, ["h", "i:1"]);
+        let refused = grants.server("h:22").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Denied);
+        let said = refused.to_string();
+        let parts = ["the URI names h and no port", "sha256", "write h:22 in the URI"];
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        // What is named is granted, and the name may be looked up.
+        assert!(grants.server("i:1").is_ok() && grants.server("h:7").is_ok() && grants.names_host("h"));
+    }
+    let acmes = StoreUri::parse("acmes://h/x").unwrap();
+    let grants = settings.target(&acmes, &acme).unwrap();
+    assert_eq!((grants.grants.servers, grants.backend), (vec!["h:23".to_owned()], "acme".to_owned()));
+    assert_eq!(grants.grants.secret_prefix.as_deref(), Some("ACME_"));
 }
 
 #[test]
@@ -244,7 +274,9 @@ fn the_longest_prefix_wins_and_what_none_covers_is_refused() {
     let tenant = |uri: &str| settings(TENANTS, uri).map(|(_, settings)| settings.tenant.unwrap_or_default());
     assert_eq!(tenant("redis://h:1/1/x").unwrap(), "redis://h:1/1");
     assert_eq!(tenant("redis://h:1/12").unwrap(), "redis://h:1");
-    for uri in ["redis://h:2/1", "redis://other/1", "redis://h:1/./1", "redis://h:1/2/../1", "redis://h/1"] {
+    let rest = ["redis://h:2/1", "redis://other/1", "redis://h:1/./1", "redis://h:1/2/../1", "redis://h/1"];
+    // Neither are the other schemes of the backend.
+    for uri in rest.into_iter().chain(["rediss://h:1/1", "rediss://other"]) {
         assert_eq!(tenant(uri).unwrap_err().kind(), ErrorKind::Denied, "{uri}");
     }
     // Other schemes have no tenants.

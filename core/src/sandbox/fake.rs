@@ -1,14 +1,15 @@
 //! Components in memory, for tests of whole stores without a guest: each URI is a [`Fake`] that stays.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use super::{Component, Components, Features, Instances, Maintenance, Reach};
+use super::{Component, Components, Features, Found, Instances, Maintenance, Reach};
 use crate::backend::fake::Fake;
 use crate::config::{Config, Digest, Helper, Source};
 use crate::error::Error;
 use crate::limits::Limits;
+use crate::policy::Served;
 use crate::store::{Process, Setup};
 use crate::until::Until;
 
@@ -44,8 +45,18 @@ impl std::fmt::Debug for Fakes {
 }
 
 impl Components for Fakes {
-    fn find(&self, scheme: &str, _: Option<&Path>) -> Result<PathBuf, Error> {
-        Ok(PathBuf::from(format!("/fakes/{scheme}.wasm")))
+    fn serve(&self, scheme: &str, _: &Config) -> Result<Found, Error> {
+        Ok(Found {
+            component: PathBuf::from(format!("/fakes/{scheme}.wasm")),
+            by_config: false,
+            ships: true,
+            served: Served::by_name(scheme),
+            identity: None,
+        })
+    }
+
+    fn names(&self) -> BTreeSet<String> {
+        BTreeSet::new()
     }
 
     fn guarded(&self) -> Vec<(&'static str, PathBuf)> {

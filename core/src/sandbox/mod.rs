@@ -7,26 +7,29 @@
 #[cfg(test)]
 pub mod fake;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::Backend;
 use crate::budget::{Owner, Shares};
-use crate::config::{Digest, Helper, Tls};
+use crate::config::{Config, Digest, FileIdentity, Helper, Tls};
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::policy::Grants;
+use crate::policy::{Declared, Grants, Served};
 use crate::store::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page, Usage};
 use crate::until::Until;
 
 /// Finds components and loads them.
 pub trait Components: fmt::Debug + Send + Sync {
-    /// The file of the component that serves a scheme; `configured`: the one that the config names.
-    fn find(&self, scheme: &str, configured: Option<&Path>) -> Result<PathBuf, Error>;
+    /// Who serves a scheme.
+    fn serve(&self, scheme: &str, config: &Config) -> Result<Found, Error>;
+
+    /// The names under which components are installed.
+    fn names(&self) -> BTreeSet<String>;
 
     /// Files and directories that no store may lie over, each with what it is.
     fn guarded(&self) -> Vec<(&'static str, PathBuf)>;
@@ -39,6 +42,33 @@ pub trait Components: fmt::Debug + Send + Sync {
         limits: &Limits,
         helper: &Helper,
     ) -> Result<Arc<dyn Component>, Error>;
+}
+
+/// The component that serves a scheme.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its file.
+    pub component: PathBuf,
+    /// The config names it; otherwise it was found in a directory.
+    pub by_config: bool,
+    /// It lies beside the library.
+    pub ships: bool,
+    /// What it serves, by its own word as far as that counts.
+    pub served: Served,
+    /// The file when it was looked at. None: it could not be, which [`Components::load`] says better.
+    pub identity: Option<FileIdentity>,
+}
+
+impl Found {
+    /// Refuse a component whose file was replaced since it was looked at: what it said then was of another one.
+    pub fn check_same(&self) -> Result<(), Error> {
+        let now = std::fs::metadata(&self.component).ok().map(|meta| FileIdentity::of(&meta));
+        if self.served.declared == Declared::default() || now == self.identity {
+            return Ok(());
+        }
+        let component = self.component.display();
+        Err(Error::invalid(format!("component {component}: was replaced while it was opened; open it again")))
+    }
 }
 
 /// A component, ready to be opened for any number of URIs.

@@ -23,10 +23,10 @@ use crate::error::{Error, ErrorKind};
 use crate::limits::Limits;
 use crate::log::{self, Level};
 use crate::near::{NearLayer, Scope};
-use crate::policy::{Folder, FolderAccess, Grants, Guarded, Target};
+use crate::policy::{Folder, FolderAccess, Grants, Guarded, Served, Target};
 use crate::process::Clock;
 use crate::quota::Quota;
-use crate::sandbox::{Component, Components, Reach};
+use crate::sandbox::{Component, Components, Found, Reach};
 use crate::until::Until;
 use crate::uri::StoreUri;
 
@@ -66,7 +66,7 @@ impl Key {
 
     /// Whether what one store has counts for the other's share too.
     fn has_owner_of(&self, other: &Key) -> bool {
-        let owner = |key: &Key| (key.target.store.backend().to_owned(), key.settings.tenant.clone());
+        let owner = |key: &Key| (key.target.backend.clone(), key.settings.tenant.clone());
         owner(self) == owner(other)
     }
 }
@@ -78,12 +78,16 @@ pub(super) type OpenStores = Places<Key, OpenStore>;
 pub(super) fn open(uri: &StoreUri, setup: &Setup) -> Result<(Arc<OpenStore>, Option<String>), Error> {
     let process = &setup.process;
     let file = setup.config.load(&process.configs)?;
-    file.tell_misspelt(|scheme| setup.components.find(scheme, None).is_ok());
+    file.tell_misspelt(|scheme| setup.components.serve(scheme, &file).is_ok(), || setup.components.names());
     process.serve_metrics(&file);
-    let settings = file.settings(uri)?;
-    let counters = process.counters.of(uri.backend(), settings.tenant.as_deref());
+    let found = setup.components.serve(uri.scheme(), &file);
+    // Without a component an open fails; whose failure it is counts nevertheless.
+    let by_name = Served::by_name(uri.scheme());
+    let served = found.as_ref().map_or(&by_name, |found| &found.served);
+    let settings = file.settings(uri, served)?;
+    let counters = process.counters.of(&served.backend, settings.tenant.as_deref());
     let begun = process.clock.now();
-    let opened = open_with(uri, setup, &file, settings, &counters);
+    let opened = found.and_then(|found| open_with(uri, setup, &file, settings, &found, &counters));
     counters.call(Operation::Open, &opened, process.clock.since(begun));
     opened
 }
@@ -93,16 +97,18 @@ fn open_with(
     setup: &Setup,
     file: &Config,
     settings: Settings,
+    found: &Found,
     counters: &Arc<Counters>,
 ) -> Result<(Arc<OpenStore>, Option<String>), Error> {
-    let target = settings.target(uri)?;
-    let path = setup.components.find(uri.backend(), settings.component.as_deref())?;
+    let target = settings.target(uri, &found.served)?;
+    let path = &found.component;
     // What must not be overlapped may be thousands of places.
     if target.grants.directories().next().is_some() {
-        target.grants.check_overlap(&guarded(setup, file, &settings, &path))?;
+        target.grants.check_overlap(&guarded(setup, file, &settings, path))?;
     }
     let Settings { sha256, limits, .. } = &settings;
-    let component = setup.components.load(&path, *sha256, limits, &file.helper())?;
+    let component = setup.components.load(path, *sha256, limits, &file.helper())?;
+    found.check_same()?;
 
     // Handles that differ only in what prefixes their manifests share a store.
     let prefix = target.prefix.clone();
@@ -177,7 +183,7 @@ pub fn reach(
     counters: &Arc<Counters>,
 ) -> Reach {
     Reach {
-        name: target.store.backend().to_owned(),
+        name: target.backend.clone(),
         folders: directories.folders,
         grants: target.grants.clone(),
         directory: directories.own.map(Arc::new),
@@ -220,7 +226,7 @@ impl OpenStore {
             let opened = opened.map_err(|error| error.context(format_args!("fs.{name}")))?;
             Ok((name.clone(), Arc::new(opened)))
         };
-        let owner = owners.get(target.store.backend(), settings.tenant.as_deref());
+        let owner = owners.get(&target.backend, settings.tenant.as_deref());
         let opened = Directories {
             own: directory,
             folders: target.grants.fs.iter().map(open_folder).collect::<Result<_, Error>>()?,
@@ -240,7 +246,7 @@ impl OpenStore {
         let verifier = Arc::new(Verifier::new(settings.verify));
         let near = settings.near.as_ref().map(|near| {
             let of_process = &setup.process.near;
-            let level = of_process.level(target.store.backend(), settings.tenant.as_deref(), near, counters);
+            let level = of_process.level(&target.backend, settings.tenant.as_deref(), near, counters);
             Arc::new(NearLayer::new(guarded.clone(), level, scope, verifier.clone()))
         });
         let backend = Remembering::new(match &near {

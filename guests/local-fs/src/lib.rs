@@ -203,5 +203,5 @@ fn whole_file(path: String, item: Option<u32>) -> ReadRequest {
     ReadRequest { path, offset: 0, len: None, item }
 }
 
-export!(LocalFs, maintenance, wishes: ["the directory in the URI"],
+export!(LocalFs, maintenance, schemes: ["local-fs"], wishes: ["the directory in the URI"],
     options: ["durability", "max_bytes", "ttl_s", "evict", "keep_free", "save_grace_s"], secrets: []);

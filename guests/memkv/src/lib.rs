@@ -254,4 +254,5 @@ fn read_values(session: &mut Session, asked: usize) -> Result<Vec<GetOutcome>> {
     }
 }
 
-export!(Memkv, maintenance, wishes: ["the server in the URI", "the secret auth-key"], options: [], secrets: ["auth-key"]);
+export!(Memkv, maintenance, schemes: ["memkv"], port: 9900,
+    wishes: ["the server in the URI", "the secret auth-key"], options: [], secrets: ["auth-key"]);

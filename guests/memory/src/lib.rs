@@ -153,4 +153,4 @@ impl Memory {
     }
 }
 
-export!(Memory, maintenance, options: ["evict"], secrets: []);
+export!(Memory, maintenance, schemes: ["memory"], options: ["evict"], secrets: []);

@@ -355,5 +355,6 @@ impl Backend for Mooncake {
     }
 }
 
-export!(Mooncake, maintenance, wishes: ["the master in the URI", "the nodes that it names, on any port: connect patterns"],
+export!(Mooncake, maintenance, schemes: ["mooncake"], port: 50051,
+    wishes: ["the master in the URI", "the nodes that it names, on any port: connect patterns"],
     options: ["replicas", "soft_pin"], secrets: []);

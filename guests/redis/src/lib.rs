@@ -233,7 +233,8 @@ fn reach(login: &Login, servers: &[String]) -> Result<Reached> {
     Err(failure)
 }
 
-export!(Redis, maintenance, wishes: ["the servers in the URI", "the other nodes of a cluster", "the secret password"],
+export!(Redis, maintenance, schemes: ["redis", "rediss"], port: 6379,
+    wishes: ["the servers in the URI", "the other nodes of a cluster", "the secret password"],
     options: ["prefix", "ttl_s"], secrets: ["password"]);
 
 #[cfg(test)]

@@ -302,5 +302,6 @@ impl S3 {
     }
 }
 
-export!(S3, maintenance, wishes: ["the server in the URI", "the secrets access-key-id, secret-access-key and session-token"],
+export!(S3, maintenance, schemes: ["s3", "s3+http:80"], port: 443,
+    wishes: ["the server in the URI", "the secrets access-key-id, secret-access-key and session-token"],
     options: ["region", "style", "storage-class"], secrets: ["access-key-id", "secret-access-key", "session-token"]);

@@ -37,10 +37,16 @@ pub fn check_config(path: Option<&Path>) -> Result<ConfigReport, Error> {
     let backends = tables.iter().filter(|table| table.name.starts_with("backend.")).count();
     let (tenants, shown) = (tables.len() - backends, config.path.clone());
     let mut report = ConfigReport { config: shown, backends, tenants, problems: Vec::new() };
-    for what in config.misspelt(|scheme| setup.places.find(scheme, None).is_ok()) {
+    for what in config.misspelt(|scheme| setup.places.serve(scheme, &config).is_ok(), &setup.places.names()) {
         report.problem(true, what, "correct the table's name, or install its component");
     }
-    tables.iter().for_each(|table| report.check(table, &setup));
+    tables.iter().for_each(|table| report.check(table, &config, &setup));
+    for scheme in config.schemes_of_tenants() {
+        let port = setup.places.serve(scheme, &config).ok().and_then(|found| found.served.port(scheme));
+        if let Err(error) = config.check_tenants(scheme, port) {
+            report.problem(true, error, "correct the tenant's uri");
+        }
+    }
     if let Err(why) = loader::find_helper(&config.helper())
         && matches!(config.helper(), crate::config::Helper::At(_))
     {
@@ -54,7 +60,7 @@ impl ConfigReport {
         self.problems.push(Problem { what: what.to_string(), remedy: remedy.to_owned(), fatal });
     }
 
-    fn check(&mut self, table: &Table, setup: &Setup) {
+    fn check(&mut self, table: &Table, config: &Config, setup: &Setup) {
         let name = &table.name;
         for (secret, source) in table.secrets {
             match source.read() {
@@ -72,11 +78,17 @@ impl ConfigReport {
         for file in table.files.iter().filter(|file| !file.is_file()) {
             self.problem(false, format!("{name}: {} is no file", file.display()), "put the PEM file there");
         }
-        let path = match setup.places.find(table.scheme, table.component) {
-            Ok(path) => path,
+        let found = match setup.places.serve(table.scheme, config) {
+            Ok(found) => found,
             Err(error) => return self.problem(false, format!("{name}: {error}"), "install the component"),
         };
-        match inspect(&path) {
+        if name.starts_with("backend.")
+            && let Err(error) = config.check_aliases(&found.served)
+            && found.served.backend != table.scheme
+        {
+            self.problem(true, error, "move its keys there");
+        }
+        match inspect(&found.component) {
             Ok(component) => self.check_with(table, &component),
             Err(error) => self.problem(true, format!("{name}: {error}"), "name the backend's .wasm as `component`"),
         }

@@ -18,11 +18,12 @@ use crate::limits::Limits;
 use crate::loader::{self, Places};
 use crate::log;
 use crate::open::Store;
-use crate::policy::{FolderAccess, Grants, SecretSource, Target};
+use crate::policy::{FolderAccess, Grants, SecretSource, Served, Target};
+use crate::sandbox_traits::Found;
 use crate::setup::Setup;
 use crate::store::guarded;
 use crate::suggest::nearest;
-use crate::uri::{StoreUri, default_port, variable_prefix};
+use crate::uri::{StoreUri, variable_prefix};
 use rehearsal::rehearse;
 
 pub use config::{ConfigReport, check_config};
@@ -41,10 +42,16 @@ pub struct Diagnosis {
     pub config: Option<PathBuf>,
     /// The `uri` of the `[[tenant]]` that covers it.
     pub tenant: Option<String>,
+    /// The name of the backend that serves the scheme: of its table in the config, its secrets' variables, its counters.
+    pub backend: String,
+    /// The port that is meant and granted where the URI names none. None: the component does not tell, or may not choose it.
+    pub default_port: Option<u16>,
     /// The component's file.
     pub component: Option<PathBuf>,
     /// The config names it; otherwise it was found in one of `searched`.
     pub component_by_config: bool,
+    /// It ships with the library: it lies in `components` beside it.
+    pub component_ships: bool,
     /// What that file is.
     pub inspection: Option<Inspection>,
     /// Where a component is looked for that the config does not name, in order.
@@ -230,7 +237,7 @@ impl Diagnosis {
 
     /// Connect to the servers that are granted by name and port.
     fn reach(&mut self, grants: &Grants) {
-        let (servers, not_tried) = reach::servers(grants, default_port(&self.scheme), self.limits.patience());
+        let (servers, not_tried) = reach::servers(grants, self.limits.patience());
         for server in &servers {
             if let Some(why) = &server.why {
                 let remedy = "start it, or correct the URI or `connect`; the network may stand between";
@@ -248,12 +255,16 @@ impl Diagnosis {
         let config =
             setup.load_config().map_err(|error| (error, "correct the config file; docs/config.md has every key"))?;
         self.config.clone_from(&config.path);
-        for what in config.misspelt(|scheme| setup.places.find(scheme, None).is_ok()) {
+        for what in config.misspelt(|scheme| setup.places.serve(scheme, &config).is_ok(), &setup.places.names()) {
             self.problem(false, what, "correct the table's name, or install its component");
         }
+        let component = setup.places.serve(uri.scheme(), &config);
+        let served =
+            component.as_ref().map_or_else(|_| Served::by_name(uri.scheme()), |component| component.served.clone());
+        (self.backend, self.default_port) = (served.backend.clone(), served.port(uri.scheme()));
         let settings = config
-            .settings(&uri)
-            .map_err(|error| (error, "add a [[tenant]] whose uri covers it, or correct the URI"))?;
+            .settings(&uri, &served)
+            .map_err(|error| (error, "add a [[tenant]] whose uri covers it, or correct the URI or the config"))?;
         self.tenant.clone_from(&settings.tenant);
         self.limits = settings.limits.clone();
         if let Err(error) = check_fault(&setup.layers, settings.fault.as_ref().map(FaultTable::text)) {
@@ -262,13 +273,13 @@ impl Diagnosis {
         self.look_near(&settings);
         self.pinned_sha256 = settings.sha256.map(|pin| loader::hex(&pin.0));
 
-        match settings.target(&uri) {
+        match settings.target(&uri, &served) {
             Ok(target) => {
                 self.uri = target.store.as_str().to_owned();
                 self.manifest_prefix.clone_from(&target.prefix);
-                self.tell_grants(&target.grants, uri.backend());
+                self.tell_grants(&target.grants, &target.backend);
                 if let Err((error, remedy)) =
-                    self.check_component(setup, &config, &settings, &uri, Some(&target.grants))
+                    self.check_component(setup, &config, &settings, component, Some(&target.grants))
                 {
                     self.problem(true, error, remedy);
                 }
@@ -276,7 +287,7 @@ impl Diagnosis {
             }
             Err(error) => {
                 self.problem(true, error, "correct the URI, or `root` in the config");
-                self.check_component(setup, &config, &settings, &uri, None)?;
+                self.check_component(setup, &config, &settings, component, None)?;
                 Ok(None)
             }
         }
@@ -366,15 +377,12 @@ impl Diagnosis {
         setup: &Setup,
         config: &Config,
         settings: &Settings,
-        uri: &StoreUri,
+        component: Result<Found, Error>,
         grants: Option<&Grants>,
     ) -> Result<(), (Error, &'static str)> {
-        let named = settings.component.as_deref();
-        let path = setup
-            .places
-            .find(uri.backend(), named)
+        let Found { component: path, by_config, ships, .. } = component
             .map_err(|error| (error, "put it into one of the directories, or name it as `component` in the config"))?;
-        (self.component, self.component_by_config) = (Some(path.clone()), named.is_some());
+        (self.component, self.component_by_config, self.component_ships) = (Some(path.clone()), by_config, ships);
         if let Some(Err(error)) =
             grants.map(|grants| grants.check_overlap(&guarded(&setup.of_stores(), config, settings, &path)))
         {

@@ -6,20 +6,15 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use super::Reached;
-use crate::policy::{GrantedServer, Grants, Host, split_port};
+use crate::policy::{GrantedServer, Grants, Host};
 
-/// Every granted server that has a name or an address and one port, and what was not tried of the others. `port`: that of the
-/// URI's servers where the URI names none, if it is known.
-pub(super) fn servers(grants: &Grants, port: Option<u16>, patience: Duration) -> (Vec<Reached>, Vec<String>) {
+/// Every granted server that has a name or an address and one port, and what was not tried of the others.
+pub(super) fn servers(grants: &Grants, patience: Duration) -> (Vec<Reached>, Vec<String>) {
     let mut not_tried = Vec::new();
     let mut reached: Vec<Reached> = Vec::new();
-    let own = grants.servers.iter().map(|server| match (split_port(server).1, port) {
-        (None, Some(port)) => format!("{server}:{port}"),
-        _ => server.to_owned(),
-    });
-    let patterns = grants.connect.iter().map(|pattern| pattern.as_str().to_owned());
-    for name in own.chain(patterns) {
-        match grants.server(&name) {
+    let patterns = grants.connect.iter().map(|pattern| pattern.as_str());
+    for name in grants.servers.iter().map(String::as_str).chain(patterns) {
+        match grants.server(name) {
             Ok(granted) => {
                 let outcome = connect(grants, &granted, patience);
                 let server = granted.server.to_string();
@@ -32,7 +27,7 @@ pub(super) fn servers(grants: &Grants, port: Option<u16>, patience: Duration) ->
                 };
                 reached.push(Reached { server, reached: reached_at, why });
             }
-            // A URI without a port leaves it to the backend, and a pattern stands for many servers.
+            // A URI without a port grants none by itself, and a pattern stands for many servers.
             Err(_) => not_tried.push(format!("connecting to {name}, which names no single host and port")),
         }
     }

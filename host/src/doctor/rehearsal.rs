@@ -31,7 +31,7 @@ pub(crate) fn rehearse(
 ) -> Result<(), Error> {
     let loaded = loader::components()?.load(component, settings.sha256, &settings.limits, helper, &setup.places)?;
     let process = Process::current();
-    let counters = process.counters.of(target.store.backend(), settings.tenant.as_deref());
+    let counters = process.counters.of(&target.backend, settings.tenant.as_deref());
     let (own, _scratch) = match target.grants.directory.as_deref() {
         None => (None, None),
         Some(path) if path.exists() => (Some(Directory::open_read_only(path, &process.directories)?), None),

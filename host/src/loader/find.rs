@@ -1,5 +1,5 @@
-//! Where a scheme's component lies: the config file, then the directories of the host, which are `KV_STORE_WASM_PATH` and those
-//! beside the library where it names none.
+//! Where components lie: the directories of the host, which are `KV_STORE_WASM_PATH` and those beside the library where it names
+//! none. Which of them serves a scheme is `served`.
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ pub(crate) struct Places {
     pub components: Option<Vec<PathBuf>>,
     /// In place of the cache that the environment names.
     pub cache: Option<PathBuf>,
+    /// In place of the directories of components beside the library. For tests.
+    pub beside: Option<Vec<PathBuf>>,
 }
 
 impl Places {
@@ -29,31 +31,35 @@ impl Places {
         self.cache.clone().or_else(cache_directory)
     }
 
-    /// The file of the component that serves a scheme.
-    pub(crate) fn find(&self, scheme: &str, configured: Option<&Path>) -> Result<PathBuf, Error> {
-        match configured {
-            Some(path) => Ok(path.to_owned()),
-            None => find(scheme, &self.directories(), self.components.is_none()),
-        }
+    /// The directories of components that ship with the library.
+    pub(super) fn beside_library(&self) -> Vec<PathBuf> {
+        self.beside.clone().unwrap_or_else(beside_library)
     }
-}
 
-fn find(scheme: &str, directories: &[PathBuf], by_itself: bool) -> Result<PathBuf, Error> {
-    let name = format!("{scheme}.wasm");
-    if let Some(found) = directories.iter().map(|directory| directory.join(&name)).find(|path| path.is_file()) {
-        return Ok(found);
+    /// The file of a backend's component, in the first directory that has it.
+    pub(super) fn in_directories(&self, backend: &str) -> Option<PathBuf> {
+        let name = format!("{backend}.wasm");
+        self.directories().iter().map(|directory| directory.join(&name)).find(|path| path.is_file())
     }
-    let relative = if by_itself { relative_directories() } else { Vec::new() };
-    let ignored = match relative.is_empty() {
-        true => String::new(),
-        false => format!(" (not in {}: a relative directory in KV_STORE_WASM_PATH is ignored)", relative.join(", ")),
-    };
-    let places: Vec<String> = directories.iter().map(|directory| directory.display().to_string()).collect();
-    let remedy = if by_itself { ", or name its directory in KV_STORE_WASM_PATH" } else { "" };
-    Err(Error::invalid(format!(
-        "no component for the scheme {scheme}: no {name} in {}{ignored}; put it there{remedy}",
-        places.join(", ")
-    )))
+
+    /// No component serves a scheme.
+    pub(super) fn not_found(&self, scheme: &str) -> Error {
+        let by_itself = self.components.is_none();
+        let relative = if by_itself { relative_directories() } else { Vec::new() };
+        let ignored = match relative.is_empty() {
+            true => String::new(),
+            false => {
+                format!(" (not in {}: a relative directory in KV_STORE_WASM_PATH is ignored)", relative.join(", "))
+            }
+        };
+        let places: Vec<String> = self.directories().iter().map(|place| place.display().to_string()).collect();
+        let remedy = if by_itself { ", or name its directory in KV_STORE_WASM_PATH" } else { "" };
+        Error::invalid(format!(
+            "no component for the scheme {scheme}: no {scheme}.wasm, and no other that lists {scheme}, in {}{ignored}; put it \
+             there{remedy}",
+            places.join(", ")
+        ))
+    }
 }
 
 /// The directories that are searched where a host names none, in order. A relative or empty one would mean the consumer's working directory, so
@@ -61,20 +67,24 @@ fn find(scheme: &str, directories: &[PathBuf], by_itself: bool) -> Result<PathBu
 fn search_directories() -> Vec<PathBuf> {
     let named = std::env::var_os("KV_STORE_WASM_PATH").unwrap_or_default();
     let named = std::env::split_paths(&named);
-    // As the library was linked, then where the links lead.
+    let mut directories: Vec<PathBuf> = Vec::new();
+    for directory in named.chain(beside_library()).filter(|directory| directory.is_absolute()) {
+        if !directories.contains(&directory) {
+            directories.push(directory);
+        }
+    }
+    directories
+}
+
+/// The directories of components beside the library: as it was linked, then where the links lead.
+fn beside_library() -> Vec<PathBuf> {
     let library = library_path();
     let real = library.as_ref().and_then(|path| path.canonicalize().ok());
     let beside = library.into_iter().chain(real).flat_map(|path| {
         let directory = path.parent().map(Path::to_owned).unwrap_or_default();
         [directory.join("components"), directory.join("../components")]
     });
-    let mut directories: Vec<PathBuf> = Vec::new();
-    for directory in named.chain(beside).filter(|directory| directory.is_absolute()) {
-        if !directories.contains(&directory) {
-            directories.push(directory);
-        }
-    }
-    directories
+    beside.filter(|directory| directory.is_absolute()).collect()
 }
 
 /// The directories of `KV_STORE_WASM_PATH` that do not count.

@@ -11,10 +11,11 @@ mod find;
 mod helper;
 mod measure;
 mod ownership;
+mod served;
 mod source;
+mod stamp;
 
 use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -29,6 +30,7 @@ pub(crate) use measure::Measured;
 
 pub(crate) use crate::sandbox_traits::hex;
 
+use crate::config::FileIdentity;
 use crate::contract::bindings::{Backend, BackendIndices, maintained};
 use crate::engine;
 use crate::process::PerProcess;
@@ -63,16 +65,6 @@ pub(crate) struct Components {
     compiler: compile::Compiler,
     /// Not locked while one is loaded, which may take long; those who want the same then wait for one compilation.
     loaded: Mutex<HashMap<FileIdentity, Arc<Loaded>>>,
-}
-
-/// What tells that a file is the one that was loaded before, without reading it.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct FileIdentity {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
 }
 
 /// The components of this process.
@@ -110,13 +102,7 @@ impl Components {
         if !meta.is_file() {
             return Err(doing(Error::invalid("not a file")));
         }
-        let identity = FileIdentity {
-            device: meta.dev(),
-            inode: meta.ino(),
-            size: meta.len(),
-            modified: (meta.mtime(), meta.mtime_nsec()),
-            changed: (meta.ctime(), meta.ctime_nsec()),
-        };
+        let identity = FileIdentity::of(&meta);
         if let Some(loaded) = self.loaded().get(&identity) {
             check_pin(&loaded.digest, pinned).map_err(doing)?;
             return Ok(loaded.clone());

@@ -12,24 +12,29 @@ mod pool;
 #[cfg(test)]
 mod target_tests;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use pool::Pool;
 
-use crate::config::{Digest, Helper};
+use crate::config::{Config, Digest, Helper};
 use crate::contract::Access;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::loader::{self, Loaded, Places};
-use crate::sandbox_traits::{Component, Components, Features, Instances, Maintenance, Reach};
+use crate::sandbox_traits::{Component, Components, Features, Found, Instances, Maintenance, Reach};
 use crate::until::Until;
 
 /// The places of a host are where its components are looked for.
 impl Components for Places {
-    fn find(&self, scheme: &str, configured: Option<&Path>) -> Result<PathBuf, Error> {
+    fn serve(&self, scheme: &str, config: &Config) -> Result<Found, Error> {
         loader::tell_relative_directories();
-        self.find(scheme, configured)
+        self.serve(scheme, config)
+    }
+
+    fn names(&self) -> BTreeSet<String> {
+        self.names()
     }
 
     fn guarded(&self) -> Vec<(&'static str, PathBuf)> {

@@ -206,7 +206,7 @@ fn copy(number: u64) -> copies::Copy {
 fn golden_file() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("near");
-    let disk = Disk::bounded(Directory::open(&path).unwrap(), DISK, 0).unwrap();
+    let disk = Disk::bounded(Directory::open(&path, &Arc::default()).unwrap(), DISK, 0).unwrap();
     let hash = [0x75, 0x1c, 0xcf, 0x1c, 0x95, 0x40, 0x05, 0x18];
     let key = Key { scope: Scope(std::array::from_fn(|n| n as u8)), hash };
     let data = Arc::new(Buffer::concat(&[b"chunk"]).unwrap());

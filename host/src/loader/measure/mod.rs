@@ -16,9 +16,9 @@ use graph::{Component, Scope};
 use tally::Tally;
 
 /// The custom section that the SDK writes.
-const STAMP: &str = "kv-store-backend";
+pub(super) const STAMP: &str = "kv-store-backend";
 /// Lines of a stamp that are read.
-const MAX_STAMP_LINES: usize = 100;
+pub(super) const MAX_STAMP_LINES: usize = 100;
 /// How often the pages that were read are given back.
 const RELEASED_BYTES: usize = 8 << 20;
 
@@ -196,17 +196,22 @@ impl Walk {
     }
 
     fn stamp(&mut self, data: &[u8]) {
-        let text = String::from_utf8_lossy(data.get(..MAX_STAMP_BYTES).unwrap_or(data));
-        let lines = text.lines().filter_map(|line| line.split_once(": "));
-        // The stamp is a stranger's text too.
-        let clean = |(key, value): (&str, &str)| (crate::log::clean(key), crate::log::clean(value));
         let left = MAX_STAMP_LINES.saturating_sub(self.found.stamp.len());
-        self.found.stamp.extend(lines.take(left).map(clean));
+        self.found.stamp.extend(stamp_lines(data).take(left));
     }
 }
 
+/// The pairs of key and value in a stamp.
+pub(super) fn stamp_lines(data: &[u8]) -> impl Iterator<Item = (String, String)> {
+    let text = String::from_utf8_lossy(data.get(..MAX_STAMP_BYTES).unwrap_or(data));
+    let lines = text.lines().filter_map(|line| line.split_once(": "));
+    // The stamp is a stranger's text too.
+    let clean = |(key, value): (&str, &str)| (crate::log::clean(key), crate::log::clean(value));
+    lines.map(clean).collect::<Vec<_>>().into_iter()
+}
+
 /// Bytes of a stamp that are read.
-const MAX_STAMP_BYTES: usize = 64 << 10;
+pub(super) const MAX_STAMP_BYTES: usize = 64 << 10;
 
 fn name_each<'a, T: wasmparser::FromReader<'a>>(
     names: &mut Vec<String>,

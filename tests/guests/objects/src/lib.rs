@@ -119,4 +119,4 @@ impl Backend for Objects {
     }
 }
 
-export!(Objects, wishes: ["the server in the URI"]);
+export!(Objects, schemes: ["objects"], wishes: ["the server in the URI"]);
