@@ -16,8 +16,11 @@ use crate::uri::StoreUri;
 #[derive(Debug, Default)]
 pub(super) struct Tenants {
     by_scheme: HashMap<String, Vec<usize>>,
-    made: Mutex<HashMap<(String, Option<u16>), Arc<Index>>>,
+    made: Mutex<Made>,
 }
+
+/// What was made so far, by scheme and the port that is meant where a URI names none.
+type Made = HashMap<(String, Option<u16>), Arc<Index>>;
 
 /// The tenants of one scheme, by what they cover where a port that is not named is a certain one, or not known.
 #[derive(Debug, Default)]

@@ -85,6 +85,7 @@ impl Memory {
     }
 
     /// How many bytes there are, or are room for.
+    #[allow(clippy::len_without_is_empty, reason = "memory for no bytes is as good as any")]
     pub fn len(&self) -> u64 {
         self.pieces().last().map_or(0, Piece::end)
     }
@@ -132,6 +133,7 @@ impl<'a> Bytes<'a> {
         Bytes::Memory(memory, len.min(memory.len()))
     }
 
+    #[allow(clippy::len_without_is_empty, reason = "no bytes are as good as any")]
     pub fn len(self) -> u64 {
         match self {
             Bytes::Slice(bytes) => bytes.len() as u64,

@@ -44,6 +44,12 @@ struct Cell<T: 'static> {
     value: Mutex<Option<&'static T>>,
 }
 
+impl<T: Send + Sync> Default for PerProcess<T> {
+    fn default() -> Self {
+        PerProcess::new()
+    }
+}
+
 impl<T: Send + Sync> PerProcess<T> {
     pub const fn new() -> Self {
         PerProcess { current: AtomicPtr::new(std::ptr::null_mut()) }

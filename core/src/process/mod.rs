@@ -20,11 +20,15 @@ use crate::signals::with_signals_blocked;
 
 /// Fills memory with bytes that nobody can foretell, or that follow from a seed.
 #[derive(Clone)]
-pub struct Random(Arc<dyn Fn(&mut [u8]) -> Result<(), Error> + Send + Sync>);
+pub struct Random(Arc<Fill>);
+
+type Fill = dyn Fn(&mut [u8]) -> Result<(), Error> + Send + Sync;
 
 /// Starts threads. What it starts runs until the process ends, and nobody joins it.
 #[derive(Clone)]
-pub struct Spawn(Arc<dyn Fn(&str, Job) -> bool + Send + Sync>);
+pub struct Spawn(Arc<Start>);
+
+type Start = dyn Fn(&str, Job) -> bool + Send + Sync;
 
 /// What a thread is to do.
 pub type Job = Box<dyn FnOnce() + Send>;
