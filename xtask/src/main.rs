@@ -21,6 +21,7 @@ mod guests;
 mod languages;
 mod llama;
 mod mutants;
+mod models;
 mod package;
 mod packages;
 mod place;
@@ -65,6 +66,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Search the models of the backends' protocols for an order of events that undoes an acknowledged change
+    Models(models::Options),
     /// Lay out what an operator installs: target/dist/{lib,libexec,components,include,bin}
     Dist,
     /// Build the Python wheel: target/wheels/*.whl
@@ -124,6 +127,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Test(options) => tests::run(&place, &options),
         Command::Advisories => deny::advisories(&place),
         Command::Torture { arguments } => torture::run(&place, &arguments),
+        Command::Models(options) => models::run(&place, &options),
         Command::Wheel { test } => python::wheel(&place, test),
         Command::Dist => dist::run(&place).map(drop),
         Command::Book { check: false } => book::run(&place).map(drop),

@@ -53,7 +53,7 @@ fn all(place: &Place) -> Result<()> {
         step::output(Command::new("cargo").args([component, "--version"]))
             .with_context(|| format!("cargo {component} is missing: rustup component add rustfmt clippy"))?;
     }
-    for workspace in [".", "blocks/loom", "guests", "tests/guests", "http-wire/oracle", "benches/far-peers"] {
+    for workspace in [".", "blocks/loom", "guests", "tests/guests", "tests/models", "http-wire/oracle", "benches/far-peers"] {
         rustfmt(place, workspace)?;
     }
     deny::check(place)?;
@@ -76,10 +76,15 @@ fn all(place: &Place) -> Result<()> {
             step::run_shown(&format!("{command} of {what}"), &mut cargo)?;
         }
     }
-    // With dependencies of its own, so that wasmtime is not compiled anew.
-    let mut loom = Command::new("cargo");
-    loom.current_dir(place.root.join("blocks/loom")).args(["test", "--release", "--locked", "--target-dir"]);
-    step::run_shown("the block cache's threads under loom", loom.arg(place.target.join("loom")))?;
+    // With dependencies of their own, so that wasmtime is not compiled anew.
+    for (what, workspace, target) in [
+        ("the block cache's threads under loom", "blocks/loom", "loom"),
+        ("the models of the protocols", "tests/models", "models"),
+    ] {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(place.root.join(workspace)).args(["test", "--release", "--locked", "--target-dir"]);
+        step::run_shown(what, cargo.arg(place.target.join(target)))?;
+    }
     // First, because the tests run the pages for Python too.
     let wheel = python::test(place)?;
     let mut tests = dist::cargo(place, "test");

@@ -1,0 +1,395 @@
+//! The states of one server and its clients, and the steps between them.
+
+use stateright::{Model, Property};
+
+use super::{Bounds, End, Kind, Repeats, Replaces, Rules, Since};
+use crate::history::{Content, GOES_ON, History, NOT_UNDONE, Number, Phase, REFUSED_IS_NOT_THERE};
+
+/// What the server's clock is ahead of true time. No client knows it.
+const AHEAD: i8 = 3;
+/// Ticks that a call may take.
+const PATIENCE: u8 = 2;
+
+#[derive(Clone)]
+pub struct Sessions {
+    pub rules: Rules,
+    pub bounds: Bounds,
+    /// The changes, in the order in which each client makes its own.
+    pub changes: Vec<(u8, Kind)>,
+    /// Whether the key holds something at first.
+    pub held: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    now: u8,
+    fell: u8,
+    restarts: u8,
+    evictions: u8,
+    history: History,
+    content: Content,
+    clients: Vec<Client>,
+    connections: Vec<Connection>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Client {
+    change: Option<Number>,
+    /// How often the change was sent.
+    sent: u8,
+    connection: Option<u8>,
+    /// The last connection that was lost with a frame on it: what a new one replaces.
+    unsettled: Option<u8>,
+    /// No change before this time.
+    held_until: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Greeting {
+    Asked,
+    /// With what the server's clock was ahead of the client's as far as the client can know, when the answer has come.
+    Answered(i8),
+    Learnt(i8),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Frame {
+    change: Number,
+    /// By the server's clock.
+    end: i8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Connection {
+    asked_at: u8,
+    greeting: Greeting,
+    replaces: Option<u8>,
+    sent: Option<Frame>,
+    running: Option<Frame>,
+    answer: Option<Phase>,
+    /// The server reads no more of it.
+    ended: bool,
+    /// The client listens.
+    open: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Tick,
+    ClockFalls,
+    Restart,
+    Evict,
+    Begin(u8),
+    Connect(u8),
+    Greet(u8),
+    Learn(u8),
+    Read(u8),
+    CarryOut(u8),
+    Answer(u8),
+    Lose(u8),
+    GiveUp(u8),
+}
+
+impl Sessions {
+    fn clock(&self, state: &State) -> i8 {
+        state.now as i8 + AHEAD - state.fell as i8
+    }
+
+    fn begin(&self, state: &mut State, client: u8) -> Option<()> {
+        let number = state.history.next(client)?;
+        let of = &mut state.clients[client as usize];
+        // A new connection settles what was sent on the one before.
+        let settles = self.rules.replaces == Replaces::WhenDone;
+        let may = of.change.is_none() && (settles || !self.rules.holds || state.now >= of.held_until);
+        if !may {
+            return None;
+        }
+        (of.change, of.sent) = (Some(number), 0);
+        let has_connection = of.connection.is_some();
+        state.history.begin(number, state.now, state.now + PATIENCE);
+        if has_connection { self.send(state, client) } else { self.connect(state, client) }
+    }
+
+    fn connect(&self, state: &mut State, client: u8) -> Option<()> {
+        let of = &mut state.clients[client as usize];
+        let number = of.change.filter(|_| of.connection.is_none())?;
+        let may = of.sent == 0 || self.rules.repeats == Repeats::AtOnce;
+        if !may || state.connections.len() >= self.bounds.connections || state.now >= state.history.end(number) {
+            return None;
+        }
+        of.connection = Some(state.connections.len() as u8);
+        let replaces = of.unsettled.filter(|_| self.rules.replaces != Replaces::Nothing);
+        state.connections.push(Connection {
+            asked_at: if self.rules.since == Since::Asked { state.now } else { 0 },
+            greeting: Greeting::Asked,
+            replaces,
+            sent: None,
+            running: None,
+            answer: None,
+            ended: false,
+            open: true,
+        });
+        Some(())
+    }
+
+    /// The server answers the first frame of a connection, with its time.
+    fn greet(&self, state: &mut State, connection: u8) -> Option<()> {
+        let clock = self.clock(state);
+        let Connection { greeting, replaces, ended, .. } = state.connections[connection as usize];
+        if greeting != Greeting::Asked || ended {
+            return None;
+        }
+        if let Some(former) = replaces {
+            let former = &mut state.connections[former as usize];
+            if self.rules.replaces == Replaces::WhenDone && former.running.is_some() {
+                return None;
+            }
+            (former.ended, former.sent) = (true, None);
+        }
+        state.connections[connection as usize].greeting = Greeting::Answered(clock);
+        Some(())
+    }
+
+    fn learn(&self, state: &mut State, client: u8) -> Option<()> {
+        let of = &mut state.clients[client as usize];
+        let connection = &mut state.connections[of.connection? as usize];
+        let Greeting::Answered(clock) = connection.greeting else { return None };
+        let since = match self.rules.since {
+            Since::Asked => connection.asked_at,
+            Since::Answered => state.now,
+        };
+        connection.greeting = Greeting::Learnt(clock - since as i8);
+        connection.asked_at = 0;
+        // What it replaced is settled.
+        of.unsettled = None;
+        self.send(state, client)
+    }
+
+    fn send(&self, state: &mut State, client: u8) -> Option<()> {
+        let of = &mut state.clients[client as usize];
+        let (number, connection) = (of.change?, &mut state.connections[of.connection? as usize]);
+        let Greeting::Learnt(ahead) = connection.greeting else { return None };
+        let deadline = state.history.end(number);
+        if state.now >= deadline {
+            return None;
+        }
+        let end = deadline as i8 + ahead - self.rules.margin as i8;
+        connection.sent = Some(Frame { change: number, end });
+        of.sent = 2.min(of.sent + 1);
+        if self.rules.holds {
+            of.held_until = deadline;
+        }
+        Some(())
+    }
+
+    fn read(&self, state: &mut State, connection: u8) -> Option<()> {
+        let clock = self.clock(state);
+        let of = &mut state.connections[connection as usize];
+        if of.running.is_some() {
+            return None;
+        }
+        let mut frame = of.sent.take()?;
+        match self.rules.end {
+            End::Relative => frame.end = clock + PATIENCE as i8,
+            End::SeenWhenRead if clock >= frame.end => {
+                of.answer = Some(Phase::Refused);
+                return Some(());
+            }
+            _ => {}
+        }
+        of.running = Some(frame);
+        if self.rules.single_threaded { self.carry_out(state, connection) } else { Some(()) }
+    }
+
+    fn carry_out(&self, state: &mut State, connection: u8) -> Option<()> {
+        let clock = self.clock(state);
+        let of = &mut state.connections[connection as usize];
+        let frame = of.running.take()?;
+        let late = match self.rules.end {
+            End::None | End::SeenWhenRead => false,
+            End::Relative | End::Absolute => clock >= frame.end,
+        };
+        let kind = self.changes[frame.change as usize - 1].1;
+        of.answer = Some(if late {
+            Phase::Refused
+        } else if kind == Kind::PutNew && self.is_there(state.content) {
+            Phase::Existed
+        } else {
+            state.content = Some(frame.change);
+            Phase::Acknowledged
+        });
+        Some(())
+    }
+
+    fn is_there(&self, content: Content) -> bool {
+        match content {
+            None => false,
+            Some(0) => self.held,
+            Some(number) => self.changes[number as usize - 1].1 != Kind::Delete,
+        }
+    }
+
+    fn answer(&self, state: &mut State, client: u8) -> Option<()> {
+        let of = &mut state.clients[client as usize];
+        let connection = &mut state.connections[of.connection? as usize];
+        let phase = connection.answer.take()?;
+        let number = of.change.take()?;
+        let told = match phase {
+            Phase::Refused if self.rules.doubts_refusals && of.sent > 1 => Phase::Unknown,
+            phase => phase,
+        };
+        state.history.ended(number, told);
+        of.held_until = 0;
+        Some(())
+    }
+
+    /// A connection is lost, or a client drops it.
+    fn close(&self, state: &mut State, client: u8) {
+        let of = &mut state.clients[client as usize];
+        if let Some(lost) = of.connection.take() {
+            let connection = &mut state.connections[lost as usize];
+            connection.open = false;
+            if of.sent > 0 {
+                // One that was lost before it could replace another leaves that to the next.
+                of.unsettled = match connection.greeting {
+                    Greeting::Learnt(_) => Some(lost),
+                    _ => of.unsettled.or(Some(lost)),
+                };
+            }
+        }
+    }
+
+    fn give_up(&self, state: &mut State, client: u8) -> Option<()> {
+        let of = &state.clients[client as usize];
+        let number = of.change?;
+        let is_late = state.now >= state.history.end(number);
+        let is_lost = of.connection.is_none() && of.sent > 0;
+        if !is_late && !is_lost {
+            return None;
+        }
+        self.close(state, client);
+        let of = &mut state.clients[client as usize];
+        of.change = None;
+        // What was never sent is not unknown.
+        state.history.ended(number, if of.sent > 0 { Phase::Unknown } else { Phase::Refused });
+        Some(())
+    }
+}
+
+impl Model for Sessions {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let clients: Vec<u8> = self.changes.iter().map(|(client, _)| *client).collect();
+        let count = clients.iter().max().map_or(0, |most| most + 1);
+        let connection = Connection {
+            asked_at: 0,
+            greeting: Greeting::Learnt(AHEAD),
+            replaces: None,
+            sent: None,
+            running: None,
+            answer: None,
+            ended: false,
+            open: true,
+        };
+        vec![State {
+            now: 0,
+            fell: 0,
+            restarts: 0,
+            evictions: 0,
+            history: History::new(&clients),
+            content: Some(0),
+            clients: (0..count).map(|of| Client { connection: Some(of), ..Client::default() }).collect(),
+            connections: vec![connection; count.into()],
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        // Where all was told and nothing is on its way, nothing is left to see.
+        let is_quiet = state.connections.iter().all(|of| of.sent.is_none() && of.running.is_none());
+        if state.history.is_told() && is_quiet {
+            return;
+        }
+        if state.now < self.bounds.ticks {
+            actions.push(Action::Tick);
+        }
+        if state.fell < self.rules.falls {
+            actions.push(Action::ClockFalls);
+        }
+        if state.restarts < self.bounds.restarts {
+            actions.push(Action::Restart);
+        }
+        if state.evictions < self.bounds.evictions && self.is_there(state.content) {
+            actions.push(Action::Evict);
+        }
+        for (client, of) in (0..).zip(&state.clients) {
+            if of.change.is_none() {
+                actions.push(Action::Begin(client));
+                continue;
+            }
+            actions.extend([Action::Learn(client), Action::Answer(client), Action::GiveUp(client)]);
+            actions.push(if of.connection.is_some() { Action::Lose(client) } else { Action::Connect(client) });
+        }
+        for (connection, _) in (0..).zip(&state.connections).filter(|(_, of)| !of.ended) {
+            actions.extend([Action::Greet(connection), Action::Read(connection), Action::CarryOut(connection)]);
+        }
+        // A frame that was read is done, whatever became of its connection.
+        for (connection, of) in (0..).zip(&state.connections) {
+            if of.ended && of.running.is_some() {
+                actions.push(Action::CarryOut(connection));
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Tick => state.now += 1,
+            Action::ClockFalls => state.fell += 1,
+            Action::Restart => {
+                state.restarts += 1;
+                for of in &mut state.connections {
+                    (of.sent, of.running, of.ended) = (None, None, true);
+                }
+            }
+            Action::Evict => (state.evictions, state.content) = (state.evictions + 1, None),
+            Action::Begin(client) => self.begin(&mut state, client)?,
+            Action::Connect(client) => self.connect(&mut state, client)?,
+            Action::Greet(connection) => self.greet(&mut state, connection)?,
+            Action::Learn(client) => self.learn(&mut state, client)?,
+            Action::Read(connection) => self.read(&mut state, connection)?,
+            Action::CarryOut(connection) => self.carry_out(&mut state, connection)?,
+            Action::Answer(client) => self.answer(&mut state, client)?,
+            Action::Lose(client) => self.close(&mut state, client),
+            Action::GiveUp(client) => self.give_up(&mut state, client)?,
+        }
+        // What can make no difference any more is forgotten, so that fewer states differ.
+        for of in &mut state.connections {
+            if !of.open {
+                of.answer = None;
+                of.asked_at = 0;
+                if of.greeting != Greeting::Asked {
+                    of.greeting = Greeting::Learnt(0);
+                }
+                if of.ended || (of.greeting != Greeting::Asked && of.sent.is_none()) {
+                    (of.ended, of.greeting, of.replaces) = (true, Greeting::Learnt(0), None);
+                }
+            }
+            if of.greeting != Greeting::Asked {
+                of.replaces = None;
+            }
+        }
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(NOT_UNDONE, |_, state: &State| state.history.is_not_undone(state.content)),
+            Property::always(REFUSED_IS_NOT_THERE, |_, state: &State| {
+                state.history.refused_is_not_there(state.content)
+            }),
+            Property::sometimes(GOES_ON, |_, state: &State| state.history.goes_on()),
+        ]
+    }
+}
