@@ -317,6 +317,8 @@ impl OpenStore {
     }
 
     /// Make `fresh` durable, where the backend is, and publish a manifest, if there is one.
+    ///
+    /// A failure may leave it unknown whether the manifest is there: `tests/models/src/hold.rs` has the table that such keys need.
     pub(super) fn commit(
         &self,
         manifest: Option<(&str, &[u8])>,

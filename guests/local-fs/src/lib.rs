@@ -8,6 +8,8 @@
 //! published; `rename` leaves that to the kernel, and promises only that no reader sees a part.
 //!
 //! Options `max_bytes`, `ttl_s`, `evict`, `keep_free`, `save_grace_s`: see [`bound`]. Without them nothing is ever removed.
+//!
+//! `tests/models/src/local_fs.rs`: "an acknowledged change is not undone" holds within a process; not yet where another one was stopped and goes on.
 
 mod bound;
 mod layout;

@@ -3,6 +3,8 @@
 //! What was agreed lives in this instance, beside the connection that the host keeps, so the connection is kept under a text
 //! that only this instance knows. Values never enter this memory: the host computes tags over them where they lie, and
 //! nobody sees one whose tag is wrong.
+//!
+//! What is sent here and given up may still be done: `tests/models/src/memkv.rs`, "an acknowledged change is not undone".
 
 use std::cell::RefCell;
 

@@ -1,4 +1,6 @@
 //! One server: each batch is one pipeline.
+//!
+//! What is sent here and given up may still be done: `tests/models/src/redis.rs`, "an acknowledged change is not undone".
 
 use std::rc::Rc;
 

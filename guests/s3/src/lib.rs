@@ -6,6 +6,9 @@
 //!
 //! A put asks first what is there, and a condition on the put itself only saves work: some servers ignore it and overwrite, some answer
 //! 409 to those who race. That a chunk existed is said when its length was seen, and never because of a 412.
+//!
+//! Manifests are put and deleted without conditions: `tests/models/src/s3.rs` shows what "an acknowledged change is not undone" and "a refused
+//! change is not there" need.
 
 mod answer;
 mod bucket;

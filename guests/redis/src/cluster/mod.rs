@@ -2,6 +2,8 @@
 //!
 //! Only masters are asked: a replica lags, and what was answered `stored` must be readable. A master that hangs fails what lies
 //! there; the rest of the batch is answered.
+//!
+//! Slots that move, and failovers: `tests/models/src/cluster.rs`, "an acknowledged change is not undone" and "reads do not go back".
 
 mod slots;
 
