@@ -9,7 +9,8 @@
 //!
 //! Options `max_bytes`, `ttl_s`, `evict`, `keep_free`, `save_grace_s`: see [`bound`]. Without them nothing is ever removed.
 //!
-//! `tests/models/src/local_fs.rs`: "an acknowledged change is not undone" holds within a process; not yet where another one was stopped and goes on.
+//! `tests/models/src/local_fs.rs`: "an acknowledged change is not undone" holds within a process, and not yet where another one was stopped
+//! and goes on.
 
 mod bound;
 mod layout;

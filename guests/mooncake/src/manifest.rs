@@ -16,7 +16,8 @@
 //! removes what it has seen would remove another version only if all the others were published in between, and it looks anew
 //! if [`STALE`] has passed.
 //!
-//! `tests/models/src/mooncake.rs`: "an acknowledged change is not undone" does not hold yet where the new version is evicted before `settle` looks.
+//! `tests/models/src/mooncake.rs`: "an acknowledged change is not undone" does not hold yet where the new version is evicted before
+//! `settle` looks.
 
 use kv_store_sdk::payloads::{self, Part};
 use kv_store_sdk::{Error, ErrorKind, Manifest, Payload, Result, key, system};

@@ -5,8 +5,8 @@
 //! last use each manifest comes before its chunks, and eviction, which goes by that order, takes it first. A chunk that is
 //! deleted may leave before its manifests: they are not answered while it is gone.
 //!
-//! "An acknowledged change is not undone" and "a refused change is not there" are the invariants of `tests/models/src/memkv.rs`; the first does not
-//! hold yet for what comes late.
+//! `tests/models/src/memkv.rs` has the invariants "an acknowledged change is not undone" and "a refused change is not there". The first does
+//! not hold yet for what comes late.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

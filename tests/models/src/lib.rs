@@ -1,8 +1,6 @@
 //! Each backend's protocol of manifests as a small model, searched by `stateright` for an order of events that undoes an acknowledged
 //! change. `docs/models.md` says what was found.
 
-#![allow(clippy::indexing_slicing, reason = "a model that goes wrong ends the search, and its test fails")]
-
 pub mod check;
 pub mod cluster;
 pub mod history;
