@@ -22,7 +22,13 @@ pub struct Options {
 
 pub fn run(place: &Place, options: &Options) -> Result<()> {
     let mut models = Command::new("cargo");
-    models.current_dir(place.root.join("tests/models")).args(["run", "--release", "--quiet", "--locked", "--target-dir"]);
+    models.current_dir(place.root.join("tests/models")).args([
+        "run",
+        "--release",
+        "--quiet",
+        "--locked",
+        "--target-dir",
+    ]);
     models.arg(place.target.join("models")).arg("--");
     models.args(options.json.then_some("--json")).args(options.steps.then_some("--steps"));
     if let Some(only) = &options.only {
