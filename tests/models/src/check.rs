@@ -81,7 +81,8 @@ impl Case {
             seconds: took.as_secs_f64(),
             breaks,
             steps: found.broken.map(|(_, steps)| steps).unwrap_or_default(),
-            impossible: found.impossible,
+            // A search that stops at what it has found has not seen all that is possible.
+            impossible: if breaks.is_some() { Vec::new() } else { found.impossible },
         }
     }
 }
