@@ -1,4 +1,4 @@
-//! local-fs: `guests/local-fs/src/lib.rs` says what, `host/src/directory/write.rs` writes: a temporary file, a rename, and with `durability =
+//! local-fs: `guests/local-fs/src/lib.rs` says what, the host's `directory/write.rs` writes: a temporary file, a rename, and with `durability =
 //! "full"` a sync of the directory. All of it runs on the caller's thread, so a call has ended before its client is told how: within one
 //! process nothing is late. But a process that is stopped (SIGSTOP, a frozen container) before its rename, and continued after its deadline, renames.
 //!
