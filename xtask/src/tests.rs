@@ -53,7 +53,9 @@ fn all(place: &Place) -> Result<()> {
         step::output(Command::new("cargo").args([component, "--version"]))
             .with_context(|| format!("cargo {component} is missing: rustup component add rustfmt clippy"))?;
     }
-    for workspace in [".", "blocks/loom", "guests", "tests/guests", "tests/models", "http-wire/oracle", "benches/far-peers"] {
+    for workspace in
+        [".", "blocks/loom", "guests", "tests/guests", "tests/models", "http-wire/oracle", "benches/far-peers"]
+    {
         rustfmt(place, workspace)?;
     }
     deny::check(place)?;
