@@ -194,7 +194,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_file_is_too_strange(bytes in proptest::collection::vec(0u8..8, 0..200)) {
-            said(&component(&[bytes.clone()]));
+            said(&component(std::slice::from_ref(&bytes)));
             said(&bytes);
         }
     }
