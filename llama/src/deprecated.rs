@@ -11,7 +11,7 @@ use crate::api;
 use crate::engine::{Sequence, Token};
 
 /// # Safety
-/// As [`api::open`].
+/// As `open` of the table.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kv_store_llama_open(uri: *const c_char, model: *const c_char) -> *mut kv_store_llama_t {
     // SAFETY: by this function's own condition.
@@ -19,7 +19,7 @@ pub unsafe extern "C" fn kv_store_llama_open(uri: *const c_char, model: *const c
 }
 
 /// # Safety
-/// As [`api::save`].
+/// As `save` of the table.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kv_store_llama_save(
     states: *const kv_store_llama_t,
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn kv_store_llama_save(
 }
 
 /// # Safety
-/// As [`api::load`].
+/// As `load` of the table.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kv_store_llama_load(
     states: *const kv_store_llama_t,
@@ -50,14 +50,14 @@ pub unsafe extern "C" fn kv_store_llama_load(
 }
 
 /// # Safety
-/// As [`api::close`].
+/// As `close` of the table.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kv_store_llama_close(states: *mut kv_store_llama_t) {
     // SAFETY: by this function's own condition.
     unsafe { api::close(states) }
 }
 
-/// As [`api::last_error`].
+/// As `last_error` of the table.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_store_llama_last_error() -> *const c_char {
     // SAFETY: it takes nothing.

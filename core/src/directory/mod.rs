@@ -1,6 +1,6 @@
 //! Files below one directory, by relative path: what the contract's `files` interface does, without a guest in sight.
 //!
-//! Invariants: no path leaves the directory, no link is followed, no file system of the kernel is reached ([`mounts`]), and
+//! Invariants: no path leaves the directory, no link is followed, no file system of the kernel is reached (`mounts`), and
 //! a file is whole under its name or not there. Every path is resolved by the kernel in one step from the open directory
 //! (`openat2`), so what is checked is what is opened.
 

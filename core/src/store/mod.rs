@@ -1,7 +1,7 @@
 //! A store: one opened URI, as a consumer uses it. What happens between the consumer's call and the guest's is here:
 //! buffering, the barrier of a manifest, prefetched chunks, and the check of what was fetched.
 //!
-//! [`Store`] is one handle. What handles on the same URI have in common, the instances first of all, is [`OpenStore`].
+//! [`Store`] is one handle. What handles on the same URI have in common, the instances first of all, is `OpenStore`.
 
 mod batch;
 mod batches;

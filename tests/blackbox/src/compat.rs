@@ -1,5 +1,5 @@
 //! What is in `tests/compat/data`: a version writes its data by the programs `compat_*.c` of `tests/consumer`, and each later version reads
-//! and checks it by the same programs. They use the C ABI only. `cargo xtask compat-data` calls [`write`], `tests/compat/data.rs` the rest.
+//! and checks it by the same programs. They use the C ABI only. `cargo xtask compat-data` calls [`write()`], `tests/compat/data.rs` the rest.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -4,10 +4,10 @@
 //! Invariant: nobody depends on a helper. Where all are busy, or none could be made, the caller does all of it. A job that is due later
 //! is done when a helper is free then, and not before.
 
-use std::any::Any;
+mod fan_out;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 use crate::limits::{self, MAX_HELPER_JOBS};
 use crate::process::{Clock, Job, Spawn};
+use fan_out::FanOut;
 
 /// The threads that work for the stores of a process.
 pub struct Threads {
@@ -119,11 +120,10 @@ impl Helpers {
     /// Do `work(0)` to `work(count - 1)`, each once, on at most so many threads: this one and what helpers are free. All is
     /// done when this returns.
     pub fn side_by_side(self: &Arc<Self>, hands: usize, count: usize, work: &(dyn Fn(usize) + Sync)) {
-        // SAFETY: only the lifetime changes. `work` is called between `FanOut::enter` and `FanOut::leave`, and `finish`,
-        // which runs before this returns or unwinds, waits until nobody is there any more and nobody can come.
+        // SAFETY: only the lifetime changes. `work` is called within `FanOut::run` and `FanOut::help` alone, and `finish`, which runs
+        // before this returns or unwinds, waits until nobody is there any more and nobody can come.
         let work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
-        let shared =
-            Arc::new(FanOut { work, count, next: AtomicUsize::new(0), state: Mutex::default(), left: Condvar::new() });
+        let shared = Arc::new(FanOut::new(work, count));
         for _ in 1..count.min(hands).min(self.most + 1) {
             let shared = shared.clone();
             self.hand(move || shared.help());
@@ -215,68 +215,10 @@ impl Queue {
     }
 }
 
-/// Work that several threads take pieces of.
-struct FanOut {
-    work: &'static (dyn Fn(usize) + Sync),
-    count: usize,
-    next: AtomicUsize,
-    state: Mutex<State>,
-    left: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    closed: bool,
-    helping: usize,
-    panic: Option<Box<dyn Any + Send>>,
-}
-
-impl FanOut {
-    fn run(&self) {
-        loop {
-            let index = self.next.fetch_add(1, Relaxed);
-            if index >= self.count {
-                return;
-            }
-            (self.work)(index);
-        }
-    }
-
-    fn help(&self) {
-        {
-            let mut state = self.lock();
-            if state.closed {
-                return;
-            }
-            state.helping += 1;
-        }
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.run()));
-        let mut state = self.lock();
-        state.helping -= 1;
-        state.panic = state.panic.take().or(outcome.err());
-        drop(state);
-        self.left.notify_one();
-    }
-
-    /// Let nobody else in and wait for those who help; the panic of one of them.
-    fn finish(&self) -> Option<Box<dyn Any + Send>> {
-        let mut state = self.lock();
-        state.closed = true;
-        while state.helping > 0 {
-            state = self.left.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
-        }
-        state.panic.take()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     use std::time::Duration;
 
     fn helpers(most: usize) -> Arc<Helpers> {
