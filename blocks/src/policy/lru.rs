@@ -45,3 +45,15 @@ impl Policy for Lru {
         self.queue.bytes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_access_of_an_entry_is_its_hot_one() {
+        let mut lru = Lru::default();
+        lru.insert(3, 7, 100);
+        assert_eq!([3, 3, 4].map(|entry| lru.access(entry)), [true, false, false]);
+    }
+}

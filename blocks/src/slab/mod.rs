@@ -299,6 +299,20 @@ mod tests {
     }
 
     #[test]
+    fn what_was_acquired_is_counted_and_given_back() {
+        let slab = Slab::new(2, 100).unwrap();
+        let mut acquired = Acquired::new(&slab, 2, 50);
+        assert!(acquired.is_empty() && acquired.len() == 0 && acquired.block(0).is_none());
+        let mut slot = slab.take().unwrap();
+        slot.bytes_mut().fill(7);
+        acquired.push_block(slot.share());
+        assert!(!acquired.is_empty() && acquired.len() == 1);
+        assert_eq!((acquired.block(0), acquired.iter().count()), (Some(&[7; 50][..]), 1));
+        drop(acquired);
+        assert_eq!(slab.in_use(), 0);
+    }
+
+    #[test]
     fn a_slot_outlives_who_opened_the_slab() {
         let slab = Slab::new(1, 4096).unwrap();
         let mut slot = slab.take().unwrap();
