@@ -60,7 +60,8 @@ fn what_the_program_says_holds_and_not_the_environment() {
     let elsewhere = base().components([&empty]).build().unwrap();
     let error = elsewhere.open(&uri).err().expect("there is no component");
     assert_eq!((error.kind(), error.operation(), error.can_retry()), (ErrorKind::Invalid, Some("open"), false));
-    assert!(error.to_string().contains(&format!("no local-fs.wasm in {}; put it there", empty.display())), "{error}");
+    let looked = format!("no local-fs.wasm, and no other that lists local-fs, in {}; put it there", empty.display());
+    assert!(error.to_string().contains(&looked), "{error}");
     assert!(!error.to_string().contains("KV_STORE_WASM_PATH"), "{error}");
 
     // The limits and grants of its config are those of its stores alone.
