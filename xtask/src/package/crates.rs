@@ -19,6 +19,7 @@ const CRATES: &[&str] = &[
     "memkv-wire",
     "kv-store-compiler",
     "kv-store-sdk",
+    "kv-store-core",
     "kv-store-wasm",
 ];
 
