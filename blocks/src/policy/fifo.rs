@@ -57,3 +57,15 @@ pub(super) fn oldest_unpinned(
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_access_of_an_entry_is_its_hot_one() {
+        let mut fifo = Fifo::default();
+        fifo.insert(3, 7, 100);
+        assert_eq!([3, 3, 4].map(|entry| fifo.access(entry)), [true, false, false]);
+    }
+}

@@ -359,3 +359,17 @@ fn twenty_thousand_tenants_are_found_each() {
     let refused = settings(&config, "redis://cache-0:6379/8").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Denied);
 }
+
+#[test]
+fn a_tenant_trusts_whom_its_backend_trusts_and_comes_as_itself() {
+    let own = "tls.certificate = '/own.pem'\ntls.key = '/own.key'\n";
+    let text = format!(
+        "[backend.x]\ntls.ca = '/ca.pem'\ntls.certificate = '/c.pem'\ntls.key = '/c.key'\n\
+         [[tenant]]\nuri = 'x://h:1/a'\n{own}[[tenant]]\nuri = 'x://h:1/b'\ntls.ca = '/other.pem'\n"
+    );
+    let config = parse(&text).unwrap();
+    let tls = |uri: &str| config.settings(&StoreUri::parse(uri).unwrap(), &Served::by_name("x")).unwrap().tls;
+    let path = |text: &str| Some(std::path::PathBuf::from(text));
+    assert_eq!(tls("x://h:1/a"), Tls { ca: path("/ca.pem"), certificate: path("/own.pem"), key: path("/own.key") });
+    assert_eq!(tls("x://h:1/b"), Tls { ca: path("/other.pem"), certificate: None, key: None });
+}

@@ -175,3 +175,13 @@ fn layers_that_a_host_names_lie_around_the_instances_in_their_order() {
     Store::open_with(URI, &fakes.setup("")).unwrap().put_chunk(b"b", b"x").unwrap();
     assert_eq!(passed.lock().unwrap().len(), 2);
 }
+
+#[test]
+fn a_restore_of_what_was_not_saved_says_so_and_which_call_it_was() {
+    let store = Store::open_with(URI, &buffered().setup("")).unwrap();
+    let slots = kvx::Slots { slots: (&[][..] as &[i64]).into(), invalid_slot: -1 };
+    let failed = crate::paged::Restore::new("conversation", slots).run(&store, &mut []).unwrap_err().error;
+    assert_eq!((failed.kind(), failed.operation()), (ErrorKind::Missing, Some("kvx_restore")), "{failed}");
+    let failed = crate::paged::Save::new("conversation", &[], (&[][..] as &[i32]).into(), 0).run(&store).unwrap_err();
+    assert_eq!((failed.kind(), failed.operation()), (ErrorKind::Invalid, Some("kvx_save")), "{failed}");
+}
