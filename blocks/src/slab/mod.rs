@@ -302,7 +302,7 @@ mod tests {
     fn what_was_acquired_is_counted_and_given_back() {
         let slab = Slab::new(2, 100).unwrap();
         let mut acquired = Acquired::new(&slab, 2, 50);
-        assert!(acquired.is_empty() && acquired.len() == 0 && acquired.block(0).is_none());
+        assert!(acquired.is_empty() && acquired.block(0).is_none());
         let mut slot = slab.take().unwrap();
         slot.bytes_mut().fill(7);
         acquired.push_block(slot.share());

@@ -185,3 +185,15 @@ fn a_restore_of_what_was_not_saved_says_so_and_which_call_it_was() {
     let failed = crate::paged::Save::new("conversation", &[], (&[][..] as &[i32]).into(), 0).run(&store).unwrap_err();
     assert_eq!((failed.kind(), failed.operation()), (ErrorKind::Invalid, Some("kvx_save")), "{failed}");
 }
+
+#[test]
+fn each_option_of_a_batch_changes_itself_alone() {
+    let flags = |options: BatchOptions| [options.durable, options.replace, options.sealed, options.xxh3_keys];
+    let options = BatchOptions::default;
+    assert_eq!(flags(options()), [false; 4]);
+    assert_eq!(flags(options().with_durable()), [true, false, false, false]);
+    assert_eq!(flags(options().with_replace()), [false, true, false, false]);
+    assert_eq!(flags(options().with_sealed()), [false, false, true, false]);
+    assert_eq!(flags(options().with_xxh3_keys()), [false, false, false, true]);
+    assert_eq!(flags(options().with_sealed().with_durable()), [true, false, true, false]);
+}
