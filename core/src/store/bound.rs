@@ -113,6 +113,14 @@ mod tests {
     }
 
     #[test]
+    fn a_quota_bounds_a_store_that_asks_for_nothing() {
+        assert_eq!(Bound::default().with_quota(None), None);
+        assert_eq!(Bound::default().with_quota(Some(5)), Some(Bound { quota: Some(5), ..Bound::default() }));
+        let kept = bound(&[("keep-free", "1000")]).unwrap();
+        assert_eq!(kept.with_quota(None), Some(kept));
+    }
+
+    #[test]
     fn it_is_evicted_from_95_percent_on_to_90() {
         let bound = bound(&[("max-bytes", "1000")]).unwrap();
         assert_eq!((bound.over(950), bound.over(951), bound.over(2000)), (0, 51, 1100));

@@ -196,4 +196,5 @@ fn each_option_of_a_batch_changes_itself_alone() {
     assert_eq!(flags(options().with_sealed()), [false, false, true, false]);
     assert_eq!(flags(options().with_xxh3_keys()), [false, false, false, true]);
     assert_eq!(flags(options().with_sealed().with_durable()), [true, false, true, false]);
+    assert_eq!(options().with_timeout(Duration::from_secs(3)).timeout, Some(Duration::from_secs(3)));
 }
