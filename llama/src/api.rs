@@ -123,7 +123,9 @@ pub unsafe extern "C" fn save(
             count => unsafe { std::slice::from_raw_parts(tokens, count) },
         };
         // SAFETY: by this function's own condition.
-        let bytes = unsafe { states.save(&slot, name, tokens) }.map_err(other)?;
+        let copied = unsafe { states.copy(&slot, name, tokens) }.map_err(other)?;
+        let bytes = copied.file_bytes();
+        states.store(copied).map_err(other)?;
         Ok(bytes as i64)
     })
 }

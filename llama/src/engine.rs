@@ -10,6 +10,9 @@ use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
+use crate::layout;
+use crate::memory::StateMemory;
+
 /// `llama_context`, `llama_model` and the like: only ever passed on.
 pub type Context = *mut c_void;
 pub type Sequence = i32;
@@ -42,6 +45,8 @@ pub struct Engine {
     model_layers: unsafe extern "C" fn(*const c_void) -> i32,
     model_embd: unsafe extern "C" fn(*const c_void) -> i32,
     model_kv_heads: unsafe extern "C" fn(*const c_void) -> i32,
+    sequences: unsafe extern "C" fn(Context) -> u32,
+    last_position: unsafe extern "C" fn(*mut c_void, Sequence) -> i32,
 }
 
 /// What a model is, as far as its shape goes.
@@ -86,6 +91,8 @@ impl Engine {
             model_layers: c"llama_model_n_layer",
             model_embd: c"llama_model_n_embd",
             model_kv_heads: c"llama_model_n_head_kv",
+            sequences: c"llama_n_seq_max",
+            last_position: c"llama_memory_seq_pos_max",
         }
     }
 
@@ -132,6 +139,53 @@ impl Engine {
                 (self.memory_remove)(memory, sequence, -1, -1);
             }
         }
+    }
+
+    /// How many positions a sequence has; `None` if it is not known.
+    ///
+    /// # Safety
+    /// As [`Engine::version`].
+    pub unsafe fn positions(&self, context: Context, sequence: Sequence) -> Option<usize> {
+        // SAFETY: by this function's own condition.
+        let last = unsafe {
+            let memory = (self.get_memory)(context);
+            if memory.is_null() { -1 } else { (self.last_position)(memory, sequence) }
+        };
+        usize::try_from(last).ok().map(|last| last + 1)
+    }
+
+    /// How many streams the cache of a context has, as its states say. An empty sequence has a short one.
+    ///
+    /// # Safety
+    /// As [`Engine::version`].
+    pub unsafe fn streams(&self, context: Context, sequence: Sequence) -> u32 {
+        // SAFETY: by this function's own condition.
+        unsafe {
+            let sequences = (self.sequences)(context);
+            if sequences <= 1 {
+                return 1;
+            }
+            let mut all = 0..i32::try_from(sequences).unwrap_or(i32::MAX);
+            let asked = all.find(|one| self.positions(context, *one).is_none()).unwrap_or(sequence);
+            let size = (self.state_size)(context, asked);
+            let Ok(mut state) = StateMemory::new(size) else { return 1 };
+            let written = (self.state_get)(context, state.as_mut_ptr(), size, asked);
+            layout::streams(state.get(..written).unwrap_or_default())
+        }
+    }
+
+    /// What tells this build of libllama from others.
+    pub fn build(&self) -> Result<u64, String> {
+        static BUILD: OnceLock<Result<u64, String>> = OnceLock::new();
+        let read = || {
+            let path = self.path().ok_or("the file of libllama is not known")?;
+            let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            crate::log::line(
+                "this libllama writes states of a version that is not known: they are cut by content, and only the same build restores them",
+            );
+            Ok(twox_hash::XxHash3_64::oneshot(&bytes))
+        };
+        BUILD.get_or_init(read).clone()
     }
 
     /// # Safety

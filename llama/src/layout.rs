@@ -8,6 +8,7 @@
 //!   u32 cells; nothing else of the stream if it is 0           for each stream
 //!   i32 position, u32 sequences (1), i32 sequence              for each cell
 //!   u32 v_transposed, u32 layers                               once
+//!   u32, u32                                                   once, since version 4 of the sequence files
 //!   i32 type, u64 row_bytes, cells rows                        K of each layer
 //!   i32 type, u64 row_bytes, cells rows                        V of each layer; or, transposed:
 //!   i32 type, u32 element_bytes, u32 columns, columns x cells  V of each layer
@@ -23,12 +24,16 @@
 
 use std::ops::Range;
 
+/// The last version of llama.cpp's sequence files whose states are known. Those of later ones are cut by content.
+pub const LAST_VERSION: u32 = 4;
 /// Positions that a run of rows ends at multiples of.
 pub const TOKENS: u64 = 64;
 /// Rows of so many neighbouring layers make a chunk as have at most this size together, but at least those of one.
 pub const CHUNK_BYTES: u64 = 1 << 20;
 /// Content-defined chunks: least, average and most bytes.
 const CONTENT: (usize, usize, usize) = (64 << 10, 256 << 10, 1 << 20);
+/// The magic and the sequence, before the caches.
+const HEADER_BYTES: usize = 8;
 /// More than any model has: what says so is of another layout.
 const MAX_STREAMS: u32 = 4096;
 const MAX_LAYERS: u32 = 4096;
@@ -87,11 +92,16 @@ impl Block {
 }
 
 impl Cut {
-    /// Cut a state.
-    pub fn new(state: &[u8]) -> Cut {
-        let mut walk = Walk { state, at: 8, blocks: Vec::new() };
-        let known = state.len() > 8 && walk.caches().is_some();
-        Cut { blocks: if known { walk.blocks } else { vec![by_content(state, 0..state.len())] } }
+    /// Cut a state of a version of llama.cpp's sequence files.
+    pub fn new(state: &[u8], version: u32) -> Cut {
+        let mut walk = Walk { state, version, at: HEADER_BYTES, blocks: Vec::new() };
+        let known = version <= LAST_VERSION && state.len() > HEADER_BYTES && walk.caches().is_some();
+        if known { Cut { blocks: walk.blocks } } else { Cut::by_content(state) }
+    }
+
+    /// Cut bytes of any kind.
+    pub fn by_content(bytes: &[u8]) -> Cut {
+        Cut { blocks: vec![by_content(bytes, 0..bytes.len())] }
     }
 
     /// How many chunks there are; `None` if the number has no meaning.
@@ -133,9 +143,16 @@ impl Cut {
     }
 }
 
+/// How many streams the cache has that a state is of; 1 where it says nothing that makes sense.
+pub fn streams(state: &[u8]) -> u32 {
+    let bytes = state.get(HEADER_BYTES..).and_then(<[u8]>::first_chunk::<4>);
+    bytes.map(|bytes| u32::from_le_bytes(*bytes)).filter(|streams| (1..=MAX_STREAMS).contains(streams)).unwrap_or(1)
+}
+
 /// A walk over a state; `None` from its methods says that the layout is another one.
 struct Walk<'a> {
     state: &'a [u8],
+    version: u32,
     at: usize,
     blocks: Vec<Block>,
 }
@@ -184,6 +201,9 @@ impl Walk<'_> {
         let runs = self.cells(cells)?;
         let transposed = self.u32().filter(|flag| *flag <= 1)? == 1;
         let layers = self.u32().filter(|layers| (1..=MAX_LAYERS).contains(layers))?;
+        if self.version >= 4 {
+            let _two_more = self.u64()?;
+        }
         let mut block = Block { runs, ..Block::default() };
         for _ in 0..layers {
             let section = self.rows(cells)?;

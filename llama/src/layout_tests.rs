@@ -46,13 +46,13 @@ pub(crate) fn state(caches: &[Vec<u8>]) -> Vec<u8> {
 
 /// The bytes of each chunk.
 fn chunks(state: &[u8]) -> Vec<Vec<u8>> {
-    let cut = Cut::new(state);
+    let cut = Cut::new(state, 3);
     cut.chunks().map(|chunk| chunk.into_iter().flat_map(|range| state[range].to_vec()).collect()).collect()
 }
 
 /// Each byte is in one chunk, or in the rest, once.
 fn assert_covers(state: &[u8]) {
-    let cut = Cut::new(state);
+    let cut = Cut::new(state, 3);
     let mut seen = vec![0_u8; state.len()];
     let rest = cut.rest(state.len() as u64).expect("the cut is one of this state");
     for range in cut.chunks().flatten().chain(rest) {
@@ -60,6 +60,37 @@ fn assert_covers(state: &[u8]) {
     }
     assert!(seen.iter().all(|seen| *seen == 1));
     assert_eq!(cut.chunks().count(), cut.len().unwrap());
+}
+
+/// The same state as version 4 has it: two more numbers behind the number of layers.
+fn as_version_4(state: &[u8], cells: usize) -> Vec<u8> {
+    let behind = 8 + 4 + 4 + cells * 12 + 8;
+    [&state[..behind], &[0; 8], &state[behind..]].concat()
+}
+
+#[test]
+fn version_4_is_cut_at_the_same_rows_and_later_ones_by_content() {
+    let former = state(&[cache(&positions(300), 4, 64, false)]);
+    let state = as_version_4(&former, 300);
+    let chunks_of = |version| -> Vec<Vec<u8>> {
+        let cut = Cut::new(&state, version);
+        assert!(cut.rest(state.len() as u64).is_some());
+        cut.chunks().map(|chunk| chunk.into_iter().flat_map(|range| state[range].to_vec()).collect()).collect()
+    };
+    assert_eq!(chunks_of(4), chunks(&former));
+    assert_eq!(Cut::new(&state, 3), Cut::by_content(&state), "version 3 has no such numbers");
+    assert_eq!(Cut::new(&state, 5), Cut::by_content(&state));
+}
+
+#[test]
+fn the_number_of_streams_is_that_of_the_cache() {
+    let mut state = state(&[cache(&positions(3), 1, 8, false)]);
+    assert_eq!(streams(&state), 1);
+    state[8] = 4;
+    assert_eq!(streams(&state), 4);
+    assert_eq!(streams(&state[..10]), 1);
+    state[11] = 255;
+    assert_eq!(streams(&state), 1);
 }
 
 fn positions(tokens: u32) -> Vec<u32> {
@@ -106,7 +137,7 @@ fn streams_and_transposed_v_are_covered() {
     let transposed = state(&[cache(&positions(130), 2, 64, true)]);
     assert_covers(&transposed);
     // K in three runs, V of each layer by content.
-    assert_eq!(Cut::new(&transposed).blocks.len(), 3);
+    assert_eq!(Cut::new(&transposed, 3).blocks.len(), 3);
 }
 
 #[test]
@@ -137,7 +168,7 @@ fn positions_in_no_order_make_no_chunk_of_each_row() {
 #[test]
 fn a_cut_of_another_state_is_refused() {
     let state = state(&[cache(&positions(100), 2, 64, false)]);
-    let cut = Cut::new(&state);
+    let cut = Cut::new(&state, 3);
     let size = state.len() as u64;
     assert!(cut.rest(size).is_some());
     assert!(cut.rest(size - 1).is_none(), "something lies outside");

@@ -16,11 +16,12 @@ use crate::engine::Shape;
 const OPTIONS: &[&str] = &["--rope-", "--yarn-", "--override-kv", "--grp-attn-"];
 const VARIABLES: &[&str] = &["LLAMA_ARG_ROPE", "LLAMA_ARG_YARN", "LLAMA_ARG_OVERRIDE_KV", "LLAMA_ARG_GRP_ATTN"];
 
-/// The fingerprint of a model and its context. `named` stands for the model file's content where it is given.
+/// The fingerprint of a model and its context. `named` stands for the model file's content where it is given; `build` is of a libllama
+/// whose states are not known.
 ///
 /// # Errors
 /// No mapped GGUF file, or more than one, has a model of this shape.
-pub fn fingerprint(shape: &Shape, version: u32, named: Option<&str>) -> Result<[u8; 32], String> {
+pub fn fingerprint(shape: &Shape, version: u32, build: Option<u64>, named: Option<&str>) -> Result<[u8; 32], String> {
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_le_bytes());
@@ -28,6 +29,10 @@ pub fn fingerprint(shape: &Shape, version: u32, named: Option<&str>) -> Result<[
     };
     part(b"kv-store-llama 1");
     part(&version.to_le_bytes());
+    if let Some(build) = build {
+        part(b"build");
+        part(&build.to_le_bytes());
+    }
     match named {
         Some(name) => {
             part(b"named");
@@ -71,7 +76,7 @@ fn mapped_model(params: u64) -> Result<[u8; 32], String> {
         models_of(&mapped).iter().filter_map(Files::read).filter(|model| model.params == params).collect();
     match models.as_slice() {
         [model] => Ok(model.fingerprint),
-        [] => Err("this model's GGUF file is not mapped into memory (--no-mmap?)".to_owned()),
+        [] => Err("this model's GGUF file is not mapped into memory (is the model loaded without mmap?)".to_owned()),
         _ => Err(format!(
             "{} GGUF files of this shape are mapped into memory, and the library cannot tell which one this model is",
             models.len()

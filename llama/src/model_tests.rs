@@ -37,7 +37,8 @@ fn golden_fingerprint() {
     let set: Vec<_> = std::env::vars().filter(|(name, _)| VARIABLES.iter().any(|of| name.starts_with(of))).collect();
     assert!(set.is_empty(), "unset these for the test: {set:?}");
     let shape = Shape { params: 123_456, layers: 2, embd: 64, kv_heads: 4 };
-    let hex: String = fingerprint(&shape, 3, Some("tiny")).unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex: String =
+        fingerprint(&shape, 3, None, Some("tiny")).unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, "1117e8311fbb8f51c8f312e64c5c6e372657dcc2e48e3125bf0cae6df5b57ae2");
     // Of a model in files: the hash of their fingerprints, each of which `kv_cache` has a golden value for.
     let folder = tempfile::tempdir().unwrap();
@@ -51,11 +52,12 @@ fn golden_fingerprint() {
 #[test]
 fn a_model_that_is_not_mapped_is_refused_unless_it_is_named() {
     let shape = Shape { params: 12_345, layers: 2, embd: 64, kv_heads: 2 };
-    let refused = fingerprint(&shape, 3, None).unwrap_err();
+    let refused = fingerprint(&shape, 3, None, None).unwrap_err();
     assert!(refused.contains("mapped"), "{refused}");
-    let one = fingerprint(&shape, 3, Some("one")).unwrap();
-    assert_eq!(one, fingerprint(&shape, 3, Some("one")).unwrap());
-    assert_ne!(one, fingerprint(&shape, 3, Some("two")).unwrap());
-    assert_ne!(one, fingerprint(&shape, 4, Some("one")).unwrap());
-    assert_ne!(one, fingerprint(&Shape { layers: 3, ..shape }, 3, Some("one")).unwrap());
+    let one = fingerprint(&shape, 3, None, Some("one")).unwrap();
+    assert_eq!(one, fingerprint(&shape, 3, None, Some("one")).unwrap());
+    assert_ne!(one, fingerprint(&shape, 3, None, Some("two")).unwrap());
+    assert_ne!(one, fingerprint(&shape, 4, None, Some("one")).unwrap());
+    assert_ne!(one, fingerprint(&shape, 3, Some(1), Some("one")).unwrap());
+    assert_ne!(one, fingerprint(&Shape { layers: 3, ..shape }, 3, None, Some("one")).unwrap());
 }

@@ -6,11 +6,13 @@
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use crate::background;
 use crate::engine::{Context, Engine, LoadFile, SaveFile, Sequence, Token, function};
+use crate::local::Local;
 use crate::log;
 use crate::settings::{MODEL, Settings, URI};
 use crate::states::{Loaded, NotLoaded, Slot, States};
@@ -37,15 +39,21 @@ pub unsafe extern "C" fn llama_state_seq_save_file(
 ) -> usize {
     let kept = guarded(|| {
         // SAFETY: by this function's own condition, a C string.
-        let (states, name, engine) = unsafe { ours(context, path)? };
+        let Ours { states, name, path, engine } = unsafe { ours(context, path)? };
         let tokens = match count {
             0 => &[][..],
             // SAFETY: by this function's own condition.
             count => unsafe { std::slice::from_raw_parts(tokens, count) },
         };
         let slot = Slot { engine, context, sequence };
-        // SAFETY: by this function's own condition.
-        let saved = states.and_then(|states| unsafe { states.save(&slot, &name, tokens) });
+        let saved = states.and_then(|states| {
+            // SAFETY: by this function's own condition.
+            let copied = unsafe { states.copy(&slot, &name, tokens)? };
+            let bytes = copied.file_bytes();
+            let local = Local::for_save(&path, bytes as u64)?;
+            background::save(states, copied, local);
+            Ok(bytes)
+        });
         Some(saved.unwrap_or_else(|error| {
             log::line(format_args!("not saved: {name}: {error}"));
             0
@@ -73,12 +81,19 @@ pub unsafe extern "C" fn llama_state_seq_load_file(
 ) -> usize {
     let loaded = guarded(|| {
         // SAFETY: by this function's own condition, a C string.
-        let (states, name, engine) = unsafe { ours(context, path)? };
+        let Ours { states, name, path, engine } = unsafe { ours(context, path)? };
         let slot = Slot { engine, context, sequence };
         let target = (!tokens.is_null()).then_some(room);
         // SAFETY: by this function's own condition.
         let loaded =
             states.map_err(NotLoaded::Untouched).and_then(|states| unsafe { states.load(&slot, &name, target) });
+        let loaded = loaded.and_then(|loaded| {
+            if let Loaded::State { bytes, appendix, .. } = &loaded {
+                let local = Local::for_load(&path, *bytes as u64, appendix).map_err(NotLoaded::Broken)?;
+                local.map(background::remove);
+            }
+            Ok(loaded)
+        });
         // SAFETY: by this function's own condition: `tokens` has room for `room` tokens.
         Some(unsafe { answer(&slot, &name, loaded, tokens, count) })
     });
@@ -106,7 +121,7 @@ pub unsafe fn answer(
             unsafe { *count = found };
             crate::engine::FILE_HEADER_BYTES
         }
-        Ok(Loaded::State(found, bytes)) => {
+        Ok(Loaded::State { tokens: found, bytes, .. }) => {
             // SAFETY: by this function's own condition.
             unsafe {
                 std::ptr::copy_nonoverlapping(found.as_ptr(), tokens, found.len());
@@ -127,11 +142,20 @@ pub unsafe fn answer(
     }
 }
 
-/// The store for a file, the name of its state there, and libllama. `None`: the file is llama.cpp's.
+/// A file whose state goes to the store.
+struct Ours {
+    states: Result<Arc<States>, String>,
+    /// Of its state in the store.
+    name: String,
+    path: PathBuf,
+    engine: Engine,
+}
+
+/// What a file's state is kept with. `None`: the file is llama.cpp's.
 ///
 /// # Safety
 /// `path` is a C string.
-unsafe fn ours(context: Context, path: *const c_char) -> Option<(Result<Arc<States>, String>, String, Engine)> {
+unsafe fn ours(context: Context, path: *const c_char) -> Option<Ours> {
     static UNKNOWN: AtomicBool = AtomicBool::new(false);
     let settings = Settings::get();
     let uri = settings.uri.as_deref()?;
@@ -153,7 +177,7 @@ unsafe fn ours(context: Context, path: *const c_char) -> Option<(Result<Arc<Stat
         Some(_) => opened(uri, settings.model.as_deref()),
         None => Err("its name is not UTF-8".to_owned()),
     };
-    Some((states, name.to_string_lossy().into_owned(), engine))
+    Some(Ours { states, name: name.to_string_lossy().into_owned(), path: path.to_owned(), engine })
 }
 
 /// The store of the process. One that cannot be opened is tried again with the next state.

@@ -21,7 +21,8 @@ use twox_hash::XxHash3_128;
 use crate::layout::{Block, Cut, Section};
 
 const MAGIC: &[u8; 8] = b"kvllama\x01";
-const SEAL_BYTES: usize = 16;
+/// Bytes of the checksum at the end.
+pub const SEAL_BYTES: usize = 16;
 /// The largest state that is believed.
 const MAX_STATE_BYTES: u64 = 1 << 40;
 

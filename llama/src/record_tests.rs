@@ -6,7 +6,7 @@ use crate::layout::tests::{cache, state};
 
 fn record() -> Record {
     let state = state(&[cache(&(0..150).collect::<Vec<_>>(), 2, 64, false)]);
-    let cut = Cut::new(&state);
+    let cut = Cut::new(&state, 3);
     let rest = cut.rest(state.len() as u64).unwrap().into_iter().flat_map(|range| state[range].to_vec()).collect();
     let hashes = (0..cut.len().unwrap()).map(|n| [n as u8; 16]).collect();
     Record { fingerprint: [3; 32], version: 3, tokens: vec![1, -5, 7], size: state.len() as u64, cut, hashes, rest }

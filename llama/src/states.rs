@@ -5,20 +5,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use kv_store_wasm::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Put, SaveOutcome, Store};
-use twox_hash::{XxHash3_64, XxHash3_128};
 
+use crate::background;
+use crate::chunks::{Batch, Whole, batches, hash, name_of, pieces, side_by_side};
 use crate::engine::{Context, Engine, FILE_HEADER_BYTES, MEMORY_HEADER_BYTES, Sequence, Token};
-use crate::layout::Cut;
+use crate::layout::{self, Cut};
+use crate::local::MAX_APPENDIX;
 use crate::log;
 use crate::memory::StateMemory;
 use crate::model;
-use crate::record::{ChunkHash, NAME_BYTES, Record};
+use crate::record::{ChunkHash, Record, SEAL_BYTES};
 
-/// Bytes of a batch: what is hashed is still in a cache of the processor when it is copied.
-const BATCH_BYTES: usize = 4 << 20;
-/// Threads that share the batches of a state, at most; one for each so many bytes.
-const MOST_THREADS: usize = 4;
-const BYTES_A_THREAD: usize = 16 << 20;
 /// How often a save puts again what the store lost meanwhile.
 const TRIES: usize = 3;
 
@@ -41,8 +38,64 @@ pub struct Slot {
 pub enum Loaded {
     /// How many tokens the state has; nothing was loaded.
     Count(usize),
-    /// The tokens, and the bytes that the sequence file would have.
-    State(Vec<Token>, usize),
+    /// The state was loaded.
+    State {
+        tokens: Vec<Token>,
+        /// Bytes that the sequence file would have.
+        bytes: usize,
+        /// What the server appended to the file when it was saved.
+        appendix: Vec<u8>,
+    },
+}
+
+/// A state that was copied, and is not stored yet.
+pub struct Copied {
+    name: String,
+    manifest: String,
+    fingerprint: [u8; 32],
+    version: u32,
+    tokens: Vec<Token>,
+    /// Tokens, for people.
+    said: usize,
+    state: StateMemory,
+    begun: Instant,
+}
+
+impl Copied {
+    /// Bytes that the sequence file would have.
+    pub fn file_bytes(&self) -> usize {
+        file_bytes(&self.tokens, self.state.len())
+    }
+
+    /// Bytes of memory that it holds.
+    pub fn bytes(&self) -> usize {
+        self.state.len() + size_of_val(self.tokens.as_slice())
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn manifest_name(&self) -> &str {
+        &self.manifest
+    }
+}
+
+/// A state that is in the store.
+pub struct Stored {
+    manifest: String,
+    fingerprint: [u8; 32],
+    version: u32,
+    seal: [u8; SEAL_BYTES],
+}
+
+/// What was put of a state.
+struct PutState {
+    chunks: usize,
+    new: usize,
+    new_bytes: usize,
+    /// Of its record.
+    seal: [u8; SEAL_BYTES],
 }
 
 /// Why a state was not loaded.
@@ -57,69 +110,110 @@ pub enum NotLoaded {
     Broken(String),
 }
 
-/// Chunks of a state that are moved together.
-type Batch<'a> = (&'a [Vec<Range<usize>>], Range<usize>);
-
 impl States {
     pub fn open(uri: &str, model: Option<&str>) -> Result<States, String> {
         let store = Store::open(uri).map_err(|error| error.to_string())?;
         Ok(States { store, model: model.map(str::to_owned) })
     }
 
-    /// Keep the state of a sequence under a name. Returns the bytes that the sequence file would have.
+    /// Copy the state of a sequence, to be stored under a name.
     ///
     /// # Safety
     /// What `llama_state_seq_save_file` asks for holds for the slot.
-    pub unsafe fn save(&self, slot: &Slot, name: &str, tokens: &[Token]) -> Result<usize, String> {
+    pub unsafe fn copy(&self, slot: &Slot, name: &str, tokens: &[Token]) -> Result<Copied, String> {
         let begun = Instant::now();
         let Slot { engine, context, sequence } = *slot;
         // SAFETY: by this function's own condition.
         let (version, fingerprint) = unsafe { self.fingerprint(slot)? };
         // SAFETY: the same.
         let size = unsafe { (engine.state_size)(context, sequence) };
-        let state_of_file = size.checked_sub(MEMORY_HEADER_BYTES).ok_or("llama.cpp gives no state")?;
+        if size < MEMORY_HEADER_BYTES {
+            return Err("llama.cpp gives no state".to_owned());
+        }
         let mut state = StateMemory::new(size).map_err(|error| format!("no memory for {size} bytes: {error}"))?;
         // SAFETY: the same; the memory has `size` bytes.
         let written = unsafe { (engine.state_get)(context, state.as_mut_ptr(), size, sequence) };
         if written != size {
             return Err(format!("llama.cpp wrote {written} bytes of a state of {size} bytes"));
         }
-
-        let cut = Cut::new(&state);
-        let rest =
-            cut.rest(size as u64).ok_or("the state was cut wrongly: a defect of kv-store-llama, please report it")?;
-        let rest = rest.into_iter().flat_map(|range| state.get(range).unwrap_or_default()).copied().collect();
-        let chunks: Vec<_> = cut.chunks().collect();
-        let (count, new) = self.put(&state, &chunks, fingerprint, name, |hashes| Record {
+        // Newer servers pass more words than tokens; each token has a position.
+        // SAFETY: the same.
+        let positions = unsafe { engine.positions(context, sequence) };
+        let manifest = manifest_name(name, &fingerprint, layout::streams(&state));
+        let said = positions.unwrap_or(tokens.len()).min(tokens.len());
+        Ok(Copied {
+            name: name.to_owned(),
+            manifest,
             fingerprint,
             version,
             tokens: tokens.to_vec(),
-            size: size as u64,
+            said,
+            state,
+            begun,
+        })
+    }
+
+    /// Store what was copied.
+    ///
+    /// # Errors
+    /// Why the state is not stored; the one that was under the name before stays.
+    pub fn store(&self, copied: Copied) -> Result<Stored, String> {
+        let Copied { name, manifest, fingerprint, version, tokens, said, state, begun } = copied;
+        let size = state.len() as u64;
+        let cut = Cut::new(&state, version);
+        let rest = cut.rest(size).ok_or("the state was cut wrongly: a defect of kv-store-llama, please report it")?;
+        let rest = rest.into_iter().flat_map(|range| state.get(range).unwrap_or_default()).copied().collect();
+        let chunks: Vec<_> = cut.chunks().collect();
+        let put = self.put(&state, &chunks, &manifest, |hashes| Record {
+            fingerprint,
+            version,
+            tokens,
+            size,
             cut: cut.clone(),
             hashes,
             rest,
         })?;
         log::line(format_args!(
-            "saved {name}: {} tokens, {} in {} chunks, {} of them new ({}), {:.1} ms",
-            tokens.len(),
-            log::Bytes(size as u64),
-            count,
-            new.0,
-            log::Bytes(new.1 as u64),
+            "saved {name}: {said} tokens, {} in {} chunks, {} of them new ({}), {:.1} ms",
+            log::Bytes(size),
+            put.chunks,
+            put.new,
+            log::Bytes(put.new_bytes as u64),
             begun.elapsed().as_secs_f64() * 1e3,
         ));
-        Ok(FILE_HEADER_BYTES + size_of_val(tokens) + state_of_file)
+        Ok(Stored { manifest, fingerprint, version, seal: put.seal })
     }
 
-    /// Put the chunks and publish the manifest over them. Returns the number of chunks, and of the new ones number and bytes.
+    /// Store what the server has appended to the file of a state, bound to this state.
+    ///
+    /// # Errors
+    /// Why it is not stored.
+    pub fn store_appendix(&self, stored: &Stored, appendix: &[u8]) -> Result<(), String> {
+        let content = [&stored.seal[..], appendix].concat();
+        let cut = Cut::by_content(&content);
+        let chunks: Vec<_> = cut.chunks().collect();
+        let Stored { fingerprint, version, .. } = *stored;
+        let record = |hashes| Record {
+            fingerprint,
+            version,
+            tokens: Vec::new(),
+            size: content.len() as u64,
+            cut: cut.clone(),
+            hashes,
+            rest: Vec::new(),
+        };
+        self.put(&content, &chunks, &appendix_name(&stored.manifest), record)?;
+        Ok(())
+    }
+
+    /// Put the chunks and publish the manifest over them.
     fn put(
         &self,
         state: &[u8],
         chunks: &[Vec<Range<usize>>],
-        fingerprint: [u8; 32],
-        name: &str,
+        manifest: &str,
         record: impl FnOnce(Vec<ChunkHash>) -> Record,
-    ) -> Result<(usize, (usize, usize)), String> {
+    ) -> Result<PutState, String> {
         let said = |error: kv_store_wasm::Error| error.to_string();
         let save = self.store.begin_save().map_err(said)?;
         let (new, new_bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -141,11 +235,15 @@ impl States {
             side_by_side(&batches(chunks), |(chunks, _)| put(chunks)).collect::<Result<Vec<_>, _>>()?.concat();
         let count = hashes.len();
         let record = record(hashes);
-        let manifest = record.encode();
-        let name = manifest_name(name, &fingerprint);
+        let bytes = record.encode();
+        let seal =
+            *bytes.last_chunk().ok_or("a record without a seal: a defect of kv-store-llama, please report it")?;
         for _ in 0..TRIES {
-            let lost = match save.commit(Some((&name, &manifest))).map_err(said)? {
-                SaveOutcome::Published => return Ok((count, (new.into_inner(), new_bytes.into_inner()))),
+            let lost = match save.commit(Some((manifest, &bytes))).map_err(said)? {
+                SaveOutcome::Published => {
+                    let (new, new_bytes) = (new.into_inner(), new_bytes.into_inner());
+                    return Ok(PutState { chunks: count, new, new_bytes, seal });
+                }
                 SaveOutcome::Lost(lost) => lost,
             };
             let lost: Vec<_> = chunks
@@ -170,14 +268,11 @@ impl States {
         let Slot { engine, context, sequence } = *slot;
         // SAFETY: by this function's own condition.
         let (version, fingerprint) = unsafe { self.fingerprint(slot).map_err(NotLoaded::Untouched)? };
-        let untouched = |error: kv_store_wasm::Error| NotLoaded::Untouched(error.to_string());
-        let manifest = self.store.get_manifest(&manifest_name(name, &fingerprint)).map_err(untouched)?;
-        let manifest =
-            manifest.ok_or_else(|| NotLoaded::Missing("no state of this model under this name".to_owned()))?;
-        let wrong = |what| NotLoaded::Untouched(format!("the manifest cannot be used: {what}"));
-        let record = Record::decode(&manifest).map_err(wrong)?;
+        // SAFETY: the same.
+        let streams = unsafe { engine.streams(context, sequence) };
+        let (record, manifest, seal) = self.record(name, &fingerprint, streams)?;
         if record.fingerprint != fingerprint || record.version != version {
-            return Err(wrong("it is of another model"));
+            return Err(unusable("it is of another model"));
         }
         let count = record.tokens.len();
         let Some(room) = room else { return Ok(Loaded::Count(count)) };
@@ -203,8 +298,69 @@ impl States {
             begun.elapsed().as_secs_f64() * 1e3,
         ));
         let tokens = record.tokens;
-        let bytes = FILE_HEADER_BYTES + size_of_val(tokens.as_slice()) + size.saturating_sub(MEMORY_HEADER_BYTES);
-        Ok(Loaded::State(tokens, bytes))
+        let bytes = file_bytes(&tokens, size);
+        Ok(Loaded::State { tokens, bytes, appendix: self.appendix(&manifest, seal) })
+    }
+
+    /// The record of a state, its manifest's name, and its seal.
+    fn record(
+        &self,
+        name: &str,
+        fingerprint: &[u8; 32],
+        streams: u32,
+    ) -> Result<(Record, String, [u8; SEAL_BYTES]), NotLoaded> {
+        let found = |manifest: &str| {
+            background::wait_for(manifest);
+            self.store.get_manifest(manifest).map_err(|error| NotLoaded::Untouched(error.to_string()))
+        };
+        let manifest = manifest_name(name, fingerprint, streams);
+        let (bytes, manifest) = match found(&manifest)? {
+            Some(bytes) => (Some(bytes), manifest),
+            // Version 0.2 had one name for any number of streams.
+            None if streams > 1 => {
+                let former = manifest_name(name, fingerprint, 1);
+                let is_ours = |record: &Record| layout::streams(&record.rest) == streams;
+                let bytes = found(&former)?.filter(|bytes| Record::decode(bytes).as_ref().is_ok_and(is_ours));
+                (bytes, former)
+            }
+            None => (None, manifest),
+        };
+        let bytes = bytes.ok_or_else(|| NotLoaded::Missing("no state of this model under this name".to_owned()))?;
+        let record = Record::decode(&bytes).map_err(unusable)?;
+        let seal = *bytes.last_chunk().ok_or_else(|| unusable("it is too short"))?;
+        Ok((record, manifest, seal))
+    }
+
+    /// What the server had appended to the file of this state; empty if nothing, or if it cannot be had.
+    fn appendix(&self, manifest: &str, seal: [u8; SEAL_BYTES]) -> Vec<u8> {
+        let name = appendix_name(manifest);
+        let failed = |why: &str| log::line(format_args!("without its context checkpoints: {name}: {why}"));
+        let bytes = match self.store.get_manifest(&name) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Vec::new(),
+            Err(error) => {
+                failed(&error.to_string());
+                return Vec::new();
+            }
+        };
+        let record = match Record::decode(&bytes) {
+            Ok(record) if record.size <= MAX_APPENDIX + SEAL_BYTES as u64 => record,
+            Ok(_) => {
+                failed("they are too long");
+                return Vec::new();
+            }
+            Err(why) => {
+                failed(why);
+                return Vec::new();
+            }
+        };
+        let mut content = vec![0; record.size as usize];
+        if let Err(why) = self.get(&record, &mut content) {
+            failed(&why);
+            return Vec::new();
+        }
+        // Those of another state that was saved under this name are left alone.
+        content.strip_prefix(&seal).unwrap_or_default().to_vec()
     }
 
     /// Put a state together in memory of its size.
@@ -288,117 +444,34 @@ impl States {
                 crate::settings::MODEL
             ));
         }
-        let fingerprint = model::fingerprint(&shape, version, named)
+        let build = match version {
+            ..=layout::LAST_VERSION => None,
+            _ => Some(slot.engine.build()?),
+        };
+        let fingerprint = model::fingerprint(&shape, version, build, named)
             .map_err(|error| format!("{error}: name the model with {}", crate::settings::MODEL))?;
         Ok((version, fingerprint))
     }
 }
 
-/// Memory of which threads fill parts that do not overlap.
-#[derive(Clone, Copy)]
-struct Whole {
-    start: *mut u8,
-    len: usize,
+fn file_bytes(tokens: &[Token], state: usize) -> usize {
+    FILE_HEADER_BYTES + size_of_val(tokens) + state.saturating_sub(MEMORY_HEADER_BYTES)
 }
 
-// SAFETY: it is only an address; the caller of `part` answers for what is done with it.
-unsafe impl Sync for Whole {}
-
-impl Whole {
-    /// # Safety
-    /// No other reference to these bytes is in use, and the memory outlives the answer.
-    unsafe fn part<'a>(&self, range: &Range<usize>) -> &'a mut [u8] {
-        if range.start > range.end || range.end > self.len {
-            return &mut [];
-        }
-        // SAFETY: it lies in the memory; the rest by this function's own condition.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
-    }
+fn unusable(what: &str) -> NotLoaded {
+    NotLoaded::Untouched(format!("the manifest cannot be used: {what}"))
 }
 
-/// The name of a state's manifest: the file's, and what made it.
-fn manifest_name(name: &str, fingerprint: &[u8; 32]) -> String {
+/// The name of a state's manifest: the file's, and what made it. A cache with a stream for each sequence takes no state of one with
+/// another number of streams.
+fn manifest_name(name: &str, fingerprint: &[u8; 32], streams: u32) -> String {
     let hex: String = fingerprint.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("{name}@{hex}")
+    if streams > 1 { format!("{name}@{hex}-{streams}") } else { format!("{name}@{hex}") }
 }
 
-/// A chunk's name in the store.
-fn name_of(hash: &ChunkHash) -> &[u8] {
-    hash.get(..NAME_BYTES).unwrap_or_default()
-}
-
-fn pieces<'a>(state: &'a [u8], chunk: &[Range<usize>]) -> Vec<&'a [u8]> {
-    chunk.iter().filter_map(|range| state.get(range.clone())).collect()
-}
-
-fn hash(pieces: &[&[u8]]) -> ChunkHash {
-    /// Of more bytes than this the lower half of XXH3-128 is XXH3-64.
-    const SHORT: usize = 240;
-    let both = match pieces {
-        [one] => XxHash3_128::oneshot(one),
-        pieces => {
-            let mut hash = XxHash3_128::new();
-            pieces.iter().for_each(|piece| hash.write(piece));
-            hash.finish_128()
-        }
-    };
-    let short = pieces.iter().map(|piece| piece.len()).sum::<usize>() <= SHORT;
-    let name = if short { XxHash3_64::oneshot(&pieces.concat()) } else { both as u64 };
-    (u128::from(name) << 64 | both >> 64).to_be_bytes()
-}
-
-/// Chunks in batches of about [`BATCH_BYTES`], each with the numbers of its chunks.
-fn batches(chunks: &[Vec<Range<usize>>]) -> Vec<Batch<'_>> {
-    let mut batches = Vec::new();
-    let mut begin = 0;
-    let mut bytes = 0;
-    for (index, chunk) in chunks.iter().enumerate() {
-        bytes += chunk.iter().map(ExactSizeIterator::len).sum::<usize>();
-        if bytes >= BATCH_BYTES || index + 1 == chunks.len() {
-            batches.push((chunks.get(begin..=index).unwrap_or_default(), begin..index + 1));
-            (begin, bytes) = (index + 1, 0);
-        }
-    }
-    batches
-}
-
-/// Do something with each batch, on more than one thread where there is enough. The answers are in the batches' order.
-fn side_by_side<T: Send>(
-    batches: &[Batch<'_>],
-    work: impl Fn(&Batch<'_>) -> Result<T, String> + Sync,
-) -> impl Iterator<Item = Result<T, String>> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let wanted = (batches.len() * BATCH_BYTES).div_ceil(BYTES_A_THREAD);
-    let threads = wanted.min(cores).clamp(1, MOST_THREADS);
-    let next = AtomicUsize::new(0);
-    let run = || {
-        let mut done = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Relaxed);
-            let Some(batch) = batches.get(index) else { return done };
-            let answer = work(batch);
-            if answer.is_err() {
-                // The others end after what they are at.
-                next.store(batches.len(), Relaxed);
-            }
-            done.push((index, answer));
-        }
-    };
-    let mut done = std::thread::scope(|scope| {
-        // A thread that cannot be had is done without.
-        let others: Vec<_> =
-            (1..threads).filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, run).ok()).collect();
-        let mut done = run();
-        for other in others {
-            match other.join() {
-                Ok(more) => done.extend(more),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        done
-    });
-    done.sort_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, answer)| answer)
+/// The name of the manifest of what the server appended to a state's file.
+fn appendix_name(manifest: &str) -> String {
+    format!("{manifest}.checkpoints")
 }
 
 #[cfg(test)]

@@ -1,0 +1,190 @@
+//! Saves are copied while the server waits, and stored while it goes on.
+//!
+//! One thread stores them, in the order in which they were made, and removes the files of slots when the server is done with them. It
+//! holds at most [`HELD_BYTES`] of states; a save that has no room is stored before it returns. A load of a name that waits here, or
+//! is being stored, waits until it is stored. A program that ends waits for what is left.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use kv_in_process::signals::with_signals_blocked;
+
+use crate::local::Local;
+use crate::log;
+use crate::states::{Copied, States};
+
+/// States that wait. One is taken whatever its size, when none waits: its memory is there already.
+const HELD_BYTES: usize = 1 << 30;
+/// How long a program that ends waits for what is not stored yet.
+const AT_EXIT: Duration = Duration::from_secs(30);
+
+enum Work {
+    Save(Arc<States>, Copied, Option<Local>),
+    /// The server reads the file of a load.
+    Remove(Local),
+}
+
+impl Work {
+    fn bytes(&self) -> usize {
+        match self {
+            Work::Save(_, copied, _) => copied.bytes(),
+            Work::Remove(_) => 0,
+        }
+    }
+
+    fn manifest(&self) -> Option<&str> {
+        match self {
+            Work::Save(_, copied, _) => Some(copied.manifest_name()),
+            Work::Remove(_) => None,
+        }
+    }
+
+    fn run(self) {
+        match self {
+            Work::Save(states, copied, local) => store(&states, copied, local),
+            Work::Remove(local) => {
+                local.wait();
+                local.remove();
+            }
+        }
+    }
+}
+
+struct Queue {
+    waiting: VecDeque<Work>,
+    /// What the thread is at: its bytes, and the manifest that it will publish.
+    running: Option<(usize, Option<String>)>,
+    started: bool,
+}
+
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { waiting: VecDeque::new(), running: None, started: false });
+/// Something was added, or is done.
+static CHANGED: Condvar = Condvar::new();
+/// The process whose thread it is: a child that was forked off has none.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+fn queue() -> MutexGuard<'static, Queue> {
+    QUEUE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn is_child() -> bool {
+    !matches!(PROCESS.load(Relaxed), 0) && PROCESS.load(Relaxed) != std::process::id()
+}
+
+/// Store a state that was copied. An error is logged: the server has its answer.
+pub fn save(states: Arc<States>, copied: Copied, local: Option<Local>) {
+    if let Some(work) = add(Work::Save(states, copied, local)) {
+        work.run();
+    }
+}
+
+/// Remove the file of a load when the server has read it.
+pub fn remove(local: Local) {
+    // Without a thread it stays: the next save or load of the name makes it anew.
+    drop(add(Work::Remove(local)));
+}
+
+/// Hand work to the thread; gives it back where there is no room, or no thread.
+fn add(work: Work) -> Option<Work> {
+    if is_child() {
+        return Some(work);
+    }
+    let mut queue = queue();
+    let held: usize =
+        queue.waiting.iter().map(Work::bytes).sum::<usize>() + queue.running.as_ref().map_or(0, |work| work.0);
+    if held > 0 && held.saturating_add(work.bytes()) > HELD_BYTES {
+        return Some(work);
+    }
+    if !queue.started {
+        let thread = std::thread::Builder::new().name("kv-llama-saves".to_owned());
+        if with_signals_blocked(|| thread.spawn(run)).is_err() {
+            return Some(work);
+        }
+        PROCESS.store(std::process::id(), Relaxed);
+        queue.started = true;
+    }
+    queue.waiting.push_back(work);
+    CHANGED.notify_all();
+    None
+}
+
+fn run() {
+    let mut queue = queue();
+    loop {
+        let Some(work) = queue.waiting.pop_front() else {
+            queue = CHANGED.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
+            continue;
+        };
+        queue.running = Some((work.bytes(), work.manifest().map(str::to_owned)));
+        drop(queue);
+        if catch_unwind(AssertUnwindSafe(|| work.run())).is_err() {
+            log::line("a panic in this library: a state is not stored");
+        }
+        queue = self::queue();
+        queue.running = None;
+        CHANGED.notify_all();
+    }
+}
+
+fn store(states: &States, copied: Copied, local: Option<Local>) {
+    let name = copied.name().to_owned();
+    let stored = states.store(copied).and_then(|stored| {
+        let Some(local) = local.as_ref() else { return Ok(()) };
+        local.wait();
+        let appendix = local.appendix().map_err(|error| format!("its context checkpoints: {error}"))?;
+        if appendix.is_empty() { Ok(()) } else { states.store_appendix(&stored, &appendix) }
+    });
+    if let Err(error) = stored {
+        log::line(format_args!("not stored: {name}: {error}"));
+    }
+    if let Some(local) = local {
+        local.remove();
+    }
+}
+
+/// Wait until a state that is to be published under this name is stored, or has failed.
+pub fn wait_for(manifest: &str) {
+    if is_child() {
+        return;
+    }
+    let mut queue = queue();
+    while queue.running.as_ref().is_some_and(|running| running.1.as_deref() == Some(manifest))
+        || queue.waiting.iter().any(|work| work.manifest() == Some(manifest))
+    {
+        queue = CHANGED.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
+    }
+}
+
+/// Runs when the program ends.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_THE_END: extern "C" fn() = finish;
+
+extern "C" fn finish() {
+    if is_child() {
+        return;
+    }
+    // The lock may be held by a thread that was ended with it.
+    let end = Instant::now() + AT_EXIT;
+    let Ok(mut queue) = QUEUE.try_lock().or_else(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        QUEUE.try_lock()
+    }) else {
+        return;
+    };
+    let is_save = |queue: &Queue| {
+        queue.running.as_ref().is_some_and(|running| running.1.is_some())
+            || queue.waiting.iter().any(|work| work.manifest().is_some())
+    };
+    while is_save(&queue) {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            log::line("the program ends before all states are stored");
+            return;
+        }
+        queue = CHANGED.wait_timeout(queue, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+    }
+}
