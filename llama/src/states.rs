@@ -292,8 +292,10 @@ impl States {
                 "llama.cpp refused the state: is the context smaller, or of another type?".to_owned(),
             ));
         }
+        // SAFETY: the same.
+        let said = unsafe { engine.positions(context, sequence) }.unwrap_or(count).min(count);
         log::line(format_args!(
-            "loaded {name}: {count} tokens, {}, {:.1} ms",
+            "loaded {name}: {said} tokens, {}, {:.1} ms",
             log::Bytes(size as u64),
             begun.elapsed().as_secs_f64() * 1e3,
         ));
