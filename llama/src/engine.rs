@@ -45,8 +45,9 @@ pub struct Engine {
     model_layers: unsafe extern "C" fn(*const c_void) -> i32,
     model_embd: unsafe extern "C" fn(*const c_void) -> i32,
     model_kv_heads: unsafe extern "C" fn(*const c_void) -> i32,
-    sequences: unsafe extern "C" fn(Context) -> u32,
-    last_position: unsafe extern "C" fn(*mut c_void, Sequence) -> i32,
+    /// What follows is of help only.
+    sequences: Option<unsafe extern "C" fn(Context) -> u32>,
+    last_position: Option<unsafe extern "C" fn(*mut c_void, Sequence) -> i32>,
 }
 
 /// What a model is, as far as its shape goes.
@@ -75,7 +76,13 @@ impl Engine {
         macro_rules! functions {
             ($($member:ident: $name:literal,)*) => {
                 // SAFETY: each is the function of that name of llama.h, and has the type that is declared for it there.
-                Ok(unsafe { Engine { $($member: as_function(find($name)?),)* } })
+                Ok(unsafe {
+                    Engine {
+                        $($member: as_function(find($name)?),)*
+                        sequences: function(c"llama_n_seq_max").map(|found| as_function(found)),
+                        last_position: function(c"llama_memory_seq_pos_max").map(|found| as_function(found)),
+                    }
+                })
             };
         }
         functions! {
@@ -91,8 +98,6 @@ impl Engine {
             model_layers: c"llama_model_n_layer",
             model_embd: c"llama_model_n_embd",
             model_kv_heads: c"llama_model_n_head_kv",
-            sequences: c"llama_n_seq_max",
-            last_position: c"llama_memory_seq_pos_max",
         }
     }
 
@@ -146,10 +151,11 @@ impl Engine {
     /// # Safety
     /// As [`Engine::version`].
     pub unsafe fn positions(&self, context: Context, sequence: Sequence) -> Option<usize> {
+        let last_position = self.last_position?;
         // SAFETY: by this function's own condition.
         let last = unsafe {
             let memory = (self.get_memory)(context);
-            if memory.is_null() { -1 } else { (self.last_position)(memory, sequence) }
+            if memory.is_null() { -1 } else { last_position(memory, sequence) }
         };
         usize::try_from(last).ok().map(|last| last + 1)
     }
@@ -161,7 +167,7 @@ impl Engine {
     pub unsafe fn streams(&self, context: Context, sequence: Sequence) -> u32 {
         // SAFETY: by this function's own condition.
         unsafe {
-            let sequences = (self.sequences)(context);
+            let sequences = self.sequences.map_or(1, |sequences| sequences(context));
             if sequences <= 1 {
                 return 1;
             }

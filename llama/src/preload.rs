@@ -88,9 +88,10 @@ pub unsafe extern "C" fn llama_state_seq_load_file(
         let loaded =
             states.map_err(NotLoaded::Untouched).and_then(|states| unsafe { states.load(&slot, &name, target) });
         let loaded = loaded.and_then(|loaded| {
-            if let Loaded::State { bytes, appendix, .. } = &loaded {
-                let local = Local::for_load(&path, *bytes as u64, appendix).map_err(NotLoaded::Broken)?;
-                local.map(background::remove);
+            if let Loaded::State { bytes, appendix, .. } = &loaded
+                && let Some(local) = Local::for_load(&path, *bytes as u64, appendix).map_err(NotLoaded::Broken)?
+            {
+                background::remove(local);
             }
             Ok(loaded)
         });
