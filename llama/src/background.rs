@@ -175,11 +175,8 @@ extern "C" fn finish() {
     }) else {
         return;
     };
-    let is_save = |queue: &Queue| {
-        queue.running.as_ref().is_some_and(|running| running.1.is_some())
-            || queue.waiting.iter().any(|work| work.manifest().is_some())
-    };
-    while is_save(&queue) {
+    // The file of a load is removed soon, too: nobody reads it any more.
+    while queue.running.is_some() || !queue.waiting.is_empty() {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             log::line("the program ends before all states are stored");
