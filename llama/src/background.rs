@@ -71,7 +71,8 @@ fn queue() -> MutexGuard<'static, Queue> {
 }
 
 fn is_child() -> bool {
-    !matches!(PROCESS.load(Relaxed), 0) && PROCESS.load(Relaxed) != std::process::id()
+    let owner = PROCESS.load(Relaxed);
+    owner != 0 && owner != std::process::id()
 }
 
 /// Store a state that was copied. An error is logged: the server has its answer.

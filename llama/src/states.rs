@@ -336,33 +336,24 @@ impl States {
     /// What the server had appended to the file of this state; empty if nothing, or if it cannot be had.
     fn appendix(&self, manifest: &str, seal: [u8; SEAL_BYTES]) -> Vec<u8> {
         let name = appendix_name(manifest);
-        let failed = |why: &str| log::line(format_args!("without its context checkpoints: {name}: {why}"));
-        let bytes = match self.store.get_manifest(&name) {
-            Ok(Some(bytes)) => bytes,
-            Ok(None) => return Vec::new(),
-            Err(error) => {
-                failed(&error.to_string());
-                return Vec::new();
-            }
+        self.stored_appendix(&name, seal).unwrap_or_else(|why| {
+            log::line(format_args!("without its context checkpoints: {name}: {why}"));
+            Vec::new()
+        })
+    }
+
+    fn stored_appendix(&self, name: &str, seal: [u8; SEAL_BYTES]) -> Result<Vec<u8>, String> {
+        let Some(bytes) = self.store.get_manifest(name).map_err(|error| error.to_string())? else {
+            return Ok(Vec::new());
         };
-        let record = match Record::decode(&bytes) {
-            Ok(record) if record.size <= MAX_APPENDIX + SEAL_BYTES as u64 => record,
-            Ok(_) => {
-                failed("they are too long");
-                return Vec::new();
-            }
-            Err(why) => {
-                failed(why);
-                return Vec::new();
-            }
-        };
-        let mut content = vec![0; record.size as usize];
-        if let Err(why) = self.get(&record, &mut content) {
-            failed(&why);
-            return Vec::new();
+        let record = Record::decode(&bytes)?;
+        if record.size > MAX_APPENDIX + SEAL_BYTES as u64 {
+            return Err("they are too long".to_owned());
         }
+        let mut content = vec![0; record.size as usize];
+        self.get(&record, &mut content)?;
         // Those of another state that was saved under this name are left alone.
-        content.strip_prefix(&seal).unwrap_or_default().to_vec()
+        Ok(content.strip_prefix(&seal).unwrap_or_default().to_vec())
     }
 
     /// Put a state together in memory of its size.
