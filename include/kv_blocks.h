@@ -23,7 +23,8 @@
  *
  * FORK. In a child process every call on a cache of the parent fails, and close frees nothing.
  *
- * ERRORS. A code below 0 is logged in one line; last_error has its text.
+ * ERRORS. A code below 0 is logged in one line, at once for each cause and then once a minute at most, with a count; last_error has the
+ * text of each.
  */
 #ifndef KV_BLOCKS_H
 #define KV_BLOCKS_H
@@ -112,7 +113,8 @@ typedef struct kv_blocks_vtable {
     /* How many leading tokens are in either level. */
     int64_t (*exists)(kv_blocks_t *self, const kv_blocks_query_t *query);
 
-    /* Remove blocks from both levels. Returns how many leading tokens are gone from both; that there were none is success. */
+    /* Remove blocks from both levels. Returns how many leading tokens are gone from both; that there were none is success. A block of which a
+     * write may still be carried out is not gone: fewer tokens. */
     int64_t (*remove)(kv_blocks_t *self, const kv_blocks_query_t *query);
 
     /* Have blocks brought into the near level. Does not wait. Returns how many leading tokens are near or on their way. */

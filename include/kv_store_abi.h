@@ -27,8 +27,10 @@
  * RETURNS. 0 is success. put_chunk answers 1 where the chunk was there
  * already. Every negative value is a failure; which one has no meaning. After
  * a failure the store goes on working: the consumer prefills instead.
- * Here: each failure but a plain miss is one line on standard error that names
- * the operation, the backend and the cause, and never a secret. No call waits
+ * Here: a failure but a plain miss is one line on standard error that names
+ * the operation, the backend and the cause, and never a secret: the first of
+ * its store and cause at once, then one a minute with a count, while it lasts.
+ * Warnings and errors of a process have at most 1 MiB in an hour. No call waits
  * for a reader: what a full pipe does not take is dropped, and with
  * KV_STORE_WASM_LOG=off nothing is written. kv_store_wasm_set_log of
  * kv_store_wasm.h has the lines go to a function instead.
@@ -55,7 +57,8 @@
  * LIMITS. A hash has 1 to 64 bytes; a name has 1 to 4096 bytes of UTF-8, of any
  * characters but NUL. A chunk or a manifest may be empty.
  * Here: a value has at most 1 GiB (KV_STORE_WASM_MAX_VALUE_BYTES), less where
- * the backend says so.
+ * the backend says so. Of that, 64 bytes go to the envelope of a manifest, and
+ * of a chunk whose hash is not its content's.
  */
 #ifndef KV_STORE_ABI_H
 #define KV_STORE_ABI_H
@@ -73,7 +76,7 @@ extern "C" {
 /* The one symbol that a library exports, for dlsym. */
 #define KV_STORE_GET_VTABLE_SYMBOL "kv_store_get_vtable"
 
-/* Here: the longest chunk or manifest, in bytes. */
+/* Here: the longest chunk or manifest, in bytes, with its envelope. */
 #define KV_STORE_WASM_MAX_VALUE_BYTES ((uint64_t)1 << 30)
 
 /* One opened store. Opaque; made by open, ended by close. */
@@ -126,8 +129,9 @@ typedef struct kv_store_vtable {
      *
      * Here: the library detects 8-byte hashes that are XXH3-64 (seed 0) of the
      * content, in either byte order; get_chunk then checks what it fetches. A
-     * chunk that was found damaged is stored again by the next put of it, in
-     * this process or in another one. (A put does not read the existing chunk:
+     * chunk under any other hash lies in an envelope with a checksum, which
+     * get_chunk checks. A chunk that was found damaged is stored again by the
+     * next put of it in this process. (A put does not read the existing chunk:
      * if that is damaged and was not fetched yet, put_chunk answers 1.)
      */
     int (*put_chunk)(kv_store_v1 *self,
@@ -140,12 +144,12 @@ typedef struct kv_store_vtable {
      * Returns 0 with *out_data (free() it) and *out_len. Negative: missing, or
      * failed; a miss is normal, and nothing is logged for it.
      *
-     * Here: in a store whose hashes are XXH3-64 of the content, bytes that do
-     * not match their hash are never answered: the call fails. If the same
-     * wrong bytes come when the chunk is read again, it is removed from the
-     * backend, for the next put, of whichever process, to store it again. A
-     * backend that removes nothing keeps it; then only the next put in this
-     * process replaces it.
+     * Here: bytes that do not match their checksum, or, in a store whose
+     * hashes are XXH3-64 of the content, their hash, are never answered: the
+     * call fails. Reading removes nothing by itself: the next put in this
+     * process replaces the chunk. Only when the same wrong bytes are found
+     * again, seconds later and over another connection, is it removed from the
+     * backend, for the next put, of whichever process, to store it again.
      */
     int (*get_chunk)(kv_store_v1 *self,
                      const uint8_t *hash, size_t hash_len,

@@ -26,6 +26,10 @@
  * every backend. (Only put_chunk of kv_store_v1 is buffered.) It survives a power loss when the commit of its save has
  * answered 0, or when it was put with KV_STORE_DURABLE; on backends that are not durable, never.
  *
+ * CHECKS. A value whose key is not its content hash lies in an envelope in the backend, with a checksum over key, length and bytes
+ * (docs/envelope.md). What does not match is a miss, and the next put of the key replaces it. Lengths are the caller's
+ * everywhere. A get may overwrite all of an item's memory, also behind the value.
+ *
  * SAVES. A save collects the chunks that are put with it (kv_store_call_t.save) and ends in a commit, which publishes a
  * manifest over them. Each save has its own ledger: two saves on one handle never fail for each other's chunks, and
  * put_manifest of kv_store_v1 does not cover chunks of a save. A put without a save is in no ledger.
@@ -40,7 +44,8 @@
  * FORK. In a child process every call on an object of the parent fails, before it touches a descriptor; queue_close and
  * save_end free nothing there.
  *
- * ERRORS. A status below 0 other than KV_STORE_MISSING is logged, one line for the first of a batch.
+ * ERRORS. A status below 0 other than KV_STORE_MISSING is logged, one line for the first of a batch: at once for each store and
+ * cause, and then once a minute at most, with how many more there were. last_error has the text of each.
  */
 #ifndef KV_STORE_BATCH_H
 #define KV_STORE_BATCH_H
@@ -92,14 +97,17 @@ enum {
     /* put: store also what exists. */
     KV_STORE_REPLACE = 2,
     /*
-     * put, get, exists: the library appends 16 bytes to each value, a hash over its key, its length and its bytes, and checks
-     * and removes them on get. So keys that are not content hashes never answer wrong bytes: a mismatch is a miss, and the
-     * next put of the key replaces it. Put and get must agree. The bytes of the caller's memory behind a value are undefined.
+     * put, get, exists: values lie in an envelope, with a checksum over key, length and bytes, also where keys of 8 bytes are
+     * content hashes. (All others do in any case: see CHECKS.) A value that version 0.2 or before has stored without this flag
+     * is KV_STORE_MISSING under it; the next put with it stores the value anew. A get removes nothing because of this flag.
      */
     KV_STORE_SEALED = 4,
-    /* get: the value goes into memory that the library allocates: `data`. The item has no pieces. */
+    /* get: the value goes into memory that the library allocates: `data`. The item has no pieces: KV_STORE_INVALID. */
     KV_STORE_ALLOCATE = 8,
-    /* get: hashes of 8 bytes are XXH3-64 (seed 0) of the value, in either byte order. Other bytes are a miss. */
+    /*
+     * get: hashes of 8 bytes are XXH3-64 (seed 0) of the value, in either byte order. Other bytes are a miss, and are not
+     * removed for it.
+     */
     KV_STORE_XXH3_KEYS = 16
 };
 
@@ -139,7 +147,7 @@ typedef struct kv_store_info {
     uint8_t shared;           /* other processes that open the same URI see the same store */
     uint8_t deletes;          /* delete_many is supported */
     uint8_t write_through;    /* put_chunk of kv_store_v1 is not buffered */
-    uint64_t max_value_bytes; /* a longer value is refused; with KV_STORE_SEALED 16 bytes less */
+    uint64_t max_value_bytes; /* the longest value, whatever its hash is */
     uint64_t batch_items;     /* items of a batch that the backend serves in one go */
     uint64_t batch_bytes;     /* bytes of such a batch */
 } kv_store_info_t;
@@ -181,6 +189,9 @@ typedef struct kv_store_batch_vtable {
      * Returns 0; KV_STORE_LOST if chunks of the save are not in the store any more, with their hashes in *out_lost (free()
      * it) and their number in *out_n_lost, which may both be NULL; or why it failed. Nothing is published unless it
      * returns 0. The save goes on: put the chunks again, and commit again. After a commit it is empty and can be used anew.
+     * Where the backend is not durable and evicts nothing by itself, chunks that another process removes, or the server
+     * loses, within 2 s before the commit or during it may be missing under the manifest; those that this process removed
+     * before the commit never are.
      */
     int (*save_commit)(kv_store_save_t *save, const char *name, const uint8_t *data, size_t data_len,
                        kv_store_hash_t **out_lost, size_t *out_n_lost);

@@ -48,8 +48,9 @@
  * without meaning are not looked at, so zero does for them.
  *
  * RETURNS. 0, or one of these codes of kv_store_status.h. A failure but
- * KV_STORE_MISSING is also one line on standard error. With a `result`, its
- * message says the same; so does last_error.
+ * KV_STORE_MISSING is also one line on standard error, at once for each store
+ * and cause and then once a minute at most, with a count. With a `result`, its
+ * message says the same of each; so does last_error.
  *   UNAVAILABLE  the server is not reachable, is busy, or did not answer in time
  *   DENIED       the operator, or the storage system, does not allow it
  *   EXHAUSTED    no room: a limit of the host or the store, or no memory

@@ -34,7 +34,8 @@ extern "C" {
 #define KV_STORE_WASM_LOG_INFO 3
 #define KV_STORE_WASM_LOG_DEBUG 4
 
-/* Takes one line of the log, as it would be on standard error without "kv-store-wasm: level: " before it and without a newline:
+/* Takes one line of the log, as it would be on standard error (a failure that lasts once a minute with a count; warnings and errors
+ * at most 1 MiB in an hour) without "kv-store-wasm: level: " before it and without a newline:
  * UTF-8, no control characters, at most 1027 bytes and a NUL. The line is valid until the function returns.
  *
  * Any thread may call it at any time, several at once, and in the middle of a call of this library: it must not wait for long,

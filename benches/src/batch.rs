@@ -14,6 +14,7 @@ pub struct Batches<'a> {
 }
 
 /// Blocks of one size, with their keys, in memory that is used again and again.
+#[derive(Clone)]
 pub struct Blocks {
     memory: Vec<u8>,
     size: usize,
@@ -63,6 +64,13 @@ impl<'a> Batches<'a> {
     /// Store the blocks; none of them may be there.
     pub fn put(&self, blocks: &mut Blocks) -> Result<()> {
         self.run(self.vtable.put_many, blocks, |item, _| item.status == 0)
+    }
+
+    /// Store the blocks, in place of those that are there.
+    pub fn replace(&self, blocks: &mut Blocks) -> Result<()> {
+        let size = size_of::<kv_store_call_t>() as u32;
+        let call = kv_store_call_t { size, flags: KV_STORE_REPLACE, timeout_ms: 0, save: std::ptr::null_mut() };
+        self.run_with(self.vtable.put_many, blocks, &raw const call, |item, _| item.status == 0)
     }
 
     /// Store the blocks in a save and publish a manifest over them, whether they are there or not.

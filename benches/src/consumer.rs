@@ -68,6 +68,13 @@ impl<'a> Client<'a> {
         }
     }
 
+    pub fn unpublish(&self, name: &str) -> Result<()> {
+        match self.handle.delete_manifest(name) {
+            Ok(0) => Ok(()),
+            answer => bail!("delete_manifest answered {answer:?}"),
+        }
+    }
+
     pub fn prefetch<const BYTES: usize>(&self, keys: &[[u8; BYTES]]) -> Result<()> {
         match self.handle.prefetch_chunks(keys.as_flattened(), BYTES) {
             Some(0) => Ok(()),

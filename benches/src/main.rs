@@ -121,6 +121,7 @@ fn main() -> Result<()> {
     rows::cluster::run(&bench)?;
     rows::s3::run(&bench)?;
     rows::save::run(&bench)?;
+    rows::fence::run(&bench)?;
     rows::near::run(&bench)?;
     rows::growth::run(&bench)
 }

@@ -24,7 +24,7 @@ mod value;
 pub use cache::Cache;
 pub use config::Config;
 pub use error::{Error, ErrorKind, Result};
-pub use far::{Blocking, Far, Features, GetItem, Noop, Outcome, PutItem, Request, Work, Workers};
+pub use far::{Blocking, DamagedItem, Far, Features, GetItem, Noop, Outcome, PutItem, Request, Work, Workers};
 pub use key::{Key, KeyBuilder, KeyHash, Keys, SCOPE_BYTES};
 pub use slab::{Acquired, Block, Slot};
 pub use spec::{Dtype, Layout, Spec};

@@ -386,22 +386,6 @@ fn nothing_is_kept_or_written_while_its_delete_runs() {
 }
 
 #[test]
-fn a_damaged_block_is_a_miss_and_is_removed_so_that_the_next_put_stores_it() {
-    let far = TestFar::new();
-    let tokens = prompt(1, 4);
-    let writer = open(config(8, "[l2]\ningestion_type = 'ALL'"), &far);
-    put(&writer, &tokens);
-    for value in far.state.lock().unwrap().values.values_mut() {
-        value[7] ^= 1;
-    }
-    let cache = open(config(8, "[l2]\ningestion_type = 'ALL'"), &far);
-    assert_eq!(get(&cache, &tokens), 0);
-    assert_eq!((far.len(), cache.metrics().damaged_blocks), (0, 4));
-    put(&cache, &tokens);
-    assert_eq!(get(&open(config(8, ""), &far), &tokens), 4);
-}
-
-#[test]
 fn tenants_layouts_and_ranks_with_equal_tokens_never_meet() {
     let far = TestFar::new();
     let tokens = prompt(1, 4);

@@ -88,10 +88,13 @@ fn list(place: &Directory) -> Outcome {
     if place.json {
         show::json(&listing);
     } else {
+        if !listing.rows.is_empty() {
+            println!("{:64}  {:>8}  {:>10}  {:9}  PROMPT", "KEY", "TOKENS", "SIZE", "SAVED AS");
+        }
         for row in &listing.rows {
             let reason = format!("{:?}", row.reason).to_lowercase();
             let size = show::bytes(row.file_bytes);
-            println!("{}  {:>8} tokens  {size:>12}  {reason:9}  {}", row.key, row.tokens, one_line(&row.prompt));
+            println!("{}  {:>8}  {size:>10}  {reason:9}  {}", row.key, row.tokens, one_line(&row.prompt));
         }
         print_files("bad", &listing.bad);
         print_files("left alone", &listing.left);

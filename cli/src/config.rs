@@ -24,7 +24,8 @@ pub struct Arguments {
 enum Command {
     /// Check a config file: keys, values, tables that no backend uses, options and secrets that a backend does not know
     ///
-    /// Components are read if they are found, and none is run. What CI does not have, such as secrets, is only a note.
+    /// Components that are found check their options, and the URIs of tenants, with no network and no right to change a file. What
+    /// CI does not have, such as secrets, is only a note.
     #[command(after_help = "Example:\n  kv-store config check deploy/config.toml --json\n\n\
         Exit codes: 0 no problems; 1 an open would fail over it, or part of it is ignored; 2 it can not be read.")]
     Check(CheckArguments),
@@ -61,7 +62,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
             report.config.as_ref().map_or_else(|| "no config file".to_owned(), |path| path.display().to_string());
         let fatal = report.problems.iter().filter(|problem| problem.fatal).count();
         let (backends, tenants) = (report.backends, report.tenants);
-        println!("{shown}: {backends} backends, {tenants} tenants, {fatal} problems");
+        let (backends, tenants) = (show::count(backends as u64, "backend"), show::count(tenants as u64, "tenant"));
+        println!("{shown}: {backends}, {tenants}, {}", show::count(fatal as u64, "problem"));
     }
     if report.problems.iter().any(|problem| problem.fatal) { Err(Failure::Not(None)) } else { Ok(()) }
 }

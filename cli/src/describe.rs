@@ -2,7 +2,7 @@
 
 use kv_store_wasm::{Inspection, NearLevel, Reaches, Scheme};
 
-use crate::show;
+use crate::{contract, show};
 
 /// What a component is.
 pub fn inspection(found: &Inspection) {
@@ -13,6 +13,7 @@ pub fn inspection(found: &Inspection) {
         found.functions,
         show::bytes(found.largest_function)
     );
+    println!("host     serves {}, whose text has sha256 {}", contract::NAME, contract::sha256());
     if found.stamp.is_empty() {
         println!("stamp    none: not built with the SDK");
     }

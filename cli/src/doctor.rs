@@ -3,6 +3,7 @@
 use kv_store_wasm::{Depth, Diagnosis};
 
 use crate::failure::{Failure, Outcome};
+use crate::place::Place;
 use crate::{describe, show};
 
 /// Show what opening a URI would load, grant and limit, and what is wrong
@@ -16,8 +17,8 @@ use crate::{describe, show};
     Exit codes: 0 no problems found; 1 an open would fail."
 )]
 pub struct Arguments {
-    /// The store, as a consumer opens it
-    uri: String,
+    #[command(flatten)]
+    place: Place,
     /// Also open it, which logs in to its server, and makes the last part of a directory's path
     #[arg(long)]
     probe: bool,
@@ -38,7 +39,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         (false, false) => Depth::Connect,
         (false, true) => Depth::Probe,
     };
-    let found = kv_store_wasm::doctor(&arguments.uri, depth);
+    let found = kv_store_wasm::doctor(&arguments.place.uri()?, depth);
     if arguments.json {
         show::json(&found);
     } else {
@@ -98,7 +99,7 @@ fn print(found: &Diagnosis, verbose: bool) {
     if !found.not_tried.is_empty() {
         println!("not tried: {}", found.not_tried.join("; "));
     } else if found.problems.is_empty() {
-        println!("ready: no problems found");
+        println!("{}: no problems found", show::paint(show::Tone::Good, "ready"));
     }
 }
 
@@ -120,6 +121,6 @@ fn print_rest(found: &Diagnosis) {
     }
     match &found.compile_helper {
         Some(helper) => println!("compiler {}", helper.display()),
-        None => println!("compiler the engine's own process"),
+        None => println!("no compile helper"),
     }
 }

@@ -10,6 +10,8 @@ pub enum Failure {
     Not(Option<String>),
     /// It could not be found out.
     Unable(String),
+    /// There was nothing to remove.
+    Nothing(String),
 }
 
 pub type Outcome<T = ()> = Result<T, Failure>;
@@ -38,6 +40,7 @@ impl Failure {
         let (code, why) = match self {
             Failure::Not(why) => (1, why),
             Failure::Unable(why) => (2, Some(why)),
+            Failure::Nothing(why) => (3, Some(why)),
         };
         if let Some(why) = why {
             if json {

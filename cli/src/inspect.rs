@@ -6,7 +6,7 @@ use kv_store_wasm::Depth;
 use serde_json::json;
 
 use crate::failure::{Failure, Outcome};
-use crate::{describe, show};
+use crate::{contract, describe, show};
 
 /// Show a component's digest, imports and wishes, and which imports this host does not offer
 ///
@@ -32,7 +32,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let diagnosis = arguments.uri.as_deref().map(|uri| kv_store_wasm::doctor(uri, Depth::Offline));
     if arguments.json {
         let grants = diagnosis.as_ref().map(|diagnosis| &diagnosis.reaches);
-        show::json(&json!({ "component": arguments.component, "inspection": found, "grants": grants }));
+        let served = json!({ "name": contract::NAME, "sha256": contract::sha256() });
+        show::json(
+            &json!({ "component": arguments.component, "inspection": found, "grants": grants, "host_contract": served }),
+        );
     } else {
         println!("{}", arguments.component.display());
         describe::inspection(&found);

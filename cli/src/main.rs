@@ -1,13 +1,14 @@
 //! `kv-store`: the tool of operators and of those who write backends.
 //!
 //! Exit codes of every command: 0 success; 1 a check failed, or something is missing or corrupt; 2 it could not run: wrong usage, no
-//! such file, a store that does not open; 130 interrupted.
+//! such file, a store that does not open; 3 there was nothing to remove; 130 interrupted.
 
 mod build;
 mod cache;
 mod check;
 mod config;
 mod contents;
+mod contract;
 mod describe;
 mod doctor;
 mod failure;
@@ -16,6 +17,7 @@ mod interrupt;
 mod items;
 mod new;
 mod pages;
+mod place;
 mod project;
 mod sequence;
 mod show;
@@ -33,9 +35,8 @@ use clap::{Parser, Subcommand};
     name = "kv-store",
     version,
     about = "Check, look into and use storage backends of kv-store-wasm",
-    after_help = "Exit codes: 0 success; 1 check failed, missing or corrupt; 2 could not run; 130 interrupted.",
-    arg_required_else_help = true,
-    disable_help_subcommand = true
+    after_help = "Exit codes: 0 success; 1 check failed, missing or corrupt; 2 could not run; 3 nothing to remove; 130 interrupted.",
+    arg_required_else_help = true
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -103,11 +104,25 @@ impl Command {
     }
 }
 
+/// `kv-store --version --json`: the flag of the version alone ends the parser.
+fn asks_for_version_as_json() -> bool {
+    let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    arguments.sort();
+    arguments == ["--json", "--version"] || arguments == ["--json", "-V"]
+}
+
 fn main() -> ExitCode {
     // Whoever reads our output may stop, as `head` does: that ends us, and is no defect.
     // SAFETY: before any other thread, and nobody counts on another disposition.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    if asks_for_version_as_json() {
+        let contract = serde_json::json!({ "name": contract::NAME, "sha256": contract::sha256() });
+        show::json(&serde_json::json!({ "version": env!("CARGO_PKG_VERSION"), "contract": contract }));
+        return ExitCode::SUCCESS;
+    }
     let arguments = Arguments::parse();
+    // The port and the file of the config are the engine's.
+    kv_store_wasm::raw::serve_no_metrics();
     let json = arguments.command.json();
     let done = match arguments.command {
         Command::Check(arguments) => check::run(&arguments),

@@ -4,20 +4,20 @@ use kv_store_wasm::paged::{self, Checked, Description, Layer};
 use serde_json::json;
 
 use crate::failure::{Failure, Outcome};
-use crate::{items, show};
+use crate::place::{Place, open_existing};
+use crate::show;
 
 /// Describe a sequence that an engine saved from its paged KV cache, and read its chunks
 ///
 /// Such sequences are saved by kv_store_kvx.h of the C API, or paged::Save in Rust. Each chunk is read and compared with what
-/// was saved. Damaged chunks are removed, as by a restore, so that the next save stores them again.
+/// was saved. A damaged chunk stays; what to do about it is said.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kv-store sequence --uri local-fs:///var/cache/kv --name conversation-7\n\n\
+#[command(after_help = "Example:\n  kv-store sequence local-fs:///var/cache/kv --name conversation-7\n\n\
     Exit codes: 0 it is there with all its chunks; 1 there is none, it is damaged or something else, or chunks are missing or \
     damaged; 2 the store does not open.")]
 pub struct Arguments {
-    /// The store
-    #[arg(long)]
-    uri: String,
+    #[command(flatten)]
+    place: Place,
     /// The manifest's name
     #[arg(long)]
     name: String,
@@ -30,8 +30,9 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {
-    let Arguments { uri, name, quick, json } = arguments;
-    let store = items::open(uri)?;
+    let Arguments { place, name, quick, json } = arguments;
+    let uri = &place.uri()?;
+    let store = open_existing(uri)?;
     let failed = Failure::of("sequence", uri);
     let found = paged::describe(&store, name).map_err(|error| failed(format!("{name:?}: {error}")))?;
     let found =
@@ -101,7 +102,7 @@ fn print_chunks(missing: usize, checked: Option<&Checked>) {
         match stays {
             None => println!("DAMAGED  chunk {chunk}: removed, the next save puts it again"),
             Some(why) => {
-                println!("DAMAGED  chunk {chunk}: could not be removed ({why}); save with KV_STORE_KVX_VERIFY")
+                println!("DAMAGED  chunk {chunk}: not removed ({why}); save with KV_STORE_KVX_VERIFY")
             }
         }
     }

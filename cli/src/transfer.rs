@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use kv_store_wasm::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Put, SaveOutcome, Store};
@@ -14,7 +14,7 @@ use serde_json::json;
 use twox_hash::{XxHash3_64, XxHash3_128};
 
 use crate::failure::{Failure, Outcome};
-use crate::items::open;
+use crate::place::{PlaceAndFile, open, open_existing};
 use crate::{interrupt, show};
 
 /// Bytes that travel in one batch.
@@ -24,17 +24,17 @@ const MOST_PIECES: usize = 256;
 
 /// Store a file as chunks and a manifest
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kv-store save slot.bin --name talk --uri local-fs:///var/cache/kv\n\n\
-    Exit codes: 0 stored; 1 not stored; 2 the store does not open, or the file can not be read.")]
+#[command(
+    override_usage = "kv-store save [OPTIONS] [URI] <FILE> --name <NAME>",
+    after_help = "Example:\n  kv-store save local-fs:///var/cache/kv slot.bin --name talk\n\n\
+    Exit codes: 0 stored; 1 not stored; 2 the store does not open, or the file can not be read."
+)]
 pub struct SaveArguments {
-    /// The file to store; `-` is standard input
-    file: PathBuf,
+    #[command(flatten)]
+    place: PlaceAndFile,
     /// The manifest's name
     #[arg(long)]
     name: String,
-    /// The store
-    #[arg(long)]
-    uri: String,
     /// The size of a chunk, up to 1GiB: bytes, or as in 256KiB, 4MiB
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = chunk_size)]
     chunk: u32,
@@ -45,20 +45,20 @@ pub struct SaveArguments {
 
 /// Fetch a file that `save` stored
 ///
-/// The file is written whole or not at all: if a chunk is missing or corrupt, the restore fails, and FILE stays as it was.
+/// On standard output (`-`) good bytes may have been written before a failure. A file is written whole or not at all: if a chunk is missing or corrupt, the restore fails, and FILE stays as it was.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kv-store restore --name talk --uri local-fs:///var/cache/kv slot.bin\n\n\
-    Exit codes: 0 restored; 1 there is no such manifest, or a chunk is missing or corrupt; 2 the store does not open, or the \
-    file can not be written.")]
+#[command(
+    override_usage = "kv-store restore [OPTIONS] [URI] <FILE> --name <NAME>",
+    after_help = "Example:\n  kv-store restore local-fs:///var/cache/kv slot.bin --name talk\n\n\
+    Exit codes: 0 restored; 1 there is no such store or manifest, or a chunk is missing or corrupt; 2 the store does not open, \
+    or the file can not be written."
+)]
 pub struct RestoreArguments {
-    /// The file to write; `-` is standard output, where good bytes may have been written before a failure
-    file: PathBuf,
+    #[command(flatten)]
+    place: PlaceAndFile,
     /// The manifest's name
     #[arg(long)]
     name: String,
-    /// The store
-    #[arg(long)]
-    uri: String,
     /// One JSON object on standard output
     #[arg(long)]
     pub json: bool,
@@ -114,13 +114,14 @@ impl Input {
 
 pub fn save(arguments: &SaveArguments) -> Outcome {
     let begun = Instant::now();
-    let Input { from: mut file, shown, len } = Input::open(&arguments.file)?;
+    let (uri, path) = &arguments.place.both()?;
+    let Input { from: mut file, shown, len } = Input::open(path)?;
     let unreadable = |error| Failure::unable(format!("{shown}: {error}"));
-    let failed = || Failure::of("save", &arguments.uri);
+    let failed = || Failure::of("save", uri);
     let _interrupt = interrupt::says(
         "the chunks that were stored are kept, no manifest was written; the same save again sends only the rest",
     );
-    let store = open(&arguments.uri)?;
+    let store = open(uri)?;
 
     let bar = show::bytes_bar(len);
     let (mut whole, mut chunks, mut bytes) = (XxHash3_128::new(), Vec::new(), 0_u64);
@@ -143,7 +144,8 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
             break;
         }
         let items: Vec<_> = batch.iter().map(|(hash, pieces)| NewChunk::new(hash, pieces)).collect();
-        let outcomes = store.put_many(&items, &BatchOptions::default(), Some(&saving)).map_err(failed())?;
+        let outcomes =
+            store.put_many(&items, &BatchOptions::default().with_xxh3_keys(), Some(&saving)).map_err(failed())?;
         for ((key, [piece]), outcome) in batch.iter().zip(outcomes) {
             match outcome.map_err(failed())? {
                 Put::Existed => existed += 1,
@@ -170,7 +172,7 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
             let lost = lost.len();
             return Err(Failure::not(format!(
                 "save {}: the store has lost {lost} of {count} chunks since they were put; save again",
-                arguments.uri
+                uri
             )));
         }
     }
@@ -179,13 +181,14 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
     let rate = show::rate(bytes, begun);
     if arguments.json {
         show::json(&json!({
-            "uri": arguments.uri, "name": arguments.name, "bytes": bytes, "chunks": count, "chunks_known": existed,
+            "uri": uri, "name": arguments.name, "bytes": bytes, "chunks": count, "chunks_known": existed,
             "bytes_new": new_bytes, "bytes_per_second": rate,
         }));
     } else {
         println!(
-            "saved {} in {count} chunks, {existed} already stored, {} new; {}/s",
+            "saved {} in {}, {existed} already stored, {} new; {}/s",
             show::bytes(bytes),
+            show::count(count as u64, "chunk"),
             show::bytes(new_bytes),
             show::bytes(rate as u64)
         );
@@ -225,24 +228,24 @@ impl<'a> Output<'a> {
 
 pub fn restore(arguments: &RestoreArguments) -> Outcome {
     let begun = Instant::now();
-    let to_standard = arguments.file == Path::new("-");
+    let ((uri, file), name) = (&arguments.place.both()?, &arguments.name);
+    let to_standard = file == Path::new("-");
     if to_standard && arguments.json {
         return Err(Failure::unable("restore: standard output is for the bytes or for --json, not for both"));
     }
     let interrupt = interrupt::says("FILE is as it was, and the store is unchanged");
-    let store = open(&arguments.uri)?;
-    let found = store.get_manifest(&arguments.name).map_err(Failure::of("restore", &arguments.uri))?;
-    let (uri, name) = (&arguments.uri, &arguments.name);
+    let store = open_existing(uri)?;
+    let found = store.get_manifest(name).map_err(Failure::of("restore", uri))?;
     let failed = Failure::of("restore", uri);
     let found =
         found.ok_or_else(|| failed(format!("there is no manifest {name:?}; kv-store ls lists what there is")))?;
     let unusable = |why| failed(format!("manifest {name:?}: {why}"));
     let manifest = Manifest::parse(&found).map_err(unusable)?;
 
-    let shown = if to_standard { "standard output".into() } else { arguments.file.display().to_string() };
+    let shown = if to_standard { "standard output".into() } else { file.display().to_string() };
     let unwritable = |error: std::io::Error| Failure::unable(format!("{shown}: {error}"));
     // Removed with its value, whatever fails; renamed when it is whole.
-    let mut unfinished = Output::open(&arguments.file).map_err(unwritable)?;
+    let mut unfinished = Output::open(file).map_err(unwritable)?;
     if let Output::File(file) = &unfinished {
         interrupt.removes(file.temporary());
     }
@@ -257,7 +260,7 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
             let len = manifest.piece_len(bytes + index as u64 * u64::from(manifest.chunk_bytes));
             piece.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
         }
-        fetch(&store, &arguments.uri, batch, &mut pieces)?;
+        fetch(&store, uri, batch, &mut pieces)?;
         for piece in pieces.iter().take(batch.len()) {
             whole.write(piece);
             unfinished.write(piece).map_err(unwritable)?;
@@ -276,12 +279,16 @@ pub fn restore(arguments: &RestoreArguments) -> Outcome {
     let rate = show::rate(bytes, begun);
     if arguments.json {
         show::json(&json!({
-            "uri": arguments.uri, "name": arguments.name, "bytes": bytes, "chunks": keys.len(), "bytes_per_second": rate,
+            "uri": uri, "name": arguments.name, "bytes": bytes, "chunks": keys.len(), "bytes_per_second": rate,
         }));
-    } else if to_standard {
-        eprintln!("restored {} from {} chunks; {}/s", show::bytes(bytes), keys.len(), show::bytes(rate as u64));
+        return Ok(());
+    }
+    let chunks = show::count(keys.len() as u64, "chunk");
+    let said = format!("restored {} from {chunks}; {}/s", show::bytes(bytes), show::bytes(rate as u64));
+    if to_standard {
+        eprintln!("{said}");
     } else {
-        println!("restored {} from {} chunks; {}/s", show::bytes(bytes), keys.len(), show::bytes(rate as u64));
+        println!("{said}");
     }
     Ok(())
 }

@@ -199,7 +199,7 @@ fn ask(mut stream: impl Read + Write) -> std::io::Result<String> {
     }
 }
 
-/// The samples of a text in the format of OpenMetrics.
+/// The samples of a text in the format of OpenMetrics or of Prometheus.
 fn parse(text: &str) -> Samples {
     text.lines().filter(|line| !line.starts_with('#')).filter_map(sample).collect()
 }
@@ -233,6 +233,8 @@ fn sample(line: &str) -> Option<(Series, f64)> {
         }
     }
     let value = rest.strip_prefix('}')?.trim().parse().ok()?;
+    // Of a file for each process, which has one.
+    labels.remove("pid");
     Some(((name.to_owned(), labels), value))
 }
 

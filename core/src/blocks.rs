@@ -4,13 +4,16 @@
 //! never more than the operator's deadlines.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use kv_blocks::{Acquired, Cache, Config, Dtype, Error as BlockError, Layout, Spec};
-use kv_blocks::{Blocking, Features, GetItem, Outcome, PutItem, Workers};
+use kv_blocks::{Blocking, DamagedItem, Features, GetItem, Outcome, PutItem, Workers};
 
 use crate::error::{Error, ErrorKind};
-use crate::store::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Presence, Store};
+use crate::store::{BatchOptions, Damage, Fetch, Fetched, Memory, NewChunk, Presence, Put, Store};
+
+/// The least time for a call that follows another one of the same request.
+const LEAST: Duration = Duration::from_millis(1);
 
 /// A store, as the cache calls it.
 pub struct StoreFar(Arc<Store>);
@@ -49,9 +52,10 @@ fn failed(error: &Error) -> Outcome {
     })
 }
 
-/// A time of nothing is one that nobody waits for: the operator's deadlines hold.
+/// How batches of blocks are carried out. A time of nothing is one that nobody waits for: the operator's deadlines hold.
 fn options(timeout: Duration) -> BatchOptions {
-    let options = BatchOptions::default();
+    // A block has a tail of its own.
+    let options = BatchOptions::default().with_values_that_check_themselves();
     if timeout.is_zero() { options } else { options.with_timeout(timeout) }
 }
 
@@ -78,7 +82,27 @@ impl Blocking for StoreFar {
         let items_and_pieces = items.iter().zip(&pieces);
         let chunks: Vec<NewChunk<'_>> =
             items_and_pieces.map(|(item, pieces)| NewChunk::new(item.key(), pieces)).collect();
-        each(self.0.put_many(&chunks, &options(timeout), None), items.len(), |_| Outcome::Done)
+        let begun = Instant::now();
+        let answers = self.0.put_many(&chunks, &options(timeout), None);
+        // What is there under the same tokens may have other bytes: nobody has compared them. It is rare, since what is there is mostly got and
+        // not put.
+        let existed: Vec<usize> = answers
+            .iter()
+            .flatten()
+            .enumerate()
+            .filter_map(|(at, put)| matches!(put, Ok(Put::Existed)).then_some(at))
+            .collect();
+        let mut outcomes = each(answers, items.len(), |_| Outcome::Done);
+        if existed.is_empty() {
+            return outcomes;
+        }
+        let left = if timeout.is_zero() { timeout } else { timeout.saturating_sub(begun.elapsed()).max(LEAST) };
+        let again: Vec<NewChunk<'_>> = existed.iter().filter_map(|at| chunks.get(*at).copied()).collect();
+        let replaced = self.0.put_many(&again, &options(left).with_replace(), None);
+        for (at, outcome) in existed.iter().zip(each(replaced, again.len(), |_| Outcome::Done)) {
+            outcomes.get_mut(*at).into_iter().for_each(|place| *place = outcome);
+        }
+        outcomes
     }
 
     fn get_many(&self, items: &mut [GetItem], timeout: Duration) -> Vec<Outcome> {
@@ -104,6 +128,153 @@ impl Blocking for StoreFar {
 
     fn delete_many(&self, keys: &[Vec<u8>], _timeout: Duration) -> Vec<Outcome> {
         let hashes: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-        each(self.0.delete_many(&hashes), keys.len(), |()| Outcome::Done)
+        each(self.0.delete_many_with(&hashes, &options(Duration::ZERO)), keys.len(), |()| Outcome::Done)
+    }
+
+    /// As of any chunk: what is damaged is removed only when it is found so again, with the same bytes, later and over another connection.
+    fn look_at_damaged(&self, items: &[DamagedItem], timeout: Duration) -> Vec<Outcome> {
+        let look = |item: &DamagedItem| {
+            let mut fetches = [Fetch::new(item.key(), Memory::Allocate)];
+            let fetched = self.0.get_many(&mut fetches, &options(timeout))?.pop().transpose()?.flatten();
+            let Some(Fetched::Buffer(data)) = fetched else { return Ok(Outcome::Missing) };
+            if item.is_sound(&data) {
+                return Ok(Outcome::Missing);
+            }
+            let store = self.0.within(Some(timeout).filter(|timeout| !timeout.is_zero()));
+            let damage = store.found_damaged(item.key(), &data, &|again| item.is_sound(again))?;
+            Ok(if matches!(damage, Damage::Removed) { Outcome::Done } else { Outcome::Missing })
+        };
+        items.iter().map(|item| look(item).unwrap_or_else(|error: Error| failed(&error))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::{Instant, SystemTime};
+
+    use kv_blocks::metrics::{Level, Op};
+
+    use super::*;
+    use crate::backend::fake::Fake;
+    use crate::process::{Clock, Time};
+    use crate::sandbox::fake::Fakes;
+    use crate::sandbox::{Features, Properties};
+    use crate::store::{Parts, Process, Setup};
+
+    const URI: &str = "fake://h:1/blocks";
+    const BLOCK: usize = 4;
+
+    /// A time that stands still until it is told to pass.
+    struct Standing(Mutex<Duration>, Instant);
+
+    impl Time for Standing {
+        fn now(&self) -> Instant {
+            self.1 + *self.0.lock().unwrap()
+        }
+
+        fn wall(&self) -> SystemTime {
+            SystemTime::UNIX_EPOCH
+        }
+    }
+
+    /// A store whose time stands still, and its backend.
+    struct Tested {
+        time: Arc<Standing>,
+        store: Arc<Store>,
+        backend: Arc<Fake>,
+        _setup: Setup,
+    }
+
+    impl Tested {
+        fn new() -> Self {
+            let time = Arc::new(Standing(Mutex::default(), Instant::now()));
+            let process = Process::new(Parts { clock: Clock::of(time.clone()), ..Parts::default() });
+            let properties = Properties { write_through: true, cheap_repeat: true, ..Properties::default() };
+            let fakes = Arc::new(Fakes::of(Features { properties, ..Features::default() }));
+            let setup = Setup { process, ..fakes.setup("[backend.fake.limits]\nbreaker_failures = 0\n") };
+            let store = Arc::new(Store::open_with(URI, &setup).unwrap());
+            Tested { time, store, backend: fakes.store(URI), _setup: setup }
+        }
+
+        /// A cache of its own over the store, of blocks of 4 tokens and 100 bytes.
+        fn cache(&self, l2: &str) -> Cache {
+            let far = StoreFar::start(self.store.clone(), 2).unwrap();
+            let config =
+                format!("block_size = 4\ndouble_get_threshold = [1, 0.0]\n[l1]\ncapacity_gb = 0.01\n[l2]\n{l2}");
+            Cache::open(Config::parse(&config).unwrap(), Spec::new("m", 0, 100), Some(Arc::new(far))).unwrap()
+        }
+
+        fn later(&self, by: Duration) {
+            *self.time.0.lock().unwrap() += by;
+        }
+    }
+
+    /// The one block of a cache that has just been opened; none: it is not there.
+    fn block(cache: &Cache) -> Option<[u8; 100]> {
+        let mut room = [0; 100];
+        let found = cache.get(&[], &[1, 2, 3, 4], &mut [&mut room]).unwrap();
+        (found == BLOCK).then_some(room)
+    }
+
+    #[test]
+    fn a_damaged_block_is_removed_only_when_it_is_found_so_again_later() {
+        let tested = Tested::new();
+        let cache = tested.cache("ingestion_type = 'ALL'");
+        let put = |value: u8| cache.put(&[], &[1, 2, 3, 4], &[&[value; 100]]).unwrap();
+        put(1);
+        cache.flush().unwrap();
+        let key = tested.backend.keys().remove(0);
+        let mut damaged = tested.backend.stored(&key).unwrap();
+        damaged[7] ^= 4;
+        tested.backend.store(&key, &damaged);
+        let looks = || {
+            let cache = tested.cache("per_token_timeout_ms = 60000");
+            assert_eq!(block(&cache), None);
+            // The far level looks at it on a thread of its own.
+            while cache.metrics().of(Level::L2, Op::Delete).is_none_or(|op| op.count == 0) {
+                std::thread::yield_now();
+            }
+            tested.backend.stored(&key)
+        };
+        assert_eq!((looks(), looks()), (Some(damaged.clone()), Some(damaged.clone())));
+        tested.later(Duration::from_secs(5));
+        assert_eq!(looks(), None);
+        // Found once, it is replaced by the next put.
+        put(2);
+        tested.backend.store(&key, &damaged);
+        assert_eq!(looks(), Some(damaged));
+        put(3);
+        assert_eq!(block(&tested.cache("")), Some([3; 100]));
+    }
+
+    #[test]
+    fn other_bytes_of_the_same_tokens_replace_those_of_another_process() {
+        let tested = Tested::new();
+        for value in [1, 2] {
+            // A near level that knows of nothing.
+            let cache = tested.cache("ingestion_type = 'ALL'");
+            assert_eq!(cache.put(&[], &[1, 2, 3, 4], &[&[value; 100]]).unwrap(), BLOCK);
+            cache.flush().unwrap();
+            assert_eq!(block(&tested.cache("")), Some([value; 100]));
+        }
+    }
+
+    #[test]
+    fn a_block_is_not_gone_while_a_write_of_it_may_still_be_carried_out() {
+        let tested = Tested::new();
+        let cache = tested.cache("ingestion_type = 'ALL'\nper_token_timeout_ms = 20");
+        let backend = &tested.backend;
+        backend.during_changes(|until| drop(until.change().unwrap().begin(&[0, 1, 2, 3], b"")));
+        backend.fail_calls(Some(Error::new(ErrorKind::Unavailable, "the connection was lost")));
+        let tokens: Vec<i32> = (0..4 * BLOCK as i32).collect();
+        let value = [1; 100];
+        cache.put(&[], &tokens, &[&value[..]; 4]).unwrap();
+        cache.flush().unwrap();
+        backend.fail_calls(None);
+        assert_eq!(cache.delete(&[], &tokens[..BLOCK]).unwrap(), 0, "its time is over before that of the write");
+        tested.later(Duration::from_secs(60));
+        backend.during_changes(|_| ());
+        assert_eq!(cache.delete(&[], &tokens).unwrap(), tokens.len());
     }
 }

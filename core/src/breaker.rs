@@ -39,6 +39,8 @@ struct Open {
     cause: String,
     /// A call is finding out.
     probing: bool,
+    /// The log says that it is open.
+    told: bool,
 }
 
 /// Leave for one call. Dropped without a report it counts as a failure: the call panicked.
@@ -104,7 +106,7 @@ impl Breaker {
         // Under the lock, or it could follow on a failure that came after this success, which nobody would look at then.
         self.troubled.store(false, Relaxed);
         drop(state);
-        if former.open.is_some() {
+        if former.open.is_some_and(|open| open.told) {
             log::line(Level::Warn, format_args!("{}: works again", self.uri));
         }
     }
@@ -133,16 +135,19 @@ impl Breaker {
             return false;
         }
         let pause = self.first_pause;
-        state.open = Some(Open { until: now + pause, pause, cause: cause.to_owned(), probing: false });
         let failures = state.failures;
+        // A server that comes and goes is told once a minute.
+        let due = log::due(Level::Error, &["breaker", &self.uri]);
+        let told = due.is_some();
+        state.open = Some(Open { until: now + pause, pause, cause: cause.to_owned(), probing: false, told });
         drop(state);
         let (uri, pause) = (&self.uri, pause.as_millis());
-        log::line(
-            Level::Error,
-            format_args!(
-                "{uri}: failed {failures} times in a row, so calls fail at once and one tries it in {pause} ms: {cause}"
-            ),
+        let text = format_args!(
+            "failed {failures} times in a row, so calls fail at once and one tries it in {pause} ms: {cause}"
         );
+        if let Some(due) = due {
+            due.say(uri, text);
+        }
         true
     }
 

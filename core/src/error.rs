@@ -72,7 +72,7 @@ pub struct Error(Box<Inner>);
 struct Inner {
     kind: ErrorKind,
     message: String,
-    /// It says nothing of the backend.
+    /// It says nothing against the backend.
     busy: bool,
     /// A server was waited for so long, without a byte.
     waited: Option<Duration>,
@@ -104,14 +104,14 @@ pub fn contract_violation(what: impl fmt::Display) -> Error {
 }
 
 impl Error {
-    /// The host has no instance free.
+    /// The host has no instance free, or the storage system takes no more now: nothing was done.
     pub fn busy(message: impl Into<String>) -> Self {
         let mut error = Error::new(ErrorKind::Unavailable, message);
         error.0.busy = true;
         error
     }
 
-    /// Whether the backend was not asked, because the host had no instance free.
+    /// Whether the host had no instance free, or the storage system took no more: it says nothing against the backend.
     pub fn is_busy(&self) -> bool {
         self.0.busy
     }

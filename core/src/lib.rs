@@ -24,6 +24,8 @@ pub mod counters;
 #[doc(hidden)]
 pub mod directory;
 #[doc(hidden)]
+pub mod envelope;
+#[doc(hidden)]
 pub mod error;
 pub mod limits;
 #[doc(hidden)]

@@ -2,10 +2,11 @@
 //! can change is a field of [`Limits`].
 
 mod given;
+mod settable;
 
 use std::time::Duration;
 
-use given::{Bounded, BoundedBytes};
+pub use settable::{GivenLimits, Limits, SETTABLE, time_to_move};
 
 /// Declares the bounds that are fixed, and for the tests the list of them.
 macro_rules! fixed {
@@ -24,7 +25,7 @@ pub const MAX_URI_BYTES: usize = 4096;
 pub const MAX_HASH_BYTES: usize = 64;
 /// The longest name of a manifest, from the ABI.
 pub const MAX_NAME_BYTES: usize = 4096;
-/// The longest chunk or manifest. Guards against a length that was never written, from a damaged store or a lying guest.
+/// The longest chunk or manifest, as a backend has it: with its envelope. Guards against a length that was never written, from a damaged store or a lying guest.
 pub const MAX_VALUE_BYTES: usize = 1 << 30;
 
 /// Functions of a component, all its modules together, and the bytes of one. componentize-py makes 13,000 functions and
@@ -35,6 +36,8 @@ pub const MAX_FUNCTION_BYTES: u64 = 1 << 20;
 /// Locals of a function times the places where its ways meet. Guards the compiler's memory, which grows with the product: 500 MB
 /// here. The most of componentize-js is 480,000.
 pub const MAX_FUNCTION_WAYS: u64 = 4_000_000;
+/// Loops of a function. Guards the compiler, which needs 12 KB for each and time with the square of their number: 9 s here.
+pub const MAX_FUNCTION_LOOPS: u64 = 10_000;
 /// Modules and components that a component consists of, and how deep they lie within each other.
 pub const MAX_COMPONENT_PARTS: u64 = 1000;
 /// How deep parts of a component may lie within each other.
@@ -98,6 +101,8 @@ pub const MAX_IDLE_STORES: usize = 64;
 pub const IDLE_STORE_BYTES: u64 = 1 << 30;
 /// How long a store without a handle is kept.
 pub const IDLE_STORE_FOR: Duration = Duration::from_secs(600);
+/// The same of one that keeps a directory open, whose file system cannot be unmounted meanwhile; twice as long at most.
+pub const IDLE_DIRECTORY_FOR: Duration = Duration::from_millis(400);
 
 /// Stack of a guest's core code, in bytes; the host's part of the fiber comes on top. Guards against recursion.
 pub const WASM_STACK_BYTES: usize = 512 << 10;
@@ -132,6 +137,8 @@ pub const CORE_INSTANCE_BYTES: usize = 4 << 10;
 pub const LISTED_BYTES: usize = 128;
 /// Bytes that go into guest memory, or out of it, in one host call.
 pub const MAX_GUEST_COPY_BYTES: usize = 64 << 20;
+/// Bytes that one host call hashes, joins or writes between two looks at the deadline.
+pub const UNINTERRUPTED_BYTES: usize = 8 << 20;
 /// Pieces of memory that one host call works on: parts, and what a part that lies scattered consists of.
 pub const MAX_SLICES: usize = 1 << 20;
 /// Bytes that are made in the host out of what a guest passes in one call: lists, strings, records.
@@ -157,7 +164,13 @@ pub const MAX_EVICTIONS: usize = 64;
 /// A request for the counters, how long it may take, and how often `metrics_file` is written.
 pub const MAX_METRICS_REQUEST: usize = 8192;
 /// How long a request for the counters may take.
-pub const METRICS_PATIENCE: Duration = Duration::from_secs(2);
+pub const METRICS_PATIENCE: Duration = Duration::from_secs(10);
+/// Connections of requests that are open at once. Of more, the one that has been open for longest is closed.
+pub const MAX_METRICS_CONNECTIONS: usize = 32;
+/// For how long the file of another process was not written that is removed, where `metrics_file` has `{pid}`.
+pub const METRICS_ABANDONED: Duration = Duration::from_secs(300);
+/// Files of its directory that are looked at for it.
+pub const MAX_METRICS_LOOKED_AT: usize = 4096;
 /// How often the file of the counters is written.
 pub const METRICS_WRITTEN: Duration = Duration::from_secs(15);
 /// Open stores of which metrics tell.
@@ -174,14 +187,24 @@ pub const MAX_EMPTY_PAGES: u64 = 1 << 18;
 pub const MAX_EVICTION_CALLS: u64 = 1 << 16;
 /// Calls of `evict` in a row that remove nothing and say that there is more.
 pub const MAX_EMPTY_EVICTIONS: u64 = 64;
-/// How long a time of use that was noted with a file is good for. Guards reads against a write of metadata each.
-pub const USE_NOTED: Duration = Duration::from_secs(60);
+/// How long a time of use that was noted with a file is good for: a quarter of what chunks are kept for. Guards reads against a write of
+/// metadata each.
+pub const USE_NOTED: Duration = Duration::from_secs(15);
 /// Items in one call of a guest, in either direction.
 pub const MAX_BATCH_ITEMS: usize = 4096;
 /// Bytes of one batch of chunks to a guest that names no limit of its own.
 pub const DEFAULT_BATCH_BYTES: u64 = 64 << 20;
 /// Items of one batch of chunks for a guest that names no limit of its own.
 pub const DEFAULT_BATCH_ITEMS: usize = 256;
+/// Changes of one store that are under way, or that ended unknown and may be carried out until their deadlines. With no place free
+/// nothing is changed, and reads go on.
+pub const MAX_CHANGES: usize = 4096;
+/// Changes of one call of a guest. Guards those places against a single batch.
+pub const MAX_CHANGES_OF_A_CALL: usize = 512;
+/// The longest token by which a guest settles a change that ended unknown, from the contract.
+pub const MAX_CHANGE_TOKEN_BYTES: usize = 64;
+/// How often a change that waits for a former one looks whether its caller has cancelled it.
+pub const HELD_CHANGE_LOOK: Duration = Duration::from_millis(20);
 /// Hashes put on one handle since its last manifest, for a durable backend. Guards the list that `commit` hands over.
 pub const MAX_FRESH_CHUNKS: usize = 1 << 18;
 
@@ -198,6 +221,11 @@ pub const MAX_MOVING: Duration = Duration::from_secs(86_400);
 
 /// Threads that help with the batches of a call, in the process.
 pub const MAX_HELPERS: usize = 4;
+/// Threads that a pool has beyond those for a store or tenant of which nothing runs in it: of the helpers, of the queues, and of those that
+/// look after bounded stores, each.
+pub const MAX_EXTRA_THREADS: usize = 8;
+/// Compilations at once beyond [`MAX_COMPILATIONS`], each for a backend or tenant of which none is being compiled.
+pub const MAX_EXTRA_COMPILATIONS: usize = 2;
 /// Items of one batch of an engine. Guards the memory that their outcomes take.
 pub const MAX_ITEMS: usize = 1 << 20;
 /// Pieces of memory of one item.
@@ -215,12 +243,15 @@ pub const EARLY_FLUSH_BYTES: usize = 1 << 20;
 pub const LEAST_BATCH_BYTES: u64 = 1 << 20;
 /// The least chunks of a batch that is fetched beside others.
 pub const LEAST_BATCH_ITEMS: usize = 4;
-/// Jobs that wait for a helper, in the process. What is over it is left to the caller.
+/// Jobs of one store that wait for a helper. What is over it is left to the caller.
 pub const MAX_HELPER_JOBS: usize = 256;
 /// How long chunks are taken to be before any was seen, when it is decided how many are asked for at once.
 pub const ASSUMED_CHUNK_BYTES: usize = 16 << 20;
 /// How long a backend's word holds that it has a chunk, for one that is not copied because of it, or not any more.
 pub const CONFIRMED_FOR: Duration = Duration::from_secs(2);
+/// Chunks that a store has removed within [`CONFIRMED_FOR`] and remembers, so that no save counts on them. Of more than these it asks again
+/// for all.
+pub const MAX_REMOVED_CHUNKS: usize = 65_536;
 /// How long a lost chunk fails the manifests of its handle, from the moment when the loss was first told; unless it is put again.
 pub const LOSS_TOLD_FOR: Duration = Duration::from_secs(5);
 /// Chunks of which a store remembers what was put after them. Twice so many at most.
@@ -252,9 +283,13 @@ pub const PREFETCH_CHUNKS: usize = 1 << 16;
 pub const KNOWN_CHUNKS: usize = 1 << 16;
 /// Hashes that a store remembers as damaged, so that the next put replaces them. Twice so many at most.
 pub const DAMAGED_CHUNKS: usize = 1 << 12;
-/// Further reads that must bring the same wrong bytes before a damaged chunk is removed from the backend. Guards sound chunks
-/// from reads that a faulty wire or memory spoils.
-pub const CONFIRMING_READS: u32 = 2;
+/// Names of manifests of which a store remembers the greatest generation that it has read. Twice so many at most.
+pub const REMEMBERED_GENERATIONS: usize = 1 << 12;
+/// For how long it remembers them.
+pub const GENERATION_REMEMBERED_FOR: Duration = Duration::from_secs(600);
+/// Manifests of which a store remembers that it has removed the name in layout 1, and that it has told of damage. Twice so many at
+/// most of each.
+pub const REMEMBERED_NAMES: usize = 1 << 12;
 
 /// Descriptors of the process that are open for components: connections, the idle ones included, and files and sockets of
 /// WASI. Guards those of the consumer.
@@ -321,6 +356,13 @@ pub const LOG_BYTES_PER_SECOND: u32 = 16 << 10;
 pub const LOG_STORES: u32 = 4;
 /// The longest line, in bytes.
 pub const MAX_LOG_LINE_BYTES: usize = 1024;
+/// What warnings and errors of a process have at most in any hour, in bytes: half for the host, half for all components. It
+/// keeps an outage from filling the disk of the log.
+pub const LOG_BYTES_PER_HOUR: u64 = 1 << 20;
+/// How often a failure that lasts is told again.
+pub const LOG_REPEATED: Duration = Duration::from_secs(60);
+/// Stores and causes of which it is known that they were told.
+pub const LOG_CAUSES: usize = 256;
 /// The longest code of a storage system's own in an error, in characters. What is over is cut.
 pub const MAX_ERROR_CODE_CHARS: usize = 64;
 /// The longest name of a secret or of a granted directory.
@@ -353,108 +395,6 @@ pub const AOT_UNUSED: Duration = Duration::from_secs(30 * 86_400);
 pub const AOT_USE_NOTED: Duration = Duration::from_secs(86_400);
 /// Files of the AOT cache that are looked at when one is added.
 pub const AOT_REAPED: usize = 4096;
-}
-
-/// The type of a bound as a config file has it; `bytes` may also be a text with a unit.
-macro_rules! given {
-    ($least:block, $most:block) => { Bounded<$least, $most> };
-    ($least:block, $most:block, bytes) => { BoundedBytes<$least, $most> };
-}
-
-/// Declares [`Limits`] and what a config file may say of them, from one table: a name, its default, the least, the most.
-macro_rules! settable {
-    ($($(#[$doc:meta])* $name:ident $(($unit:ident))? = $default:expr, $least:expr, $most:expr;)*) => {
-        /// The bounds that the operator can set for a backend or a tenant.
-        #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-        #[non_exhaustive]
-        pub struct Limits {
-            $($(#[$doc])* pub $name: u64,)*
-        }
-
-        /// What a `limits` table of the config file says; the rest is left to others.
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Deserialize)]
-        #[serde(deny_unknown_fields, default)]
-        pub struct GivenLimits {
-            $($name: Option<given!({ $least }, { $most } $(, $unit)?)>,)*
-        }
-
-        impl Default for Limits {
-            fn default() -> Self {
-                Limits { $($name: $default,)* }
-            }
-        }
-
-        impl GivenLimits {
-            /// These, and where they say nothing what `below` says.
-            pub fn over(self, below: &Self) -> Self {
-                GivenLimits { $($name: self.$name.or(below.$name),)* }
-            }
-
-            /// These, and the defaults.
-            pub fn resolve(&self) -> Limits {
-                Limits { $($name: self.$name.map_or($default, |given| given.0),)* }
-            }
-        }
-
-        /// Every bound that can be set: its name, its default, the least and the most.
-        pub const SETTABLE: &[(&str, u64, u64, u64)] = &[$((stringify!($name), $default, $least, $most),)*];
-    };
-}
-
-settable! {
-    /// What one instance costs beside its payloads, in bytes: linear memory, tables, globals, handles.
-    memory_bytes (bytes) = 128 << 20, 64 << 10, 4 << 30;
-    /// Payload bytes that one instance holds. It is also the size of a store in memory.
-    payload_bytes (bytes) = 2 << 30, 1, 1 << 40;
-    /// Instances of one store. 0: four for each core.
-    instances = 0, 0, 4096;
-    /// Callers that wait for an instance. One more is answered that the store is busy.
-    waiting = 1024, 0, 1 << 20;
-    /// A call's time in milliseconds, to which a second for each 8 MiB is added.
-    deadline_ms = 10_000, 1, 86_400_000;
-    /// The time of one call that lists, counts or evicts, in milliseconds. It holds up no consumer.
-    maintenance_ms = 60_000, 1, 86_400_000;
-    /// The component's file, in bytes. componentize-py makes 18 MB; this leaves room and keeps a stray disk image out.
-    component_bytes (bytes) = 128 << 20, 8, 1 << 30;
-    /// How long an open waits for its component to be compiled, in milliseconds.
-    compile_ms = 120_000, 1, 86_400_000;
-    /// Memory of the compile helper for one component, in bytes. componentize-js takes 1.2 GB with 8 threads.
-    compile_bytes (bytes) = 2 << 30, 64 << 20, 64 << 30;
-    /// Connections that one instance may have open at once.
-    connections = 64, 0, 65_536;
-    /// How long a component's wait for the network may last in which no byte moves, in milliseconds. A component may ask for less.
-    patience_ms = 5_000, 1, 86_400_000;
-    /// How long an idle connection is kept for the next call, in milliseconds.
-    idle_ms = 60_000, 0, 86_400_000;
-    /// Failures in a row, of the component or for want of the server, after which calls fail at once for a while. 0: never.
-    breaker_failures = 8, 0, 1 << 20;
-    /// How long that is the first time, in milliseconds. It doubles with each probe that fails, up to 30 s.
-    breaker_ms = 1_000, 1, 30_000;
-}
-
-/// The time that it is justified to take for moving so many bytes.
-pub fn time_to_move(bytes: u64) -> Duration {
-    Duration::from_millis(bytes.saturating_mul(1000) / DEADLINE_BYTES_PER_SECOND).min(MAX_MOVING)
-}
-
-impl Limits {
-    /// The time for a call that moves nothing.
-    pub fn deadline(&self) -> Duration {
-        Duration::from_millis(self.deadline_ms)
-    }
-
-    /// The longest wait for the network in which no byte moves.
-    pub fn patience(&self) -> Duration {
-        Duration::from_millis(self.patience_ms)
-    }
-
-    /// How many instances a store may have at once.
-    pub fn max_instances(&self) -> usize {
-        match self.instances {
-            0 => std::thread::available_parallelism().map_or(4, |cores| cores.get() * 4),
-            set => usize::try_from(set).unwrap_or(usize::MAX),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! One line for each thing that an operator should know.
 //!
 //! It goes to standard error, where it waits for nobody, see [`kv_in_process::stderr`]; or to the sink that the program has set.
-//! What comes from a component is cleaned of control characters, cut, and dropped in a flood.
+//! What comes from a component is cleaned of control characters, cut, and dropped in a flood. A failure is one line for its store and
+//! cause, and one a minute with a count while it lasts. Warnings and errors together have at most [`limits::LOG_BYTES_PER_HOUR`].
+
+mod repeats;
 
 use std::cell::Cell;
 use std::fmt;
@@ -9,12 +12,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kv_in_process::stderr::Lines;
+use rustix::time::{ClockId, clock_gettime};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::process;
+use repeats::{Hour, Repeats};
 
 /// The target of each record.
 const TARGET: &str = "kv_store_wasm";
@@ -87,12 +94,84 @@ impl Level {
     }
 }
 
-/// Say a line; on standard error it is `kv-store-wasm: level: text`.
+/// Say a line; on standard error it is `kv-store-wasm: level: text`. What is said often goes by [`repeated`] or [`failure`].
 pub fn line(level: Level, text: impl fmt::Display) {
+    static OWN: Hour = Hour::of(limits::LOG_BYTES_PER_HOUR / 2);
+    line_of(&OWN, "the host", level, text);
+}
+
+/// A line that may be said again and again: once for `which`, which tells it from others, and then at most once a minute, with how often
+/// it was not said meanwhile.
+pub fn repeated(level: Level, which: &[&str], doing: impl fmt::Display, text: impl fmt::Display) {
+    if let Some(due) = due(level, which) {
+        due.say(doing, text);
+    }
+}
+
+/// A line that is due, for who must not say it at once.
+#[must_use]
+pub struct Due {
+    level: Level,
+    /// How often it was not said.
+    more: u64,
+}
+
+/// Whether a line of [`repeated`] is due.
+pub fn due(level: Level, which: &[&str]) -> Option<Due> {
+    static REPEATS: Repeats = Repeats::new();
+    if !enabled(level) {
+        return None;
+    }
+    // Another process, and who has set another sink, was told nothing yet.
+    let told = xxh3_64_with_seed(&SINK.load(Relaxed).addr().to_le_bytes(), process::generation());
+    let which = which.iter().fold(told, |seed, part| xxh3_64_with_seed(part.as_bytes(), seed));
+    let more = REPEATS.admit(which, now())?;
+    Some(Due { level, more })
+}
+
+impl Due {
+    pub fn say(self, doing: impl fmt::Display, text: impl fmt::Display) {
+        match self.more {
+            0 => line(self.level, format_args!("{doing}: {text}")),
+            more => line(self.level, format_args!("{doing} ({more} more since the last line of this cause): {text}")),
+        }
+    }
+}
+
+/// A call that failed. `store` tells stores apart. Its cause is the kind of the error; of requests that cannot be served it is the operation
+/// too, because each has a mistake of its own. `doing` and `text` are what is said.
+pub fn failure(operation: &str, store: &str, error: &Error, doing: impl fmt::Display, text: impl fmt::Display) {
+    let kind = ErrorKind::NAMES.get((error.kind() as usize).wrapping_sub(1)).copied().unwrap_or_default();
+    let mistaken = if error.kind() == ErrorKind::Invalid { operation } else { "" };
+    let busy = if error.is_busy() { "busy" } else { "" };
+    repeated(Level::Error, &["failure", store, kind, busy, mistaken], doing, text);
+}
+
+/// Since some moment of this run of the machine; it never goes back.
+fn now() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
+}
+
+/// A line of one of those who share what an hour may have.
+fn line_of(hour: &Hour, whose: &str, level: Level, text: impl fmt::Display) {
     if !enabled(level) {
         return;
     }
     let text = clean(&text.to_string());
+    // Who asked for lower levels asked for many lines.
+    if matches!(level, Level::Warn | Level::Error) {
+        // With the name and the level that standard error has in front.
+        match hour.take(text.len() + 32, now()) {
+            None => return,
+            Some(0) => {}
+            Some(dropped) => say(Level::Warn, &format!("{whose}: {dropped} lines were dropped: too many in an hour")),
+        }
+    }
+    say(level, &text);
+}
+
+/// Say a line that is clean.
+fn say(level: Level, text: &str) {
     let record = |sink: &dyn ::log::Log| {
         sink.log(
             &::log::Record::builder().level(level.of_record()).target(TARGET).args(format_args!("{text}")).build(),
@@ -178,7 +257,8 @@ pub fn component_line(level: Level, component: &str, text: &str, rate: &Rate) {
             return;
         }
     }
-    line(level, format_args!("{component}: {text}"));
+    static OF_COMPONENTS: Hour = Hour::of(limits::LOG_BYTES_PER_HOUR / 2);
+    line_of(&OF_COMPONENTS, "all components", level, format_args!("{component}: {text}"));
 }
 
 fn enabled(level: Level) -> bool {

@@ -47,7 +47,7 @@ pub struct Meters {
     bytes_in: Meter,
     bytes_out: Meter,
     operations: Meter,
-    cpu_ms: Meter,
+    cpu_us: Meter,
     /// When the first call was metered.
     begun: OnceLock<Instant>,
 }
@@ -85,10 +85,10 @@ impl Quota {
             false => ("bytes_out_per_s", self.bytes_out_per_s, &meters.bytes_out),
         };
         let operations = ("operations_per_s", self.operations_per_s, &meters.operations);
-        let cpu = ("cpu_ms_per_s", self.cpu_ms_per_s, &meters.cpu_ms);
-        for (name, limit, meter) in [bytes, operations, cpu] {
+        let cpu = ("cpu_ms_per_s", self.cpu_ms_per_s, &meters.cpu_us);
+        for ((name, limit, meter), units) in [(bytes, 1), (operations, 1), (cpu, 1000)] {
             if let Some(limit) = limit
-                && meter.is_over(limit, second)
+                && meter.is_over(limit.saturating_mul(units), second)
             {
                 let message = format!("over the quota {name} = {limit} of the config; try again in a second");
                 return Err(Error::new(ErrorKind::Exhausted, message));
@@ -108,8 +108,9 @@ impl Meters {
         self.bytes_out.charge(bytes);
     }
 
-    pub fn ran(&self, milliseconds: u64) {
-        self.cpu_ms.charge(milliseconds);
+    /// A call of the component has taken so much processor time, in microseconds.
+    pub fn ran(&self, microseconds: u64) {
+        self.cpu_us.charge(microseconds);
     }
 }
 
@@ -146,5 +147,11 @@ mod tests {
         let admitted = (0..1000).filter(|_| quota.admit(&meters, false, now).is_ok()).count();
         assert_eq!(admitted, 3);
         assert!(Quota::default().admit(&meters, true, now).is_ok());
+        let quota = Quota { cpu_ms_per_s: Some(50), ..Quota::default() };
+        (0..499).for_each(|_| meters.ran(100));
+        assert!(quota.admit(&meters, false, now).is_ok(), "49.9 ms");
+        meters.ran(100);
+        let refused = quota.admit(&meters, false, now).unwrap_err().to_string();
+        assert!(refused.contains("cpu_ms_per_s = 50"), "many short calls count as one long one: {refused}");
     }
 }

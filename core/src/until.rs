@@ -6,6 +6,8 @@
 //! [`DEADLINE_BYTES_PER_SECOND`](crate::limits::DEADLINE_BYTES_PER_SECOND), and a guest that moves bytes in a circle when it has
 //! moved more than the call can answer ([`Until::expect`]).
 //!
+//! However much a call moves, it ends after the operator's maximum (`call_ms`), which nothing extends.
+//!
 //! Once a server has been waited for as long as the operator's patience, in vain, what is left of the call may take as long again
 //! ([`Until::waited_in_vain`]): a call that meets servers that hang ends within twice the patience, however many items lie there and
 //! however many calls of a guest it takes.
@@ -14,18 +16,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::backend::Change;
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
 use crate::process::Clock;
 
 /// When one call of the consumer must be over. Clones are of the same call.
 #[derive(Clone)]
-pub struct Until(Arc<Inner>);
+pub struct Until(Arc<Inner>, Option<Arc<Change>>);
 
 struct Inner {
     clock: Clock,
     begun: Instant,
     allowed: Duration,
+    /// The operator's maximum.
+    longest: Duration,
     patience: Duration,
     /// When the call ends because a server hangs.
     given_up: OnceLock<Instant>,
@@ -56,10 +61,11 @@ impl Until {
 
     /// A call that begins now, and ends at the caller's own deadline too, or when the flag is set.
     pub fn with(clock: &Clock, limits: &Limits, own: Option<Instant>, cancelled: Option<Arc<AtomicBool>>) -> Self {
-        Until(Arc::new(Inner {
+        let inner = Inner {
             begun: clock.now(),
             clock: clock.clone(),
             allowed: limits.deadline(),
+            longest: limits.longest_call(),
             patience: limits.patience(),
             given_up: OnceLock::new(),
             granted: AtomicU64::new(0),
@@ -68,7 +74,8 @@ impl Until {
             own,
             cancelled,
             servers: Mutex::default(),
-        }))
+        };
+        Until(Arc::new(inner), None)
     }
 
     /// The call moves these bytes for sure.
@@ -115,11 +122,49 @@ impl Until {
 
     /// When the call ends, as far as is known now.
     pub fn deadline(&self) -> Instant {
-        let Inner { begun, allowed, given_up, granted, moved, expected, own, .. } = &*self.0;
+        let latest = self.latest();
+        self.0.given_up.get().map_or(latest, |given_up| latest.min(*given_up))
+    }
+
+    /// The latest that the call may end, as far as is known now: of what was told before as its deadline nothing is later.
+    pub fn latest(&self) -> Instant {
+        let Inner { begun, longest, own, .. } = &*self.0;
+        let latest = *begun + self.extended().min(*longest);
+        own.map_or(latest, |own| own.min(latest))
+    }
+
+    /// `deadline_ms`, and the time that bytes justify.
+    fn extended(&self) -> Duration {
+        let Inner { allowed, granted, moved, expected, .. } = &*self.0;
         let bytes = granted.load(Relaxed).saturating_add(moved.load(Relaxed).min(expected.load(Relaxed)));
-        let deadline = *begun + allowed.saturating_add(limits::time_to_move(bytes));
-        let deadline = given_up.get().map_or(deadline, |given_up| deadline.min(*given_up));
-        own.map_or(deadline, |own| own.min(deadline))
+        allowed.saturating_add(limits::time_to_move(bytes))
+    }
+
+    /// What ends the call, as far as is known now: the setting, and whose it is.
+    pub fn ended_by(&self) -> &'static str {
+        match () {
+            () if self.is_cut_short() => "timeout_ms, which the caller gave",
+            () if self.ends_by_patience() => "patience_ms in the config: a server hangs",
+            () if self.extended() > self.0.longest => "call_ms in the config, which no byte extends",
+            () => "deadline_ms in the config",
+        }
+    }
+
+    /// The time of the same call, of which this part makes a change.
+    pub fn changing(&self, change: Arc<Change>) -> Self {
+        Until(self.0.clone(), Some(change))
+    }
+
+    /// The change that the running call of the component makes.
+    pub fn change(&self) -> Option<&Arc<Change>> {
+        self.1.as_ref()
+    }
+
+    /// Bytes go out during the running call of the component.
+    pub fn sending(&self) {
+        if let Some(change) = &self.1 {
+            change.sending();
+        }
     }
 
     /// The caller's own deadline.
@@ -135,6 +180,11 @@ impl Until {
     /// Whether the caller's own deadline comes before that of the limits.
     pub fn is_cut_short(&self) -> bool {
         self.0.own.is_some_and(|own| own <= self.deadline())
+    }
+
+    /// Whether the call ends because a server was waited for in vain, and not at its deadline.
+    pub fn ends_by_patience(&self) -> bool {
+        self.0.given_up.get().is_some_and(|given_up| *given_up <= self.deadline())
     }
 
     /// When guest code is stopped.
@@ -159,8 +209,11 @@ impl Until {
         if self.0.clock.now() >= self.deadline() {
             let message = match self.is_cut_short() {
                 true => "the time that the caller gave (timeout_ms) is over",
-                false if self.0.given_up.get().is_some() => {
+                false if self.ends_by_patience() => {
                     "a server hangs, and what was left of the call has had as much time again (patience_ms in the config)"
+                }
+                false if self.extended() > self.0.longest => {
+                    "the call has moved bytes for as long as any call may take (call_ms in the config)"
                 }
                 false => "the time of the call is over, and not every item was answered (deadline_ms in the config)",
             };
@@ -193,11 +246,32 @@ mod tests {
     }
 
     #[test]
+    fn no_byte_extends_the_operators_maximum() {
+        let limits = Limits { deadline_ms: 2000, call_ms: 5000, ..Limits::default() };
+        let until = Until::new(&limits);
+        until.expect(1 << 30);
+        until.moved(8 << 20);
+        assert_eq!((seconds(&until), until.ended_by()), (3.0, "deadline_ms in the config"));
+        until.moved(1 << 30);
+        assert_eq!(seconds(&until), 5.0, "and not 130");
+        until.grant(1 << 40);
+        assert_eq!((seconds(&until), until.ended_by()), (5.0, "call_ms in the config, which no byte extends"));
+        let late = Until::with(&Clock::default(), &limits, Some(Instant::now()), None);
+        assert!(late.ended_by().starts_with("timeout_ms"));
+        assert_eq!(seconds(&Until::new(&Limits { deadline_ms: 9000, ..limits })), 9.0, "a longer deadline stays");
+        let over = Until::new(&Limits { deadline_ms: 1, call_ms: 1, ..Limits::default() });
+        over.grant(1 << 30);
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(over.check().is_err_and(|error| error.to_string().contains("call_ms")));
+    }
+
+    #[test]
     fn a_wait_in_vain_leaves_as_much_time_again_once() {
         let limits = Limits { deadline_ms: 60_000, patience_ms: 1000, ..Limits::default() };
         let until = Until::new(&limits);
         until.waited_in_vain(Duration::from_millis(999));
         assert_eq!(seconds(&until), 60.0, "a guest's own patience is its own");
+        assert!(!until.ends_by_patience());
         until.waited_in_vain(Duration::from_millis(1000));
         let first = seconds(&until);
         assert!((1.0..2.0).contains(&first), "{first}");
@@ -208,6 +282,7 @@ mod tests {
         let soon = Until::new(&Limits { patience_ms: 1, ..limits });
         soon.waited_in_vain(Duration::from_millis(1));
         std::thread::sleep(Duration::from_millis(5));
+        assert!(soon.ends_by_patience());
         assert!(soon.check().is_err_and(|error| error.to_string().contains("patience_ms")));
     }
 

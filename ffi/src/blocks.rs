@@ -48,7 +48,7 @@ const MAX_TOKENS: usize = 1 << 28;
 
 fn failed(operation: &str, error: &Error) -> i64 {
     last_error::remember(error);
-    log::line(Level::Error, format_args!("kv_blocks {operation}: {}", error.message()));
+    log::failure(operation, "kv_blocks", error, format_args!("kv_blocks {operation}"), error.message());
     status(error).into()
 }
 

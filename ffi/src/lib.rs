@@ -2,7 +2,7 @@
 //! `include/kv_store_kvx.h`, `blocks` `include/kv_blocks.h`, `process` `include/kv_store_wasm.h`. Types and constants are those of the crate
 //! `kv-store-abi`.
 //!
-//! Every entry checks its arguments before it uses them, turns a panic into an error, and logs a failure in one line. Its
+//! Every entry checks its arguments before it uses them, turns a panic into an error, and logs a failure, at most once a minute for each store and cause. Its
 //! functions are unmangled, so a library or a program that links this crate exports them; one that uses the crate
 //! `kv-store-wasm` alone exports nothing.
 
@@ -26,7 +26,7 @@ pub use process::kv_store_wasm_get_vtable;
 use arguments::{Output, bytes, name, uri};
 use kv_store_abi::status::KV_STORE_MISSING;
 use kv_store_abi::store::{KV_STORE_VTABLE_VERSION, kv_store_v1, kv_store_vtable};
-use kv_store_wasm::raw::log::{Level, line};
+use kv_store_wasm::raw::log::failure;
 use kv_store_wasm::{Error, ErrorKind, Put, Store};
 // Exports the functions of `include/kvx_abi.h`.
 use kvx_c as _;
@@ -64,14 +64,17 @@ pub extern "C" fn kv_store_get_vtable() -> *const kv_store_vtable {
 }
 
 unsafe extern "C" fn open(string: *const c_char) -> *mut kv_store_v1 {
+    let mut named = None;
     let opened = guarded("open", || {
         // SAFETY: the caller passes NULL or a C string.
-        Store::open(unsafe { uri(string) }?)
+        Store::open(named.insert(unsafe { uri(string) }?))
     });
     match opened {
         Ok(store) => Box::into_raw(Box::new(Handle { store })).cast(),
         Err(error) => {
-            report("open", None, &error);
+            last_error::remember(&error);
+            // The message names the store, as far as it may be shown.
+            failure("open", named.unwrap_or_default(), &error, "open", error.message());
             std::ptr::null_mut()
         }
     }
@@ -217,9 +220,9 @@ fn guarded<T>(operation: &str, run: impl FnOnce() -> Result<T, Error>) -> Result
 
 fn report(operation: &str, handle: Option<&Handle>, error: &Error) {
     last_error::remember(error);
-    match handle {
-        Some(handle) => line(Level::Error, format_args!("{operation} {}: {}", handle.store.uri(), error.message())),
-        None => line(Level::Error, format_args!("{operation}: {}", error.message())),
+    match handle.map(|handle| handle.store.uri()) {
+        Some(uri) => failure(operation, uri, error, format_args!("{operation} {uri}"), error.message()),
+        None => failure(operation, "", error, operation, error.message()),
     }
 }
 

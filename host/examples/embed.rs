@@ -29,6 +29,8 @@ pub fn run(components: &Path, cache: &Path, uri: &str) -> Result<(), Error> {
     let host = Host::builder()
         .config_text("[backend.local-fs.limits]\ndeadline_ms = 5000\n")
         .components([components])
+        // This program is not shipped with the compile helper, and its components are its own.
+        .compile_in_process()
         .cache(cache)
         .log(Printed)
         .build()?;

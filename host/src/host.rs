@@ -51,8 +51,8 @@ impl Host {
     /// Open the store that a URI names. See `include/kv_store_abi.h` for the URI.
     ///
     /// # Errors
-    /// `Invalid`: the URI, the config or the component is not as it must be. `Denied`: the config refuses it. Otherwise what the
-    /// backend answered, or why it was not reached.
+    /// `Invalid`: the URI, the config or the component is not as it must be. `Denied`: the config refuses it. `Missing`: see
+    /// [`HostBuilder::must_exist`]. Otherwise what the backend answered, or why it was not reached.
     pub fn open(&self, uri: &str) -> Result<Store, Error> {
         Store::open_with(uri, &self.setup)
     }
@@ -96,6 +96,8 @@ pub struct HostBuilder {
     log: Option<Box<dyn ::log::Log>>,
     layers: Vec<Arc<dyn Layer>>,
     clock: Option<Clock>,
+    must_exist: bool,
+    compile_in_process: bool,
 }
 
 /// The config as the program gives it.
@@ -107,10 +109,11 @@ enum Given {
 
 impl fmt::Debug for HostBuilder {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HostBuilder { config, components, cache, log, layers, clock: _ } = self;
+        let HostBuilder { config, components, cache, log, layers, clock: _, must_exist, compile_in_process } = self;
         let mut shown = formatter.debug_struct("HostBuilder");
         shown.field("config", config).field("components", components).field("cache", cache);
-        shown.field("log", &log.is_some()).field("layers", &layers.len()).finish()
+        shown.field("log", &log.is_some()).field("layers", &layers.len()).field("must_exist", must_exist);
+        shown.field("compile_in_process", compile_in_process).finish()
     }
 }
 
@@ -158,6 +161,19 @@ impl HostBuilder {
         self
     }
 
+    /// Open only what is there: where the URI names a directory that does not exist, [`Host::open`] fails with `Missing` and makes none.
+    /// Whether a store on a server exists, an open does not ask.
+    pub fn must_exist(self) -> Self {
+        HostBuilder { must_exist: true, ..self }
+    }
+
+    /// Compile components in this process, as `compile = "in-process"` of the config does: for a program that may start no other, or is not
+    /// shipped with `kv-store-compile`. The compiler's memory and time then have no bound: a component of 1 MB can take gigabytes, and a
+    /// compilation that is late goes on at the lowest priority. Do so for components that you trust, and pin them with `sha256`.
+    pub fn compile_in_process(self) -> Self {
+        HostBuilder { compile_in_process: true, ..self }
+    }
+
     /// What tells how long ago a backend said that it has a chunk. No promise is made about it: it is for tests.
     #[doc(hidden)]
     pub fn clock(self, clock: Clock) -> Self {
@@ -190,7 +206,13 @@ impl HostBuilder {
         if let Some(sink) = self.log {
             log::set_sink(Some(sink));
         }
-        let places = crate::loader::Places { components: self.components, cache: self.cache, beside: None };
-        Ok(Host { setup: Setup { config, places, layers: self.layers, clock: self.clock } })
+        let places = crate::loader::Places {
+            components: self.components,
+            cache: self.cache,
+            compile_in_process: self.compile_in_process,
+            beside: None,
+        };
+        let HostBuilder { layers, clock, must_exist, .. } = self;
+        Ok(Host { setup: Setup { config, places, layers, clock, must_exist } })
     }
 }

@@ -63,12 +63,13 @@ pub struct Import {
 /// ```
 pub fn inspect(path: &Path) -> Result<Inspection, Error> {
     let doing = |error: Error| error.context(format_args!("component {}", path.display()));
-    let (bytes, digest, found) = loader::look(path, Limits::default().component_bytes).map_err(doing)?;
+    let (bytes, digest, found, invalid) = loader::look(path, Limits::default().component_bytes).map_err(doing)?;
+    let outdated = loader::outdated(&found.imports).map(str::to_owned);
     let import = |name: String| Import { not_offered: loader::why_not_offered(&name), name };
     let imports: Vec<Import> = found.imports.into_iter().map(import).collect();
     let refused =
         imports.iter().filter_map(|import| Some(format!("imports {}, {}", import.name, import.not_offered.as_ref()?)));
-    let problems = refused.chain(loader::missing_export(&found.exports)).collect();
+    let problems = refused.chain(loader::missing_export(&found.exports)).chain(outdated).chain(invalid).collect();
     Ok(Inspection {
         bytes,
         sha256: loader::hex(&digest),

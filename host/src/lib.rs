@@ -25,12 +25,15 @@ mod signals;
 // The modules of the core crate, under the names that they have there.
 use kv_store_core::{
     backend, budget, config, counters, directory, error, log, near, panics, payload, policy, process,
-    sandbox as sandbox_traits, store, suggest, until, uri,
+    sandbox as sandbox_traits, store, suggest, threads, until, uri,
 };
 
 /// The paged-KV kernels, whose views of caches [`paged`] takes.
 pub use kv_store_core::kvx;
 pub use kv_store_core::{limits, paged};
+
+/// What an envelope takes besides its value.
+pub const ENVELOPE_BYTES: u64 = kv_store_core::envelope::TAIL_BYTES as u64;
 
 pub use doctor::{ConfigReport, Depth, Diagnosis, NearLevel, Problem, Reached, Reaches, Secret, check_config, doctor};
 pub use host::{Host, HostBuilder};
@@ -63,9 +66,9 @@ pub mod raw {
     pub use crate::panics::caught;
     /// What a test hands in as time.
     pub use crate::process::{Clock, Time};
-    pub use crate::store::{Job, Opened, Queue, Served, SubmittedPut, Wanted};
+    pub use crate::store::{Job, Opened, Queue, Served, SubmittedPut, Wanted, serve_no_metrics};
     pub use crate::until::Until;
     pub mod log {
-        pub use crate::log::{Level, clean, line, set_sink};
+        pub use crate::log::{Level, clean, failure, line, set_sink};
     }
 }

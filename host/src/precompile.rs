@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::limits::Limits;
 use crate::loader;
 use crate::setup::Setup;
+use crate::threads::Whose;
 
 /// How a component was compiled.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -38,6 +39,6 @@ fn compile_now(path: &Path, patience: Duration, setup: &Setup) -> Result<Compile
     let helper = setup.load_config()?.helper();
     let begun = Instant::now();
     let components = loader::components()?;
-    let loaded = components.load(path, None, &limits, &helper, &setup.places)?;
+    let loaded = components.load(path, None, &limits, &helper, &setup.places, &Whose::default())?;
     Ok(Compiled { took: begun.elapsed(), kept: components.is_cached(&loaded.digest, &setup.places) })
 }

@@ -18,6 +18,8 @@ pub(crate) struct Setup {
     pub layers: Vec<Arc<dyn Layer>>,
     /// In place of the process's, to tell how long ago a backend said something.
     pub clock: Option<Clock>,
+    /// An open makes no directory.
+    pub must_exist: bool,
 }
 
 static DEFAULT: OnceLock<Setup> = OnceLock::new();
@@ -35,8 +37,8 @@ impl Setup {
 
     /// The same, as stores want it, in the process that this is.
     pub(crate) fn of_stores(&self) -> store::Setup {
-        let Setup { config, places, layers, clock } = self.clone();
-        store::Setup { config, components: Arc::new(places), layers, clock, process: Process::current() }
+        let Setup { config, places, layers, clock, must_exist } = self.clone();
+        store::Setup { config, components: Arc::new(places), layers, clock, must_exist, process: Process::current() }
     }
 
     /// The config as it is now.

@@ -65,7 +65,7 @@ fn of_a_large_sealed_batch_only_what_was_changed_is_a_miss() {
         values.iter().zip(&pieces).map(|((hash, _), pieces)| NewChunk::new(hash, pieces)).collect();
     let sealed = BatchOptions::default().with_sealed();
     assert!(store.put_many(&chunks, &sealed, None).unwrap().iter().all(|put| matches!(put, Ok(Put::New))));
-    let changed = scratch.path().join("chunks/0").join("05".repeat(16));
+    let changed = scratch.path().join("chunks/0").join("05".repeat(16) + "026b7632");
     let mut content = std::fs::read(&changed).unwrap();
     content[123_456] ^= 4;
     std::fs::write(&changed, content).unwrap();
@@ -89,7 +89,10 @@ fn of_a_large_sealed_batch_only_what_was_changed_is_a_miss() {
             }
         }
     }
-    assert!(!changed.exists(), "it was removed, so that the next put stores it again");
+    assert!(changed.exists(), "a read removes nothing");
+    let put = store.put_many(&chunks[5..6], &sealed, None).unwrap();
+    assert!(matches!(put[..], [Ok(Put::New)]), "what is damaged is not there: {put:?}");
+    assert!(std::fs::read(&changed).unwrap().starts_with(&values[5].1), "it is replaced");
 }
 
 #[test]

@@ -153,6 +153,40 @@ fn lines_are_records_of_the_programs_logger() {
     assert!(has(log::Level::Error, &format!("chunk {hex} is damaged")), "{said:?}");
 }
 
+/// No helper stands beside the program of a test.
+#[test]
+fn without_a_compile_helper_cached_code_is_used_and_nothing_is_compiled() {
+    let scratch = tempfile::tempdir().unwrap();
+    let cache = scratch.path().join("cache");
+    // A custom section makes it a component that nobody has compiled; each file of it is loaded anew.
+    let bytes = [std::fs::read(components().join("memory.wasm")).unwrap(), b"\0\x06\x05alone".to_vec()].concat();
+    let place = |name: &str| {
+        let folder = scratch.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("memory.wasm"), &bytes).unwrap();
+        folder
+    };
+    let base = |name: &str| Host::builder().config_text("").components([place(name)]).cache(&cache);
+    let none = base("none").build().unwrap();
+    let refused = none.open("memory://x").err().expect("there is no helper");
+    let text = refused.to_string();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{text}");
+    let remedies =
+        ["install kv-store-compile", "`compile = \"in-process\"` in the config", "HostBuilder::compile_in_process"];
+    assert!(remedies.iter().all(|remedy| text.contains(remedy)), "{text}");
+    let problems = none.doctor("memory://x", Depth::Offline).problems;
+    assert!(problems.iter().any(|it| it.fatal && it.what.contains("there is no compile helper")), "{problems:?}");
+
+    let in_process = base("in-process").compile_in_process().build().unwrap();
+    drop(in_process.open("memory://x").expect("the program wants it so"));
+    drop(base("cached").build().unwrap().open("memory://x").expect("its code is in the cache"));
+    let other = Host::builder().components([place("config")]).cache(scratch.path().join("other"));
+    let by_config = other.config_text("compile = \"in-process\"").build().unwrap();
+    drop(by_config.open("memory://x").expect("the config says so"));
+    let error = Host::builder().config_text("compile = \"elsewhere\"").build().expect_err("no such word");
+    assert!(error.to_string().contains("is not \"in-process\""), "{error}");
+}
+
 /// `Store::open` opens with the default host, which is the first that was made so.
 #[test]
 fn the_first_default_host_stays() {

@@ -54,7 +54,8 @@ fn files(path: &Path) -> Vec<PathBuf> {
 
 /// The file of a chunk in a store.
 fn file_of(store: &str, data: &[u8]) -> Option<PathBuf> {
-    files(&place().join(store)).into_iter().find(|file| std::fs::read(file).is_ok_and(|bytes| bytes == data))
+    let holds = |bytes: Vec<u8>| bytes.starts_with(data) && [0, 64].contains(&(bytes.len() - data.len()));
+    files(&place().join(store)).into_iter().find(|file| std::fs::read(file).is_ok_and(holds))
 }
 
 fn put(store: &Store, data: &[u8]) -> [u8; 8] {
@@ -117,8 +118,9 @@ fn a_chunk_that_was_damaged_far_away_is_answered_from_near_until_it_is_fetched()
     let chunk = NewChunk::new(&hash, &[b"something else"]);
     let replace = BatchOptions::default().with_replace();
     assert!(store.put_many(&[chunk], &replace, None).unwrap()[0].is_ok());
-    assert_eq!(get(&store, &hash), None, "it is not what its key says, and is removed");
-    assert_eq!(presence(&store, &hash), Presence::Absent);
+    assert_eq!(get(&store, &hash), None, "it is not what its key says");
+    // It lies in an envelope, where batches find it.
+    assert_eq!(presence(&store, &hash), Presence::Present(Some(14)));
 }
 
 #[test]

@@ -71,6 +71,8 @@ impl Chunks {
                 self.trailers += line.len() + 2;
                 if line.is_empty() {
                     self.state = State::End;
+                } else if !is_header(line) {
+                    return bad("a trailer of a chunked response is no header");
                 }
                 Ok(Step::Skip(line.len() + 2))
             }
@@ -95,6 +97,13 @@ fn line(bytes: &[u8], limit: usize) -> Result<Option<&[u8]>, BadResponse> {
         None if bytes.len() >= limit => bad("a line of a chunked response is too long"),
         None => Ok(None),
     }
+}
+
+/// Whether a line is a name and a value, as in a head: a body whose end others read differently is not taken.
+fn is_header(line: &[u8]) -> bool {
+    let mut headers = [httparse::EMPTY_HEADER; 1];
+    let whole = [line, b"\r\n\r\n"].concat();
+    matches!(httparse::parse_headers(&whole, &mut headers), Ok(httparse::Status::Complete((_, [_]))))
 }
 
 /// The size of a chunk: hexadecimal digits, and extensions, which nobody needs.
@@ -175,5 +184,13 @@ mod tests {
         let fit = b"a: b\r\n".repeat(MAX_HEAD_BYTES / 6);
         let (body, rest) = read(&[&b"0\r\n"[..], &fit, b"\r\n"].concat(), 100).unwrap().expect("it is whole");
         assert!(body.is_empty() && rest.is_empty());
+    }
+
+    #[test]
+    fn trailers_are_headers() {
+        assert!(read(b"0\r\nt: u\r\nempty:\r\n\r\n", 1).unwrap().is_some());
+        for trailer in ["{: u", "no colon", ": u", "a : b", " folded", "a: \u{1}"] {
+            assert!(read(format!("0\r\n{trailer}\r\n\r\n").as_bytes(), 1).is_err(), "{trailer:?}");
+        }
     }
 }

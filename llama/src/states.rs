@@ -222,7 +222,8 @@ impl States {
             let hashes: Vec<ChunkHash> = pieces.iter().map(|pieces| hash(pieces)).collect();
             let items: Vec<NewChunk<'_>> =
                 hashes.iter().zip(&pieces).map(|(hash, pieces)| NewChunk::new(name_of(hash), pieces)).collect();
-            let outcomes = self.store.put_many(&items, &BatchOptions::default(), Some(&save)).map_err(said)?;
+            let outcomes =
+                self.store.put_many(&items, &BatchOptions::default().with_xxh3_keys(), Some(&save)).map_err(said)?;
             for (outcome, item) in outcomes.into_iter().zip(&items) {
                 if outcome.map_err(said)? == Put::New {
                     new.fetch_add(1, Relaxed);
@@ -368,15 +369,16 @@ impl States {
         }
         let chunks: Vec<_> = record.cut.chunks().collect();
         let whole = Whole { start: state.as_mut_ptr(), len: state.len() };
-        // All of a state is looked at, also when a part is damaged: so one load finds, and removes, all that is.
+        // All of a state is looked at, also when a part is damaged: so one load finds all that is.
+        let unchecked = BatchOptions::default().with_values_that_check_themselves();
         let get = |(chunks, which): &Batch<'_>| -> Result<bool, String> {
             let hashes = record.hashes.get(which.clone()).unwrap_or_default();
             // SAFETY: a cut that was decoded has ranges that do not overlap, and each chunk is in one batch.
-            let sound = unsafe { self.fetch(&whole, chunks, hashes, &BatchOptions::default())? };
+            let sound = unsafe { self.fetch(&whole, chunks, hashes, &unchecked)? };
             let mut whole_batch = true;
             for ((chunk, hash), _) in chunks.iter().zip(hashes).zip(sound).filter(|(_, sound)| !sound) {
-                // Asked for by its content, the library reads it again, and removes it if it stays damaged.
-                let (chunk, options) = (std::slice::from_ref(chunk), BatchOptions::default().with_xxh3_keys());
+                // Asked for by its content, the library reads it again, and the next save replaces it if it stays damaged.
+                let (chunk, options) = (std::slice::from_ref(chunk), unchecked.with_xxh3_keys());
                 // SAFETY: the same; the references of the first fetch are gone.
                 let again = unsafe { self.fetch(&whole, chunk, std::slice::from_ref(hash), &options)? };
                 whole_batch &= again == [true];

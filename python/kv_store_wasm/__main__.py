@@ -45,7 +45,7 @@ def tell(uri: str, depth: Any, as_json: bool) -> int:
             ("directory", reaches["directory"]),
             ("servers", ", ".join(reaches["servers"])),
             ("config", found["config"]),
-            ("compiler", found["compile_helper"] or "this process"),
+            ("compiler", found["compile_helper"]),
             ("label", found["label"]),
         ):
             if value:

@@ -51,8 +51,8 @@ class Error(RuntimeError):
 def open(uri: str, *, sealed: bool = False, timeout: float | None = None) -> Store:
     """Open the store that a URI names, such as `local-fs:///var/cache/kv` or `redis://cache:6379/0`.
 
-    sealed: the default of the store's calls: the library appends 16 bytes to each value, a hash over key, length and bytes, and
-    checks it on get, so that keys that are not hashes of the content never answer wrong bytes. Put and get must agree.
+    sealed: the default of the store's calls: values lie in an envelope with a checksum over key, length and bytes, also where keys
+    of 8 bytes are hashes of the content. (Others do in any case.) What version 0.2 or before stored without it is MISSING under it.
     timeout: the default of the store's calls, in seconds, more than 0. None: the operator's deadline.
     Raises `Error` with the reason.
     """
@@ -131,7 +131,7 @@ class StoreInfo:
         """Puts reach the backend at once, also one by one."""
     @property
     def max_value_bytes(self) -> int:
-        """A longer value is refused; sealed values 16 bytes earlier."""
+        """The longest value, whatever its key is."""
     @property
     def batch_items(self) -> int:
         """Items of a batch that the backend serves in one go."""
@@ -178,7 +178,7 @@ class Store:
     ) -> list[int]:
         """Fetch values into memory. Answers for each key the value's length in bytes, or a negative `Status`.
 
-        Where it is negative, what is in the memory is undefined. TOO_LONG: the memory is shorter than the value.
+        Memory behind a value may be overwritten. Where the answer is negative, what is in the memory is undefined. TOO_LONG: the memory is shorter than the value.
         """
     def exists_many(
         self, keys: Iterable[bytes], *, sealed: bool | None = None, timeout: float | None = None

@@ -7,7 +7,8 @@ use std::cell::RefCell;
 use std::thread::LocalKey;
 
 use crate::batch::{self, Chunk, Hashes, Manifest};
-use crate::bindings::exports::kv_store::backend::store::{self, Guest};
+use crate::bindings::exports::kv_store::backend::store::Guest;
+use crate::bindings::kv_store::backend::store_types as store;
 use crate::{
     CommitOutcome, DeleteOutcome, Error, GetOutcome, Options, Payload, Presence, Properties, PutOutcome, Result,
 };

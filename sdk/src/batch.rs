@@ -2,7 +2,7 @@
 
 use std::slice::ChunksExact;
 
-use crate::bindings::exports::kv_store::backend::store;
+use crate::bindings::kv_store::backend::store_types as store;
 use crate::payloads::{ItemRange, Part, Range};
 use crate::{CommitOutcome, ErrorKind, GetOutcome, Payload, Presence, Result};
 

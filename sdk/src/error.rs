@@ -14,8 +14,10 @@ macro_rules! constructors {
 }
 
 constructors! {
-    /// Not reachable, closed, timed out, busy: the same call may work later.
+    /// Not reachable, closed, timed out: the same call may work later.
     unavailable => Unavailable,
+    /// The storage system takes no more now, or is starting; nothing was done. The host does not stop calling for it.
+    busy => Busy,
     /// Refused for want of rights.
     denied => Denied,
     /// No room now: a quota, a full disk. What may be stored later is kept and tried again.
@@ -60,8 +62,8 @@ mod tests {
                 (ErrorKind::Invalid, "i".to_owned(), None),
             ]
         );
-        let Error { kind, message, code } = Error::other("busy").with_code("SlowDown");
-        assert_eq!((kind, message.as_str(), code.as_deref()), (ErrorKind::Other, "busy", Some("SlowDown")));
+        let Error { kind, message, code } = Error::busy("busy").with_code("SlowDown");
+        assert_eq!((kind, message.as_str(), code.as_deref()), (ErrorKind::Busy, "busy", Some("SlowDown")));
     }
 
     #[test]

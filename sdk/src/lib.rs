@@ -20,7 +20,7 @@
 //! build for `wasm32-wasip2` instead, which makes a component at once: the host gives it WASI 0.2 within the same grants.
 //!
 //! The bytes of chunks and manifests stay in the host: a backend sees a [`Payload`], which is a handle. What the host
-//! offers is reached through [`payloads`], [`net`], [`files`] and [`system`]; a component imports only what it uses, and
+//! offers is reached through [`payloads`], [`net`], [`http`], [`files`], [`system`] and [`changes`]; a component imports only what it uses, and
 //! the operator decides what it reaches. The contract itself, with what each error means, is `wit/backend.wit`.
 
 mod backend;
@@ -36,6 +36,7 @@ pub mod bindings {
         generate_all,
     });
 }
+pub mod changes;
 /// The interface that a backend may export beside `store`.
 #[doc(hidden)]
 #[allow(missing_docs, clippy::missing_safety_doc)]
@@ -60,10 +61,10 @@ pub mod uri;
 
 pub use backend::{Backend, Features};
 pub use batch::{Chunk, Hashes, Manifest, absent, get_outcomes};
-pub use bindings::exports::kv_store::backend::store::{
+pub use bindings::kv_store::backend::payloads::{Part, Payload};
+pub use bindings::kv_store::backend::store_types::{
     CommitOutcome, DeleteOutcome, GetOutcome, Presence, Properties, PutOutcome,
 };
-pub use bindings::kv_store::backend::payloads::{Part, Payload};
 pub use bindings::kv_store::backend::types::{Error, ErrorKind};
 pub use bindings::kv_store::backend::{files, http, net, payloads, system};
 pub use conversation::{Conversation, Peer};
@@ -82,7 +83,7 @@ pub mod __private {
     pub use crate::backend::Instance;
 
     /// The contract that this SDK was built for, for the stamp.
-    pub const CONTRACT: &str = "kv-store:backend@1.0.0";
+    pub const CONTRACT: &str = "kv-store:backend@1.0.0-rc";
     /// The SDK and its version, for the stamp.
     pub const SDK: &str = concat!("kv-store-sdk ", env!("CARGO_PKG_VERSION"));
 

@@ -1,6 +1,7 @@
 //! Several servers asked at once, from one thread: requests are sent side by side, and answers are read as they come, so that a
 //! server that hangs holds up no other.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::net::{self, ConnectRequest, Connection, Message};
@@ -19,12 +20,24 @@ pub struct Request<'a> {
     /// The questions, one after the other, and how many answers they have.
     pub parts: Vec<Part<'a>>,
     pub answers: usize,
+    /// Ask on a kept connection only, and never again on another one: what is asked holds for the connection that was kept, or may not
+    /// be done twice. A new connection is greeted, and is kept for the next time; nothing is asked on it.
+    pub kept_only: bool,
+    /// See [`Request::was_asked`].
+    #[doc(hidden)]
+    pub asked: Cell<bool>,
 }
 
 impl<'a> Request<'a> {
     /// Questions to a server that wants no greeting.
     pub fn new(peer: Rc<Peer>, parts: Vec<Part<'a>>, answers: usize) -> Self {
-        Request { peer, greeting: Vec::new(), greeting_answers: 0, parts, answers }
+        let asked = Cell::new(false);
+        Request { peer, greeting: Vec::new(), greeting_answers: 0, parts, answers, kept_only: false, asked }
+    }
+
+    /// Whether a byte of the questions may have been sent.
+    pub fn was_asked(&self) -> bool {
+        self.asked.get()
     }
 }
 
@@ -42,8 +55,8 @@ pub enum Next {
 /// concerns a single answer, and leaves the connection in step, is for `read` to remember. Comes back with, for each request,
 /// whether all its answers were read, or why the rest was not.
 ///
-/// A kept connection that turns out to be closed is replaced once: all that is said may be repeated. Servers that stay silent are
-/// waited for together, for one patience.
+/// A kept connection that turns out to be closed is replaced once, unless the request is `kept_only`: all else may be repeated.
+/// Servers that stay silent are waited for together, for one patience.
 pub fn ask(requests: &[Request], mut read: impl FnMut(usize, Next, &Conversation) -> Result<()>) -> Vec<Result<()>> {
     let mut outcomes: Vec<Result<()>> = requests.iter().map(|_| Ok(())).collect();
     let stale = converse(requests, (0..requests.len()).collect(), &mut outcomes, &mut read);
@@ -62,6 +75,9 @@ struct Line {
     answers: usize,
     /// How many of them were read.
     read: usize,
+    /// The questions are asked, and may be asked again.
+    asks: bool,
+    repeats: bool,
 }
 
 impl Line {
@@ -77,6 +93,7 @@ impl Line {
         error.kind == ErrorKind::Unavailable
             && !error.has_run_out()
             && self.read == 0
+            && self.repeats
             && self.conversation.connection().resumed()
     }
 }
@@ -165,8 +182,10 @@ fn connect(requests: &[Request], numbers: Vec<usize>) -> Vec<(usize, Result<Line
         .collect();
     let line = |(number, request): (usize, &Request), connection: Connection| {
         let greetings = if connection.resumed() { 0 } else { request.greeting_answers };
-        let answers = greetings + request.answers;
-        Line { request: number, conversation: Conversation::on(connection), greetings, answers, read: 0 }
+        let asks = connection.resumed() || !request.kept_only;
+        let answers = greetings + if asks { request.answers } else { 0 };
+        let conversation = Conversation::on(connection);
+        Line { request: number, conversation, greetings, answers, read: 0, asks, repeats: !request.kept_only }
     };
     let connected = wanted.iter().zip(net::connect_all(&asked));
     connected.map(|(wanted, connection)| (wanted.0, connection.map(|connection| line(*wanted, connection)))).collect()
@@ -177,7 +196,11 @@ fn send(requests: &[Request], lines: &[Line]) -> Vec<Result<()>> {
     let message = |line: &Line| {
         let request = requests.get(line.request);
         let greeting = request.filter(|_| line.greetings > 0).map(|request| Part::Bytes(request.greeting.clone()));
-        let questions = request.into_iter().flat_map(|request| request.parts.iter().cloned());
+        let request = request.filter(|_| line.asks);
+        let questions = request.into_iter().flat_map(|request| {
+            request.asked.set(true);
+            request.parts.iter().cloned()
+        });
         greeting.into_iter().chain(questions).collect::<Vec<Part>>()
     };
     let messages: Vec<Message> =

@@ -79,6 +79,11 @@ static void many(kv_store_v1 *store, uint32_t sealed, uint64_t seed)
     CHECK(odd[0].status == KV_STORE_TOO_LONG && odd[0].len == 47 && odd[1].status == KV_STORE_MISSING);
     CHECK(odd[2].status == 0 && odd[3].status == 0 && odd[3].len == 94 && !memcmp(got[1], value[2], 94));
     kv_store_call_t allocate = with(sealed | KV_STORE_ALLOCATE, NULL);
+    CHECK(batch->get_many(store, odd, 4, &allocate) == KV_STORE_INVALID && strstr(batch->last_error(), "pieces"));
+    /* Named twice, once with too little room: each is answered by its own. */
+    kv_store_item_t rooms[2] = {item_of(hash[2], 10, &little, 1), item_of(hash[2], 10, &room, 1)};
+    CHECK(batch->get_many(store, rooms, 2, &put) == 0 && rooms[0].status == KV_STORE_TOO_LONG && rooms[0].len == 94);
+    CHECK(rooms[1].status == 0 && rooms[1].len == 94 && !memcmp(got[1], value[2], 94));
     kv_store_item_t two[2] = {item_of(hash[9], 17, NULL, 0), item_of("absent", 6, NULL, 0)};
     CHECK(batch->get_many(store, two, 2, &allocate) == 0);
     CHECK(two[0].status == 0 && two[0].len == 423 && !memcmp(two[0].data, value[9], 423));
@@ -278,6 +283,8 @@ static void content_keys(kv_store_v1 *store)
     item = item_of("no XXH3!", 8, &out, 1);
     CHECK(batch->get_many(store, &item, 1, NULL) == 0 && item.status == 0 && !memcmp(got, value, sizeof got));
     CHECK(batch->get_many(store, &item, 1, &keyed) == 0 && item.status == KV_STORE_MISSING);
+    /* A flag that does not match removes nothing. */
+    CHECK(batch->get_many(store, &item, 1, NULL) == 0 && item.status == 0 && !memcmp(got, value, sizeof got));
     CHECK(batch->put_many(store, &item, 1, &keyed) == KV_STORE_INVALID);
 }
 

@@ -15,8 +15,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-/* Copies of less are headers, keys, lists. */
-enum { LARGE = 1024 };
+/* Copies of less are headers, keys, lists, and what a call has to remember while it waits. */
+enum { LARGE = 2048 };
 
 static atomic_size_t copied;
 

@@ -68,6 +68,7 @@ const DISTINCT: &[&str] = &[
     "s3/",
     "cluster/",
     "mooncake/",
+    "fence/",
     "save96/",
     "save96-batch/",
     "growth/",

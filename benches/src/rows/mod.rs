@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod cluster;
+pub mod fence;
 pub mod fs;
 pub mod growth;
 pub mod mooncake;

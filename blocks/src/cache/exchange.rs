@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::flights::{Flight, Latch, Table};
 use super::{Inner, Wanted};
 use crate::error::ErrorKind;
-use crate::far::{GetItem, Outcome, Request, Work};
+use crate::far::{DamagedItem, GetItem, Outcome, Request, Work};
 use crate::key::Key;
 use crate::limits;
 use crate::metrics::{Count, Level, Op};
@@ -119,7 +119,7 @@ impl Inner {
             let block = match outcome {
                 Outcome::Found(len) if !self.shape.is_sound(item.key(), slot, tail, *len) => {
                     self.metrics.failed(Level::L2, op, ErrorKind::Corrupt, 1);
-                    damaged.push(item.key().to_vec());
+                    damaged.push(DamagedItem::new(item.key().to_vec(), self.shape));
                     None
                 }
                 Outcome::Found(_) if !self.shape.proves(slot, flight.proof.as_deref()) => {
@@ -144,8 +144,7 @@ impl Inner {
         self.metrics.count(Count::Late, late.count());
         self.done(Level::L2, op, asked, found, begun);
         self.metrics.count(Count::Damaged, damaged.len());
-        // Asked for before anybody can put the blocks again.
-        self.remove_damaged(damaged);
+        self.look_at_damaged(damaged);
         // All at once: who finds no flight of a block finds the block.
         let mut table = self.flights.lock();
         for (key, flight, block) in &landing {
@@ -160,13 +159,13 @@ impl Inner {
         self.ingest_left(op, left, epoch, false);
     }
 
-    /// What is damaged would be in the way of the next put.
-    fn remove_damaged(self: &Arc<Self>, keys: Vec<Vec<u8>>) {
-        if keys.is_empty() || !self.features.deletes {
+    /// Have the far level look at what came damaged. It is a miss meanwhile, and the next put replaces it.
+    fn look_at_damaged(self: &Arc<Self>, items: Vec<DamagedItem>) {
+        if items.is_empty() {
             return;
         }
-        let deadline = Instant::now() + self.config.l2.time_for(self.tokens(keys.len()));
-        self.ask(Op::Delete, Work::Delete(keys), deadline);
+        let deadline = Instant::now() + self.config.l2.time_for(self.tokens(items.len()));
+        self.ask(Op::Delete, Work::Damaged(items), deadline);
     }
 
     /// Ask a question, or for a removal. The outcomes come to the latch; `None`: too many are not answered.

@@ -75,8 +75,12 @@ impl<T: Clone> Latch<T> {
 pub(super) struct Writing {
     /// Of the batch that it is in.
     pub done: Arc<Latch<()>>,
+    /// What is written.
+    pub block: Block,
     /// When nobody waits for it any more.
     pub deadline: Instant,
+    /// Other bytes were put meanwhile: what is near then is written when this has ended, and where nothing is, this is removed.
+    pub outdated: bool,
     /// It was deleted meanwhile, and nobody waits for that any more: it is to be removed when it is written.
     pub doomed: bool,
 }

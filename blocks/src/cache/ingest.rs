@@ -92,7 +92,12 @@ impl Inner {
     ) -> Admitted {
         let mut table = self.flights.lock();
         let near = self.near.as_ref();
-        if near.is_some_and(|near| near.in_far(key)) || table.writing.contains_key(key) {
+        if let Some(writing) = table.writing.get_mut(key) {
+            writing.outdated |= writing.block.bytes() != block.bytes();
+            self.metrics.count(Count::Spared, 1);
+            return Admitted::Spared;
+        }
+        if near.is_some_and(|near| near.in_far(key)) {
             self.metrics.count(Count::Spared, 1);
             return Admitted::Spared;
         }
@@ -104,7 +109,8 @@ impl Inner {
             self.metrics.count(Count::Dropped, 1);
             return Admitted::Dropped;
         }
-        table.writing.insert(*key, Writing { done: done.clone(), deadline, doomed: false });
+        let writing = Writing { done: done.clone(), block: block.clone(), deadline, outdated: false, doomed: false };
+        table.writing.insert(*key, writing);
         Admitted::Yes
     }
 
@@ -130,7 +136,8 @@ impl Inner {
         let Some(far) = &self.far else { return written };
         let (inner, latch, begun) = (self.clone(), written.clone(), self.timer());
         far.submit(Request::new(Work::Put(items), deadline, move |_, outcomes| {
-            let mut doomed = Vec::new();
+            let (mut doomed, mut newer) = (Vec::new(), Vec::new());
+            let epoch = inner.flights.epoch();
             let mut stored = Vec::with_capacity(keys.len());
             for ((key, block), outcome) in keys.iter().zip(outcomes) {
                 let ok = matches!(outcome, Outcome::Done);
@@ -142,8 +149,12 @@ impl Inner {
                     near.note_in_far(key, block);
                 }
                 let writing = inner.flights.lock().writing.remove(key);
-                if writing.is_some_and(|writing| writing.doomed) {
-                    doomed.push(inner.keys.far(key));
+                let Some(Writing { outdated, doomed: deleted, .. }) = writing else { continue };
+                let near = inner.near.as_ref().filter(|_| outdated && !deleted).and_then(|near| near.peek(key));
+                match near {
+                    Some(block) => newer.push((*key, block)),
+                    None if outdated || deleted => doomed.push(inner.keys.far(key)),
+                    None => {}
                 }
             }
             inner.done(Level::L2, Op::Put, keys.len(), stored.iter().filter(|stored| **stored).count(), begun);
@@ -151,6 +162,7 @@ impl Inner {
             drop(keys);
             done.set(());
             latch.set(stored);
+            inner.ingest(Op::Put, newer, Some(epoch), false);
             if !doomed.is_empty() {
                 let deadline = Instant::now() + inner.config.l2.time_for(inner.tokens(doomed.len()));
                 inner.ask(Op::Delete, Work::Delete(doomed), deadline);

@@ -6,7 +6,6 @@ use std::time::Instant;
 use super::exchange::Coming;
 use super::{Cache, Inner, Wanted};
 use crate::error::{Error, ErrorKind, Result};
-use crate::key::Key;
 use crate::metrics::{Count, Level, Op, Stage};
 use crate::slab::{Acquired, Block, Pinned};
 
@@ -174,10 +173,12 @@ impl Inner {
 
     /// The leading blocks of a query that are near. This is no use of them.
     pub(super) fn near_run(&self, wanted: &Wanted) -> usize {
-        let Some(near) = &self.near else { return 0 };
-        let is_here = |(index, key): &(usize, &Key)| {
-            near.peek(key).is_some_and(|block| self.shape.proves(block.bytes(), wanted.proof(*index)))
-        };
-        wanted.keys.iter().enumerate().take_while(is_here).count()
+        (0..wanted.keys.len()).take_while(|index| self.is_near(wanted, *index)).count()
+    }
+
+    /// Whether a block of a query is near. This is no use of it.
+    pub(super) fn is_near(&self, wanted: &Wanted, index: usize) -> bool {
+        let block = self.near.as_ref().zip(wanted.keys.get(index)).and_then(|(near, key)| near.peek(key));
+        block.is_some_and(|block| self.shape.proves(block.bytes(), wanted.proof(index)))
     }
 }

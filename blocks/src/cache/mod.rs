@@ -245,14 +245,15 @@ impl Inner {
         }
     }
 
-    /// Put a block into the near level. Returns whether this was a hot access.
+    /// Put a block into the near level. Returns whether it is to be written now where hot blocks are: this was its hot access, or the far level has
+    /// what it replaced.
     fn keep(&self, key: Key, block: Pinned<'_>, in_far: bool, left: &mut Vec<Left>) -> bool {
         let Some(near) = self.near.as_ref().filter(|_| !self.closed.load(Relaxed)) else { return false };
         let stored = near.insert(key, block, in_far);
         if let Some(gone) = stored.evicted {
             self.gave_up(gone, left);
         }
-        stored.hot
+        stored.hot || stored.outdates_far
     }
 
     fn timer(&self) -> Option<Instant> {

@@ -8,7 +8,8 @@ use crate::slab::Filling;
 
 impl Cache {
     /// Put the blocks of a query, one buffer for each, of a block's length. Returns how many leading tokens were taken; where no
-    /// memory is free, and none can be given up, fewer are. A block that is there is replaced in the near level.
+    /// memory is free, and none can be given up, fewer are. A block that is there is replaced: in the near level at once, in the far one when
+    /// it is written. Until then, and where that write is dropped or fails, the far level has the former one.
     ///
     /// Without a near level the blocks are written to the far one, whatever `ingestion_type` says.
     pub fn put(&self, prefix: &[i32], query: &[i32], blocks: &[&[u8]]) -> Result<usize> {
@@ -51,12 +52,19 @@ impl Cache {
                 };
                 inner.fill(&mut slot, wanted.proof(index), |room| fill(index, room));
                 let block = slot.share();
+                // What is near with the same bytes stays, and with it whether the far level has it.
+                let there = inner.near.as_ref().and_then(|near| near.peek(key));
+                let there = there.filter(|there| there.bytes() == block.bytes());
                 let writes = match (&inner.near, inner.config.l2.ingestion_type) {
                     _ if inner.far.is_none() => None,
                     (Some(_), Ingestion::Evicted) => None,
-                    _ => Some(block.to_block(&inner.slab)),
+                    _ => Some(there.clone().unwrap_or_else(|| block.to_block(&inner.slab))),
                 };
-                let hot = inner.keep(*key, block, false, &mut left);
+                let used = there.and_then(|_| inner.near.as_ref()?.access(key));
+                let hot = match used {
+                    Some((_, hot)) => hot,
+                    None => inner.keep(*key, block, false, &mut left),
+                };
                 let written = inner.near.is_none() || hot || inner.config.l2.ingestion_type == Ingestion::All;
                 fresh.extend(writes.filter(|_| written).map(|block| (*key, block)));
                 stored += 1;

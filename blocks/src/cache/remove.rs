@@ -7,6 +7,7 @@ use super::Cache;
 use super::flights::Latch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::far::{Outcome, Work};
+use crate::key::Key;
 use crate::metrics::{Level, Op};
 
 /// A batch of questions that is under way.
@@ -21,12 +22,22 @@ impl Cache {
         let mut found = inner.near_run(&wanted);
         inner.done(Level::L1, Op::Exists, wanted.keys.len(), found, timer);
         while inner.far.is_some() && found < wanted.keys.len() {
-            let keys = wanted.keys.get(found..wanted.keys.len().min(found + inner.pass)).unwrap_or_default();
-            let deadline = Instant::now() + inner.config.l2.time_for(inner.tokens(keys.len()));
-            let asked = self.ask_all(Op::Exists, keys, Work::Exists, deadline);
-            let run = self.leading(Op::Exists, asked, deadline);
+            let end = wanted.keys.len().min(found + inner.pass);
+            // A block may be near behind one that is only far.
+            let near: Vec<bool> = (found..end).map(|index| inner.is_near(&wanted, index)).collect();
+            let keys = wanted.keys.get(found..end).unwrap_or_default();
+            let elsewhere: Vec<Key> = keys.iter().zip(&near).filter(|(_, near)| !**near).map(|(key, _)| *key).collect();
+            let deadline = Instant::now() + inner.config.l2.time_for(inner.tokens(elsewhere.len()));
+            let asked = self.ask_all(Op::Exists, &elsewhere, Work::Exists, deadline);
+            let mut far = self.leading(Op::Exists, asked, deadline);
+            let is_there = |near: &&bool| {
+                let is_far = far > 0;
+                far -= usize::from(!**near && is_far);
+                **near || is_far
+            };
+            let run = near.iter().take_while(is_there).count();
             found += run;
-            if run < keys.len() {
+            if run < near.len() {
                 break;
             }
         }
@@ -108,15 +119,9 @@ impl Cache {
     }
 
     /// Ask the far level about keys, in batches.
-    fn ask_all(
-        &self,
-        op: Op,
-        keys: &[crate::key::Key],
-        work: impl Fn(Vec<Vec<u8>>) -> Work,
-        deadline: Instant,
-    ) -> Vec<Asked> {
+    fn ask_all(&self, op: Op, keys: &[Key], work: impl Fn(Vec<Vec<u8>>) -> Work, deadline: Instant) -> Vec<Asked> {
         let inner = &self.inner;
-        let far = |keys: &[crate::key::Key]| keys.iter().map(|key| inner.keys.far(key)).collect();
+        let far = |keys: &[Key]| keys.iter().map(|key| inner.keys.far(key)).collect();
         keys.chunks(inner.batch()).map(|keys| inner.ask(op, work(far(keys)), deadline)).collect()
     }
 

@@ -69,7 +69,7 @@ impl Features {
 
 /// What is to be done, for each item.
 pub enum Work {
-    /// Store values. A key that is there need not be stored again.
+    /// Store values, in place of what is there under their keys.
     Put(Vec<PutItem>),
     /// Fetch values.
     Get(Vec<GetItem>),
@@ -77,6 +77,9 @@ pub enum Work {
     Exists(Vec<Vec<u8>>),
     /// Remove keys; that there was none is success.
     Delete(Vec<Vec<u8>>),
+    /// Values of these keys came damaged. Whoever answered wrong bytes once need not do so always: [`Outcome::Done`] says that a value is
+    /// removed, [`Outcome::Missing`] that it is left as it is. The next put replaces it.
+    Damaged(Vec<DamagedItem>),
 }
 
 impl Work {
@@ -86,6 +89,7 @@ impl Work {
             Work::Put(items) => items.len(),
             Work::Get(items) => items.len(),
             Work::Exists(keys) | Work::Delete(keys) => keys.len(),
+            Work::Damaged(items) => items.len(),
         }
     }
 
@@ -148,6 +152,30 @@ impl GetItem {
 
     pub(crate) fn into_slot(self) -> Slot {
         self.slot
+    }
+}
+
+/// A value that came damaged.
+pub struct DamagedItem {
+    key: Vec<u8>,
+    shape: Shape,
+}
+
+impl DamagedItem {
+    pub(crate) fn new(key: Vec<u8>, shape: Shape) -> Self {
+        DamagedItem { key, shape }
+    }
+
+    /// 1 to 64 bytes.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// Whether these bytes are a whole value of this key.
+    pub fn is_sound(&self, value: &[u8]) -> bool {
+        value.split_last_chunk().is_some_and(|(slot, tail)| {
+            slot.len() == self.shape.slot() && self.shape.is_sound(&self.key, slot, tail, value.len())
+        })
     }
 }
 

@@ -15,7 +15,7 @@ impl Far for Noop {
         let Some(work) = request.work() else { return };
         let outcome = match work {
             Work::Put(_) | Work::Delete(_) => Outcome::Done,
-            Work::Get(_) | Work::Exists(_) => Outcome::Missing,
+            Work::Get(_) | Work::Exists(_) | Work::Damaged(_) => Outcome::Missing,
         };
         let outcomes = vec![outcome; work.len()];
         request.complete(outcomes);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kv_in_process::signals;
 
-use super::{Far, Features, GetItem, Outcome, PutItem, Request, Work};
+use super::{DamagedItem, Far, Features, GetItem, Outcome, PutItem, Request, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits;
 
@@ -19,7 +19,7 @@ pub trait Blocking: Send + Sync + 'static {
         Features::default()
     }
 
-    /// Store values.
+    /// Store values, in place of what is there under their keys.
     fn put_many(&self, items: &[PutItem], timeout: Duration) -> Vec<Outcome>;
 
     /// Fetch values into the slots of the items.
@@ -30,6 +30,11 @@ pub trait Blocking: Send + Sync + 'static {
 
     /// Remove keys.
     fn delete_many(&self, keys: &[Vec<u8>], timeout: Duration) -> Vec<Outcome>;
+
+    /// Look at values that came damaged, see [`Work::Damaged`]. This leaves them as they are.
+    fn look_at_damaged(&self, items: &[DamagedItem], _timeout: Duration) -> Vec<Outcome> {
+        vec![Outcome::Missing; items.len()]
+    }
 }
 
 /// Threads over a [`Blocking`]. They block all signals, and end when this is dropped and their calls have returned; nobody
@@ -135,6 +140,7 @@ fn carry_out<B: Blocking>(backend: &B, mut request: Request) {
         Work::Get(items) => backend.get_many(items, timeout),
         Work::Exists(keys) => backend.exists_many(keys, timeout),
         Work::Delete(keys) => backend.delete_many(keys, timeout),
+        Work::Damaged(items) => backend.look_at_damaged(items, timeout),
     };
     request.complete(outcomes);
 }

@@ -117,7 +117,7 @@ pub(crate) enum Count {
     Late,
     /// Blocks for which a call waited that another call had asked for.
     Joined,
-    /// Blocks of the far level that failed their check, and were removed there.
+    /// Blocks of the far level that failed their check.
     Damaged,
     /// Blocks of another prompt under the same key.
     Collisions,

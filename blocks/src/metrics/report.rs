@@ -26,7 +26,7 @@ pub struct Snapshot {
     pub late_blocks: u64,
     /// Blocks for which a call waited that another call had asked for.
     pub joined_blocks: u64,
-    /// Blocks of the far level that failed their check, and were removed there.
+    /// Blocks of the far level that failed their check.
     pub damaged_blocks: u64,
     /// Blocks of another prompt under the same key, where tokens are validated.
     pub key_collisions: u64,

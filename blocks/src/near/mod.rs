@@ -30,6 +30,8 @@ pub(crate) struct Left {
 #[derive(Default)]
 pub(crate) struct Stored {
     pub hot: bool,
+    /// It replaced a block that the far level has.
+    pub outdates_far: bool,
     pub evicted: Option<Left>,
 }
 
@@ -96,9 +98,10 @@ impl Near {
         let slot = block.into_id();
         let Inserted { hot, replaced, evicted } =
             self.shard(&key).insert(key, slot, in_far, |slot| self.slab.is_shared(slot));
+        let outdates_far = replaced.as_ref().is_some_and(|replaced| replaced.in_far) && !in_far;
         // SAFETY: the count is what the index gave up.
         drop(replaced.map(|replaced| unsafe { self.slab.pinned(replaced.slot) }));
-        Stored { hot, evicted: evicted.map(|evicted| self.left(evicted)) }
+        Stored { hot, outdates_far, evicted: evicted.map(|evicted| self.left(evicted)) }
     }
 
     /// Give up a block in the shard of a key, or in any.

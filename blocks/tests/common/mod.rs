@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kv_blocks::{Cache, Config, ErrorKind, Far, Features, Outcome, Request, Spec, Work};
+use kv_blocks::{Cache, Config, DamagedItem, ErrorKind, Far, Features, Outcome, Request, Spec, Work};
 
 pub const BLOCK: usize = 4;
 pub const BYTES: usize = 48;
@@ -62,6 +62,7 @@ pub struct State {
     pub gets: Vec<usize>,
     pub exists: Vec<usize>,
     pub deletes: Vec<usize>,
+    pub damaged: Vec<usize>,
     /// The time that each request had left.
     pub times: Vec<Duration>,
 }
@@ -127,6 +128,7 @@ impl Far for TestFar {
             Work::Get(items) => state.gets.push(items.len()),
             Work::Exists(keys) => state.exists.push(keys.len()),
             Work::Delete(keys) => state.deletes.push(keys.len()),
+            Work::Damaged(items) => state.damaged.push(items.len()),
         }
         let mode = state.mode;
         match mode {
@@ -154,20 +156,19 @@ fn carry_out(values: &mut HashMap<Vec<u8>, Vec<u8>>, work: &mut Work, mode: Mode
         Work::Put(items) => {
             if mode != Mode::Forget {
                 for item in items.iter() {
-                    // The first write wins.
-                    values.entry(item.key().to_vec()).or_insert_with(|| item.pieces().concat());
+                    values.insert(item.key().to_vec(), item.pieces().concat());
                 }
             }
             vec![Outcome::Done; items.len()]
         }
         Work::Get(items) => {
-            let others: Vec<&Vec<u8>> = values.values().collect();
+            let other = |key: &[u8]| values.iter().find(|(of, _)| **of != key).map(|(_, value)| value);
             let get = |(index, item): (usize, &mut kv_blocks::GetItem)| {
                 let (key, [room, tail]) = item.parts();
                 let len = room.len() + tail.len();
                 let value = match mode {
                     Mode::Forget => None,
-                    Mode::Swap => others.get(index % others.len().max(1)).copied(),
+                    Mode::Swap => other(key),
                     _ => values.get(key),
                 };
                 match value {
@@ -200,6 +201,10 @@ fn carry_out(values: &mut HashMap<Vec<u8>, Vec<u8>>, work: &mut Work, mode: Mode
         Work::Delete(keys) => {
             keys.iter().for_each(|key| drop(values.remove(key)));
             vec![Outcome::Done; keys.len()]
+        }
+        Work::Damaged(items) => {
+            let is_sound = |item: &DamagedItem| values.get(item.key()).is_some_and(|value| item.is_sound(value));
+            items.iter().map(|item| if is_sound(item) { Outcome::Missing } else { Outcome::Done }).collect()
         }
     };
     if mode == Mode::Short {

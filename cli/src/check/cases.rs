@@ -10,7 +10,7 @@ use kv_store_conformance::{CASES, Facts, Held, KILLED, Library, Needs, PAIRS, Pl
 use serde::{Deserialize, Serialize};
 
 use super::times::{self, Times};
-use super::{existence, maintenance, network};
+use super::{existence, items, maintenance, network, parameters};
 use crate::failure::{Failure, Outcome};
 
 /// Run a case in this process (what `check` starts)
@@ -129,6 +129,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
         let store = kv_store_wasm::Store::open(&first).map_err(Failure::unable)?;
         let verdict = existence::run(&store, arguments.salt);
         return say(&verdict.map_or_else(Said::Failed, |()| Said::Passed));
+    }
+    if let Some(case) = items::CASES.iter().find(|case| case.name == name) {
+        let store = kv_store_wasm::Store::open(&first).map_err(Failure::unable)?;
+        return say(&said(items::run(case, &store, arguments.salt)));
+    }
+    if name == parameters::NAME {
+        return say(&parameters::run(&first).map_or_else(Said::Failed, |()| Said::Passed));
     }
     if let Some(case) = maintenance::CASES.iter().find(|case| case.name == name) {
         let store = kv_store_wasm::Store::open(&arguments.uri.clone().unwrap_or_else(uri)).map_err(Failure::unable)?;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kv_store_wasm::{BatchOptions, ErrorKind, Eviction, Presence, Store, Usage};
+use kv_store_wasm::{BatchOptions, ChunkEntry, ErrorKind, Eviction, Presence, Store, Usage};
 
 /// A case's verdict: nothing, or what was wrong, in words for the author of the backend.
 type Verdict = Result<(), String>;
@@ -45,6 +45,18 @@ pub const CASES: &[Case] = &[
         alone: true,
         run: evict,
     },
+    Case {
+        name: "maintenance-long-name",
+        asks: "a long name is listed as it is, or as a text that begins with NUL, under which the manifest is found and removed",
+        alone: false,
+        run: long_name,
+    },
+    Case {
+        name: "maintenance-commit",
+        asks: "commit publishes nothing over chunks of its `fresh` that were evicted, and answers `absent` with those",
+        alone: true,
+        run: commit_evicted,
+    },
 ];
 
 /// Run a case. The outer `Err`: why it makes no sense here.
@@ -55,13 +67,18 @@ pub fn run(case: &Case, store: &Store, salt: u64, alone: bool) -> Result<Verdict
     if case.alone && !alone {
         return Err("it would remove what others have put into the store that was given".into());
     }
-    if case.name == "maintenance-evict" {
+    if matches!(case.name, "maintenance-evict" | "maintenance-commit") {
         let nothing = Eviction::new(0, None, 0);
         if let Err(error) = store.evict(&nothing)
             && error.kind() == ErrorKind::Unsupported
         {
             return Err(format!("the backend evicts nothing: {error}"));
         }
+    }
+    if case.name == "maintenance-commit" && !store.info().wants_fresh {
+        return Err(
+            "it is not `durable`, `evicts` or `wants-fresh`, so commit is not told which chunks are fresh".into()
+        );
     }
     let subject = Subject { store, salt, alone };
     let verdict = (case.run)(&subject);
@@ -141,7 +158,7 @@ fn list(subject: &Subject) -> Verdict {
     let listed = subject.chunks()?;
     for number in 0..CHUNKS {
         let len = len_of(number);
-        match listed.get(&subject.hash(number)) {
+        match listed.get(&ChunkEntry::listed_hash(&subject.hash(number))) {
             None => return Err(format!("a chunk whose hash has {} bytes is not listed", subject.hash(number).len())),
             // What it takes may be more than its length.
             Some(Some(size)) if *size < len => return Err(format!("a chunk of {len} bytes is listed with {size}")),
@@ -176,7 +193,7 @@ fn delete(subject: &Subject) -> Verdict {
     let listed = subject.chunks()?;
     for (hash, there) in gone.iter().zip(there) {
         let there = matches!(there, Ok(Presence::Present(_)));
-        if there != listed.contains_key(hash) {
+        if there != listed.contains_key(&ChunkEntry::listed_hash(hash)) {
             return Err("exists and list-chunks disagree about a chunk that was removed".into());
         }
     }
@@ -246,4 +263,58 @@ fn evict(subject: &Subject) -> Verdict {
         }
     }
     Err("evict goes on for ever".into())
+}
+
+fn long_name(subject: &Subject) -> Verdict {
+    let Subject { store, .. } = subject;
+    let refused = |error: kv_store_wasm::Error| error.to_string();
+    let name = subject.name(&"a long name/".repeat(300));
+    store.put_manifest(&name, name.as_bytes()).map_err(refused)?;
+    let listed = subject.manifests()?;
+    let is_it = |listed: &&String| {
+        let found = if listed.starts_with('\0') { store.get_manifest(listed).ok().flatten() } else { None };
+        // Under a component's own word for a name it comes with its envelope.
+        *listed == &name || found.is_some_and(|found| found.starts_with(name.as_bytes()))
+    };
+    let Some(listed) = listed.iter().find(is_it) else {
+        let digests = listed.iter().filter(|name| name.starts_with('\0')).count();
+        let _ = store.delete_manifest(&name);
+        return Err(format!(
+            "a manifest whose name has {} bytes is not listed, or as a digest and nothing is found under it ({digests} digests are listed)",
+            name.len()
+        ));
+    };
+    store.delete_manifest(listed).map_err(|error| format!("delete-manifest under a listed name: {error}"))?;
+    match store.get_manifest(&name).map_err(refused)? {
+        Some(_) => Err("a manifest was removed under its listed name, and is still there".into()),
+        None => Ok(()),
+    }
+}
+
+fn commit_evicted(subject: &Subject) -> Verdict {
+    let Subject { store, .. } = subject;
+    let refused = |error: kv_store_wasm::Error| error.to_string();
+    let (hash, name) = (subject.hash(1), subject.name("over-evicted"));
+    store.put_manifest(&name, b"before").map_err(refused)?;
+    store.put_chunk(&hash, &[7; 100]).map_err(refused)?;
+    store.flush().map_err(refused)?;
+    for _ in 0..1000 {
+        let evicted =
+            store.evict(&Eviction::new(u64::MAX / 4, None, u64::MAX)).map_err(|error| format!("evict: {error}"))?;
+        if !evicted.more {
+            break;
+        }
+    }
+    if subject.chunks()?.contains_key(&ChunkEntry::listed_hash(&hash)) {
+        return Err("evict left a chunk, though all of them were to go".into());
+    }
+    match store.put_manifest(&name, b"after") {
+        Err(_) if store.get_manifest(&name).map_err(refused)?.as_deref() == Some(b"after") => {
+            Err("commit failed, and the manifest was published all the same".into())
+        }
+        Err(_) => Ok(()),
+        Ok(()) => {
+            Err("commit published a manifest, and a chunk of `fresh` was gone: answer `absent` with that chunk".into())
+        }
+    }
 }

@@ -5,8 +5,10 @@
 
 pub mod cases;
 mod existence;
+mod items;
 mod maintenance;
 mod network;
+mod parameters;
 mod relay;
 mod report;
 mod runner;
@@ -18,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::failure::{Failure, Outcome};
-use crate::show;
+use crate::show::{self, Tone};
 use report::{Judged, Report, Verdict};
 use runner::Runner;
 pub use subject::Stores;
@@ -129,6 +131,14 @@ pub fn run(arguments: &Arguments) -> Outcome {
         judge(existence::NAME, existence::ASKS, runner.case(existence::NAME)?);
     }
     if tested.kind == Kind::Component {
+        for case in items::CASES.iter().filter(|case| wanted(case.name)) {
+            judge(case.name, case.asks, runner.case(case.name)?);
+        }
+    }
+    if tested.kind == Kind::Component && wanted(parameters::NAME) {
+        judge(parameters::NAME, parameters::ASKS, runner.case(parameters::NAME)?);
+    }
+    if tested.kind == Kind::Component {
         for case in maintenance::CASES.iter().filter(|case| wanted(case.name)) {
             judge(case.name, case.asks, runner.case(case.name)?);
         }
@@ -191,8 +201,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
 
 fn print(name: &str, asks: &str, verdict: &Verdict) {
     match verdict {
-        Verdict::Passed => println!("  ok    {name}"),
-        Verdict::Skipped(why) => println!("  skip  {name}: {why}"),
-        Verdict::Failed(why) => println!("  FAIL  {name}: {asks}\n        {}", why.replace('\n', "\n        ")),
+        Verdict::Passed => println!("  {}    {name}", show::paint(Tone::Good, "ok")),
+        Verdict::Skipped(why) => println!("  {}  {name}: {why}", show::paint(Tone::Note, "skip")),
+        Verdict::Failed(why) => {
+            let why = why.replace('\n', "\n        ");
+            println!("  {}  {name}: {asks}\n        {why}", show::paint(Tone::Bad, "FAIL"));
+        }
     }
 }

@@ -7,10 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::times::Times;
+use crate::contract;
 use crate::failure::{Failure, Outcome};
-
-/// The contract that this program's host offers.
-const CONTRACT: &str = "kv-store:backend@1.0.0";
 
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -20,6 +18,8 @@ pub struct Report {
     /// Of the component, in hex. None: native code.
     pub sha256: Option<String>,
     pub contract: &'static str,
+    /// Of the contract's text, in hex.
+    pub contract_sha256: String,
     /// The version of the suite.
     pub suite: &'static str,
     /// Of the check, in UTC: `2026-01-31`.
@@ -62,7 +62,8 @@ impl Report {
             subject,
             label,
             sha256,
-            contract: CONTRACT,
+            contract: contract::NAME,
+            contract_sha256: contract::sha256(),
             suite: kv_store_conformance::VERSION,
             date: date(seconds / 86_400),
             compile_ms: None,
@@ -95,11 +96,9 @@ impl Report {
             failed => format!("{failed} failed"),
         };
         let colour = if self.failed == 0 { "#2e7d32" } else { "#b71c1c" };
-        let first = format!("{} · {outcome}", self.contract);
-        let digest = self
-            .sha256
-            .as_deref()
-            .map_or("native code".into(), |digest| format!("sha256 {}", digest.chars().take(12).collect::<String>()));
+        let short = |digest: &str| digest.chars().take(12).collect::<String>();
+        let first = format!("{} ({}) · {outcome}", self.contract, short(&self.contract_sha256));
+        let digest = self.sha256.as_deref().map_or("native code".into(), |digest| format!("sha256 {}", short(digest)));
         let second = format!("{digest} · suite {} · {}", self.suite, self.date);
         // Wide enough for the wider of the two in a font that is not known: 6.6 px for each character of 11 px.
         let width = 16.0 + 6.6 * first.chars().count().max(second.chars().count()) as f64;
@@ -166,7 +165,8 @@ mod tests {
         let mut report = Report::new("x".into(), "<&\">".into(), Some("0123456789abcdef".into()), cases);
         let badge = report.badge();
         assert!(badge.contains("1 passed, 0 skipped") && badge.contains("sha256 0123456789ab ·"), "{badge}");
-        assert!(badge.contains(&report.date) && badge.contains(CONTRACT) && badge.contains(report.suite));
+        assert!(badge.contains(&report.date) && badge.contains(contract::NAME) && badge.contains(report.suite));
+        assert!(badge.contains(&contract::sha256()[..12]), "{badge}");
         report.failed = 1;
         assert!(report.badge().contains("1 failed"));
         assert_eq!(escaped("<&\">"), "&lt;&amp;&quot;&gt;");

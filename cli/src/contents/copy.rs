@@ -2,21 +2,25 @@
 
 use std::time::{Duration, Instant};
 
-use kv_store_wasm::{BatchOptions, NewChunk, Presence, Put, Store};
+use indicatif::ProgressBar;
+use kv_store_wasm::{BatchOptions, ChunkEntry, ManifestEntry, NewChunk, Presence, Put, Store};
 use serde_json::json;
 
 use super::{batches, each_page_of_chunks, each_page_of_manifests, is_hash_of};
 use crate::failure::{Failure, Outcome};
-use crate::items::open;
+use crate::place::{open, open_existing};
 use crate::{interrupt, show};
 
 /// Copy a store to another one, which may have another backend
 ///
 /// Chunks are copied first, then manifests. What the target has is not sent again, so a copy that was interrupted continues when
-/// it is run again. Damaged chunks are left out, and named.
+/// it is run again. Damaged chunks are left out, and named. A manifest whose name the backend lists shortened, because it is too
+/// long, is copied to a store of the same backend.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kv-store copy local-fs:///var/cache/kv redis://cache.svc:6379/3 --rate 100MB\n\n\
-    Exit codes: 0 all of it is there; 1 something was not copied; 2 a store does not open, or the first one lists nothing.")]
+#[command(after_help = "Example:\n  kv-store copy local-fs:///var/cache/kv redis://cache.svc:6379/3 --rate 100MB\n  \
+    kv-store copy local-fs:///var/cache/kv redis://cache.svc:6379/3 --dry-run\n\n\
+    Exit codes: 0 all of it is there; 1 something was not copied, or there is no store to read; 2 a store does not open, or the \
+    first one lists nothing.")]
 pub struct Arguments {
     /// The store to read
     from: String,
@@ -25,6 +29,9 @@ pub struct Arguments {
     /// The most bytes a second: a number, or as in 20MB, 2GiB
     #[arg(long, value_name = "SIZE", value_parser = kv_size::Bytes::flag)]
     rate: Option<u64>,
+    /// Only print what would be copied; nothing is read but the lists, and no store is made
+    #[arg(long)]
+    dry_run: bool,
     /// One JSON object on standard output
     #[arg(long)]
     pub json: bool,
@@ -40,86 +47,143 @@ struct Copied {
     failed: u64,
 }
 
+/// A copy under way.
+struct Copy<'a> {
+    from: &'a Store,
+    /// None: it would be made.
+    to: Option<&'a Store>,
+    dry_run: bool,
+    pace: Pace,
+    bar: ProgressBar,
+    copied: Copied,
+}
+
 pub fn run(arguments: &Arguments) -> Outcome {
+    let dry_run = arguments.dry_run;
     let _interrupt = interrupt::says(
         "what was copied is kept, and a chunk is never half there; the same copy again goes on from there",
     );
-    let (from, to) = (open(&arguments.from)?, open(&arguments.to)?);
-    let bar = super::bar(from.usage().ok().and_then(|usage| usage.chunks));
-    let pace = Pace { rate: arguments.rate, begun: Instant::now() };
-    let mut copied = Copied::default();
-    let options = match to.info().durable {
-        true => BatchOptions::default().with_durable(),
-        false => BatchOptions::default(),
+    let from = open_existing(&arguments.from)?;
+    let to = match dry_run {
+        false => Some(open(&arguments.to)?),
+        true => match open_existing(&arguments.to) {
+            Ok(to) => Some(to),
+            // It is not there yet.
+            Err(Failure::Not(_)) => None,
+            Err(failure) => return Err(failure),
+        },
     };
-    each_page_of_chunks(&from, &mut |entries| {
-        let hashes: Vec<&[u8]> = entries.iter().map(|entry| entry.hash.as_slice()).collect();
-        if hashes.is_empty() {
-            return Ok(());
-        }
-        let there =
-            to.exists_many(&hashes, &BatchOptions::default()).map_err(Failure::unable_of("copy to", to.uri()))?;
-        let there = there.into_iter().map(|presence| matches!(presence, Ok(Presence::Present(_))));
-        let missing = entries.iter().zip(there).filter(|(_, there)| !there).map(|(entry, _)| entry.clone());
-        let missing: Vec<_> = missing.collect();
-        copied.existed += (entries.len() - missing.len()) as u64;
-        bar.inc((entries.len() - missing.len()) as u64);
-        for batch in batches(&missing) {
-            let hashes: Vec<&[u8]> = batch.iter().map(|entry| entry.hash.as_slice()).collect();
-            copy_chunks(&from, &to, &hashes, &options, &mut copied)?;
-            pace.keep(copied.bytes);
-            bar.inc(batch.len() as u64);
-            bar.set_message(show::bytes(copied.bytes));
-        }
-        Ok(())
-    })?;
-    each_page_of_manifests(&from, &mut |entries| {
-        for entry in entries {
-            if entry.name.starts_with('\0') {
-                copied.failed += 1;
-                eprintln!("kv-store: a manifest is not copied: its name is too long for the backend to list");
-                continue;
-            }
-            let content = from.get_manifest(&entry.name).map_err(Failure::unable_of("copy from", from.uri()))?;
-            // It was removed since it was listed.
-            let Some(content) = content else { continue };
-            match to.put_manifest(&entry.name, &content) {
-                Ok(()) => {
-                    copied.manifests += 1;
-                    copied.bytes += content.len() as u64;
-                }
-                Err(error) => {
-                    copied.failed += 1;
-                    eprintln!("kv-store: manifest {:?}: {error}", entry.name);
-                }
-            }
-            pace.keep(copied.bytes);
-        }
-        Ok(())
-    })?;
-    bar.finish_and_clear();
-    let Copied { chunks, manifests, bytes, existed, failed } = copied;
+    let bar = super::bar(from.usage().ok().and_then(|usage| usage.chunks));
+    let pace = Pace { rate: arguments.rate.filter(|_| !dry_run), begun: Instant::now() };
+    let mut copy = Copy { from: &from, to: to.as_ref(), dry_run, pace, bar, copied: Copied::default() };
+    each_page_of_chunks(&from, &mut |entries| copy.chunks(&entries))?;
+    each_page_of_manifests(&from, &mut |entries| entries.iter().try_for_each(|entry| copy.manifest(entry)))?;
+    copy.bar.finish_and_clear();
+    let Copied { chunks, manifests, bytes, existed, failed } = copy.copied;
     if arguments.json {
         let (from, to) = (&arguments.from, &arguments.to);
         show::json(&json!({
-            "from": from, "to": to, "chunks": chunks, "manifests": manifests, "bytes": bytes, "existed": existed,
-            "failed": failed,
+            "from": from, "to": to, "dry_run": dry_run, "chunks": chunks, "manifests": manifests, "bytes": bytes,
+            "existed": existed, "failed": failed,
         }));
     } else {
-        let bytes = show::bytes(bytes);
-        println!(
-            "{chunks} chunks and {manifests} manifests copied, {bytes}; {existed} chunks were there; {failed} failed"
-        );
+        let what = if dry_run { "would be copied" } else { "copied" };
+        let (chunks, manifests) = (show::count(chunks, "chunk"), show::count(manifests, "manifest"));
+        let there = show::count(existed, "chunk");
+        let were = if existed == 1 { "was" } else { "were" };
+        println!("{chunks} and {manifests} {what}, {}; {there} {were} there; {failed} failed", show::bytes(bytes));
     }
     if failed > 0 { Err(Failure::Not(None)) } else { Ok(()) }
 }
 
-fn copy_chunks(from: &Store, to: &Store, hashes: &[&[u8]], options: &BatchOptions, copied: &mut Copied) -> Outcome {
+impl Copy<'_> {
+    /// The chunks of a page that are not there.
+    fn chunks(&mut self, entries: &[ChunkEntry]) -> Outcome {
+        let hashes: Vec<&[u8]> = entries.iter().map(|entry| entry.hash.as_slice()).collect();
+        if hashes.is_empty() {
+            return Ok(());
+        }
+        let there = match self.to {
+            Some(to) => {
+                to.exists_many(&hashes, &BatchOptions::default()).map_err(Failure::unable_of("copy to", to.uri()))?
+            }
+            None => vec![Ok(Presence::Absent); hashes.len()],
+        };
+        let there = there.into_iter().map(|presence| matches!(presence, Ok(Presence::Present(_))));
+        let missing = entries.iter().zip(there).filter(|(_, there)| !there).map(|(entry, _)| entry.clone());
+        let missing: Vec<_> = missing.collect();
+        self.copied.existed += (entries.len() - missing.len()) as u64;
+        self.bar.inc((entries.len() - missing.len()) as u64);
+        let Some(to) = self.to.filter(|_| !self.dry_run) else {
+            self.copied.chunks += missing.len() as u64;
+            self.copied.bytes += missing.iter().filter_map(|entry| entry.bytes).sum::<u64>();
+            return Ok(());
+        };
+        let options = match to.info().durable {
+            true => BatchOptions::default().with_durable(),
+            false => BatchOptions::default(),
+        };
+        for batch in batches(&missing) {
+            let hashes: Vec<&[u8]> = batch.iter().map(|entry| entry.hash.as_slice()).collect();
+            let plain: Vec<bool> = batch.iter().map(|entry| entry.layout == 1).collect();
+            copy_chunks(self.from, to, &hashes, &plain, &options, &mut self.copied)?;
+            self.pace.keep(self.copied.bytes);
+            self.bar.inc(batch.len() as u64);
+            self.bar.set_message(show::bytes(self.copied.bytes));
+        }
+        Ok(())
+    }
+
+    fn manifest(&mut self, entry: &ManifestEntry) -> Outcome {
+        let Copy { from, to, .. } = *self;
+        // Such a name is the key that the backend made of a longer one: another backend would make another.
+        let same = to.is_none_or(|to| to.info().component_sha256 == from.info().component_sha256);
+        if entry.name.starts_with('\0') && !same {
+            self.copied.failed += 1;
+            eprintln!(
+                "kv-store: the manifest {:?} is not copied: its name is too long to be listed whole, and only a store of the same \
+                 backend knows it by this",
+                entry.name
+            );
+            return Ok(());
+        }
+        let Some(to) = to.filter(|_| !self.dry_run) else {
+            self.copied.manifests += 1;
+            self.copied.bytes += entry.bytes.unwrap_or(0);
+            return Ok(());
+        };
+        let content = from.get_manifest(&entry.name).map_err(Failure::unable_of("copy from", from.uri()))?;
+        // It was removed since it was listed.
+        let Some(content) = content else { return Ok(()) };
+        match to.put_manifest(&entry.name, &content) {
+            Ok(()) => {
+                self.copied.manifests += 1;
+                self.copied.bytes += content.len() as u64;
+            }
+            Err(error) => {
+                self.copied.failed += 1;
+                eprintln!("kv-store: manifest {:?}: {error}", entry.name);
+            }
+        }
+        self.pace.keep(self.copied.bytes);
+        Ok(())
+    }
+}
+
+/// `plain`: whether each is without an envelope, so that nothing but its key may tell that it is damaged.
+fn copy_chunks(
+    from: &Store,
+    to: &Store,
+    hashes: &[&[u8]],
+    plain: &[bool],
+    options: &BatchOptions,
+    copied: &mut Copied,
+) -> Outcome {
     let answers = from.get_unchecked(hashes).map_err(Failure::unable_of("copy from", from.uri()))?;
     let mut contents = Vec::with_capacity(hashes.len());
-    for (hash, answer) in hashes.iter().zip(answers) {
+    for ((hash, plain), answer) in hashes.iter().zip(plain).zip(answers) {
         match answer {
-            Ok(Some(content)) => contents.push((*hash, content)),
+            Ok(Some(content)) => contents.push((*hash, content, *plain && hash.len() == 8)),
             Ok(None) => {}
             Err(error) => {
                 copied.failed += 1;
@@ -128,10 +192,10 @@ fn copy_chunks(from: &Store, to: &Store, hashes: &[&[u8]], options: &BatchOption
         }
     }
     // Where the others of a batch are hashes of their content, one that is not is damaged.
-    let keyed = contents.iter().filter(|(hash, content)| hash.len() == 8 && is_hash_of(hash, content)).count();
+    let keyed = contents.iter().filter(|(hash, content, may_be)| *may_be && is_hash_of(hash, content)).count();
     if keyed * 2 > contents.len() {
-        contents.retain(|(hash, content)| {
-            let sound = hash.len() != 8 || is_hash_of(hash, content);
+        contents.retain(|(hash, content, may_be)| {
+            let sound = !may_be || is_hash_of(hash, content);
             if !sound {
                 copied.failed += 1;
                 eprintln!("kv-store: chunk {} is damaged and not copied", show::hex(hash));
@@ -139,9 +203,9 @@ fn copy_chunks(from: &Store, to: &Store, hashes: &[&[u8]], options: &BatchOption
             sound
         });
     }
-    let pieces: Vec<[&[u8]; 1]> = contents.iter().map(|(_, content)| [&content[..]]).collect();
+    let pieces: Vec<[&[u8]; 1]> = contents.iter().map(|(_, content, _)| [&content[..]]).collect();
     let new: Vec<NewChunk> =
-        contents.iter().zip(&pieces).map(|((hash, _), pieces)| NewChunk::new(hash, pieces)).collect();
+        contents.iter().zip(&pieces).map(|((hash, ..), pieces)| NewChunk::new(hash, pieces)).collect();
     if new.is_empty() {
         return Ok(());
     }

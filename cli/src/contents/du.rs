@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{each_page_of_chunks, each_page_of_manifests};
 use crate::failure::{Failure, Outcome};
-use crate::items::open;
+use crate::place::{Place, open_existing};
 use crate::show;
 
 /// Print how much a store holds
@@ -15,8 +15,8 @@ use crate::show;
 #[command(after_help = "Example:\n  kv-store du local-fs:///var/cache/kv\n\n\
     Exit codes: 0 said; 2 the store does not open, or its backend lists nothing.")]
 pub struct Arguments {
-    /// The store
-    uri: String,
+    #[command(flatten)]
+    place: Place,
     /// One JSON object on standard output
     #[arg(long)]
     pub json: bool,
@@ -51,16 +51,17 @@ pub fn held(store: &Store) -> Outcome<Held> {
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {
-    let store = open(&arguments.uri)?;
+    let uri = &arguments.place.uri()?;
+    let store = open_existing(uri)?;
     let Held { bytes, chunks, manifests, capacity } = held(&store)?;
     if arguments.json {
-        let uri = &arguments.uri;
         show::json(
             &json!({ "uri": uri, "bytes": bytes, "chunks": chunks, "manifests": manifests, "capacity": capacity }),
         );
         return Ok(());
     }
     let of = capacity.map(|capacity| format!(" of {}", show::bytes(capacity))).unwrap_or_default();
-    println!("{}{of} in {chunks} chunks and {manifests} manifests", show::bytes(bytes));
+    let (chunks, manifests) = (show::count(chunks, "chunk"), show::count(manifests, "manifest"));
+    println!("{}{of} in {chunks} and {manifests}", show::bytes(bytes));
     Ok(())
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{batches, each_page_of_chunks, each_page_of_manifests, is_hash_of};
 use crate::failure::{Failure, Outcome};
-use crate::items::open;
+use crate::place::{Place, open_existing};
 use crate::show;
 
 /// Keys that do not match their content and are remembered until it is known what keys are.
@@ -13,15 +13,16 @@ const REMEMBERED: usize = 10_000;
 
 /// Read all of a store, and check it for damage
 ///
-/// A chunk that cannot be read is damaged. So is one whose key of 8 bytes is not the XXH3-64 of its content, if the keys of other
-/// chunks are. Chunks with other keys are only read. Reading counts as use.
+/// What cannot be read is damaged, and what does not match the checksum of its envelope. So is a chunk without an envelope whose key
+/// of 8 bytes is not the XXH3-64 of its content, if the keys of other chunks are. What else earlier versions wrote is only read.
+/// Reading counts as use.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store verify local-fs:///var/cache/kv --repair\n\n\
     Exit codes: 0 all of it is sound, or was repaired; 1 something is damaged; 2 the store does not open, or its backend lists \
     nothing.")]
 pub struct Arguments {
-    /// The store
-    uri: String,
+    #[command(flatten)]
+    place: Place,
     /// Remove what is damaged, so that the next save stores it again
     #[arg(long)]
     repair: bool,
@@ -37,6 +38,8 @@ struct Found {
     bytes: u64,
     /// Keys that match their content.
     matching: u64,
+    /// Chunks that match the checksum of their envelope.
+    enveloped: u64,
     /// Those that do not, as long as it is not known whether they must.
     others: Vec<Vec<u8>>,
     damaged: Vec<Vec<u8>>,
@@ -61,7 +64,8 @@ impl Found {
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {
-    let store = open(&arguments.uri)?;
+    let uri = &arguments.place.uri()?;
+    let store = open_existing(uri)?;
     let total = store.usage().ok().and_then(|usage| usage.chunks);
     let bar = super::bar(total);
     let unread = Failure::unable_of("verify", store.uri());
@@ -70,12 +74,14 @@ pub fn run(arguments: &Arguments) -> Outcome {
         for batch in batches(&entries) {
             let hashes: Vec<&[u8]> = batch.iter().map(|entry| entry.hash.as_slice()).collect();
             let answers = store.get_unchecked(&hashes).map_err(Failure::unable_of("verify", store.uri()))?;
-            for (hash, answer) in hashes.into_iter().zip(answers) {
+            for ((entry, hash), answer) in batch.iter().zip(hashes).zip(answers) {
                 match answer {
                     Ok(Some(content)) => {
                         found.chunks += 1;
                         found.bytes += content.len() as u64;
-                        if hash.len() == 8 && is_hash_of(hash, &content) {
+                        if entry.layout == 2 {
+                            found.enveloped += 1;
+                        } else if hash.len() == 8 && is_hash_of(hash, &content) {
                             found.matching += 1;
                         } else if hash.len() == 8 && found.others.len() < REMEMBERED {
                             found.others.push(hash.to_vec());
@@ -100,10 +106,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     })?;
     each_page_of_manifests(&store, &mut |entries| {
         for entry in entries {
-            match store.get_manifest(&entry.name) {
-                Ok(content) => {
-                    found.manifests += u64::from(content.is_some());
-                    found.bytes += content.map_or(0, |content| content.len() as u64);
+            match store.examine_manifest(&entry.name) {
+                Ok(bytes) => {
+                    found.manifests += u64::from(bytes.is_some());
+                    found.bytes += bytes.unwrap_or(0);
                 }
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     eprintln!("kv-store: manifest {:?} is damaged: {error}", entry.name);
@@ -120,16 +126,17 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Ok(())
     })?;
     bar.finish_and_clear();
-    let Found { chunks, manifests, bytes, matching, damaged_count: damaged, repaired, .. } = found;
+    let Found { chunks, manifests, bytes, matching, enveloped, damaged_count: damaged, repaired, .. } = found;
+    let checked = matching + enveloped;
     if arguments.json {
-        let uri = &arguments.uri;
         show::json(&json!({
-            "uri": uri, "chunks": chunks, "manifests": manifests, "bytes": bytes, "checked": matching, "damaged": damaged,
+            "uri": uri, "chunks": chunks, "manifests": manifests, "bytes": bytes, "checked": checked, "damaged": damaged,
             "removed": repaired,
         }));
     } else {
+        let (chunks, manifests) = (show::count(chunks, "chunk"), show::count(manifests, "manifest"));
         println!(
-            "{chunks} chunks and {manifests} manifests, {}: {matching} checked by XXH3, {damaged} damaged, {repaired} removed",
+            "{chunks} and {manifests}, {}: {checked} checked by XXH3, {damaged} damaged, {repaired} removed",
             show::bytes(bytes)
         );
     }

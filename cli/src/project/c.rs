@@ -15,6 +15,7 @@ const MISSING: &str = "no C compiler for WebAssembly: apt-get install clang-19 l
 
 pub fn build(project: &Project, tools: &Tools) -> Outcome<Vec<u8>> {
     let made = project.made()?;
+    check_contract(&project.folder)?;
     bindings(&project.folder.join("wit/world.wit"), &made)?;
     let module = made.join("module.wasm");
     let mut cc = compiler()?;
@@ -40,6 +41,20 @@ fn sources(folder: &Path) -> Outcome<Vec<PathBuf>> {
         return Err(Failure::unable(format!("{}: no .c file", folder.display())));
     }
     Ok(sources)
+}
+
+/// The bindings are those of this program's contract: a project with another text would be compiled against what it does not say.
+fn check_contract(folder: &Path) -> Outcome {
+    let path = folder.join(crate::new::CONTRACT_OF_OTHERS);
+    let text = std::fs::read_to_string(&path);
+    let text = text.map_err(|error| Failure::unable(format!("{}: {error}: run kv-store update", path.display())))?;
+    if text == crate::new::contract() {
+        return Ok(());
+    }
+    let shown = path.display();
+    Err(Failure::unable(format!(
+        "{shown} is not the contract of this kv-store, which its bindings for C are made of: run kv-store update"
+    )))
 }
 
 /// The contract as C, by wit-bindgen: `backend.h`, `backend.c`, and an object file that carries the world into the module.
@@ -112,4 +127,22 @@ fn is_complete(clang: &Path) -> bool {
 
 fn tool_or_library(file: &Path) -> bool {
     file.is_absolute() && file.exists() || tool::find(&[file.to_owned()]).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_project_with_another_contract_is_told_to_update() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(crate::new::CONTRACT_OF_OTHERS);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let told = || check_contract(folder.path()).map_err(|failure| format!("{failure:?}"));
+        assert!(told().unwrap_err().contains("run kv-store update"));
+        std::fs::write(&path, "package kv-store:backend@1.0.0;").unwrap();
+        assert!(told().unwrap_err().contains("is not the contract of this kv-store"));
+        std::fs::write(&path, crate::new::contract()).unwrap();
+        told().unwrap();
+    }
 }

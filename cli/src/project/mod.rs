@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use wit_component::ComponentEncoder;
 
 use crate::check::Stores;
+use crate::contract;
 use crate::failure::{Failure, Outcome};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
@@ -186,7 +187,7 @@ impl Project {
         let mut lines = vec![
             format!("component: {}", self.name),
             format!("sdk: kv-store build {}", env!("CARGO_PKG_VERSION")),
-            "contract: kv-store:backend@1.0.0".to_owned(),
+            format!("contract: {}", contract::NAME),
         ];
         if !self.schemes.is_empty() {
             lines.push(format!("schemes: {}", self.schemes.join(" ")));

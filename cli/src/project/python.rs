@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Project, Tools, tool};
+use super::{Language, Project, Tools, tool};
 use crate::failure::{Failure, Outcome};
 
 pub fn build(project: &Project, tools: &Tools) -> Outcome<Vec<u8>> {
@@ -13,6 +13,9 @@ pub fn build(project: &Project, tools: &Tools) -> Outcome<Vec<u8>> {
             "componentize-py is not installed: in {folder}, python3 -m venv .venv && .venv/bin/pip install -r requirements.txt"
         ))
     })?;
+    let source = project.folder.join(Language::Python.source());
+    let text = std::fs::read_to_string(&source);
+    check_imports(&text.map_err(|error| Failure::unable(format!("{}: {error}", source.display())))?)?;
     let made = project.made()?;
     // Paths for a process that starts in the project's folder.
     let component = std::path::absolute(made.join("component.wasm")).map_err(Failure::unable)?;
@@ -21,6 +24,20 @@ pub fn build(project: &Project, tools: &Tools) -> Outcome<Vec<u8>> {
     command.args(["--python-path", "src", "--output"]).arg(&component).args(tools.options);
     tool::run_logged(&mut command, "componentize-py", &made.join("componentize-py.log"), explain)?;
     std::fs::read(&component).map_err(|error| Failure::not(format!("{}: {error}", component.display())))
+}
+
+/// Refuse what was right for the contract of 0.2: a component of it would be made, and trap when it is opened.
+fn check_imports(source: &str) -> Outcome {
+    let former = |line: &str| line.trim_start().starts_with("from wit_world.exports import store");
+    match source.lines().position(former) {
+        Some(at) => Err(Failure::not(format!(
+            "{}:{}: since 1.0.0-rc of the contract the types of `store` are in wit_world.imports.store_types, and none is in \
+             wit_world.exports.store",
+            Language::Python.source(),
+            at + 1
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The reason that componentize-py gives below its trace, and what to do about it.
@@ -40,7 +57,15 @@ fn explain(said: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::explain;
+    use super::{check_imports, explain};
+
+    #[test]
+    fn types_are_looked_for_where_they_are() {
+        let former = check_imports("import os\nfrom wit_world.exports import store as s\n").unwrap_err();
+        let told = format!("{former:?}");
+        assert!(told.contains("src/store.py:2: ") && told.contains("wit_world.imports.store_types"), "{told}");
+        check_imports("from wit_world import exports\nfrom wit_world.imports import store_types as s\n").unwrap();
+    }
 
     #[test]
     fn the_reason_is_told_and_not_the_trace() {

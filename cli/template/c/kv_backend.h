@@ -26,6 +26,15 @@ typedef struct {
 
 typedef enum { KV_NO, KV_YES, KV_FAILED } kv_answer;
 
+/* Names of 0.2. */
+#define EXPORTS_STORE_PROPERTIES_DURABLE STORE_TYPES_PROPERTIES_DURABLE
+#define EXPORTS_STORE_PROPERTIES_SHARED STORE_TYPES_PROPERTIES_SHARED
+#define EXPORTS_STORE_PROPERTIES_CHEAP_REPEAT STORE_TYPES_PROPERTIES_CHEAP_REPEAT
+#define EXPORTS_STORE_PROPERTIES_WRITE_THROUGH STORE_TYPES_PROPERTIES_WRITE_THROUGH
+#define EXPORTS_STORE_PROPERTIES_HOLDS_DATA STORE_TYPES_PROPERTIES_HOLDS_DATA
+#define EXPORTS_STORE_PROPERTIES_WANTS_FRESH STORE_TYPES_PROPERTIES_WANTS_FRESH
+#define EXPORTS_STORE_PROPERTIES_EVICTS STORE_TYPES_PROPERTIES_EVICTS
+
 /* The store at `uri`. `features` is all 0. */
 bool kv_open(kv_bytes uri, const backend_list_tuple2_string_string_t *options, kv_features *features, kv_error *err);
 bool kv_has_chunk(kv_bytes hash);
@@ -56,6 +65,21 @@ static inline void *kv_memory(void *memory)
     return memory ? memory : (abort(), NULL);
 }
 
+/* Logs a warning about a URI with a query, for a backend that takes no parameters. With 1.0 of the contract, `kv_open` refuses it. */
+static inline void kv_warn_of_query(kv_bytes uri)
+{
+    static const char text[] = " has no effect: this backend takes no parameters in its URI, and later versions refuse them";
+    const uint8_t *query = memchr(uri.ptr, '?', uri.len);
+    if (!query)
+        return;
+    size_t len = uri.len - (size_t)(query - uri.ptr);
+    backend_string_t line = {kv_memory(malloc(len + sizeof text)), len + sizeof text - 1};
+    memcpy(line.ptr, query, len);
+    memcpy(line.ptr + len, text, sizeof text);
+    system_log(SYSTEM_LEVEL_WARN, &line);
+    backend_string_free(&line);
+}
+
 /* A copy that is the caller's to free. */
 static inline kv_bytes kv_copy(kv_bytes bytes)
 {
@@ -75,6 +99,21 @@ static inline bool kv_take(uint32_t item, kv_payload *taken, kv_error *err)
 static inline kv_answer kv_share(kv_payload payload, kv_payload *shared, kv_error *err)
 {
     return payloads_method_payload_share(payloads_borrow_payload(payload), shared, err) ? KV_YES : KV_FAILED;
+}
+
+/* Before the first byte of the change of an item is sent that the storage system may carry out late: a put of a hash that is not 8 bytes
+ * wide or that replaces, a manifest (item 0). The host then holds the next change of the same key if this one fails. */
+static inline void kv_begin_change(uint32_t item)
+{
+    backend_list_list_u8_t former;
+    changes_begin(&(backend_list_u32_t){&item, 1}, &(backend_list_u8_t){NULL, 0}, &former);
+    backend_list_list_u8_free(&former);
+}
+
+/* The change of an item was not carried out and will not be. */
+static inline void kv_not_done(uint32_t item)
+{
+    changes_not_done(&(backend_list_u32_t){&item, 1});
 }
 
 /* Hash `i` of a batch, and an outcome for each of its hashes. */
@@ -97,7 +136,7 @@ bool exports_store_exists(exports_store_hashes_t *hashes, exports_store_list_pre
     (void)err;
     KV_OUTCOMES(ret, hashes);
     for (size_t i = 0; i < ret->len; i++)
-        ret->ptr[i].tag = kv_has_chunk(KV_HASH(hashes, i)) ? EXPORTS_STORE_PRESENCE_PRESENT : EXPORTS_STORE_PRESENCE_ABSENT;
+        ret->ptr[i].tag = kv_has_chunk(KV_HASH(hashes, i)) ? STORE_TYPES_PRESENCE_PRESENT : STORE_TYPES_PRESENCE_ABSENT;
     exports_store_hashes_free(hashes);
     return true;
 }
@@ -105,9 +144,9 @@ bool exports_store_exists(exports_store_hashes_t *hashes, exports_store_list_pre
 bool exports_store_put_chunks(exports_store_hashes_t *hashes, backend_list_u64_t *lens, bool replace,
                               exports_store_list_put_outcome_t *ret, kv_error *err)
 {
-    static const uint8_t tags[] = {[KV_NO] = EXPORTS_STORE_PUT_OUTCOME_EXISTED,
-                                   [KV_YES] = EXPORTS_STORE_PUT_OUTCOME_STORED,
-                                   [KV_FAILED] = EXPORTS_STORE_PUT_OUTCOME_FAILED};
+    static const uint8_t tags[] = {[KV_NO] = STORE_TYPES_PUT_OUTCOME_EXISTED,
+                                   [KV_YES] = STORE_TYPES_PUT_OUTCOME_STORED,
+                                   [KV_FAILED] = STORE_TYPES_PUT_OUTCOME_FAILED};
     (void)err;
     KV_OUTCOMES(ret, hashes);
     for (size_t i = 0; i < ret->len; i++)
@@ -119,9 +158,9 @@ bool exports_store_put_chunks(exports_store_hashes_t *hashes, backend_list_u64_t
 
 bool exports_store_get_chunks(exports_store_hashes_t *hashes, exports_store_list_get_outcome_t *ret, kv_error *err)
 {
-    static const uint8_t tags[] = {[KV_NO] = EXPORTS_STORE_GET_OUTCOME_MISSING,
-                                   [KV_YES] = EXPORTS_STORE_GET_OUTCOME_FOUND,
-                                   [KV_FAILED] = EXPORTS_STORE_GET_OUTCOME_FAILED};
+    static const uint8_t tags[] = {[KV_NO] = STORE_TYPES_GET_OUTCOME_MISSING,
+                                   [KV_YES] = STORE_TYPES_GET_OUTCOME_FOUND,
+                                   [KV_FAILED] = STORE_TYPES_GET_OUTCOME_FAILED};
     (void)err;
     KV_OUTCOMES(ret, hashes);
     for (size_t i = 0; i < ret->len; i++) {
@@ -140,8 +179,8 @@ bool exports_store_delete_chunks(exports_store_hashes_t *hashes, exports_store_l
     (void)err;
     KV_OUTCOMES(ret, hashes);
     for (size_t i = 0; i < ret->len; i++)
-        ret->ptr[i].tag = kv_delete_chunk(KV_HASH(hashes, i), &ret->ptr[i].val.failed) ? EXPORTS_STORE_DELETE_OUTCOME_GONE
-                                                                                      : EXPORTS_STORE_DELETE_OUTCOME_FAILED;
+        ret->ptr[i].tag = kv_delete_chunk(KV_HASH(hashes, i), &ret->ptr[i].val.failed) ? STORE_TYPES_DELETE_OUTCOME_GONE
+                                                                                      : STORE_TYPES_DELETE_OUTCOME_FAILED;
     exports_store_hashes_free(hashes);
     return true;
 }
@@ -152,7 +191,7 @@ bool exports_store_commit(exports_store_list_hashes_t *fresh, exports_store_mani
     /* The manifest is the only item of the call. */
     bool good = kv_sync(err) &&
                 (!manifest || kv_put_manifest((kv_bytes){manifest->name.ptr, manifest->name.len}, 0, err));
-    ret->tag = EXPORTS_STORE_COMMIT_OUTCOME_PUBLISHED;
+    ret->tag = STORE_TYPES_COMMIT_OUTCOME_PUBLISHED;
     exports_store_list_hashes_free(fresh);
     if (manifest)
         exports_store_manifest_free(manifest);

@@ -10,6 +10,9 @@ use crate::error::{Error, ErrorKind};
 use crate::payload::Buffer;
 use crate::until::Until;
 
+/// What a component does during a change.
+type During = dyn Fn(&Until) + Send + Sync;
+
 #[derive(Default)]
 pub struct Fake {
     calls: AtomicUsize,
@@ -22,8 +25,12 @@ pub struct Fake {
     /// Items of one call that are answered, and that are too many for one call. 0: all, and none.
     pub most_answered: AtomicUsize,
     pub too_many: AtomicUsize,
+    /// What happens during each change, by its time.
+    during: Mutex<Option<Arc<During>>>,
     /// What each call takes, in milliseconds.
     pub delay: AtomicU64,
+    /// How often connections were dropped.
+    pub dropped: AtomicUsize,
 }
 
 /// So many hashes.
@@ -42,6 +49,45 @@ impl Fake {
 
     pub fn answer_gets(&self, gets: Vec<Result<(), Error>>) {
         *self.gets.lock().unwrap() = gets;
+    }
+
+    /// What is stored under a key, as it lies.
+    pub fn stored(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.chunks.lock().unwrap().get(&ChunkHash::new(key).unwrap()).cloned()
+    }
+
+    /// The keys of the chunks, as they lie.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        self.chunks.lock().unwrap().keys().map(|key| key.as_slice().to_vec()).collect()
+    }
+
+    /// Store something as it is to lie.
+    pub fn store(&self, key: &[u8], data: &[u8]) {
+        self.chunks.lock().unwrap().insert(ChunkHash::new(key).unwrap(), data.to_vec());
+    }
+
+    /// As [`Fake::stored`], of a manifest.
+    /// Lose what is stored under a key.
+    pub fn lose(&self, key: &[u8]) {
+        self.chunks.lock().unwrap().remove(&ChunkHash::new(key).unwrap());
+    }
+
+    pub fn stored_manifest(&self, name: &str) -> Option<Vec<u8>> {
+        self.manifests.lock().unwrap().get(name).cloned()
+    }
+
+    /// As [`Fake::store`], of a manifest.
+    pub fn store_manifest(&self, name: &str, data: &[u8]) {
+        self.manifests.lock().unwrap().insert(name.to_owned(), data.to_vec());
+    }
+
+    pub fn during_changes(&self, what: impl Fn(&Until) + Send + Sync + 'static) {
+        *self.during.lock().unwrap() = Some(Arc::new(what));
+    }
+
+    fn change(&self, until: &Until) {
+        let during = self.during.lock().unwrap().clone();
+        during.iter().for_each(|during| during(until));
     }
 
     fn begin(&self, items: usize) -> Result<usize, Error> {
@@ -73,7 +119,8 @@ impl Backend for Fake {
         Ok(hashes.iter().take(answered).map(|hash| Ok(presence(hash))).collect())
     }
 
-    fn put(&self, new: &[NewChunk<'_>], replace: bool, _: &Until) -> Answers<Put> {
+    fn put(&self, new: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+        self.change(until);
         let answered = self.begin(new.len())?;
         let mut chunks = self.chunks.lock().unwrap();
         let put = |(hash, data): &NewChunk<'_>| {
@@ -91,21 +138,27 @@ impl Backend for Fake {
         Ok(new.iter().take(answered).map(put).collect())
     }
 
-    fn get(&self, hashes: &[ChunkHash], _: &mut [Target<'_>], _: &Until) -> Answers<Option<Got>> {
+    fn get(&self, hashes: &[ChunkHash], targets: &mut [Target<'_>], _: &Until) -> Answers<Option<Got>> {
         let answered = self.begin(hashes.len())?;
         let told = self.gets.lock().unwrap().clone();
         if !told.is_empty() {
             return Ok(told.into_iter().map(|told| told.map(|()| None)).collect());
         }
         let chunks = self.chunks.lock().unwrap();
+        let mut targets = targets.iter_mut();
         let got = |hash| {
-            let buffer = |data: &Vec<u8>| Buffer::concat(&[data]).map(|data| Got::Buffer(Arc::new(data)));
-            chunks.get(hash).map(buffer).transpose()
+            let target = targets.next();
+            let got = |data: &Vec<u8>| match target.and_then(|target| target.place(data)) {
+                Some(placed) => Ok(placed),
+                None => Buffer::concat(&[data]).map(|data| Got::Buffer(Arc::new(data))),
+            };
+            chunks.get(hash).map(got).transpose()
         };
         Ok(hashes.iter().take(answered).map(got).collect())
     }
 
-    fn delete(&self, hashes: &[ChunkHash], _: &Until) -> Answers<()> {
+    fn delete(&self, hashes: &[ChunkHash], until: &Until) -> Answers<()> {
+        self.change(until);
         let answered = self.begin(hashes.len())?;
         let mut chunks = self.chunks.lock().unwrap();
         hashes.iter().take(answered).for_each(|hash| drop(chunks.remove(hash)));
@@ -117,8 +170,9 @@ impl Backend for Fake {
         manifest: Option<(&str, &[u8])>,
         fresh: &[ChunkHash],
         _: u64,
-        _: &Until,
+        until: &Until,
     ) -> Result<Committed, Error> {
+        self.change(until);
         self.begin(0)?;
         let chunks = self.chunks.lock().unwrap();
         let absent: Vec<ChunkHash> = fresh.iter().filter(|hash| !chunks.contains_key(hash)).copied().collect();
@@ -137,9 +191,14 @@ impl Backend for Fake {
         manifests.get(name).map(|data| Buffer::concat(&[data]).map(Arc::new)).transpose()
     }
 
-    fn delete_manifest(&self, name: &str, _: &Until) -> Result<(), Error> {
+    fn delete_manifest(&self, name: &str, until: &Until) -> Result<(), Error> {
+        self.change(until);
         self.begin(0)?;
         self.manifests.lock().unwrap().remove(name);
         Ok(())
+    }
+
+    fn drop_connections(&self) {
+        self.dropped.fetch_add(1, Relaxed);
     }
 }

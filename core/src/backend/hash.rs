@@ -11,10 +11,32 @@ use crate::limits::MAX_HASH_BYTES;
 pub type ChunkMap<T> = HashMap<ChunkHash, T, foldhash::fast::RandomState>;
 pub type ChunkSet = HashSet<ChunkHash, foldhash::fast::RandomState>;
 
-/// The hash of a chunk: 1 to 64 bytes that are not looked into.
+/// How a chunk lies in the backend: `docs/envelope.md`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Layout 1: the value, under the hash.
+    #[default]
+    Plain,
+    /// Layout 2: the value in an envelope, under a key that is made of the hash.
+    Enveloped,
+}
+
+impl Layout {
+    /// The other one.
+    pub fn other(self) -> Self {
+        match self {
+            Layout::Plain => Layout::Enveloped,
+            Layout::Enveloped => Layout::Plain,
+        }
+    }
+}
+
+/// The hash of a chunk: 1 to 64 bytes that are not looked into. And where it is meant to lie: the same hash in two layouts is two
+/// chunks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ChunkHash {
     len: u8,
+    layout: Layout,
     bytes: [u8; MAX_HASH_BYTES],
 }
 
@@ -26,7 +48,23 @@ impl ChunkHash {
             Some(head) if !hash.is_empty() => head.copy_from_slice(hash),
             _ => return Err(bad_length(hash.len())),
         }
-        Ok(ChunkHash { len: hash.len() as u8, bytes })
+        Ok(ChunkHash { len: hash.len() as u8, layout: Layout::Plain, bytes })
+    }
+
+    /// The same hash in a layout. A new one is in layout 1.
+    #[must_use]
+    pub fn lying(self, layout: Layout) -> Self {
+        ChunkHash { layout, ..self }
+    }
+
+    /// Where it is meant to lie.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Whether it is meant to lie in an envelope.
+    pub fn is_enveloped(&self) -> bool {
+        self.layout == Layout::Enveloped
     }
 
     /// Its bytes.
@@ -35,7 +73,7 @@ impl ChunkHash {
     }
 }
 
-/// By what is there, and not by the room for it.
+/// By what is there, and not by the room for it. Few are in both layouts.
 impl Hash for ChunkHash {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         hasher.write(self.as_slice());

@@ -1,15 +1,18 @@
 //! A backend's calls, and the layers around them.
 //!
 //! [`Backend`] is one blocking trait: a batch in, an outcome for each item out. The pool of instances implements it
-//! (`instances`); around it lie, from the inside, faults that a test injects ([`Layer`]), the circuit breaker (`with_breaker`), and
-//! what is learnt of chunks (`remembering`). The store makes whole batches of it. Each layer knows only the trait, so a
+//! (`instances`); around it lie, from the inside, faults that a test injects ([`Layer`]), the circuit breaker (`with_breaker`), changes
+//! that may still be carried out (`holding`), and what is learnt of chunks (`remembering`). The store makes whole batches of it. Each layer knows only the trait, so a
 //! test puts a fake inside.
 
+mod changes;
 mod hash;
+mod holding;
 mod known;
 mod layer;
 mod lengths;
 mod remembering;
+mod removed;
 mod target;
 mod with_breaker;
 
@@ -18,10 +21,13 @@ pub mod fake;
 
 use std::sync::Arc;
 
-pub use hash::ChunkHash;
+pub use changes::{Change, Changes};
+pub use hash::{ChunkHash, Layout};
 pub use hash::{ChunkMap, ChunkSet, bad_length};
+pub use holding::Holding;
 pub use layer::{Layer, Opening, Wrap, check_fault};
 pub use remembering::{KnownChunks, Remembering};
+pub use removed::Removed;
 pub use target::Target;
 pub use with_breaker::WithBreaker;
 
@@ -69,6 +75,10 @@ pub trait Backend: Send + Sync {
 
     /// End an idle instance, with what it holds, as a trap does.
     fn retire(&self) {}
+
+    /// Make calls that begin later use other connections than those that are there, so that what was read over one is not read
+    /// over it again. Nothing where there are none.
+    fn drop_connections(&self) {}
 }
 
 /// What a put came to.
@@ -115,7 +125,7 @@ pub enum Bytes<'a> {
     Buffered(&'a Arc<Buffer>),
 }
 
-impl Bytes<'_> {
+impl<'a> Bytes<'a> {
     /// Bytes of the value.
     #[allow(clippy::len_without_is_empty, reason = "a chunk of no bytes is as good as any")]
     pub fn len(&self) -> usize {
@@ -123,6 +133,15 @@ impl Bytes<'_> {
             Bytes::Borrowed(bytes) => bytes.len(),
             Bytes::Scattered(pieces) => pieces.iter().map(|piece| piece.len()).sum(),
             Bytes::Buffered(buffer) => buffer.len(),
+        }
+    }
+
+    /// The bytes, piece by piece.
+    pub fn pieces(self) -> Vec<&'a [u8]> {
+        match self {
+            Bytes::Borrowed(bytes) => vec![bytes],
+            Bytes::Scattered(pieces) => pieces.to_vec(),
+            Bytes::Buffered(buffer) => vec![&buffer[..]],
         }
     }
 

@@ -63,7 +63,7 @@ impl Backend for Remembering {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     self.known().found_damaged(*hash);
                 }
-                Ok(None) | Err(_) => {}
+                Ok(None | Some(Got::Damaged(_))) | Err(_) => {}
             }
         }
         Ok(answers)
@@ -99,6 +99,10 @@ impl Backend for Remembering {
 
     fn retire(&self) {
         self.inner.retire();
+    }
+
+    fn drop_connections(&self) {
+        self.inner.drop_connections();
     }
 }
 

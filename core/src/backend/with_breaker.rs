@@ -77,15 +77,20 @@ impl WithBreaker {
 
 /// Whether the time of a batch ran out, and less than half of what it asked for was answered.
 fn fell_behind<T>(answers: &[Result<T, Error>], asked: usize, until: &Until) -> bool {
-    let answered = answers.iter().filter(|answer| !answer.as_ref().is_err_and(|error| counts(error.kind()))).count();
+    let answered = answers.iter().filter(|answer| !answer.as_ref().is_err_and(is_failure)).count();
     2 * answered < asked && until.is_over()
 }
 
 /// Why no item of a batch was answered. `None` if one was: what is refused is answered too.
 fn nothing_answered<T>(answers: &[Result<T, Error>]) -> Option<&Error> {
-    let mut failures = answers.iter().map(|answer| answer.as_ref().err().filter(|error| counts(error.kind())));
+    let mut failures = answers.iter().map(|answer| answer.as_ref().err().filter(|error| is_failure(error)));
     let first = failures.next()??;
     failures.all(|failure| failure.is_some()).then_some(first)
+}
+
+/// Whether what was answered to an item says something against the backend.
+fn is_failure(error: &Error) -> bool {
+    counts(error.kind()) && !error.is_busy()
 }
 
 impl Backend for WithBreaker {
@@ -125,6 +130,10 @@ impl Backend for WithBreaker {
 
     fn retire(&self) {
         self.inner.retire();
+    }
+
+    fn drop_connections(&self) {
+        self.inner.drop_connections();
     }
 }
 
@@ -237,6 +246,12 @@ mod tests {
         let asked = hashes(1);
         fake.fail_calls(Some(Error::busy("all at work")));
         assert!(guarded.exists(&asked, &until).is_err());
+        // A server that sheds load answers so to each item.
+        fake.fail_calls(None);
+        fake.answer_gets(vec![Err(Error::busy("SlowDown"))]);
+        for _ in 0..3 {
+            assert!(guarded.get(&asked, &mut [], &until).is_ok());
+        }
         // The caller gave too little time.
         let soon =
             Until::with(&Clock::default(), &Limits::default(), Some(Instant::now() + Duration::from_millis(20)), None);

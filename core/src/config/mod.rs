@@ -28,7 +28,7 @@ use crate::limits::Limits;
 use crate::log::{self, Level};
 use crate::policy::{self, Folder, Pattern, Prefix, Said, SecretSource, Served, Target, Variable};
 use crate::quota::Quota;
-use crate::suggest::{nearest, suggestion};
+use crate::suggest::{nearest, plain, suggestion};
 use crate::uri::{self, StoreUri};
 use tables::{Backend, Compile, Tenant, Value};
 use tenants::Tenants;
@@ -65,6 +65,7 @@ pub struct Settings {
     pub sha256: Option<Digest>,
     pub root: Option<String>,
     pub verify: Verify,
+    pub layout1: Layout1,
     pub options: BTreeMap<String, String>,
     pub tls: Tls,
     pub connect: Vec<Pattern>,
@@ -102,6 +103,16 @@ pub enum Verify {
     Off,
 }
 
+/// Whether what is not found in layout 2 is asked for in layout 1, as earlier versions wrote it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout1 {
+    #[default]
+    Read,
+    /// The store holds nothing in layout 1.
+    Off,
+}
+
 impl Settings {
     /// What a URI means under them, where the backend is the one that serves its scheme.
     pub fn target(&self, uri: &StoreUri, served: &Served) -> Result<Target, Error> {
@@ -135,7 +146,7 @@ impl Config {
         let mut config: Config = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(0, |span| text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1);
             let message = error.message();
-            Error::invalid(format!("{shown}:{line}: {message}{}", suggestion(message)))
+            Error::invalid(format!("{shown}:{line}: {}{}", plain(message), suggestion(message)))
         })?;
         config.path = Some(path.to_owned());
         if config.metrics_file.as_ref().is_some_and(|file| !file.is_absolute()) {
@@ -275,6 +286,7 @@ impl Config {
             sha256: backend.sha256,
             root: backend.root,
             verify: backend.verify,
+            layout1: backend.layout1,
             options: backend.options.into_iter().map(|(name, Value(text))| (name, text)).collect(),
             tls: backend.tls,
             connect: backend.connect,
@@ -310,6 +322,7 @@ impl Backend {
             fault: self.fault,
             root: tenant.root,
             verify: tenant.verify.unwrap_or(self.verify),
+            layout1: tenant.layout1.unwrap_or(self.layout1),
             options: self.options.into_iter().chain(tenant.options).collect(),
             // Whom it trusts, but not as whom it comes.
             tls: Tls { ca: tenant.tls.ca.or(self.tls.ca), ..tenant.tls },

@@ -14,12 +14,19 @@ pub struct Table<'a> {
     pub scheme: &'a str,
     pub sha256: Option<Digest>,
     pub options: Vec<&'a str>,
+    /// Where the paths of a backend's stores end.
+    pub root: Option<&'a str>,
     pub secrets: &'a BTreeMap<String, SecretSource>,
     /// Files in PEM form that are to be there.
     pub files: Vec<PathBuf>,
 }
 
 impl Config {
+    /// Whether a URI is the one that a tenant's table names.
+    pub fn is_tenant(&self, uri: &str) -> bool {
+        self.tenant.iter().any(|tenant| tenant.uri.uri().as_str() == uri)
+    }
+
     /// All tables that a backend is served by.
     pub fn tables(&self) -> Vec<Table<'_>> {
         let files = |tls: &super::Tls| [&tls.ca, &tls.certificate, &tls.key].into_iter().flatten().cloned().collect();
@@ -28,6 +35,7 @@ impl Config {
             scheme,
             sha256: backend.sha256,
             options: backend.options.keys().map(String::as_str).collect(),
+            root: backend.root.as_deref(),
             secrets: &backend.secrets,
             files: files(&backend.tls),
         });
@@ -38,6 +46,7 @@ impl Config {
                 scheme: uri.scheme(),
                 sha256: None,
                 options: tenant.options.keys().map(String::as_str).collect(),
+                root: None,
                 secrets: &tenant.secrets,
                 files: files(&tenant.tls),
             }

@@ -1,33 +1,85 @@
 //! The tables of the config file, as they are written.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
-use super::{Near, Tls, Verify};
+use super::{Layout1, Near, Tls, Verify};
 use crate::limits::GivenLimits;
 use crate::policy::{Folder, Pattern, Prefix, SecretSource, Variable};
 use crate::quota::Quota;
 
-/// What the operator says of compiling: the `[compile]` table.
+/// What the operator says of compiling: the `[compile]` table, or `compile = "in-process"`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(try_from = "CompileGiven")]
 pub(super) struct Compile {
     pub helper: Helper,
+}
+
+/// The same as it is written.
+enum CompileGiven {
+    Word(String),
+    Table(CompileTable),
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct CompileTable {
+    helper: Helper,
+}
+
+/// By hand, so that what is wrong in the table is told as it is in others.
+impl<'de> Deserialize<'de> for CompileGiven {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = CompileGiven;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("\"in-process\" or a table")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<CompileGiven, E> {
+                Ok(CompileGiven::Word(word.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<CompileGiven, A::Error> {
+                CompileTable::deserialize(MapAccessDeserializer::new(map)).map(CompileGiven::Table)
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl TryFrom<CompileGiven> for Compile {
+    type Error = String;
+
+    fn try_from(given: CompileGiven) -> Result<Self, String> {
+        match given {
+            CompileGiven::Table(CompileTable { helper }) => Ok(Compile { helper }),
+            CompileGiven::Word(word) if word == "in-process" => Ok(Compile { helper: Helper::InProcess }),
+            CompileGiven::Word(word) => Err(format!("{word:?} is not \"in-process\"")),
+        }
+    }
 }
 
 /// The program that compiles components in a process of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Helper {
-    /// The one beside the library; where there is none, components are compiled in the engine's process.
+    /// The one beside the library; where there is none, only components whose compiled code is in the cache can be opened.
     #[default]
     Beside,
     /// This one, absolute, and no other.
     At(PathBuf),
-    /// None: components are compiled in the engine's process.
-    Off,
+    /// None: components are compiled in the engine's process, without bounds on memory and time.
+    InProcess,
 }
 
 impl TryFrom<String> for Helper {
@@ -36,7 +88,8 @@ impl TryFrom<String> for Helper {
     fn try_from(text: String) -> Result<Self, String> {
         let path = PathBuf::from(&text);
         match text.as_str() {
-            "off" => Ok(Helper::Off),
+            // As versions up to 0.2 have it.
+            "off" => Ok(Helper::InProcess),
             _ if path.is_absolute() => Ok(Helper::At(path)),
             _ => Err(format!("{text:?} is neither \"off\" nor an absolute path")),
         }
@@ -54,6 +107,7 @@ pub(super) struct Backend {
     /// Where the store's path ends. What follows in a URI prefixes the names of manifests; chunks are shared.
     pub root: Option<String>,
     pub verify: Verify,
+    pub layout1: Layout1,
     /// Handed to the backend's `open`.
     pub options: BTreeMap<String, Value>,
     pub tls: Tls,
@@ -113,6 +167,7 @@ pub(super) struct Tenant {
     pub uri: Prefix,
     pub root: Option<String>,
     pub verify: Option<Verify>,
+    pub layout1: Option<Layout1>,
     #[serde(default)]
     pub options: BTreeMap<String, Value>,
     #[serde(default)]

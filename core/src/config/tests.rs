@@ -98,7 +98,7 @@ fn sizes_have_units_where_they_are_bytes() {
     for (wrong, said) in [
         ("memory_bytes = '1 KB'", "'1 KB' is no size"),
         ("memory_bytes = '1 KiB'", "1024 is not between 65536 and"),
-        ("deadline_ms = '1 KiB'", "expected u64"),
+        ("deadline_ms = '1 KiB'", "write a whole number"),
     ] {
         let error = refused(&format!("[backend.x.limits]\n{wrong}"));
         assert!(error.contains("/etc/c.toml:2:") && error.contains(said), "{error}");
@@ -211,6 +211,7 @@ const KEYS: &[&str] = &[
     "sha256",
     "root",
     "verify",
+    "layout1",
     "options",
     "near",
     "tls",

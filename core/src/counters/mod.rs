@@ -1,6 +1,7 @@
 //! What happened, in numbers: for each backend and tenant, and for the process. Counted without a lock on the way of a
 //! call; they begin at 0 with the process, and in a child that was forked off.
 
+mod connections;
 mod listener;
 mod report;
 
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+pub use listener::check_address;
 pub use report::Gauged;
 pub use report::{Latency, Metrics, Series, StoreGauges};
 
@@ -79,8 +81,11 @@ events! {
     Hits "hits" "Chunks and manifests that were asked for and answered.";
     Misses "misses" "Chunks and manifests that were asked for and are not there.";
     Duplicates "duplicate_chunks" "Chunks that were put and there already.";
-    WrongBytes "wrong_chunks" "Chunks that were fetched with other bytes than were put, and not answered.";
+    WrongBytes "wrong_chunks" "Chunks and manifests that were fetched with other bytes than were put, and not answered.";
     Removed "removed_chunks" "Damaged chunks that were removed from the backend, for the next put to store them again.";
+    Layout1Reads "layout1_reads" "Chunks and manifests that were found in layout 1, where they have no checksum.";
+    ForeignEnvelopes "foreign_envelopes" "Chunks and manifests that a later version wrote, and that were missed and left alone.";
+    OlderManifests "older_manifests" "Manifests that were older than one that was read before, and not answered.";
     Evicted "evicted" "Chunks and manifests that the host had the backend evict.";
     BytesEvicted "evicted_bytes" "Bytes of those.";
     BufferHits "write_buffer_hits" "Chunks that were answered out of the write buffer.";
@@ -105,6 +110,7 @@ events! {
     Busy "busy" "Calls that found no instance free.";
     BreakerOpened "breaker_opened" "How often the circuit breaker opened.";
     BreakerRefused "breaker_refused" "Calls that were not tried while it was open.";
+    UnknownChanges "changes_unknown" "Changes that failed and may still be carried out, until their deadlines.";
     Connected "connections_made" "Connections that were made.";
     Resumed "connections_resumed" "Connections that were used again.";
 }

@@ -1,7 +1,7 @@
 //! The numbers as they are read: plain data, and as text in the format of OpenMetrics, which Prometheus reads.
 
-use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::{self, Write as _};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -43,7 +43,7 @@ pub struct Metrics {
 }
 
 /// What is known of one open store.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize)]
 #[non_exhaustive]
 pub struct StoreGauges {
     /// The backend that serves the scheme.
@@ -281,6 +281,40 @@ impl fmt::Display for Metrics {
     }
 }
 
+impl Metrics {
+    /// The counters in the text format of Prometheus (0.0.4), which the node exporter's collector of text files reads: there a counter's
+    /// family has the name of its samples, and nothing marks the end. `process`: a label of each sample, so that the files of several
+    /// processes have none in common.
+    pub(super) fn as_text_file(&self, process: Option<u32>) -> String {
+        let text = self.to_string();
+        let counter = |line| str::strip_prefix(line, "# TYPE ")?.strip_suffix(" counter");
+        let counters: HashSet<&str> = text.lines().filter_map(counter).collect();
+        let mut written = String::with_capacity(text.len());
+        for line in text.lines() {
+            let mut words = line.splitn(4, ' ');
+            match (words.next(), words.next(), words.next(), words.next()) {
+                (Some("#"), Some(what @ ("HELP" | "TYPE")), Some(name), rest) => {
+                    let total = if counters.contains(name) { "_total" } else { "" };
+                    let _ = writeln!(written, "# {what} {name}{total} {}", rest.unwrap_or_default());
+                }
+                (Some("#"), ..) => {}
+                _ => match (process, line.split_once('{'), line.split_once(' ')) {
+                    (Some(process), Some((name, labels)), _) => {
+                        let _ = writeln!(written, "{name}{{pid=\"{process}\",{labels}");
+                    }
+                    (Some(process), None, Some((name, value))) => {
+                        let _ = writeln!(written, "{name}{{pid=\"{process}\"}} {value}");
+                    }
+                    _ => {
+                        let _ = writeln!(written, "{line}");
+                    }
+                },
+            }
+        }
+        written
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,6 +366,39 @@ mod tests {
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             assert!(line.rsplit_once(' ').is_some_and(|(_, value)| value.parse::<f64>().is_ok()), "{line}");
         }
+    }
+
+    #[test]
+    fn the_file_is_what_the_collector_of_text_files_reads() {
+        let counters = Counters::new();
+        counters.call(Operation::GetChunk, &Ok(None::<crate::payload::Buffer>), Duration::from_micros(3));
+        let metrics = metrics_of(vec![Series::new("a", None, &counters)]);
+        let text = metrics.as_text_file(None);
+        let comments: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
+        assert!(comments.iter().all(|line| line.starts_with("# HELP ") || line.starts_with("# TYPE ")), "{text}");
+        // Of each family: help, type, samples, all under one name, as https://prometheus.io/docs/instrumenting/exposition_formats has it.
+        let (mut name, mut kind) = (String::new(), String::new());
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (of, is) = rest.split_once(' ').unwrap();
+                (name, kind) = (of.to_owned(), is.to_owned());
+                assert!(["counter", "gauge", "histogram"].contains(&is), "{line}");
+            } else if !line.starts_with('#') {
+                let sample = line.split(['{', ' ']).next().unwrap();
+                let suffixes: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+                assert!(
+                    suffixes.iter().any(|suffix| sample == format!("{name}{suffix}")),
+                    "{line} in the family {name}"
+                );
+            }
+        }
+        assert!(text.contains("# TYPE kv_store_calls_total counter\n"), "{text}");
+        let labelled = metrics.as_text_file(Some(7));
+        assert!(
+            labelled.lines().filter(|line| !line.starts_with('#')).all(|line| line.contains("{pid=\"7\"")),
+            "{labelled}"
+        );
+        assert_eq!(labelled.lines().count(), text.lines().count());
     }
 
     #[test]

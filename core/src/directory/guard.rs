@@ -29,6 +29,12 @@ pub struct Guard {
     headroom: AtomicI64,
     /// Of a store that evicts.
     pub tally: Option<Tally>,
+    /// The most files, and their count.
+    entries: Option<(u64, Tally)>,
+    /// What is over is evicted by somebody who is woken.
+    evicts: bool,
+    /// The file system had no room for a file.
+    ran_out: AtomicBool,
     woken: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
     /// Nothing could be evicted when that was last tried.
@@ -62,6 +68,9 @@ impl Guard {
             high: max_bytes - max_bytes / 20,
             headroom: AtomicI64::new(0),
             tally,
+            entries: None,
+            evicts: false,
+            ran_out: AtomicBool::new(false),
             woken: AtomicBool::new(false),
             wake: Box::new(wake),
             hopeless: AtomicBool::new(false),
@@ -69,6 +78,44 @@ impl Guard {
             made: Condvar::new(),
             refused: AtomicU64::new(0),
         }
+    }
+
+    /// Bounds the number of files, too.
+    pub fn with_entries(self, max_entries: u64, entries: Tally) -> Self {
+        Guard { entries: Some((max_entries, entries)), ..self }
+    }
+
+    /// Who is woken evicts: it is worth waiting for.
+    pub fn evicting(self) -> Self {
+        Guard { evicts: true, ..self }
+    }
+
+    /// The count of the files, where that is bounded.
+    pub fn entries(&self) -> Option<&Tally> {
+        self.entries.as_ref().map(|(_, entries)| entries)
+    }
+
+    /// How many files are to go so that the store is well below what it may have.
+    pub fn entries_over(&self) -> u64 {
+        let over = |(max, entries): &(u64, Tally)| match entries.total() {
+            used if used >= max - max / 20 => (used - (max - max / 10)).max(1),
+            _ => 0,
+        };
+        self.entries.as_ref().map_or(0, over)
+    }
+
+    /// The file system had no room for a file: no bytes, no inode, or no quota. Answers whether some was made, so that it is worth
+    /// another try.
+    pub(super) fn await_after_running_out(&self) -> bool {
+        let Some(tally) = self.tally.as_ref().filter(|_| self.evicts) else { return false };
+        let removed = tally.removed();
+        self.ran_out.store(true, Relaxed);
+        self.await_until(|| tally.removed() != removed)
+    }
+
+    /// Whether the file system had no room since this was last asked.
+    pub fn take_ran_out(&self) -> bool {
+        self.ran_out.swap(false, Relaxed)
     }
 
     /// Look at the space before the first write asks for it.
@@ -150,15 +197,22 @@ impl Guard {
             );
             return Err(self.refuse(message));
         }
+        let Some((max, entries)) = &self.entries else { return Ok(()) };
+        if entries.total() >= max - max / 20 {
+            self.wake();
+        }
+        if entries.total() >= *max && !self.await_until(|| entries.total() < *max) {
+            return Err(self.refuse(format!("the store is full: max_entries = {max}, until some files are removed")));
+        }
         Ok(())
     }
 
     /// Wait a moment for the eviction, which others have outrun.
     fn await_room(&self, tally: &Tally, len: u64) -> bool {
-        let fits = || tally.total().saturating_add(len) <= self.max_bytes;
-        if len > self.max_bytes {
-            return false;
-        }
+        len <= self.max_bytes && self.await_until(|| tally.total().saturating_add(len) <= self.max_bytes)
+    }
+
+    fn await_until(&self, fits: impl Fn() -> bool) -> bool {
         let end = self.clock.now() + limits::ROOM_AWAITED;
         let mut room = self.room.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         while !fits() {
@@ -220,6 +274,59 @@ mod tests {
         (0..4).for_each(|_| guard.admit(100, look).unwrap());
         assert_eq!(looks.load(Relaxed), 3, "the first of them fits");
         assert!(Guard::new(&Clock::default(), 0, None, None, || ()).admit(10, || unreachable!()).is_ok());
+    }
+
+    #[test]
+    fn files_are_bounded_in_number() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Arc::new(Directory::open(scratch.path(), &Arc::default()).unwrap());
+        let tallies = [(super::super::tally::BYTES, 1000), (super::super::tally::FILES, 3)];
+        let [bytes, files] = tallies.map(|(name, most)| Tally::open_as(name, &directory, most).unwrap());
+        let woken = Arc::new(AtomicU64::new(0));
+        let counted = woken.clone();
+        let guard = Guard::new(&Clock::default(), 0, None, Some(bytes), move || {
+            counted.fetch_add(1, Relaxed);
+        });
+        directory.set_guard(guard.with_entries(3, files).evicting());
+        let guard = directory.guard().unwrap();
+        let write = |name: &str, replace| {
+            let path = super::super::RelativePath::parse(name.into()).unwrap();
+            directory.write(&path, &[b"x"], replace, false, None).map(drop)
+        };
+        ["a", "b"].iter().for_each(|name| write(name, false).unwrap());
+        write("b", true).unwrap();
+        write("c", true).unwrap();
+        assert_eq!((guard.entries().unwrap().total(), directory.tally().unwrap().total()), (3, 3));
+        guard.set_hopeless(true);
+        let refused = write("d", false).unwrap_err();
+        assert!(refused.kind() == ErrorKind::Exhausted && refused.to_string().contains("max_entries = 3"), "{refused}");
+        assert!(guard.entries_over() > 0 && woken.load(Relaxed) > 0);
+        directory.remove(&super::super::RelativePath::parse("a".into()).unwrap(), false, None).unwrap();
+        write("d", false).unwrap();
+        assert_eq!(guard.entries().unwrap().total(), 3);
+    }
+
+    #[test]
+    fn who_finds_the_disk_full_waits_for_the_eviction_and_tries_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Arc::new(Directory::open(scratch.path(), &Arc::default()).unwrap());
+        let tally = Tally::open(&directory, 1000).unwrap();
+        let evictor = Arc::downgrade(&directory);
+        let guard = Guard::new(&Clock::default(), 0, None, Some(tally), move || {
+            let directory = evictor.upgrade().unwrap();
+            let guard = directory.guard().unwrap();
+            assert!(guard.take_ran_out());
+            directory.tally().unwrap().remove(10);
+            guard.begin_upkeep();
+            std::thread::spawn(move || directory.guard().unwrap().made_room());
+        });
+        directory.set_guard(guard.evicting());
+        let guard = directory.guard().unwrap();
+        assert!(guard.await_after_running_out());
+        guard.set_hopeless(true);
+        guard.woken.store(true, Relaxed);
+        assert!(!guard.await_after_running_out(), "nothing may go");
+        assert!(!Guard::new(&Clock::default(), 0, None, None, || ()).await_after_running_out());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{self, FileType};
+use rustix::fs::{self, FileType, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use super::{Directory, RelativePath, usage};
@@ -17,6 +17,8 @@ const NAMES: usize = 32_768;
 const KEPT_BYTES: usize = 2 << 20;
 /// How long they are kept for the next page. What was made meanwhile is not on it, as if the listing had passed its place.
 const KEPT_FOR: Duration = Duration::from_secs(5);
+/// A time that is further ahead of the clock is none, in nanoseconds. File systems of other machines may be so far ahead.
+const AHEAD: u64 = 10_000_000_000;
 
 /// One entry of a directory.
 pub struct Entry {
@@ -51,7 +53,9 @@ impl Directory {
         loop {
             let names = self.page(&directory, path, after.as_deref(), limit)?;
             let Some(last) = names.last() else { return Ok(Vec::new()) };
-            let entries = names.iter().filter_map(|name| look(&directory, name).transpose());
+            let entries = names
+                .iter()
+                .filter_map(|name| look(&directory, name).map(|entry| self.at_most_now(&directory, entry)).transpose());
             let entries = entries.collect::<Result<Vec<Entry>, Error>>()?;
             // Where all of them are no files, or were removed since, there may be more behind them.
             if !entries.is_empty() {
@@ -59,6 +63,22 @@ impl Directory {
             }
             after = Some(last.clone());
         }
+    }
+
+    /// A file of the future, by a clock that was ahead, would be the last to go until then: it is from now.
+    fn at_most_now(&self, directory: &OwnedFd, entry: Option<Entry>) -> Option<Entry> {
+        let mut entry = entry?;
+        let now = self.shared.clock.wall_ns();
+        if entry.used > now.saturating_add(AHEAD) && !entry.directory {
+            if !self.read_only
+                && let Ok(time) = Timespec::try_from(Duration::from_nanos(now))
+            {
+                let times = Timestamps { last_access: time, last_modification: time };
+                let _ = fs::utimensat(directory, &entry.name, &times, fs::AtFlags::SYMLINK_NOFOLLOW);
+            }
+            (entry.used, entry.modified) = (now, entry.modified.min(now));
+        }
+        Some(entry)
     }
 
     /// Up to `limit` names after `after`: those that were kept, or else those that are there now.
@@ -159,6 +179,20 @@ mod tests {
         assert_eq!(page(Some("12"), 3), ["13", "135", "15"]);
         assert_eq!(page(Some("38"), 3), ["39"]);
         assert!(page(Some("39"), 3).is_empty());
+    }
+
+    #[test]
+    fn a_file_of_the_future_ages_from_now_on() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Directory::open(scratch.path(), &Arc::default()).unwrap();
+        let tomorrow = std::time::SystemTime::now() + Duration::from_secs(86_400);
+        let at = scratch.path().join("chunk");
+        let times = std::fs::FileTimes::new().set_accessed(tomorrow).set_modified(tomorrow);
+        std::fs::File::create(&at).unwrap().set_times(times).unwrap();
+        let now = directory.shared.clock.wall_ns();
+        let listed = directory.entries("", None, 10).unwrap().pop().unwrap();
+        assert!(listed.used.abs_diff(now) < AHEAD && listed.modified.abs_diff(now) < AHEAD);
+        assert!(std::fs::metadata(&at).unwrap().modified().unwrap() < tomorrow, "the next process knows it too");
     }
 
     #[test]

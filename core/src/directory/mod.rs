@@ -7,11 +7,13 @@
 mod guard;
 mod listing;
 mod mounts;
+mod order;
 mod parents;
 mod path;
 mod read;
+mod saves;
 mod shared;
-mod tally;
+pub(crate) mod tally;
 mod usage;
 mod write;
 
@@ -28,17 +30,22 @@ pub use guard::Guard;
 pub use listing::Entry;
 pub use mounts::why_refused;
 pub use path::RelativePath;
+pub use saves::UnderWay;
 pub use shared::Shared;
 pub use tally::Tally;
-pub use usage::Evicted;
+pub use usage::{Evicted, Space};
 pub use write::Written;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits::USE_NOTED;
 use crate::process::Clock;
 use crate::signals::files_are_bounded;
+use crate::threads::Whose;
+use crate::until::Until;
 use listing::Following;
+use order::Order;
 use parents::{Parent, Parents};
+use saves::Saves;
 
 const PRIVATE_DIRECTORY: Mode = Mode::RWXU;
 const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -48,6 +55,8 @@ const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 pub struct Directory {
     root: OwnedFd,
     shared: Arc<Shared>,
+    /// As whom it has files synced by other threads.
+    whose: Whose,
     read_only: bool,
     /// The process had a bound on the length of files (RLIMIT_FSIZE) when the directory was opened: a write past it would
     /// raise SIGXFSZ.
@@ -57,9 +66,11 @@ pub struct Directory {
     parents: Parents,
     /// Times of use cannot be noted here: the file system is mounted to read only, or the files are somebody else's.
     unnoted: AtomicBool,
-    /// How old a noted time of use may be, in seconds.
+    /// How old a noted time of use may be, in nanoseconds.
     noted_for: AtomicU64,
     guard: OnceLock<Guard>,
+    saves: OnceLock<Saves>,
+    order: Order,
     /// Of the listing that was last asked for.
     following: Mutex<Option<Following>>,
 }
@@ -96,9 +107,12 @@ impl Directory {
             temporaries: Mutex::new(None),
             parents: Parents::new(shared),
             shared: shared.clone(),
+            whose: Whose::default(),
             unnoted: AtomicBool::new(false),
-            noted_for: AtomicU64::new(USE_NOTED.as_secs()),
+            noted_for: AtomicU64::new(USE_NOTED.as_nanos() as u64),
             guard: OnceLock::new(),
+            saves: OnceLock::new(),
+            order: Order::default(),
             following: Mutex::new(None),
         };
         directory.reap_temporaries();
@@ -117,9 +131,12 @@ impl Directory {
             temporaries: Mutex::new(None),
             parents: Parents::new(shared),
             shared: shared.clone(),
+            whose: Whose::default(),
             unnoted: AtomicBool::new(true),
-            noted_for: AtomicU64::new(USE_NOTED.as_secs()),
+            noted_for: AtomicU64::new(USE_NOTED.as_nanos() as u64),
             guard: OnceLock::new(),
+            saves: OnceLock::new(),
+            order: Order::default(),
             following: Mutex::new(None),
         })
     }
@@ -235,8 +252,8 @@ impl Directory {
         Ok(regular.then_some((parent, stat)))
     }
 
-    /// Remove a file, or a directory that is empty. False: there was none.
-    pub fn remove(&self, path: &RelativePath, durable: bool) -> Result<bool, Error> {
+    /// Remove a file, or a directory that is empty, by the deadline of a call if there is one. False: there was none.
+    pub fn remove(&self, path: &RelativePath, durable: bool, until: Option<&Until>) -> Result<bool, Error> {
         self.check_writable()?;
         let counted = match self.tally() {
             Some(_) => self.look(path)?.map(|(_, stat)| stat.st_size as u64),
@@ -246,10 +263,12 @@ impl Directory {
             Err(Errno::NOENT) => return Ok(false),
             opened => opened?,
         };
-        let removed = match fs::unlinkat(&parent, path.name(), AtFlags::empty()) {
-            Err(Errno::ISDIR | Errno::PERM) => fs::unlinkat(&parent, path.name(), AtFlags::REMOVEDIR),
-            unlinked => unlinked,
-        };
+        let removed = self.in_turn(until, || {
+            Ok(match fs::unlinkat(&parent, path.name(), AtFlags::empty()) {
+                Err(Errno::ISDIR | Errno::PERM) => fs::unlinkat(&parent, path.name(), AtFlags::REMOVEDIR),
+                unlinked => unlinked,
+            })
+        })?;
         match removed {
             Err(Errno::NOENT) => return Ok(false),
             Err(Errno::NOTEMPTY | Errno::EXIST) => {
@@ -264,6 +283,12 @@ impl Directory {
             fs::fsync(&parent)?;
         }
         Ok(true)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        self.end_saves();
     }
 }
 

@@ -1,11 +1,12 @@
-//! How many bytes the files of a directory have together, shared by the processes that write to it, without a server and without
-//! a walk at each open.
+//! How many bytes the files of a directory have together, or how many files there are, shared by the processes that write to it, without a
+//! server and without a walk at each open.
 //!
-//! The count is in the file `.kv-usage`. A process adds to a count of its own and writes it down when it has changed by a 1024th of
+//! The count is in the file `.kv-usage`, that of files in `.kv-files`. A process adds to a count of its own and writes it down when it has changed by a 1024th of
 //! the bound; so it costs a write no system call, and what processes have not written down is a fraction of a percent. A
 //! process that is killed loses that much; the files are counted anew now and then, and after a restart of the machine. Nobody
 //! waits for the file's lock: who does not get it writes down later. All threads that share its descriptor share the lock, so a
-//! mutex stands before it.
+//! mutex stands before it. On a disk that is full the count is kept in memory until it can be written, so that what has filled
+//! the disk can be evicted.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -16,9 +17,12 @@ use rustix::fs::{self, FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use super::{Directory, PRIVATE_FILE};
+use crate::limits;
 use crate::process::Clock;
 
-const FILE: &str = ".kv-usage";
+/// The count of bytes, and of files.
+pub const BYTES: &str = ".kv-usage";
+pub const FILES: &str = ".kv-files";
 const MAGIC: [u8; 8] = *b"KVUSAGE1";
 const RECORD_BYTES: usize = 32;
 
@@ -30,8 +34,8 @@ const LAST_TRIES: usize = 50;
 pub struct Tally {
     file: OwnedFd,
     clock: Clock,
-    /// Held by the thread of this process that writes down.
-    writing: Mutex<()>,
+    /// Held by the thread of this process that writes down: what could not be written, because the disk is full.
+    writing: Mutex<Option<Record>>,
     /// What was written down when it was last looked at.
     shared: AtomicI64,
     /// What is not written down yet.
@@ -75,18 +79,27 @@ impl Record {
 }
 
 impl Tally {
-    /// The count of a directory whose files may have so many bytes.
+    /// The count of the bytes of a directory's files, which may have so many.
     pub fn open(directory: &Directory, max_bytes: u64) -> Result<Self, Errno> {
+        Tally::open_as(BYTES, directory, max_bytes)
+    }
+
+    /// One of the counts of a directory, [`BYTES`] or [`FILES`], which may come to so much.
+    pub fn open_as(name: &str, directory: &Directory, most: u64) -> Result<Self, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = fs::openat(&directory.root, FILE, flags, PRIVATE_FILE)?;
+        let file = match fs::openat(&directory.root, name, flags, PRIVATE_FILE) {
+            // No file can be made: this process counts for itself, until it opens the directory again.
+            Err(Errno::NOSPC | Errno::DQUOT) => fs::memfd_create("kv-usage", fs::MemfdFlags::CLOEXEC)?,
+            opened => opened?,
+        };
         if fs::FileType::from_raw_mode(fs::fstat(&file)?.st_mode) != fs::FileType::RegularFile {
             return Err(Errno::INVAL);
         }
-        let step = i64::try_from(max_bytes / 1024).unwrap_or(i64::MAX).clamp(1, 16 << 20);
+        let step = i64::try_from(most / 1024).unwrap_or(i64::MAX).clamp(1, 16 << 20);
         let (shared, own, counted) = (AtomicI64::new(0), AtomicI64::new(0), AtomicU64::new(0));
         let removed = AtomicU64::new(0);
         let clock = directory.clock().clone();
-        let tally = Tally { file, clock, writing: Mutex::new(()), shared, own, step, counted, removed };
+        let tally = Tally { file, clock, writing: Mutex::new(None), shared, own, step, counted, removed };
         // Nothing need be counted where nothing is: what comes from now on is added.
         if fs::fstat(&tally.file)?.st_size == 0 && is_fresh(directory)? {
             let _ = tally.locked(|record| Record { counted: tally.clock.wall_ns(), ..record });
@@ -97,9 +110,20 @@ impl Tally {
         Ok(tally)
     }
 
+    /// Whether a process has a directory's files counted: one that evicts, most likely.
+    pub fn is_kept(directory: &Directory) -> bool {
+        fs::statat(&directory.root, BYTES, fs::AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
     /// The bytes of all files, as far as is known.
     pub fn total(&self) -> u64 {
         self.shared.load(Relaxed).saturating_add(self.own.load(Relaxed)).try_into().unwrap_or(0)
+    }
+
+    /// Whether the files are to be counted anew: the count is too old, or of a clock that was ahead.
+    pub fn is_count_due(&self) -> bool {
+        let age = self.clock.wall_ns().checked_sub(self.counted());
+        age.is_none_or(|age| age > limits::COUNTED_FOR.as_nanos() as u64)
     }
 
     /// When the files were last counted: nanoseconds since 1970-01-01 UTC.
@@ -150,22 +174,21 @@ impl Tally {
     }
 
     fn locked(&self, change: impl FnOnce(Record) -> Record) -> Result<(), Errno> {
-        let _writing = match self.writing.try_lock() {
+        let mut unwritten = match self.writing.try_lock() {
             Ok(writing) => writing,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(Errno::AGAIN),
         };
         fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)?;
         let own = self.own.swap(0, Relaxed);
-        let record = self.read();
+        let record = unwritten.take().unwrap_or_else(|| self.read());
         let record = change(Record { bytes: record.bytes.saturating_add(own).max(0), ..record });
         let written = rustix::io::pwrite(&self.file, &Record { boot: boot(), ..record }.encode(), 0);
         if written.is_err() {
-            self.own.fetch_add(own, Relaxed);
-        } else {
-            self.shared.store(record.bytes, Relaxed);
-            self.counted.store(record.counted, Relaxed);
+            *unwritten = Some(record);
         }
+        self.shared.store(record.bytes, Relaxed);
+        self.counted.store(record.counted, Relaxed);
         fs::flock(&self.file, FlockOperation::Unlock)?;
         written.map(drop)
     }
@@ -228,7 +251,7 @@ mod tests {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "4b5655534147453115cd5b070000000008070605040302011817161514131211");
         assert_eq!(Record::decode(&bytes), Some(record));
-        assert_eq!(FILE, ".kv-usage");
+        assert_eq!((BYTES, FILES), (".kv-usage", ".kv-files"));
     }
 
     #[test]
@@ -279,6 +302,51 @@ mod tests {
     }
 
     #[test]
+    fn a_count_by_a_clock_that_was_ahead_or_behind_is_made_anew() {
+        struct At(u64);
+        impl crate::process::Time for At {
+            fn now(&self) -> std::time::Instant {
+                std::time::Instant::now()
+            }
+            fn wall(&self) -> std::time::SystemTime {
+                std::time::UNIX_EPOCH + Duration::from_secs(self.0)
+            }
+        }
+        let (scratch, _) = directory();
+        let at = |seconds| {
+            let threads = crate::threads::Threads::new(&Clock::default(), &Default::default());
+            let clock = Clock::of(Arc::new(At(seconds)));
+            let shared = super::super::Shared::new(clock, Default::default(), threads.helpers);
+            Tally::open(&Directory::open(scratch.path(), &Arc::new(shared)).unwrap(), 1000).unwrap()
+        };
+        const DAY: u64 = 86_400;
+        let counted = at(10 * DAY);
+        assert!(counted.is_count_due());
+        counted.set(500, 0);
+        assert!(!counted.is_count_due() && !at(10 * DAY + 3000).is_count_due());
+        assert!(at(9 * DAY).is_count_due(), "the clock that counted was ahead");
+        assert!(at(11 * DAY).is_count_due(), "or behind");
+    }
+
+    #[test]
+    fn on_a_full_disk_a_count_is_kept_until_it_can_be_written() {
+        let (scratch, directory) = directory();
+        let mut tally = Tally::open(&directory, 1000).unwrap();
+        let file =
+            std::fs::File::open("/dev/full").and_then(|_| std::fs::File::options().write(true).open("/dev/full"));
+        let written = std::mem::replace(&mut tally.file, file.unwrap().into());
+        tally.add(900);
+        tally.set(700, 900);
+        assert!(tally.total() == 700 && tally.counted() > 0, "{}", tally.total());
+        tally.add(50);
+        assert_eq!(tally.total(), 750);
+        tally.file = written;
+        tally.write_down();
+        assert_eq!(Tally::open(&directory, 1000).unwrap().total(), 750);
+        drop(scratch);
+    }
+
+    #[test]
     fn a_directory_without_files_needs_no_count() {
         let scratch = tempfile::tempdir().unwrap();
         std::fs::write(scratch.path().join(".local-fs"), "a mark").unwrap();
@@ -300,7 +368,7 @@ mod tests {
         assert!(tally.total() == 500 && counted > 0);
         let opened = Tally::open(&directory, 1000).unwrap();
         assert_eq!((opened.total(), opened.counted()), (500, counted));
-        let file = scratch.path().join(FILE);
+        let file = scratch.path().join(BYTES);
         let other = Record { bytes: 500, counted: 77, boot: 1 };
         for (content, total) in
             [(other.encode().to_vec(), 500), (vec![7; 32], 0), (vec![], 0), (b"KVUSAGE1".to_vec(), 0)]
@@ -318,7 +386,7 @@ mod tests {
     fn who_does_not_get_the_lock_writes_down_later() {
         let (scratch, directory) = directory();
         let tally = Tally::open(&directory, 1000).unwrap();
-        let other = std::fs::File::open(scratch.path().join(FILE)).unwrap();
+        let other = std::fs::File::open(scratch.path().join(BYTES)).unwrap();
         fs::flock(&other, FlockOperation::LockExclusive).unwrap();
         tally.add(100);
         assert_eq!(tally.total(), 100);

@@ -45,7 +45,7 @@ fn a_missing_last_component_is_made_private_and_no_other() {
 fn a_file_is_written_whole_and_read_back() {
     let (scratch, directory) = open();
     let at = path("chunks/a/ab");
-    assert_eq!(directory.write(&at, &[b"he", b"", b"llo"], false, true).unwrap(), Written::Written);
+    assert_eq!(directory.write(&at, &[b"he", b"", b"llo"], false, true, None).unwrap(), Written::Written);
     assert_eq!(read(&directory, "chunks/a/ab").unwrap().unwrap(), b"hello");
     assert_eq!(read_range(&directory, "chunks/a/ab", 1, Some(3)).unwrap().unwrap(), b"ell");
     assert_eq!(directory.size(&at).unwrap(), Some(5));
@@ -59,17 +59,17 @@ fn a_file_of_more_parts_than_one_call_takes() {
     let (_scratch, directory) = open();
     let bytes: Vec<u8> = (0..5000u32).map(|n| n as u8).collect();
     let parts: Vec<&[u8]> = bytes.chunks(1).collect();
-    directory.write(&path("f"), &parts, false, false).unwrap();
+    directory.write(&path("f"), &parts, false, false, None).unwrap();
     assert_eq!(read(&directory, "f").unwrap().unwrap(), bytes);
 }
 
 #[test]
 fn a_file_that_exists_is_kept_unless_it_is_to_be_replaced() {
     let (scratch, directory) = open();
-    directory.write(&path("f"), &[b"one"], false, false).unwrap();
-    assert_eq!(directory.write(&path("f"), &[b"two"], false, false).unwrap(), Written::Existed);
+    directory.write(&path("f"), &[b"one"], false, false, None).unwrap();
+    assert_eq!(directory.write(&path("f"), &[b"two"], false, false, None).unwrap(), Written::Existed);
     assert_eq!(read(&directory, "f").unwrap().unwrap(), b"one");
-    assert_eq!(directory.write(&path("f"), &[b"two"], true, false).unwrap(), Written::Written);
+    assert_eq!(directory.write(&path("f"), &[b"two"], true, false, None).unwrap(), Written::Written);
     assert_eq!(read(&directory, "f").unwrap().unwrap(), b"two");
     assert_eq!(scratch.path().join("store/.kv-tmp").read_dir().unwrap().count(), 0);
 }
@@ -86,20 +86,21 @@ fn links_are_never_followed() {
     assert_eq!(read(&directory, "out/secret").unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(read(&directory, "f").unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(directory.size(&path("f")).unwrap(), None);
-    assert!(directory.write(&path("f"), &[b"mine"], false, false).is_err());
-    assert!(directory.write(&path("out/new"), &[b"x"], false, false).is_err());
+    assert!(directory.write(&path("f"), &[b"mine"], false, false, None).is_err());
+    assert!(directory.write(&path("out/new"), &[b"x"], false, false, None).is_err());
     assert!(!outside.join("new").exists());
-    assert!(directory.remove(&path("out/secret"), false).is_err());
+    assert!(directory.remove(&path("out/secret"), false, None).is_err());
     // Not even where they stay within.
-    directory.write(&path("sub/f"), &[b"within"], false, false).unwrap();
+    directory.write(&path("sub/f"), &[b"within"], false, false, None).unwrap();
     symlink("sub", scratch.path().join("store/inner")).unwrap();
-    for denied in
-        [read(&directory, "inner/f").map(drop), directory.write(&path("inner/new"), &[b"x"], false, false).map(drop)]
-    {
+    for denied in [
+        read(&directory, "inner/f").map(drop),
+        directory.write(&path("inner/new"), &[b"x"], false, false, None).map(drop),
+    ] {
         assert_eq!(denied.unwrap_err().kind(), ErrorKind::Denied);
     }
     // A link under the name of a file is replaced itself; what it leads to stays.
-    directory.write(&path("f"), &[b"mine"], true, false).unwrap();
+    directory.write(&path("f"), &[b"mine"], true, false, None).unwrap();
     assert_eq!(std::fs::read(outside.join("secret")).unwrap(), b"secret");
     assert_eq!(read(&directory, "f").unwrap().unwrap(), b"mine");
 }
@@ -107,7 +108,7 @@ fn links_are_never_followed() {
 #[test]
 fn the_slow_way_to_resolve_follows_no_links_either() {
     let (scratch, directory) = open();
-    directory.write(&path("a/b/f"), &[b"x"], false, false).unwrap();
+    directory.write(&path("a/b/f"), &[b"x"], false, false, None).unwrap();
     symlink(scratch.path(), scratch.path().join("store/out")).unwrap();
     let steps = |path| resolve_by_steps(&directory.root, path, OFlags::RDONLY | OFlags::NOFOLLOW);
     assert!(steps("a/b/f").is_ok());
@@ -134,7 +135,7 @@ fn a_planted_fifo_hangs_nothing() {
 #[test]
 fn what_is_too_large_is_refused_before_it_is_read() {
     let (_scratch, directory) = open();
-    directory.write(&path("f"), &[&[0; 100]], false, false).unwrap();
+    directory.write(&path("f"), &[&[0; 100]], false, false, None).unwrap();
     let full = |len| Err(Error::new(ErrorKind::Exhausted, format!("no room for {len}")));
     assert_eq!(directory.read(&path("f"), 0, None, full).unwrap_err().to_string(), "no room for 100");
     let read = |offset, len| read_range(&directory, "f", offset, len).unwrap_err().kind();
@@ -147,7 +148,7 @@ fn what_is_not_there_is_missing_and_not_an_error() {
     let (_scratch, directory) = open();
     assert_eq!(read(&directory, "a/b").unwrap(), None);
     assert_eq!(directory.size(&path("a/b")).unwrap(), None);
-    assert!(!directory.remove(&path("a/b"), true).unwrap());
+    assert!(!directory.remove(&path("a/b"), true, None).unwrap());
     assert!(directory.entries("a", None, 10).unwrap().is_empty());
     let error = directory.sync(&[path("a/b")], || Ok(())).unwrap_err();
     assert!(error.to_string().contains("a/b"), "{error}");
@@ -156,17 +157,17 @@ fn what_is_not_there_is_missing_and_not_an_error() {
 #[test]
 fn removing_takes_files_and_empty_directories() {
     let (_scratch, directory) = open();
-    directory.write(&path("d/f"), &[b"x"], false, false).unwrap();
-    assert_eq!(directory.remove(&path("d"), false).unwrap_err().kind(), ErrorKind::Invalid);
-    assert!(directory.remove(&path("d/f"), true).unwrap());
-    assert!(directory.remove(&path("d"), false).unwrap());
+    directory.write(&path("d/f"), &[b"x"], false, false, None).unwrap();
+    assert_eq!(directory.remove(&path("d"), false, None).unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(directory.remove(&path("d/f"), true, None).unwrap());
+    assert!(directory.remove(&path("d"), false, None).unwrap());
 }
 
 #[test]
 fn entries_come_in_pages_in_order_without_the_hosts_own() {
     let (scratch, directory) = open();
     for name in ["b", "a", "d/x", "c"] {
-        directory.write(&path(name), &[b"12"], false, false).unwrap();
+        directory.write(&path(name), &[b"12"], false, false, None).unwrap();
     }
     symlink("a", scratch.path().join("store/link")).unwrap();
     let page = |after, limit| {
@@ -182,7 +183,7 @@ fn entries_come_in_pages_in_order_without_the_hosts_own() {
 #[test]
 fn old_temporaries_are_reaped_and_young_ones_kept() {
     let (scratch, directory) = open();
-    directory.write(&path("f"), &[b"x"], false, false).unwrap();
+    directory.write(&path("f"), &[b"x"], false, false, None).unwrap();
     let temporaries = scratch.path().join("store/.kv-tmp");
     for (name, age) in [("old", 7200), ("young", 60)] {
         let file = std::fs::File::create(temporaries.join(name)).unwrap();
@@ -196,11 +197,11 @@ fn old_temporaries_are_reaped_and_young_ones_kept() {
 #[test]
 fn writing_goes_on_after_somebody_removed_everything() {
     let (scratch, directory) = open();
-    directory.write(&path("chunks/a/x"), &[b"x"], false, false).unwrap();
+    directory.write(&path("chunks/a/x"), &[b"x"], false, false, None).unwrap();
     for name in ["chunks", ".kv-tmp"] {
         std::fs::remove_dir_all(scratch.path().join("store").join(name)).unwrap();
     }
-    directory.write(&path("chunks/a/y"), &[b"y"], false, true).unwrap();
+    directory.write(&path("chunks/a/y"), &[b"y"], false, true, None).unwrap();
     assert_eq!(read(&directory, "chunks/a/y").unwrap().unwrap(), b"y");
 }
 
@@ -208,7 +209,7 @@ fn writing_goes_on_after_somebody_removed_everything() {
 fn a_read_only_directory_is_read_and_never_written() {
     let (scratch, directory) = open();
     let at = path("a/b");
-    directory.write(&at, &[b"x"], false, false).unwrap();
+    directory.write(&at, &[b"x"], false, false, None).unwrap();
     let store = scratch.path().join("store");
     std::fs::remove_dir_all(store.join(".kv-tmp")).unwrap();
 
@@ -219,10 +220,10 @@ fn a_read_only_directory_is_read_and_never_written() {
     assert_eq!(read_only.entries("", None, 10).unwrap().len(), 1);
     let denied = |outcome: Result<(), Error>| assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Denied);
     for replace in [false, true] {
-        denied(read_only.write(&path("new"), &[b"y"], replace, false).map(drop));
-        denied(read_only.write(&at, &[b"y"], replace, true).map(drop));
+        denied(read_only.write(&path("new"), &[b"y"], replace, false, None).map(drop));
+        denied(read_only.write(&at, &[b"y"], replace, true, None).map(drop));
     }
-    denied(read_only.remove(&at, false).map(drop));
+    denied(read_only.remove(&at, false, None).map(drop));
     denied(read_only.sync(std::slice::from_ref(&at), || Ok(())));
     // Nothing was made on the way either.
     assert_eq!(std::fs::read_dir(&store).unwrap().count(), 1);
@@ -247,7 +248,7 @@ fn no_directory_is_on_a_file_system_of_the_kernel() {
     assert_eq!(Directory::open(made, &Arc::default()).unwrap_err().kind(), ErrorKind::Denied);
     // A tmpfs below /dev is one of files.
     let shared = tempfile::tempdir_in("/dev/shm").unwrap();
-    Directory::open(shared.path(), &Arc::default()).unwrap().write(&path("f"), &[b"x"], false, false).unwrap();
+    Directory::open(shared.path(), &Arc::default()).unwrap().write(&path("f"), &[b"x"], false, false, None).unwrap();
     assert_eq!(why_refused(shared.path()), None);
 }
 
@@ -277,7 +278,7 @@ fn directories_are_synced_no_longer_than_there_is_time() {
     let (_scratch, directory) = open();
     let paths: Vec<RelativePath> = (0..200).map(|n| path(&format!("{n}/f"))).collect();
     for path in &paths {
-        directory.write(path, &[b"x"], false, false).unwrap();
+        directory.write(path, &[b"x"], false, false, None).unwrap();
     }
     let (asked, most) = (std::cell::Cell::new(0), 2);
     let in_time = || {

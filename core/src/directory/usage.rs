@@ -1,7 +1,7 @@
 //! When files were last used, which of them may be removed for that, and the room that is left.
 //!
 //! The time of use of a file is the later of its access and its modification time. The host sets the access time itself, at
-//! most once a minute for each file, so it means the same on a file system that is mounted with `noatime` or `relatime`.
+//! most four times a minute for each file, so it means the same on a file system that is mounted with `noatime` or `relatime`.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::fs::{self, AtFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use super::{Directory, RelativePath};
+use super::{Directory, Guard, RelativePath, saves};
 use crate::error::Error;
 use crate::limits::USE_NOTED;
 
@@ -22,11 +22,13 @@ pub enum Evicted {
     Missing,
 }
 
-/// The space of a file system, in bytes.
+/// The space of a file system: bytes, and inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     pub total: u64,
     pub available: u64,
+    /// Files that there may be, and that may be made still. None: the file system knows no such bound.
+    pub files: Option<(u64, u64)>,
 }
 
 /// When the content was written: nanoseconds since 1970-01-01 UTC.
@@ -34,9 +36,14 @@ pub(super) fn written(stat: &Stat) -> u64 {
     nanoseconds(stat.st_mtime, stat.st_mtime_nsec)
 }
 
+/// Its access time.
+pub(super) fn accessed(stat: &Stat) -> u64 {
+    nanoseconds(stat.st_atime, stat.st_atime_nsec)
+}
+
 /// When the file was last used.
 pub(super) fn used(stat: &Stat) -> u64 {
-    nanoseconds(stat.st_atime, stat.st_atime_nsec).max(written(stat))
+    accessed(stat).max(written(stat))
 }
 
 fn nanoseconds(seconds: impl TryInto<u64>, rest: impl TryInto<u64>) -> u64 {
@@ -45,14 +52,18 @@ fn nanoseconds(seconds: impl TryInto<u64>, rest: impl TryInto<u64>) -> u64 {
 }
 
 impl Directory {
-    /// Set the access time of a file whose `stat` is this to now, unless that was done within the last minute. What fails is
-    /// left: the file then seems older than it is.
+    /// Set the access time of a file whose `stat` is this to now, unless that was done a moment ago. What fails is left: the file
+    /// then seems older than it is.
     pub(super) fn note_use(&self, stat: &Stat, set: impl FnOnce(&Timestamps) -> Result<(), Errno>) {
         // No system call.
         let Ok(now) = Timespec::try_from(self.shared.clock.wall()) else { return };
-        let age = now.tv_sec.saturating_sub(stat.st_atime.max(stat.st_mtime));
         // A time in the future would never be passed: that of a machine whose clock was wrong.
-        if age.unsigned_abs() <= self.noted_for.load(Relaxed) || self.unnoted.load(Relaxed) {
+        let age = nanoseconds(now.tv_sec, now.tv_nsec).abs_diff(used(stat));
+        let noted_for = match self.is_saved_to() {
+            true => saves::NOTED_IN_SAVES.as_nanos() as u64,
+            false => self.noted_for.load(Relaxed),
+        };
+        if age <= noted_for || self.unnoted.load(Relaxed) {
             return;
         }
         let last_modification = Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT };
@@ -62,9 +73,10 @@ impl Directory {
         }
     }
 
-    /// Note uses more often than each minute, where files may be removed sooner after their last use.
-    pub fn note_uses_after(&self, kept_for: Duration) {
-        self.noted_for.store(kept_for.min(USE_NOTED).as_secs(), Relaxed);
+    /// Note uses four times in `kept_for`, where files may be removed so soon after their last use.
+    pub fn note_uses_within(&self, kept_for: Duration) {
+        let noted_for = (kept_for / 4).min(USE_NOTED);
+        self.noted_for.store(u64::try_from(noted_for.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
     /// Remove a file that was neither written nor used after a time, in nanoseconds since 1970-01-01 UTC.
@@ -89,13 +101,17 @@ impl Directory {
         if let Some(tally) = self.tally() {
             tally.remove(bytes);
         }
+        if let Some(entries) = self.guard().and_then(Guard::entries) {
+            entries.remove(1);
+        }
     }
 
     /// The space of the file system that holds the directory.
     pub fn space(&self) -> Result<Space, Error> {
         let space = fs::fstatvfs(&self.root)?;
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
-        Ok(Space { total: bytes(space.f_blocks), available: bytes(space.f_bavail) })
+        let files = (space.f_files > 0).then_some((space.f_files, space.f_favail));
+        Ok(Space { total: bytes(space.f_blocks), available: bytes(space.f_bavail), files })
     }
 }
 
@@ -136,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_is_noted_at_most_once_a_minute_and_leaves_the_time_of_writing() {
+    fn a_use_is_noted_four_times_a_minute_and_leaves_the_time_of_writing() {
         let (scratch, directory) = directory();
         type Use = fn(&Directory, &str);
         let uses: [(&str, Use); 2] =
@@ -146,11 +162,14 @@ mod tests {
             aged(&at, 500, 1000);
             use_it(&directory, name);
             let [accessed, modified] = ages(&at);
-            assert!(accessed < 60 && modified >= 1000, "{name}: {accessed} {modified}");
-            aged(&at, 30, 1000);
+            assert!(accessed < 15 && modified >= 1000, "{name}: {accessed} {modified}");
+            aged(&at, 10, 1000);
             use_it(&directory, name);
             let [accessed, _] = ages(&at);
-            assert!(accessed >= 30, "{name} was noted again after {accessed} s");
+            assert!(accessed >= 10, "{name} was noted again after {accessed} s");
+            aged(&at, 20, 1000);
+            use_it(&directory, name);
+            assert!(ages(&at)[0] < 15, "{name}: within the grace of a minute it was used");
         }
         // A clock that was wrong.
         let at = scratch.path().join("tomorrow");
@@ -190,7 +209,8 @@ mod tests {
     #[test]
     fn space_is_that_of_the_file_system() {
         let (_scratch, directory) = directory();
-        let Space { total, available } = directory.space().unwrap();
+        let Space { total, available, files } = directory.space().unwrap();
         assert!(available > 0 && available <= total);
+        assert!(files.is_none_or(|(total, available)| available <= total));
     }
 }

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::{Directory, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_below};
+use super::{Directory, Guard, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_below};
 use crate::error::Error;
 use crate::limits;
 use crate::signals::without_signal;
-use crate::threads::Helpers;
+use crate::threads::Lent;
+use crate::until::Until;
 
 const TEMPORARIES: &str = ".kv-tmp";
 /// What one `writev` takes, from POSIX.
@@ -56,34 +57,66 @@ pub enum Written {
 impl Directory {
     /// Write a file of the parts in order. It appears whole or not at all. `replace`: over one that exists, which is
     /// otherwise kept; after power loss either one is there, whole. `durable`: its bytes survive power loss before its name
-    /// appears; [`Directory::sync_directories`] does the same for the name.
-    pub fn write(&self, path: &RelativePath, parts: &[&[u8]], replace: bool, durable: bool) -> Result<Written, Error> {
+    /// appears; [`Directory::sync_directories`] does the same for the name. `until`: it appears by the deadline of this call or
+    /// not at all, and what replaces another file in the order of the calls.
+    pub fn write(
+        &self,
+        path: &RelativePath,
+        parts: &[&[u8]],
+        replace: bool,
+        durable: bool,
+        until: Option<&Until>,
+    ) -> Result<Written, Error> {
         self.check_writable()?;
         let len = parts.iter().map(|part| part.len() as u64).sum();
         self.admit(len)?;
+        match self.write_once(path, parts, len, replace, durable, until) {
+            Err(error) if is_full(&error) && self.guard().is_some_and(Guard::await_after_running_out) => {
+                self.write_once(path, parts, len, replace, durable, until)
+            }
+            written => written,
+        }
+    }
+
+    fn write_once(
+        &self,
+        path: &RelativePath,
+        parts: &[&[u8]],
+        len: u64,
+        replace: bool,
+        durable: bool,
+        until: Option<&Until>,
+    ) -> Result<Written, Error> {
         let (temporaries, name, file) = self.create_temporary()?;
-        let write = || write_all(&file, parts);
+        let in_time = || until.map_or(Ok(()), |until| self.check_in_time(until));
+        let write = || write_all(&file, parts, &in_time);
         let written = if self.bounded { without_signal(libc::SIGXFSZ, write) } else { write() };
         let mut replaced = None;
         if replace && self.tally().is_some() {
             replaced = self.look(path)?.map(|(_, stat)| stat.st_size as u64);
         }
-        let placed = written
-            .and_then(|()| match (durable, replace) {
-                (true, _) => uninterrupted(|| fs::fdatasync(&file)),
-                (false, true) => write_out(&file),
-                (false, false) => Ok(()),
-            })
-            .and_then(|()| self.place(&temporaries, &name, path, replace));
+        let placed = written.and_then(|()| match (durable, replace) {
+            (true, _) => Ok(uninterrupted(|| fs::fdatasync(&file))?),
+            (false, true) => Ok(write_out(&file)?),
+            (false, false) => Ok(()),
+        });
+        let place = || Ok(self.place(&temporaries, &name, path, replace)?);
+        let placed = placed.and_then(|()| match (replace, until) {
+            (true, until) => self.in_turn(until, place),
+            (false, Some(until)) => self.check_in_time(until).and_then(|()| place()),
+            (false, None) => place(),
+        });
         if let (Ok(Written::Written), Some(tally)) = (&placed, self.tally()) {
-            let replaced = replaced.unwrap_or(0);
-            tally.add(i64::try_from(len).unwrap_or(i64::MAX).saturating_sub_unsigned(replaced));
+            tally.add(i64::try_from(len).unwrap_or(i64::MAX).saturating_sub_unsigned(replaced.unwrap_or(0)));
+            if let (None, Some(entries)) = (replaced, self.guard().and_then(Guard::entries)) {
+                entries.add(1);
+            }
         }
         if !matches!(placed, Ok(Written::Written)) {
             // What is left behind if this fails is reaped later.
             let _ = fs::unlinkat(&*temporaries, &name, AtFlags::empty());
         }
-        Ok(placed?)
+        placed
     }
 
     fn place(&self, from: &OwnedFd, temporary: &str, path: &RelativePath, replace: bool) -> Result<Written, Errno> {
@@ -123,10 +156,10 @@ impl Directory {
             let files = group.iter().map(open).collect::<Result<Vec<OwnedFd>, Error>>()?;
             files.iter().for_each(start_writing);
             let files: Vec<_> = files.iter().zip(group).collect();
-            side_by_side(&self.shared.helpers, &files, &|(file, path)| {
+            side_by_side(self.shared.helpers.lent(&self.whose), &files, &|(file, path)| {
                 Ok(uninterrupted(|| fs::fdatasync(file)).inspect_err(|errno| {
                     if is_lost(*errno) {
-                        let _ = self.remove(path, false);
+                        let _ = self.remove(path, false, None);
                     }
                 })?)
             })?;
@@ -144,7 +177,7 @@ impl Directory {
         let directories: Vec<&str> = directories.into_iter().collect();
         for group in directories.chunks(SYNCED_TOGETHER) {
             in_time()?;
-            side_by_side(&self.shared.helpers, group, &|directory| {
+            side_by_side(self.shared.helpers.lent(&self.whose), group, &|directory| {
                 let directory = self.open_directory(directory)?;
                 Ok(uninterrupted(|| fs::fsync(&directory))?)
             })?;
@@ -197,6 +230,13 @@ impl Directory {
     }
 }
 
+/// Whether the file system has no room for a file: no bytes, no inode, or no quota of them.
+fn is_full(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    let code = source.and_then(std::io::Error::raw_os_error);
+    [Errno::NOSPC, Errno::DQUOT].iter().any(|full| code == Some(full.raw_os_error()))
+}
+
 fn place_in(
     parent: &OwnedFd,
     from: &OwnedFd,
@@ -227,7 +267,7 @@ fn place_in(
 /// Sync things on several threads: a file system with a journal writes that once for all that wait for it, where one sync
 /// after another has it written as often. The first failure; the others are synced all the same.
 fn side_by_side<T: Sync>(
-    helpers: &Arc<Helpers>,
+    helpers: Lent<'_>,
     things: &[T],
     sync: &(dyn Fn(&T) -> Result<(), Error> + Sync),
 ) -> Result<(), Error> {
@@ -289,16 +329,25 @@ fn existed(parent: &OwnedFd, path: &RelativePath) -> Result<Written, Errno> {
     }
 }
 
-fn write_all(file: &OwnedFd, parts: &[&[u8]]) -> Result<(), Errno> {
-    let mut slices: Vec<IoSlice> =
-        parts.iter().filter(|part| !part.is_empty()).map(|part| IoSlice::new(part)).collect();
+/// Write the parts one after another. `in_time` is asked after each [`limits::UNINTERRUPTED_BYTES`] and may end it.
+fn write_all(file: &OwnedFd, parts: &[&[u8]], in_time: &dyn Fn() -> Result<(), Error>) -> Result<(), Error> {
+    let pieces = parts.iter().flat_map(|part| part.chunks(limits::UNINTERRUPTED_BYTES));
+    let mut slices: Vec<IoSlice> = pieces.map(IoSlice::new).collect();
     let mut rest = slices.as_mut_slice();
     while !rest.is_empty() {
-        let some = rest.get(..MAX_SLICES).unwrap_or(rest);
-        match rustix::io::writev(file, some) {
+        let mut bytes = 0;
+        let fits = |slice: &&IoSlice| {
+            bytes += slice.len();
+            bytes <= limits::UNINTERRUPTED_BYTES
+        };
+        let count = rest.iter().take(MAX_SLICES).take_while(fits).count().max(1);
+        match rustix::io::writev(file, rest.get(..count).unwrap_or(rest)) {
             Err(Errno::INTR) => {}
-            Ok(0) => return Err(Errno::IO),
+            Ok(0) => return Err(Errno::IO.into()),
             written => IoSlice::advance_slices(&mut rest, written?),
+        }
+        if !rest.is_empty() {
+            in_time()?;
         }
     }
     Ok(())
@@ -307,6 +356,27 @@ fn write_all(file: &OwnedFd, parts: &[&[u8]]) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_write_looks_at_the_deadline_on_the_way() {
+        let file = tempfile::tempfile().unwrap();
+        let file = OwnedFd::from(file);
+        let (long, looks) = (vec![7; 20 << 20], std::cell::Cell::new(0));
+        let until = |most: usize| {
+            let looks = &looks;
+            move || match looks.replace(looks.get() + 1) < most {
+                true => Ok(()),
+                false => Err(Error::new(crate::error::ErrorKind::Unavailable, "late")),
+            }
+        };
+        write_all(&file, &[&long[..5], b"", &long[5..]], &until(9)).unwrap();
+        assert_eq!((fs::fstat(&file).unwrap().st_size, looks.take()), (20 << 20, 3));
+        assert!(write_all(&file, &[&long], &until(1)).is_err());
+        assert_eq!(fs::fstat(&file).unwrap().st_size, (20 << 20) + (16 << 20), "it ends at the second look");
+        looks.take();
+        write_all(&file, &[b"short", b"parts"], &until(0)).unwrap();
+        assert_eq!(looks.get(), 0, "what is short is written by one call");
+    }
 
     #[test]
     fn files_that_are_open_to_be_synced_are_bounded_in_the_process() {

@@ -1,5 +1,6 @@
 //! The operator guide lists every bound.
 
+use super::given::Bounded;
 use super::*;
 
 #[test]

@@ -137,11 +137,11 @@ impl Disk {
         }
         let trailer = trailer(key, copy);
         let parts: [&[u8]; 2] = [&copy.data, &trailer];
-        let write = || self.directory.write(&path, &parts, false, false);
+        let write = || self.directory.write(&path, &parts, false, false, None);
         let written = write().and_then(|written| match written {
             Written::Written => Ok(()),
             Written::Existed => {
-                self.directory.remove(&path, false)?;
+                self.directory.remove(&path, false, None)?;
                 write().map(drop)
             }
         });
@@ -155,7 +155,7 @@ impl Disk {
     pub fn remove(&self, key: &Key) {
         let Ok(path) = path(key) else { return };
         let _changing = self.change(key);
-        let _ = self.directory.remove(&path, false);
+        let _ = self.directory.remove(&path, false, None);
     }
 
     /// Count the files, if that was not done of late. A count that fails is tried again a minute later.

@@ -61,8 +61,11 @@ impl NearLayer {
         self.key(hash).is_some_and(|key| self.level.holds(&key, data))
     }
 
-    /// None: it is no content hash.
+    /// None: it is no content hash. What lies in an envelope is none.
     fn key(&self, hash: &ChunkHash) -> Option<Key> {
+        if hash.is_enveloped() {
+            return None;
+        }
         Some(Key { scope: self.scope, hash: hash.as_slice().try_into().ok()? })
     }
 
@@ -231,6 +234,10 @@ impl Backend for NearLayer {
 
     fn retire(&self) {
         self.inner.retire();
+    }
+
+    fn drop_connections(&self) {
+        self.inner.drop_connections();
     }
 }
 

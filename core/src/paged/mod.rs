@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Buffer;
 use crate::store::{Damage, TimedStore};
-use crate::threads::Helpers;
+use crate::threads::Lent;
 use manifest::{ChunkId, Manifest};
 
 pub use geometry::{Layer, Order};
@@ -57,7 +57,7 @@ pub struct Checked {
     pub sound: usize,
     /// The numbers of those that are not there.
     pub missing: Vec<usize>,
-    /// The numbers of those that were damaged, and why each could not be removed, if it could not. What was removed is stored
+    /// The numbers of those that were damaged, and why each was not removed, if it was not. What was removed is stored
     /// again by the next save of it.
     pub damaged: Vec<(usize, Option<String>)>,
     /// The numbers of those under whose key another chunk is, sound in itself.
@@ -93,8 +93,8 @@ impl Description {
         Ok(present.into_iter().filter(|present| *present).count())
     }
 
-    /// Reads all chunks, a few MiB at a time, and compares them with what was saved. A damaged chunk is removed, as a restore
-    /// does it.
+    /// Reads all chunks, a few MiB at a time, and compares them with what was saved. A damaged chunk is treated as by a
+    /// restore.
     pub fn check_chunks(&self, store: &crate::store::Store) -> Result<Checked, Error> {
         let store = store.within(None);
         let Description { layers, tokens, chunk_tokens, .. } = self;
@@ -173,7 +173,7 @@ enum Examined {
     Sound(Arc<Buffer>),
     /// They were damaged, and the chunk is removed: the next save of it, by whichever process, stores it again.
     Removed,
-    /// They are damaged, and the chunk could not be removed: the next save by this process replaces it. Why.
+    /// They are damaged, and the chunk is still there: the next save by this process replaces it. Why.
     Damaged(Error),
     /// What matches its key is sound, whatever a manifest expects: somebody else's chunk, and not to be removed.
     Foreign,
@@ -188,7 +188,7 @@ fn examine(
 ) -> Result<Examined, Error> {
     let (mut found, mut data) = (id_of(&data), data);
     if found.key != id.key {
-        data = match store.remove_damaged(&id.key, &data, &|again| id_of(again).key == id.key)? {
+        data = match store.found_damaged(&id.key, &data, &|again| id_of(again).key == id.key)? {
             Damage::Passing(again) => again,
             Damage::Removed => return Ok(Examined::Removed),
             Damage::Stays(why) => return Ok(Examined::Damaged(why)),
@@ -222,7 +222,7 @@ fn of_layer(layer: usize, error: kvx::Error) -> Error {
 /// Run `work(0)` to `work(jobs - 1)` on this thread and on helpers, on `threads` together at most. The first failure ends it: jobs
 /// that have not begun are left out.
 fn spread(
-    pool: &Arc<Helpers>,
+    pool: Lent<'_>,
     threads: usize,
     jobs: usize,
     work: impl Fn(usize) -> Result<(), Error> + Sync,
@@ -255,3 +255,6 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod stored_tests;

@@ -192,7 +192,7 @@ impl Restore<'_> {
                         ));
                     }
                     Examined::Damaged(why) => {
-                        let what = "is damaged, and could not be removed; the next save by this process replaces it";
+                        let what = "is damaged, and was not removed; the next save by this process replaces it";
                         return Err(corrupt(format!("{what} ({why})")));
                     }
                     Examined::Foreign => {

@@ -26,6 +26,17 @@ impl Buffer {
         filling.finish()
     }
 
+    /// Leave out what lies behind the first `len` bytes. Memory is given back where much of it would be unused.
+    pub fn truncate(&mut self, len: usize) {
+        let unused = self.len.saturating_sub(len);
+        self.len -= unused;
+        if unused > self.len / 4 {
+            // SAFETY: the memory is malloc's and has no other owner; where realloc answers NULL it stays as it is.
+            let shrunk = unsafe { libc::realloc(self.data.as_ptr().cast(), self.len.max(1)) };
+            self.data = NonNull::new(shrunk.cast()).unwrap_or(self.data);
+        }
+    }
+
     /// The memory, for a consumer that will `free` it, and the length.
     pub fn into_raw(self) -> (NonNull<u8>, usize) {
         let raw = (self.data, self.len);
@@ -208,6 +219,17 @@ mod tests {
     #[test]
     fn parts_lie_in_order() {
         assert_eq!(&*Buffer::concat(&[b"ab", b"", b"c"]).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn a_buffer_is_cut_with_or_without_its_memory() {
+        for (whole, cut) in [(1 << 20, (1 << 20) - 64), (100, 36), (64, 0), (5, 9)] {
+            let bytes: Vec<u8> = (0..whole).map(|n: usize| n as u8).collect();
+            let mut buffer = Buffer::concat(&[&bytes]).unwrap();
+            buffer.truncate(cut);
+            assert_eq!(&*buffer, &bytes[..cut.min(whole)]);
+            assert_eq!(buffer.as_ptr().addr() % 16, 0);
+        }
     }
 
     #[test]

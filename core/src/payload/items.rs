@@ -207,6 +207,17 @@ pub enum Got {
     TooLong(usize),
     /// In memory of the host's own; the caller named none.
     Buffer(Arc<Buffer>),
+    /// Something that is not what was put. No instance answers this: the layer of envelopes does.
+    Damaged(Damaged),
+}
+
+/// What tells damaged bytes from other ones, without the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damaged {
+    /// How many there are in the store.
+    pub len: usize,
+    /// A digest of them, for comparisons within the process.
+    pub digest: u128,
 }
 
 impl Placed {

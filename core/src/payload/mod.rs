@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub use buffer::Buffer;
 pub use buffer::Filling;
 pub use buffer::counts;
-pub use items::Got;
+pub use items::{Damaged, Got};
 pub use items::{Destination, Items, Placed, Source};
 pub use memory::{Bytes, Memory};
 

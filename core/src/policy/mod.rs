@@ -164,6 +164,11 @@ impl Grants {
         Ok(SecretSource::Variable(variable))
     }
 
+    /// Whether the config says where such a secret is kept, or the environment may have it. A tenant has none but those of its table.
+    pub fn has_secret(&self, name: &str) -> bool {
+        self.secret_prefix.is_some() || self.secrets.contains_key(name)
+    }
+
     /// The secret of the config that was probably meant to have this name: one that is near to it.
     pub fn misspelt_secret(&self, name: &str) -> Option<&str> {
         let others = self.secrets.keys().map(String::as_str).filter(|_| !self.secrets.contains_key(name));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use super::{Component, Components, Features, Found, Instances, Maintenance, Reach};
@@ -11,19 +12,28 @@ use crate::error::Error;
 use crate::limits::Limits;
 use crate::policy::Served;
 use crate::store::{Process, Setup};
+use crate::threads::Whose;
 use crate::until::Until;
 
 /// Serves every scheme.
-#[derive(Default)]
 pub struct Fakes {
+    /// Of these components alone. An address would be that of later ones too, while a store of these is still kept.
+    number: u64,
     features: Features,
     stores: Arc<Mutex<HashMap<String, Arc<Fake>>>>,
+}
+
+impl Default for Fakes {
+    fn default() -> Self {
+        Self::of(Features::default())
+    }
 }
 
 impl Fakes {
     /// Those whose stores say this of themselves.
     pub fn of(features: Features) -> Self {
-        Fakes { features, ..Fakes::default() }
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Fakes { number: NUMBERS.fetch_add(1, Relaxed), features, stores: Arc::default() }
     }
 
     /// The backend of a URI, made if it was never opened.
@@ -34,7 +44,8 @@ impl Fakes {
     /// What opens stores of these, with a config.
     pub fn setup(self: &Arc<Self>, config: &str) -> Setup {
         let config = Source::Given(Config::given(config).unwrap());
-        Setup { config, components: self.clone(), layers: Vec::new(), clock: None, process: Process::current() }
+        let process = Process::current();
+        Setup { config, components: self.clone(), layers: Vec::new(), clock: None, must_exist: false, process }
     }
 }
 
@@ -63,16 +74,23 @@ impl Components for Fakes {
         vec![("a directory of components", PathBuf::from("/fakes"))]
     }
 
-    fn load(&self, _: &Path, _: Option<Digest>, _: &Limits, _: &Helper) -> Result<Arc<dyn Component>, Error> {
-        Ok(Arc::new(Fakes { features: self.features.clone(), stores: self.stores.clone() }))
+    fn load(
+        &self,
+        _: &Path,
+        _: Option<Digest>,
+        _: &Limits,
+        _: &Helper,
+        _: &Whose,
+    ) -> Result<Arc<dyn Component>, Error> {
+        Ok(Arc::new(Fakes { number: self.number, features: self.features.clone(), stores: self.stores.clone() }))
     }
 }
 
 impl Component for Fakes {
-    /// Of these components alone: the stores of the process are told apart by it.
+    /// The stores of the process are told apart by it.
     fn digest(&self) -> [u8; 32] {
         let mut digest = [0; 32];
-        digest[..8].copy_from_slice(&(Arc::as_ptr(&self.stores).addr() as u64).to_le_bytes());
+        digest[..8].copy_from_slice(&self.number.to_le_bytes());
         digest
     }
 

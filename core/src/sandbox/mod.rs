@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::limits::Limits;
 use crate::policy::{Declared, Grants, Served};
 use crate::store::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page, Usage};
+use crate::threads::Whose;
 use crate::until::Until;
 
 /// Finds components and loads them.
@@ -34,13 +35,14 @@ pub trait Components: fmt::Debug + Send + Sync {
     /// Files and directories that no store may lie over, each with what it is.
     fn guarded(&self) -> Vec<(&'static str, PathBuf)>;
 
-    /// Load the component in a file. `pinned`: the only one that is accepted.
+    /// Load the component in a file. `pinned`: the only one that is accepted; `whose`: as whom it is compiled, if it has to be.
     fn load(
         &self,
         path: &Path,
         pinned: Option<Digest>,
         limits: &Limits,
         helper: &Helper,
+        whose: &Whose,
     ) -> Result<Arc<dyn Component>, Error>;
 }
 
@@ -142,6 +144,8 @@ pub struct Properties {
     pub write_through: bool,
     pub holds_data: bool,
     pub wants_fresh: bool,
+    pub evicts: bool,
+    pub settles: bool,
 }
 
 /// What the instances of one store may reach, opened.
@@ -158,12 +162,16 @@ pub struct Reach {
     pub folders: BTreeMap<String, Arc<Directory>>,
     /// Whose the store is.
     pub owner: Arc<Owner>,
+    /// As whom it reaches the threads that all stores share.
+    pub whose: Whose,
     /// What the store may have of the budgets of the process.
     pub shares: Shares,
     /// Where its calls are counted.
     pub counters: Arc<Counters>,
     /// Whom connections over TLS trust.
     pub tls: Tls,
+    /// A quota bounds the CPU time of its calls (`cpu_ms_per_s`), so that it is measured.
+    pub cpu_quota: bool,
 }
 
 impl Reach {

@@ -1,12 +1,10 @@
 //! Whole batches over calls that may answer less: a backend may answer only the first items of a batch, and a batch may be
 //! too large for one call. Here each item gets its outcome; large batches are cut and run side by side.
 
-use std::sync::Arc;
-
 use crate::backend::{Backend, ChunkHash, Got, NewChunk, Presence, Put, Remembering, Target};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::threads::Helpers;
+use crate::threads::Lent;
 use crate::until::Until;
 
 /// The calls of a backend that take a batch of any size.
@@ -19,7 +17,7 @@ pub(super) struct Batches<'a> {
     /// A put is preceded by the question which chunks exist.
     pub asks_first: bool,
     /// Threads beside the caller's, and how many may work at once with it.
-    pub helpers: Option<(&'a Arc<Helpers>, usize)>,
+    pub helpers: Option<(Lent<'a>, usize)>,
 }
 
 /// A chunk to put, and which of the call's it is.
@@ -326,6 +324,18 @@ mod tests {
     }
 
     #[test]
+    fn an_item_that_is_too_much_by_itself_fails_alone() {
+        let fake = Arc::new(Fake::default());
+        fake.too_many.store(1, Relaxed);
+        let (backend, until) = around(&fake);
+        let Outcomes { items, failure } = batches(&backend).put_all(&chunks(3), false, &until);
+        let of_component =
+            |put: &Option<Result<Put, Error>>| matches!(put, Some(Err(error)) if error.kind() == ErrorKind::Component);
+        assert!(failure.is_none() && items.iter().all(of_component), "{items:?}");
+        assert!(fake.calls() >= 3, "each was tried");
+    }
+
+    #[test]
     fn what_exists_is_not_put_and_what_is_damaged_is_replaced() {
         let fake = Arc::new(Fake::default());
         let (backend, until) = around(&fake);
@@ -353,5 +363,7 @@ mod tests {
         assert!(items.len() == 9 && items.iter().all(Option::is_none) && failure.is_some());
         let got = batches.get_all(&hashes(3), &[Target::ALLOCATE; 3], &|_, _, _| (), &until).each();
         assert!(got.iter().all(Result::is_err));
+        let Outcomes { items, failure } = batches.exists_all(&hashes(9), &until);
+        assert!(items.iter().all(Option::is_none) && failure.is_some());
     }
 }

@@ -8,6 +8,8 @@ use crate::limits;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bound {
     pub max_bytes: Option<u64>,
+    /// The most chunks and manifests.
+    pub max_entries: Option<u64>,
     /// What was not used for so long goes.
     pub ttl: Option<Duration>,
     /// Bytes of the file system that stay free.
@@ -21,7 +23,7 @@ pub(super) struct Bound {
 }
 
 /// The facts in `more` that make a bound: whole numbers of bytes and seconds.
-pub(super) const FACTS: [&str; 5] = ["max-bytes", "ttl-s", "keep-free", "save-grace-s", "evict"];
+pub(super) const FACTS: [&str; 6] = ["max-bytes", "ttl-s", "keep-free", "save-grace-s", "evict", "max-entries"];
 
 impl Bound {
     /// None: the backend asks for none.
@@ -31,16 +33,18 @@ impl Bound {
             value.parse::<u64>().ok()
         };
         let seconds = |name: &str| number(name).map(|seconds| Duration::from_secs(seconds.min(u32::MAX.into())));
-        let [max_bytes, ttl, keep_free, save_grace, evict] = FACTS;
+        let [max_bytes, ttl, keep_free, save_grace, evict, max_entries] = FACTS;
         let bound = Bound {
             max_bytes: number(max_bytes).filter(|bytes| *bytes > 0),
+            max_entries: number(max_entries).filter(|entries| *entries > 0),
             ttl: seconds(ttl),
             keep_free: number(keep_free).unwrap_or(0),
             save_grace: seconds(save_grace).unwrap_or(limits::SAVE_GRACE),
             evicts: number(evict) == Some(1),
             quota: None,
         };
-        let bound = Bound { evicts: bound.evicts || bound.max_bytes.is_some() || bound.ttl.is_some(), ..bound };
+        let bounded = bound.max_bytes.is_some() || bound.max_entries.is_some() || bound.ttl.is_some();
+        let bound = Bound { evicts: bound.evicts || bounded, ..bound };
         (bound.evicts || bound.keep_free > 0).then_some(bound)
     }
 
@@ -69,9 +73,23 @@ impl Bound {
 pub(super) struct Pressure {
     /// What the store used when the space first fell short.
     began_at: Option<u64>,
+    /// The same of files that could not be made, and what was left when it last was.
+    ran_out_at: Option<(u64, u64)>,
 }
 
 impl Pressure {
+    /// Bytes to evict because the file system had no room for a file: a twentieth. Half of what the store used at first stays, unless
+    /// it has grown since: then what was freed served it, and not others.
+    pub(super) fn ran_out(&mut self, used: u64) -> u64 {
+        let first = match self.ran_out_at {
+            Some((first, left)) if used <= left => first,
+            _ => used,
+        };
+        let bytes = used.div_ceil(20).min(used.saturating_sub(first / 2));
+        self.ran_out_at = Some((first, used - bytes));
+        bytes
+    }
+
     /// Bytes to evict so that `keep_free` is free again. Half of what the store used at first stays, whatever others do.
     pub(super) fn over(&mut self, bound: &Bound, used: u64, available: u64) -> u64 {
         let wanted = bound.keep_free.saturating_add(bound.keep_free / 20);
@@ -124,6 +142,27 @@ mod tests {
     fn it_is_evicted_from_95_percent_on_to_90() {
         let bound = bound(&[("max-bytes", "1000")]).unwrap();
         assert_eq!((bound.over(950), bound.over(951), bound.over(2000)), (0, 51, 1100));
+    }
+
+    #[test]
+    fn others_that_take_all_inodes_do_not_empty_the_store() {
+        let mut pressure = Pressure::default();
+        let mut used = 1000;
+        for _ in 0..100 {
+            used -= pressure.ran_out(used);
+        }
+        assert_eq!(used, 500);
+        // What was freed serves the store itself.
+        let mut pressure = Pressure::default();
+        for _ in 0..100 {
+            let freed = pressure.ran_out(1000);
+            assert_eq!(freed, 50);
+        }
+        assert_eq!(Pressure::default().ran_out(0), 0);
+        assert_eq!(
+            bound(&[("max-entries", "1000")]).map(|bound| (bound.evicts, bound.max_entries)),
+            Some((true, Some(1000)))
+        );
     }
 
     #[test]

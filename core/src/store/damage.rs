@@ -1,23 +1,27 @@
 //! What is done about a chunk whose bytes are not those that were put.
 //!
-//! The process that meets it removes it from the backend, so that the next put of it stores it again, in whichever process: a
-//! backend that has a chunk of the right length answers `existed`, and without the removal the damage would stay for ever.
-//! A chunk is removed only after further reads have brought the same wrong bytes: what a faulty wire or memory spoils
-//! differs from read to read, and the stored chunk is sound.
+//! Invariant: a read destroys nothing by itself. A damaged chunk is a miss, and the next put of this process replaces it. It is
+//! removed, so that the put of another process stores it again too, only when it was found damaged with the same bytes a second
+//! time, `damaged_ms` later and over another connection: a gateway or a server that answers wrong bytes for a while, or
+//! a wire that spoils them, leaves the stored chunk as it is. What does not match because the caller said what keys are is never
+//! removed: the caller may be wrong.
 //!
 //! Between the last of these reads and the removal another process may store the chunk anew. It is then removed though it is
 //! sound: a miss for its readers until the next put, never wrong bytes.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use twox_hash::XxHash3_128;
 
 use super::open_store::OpenStore;
-use crate::backend::{Backend, ChunkHash};
+use crate::backend::{Backend, ChunkHash, ChunkMap, Got};
 use crate::counters::Event;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log::{self, Level};
-use crate::payload::Buffer;
+use crate::payload::{Buffer, Damaged};
 use crate::until::Until;
 
 /// What became of a damaged chunk.
@@ -26,54 +30,123 @@ pub(crate) enum Damage {
     Passing(Arc<Buffer>),
     /// The backend does not have it any more.
     Removed,
-    /// It could not be removed, and it is for the next put of this process to replace it. Why.
+    /// It is left where it is, for the next put of this process to replace it. Why.
     Stays(Error),
 }
 
+/// How damaged bytes of a chunk are told from sound ones.
+pub(crate) struct Judge<'a> {
+    pub is_sound: &'a dyn Fn(&[u8]) -> bool,
+    /// It may be removed: that its bytes are wrong does not rest on what the caller says.
+    pub removable: bool,
+}
+
+/// Chunks that were found damaged once: with which bytes, and when first. Bounded: the oldest are forgotten, and are then found
+/// for the first time again.
+#[derive(Default)]
+pub(super) struct Suspects(Mutex<Found>);
+
+#[derive(Default)]
+struct Found {
+    young: ChunkMap<(Damaged, Instant)>,
+    old: ChunkMap<(Damaged, Instant)>,
+}
+
+/// What is to be done about a chunk that was found damaged.
+#[derive(Debug, PartialEq, Eq)]
+enum Suspicion {
+    /// It is found so for the first time, or with other bytes than before.
+    New,
+    /// It was found so a moment ago.
+    Again,
+    /// It was found so long enough ago.
+    Old,
+}
+
+impl Suspects {
+    /// `old`: for how long it must have been found so.
+    fn found(&self, hash: &ChunkHash, damaged: Damaged, now: Instant, old: Duration) -> Suspicion {
+        let mut found = self.lock();
+        match found.young.get(hash).or_else(|| found.old.get(hash)) {
+            Some((before, since)) if *before == damaged => match now.saturating_duration_since(*since) >= old {
+                true => Suspicion::Old,
+                false => Suspicion::Again,
+            },
+            _ => {
+                if found.young.len() >= limits::DAMAGED_CHUNKS {
+                    found.old = std::mem::take(&mut found.young);
+                }
+                found.young.insert(*hash, (damaged, now));
+                Suspicion::New
+            }
+        }
+    }
+
+    fn forget(&self, hash: &ChunkHash) {
+        let mut found = self.lock();
+        found.young.remove(hash);
+        found.old.remove(hash);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Found> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// What tells these bytes from other damaged ones.
+pub(crate) fn damaged(bytes: &[u8]) -> Damaged {
+    Damaged { len: bytes.len(), digest: XxHash3_128::oneshot(bytes) }
+}
+
 impl OpenStore {
-    /// The bytes of a chunk, if they are what was put, as far as that can be known. If not, the chunk is removed, or replaced by
-    /// the next put, and none is answered.
+    /// The bytes of a chunk, if they are what was put, as far as that can be known. If not, the next put replaces it, and none is
+    /// answered.
     pub(super) fn check(&self, hash: &ChunkHash, data: Arc<Buffer>, until: &Until) -> Option<Arc<Buffer>> {
-        // What is near was checked when it came.
-        if self.near.as_ref().is_some_and(|near| near.holds(hash, &data)) || self.verifier.accepts(hash, &data) {
+        // What lay in an envelope has held against its checksum, and what is near was checked when it came.
+        let checked = hash.is_enveloped() || self.near.as_ref().is_some_and(|near| near.holds(hash, &data));
+        if checked || self.verifier.accepts(hash, &data) {
             return Some(data);
         }
-        match self.remove_damaged(hash, &data, &|again| self.verifier.accepts(hash, again), until) {
+        let judge = Judge { is_sound: &|again| self.verifier.accepts(hash, again), removable: true };
+        match self.found_damaged(hash, damaged(&data), &judge, until) {
             Damage::Passing(sound) => Some(sound),
             Damage::Removed | Damage::Stays(_) => None,
         }
     }
 
-    /// Remove a chunk that was fetched with wrong bytes, unless a further read brings right ones. One log line.
-    pub(super) fn remove_damaged(
-        &self,
-        hash: &ChunkHash,
-        damaged: &[u8],
-        is_sound: &dyn Fn(&[u8]) -> bool,
-        until: &Until,
-    ) -> Damage {
+    /// A chunk that came damaged out of its envelope.
+    pub(super) fn found_damaged_envelope(&self, hash: &ChunkHash, damaged: Damaged, until: &Until) -> Damage {
+        self.found_damaged(hash, damaged, &Judge { is_sound: &|_| true, removable: true }, until)
+    }
+
+    /// A chunk was fetched with wrong bytes. One log line.
+    pub(super) fn found_damaged(&self, hash: &ChunkHash, damaged: Damaged, judge: &Judge<'_>, until: &Until) -> Damage {
         self.counters.count(Event::WrongBytes);
         if let Some(near) = &self.near {
             near.forget(hash);
         }
-        // Removed or not: what this process has been told of it, as that it is there, does not hold.
+        // Whatever becomes of it: what this process has been told of it, as that it is there, does not hold.
         let is_news = self.mark_damaged(hash);
-        let (uri, len) = (&self.uri, damaged.len());
-        let damage = self.read_and_remove(hash, damaged, is_sound, until).unwrap_or_else(Damage::Stays);
+        let (uri, len) = (&self.uri, damaged.len);
+        let damage = self.look_again(hash, damaged, judge, until).unwrap_or_else(Damage::Stays);
         match &damage {
             Damage::Passing(_) => {
                 self.known().stored(*hash);
+                self.suspects.forget(hash);
                 log::line(
                     Level::Warn,
                     format_args!("{uri}: chunk {hash} came damaged ({len} bytes), and sound when it was read again"),
                 );
             }
-            Damage::Removed if is_news => log::line(
-                Level::Error,
-                format_args!(
-                    "{uri}: chunk {hash} is damaged ({len} bytes): not answered, and removed; the next put stores it again"
-                ),
-            ),
+            Damage::Removed => {
+                self.suspects.forget(hash);
+                log::line(
+                    Level::Error,
+                    format_args!(
+                        "{uri}: chunk {hash} is damaged ({len} bytes): not answered, and removed; the next put stores it again"
+                    ),
+                );
+            }
             Damage::Stays(why) if is_news => log::line(
                 Level::Error,
                 format_args!(
@@ -81,36 +154,64 @@ impl OpenStore {
                      this process replaces it"
                 ),
             ),
-            Damage::Removed | Damage::Stays(_) => {}
+            Damage::Stays(_) => {}
         }
         damage
     }
 
-    fn read_and_remove(
+    fn look_again(
         &self,
         hash: &ChunkHash,
-        damaged: &[u8],
-        is_sound: &dyn Fn(&[u8]) -> bool,
+        damaged: Damaged,
+        judge: &Judge<'_>,
         until: &Until,
     ) -> Result<Damage, Error> {
-        let keeps_all = || Error::new(ErrorKind::Unsupported, "the backend cannot remove chunks");
-        if self.keeps_all.load(Relaxed) {
-            return Err(keeps_all());
+        let waits = |why: &str| Error::new(ErrorKind::Corrupt, why.to_owned());
+        let suspicion = self.suspects.found(hash, damaged, self.now(), self.reach.limits.damaged());
+        match suspicion {
+            Suspicion::New => {}
+            Suspicion::Again => return Err(waits("it was found so a moment ago")),
+            Suspicion::Old if !judge.removable => return Err(waits("its caller said what keys are")),
+            Suspicion::Old if self.keeps_all.load(Relaxed) => return Err(keeps_all()),
+            // What is wrong may be the connection, or what is behind it.
+            Suspicion::Old => self.backend.drop_connections(),
         }
-        for _ in 0..limits::CONFIRMING_READS {
-            until.expect(damaged.len() as u64);
-            match self.get_far(std::slice::from_ref(hash), until)?.pop().transpose()?.flatten() {
-                None => return Ok(Damage::Removed),
-                Some(again) if is_sound(&again) => return Ok(Damage::Passing(again)),
-                Some(again) if again[..] == *damaged => {}
-                Some(_) => {
-                    return Err(Error::new(
-                        ErrorKind::Corrupt,
-                        "each read returned other bytes: check the network and the disk",
-                    ));
-                }
+        until.expect(damaged.len as u64);
+        match self.read_again(hash, judge, until)? {
+            None => return Ok(Damage::Removed),
+            Some(Ok(sound)) => return Ok(Damage::Passing(sound)),
+            Some(Err(again)) if again == damaged => {}
+            Some(Err(_)) => {
+                self.suspects.forget(hash);
+                return Err(waits("each read returned other bytes: check the network and the disk"));
             }
         }
+        match suspicion {
+            Suspicion::Old => self.remove_damaged(hash, until),
+            _ if judge.removable => Err(waits("it is removed if it is found so once more, seconds later")),
+            _ => Err(waits("its caller said what keys are")),
+        }
+    }
+
+    /// What the backend answers for a chunk: sound bytes, or what is wrong.
+    #[allow(clippy::type_complexity, reason = "nothing, or bytes that are sound or not")]
+    fn read_again(
+        &self,
+        hash: &ChunkHash,
+        judge: &Judge<'_>,
+        until: &Until,
+    ) -> Result<Option<Result<Arc<Buffer>, Damaged>>, Error> {
+        let answer = self.far().get(std::slice::from_ref(hash), &mut [], until)?.pop().transpose()?.flatten();
+        Ok(answer.and_then(|got| match got {
+            Got::Buffer(data) if (judge.is_sound)(&data) => Some(Ok(data)),
+            Got::Buffer(data) => Some(Err(self::damaged(&data))),
+            Got::Damaged(damaged) => Some(Err(damaged)),
+            // There is no memory that it could be in, or be too small.
+            Got::Placed(_) | Got::TooLong(_) => None,
+        }))
+    }
+
+    fn remove_damaged(&self, hash: &ChunkHash, until: &Until) -> Result<Damage, Error> {
         let deleted = self.backend.delete(std::slice::from_ref(hash), until);
         match deleted.and_then(|answers| answers.into_iter().collect()) {
             Ok(()) => {
@@ -123,5 +224,43 @@ impl OpenStore {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+fn keeps_all() -> Error {
+    Error::new(ErrorKind::Unsupported, "the backend cannot remove chunks")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::DAMAGED_CHUNKS;
+
+    const REMOVED_AFTER: Duration = Duration::from_secs(5);
+
+    fn chunk(n: usize) -> ChunkHash {
+        ChunkHash::new(&n.to_le_bytes()).unwrap()
+    }
+
+    #[test]
+    fn only_the_same_bytes_seconds_later_make_an_old_suspicion() {
+        let (suspects, now) = (Suspects::default(), Instant::now());
+        let found = |bytes: &[u8], at| suspects.found(&chunk(1), damaged(bytes), at, REMOVED_AFTER);
+        assert_eq!(found(b"x", now), Suspicion::New);
+        assert_eq!(found(b"x", now + REMOVED_AFTER / 2), Suspicion::Again);
+        assert_eq!(found(b"x", now + REMOVED_AFTER), Suspicion::Old);
+        assert_eq!(found(b"y", now + 2 * REMOVED_AFTER), Suspicion::New, "other bytes are another damage");
+        assert_eq!(found(b"y", now + 2 * REMOVED_AFTER), Suspicion::Again);
+        suspects.forget(&chunk(1));
+        assert_eq!(found(b"y", now + 3 * REMOVED_AFTER), Suspicion::New);
+    }
+
+    #[test]
+    fn suspects_are_bounded() {
+        let (suspects, now) = (Suspects::default(), Instant::now());
+        (0..5 * DAMAGED_CHUNKS)
+            .for_each(|n| assert_eq!(suspects.found(&chunk(n), damaged(b"x"), now, Duration::ZERO), Suspicion::New));
+        let found = suspects.lock();
+        assert!(found.young.len() <= DAMAGED_CHUNKS && found.old.len() <= DAMAGED_CHUNKS);
     }
 }

@@ -3,13 +3,29 @@
 
 use super::open_store::OpenStore;
 use super::{Store, owned};
-use crate::backend::ChunkHash;
+use crate::backend::{ChunkHash, Got, Layout};
 use crate::counters::Event;
+use crate::envelope::{TAIL_BYTES, consumer_key, consumer_name, reduced_key};
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
 use crate::payload::Buffer;
 use crate::sandbox::Maintenance;
 use crate::until::Until;
+
+/// What was found of a chunk, whether or not it is what was put.
+type Unchecked = Result<Option<Buffer>, Error>;
+
+fn unchecked(answer: Result<Option<Got>, Error>) -> Unchecked {
+    match answer? {
+        Some(Got::Buffer(data)) => owned(data).map(Some),
+        Some(Got::Damaged(damaged)) => {
+            let message = format!("its {} bytes do not match their checksum", damaged.len);
+            Err(Error::new(ErrorKind::Corrupt, message))
+        }
+        // There is no memory that it could be in.
+        Some(Got::Placed(_) | Got::TooLong(_)) | None => Ok(None),
+    }
+}
 
 /// A part of a listing.
 #[derive(Clone, Debug)]
@@ -27,12 +43,14 @@ pub struct Page<T> {
 pub struct ChunkEntry {
     /// The hash that it was put under.
     pub hash: Vec<u8>,
-    /// How long it is.
+    /// How long it is, without an envelope.
     pub bytes: Option<u64>,
     /// When it was stored.
     pub stored: Option<u64>,
     /// When it was last used.
     pub used: Option<u64>,
+    /// 1: it lies plain. 2: in an envelope. One that is in both is listed twice.
+    pub layout: u8,
 }
 
 /// A manifest in a listing.
@@ -47,13 +65,15 @@ pub struct ManifestEntry {
     pub stored: Option<u64>,
     /// When it was last used.
     pub used: Option<u64>,
+    /// 1: it lies plain. 2: in an envelope. One that is in both is listed twice.
+    pub layout: u8,
 }
 
 /// What a store holds. None where only a listing would tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Of chunks and manifests.
+    /// Of chunks and manifests, with their envelopes.
     pub bytes: Option<u64>,
     /// How many chunks.
     pub chunks: Option<u64>,
@@ -75,18 +95,28 @@ pub struct Eviction {
     pub keep_since: u64,
 }
 
+impl ChunkEntry {
+    /// The hash that a chunk in an envelope is listed with: its own, or a digest of one that has no room for the suffix of its
+    /// key. It can be fetched and removed by either.
+    #[must_use]
+    pub fn listed_hash(hash: &[u8]) -> Vec<u8> {
+        let hash = ChunkHash::new(hash).map(|hash| reduced_key(&hash).as_slice().to_vec());
+        hash.unwrap_or_default()
+    }
+}
+
 /// What runs a component makes these.
 #[doc(hidden)]
 impl ChunkEntry {
     pub fn new(hash: Vec<u8>, bytes: Option<u64>, stored: Option<u64>, used: Option<u64>) -> Self {
-        ChunkEntry { hash, bytes, stored, used }
+        ChunkEntry { hash, bytes, stored, used, layout: 1 }
     }
 }
 
 #[doc(hidden)]
 impl ManifestEntry {
     pub fn new(name: String, bytes: Option<u64>, stored: Option<u64>, used: Option<u64>) -> Self {
-        ManifestEntry { name, bytes, stored, used }
+        ManifestEntry { name, bytes, stored, used, layout: 1 }
     }
 }
 
@@ -169,10 +199,22 @@ impl Store {
             let batch = rest.get(..shared.batch_items()).unwrap_or(rest);
             let until = &shared.until();
             until.expect(limits::KV_BATCH_BYTES);
-            let answers = shared.get_far(batch, until)?;
-            found.extend(answers.into_iter().map(|answer| answer?.map(owned).transpose()));
+            found.extend(shared.get_unchecked(batch, until)?);
         }
         Ok(found)
+    }
+
+    /// The length of a manifest, for a caller that looks for damage; `None` if there is none.
+    ///
+    /// # Errors
+    /// `Corrupt`: it is not what was put. What asking the backend comes to.
+    pub fn examine_manifest(&self, name: &str) -> Result<Option<u64>, Error> {
+        let opened = self.opened()?;
+        let shared = opened.shared();
+        let until = shared.until();
+        until.expect(shared.max_value_bytes());
+        let found = shared.enveloped.examine_manifest(&opened.full_name(name)?, &until)?;
+        Ok(found.map(|data| data.len() as u64))
     }
 
     /// What the store holds, as far as the backend knows without a listing.
@@ -186,7 +228,37 @@ impl Store {
     }
 }
 
+/// The length of a value, from that of its envelope. None: it is not known, or too short for one.
+fn without_tail(bytes: Option<u64>) -> Option<u64> {
+    bytes?.checked_sub(TAIL_BYTES as u64)
+}
+
 impl OpenStore {
+    /// Chunks wherever they lie, for a caller that checks them: an answer for some of them, from the first on.
+    fn get_unchecked(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Unchecked>, Error> {
+        let first_of = |hash: &ChunkHash| if hash.as_slice().len() == 8 { Layout::Plain } else { Layout::Enveloped };
+        let first: Vec<ChunkHash> = hashes.iter().map(|hash| hash.lying(first_of(hash))).collect();
+        let mut found: Vec<Unchecked> = self.far().get(&first, &mut [], until)?.into_iter().map(unchecked).collect();
+        let absent = |(hash, found): &(&ChunkHash, &mut Unchecked)| {
+            matches!(found, Ok(None)).then(|| hash.lying(hash.layout().other()))
+        };
+        let mut rest: Vec<(ChunkHash, &mut Unchecked)> = Vec::new();
+        for item in first.iter().zip(&mut found) {
+            if let Some(other) = absent(&item) {
+                rest.push((other, item.1));
+            }
+        }
+        while !rest.is_empty() {
+            let asked: Vec<ChunkHash> = rest.iter().map(|(hash, _)| *hash).collect();
+            let answers = self.far().get(&asked, &mut [], until)?;
+            let answered = answers.len().clamp(1, rest.len());
+            for ((_, place), answer) in rest.drain(..answered).zip(answers) {
+                *place = unchecked(answer);
+            }
+        }
+        Ok(found)
+    }
+
     /// Whether the component can list what it stores, and clean it.
     pub(super) fn is_maintained(&self) -> bool {
         self.instances.maintenance().is_some()
@@ -210,12 +282,28 @@ impl OpenStore {
 
     pub(super) fn list_chunks(&self, after: Option<&str>, limit: usize) -> Result<Page<ChunkEntry>, Error> {
         let (maintenance, until) = self.maintenance()?;
-        maintenance.list_chunks(after, limit.clamp(1, limits::MAX_LISTED), &until)
+        let mut page = maintenance.list_chunks(after, limit.clamp(1, limits::MAX_LISTED), &until)?;
+        for entry in &mut page.entries {
+            let (hash, layout) = consumer_key(&entry.hash);
+            if layout == Layout::Enveloped {
+                (entry.layout, entry.bytes) = (2, without_tail(entry.bytes));
+                entry.hash = hash.to_vec();
+            }
+        }
+        Ok(page)
     }
 
     pub(super) fn list_manifests(&self, after: Option<&str>, limit: usize) -> Result<Page<ManifestEntry>, Error> {
         let (maintenance, until) = self.maintenance()?;
-        maintenance.list_manifests(after, limit.clamp(1, limits::MAX_LISTED), &until)
+        let mut page = maintenance.list_manifests(after, limit.clamp(1, limits::MAX_LISTED), &until)?;
+        for entry in &mut page.entries {
+            let (name, layout) = consumer_name(&entry.name);
+            if layout == Layout::Enveloped {
+                (entry.layout, entry.bytes) = (2, without_tail(entry.bytes));
+                entry.name = name.to_owned();
+            }
+        }
+        Ok(page)
     }
 
     pub(super) fn usage(&self) -> Result<Usage, Error> {

@@ -9,6 +9,7 @@ mod bound;
 mod damage;
 mod followed;
 mod foreseen;
+mod layouts;
 mod ledger;
 mod maintenance;
 mod open_store;
@@ -22,6 +23,7 @@ mod requests;
 mod save;
 mod seal;
 mod spare;
+mod superseded;
 mod timed;
 mod upkeep;
 mod verify;
@@ -35,7 +37,7 @@ pub use batch::{SubmittedPut, Wanted};
 pub(crate) use damage::Damage;
 pub use maintenance::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page, Usage};
 pub use pages::Pages;
-pub use process::{Parts, Process, metrics};
+pub use process::{Parts, Process, metrics, serve_no_metrics};
 pub use queue::{Job, Queue, Served};
 pub use registry::{Directories, Setup, guarded, reach};
 pub use requests::{Done, Outcomes, Request, RequestQueue};
@@ -95,6 +97,8 @@ pub struct StoreInfo {
     pub max_value_bytes: u64,
     /// Chunks go to the backend at once.
     pub write_through: bool,
+    /// A commit names the chunks that were put since the last one, and publishes nothing if one of them is gone.
+    pub wants_fresh: bool,
 }
 
 impl Store {
@@ -120,6 +124,8 @@ impl Store {
             let hash = ChunkHash::new(hash)?;
             opened.shared.check_len(data.len())?;
             opened.shared.verifier.saw_put(&hash, data);
+            let hash = hash.lying(opened.shared.layout_of_chunk(&hash));
+            opened.shared.check_stored_len(&hash, data.len())?;
             opened.put(&opened.save, hash, Bytes::Borrowed(data), &opened.shared.until())
         })
     }
@@ -317,5 +323,7 @@ fn owned(data: Arc<Buffer>) -> Result<Buffer, Error> {
     Arc::try_unwrap(data).or_else(|shared| Buffer::concat(&[&shared]))
 }
 
+#[cfg(test)]
+mod layout_tests;
 #[cfg(test)]
 mod tests;

@@ -1,19 +1,22 @@
 //! What all handles on one URI share, and single calls of the backend. Whole batches are `batches`.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use super::StoreInfo;
 use super::batches::Batches;
+use super::damage::{Damage, Suspects};
 use super::followed::Followed;
+use super::layouts::Lookup;
 use super::process::Process;
 use super::spare::Spare;
 use super::upkeep::Kept;
 use super::verify::Verifier;
-use crate::backend::{Backend, Bytes, ChunkHash, Committed, Got, KnownChunks, Put, Remembering};
+use crate::backend::{Backend, Bytes, ChunkHash, Committed, Got, KnownChunks, Put, Remembering, Removed};
 use crate::breaker::Breaker;
 use crate::counters::{Answer, Counters, Event};
+use crate::envelope::{Enveloped, RecentNames, TAIL_BYTES};
 use crate::error::{Error, contract_violation};
 use crate::limits;
 use crate::log;
@@ -21,13 +24,15 @@ use crate::near::NearLayer;
 use crate::payload::Buffer;
 use crate::process::Clock;
 use crate::quota::Quota;
-use crate::sandbox::{Features, Instances, Reach};
-use crate::threads::Helpers;
+use crate::sandbox::{Features, Instances, Properties, Reach};
+use crate::threads::Lent;
 use crate::until::Until;
 
 pub struct OpenStore {
     /// The instances, with the layers around them.
     pub backend: Remembering,
+    /// The layer of them that makes and opens envelopes.
+    pub enveloped: Arc<Enveloped>,
     pub breaker: Arc<Breaker>,
     pub instances: Arc<dyn Instances>,
     /// What they may reach.
@@ -37,10 +42,16 @@ pub struct OpenStore {
     /// The layer of them that keeps copies on this machine.
     pub near: Option<Arc<NearLayer>>,
     pub verifier: Arc<Verifier>,
+    /// Chunks that were found damaged.
+    pub suspects: Suspects,
+    /// Manifests whose names in layout 1 were removed, or are about to be.
+    pub superseded: RecentNames,
     /// What was put after what, from which a save that is saved again is foreseen.
     pub followed: Followed,
     /// Memory for chunks that wait.
     pub spare: Spare,
+    /// What its handles have removed a moment ago.
+    pub removed: Mutex<Removed>,
     /// The backend has said that it removes no chunks.
     pub keeps_all: AtomicBool,
     pub uri: String,
@@ -83,6 +94,7 @@ impl OpenStore {
             shared: self.features.properties.shared,
             max_value_bytes: self.max_value_bytes(),
             write_through: self.features.properties.write_through,
+            wants_fresh: self.wants_fresh(),
         }
     }
 
@@ -118,7 +130,8 @@ impl OpenStore {
 
     /// Whether the backend is to be told which chunks come with a manifest.
     pub(super) fn wants_fresh(&self) -> bool {
-        self.features.properties.durable || self.features.properties.wants_fresh
+        let Properties { durable, evicts, wants_fresh, .. } = self.features.properties;
+        durable || evicts || wants_fresh
     }
 
     /// By this it is known how long ago the backend said something.
@@ -129,6 +142,18 @@ impl OpenStore {
     /// Tells the data of one instance from that of the next, where [`OpenStore::holds_data`]; otherwise always 0.
     pub(super) fn generation_of_data(&self) -> u64 {
         if self.holds_data() { self.instances.lost() } else { 0 }
+    }
+
+    /// Chunks are about to be removed, or were: no save counts any more on what was said of them before.
+    pub(super) fn removing<'a>(&self, hashes: impl IntoIterator<Item = &'a ChunkHash>) {
+        let now = self.now();
+        let mut removed = self.removed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        hashes.into_iter().for_each(|hash| removed.note(*hash, now));
+    }
+
+    /// Whether a chunk that the backend had at `confirmed` may have been removed by this process since.
+    pub(super) fn was_removed(&self, hash: &ChunkHash, confirmed: Instant) -> bool {
+        self.removed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_since(hash, confirmed)
     }
 
     pub(super) fn known(&self) -> MutexGuard<'_, KnownChunks> {
@@ -158,9 +183,9 @@ impl OpenStore {
         likely
     }
 
-    /// Refuse what the backend would refuse, before it is copied.
+    /// Refuse what the backend would refuse, before it is copied. `len`: of what is stored.
     pub(super) fn check_len(&self, len: usize) -> Result<(), Error> {
-        let limit = self.max_value_bytes();
+        let limit = self.max_stored_bytes();
         if len as u64 > limit {
             let message =
                 format!("value too long: {len} bytes, the limit of this backend is {limit}: store smaller chunks");
@@ -178,9 +203,20 @@ impl OpenStore {
         })
     }
 
+    /// The longest value that can be stored whatever its key is.
     pub(super) fn max_value_bytes(&self) -> u64 {
-        let limit = limits::MAX_VALUE_BYTES as u64;
+        self.max_stored_bytes().saturating_sub(TAIL_BYTES as u64)
+    }
+
+    /// The longest value of the backend.
+    pub(super) fn max_stored_bytes(&self) -> u64 {
+        let limit = self.reach.limits.max_value_bytes.min(limits::MAX_VALUE_BYTES as u64);
         self.features.max_value_bytes.map_or(limit, |backend| backend.min(limit))
+    }
+
+    /// The longest manifest, as the backend has it.
+    pub(super) fn max_manifest_bytes(&self) -> u64 {
+        self.max_stored_bytes().min(self.reach.limits.longest_manifest())
     }
 
     /// Items of one batch that suit the backend.
@@ -225,8 +261,8 @@ impl OpenStore {
     }
 
     /// Threads that can work beside the caller's.
-    pub(super) fn helpers(&self) -> &Arc<Helpers> {
-        &self.process.threads.helpers
+    pub(super) fn helpers(&self) -> Lent<'_> {
+        self.process.threads.helpers.lent(&self.reach.whose)
     }
 
     /// Refuse to be used in another process than the one that opened it.
@@ -259,53 +295,87 @@ impl OpenStore {
         self.batches().exists(hashes, until)
     }
 
-    /// Fetch chunks with one call, into buffers.
+    /// Fetch chunks with one call, into buffers. What came damaged out of its envelope is a miss.
     pub(super) fn get_answers(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Fetched>, Error> {
-        Self::get_buffers(&self.backend, hashes, until)
-    }
-
-    /// As [`OpenStore::get_answers`], of what the backend itself has.
-    pub(super) fn get_far(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Fetched>, Error> {
-        match &self.near {
-            Some(near) => Self::get_buffers(near.far(), hashes, until),
-            None => self.get_answers(hashes, until),
-        }
-    }
-
-    fn get_buffers(backend: &dyn Backend, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Fetched>, Error> {
-        let buffer = |got| match got {
-            Got::Buffer(data) => Ok(data),
+        let answers = self.backend.get(hashes, &mut [], until)?;
+        let buffer = |(hash, answer): (&ChunkHash, Result<Option<Got>, Error>)| match answer? {
+            None => Ok(None),
+            Some(Got::Buffer(data)) => Ok(Some(data)),
+            Some(Got::Damaged(damaged)) => match self.found_damaged_envelope(hash, damaged, until) {
+                Damage::Passing(sound) => Ok(Some(sound)),
+                Damage::Removed | Damage::Stays(_) => Ok(None),
+            },
             // There is no memory that it could be in, or be too small.
-            Got::Placed(_) | Got::TooLong(_) => Err(contract_violation("answered bytes that are nowhere")),
+            Some(Got::Placed(_) | Got::TooLong(_)) => Err(contract_violation("answered bytes that are nowhere")),
         };
-        let answers = backend.get(hashes, &mut [], until)?;
-        Ok(answers.into_iter().map(|answer| answer?.map(buffer).transpose()).collect())
+        Ok(hashes.iter().zip(answers).map(buffer).collect())
+    }
+
+    /// What the backend itself has, without what is near.
+    pub(super) fn far(&self) -> &dyn Backend {
+        match &self.near {
+            Some(near) => near.far(),
+            None => &self.backend,
+        }
     }
 
     /// Fetch one chunk; what does not match its hash is a miss.
     pub(super) fn get_one(&self, hash: &ChunkHash, until: &Until) -> Result<Option<Arc<Buffer>>, Error> {
-        let mut answers = self.get_answers(std::slice::from_ref(hash), until)?;
-        self.learn(std::slice::from_ref(hash), &answers);
+        let mut answers = self.get_looked_up(std::slice::from_ref(hash), until)?;
         match answers.pop() {
-            Some(Ok(found)) => Ok(found.and_then(|data| self.check(hash, data, until))),
-            Some(Err(error)) => Err(error),
+            Some((hash, Ok(found))) => Ok(found.and_then(|data| self.check(&hash, data, until))),
+            Some((_, Err(error))) => Err(error),
             None => Err(contract_violation("answered no outcome")),
         }
     }
 
-    /// Fetch chunks with one call: an answer for some of them, from the first on. What failed is a miss here.
+    /// Fetch chunks: an answer for some of them, from the first on. What failed is a miss here.
     pub(super) fn get_some(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
-        let answers = self.get_answers(hashes, until)?;
-        self.learn(hashes, &answers);
-        let checked = |(hash, answer): (&ChunkHash, Fetched)| {
-            answer.ok().flatten().and_then(|data| self.check(hash, data, until))
+        let answers = self.get_looked_up(hashes, until)?;
+        let checked = |(hash, answer): (ChunkHash, Fetched)| {
+            answer.ok().flatten().and_then(|data| self.check(&hash, data, until))
         };
-        Ok(hashes.iter().zip(answers).map(checked).collect())
+        Ok(answers.into_iter().map(checked).collect())
+    }
+
+    /// Fetch chunks where `get_chunk` looks for them: an answer for some of them, from the first on, and where each was found. One
+    /// call, and one more for those that may be in another layout.
+    fn get_looked_up(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<(ChunkHash, Fetched)>, Error> {
+        let lookups: Vec<Lookup> = hashes.iter().map(|hash| self.lookup_of_chunk(hash)).collect();
+        let first: Vec<ChunkHash> =
+            hashes.iter().zip(&lookups).map(|(hash, lookup)| hash.lying(lookup.first)).collect();
+        let answers = self.get_answers(&first, until)?;
+        self.learn(&first, &answers);
+        let mut found: Vec<(ChunkHash, Fetched)> = first.into_iter().zip(answers).collect();
+        let then = |((hash, answer), lookup): (&(ChunkHash, Fetched), &Lookup)| {
+            let then = lookup.then.filter(|_| matches!(answer, Ok(None)) && !self.is_damaged(hash))?;
+            Some(hash.lying(then))
+        };
+        let asked: Vec<Option<ChunkHash>> = found.iter().zip(&lookups).map(then).collect();
+        let mut rest: Vec<ChunkHash> = asked.iter().flatten().copied().collect();
+        let mut places = asked.iter().enumerate().filter(|(_, asked)| asked.is_some()).map(|(at, _)| at);
+        while !rest.is_empty() {
+            let answers = self.get_answers(&rest, until)?;
+            self.learn(&rest, &answers);
+            let left = rest.split_off(answers.len().min(rest.len()));
+            for ((hash, answer), at) in std::mem::replace(&mut rest, left).into_iter().zip(answers).zip(&mut places) {
+                self.saw_layout1(&hash, matches!(answer, Ok(Some(_))));
+                if let Some(place) = found.get_mut(at) {
+                    *place = (hash, answer);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Count a chunk that was found where earlier versions put it.
+    pub(super) fn saw_layout1(&self, hash: &ChunkHash, found: bool) {
+        self.counters.add(Event::Layout1Reads, u64::from(found && !hash.is_enveloped()));
     }
 
     fn learn(&self, hashes: &[ChunkHash], answers: &[Fetched]) {
         let found = hashes.iter().zip(answers).filter_map(|(hash, answer)| match answer {
-            Ok(Some(data)) => Some((hash, &data[..])),
+            Ok(Some(data)) if !hash.is_enveloped() => Some((hash, &data[..])),
             _ => None,
         });
         self.verifier.saw_fetched(found);

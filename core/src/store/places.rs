@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use crate::backend::Changes;
 use crate::breaker::Breaker;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -23,8 +24,9 @@ pub(super) struct Places<K, S> {
     leaving: Arc<Leaving>,
     /// What stores without a handle may hold together.
     most_idle_bytes: u64,
-    /// A task is there that looks for stores that are idle for too long.
+    /// A task is there that looks for stores that are idle for too long; and one for those of which that is soon.
     timed: AtomicBool,
+    timed_soon: AtomicBool,
     clock: Clock,
     helpers: Arc<Helpers>,
 }
@@ -53,6 +55,8 @@ pub(super) struct Place<S> {
     done: Condvar,
     /// Opens that fail are calls that fail.
     pub breaker: Arc<Breaker>,
+    /// Of every store that was open here: a change may be carried out after the store was closed.
+    pub changes: Arc<Changes>,
 }
 
 struct Opening<S> {
@@ -66,6 +70,10 @@ pub trait Stored: Send + Sync + 'static {
     fn is_current(&self) -> bool;
     /// What it costs while nobody uses it.
     fn bytes(&self) -> u64;
+    /// How long it is kept while nobody uses it.
+    fn kept_for(&self) -> Duration {
+        limits::IDLE_STORE_FOR
+    }
 }
 
 /// What an open finds.
@@ -82,8 +90,8 @@ pub(super) struct Opener<'a, S>(&'a Place<S>);
 impl<K, S> Places<K, S> {
     /// `most_idle_bytes`: what stores without a handle may hold together.
     pub(super) fn new(most_idle_bytes: u64, clock: Clock, helpers: Arc<Helpers>) -> Self {
-        let (entries, leaving, timed) = Default::default();
-        Places { entries, leaving, most_idle_bytes, timed, clock, helpers }
+        let (entries, leaving, timed, timed_soon) = Default::default();
+        Places { entries, leaving, most_idle_bytes, timed, timed_soon, clock, helpers }
     }
 }
 
@@ -101,6 +109,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
                 opening: Mutex::new(Opening { store: None, under_way: false }),
                 done: Condvar::new(),
                 breaker: Arc::new(breaker()),
+                changes: Arc::new(Changes::new(self.clock.clone())),
             }),
             idle_since: None,
         };
@@ -146,10 +155,33 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
 
     /// A handle was closed. `held`: bytes that the stores of the process hold, those with a handle included.
     pub(super) fn closed(self: &Arc<Self>, held: u64) {
-        if held > self.most_idle_bytes {
-            self.sweep();
+        // From now on it is idle. Those that keep something in use, as a mounted file system, go soon.
+        let left = self.sweep();
+        if held <= self.most_idle_bytes && left.is_none() {
+            return;
         }
         self.sweep_later();
+        if left.is_some_and(|left| left <= limits::IDLE_DIRECTORY_FOR) {
+            self.sweep_soon();
+        }
+    }
+
+    /// Look for the stores that are not kept for long, until none is idle.
+    fn sweep_soon(self: &Arc<Self>) {
+        if self.timed_soon.swap(true, SeqCst) {
+            return;
+        }
+        let own = Arc::downgrade(self);
+        let handed = self.helpers.hand_later(limits::IDLE_DIRECTORY_FOR, move || {
+            let Some(own) = own.upgrade() else { return };
+            own.timed_soon.store(false, SeqCst);
+            if own.sweep().is_some_and(|left| left <= limits::IDLE_DIRECTORY_FOR) {
+                own.sweep_soon();
+            }
+        });
+        if !handed {
+            self.timed_soon.store(false, SeqCst);
+        }
     }
 
     /// Look for stores that are idle for too long, again and again, until none is idle.
@@ -162,7 +194,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
             let Some(own) = own.upgrade() else { return };
             own.timed.store(false, SeqCst);
             // Whoever closes from here on asks for it too.
-            if own.sweep() {
+            if own.sweep().is_some() {
                 own.sweep_later();
             }
         });
@@ -172,14 +204,15 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
         }
     }
 
-    /// Drop idle stores that are over a bound. Answers whether others are idle.
-    fn sweep(&self) -> bool {
+    /// Drop idle stores that are over a bound. Answers how long the next of the others is kept, if any is idle.
+    fn sweep(&self) -> Option<Duration> {
         let mut entries = self.lock();
         let idle = take_idle(&mut entries, 0, self.most_idle_bytes, self.clock.now());
-        let more = entries.values().any(|entry| entry.idle_since.is_some());
+        let left = entries.values().filter(|entry| entry.idle_since.is_some());
+        let left = left.map(|entry| entry.place.kept_for()).min();
         drop(entries);
         self.tear_down(idle);
-        more
+        left
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<K, Entry<S>>> {
@@ -197,7 +230,10 @@ fn take_idle<K: Clone + Eq + Hash, S: Stored>(
     let mut idle = Vec::new();
     for (key, entry) in entries.iter_mut() {
         match entry.place.idle_bytes().filter(|_| Arc::strong_count(&entry.place) == 1) {
-            Some(bytes) => idle.push(Idle { key: key.clone(), since: *entry.idle_since.get_or_insert(now), bytes }),
+            Some(bytes) => {
+                let (since, kept_for) = (*entry.idle_since.get_or_insert(now), entry.place.kept_for());
+                idle.push(Idle { key: key.clone(), since, kept_for, bytes });
+            }
             None => entry.idle_since = None,
         }
     }
@@ -210,21 +246,27 @@ fn take_idle<K: Clone + Eq + Hash, S: Stored>(
 struct Idle<K> {
     key: K,
     since: Instant,
+    kept_for: Duration,
     bytes: u64,
 }
 
-/// Which of the idle stores go: so many in any case, what is idle for too long, and of the rest as many as are over the
-/// bound in bytes. The one that is idle for longest goes first.
+/// Which of the idle stores go: what is idle for too long; and so many in any case, and as many as are over the bound in bytes, the one
+/// that is idle for longest first.
 fn over<K>(mut idle: Vec<Idle<K>>, too_many: usize, most_bytes: u64, now: Instant) -> Vec<K> {
     idle.sort_by_key(|store| store.since);
     let mut bytes: u64 = idle.iter().map(|store| store.bytes).fold(0, u64::saturating_add);
-    let goes = |(at, store): &(usize, Idle<K>)| {
-        let late = now.saturating_duration_since(store.since) >= limits::IDLE_STORE_FOR;
-        let goes = *at < too_many || late || bytes > most_bytes;
+    let late = |store: &Idle<K>| now.saturating_duration_since(store.since) >= store.kept_for;
+    let (late, rest): (Vec<_>, Vec<_>) = idle.into_iter().partition(late);
+    late.iter().for_each(|store| bytes = bytes.saturating_sub(store.bytes));
+    let mut gone = late.len();
+    let goes = |store: &Idle<K>| {
+        let goes = gone < too_many || bytes > most_bytes;
+        gone += 1;
         bytes = bytes.saturating_sub(store.bytes);
         goes
     };
-    idle.into_iter().enumerate().take_while(goes).map(|(_, store)| store.key).collect()
+    let over: Vec<_> = rest.into_iter().take_while(goes).collect();
+    late.into_iter().chain(over).map(|store| store.key).collect()
 }
 
 impl<S> Drop for Group<S> {
@@ -267,14 +309,19 @@ impl<S: Stored> Place<S> {
         }
     }
 
-    /// What it costs, if it has no handle and nobody opens it.
+    /// What it costs, if it has no handle, nobody opens it, and none of its changes may still be carried out.
     fn idle_bytes(&self) -> Option<u64> {
         let opening = self.lock();
         match &opening.store {
-            _ if opening.under_way => None,
+            _ if opening.under_way || self.changes.holds() => None,
             Some(store) => (Arc::strong_count(store) == 1).then(|| store.bytes()),
             None => Some(0),
         }
+    }
+
+    /// How long it is kept while nobody uses it.
+    fn kept_for(&self) -> Duration {
+        self.lock().store.as_ref().map_or(limits::IDLE_STORE_FOR, |store| store.kept_for())
     }
 
     fn lock(&self) -> MutexGuard<'_, Opening<S>> {
@@ -318,13 +365,20 @@ mod tests {
         torn_down: Option<Sender<thread::ThreadId>>,
     }
 
+    /// Of so many bytes on, it is one that keeps a directory open.
+    const OF_A_DIRECTORY: u64 = 1 << 40;
+
     impl Stored for Fake {
         fn is_current(&self) -> bool {
             true
         }
 
         fn bytes(&self) -> u64 {
-            self.bytes
+            self.bytes % OF_A_DIRECTORY
+        }
+
+        fn kept_for(&self) -> Duration {
+            if self.bytes < OF_A_DIRECTORY { IDLE_STORE_FOR } else { limits::IDLE_DIRECTORY_FOR }
         }
     }
 
@@ -364,8 +418,10 @@ mod tests {
     fn what_is_idle_for_longest_goes_first_and_no_more_than_must() {
         let now = Instant::now() + 2 * IDLE_STORE_FOR;
         let idle = |ages: &[(u64, u64)]| -> Vec<Idle<u64>> {
-            let store =
-                |(age, bytes): &(u64, u64)| Idle { key: *age, since: now - Duration::from_secs(*age), bytes: *bytes };
+            let store = |(age, bytes): &(u64, u64)| {
+                let (since, kept_for) = (now - Duration::from_secs(*age), IDLE_STORE_FOR);
+                Idle { key: *age, since, kept_for, bytes: *bytes }
+            };
             ages.iter().map(store).collect()
         };
         let long = IDLE_STORE_FOR.as_secs();
@@ -385,7 +441,7 @@ mod tests {
         let kept = open(&fakes, 0, large(Some(torn_down.clone())));
         drop(open(&fakes, 1, small()));
         // It has a handle, and what has none is small.
-        assert!(fakes.sweep());
+        assert_eq!(fakes.sweep(), Some(IDLE_STORE_FOR));
         drop(kept);
         drop(open(&fakes, 2, large(Some(torn_down))));
         fakes.closed(3 * IDLE_STORE_BYTES);
@@ -395,6 +451,24 @@ mod tests {
         let (none, _) = channel();
         assert!(open(&fakes, 3, Fake { bytes: 7, torn_down: Some(none) }).bytes == 7);
         assert!(open(&fakes, 3, small()).bytes == 7);
+    }
+
+    #[test]
+    fn a_store_that_keeps_a_directory_open_is_closed_soon_and_others_stay() {
+        let fakes = Arc::new(fakes());
+        let (torn_down, waits) = channel();
+        drop(open(&fakes, 0, small()));
+        fakes.closed(0);
+        let fake = || Fake { bytes: OF_A_DIRECTORY, torn_down: Some(torn_down.clone()) };
+        drop(open(&fakes, 1, fake()));
+        let used = open(&fakes, 2, fake());
+        fakes.closed(0);
+        // No other open or close comes.
+        waits.recv_timeout(limits::IDLE_STORE_FOR / 4).expect("nothing is torn down");
+        assert!(fakes.lock().contains_key(&0) && fakes.lock().contains_key(&2));
+        drop(used);
+        fakes.closed(0);
+        waits.recv_timeout(limits::IDLE_STORE_FOR / 4).expect("the next is not torn down");
     }
 
     #[test]

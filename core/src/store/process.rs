@@ -141,6 +141,12 @@ pub fn metrics() -> Result<Metrics, Error> {
     Ok(Process::current().metrics())
 }
 
+/// Neither listen for those who want the counters nor write them to a file in this process, whatever the config says: for a program that
+/// runs beside the one that the config is for.
+pub fn serve_no_metrics() {
+    Process::current().counters.serve_nothing();
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering::Relaxed;

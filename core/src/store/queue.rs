@@ -14,7 +14,7 @@ use super::{Opened, Store};
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
 use crate::process::Clock;
-use crate::threads::Helpers;
+use crate::threads::Lent;
 use crate::until::Until;
 
 /// What a queue is of: an opened store, or a test's fake.
@@ -23,7 +23,7 @@ pub trait Served: Send + Sync + 'static {
     fn check_process(&self) -> Result<(), Error>;
 
     /// The threads that carry out requests, and the time by which they are late.
-    fn threads(&self) -> (&Arc<Helpers>, &Clock);
+    fn threads(&self) -> (Lent<'_>, &Clock);
 
     /// The bounds of its calls.
     fn limits(&self) -> &Limits;
@@ -34,8 +34,9 @@ impl Served for Opened {
         self.shared.check_process()
     }
 
-    fn threads(&self) -> (&Arc<Helpers>, &Clock) {
-        (&self.shared.process.threads.queues, &self.shared.process.clock)
+    fn threads(&self) -> (Lent<'_>, &Clock) {
+        let process = &self.shared.process;
+        (process.threads.queues.lent(&self.shared.reach.whose), &process.clock)
     }
 
     fn limits(&self) -> &Limits {

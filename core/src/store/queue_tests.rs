@@ -5,12 +5,13 @@ use std::sync::atomic::AtomicUsize;
 use std::thread;
 
 use super::*;
-use crate::threads::Threads;
+use crate::threads::{Lent, Threads, Whose};
 
 /// What jobs are carried out on: counts them.
 #[derive(Default)]
 struct Fake {
     threads: Threads,
+    whose: Whose,
     clock: Clock,
     limits: Limits,
     carried_out: AtomicUsize,
@@ -24,8 +25,8 @@ impl Served for Fake {
         Ok(())
     }
 
-    fn threads(&self) -> (&Arc<Helpers>, &Clock) {
-        (&self.threads.queues, &self.clock)
+    fn threads(&self) -> (Lent<'_>, &Clock) {
+        (self.threads.queues.lent(&self.whose), &self.clock)
     }
 
     fn limits(&self) -> &Limits {

@@ -1,32 +1,37 @@
 //! The open stores of the process. Opens of the same URI, with the same component and the same config, share one.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use super::bound::{self, Bound};
+use super::damage::Suspects;
 use super::followed::Followed;
 use super::open_store::OpenStore;
-use super::places::{Places, Stored, Turn};
+use super::places::{Place, Places, Stored, Turn};
 use super::process::Process;
 use super::spare::Spare;
 use super::upkeep;
 use super::verify::Verifier;
-use crate::backend::{Backend, Layer, Opening, Remembering, WithBreaker, Wrap, check_fault};
+use crate::backend::{Backend, Holding, Layer, Opening, Remembering, WithBreaker, Wrap, check_fault};
 use crate::breaker::Breaker;
 use crate::budget::{Budgets, Owner, Shares};
-use crate::config::{self, Config, FaultTable, Settings};
+use crate::config::{self, Config, FaultTable, Layout1, Settings};
 use crate::counters::{Counters, Event, Gauged, Operation, StoreGauges};
 use crate::directory::Directory;
-use crate::error::{Error, ErrorKind};
-use crate::limits::Limits;
+use crate::envelope::{Enveloped, RecentNames, Setting};
+use crate::error::{Error, ErrorKind, contract_violation};
+use crate::limits::{self, Limits};
 use crate::log::{self, Level};
 use crate::near::{NearLayer, Scope};
 use crate::policy::{Folder, FolderAccess, Grants, Guarded, Served, Target};
 use crate::process::Clock;
 use crate::quota::Quota;
 use crate::sandbox::{Component, Components, Found, Reach};
+use crate::threads::Whose;
 use crate::until::Until;
 use crate::uri::StoreUri;
 
@@ -40,6 +45,8 @@ pub struct Setup {
     pub layers: Vec<Arc<dyn Layer>>,
     /// By this stores know how long ago a backend said something, in place of the process's clock.
     pub clock: Option<Clock>,
+    /// An open makes no directory: one that the URI names and that is not there is [`ErrorKind::Missing`].
+    pub must_exist: bool,
     /// Where they are open.
     pub process: Arc<Process>,
 }
@@ -51,16 +58,44 @@ pub(super) struct Key {
     component: [u8; 32],
     target: Target,
     settings: Settings,
-    /// Of its layers: their addresses.
-    layers: Vec<usize>,
+    layers: Vec<SameLayer>,
+}
+
+/// A layer, which is the same as itself alone. It is kept: its address is no other's while a store of it may be found.
+#[derive(Clone)]
+struct SameLayer(Arc<dyn Layer>);
+
+impl SameLayer {
+    fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+}
+
+impl PartialEq for SameLayer {
+    fn eq(&self, other: &Self) -> bool {
+        self.address() == other.address()
+    }
+}
+
+impl Eq for SameLayer {}
+
+impl Hash for SameLayer {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.address().hash(state);
+    }
 }
 
 impl Key {
     /// What keeps the chunks that are near apart: all that decides whose bytes they are. Bounds and times do not, so that what is on
     /// a disk is found again after they were changed.
     fn scope(&self) -> Scope {
-        let settings =
-            Settings { limits: Limits::default(), quota: Quota::default(), near: None, ..self.settings.clone() };
+        let settings = Settings {
+            limits: Limits::default(),
+            quota: Quota::default(),
+            near: None,
+            layout1: Layout1::default(),
+            ..self.settings.clone()
+        };
         Scope::of(&Key { settings, layers: Vec::new(), ..self.clone() })
     }
 
@@ -101,19 +136,23 @@ fn open_with(
     counters: &Arc<Counters>,
 ) -> Result<(Arc<OpenStore>, Option<String>), Error> {
     let target = settings.target(uri, &found.served)?;
+    if setup.must_exist {
+        check_there(target.grants.directory.as_deref())?;
+    }
     let path = &found.component;
     // What must not be overlapped may be thousands of places.
     if target.grants.directories().next().is_some() {
         target.grants.check_overlap(&guarded(setup, file, &settings, path))?;
     }
     let Settings { sha256, limits, .. } = &settings;
-    let component = setup.components.load(path, *sha256, limits, &file.helper())?;
+    let owner = setup.process.owners.get(&target.backend, settings.tenant.as_deref());
+    let component = setup.components.load(path, *sha256, limits, &file.helper(), &Whose::of(&owner))?;
     found.check_same()?;
 
     // Handles that differ only in what prefixes their manifests share a store.
     let prefix = target.prefix.clone();
     let target = Target { prefix: None, ..target };
-    let layers = setup.layers.iter().map(|layer| Arc::as_ptr(layer).addr()).collect();
+    let layers = setup.layers.iter().cloned().map(SameLayer).collect();
     let key = Key { component: component.digest(), target, settings, layers };
     let Process { stores: places, clock, .. } = &*setup.process;
     let until = Until::with(clock, &key.settings.limits, None, None);
@@ -130,7 +169,7 @@ fn open_with(
     };
     // Those before in the line may have opened the breaker.
     let pass = place.breaker.admit().inspect_err(refused)?;
-    let open = || OpenStore::open(component.clone(), key.clone(), setup, place.breaker.clone(), counters, &until);
+    let open = || OpenStore::open(component.clone(), key.clone(), setup, &place, counters, &until);
     let opened = match open() {
         // Its owner's share may be taken by stores of its own that nobody uses.
         Err(full) if full.kind() == ErrorKind::Exhausted => {
@@ -142,8 +181,13 @@ fn open_with(
         opened => opened,
     };
     let opened = opened.map(Arc::new);
-    if pass.report(opened.as_ref().err()) {
-        counters.count(Event::BreakerOpened);
+    match opened.as_ref().err() {
+        Some(error) if error.is_busy() => pass.give_back(),
+        failed => {
+            if pass.report(failed) {
+                counters.count(Event::BreakerOpened);
+            }
+        }
     }
     let shared = opened?;
     setup.process.counters.gauge(&shared);
@@ -156,6 +200,19 @@ fn open_with(
     }
     opener.opened(shared.clone());
     Ok((shared, prefix))
+}
+
+/// Refuse a directory that an open would have to make.
+fn check_there(directory: Option<&Path>) -> Result<(), Error> {
+    match directory.map(|path| (path, path.try_exists())) {
+        Some((path, Ok(false))) => {
+            let message =
+                format!("there is no directory {}: correct the path, or store something there first", path.display());
+            Err(Error::new(ErrorKind::Missing, message))
+        }
+        // What else is wrong with it, the open says.
+        _ => Ok(()),
+    }
 }
 
 /// What no store may lie over: our compiled code, every backend's component, the config, secrets; and what no store may
@@ -188,10 +245,27 @@ pub fn reach(
         grants: target.grants.clone(),
         directory: directories.own.map(Arc::new),
         shares: Shares::of(budgets, &owner, &settings.limits),
+        whose: Whose::of(&owner),
         owner,
         limits: settings.limits.clone(),
         tls: settings.tls.clone(),
         counters: counters.clone(),
+        cpu_quota: settings.quota.cpu_ms_per_s.is_some(),
+    }
+}
+
+/// Refuse a component whose bounds are no whole numbers: a bound that is dropped is a store without one.
+fn check_facts(more: &[(String, String)]) -> Result<(), Error> {
+    let wrong = more.iter().find(|(fact, value)| {
+        let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+        bound::FACTS.contains(&fact.as_str()) && !(digits && value.parse::<u64>().is_ok())
+    });
+    match wrong {
+        Some((fact, value)) => Err(contract_violation(format_args!(
+            "answered {fact} = {:?} among its features, which is no whole number",
+            log::clean(value)
+        ))),
+        None => Ok(()),
     }
 }
 
@@ -209,10 +283,11 @@ impl OpenStore {
         component: Arc<dyn Component>,
         key: Key,
         setup: &Setup,
-        breaker: Arc<Breaker>,
+        place: &Place<OpenStore>,
         counters: &Arc<Counters>,
         until: &Until,
     ) -> Result<Self, Error> {
+        let Place { breaker, changes, .. } = place;
         let scope = key.scope();
         let Key { target, settings, .. } = key;
         let Process { directories, budgets, owners, .. } = &*setup.process;
@@ -243,20 +318,33 @@ impl OpenStore {
         let innermost: Arc<dyn Backend> = instances.clone();
         let inner = wraps.into_iter().flatten().fold(innermost, |inner, wrap| wrap(inner));
         let guarded = Arc::new(WithBreaker::new(inner, breaker.clone(), counters.clone()));
+        let settles = features.properties.settles;
+        let held = Arc::new(Holding::new(guarded, changes.clone(), settles, counters.clone()));
+        let setting = Setting {
+            reads_layout1: settings.layout1 == Layout1::Read,
+            uri: uri.clone(),
+            clock: setup.process.clock.clone(),
+            counters: counters.clone(),
+        };
+        let enveloped = Arc::new(Enveloped::new(held, setting));
         let verifier = Arc::new(Verifier::new(settings.verify));
         let near = settings.near.as_ref().map(|near| {
             let of_process = &setup.process.near;
             let level = of_process.level(&target.backend, settings.tenant.as_deref(), near, counters);
-            Arc::new(NearLayer::new(guarded.clone(), level, scope, verifier.clone()))
+            Arc::new(NearLayer::new(enveloped.clone(), level, scope, verifier.clone()))
         });
         let backend = Remembering::new(match &near {
             Some(near) => near.clone(),
-            None => guarded,
+            None => enveloped.clone(),
         });
+        check_facts(&features.more)?;
         cut(&mut features.label, &mut features.more);
         let shared = OpenStore {
             backend,
-            breaker,
+            enveloped,
+            suspects: Suspects::default(),
+            superseded: RecentNames::default(),
+            breaker: breaker.clone(),
             instances,
             reach,
             component_digest,
@@ -265,6 +353,7 @@ impl OpenStore {
             verifier,
             followed: Followed::default(),
             spare: Spare::new(&setup.process.spare),
+            removed: Mutex::default(),
             keeps_all: AtomicBool::new(false),
             uri,
             clock: setup.clock.clone().unwrap_or_else(|| setup.process.clock.clone()),
@@ -274,13 +363,18 @@ impl OpenStore {
             tenant: settings.tenant,
             quota: settings.quota,
         };
-        let info = shared.info();
+        shared.tell_opened();
+        Ok(shared)
+    }
+
+    fn tell_opened(&self) {
+        let info = self.info();
         let reaches = match (&info.directory, &info.server) {
             (Some(directory), _) => format!("the directory {}", directory.display()),
             (None, Some(server)) => format!("the server {server}"),
             (None, None) => "nothing outside by its URI".to_owned(),
         };
-        let Grants { fs, connect, env, secrets, .. } = &shared.reach.grants;
+        let Grants { fs, connect, env, secrets, .. } = &self.reach.grants;
         let further = match fs.len() + connect.len() + env.len() + secrets.len() {
             0 => "no grants".to_owned(),
             count => format!("{count} grants"),
@@ -292,7 +386,6 @@ impl OpenStore {
                 info.uri, info.label, info.component_sha256
             ),
         );
-        Ok(shared)
     }
 }
 
@@ -320,6 +413,12 @@ impl Stored for OpenStore {
         };
         own && folders.iter().all(|(name, open)| grants.fs.get(name).is_some_and(|folder| open.is_at(&folder.path)))
     }
+    fn kept_for(&self) -> Duration {
+        match self.reach.directory.is_some() || !self.reach.folders.is_empty() {
+            true => limits::IDLE_DIRECTORY_FOR,
+            false => limits::IDLE_STORE_FOR,
+        }
+    }
     fn bytes(&self) -> u64 {
         let shares = &self.reach.shares;
         shares.memory_bytes.used().saturating_add(shares.payload_bytes.used())
@@ -329,7 +428,17 @@ impl Stored for OpenStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits;
+
+    #[test]
+    fn a_bound_that_is_no_number_fails_the_open() {
+        let check = |value: &str| check_facts(&[("x".into(), "y".into()), ("max-bytes".into(), value.into())]);
+        for good in ["0", "18446744073709551615"] {
+            check(good).unwrap();
+        }
+        for wrong in ["", "a lot", "-1", "+1", "1.5", "18446744073709551616", "1 "] {
+            assert_eq!(check(wrong).unwrap_err().kind(), ErrorKind::Component, "{wrong:?}");
+        }
+    }
 
     #[test]
     fn what_a_component_says_of_itself_is_cut() {

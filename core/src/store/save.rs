@@ -12,9 +12,10 @@ use super::batches::Outcomes;
 use super::foreseen::Foreseen;
 use super::ledger::{self, Admission, Ledger};
 use super::open_store::OpenStore;
-use crate::backend::ChunkHash;
 use crate::backend::{Bytes, Committed};
+use crate::backend::{ChunkHash, Layout};
 use crate::counters::Event;
+use crate::directory::UnderWay;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Buffer;
@@ -29,6 +30,10 @@ pub(super) struct SaveState {
 
 #[derive(Default)]
 struct State {
+    /// Tells who evicts from the store's directory that chunks were put which no manifest names yet.
+    under_way: Option<UnderWay>,
+    /// Puts that are running: what they are about is not in the ledger yet.
+    putting: usize,
     ledger: Ledger<Arc<Buffer>>,
     foreseen: Foreseen,
     /// Write buffer taken for chunks that are being copied.
@@ -41,7 +46,28 @@ struct State {
     exists_failed: bool,
 }
 
+/// A put for a save is running.
+pub(super) struct Putting<'a>(&'a SaveState);
+
+impl Drop for Putting<'_> {
+    fn drop(&mut self) {
+        self.0.lock().putting -= 1;
+    }
+}
+
 impl SaveState {
+    /// A put for this save begins, before the backend is asked for anything: what it answers as existing must stay.
+    pub(super) fn begin_put(&self, store: &OpenStore) -> Putting<'_> {
+        let mut state = self.lock();
+        state.putting += 1;
+        match (&state.under_way, &store.reach.directory) {
+            (Some(under_way), _) => under_way.goes_on(),
+            (None, Some(directory)) => state.under_way = directory.begin_save(),
+            (None, None) => {}
+        }
+        Putting(self)
+    }
+
     /// Put a chunk that a manifest will name.
     pub(super) fn put(
         self: &Arc<Self>,
@@ -50,6 +76,7 @@ impl SaveState {
         data: Bytes<'_>,
         until: &Until,
     ) -> Result<Put, Error> {
+        let _putting = self.begin_put(store);
         let held = self.admit(store, &hash, until)?;
         let cost = ledger::cost(data.len());
         if store.features.properties.write_through || cost > limits::WRITE_BUFFER_BYTES {
@@ -126,6 +153,9 @@ impl SaveState {
         }
         let found = |state: &mut State| {
             let confirmed = state.foreseen.take(&hash, || store.now())?;
+            if store.was_removed(&hash, confirmed) {
+                return None;
+            }
             // Another thread may have put it since it was admitted: its copy waits no more.
             store.release_buffer(state.ledger.stored(hash, len, confirmed, store.generation_of_data()));
             state.foreseen.follow(store, hash);
@@ -155,13 +185,15 @@ impl SaveState {
         found(&mut state).is_some()
     }
 
-    /// The bytes of a chunk that waits here.
+    /// The bytes of a chunk that waits here, for whichever layout.
     pub(super) fn waiting(&self, hash: &ChunkHash) -> Option<Arc<Buffer>> {
-        self.lock().ledger.data(hash).cloned()
+        let state = self.lock();
+        let in_layout = |layout| state.ledger.data(&hash.lying(layout));
+        in_layout(Layout::Plain).or_else(|| in_layout(Layout::Enveloped)).cloned()
     }
 
     pub(super) fn holds(&self, hash: &ChunkHash) -> bool {
-        self.lock().ledger.data(hash).is_some()
+        self.waiting(hash).is_some()
     }
 
     /// Have a helper store what waits, while the consumer goes on. `end`: that of the caller's operation, which waits for it.
@@ -257,6 +289,9 @@ impl SaveState {
             Committed::Published => state.ledger.named(unnamed.mark),
             Committed::Absent(gone) => gone.iter().for_each(|hash| self.lose(store, &mut state, *hash)),
         }
+        let over = (state.putting == 0 && state.ledger.is_empty()).then(|| state.under_way.take());
+        drop(state);
+        drop(over);
         Ok(committed)
     }
 
@@ -281,7 +316,8 @@ impl SaveState {
         if store.wants_fresh() {
             return Ok(());
         }
-        let unconfirmed = self.lock().ledger.unconfirmed(store.now());
+        let was_removed = |hash: &ChunkHash, confirmed| store.was_removed(hash, confirmed);
+        let unconfirmed = self.lock().ledger.unconfirmed(store.now(), was_removed);
         self.lose_absent(store, &unconfirmed, until)
     }
 
@@ -326,7 +362,11 @@ impl SaveState {
 
     /// Forget what waits. Returns how many chunks that were.
     pub(super) fn discard(&self, store: &OpenStore) -> usize {
-        let (chunks, freed) = self.lock().ledger.discard();
+        let (chunks, freed) = {
+            let mut state = self.lock();
+            state.under_way = None;
+            state.ledger.discard()
+        };
         store.release_buffer(freed);
         chunks
     }

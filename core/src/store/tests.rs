@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{BatchOptions, NewChunk, Parts, Process, Setup, Store};
+use super::{BatchOptions, NewChunk, Parts, Process, SaveOutcome, Setup, Store};
 use crate::backend::{Answers, Backend, ChunkHash, Committed, Got, Layer, Opening, Presence, Put, Target, Wrap};
 use crate::error::{Error, ErrorKind};
+use crate::limits::MAX_IDLE_STORES;
 use crate::payload::Buffer;
 use crate::process::{Clock, Random, Spawn, Time};
 use crate::sandbox::fake::Fakes;
@@ -106,6 +107,41 @@ fn a_process_of_its_own_has_its_own_time_threads_and_stores() {
     assert!(events["breaker_opened"] == 1 && process.metrics().series.len() == 1);
 }
 
+/// A change that may still be carried out is known to every handle, and to a store that was closed and opened again.
+#[test]
+fn a_change_that_ended_unknown_is_known_to_all_handles_and_after_a_close() {
+    let time = Arc::new(Standing(Mutex::default(), Instant::now()));
+    let process = Process::new(Parts { clock: Clock::of(time.clone()), ..Parts::default() });
+    let fakes = Arc::new(Fakes::of(Features {
+        properties: Properties { settles: true, write_through: true, ..Properties::default() },
+        ..Features::default()
+    }));
+    let setup = Setup { process: process.clone(), ..fakes.setup("[backend.fake.limits]\ndeadline_ms = 1000\n") };
+    let open = || Store::open_with(URI, &setup).unwrap();
+    let backend = fakes.store(URI);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tokens = told.clone();
+    backend.during_changes(move |until| *tokens.lock().unwrap() = until.change().unwrap().begin(&[0], b"session"));
+    backend.fail_calls(Some(Error::new(ErrorKind::Unavailable, "gone")));
+    let (one, other) = (open(), open());
+    assert!(one.put_manifest("m", b"1").is_err());
+    assert!(other.put_manifest("m", b"2").is_err());
+    assert_eq!(told.lock().unwrap().len(), 1);
+    drop((one, other));
+    backend.fail_calls(None);
+    // Others are opened and closed meanwhile, more than stay without a handle.
+    for n in 0..=MAX_IDLE_STORES {
+        *time.0.lock().unwrap() += Duration::from_millis(1);
+        drop(Store::open_with(&format!("fake://h:1/{n}"), &setup).unwrap());
+    }
+    open().delete_manifest("m").unwrap();
+    assert_eq!(told.lock().unwrap().len(), 1, "it is known after a close");
+    open().delete_manifest("m").unwrap();
+    assert!(told.lock().unwrap().is_empty());
+    let events = &process.metrics().series[0].events;
+    assert_eq!(events["changes_unknown"], 2);
+}
+
 /// Counts the puts that pass, and those of layers around it.
 struct Counted(&'static str, Arc<Mutex<Vec<&'static str>>>);
 
@@ -197,4 +233,39 @@ fn each_option_of_a_batch_changes_itself_alone() {
     assert_eq!(flags(options().with_xxh3_keys()), [false, false, false, true]);
     assert_eq!(flags(options().with_sealed().with_durable()), [true, false, true, false]);
     assert_eq!(options().with_timeout(Duration::from_secs(3)).timeout, Some(Duration::from_secs(3)));
+}
+
+/// The backend's word that it has a chunk does not outlast its removal by the same process, on whichever handle.
+#[test]
+fn a_save_does_not_publish_over_a_chunk_that_this_process_has_removed() {
+    for through in [true, false] {
+        let fakes = if through { written_through() } else { buffered() };
+        let uri = format!("fake://h:1/removes-{through}");
+        let (one, other) =
+            (Store::open_with(&uri, &fakes.setup("")).unwrap(), Store::open_with(&uri, &fakes.setup("")).unwrap());
+        let options = BatchOptions::default();
+        let put = |save: &super::Save| {
+            let chunks = [NewChunk::new(b"removed", &[b"x"]), NewChunk::new(b"kept", &[b"y"])];
+            assert!(one.put_many(&chunks, &options, Some(save)).unwrap().iter().all(Result::is_ok));
+        };
+        for remover in [&one, &other] {
+            let save = one.begin_save().unwrap();
+            put(&save);
+            assert!(remover.delete_many(&[b"removed"]).unwrap().iter().all(Result::is_ok));
+            let lost = SaveOutcome::Lost(vec![b"removed".to_vec()]);
+            assert_eq!(save.commit(Some(("m", b"x"))).unwrap(), lost);
+            assert!(one.get_manifest("m").unwrap().is_none());
+            put(&save);
+            assert_eq!(save.commit(Some(("m", b"x"))).unwrap(), SaveOutcome::Published);
+            one.delete_manifest("m").unwrap();
+        }
+        // And the save that each handle has by itself.
+        one.put_chunk(b"removed", b"x").unwrap();
+        one.put_manifest("m", b"x").unwrap();
+        one.put_chunk(b"removed", b"x").unwrap();
+        other.delete_many(&[b"removed"]).unwrap();
+        if one.put_manifest("n", b"x").is_ok() {
+            assert_eq!(&*one.get_chunk(b"removed").unwrap().unwrap(), b"x", "published over a chunk that is gone");
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::damage::{self, Judge};
 use super::save::SaveState;
 use super::{Damage, Opened, Put, Store, owned};
 use crate::backend::{Backend, Bytes, ChunkHash, ChunkMap, ChunkSet};
@@ -12,7 +13,7 @@ use crate::counters::Operation;
 use crate::error::Error;
 use crate::limits;
 use crate::payload::{Buffer, spare as spare_memory};
-use crate::threads::Helpers;
+use crate::threads::Lent;
 use crate::until::Until;
 
 /// A store, and when the caller's operation must be over.
@@ -35,8 +36,9 @@ impl Store {
         self.counted(Operation::PutManifest, |opened| {
             let shared = &opened.shared;
             let name = opened.full_name(name)?;
-            shared.check_len(data.len())?;
+            shared.check_manifest_len(data.len())?;
             save.put_manifest(shared, &name, data, &shared.until_by(end))?;
+            shared.supersede(&name);
             shared.moved_in(data.len() as u64);
             Ok(())
         })
@@ -49,7 +51,7 @@ impl Store {
             |opened| {
                 let shared = &opened.shared;
                 let until = shared.until_by(end);
-                until.expect(shared.max_value_bytes());
+                until.expect(shared.max_manifest_bytes());
                 let found = shared.backend.get_manifest(&opened.full_name(name)?, &until)?;
                 shared.answered(found.as_deref());
                 found.map(owned).transpose()
@@ -70,8 +72,9 @@ impl<'a> TimedStore<'a> {
     }
 
     /// The threads that gather and scatter.
-    pub(crate) fn threads(&self) -> &'a Arc<Helpers> {
-        &self.store.opened.shared.process.threads.paged
+    pub(crate) fn threads(&self) -> Lent<'a> {
+        let shared = &self.store.opened.shared;
+        shared.process.threads.paged.lent(&shared.reach.whose)
     }
 
     /// Whether chunks go to the backend at once.
@@ -120,22 +123,23 @@ impl<'a> TimedStore<'a> {
         self.store.counted(Operation::ExistsMany, |opened| opened.present(hashes, &opened.shared.until_by(self.end)))
     }
 
-    /// Remove a chunk that [`TimedStore::get_buffers`] has answered with wrong bytes, unless a further read brings right ones.
-    pub(crate) fn remove_damaged(
+    /// A chunk that [`TimedStore::get_buffers`] has answered has wrong bytes, unless a further read brings right ones.
+    pub(crate) fn found_damaged(
         &self,
         hash: &[u8],
         damaged: &[u8],
         is_sound: &dyn Fn(&[u8]) -> bool,
     ) -> Result<Damage, Error> {
         let (opened, until) = self.opened()?;
-        Ok(opened.shared.remove_damaged(&ChunkHash::new(hash)?, damaged, is_sound, &until))
+        let judge = Judge { is_sound, removable: true };
+        Ok(opened.shared.found_damaged(&ChunkHash::new(hash)?, damage::damaged(damaged), &judge, &until))
     }
 
     /// Refuse a name or a length that a put would refuse.
     pub(crate) fn check(&self, name: &str, largest: usize) -> Result<(), Error> {
         let (opened, _) = self.opened()?;
         opened.full_name(name)?;
-        opened.shared.check_len(largest)
+        opened.shared.check_manifest_len(largest)
     }
 }
 

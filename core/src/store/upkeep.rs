@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use super::bound::{Bound, Pressure};
 use super::maintenance::Eviction;
 use super::open_store::OpenStore;
-use crate::directory::{Directory, Guard, Tally};
+use crate::directory::{Directory, Guard, Space, Tally, tally};
 use crate::error::Error;
 use crate::limits;
 use crate::log::{self, Level};
 use crate::process::{Clock, Spawn};
+use crate::threads::{Turns, Whose};
 
 /// How soon a store is looked at again that is over its bound, and in which nothing may go yet.
 const RETRIED: Duration = Duration::from_secs(1);
@@ -27,8 +28,8 @@ pub(crate) struct Upkeep {
     wake: Condvar,
 }
 
-#[derive(Default)]
 struct State {
+    turns: Turns,
     stores: Vec<Place>,
     threads: usize,
     last: u64,
@@ -37,6 +38,7 @@ struct State {
 /// A store that is looked after.
 struct Place {
     number: u64,
+    whose: Whose,
     store: Weak<Kept>,
     due: Option<Instant>,
     /// A thread is at it.
@@ -77,7 +79,11 @@ pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<
     };
     bound.evicts &= tally.is_ok();
     if bound.evicts {
-        directory.note_uses_after(bound.save_grace);
+        directory.note_uses_within(bound.save_grace);
+    }
+    // Another process may evict where this one does not.
+    if bound.evicts || Tally::is_kept(&directory) {
+        directory.announce_saves(bound.save_grace);
     }
     let counted = tally.is_ok();
     if let Some(bytes) = bound.quota.filter(|_| !counted) {
@@ -90,7 +96,20 @@ pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<
     let limits = [("max_bytes", bound.max_bytes), ("the quota stored_bytes", bound.quota)];
     let least = limits.into_iter().filter_map(|(name, limit)| Some((limit?, name))).min();
     let woken = upkeep.clone();
-    directory.set_guard(Guard::new(&upkeep.clock, bound.keep_free, least, tally.ok(), move || woken.wake(number)));
+    let mut guard = Guard::new(&upkeep.clock, bound.keep_free, least, tally.ok(), move || woken.wake(number));
+    if let Some(max) = bound.max_entries.filter(|_| bound.evicts) {
+        match Tally::open_as(tally::FILES, &directory, max) {
+            Ok(entries) => guard = guard.with_entries(max, entries),
+            Err(errno) => {
+                let uri = &shared.uri;
+                log::line(
+                    Level::Warn,
+                    format_args!("{uri}: max_entries is not held: .kv-files cannot be used: {errno}"),
+                );
+            }
+        }
+    }
+    directory.set_guard(if bound.evicts { guard.evicting() } else { guard });
     if let (Some(guard), Ok(space)) = (directory.guard(), directory.space()) {
         guard.look(space.available);
     }
@@ -103,27 +122,33 @@ pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<
         told: Mutex::default(),
     });
     if counted {
-        upkeep.add(&kept);
+        upkeep.add(&kept, &shared.reach.whose);
     }
     Ok(Some(kept))
 }
 
 impl Upkeep {
     pub(crate) fn new(clock: Clock, spawn: Spawn) -> Self {
-        Upkeep { clock, spawn, state: Mutex::default(), wake: Condvar::new() }
+        let turns = Turns::new(limits::MAX_UPKEEP_THREADS, limits::MAX_EXTRA_THREADS);
+        let state = State { turns, stores: Vec::new(), threads: 0, last: 0 };
+        Upkeep { clock, spawn, state: Mutex::new(state), wake: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn add(self: &Arc<Self>, kept: &Arc<Kept>) {
+    fn add(self: &Arc<Self>, kept: &Arc<Kept>, whose: &Whose) {
         let mut state = self.lock();
         state.stores.retain(|place| place.store.strong_count() > 0 || place.busy);
-        let place =
-            Place { number: kept.number, store: Arc::downgrade(kept), due: Some(self.clock.now()), busy: false };
-        state.stores.push(place);
-        if state.threads < state.stores.len().min(limits::MAX_UPKEEP_THREADS) {
+        state.stores.push(Place {
+            number: kept.number,
+            whose: whose.clone(),
+            store: Arc::downgrade(kept),
+            due: Some(self.clock.now()),
+            busy: false,
+        });
+        if state.threads < state.stores.len().min(state.turns.places()) {
             let own = self.clone();
             state.threads += usize::from(self.spawn.start("kv-store-upkeep", move || own.serve()));
         }
@@ -143,14 +168,7 @@ impl Upkeep {
         loop {
             state.stores.retain(|place| place.busy || place.store.strong_count() > 0);
             let now = self.clock.now();
-            // The one that has waited for longest: none holds up the others for more than a pass.
-            let waiting =
-                state.stores.iter_mut().filter(|place| !place.busy && place.due.is_some_and(|due| due <= now));
-            let due = waiting.min_by_key(|place| place.due);
-            if let Some(place) = due {
-                place.busy = true;
-                place.due = None;
-                let (number, store) = (place.number, place.store.upgrade());
+            if let Some((number, whose, store)) = state.next(now) {
                 drop(state);
                 let next = store.as_ref().and_then(|store| {
                     let tended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| store.tend()));
@@ -158,6 +176,7 @@ impl Upkeep {
                 });
                 drop(store);
                 state = self.lock();
+                state.turns.end(&whose);
                 if let Some(place) = state.stores.iter_mut().find(|place| place.number == number) {
                     place.busy = false;
                     let next = next.map(|period| self.clock.now() + period);
@@ -166,10 +185,34 @@ impl Upkeep {
                 }
                 continue;
             }
-            let next = state.stores.iter().filter(|place| !place.busy).filter_map(|place| place.due).min();
+            // What is due and may not start is looked at by the thread whose end lets it.
+            let next = state
+                .stores
+                .iter()
+                .filter(|place| !place.busy)
+                .filter_map(|place| place.due)
+                .filter(|due| *due > now)
+                .min();
             let wait = next.map_or(limits::IDLE_STORE_FOR, |due| due.saturating_duration_since(now));
             state = self.wake.wait_timeout(state, wait).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
         }
+    }
+}
+
+impl State {
+    /// Begin with a store that is due: of the owner that has the least under way, the one that has waited for longest.
+    fn next(&mut self, now: Instant) -> Option<(u64, Whose, Option<Arc<Kept>>)> {
+        let due = |place: &Place| place.due.filter(|due| *due <= now && !place.busy);
+        let mut waiting: Vec<(Instant, usize)> =
+            self.stores.iter().enumerate().filter_map(|(at, place)| Some((due(place)?, at))).collect();
+        waiting.sort_unstable();
+        let waiting = waiting.into_iter().filter_map(|(_, at)| Some((at, &self.stores.get(at)?.whose)));
+        let at = self.turns.next(waiting)?;
+        let place = self.stores.get_mut(at)?;
+        (place.busy, place.due) = (true, None);
+        let whose = place.whose.clone();
+        self.turns.begin(&whose);
+        Some((place.number, whose, place.store.upgrade()))
     }
 }
 
@@ -179,6 +222,11 @@ fn nanoseconds(duration: Duration) -> u64 {
 
 impl Kept {
     /// What the store holds, as far as is known.
+    /// Whether something is evicted for its bounds.
+    pub(super) fn evicts(&self) -> bool {
+        self.bound.evicts
+    }
+
     pub(super) fn stored_bytes(&self) -> Option<u64> {
         self.directory.tally().map(Tally::total)
     }
@@ -189,8 +237,10 @@ impl Kept {
         let (guard, tally) = self.directory.guard().and_then(|guard| Some((guard, guard.tally.as_ref()?)))?;
         guard.begin_upkeep();
         tally.write_down();
-        if shared.process.clock.wall_ns().saturating_sub(tally.counted()) > nanoseconds(limits::COUNTED_FOR) {
-            self.count(&shared, tally);
+        let entries = guard.entries();
+        entries.into_iter().for_each(Tally::write_down);
+        if tally.is_count_due() || entries.is_some_and(Tally::is_count_due) {
+            self.count(&shared, tally, entries);
         }
         if !self.bound.evicts {
             guard.set_hopeless(true);
@@ -205,10 +255,15 @@ impl Kept {
     }
 
     /// Count the files anew.
-    fn count(&self, shared: &OpenStore, tally: &Tally) {
-        let before = tally.total();
+    fn count(&self, shared: &OpenStore, tally: &Tally, entries: Option<&Tally>) {
+        let (before, files_before) = (tally.total(), entries.map_or(0, Tally::total));
         match shared.usage() {
-            Ok(usage) => tally.set(usage.bytes.unwrap_or(before), before),
+            Ok(usage) => {
+                tally.set(usage.bytes.unwrap_or(before), before);
+                if let (Some(entries), Some(chunks), Some(manifests)) = (entries, usage.chunks, usage.manifests) {
+                    entries.set(chunks.saturating_add(manifests), files_before);
+                }
+            }
             Err(error) => self.tell(shared, format_args!("cannot count what it holds: {error}")),
         }
     }
@@ -222,9 +277,18 @@ impl Kept {
                 return Ok(());
             }
             let used = tally.total();
-            let available = self.directory.space()?.available;
+            let Space { available, files, .. } = self.directory.space()?;
+            // So few inodes that they are gone before it is looked again.
+            let few = files.is_some_and(|(all, left)| left < all / 200);
             let mut pressure = self.pressure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let bytes = bound.over(used).max(pressure.over(bound, used, available));
+            let average = guard.entries().map_or(0, |entries| (used / entries.total().max(1)).max(1));
+            let bytes = [
+                bound.over(used),
+                pressure.over(bound, used, available),
+                guard.entries_over().saturating_mul(average),
+                if guard.take_ran_out() || few { pressure.ran_out(used) } else { 0 },
+            ];
+            let bytes = bytes.into_iter().max().unwrap_or(0);
             let spent = pressure.is_spent(used);
             drop(pressure);
             if spent {
@@ -240,7 +304,7 @@ impl Kept {
             if bytes == 0 && expires.is_none() {
                 return Ok(());
             }
-            let keep_since = clock.wall_ns().saturating_sub(nanoseconds(bound.save_grace));
+            let keep_since = self.directory.unnamed_before(bound.save_grace);
             let removed = tally.removed();
             let mut evicted = shared.evict(&Eviction::new(bytes, expires, keep_since))?;
             if evicted.bytes > 0 && tally.removed() == removed {
@@ -259,7 +323,9 @@ impl Kept {
                     let max = bound.max_bytes.unwrap_or(0);
                     self.tell(
                         shared,
-                        format_args!("over max_bytes = {max}, and all of it was stored or used within save_grace_s: puts are refused"),
+                        format_args!(
+                            "over max_bytes = {max}, and saves that are under way need all of it: puts are refused"
+                        ),
                     );
                 }
                 return Ok(());

@@ -16,6 +16,18 @@ pub(super) struct Verifier {
     keyed: AtomicU8,
 }
 
+/// What is known of a store's keys of 8 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keys {
+    Unsettled,
+    /// They are hashes of the content.
+    Hashes,
+    /// They are not.
+    Opaque,
+    /// The operator wants none held against its content.
+    Unchecked,
+}
+
 const UNSETTLED: u8 = 0;
 const OPAQUE: u8 = 1;
 const BIG_ENDIAN: u8 = 2;
@@ -59,6 +71,17 @@ impl Verifier {
             (Verify::Off, _) | (Verify::Auto, UNSETTLED | OPAQUE) => true,
             (Verify::Xxh3, _) => order(key, data).is_some(),
             (Verify::Auto, keyed) => order(key, data) == Some(keyed),
+        }
+    }
+
+    /// What is known of keys of 8 bytes.
+    pub(super) fn keys(&self) -> Keys {
+        match (self.mode, self.keyed.load(Relaxed)) {
+            (Verify::Xxh3, _) => Keys::Hashes,
+            (Verify::Off, _) => Keys::Unchecked,
+            (Verify::Auto, UNSETTLED) => Keys::Unsettled,
+            (Verify::Auto, OPAQUE) => Keys::Opaque,
+            (Verify::Auto, _) => Keys::Hashes,
         }
     }
 

@@ -1,12 +1,16 @@
 //! A few threads of ours that lend a hand: with the batches of one call, on which the caller works too, and with what can
 //! be done before it is asked for. They are made when they are first wanted, take no signals, and nobody joins them.
 //!
+//! Each job is somebody's ([`Whose`]), and a pool is reached as somebody ([`Helpers::lent`]), so that nobody's work keeps another's from
+//! starting: `turns` decides whose is next.
+//!
 //! Invariant: nobody depends on a helper. Where all are busy, or none could be made, the caller does all of it. A job that is due later
 //! is done when a helper is free then, and not before.
 
 mod fan_out;
+mod turns;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
@@ -16,6 +20,8 @@ use crate::error::Error;
 use crate::limits::{self, MAX_HELPER_JOBS};
 use crate::process::{Clock, Job, Spawn};
 use fan_out::FanOut;
+use turns::Lines;
+pub use turns::{Turns, Whose};
 
 /// The threads that work for the stores of a process.
 pub struct Threads {
@@ -38,11 +44,11 @@ impl Threads {
     /// Threads that `spawn` starts when they are first wanted.
     pub fn new(clock: &Clock, spawn: &Spawn) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let pool = |most| Arc::new(Helpers::new(most, clock.clone(), spawn.clone()));
+        let pool = |most, extra| Arc::new(Helpers::new(most, extra, clock.clone(), spawn.clone()));
         Threads {
-            helpers: pool(limits::MAX_HELPERS),
-            queues: pool(limits::MAX_QUEUE_THREADS),
-            paged: pool(cores.min(limits::MAX_PAGED_THREADS)),
+            helpers: pool(limits::MAX_HELPERS, limits::MAX_EXTRA_THREADS),
+            queues: pool(limits::MAX_QUEUE_THREADS, limits::MAX_EXTRA_THREADS),
+            paged: pool(cores.min(limits::MAX_PAGED_THREADS), 0),
         }
     }
 }
@@ -57,9 +63,16 @@ pub struct Helpers {
     spawn: Spawn,
 }
 
-#[derive(Default)]
+/// A pool as one store reaches it.
+#[derive(Clone, Copy)]
+pub struct Lent<'a> {
+    pool: &'a Arc<Helpers>,
+    whose: &'a Whose,
+}
+
 struct Queue {
-    jobs: VecDeque<Job>,
+    turns: Turns,
+    jobs: Lines<Job>,
     /// By when each is due, and a number of its own.
     later: BTreeMap<(Instant, u64), Job>,
     numbered: u64,
@@ -70,10 +83,24 @@ struct Queue {
 }
 
 impl Helpers {
-    /// `most`: so many threads.
-    pub fn new(most: usize, clock: Clock, spawn: Spawn) -> Self {
+    /// `most`: so many threads, and `extra` more for those of whom nothing runs.
+    pub fn new(most: usize, extra: usize, clock: Clock, spawn: Spawn) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        Helpers { queue: Mutex::default(), wake: Condvar::new(), most, cores, clock, spawn }
+        let queue = Queue {
+            turns: Turns::new(most, extra),
+            jobs: Lines::default(),
+            later: BTreeMap::new(),
+            numbered: 0,
+            threads: 0,
+            idle: 0,
+            timed: None,
+        };
+        Helpers { queue: Mutex::new(queue), wake: Condvar::new(), most, cores, clock, spawn }
+    }
+
+    /// The pool for what is done for a store.
+    pub fn lent<'a>(self: &'a Arc<Self>, whose: &'a Whose) -> Lent<'a> {
+        Lent { pool: self, whose }
     }
 
     /// How many threads it takes, the caller's among them, to use the cores for one thing.
@@ -81,22 +108,12 @@ impl Helpers {
         self.cores.min(self.most + 1)
     }
 
-    /// Have a job done some time. False: there is no helper, or too much waits for them, and it was dropped.
+    /// Have a job of the process's own done some time. False: as for [`Lent::hand`].
     pub fn hand(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
-        let mut queue = self.lock();
-        if queue.idle <= queue.jobs.len() && queue.threads < self.most && self.start_thread() {
-            queue.threads += 1;
-        }
-        if queue.threads == 0 || queue.jobs.len() >= MAX_HELPER_JOBS {
-            return false;
-        }
-        queue.jobs.push_back(Box::new(job));
-        drop(queue);
-        self.wake.notify_one();
-        true
+        self.lent(&Whose::default()).hand(job)
     }
 
-    /// Have a job done when so much time has passed, or somewhat later. False: as for [`Helpers::hand`].
+    /// Have a job of the process's own done when so much time has passed, or somewhat later. False: as for [`Lent::hand`].
     pub fn hand_later(self: &Arc<Self>, after: Duration, job: impl FnOnce() + Send + 'static) -> bool {
         let mut queue = self.lock();
         if queue.threads == 0 && self.most > 0 && self.start_thread() {
@@ -117,52 +134,6 @@ impl Helpers {
         true
     }
 
-    /// Do `work(0)` to `work(count - 1)`, each once, on at most so many threads: this one and what helpers are free. All is
-    /// done when this returns.
-    pub fn side_by_side(self: &Arc<Self>, hands: usize, count: usize, work: &(dyn Fn(usize) + Sync)) {
-        // SAFETY: only the lifetime changes. `work` is called within `FanOut::run` and `FanOut::help` alone, and `finish`, which runs
-        // before this returns or unwinds, waits until nobody is there any more and nobody can come.
-        let work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
-        let shared = Arc::new(FanOut::new(work, count));
-        for _ in 1..count.min(hands).min(self.most + 1) {
-            let shared = shared.clone();
-            self.hand(move || shared.help());
-        }
-        let own = catch_unwind(AssertUnwindSafe(|| shared.run()));
-        let helped = shared.finish();
-        if let Some(panic) = own.err().or(helped) {
-            resume_unwind(panic);
-        }
-    }
-
-    /// Run `work` on each item, as [`Helpers::side_by_side`]. The results are in the order of the items.
-    pub fn map<T: Sync, R: Send>(
-        self: &Arc<Self>,
-        hands: usize,
-        items: &[T],
-        work: &(dyn Fn(&T) -> R + Sync),
-    ) -> Vec<R> {
-        let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
-        self.side_by_side(hands, items.len(), &|index| {
-            if let (Some(item), Some(place)) = (items.get(index), results.get(index)) {
-                let result = work(item);
-                *place.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(result);
-            }
-        });
-        let done = |place: Mutex<Option<R>>| place.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-        results.into_iter().filter_map(done).collect()
-    }
-
-    /// Do something with each of these, as [`Helpers::side_by_side`]. The first failure; the others are done all the same.
-    pub fn try_each<T: Sync>(
-        self: &Arc<Self>,
-        hands: usize,
-        items: &[T],
-        work: &(dyn Fn(&T) -> Result<(), Error> + Sync),
-    ) -> Result<(), Error> {
-        self.map(hands, items, work).into_iter().collect()
-    }
-
     fn start_thread(self: &Arc<Self>) -> bool {
         let own = self.clone();
         self.spawn.start("kv-store-helper", move || own.serve())
@@ -171,7 +142,8 @@ impl Helpers {
     fn serve(&self) {
         let mut queue = self.lock();
         loop {
-            if let Some(job) = queue.next_job(&self.clock) {
+            if let Some((whose, job)) = queue.next_job(&self.clock) {
+                queue.turns.begin(&whose);
                 let unwatched = !queue.later.is_empty() && queue.timed.is_none() && queue.idle > 0;
                 drop(queue);
                 if unwatched {
@@ -180,6 +152,7 @@ impl Helpers {
                 // What was handed over answers for itself; the thread serves on.
                 let _ = catch_unwind(AssertUnwindSafe(job));
                 queue = self.lock();
+                queue.turns.end(&whose);
                 continue;
             }
             queue.idle += 1;
@@ -205,12 +178,78 @@ impl Helpers {
     }
 }
 
+impl Lent<'_> {
+    /// How many threads it takes, the caller's among them, to use the cores for one thing.
+    pub fn hands(self) -> usize {
+        self.pool.hands()
+    }
+
+    /// Have a job done some time. False: there is no helper, or too much of the store waits for them, and it was dropped.
+    pub fn hand(self, job: impl FnOnce() + Send + 'static) -> bool {
+        let Lent { pool, whose } = self;
+        let mut queue = pool.lock();
+        let needed =
+            queue.idle <= queue.jobs.len() && queue.threads < queue.turns.places() && queue.turns.may_start(whose);
+        if needed && pool.start_thread() {
+            queue.threads += 1;
+        }
+        if queue.threads == 0 || !queue.jobs.push(whose, Box::new(job), MAX_HELPER_JOBS) {
+            return false;
+        }
+        drop(queue);
+        pool.wake.notify_one();
+        true
+    }
+
+    /// Do `work(0)` to `work(count - 1)`, each once, on at most so many threads: this one and what helpers are free. All is
+    /// done when this returns.
+    pub fn side_by_side(self, hands: usize, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        // SAFETY: only the lifetime changes. `work` is called within `FanOut::run` and `FanOut::help` alone, and `finish`, which runs
+        // before this returns or unwinds, waits until nobody is there any more and nobody can come.
+        let work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
+        let shared = Arc::new(FanOut::new(work, count));
+        for _ in 1..count.min(hands).min(self.pool.most + 1) {
+            let shared = shared.clone();
+            self.hand(move || shared.help());
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| shared.run()));
+        let helped = shared.finish();
+        if let Some(panic) = own.err().or(helped) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Run `work` on each item, as [`Lent::side_by_side`]. The results are in the order of the items.
+    pub fn map<T: Sync, R: Send>(self, hands: usize, items: &[T], work: &(dyn Fn(&T) -> R + Sync)) -> Vec<R> {
+        let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
+        self.side_by_side(hands, items.len(), &|index| {
+            if let (Some(item), Some(place)) = (items.get(index), results.get(index)) {
+                let result = work(item);
+                *place.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(result);
+            }
+        });
+        let done = |place: Mutex<Option<R>>| place.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        results.into_iter().filter_map(done).collect()
+    }
+
+    /// Do something with each of these, as [`Lent::side_by_side`]. The first failure; the others are done all the same.
+    pub fn try_each<T: Sync>(
+        self,
+        hands: usize,
+        items: &[T],
+        work: &(dyn Fn(&T) -> Result<(), Error> + Sync),
+    ) -> Result<(), Error> {
+        self.map(hands, items, work).into_iter().collect()
+    }
+}
+
 impl Queue {
     /// What is to be done now, if anything.
-    fn next_job(&mut self, clock: &Clock) -> Option<Job> {
-        self.jobs.pop_front().or_else(|| {
+    fn next_job(&mut self, clock: &Clock) -> Option<(Whose, Job)> {
+        self.jobs.pop(&self.turns).or_else(|| {
             let due = self.later.first_entry().filter(|first| first.key().0 <= clock.now())?;
-            Some(due.remove())
+            let whose = Whose::default();
+            self.turns.may_start(&whose).then(|| (whose, due.remove()))
         })
     }
 }
@@ -222,14 +261,14 @@ mod tests {
     use std::time::Duration;
 
     fn helpers(most: usize) -> Arc<Helpers> {
-        Arc::new(Helpers::new(most, Clock::default(), Spawn::default()))
+        Arc::new(Helpers::new(most, 0, Clock::default(), Spawn::default()))
     }
 
     #[test]
     fn each_piece_is_done_once_before_it_returns() {
         for most in [0, 1, 4] {
             let done: Vec<AtomicU32> = (0..1000).map(|_| AtomicU32::new(0)).collect();
-            helpers(most).side_by_side(4, done.len(), &|index| {
+            helpers(most).lent(&Whose::default()).side_by_side(4, done.len(), &|index| {
                 done[index].fetch_add(1, Relaxed);
             });
             assert!(done.iter().all(|done| done.load(Relaxed) == 1), "with {most}");
@@ -239,7 +278,7 @@ mod tests {
     #[test]
     fn two_can_be_at_it_at_once() {
         let (here, both) = (Mutex::new(0), Condvar::new());
-        helpers(2).side_by_side(2, 2, &|_| {
+        helpers(2).lent(&Whose::default()).side_by_side(2, 2, &|_| {
             let mut at_it = here.lock().unwrap();
             *at_it += 1;
             both.notify_all();
@@ -250,16 +289,17 @@ mod tests {
 
     #[test]
     fn a_panic_is_the_callers_whoever_had_it() {
-        let panicking = || helpers(2).side_by_side(2, 8, &|index| assert!(index != 3, "the fourth"));
+        let panicking =
+            || helpers(2).lent(&Whose::default()).side_by_side(2, 8, &|index| assert!(index != 3, "the fourth"));
         assert!(catch_unwind(AssertUnwindSafe(panicking)).is_err());
     }
 
     #[test]
     fn what_waits_for_helpers_is_bounded() {
-        let helpers = helpers(1);
+        let (helpers, whose) = (helpers(1), Whose::default());
         let (go, wait) = std::sync::mpsc::channel::<()>();
         assert!(helpers.hand(move || wait.recv().unwrap_err().to_string().clear()));
-        let handed = (0..10 * MAX_HELPER_JOBS).filter(|_| helpers.hand(|| ())).count();
+        let handed = (0..10 * MAX_HELPER_JOBS).filter(|_| helpers.lent(&whose).hand(|| ())).count();
         drop(go);
         assert!((MAX_HELPER_JOBS - 1..=MAX_HELPER_JOBS).contains(&handed), "{handed}");
     }
@@ -288,5 +328,33 @@ mod tests {
         let (done, wait) = std::sync::mpsc::channel();
         assert!(helpers(1).hand(move || done.send(()).unwrap()));
         wait.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+
+    #[test]
+    fn a_job_of_another_owner_starts_while_an_offender_has_all_threads() {
+        const LONG: Duration = Duration::from_secs(60);
+        let helpers = Arc::new(Helpers::new(3, 2, Clock::default(), Spawn::default()));
+        let (offender, neighbour) = (Whose::default(), Whose::default());
+        let (begun, begins) = std::sync::mpsc::channel();
+        let (go, held) = std::sync::mpsc::channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        for number in 0..20 {
+            let (begun, held) = (begun.clone(), held.clone());
+            let job = move || {
+                begun.send(("offender", number)).unwrap();
+                let _ = held.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).recv();
+            };
+            assert!(helpers.lent(&offender).hand(job));
+        }
+        let started: Vec<_> = (0..3).map(|_| begins.recv_timeout(LONG).unwrap()).collect();
+        assert!(started.iter().all(|(who, _)| *who == "offender"));
+        // None of them ends, and 17 more of the offender's wait.
+        for number in 0..2 {
+            let begun = begun.clone();
+            assert!(helpers.lent(&neighbour).hand(move || begun.send(("neighbour", number)).unwrap()));
+            assert_eq!(begins.recv_timeout(LONG).unwrap(), ("neighbour", number));
+        }
+        drop(go);
+        (0..17).for_each(|_| assert_eq!(begins.recv_timeout(LONG).unwrap().0, "offender"));
     }
 }

@@ -10,7 +10,7 @@ use kv_store_abi::status::{KV_STORE_EXISTED, KV_STORE_MISSING, KV_STORE_OK, KV_S
 use kv_store_wasm::Buffer;
 use kv_store_wasm::limits;
 use kv_store_wasm::raw::Until;
-use kv_store_wasm::raw::log::{self, Level};
+use kv_store_wasm::raw::log;
 use kv_store_wasm::raw::{Opened, Wanted};
 use kv_store_wasm::{BatchOptions, Fetched, NewChunk, Presence, Put, Save};
 use kv_store_wasm::{Error, ErrorKind};
@@ -148,7 +148,13 @@ impl Items {
                 Operation::Get => {
                     let wanted = self.all().iter().map(|item| {
                         let hash = bytes(item.hash, item.hash_len, "the hash")?;
-                        Ok(if call.allocate { Wanted::allocated(hash) } else { Wanted::placed(hash, memory_of(item)?) })
+                        match (call.allocate, item.n_pieces) {
+                            (false, _) => Ok(Wanted::placed(hash, memory_of(item)?)),
+                            (true, 0) => Ok(Wanted::allocated(hash)),
+                            (true, count) => Err(Error::invalid(format!(
+                                "an item has {count} pieces, and KV_STORE_ALLOCATE takes none"
+                            ))),
+                        }
                     });
                     let wanted = wanted.collect::<Result<Vec<_>, Error>>()?;
                     for (index, outcome) in store.get_many(&wanted, &call.options, until)?.into_iter().enumerate() {
@@ -212,17 +218,16 @@ impl Failures {
         status
     }
 
-    /// One log line, and the text for `last_error`.
+    /// The log line, and the text for `last_error`.
     fn report(self, operation: Operation, uri: &str) {
         let Some(first) = self.first else { return };
         super::last_error::remember(&first);
         // Who cancelled it knows.
         if first.kind() != ErrorKind::Cancelled {
             let (operation, count) = (operation.name(), self.count);
-            log::line(
-                Level::Error,
-                format_args!("{operation} {uri}: {count} items failed; the first: {}", first.message()),
-            );
+            let doing = format_args!("{operation} {uri}");
+            let text = format_args!("{count} items failed; the first: {}", first.message());
+            log::failure(operation, uri, &first, doing, text);
         }
     }
 }

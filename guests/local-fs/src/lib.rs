@@ -7,10 +7,10 @@
 //! Option `durability`: `full` (default) makes the fresh chunks and the manifest survive power loss before a manifest is
 //! published; `rename` leaves that to the kernel, and promises only that no reader sees a part.
 //!
-//! Options `max_bytes`, `ttl_s`, `evict`, `keep_free`, `save_grace_s`: see [`bound`]. Without them nothing is ever removed.
+//! Options `max_bytes`, `max_entries`, `ttl_s`, `evict`, `keep_free`, `save_grace_s`: see [`bound`]. Without them nothing is ever removed.
 //!
-//! `tests/models/src/local_fs.rs`: "an acknowledged change is not undone" holds within a process, and not yet where another one was stopped
-//! and goes on.
+//! `tests/models/src/local_fs.rs`: "an acknowledged change is not undone": the host renames and removes in turn, by the deadline of the call or
+//! not at all (`core/src/directory/order.rs`).
 
 mod bound;
 mod layout;
@@ -21,6 +21,7 @@ use bound::Bound;
 use kv_store_sdk::files::{
     Directory, ReadOutcome, ReadRequest, RemoveOutcome, SizeOutcome, WriteOutcome, WriteRequest, open_directory,
 };
+use kv_store_sdk::uri::without_query;
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, ErrorKind, Features, GetOutcome, Hashes, Manifest, Options,
     Payload, Presence, Properties, PutOutcome, Result, absent, export,
@@ -33,6 +34,8 @@ struct LocalFs {
     directory: Directory,
     durable: bool,
     evicts: bool,
+    /// Of a manifest behind its chunks, see [`bound`].
+    lag: u64,
 }
 
 impl Backend for LocalFs {
@@ -41,11 +44,13 @@ impl Backend for LocalFs {
         let Some(path) = uri.strip_prefix("local-fs://") else {
             return Err(Error::invalid(format!("{uri}: expected local-fs:///DIRECTORY")));
         };
+        // Until the contract is frozen it is a part of the directory's name.
+        without_query(uri);
         let directory = open_directory("")?;
         marker::claim(&directory)?;
         let bound = Bound::take(&mut options, &directory)?;
         options.finish()?;
-        let evicts = bound.evicts;
+        let (evicts, lag) = (bound.evicts, bound.lag);
         let properties = Properties::SHARED
             | Properties::CHEAP_REPEAT
             | Properties::WRITE_THROUGH
@@ -53,7 +58,7 @@ impl Backend for LocalFs {
             | (Properties::EVICTS | Properties::WANTS_FRESH).when(evicts);
         let label = format!("directory {path}");
         let features = Features { label, properties, more: bound.facts, ..Default::default() };
-        Ok((LocalFs { directory, durable, evicts }, features))
+        Ok((LocalFs { directory, durable, evicts, lag }, features))
     }
 
     fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
@@ -207,4 +212,4 @@ fn whole_file(path: String, item: Option<u32>) -> ReadRequest {
 }
 
 export!(LocalFs, maintenance, schemes: ["local-fs"], wishes: ["the directory in the URI"],
-    options: ["durability", "max_bytes", "ttl_s", "evict", "keep_free", "save_grace_s"], secrets: []);
+    options: ["durability", "max_bytes", "max_entries", "ttl_s", "evict", "keep_free", "save_grace_s"], secrets: []);

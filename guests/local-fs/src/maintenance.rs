@@ -1,6 +1,6 @@
 //! Listing, counting and evicting. A page is one listing of one directory; nothing is remembered between calls.
 
-use kv_store_sdk::eviction::{Candidate, Candidates, Victims, lag};
+use kv_store_sdk::eviction::{Candidate, Candidates, Victims};
 use kv_store_sdk::files::{Entry, EvictOutcome};
 use kv_store_sdk::{
     ChunkEntry, ChunkPage, Error, Evicted, Eviction, Maintenance, ManifestEntry, ManifestPage, Result, Totals, system,
@@ -67,7 +67,7 @@ impl Maintenance for LocalFs {
         while let Some(here) = place {
             in_time()?;
             let page = self.directory.entries(&layout::shard(here.shard), here.after.as_deref(), PAGE)?;
-            for entry in page.iter().filter(|entry| !entry.directory) {
+            for entry in page.iter().filter(|entry| is_chunk(entry)) {
                 bytes += entry.size;
                 chunks += 1;
             }
@@ -82,9 +82,8 @@ impl Maintenance for LocalFs {
     }
 
     fn evict(&mut self, what: Eviction) -> Result<Evicted> {
-        let lag = lag(&what, system::now());
         let (candidates, cut_short) = self.candidates(what)?;
-        let Victims { chunks, manifests_before } = candidates.victims(lag);
+        let Victims { chunks, manifests_before } = candidates.victims(self.lag);
         let mut evicted = Evicted { bytes: 0, chunks: 0, manifests: 0, more: cut_short && !chunks.is_empty() };
         if let Some(unused_since) = manifests_before.checked_sub(1) {
             let mut unused = Vec::new();
@@ -119,6 +118,11 @@ impl Maintenance for LocalFs {
         evicted.more |= evicted.chunks > 0 && evicted.bytes < what.bytes;
         Ok(evicted)
     }
+}
+
+/// What others put among the chunks is none: it is not counted, and stays.
+fn is_chunk(entry: &Entry) -> bool {
+    !entry.directory && layout::chunk_hash(&entry.name).is_some()
 }
 
 /// Time that is left for the last steps of a call, in nanoseconds.
@@ -158,7 +162,7 @@ impl LocalFs {
                 let Some(newest) = page.last() else { break };
                 after = Some(newest.name.clone());
                 let within = |entry: &&Entry| end.as_ref().is_none_or(|end| entry.name <= *end);
-                for entry in page.iter().take_while(within).filter(|entry| !entry.directory) {
+                for entry in page.iter().take_while(within).filter(|entry| is_chunk(entry)) {
                     let key = [&shard, "/", &entry.name].concat();
                     candidates.add(Candidate { key, size: entry.size, used: entry.used });
                 }

@@ -3,6 +3,8 @@
 //! One connection for each instance. Puts are pipelined, chunks that are there are not sent again, and chunks are fetched as
 //! a batch. Each frame is signed with the secret `auth-key` (`MEMKV_AUTH_KEY`, 64 hex digits), both ways.
 
+mod change;
+mod fence;
 mod maintenance;
 mod session;
 mod uri;
@@ -13,15 +15,18 @@ use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, ErrorKind, Features, GetOutcome, Hashes, Manifest, Options,
     Payload, Presence, Properties, PutOutcome, Result, absent, export,
 };
-use memkv_wire::fields::{BatchGet, Exists, Kind, Lookup, Put};
-use memkv_wire::{MAX_BATCH_KEYS, MAX_KEY_BYTES, Op, Status};
+use memkv_wire::fields::{BatchGet, Commit, Delete, Exists, Kind, Lookup, Put};
+use memkv_wire::{GENERATION_BYTES, MAX_BATCH_KEYS, MAX_KEY_BYTES, Op, Status, Version};
 
-use session::{Server, Session, Wanted};
+use change::Change;
+use session::{Answer, Server, Session, Wanted};
 
 /// Puts that are sent before their answers are read, and chunks of one batch get. The answers to as many fit any buffer.
 const PIPELINE: u32 = 256;
 /// Bytes of chunks in one batch, either way.
 const PIPELINE_BYTES: u64 = 32 << 20;
+/// The length of a key that is the hash of its chunk's content: such a chunk is the same whenever it comes.
+const CONTENT_KEY_BYTES: usize = 8;
 
 struct Memkv {
     server: Server,
@@ -33,10 +38,17 @@ impl Backend for Memkv {
         let server = Server::new(uri::parse(uri)?)?;
         let terms = server.with_session(|session| Ok(session.terms().clone()))?;
         // The server evicts, and a manifest must leave before its chunks.
-        let properties =
-            Properties::SHARED | Properties::WANTS_FRESH | Properties::EVICTS | Properties::DURABLE.when(terms.durable);
+        let properties = Properties::SHARED
+            | Properties::WANTS_FRESH
+            | Properties::EVICTS
+            | Properties::DURABLE.when(terms.durable)
+            | Properties::SETTLES.when(terms.version == Version::Two);
+        let unfenced = match terms.version {
+            Version::One => ", frames of version 1: changes that come late are not refused",
+            Version::Two => "",
+        };
         let features = Features {
-            label: format!("{} at {}", terms.server, server.describe()),
+            label: format!("{} at {}{unfenced}", terms.server, server.describe()),
             batch_items: Some(PIPELINE),
             batch_bytes: Some(PIPELINE_BYTES),
             max_value_bytes: Some(terms.max_value),
@@ -56,20 +68,32 @@ impl Backend for Memkv {
 
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
         let asked = chunks.get(..PIPELINE as usize).unwrap_or(chunks);
-        self.server.with_session(|session| {
-            let limit = session.terms().max_value;
+        let is_change = |chunk: &Chunk| replace || chunk.hash.len() != CONTENT_KEY_BYTES;
+        let put = |session: &mut Session, end: u64, change: Change| {
+            let (limit, version) = (session.terms().max_value, session.version());
             let fits = |chunk: &Chunk| chunk.len <= limit;
             for chunk in asked.iter().filter(|chunk| fits(chunk)) {
-                let fields = Put { kind: Kind::Chunk, replace, key: chunk.hash, chunks: Vec::new() }.encode();
-                session.ask(Op::Put, fields, Some((chunk.part(), chunk.len)))?;
+                let end = if is_change(chunk) { end } else { 0 };
+                let fields =
+                    Put { kind: Kind::Chunk, replace, generation: false, end, key: chunk.hash, chunks: Vec::new() };
+                session.ask(Op::Put, fields.encode(version), Some((chunk.part(), chunk.len)))?;
             }
             session.send()?;
-            let outcome = |chunk: &Chunk| match fits(chunk) {
-                true => put_outcome(session),
-                false => Ok(PutOutcome::Failed(too_large(chunk.len, limit))),
+            let outcome = |(item, chunk): (u32, &Chunk)| match fits(chunk) {
+                true => put_outcome(session, change, item),
+                false => {
+                    change.not_done(item);
+                    Ok(PutOutcome::Failed(too_large(chunk.len, limit)))
+                }
             };
-            asked.iter().map(outcome).collect()
-        })
+            (0..).zip(asked).map(outcome).collect()
+        };
+        let items: Vec<u32> = (0..).zip(asked).filter(|(_, chunk)| is_change(chunk)).map(|(item, _)| item).collect();
+        match items.is_empty() {
+            // What is keyed by its content may come when it likes.
+            true => self.server.with_session(|session| put(session, 0, Change::default())),
+            false => self.change(&items, put),
+        }
     }
 
     fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
@@ -84,35 +108,32 @@ impl Backend for Memkv {
 
     fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
         let asked = hashes.first(PIPELINE as usize);
-        self.server.with_session(|session| {
+        let items: Vec<u32> = (0..asked.len() as u32).collect();
+        self.change(&items, |session, end, change| {
+            let version = session.version();
             for key in asked {
-                session.ask(Op::Delete, Lookup { kind: Kind::Chunk, key }.encode(), None)?;
+                session.ask(Op::Delete, Delete { kind: Kind::Chunk, end, key }.encode(version), None)?;
             }
             session.send()?;
-            asked.iter().map(|_| delete_outcome(session)).collect()
+            items.iter().map(|item| delete_outcome(session, change, *item)).collect()
         })
     }
 
     fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
         let Some(manifest) = manifest else { return self.commit_chunks(fresh) };
         let key = manifest_key(manifest.name)?;
-        self.server.with_session(|session| {
-            let limit = session.terms().max_value;
+        let generation = has_place(&manifest)?;
+        self.change(&[0], |session, end, change| {
+            let (limit, version) = (session.terms().max_value, session.version());
             if manifest.len > limit {
+                change.not_done(0);
                 return Err(too_large(manifest.len, limit));
             }
             let chunks = fresh.iter().flat_map(|hashes| hashes.iter()).collect();
-            let fields = Put { kind: Kind::Manifest, replace: true, key: &key, chunks }.encode();
-            let answer = session.ask_one(Op::Put, fields, Some((manifest.part(), manifest.len)))?;
-            match answer.status {
-                Status::Ok => Ok(CommitOutcome::Published),
-                Status::Gone => match find_absent(session, fresh)? {
-                    // What was gone is back.
-                    CommitOutcome::Published => Err(answer.error()),
-                    absent => Ok(absent),
-                },
-                _ => Err(answer.error()),
-            }
+            let fields = Put { kind: Kind::Manifest, replace: true, generation, end, key: &key, chunks };
+            let answer = session.ask_one(Op::Put, fields.encode(version), Some((manifest.part(), manifest.len)))?;
+            change.answered(0, answer.status);
+            committed(session, fresh, &answer)
         })
     }
 
@@ -130,8 +151,10 @@ impl Backend for Memkv {
 
     fn delete_manifest(&mut self, name: &str) -> Result<()> {
         let key = manifest_key(name)?;
-        self.server.with_session(|session| {
-            let answer = session.ask_one(Op::Delete, Lookup { kind: Kind::Manifest, key: &key }.encode(), None)?;
+        self.change(&[0], |session, end, change| {
+            let fields = Delete { kind: Kind::Manifest, end, key: &key }.encode(session.version());
+            let answer = session.ask_one(Op::Delete, fields, None)?;
+            change.answered(0, answer.status);
             match answer.status {
                 Status::Ok | Status::Missing => Ok(()),
                 _ => Err(answer.error()),
@@ -142,11 +165,39 @@ impl Backend for Memkv {
 
 impl Memkv {
     /// Make chunks durable without a manifest.
-    fn commit_chunks(&self, chunks: &[Hashes]) -> Result<CommitOutcome> {
-        self.server.with_session(|session| match session.terms().durable {
-            true => Err(Error::unsupported("the server makes chunks durable with a manifest only")),
-            false => find_absent(session, chunks),
+    fn commit_chunks(&self, fresh: &[Hashes]) -> Result<CommitOutcome> {
+        self.server.with_session(|session| match session.version() {
+            Version::Two => {
+                let chunks = fresh.iter().flat_map(|hashes| hashes.iter()).collect();
+                let answer = session.ask_one(Op::Commit, Commit { chunks }.encode(), None)?;
+                committed(session, fresh, &answer)
+            }
+            Version::One if session.terms().durable => Err(Error::unsupported(
+                "a server of version 1 of the frames makes chunks durable with a manifest only: install memkv-server 0.3",
+            )),
+            Version::One => find_absent(session, fresh),
         })
+    }
+}
+
+/// Whether a manifest ends in the place of a generation, as the contract has it: the server may write one there.
+fn has_place(manifest: &Manifest) -> Result<bool> {
+    let Some(offset) = manifest.len.checked_sub(GENERATION_BYTES as u64) else { return Ok(false) };
+    let len = GENERATION_BYTES as u64;
+    let place = Payload::from_parts(&[manifest.range(offset, len)])?;
+    Ok(place.read(0, len as u32)?.iter().all(|byte| *byte == 0))
+}
+
+/// The outcome of a commit whose answer this is.
+fn committed(session: &mut Session, fresh: &[Hashes], answer: &Answer) -> Result<CommitOutcome> {
+    match answer.status {
+        Status::Ok => Ok(CommitOutcome::Published),
+        Status::Gone => match find_absent(session, fresh)? {
+            // What was gone is back.
+            CommitOutcome::Published => Err(answer.error()),
+            absent => Ok(absent),
+        },
+        _ => Err(answer.error()),
     }
 }
 
@@ -203,8 +254,9 @@ fn manifest_key(name: &str) -> Result<Vec<u8>> {
     Ok([b"d", digest.as_slice()].concat())
 }
 
-fn put_outcome(session: &mut Session) -> Result<PutOutcome> {
+fn put_outcome(session: &mut Session, change: Change, item: u32) -> Result<PutOutcome> {
     let answer = session.answer(Op::Put, Wanted::Value(None))?;
+    change.answered(item, answer.status);
     Ok(match answer.status {
         Status::Ok => PutOutcome::Stored,
         Status::Existed => PutOutcome::Existed,
@@ -212,8 +264,9 @@ fn put_outcome(session: &mut Session) -> Result<PutOutcome> {
     })
 }
 
-fn delete_outcome(session: &mut Session) -> Result<DeleteOutcome> {
+fn delete_outcome(session: &mut Session, change: Change, item: u32) -> Result<DeleteOutcome> {
     let answer = session.answer(Op::Delete, Wanted::Value(None))?;
+    change.answered(item, answer.status);
     Ok(match answer.status {
         Status::Ok | Status::Missing => DeleteOutcome::Gone,
         _ => DeleteOutcome::Failed(answer.error()),

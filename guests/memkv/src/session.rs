@@ -4,29 +4,41 @@
 //! that only this instance knows. Values never enter this memory: the host computes tags over them where they lie, and
 //! nobody sees one whose tag is wrong.
 //!
-//! What is sent here and given up may still be done: `tests/models/src/memkv.rs`, "an acknowledged change is not undone".
+//! What is sent here and given up may still be done, so a change carries its end ([`crate::fence`]), and the next connection of this instance
+//! takes the place of a session that was lost with changes on it: none of them is done after CONNECT is answered. A server of version 1 knows
+//! neither; it is spoken to all the same. `tests/models/src/memkv.rs`: "an acknowledged change is not undone", "a refused change is not there".
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 
 use kv_store_sdk::payloads::{self, Part};
 use kv_store_sdk::{Conversation, Error, ErrorKind, Payload, Peer, Result, system};
 use memkv_wire::fields::{self, Connect, Connected};
 use memkv_wire::{
-    Fault, HEADER_BYTES, Header, Incoming, Key, MAX_BATCH_KEYS, MAX_SMALL_FIELDS_BYTES, Op, Outgoing, SessionKeys,
-    Status, TAG_BYTES, Tag,
+    Fault, HEADER_BYTES, Header, Incoming, Key, MAX_BATCH_KEYS, MAX_SMALL_FIELDS_BYTES, Op, Outgoing, SessionId,
+    SessionKeys, Status, TAG_BYTES, Tag, Version,
 };
 
+use crate::fence::{End, Told};
 use crate::uri::Target;
 
 /// Bytes that are tagged and then sent at once: while they travel and the server checks them, the next are tagged.
 const SEND_BYTES: u64 = 256 << 10;
 const TAG_LEN: u32 = TAG_BYTES as u32;
+/// Sessions that one change makes: the first one's time may be old, and others may be to be replaced, one by each.
+const MOST_SESSIONS: usize = 64;
+/// Replaced sessions that are remembered: as many as the host remembers changes whose end is unknown.
+const MOST_REPLACED: usize = 4096;
 
 pub struct Server {
     target: Target,
     /// The host keeps this instance's connection under a text that no other has.
     peer: Peer,
     agreed: RefCell<Option<Agreed>>,
+    /// Sessions that the next ones are to replace, one each.
+    lost: RefCell<Vec<SessionId>>,
+    /// Those that were replaced: none of their changes is done any more, however long the host tells of them.
+    replaced: RefCell<VecDeque<SessionId>>,
 }
 
 /// What client and server have agreed on for a connection, and how far they are.
@@ -34,6 +46,16 @@ struct Agreed {
     outgoing: Outgoing,
     incoming: Incoming,
     terms: Terms,
+    /// None in version 1.
+    fence: Option<Fence>,
+    /// Changes that were sent and are not answered.
+    unanswered: usize,
+}
+
+/// What version 2 has more.
+struct Fence {
+    session: SessionId,
+    told: Told,
 }
 
 /// What the server said of itself.
@@ -42,13 +64,15 @@ pub struct Terms {
     pub durable: bool,
     pub max_value: u64,
     pub server: String,
+    pub version: Version,
 }
 
 impl Server {
     pub fn new(target: Target) -> Result<Self> {
         let id = format!("memkv instance={:016x}{:016x}", system::random(), system::random());
         let peer = Peer::new(&target.authority, false, &id)?;
-        Ok(Server { target, peer, agreed: RefCell::new(None) })
+        let (agreed, lost, replaced) = Default::default();
+        Ok(Server { target, peer, agreed, lost, replaced })
     }
 
     /// `host:port/namespace`, for people.
@@ -58,9 +82,28 @@ impl Server {
 
     /// Talk to the server, in a session.
     pub fn with_session<T>(&self, talk: impl Fn(&mut Session) -> Result<T>) -> Result<T> {
+        let is_old = Cell::new(false);
+        let outcome = self.hold(Version::Two, &is_old, &talk);
+        match outcome {
+            // What it refused was CONNECT, and it has closed: nothing else was said.
+            Err(_) if is_old.get() => self.hold(Version::One, &is_old, &talk),
+            outcome => outcome,
+        }
+    }
+
+    /// `is_old` is set where the server speaks version 1 only.
+    fn hold<T>(&self, version: Version, is_old: &Cell<bool>, talk: &impl Fn(&mut Session) -> Result<T>) -> Result<T> {
         let greet = |conversation: &Conversation| {
-            *self.agreed.borrow_mut() = None;
-            let agreed = agree(conversation, &self.target.namespace)?;
+            self.give_up();
+            let replaces = self.lost.borrow().last().copied();
+            let agreed = agree(conversation, &self.target.namespace, version, replaces, is_old)?;
+            if let Some(former) = replaces {
+                self.lost.borrow_mut().retain(|lost| *lost != former);
+                let mut replaced = self.replaced.borrow_mut();
+                replaced.push_back(former);
+                let over = replaced.len().saturating_sub(MOST_REPLACED);
+                replaced.drain(..over);
+            }
             *self.agreed.borrow_mut() = Some(agreed);
             Ok(())
         };
@@ -68,6 +111,64 @@ impl Server {
             Some(agreed) => talk(&mut Session { conversation, agreed, pending: Vec::new(), pending_bytes: 0 }),
             None => Err(conversation.corrupt("a connection was kept, and what was agreed on it is lost")),
         })
+    }
+
+    /// The connection is gone: what was sent on it may still be done.
+    fn give_up(&self) {
+        if let Some(Agreed { fence: Some(fence), unanswered: 1.., .. }) = self.agreed.borrow_mut().take() {
+            self.replace(fence.session);
+        }
+    }
+
+    fn replace(&self, session: SessionId) {
+        let mut lost = self.lost.borrow_mut();
+        if !lost.contains(&session) {
+            lost.push(session);
+        }
+    }
+
+    /// Change something, in a session on which it may be changed: the server's time is known well enough, and what else may still be
+    /// changed by what this change must come after is over. `talk` is told the end, and whether it was told one before for the same change:
+    /// then that was sent, and may have been done.
+    ///
+    /// `begins` says that something is about to be sent in this session, and answers the sessions that are to be replaced before.
+    pub fn with_change<T>(
+        &self,
+        begins: impl Fn(Option<&SessionId>) -> Vec<SessionId>,
+        talk: impl Fn(&mut Session, u64, bool) -> Result<T>,
+    ) -> Result<T> {
+        let deadline = system::monotonic().saturating_add(system::remaining());
+        let sent = Cell::new(false);
+        for _ in 0..MOST_SESSIONS {
+            let more = RefCell::new(Vec::new());
+            let outcome = self.with_session(|session| {
+                let now = system::monotonic();
+                let end = match session.agreed.fence.as_ref().map(|fence| fence.told.end(now, deadline)) {
+                    None => 0,
+                    // The next session asks.
+                    Some(End::AskAnew) => return Ok(session.leave()),
+                    Some(End::TooNear) => {
+                        return Err(Error::unavailable("too little time is left for a change, by the deadline"));
+                    }
+                    Some(End::At(_)) if !self.lost.borrow().is_empty() => return Ok(session.leave()),
+                    Some(End::At(end)) => end,
+                };
+                let former = begins(session.agreed.fence.as_ref().map(|fence| &fence.session));
+                if session.agreed.fence.is_some() {
+                    let replaced = self.replaced.borrow();
+                    *more.borrow_mut() = former.into_iter().filter(|former| !replaced.contains(former)).collect();
+                    if !more.borrow().is_empty() {
+                        return Ok(session.leave());
+                    }
+                }
+                talk(session, end, sent.replace(true)).map(Some)
+            })?;
+            if let Some(outcome) = outcome {
+                return Ok(outcome);
+            }
+            more.into_inner().into_iter().for_each(|session| self.replace(session));
+        }
+        Err(Error::unavailable("too many sessions would have to be replaced before this change"))
     }
 }
 
@@ -81,15 +182,21 @@ fn key() -> Result<Key> {
 }
 
 /// The first frame each way.
-fn agree(conversation: &Conversation, namespace: &str) -> Result<Agreed> {
+fn agree(
+    conversation: &Conversation,
+    namespace: &str,
+    version: Version,
+    replaces: Option<SessionId>,
+    is_old: &Cell<bool>,
+) -> Result<Agreed> {
     let key = key()?;
     let mut nonce = [0; 32];
     for eight in nonce.chunks_mut(8) {
         eight.copy_from_slice(&system::random().to_le_bytes());
     }
-    let mut outgoing = Outgoing::new(key.connect());
+    let mut outgoing = Outgoing::new(key.connect(), version);
     let mut incoming = Incoming::new(key.connected(&nonce), MAX_SMALL_FIELDS_BYTES, 0);
-    let asked = Connect { nonce, namespace }.encode();
+    let asked = Connect { nonce, namespace, replaces }.encode(version);
     let header = outgoing.request(Op::Connect, asked.len(), 0);
     conversation.send(&[Part::Bytes(outgoing.small(header, &asked))])?;
 
@@ -104,16 +211,21 @@ fn agree(conversation: &Conversation, namespace: &str) -> Result<Agreed> {
         ));
     }
     if header.is_refusal() {
+        is_old.set(header.status == Status::UnsupportedVersion && header.version < version);
         return Err(explain(header.status, &fields));
     }
-    let agreed = Connected::decode(&fields).ok().filter(|_| header.answers() == Some(Op::Connect));
-    let Some(Connected { nonce: theirs, durable, max_value, server }) = agreed else {
+    let heard = system::monotonic();
+    let is_answer = header.answers() == Some(Op::Connect) && header.version == version;
+    let agreed = Connected::decode(&fields, version).ok().filter(|_| is_answer);
+    let Some(Connected { nonce: theirs, durable, max_value, server, session, time }) = agreed else {
         return Err(conversation.corrupt("CONNECT was answered by something else"));
     };
+    let fence = (version >= Version::Two).then_some(Fence { session, told: Told { time, heard } });
     let keys = SessionKeys::derive(&key, &nonce, &theirs);
     outgoing.rekey(keys.client);
     incoming.rekey(keys.server, MAX_SMALL_FIELDS_BYTES.max(MAX_BATCH_KEYS), max_value);
-    Ok(Agreed { outgoing, incoming, terms: Terms { durable, max_value, server: fields::text(server.as_bytes()) } })
+    let terms = Terms { durable, max_value, server: fields::text(server.as_bytes()), version };
+    Ok(Agreed { outgoing, incoming, terms, fence, unanswered: 0 })
 }
 
 fn receive_header(conversation: &Conversation, incoming: &mut Incoming) -> Result<([u8; HEADER_BYTES], Header)> {
@@ -127,8 +239,8 @@ fn receive_header(conversation: &Conversation, incoming: &mut Incoming) -> Resul
 fn misunderstood(fault: Fault) -> Error {
     match fault {
         Fault::Version(theirs) => Error::unsupported(format!(
-            "UnsupportedVersion: the server speaks version {theirs} of the frames, this component version {}",
-            memkv_wire::VERSION
+            "UnsupportedVersion: the server speaks version {theirs} of the frames, this component version {} at most",
+            Version::LATEST as u8
         )),
         Fault::Malformed(what) => Error::corrupt(format!("{what}: is this a memkv-server?")),
         fault => Error::corrupt(format!("a broken answer: {fault}")),
@@ -142,10 +254,11 @@ fn explain(status: Status, fields: &[u8]) -> Error {
         Status::Full => Error::exhausted(format!("the server is full: {text}")),
         Status::Gone => Error::unavailable(format!("the manifest was not published: {text}")),
         Status::Failed => Error::unavailable(text),
+        Status::TooLate => Error::unavailable(format!("the server came to it too late, and changed nothing: {text}")),
         Status::UnsupportedVersion => Error::unsupported(format!("UnsupportedVersion: {text}")),
         Status::NotAuthentic => Error::denied(format!("the server refused a signature: {text}")),
         Status::TooLarge => Error::invalid(format!("too large for the server: {text}")),
-        Status::Busy => Error::unavailable(format!("the server is busy: {text}")),
+        Status::Busy => Error::busy(format!("the server is busy: {text}")),
         Status::OutOfSequence | Status::Malformed => Error::corrupt(format!("the server refused a frame: {text}")),
         Status::Ok | Status::Missing | Status::Existed => {
             Error::corrupt(format!("an answer that does not fit the question: {status:?}"))
@@ -195,8 +308,20 @@ impl Session<'_> {
         &self.agreed.terms
     }
 
+    /// The version of its frames.
+    pub fn version(&self) -> Version {
+        self.agreed.outgoing.version()
+    }
+
+    /// Use this session no more: the next one begins anew.
+    fn leave<T>(&self) -> Option<T> {
+        self.conversation.leave();
+        None
+    }
+
     /// Ask something; sent now or with what is asked next. See [`Session::send`].
     pub fn ask(&mut self, op: Op, fields: Vec<u8>, value: Option<Value>) -> Result<()> {
+        self.agreed.unanswered += usize::from(matches!(op, Op::Put | Op::Delete));
         let outgoing = &mut self.agreed.outgoing;
         let (value, len) = value.unzip();
         let len = len.unwrap_or(0);
@@ -252,6 +377,7 @@ impl Session<'_> {
         if header.is_refusal() {
             return conversation.in_step(Err(explain(header.status, &fields)));
         }
+        self.agreed.unanswered = self.agreed.unanswered.saturating_sub(usize::from(matches!(op, Op::Put | Op::Delete)));
         Ok(Answer { status: header.status, left: header.left, fields, value: Ok(value) })
     }
 

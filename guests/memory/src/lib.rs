@@ -8,6 +8,7 @@ mod maintenance;
 
 use std::collections::BTreeMap;
 
+use kv_store_sdk::uri::without_query;
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, ErrorKind, Features, GetOutcome, Hashes, Manifest, Options,
     Payload, Presence, Properties, PutOutcome, Result, absent, export, system,
@@ -42,7 +43,7 @@ impl Backend for Memory {
     fn open(uri: &str, mut options: Options) -> Result<(Self, Features)> {
         let evicts = options.take_choice("evict", &["false", "true"])? == "true";
         options.finish()?;
-        if !uri.starts_with("memory://") {
+        if !without_query(uri).starts_with("memory://") {
             return Err(Error::invalid(format!("{uri}: expected memory:// or memory://NAME")));
         }
         let mut properties = Properties::HOLDS_DATA | Properties::WRITE_THROUGH;

@@ -15,22 +15,33 @@ mod node;
 mod uri;
 mod wire;
 
+use std::cell::Cell;
+
 use kv_store_sdk::payloads::Part;
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, ErrorKind, Features, GetOutcome, Hashes, Manifest, Options,
-    Payload, Presence, Properties, PutOutcome, Result, absent, export, get_outcomes, key, system,
+    Payload, Presence, Properties, PutOutcome, Result, absent, changes, export, get_outcomes, key, system,
 };
 
-use master::{ALREADY_EXISTS, Answer, Located, MAX_OBJECTS, Master, NOT_FOUND, NOT_READY, Placement, Replica, explain};
+use master::{
+    ALREADY_EXISTS, Answer, Client, Located, MAX_OBJECTS, Master, NOT_FOUND, NOT_READY, Placement, Replica, explain,
+};
 use node::{Nodes, Read, Write};
 
 /// What suits the nodes in one batch.
 const BATCH_BYTES: u64 = 128 << 20;
 /// What follows the bytes of a chunk.
 const END: u8 = b'.';
-/// How often an object is placed again whose nodes turned out to be gone, and read again whose lease ended too early.
+/// How often an object is placed whose nodes turn out to be gone, and read whose lease ends too early.
 const ATTEMPTS: usize = 2;
+/// How often one is placed on a single node after that, where several were asked for: while the master lists a node that is dead, each
+/// placement on two of two nodes has it, and every second one on one of them. Of a whole batch of objects none is left then, mostly.
+const ATTEMPTS_ALONE: usize = 16;
+/// Between two lines about objects on fewer nodes than were asked for, in nanoseconds.
+const SAY_FEWER: u64 = 60_000_000_000;
 const MAX_REPLICAS: u64 = 8;
+/// The length of a key that is the hash of its chunk's content: such a chunk is the same whenever it comes.
+const CONTENT_KEY_BYTES: usize = 8;
 
 struct Mooncake {
     store: Store,
@@ -42,6 +53,8 @@ struct Store {
     master: Master,
     nodes: Nodes,
     placement: Placement,
+    /// Objects on one node only that no line tells of yet, and when the last line was written.
+    fewer: Cell<(u64, Option<u64>)>,
 }
 
 /// An object to write.
@@ -57,15 +70,38 @@ enum Put {
     Stored,
     /// There is an object under this key, or one that is being written.
     Taken,
+    /// The master began none: nothing was written.
+    Refused(Error),
 }
 
 impl Store {
-    /// Write new objects, all their replicas side by side.
-    fn put(&self, objects: &[Object]) -> Result<Vec<Result<Put>>> {
+    /// Say that items of the running call are about to be changed, and make sure that no former change of their keys is still done: what
+    /// those have begun and not ended is given back, as the clients that they were. As whom this change is made.
+    fn begin(&self, items: &[u32], keys: &[String]) -> Result<Client> {
+        let client = Client::new();
+        for former in changes::begin(items, &client.0) {
+            if let Ok(id) = former.try_into() {
+                self.master.put_revoke(Client(id), keys)?;
+            }
+        }
+        Ok(client)
+    }
+
+    /// Write new objects as a client of this change's own, all their replicas side by side.
+    fn put(&self, client: Client, objects: &[Object]) -> Result<Vec<Result<Put>>> {
         let mut outcomes: Vec<Result<Put>> = objects.iter().map(|_| Ok(Put::Taken)).collect();
         let mut todo: Vec<usize> = (0..objects.len()).collect();
-        for attempt in 1..=ATTEMPTS {
-            todo = self.place_and_write(objects, todo, &mut outcomes, attempt == ATTEMPTS)?;
+        for _ in 0..ATTEMPTS {
+            todo = self.place_and_write(client, self.placement, objects, todo, &mut outcomes)?;
+            if todo.is_empty() {
+                return Ok(outcomes);
+            }
+        }
+        let alone = Placement { replicas: 1, ..self.placement };
+        for _ in (0..ATTEMPTS_ALONE).take_while(|_| self.placement.replicas > 1) {
+            let before = todo.len();
+            todo = self.place_and_write(client, alone, objects, todo, &mut outcomes)?;
+            self.say_fewer(before - todo.len());
             if todo.is_empty() {
                 break;
             }
@@ -73,17 +109,33 @@ impl Store {
         Ok(outcomes)
     }
 
-    /// Comes back with those whose nodes failed: the master may have others for them. `last`: there is no further attempt.
+    /// Say that objects are on fewer nodes than they should be: once a minute at most.
+    fn say_fewer(&self, more: usize) {
+        let (count, last) = self.fewer.get();
+        let (count, now) = (count + more as u64, system::monotonic());
+        self.fewer.set((count, last));
+        if count > 0 && last.is_none_or(|last| now.saturating_sub(last) >= SAY_FEWER) {
+            let wanted = self.placement.replicas;
+            let line = format!(
+                "{count} objects are on 1 node of {wanted}: the master lists nodes that cannot be reached, and forgets them after a while"
+            );
+            system::log(system::Level::Warn, &line);
+            self.fewer.set((0, Some(now)));
+        }
+    }
+
+    /// Comes back with those whose nodes failed: the master may have others for them.
     fn place_and_write(
         &self,
+        client: Client,
+        placement: Placement,
         objects: &[Object],
         todo: Vec<usize>,
         outcomes: &mut [Result<Put>],
-        last: bool,
     ) -> Result<Vec<usize>> {
         let asked: Vec<&Object> = todo.iter().filter_map(|number| objects.get(*number)).collect();
         let (keys, lens): (Vec<String>, Vec<u64>) = asked.iter().map(|object| (object.key.clone(), object.len)).unzip();
-        let placed = self.master.put_start(&keys, &lens, self.placement)?;
+        let placed = self.master.put_start(client, &keys, &lens, placement)?;
         let mut writes = Vec::new();
         let mut of_object = Vec::new();
         for (place, (placed, object)) in placed.iter().zip(&asked).enumerate() {
@@ -104,7 +156,7 @@ impl Store {
             let Some((outcome, object)) = outcomes.get_mut(*number).zip(objects.get(*number)) else { continue };
             match (placed, failure) {
                 (Err(ALREADY_EXISTS), _) => *outcome = Ok(Put::Taken),
-                (Err(code), _) => *outcome = Err(explain(code)),
+                (Err(code), _) => *outcome = Ok(Put::Refused(explain(code))),
                 (Ok(replicas), None) if !replicas.is_empty() => whole.push((*number, object.key.clone())),
                 (Ok(_), failure) => {
                     let none = || Error::unsupported("the master has no memory that is reached over TCP");
@@ -114,14 +166,14 @@ impl Store {
             }
         }
         let (numbers, keys): (Vec<usize>, Vec<String>) = whole.into_iter().unzip();
-        for (number, ended) in numbers.into_iter().zip(self.master.put_end(&keys)?) {
+        for (number, ended) in numbers.into_iter().zip(self.master.put_end(client, &keys)?) {
             if let Some(outcome) = outcomes.get_mut(number) {
                 *outcome = ended.map(|()| Put::Stored).map_err(explain);
             }
         }
         let (numbers, keys): (Vec<usize>, Vec<String>) = broken.into_iter().unzip();
-        self.master.put_revoke(&keys)?;
-        Ok(if last { Vec::new() } else { numbers })
+        self.master.put_revoke(client, &keys)?;
+        Ok(numbers)
     }
 
     /// Read objects, each from the first of its replicas that answers. `len` and `item` say how much of an object is wanted, and for
@@ -228,7 +280,8 @@ impl Store {
     /// Whether the nodes can be reached: the operator should learn here what is not granted. An object is placed, written, and given back.
     fn check_nodes(&self, namespace: &str) -> Result<()> {
         let key = format!("{namespace}/probe/{:016x}", system::random());
-        let placed = self.master.put_start(std::slice::from_ref(&key), &[1], self.placement)?.pop();
+        let client = Client::new();
+        let placed = self.master.put_start(client, std::slice::from_ref(&key), &[1], self.placement)?.pop();
         let Some(Ok(replicas)) = placed else {
             system::log(system::Level::Warn, "no node lends memory to Mooncake's master now: puts fail until one does");
             return Ok(());
@@ -236,7 +289,7 @@ impl Store {
         let writes: Vec<Write> =
             replicas.iter().map(|replica| Write { replica, parts: vec![Part::Bytes(vec![END])] }).collect();
         let written = self.nodes.write(&writes);
-        self.master.put_revoke(&[key])?;
+        self.master.put_revoke(client, &[key])?;
         // A node that is gone is the master's business.
         let refused = |error: &Error| matches!(error.kind, ErrorKind::Denied | ErrorKind::Unsupported);
         written.into_iter().filter_map(Result::err).find(refused).map_or(Ok(()), Err)
@@ -269,12 +322,13 @@ impl Backend for Mooncake {
         let uri::Target { master, namespace } = uri::parse(uri)?;
         let label = format!("{} at {master}, namespace {namespace}", calls::VERSIONS);
         let placement = Placement { replicas, soft_pin };
-        let store = Store { master: Master::new(&master)?, nodes: Nodes::default(), placement };
+        let (nodes, fewer) = (Nodes::default(), Cell::default());
+        let store = Store { master: Master::new(&master)?, nodes, placement, fewer };
         store.master.check_version()?;
         store.check_nodes(&namespace)?;
         let features = Features {
             label,
-            properties: Properties::SHARED | Properties::EVICTS | Properties::WANTS_FRESH,
+            properties: Properties::SHARED | Properties::EVICTS | Properties::WANTS_FRESH | Properties::SETTLES,
             batch_items: Some(MAX_OBJECTS as u32),
             batch_bytes: Some(BATCH_BYTES),
             ..Default::default()
@@ -298,21 +352,32 @@ impl Backend for Mooncake {
             })
             .collect();
         let keys: Vec<String> = objects.iter().map(|object| object.key.clone()).collect();
+        let is_change = |chunk: &&Chunk| replace || chunk.hash.len() != CONTENT_KEY_BYTES;
+        let items: Vec<u32> = (0..).zip(chunks).filter(|(_, chunk)| is_change(chunk)).map(|(item, _)| item).collect();
+        let client = if items.is_empty() { Client::new() } else { self.store.begin(&items, &keys)? };
         if replace {
             self.store.master.remove(&keys)?;
         }
-        let outcomes = self.store.put(&objects)?;
+        let outcomes = self.store.put(client, &objects)?;
         // One that is being written by somebody who may be dead is not there.
         let taken = |(key, outcome): (&String, &Result<Put>)| matches!(outcome, Ok(Put::Taken)).then(|| key.clone());
         let taken: Vec<String> = keys.iter().zip(&outcomes).filter_map(taken).collect();
         let mut whole = self.store.master.exist(&taken)?.into_iter();
-        let outcome = |outcome| match outcome {
+        let mut refused = Vec::new();
+        let mut refuse = |item, error| {
+            refused.push(item);
+            PutOutcome::Failed(error)
+        };
+        let outcome = |(item, outcome)| match outcome {
             Ok(Put::Stored) => PutOutcome::Stored,
             Ok(Put::Taken) if whole.next() == Some(Ok(true)) && !replace => PutOutcome::Existed,
-            Ok(Put::Taken) => PutOutcome::Failed(explain(NOT_READY)),
+            Ok(Put::Taken) => refuse(item, explain(NOT_READY)),
+            Ok(Put::Refused(error)) => refuse(item, error),
             Err(error) => PutOutcome::Failed(error),
         };
-        Ok(outcomes.into_iter().map(outcome).collect())
+        let outcomes = (0..).zip(outcomes).map(outcome).collect();
+        changes::not_done(&refused);
+        Ok(outcomes)
     }
 
     fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
@@ -322,7 +387,10 @@ impl Backend for Mooncake {
     }
 
     fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
-        let answers = self.store.master.remove(&self.chunk_keys(hashes.first(MAX_OBJECTS)))?;
+        let keys = self.chunk_keys(hashes.first(MAX_OBJECTS));
+        let items: Vec<u32> = (0..keys.len() as u32).collect();
+        self.store.begin(&items, &keys)?;
+        let answers = self.store.master.remove(&keys)?;
         let outcome = |answer| match answer {
             Ok(()) | Err(NOT_FOUND) => DeleteOutcome::Gone,
             Err(code) => DeleteOutcome::Failed(explain(code)),

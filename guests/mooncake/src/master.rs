@@ -65,19 +65,27 @@ pub struct Placement {
     pub soft_pin: bool,
 }
 
+/// As whom objects are put: only the client that began a put ends it, or gives it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client(pub [u8; 16]);
+
+impl Client {
+    /// One that nobody was before. Each change is one of its own: an end of a put that comes late then ends no later put of the same
+    /// object, and who knows the client of a change can give back what it began.
+    pub fn new() -> Self {
+        let mut id = [0; 16];
+        id.chunks_mut(8).for_each(|eight| eight.copy_from_slice(&system::random().to_le_bytes()));
+        Client(id)
+    }
+}
+
 pub struct Master {
     peer: Peer,
-    /// As whom objects are put: only the client that began a put ends it.
-    client: [u8; 16],
 }
 
 impl Master {
     pub fn new(authority: &str) -> Result<Self> {
-        let mut client = [0; 16];
-        let (first, second) = client.split_at_mut(8);
-        first.copy_from_slice(&system::random().to_le_bytes());
-        second.copy_from_slice(&system::random().to_le_bytes());
-        Ok(Master { peer: Peer::new(authority, false, "coro_rpc")?, client })
+        Ok(Master { peer: Peer::new(authority, false, "coro_rpc")? })
     }
 
     /// The version of the protocol, which must be the one that [`calls`] is the table of.
@@ -99,9 +107,15 @@ impl Master {
     }
 
     /// Reserve memory for objects of these lengths.
-    pub fn put_start(&self, keys: &[String], lens: &[u64], placement: Placement) -> Result<Vec<Answer<Vec<Replica>>>> {
+    pub fn put_start(
+        &self,
+        client: Client,
+        keys: &[String],
+        lens: &[u64],
+        placement: Placement,
+    ) -> Result<Vec<Answer<Vec<Replica>>>> {
         self.batch(&calls::BATCH_PUT_START, keys, replicas, |writer| {
-            writer.raw(&self.client);
+            writer.raw(&client.0);
             writer.list(keys, |writer, key| writer.text(key));
             writer.list(lens, |writer, len| writer.u64(*len));
             writer.u64(placement.replicas);
@@ -120,9 +134,9 @@ impl Master {
     }
 
     /// Make written objects visible.
-    pub fn put_end(&self, keys: &[String]) -> Result<Vec<Answer<()>>> {
+    pub fn put_end(&self, client: Client, keys: &[String]) -> Result<Vec<Answer<()>>> {
         self.batch(&calls::BATCH_PUT_END, keys, nothing, |writer| {
-            writer.raw(&self.client);
+            writer.raw(&client.0);
             writer.list(keys, |writer, key| {
                 writer.text(key);
                 writer.len(0);
@@ -131,10 +145,10 @@ impl Master {
         })
     }
 
-    /// Give back the memory of objects that could not be written.
-    pub fn put_revoke(&self, keys: &[String]) -> Result<Vec<Answer<()>>> {
+    /// Give back what a client began and has not ended. What is whole, or another client's, stays.
+    pub fn put_revoke(&self, client: Client, keys: &[String]) -> Result<Vec<Answer<()>>> {
         self.batch(&calls::BATCH_PUT_REVOKE, keys, nothing, |writer| {
-            writer.raw(&self.client);
+            writer.raw(&client.0);
             writer.list(keys, |writer, key| writer.text(key));
             writer.raw(&ALL_REPLICAS);
         })

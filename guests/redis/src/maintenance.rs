@@ -114,11 +114,11 @@ impl Maintenance for Redis {
             let unused: Vec<&Found> = found.iter().filter(unused).collect();
             evicted.bytes += unused.iter().filter_map(|found| found.size).sum::<u64>();
             let keys = unused.iter().filter_map(|found| str::from_utf8(&found.key).ok());
-            evicted.manifests += self.remove(keys.map(|name| self.manifest_key(name)).collect())?;
+            evicted.manifests += self.remove(keys.map(|name| self.manifest_key(name)).collect(), true)?;
             place = next.map(|next| Place::parse(Some(&next))).transpose()?;
         }
         evicted.bytes += chunks.iter().map(|victim| victim.size).sum::<u64>();
-        evicted.chunks = self.remove(chunks.iter().map(|victim| self.chunk_key(&victim.key)).collect())?;
+        evicted.chunks = self.remove(chunks.iter().map(|victim| self.chunk_key(&victim.key)).collect(), false)?;
         Ok(evicted)
     }
 }
@@ -140,7 +140,7 @@ impl Redis {
         let prefix = [self.prefix.as_bytes(), kind.as_bytes()].concat();
         let pattern = [literal(&prefix), b"*".to_vec()].concat();
         let now = system::now();
-        let (cursor, all, mut found) = self.login.with_session(server, |session| {
+        let (cursor, all, listed, mut found) = self.login.with_session(server, |session| {
             let count = (limit / 2).max(1);
             let [cursor, count] = [place.cursor.to_string(), count.to_string()].map(String::into_bytes);
             let scan = [b"SCAN".to_vec(), cursor, b"MATCH".to_vec(), pattern.clone(), b"COUNT".to_vec(), count];
@@ -148,13 +148,13 @@ impl Redis {
             let (cursor, keys) = session.whole(|| read_scan(session))?;
             let all = keys.len();
             let keys: Vec<Vec<u8>> = keys.into_iter().skip(place.listed).take(limit as usize).collect();
+            let listed = place.listed + keys.len();
             let mut found = Vec::with_capacity(keys.len());
             for group in keys.chunks(PIPELINE as usize) {
-                look(session, group, &prefix, now, &mut found)?;
+                look(session, group, &prefix, *kind == MANIFEST, now, &mut found)?;
             }
-            Ok((cursor, all, found))
+            Ok((cursor, all, listed, found))
         })?;
-        let listed = place.listed + found.len();
         let next = if listed < all {
             // More than asked for: the rest is asked for again.
             Some(Place { listed, ..place })
@@ -174,10 +174,10 @@ impl Redis {
     }
 
     /// Remove keys. Answers how many are gone.
-    fn remove(&self, keys: Vec<Vec<u8>>) -> Result<u64> {
+    fn remove(&self, keys: Vec<Vec<u8>>, are_manifests: bool) -> Result<u64> {
         let mut removed = 0;
         for group in keys.chunks(PIPELINE as usize) {
-            let outcomes = self.strings.delete(group)?;
+            let outcomes = self.delete(group.to_vec(), are_manifests, false)?;
             removed += outcomes.iter().filter(|outcome| matches!(outcome, DeleteOutcome::Gone)).count() as u64;
         }
         Ok(removed)
@@ -207,17 +207,27 @@ fn read_scan(session: &Session) -> Result<(u64, Vec<Vec<u8>>)> {
     Ok((cursor, keys))
 }
 
-/// Sizes and times of use of some keys.
-fn look(session: &Session, keys: &[Vec<u8>], prefix: &[u8], now: u64, found: &mut Vec<Found>) -> Result<()> {
+/// Sizes and times of use of some keys. What deleted manifests leave is no manifest: it is no string.
+fn look(
+    session: &Session,
+    keys: &[Vec<u8>],
+    prefix: &[u8],
+    are_manifests: bool,
+    now: u64,
+    found: &mut Vec<Found>,
+) -> Result<()> {
     let ask = |key: &Vec<u8>| {
         let words = |words: [&str; 2]| words.map(|word| word.as_bytes().to_vec());
         let [[object, idletime], [memory, usage]] = [words(["OBJECT", "IDLETIME"]), words(["MEMORY", "USAGE"])];
         let mut commands = resp::command(&[object, idletime, key.clone()]);
         commands.extend(resp::command(&[memory, usage, key.clone()]));
+        if are_manifests {
+            commands.extend(resp::command(&[b"TYPE".as_slice(), key]));
+        }
         Part::Bytes(commands)
     };
     session.send(&keys.iter().map(ask).collect::<Vec<_>>())?;
-    let mut replies = session.replies(keys.len() * 2)?.into_iter();
+    let mut replies = session.replies(keys.len() * if are_manifests { 3 } else { 2 })?.into_iter();
     let number = |reply: Option<Result<Reply>>| match reply {
         Some(Ok(Reply::Integer(number))) => u64::try_from(number).ok(),
         // Gone since, or refused: the server has no such number.
@@ -225,6 +235,10 @@ fn look(session: &Session, keys: &[Vec<u8>], prefix: &[u8], now: u64, found: &mu
     };
     for key in keys {
         let (idle, size) = (number(replies.next()), number(replies.next()));
+        let kind = if are_manifests { replies.next() } else { None };
+        if matches!(kind, Some(Ok(Reply::Status(kind))) if kind == "list") {
+            continue;
+        }
         let used = idle.map(|seconds| now.saturating_sub(seconds.saturating_mul(SECOND)));
         found.push(Found { key: key.strip_prefix(prefix).unwrap_or(key).to_vec(), size, used });
     }

@@ -1,15 +1,16 @@
 //! One server: each batch is one pipeline.
 //!
-//! What is sent here and given up may still be done: `tests/models/src/redis.rs`, "an acknowledged change is not undone".
+//! What is sent here and given up may still be done, so what must not be done late is sent by [`crate::change`].
 
 use std::rc::Rc;
 
 use kv_store_sdk::payloads::Part;
 use kv_store_sdk::{DeleteOutcome, Error, ErrorKind, GetOutcome, Payload, Presence, PutOutcome, Result};
 
+use crate::change::{DELETED, Onward};
 use crate::resp::{self, Reply};
 use crate::server::{Login, Session};
-use crate::{Strings, Value};
+use crate::{Strings, Value, temporary};
 
 pub struct One {
     login: Rc<Login>,
@@ -91,6 +92,29 @@ impl Strings for One {
 
     fn servers(&self) -> Vec<String> {
         vec![self.authority.clone()]
+    }
+
+    fn serves(&self, _: &[u8]) -> Option<String> {
+        Some(self.authority.clone())
+    }
+
+    fn redirected(&self, _: &str, _: &str) -> Option<Result<Onward>> {
+        None
+    }
+
+    fn learn(&self, _: &[String]) -> bool {
+        false
+    }
+
+    fn beside(&self, prefix: &str, _: &[u8]) -> Option<Vec<u8>> {
+        Some(temporary(prefix))
+    }
+
+    fn is_deleted(&self, key: Vec<u8>) -> Result<bool> {
+        self.with_session(|session| {
+            session.send(&[resp::first_of(&key)])?;
+            Ok(session.small_bulk()?.is_some_and(|first| first == DELETED.as_bytes()))
+        })
     }
 
     fn get_one(&self, key: Vec<u8>) -> Result<Option<Payload>> {

@@ -19,6 +19,11 @@ pub fn one_key(name: &str, key: &[u8]) -> Part<'static> {
     Part::Bytes(command(&[name.as_bytes(), key]))
 }
 
+/// `LINDEX key 0`.
+pub fn first_of(key: &[u8]) -> Part<'static> {
+    Part::Bytes(command(&[b"LINDEX", key, b"0"]))
+}
+
 /// `EXPIRE key seconds`.
 pub fn expire(key: &[u8], seconds: u64) -> Part<'static> {
     Part::Bytes(command(&[b"EXPIRE", key, itoa::Buffer::new().format(seconds).as_bytes()]))
@@ -26,26 +31,44 @@ pub fn expire(key: &[u8], seconds: u64) -> Part<'static> {
 
 /// `SET key value [NX] [EX seconds]`, around a value that stays in the host.
 pub fn set<'a>(value: &crate::Value<'a>, only_new: bool) -> [Part<'a>; 3] {
-    let [before, after] = around(&value.key, value.len, only_new, value.seconds);
+    let mut rest = Vec::new();
+    rest.extend(only_new.then(|| b"NX".to_vec()));
+    if let Some(seconds) = value.seconds {
+        rest.extend([b"EX".to_vec(), itoa::Buffer::new().format(seconds).into()]);
+    }
+    let (before, after) = around(&[b"SET", &value.key], Some(value.len), &rest);
     [Part::Bytes(before), value.part.clone(), Part::Bytes(after)]
 }
 
-/// What comes before and after the value's bytes.
-fn around(key: &[u8], len: u64, only_new: bool, seconds: Option<u64>) -> [Vec<u8>; 2] {
-    let mut before = Vec::with_capacity(key.len() + 64);
-    push_count(&mut before, b'*', 3 + u64::from(only_new) + if seconds.is_some() { 2 } else { 0 });
-    push_bulk(&mut before, b"SET");
-    push_bulk(&mut before, key);
-    push_count(&mut before, b'$', len);
-    let mut after = b"\r\n".to_vec();
-    if only_new {
-        push_bulk(&mut after, b"NX");
+/// `SET key value PX milliseconds`, the same.
+pub fn set_for<'a>(key: &[u8], value: &crate::Value<'a>, millis: u64) -> [Part<'a>; 3] {
+    let rest = [b"PX".to_vec(), itoa::Buffer::new().format(millis).into()];
+    let (before, after) = around(&[b"SET", key], Some(value.len), &rest);
+    [Part::Bytes(before), value.part.clone(), Part::Bytes(after)]
+}
+
+/// What comes before and after the bytes of a value of that length, which follows the words of a command. Without a value all of it comes
+/// before.
+pub fn around(words: &[&[u8]], value: Option<u64>, rest: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
+    let room: usize = words.iter().map(|word| word.len() + 16).sum();
+    let mut before = Vec::with_capacity(room + 32);
+    push_count(&mut before, b'*', (words.len() + usize::from(value.is_some()) + rest.len()) as u64);
+    for word in words {
+        push_bulk(&mut before, word);
     }
-    if let Some(seconds) = seconds {
-        push_bulk(&mut after, b"EX");
-        push_bulk(&mut after, itoa::Buffer::new().format(seconds).as_bytes());
+    let mut after = Vec::new();
+    let tail = match value {
+        None => &mut before,
+        Some(len) => {
+            push_count(&mut before, b'$', len);
+            after.extend_from_slice(b"\r\n");
+            &mut after
+        }
+    };
+    for argument in rest {
+        push_bulk(tail, argument);
     }
-    [before, after]
+    (before, after)
 }
 
 fn push_bulk(bytes: &mut Vec<u8>, argument: &[u8]) {
@@ -145,8 +168,9 @@ pub fn explain(refusal: &str) -> Error {
             "the server is full (maxmemory): raise it, or set a maxmemory-policy that evicts, as allkeys-lru does",
         ),
         "MISCONF" => Error::unavailable(format!("the server takes no writes: {refusal}")),
-        "LOADING" => Error::unavailable("the server is loading its data"),
-        "BUSY" | "TRYAGAIN" | "MASTERDOWN" | "NOREPLICAS" => Error::unavailable(refusal),
+        "LOADING" => Error::busy("the server is loading its data"),
+        "BUSY" | "TRYAGAIN" => Error::busy(refusal),
+        "MASTERDOWN" | "NOREPLICAS" => Error::unavailable(refusal),
         "READONLY" => Error::denied("the server is a read-only replica: name the primary in the URI"),
         "CLUSTERDOWN" => Error::unavailable(format!("the cluster does not serve this key: {refusal}")),
         "MOVED" | "ASK" => Error::unavailable("the server became part of a Redis Cluster: open the store again"),
@@ -200,7 +224,8 @@ mod tests {
             ("NOAUTH Authentication required.", ErrorKind::Denied, "REDIS_PASSWORD"),
             ("WRONGPASS invalid username-password pair", ErrorKind::Denied, "REDIS_PASSWORD"),
             ("OOM command not allowed", ErrorKind::Exhausted, "maxmemory"),
-            ("LOADING Redis is loading", ErrorKind::Unavailable, "loading"),
+            ("LOADING Redis is loading", ErrorKind::Busy, "loading"),
+            ("BUSY Redis is busy running a script", ErrorKind::Busy, "busy"),
             ("READONLY You can't write", ErrorKind::Denied, "primary"),
             ("MOVED 3999 127.0.0.1:6381", ErrorKind::Unavailable, "Cluster"),
             ("CLUSTERDOWN Hash slot not served", ErrorKind::Unavailable, "cluster"),
@@ -275,14 +300,14 @@ mod tests {
         }
 
         #[test]
-        fn a_set_is_taken_apart_again(
-            key in bytes(), value in bytes(), only_new in any::<bool>(), seconds in any::<Option<u64>>(),
+        fn a_command_around_a_value_is_taken_apart_again(
+            words in vec(bytes(), 1..5), value in any::<Option<bool>>(), content in bytes(), rest in vec(bytes(), 0..4),
         ) {
-            let [before, after] = around(&key, value.len() as u64, only_new, seconds);
-            let mut expected = vec![b"SET".to_vec(), key, value.clone()];
-            expected.extend(only_new.then(|| b"NX".to_vec()));
-            expected.extend(seconds.into_iter().flat_map(|seconds| [b"EX".to_vec(), seconds.to_string().into_bytes()]));
-            prop_assert_eq!(arguments(&[before, value, after].concat()), Some(expected));
+            let value = value.map(|_| content);
+            let given: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            let (before, after) = around(&given, value.as_ref().map(|value| value.len() as u64), &rest);
+            let sent = [before, value.clone().unwrap_or_default(), after].concat();
+            prop_assert_eq!(arguments(&sent), Some([words, value.into_iter().collect(), rest].concat()));
         }
     }
 }

@@ -9,6 +9,7 @@ use kv_store_sdk::{
     Conversation, DeleteOutcome, Error, ErrorKind, Payload, Peer, Presence, PutOutcome, Request, Result, system,
 };
 
+use crate::change::PROBE;
 use crate::resp::{self, Reply, Value};
 
 /// The longest first line of a reply. Redis cuts its own errors far shorter.
@@ -26,11 +27,16 @@ pub struct Login {
     database: u32,
     /// Servers by `host:port`: options are made once.
     peers: RefCell<HashMap<String, Rc<Peer>>>,
+    /// The same for connections on which changes are made. They are parked under a text that only this instance knows, one for each
+    /// server: what it knows of the server's clock came on the connection that it is given again.
+    changed: RefCell<HashMap<String, Rc<Peer>>>,
+    instance: u64,
 }
 
 impl Login {
     pub fn new(user: Option<String>, tls: bool, database: u32) -> Self {
-        Login { user, tls, database, peers: RefCell::default() }
+        let instance = system::random();
+        Login { user, tls, database, peers: RefCell::default(), changed: RefCell::default(), instance }
     }
 
     /// Talk to the server at `authority`, logged in and with the database selected.
@@ -43,19 +49,30 @@ impl Login {
             }
             Ok(())
         };
-        Conversation::hold(&*self.peer(authority)?, greet, |conversation| talk(&Session { conversation }))
+        Conversation::hold(&*self.peer(authority, false)?, greet, |conversation| talk(&Session { conversation }))
     }
 
     /// A request to one of several servers. The answers to its greeting are for [`Session::greeted`].
     pub fn request<'a>(&self, authority: &str, parts: Vec<Part<'a>>, answers: usize) -> Result<Request<'a>> {
         let greeting = self.greeting()?;
         let greeting_answers = greeting.len();
-        let request = Request::new(self.peer(authority)?, parts, answers);
+        let request = Request::new(self.peer(authority, false)?, parts, answers);
         Ok(Request { greeting: greeting.concat(), greeting_answers, ..request })
     }
 
-    fn peer(&self, authority: &str) -> Result<Rc<Peer>> {
-        let mut peers = self.peers.borrow_mut();
+    /// The same on the connection on which this instance makes changes. Its greeting ends in TIME, whose answer is for
+    /// [`Session::time`]. A new connection is only greeted.
+    pub fn change<'a>(&self, authority: &str, parts: Vec<Part<'a>>, answers: usize) -> Result<Request<'a>> {
+        let mut greeting = self.greeting()?;
+        greeting.push(resp::command(&["TIME"]));
+        let greeting_answers = greeting.len();
+        let request = Request::new(self.peer(authority, true)?, parts, answers);
+        Ok(Request { greeting: greeting.concat(), greeting_answers, kept_only: true, ..request })
+    }
+
+    fn peer(&self, authority: &str, changes: bool) -> Result<Rc<Peer>> {
+        let peers = if changes { &self.changed } else { &self.peers };
+        let mut peers = peers.borrow_mut();
         if let Some(peer) = peers.get(authority) {
             return Ok(peer.clone());
         }
@@ -63,7 +80,10 @@ impl Login {
             peers.clear();
         }
         // What is set on a connection, but no secret.
-        let session = format!("user={} db={}", self.user.as_deref().unwrap_or_default(), self.database);
+        let mut session = format!("user={} db={}", self.user.as_deref().unwrap_or_default(), self.database);
+        if changes {
+            session.push_str(&format!(" changes={:016x}", self.instance));
+        }
         let peer = Rc::new(Peer::new(authority, self.tls, &session)?);
         peers.insert(authority.to_owned(), peer.clone());
         Ok(peer)
@@ -223,10 +243,14 @@ impl<'a> Session<'a> {
 
     /// The bytes of a small string.
     pub fn small_bulk(&self) -> Result<Option<Vec<u8>>> {
-        let Some(len) = self.bulk_len()? else { return Ok(None) };
+        self.bulk_len()?.map(|len| self.small_bytes(len)).transpose()
+    }
+
+    /// The same, of so many bytes.
+    pub fn small_bytes(&self, len: u64) -> Result<Vec<u8>> {
         let bytes = self.conversation.receive_exact(u32::try_from(len).unwrap_or(u32::MAX))?;
         self.line_end()?;
-        Ok(Some(bytes))
+        Ok(bytes)
     }
 
     /// What the server says of itself in a section of INFO under each of these names.
@@ -238,11 +262,57 @@ impl<'a> Session<'a> {
         Ok(names.map(|name| value(name).map(str::to_owned)))
     }
 
+    /// Why the server runs no scripts for us, for people; none: it does.
+    pub fn no_scripts(&self) -> Result<Option<String>> {
+        self.send(&[Part::Bytes(resp::command(&["EVAL", PROBE, "0"]))])?;
+        match self.first_line()? {
+            Reply::Refused(refusal) if ["NOPERM", "ERR unknown command"].iter().any(|no| refusal.starts_with(no)) => {
+                Ok(Some(format!("let the user EVAL, EVALSHA and TIME ({refusal})")))
+            }
+            // It says nothing of scripts.
+            Reply::Refused(_) => Ok(None),
+            Reply::Array(2) => self.whole(|| self.small_bulk().and_then(|_| self.small_bulk())).map(|_| None),
+            other => Err(self.unexpected(&other, "EVAL")),
+        }
+    }
+
     /// The map of a cluster's slots.
     pub fn slots(&self) -> Result<Value> {
         self.send(&[Part::Bytes(resp::command(&["CLUSTER", "SLOTS"]))])?;
         let mut left = MAX_VALUES;
         self.whole(|| self.value(&mut left, 0))
+    }
+
+    /// The answer to TIME: microseconds since 1970 by the server's clock.
+    pub fn time(&self) -> Result<u64> {
+        let strange = || self.conversation.corrupt("TIME was answered by something else: is this a Redis server?");
+        self.whole(|| {
+            if self.array()? != 2 {
+                return Err(strange());
+            }
+            let number = || {
+                let text = self.small_bulk()?.and_then(|text| String::from_utf8(text).ok());
+                text.and_then(|text| text.parse::<u64>().ok()).ok_or_else(strange)
+            };
+            let (seconds, micros) = (number()?, number()?);
+            seconds.checked_mul(1_000_000).and_then(|time| time.checked_add(micros)).ok_or_else(strange)
+        })
+    }
+
+    /// The rest of the answer of a script of [`crate::change`]: what became of the change, and the server's time in microseconds.
+    pub fn changed(&self, reply: &Reply) -> Result<(i64, u64)> {
+        let strange = |reply: &Reply| self.unexpected(reply, "a script");
+        self.whole(|| {
+            if *reply != Reply::Array(2) {
+                return Err(strange(reply));
+            }
+            let integer = || match self.first_line()? {
+                Reply::Integer(number) => Ok(number),
+                other => Err(strange(&other)),
+            };
+            let (code, time) = (integer()?, integer()?);
+            Ok((code, u64::try_from(time).map_err(|_| strange(&Reply::Integer(time)))?))
+        })
     }
 
     /// The next reply with all that is in it.
@@ -254,11 +324,7 @@ impl<'a> Session<'a> {
             Reply::Integer(number) => Value::Integer(number),
             Reply::Status(text) => Value::Text(text),
             Reply::Nothing => Value::Nothing,
-            Reply::Bulk(len) => {
-                let bytes = self.conversation.receive_exact(u32::try_from(len).unwrap_or(u32::MAX))?;
-                self.line_end()?;
-                Value::Text(String::from_utf8_lossy(&bytes).into_owned())
-            }
+            Reply::Bulk(len) => Value::Text(String::from_utf8_lossy(&self.small_bytes(len)?).into_owned()),
             Reply::Array(count) => Value::List((0..count).map(|_| self.value(left, depth + 1)).collect::<Result<_>>()?),
             Reply::Refused(refusal) => return Err(resp::explain(&refusal)),
         })

@@ -1,5 +1,8 @@
 //! What S3 answers: responses, and the XML that says what went wrong.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use kv_store_sdk::http::Response;
 use kv_store_sdk::{Error, ErrorKind, Payload, Result};
 
@@ -32,11 +35,31 @@ impl Answer {
         self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
 
-    /// The length of the object, of which a response to HEAD or a part has no or not all bytes.
+    /// What the response says of its length: of a response to HEAD that of the object.
     pub fn length(&self) -> Option<u64> {
-        match self.header("content-range") {
-            Some(range) => range.rsplit_once('/')?.1.parse().ok(),
-            None => self.header("content-length")?.parse().ok(),
+        digits(self.header("content-length")?)
+    }
+
+    /// Which bytes of the object these are.
+    pub fn span(&self) -> Option<Span> {
+        span(self.header("content-range")?)
+    }
+
+    /// What tells this content of the object from any other.
+    pub fn etag(&self) -> Option<&str> {
+        self.header("etag").filter(|tag| !tag.is_empty())
+    }
+
+    /// Fails where the bytes are not those of the object, but compressed or otherwise encoded on the way.
+    pub fn is_plain(&self) -> Result<()> {
+        let encoding =
+            |(name, value): &(String, String)| name == "content-encoding" && !matches!(value.trim(), "" | "identity");
+        match self.headers.iter().find(|header| encoding(header)) {
+            Some((_, value)) => {
+                let value: String = value.chars().take(40).collect();
+                Err(Error::corrupt(format!("the server answered an object encoded as {value}, not as it was put")))
+            }
+            None => Ok(()),
         }
     }
 
@@ -44,6 +67,28 @@ impl Answer {
     pub fn text(&self) -> Result<String> {
         text(&self.body)
     }
+}
+
+/// Bytes of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub begin: u64,
+    pub len: u64,
+    /// Of the whole object.
+    pub total: u64,
+}
+
+/// The value of Content-Range of a 206, `bytes 0-9/40`; none: it names no bytes of an object of a known length.
+fn span(value: &str) -> Option<Span> {
+    let (range, total) = value.strip_prefix("bytes ")?.split_once('/')?;
+    let (begin, last) = range.split_once('-')?;
+    let (begin, last, total) = (digits(begin)?, digits(last)?, digits(total)?);
+    (begin <= last && last < total).then(|| Span { begin, len: last - begin + 1, total })
+}
+
+/// A number as HTTP has it, without a sign.
+fn digits(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 fn text(body: &Payload) -> Result<String> {
@@ -98,27 +143,38 @@ pub fn element(text: &str, name: &str) -> Option<String> {
     Some(found.text().unwrap_or_default().to_owned())
 }
 
-/// Of the answer to a multi-object delete: what could not be deleted, by key.
-pub fn not_deleted(text: &str) -> Result<Vec<(String, Error)>> {
+/// Of the answer to a multi-object delete: each key that it names, and whether the object is gone.
+pub fn deleted(text: &str) -> Result<HashMap<String, Result<()>>> {
     let document = roxmltree::Document::parse(text)
         .map_err(|_| Error::corrupt("the answer to a multi-object delete is no XML"))?;
     if document.root_element().tag_name().name() != "DeleteResult" {
         return Err(Error::corrupt("the answer to a multi-object delete is something else"));
     }
-    let errors = document.root_element().children().filter(|node| node.tag_name().name() == "Error");
-    let failed = errors.map(|node| {
+    let mut named = HashMap::new();
+    for node in document.root_element().children() {
         let find = |name: &str| {
             let found = node.children().find(|node| node.tag_name().name() == name);
             found.and_then(|node| node.text()).unwrap_or_default()
         };
-        (find("Key").to_owned(), explain(200, find("Code"), find("Message"), None))
-    });
-    Ok(failed.filter(|(_, error)| error.code.as_deref() != Some("NoSuchKey")).collect())
+        let outcome = match node.tag_name().name() {
+            "Deleted" => Ok(()),
+            "Error" if find("Code") == "NoSuchKey" => Ok(()),
+            "Error" => Err(explain(200, find("Code"), find("Message"), None)),
+            _ => continue,
+        };
+        // An object that is said to be gone and not to be gone is not gone.
+        match named.entry(find("Key").to_owned()) {
+            Entry::Occupied(mut entry) if outcome.is_err() => drop(entry.insert(outcome)),
+            Entry::Occupied(_) => {}
+            Entry::Vacant(entry) => drop(entry.insert(outcome)),
+        }
+    }
+    Ok(named)
 }
 
 /// What a refusal means, and what would help. `skew`: how many seconds the clocks are apart, where that is too much.
 pub fn explain(status: u16, code: &str, message: &str, skew: Option<u64>) -> Error {
-    use ErrorKind::{Corrupt, Denied, Exhausted, Invalid, Other, Unavailable, Unsupported};
+    use ErrorKind::{Busy, Corrupt, Denied, Exhausted, Invalid, Other, Unavailable, Unsupported};
     let clocks = skew.map(|seconds| {
         format!("this machine's clock and the server's are {} minutes apart: S3 allows 15; set the clock", seconds / 60)
     });
@@ -144,7 +200,8 @@ pub fn explain(status: u16, code: &str, message: &str, skew: Option<u64>) -> Err
             (Denied, "the server refused: check S3_ACCESS_KEY_ID, S3_SECRET_ACCESS_KEY and what they may do")
         }
         (405 | 501, _) => (Unsupported, "the server cannot do this"),
-        (409 | 412 | 429 | 500 | 502 | 503 | 504, _) => (Unavailable, "the server is busy or failing"),
+        (429 | 503, _) | (_, "SlowDown") => (Busy, "the server takes no more requests now"),
+        (409 | 412 | 500 | 502 | 504, _) => (Unavailable, "the server is busy or failing"),
         (400, _) => (Invalid, "the server does not understand the request"),
         _ => (Other, "the server refused"),
     };
@@ -168,7 +225,8 @@ mod tests {
             (403, "InvalidAccessKeyId", None, ErrorKind::Denied, "S3_ACCESS_KEY_ID"),
             (400, "ExpiredToken", None, ErrorKind::Denied, "expired"),
             (404, "NoSuchBucket", None, ErrorKind::Invalid, "bucket"),
-            (503, "SlowDown", None, ErrorKind::Unavailable, "busy"),
+            (503, "SlowDown", None, ErrorKind::Busy, "no more"),
+            (500, "InternalError", None, ErrorKind::Unavailable, "failing"),
             (400, "BadDigest", None, ErrorKind::Corrupt, "damaged"),
             (301, "PermanentRedirect", None, ErrorKind::Invalid, "region"),
             (507, "", None, ErrorKind::Exhausted, "full"),
@@ -193,18 +251,41 @@ mod tests {
         let deleted = "<DeleteResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Deleted><Key>a</Key></Deleted>\
                        <Error><Key>b</Key><Code>AccessDenied</Code></Error><Error><Key>c</Key><Code>NoSuchKey</Code></Error>\
                        </DeleteResult>";
-        let failed = not_deleted(deleted).unwrap();
-        assert_eq!(failed.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["b"]);
-        assert!(not_deleted("<Error/>").is_err() && not_deleted("no").is_err());
+        let named = super::deleted(deleted).unwrap();
+        let gone = |key: &str| named.get(key).map(Result::is_ok);
+        assert_eq!((gone("a"), gone("b"), gone("c"), gone("d")), (Some(true), Some(false), Some(true), None));
+        let both = "<DeleteResult><Error><Key>a</Key></Error><Deleted><Key>a</Key></Deleted></DeleteResult>";
+        assert!(super::deleted(both).unwrap().get("a").unwrap().is_err());
+        let cut = &deleted[..deleted.len() - 3];
+        assert!(["<Error/>", "no", "", cut].iter().all(|text| super::deleted(text).is_err()));
         let begun =
             "<InitiateMultipartUploadResult><Bucket>b</Bucket><UploadId>x-1</UploadId></InitiateMultipartUploadResult>";
         assert_eq!(element(begun, "UploadId").as_deref(), Some("x-1"));
     }
 
+    #[test]
+    fn a_part_says_which_bytes_of_how_many_it_is() {
+        assert_eq!(span("bytes 0-9/40"), Some(Span { begin: 0, len: 10, total: 40 }));
+        assert_eq!(span("bytes 39-39/40"), Some(Span { begin: 39, len: 1, total: 40 }));
+        for wrong in [
+            "",
+            "bytes */40",
+            "bytes 0-9/*",
+            "bytes 0-40/40",
+            "bytes 9-0/40",
+            "bytes +0-9/40",
+            "items 0-9/40",
+            "bytes -/40",
+        ] {
+            assert_eq!(span(wrong), None, "{wrong}");
+        }
+        assert_eq!(span(&format!("bytes 0-{0}/{0}", u64::MAX)), None);
+    }
+
     proptest::proptest! {
         #[test]
         fn no_text_is_too_strange(text in "\\PC{0,60}") {
-            let _ = (refusal(&text), not_deleted(&text), element(&text, "a"));
+            let _ = (refusal(&text), deleted(&text), span(&text), element(&text, "a"));
         }
     }
 }

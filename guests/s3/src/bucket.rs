@@ -48,6 +48,9 @@ pub struct Call<'a> {
     headers: Vec<(&'static str, String)>,
     body: Vec<Part<'a>>,
     item: Option<u32>,
+    max_body: Option<u64>,
+    /// How many gateways after the one that is asked now.
+    gateway: usize,
     payload_hash: String,
 }
 
@@ -60,6 +63,8 @@ impl<'a> Call<'a> {
             headers: Vec::new(),
             body: Vec::new(),
             item: None,
+            max_body: None,
+            gateway: 0,
             payload_hash: EMPTY_SHA256.to_owned(),
         }
     }
@@ -78,6 +83,18 @@ impl<'a> Call<'a> {
     /// Which item of the call a successful response answers.
     pub fn item(mut self, item: u32) -> Self {
         self.item = Some(item);
+        self
+    }
+
+    /// How long the body of the response may be: a longer one ends in `exhausted` before it is received.
+    pub fn max_body(mut self, bytes: u64) -> Self {
+        self.max_body = Some(bytes);
+        self
+    }
+
+    /// Ask the gateway that comes so many after the one that is asked now.
+    pub fn by_gateway(mut self, further: usize) -> Self {
+        self.gateway = further;
         self
     }
 }
@@ -130,7 +147,7 @@ impl Bucket {
 
     pub fn describe(&self) -> String {
         let Target { bucket, prefix, .. } = &self.target;
-        format!("{}/{bucket}/{prefix}", self.authority()).trim_end_matches('/').to_owned()
+        format!("{}/{bucket}/{prefix}", self.authority(0)).trim_end_matches('/').to_owned()
     }
 
     /// What is before each key.
@@ -138,9 +155,18 @@ impl Bucket {
         &self.target.prefix
     }
 
-    fn authority(&self) -> String {
+    /// The gateways, in an order that does not depend on that of the URI.
+    pub fn gateways(&self) -> Vec<&str> {
+        let mut gateways: Vec<&str> = self.target.gateways.iter().map(String::as_str).collect();
+        gateways.sort_unstable();
+        gateways.dedup();
+        gateways
+    }
+
+    fn authority(&self, further: usize) -> String {
         let gateways = &self.target.gateways;
-        let gateway = gateways.get(self.gateway.get() % gateways.len().max(1)).map(String::as_str).unwrap_or_default();
+        let gateway = self.gateway.get().wrapping_add(further) % gateways.len().max(1);
+        let gateway = gateways.get(gateway).map(String::as_str).unwrap_or_default();
         self.target.authority(gateway, self.style)
     }
 
@@ -152,17 +178,17 @@ impl Bucket {
     /// Make requests, each until it is answered or it is known why not. The answers are in the order of the calls.
     pub fn ask_all(&self, calls: Vec<Call>) -> Vec<Result<Answer>> {
         let mut answers: Vec<Result<Answer>> = calls.iter().map(|_| Err(Error::unavailable("not tried"))).collect();
-        let (options, mut waits) = (RequestOptions::new(), Waits::default());
-        options.set_tls(self.target.tls);
+        let mut waits = Waits::default();
+        let options: Vec<RequestOptions> = calls.iter().map(|call| self.options(call)).collect();
         let mut requests: Vec<(usize, Call, Request)> = Vec::with_capacity(calls.len());
-        for (at, mut call) in calls.into_iter().enumerate() {
+        for ((at, mut call), options) in calls.into_iter().enumerate().zip(&options) {
             let (body, item) = (std::mem::take(&mut call.body), call.item);
             let (method, authority, path) = (call.method.to_owned(), String::new(), String::new());
-            let options = Some(&options);
+            let options = Some(options);
             requests.push((at, call, Request { method, authority, path, headers: Vec::new(), body, item, options }));
         }
         for attempt in 0..ATTEMPTS {
-            requests = self.attempt(requests, &mut answers, &options, &mut waits);
+            requests = self.attempt(requests, &mut answers, &mut waits);
             if requests.is_empty() || attempt + 1 == ATTEMPTS {
                 break;
             }
@@ -175,12 +201,18 @@ impl Bucket {
         answers
     }
 
+    fn options(&self, call: &Call) -> RequestOptions {
+        let options = RequestOptions::new();
+        options.set_tls(self.target.tls);
+        call.max_body.into_iter().for_each(|bytes| options.set_max_body(bytes));
+        options
+    }
+
     /// Make each once. What is left may go well at another attempt.
     fn attempt<'a>(
         &self,
         mut requests: Vec<(usize, Call<'a>, Request<'a>)>,
         answers: &mut [Result<Answer>],
-        options: &RequestOptions,
         waits: &mut Waits,
     ) -> Vec<(usize, Call<'a>, Request<'a>)> {
         let mut again = Vec::new();
@@ -200,7 +232,10 @@ impl Bucket {
                     group.iter().for_each(|(at, ..)| answer(*at, Err(error())));
                     continue;
                 }
-                Some(patience) => patience.into_iter().for_each(|patience| options.set_patience(patience)),
+                Some(None) => {}
+                Some(Some(patience)) => {
+                    group.iter().filter_map(|(.., request)| request.options).for_each(|of| of.set_patience(patience));
+                }
             }
             let (mut places, mut sent) = (Vec::new(), Vec::new());
             for (at, call, request) in group {
@@ -258,7 +293,7 @@ impl Bucket {
 
     /// The request with its headers, as of now and for the gateway that is asked now.
     fn signed<'a>(&self, call: &Call, request: Request<'a>) -> Result<Request<'a>> {
-        let (authority, path) = (self.authority(), self.target.path(&call.key, self.style));
+        let (authority, path) = (self.authority(call.gateway), self.target.path(&call.key, self.style));
         let (query, stamp) = (query_string(&call.query), stamp(system::now()));
         let mut keys = self.keys.borrow_mut();
         let keys = match keys.as_mut() {

@@ -1,10 +1,11 @@
 //! Values that are too large for one request: put in parts, and fetched in ranges, several side by side.
 
-use kv_store_sdk::payloads::Part;
+use kv_store_sdk::payloads::{self, Part};
 use kv_store_sdk::{Error, Payload, Result};
 
-use crate::answer::{Answer, element};
+use crate::answer::{Answer, Span, element};
 use crate::bucket::{Bucket, Call, checksum};
+use crate::object::{Described, Object, put_tag};
 
 /// What is put or fetched by one request at most. Larger values go in parts.
 pub const WHOLE_BYTES: u64 = 64 << 20;
@@ -52,9 +53,7 @@ fn put_parts(bucket: &Bucket, key: &str, id: &str, len: u64, part: impl Fn(u64, 
     }
     let mut list = "<CompleteMultipartUpload>".to_owned();
     for ((number, answer), sum) in (1..).zip(bucket.ask_all(calls)).zip(sums) {
-        let answer = done(answer?)?;
-        let tag = answer.header("etag").ok_or_else(|| Error::corrupt("a part was taken without an ETag"))?;
-        let tag = tag.replace('&', "&amp;").replace('<', "&lt;");
+        let tag = put_tag(&done(answer?)?, &sum)?.replace('&', "&amp;").replace('<', "&lt;");
         list += &format!(
             "<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag><ChecksumCRC32C>{sum}</ChecksumCRC32C></Part>"
         );
@@ -81,26 +80,49 @@ fn done(answer: Answer) -> Result<Answer> {
     }
 }
 
-/// The rest of an object whose first bytes have come, joined with them.
-pub fn rest(bucket: &Bucket, key: &str, first: Answer, total: u64) -> Result<Payload> {
-    let tag = first.header("etag").map(str::to_owned);
-    let begin = first.body.len();
-    let ranges: Vec<(u64, u64)> =
-        parts(total.saturating_sub(begin)).map(|(offset, len)| (begin + offset, len)).collect();
+/// Whether an ETag is that of an object that was put in parts.
+pub fn is_of_parts(tag: &str) -> bool {
+    tag.contains('-')
+}
+
+/// Fetch an object that is too long for one request. Each part must be one of the object that was described, or they would be put together
+/// out of two: the condition asks for that, and the ETags of the answers show it.
+pub fn get(bucket: &Bucket, key: &str, found: &Described) -> Result<Object> {
+    let tag = &found.tag;
+    let ranges: Vec<(u64, u64)> = parts(found.len).collect();
     let call = |(offset, len): &(u64, u64)| {
-        let call = Call::new("GET", key).header("range", range(*offset, *len));
-        // A replaced object would be half of each.
-        tag.iter().fold(call, |call, tag| call.header("if-match", tag.clone()))
+        Call::new("GET", key).header("range", range(*offset, *len)).header("if-match", tag.clone()).max_body(*len)
     };
     let answers: Result<Vec<Answer>> = bucket.ask_all(ranges.iter().map(call).collect()).into_iter().collect();
     let answers = answers?;
-    for (answer, (_, len)) in answers.iter().zip(&ranges) {
-        if answer.status != 206 || answer.body.len() != *len {
+    for (answer, (begin, len)) in answers.iter().zip(&ranges) {
+        let (begin, len) = (*begin, *len);
+        if matches!(answer.status, 404 | 412) || (answer.status == 206 && answer.etag() != Some(tag.as_str())) {
             return Err(Error::unavailable("the object was replaced while it was fetched"));
         }
+        answer.is_plain()?;
+        let wanted = Span { begin, len, total: found.len };
+        if answer.status != 206 || answer.span() != Some(wanted) || answer.body.len() != len {
+            return Err(Error::corrupt(format!(
+                "the server answered status {} and {} bytes where bytes {begin} to {} of {} were asked for",
+                answer.status,
+                answer.body.len(),
+                begin + len,
+                found.len
+            )));
+        }
     }
-    let bodies: Vec<Part> = std::iter::once(&first).chain(&answers).map(|answer| Part::Payload(&answer.body)).collect();
-    Payload::from_parts(&bodies)
+    if let Some(sum) = found.sum.as_deref().and_then(|sum| sum.strip_suffix(&format!("-{}", ranges.len()))) {
+        let mut sums = Vec::with_capacity(4 * answers.len());
+        for answer in &answers {
+            sums.extend(payloads::crc32c(&[Part::Payload(&answer.body)])?.to_be_bytes());
+        }
+        if sum != checksum(&[Part::Bytes(sums)])? {
+            return Err(Error::corrupt("the bytes are not those of the checksums with which the object was put"));
+        }
+    }
+    let bodies: Vec<Part> = answers.iter().map(|answer| Part::Payload(&answer.body)).collect();
+    Ok(Object { body: Payload::from_parts(&bodies)?, tag: tag.clone() })
 }
 
 #[cfg(test)]

@@ -1,37 +1,45 @@
 //! `s3://HOST[:PORT]/BUCKET[/PREFIX]`, or `s3+http://` without TLS: chunks and manifests as objects of an S3 bucket.
 //!
-//! A chunk lies under `PREFIX/c/<hash in hex>`, a manifest under `PREFIX/m/<name>`, escaped by [`key`], so that the two never meet. An
+//! A chunk lies under `PREFIX/c/<hash in hex>`, the record of a manifest under `PREFIX/r/<name>`, escaped by [`key`], so that the two never meet. An
 //! object appears whole or not at all. The keys are the secrets `access-key-id`, `secret-access-key` and `session-token`
 //! (`S3_ACCESS_KEY_ID` and so on). Options: `region` (default `us-east-1`), `style` (`path` or `virtual`), `storage-class`.
 //!
 //! A put asks first what is there, and a condition on the put itself only saves work: some servers ignore it and overwrite, some answer
 //! 409 to those who race. That a chunk existed is said when its length was seen, and never because of a 412.
 //!
-//! Manifests are put and deleted without conditions: `tests/models/src/s3.rs` shows what "an acknowledged change is not undone" and "a refused
-//! change is not there" need.
+//! What a server answers is held against what was asked and put: [`object`]. Manifests are changed by conditions, so that a request which
+//! comes late changes nothing: [`manifests`]. Chunks are not.
 
 mod answer;
 mod bucket;
+mod conditions;
 mod key;
 mod large;
 mod listing;
 mod maintenance;
+mod manifests;
+mod object;
+mod record;
+mod removal;
 mod sign;
 mod time;
 mod uri;
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
-use kv_store_sdk::payloads::Part;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
-    Presence, Properties, PutOutcome, Result, absent, export, get_outcomes,
+    Presence, Properties, PutOutcome, Result, absent, changes, export, get_outcomes, system,
 };
-use md5::{Digest, Md5};
 
-use answer::{Answer, not_deleted};
-use bucket::{Bucket, Call, SIDE_BY_SIDE};
-use large::{WHOLE_BYTES, range};
+use answer::Answer;
+use bucket::{Bucket, Call, SIDE_BY_SIDE, checksum};
+use conditions::Conditions;
+use large::WHOLE_BYTES;
+use manifests::Remembered;
+use object::{Described, LENGTH, Objects, described, head, put_tag};
+use removal::{MAX_DELETED, remove};
 use uri::Style;
 
 /// Items of a batch: all of them side by side.
@@ -39,12 +47,18 @@ const BATCH_ITEMS: u32 = SIDE_BY_SIDE as u32;
 const BATCH_BYTES: u64 = 256 << 20;
 /// What the host takes for one value; S3 takes far more.
 const MAX_VALUE_BYTES: u64 = 1 << 30;
-/// Keys of one multi-object delete.
-const MAX_DELETED: usize = 1000;
+/// Chunks of which this instance knows how long it has put them, until a commit names them.
+const MAX_PUT: usize = 16_384;
 
 struct S3 {
     bucket: Bucket,
     storage_class: Option<String>,
+    conditions: Conditions,
+    remembered: RefCell<Remembered>,
+    /// The lengths of chunks that were put, for servers that do not keep [`LENGTH`].
+    put: RefCell<HashMap<Vec<u8>, u64>>,
+    /// Whether the last chunk, or manifest, was too long for one request.
+    large: [Cell<bool>; 2],
 }
 
 impl S3 {
@@ -52,101 +66,106 @@ impl S3 {
         key::chunk(self.bucket.prefix(), hash)
     }
 
-    fn manifest_key(&self, name: &str) -> String {
-        key::manifest(self.bucket.prefix(), name)
+    fn chunks(&self) -> Objects<'_> {
+        let [expects_large, _] = &self.large;
+        Objects { bucket: &self.bucket, expects_large }
     }
 
-    fn heads<'a>(&self, hashes: impl Iterator<Item = &'a [u8]>) -> Vec<Result<Option<u64>>> {
-        let calls = hashes.map(|hash| Call::new("HEAD", self.chunk_key(hash))).collect();
-        self.bucket.ask_all(calls).into_iter().map(|answer| presence(answer?)).collect()
+    fn manifests(&self) -> Objects<'_> {
+        let [_, expects_large] = &self.large;
+        Objects { bucket: &self.bucket, expects_large }
     }
 
-    fn object_headers(&self) -> Vec<(&'static str, String)> {
+    fn heads<'a>(&self, hashes: impl Iterator<Item = &'a [u8]>) -> Vec<Result<Option<Described>>> {
+        let calls = hashes.map(|hash| head(self.chunk_key(hash))).collect();
+        self.bucket.ask_all(calls).into_iter().map(|answer| described(&answer?)).collect()
+    }
+
+    /// The headers of each object that is put.
+    fn put_headers(&self) -> Vec<(&'static str, String)> {
         self.storage_class.iter().map(|class| ("x-amz-storage-class", class.clone())).collect()
     }
 
-    /// The call that puts an object of one request.
-    fn put_call<'a>(&self, key: String, body: Part<'a>, only_new: bool) -> Result<Call<'a>> {
-        let call = self
-            .object_headers()
-            .into_iter()
-            .fold(Call::new("PUT", key), |call, (name, value)| call.header(name, value));
-        let call = if only_new { call.header("if-none-match", "*") } else { call };
-        self.bucket.with_checked_body(call, vec![body])
+    /// The same, and the length, where nothing within the object says it.
+    fn object_headers(&self, len: u64) -> Vec<(&'static str, String)> {
+        let mut headers = self.put_headers();
+        headers.push((LENGTH, len.to_string()));
+        headers
     }
 
-    /// Remove objects, [`MAX_DELETED`] at most. That there is none is success.
-    fn delete(&self, keys: &[String]) -> Result<Vec<Result<()>>> {
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut list = "<Delete><Quiet>true</Quiet>".to_owned();
-        for key in keys {
-            let key = key.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-            list += &format!("<Object><Key>{key}</Key></Object>");
-        }
-        list += "</Delete>";
-        // Servers want one or the other.
-        let md5 = BASE64_STANDARD.encode(Md5::digest(list.as_bytes()));
-        let call = Call::new("POST", "").query("delete", "").header("content-md5", md5);
-        let call = self.bucket.with_checked_body(call, vec![Part::Bytes(list.into_bytes())])?;
-        let answer = self.bucket.ask(call)?;
-        if answer.status != 200 {
-            return Err(Error::other(format!(
-                "the server answered a multi-object delete with status {}",
-                answer.status
-            )));
-        }
-        let failed = not_deleted(&answer.text()?)?;
-        let outcome = |key: &String| match failed.iter().find(|(failed, _)| failed == key) {
-            Some((_, error)) => Err(error.clone()),
-            None => Ok(()),
-        };
-        Ok(keys.iter().map(outcome).collect())
+    /// The call that puts a chunk of one request, and the checksum that goes with it.
+    fn put_call(&self, chunk: &Chunk, only_new: bool) -> Result<(Call<'static>, String)> {
+        let call = self
+            .object_headers(chunk.len)
+            .into_iter()
+            .fold(Call::new("PUT", self.chunk_key(chunk.hash)), |call, (name, value)| call.header(name, value));
+        let call = if only_new { call.header("if-none-match", "*") } else { call };
+        let sum = checksum(&[chunk.part()])?;
+        let call = call.header("x-amz-checksum-crc32c", sum.clone());
+        Ok((self.bucket.with_body(call, vec![chunk.part()])?, sum))
     }
 
     /// Put chunks, whatever is there or, with `only_new`, where the server says that nothing is. None: it said that something is.
     fn put(&self, chunks: &[&Chunk], only_new: bool) -> Vec<Result<Option<()>>> {
-        let (mut outcomes, mut calls) = (Vec::with_capacity(chunks.len()), Vec::new());
+        let (mut outcomes, mut calls, mut sums) = (Vec::with_capacity(chunks.len()), Vec::new(), Vec::new());
         for chunk in chunks {
-            let key = self.chunk_key(chunk.hash);
             if chunk.len > WHOLE_BYTES {
-                let put = large::put(&self.bucket, &key, chunk.len, &self.object_headers(), |offset, len| {
-                    chunk.range(offset, len)
-                });
+                let (key, headers) = (self.chunk_key(chunk.hash), self.object_headers(chunk.len));
+                let put = large::put(&self.bucket, &key, chunk.len, &headers, |offset, len| chunk.range(offset, len));
                 outcomes.push(Some(put.map(Some)));
                 continue;
             }
-            match self.put_call(key, chunk.part(), only_new) {
-                Ok(call) => {
+            match self.put_call(chunk, only_new) {
+                Ok((call, sum)) => {
                     outcomes.push(None);
                     calls.push(call);
+                    sums.push(sum);
                 }
                 Err(error) => outcomes.push(Some(Err(error))),
             }
         }
-        let mut answers = self.bucket.ask_all(calls).into_iter();
+        let mut answers = self.bucket.ask_all(calls).into_iter().zip(sums);
         let answered = |outcome: Option<Result<Option<()>>>| {
-            let outcome = outcome.or_else(|| Some(written(answers.next()?)));
+            let outcome = outcome.or_else(|| answers.next().map(|(answer, sum)| written(answer, &sum)));
             outcome.unwrap_or_else(|| Err(Error::other("a put was not answered")))
         };
         outcomes.into_iter().map(answered).collect()
     }
-}
 
-/// Whether an object is there, and how long it is.
-fn presence(answer: Answer) -> Result<Option<u64>> {
-    match answer.status {
-        200 => Ok(Some(answer.length().ok_or_else(|| Error::corrupt("an object of no length"))?)),
-        404 => Ok(None),
-        status => Err(Error::other(format!("the server answered HEAD with status {status}"))),
+    /// Before chunks are changed, by their items. They are not changed on conditions, so that a change which ended unknown may undo this
+    /// one: until its deadline this one waits, as the host has it wait where a store does not settle.
+    fn begin(&self, items: &[u32]) -> Result<()> {
+        // The time of day, for another instance has another monotonic clock.
+        let now = system::now();
+        let end = now.saturating_add(system::remaining());
+        let tokens = changes::begin(items, &end.to_le_bytes());
+        let ends = tokens.into_iter().filter_map(|token| Some(u64::from_le_bytes(token.try_into().ok()?)));
+        let wait = ends.max().unwrap_or(0).saturating_sub(now);
+        if self.conditions.writes && wait > 0 {
+            system::sleep(wait).map_err(|_| {
+                changes::not_done(items);
+                Error::busy(
+                    "a former change of the same chunk ended unknown, and may still be carried out: try again later",
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Note how long a chunk was put.
+    fn has_put(&self, chunk: &Chunk) {
+        let mut put = self.put.borrow_mut();
+        if put.len() < MAX_PUT || put.contains_key(chunk.hash) {
+            put.insert(chunk.hash.to_vec(), chunk.len);
+        }
     }
 }
 
 /// None: the condition that nothing is there did not hold.
-fn written(answer: Result<Answer>) -> Result<Option<()>> {
-    match answer?.status {
-        200..300 => Ok(Some(())),
+fn written(answer: Result<Answer>, sum: &str) -> Result<Option<()>> {
+    let answer = answer?;
+    match answer.status {
+        200..300 => put_tag(&answer, sum).map(|_| Some(())),
         412 => Ok(None),
         status => Err(Error::other(format!("the server answered a put with status {status}"))),
     }
@@ -164,25 +183,36 @@ impl Backend for S3 {
         let bucket = Bucket::new(uri::parse(uri)?, style, region);
         // Without the right to list, S3 answers 403 for an object that is not there, and nobody could tell that it is not.
         let list = Call::new("GET", "").query("list-type", "2").query("max-keys", "1").query("prefix", bucket.prefix());
-        match bucket.ask(list)?.status {
+        let mut answers = bucket.ask_all(vec![list, conditions::call(&bucket)]).into_iter();
+        let mut answer = || answers.next().unwrap_or_else(|| Err(Error::other("no request was made")));
+        match answer()?.status {
             200 => {}
             404 => return Err(Error::invalid(format!("{}: there is no such bucket", bucket.describe()))),
             status => return Err(Error::other(format!("{}: a listing answers status {status}", bucket.describe()))),
         }
+        let conditions = conditions::learn(&bucket, answer())?;
+        let fenced =
+            if conditions.writes { "" } else { ", late changes of manifests are not fenced (no conditional writes)" };
         let features = Features {
-            label: format!("S3 at {}", bucket.describe()),
-            properties: Properties::DURABLE | Properties::SHARED | Properties::CHEAP_REPEAT,
+            label: format!("S3 at {}{fenced}", bucket.describe()),
+            properties: Properties::DURABLE
+                | Properties::SHARED
+                | Properties::CHEAP_REPEAT
+                | Properties::SETTLES.when(conditions.writes),
             batch_items: Some(BATCH_ITEMS),
             batch_bytes: Some(BATCH_BYTES),
             max_value_bytes: Some(MAX_VALUE_BYTES),
             ..Default::default()
         };
-        Ok((S3 { bucket, storage_class }, features))
+        let (remembered, put, large) = Default::default();
+        Ok((S3 { bucket, storage_class, conditions, remembered, put, large }, features))
     }
 
     fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
-        let found: Result<Vec<Option<u64>>> = self.heads(hashes.iter()).into_iter().collect();
-        Ok(found?.into_iter().map(Presence::from).collect())
+        let found: Result<Vec<Option<Described>>> = self.heads(hashes.iter()).into_iter().collect();
+        let whole =
+            |found: Option<Described>| found.filter(|found| found.is_whole != Some(false)).map(|found| found.len);
+        Ok(found?.into_iter().map(|found| Presence::from(whole(found))).collect())
     }
 
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
@@ -198,7 +228,9 @@ impl Backend for S3 {
                 for ((at, _), head) in waiting.into_iter().zip(heads) {
                     let (Some(chunk), Some(outcome)) = (chunks.get(at), outcomes.get_mut(at)) else { continue };
                     match head {
-                        Ok(Some(len)) if len == chunk.len => *outcome = Some(PutOutcome::Existed),
+                        Ok(Some(found)) if found.len == chunk.len && found.is_whole != Some(false) => {
+                            *outcome = Some(PutOutcome::Existed);
+                        }
                         // What is as long as it must not be is written over.
                         Ok(found) => left.push((at, found.is_none())),
                         Err(error) => *outcome = Some(PutOutcome::Failed(error)),
@@ -206,6 +238,8 @@ impl Backend for S3 {
                 }
                 waiting = left;
             }
+            let items = waiting.iter().filter_map(|(at, _)| Some(chunks.get(*at)?.item));
+            self.begin(&items.collect::<Vec<u32>>())?;
             let mut left = Vec::new();
             for only_new in [true, false] {
                 let of_kind: Vec<usize> =
@@ -214,7 +248,10 @@ impl Backend for S3 {
                 for (at, put) in of_kind.iter().zip(self.put(&wanted, only_new)) {
                     let Some(outcome) = outcomes.get_mut(*at) else { continue };
                     match put {
-                        Ok(Some(())) => *outcome = Some(PutOutcome::Stored),
+                        Ok(Some(())) => {
+                            chunks.get(*at).into_iter().for_each(|chunk| self.has_put(chunk));
+                            *outcome = Some(PutOutcome::Stored);
+                        }
                         Ok(None) => left.push((*at, false)),
                         Err(error) => *outcome = Some(PutOutcome::Failed(error)),
                     }
@@ -230,17 +267,16 @@ impl Backend for S3 {
     }
 
     fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
-        let asked = hashes.first(SIDE_BY_SIDE);
-        let keys: Vec<String> = asked.iter().map(|hash| self.chunk_key(hash)).collect();
-        let call = |(item, key): (u32, &String)| get_call(key).item(item);
-        let answers = self.bucket.ask_all((0..).zip(&keys).map(call).collect());
-        Ok(get_outcomes(keys.iter().zip(answers).map(|(key, answer)| self.whole(key, answer?))))
+        let keys: Vec<String> = hashes.first(SIDE_BY_SIDE).iter().map(|hash| self.chunk_key(hash)).collect();
+        let objects = self.chunks().fetch(&keys, true);
+        Ok(get_outcomes(objects.into_iter().map(|object| Ok(object?.map(|object| object.body)))))
     }
 
     fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
         let keys: Vec<String> = hashes.first(MAX_DELETED).iter().map(|hash| self.chunk_key(hash)).collect();
+        self.begin(&(0..keys.len() as u32).collect::<Vec<u32>>())?;
         let outcome = |deleted: Result<()>| deleted.map_or_else(DeleteOutcome::Failed, |()| DeleteOutcome::Gone);
-        Ok(self.delete(&keys)?.into_iter().map(outcome).collect())
+        Ok(remove(&self.bucket, &keys)?.into_iter().map(outcome).collect())
     }
 
     fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
@@ -248,7 +284,13 @@ impl Backend for S3 {
         let mut gone: Vec<&[u8]> = Vec::new();
         for batch in fresh.iter().flat_map(|hashes| hashes.batches(SIDE_BY_SIDE)) {
             for (hash, head) in batch.iter().zip(self.heads(batch.iter())) {
-                if head?.is_none() {
+                let put = self.put.borrow_mut().remove(hash);
+                // Half of a chunk is none. Whether it is half is noted with it, or was in this instance.
+                let is_whole = |found: &Described| match found.is_whole {
+                    Some(is_whole) => is_whole,
+                    None => put.is_none_or(|len| len == found.len),
+                };
+                if !head?.as_ref().is_some_and(is_whole) {
                     gone.push(hash);
                 }
             }
@@ -256,52 +298,16 @@ impl Backend for S3 {
         if !gone.is_empty() {
             return Ok(absent(gone));
         }
-        let Some(manifest) = manifest else { return Ok(CommitOutcome::Published) };
-        let key = self.manifest_key(manifest.name);
-        if manifest.len > WHOLE_BYTES {
-            let headers = self.object_headers();
-            large::put(&self.bucket, &key, manifest.len, &headers, |offset, len| manifest.range(offset, len))?;
-        } else {
-            written(self.bucket.ask(self.put_call(key, manifest.part(), false)?))?;
-        }
+        manifest.map_or(Ok(()), |manifest| self.publish(manifest))?;
         Ok(CommitOutcome::Published)
     }
 
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
-        let key = self.manifest_key(name);
-        self.whole(&key, self.bucket.ask(get_call(&key))?)
+        self.published(name)
     }
 
     fn delete_manifest(&mut self, name: &str) -> Result<()> {
-        match self.bucket.ask(Call::new("DELETE", self.manifest_key(name)))?.status {
-            200..300 | 404 => Ok(()),
-            status => Err(Error::other(format!("the server answered DELETE with status {status}"))),
-        }
-    }
-}
-
-/// The call that fetches an object, or the first bytes of a large one.
-fn get_call<'a>(key: &str) -> Call<'a> {
-    Call::new("GET", key).header("range", range(0, WHOLE_BYTES))
-}
-
-impl S3 {
-    /// All of an object whose first bytes were asked for; none: there is no such object.
-    fn whole(&self, key: &str, answer: Answer) -> Result<Option<Payload>> {
-        match answer.status {
-            200 => Ok(Some(answer.body)),
-            206 => match answer.length() {
-                Some(total) if total == answer.body.len() => Ok(Some(answer.body)),
-                Some(total) if total > answer.body.len() && total <= MAX_VALUE_BYTES => {
-                    large::rest(&self.bucket, key, answer, total).map(Some)
-                }
-                _ => Err(Error::corrupt("the server answered a part of an object and does not say of how much")),
-            },
-            404 => Ok(None),
-            // An empty object has no first byte.
-            416 => Payload::from_bytes(&[]).map(Some),
-            status => Err(Error::other(format!("the server answered GET with status {status}"))),
-        }
+        self.unpublish(name)
     }
 }
 

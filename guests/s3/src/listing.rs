@@ -13,6 +13,7 @@ pub struct Object {
     pub size: u64,
     /// When it was last put: nanoseconds since 1970. None: the server says it in a way that is not known.
     pub modified: Option<u64>,
+    pub tag: Option<String>,
 }
 
 /// A part of a listing.
@@ -48,6 +49,7 @@ pub fn objects(text: &str) -> Result<Objects> {
             key: text_of(node, "Key")?,
             size: text_of(node, "Size")?.parse().ok()?,
             modified: text_of(node, "LastModified").and_then(|time| time::of_xml(&time)),
+            tag: text_of(node, "ETag").filter(|tag| !tag.is_empty()).map(quoted),
         })
     };
     let objects: Option<Vec<Object>> = children(root, "Contents").map(object).collect();
@@ -89,6 +91,11 @@ fn text_of(node: Node, name: &str) -> Option<String> {
     Some(child.text().unwrap_or_default().to_owned())
 }
 
+/// An ETag as the header has it: some listings leave the quotes out.
+fn quoted(tag: String) -> String {
+    if tag.starts_with('"') { tag } else { format!("\"{tag}\"") }
+}
+
 fn is_truncated(root: Node) -> bool {
     text_of(root, "IsTruncated").as_deref() == Some("true")
 }
@@ -103,8 +110,13 @@ mod tests {
                     <Prefix>c/</Prefix><IsTruncated>true</IsTruncated><NextContinuationToken>a+b=</NextContinuationToken>\
                     <Contents><Key>c/00</Key><LastModified>2013-05-24T00:00:00.000Z</LastModified><ETag>\"x\"</ETag>\
                     <Size>12</Size></Contents><Contents><Key>c/a&amp;b</Key><Size>0</Size></Contents></ListBucketResult>";
-        let first = Object { key: "c/00".into(), size: 12, modified: Some(1_369_353_600_000_000_000) };
-        let second = Object { key: "c/a&b".into(), size: 0, modified: None };
+        let first = Object {
+            key: "c/00".into(),
+            size: 12,
+            modified: Some(1_369_353_600_000_000_000),
+            tag: Some("\"x\"".into()),
+        };
+        let second = Object { key: "c/a&b".into(), size: 0, modified: None, tag: None };
         let part = Objects { objects: vec![first, second], next: Some("a+b=".into()) };
         assert_eq!(objects(text).unwrap(), part);
         let last = objects("<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>").unwrap();

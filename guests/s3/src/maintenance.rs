@@ -8,25 +8,52 @@ use kv_store_sdk::{
 
 use crate::bucket::Call;
 use crate::listing::{self, Object, Objects, Upload, Uploads};
-use crate::{MAX_DELETED, S3, key};
+use crate::record::{ELSEWHERE, HEAD, TOMBSTONE};
+use crate::removal::{MAX_DELETED, remove};
+use crate::{S3, key};
 
 /// Keys of one listing. S3 has no larger ones.
 const LISTED: u32 = 1000;
 const SECOND: u64 = 1_000_000_000;
+/// How long a tombstone stays, and bytes of a long manifest that no record names: longer than the 15 minutes for which a request that was
+/// signed before is taken.
+const SETTLED: u64 = 24 * 3600 * SECOND;
+/// Begins the place in a listing of manifests that is among those of former versions.
+const AMONG_FORMER: char = 'm';
+const AMONG_RECORDS: char = 'r';
 
 impl Maintenance for S3 {
     fn list_chunks(&mut self, after: Option<&str>, limit: u32) -> Result<ChunkPage> {
         let Objects { objects, next } = self.list(key::CHUNKS, after, limit)?;
-        let entry = |Object { key, size, modified }| {
+        let entry = |Object { key, size, modified, .. }| {
             Some(ChunkEntry { hash: key::hash(&key)?, size: Some(size), stored: modified, used: None })
         };
         Ok(ChunkPage { entries: objects.into_iter().filter_map(entry).collect(), next })
     }
 
     fn list_manifests(&mut self, after: Option<&str>, limit: u32) -> Result<ManifestPage> {
-        let Objects { objects, next } = self.list(key::MANIFESTS, after, limit)?;
-        let entry = |Object { key, size, modified }| {
-            Some(ManifestEntry { name: key::name(&key)?, size: Some(size), stored: modified, used: None })
+        let place = after.map(|after| after.strip_prefix(AMONG_FORMER).ok_or(after.strip_prefix(AMONG_RECORDS)));
+        let (kind, after) = match place {
+            None => (key::RECORDS, None),
+            Some(Ok(token)) => (key::FORMER, Some(token).filter(|token| !token.is_empty())),
+            Some(Err(Some(token))) => (key::RECORDS, Some(token)),
+            Some(Err(None)) => return Err(Error::invalid("no place in a listing of manifests")),
+        };
+        let Objects { objects, next } = self.list(kind, after, limit)?;
+        let is_record = kind == key::RECORDS;
+        let entry = |Object { key, size, modified, .. }| {
+            let size = match size {
+                size if !is_record => Some(size),
+                TOMBSTONE => return None,
+                // It is that of another object.
+                ELSEWHERE => None,
+                size => Some(size.saturating_sub(HEAD)),
+            };
+            Some(ManifestEntry { name: key::name(&key)?, size, stored: modified, used: None })
+        };
+        let next = match next {
+            Some(token) => Some(format!("{}{token}", if is_record { AMONG_RECORDS } else { AMONG_FORMER })),
+            None => is_record.then(|| AMONG_FORMER.to_string()),
         };
         Ok(ManifestPage { entries: objects.into_iter().filter_map(entry).collect(), next })
     }
@@ -57,22 +84,27 @@ impl Maintenance for S3 {
         let (mut cut_short, mut next) = (false, None);
         while !cut_short {
             let part = self.list(key::CHUNKS, next.as_deref(), LISTED)?;
-            for Object { key, size, modified } in part.objects {
+            for Object { key, size, modified, .. } in part.objects {
                 if let Some(used) = modified.filter(|_| key::hash(&key).is_some()) {
                     candidates.add(Candidate { key, size, used });
                 }
             }
             cut_short = candidates.end_page() || system::remaining() < begun / 2;
-            next = part.next;
-            if next.is_none() {
+            if part.next.is_none() || part.next == next {
+                next = None;
                 break;
             }
+            next = part.next;
         }
         let Victims { chunks, manifests_before } = candidates.victims(lag(&what, now));
         let mut evicted = Evicted { bytes: 0, chunks: 0, manifests: 0, more: cut_short && next.is_some() };
         if manifests_before > 0 {
-            (evicted.manifests, evicted.bytes) = self.evict_manifests(manifests_before)?;
+            (evicted.manifests, evicted.bytes) = self.evict_former(manifests_before)?;
         }
+        let (removed, bytes) = self.evict_records(manifests_before, now)?;
+        evicted.manifests += removed;
+        evicted.bytes += bytes;
+        self.collect_long(now)?;
         for group in chunks.chunks(MAX_DELETED) {
             let sizes = group.iter().map(|victim| (self.key(key::CHUNKS, &victim.key), victim.size)).collect();
             let (removed, bytes) = self.remove(sizes)?;
@@ -125,30 +157,105 @@ impl S3 {
         }
     }
 
-    /// Remove the manifests that were put before. Answers how many, and their bytes.
-    fn evict_manifests(&self, before: u64) -> Result<(u64, u64)> {
-        let (mut removed, mut bytes, mut next) = (0, 0, None);
+    /// All objects of a kind, part by part.
+    fn each(&self, kind: &str, mut of_part: impl FnMut(Vec<Object>) -> Result<()>) -> Result<()> {
+        let mut next = None;
         loop {
-            let part = self.list(key::MANIFESTS, next.as_deref(), LISTED)?;
-            let old = part.objects.iter().filter(|object| {
+            let part = self.list(kind, next.as_deref(), LISTED)?;
+            of_part(part.objects)?;
+            // A server that names the same place again would be asked for ever.
+            if part.next.is_none() || part.next == next {
+                return Ok(());
+            }
+            next = part.next;
+        }
+    }
+
+    /// Remove the manifests of former versions that were put before. Answers how many, and their bytes.
+    fn evict_former(&self, before: u64) -> Result<(u64, u64)> {
+        let (mut removed, mut bytes) = (0, 0);
+        self.each(key::FORMER, |objects| {
+            let old = objects.iter().filter(|object| {
                 key::name(&object.key).is_some() && object.modified.is_some_and(|modified| modified < before)
             });
-            let old = old.map(|object| (self.key(key::MANIFESTS, &object.key), object.size)).collect();
+            let old = old.map(|object| (self.key(key::FORMER, &object.key), object.size)).collect();
             let (of_part, bytes_of_part) = self.remove(old)?;
             removed += of_part;
             bytes += bytes_of_part;
-            next = part.next;
-            if next.is_none() {
-                return Ok((removed, bytes));
+            Ok(())
+        })?;
+        Ok((removed, bytes))
+    }
+
+    /// Remove the manifests that were put before, and tombstones that are no longer needed. Answers how many manifests, and their bytes.
+    ///
+    /// What was put anew since it was listed stays. A request that was sent before may still come as long as its signature is taken, so
+    /// a younger manifest leaves a tombstone, and a tombstone stays where the server takes no condition with DELETE.
+    fn evict_records(&self, before: u64, now: u64) -> Result<(u64, u64)> {
+        let (mut removed, mut bytes) = (0, 0);
+        self.each(key::RECORDS, |objects| {
+            let (mut calls, mut sizes, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+            for object in objects.into_iter().filter(|object| key::name(&object.key).is_some()) {
+                let Some(modified) = object.modified else { continue };
+                let (key, is_tombstone) = (self.key(key::RECORDS, &object.key), object.size == TOMBSTONE);
+                let is_settled = modified.saturating_add(SETTLED) < now;
+                let call = match object.tag {
+                    _ if !(modified < before || is_tombstone && is_settled) => continue,
+                    Some(tag) if self.conditions.deletes && is_settled => {
+                        Call::new("DELETE", key).header("if-match", tag)
+                    }
+                    Some(tag) if self.conditions.writes && !is_tombstone => self.tombstone_call(&key, tag)?,
+                    _ if self.conditions.writes => continue,
+                    _ => {
+                        plain.push((key, object.size));
+                        continue;
+                    }
+                };
+                calls.push(call);
+                sizes.push((u64::from(!is_tombstone), object.size));
             }
-        }
+            for (answer, (manifests, size)) in self.bucket.ask_all(calls).into_iter().zip(sizes) {
+                match answer?.status {
+                    200..300 => {
+                        removed += manifests;
+                        bytes += size * manifests;
+                    }
+                    404 | 412 => {}
+                    status => {
+                        return Err(Error::other(format!("the server answered an eviction with status {status}")));
+                    }
+                }
+            }
+            for group in plain.chunks(MAX_DELETED) {
+                let (of_group, bytes_of_group) = self.remove(group.to_vec())?;
+                removed += of_group;
+                bytes += bytes_of_group;
+            }
+            Ok(())
+        })?;
+        Ok((removed, bytes))
+    }
+
+    /// Remove the bytes of long manifests that no record names: of saves that failed, and of manifests that were evicted.
+    fn collect_long(&self, now: u64) -> Result<()> {
+        self.each(key::LONG, |objects| {
+            for object in
+                objects.iter().filter(|object| object.modified.is_some_and(|time| time.saturating_add(SETTLED) < now))
+            {
+                let Some((name, id)) = key::long_of(&object.key) else { continue };
+                if self.long_id(&name)? != Some(id) {
+                    self.remove(vec![(self.key(key::LONG, &object.key), object.size)])?;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Remove objects, by key and length. Answers how many are gone, and their bytes.
     fn remove(&self, objects: Vec<(String, u64)>) -> Result<(u64, u64)> {
         let (keys, sizes): (Vec<String>, Vec<u64>) = objects.into_iter().unzip();
         let (mut removed, mut bytes) = (0, 0);
-        for (outcome, size) in self.delete(&keys)?.into_iter().zip(sizes) {
+        for (outcome, size) in remove(&self.bucket, &keys)?.into_iter().zip(sizes) {
             // What the server refuses it would refuse again and again.
             outcome?;
             removed += 1;

@@ -12,6 +12,7 @@ pub(crate) fn answered<T>(result: Result<T, Error>) -> wasmtime::Result<Result<T
 impl From<Error> for types::Error {
     fn from(error: Error) -> Self {
         let kind = match error.kind() {
+            _ if error.is_busy() => types::ErrorKind::Busy,
             ErrorKind::Unavailable => types::ErrorKind::Unavailable,
             ErrorKind::Denied => types::ErrorKind::Denied,
             ErrorKind::Exhausted => types::ErrorKind::Exhausted,
@@ -26,8 +27,9 @@ impl From<Error> for types::Error {
 
 impl From<types::Error> for Error {
     fn from(error: types::Error) -> Self {
+        let busy = error.kind == types::ErrorKind::Busy;
         let kind = match error.kind {
-            types::ErrorKind::Unavailable => ErrorKind::Unavailable,
+            types::ErrorKind::Unavailable | types::ErrorKind::Busy => ErrorKind::Unavailable,
             types::ErrorKind::Denied => ErrorKind::Denied,
             types::ErrorKind::Exhausted => ErrorKind::Exhausted,
             types::ErrorKind::Invalid => ErrorKind::Invalid,
@@ -38,12 +40,11 @@ impl From<types::Error> for Error {
         let message = log::clean(&error.message);
         let message =
             if message.trim().is_empty() { "the component failed and did not say why".to_owned() } else { message };
-        match error.code.map(|code| brief(&code)) {
-            Some(code) if !code.is_empty() && !message.contains(&code) => {
-                Error::new(kind, format!("{message} ({code})"))
-            }
-            _ => Error::new(kind, message),
-        }
+        let message = match error.code.map(|code| brief(&code)) {
+            Some(code) if !code.is_empty() && !message.contains(&code) => format!("{message} ({code})"),
+            _ => message,
+        };
+        if busy { Error::busy(message) } else { Error::new(kind, message) }
     }
 }
 

@@ -110,7 +110,7 @@ impl HostDirectory for State {
         for request in one_batch(requests, &self.until) {
             let parts = slices(&self.table, &self.items, &request.content)?;
             let outcome = RelativePath::parse(request.path).and_then(|path| {
-                let outcome = directory.write(&path, &parts?, request.replace, durable)?;
+                let outcome = directory.write(&path, &parts?, request.replace, durable, Some(&self.until))?;
                 written.push(path);
                 Ok(outcome)
             });
@@ -148,7 +148,9 @@ impl HostDirectory for State {
         durable: bool,
     ) -> Answer<Vec<RemoveOutcome>> {
         let directory = self.directory(&handle)?;
-        let remove = |path| match RelativePath::parse(path).and_then(|path| directory.remove(&path, durable)) {
+        let remove = |path| match RelativePath::parse(path)
+            .and_then(|path| directory.remove(&path, durable, Some(&self.until)))
+        {
             Ok(true) => RemoveOutcome::Removed,
             Ok(false) => RemoveOutcome::Missing,
             Err(error) => RemoveOutcome::Failed(error.into()),
@@ -188,6 +190,10 @@ impl HostDirectory for State {
         limit: u32,
     ) -> Answer<Vec<Entry>> {
         let directory = self.directory(&handle)?;
+        if limit == 0 {
+            // An empty answer says that there is no more.
+            return answered(Err(Error::invalid("the limit of entries must be at least 1")));
+        }
         let limit = (limit as usize).min(limits::MAX_DIRECTORY_ENTRIES);
         // "" is the granted directory itself.
         let checked = if path.is_empty() { Ok(()) } else { RelativePath::parse(path.clone()).map(drop) };

@@ -6,66 +6,25 @@ use std::sync::Arc;
 
 use wasmtime::{ResourceLimiter, Result};
 
-use super::Access;
-use crate::error::{Error, ErrorKind};
+use super::memory::Memory;
 use crate::limits;
 
 pub(super) struct Limiter {
-    access: Arc<Access>,
-    used: u64,
-    limit: u64,
+    memory: Arc<Memory>,
     table_elements: usize,
     /// What the last growth that was allowed took: it is given back where it fails for another reason.
-    last: u64,
+    last: usize,
 }
 
 impl Limiter {
-    pub(super) fn new(access: Arc<Access>) -> Self {
-        let limit = access.reach.limits.memory_bytes;
-        Limiter { access, used: 0, limit, table_elements: 0, last: 0 }
-    }
-
-    /// Take bytes that the host holds for the instance, and leave what is kept for reads.
-    pub(super) fn take_to_put(&mut self, bytes: usize) -> Result<(), Error> {
-        let kept = self.limit / limits::READ_FRACTION;
-        if (bytes as u64).saturating_add(kept) > self.limit.saturating_sub(self.used) {
-            let Limiter { used, limit, .. } = self;
-            let message = format!(
-                "memory limit exceeded: {used} held + {bytes} requested > memory_bytes = {limit}, of which {kept} are kept for reads"
-            );
-            return Err(Error::new(ErrorKind::Exhausted, message));
-        }
-        self.take(bytes)
-    }
-
-    /// Take bytes that the host holds for the instance.
-    pub(super) fn take(&mut self, bytes: usize) -> Result<(), Error> {
-        let (bytes, used, limit) = (bytes as u64, self.used, self.limit);
-        if bytes > limit.saturating_sub(used) {
-            let message = format!("memory limit exceeded: {used} held + {bytes} requested > memory_bytes = {limit}");
-            return Err(Error::new(ErrorKind::Exhausted, message));
-        }
-        self.access.reach.shares.memory_bytes.take(bytes)?;
-        self.used += bytes;
-        Ok(())
-    }
-
-    pub(super) fn give_back(&mut self, bytes: usize) {
-        let bytes = (bytes as u64).min(self.used);
-        self.used -= bytes;
-        self.access.reach.shares.memory_bytes.give_back(bytes);
+    pub(super) fn new(memory: Arc<Memory>) -> Self {
+        Limiter { memory, table_elements: 0, last: 0 }
     }
 
     fn grow(&mut self, bytes: usize) -> bool {
-        let taken = self.take(bytes).is_ok();
-        self.last = if taken { bytes as u64 } else { 0 };
+        let taken = self.memory.take(bytes).is_ok();
+        self.last = if taken { bytes } else { 0 };
         taken
-    }
-}
-
-impl Drop for Limiter {
-    fn drop(&mut self) {
-        self.access.reach.shares.memory_bytes.give_back(self.used);
     }
 }
 
@@ -78,7 +37,7 @@ impl ResourceLimiter for Limiter {
 
     fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> Result<()> {
         let last = std::mem::take(&mut self.last);
-        self.give_back(last as usize);
+        self.memory.give_back(last);
         Ok(())
     }
 
@@ -117,7 +76,7 @@ mod tests {
     use crate::contract::tests::{access, budgets, limited};
 
     fn limiter(memory_bytes: u64) -> Limiter {
-        Limiter::new(access(limited(|limits| limits.memory_bytes = memory_bytes), &budgets(0, 0)))
+        Limiter::new(Memory::new(access(limited(|limits| limits.memory_bytes = memory_bytes), &budgets(0, 0))))
     }
 
     #[test]
@@ -127,10 +86,10 @@ mod tests {
         assert!(!limiter.memory_growing(0, 600, None).unwrap());
         assert!(limiter.table_growing(0, 10, None).unwrap());
         assert!(!limiter.table_growing(10, 26, None).unwrap());
-        limiter.take(240).unwrap();
-        let refused = limiter.take(1).unwrap_err();
+        limiter.memory.take(240).unwrap();
+        let refused = limiter.memory.take(1).unwrap_err();
         assert!(refused.to_string().contains("memory_bytes = 1000"), "{refused}");
-        limiter.give_back(240);
+        limiter.memory.give_back(240);
         assert!(limiter.memory_growing(600, 840, None).unwrap());
         assert!(!limiter.memory_growing(840, 841, None).unwrap());
     }
@@ -152,11 +111,12 @@ mod tests {
         });
         let small = || access(limited(|limits| limits.memory_bytes = 400), &budgets);
         let store = small();
-        let (mut one, mut two) = (Limiter::new(store.clone()), Limiter::new(store));
+        let of = |access: &Arc<crate::contract::Access>| Limiter::new(Memory::new(access.clone()));
+        let (mut one, mut two) = (of(&store), of(&store));
         assert!(one.memory_growing(0, 400, None).unwrap());
         // A store has no more than one instance is allowed, where a quarter of the process's is less.
         assert!(!two.memory_growing(0, 100, None).unwrap());
-        let mut of_other = Limiter::new(small());
+        let mut of_other = of(&small());
         assert!(of_other.memory_growing(0, 400, None).unwrap());
         drop((one, two, of_other));
         assert_eq!(budgets.memory_bytes.used(), 0);

@@ -28,10 +28,14 @@ impl Missing {
     pub(crate) fn explain(&self, error: Error, grants: &Grants) -> Error {
         let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let told = names.iter().filter_map(|name| {
-            let source = grants.secret(name).ok()?;
+            let named = error.to_string().contains(name.as_str());
+            let source = match grants.secret(name) {
+                Ok(source) => source,
+                Err(denied) => return named.then(|| format!("; {denied}")),
+            };
             let by_config = grants.secrets.contains_key(name);
             // Of those that the config does not name, many are optional.
-            if !by_config && !error.to_string().contains(name.as_str()) {
+            if !by_config && !named {
                 return None;
             }
             let by = if by_config { " of the config" } else { "" };

@@ -5,10 +5,13 @@
 //! bytes are taken from those before they are read or received.
 
 pub(crate) mod bindings;
+mod changes;
 mod convert;
+mod cpu;
 mod files;
 mod http;
 mod limiter;
+mod memory;
 mod missing;
 mod net;
 mod payload;
@@ -29,7 +32,9 @@ pub use net::{ConnectOptions, Connection};
 pub(crate) use net::{IdleConnections, Lookups, Tls};
 
 pub(crate) use convert::answered;
+use cpu::Cpu;
 use limiter::Limiter;
+use memory::Memory;
 pub(crate) use missing::Missing;
 use net::Held;
 
@@ -41,6 +46,9 @@ use crate::log::Rate;
 use crate::payload::{Buffer, Destination, Filling, Got, Items, Payload};
 use crate::sandbox_traits::Reach;
 use crate::until::Until;
+
+/// The fact in `more` of how many connections to one server requests over HTTP may take at once: a whole number, 1 at least.
+const HTTP_CONNECTIONS: &str = "http-connections";
 
 /// What one store's instances may reach, opened.
 pub(crate) struct Access {
@@ -96,16 +104,24 @@ pub(crate) struct State {
     access: Arc<Access>,
     table: ResourceTable,
     limiter: Limiter,
+    /// What it has of `memory_bytes`.
+    memory: Arc<Memory>,
     born: Instant,
     /// The time of the running call.
     until: Until,
     payload_bytes: u64,
+    /// The longest value that the running call may fetch.
+    longest: u64,
+    /// Connections that the component wants to one server for its requests over HTTP, at most.
+    http_connections: u64,
     /// Handles that the guest holds.
     handles: u64,
     /// Handles to each buffer.
     held: HashMap<usize, usize>,
     /// What the guest addresses by number during the running call.
     items: Items,
+    /// What a quota counts of the calls' CPU time.
+    cpu: Cpu,
     /// Connections that the guest holds, and how many.
     held_links: Arc<Held>,
     connections: u64,
@@ -116,17 +132,21 @@ pub(crate) struct State {
 impl State {
     /// `instance_bytes`: what the instance costs before it has run.
     pub(crate) fn new(access: Arc<Access>, instance_bytes: u64) -> Result<Self, Error> {
-        let mut limiter = Limiter::new(access.clone());
-        limiter.take(usize::try_from(instance_bytes).unwrap_or(usize::MAX)).map_err(|error| {
+        let memory = Memory::new(access.clone());
+        memory.take(usize::try_from(instance_bytes).unwrap_or(usize::MAX)).map_err(|error| {
             error.context("it cannot be instantiated: its functions, globals and tables take too much memory")
         })?;
         let mut table = ResourceTable::new();
         table.set_max_capacity(limits::MAX_HANDLES);
         Ok(State {
             table,
-            limiter,
+            limiter: Limiter::new(memory.clone()),
+            memory,
             until: Until::new(&access.reach.limits),
+            cpu: Cpu::new(access.reach.cpu_quota),
+            longest: access.reach.limits.max_value_bytes,
             access,
+            http_connections: u64::MAX,
             born: Instant::now(),
             payload_bytes: 0,
             handles: 0,
@@ -145,29 +165,58 @@ impl State {
     /// Begin a call.
     pub(crate) fn start_call(&mut self, until: Until) {
         self.until = until;
+        self.longest = self.access.reach.limits.max_value_bytes;
+        self.cpu.begin();
         if self.connections > 0 {
             self.held_links.begin();
         }
     }
 
+    /// What the component says of itself in `more` that its own calls are held to.
+    pub(crate) fn heed(&mut self, more: &[(String, String)]) {
+        let said = more.iter().find(|(fact, _)| fact == HTTP_CONNECTIONS);
+        if let Some(most) = said.and_then(|(_, value)| value.parse::<u64>().ok()) {
+            self.http_connections = most.max(1);
+        }
+    }
+
+    /// The running call fetches a manifest.
+    pub(crate) fn expect_manifest(&mut self) {
+        self.longest = self.access.reach.limits.longest_manifest();
+    }
+
     /// The call is over, and the instance is idle until the next one.
     pub(crate) fn end_call(&mut self) {
+        self.charge_cpu();
         if self.connections > 0 {
             self.access.parked.idle(&self.held_links);
         }
         if let Some(wasi) = &mut self.wasi {
+            // What goes through sockets of WASI is not looked at.
+            if wasi.has_sockets() {
+                self.until.sending();
+            }
             wasi.forget_closed();
         }
     }
 
-    /// Guest code was found at work at a tick of the clock: a sample of its CPU time. One that waited meanwhile is not.
-    pub(crate) fn ran_for(&self, tick: Duration) {
-        if engine::has_waited() {
-            return;
+    /// Guest code was found at work at a tick of the clock: a sample of its CPU time. One that waited meanwhile is not. Where a quota bounds
+    /// that time it is measured instead, with what the host does for the guest.
+    pub(crate) fn ran_for(&mut self, tick: Duration) {
+        if self.cpu.measures() {
+            self.charge_cpu();
+        } else if !engine::has_waited() {
+            self.access.reach.counters.add(Event::GuestCpu, u64::try_from(tick.as_millis()).unwrap_or(0));
         }
-        let milliseconds = u64::try_from(tick.as_millis()).unwrap_or(0);
-        self.access.reach.counters.add(Event::GuestCpu, milliseconds);
-        self.access.reach.counters.meters.ran(milliseconds);
+    }
+
+    /// Count what the call has taken of this thread since it was last counted.
+    fn charge_cpu(&mut self) {
+        let (microseconds, milliseconds) = self.cpu.take();
+        if microseconds > 0 {
+            self.access.reach.counters.meters.ran(microseconds);
+            self.access.reach.counters.add(Event::GuestCpu, milliseconds);
+        }
     }
 
     /// When guest code of the running call is stopped.
@@ -220,12 +269,12 @@ impl State {
             if self.handles >= most {
                 return full(most);
             }
-            self.limiter.take_to_put(bytes)?;
+            self.memory.take_to_put(bytes)?;
         } else {
-            self.limiter.take(bytes)?;
+            self.memory.take(bytes)?;
         }
         let Ok(handle) = self.table.push(entry) else {
-            self.limiter.give_back(bytes);
+            self.memory.give_back(bytes);
             return full(most);
         };
         self.handles += 1;
@@ -235,7 +284,7 @@ impl State {
     /// A handle is gone that counted for so many bytes.
     fn dropped(&mut self, bytes: usize) {
         self.handles = self.handles.saturating_sub(1);
-        self.limiter.give_back(bytes);
+        self.memory.give_back(bytes);
     }
 
     /// What the guest holds now that its call is over, if that is so much that it must have forgotten to drop it.
@@ -327,6 +376,13 @@ impl State {
     fn incoming(&mut self, len: u64, item: Option<u32>) -> Result<Incoming, Error> {
         if let Some(placing) = item.and_then(|item| self.items.claim(item, len)) {
             return Ok(Incoming { destination: Destination::Item(placing), room: None });
+        }
+        if len > self.longest {
+            let most = self.longest;
+            let message = format!(
+                "value too long: {len} bytes are announced, and the config allows {most} (max_value_bytes, max_manifest_bytes)"
+            );
+            return Err(Error::new(ErrorKind::Exhausted, message));
         }
         let room = Some(self.reserve(len)?);
         Filling::new(len).map(|filling| Incoming { destination: Destination::Buffer(filling), room })

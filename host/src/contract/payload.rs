@@ -13,7 +13,7 @@ use crate::contract::bindings::kv_store::backend::payloads::{Host, HostPayload, 
 use crate::contract::bindings::kv_store::backend::types;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::payload::{Buffer, Bytes, Items, Payload};
+use crate::payload::{Buffer, Bytes, Filling, Items, Payload};
 
 type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
@@ -26,8 +26,7 @@ fn bytes<'a>(
     Ok(items.bytes_of(table.get(handle)?))
 }
 
-/// Slices that one host call works on: bounded, for hashing and writing are not interrupted, and a guest can name the same
-/// bytes again and again.
+/// Slices that one host call works on: bounded, for a guest can name the same bytes again and again.
 #[derive(Default)]
 struct Gathered<'a> {
     slices: Vec<&'a [u8]>,
@@ -58,6 +57,15 @@ impl<'a> Gathered<'a> {
         }
         self.add(bytes.range(offset, len))
     }
+}
+
+/// What the host holds of parts for as long as they are sent, beyond what a connection counts for: the bytes that the guest passed by value.
+pub(super) fn passed_bytes<'a>(parts: impl Iterator<Item = &'a Part>) -> u64 {
+    let len = |part: &Part| match part {
+        Part::Bytes(bytes) => bytes.len() as u64,
+        _ => 0,
+    };
+    parts.map(len).sum::<u64>().saturating_sub(limits::RECEIVE_BUFFER_BYTES as u64)
 }
 
 /// Parts as slices, in order. A handle that is none traps; what a guest could have got wrong is an answer.
@@ -92,6 +100,20 @@ impl State {
         answered(slices(&self.table, &self.items, parts)?.and_then(|slices| digest(&slices)))
     }
 
+    /// Do something with slices one after another, and look at the deadline on the way.
+    fn piecewise(&self, slices: &[&[u8]], mut work: impl FnMut(&[u8])) -> Result<(), Error> {
+        let mut left = limits::UNINTERRUPTED_BYTES;
+        for piece in slices.iter().flat_map(|slice| slice.chunks(limits::UNINTERRUPTED_BYTES)) {
+            if piece.len() > left {
+                self.until.check()?;
+                left = limits::UNINTERRUPTED_BYTES;
+            }
+            left -= piece.len();
+            work(piece);
+        }
+        Ok(())
+    }
+
     fn give_made(&mut self, made: Result<(Buffer, Reserved), Error>) -> Answer<Resource<Payload>> {
         answered(made.and_then(|(buffer, reserved)| self.give(Arc::new(buffer), reserved)))
     }
@@ -99,16 +121,22 @@ impl State {
 
 impl Host for State {
     fn crc32c(&mut self, parts: Vec<Part>) -> Answer<u32> {
-        self.over(&parts, |slices| Ok(slices.iter().fold(0, |crc, slice| crc32c::crc32c_append(crc, slice))))
+        self.over(&parts, |slices| {
+            let mut crc = 0;
+            self.piecewise(slices, |piece| crc = crc32c::crc32c_append(crc, piece))?;
+            Ok(crc)
+        })
     }
 
     fn xxh3(&mut self, parts: Vec<Part>) -> Answer<u64> {
         self.over(&parts, |slices| {
-            if let [slice] = slices {
+            if let [slice] = slices
+                && slice.len() <= limits::UNINTERRUPTED_BYTES
+            {
                 return Ok(XxHash3_64::oneshot(slice));
             }
             let mut hasher = XxHash3_64::new();
-            slices.iter().for_each(|slice| hasher.write(slice));
+            self.piecewise(slices, |piece| hasher.write(piece))?;
             Ok(hasher.finish())
         })
     }
@@ -116,7 +144,7 @@ impl Host for State {
     fn sha256(&mut self, parts: Vec<Part>) -> Answer<Vec<u8>> {
         self.over(&parts, |slices| {
             let mut hasher = Sha256::new();
-            slices.iter().for_each(|slice| hasher.update(slice));
+            self.piecewise(slices, |piece| hasher.update(piece))?;
             Ok(hasher.finalize().to_vec())
         })
     }
@@ -124,7 +152,7 @@ impl Host for State {
     fn hmac_sha256(&mut self, key: Vec<u8>, parts: Vec<Part>) -> Answer<Vec<u8>> {
         self.over(&parts, |slices| {
             let mut mac = Hmac::<Sha256>::new_from_slice(&key).map_err(|error| Error::invalid(error.to_string()))?;
-            slices.iter().for_each(|slice| mac.update(slice));
+            self.piecewise(slices, |piece| mac.update(piece))?;
             Ok(mac.finalize().into_bytes().to_vec())
         })
     }
@@ -150,8 +178,11 @@ impl HostPayload for State {
             return answered(self.reserve(0).and_then(|room| self.give(buffer, room)));
         }
         let made = slices(&self.table, &self.items, &parts)?.and_then(|slices| {
-            let room = self.reserve(slices.iter().map(|slice| slice.len() as u64).sum())?;
-            Ok((Buffer::concat(&slices)?, room))
+            let len = slices.iter().map(|slice| slice.len() as u64).sum();
+            let room = self.reserve(len)?;
+            let mut filling = Filling::new(len)?;
+            self.piecewise(&slices, |piece| filling.push(piece))?;
+            Ok((filling.finish()?, room))
         });
         self.give_made(made)
     }
@@ -185,6 +216,32 @@ impl HostPayload for State {
 mod tests {
     use super::*;
     use crate::payload::{Memory, Source};
+
+    #[test]
+    fn hashing_and_joining_end_at_the_deadline() {
+        use std::time::{Duration, Instant};
+
+        use crate::contract::tests::{access, budgets};
+        let mut state = State::new(access(crate::limits::Limits::default(), &budgets(1 << 30, 0)), 0).unwrap();
+        let at = |end| crate::until::Until::with(&Default::default(), &Default::default(), Some(end), None);
+        let late = Instant::now();
+        let long = || vec![Part::Bytes(vec![7; limits::UNINTERRUPTED_BYTES + 1])];
+        let short = || vec![Part::Bytes(vec![7; limits::UNINTERRUPTED_BYTES])];
+        let joined =
+            |parts: fn() -> Vec<Part>| [parts(), vec![Part::Bytes(Vec::new())]].into_iter().flatten().collect();
+        for (end, is_done) in [(late + Duration::from_secs(60), true), (late, false)] {
+            state.start_call(at(end));
+            assert_eq!(state.crc32c(long()).unwrap().is_ok(), is_done);
+            assert_eq!(state.xxh3(long()).unwrap().is_ok(), is_done);
+            assert_eq!(state.sha256(long()).unwrap().is_ok(), is_done);
+            assert_eq!(state.hmac_sha256(vec![1], long()).unwrap().is_ok(), is_done);
+            assert_eq!(state.from_parts(joined(long)).unwrap().is_ok(), is_done);
+            assert!(state.xxh3(short()).unwrap().is_ok() && state.from_parts(joined(short)).unwrap().is_ok());
+            assert!(state.access.reach.shares.payload_bytes.used() > 0);
+        }
+        let refused = state.sha256(long()).unwrap().unwrap_err();
+        assert!(refused.message.contains("timeout_ms"), "{refused:?}");
+    }
 
     #[test]
     fn the_same_bytes_again_and_again_are_bounded_in_length_and_number() {

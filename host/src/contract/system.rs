@@ -1,14 +1,21 @@
-//! The contract's `system` interface: log, secrets, clocks, random numbers; and `types`, which has no functions.
+//! The contract's `system` interface: log, secrets, clocks, random numbers, facts; and `types` and `store-types`, which have no functions.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::{State, answered};
-use crate::contract::bindings::kv_store::backend::{system, types};
+use crate::contract::bindings::kv_store::backend::{store_types, system, types};
 use crate::engine::before;
 use crate::error::{Error, ErrorKind};
+use crate::limits;
 use crate::log::{self, Level};
+use crate::policy::check_secret_name;
 
 impl types::Host for State {}
+
+impl store_types::Host for State {}
+
+/// The version of the contract that this host serves, as its text and the components built for it say it.
+const CONTRACT_VERSION: &str = "1.0.0-rc";
 
 impl system::Host for State {
     fn log(&mut self, level: system::Level, message: String) -> wasmtime::Result<()> {
@@ -23,7 +30,13 @@ impl system::Host for State {
     }
 
     fn secret(&mut self, name: String) -> wasmtime::Result<Result<Option<String>, types::Error>> {
-        let secret = self.access.reach.grants.secret(&name).and_then(|source| source.read());
+        let grants = &self.access.reach.grants;
+        let secret = match check_secret_name(&name) {
+            // Not there, and not refused: the backend may not need it.
+            Ok(()) if !grants.has_secret(&name) => Ok(None),
+            Ok(()) => grants.secret(&name).and_then(|source| source.read()),
+            Err(bad) => Err(bad),
+        };
         if !matches!(secret, Ok(Some(_))) {
             self.access.missing.note(&name);
         }
@@ -57,5 +70,19 @@ impl system::Host for State {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes).map_err(|error| wasmtime::Error::msg(error.to_string()))?;
         Ok(u64::from_ne_bytes(bytes))
+    }
+
+    fn fact(&mut self, name: String) -> wasmtime::Result<Option<String>> {
+        let limits = &self.access.reach.limits;
+        Ok(match name.as_str() {
+            "contract" => Some(CONTRACT_VERSION.to_owned()),
+            "host" => Some(concat!("kv-store-wasm ", env!("CARGO_PKG_VERSION")).to_owned()),
+            "memory-bytes" => Some(limits.memory_bytes.to_string()),
+            "payload-bytes" => Some(limits.payload_bytes.to_string()),
+            "connections" => Some(limits.connections.to_string()),
+            "patience-ms" => Some(limits.patience_ms.to_string()),
+            "batch-items" => Some(limits::MAX_BATCH_ITEMS.to_string()),
+            _ => None,
+        })
     }
 }

@@ -27,11 +27,13 @@ pub(super) fn access(limits: Limits, budgets: &Arc<Budgets>) -> Arc<Access> {
         name: "test".into(),
         grants,
         shares: Shares::of(budgets, &owner, &limits),
+        whose: crate::threads::Whose::of(&owner),
         owner,
         limits,
         directory: None,
         folders: BTreeMap::new(),
         tls: Default::default(),
+        cpu_quota: false,
         counters: crate::store::Process::current().counters.of("test", None),
     })))
 }

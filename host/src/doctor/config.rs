@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::Problem;
+use super::values::{self, Checked};
 use crate::config::{Config, Table};
+use crate::counters::check_address;
 use crate::error::Error;
 use crate::inspect::{Inspection, inspect};
 use crate::loader;
@@ -24,7 +26,8 @@ pub struct ConfigReport {
     pub problems: Vec<Problem>,
 }
 
-/// Check a config file, or the one that an open would read. No component is run.
+/// Check a config file, or the one that an open would read. Components are run only to check their options and URIs, with no network and no
+/// right to change a file.
 ///
 /// An error where the file cannot be read or parsed.
 pub fn check_config(path: Option<&Path>) -> Result<ConfigReport, Error> {
@@ -47,6 +50,9 @@ pub fn check_config(path: Option<&Path>) -> Result<ConfigReport, Error> {
             report.problem(true, error, "correct the tenant's uri");
         }
     }
+    if let Some(Err(why)) = config.metrics.as_deref().map(check_address) {
+        report.problem(true, format!("metrics: {why}"), "correct the address; no counters are served at this one");
+    }
     if let Err(why) = loader::find_helper(&config.helper())
         && matches!(config.helper(), crate::config::Helper::At(_))
     {
@@ -58,6 +64,10 @@ pub fn check_config(path: Option<&Path>) -> Result<ConfigReport, Error> {
 impl ConfigReport {
     fn problem(&mut self, fatal: bool, what: impl std::fmt::Display, remedy: &str) {
         self.problems.push(Problem { what: what.to_string(), remedy: remedy.to_owned(), fatal });
+    }
+
+    fn fatal(&self) -> usize {
+        self.problems.iter().filter(|problem| problem.fatal).count()
     }
 
     fn check(&mut self, table: &Table, config: &Config, setup: &Setup) {
@@ -88,9 +98,22 @@ impl ConfigReport {
         {
             self.problem(true, error, "move its keys there");
         }
+        let before = self.fatal();
         match inspect(&found.component) {
             Ok(component) => self.check_with(table, &component),
             Err(error) => self.problem(true, format!("{name}: {error}"), "name the backend's .wasm as `component`"),
+        }
+        // What is known to be wrong with it would be found once more.
+        if self.fatal() > before {
+            return;
+        }
+        match values::check(table, config, &found, setup) {
+            Checked::Good => {}
+            Checked::Refused(error) => self.problem(true, format!("{name}: {error}"), "correct the value, or the URI"),
+            Checked::Stopped(error) => {
+                let what = format!("{name}: not checked further than this: {error}");
+                self.problem(false, what, "kv-store doctor URI checks it for a store, where the engine runs");
+            }
         }
     }
 

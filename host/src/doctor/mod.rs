@@ -4,6 +4,7 @@ mod config;
 mod near;
 mod reach;
 mod rehearsal;
+mod values;
 
 use std::path::PathBuf;
 
@@ -402,24 +403,26 @@ impl Diagnosis {
             self.problem(true, what, "put the right component back, or change `sha256` if it was replaced on purpose");
         }
         self.check_cache(&setup.places, &inspection.sha256);
-        self.check_helper(&config.helper());
+        self.check_helper(&config.helper(), &setup.places);
         self.inspection = Some(inspection);
         Ok(())
     }
 
-    fn check_helper(&mut self, helper: &Helper) {
+    fn check_helper(&mut self, helper: &Helper, places: &Places) {
+        if places.compile_in_process || *helper == Helper::InProcess {
+            let what = "components are compiled in the engine's own process, without bounds on memory and time: the config or the \
+                        program says so (compile = \"in-process\")";
+            return self.problem(false, what, "leave it out where the compile helper can be installed");
+        }
         match loader::find_helper(helper) {
             Ok(program) => self.compile_helper = Some(program.path),
             Err(why) => {
                 let what = format!(
-                    "components are compiled in the engine's own process, without bounds on memory and time: {why}"
+                    "there is no compile helper, so that only components whose compiled code is cached can be opened: {why}"
                 );
-                let fatal = matches!(helper, Helper::At(_)) && !self.cached;
-                self.problem(
-                    fatal,
-                    what,
-                    "install kv-store-compile beside the library, or name it as `compile.helper` in the config",
-                );
+                let remedy = "install kv-store-compile beside the library, name it as `compile.helper` in the config, or set `compile = \
+                              \"in-process\"` there";
+                self.problem(!self.cached, what, remedy);
             }
         }
     }

@@ -19,6 +19,7 @@ use crate::process::PerProcess;
 use crate::sandbox::Pool;
 use crate::setup::Setup;
 use crate::store::{Directories, Process, reach};
+use crate::threads::Whose;
 use crate::until::Until;
 
 /// Check what a component would make of its URI and options. An error is what an open would fail with.
@@ -29,7 +30,14 @@ pub(crate) fn rehearse(
     settings: &Settings,
     setup: &Setup,
 ) -> Result<(), Error> {
-    let loaded = loader::components()?.load(component, settings.sha256, &settings.limits, helper, &setup.places)?;
+    let loaded = loader::components()?.load(
+        component,
+        settings.sha256,
+        &settings.limits,
+        helper,
+        &setup.places,
+        &Whose::default(),
+    )?;
     let process = Process::current();
     let counters = process.counters.of(&target.backend, settings.tenant.as_deref());
     let (own, _scratch) = match target.grants.directory.as_deref() {

@@ -1,6 +1,7 @@
 //! What a component imports and exports, held against what this host offers. wasmtime would refuse it too, with a message
 //! about missing implementations that helps nobody.
 
+use wasmparser::{Validator, WasmFeatures};
 use wasmtime::component::Component;
 
 use crate::error::{Error, ErrorKind};
@@ -8,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 /// The contract that this host serves.
 const CONTRACT: &str = "kv-store:backend";
 const VERSION: (u64, u64) = (1, 0);
-const OFFERED: &[&str] = &["types", "payloads", "net", "http", "files", "system"];
+const OFFERED: &[&str] = &["types", "store-types", "payloads", "net", "http", "files", "system", "changes"];
 
 /// Interfaces that only drafts of the contract had. `store` itself used `payload`, so every component built for a draft imports it.
 const DRAFT: &[&str] = &["payload", "host"];
@@ -103,6 +104,9 @@ pub(super) fn check_names(imports: &[String], exports: &[String]) -> Result<(), 
             return Err(Error::new(ErrorKind::Unsupported, format!("imports {full}, {why}")));
         }
     }
+    if let Some(why) = outdated(imports) {
+        return Err(Error::new(ErrorKind::Unsupported, why));
+    }
     let store = exports.iter().map(|full| Interface::parse(full)).find(|i| i.package == CONTRACT && i.name == "store");
     match store.map(|interface| interface.version) {
         Some(Some((major, _))) if major == VERSION.0 => Ok(()),
@@ -159,6 +163,15 @@ fn refuse_wasi(package: &str, import: &Interface) -> Option<String> {
     }
 }
 
+/// Why a component must be rebuilt that was built for the contract of 0.2; none: it was not. The names that it imports are those of today, and
+/// their types are others. Whatever exports `store` imports the interface of its types, which 0.2 did not have.
+pub(crate) fn outdated(imports: &[String]) -> Option<&'static str> {
+    let has =
+        |name: &str| imports.iter().map(|full| Interface::parse(full)).any(|i| i.package == CONTRACT && i.name == name);
+    (has("types") && !has("store-types"))
+        .then_some("was built for an earlier version of the contract: run kv-store update && kv-store build")
+}
+
 /// What wasmtime says when names match and types do not: a function of a newer contract, or a changed one.
 pub(super) fn explain_mismatch(error: &wasmtime::Error) -> String {
     format!(
@@ -166,6 +179,18 @@ pub(super) fn explain_mismatch(error: &wasmtime::Error) -> String {
          {WASI_VERSION}, does not have: {error:#}",
         VERSION.0, VERSION.1
     )
+}
+
+/// Why the loader would not compile a component; none if it would. The features are those of `kv_store_compiler::config`.
+pub(crate) fn invalid(bytes: &[u8]) -> Option<String> {
+    let features = WasmFeatures::WASM2
+        | WasmFeatures::COMPONENT_MODEL
+        | WasmFeatures::TAIL_CALL
+        | WasmFeatures::RELAXED_SIMD
+        | WasmFeatures::EXTENDED_CONST
+        | WasmFeatures::MULTI_MEMORY;
+    let checked = Validator::new_with_features(features).validate_all(bytes);
+    checked.err().map(|error| format!("does not compile: {error}"))
 }
 
 #[cfg(test)]
@@ -181,7 +206,16 @@ mod tests {
 
     #[test]
     fn a_backend_of_this_contract_passes() {
-        check_lists(&["kv-store:backend/types@1.0.0", "kv-store:backend/files@1.3.0"], &[STORE]).unwrap();
+        let types = ["kv-store:backend/types@1.0.0", "kv-store:backend/store-types@1.0.0"];
+        check_lists(&[types[0], types[1], "kv-store:backend/files@1.3.0"], &[STORE]).unwrap();
+    }
+
+    #[test]
+    fn a_backend_of_an_earlier_text_is_told_how_to_be_rebuilt() {
+        let former = ["kv-store:backend/types@1.0.0", "kv-store:backend/payloads@1.0.0"];
+        let error = check_lists(&former, &[STORE]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("kv-store update && kv-store build"), "{error}");
     }
 
     #[test]

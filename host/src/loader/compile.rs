@@ -1,10 +1,11 @@
-//! Compiling, which may take long: few components at a time, each open waiting for its own no longer than it must.
+//! Compiling, which may take long: few components at a time, each open waiting for its own no longer than it must. Whose is next
+//! [`Turns`] decides: the first compilation of a backend or tenant does not wait for those of others.
 //!
 //! With the compile helper (see [`super::helper`]) what misses its deadline or passes its bounds is ended, and its failure is
-//! remembered by the component's digest for a while. Without it the compiler runs on threads of this process, which cannot be
-//! ended: they go on at the lowest priority, and the next open finds the code in the AOT cache, or waits for the same compilation.
+//! remembered by the component's digest for a while. Where the operator wants it the compiler runs on threads of this process, which
+//! cannot be ended: they go on at the lowest priority, and the next open finds the code in the AOT cache, or waits for the same compilation.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,15 +20,35 @@ use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::panics;
 use crate::signals::with_signals_blocked;
+use crate::threads::{Turns, Whose};
 
 type Digest = [u8; 32];
 
-#[derive(Default)]
 pub(super) struct Compiler {
-    jobs: Mutex<HashMap<Digest, Arc<Job>>>,
+    jobs: Mutex<Jobs>,
     /// A job has ended.
     ended: Condvar,
     failures: Mutex<Vec<Failure>>,
+}
+
+struct Jobs {
+    running: HashMap<Digest, Arc<Job>>,
+    turns: Turns,
+    /// Those who wait for a turn, in the order in which they came.
+    waiting: BTreeMap<u64, Whose>,
+    numbered: u64,
+}
+
+impl Default for Compiler {
+    fn default() -> Self {
+        let jobs = Jobs {
+            running: HashMap::new(),
+            turns: Turns::new(limits::MAX_COMPILATIONS, limits::MAX_EXTRA_COMPILATIONS),
+            waiting: BTreeMap::new(),
+            numbered: 0,
+        };
+        Compiler { jobs: Mutex::new(jobs), ended: Condvar::new(), failures: Mutex::default() }
+    }
 }
 
 /// A component that was measured.
@@ -71,11 +92,12 @@ impl Compiler {
         accepted: Accepted,
         allowance: Allowance,
         program: Option<Program>,
+        whose: &Whose,
     ) -> Result<Component, Error> {
         let Accepted { digest, bytes, instance_bytes } = accepted;
         let patience = Duration::from_millis(allowance.milliseconds);
         let Some(program) = program else {
-            return self.run(digest, patience, Duration::ZERO, move |job| {
+            return self.run(digest, patience, Duration::ZERO, whose, move |job| {
                 job.in_own_threads(|| {
                     let component = Component::new(engine, &*bytes)
                         .map_err(|error| Error::invalid(format!("does not compile: {error:#}")))?;
@@ -89,7 +111,7 @@ impl Compiler {
         if let Some(error) = self.failed_before(&digest, allowance) {
             return Err(error);
         }
-        self.run(digest, patience, limits::COMPILE_GRACE, move |job| {
+        self.run(digest, patience, limits::COMPILE_GRACE, whose, move |job| {
             let code = program.compile(engine, &digest, &bytes, allowance, &job.until).map_err(|failed| {
                 if failed.lasting {
                     self.remember(digest, failed.error.clone(), allowance);
@@ -140,10 +162,11 @@ impl Compiler {
         digest: Digest,
         patience: Duration,
         grace: Duration,
+        whose: &Whose,
         work: impl FnOnce(&Arc<Job>) -> Result<Component, Error> + Send + 'static,
     ) -> Result<Component, Error> {
         let deadline = Instant::now() + patience;
-        let job = self.begin(digest, deadline, work)?;
+        let job = self.begin(digest, deadline, whose, work)?;
         let mut outcome = lock(&job.outcome);
         loop {
             if let Some(outcome) = &*outcome {
@@ -164,49 +187,68 @@ impl Compiler {
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
-    /// The job for a component, begun if it is not there and there is room.
+    /// The job for a component, begun if it is not there and it is its turn.
     fn begin(
         &'static self,
         digest: Digest,
         deadline: Instant,
+        whose: &Whose,
         work: impl FnOnce(&Arc<Job>) -> Result<Component, Error> + Send + 'static,
     ) -> Result<Arc<Job>, Error> {
         let left = || deadline.saturating_duration_since(Instant::now());
         let mut jobs = lock(&self.jobs);
+        jobs.numbered += 1;
+        let number = jobs.numbered;
+        jobs.waiting.insert(number, whose.clone());
         loop {
-            if let Some(job) = jobs.get(&digest) {
+            if let Some(job) = jobs.running.get(&digest).cloned() {
                 job.until.put_off(left());
-                return Ok(job.clone());
+                self.leave(&mut jobs, number);
+                return Ok(job);
             }
-            if jobs.len() < limits::MAX_COMPILATIONS {
+            if jobs.turns.next(jobs.waiting.iter()) == Some(&number) {
                 break;
             }
             if left().is_zero() {
-                let message = format!("{} other components are being compiled; try again later", jobs.len());
+                self.leave(&mut jobs, number);
+                let message = format!("{} other components are being compiled; try again later", jobs.running.len());
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }
             jobs = self.ended.wait_timeout(jobs, left()).unwrap_or_else(PoisonError::into_inner).0;
         }
+        self.leave(&mut jobs, number);
         let job = Arc::new(Job {
             outcome: Mutex::default(),
             done: Condvar::new(),
             until: Deadline::new(left()),
             threads: Mutex::default(),
         });
-        let of_thread = job.clone();
+        let (of_thread, its) = (job.clone(), whose.clone());
         let name = "kv-store-compile".to_owned();
         let started = with_signals_blocked(|| {
             thread::Builder::new().name(name).spawn(move || {
                 let outcome = panics::caught(|| work(&of_thread)).unwrap_or_else(|_| Err(panicked()));
                 *lock(&of_thread.outcome) = Some(outcome);
                 of_thread.done.notify_all();
-                lock(&self.jobs).remove(&digest);
+                let mut jobs = lock(&self.jobs);
+                jobs.running.remove(&digest);
+                jobs.turns.end(&its);
+                drop(jobs);
                 self.ended.notify_all();
             })
         });
         started.map_err(|error| Error::new(ErrorKind::Exhausted, format!("cannot start the compiler: {error}")))?;
-        jobs.insert(digest, job.clone());
+        jobs.turns.begin(whose);
+        jobs.running.insert(digest, job.clone());
         Ok(job)
+    }
+
+    /// Somebody does not wait any more, so that others may be next.
+    fn leave(&self, jobs: &mut Jobs, number: u64) {
+        jobs.waiting.remove(&number);
+        if !jobs.waiting.is_empty() {
+            self.ended.notify_all();
+        }
     }
 }
 
@@ -297,16 +339,18 @@ mod tests {
     fn a_late_compilation_is_given_up_goes_on_and_is_waited_for_by_the_next() {
         let compiler = compiler();
         let (go, work) = held();
-        let error = compiler.run([1; 32], SOON, NO_GRACE, work).err().unwrap();
+        let error = compiler.run([1; 32], SOON, NO_GRACE, &Whose::default(), work).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains("compile_ms"), "{error}");
-        let threads = lock(&lock(&compiler.jobs)[&[1; 32]].threads).running.clone();
+        let threads = lock(&lock(&compiler.jobs).running[&[1; 32]].threads).running.clone();
         assert!(!threads.is_empty());
         for thread in threads {
             // SAFETY: no memory is involved.
             assert_eq!(unsafe { libc::getpriority(libc::PRIO_PROCESS, thread as libc::id_t) }, 19);
         }
-        let next = thread::spawn(|| compiler.run([1; 32], LATE, NO_GRACE, |_| panic!("a second time")).err().unwrap());
+        let next = thread::spawn(|| {
+            compiler.run([1; 32], LATE, NO_GRACE, &Whose::default(), |_| panic!("a second time")).err().unwrap()
+        });
         thread::sleep(SOON);
         go.send(()).unwrap();
         assert_eq!(next.join().unwrap().to_string(), "done");
@@ -314,27 +358,54 @@ mod tests {
 
     #[test]
     fn few_are_compiled_at_once_and_the_rest_waits_its_turn() {
-        let compiler = compiler();
+        let (compiler, whose) = (compiler(), Whose::default());
         let started: Vec<_> = (0..limits::MAX_COMPILATIONS as u8)
             .map(|n| {
                 let (go, work) = held();
-                compiler.run([n; 32], SOON, NO_GRACE, work).err().unwrap();
+                compiler.run([n; 32], SOON, NO_GRACE, &whose, work).err().unwrap();
                 go
             })
             .collect();
-        let error = compiler.run([99; 32], SOON, NO_GRACE, |_| Err(Error::invalid("no turn"))).err().unwrap();
+        let error = compiler.run([99; 32], SOON, NO_GRACE, &whose, |_| Err(Error::invalid("no turn"))).err().unwrap();
         assert!(error.to_string().contains("being compiled"), "{error}");
-        let waits = thread::spawn(|| {
-            compiler.run([99; 32], LATE, NO_GRACE, |_| Err(Error::invalid("its turn"))).err().unwrap()
+        assert!(lock(&compiler.jobs).waiting.is_empty(), "who gave up waits no more");
+        let of_waiting = whose.clone();
+        let waits = thread::spawn(move || {
+            compiler.run([99; 32], LATE, NO_GRACE, &of_waiting, |_| Err(Error::invalid("its turn"))).err().unwrap()
         });
         started[0].send(()).unwrap();
         assert_eq!(waits.join().unwrap().to_string(), "its turn");
     }
 
     #[test]
+    fn the_first_compilation_of_another_owner_waits_for_no_slow_ones() {
+        let (compiler, offender) = (compiler(), Whose::default());
+        let held: Vec<_> = (0..limits::MAX_COMPILATIONS as u8)
+            .map(|n| {
+                let (go, work) = held();
+                compiler.run([n; 32], SOON, NO_GRACE, &offender, work).err().unwrap();
+                go
+            })
+            .collect();
+        // Neither of the two ends, and a third of the offender's waits before.
+        let third = offender.clone();
+        let waits = thread::spawn(move || {
+            compiler.run([9; 32], LATE, NO_GRACE, &third, |_| Err(Error::invalid("the third"))).err().unwrap()
+        });
+        while lock(&compiler.jobs).waiting.is_empty() {
+            thread::yield_now();
+        }
+        let other = compiler.run([10; 32], LATE, NO_GRACE, &Whose::default(), |_| Err(Error::invalid("another's")));
+        assert_eq!(other.err().unwrap().to_string(), "another's");
+        assert!(!waits.is_finished());
+        drop(held);
+        assert_eq!(waits.join().unwrap().to_string(), "the third");
+    }
+
+    #[test]
     fn a_panic_of_the_compiler_is_an_error() {
         for in_own_threads in [false, true] {
-            let error = compiler().run([1; 32], LATE, NO_GRACE, move |job| {
+            let error = compiler().run([1; 32], LATE, NO_GRACE, &Whose::default(), move |job| {
                 if in_own_threads { job.in_own_threads(|| panic!("a bug")) } else { panic!("a bug") }
             });
             assert!(error.err().unwrap().to_string().contains("panicked"));

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use super::aot::cache_directory;
 use crate::error::Error;
 use crate::log::{self, Level};
+use crate::suggest::nearest;
 
 /// Where a host looks for components, and keeps their compiled code.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,8 @@ pub(crate) struct Places {
     pub components: Option<Vec<PathBuf>>,
     /// In place of the cache that the environment names.
     pub cache: Option<PathBuf>,
+    /// Components are compiled in this process, whatever the config says.
+    pub compile_in_process: bool,
     /// In place of the directories of components beside the library. For tests.
     pub beside: Option<Vec<PathBuf>>,
 }
@@ -42,6 +45,16 @@ impl Places {
         self.directories().iter().map(|directory| directory.join(&name)).find(|path| path.is_file())
     }
 
+    /// What somebody may have meant by a scheme that nobody serves. Empty where nothing is near.
+    fn meant(&self, scheme: &str) -> String {
+        let names = self.names();
+        let meant = match scheme {
+            "file" | "fs" | "dir" => names.get("local-fs").map(String::as_str),
+            _ => nearest(scheme, names.iter().map(String::as_str)),
+        };
+        meant.map_or_else(String::new, |meant| format!(" (did you mean {meant}://?)"))
+    }
+
     /// No component serves a scheme.
     pub(super) fn not_found(&self, scheme: &str) -> Error {
         let by_itself = self.components.is_none();
@@ -55,8 +68,9 @@ impl Places {
         let places: Vec<String> = self.directories().iter().map(|place| place.display().to_string()).collect();
         let remedy = if by_itself { ", or name its directory in KV_STORE_WASM_PATH" } else { "" };
         Error::invalid(format!(
-            "no component for the scheme {scheme}: no {scheme}.wasm, and no other that lists {scheme}, in {}{ignored}; put it \
+            "no component for the scheme {scheme}{}: no {scheme}.wasm, and no other that lists {scheme}, in {}{ignored}; put it \
              there{remedy}",
+            self.meant(scheme),
             places.join(", ")
         ))
     }

@@ -23,7 +23,7 @@ use wasmtime::Engine;
 use wasmtime::component::{HasSelf, InstancePre, Linker};
 
 pub(crate) use aot::why_cache_unused;
-pub(crate) use audit::{missing_export, why_not_offered};
+pub(crate) use audit::{missing_export, outdated, why_not_offered};
 pub(crate) use find::{Places, relative_directories, tell_relative_directories};
 pub(crate) use helper::find as find_helper;
 pub(crate) use measure::Measured;
@@ -41,6 +41,7 @@ use crate::contract::{State, wasi};
 use crate::error::{Error, ErrorKind};
 use crate::limits::Limits;
 use crate::signals::files_are_bounded;
+use crate::threads::Whose;
 use crate::{config, limits, log};
 
 /// A component, ready to be instantiated.
@@ -88,7 +89,7 @@ impl Components {
     }
 
     /// Load the component in a file, or take the one loaded before. `pinned`: the only one that is accepted; `places`: those of
-    /// the host that loads it.
+    /// the host that loads it; `whose`: as whom it is compiled.
     pub(crate) fn load(
         &'static self,
         path: &Path,
@@ -96,6 +97,7 @@ impl Components {
         limits: &Limits,
         helper: &config::Helper,
         places: &Places,
+        whose: &Whose,
     ) -> Result<Arc<Loaded>, Error> {
         let doing = |error: Error| error.context(format_args!("component {}", path.display()));
         let meta = std::fs::metadata(path).map_err(|error| doing(Error::new(ErrorKind::Invalid, error.to_string())))?;
@@ -107,7 +109,7 @@ impl Components {
             check_pin(&loaded.digest, pinned).map_err(doing)?;
             return Ok(loaded.clone());
         }
-        let fresh = Arc::new(self.prepare(path, pinned, limits, helper, places).map_err(doing)?);
+        let fresh = Arc::new(self.prepare(path, pinned, limits, helper, places, whose).map_err(doing)?);
         let mut loaded = self.loaded();
         if loaded.len() >= limits::MAX_COMPONENTS {
             // Those in use live on in their stores.
@@ -128,6 +130,7 @@ impl Components {
         limits: &Limits,
         helper: &config::Helper,
         places: &Places,
+        whose: &Whose,
     ) -> Result<Loaded, Error> {
         let source = source::Source::open(path, limits.component_bytes)?;
         let mut digest = source.digest()?;
@@ -138,13 +141,13 @@ impl Components {
             // It was measured before it was compiled.
             Some(found) => found,
             None => {
-                // A bound on the length of files holds for files in memory too, and for those of the helper.
-                let bounded = files_are_bounded();
+                let program = program(helper, places)?;
                 let bytes;
-                (digest, bytes) = if bounded {
-                    source.read().map(|(digest, own)| (digest, Sealed::Own(own)))?
-                } else {
-                    source.copy()?
+                (digest, bytes) = match program {
+                    Some(_) => source.copy()?,
+                    // A bound on the length of files holds for files in memory too.
+                    None if files_are_bounded() => source.read().map(|(digest, own)| (digest, Sealed::Own(own)))?,
+                    None => source.copy()?,
                 };
                 // It may have been replaced meanwhile.
                 check_pin(&digest, pinned)?;
@@ -152,14 +155,9 @@ impl Components {
                 audit::check_names(&found.imports, &found.exports)?;
                 bytes.done_with(usize::MAX);
                 let allowance = helper::Allowance { memory: limits.compile_bytes, milliseconds: limits.compile_ms };
-                let program = if bounded { None } else { program(helper)? };
-                if bounded {
-                    let why = "the process has a bound on the length of files (ulimit -f)";
-                    log::line(log::Level::Warn, format_args!("components are compiled in this process: {why}"));
-                }
                 log::line(log::Level::Info, format_args!("compiling {}", path.display()));
                 let accepted = Accepted { digest, bytes, instance_bytes: found.instance_bytes };
-                (self.compiler.compile(engine, cache, accepted, allowance, program)?, found.instance_bytes)
+                (self.compiler.compile(engine, cache, accepted, allowance, program, whose)?, found.instance_bytes)
             }
         };
         audit::check(&component)?;
@@ -199,22 +197,32 @@ fn check_pin(digest: &[u8; 32], pinned: Option<config::Digest>) -> Result<(), Er
     }
 }
 
-/// The program to compile with. None: it is done in this process, because the config says so or there is no program.
-fn program(helper: &config::Helper) -> Result<Option<helper::Program>, Error> {
-    match (helper::find(helper), helper) {
-        (Ok(program), _) => Ok(Some(program)),
-        (Err(_), config::Helper::Off) => Ok(None),
-        (Err(why), config::Helper::At(_)) => Err(Error::invalid(format!("compile.helper of the config: {why}"))),
-        (Err(why), config::Helper::Beside) => {
-            log::line(log::Level::Warn, format_args!("components are compiled in this process: {why}"));
-            Ok(None)
-        }
+/// The program to compile with. None: it is done in this process, because the config or the program that embeds the library says so. Nothing
+/// else leads there: the compiler's memory and time in this process have no bound.
+fn program(helper: &config::Helper, places: &Places) -> Result<Option<helper::Program>, Error> {
+    if places.compile_in_process || *helper == config::Helper::InProcess {
+        return Ok(None);
     }
+    let remedy = "`compile = \"in-process\"` in the config (HostBuilder::compile_in_process), which bounds neither its memory nor its time";
+    let refused = |why: String| {
+        Error::new(ErrorKind::Unsupported, format!("its compiled code is not in the cache, and {why}, or set {remedy}"))
+    };
+    // It holds for the files of the helper.
+    if files_are_bounded() {
+        return Err(refused("the process has a bound on the length of files (ulimit -f), under which the compile helper cannot work: lift it".into()));
+    }
+    helper::find(helper).map(Some).map_err(|why| match helper {
+        config::Helper::At(_) => Error::invalid(format!("compile.helper of the config: {why}")),
+        _ => refused(format!(
+            "there is no compile helper ({why}): install kv-store-compile, which belongs to the library"
+        )),
+    })
 }
 
-/// What a component's file is, without compiling it: its length, its SHA-256, its outlines.
-pub(crate) fn look(path: &Path, limit: u64) -> Result<(u64, [u8; 32], Measured), Error> {
+/// What a component's file is, without compiling it: its length, its SHA-256, its outlines, and why it would not compile.
+pub(crate) fn look(path: &Path, limit: u64) -> Result<(u64, [u8; 32], Measured, Option<String>), Error> {
     let (digest, bytes) = source::Source::open(path, limit)?.copy()?;
     let found = measure::measure(&bytes, |end| bytes.done_with(end))?;
-    Ok((bytes.len() as u64, digest, found))
+    let invalid = audit::invalid(&bytes);
+    Ok((bytes.len() as u64, digest, found, invalid))
 }

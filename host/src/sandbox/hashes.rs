@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::backend::{ChunkHash, ChunkSet};
-use crate::contract::bindings::exports::kv_store::backend::store::Hashes;
+use crate::contract::bindings::kv_store::backend::store_types::Hashes;
 use crate::error::{Error, contract_violation};
 use crate::limits::MAX_HASH_BYTES;
 

@@ -7,8 +7,8 @@ use super::pool::{Call, Pool};
 use crate::backend::{
     Answers, Backend, Bytes, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target, expect_some,
 };
-use crate::contract::bindings::exports::kv_store::backend::store::{
-    self, CommitOutcome, DeleteOutcome, GetOutcome, Manifest,
+use crate::contract::bindings::kv_store::backend::store_types::{
+    self as store, CommitOutcome, DeleteOutcome, GetOutcome, Manifest,
 };
 use crate::error::{Error, contract_violation};
 use crate::payload::Buffer;
@@ -124,6 +124,7 @@ impl Backend for Pool {
 
     fn get_manifest(&self, name: &str, until: &Until) -> Result<Option<Arc<Buffer>>, Error> {
         self.call(until, async |call: &mut Call<'_>| {
+            call.store.data_mut().expect_manifest();
             let answer = call.guest.call_get_manifest(&mut *call.store, name).await?;
             let state = call.store.data_mut();
             Ok(answer
@@ -141,5 +142,9 @@ impl Backend for Pool {
 
     fn retire(&self) {
         self.retire_idle();
+    }
+
+    fn drop_connections(&self) {
+        self.close_idle_connections();
     }
 }

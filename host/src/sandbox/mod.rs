@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::limits::Limits;
 use crate::loader::{self, Loaded, Places};
 use crate::sandbox_traits::{Component, Components, Features, Found, Instances, Maintenance, Reach};
+use crate::threads::Whose;
 use crate::until::Until;
 
 /// The places of a host are where its components are looked for.
@@ -49,8 +50,9 @@ impl Components for Places {
         pinned: Option<Digest>,
         limits: &Limits,
         helper: &Helper,
+        whose: &Whose,
     ) -> Result<Arc<dyn Component>, Error> {
-        Ok(loader::components()?.load(path, pinned, limits, helper, self)?)
+        Ok(loader::components()?.load(path, pinned, limits, helper, self, whose)?)
     }
 }
 

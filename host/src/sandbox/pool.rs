@@ -11,7 +11,8 @@ use std::time::Instant;
 use wasmtime::component::ResourceTableError;
 use wasmtime::{Store, Trap, UpdateDeadline};
 
-use crate::contract::bindings::exports::kv_store::backend::store::{Features, Guest, Properties};
+use crate::contract::bindings::exports::kv_store::backend::store::Guest;
+use crate::contract::bindings::kv_store::backend::store_types::{Features, Properties};
 use crate::contract::bindings::{Backend, maintained};
 use crate::contract::{Access, State};
 use crate::counters::Event;
@@ -236,6 +237,11 @@ impl Pool {
         }
     }
 
+    /// Close the connections that no call uses.
+    pub(crate) fn close_idle_connections(&self) {
+        self.access.parked.close_all();
+    }
+
     /// Run guest code on this thread, within a deadline.
     fn drive<T>(
         &self,
@@ -262,8 +268,8 @@ impl Pool {
         let counted = usize::try_from(self.access.reach.limits.memory_bytes).unwrap_or(usize::MAX) / limits::SLOT_BYTES;
         store.set_max_component_handles(limits::MAX_HANDLES.min(counted) + limits::MAX_BATCH_ITEMS);
         store.set_hostcall_fuel(limits::HOSTCALL_BYTES);
-        store.epoch_deadline_callback(|context| {
-            context.data().ran_for(limits::EPOCH_TICK);
+        store.epoch_deadline_callback(|mut context| {
+            context.data_mut().ran_for(limits::EPOCH_TICK);
             match Instant::now() < context.data().stop_at() {
                 true => Ok(UpdateDeadline::Continue(1)),
                 false => Err(DeadlineMissed.into()),
@@ -283,6 +289,7 @@ impl Pool {
             let error = if meant.is_empty() { error } else { error.with_note(&meant) };
             self.access.missing.explain(error, &self.access.reach.grants)
         })?;
+        store.data_mut().heed(&features.more);
         if self.promised.is_some_and(|first| first != promised(&features)) {
             self.access.reach.counters.count(Event::ContractViolations);
             return Err(contract_violation("answered other features than the first instance of this URI"));
@@ -335,7 +342,8 @@ impl Pool {
         if trap.downcast_ref::<DeadlineMissed>().is_some() {
             self.access.reach.counters.count(Event::Timeouts);
             let late = Instant::now().saturating_duration_since(until.deadline());
-            let message = format!("did not answer by its deadline and was stopped {} ms after it", late.as_millis());
+            let (late, ended_by) = (late.as_millis(), until.ended_by());
+            let message = format!("did not answer by its deadline and was stopped {late} ms after it ({ended_by})");
             return Error::new(ErrorKind::Unavailable, message);
         }
         self.access.reach.counters.count(Event::Traps);
@@ -396,6 +404,8 @@ impl From<Features> for sandbox_traits::Features {
             write_through: properties.contains(Properties::WRITE_THROUGH),
             holds_data: properties.contains(Properties::HOLDS_DATA),
             wants_fresh: properties.contains(Properties::WANTS_FRESH),
+            evicts: properties.contains(Properties::EVICTS),
+            settles: properties.contains(Properties::SETTLES),
         };
         sandbox_traits::Features { label, properties, max_instances, batch_items, batch_bytes, max_value_bytes, more }
     }

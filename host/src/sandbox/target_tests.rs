@@ -1,8 +1,8 @@
 //! Where the bytes of a get go, with a component of ours: straight into the memory that its caller named.
 
-use crate::Store;
-use crate::backend::{ChunkHash, Got, Target};
+use crate::backend::{ChunkHash, Got, Layout, Target};
 use crate::payload::counts::{self, Counts};
+use crate::{ENVELOPE_BYTES, Store};
 
 /// In a process of its own, whose environment says where the components are.
 #[test]
@@ -14,10 +14,13 @@ fn a_chunk_goes_where_its_caller_wants_it() {
     let target = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target").canonicalize().unwrap();
     let components = target.join("dist/components");
     assert!(components.join("local-fs.wasm").exists(), "run `cargo xtask test`, which builds the components");
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&config, "compile = 'in-process'\n").unwrap();
     let name = std::thread::current().name().expect("a test's thread has its name").to_owned();
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &name])
         .env(INSIDE, "1")
+        .env("KV_STORE_WASM_CONFIG", config.path())
         .env("KV_STORE_WASM_PATH", components)
         .env("KV_STORE_WASM_CACHE", target.join("test-consumers/cache"))
         .output()
@@ -32,7 +35,8 @@ fn get_into_memory() {
     let long: Vec<u8> = (0..100_000).map(|n| (n % 251) as u8).collect();
     store.put_chunk(b"short", b"0123456789").unwrap();
     store.put_chunk(b"long.", &long).unwrap();
-    let hash = |text: &[u8]| ChunkHash::new(text).unwrap();
+    // No hashes of their content: they lie in envelopes.
+    let hash = |text: &[u8]| ChunkHash::new(text).unwrap().lying(Layout::Enveloped);
     let hashes = [hash(b"short"), hash(b"long."), hash(b"none."), hash(b"long."), hash(b"short"), hash(b"of 8 len")];
     let mut memory = vec![0_u8; 10 + 120_000 + 4 + 9];
     let mut rest = memory.as_mut_slice();
@@ -49,11 +53,13 @@ fn get_into_memory() {
     let (backend, until) = (opened.backend(), || opened.until(None));
     let got = backend.get(&hashes[..3], &mut targets[..3], &until()).unwrap();
     assert!(matches!(got[..], [Ok(Some(Got::Placed(10))), Ok(Some(Got::Placed(100_000))), Ok(None)]));
-    assert_eq!(counts::take(), Counts { copied: 0, placed: 100_010 }, "nothing is copied on the way");
+    let placed = 100_010 + 2 * ENVELOPE_BYTES as usize;
+    assert_eq!(counts::take(), Counts { copied: 0, placed }, "nothing is copied on the way");
     // Another width is another call.
     let mut others = [Target::ALLOCATE, targets[3], Target::ALLOCATE];
     let got = backend.get(&hashes[3..], &mut others, &until()).unwrap();
     assert!(matches!(&got[..], [Ok(Some(Got::Buffer(data))), Ok(Some(Got::TooLong(10)))] if data[..] == long[..]));
     assert!(memory[..10] == *b"0123456789" && memory[10..100_010] == long[..]);
-    assert!(memory[100_010..].iter().all(|byte| *byte == 0));
+    // The envelope came behind the value, where there was room.
+    assert!(memory[100_010 + ENVELOPE_BYTES as usize..].iter().all(|byte| *byte == 0));
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use memkv_wire::VERSION;
+use memkv_wire::Version;
 use serde_json::json;
 
 use crate::Server;
@@ -102,7 +102,7 @@ fn status(server: &Server) -> String {
     let (size, stats) = (server.store.size(), &server.stats);
     let status = json!({
         "server": SERVER,
-        "version": VERSION,
+        "version": Version::LATEST as u8,
         "uptime_seconds": server.started.elapsed().as_secs(),
         "durable": server.store.is_durable(),
         "chunks": size.chunks,
@@ -145,6 +145,8 @@ fn metrics(server: &Server) -> String {
     let refused = labelled("reason", &mut stats.refusals());
     metric("refused_total", "counter", "Connections that were closed for what the client sent.", &refused);
     metric("truncated_total", "counter", "Connections that ended within a frame.", &one(stats.truncated.get()));
+    let late = "Changes that were not done because their end had passed.";
+    metric("late_total", "counter", late, &one(stats.late.get()));
     metric("hits_total", "counter", "Values that were asked for and found.", &one(stats.hits.get()));
     metric("misses_total", "counter", "Values that were asked for and not found.", &one(stats.misses.get()));
     metric("evicted_total", "counter", "Entries that left for want of room.", &one(server.store.evicted.load(Relaxed)));

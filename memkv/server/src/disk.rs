@@ -12,6 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 use twox_hash::XxHash3_64;
@@ -32,6 +33,16 @@ pub struct Found {
     pub name: Name,
     pub value: Value,
     pub chunks: Vec<Name>,
+}
+
+/// What a sync that failed leaves in doubt: a second one would succeed and prove nothing.
+pub enum Doubt {
+    /// Nothing was tried.
+    None,
+    /// The bytes of this entry.
+    File(Name),
+    /// Which files that were not synced before are in this folder.
+    Folder(PathBuf),
 }
 
 /// A file that is written and does not appear yet. Dropped, it never does.
@@ -64,6 +75,15 @@ fn create_file(path: &Path) -> io::Result<File> {
 
 fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
+}
+
+/// A failure, and the doubt that it leaves if the kernel has tried.
+fn if_tried(error: io::Error, doubt: impl FnOnce() -> Doubt) -> (io::Error, Doubt) {
+    use rustix::io::Errno;
+    const NOT_TRIED: [Errno; 6] = [Errno::INTR, Errno::NOMEM, Errno::INVAL, Errno::BADF, Errno::MFILE, Errno::NFILE];
+    let was_tried = Errno::from_io_error(&error).is_none_or(|errno| !NOT_TRIED.contains(&errno));
+    let doubt = if was_tried { doubt() } else { Doubt::None };
+    (error, doubt)
 }
 
 impl Disk {
@@ -117,19 +137,25 @@ impl Disk {
     }
 
     /// Make files last, and that they are there.
-    pub fn sync<'a>(&self, names: impl Iterator<Item = &'a Name>) -> io::Result<()> {
+    pub fn sync<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Result<(), (io::Error, Doubt)> {
         let mut folders = BTreeSet::new();
         for name in names {
-            let path = self.path(name);
-            sync(&path)?;
-            folders.extend(path.parent().map(Path::to_owned));
+            sync(&self.path(name)).map_err(|error| if_tried(error, || Doubt::File(name.clone())))?;
+            folders.extend(self.folder(name));
         }
-        folders.iter().try_for_each(|folder| sync(folder))
+        folders
+            .into_iter()
+            .try_for_each(|folder| sync(&folder).map_err(|error| if_tried(error, || Doubt::Folder(folder.clone()))))
+    }
+
+    /// The folder of an entry's file.
+    pub fn folder(&self, name: &Name) -> Option<PathBuf> {
+        self.path(name).parent().map(Path::to_owned)
     }
 
     /// Make it last that a file has appeared or gone.
     pub fn sync_folder(&self, name: &Name) -> io::Result<()> {
-        self.path(name).parent().map_or(Ok(()), sync)
+        self.folder(name).map_or(Ok(()), |folder| sync(&folder))
     }
 
     /// Remove the file of an entry.
@@ -148,8 +174,8 @@ impl Disk {
         }
     }
 
-    /// All files, those written first before others.
-    pub fn files(&self) -> io::Result<Vec<PathBuf>> {
+    /// All files with the time when they were written, the first ones before others.
+    pub fn files(&self) -> io::Result<Vec<(SystemTime, PathBuf)>> {
         let mut files = Vec::new();
         for folder in fs::read_dir(self.root.join("objects"))? {
             let folder = folder?.path();
@@ -165,7 +191,7 @@ impl Disk {
             }
         }
         files.sort();
-        Ok(files.into_iter().map(|(_, path)| path).collect())
+        Ok(files)
     }
 
     /// What a file holds. One that is damaged is set aside; one that cannot be read may be sound, and stays.
@@ -225,7 +251,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
 
-    use crate::store::{Put, Store, name};
+    use crate::store::{Deleted, Put, Store, Terms, name};
     use memkv_wire::fields::Kind;
 
     fn open(root: &Path, bound: u64) -> Store {
@@ -245,9 +271,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path(), 1 << 20);
         for n in 1..4 {
-            assert_eq!(store.put_chunk(chunk(n), vec![n; 1000], false), Put::Stored);
+            assert_eq!(store.put_chunk(chunk(n), vec![n; 1000], false, 0), Put::Stored);
         }
-        assert_eq!(store.put_manifest(manifest(), b"two".to_vec(), &[chunk(1), chunk(2)]), Put::Stored);
+        assert_eq!(
+            store.put_manifest(manifest(), b"two".to_vec(), &[chunk(1), chunk(2)], Terms::default()),
+            Put::Stored
+        );
         folder
     }
 
@@ -263,9 +292,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path(), 1 << 20);
         for n in [1, 2] {
-            assert_eq!(store.put_chunk(chunk(n), vec![n; 5], false), Put::Stored);
+            assert_eq!(store.put_chunk(chunk(n), vec![n; 5], false, 0), Put::Stored);
         }
-        assert_eq!(store.put_manifest(manifest(), b"two".to_vec(), &[chunk(1), chunk(2)]), Put::Stored);
+        assert_eq!(
+            store.put_manifest(manifest(), b"two".to_vec(), &[chunk(1), chunk(2)], Terms::default()),
+            Put::Stored
+        );
         for (path, expected) in [
             (
                 "objects/b6/b69543cf8d6fb85632f12dc33b636a2ad37f5401a2cab3cae5109ac4855c63db",
@@ -292,7 +324,7 @@ mod tests {
         assert_eq!((store.size().chunks, store.size().manifests), (3, 1));
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!((mode(&file_of(folder.path(), &chunk(3))), mode(&folder.path().join("objects"))), (0o600, 0o700));
-        assert!(store.delete(&manifest()).unwrap());
+        assert_eq!(store.delete(&manifest(), 0), Deleted::Gone);
         drop(store);
         assert!(open(folder.path(), 1 << 20).get(&manifest()).is_none());
     }
@@ -348,7 +380,7 @@ mod tests {
         let folder = filled();
         let used = open(folder.path(), 1 << 20).size().bytes;
         let store = open(folder.path(), used);
-        assert_eq!(store.put_chunk(chunk(4), vec![4; 2000], false), Put::Stored);
+        assert_eq!(store.put_chunk(chunk(4), vec![4; 2000], false, 0), Put::Stored);
         let there: Vec<bool> = (1..5).map(|n| file_of(folder.path(), &chunk(n)).exists()).collect();
         assert_eq!(store.exists(&[chunk(1), chunk(2), chunk(3), chunk(4)]), there);
         assert!(there.contains(&false) && there.contains(&true));

@@ -3,15 +3,17 @@
 //! One thread for each client, one for each admin request. [`Server`] is what they share.
 
 mod admin;
+mod clock;
 mod disk;
 mod inflight;
 mod options;
 mod serve;
+mod sessions;
 mod stats;
 mod store;
 mod stream;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
@@ -25,13 +27,15 @@ use memkv_wire::Key;
 
 use inflight::Inflight;
 use options::Options;
+use sessions::Sessions;
 use stats::Stats;
 use store::Store;
 
 /// What clients may finish in, once the server was told to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-/// Clients past the bound that are told so, rather than cut off.
-const TOLD_BUSY: usize = 16;
+/// Connections whose client has not shown yet that it has the key. They take no place of those that have; of more than these the one that
+/// came first is closed.
+const MAX_STRANGERS: usize = 64;
 /// Between two lines about clients that were refused.
 const SAY_REFUSED: Duration = Duration::from_secs(1);
 /// How often a port is chosen anew because the next one is not free.
@@ -42,15 +46,54 @@ pub struct Server {
     key: Key,
     store: Store,
     stats: Stats,
+    sessions: Sessions,
     inflight: Inflight,
     max_value: u64,
     max_connections: usize,
     idle: Duration,
     started: Instant,
     stopping: AtomicBool,
-    clients: Mutex<HashMap<u64, Arc<TcpStream>>>,
+    clients: Mutex<Clients>,
     /// When a refusal was last said.
     refused: Mutex<Option<Instant>>,
+}
+
+/// Who is connected, each by a number of its own.
+#[derive(Default)]
+struct Clients {
+    /// Those that have the key.
+    known: HashMap<u64, Arc<TcpStream>>,
+    /// Those of whom that is not known yet, in the order in which they came.
+    strangers: BTreeMap<u64, Arc<TcpStream>>,
+}
+
+impl Clients {
+    fn len(&self) -> usize {
+        self.known.len() + self.strangers.len()
+    }
+
+    /// Somebody came. Answers who is to leave for it.
+    fn came(&mut self, number: u64, stream: Arc<TcpStream>) -> Option<Arc<TcpStream>> {
+        let leaves = (self.strangers.len() >= MAX_STRANGERS).then(|| self.strangers.pop_first()).flatten();
+        self.strangers.insert(number, stream);
+        leaves.map(|(_, stream)| stream)
+    }
+
+    /// A stranger has shown that it has the key. False: there are as many as there may be.
+    fn entered(&mut self, number: u64, most: usize) -> bool {
+        if self.known.len() >= most {
+            return false;
+        }
+        if let Some(stream) = self.strangers.remove(&number) {
+            self.known.insert(number, stream);
+        }
+        true
+    }
+
+    fn gone(&mut self, number: u64) {
+        self.known.remove(&number);
+        self.strangers.remove(&number);
+    }
 }
 
 impl Server {
@@ -62,8 +105,13 @@ impl Server {
         self.clients().len()
     }
 
-    fn clients(&self) -> MutexGuard<'_, HashMap<u64, Arc<TcpStream>>> {
+    fn clients(&self) -> MutexGuard<'_, Clients> {
         self.clients.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// A client has shown that it has the key. False: there is no place for it.
+    pub fn enter(&self, number: u64) -> bool {
+        self.clients().entered(number, self.max_connections)
     }
 
     /// Let clients in for as long as the process lives.
@@ -76,19 +124,21 @@ impl Server {
             };
             let stream = Arc::new(stream);
             self.stats.accepted.add(1);
-            let connected = self.connections();
-            if connected >= self.max_connections + TOLD_BUSY || self.is_stopping() {
+            if self.is_stopping() {
                 continue;
             }
-            self.clients().insert(number, stream.clone());
+            if let Some(leaves) = self.clients().came(number, stream.clone()) {
+                // Its thread reads the end of it. Fails where it has gone by itself.
+                let _ = leaves.shutdown(Shutdown::Both);
+            }
             let server = self.clone();
             let serving = std::thread::Builder::new().name("client".into()).spawn(move || {
                 let _gone = Gone { server: &server, number };
                 // Whoever sent the request may not have waited for the answer.
-                let _ = serve::serve(&server, &stream, connected >= server.max_connections);
+                let _ = serve::serve(&server, &stream, number);
             });
             if serving.is_err() {
-                self.clients().remove(&number);
+                self.clients().gone(number);
             }
         }
     }
@@ -115,10 +165,12 @@ impl Server {
     fn stop(&self) {
         self.stopping.store(true, SeqCst);
         let end = Instant::now() + STOP_PATIENCE;
-        for client in self.clients().values() {
+        let clients = self.clients();
+        for client in clients.known.values().chain(clients.strangers.values()) {
             // Fails where it has gone by itself.
             let _ = client.shutdown(Shutdown::Read);
         }
+        drop(clients);
         while self.connections() > 0 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -133,7 +185,7 @@ struct Gone<'a> {
 
 impl Drop for Gone<'_> {
     fn drop(&mut self) {
-        self.server.clients().remove(&self.number);
+        self.server.clients().gone(self.number);
     }
 }
 
@@ -184,6 +236,7 @@ fn run(options: &Options) -> Result<()> {
         key,
         store,
         stats: Stats::default(),
+        sessions: Sessions::default(),
         // And one frame more, see there.
         inflight: Inflight::new(max_value.max(memory / 4)),
         max_value,
@@ -231,4 +284,32 @@ fn bind(wanted: SocketAddr) -> Result<(TcpListener, TcpListener)> {
         }
     }
     bail!("no two ports in a row are free")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream() -> Arc<TcpStream> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Arc::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap())
+    }
+
+    #[test]
+    fn strangers_take_no_place_of_those_who_have_the_key() {
+        let (mut clients, stream) = (Clients::default(), stream());
+        (0..2).for_each(|number| {
+            assert!(clients.came(number, stream.clone()).is_none());
+            assert!(clients.entered(number, 3));
+        });
+        let left = (2..302).filter(|number| clients.came(*number, stream.clone()).is_some()).count();
+        assert_eq!((left, clients.len()), (300 - MAX_STRANGERS, 2 + MAX_STRANGERS));
+        assert!(
+            clients.came(302, stream.clone()).is_some() && clients.entered(302, 3),
+            "the last one is not the next to leave"
+        );
+        assert!(clients.came(303, stream).is_none() && !clients.entered(303, 3), "the bound of those who have the key");
+        clients.gone(302);
+        assert!(clients.entered(303, 3));
+    }
 }

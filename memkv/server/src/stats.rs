@@ -28,6 +28,8 @@ pub struct Stats {
     refusals: [Count; Status::ALL.len()],
     /// Connections that ended within a frame.
     pub truncated: Count,
+    /// Changes that came after their end.
+    pub late: Count,
     /// Values that were asked for and found, or not.
     pub hits: Count,
     pub misses: Count,
@@ -69,6 +71,7 @@ fn op_name(op: Op) -> &'static str {
         Op::List => "list",
         Op::Usage => "usage",
         Op::Evict => "evict",
+        Op::Commit => "commit",
     }
 }
 
@@ -80,6 +83,12 @@ pub fn refusal_name(status: Status) -> Option<&'static str> {
         Status::TooLarge => "too_large",
         Status::Malformed => "malformed",
         Status::Busy => "busy",
-        Status::Ok | Status::Missing | Status::Existed | Status::Full | Status::Gone | Status::Failed => return None,
+        Status::Ok
+        | Status::Missing
+        | Status::Existed
+        | Status::Full
+        | Status::Gone
+        | Status::Failed
+        | Status::TooLate => return None,
     })
 }

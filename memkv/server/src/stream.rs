@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, IoSlice, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use memkv_wire::{Fault, HEADER_BYTES, Header, Incoming, Key, Outgoing, TAG_BYTES};
+use memkv_wire::{Fault, HEADER_BYTES, Header, Incoming, Key, Outgoing, TAG_BYTES, Version};
 
 use crate::inflight::{Inflight, SMALL_BYTES, Share};
 
@@ -37,7 +37,7 @@ pub struct Frame<'a> {
 
 /// Why there is no frame.
 pub enum End {
-    /// The client has finished, or is gone, or the server stops: nobody wants an answer.
+    /// The client has finished, or is gone, or has another session in this one's place, or the server stops: nobody wants an answer.
     Closed,
     /// It ended or stood still within a frame.
     Truncated,
@@ -71,9 +71,11 @@ impl<'s> Input<'s> {
 
     /// The next frame.
     pub fn frame<'a>(&mut self, incoming: &mut Incoming, inflight: &'a Inflight) -> Result<Frame<'a>, End> {
-        if self.is_empty() {
+        while self.is_empty() {
             self.wait_at_most(self.idle).map_err(|_| End::Closed)?;
             match self.reader.fill_buf() {
+                // The process was stopped and goes on: a wait with a timeout ends then, and what the client has sent is still there.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok([]) | Err(_) => return Err(End::Closed),
                 Ok(_) => {}
             }
@@ -210,7 +212,7 @@ pub struct Output<'a> {
 impl<'a> Output<'a> {
     pub fn new(stream: &'a TcpStream, key: Key) -> io::Result<Self> {
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Output { stream, pending: Vec::new(), outgoing: Outgoing::new(key) })
+        Ok(Output { stream, pending: Vec::new(), outgoing: Outgoing::new(key, Version::One) })
     }
 
     /// A frame without a value; sent now or with the next.

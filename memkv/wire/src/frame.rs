@@ -1,6 +1,6 @@
 //! The first 32 bytes of a frame, and the codes in it.
 
-use crate::{HEADER_BYTES, VERSION};
+use crate::HEADER_BYTES;
 
 const MAGIC: [u8; 4] = *b"MKVF";
 /// Set in the code of an answer.
@@ -19,7 +19,7 @@ macro_rules! codes {
         impl $name {
             pub const ALL: [$name; [$($byte as u8),*].len()] = [$($name::$code),*];
 
-            fn from_code(code: u8) -> Option<Self> {
+            pub(crate) fn from_code(code: u8) -> Option<Self> {
                 match code {
                     $($byte => Some($name::$code),)*
                     _ => None,
@@ -27,6 +27,21 @@ macro_rules! codes {
             }
         }
     };
+}
+
+codes! {
+    /// What a frame is laid out as. The header is the same in both.
+    #[derive(PartialOrd, Ord)]
+    pub enum Version {
+        /// As of 0.1 and 0.2: a change says nothing of time.
+        One = 1,
+        /// A session has a name, and can take the place of another; a change carries its end.
+        Two = 2,
+    }
+}
+
+impl Version {
+    pub const LATEST: Self = Version::Two;
 }
 
 codes! {
@@ -41,6 +56,8 @@ codes! {
         List = 0x32,
         Usage = 0x33,
         Evict = 0x34,
+        /// In version 2 only.
+        Commit = 0x35,
     }
 }
 
@@ -59,6 +76,8 @@ codes! {
         Gone = 0x11,
         /// The server's own trouble.
         Failed = 0x12,
+        /// Its end had passed: nothing was changed. In version 2 only.
+        TooLate = 0x13,
         /// The header has a version that the server does not speak; that of the refusal is one that it does.
         UnsupportedVersion = 0x20,
         /// The tag is wrong: another key, or bytes that were changed on the way.
@@ -77,8 +96,13 @@ codes! {
 /// What makes a frame one that cannot be read on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Of another version.
+    /// Of a version that is none of [`Version`].
     Version(u8),
+    /// Of another version than the first frame of its side.
+    OtherVersion {
+        session: Version,
+        came: Version,
+    },
     OutOfSequence {
         expected: u64,
         came: u64,
@@ -96,7 +120,7 @@ impl Fault {
     /// What a server answers to it.
     pub fn status(self) -> Status {
         match self {
-            Fault::Version(_) => Status::UnsupportedVersion,
+            Fault::Version(_) | Fault::OtherVersion { .. } => Status::UnsupportedVersion,
             Fault::OutOfSequence { .. } => Status::OutOfSequence,
             Fault::TooLarge { .. } => Status::TooLarge,
             Fault::Malformed(_) => Status::Malformed,
@@ -108,7 +132,17 @@ impl Fault {
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Fault::Version(came) => write!(f, "version {came} is not spoken here, only {VERSION}"),
+            Fault::Version(came) => {
+                let (first, last) = (Version::One as u8, Version::LATEST as u8);
+                write!(f, "version {came} is not spoken here, only {first} and {last}")
+            }
+            Fault::OtherVersion { session, came } => {
+                write!(
+                    f,
+                    "a frame of version {} came where those before it were of version {}",
+                    *came as u8, *session as u8
+                )
+            }
             Fault::OutOfSequence { expected, came } => write!(f, "frame {came} came where frame {expected} was due"),
             Fault::TooLarge { limit, came } => write!(f, "{came} bytes are more than {limit}"),
             Fault::Malformed(what) => f.write_str(what),
@@ -122,7 +156,8 @@ impl std::error::Error for Fault {}
 /// A header whose form is right. Nothing in it is to be trusted before the tag is checked, but to know where the tag is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    code: u8,
+    pub version: Version,
+    pub(crate) code: u8,
     pub status: Status,
     /// Length of the fields in bytes.
     pub fields: u32,
@@ -134,16 +169,20 @@ pub struct Header {
 }
 
 impl Header {
-    pub(crate) fn request(op: Op, fields: usize, value: u64, sequence: u64) -> Self {
-        Header { code: op as u8, status: Status::Ok, fields: length(fields), left: 0, value, sequence }
+    pub(crate) fn request(op: Op, fields: usize, value: u64) -> Self {
+        Self::of(op as u8, Status::Ok, 0, fields, value)
     }
 
-    pub(crate) fn answer(op: Op, status: Status, left: u32, fields: usize, value: u64, sequence: u64) -> Self {
-        Header { code: op as u8 | ANSWER, status, fields: length(fields), left, value, sequence }
+    pub(crate) fn answer(op: Op, status: Status, left: u32, fields: usize, value: u64) -> Self {
+        Self::of(op as u8 | ANSWER, status, left, fields, value)
     }
 
-    pub(crate) fn refusal(status: Status, fields: usize, sequence: u64) -> Self {
-        Header { code: REFUSAL, status, fields: length(fields), left: 0, value: 0, sequence }
+    pub(crate) fn refusal(status: Status, fields: usize) -> Self {
+        Self::of(REFUSAL, status, 0, fields, 0)
+    }
+
+    fn of(code: u8, status: Status, left: u32, fields: usize, value: u64) -> Self {
+        Header { version: Version::One, code, status, fields: length(fields), left, value, sequence: 0 }
     }
 
     /// What is asked; none: this is no request.
@@ -165,7 +204,7 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES];
         let all = [
             &MAGIC[..],
-            &[VERSION, self.code, self.status as u8, 0],
+            &[self.version as u8, self.code, self.status as u8, 0],
             &self.fields.to_le_bytes(),
             &self.left.to_le_bytes(),
             &self.value.to_le_bytes(),
@@ -183,9 +222,7 @@ impl Header {
         if [m0, m1, m2, m3] != MAGIC {
             return Err(Fault::Malformed("the frame does not begin with MKVF"));
         }
-        if version != VERSION {
-            return Err(Fault::Version(version));
-        }
+        let version = Version::from_code(version).ok_or(Fault::Version(version))?;
         let [f0, f1, f2, f3, l0, l1, l2, l3, rest @ ..] = rest;
         let [v0, v1, v2, v3, v4, v5, v6, v7, s0, s1, s2, s3, s4, s5, s6, s7] = rest;
         let status = Status::from_code(status).filter(|_| zero == 0);
@@ -194,6 +231,7 @@ impl Header {
             return Err(Fault::Malformed("the header holds a code that this version does not have"));
         };
         Ok(Header {
+            version,
             code,
             status,
             fields: u32::from_le_bytes([f0, f1, f2, f3]),
@@ -216,21 +254,24 @@ mod tests {
     /// Headers and codes, as clients and servers of other versions have them.
     #[test]
     fn golden_header() {
-        let header = Header::answer(Op::Get, Status::Full, 0x0102, 0x0304, 0x0506, 0x0708).encode();
-        let hex: String = header.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "4d4b564601a110000403000002010000".to_owned() + "06050000000000000807000000000000");
-        assert_eq!(Header::refusal(Status::Busy, 0, 0).encode()[4..8], [1, 0xff, 0x25, 0]);
-        assert_eq!(Op::ALL.map(|op| op as u8), [0x06, 0x20, 0x21, 0x22, 0x30, 0x31, 0x32, 0x33, 0x34]);
-        let statuses = [0x00, 0x01, 0x02, 0x10, 0x11, 0x12, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25];
+        let mut header = Header::answer(Op::Get, Status::Full, 0x0102, 0x0304, 0x0506);
+        header.sequence = 0x0708;
+        let hex = |header: Header| header.encode().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(hex(header), "4d4b564601a110000403000002010000".to_owned() + "06050000000000000807000000000000");
+        header.version = Version::Two;
+        assert_eq!(hex(header), "4d4b564602a110000403000002010000".to_owned() + "06050000000000000807000000000000");
+        assert_eq!(Header::refusal(Status::Busy, 0).encode()[4..8], [1, 0xff, 0x25, 0]);
+        assert_eq!(Op::ALL.map(|op| op as u8), [0x06, 0x20, 0x21, 0x22, 0x30, 0x31, 0x32, 0x33, 0x34, 0x35]);
+        let statuses = [0x00, 0x01, 0x02, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25];
         assert_eq!(Status::ALL.map(|status| status as u8), statuses);
         assert_eq!(
             format!("{:?}", Op::ALL),
-            "[Connect, Put, Get, Delete, Exists, BatchGet, List, Usage, Evict]",
+            "[Connect, Put, Get, Delete, Exists, BatchGet, List, Usage, Evict, Commit]",
             "each keeps its number"
         );
         assert_eq!(
             format!("{:?}", Status::ALL),
-            "[Ok, Missing, Existed, Full, Gone, Failed, UnsupportedVersion, NotAuthentic, OutOfSequence, TooLarge, Malformed, Busy]"
+            "[Ok, Missing, Existed, Full, Gone, Failed, TooLate, UnsupportedVersion, NotAuthentic, OutOfSequence, TooLarge, Malformed, Busy]"
         );
     }
 }

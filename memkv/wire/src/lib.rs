@@ -7,10 +7,11 @@
 //! computes the tag over it once, and shows it to nobody before the tag is right.
 //!
 //! ```
-//! use memkv_wire::{Incoming, Key, Op, Outgoing, SessionKeys, fields};
+//! use memkv_wire::{Incoming, Key, Op, Outgoing, SessionKeys, Version, fields};
 //!
 //! let keys = SessionKeys::derive(&Key::new([7; 32]), &[1; 32], &[2; 32]);
-//! let (mut client, mut server) = (Outgoing::new(keys.client.clone()), Incoming::new(keys.client, 1 << 20, 1 << 20));
+//! let mut client = Outgoing::new(keys.client.clone(), Version::LATEST);
+//! let mut server = Incoming::new(keys.client, 1 << 20, 1 << 20);
 //! let asked = fields::Lookup { kind: fields::Kind::Manifest, key: b"prompt-1" }.encode();
 //! let header = client.request(Op::Get, asked.len(), 0);
 //! let tag = client.key().tag(&[&header, &asked]);
@@ -25,12 +26,10 @@ mod frame;
 mod mac;
 mod session;
 
-pub use frame::{Fault, Header, Op, Status};
+pub use frame::{Fault, Header, Op, Status, Version};
 pub use mac::{Key, SessionKeys, Tag, Tagger};
 pub use session::{Incoming, Outgoing};
 
-/// The version of this layout.
-pub const VERSION: u8 = 1;
 /// The length of a [`Header`] in bytes.
 pub const HEADER_BYTES: usize = 32;
 /// The length of a [`Tag`] in bytes.
@@ -56,5 +55,12 @@ pub const MAX_MANIFEST_CHUNKS: usize = 262_144;
 /// The port of the data connection. That of the admin endpoints is one more.
 pub const DEFAULT_PORT: u16 = 9900;
 
+/// The length of what names a session of version 2, in bytes.
+pub const SESSION_BYTES: usize = 16;
+/// The length of a generation, in bytes: microseconds since 1970-01-01 UTC (8 bytes), and 8 random bytes.
+pub const GENERATION_BYTES: usize = 16;
+
 /// What each side of a new connection may count on.
 pub type Nonce = [u8; NONCE_BYTES];
+/// Names a session of version 2 for as long as its server lives.
+pub type SessionId = [u8; SESSION_BYTES];

@@ -1,10 +1,11 @@
 //! What must hold for any bytes: nothing panics, what is encoded is decoded, and a frame with a changed bit is refused.
 
 use memkv_wire::fields::{
-    BatchGet, Connect, Connected, Evict, Evicted, Exists, Kind, List, Listed, Listing, Lookup, Put, Usage, text,
+    BatchGet, Commit, Connect, Connected, Delete, Evict, Evicted, Exists, Kind, List, Listed, Listing, Lookup, Put,
+    Usage, text,
 };
 use memkv_wire::{
-    Fault, HEADER_BYTES, Header, Incoming, Key, MAX_KEY_BYTES, Op, Outgoing, SessionKeys, Status, TAG_BYTES,
+    Fault, HEADER_BYTES, Header, Incoming, Key, MAX_KEY_BYTES, Op, Outgoing, SessionKeys, Status, TAG_BYTES, Version,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -52,9 +53,9 @@ fn pair() -> (Outgoing, Incoming, Outgoing, Incoming) {
     let SessionKeys { client, server } = SessionKeys::derive(&Key::new([3; 32]), &[1; 32], &[2; 32]);
     let limits = (1 << 16, 1 << 16);
     (
-        Outgoing::new(client.clone()),
+        Outgoing::new(client.clone(), Version::Two),
         Incoming::new(client, limits.0, limits.1),
-        Outgoing::new(server.clone()),
+        Outgoing::new(server.clone(), Version::Two),
         Incoming::new(server, limits.0, limits.1),
     )
 }
@@ -89,15 +90,20 @@ proptest! {
 proptest! {
     #[test]
     fn no_bytes_panic(bytes in vec(any::<u8>(), 0..200)) {
-        let _ = (Connect::decode(&bytes), Connected::decode(&bytes), Put::decode(&bytes), Lookup::decode(&bytes));
+        for version in Version::ALL {
+            let _ = (Connect::decode(&bytes, version), Connected::decode(&bytes, version));
+            let _ = (Put::decode(&bytes, version), Delete::decode(&bytes, version));
+        }
+        let _ = (Lookup::decode(&bytes), Commit::decode(&bytes));
         let _ = (Exists::decode(&bytes), BatchGet::decode(&bytes), text(&bytes));
         let (_, mut incoming, ..) = pair();
         let _ = receive(&mut incoming, &bytes);
     }
 
     #[test]
-    fn no_header_panics(mut bytes in any::<[u8; HEADER_BYTES]>()) {
-        bytes[..5].copy_from_slice(b"MKVF\x01");
+    fn no_header_panics(mut bytes in any::<[u8; HEADER_BYTES]>(), version in 1..=2_u8) {
+        bytes[..4].copy_from_slice(b"MKVF");
+        bytes[4] = version;
         let (_, mut incoming, ..) = pair();
         let _ = incoming.open(&bytes);
     }
@@ -105,28 +111,42 @@ proptest! {
     #[test]
     fn fields_come_back(
         kind in kind(), key in key(), others in keys(), flag in any::<bool>(), number in any::<u64>(),
-        nonce in any::<[u8; 32]>(), name in "[a-z\u{e9}]{1,100}"
+        nonce in any::<[u8; 32]>(), session in any::<[u8; 16]>(), name in "[a-z\u{e9}]{1,100}"
     ) {
-        let connect = Connect { nonce, namespace: &name };
-        prop_assert!(Connect::decode(&connect.encode()) == Ok(connect));
-        let connected = Connected { nonce, durable: flag, max_value: number, server: &name };
-        prop_assert!(Connected::decode(&connected.encode()) == Ok(connected));
-        let chunks = if kind == Kind::Manifest { slices(&others) } else { Vec::new() };
-        let put = Put { kind, replace: flag, key: &key, chunks };
-        prop_assert!(Put::decode(&put.encode()) == Ok(put));
+        for version in Version::ALL {
+            let has_more = version == Version::Two;
+            let replaces = Some(session).filter(|_| flag && has_more);
+            let connect = Connect { nonce, namespace: &name, replaces };
+            prop_assert!(Connect::decode(&connect.encode(version), version) == Ok(connect));
+            let (session, time) = if has_more { (session, number) } else { ([0; 16], 0) };
+            let connected = Connected { nonce, durable: flag, max_value: number, server: &name, session, time };
+            prop_assert!(Connected::decode(&connected.encode(version), version) == Ok(connected));
+            let is_manifest = kind == Kind::Manifest;
+            let chunks = if is_manifest { slices(&others) } else { Vec::new() };
+            let put = Put { kind, replace: flag, generation: is_manifest && has_more, end: time, key: &key, chunks };
+            prop_assert!(Put::decode(&put.encode(version), version) == Ok(put));
+            let delete = Delete { kind, end: time, key: &key };
+            prop_assert!(Delete::decode(&delete.encode(version), version) == Ok(delete));
+        }
         let lookup = Lookup { kind, key: &key };
         prop_assert!(Lookup::decode(&lookup.encode()) == Ok(lookup));
         let exists = Exists { keys: slices(&others) };
         prop_assert!(Exists::decode(&exists.encode()) == Ok(exists));
+        let commit = Commit { chunks: slices(&others) };
+        prop_assert!(Commit::decode(&commit.encode()) == Ok(commit));
         let batch = BatchGet { max_bytes: number, keys: slices(&others) };
         prop_assert!(BatchGet::decode(&batch.encode()) == Ok(batch));
     }
 
     #[test]
     fn fields_that_are_cut_are_refused(key in key(), others in keys(), cut in any::<prop::sample::Index>()) {
-        let bytes = Put { kind: Kind::Manifest, replace: true, key: &key, chunks: slices(&others) }.encode();
-        prop_assert!(Put::decode(&bytes[..cut.index(bytes.len())]).is_err());
-        prop_assert!(Put::decode(&[&bytes[..], &[0]].concat()).is_err());
+        for version in Version::ALL {
+            let chunks = slices(&others);
+            let put = Put { kind: Kind::Manifest, replace: true, generation: false, end: 7, key: &key, chunks };
+            let bytes = put.encode(version);
+            prop_assert!(Put::decode(&bytes[..cut.index(bytes.len())], version).is_err());
+            prop_assert!(Put::decode(&[&bytes[..], &[0]].concat(), version).is_err());
+        }
     }
 
     #[test]
@@ -180,7 +200,7 @@ fn lengths_are_bounded_before_anything_is_read() {
 fn a_count_that_lies_makes_no_room() {
     let many = [&u32::MAX.to_le_bytes()[..], &[1, 0, b'k']].concat();
     assert!(Exists::decode(&many).is_err());
-    assert!(Put::decode(&[&[2, 0, 1, 0, b'k'][..], &many].concat()).is_err());
+    assert!(Put::decode(&[&[2, 0, 1, 0, b'k'][..], &many].concat(), Version::One).is_err());
     let keys = vec![&b"k"[..]; memkv_wire::MAX_BATCH_KEYS + 1];
     assert!(
         Exists { keys: keys[1..].to_vec() }.encode().len() > 4 && Exists::decode(&Exists { keys }.encode()).is_err()
@@ -191,8 +211,9 @@ fn a_count_that_lies_makes_no_room() {
 fn a_manifest_names_no_more_chunks_than_its_bound() {
     let names = vec![&b"k"[..]; memkv_wire::MAX_MANIFEST_CHUNKS + 1];
     let put = |chunks: &[&[u8]]| {
-        let bytes = Put { kind: Kind::Manifest, replace: true, key: b"m", chunks: chunks.to_vec() }.encode();
-        Put::decode(&bytes).map(|put| put.chunks.len())
+        let (kind, chunks) = (Kind::Manifest, chunks.to_vec());
+        let put = Put { kind, replace: true, generation: false, end: 0, key: b"m", chunks };
+        Put::decode(&put.encode(Version::Two), Version::Two).map(|put| put.chunks.len())
     };
     assert_eq!(put(&names[1..]), Ok(memkv_wire::MAX_MANIFEST_CHUNKS));
     assert!(matches!(put(&names), Err(Fault::Malformed(_))));
@@ -214,4 +235,27 @@ fn requests_answers_and_refusals_are_told_apart() {
     assert_eq!((answer.status, answer.left, answer.sequence), (Status::Missing, 3, 1));
     let refusal = Header::decode(&outgoing.refusal(Status::Busy, 2)).unwrap();
     assert_eq!((refusal.op(), refusal.answers(), refusal.is_refusal()), (None, None, true));
+}
+
+#[test]
+fn all_frames_of_a_side_are_of_the_version_of_its_first() {
+    let (mut outgoing, mut incoming, ..) = pair();
+    assert!(receive(&mut incoming, &frame(&mut outgoing, b"fields", b"value")).is_ok());
+    outgoing.speak(Version::One);
+    let other = Fault::OtherVersion { session: Version::Two, came: Version::One };
+    assert_eq!(receive(&mut incoming, &frame(&mut outgoing, b"fields", b"value")).map(|_| ()), Err(other));
+    assert_eq!(other.status(), Status::UnsupportedVersion);
+}
+
+#[test]
+fn what_is_of_version_2_is_not_in_version_1() {
+    let put = Put { kind: Kind::Manifest, replace: true, generation: true, end: 7, key: b"m", chunks: vec![] };
+    let old = Put::decode(&put.encode(Version::One), Version::One).map(|put| (put.generation, put.end));
+    assert_eq!(old, Ok((false, 0)));
+    assert!(Put::decode(&[2, 3, 1, 0, b'm', 0, 0, 0, 0], Version::One).is_err(), "a flag that it does not have");
+    let chunk = Put { kind: Kind::Chunk, ..put };
+    assert!(Put::decode(&chunk.encode(Version::Two), Version::Two).is_err(), "no chunk has a generation");
+    let connect = Connect { nonce: [1; 32], namespace: "n", replaces: None }.encode(Version::Two);
+    let short = [&connect[..connect.len() - 2], &[3, 0, 1, 2, 3]].concat();
+    assert!(Connect::decode(&short, Version::Two).is_err(), "a session has 16 bytes");
 }

@@ -20,8 +20,10 @@ pub mod compat;
 pub mod consumer;
 pub mod memkv;
 pub mod mooncake;
+pub mod moto;
 pub mod namespace;
 pub mod objects;
+pub mod proxy;
 pub mod redis;
 pub mod seaweed;
 pub mod servers;
@@ -147,20 +149,26 @@ pub const PROBES: &[(&str, &str)] = &[
     ),
     ("probe-buffered", "options = {}"),
     ("probe-volatile", "options = { volatile = \"yes\" }"),
+    ("probe-soon", "limits = { damaged_ms = 0 }"),
     ("probe-batches", "options = { batch = '4', answers = '3' }"),
     ("probe-slow", "options = { answers = '1', slow-puts = '200' }\nlimits.deadline_ms = 500"),
     ("probe-cheap", "options.cheap-repeat = '1'"),
     ("probe-failing", "options.failing-puts = '1'"),
-    ("probe-keeps", "options = { failing-deletes = 'unsupported', write-through = '1' }"),
-    ("probe-stuck", "options = { failing-deletes = 'unavailable' }"),
+    ("probe-keeps", "options = { failing-deletes = 'unsupported', write-through = '1' }\nlimits = { damaged_ms = 0 }"),
+    ("probe-stuck", "options = { failing-deletes = 'unavailable' }\nlimits = { damaged_ms = 0 }"),
     ("probe-small", "options.max-value = '1000'"),
     ("probe-unverified", "verify = 'off'\noptions.write-through = '1'"),
     ("probe-strict", "verify = 'xxh3'\noptions.write-through = '1'"),
     ("probe-open-trap", "options.open = 'trap'"),
     ("probe-open-loop", "options.open = 'loop'\nlimits.deadline_ms = 200"),
     ("probe-option", "options.no-such-option = '1'"),
+    ("probe-late", "options.write-through = '1'\nlimits = { deadline_ms = 400, breaker_failures = 0 }"),
+    (
+        "probe-settles",
+        "options = { write-through = '1', settles = '1' }\nlimits = { deadline_ms = 60000, breaker_failures = 0 }",
+    ),
     ("probe-breaker", "limits = { breaker_failures = 3, breaker_ms = 200 }"),
-    ("probe-busy", "limits.waiting = 0"),
+    ("probe-busy", "layout1 = 'off'\nlimits.waiting = 0"),
     ("probe-few", "limits = { connections = 3, idle_ms = 200 }"),
     ("probe-public", "connect = ['localhost:*', '127.0.0.1:*']"),
     ("probe-names", "connect = ['localhost:*']"),
@@ -178,11 +186,6 @@ pub fn granted_folders() -> PathBuf {
         std::fs::create_dir_all(folder.join(name)).expect("the target folder can be written to");
     }
     folder
-}
-
-/// The file with the session token of the s3 backend in this process; there is none before a test makes it.
-pub fn s3_token() -> PathBuf {
-    root().join(format!("target/test-consumers/s3-token-{}", std::process::id()))
 }
 
 fn probe_config() -> String {
@@ -210,10 +213,9 @@ fn probe_config() -> String {
     let tenants = ["a", "b"].map(|name| format!("[[tenant]]\nuri = 'probe-tenants://x/{name}'\n"));
     let redis = format!("[backend.redis]\ntls.ca = '{ca}'\n");
     let objects = table("objects", "objects", "");
-    let s3 = format!(
-        "[backend.s3]\nlimits = {{ breaker_failures = 0, patience_ms = 20000, deadline_ms = 60000 }}\ntls.ca = '{ca}'\nsecrets.session-token = {{ file = '{}' }}\n",
-        s3_token().display()
-    );
+    // Manifests of more than a part.
+    let limits = "breaker_failures = 0, patience_ms = 20000, deadline_ms = 60000, max_manifest_bytes = 134217728";
+    let s3 = format!("[backend.s3]\nlimits = {{ {limits} }}\ntls.ca = '{ca}'\n");
     probes.chain(wasi).chain([folders, redis, nodes, hasty, objects, s3]).chain(tenants).collect()
 }
 

@@ -1,11 +1,13 @@
-//! A small object store over HTTP, which a test tells to misbehave: it can ignore `If-None-Match` as some servers do, answer 503 or 409,
-//! cut answers short, hang, or close without a word. It takes every signature.
+//! A small object store over HTTP, which a test tells to misbehave: it can ignore conditions as some servers do, answer 503 or 409,
+//! cut answers short, hang, close without a word, or say what is not so. It takes every signature.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+use sha2::{Digest, Sha256};
 
 /// What happens to a request.
 #[derive(Clone, Debug)]
@@ -22,18 +24,46 @@ pub enum Fault {
     Raced(&'static [u8]),
     /// The clock of the server is so many seconds ahead.
     Clock(u64),
+    /// It is carried out, and answered otherwise.
+    Lies(fn(&mut Answer)),
+    /// Only the first half of the body is stored, and all else as if it were whole.
+    Halved,
+    /// It is carried out, and the connection ends without a response.
+    Lost,
+    /// It is not carried out, and answered with a status and a body.
+    Answers(u16, &'static str),
+    /// It is carried out when [`ObjectServer::release`] lets it, and its connection is then gone.
+    Held,
+}
+
+#[derive(Clone, Default)]
+struct Object {
+    bytes: Vec<u8>,
+    tag: String,
+    /// What was noted with it, and the checksum that was sent with it.
+    headers: Vec<(&'static str, String)>,
+    /// When it was put, as listings tell it: the first one at the beginning of 2020, each further one a second later.
+    put: u64,
+}
+
+/// An upload that was neither completed nor aborted.
+struct Upload {
+    key: String,
+    headers: Vec<(&'static str, String)>,
+    parts: BTreeMap<u32, Vec<u8>>,
 }
 
 #[derive(Default)]
 struct State {
-    objects: BTreeMap<String, Vec<u8>>,
-    /// When they were put, as listings tell it: the first one at the beginning of 2020, each further one a second later.
-    put: BTreeMap<String, u64>,
-    /// Parts of uploads that were neither completed nor aborted, and the key of each.
-    uploads: BTreeMap<String, (String, BTreeMap<u32, Vec<u8>>)>,
+    objects: BTreeMap<String, Object>,
+    uploads: BTreeMap<String, Upload>,
     /// Conditions are ignored.
     careless: bool,
-    /// The next requests whose first line holds a text, how many of them, and what happens to them.
+    /// Held requests are carried out.
+    released: bool,
+    /// How many of them were.
+    carried_out: usize,
+    /// The next requests whose first line, or a header, holds a text, how many of them, and what happens to them.
     faults: Vec<(String, usize, Fault)>,
     /// First lines and headers of what was asked.
     asked: Vec<(String, BTreeMap<String, String>)>,
@@ -46,10 +76,23 @@ pub struct ObjectServer {
 }
 
 impl State {
-    fn insert(&mut self, key: &str, bytes: Vec<u8>) {
-        let last = self.put.values().max().map_or(0, |last| last + 1);
-        self.put.insert(key.to_owned(), last);
-        self.objects.insert(key.to_owned(), bytes);
+    fn insert(&mut self, key: &str, bytes: Vec<u8>, headers: Vec<(&'static str, String)>, parts: usize) -> String {
+        let put = self.objects.values().map(|object| object.put).max().map_or(0, |last| last + 1);
+        let digest: String = Sha256::digest(&bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let mut tag = format!("\"{digest}\"");
+        if parts > 0 {
+            tag.insert_str(tag.len() - 1, &format!("-{parts}"));
+        }
+        self.objects.insert(key.to_owned(), Object { bytes, tag: tag.clone(), headers, put });
+        tag
+    }
+
+    /// Whether a condition of a request does not hold.
+    fn refuses(&self, request: &Request, key: &str) -> bool {
+        let found = self.objects.get(key);
+        let differs = |tag: &String| found.is_none_or(|object| object.tag != *tag);
+        let holds_none = request.headers.contains_key("if-none-match") && found.is_some();
+        !self.careless && (holds_none || request.headers.get("if-match").is_some_and(differs))
     }
 }
 
@@ -79,7 +122,15 @@ impl ObjectServer {
         server
     }
 
-    /// Spoil the next requests whose first line holds this text.
+    /// Let the held requests be carried out; comes back when these many were.
+    pub fn release(&self, count: usize) {
+        lock(&self.state).released = true;
+        while lock(&self.state).carried_out < count {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Spoil the next requests whose first line, or a header as `name: value`, holds this text.
     pub fn spoil(&self, asked: &str, times: usize, fault: Fault) {
         lock(&self.state).faults.push((asked.to_owned(), times, fault));
     }
@@ -89,16 +140,23 @@ impl ObjectServer {
         lock(&self.state).faults.iter().map(|(_, times, _)| times).sum()
     }
 
+    /// As a former version does, which notes nothing with an object.
     pub fn put(&self, key: &str, bytes: &[u8]) {
-        lock(&self.state).insert(key, bytes.to_vec());
+        lock(&self.state).insert(key, bytes.to_vec(), Vec::new(), 0);
     }
 
     pub fn get(&self, key: &str) -> Option<Vec<u8>> {
-        lock(&self.state).objects.get(key).cloned()
+        lock(&self.state).objects.get(key).map(|object| object.bytes.clone())
     }
 
+    /// But for what is noted about the server itself.
     pub fn keys(&self) -> Vec<String> {
-        lock(&self.state).objects.keys().cloned().collect()
+        lock(&self.state).objects.keys().filter(|key| !key.contains("/x/")).cloned().collect()
+    }
+
+    /// Whether a manifest was deleted there: see `guests/s3/src/record.rs`.
+    pub fn is_tombstone(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|bytes| bytes.starts_with(b"kvs3man1") && bytes.get(8) == Some(&3))
     }
 
     pub fn uploads(&self) -> usize {
@@ -111,7 +169,8 @@ impl ObjectServer {
     }
 }
 
-struct Request {
+/// What is asked.
+pub struct Request {
     line: String,
     method: String,
     /// Without the query.
@@ -155,15 +214,26 @@ fn decoded(value: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-struct Answer {
-    status: u16,
-    headers: Vec<(&'static str, String)>,
-    body: Vec<u8>,
+/// What is answered.
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(&'static str, String)>,
+    pub body: Vec<u8>,
     /// What HEAD says of a body that it does not send.
-    len: Option<usize>,
+    pub len: Option<usize>,
 }
 
 impl Answer {
+    /// Say this of a header, and nothing else.
+    pub fn set(&mut self, name: &'static str, value: &str) {
+        self.remove(name);
+        self.headers.push((name, value.to_owned()));
+    }
+
+    pub fn remove(&mut self, name: &str) {
+        self.headers.retain(|(own, _)| *own != name);
+    }
+
     fn of(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Answer { status, headers: Vec::new(), body: body.into(), len: None }
     }
@@ -185,12 +255,14 @@ impl Answer {
 fn serve(stream: TcpStream, state: &Mutex<State>) {
     let Ok(mut writing) = stream.try_clone() else { return };
     let mut reading = BufReader::new(stream);
-    while let Some(request) = receive(&mut reading) {
+    while let Some(mut request) = receive(&mut reading) {
         let fault = {
             let mut state = lock(state);
             state.asked.push((request.line.clone(), request.headers.clone()));
-            let found =
-                state.faults.iter_mut().find(|(asked, times, _)| *times > 0 && request.line.contains(asked.as_str()));
+            let found = state.faults.iter_mut().find(|(asked, times, _)| {
+                let header = |(name, value): (&String, &String)| format!("{name}: {value}").contains(asked.as_str());
+                *times > 0 && (request.line.contains(asked.as_str()) || request.headers.iter().any(header))
+            });
             found.map(|(_, times, fault)| {
                 *times -= 1;
                 fault.clone()
@@ -212,7 +284,7 @@ fn serve(stream: TcpStream, state: &Mutex<State>) {
                 return;
             }
             Some(Fault::Raced(bytes)) => {
-                lock(state).insert(request.path.trim_start_matches('/'), bytes.to_vec());
+                lock(state).insert(request.path.trim_start_matches('/'), bytes.to_vec(), Vec::new(), 0);
                 take(&request, &mut lock(state))
             }
             Some(Fault::Clock(ahead)) => {
@@ -220,8 +292,30 @@ fn serve(stream: TcpStream, state: &Mutex<State>) {
                 refused.headers.push(("date", format!("Fri, 01 Jan {} 00:00:00 GMT", 2100 + ahead % 2)));
                 refused
             }
-            Some(Fault::Cut) | None => take(&request, &mut lock(state)),
+            Some(Fault::Halved) => {
+                let half = request.body.len() / 2;
+                request.body.truncate(half);
+                take(&request, &mut lock(state))
+            }
+            Some(Fault::Answers(status, body)) => Answer::of(*status, *body),
+            Some(Fault::Held) => {
+                while !lock(state).released {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                let mut state = lock(state);
+                take(&request, &mut state);
+                state.carried_out += 1;
+                return;
+            }
+            Some(Fault::Lost) => {
+                take(&request, &mut lock(state));
+                return;
+            }
+            Some(Fault::Cut | Fault::Lies(_)) | None => take(&request, &mut lock(state)),
         };
+        if let Some(Fault::Lies(lie)) = &fault {
+            lie(&mut answer);
+        }
         if request.method == "HEAD" {
             answer.len = Some(answer.len.unwrap_or(answer.body.len()));
             answer.body.clear();
@@ -244,44 +338,45 @@ fn take(request: &Request, state: &mut State) -> Answer {
         ("POST", _) if query.contains_key("delete") => {
             let text = String::from_utf8_lossy(body);
             let bucket = key.split('/').next().unwrap_or_default();
+            let mut named = String::new();
             for gone in text.split("<Key>").skip(1).filter_map(|rest| rest.split("</Key>").next()) {
                 state.objects.remove(&format!("{bucket}/{gone}"));
+                named += &format!("<Deleted><Key>{gone}</Key></Deleted>");
             }
-            Answer::of(200, "<DeleteResult></DeleteResult>")
+            let named = if text.contains("<Quiet>true") { "" } else { &named };
+            Answer::of(200, format!("<DeleteResult>{named}</DeleteResult>"))
         }
         ("POST", None) if query.contains_key("uploads") => {
             let id = format!("upload-{}", state.asked.len());
-            state.uploads.insert(id.clone(), (key, BTreeMap::new()));
+            state.uploads.insert(id.clone(), Upload { key, headers: noted(headers), parts: BTreeMap::new() });
             Answer::of(
                 200,
                 format!("<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>"),
             )
         }
+        // As some do: conditions of uploads in parts are ignored.
         ("POST", Some(id)) => match state.uploads.remove(&id) {
-            Some((key, parts)) => {
-                state.insert(&key, parts.into_values().collect::<Vec<_>>().concat());
+            Some(Upload { key, headers, parts }) => {
+                let (count, bytes) = (parts.len(), parts.into_values().collect::<Vec<_>>().concat());
+                state.insert(&key, bytes, headers, count);
                 Answer::of(200, "<CompleteMultipartUploadResult></CompleteMultipartUploadResult>")
             }
             None => Answer::error(404, "NoSuchUpload"),
         },
         ("PUT", Some(id)) => {
             let number = query.get("partNumber").and_then(|number| number.parse().ok()).unwrap_or(0);
-            let Some((_, parts)) = state.uploads.get_mut(&id) else { return Answer::error(404, "NoSuchUpload") };
-            parts.insert(number, body.clone());
+            let Some(upload) = state.uploads.get_mut(&id) else { return Answer::error(404, "NoSuchUpload") };
+            upload.parts.insert(number, body.clone());
             Answer { headers: vec![("etag", format!("\"{number}\""))], ..Answer::of(200, "") }
         }
         ("DELETE", Some(id)) => {
             state.uploads.remove(&id);
             Answer::of(204, "")
         }
-        ("PUT", None)
-            if headers.contains_key("if-none-match") && state.objects.contains_key(&key) && !state.careless =>
-        {
-            Answer::error(412, "PreconditionFailed")
-        }
+        ("PUT" | "DELETE", None) if state.refuses(request, &key) => Answer::error(412, "PreconditionFailed"),
         ("PUT", None) => {
-            state.insert(&key, body.clone());
-            Answer { headers: vec![("etag", "\"whole\"".to_owned())], ..Answer::of(200, "") }
+            let tag = state.insert(&key, body.clone(), noted(headers), 0);
+            Answer { headers: vec![("etag", tag)], ..Answer::of(200, "") }
         }
         ("DELETE", None) => {
             state.objects.remove(&key);
@@ -289,8 +384,8 @@ fn take(request: &Request, state: &mut State) -> Answer {
         }
         ("GET", None) if query.contains_key("list-type") => listed(state, &key, query),
         ("GET", None) if query.contains_key("uploads") => {
-            let of = |(id, (key, _)): (&String, &(String, _))| {
-                let key = key.split_once('/').map_or("", |(_bucket, key)| key);
+            let of = |(id, upload): (&String, &Upload)| {
+                let key = upload.key.split_once('/').map_or("", |(_bucket, key)| key);
                 format!(
                     "<Upload><Key>{key}</Key><UploadId>{id}</UploadId><Initiated>2020-01-01T00:00:00.000Z</Initiated></Upload>"
                 )
@@ -305,7 +400,10 @@ fn take(request: &Request, state: &mut State) -> Answer {
         }
         ("GET" | "HEAD", None) => match state.objects.get(&key) {
             None => Answer::error(404, "NoSuchKey"),
-            Some(object) => part_of(object, headers.get("range").map(String::as_str)),
+            Some(object) if !state.careless && headers.get("if-match").is_some_and(|tag| *tag != object.tag) => {
+                Answer::error(412, "PreconditionFailed")
+            }
+            Some(object) => object.answer(headers),
         },
         _ => Answer::error(405, "MethodNotAllowed"),
     }
@@ -320,12 +418,12 @@ fn listed(state: &State, bucket: &str, query: &BTreeMap<String, String>) -> Answ
     let mut found = state.objects.iter().filter(|(key, _)| key.starts_with(&begin) && key.as_str() > after);
     let (mut contents, mut last) = (String::new(), "");
     for (key, object) in found.by_ref().take(most) {
-        let (put, name) =
-            (state.put.get(key).copied().unwrap_or_default(), key.split_once('/').map_or("", |(_, key)| key));
+        let (put, name) = (object.put, key.split_once('/').map_or("", |(_, key)| key));
         let time = format!("2020-01-01T{:02}:{:02}:{:02}.000Z", put / 3600, put / 60 % 60, put % 60);
-        let size = object.len();
-        contents +=
-            &format!("<Contents><Key>{name}</Key><LastModified>{time}</LastModified><Size>{size}</Size></Contents>");
+        let (size, tag) = (object.bytes.len(), &object.tag);
+        contents += &format!(
+            "<Contents><Key>{name}</Key><LastModified>{time}</LastModified><ETag>{tag}</ETag><Size>{size}</Size></Contents>"
+        );
         last = key;
     }
     let next = match found.next() {
@@ -336,17 +434,31 @@ fn listed(state: &State, bucket: &str, query: &BTreeMap<String, String>) -> Answ
     Answer::of(200, format!("<ListBucketResult><IsTruncated>{more}</IsTruncated>{next}{contents}</ListBucketResult>"))
 }
 
-fn part_of(object: &[u8], range: Option<&str>) -> Answer {
-    let parse = |range: &str| {
-        let (begin, end) = range.strip_prefix("bytes=")?.split_once('-')?;
-        Some((begin.parse::<usize>().ok()?, end.parse::<usize>().ok()?))
-    };
-    let Some((begin, end)) = range.and_then(parse) else { return Answer::of(200, object) };
-    if begin >= object.len() {
-        return Answer::error(416, "InvalidRange");
+/// What is kept of the headers of a put, to be told again.
+fn noted(headers: &BTreeMap<String, String>) -> Vec<(&'static str, String)> {
+    let kept = ["x-amz-meta-kv-length", "x-amz-checksum-crc32c"];
+    kept.into_iter().filter_map(|name| Some((name, headers.get(name)?.clone()))).collect()
+}
+
+impl Object {
+    fn answer(&self, asked: &BTreeMap<String, String>) -> Answer {
+        let parse = |range: &String| {
+            let (begin, end) = range.strip_prefix("bytes=")?.split_once('-')?;
+            Some((begin.parse::<usize>().ok()?, end.parse::<usize>().ok()?))
+        };
+        let wants_sum = asked.get("x-amz-checksum-mode").is_some_and(|mode| mode == "ENABLED");
+        let range = asked.get("range").and_then(parse);
+        let told = |(name, _): &&(&str, String)| *name != "x-amz-checksum-crc32c" || (wants_sum && range.is_none());
+        let mut headers: Vec<(&'static str, String)> = self.headers.iter().filter(told).cloned().collect();
+        let now = "Wed, 01 Jan 2020 00:00:00 GMT".to_owned();
+        headers.extend([("etag", self.tag.clone()), ("date", now.clone()), ("last-modified", now)]);
+        let Some((begin, end)) = range else { return Answer { headers, ..Answer::of(200, self.bytes.as_slice()) } };
+        if begin >= self.bytes.len() {
+            let none = vec![("content-range", format!("bytes */{}", self.bytes.len()))];
+            return Answer { headers: none, ..Answer::error(416, "InvalidRange") };
+        }
+        let end = (end + 1).min(self.bytes.len());
+        headers.push(("content-range", format!("bytes {begin}-{}/{}", end - 1, self.bytes.len())));
+        Answer { headers, ..Answer::of(206, &self.bytes[begin..end]) }
     }
-    let end = (end + 1).min(object.len());
-    let part = format!("bytes {begin}-{}/{}", end - 1, object.len());
-    let headers = vec![("content-range", part), ("etag", "\"whole\"".to_owned())];
-    Answer { headers, ..Answer::of(206, &object[begin..end]) }
 }

@@ -85,14 +85,14 @@ fn short_answers_and_small_batches_are_asked_on() {
 #[test]
 fn a_lost_chunk_fails_the_commit_of_its_save_and_of_no_other() {
     let (folder, uri) = local();
-    let chunk = folder.path().join("chunks/6/61");
+    let chunk = folder.path().join("chunks/6/61026b7632");
     assert_eq!(batch(&["lose", &uri, chunk.to_str().unwrap()]), "done\n");
 }
 
 #[test]
 fn a_sealed_value_that_was_changed_is_a_miss_and_heals() {
     let (folder, uri) = local();
-    let chunk = folder.path().join("chunks/6/61");
+    let chunk = folder.path().join("chunks/6/61026b7632");
     assert_eq!(batch(&["flip", &uri, chunk.to_str().unwrap()]), "done\n");
 }
 
@@ -139,5 +139,5 @@ fn the_example_saves_and_restores() {
     example.env_remove("KV_STORE_LIBRARY").env("LD_LIBRARY_PATH", dist().join("lib"));
     let finished = finish(example.arg(uri));
     assert!(finished.status.success(), "{}\n{}", finished.stdout, finished.stderr);
-    assert!(folder.path().join("prompt-1").exists());
+    assert!(folder.path().join("prompt-1%02").exists());
 }

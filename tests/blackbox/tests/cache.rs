@@ -59,8 +59,8 @@ fn a_directory_with_planted_damage() {
     expect(1, &listed);
     assert_eq!(
         listed.stdout.lines().count(),
-        4,
-        "three rows, whose payloads are not read, and a bad file: {}",
+        5,
+        "a header, three rows, whose payloads are not read, and a bad file: {}",
         listed.stdout
     );
     assert!(listed.stdout.contains("prompt 3 and its second line"), "{}", listed.stdout);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use kv_store_tests::consumer::{Finished, finish};
 use kv_store_tests::objects::ObjectServer;
-use kv_store_tests::{dist, kv_store, test_components};
+use kv_store_tests::{dist, kv_store, root, test_components};
 use sha2::{Digest, Sha256};
 
 /// A component under the name of a fault, which is what is wrong with it.
@@ -55,6 +55,33 @@ fn faults_that_show_between_processes_are_found() {
     expect_failure(&checked, "killed", "get_chunk of what the manifest of the killed process names");
 }
 
+/// What the C ABI, chunk by chunk and with one answer for a miss and a failure, does not show.
+#[test]
+fn faults_of_batches_misses_and_commits_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |fault: &str, case: &str| {
+        let component = planted(folder.path(), "broken", fault);
+        check(&component, &["--stores", "directories", "--filter", case])
+    };
+    for case in ["batch-", "misses", "commit-a"] {
+        let sound = run("sound", case);
+        expect(0, &sound);
+        assert!(sound.stdout.contains("0 failed, 0 skipped"), "{}", sound.stdout);
+    }
+    for (fault, case, why) in [
+        ("shifts-items", "batch-items", "after a batch was put, chunk"),
+        ("swaps-answers", "batch-existed", "is answered `"),
+        ("stale-existed", "batch-existed", "after items 2 and 3 were removed"),
+        ("fails-misses", "misses", "get-chunks: "),
+        ("removes-others", "batch-items", "after 0, 2 and 4 were removed, chunk"),
+        ("refuses-absent", "misses", "delete-chunks: "),
+        ("needs-manifest", "commit-alone", "a commit without a manifest failed"),
+        ("publishes-over-gone", "commit-absent", "a chunk of `fresh` was gone"),
+    ] {
+        expect_failure(&run(fault, case), case, why);
+    }
+}
+
 #[test]
 fn faults_of_maintenance_are_found() {
     let folder = tempfile::tempdir().unwrap();
@@ -64,12 +91,14 @@ fn faults_of_maintenance_are_found() {
     };
     let sound = run("sound-maintenance");
     expect(0, &sound);
-    assert!(sound.stdout.contains("4 passed, 0 failed, 0 skipped"), "{}", sound.stdout);
+    assert!(sound.stdout.contains("6 passed, 0 failed, 0 skipped"), "{}", sound.stdout);
     for (fault, case, why) in [
         ("lists-short", "maintenance-list", "is not listed"),
         ("lists-removed", "maintenance-delete", "exists and list-chunks disagree"),
         ("miscounts", "maintenance-usage", "8 manifests were stored, and usage grew by 0"),
         ("evicts-fresh", "maintenance-evict", "chunks were removed that were stored after keep-since"),
+        ("lists-digests", "maintenance-long-name", "nothing is found under it"),
+        ("commits-over-gone", "maintenance-commit", "a chunk of `fresh` was gone"),
         ("lists-in-circles", "maintenance-list", "the listing goes in a circle"),
         ("lists-nothing", "maintenance-list", "listed nothing on 262144 pages in a row"),
     ] {
@@ -154,12 +183,23 @@ fn a_report_says_what_was_checked_and_its_badge_too() {
     let digest = Sha256::digest(std::fs::read(&memory).unwrap());
     let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(report["sha256"], digest);
-    assert_eq!(report["contract"], "kv-store:backend@1.0.0");
+    assert_eq!(report["contract"], "kv-store:backend@1.0.0-rc");
+    let text = std::fs::read(root().join("wit/backend.wit")).unwrap();
+    let text: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(report["contract_sha256"], text);
+    let version: serde_json::Value =
+        serde_json::from_str(&finish(kv_store().args(["--version", "--json"])).stdout).unwrap();
+    assert_eq!(version["contract"], serde_json::json!({ "name": "kv-store:backend@1.0.0-rc", "sha256": text }));
+    let inspected = finish(kv_store().arg("inspect").arg(&memory)).stdout;
+    assert!(
+        inspected.contains(&format!("serves kv-store:backend@1.0.0-rc, whose text has sha256 {text}")),
+        "{inspected}"
+    );
     assert_eq!((&report["passed"], &report["failed"]), (&1.into(), &0.into()));
     assert!(report["times"]["get_us"].as_f64().unwrap() > 0.0, "{report}");
     let badge = std::fs::read_to_string(folder.path().join("badge.svg")).unwrap();
     let date = report["date"].as_str().unwrap();
-    for told in ["kv-store:backend@1.0.0", &digest[..12], report["suite"].as_str().unwrap(), date] {
+    for told in ["kv-store:backend@1.0.0-rc", &text[..12], &digest[..12], report["suite"].as_str().unwrap(), date] {
         assert!(badge.contains(told), "{told} in {badge}");
     }
     let checked = check(&memory, &["--filter", "chunk-roundtrip", "--report", "/nowhere/badge.json"]);

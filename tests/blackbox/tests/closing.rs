@@ -44,3 +44,24 @@ fn a_close_in_the_middle_of_an_early_flush_gives_back_what_was_held() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// It kept its directory open for ten minutes: a file system could not be unmounted.
+#[test]
+fn a_closed_store_lets_go_of_its_directory() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("store");
+    let store = library().open(&format!("local-fs://{}", path.display())).expect("it opens");
+    assert_eq!(store.put_chunk(b"key", b"chunk").unwrap(), 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    let open = || {
+        let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        links.filter(|link| std::fs::read_link(link.path()).is_ok_and(|at| at.starts_with(&path))).count()
+    };
+    assert!(open() > 0);
+    drop(store);
+    let begun = Instant::now();
+    while open() > 0 && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(open(), 0);
+}

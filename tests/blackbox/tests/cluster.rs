@@ -17,6 +17,11 @@ fn value(hash: &str) -> Vec<u8> {
     hash.bytes().cycle().take(3000).collect()
 }
 
+/// The key of a chunk in its envelope, as the server reads it.
+fn key_of(hash: &str) -> String {
+    format!(r#""kv:c:{hash}\x02kv2""#)
+}
+
 #[test]
 fn chunks_lie_on_the_nodes_that_serve_their_slots() {
     let cluster = RedisCluster::start(3);
@@ -100,19 +105,16 @@ fn a_commit_renews_what_it_names_on_every_node() {
         answer.lines().next().and_then(|line| line.strip_prefix(':')?.parse().ok()).expect("a number")
     };
     let (named, unnamed) = hashes.split_at(20);
-    assert_eq!(
-        (0..3).filter(|node| named.iter().all(|hash| cluster.node_of(&format!("kv:c:{hash}")) != *node)).count(),
-        0
-    );
+    assert_eq!((0..3).filter(|node| named.iter().all(|hash| cluster.node_of(&key_of(hash)) != *node)).count(), 0);
     for hash in &hashes {
-        let key = format!("kv:c:{hash}");
+        let key = key_of(hash);
         assert!((50_000..=61_000).contains(&left(&key)), "{key}: {}", left(&key));
         cluster.nodes[cluster.node_of(&key)].ask(&format!("PEXPIRE {key} 3000"));
     }
     save(&hex[..20], "n");
-    assert!(named.iter().all(|hash| left(&format!("kv:c:{hash}")) > 50_000));
+    assert!(named.iter().all(|hash| left(&key_of(hash)) > 50_000));
     let begun = Instant::now();
-    let keys = || unnamed.iter().map(|hash| format!("kv:c:{hash}")).chain(["kv:m:m".into(), "kv:m:n".into()]);
+    let keys = || unnamed.iter().map(|hash| key_of(hash)).chain([r#""kv:m:m\x02""#.into(), r#""kv:m:n\x02""#.into()]);
     while keys().any(|key| left(&key) != -2) {
         assert!(begun.elapsed() < Duration::from_secs(60), "they stay");
         std::thread::sleep(Duration::from_millis(50));
@@ -129,8 +131,8 @@ fn a_commit_renews_what_it_names_on_every_node() {
 fn slots_that_move_are_followed() {
     let cluster = RedisCluster::start(3);
     let store = library().open(&cluster.uri()).expect("the store opens");
-    let hash = hashes(100).into_iter().find(|hash| cluster.node_of(&format!("kv:c:{hash}")) == 0).expect("one in half");
-    let key = format!("kv:c:{hash}");
+    let hash = hashes(100).into_iter().find(|hash| cluster.node_of(&key_of(hash)) == 0).expect("one in half");
+    let key = key_of(&hash);
     assert_eq!(store.put_chunk(hash.as_bytes(), &value(&hash)).unwrap(), 0);
     assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
     let answer = cluster.nodes[0].ask(&format!("CLUSTER KEYSLOT {key}"));
@@ -158,7 +160,7 @@ fn a_dead_node_costs_what_lies_there_and_nothing_else() {
         assert_eq!(store.put_chunk(hash.as_bytes(), &value(hash)).unwrap(), 0);
     }
     assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
-    let on_dead: Vec<bool> = hashes.iter().map(|hash| cluster.node_of(&format!("kv:c:{hash}")) == 1).collect();
+    let on_dead: Vec<bool> = hashes.iter().map(|hash| cluster.node_of(&key_of(hash)) == 1).collect();
     cluster.stop(1);
     for (hash, lost) in hashes.iter().zip(&on_dead) {
         match store.get_chunk(hash.as_bytes()).unwrap() {
@@ -177,7 +179,7 @@ fn a_dead_node_does_not_open_the_breaker_of_the_others() {
     std::fs::write(config.path(), "[backend.redis]\nlimits = { breaker_failures = 2, breaker_ms = 30000 }\n").unwrap();
     let hex = |hash: &String| hash.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
     let (dead, alive): (Vec<String>, Vec<String>) =
-        hashes(60).into_iter().partition(|hash| cluster.node_of(&format!("kv:c:{hash}")) == 1);
+        hashes(60).into_iter().partition(|hash| cluster.node_of(&key_of(hash)) == 1);
     let kept = hex(alive.first().expect("two thirds of them"));
     let uri = cluster.uri();
     let calls =

@@ -1,19 +1,23 @@
-//! Components that were built when 1.0 of the contract was settled, as bytes: what they pass now, they pass for ever. And one that was
-//! built for a draft, which is refused with a line that says what to do. `tests/compat/README.md` says where they come from.
+//! Components that were built for 1.0 of the contract, as bytes: what they pass now, they pass for ever. And those that were built for
+//! 0.2 and for a draft, which are refused with a line that says what to do. `tests/compat/README.md` says where they come from.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
 #[path = "compat/data.rs"]
 mod data;
+#[path = "compat/former.rs"]
+mod former;
 #[path = "compat/programs.rs"]
 mod programs;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use kv_store_tests::consumer::{Finished, finish_within};
 use kv_store_tests::memkv::{AUTH_KEY, MemkvServer};
+use kv_store_tests::mooncake::{self, GRANTS, Mooncake};
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY, Seaweed};
 use kv_store_tests::{kv_store, root};
@@ -30,7 +34,7 @@ fn components(folder: &Path, beginning: &str) -> BTreeMap<String, PathBuf> {
         let scheme = match name {
             "rust" if beginning == "draft-" => "memory".to_owned(),
             "rust-maintenance" => "memory".to_owned(),
-            language if TEMPLATES.contains(&language) => format!("{language}-acme"),
+            language if TEMPLATES.contains(&language) => format!("{language}-memory"),
             shipped => shipped.to_owned(),
         };
         let own = folder.join(name);
@@ -49,7 +53,7 @@ const TEMPLATES: [&str; 4] = ["rust", "c", "javascript", "python"];
 const BOUND: Duration = Duration::from_secs(1800);
 
 /// `kv-store check` of a component, on stores that are given so.
-fn check(component: &Path, stores: &[&str]) -> Finished {
+fn checking(component: &Path, stores: &[&str]) -> Command {
     let mut check = kv_store();
     check.arg("check").arg(component).args(stores).args(["--compile-timeout", "1200"]);
     // A component that does not list its schemes has the name of the URI's, here s3+http, and its secrets by that.
@@ -57,13 +61,22 @@ fn check(component: &Path, stores: &[&str]) -> Finished {
         check.env(format!("{prefix}_ACCESS_KEY_ID"), ACCESS_KEY_ID);
         check.env(format!("{prefix}_SECRET_ACCESS_KEY"), SECRET_ACCESS_KEY);
     }
-    finish_within(BOUND, check.env("MEMKV_AUTH_KEY", AUTH_KEY))
+    check.env("MEMKV_AUTH_KEY", AUTH_KEY);
+    check
+}
+
+fn check(component: &Path, stores: &[&str]) -> Finished {
+    finish_within(BOUND, &mut checking(component, stores))
 }
 
 /// Everything passes. What is left out is left out for one of these reasons.
 #[track_caller]
 fn passes(component: &Path, stores: &[&str], reasons: &[&str]) {
-    let checked = check(component, stores);
+    all_passed(component, &check(component, stores), reasons);
+}
+
+#[track_caller]
+fn all_passed(component: &Path, checked: &Finished, reasons: &[&str]) {
     let told = format!("{}: {}{}", component.display(), checked.stdout, checked.stderr);
     assert_eq!(checked.status.code(), Some(0), "{told}");
     for line in checked.stdout.lines().filter(|line| line.trim_start().starts_with("skip")) {
@@ -80,6 +93,7 @@ fn components_built_for_1_0_pass_for_ever() {
         let reasons = [
             "keeps nothing after its last handle",
             "is not shared by processes",
+            "commit is not told which chunks are fresh",
             "does not export kv-store:backend/maintenance",
         ];
         passes(&components[name], &["--stores", "names"], &reasons);
@@ -92,13 +106,43 @@ fn shipped_components_of_1_0_pass_for_ever() {
     let components = components(folder.path(), "1.0.0-");
     passes(&components["local-fs"], &["--stores", "directories"], &[]);
     // What one store cannot show that others may use.
-    let reasons = ["only one store was given", "in a store that may be in use", "it would remove what others have put"];
+    let reasons = [
+        "only one store was given",
+        "in a store that may be in use",
+        "it would remove what others have put",
+        "commit is not told which chunks are fresh",
+    ];
     let redis = RedisServer::start(&[]);
     passes(&components["redis"], &["--uri", &format!("redis://127.0.0.1:{}/0", redis.port)], &reasons);
     let memkv = MemkvServer::start(&["--memory", "2GiB"]);
     passes(&components["memkv"], &["--uri", &memkv.uri("compat")], &reasons);
     if let Some(seaweed) = Seaweed::start(1, 1) {
         passes(&components["s3"], &["--uri", &seaweed.uri("compat")], &reasons);
+    }
+    if let Some(mooncake) = Mooncake::start(1) {
+        let config = folder.path().join("config.toml");
+        std::fs::write(&config, format!("[backend.mooncake]\n{GRANTS}\n")).unwrap();
+        let component = &components["mooncake"];
+        let mut check = checking(component, &["--uri", &mooncake::uri("compat")]);
+        let checked = mooncake.namespace.finish(check.env("KV_STORE_WASM_CONFIG", config));
+        all_passed(component, &checked, &[&reasons[..], &["the backend evicts nothing"]].concat());
+    }
+}
+
+#[test]
+fn components_of_0_2_are_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let components = components(folder.path(), "0.2-");
+    assert_eq!(components.len(), 9);
+    for component in components.values() {
+        let to_do = "was built for an earlier version of the contract: run kv-store update && kv-store build";
+        let checked = check(component, &["--stores", "names"]);
+        assert_eq!(checked.status.code(), Some(2), "{}{}", checked.stdout, checked.stderr);
+        let lines: Vec<&str> = checked.stderr.lines().collect();
+        assert!(lines.last().is_some_and(|line| line.contains(to_do)), "{lines:?}");
+        let inspected = finish_within(BOUND, kv_store().arg("inspect").arg(component));
+        assert_eq!(inspected.status.code(), Some(1), "{}", inspected.stdout);
+        assert!(inspected.stdout.contains(&format!("PROBLEM  {to_do}")), "{}", inspected.stdout);
     }
 }
 

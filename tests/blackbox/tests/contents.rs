@@ -117,3 +117,45 @@ fn a_copy_that_is_interrupted_says_what_is_kept_and_goes_on_from_there() {
     assert_eq!((number("chunks") + number("existed"), number("manifests"), number("failed")), (400, 1, 0), "{rest}");
     run(&["verify", &to]);
 }
+
+/// Files that others put among the chunks are neither counted nor removed.
+#[test]
+fn a_file_that_is_no_chunk_is_not_counted_and_stays() {
+    let folder = scratch();
+    let uri = uri(folder.path(), "s");
+    fill(&uri, 20, 1000);
+    let du = || run(&["du", &uri, "--json"]).stdout;
+    let before = du();
+    let foreign = folder.path().join("s/chunks/0/README");
+    std::fs::create_dir_all(foreign.parent().unwrap()).unwrap();
+    std::fs::write(&foreign, vec![b'x'; 100_000]).unwrap();
+    assert_eq!(du(), before);
+    run(&["gc", &uri, "--older-than", "0s", "--grace", "0s"]);
+    assert!(foreign.exists());
+    assert!(du().contains("\"chunks\":0"), "{}", du());
+}
+
+/// Chunks that a save was told of a moment ago have the times of an earlier use: the last note may be 15 s old.
+#[test]
+fn gc_keeps_what_was_used_within_the_grace_and_the_age_of_its_note() {
+    let folder = scratch();
+    let uri = uri(folder.path(), "s");
+    fill(&uri, 20, 1000);
+    // Noted so long ago; used again since.
+    let noted = std::time::SystemTime::now() - Duration::from_secs(14);
+    let mut folders = vec![folder.path().join("s/chunks")];
+    while let Some(at) = folders.pop() {
+        for entry in std::fs::read_dir(at).unwrap().flatten() {
+            match entry.file_type().unwrap().is_dir() {
+                true => folders.push(entry.path()),
+                false => {
+                    let times = std::fs::FileTimes::new().set_accessed(noted).set_modified(noted);
+                    std::fs::File::options().write(true).open(entry.path()).unwrap().set_times(times).unwrap();
+                }
+            }
+        }
+    }
+    run(&["gc", &uri, "--older-than", "1s", "--grace", "10s"]);
+    let left = run(&["du", &uri, "--json"]).stdout;
+    assert!(left.contains("\"chunks\":20"), "{left}");
+}

@@ -10,6 +10,8 @@ mod durability;
 mod frames;
 #[path = "memkv/impostors.rs"]
 mod impostors;
+#[path = "memkv/late.rs"]
+mod late;
 #[path = "memkv/raw.rs"]
 mod raw;
 
@@ -207,7 +209,7 @@ fn a_value_that_the_server_does_not_take_is_refused_and_poisons_nothing() {
     let large = vec![1; (1 << 20) + 1];
     assert!(store.put_chunk(b"large", &large).unwrap() < 0);
     assert!(store.put_manifest("large", &large).unwrap() < 0);
-    save(&store, "m", &[(b"small", &large[1..])]);
+    save(&store, "m", &[(b"small", &large[65..])]);
     assert_eq!(server.metric("memkv_refused_total{reason=\"too_large\"}"), 0, "it was not even sent");
 }
 
@@ -270,6 +272,16 @@ fn what_was_published_survives_a_killed_server() {
     assert_eq!(store.get_chunk(b"a").unwrap(), Ok(b"x".to_vec()));
     assert_eq!(store.get_chunk(b"b").unwrap(), Ok(large));
     assert!(store.get_manifest("gone").unwrap().is_err());
+}
+
+#[test]
+fn a_save_without_a_name_makes_its_chunks_durable_where_the_server_has_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = MemkvServer::start(&["--data", folder.path().to_str().unwrap()]);
+    let mut program = consumer("batch");
+    let done = finish(program.args(["all", &server.uri("batch")]).env("MEMKV_AUTH_KEY", AUTH_KEY));
+    assert_eq!(done.stdout, "done\n", "{}", done.stderr);
+    assert!(server.metric("memkv_requests_total{op=\"commit\"}") > 0);
 }
 
 #[test]
@@ -408,13 +420,16 @@ fn a_damaged_chunk_that_one_process_has_met_is_stored_again_by_another() {
     let server = MemkvServer::start(&[]);
     let key = |content: &[u8]| format!("{:016x}", xxhash_rust::xxh3::xxh3_64(content));
     let (damaged, other) = (key(b"content"), key(b"other"));
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), "[backend.memkv]\nlimits = { damaged_ms = 0 }\n").unwrap();
     let calls = |calls: &[&str]| {
         let mut consumer = consumer("calls");
+        consumer.env("KV_STORE_WASM_CONFIG", config.path());
         finish(consumer.arg(server.uri("test")).args(calls).env("MEMKV_AUTH_KEY", AUTH_KEY)).stdout
     };
     calls(&["put", &other, "other", "put", &damaged, "c0ntent", "publish", "m", "x"]);
     assert_eq!(calls(&["get", &other, "read", "m"]).lines().filter(|line| line.contains(" 0 ")).count(), 2);
-    let restored = calls(&["get", &other, "get", &damaged, "read", "m"]);
+    let restored = calls(&["get", &other, "get", &damaged, "get", &damaged, "read", "m"]);
     let missing = |answer: &str| restored.lines().any(|line| line.starts_with(answer));
     assert!(missing("get -") && missing("read -"), "a manifest without its chunk is missing: {restored}");
     let saved = calls(&["put", &damaged, "content", "publish", "m", "x", "put", &damaged, "content"]);

@@ -31,8 +31,9 @@ fn chunks_and_manifests_are_strings_under_their_prefix() {
     assert_eq!(store.put_chunk(b"hash", b"chunk").unwrap(), 0);
     assert_eq!(store.put_manifest("name", b"manifest").unwrap(), 0);
     let answer = |command: &str| server.ask(&format!("SELECT 3\r\n{command}"));
-    assert!(answer("GET kv:c:hash").contains("chunk"));
-    assert!(answer("GET kv:m:name").contains("manifest"));
+    // Each with what the host adds to keys and names of what lies in an envelope.
+    assert!(answer(r#"GETRANGE "kv:c:hash\x02kv2" 0 4"#).contains("chunk"));
+    assert!(answer(r#"GETRANGE "kv:m:name\x02" 0 7"#).contains("manifest"));
     assert!(answer("DBSIZE").contains(":2"));
     assert!(server.ask("DBSIZE").contains(":0"), "database 0 is untouched");
 }
@@ -72,11 +73,16 @@ fn a_damaged_chunk_that_one_process_has_met_is_stored_again_by_another() {
     let uri = uri(&server, "");
     let key = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(b"content"));
     let other = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(b"other"));
-    let calls = |calls: &[&str]| finish(consumer("calls").arg(&uri).args(calls)).stdout;
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), "[backend.redis]\nlimits = { damaged_ms = 0 }\n").unwrap();
+    let calls = |calls: &[&str]| {
+        finish(consumer("calls").arg(&uri).args(calls).env("KV_STORE_WASM_CONFIG", config.path())).stdout
+    };
     calls(&["put", &key, "content", "put", &other, "other", "publish", "m", "x"]);
     let name: String = key.as_bytes().chunks(2).map(|hex| format!("\\x{}", str::from_utf8(hex).unwrap())).collect();
     server.ask(&format!("SET \"kv:c:{name}\" \"c0ntent\""));
-    let restored = calls(&["get", &other, "get", &key]);
+    // Twice, the second time over another connection.
+    let restored = calls(&["get", &other, "get", &key, "get", &key]);
     assert!(restored.ends_with("get -100\n") || restored.ends_with("get -1\n"), "{restored}");
     let saved = calls(&["put", &key, "content", "publish", "m", "x", "put", &key, "content"]);
     assert_eq!(saved, "open ok\nput 0\npublish 0\nput 1\n");
@@ -101,19 +107,19 @@ fn what_no_save_names_goes_after_its_ttl_and_a_commit_renews_what_it_names() {
     // Hashes that are printable: "ab" and "cd".
     let saved = calls(&["put", "6162", "named", "put", "6364", "not", "publish", "m", "x"]);
     assert!(saved.stdout.ends_with("publish 0\n"), "{}{}", saved.stdout, saved.stderr);
-    let left = |key: &str| number(&server.ask(&format!("PTTL kv:{key}")));
+    let left = |key: &str| number(&server.ask(&format!("PTTL \"kv:{key}\"")));
     // Chunks live a minute longer than the manifests that name them.
-    assert!((1..=1000).contains(&left("m:m")) || left("m:m") == -2, "{}", left("m:m"));
-    for chunk in ["c:ab", "c:cd"] {
+    assert!((1..=1000).contains(&left(r"m:m\x02")) || left(r"m:m\x02") == -2, "{}", left(r"m:m\x02"));
+    for chunk in [r"c:ab\x02kv2", r"c:cd\x02kv2"] {
         assert!((55_000..=61_000).contains(&left(chunk)), "{chunk}: {}", left(chunk));
-        server.ask(&format!("PEXPIRE kv:{chunk} 2000"));
+        server.ask(&format!("PEXPIRE \"kv:{chunk}\" 2000"));
     }
     // Named again, by a process that stores nothing anew.
     let renewed = calls(&["put", "6162", "named", "publish", "n", "y"]);
     assert!(renewed.stdout.ends_with("publish 0\n"), "{}{}", renewed.stdout, renewed.stderr);
-    assert!((55_000..=61_000).contains(&left("c:ab")), "{}", left("c:ab"));
+    assert!((55_000..=61_000).contains(&left(r"c:ab\x02kv2")), "{}", left(r"c:ab\x02kv2"));
     let begun = Instant::now();
-    while [left("m:m"), left("m:n"), left("c:cd")] != [-2; 3] {
+    while [left(r"m:m\x02"), left(r"m:n\x02"), left(r"c:cd\x02kv2")] != [-2; 3] {
         assert!(begun.elapsed() < Duration::from_secs(60), "they stay");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -182,6 +188,42 @@ fn a_frozen_server_fails_calls_in_time_and_is_used_again() {
     servers::a_frozen_server_fails_calls_in_time_and_is_used_again(&mut server, &uri);
 }
 
+/// A dead server wrote a line for each failed call: 127,000 in 3 s from one thread.
+#[test]
+fn an_outage_is_a_few_lines_however_many_calls_fail() {
+    use std::io::{BufRead, Read, Seek};
+    for callback in [false, true] {
+        let server = RedisServer::start(&[]);
+        let mut stderr = tempfile::tempfile().unwrap();
+        let mut calls = consumer("outage");
+        calls.arg(uri(&server, "")).arg("30000").args(callback.then_some("callback"));
+        calls.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut child = calls.stderr(stderr.try_clone().unwrap()).spawn().unwrap();
+        let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+        let mut ready = String::new();
+        stdout.read_line(&mut ready).unwrap();
+        assert_eq!(ready, "ready\n");
+        drop(server);
+        drop(child.stdin.take());
+        let mut said = String::new();
+        stdout.read_to_string(&mut said).unwrap();
+        assert!(child.wait().unwrap().success());
+        let number =
+            |name: &str| -> u64 { said.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap() };
+        let mut log = String::new();
+        stderr.rewind().unwrap();
+        stderr.read_to_string(&mut log).unwrap();
+        assert!(number("failed ") > 50_000, "{said}");
+        let (lines, bytes) = match callback {
+            true => (number("lines "), number("bytes ")),
+            false => (log.lines().count() as u64, log.len() as u64),
+        };
+        // One for the cause and one for the breaker, and again each minute that it takes.
+        assert!((1..=12).contains(&lines) && bytes < 8192, "{lines} lines, {bytes} bytes: {log}");
+        assert!(!callback || log.is_empty(), "{log}");
+    }
+}
+
 #[test]
 fn a_full_server_is_an_error_and_the_former_manifest_stays() {
     let server = RedisServer::start(&["--maxmemory", "16mb", "--maxmemory-policy", "noeviction"]);
@@ -190,6 +232,66 @@ fn a_full_server_is_an_error_and_the_former_manifest_stays() {
     assert_eq!(store.put_chunk(b"large", &vec![7; 32 << 20]).unwrap(), 0);
     assert!(store.put_manifest("m", b"next").unwrap() < 0);
     assert_eq!(store.get_manifest("m").unwrap(), Ok(b"former".to_vec()));
+}
+
+#[test]
+fn changes_carry_their_end_and_content_keyed_chunks_and_reads_pay_nothing() {
+    let server = RedisServer::start(&[]);
+    let store = open(&server, "");
+    let data = vec![7; 10_000];
+    let key = xxhash_rust::xxh3::xxh3_64(&data).to_be_bytes();
+    assert_eq!(store.put_manifest("first", b"x").unwrap(), 0);
+    server.ask("CONFIG RESETSTAT");
+    assert_eq!(store.put_chunk(&key, &data).unwrap(), 0);
+    assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
+    let stats = || server.ask("INFO commandstats");
+    let has = |name: &str| stats().contains(&format!("cmdstat_{name}:calls=1,"));
+    assert!(has("evalsha"), "one script for the manifest, and none for the chunk: {}", stats());
+    server.ask("CONFIG RESETSTAT");
+    assert_eq!(store.get_chunk(&key).unwrap(), Ok(data));
+    assert_eq!(store.get_manifest("m").unwrap(), Ok(b"x".to_vec()));
+    assert!(!stats().contains("cmdstat_eval") && !stats().contains("cmdstat_time"), "{}", stats());
+    // Longer than what a script is handed: put under a name of its own, and renamed.
+    let long = vec![9; 1 << 20];
+    assert_eq!(store.put_manifest("m", &long).unwrap(), 0);
+    assert!(has("rename"), "{}", stats());
+    assert_eq!(store.get_manifest("m").unwrap(), Ok(long));
+    // A server that has forgotten its scripts is told them again.
+    server.ask("SCRIPT FLUSH");
+    assert_eq!(store.put_manifest("m", b"y").unwrap(), 0);
+    assert_eq!(store.delete_manifest("m").unwrap(), 0);
+    assert!(store.get_manifest("m").unwrap().is_err());
+}
+
+#[test]
+fn a_user_who_may_run_no_scripts_is_told_that_late_changes_are_not_refused() {
+    let server = RedisServer::start(&[]);
+    server.ask("ACL SETUSER plain on >pass ~kv:* +@all -@scripting");
+    let uri = format!("redis://plain@127.0.0.1:{}", server.port);
+    let made =
+        finish(consumer("calls").arg(&uri).args(["publish", "m", "x", "read", "m"]).env("REDIS_PASSWORD", "pass"));
+    assert!(made.stdout.ends_with("publish 0\nread 0 78\n"), "{}{}", made.stdout, made.stderr);
+    assert!(made.stderr.contains("does not refuse changes that come late: let the user EVAL"), "{}", made.stderr);
+}
+
+/// A tenant inherits no secret of its backend, and needs none of its own where the server wants none.
+#[test]
+fn a_tenant_needs_no_password_where_the_server_wants_none() {
+    let [open, guarded] = [RedisServer::start(&[]), RedisServer::start(&["--requirepass", "hunter2"])];
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let tenant = |server: &RedisServer| format!("[[tenant]]\nuri = '{}'\n", uri(server, "/3"));
+    std::fs::write(config.path(), [&open, &guarded].map(tenant).concat()).unwrap();
+    let calls = |server: &RedisServer| {
+        let mut calls = consumer("calls");
+        calls.arg(uri(server, "/3")).args(["put", "aa", "data", "publish", "m", "x"]);
+        // Its backend's own, which is not the tenant's.
+        finish(calls.env("KV_STORE_WASM_CONFIG", config.path()).env("REDIS_PASSWORD", "hunter2"))
+    };
+    assert_eq!(calls(&open).stdout, "open ok\nput 0\npublish 0\n");
+    let refused = calls(&guarded);
+    assert_eq!(refused.stdout, "open NULL\n");
+    let said = "no secret password is granted to this tenant: add it to the secrets of its [[tenant]]";
+    assert!(refused.stderr.contains(said), "{}", refused.stderr);
 }
 
 #[test]
@@ -259,8 +361,8 @@ fn something_else_than_redis_is_refused() {
     assert!(said.contains("is this a Redis server"), "{said}");
 }
 
-/// A server that answers its first command, INFO, as Redis does, and any other by a string, which none of them has. It tells
-/// when a client has gone.
+/// A server that answers INFO, TIME and the script that asks whether there are scripts as Redis does, and any other command by what none has
+/// for an answer. It tells when a client has gone.
 fn out_of_step() -> (u16, std::sync::mpsc::Receiver<()>) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -273,7 +375,16 @@ fn out_of_step() -> (u16, std::sync::mpsc::Receiver<()>) {
                 let mut request = [0; 4096];
                 while let Ok(count @ 1..) = stream.read(&mut request) {
                     let text = String::from_utf8_lossy(&request[..count]);
-                    let answer = if text.contains("INFO") { "$17\r\nredis_version:9.9\r\n" } else { "$5\r\n:1+OK\r\n" };
+                    let mut answer = String::new();
+                    if text.contains("INFO") {
+                        answer += "$17\r\nredis_version:9.9\r\n";
+                    }
+                    if text.contains("\r\nEVAL\r\n") || text.contains("\r\nTIME\r\n") {
+                        answer += "*2\r\n$1\r\n1\r\n$1\r\n0\r\n";
+                    }
+                    if answer.is_empty() {
+                        answer += "$5\r\n:1+OK\r\n";
+                    }
                     let _ = stream.write_all(answer.as_bytes());
                 }
                 let _ = gone.send(());

@@ -141,9 +141,24 @@ fn a_backend_that_cannot_be_opened_is_null_in_time() {
 #[test]
 fn a_value_over_the_backends_limit_is_refused_and_forgotten() {
     let store = open("probe-small://x");
-    assert!(store.put_chunk(b"large", &[0; 1001]).unwrap() < 0);
-    assert_eq!(store.put_chunk(b"small", &[0; 1000]).unwrap(), 0);
+    // Of 1,000 bytes, 64 are the envelope's.
+    assert!(store.put_chunk(b"large", &[0; 937]).unwrap() < 0);
+    assert_eq!(store.put_chunk(b"small", &[0; 936]).unwrap(), 0);
     assert_eq!(store.put_manifest("m", b"x").unwrap(), 0);
-    assert!(store.put_manifest("m", &[0; 1001]).unwrap() < 0);
+    assert!(store.put_manifest("m", &[0; 937]).unwrap() < 0);
     assert_eq!(store.get_manifest("m").unwrap(), Ok(b"x".to_vec()));
+}
+
+#[test]
+fn a_guest_can_ask_what_its_host_is() {
+    let store = open("probe://facts");
+    let fact = |name: &str| {
+        store.get_manifest(&format!("fact:{name}")).unwrap().ok().map(|value| String::from_utf8(value).unwrap())
+    };
+    assert_eq!(fact("contract").as_deref(), Some("1.0.0-rc"));
+    assert!(fact("host").unwrap().starts_with("kv-store-wasm "));
+    for name in ["memory-bytes", "payload-bytes", "connections", "patience-ms", "batch-items"] {
+        assert!(fact(name).unwrap().parse::<u64>().unwrap() > 0, "{name}");
+    }
+    assert_eq!(fact("of-tomorrow"), None);
 }

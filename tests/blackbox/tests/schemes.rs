@@ -8,8 +8,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use kv_store_tests::consumer::{Finished, consumer, finish};
-use kv_store_tests::redis::RedisServer;
-use kv_store_tests::{dist, kv_store, root, test_components};
+use kv_store_tests::{dist, kv_store, test_components};
 
 /// A folder of components that is searched before those that ship, and a config.
 struct Machine {
@@ -169,7 +168,7 @@ fn tenants_of_a_vendors_backend_are_found_by_each_of_its_schemes_and_ports() {
         assert_eq!(machine.doctor(uri)["tenant"], tenant, "{uri}");
     }
     for uri in ["acme://h/c", "acmes://h/b", "acmes://h:7000/a", "acme://h:7443/a"] {
-        let refused = machine.run(&["get", "--uri", uri, "--name", "x"]);
+        let refused = machine.run(&["get", uri, "--name", "x"]);
         assert!(refused.stderr.contains("none covers this URI"), "{uri}: {}", refused.stderr);
     }
     assert_eq!(machine.run(&["config", "check"]).status.code(), Some(0));
@@ -191,7 +190,7 @@ fn a_table_is_named_by_the_backend() {
         let checked = machine.run(&["config", "check"]);
         assert!(checked.status.code() == Some(1) && checked.stdout.contains(&right), "{}", checked.stdout);
         for uri in uris {
-            let refused = machine.run(&["get", "--uri", uri, "--name", "x"]).stderr;
+            let refused = machine.run(&["get", uri, "--name", "x"]).stderr;
             assert!(refused.contains(&right), "{uri}: {refused}");
         }
     }
@@ -215,16 +214,13 @@ fn what_a_component_says_of_itself_is_shown() {
 }
 
 #[test]
-fn a_component_of_0_2_needs_the_port_in_the_uri() {
-    let (machine, redis) = (Machine::new(), RedisServer::start(&[]));
-    let component = machine.components().join("redis.wasm");
-    let packed = std::fs::File::open(root().join("tests/compat/1.0.0-redis.wasm.zst")).unwrap();
-    let mut packed = ruzstd::decoding::StreamingDecoder::new(packed).unwrap();
-    std::io::copy(&mut packed, &mut std::fs::File::create(&component).unwrap()).unwrap();
-    let opened = machine.run(&["doctor", &format!("redis://127.0.0.1:{}/0", redis.port), "--probe"]);
-    assert_eq!(opened.status.code(), Some(0), "{}{}", opened.stdout, opened.stderr);
-    let refused = machine.run(&["get", "--uri", "redis://127.0.0.1/0", "--name", "x"]).stderr;
-    assert!(refused.contains("write 127.0.0.1:6379 in the URI"), "{refused}");
-    let refused = machine.run(&["get", "--uri", "rediss://127.0.0.1:1/0", "--name", "x"]).stderr;
-    assert!(refused.contains("no rediss.wasm, and no other that lists rediss"), "{refused}");
+fn a_component_that_lists_no_schemes_serves_its_name_and_needs_the_port_in_the_uri() {
+    let (machine, there) = (Machine::new(), format!("127.0.0.1:{}", server()));
+    machine.put("plain", "wish: peace\n");
+    let (answer, said) = machine.echo(&format!("plain://{there}"), &there);
+    assert!(answer.contains(ECHOED), "{answer}{said}");
+    let (answer, said) = machine.echo("plain://127.0.0.1", &there);
+    assert!(answer.contains("read -2") && said.contains(&format!("write {there} in the URI")), "{answer}{said}");
+    let refused = machine.run(&["get", "plains://127.0.0.1:1/0", "--name", "x"]).stderr;
+    assert!(refused.contains("no plains.wasm, and no other that lists plains"), "{refused}");
 }

@@ -76,7 +76,7 @@ fn tenants_whose_server_is_down_leave_another_its_saves() {
     fill(&second, &data);
     let all = held(&library);
     assert!(all <= OF_PROCESS && all > OF_PROCESS - 4 * SMALL, "the process holds {all} bytes");
-    assert!(stored().contains(":2"));
+    assert!(stored().contains(":2"), "{}", stored());
     assert_eq!(healthy.put_chunk(b"at once", &data).unwrap(), 0);
     assert!(stored().contains(":3"), "a chunk for which there is no buffer is not stored at once");
     assert_eq!(healthy.put_manifest("m", b"y").unwrap(), 0);

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
-use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -27,6 +27,8 @@ fn a_file_that_may_not_be_so_long_is_an_error_and_no_signal() {
     for scheme in ["local-fs", "std-fs", "c-fs"] {
         let scratch = tempfile::tempdir().unwrap();
         let uri = format!("{scheme}://{}", scratch.path().display());
+        // The compile helper cannot work under such a bound: compiled code has to be there.
+        succeed(consumer("calls").arg(&uri));
         let calls =
             [&uri, "put", "aa", &long, "put", "bb", "short", "publish", "name", &long, "publish", "name", "short"];
         let said = succeed(bound_files(consumer("calls").args(calls), 50_000)).stdout;
@@ -39,16 +41,17 @@ fn a_file_that_may_not_be_so_long_is_an_error_and_no_signal() {
 
 #[test]
 fn a_standard_error_that_nobody_reads_holds_up_no_call() {
-    let (mut reader, writer) = std::io::pipe().unwrap();
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    // SAFETY: it changes nothing.
+    let room = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_GETPIPE_SZ) };
+    // No byte more has room in it.
+    writer.write_all(&vec![b'.'; usize::try_from(room).unwrap()]).unwrap();
     let scratch = tempfile::tempdir().unwrap();
     let uri = format!("local-fs://{}", scratch.path().display());
-    // Calls that fail and say so, at greater length than a pipe holds.
+    // Calls that fail and say so, each for a cause of its own.
     let mut command = consumer("calls");
-    command.arg(&uri).args(["put", "aa", "data"]);
-    (0..2000).for_each(|_| {
-        command.args(["put", "", "data"]);
-    });
-    command.args(["get", "aa"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(OwnedFd::from(writer));
+    command.arg(&uri).args(["put", "aa", "data", "put", "", "data", "get", "", "publish", "", "data", "get", "aa"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(OwnedFd::from(writer));
     let mut running = start(&mut command);
     let mut stdout = running.0.stdout.take().unwrap();
     drop(command);
@@ -57,6 +60,6 @@ fn a_standard_error_that_nobody_reads_holds_up_no_call() {
     stdout.read_to_string(&mut said).unwrap();
     assert!(said.ends_with("get 0 64617461\n"), "{said}");
     reader.read_to_string(&mut logged).unwrap();
-    let refused = logged.lines().filter(|line| line.ends_with("a hash has 1 to 64 bytes, this one 0")).count();
-    assert!(refused == logged.lines().count() && (300..1999).contains(&refused), "{refused} lines: {logged}");
+    let whole = logged.trim_start_matches('.');
+    assert!(whole.is_empty(), "what had no room is left out: {whole}");
 }

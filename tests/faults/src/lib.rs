@@ -378,6 +378,10 @@ impl Backend for Faulty {
     fn retire(&self) {
         self.inner.retire();
     }
+
+    fn drop_connections(&self) {
+        self.inner.drop_connections();
+    }
 }
 
 fn each(hashes: &[ChunkHash]) -> impl Iterator<Item = &[u8]> {

@@ -4,8 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use memkv_wire::fields::{BatchGet, Connect, Connected, Exists, Lookup, Put, text};
-use memkv_wire::{HEADER_BYTES, Header, Incoming, Key, MAX_FIELDS_BYTES};
+use memkv_wire::fields::{BatchGet, Commit, Connect, Connected, Delete, Exists, Lookup, Put, text};
+use memkv_wire::{HEADER_BYTES, Header, Incoming, Key, MAX_FIELDS_BYTES, Version};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() {
@@ -23,13 +23,25 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn fields(bytes: &[u8]) {
-    if let Ok(found) = Connect::decode(bytes) {
-        assert_eq!(found.encode(), bytes);
-    }
-    if let Ok(found) = Put::decode(bytes) {
-        assert_eq!(found.encode(), bytes);
+    for version in Version::ALL {
+        if let Ok(found) = Connect::decode(bytes, version) {
+            assert_eq!(found.encode(version), bytes);
+        }
+        if let Ok(found) = Put::decode(bytes, version) {
+            assert_eq!(found.encode(version), bytes);
+        }
+        if let Ok(found) = Delete::decode(bytes, version) {
+            assert_eq!(found.encode(version), bytes);
+        }
+        // Flags that are not known yet are dropped.
+        if let Ok(found) = Connected::decode(bytes, version) {
+            assert_eq!(found.encode(version).len(), bytes.len());
+        }
     }
     if let Ok(found) = Lookup::decode(bytes) {
+        assert_eq!(found.encode(), bytes);
+    }
+    if let Ok(found) = Commit::decode(bytes) {
         assert_eq!(found.encode(), bytes);
     }
     if let Ok(found) = Exists::decode(bytes) {
@@ -37,11 +49,6 @@ fn fields(bytes: &[u8]) {
     }
     if let Ok(found) = BatchGet::decode(bytes) {
         assert_eq!(found.encode(), bytes);
-    }
-    // Flags that are not known yet are dropped.
-    if let Ok(found) = Connected::decode(bytes) {
-        let again = found.encode();
-        assert_eq!(again.len(), bytes.len());
     }
     assert!(!text(bytes).contains(char::is_control));
 }

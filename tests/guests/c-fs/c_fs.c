@@ -226,10 +226,13 @@ bool exports_kv_store_backend_store_open(backend_string_t *uri, backend_list_tup
                                          exports_kv_store_backend_store_features_t *ret, error_t *err)
 {
     size_t given = options->len;
+    bool has_query = memchr(uri->ptr, '?', uri->len) != NULL;
     backend_list_tuple2_string_string_free(options);
     backend_string_free(uri);
     if (given > 0)
         return refuse(err, "c-fs takes no options");
+    if (has_query)
+        return refuse(err, "c-fs takes no parameters in its URI");
     backend_string_t grant;
     backend_string_set(&grant, "");
     if (!kv_store_backend_files_open_directory(&grant, &root, err))
@@ -238,10 +241,10 @@ bool exports_kv_store_backend_store_open(backend_string_t *uri, backend_list_tup
         return false;
     memset(ret, 0, sizeof *ret);
     backend_string_dup(&ret->label, "files through libc");
-    ret->properties = EXPORTS_KV_STORE_BACKEND_STORE_PROPERTIES_DURABLE
-                      | EXPORTS_KV_STORE_BACKEND_STORE_PROPERTIES_SHARED
-                      | EXPORTS_KV_STORE_BACKEND_STORE_PROPERTIES_CHEAP_REPEAT
-                      | EXPORTS_KV_STORE_BACKEND_STORE_PROPERTIES_WRITE_THROUGH;
+    ret->properties = KV_STORE_BACKEND_STORE_TYPES_PROPERTIES_DURABLE
+                      | KV_STORE_BACKEND_STORE_TYPES_PROPERTIES_SHARED
+                      | KV_STORE_BACKEND_STORE_TYPES_PROPERTIES_CHEAP_REPEAT
+                      | KV_STORE_BACKEND_STORE_TYPES_PROPERTIES_WRITE_THROUGH;
     return true;
 }
 
@@ -256,11 +259,11 @@ bool exports_kv_store_backend_store_exists(hashes_t *hashes, exports_kv_store_ba
         struct stat about;
         chunk_path(hashes, i, path, directory);
         if (stat(path, &about) == 0 && S_ISREG(about.st_mode)) {
-            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_PRESENCE_PRESENT;
+            ret->ptr[i].tag = KV_STORE_BACKEND_STORE_TYPES_PRESENCE_PRESENT;
             ret->ptr[i].val.present.is_some = true;
             ret->ptr[i].val.present.val = (uint64_t)about.st_size;
         } else {
-            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_PRESENCE_ABSENT;
+            ret->ptr[i].tag = KV_STORE_BACKEND_STORE_TYPES_PRESENCE_ABSENT;
         }
     }
     exports_kv_store_backend_store_hashes_free(hashes);
@@ -280,11 +283,11 @@ bool exports_kv_store_backend_store_put_chunks(hashes_t *hashes, backend_list_u6
         chunk_path(hashes, i, path, directory);
         /* Another length is what a power cut left. */
         if (!replace && stat(path, &about) == 0 && (uint64_t)about.st_size == len)
-            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_PUT_OUTCOME_EXISTED;
+            ret->ptr[i].tag = KV_STORE_BACKEND_STORE_TYPES_PUT_OUTCOME_EXISTED;
         else if (write_file(path, directory, (uint32_t)i, len, false, &ret->ptr[i].val.failed))
-            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_PUT_OUTCOME_STORED;
+            ret->ptr[i].tag = KV_STORE_BACKEND_STORE_TYPES_PUT_OUTCOME_STORED;
         else
-            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_PUT_OUTCOME_FAILED;
+            ret->ptr[i].tag = KV_STORE_BACKEND_STORE_TYPES_PUT_OUTCOME_FAILED;
     }
     exports_kv_store_backend_store_hashes_free(hashes);
     backend_list_u64_free(lens);
@@ -303,12 +306,12 @@ bool exports_kv_store_backend_store_get_chunks(hashes_t *hashes, exports_kv_stor
         payload_t data;
         chunk_path(hashes, i, path, directory);
         if (!read_file(path, &found, &data, &ret->ptr[i].val.failed)) {
-            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_GET_OUTCOME_FAILED;
+            ret->ptr[i].tag = KV_STORE_BACKEND_STORE_TYPES_GET_OUTCOME_FAILED;
         } else if (found) {
-            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_GET_OUTCOME_FOUND;
+            ret->ptr[i].tag = KV_STORE_BACKEND_STORE_TYPES_GET_OUTCOME_FOUND;
             ret->ptr[i].val.found = data;
         } else {
-            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_GET_OUTCOME_MISSING;
+            ret->ptr[i].tag = KV_STORE_BACKEND_STORE_TYPES_GET_OUTCOME_MISSING;
         }
     }
     exports_kv_store_backend_store_hashes_free(hashes);
@@ -326,9 +329,9 @@ bool exports_kv_store_backend_store_delete_chunks(hashes_t *hashes,
         char path[MAX_PATH], directory[MAX_PATH];
         chunk_path(hashes, i, path, directory);
         if (unlink(path) == 0 || errno == ENOENT || fail(&ret->ptr[i].val.failed, path))
-            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_DELETE_OUTCOME_GONE;
+            ret->ptr[i].tag = KV_STORE_BACKEND_STORE_TYPES_DELETE_OUTCOME_GONE;
         else
-            ret->ptr[i].tag = EXPORTS_KV_STORE_BACKEND_STORE_DELETE_OUTCOME_FAILED;
+            ret->ptr[i].tag = KV_STORE_BACKEND_STORE_TYPES_DELETE_OUTCOME_FAILED;
     }
     exports_kv_store_backend_store_hashes_free(hashes);
     return true;
@@ -368,7 +371,7 @@ bool exports_kv_store_backend_store_commit(exports_kv_store_backend_store_list_h
 {
     char path[1][MAX_PATH];
     bool good = true;
-    ret->tag = EXPORTS_KV_STORE_BACKEND_STORE_COMMIT_OUTCOME_PUBLISHED;
+    ret->tag = KV_STORE_BACKEND_STORE_TYPES_COMMIT_OUTCOME_PUBLISHED;
     for (size_t i = 0; good && i < fresh->len; i++)
         good = sync_chunks(&fresh->ptr[i], err);
     if (!good && err->kind == KV_STORE_BACKEND_TYPES_ERROR_KIND_INVALID) {
@@ -379,8 +382,9 @@ bool exports_kv_store_backend_store_commit(exports_kv_store_backend_store_list_h
         }
         if (good) {
             exports_kv_store_backend_store_error_free(err);
-            ret->tag = EXPORTS_KV_STORE_BACKEND_STORE_COMMIT_OUTCOME_ABSENT;
-            ret->val.absent = *fresh;
+            ret->tag = KV_STORE_BACKEND_STORE_TYPES_COMMIT_OUTCOME_ABSENT;
+            ret->val.absent.ptr = fresh->ptr;
+            ret->val.absent.len = fresh->len;
             fresh->len = 0;
         }
     } else if (good && manifest) {

@@ -69,6 +69,19 @@ pub fn branches(locals: u32, branches: u32) -> Vec<u8> {
     around(&functions(1, &function))
 }
 
+/// A function of so many loops within each other: a megabyte of them took the compiler 3.7 GB.
+pub fn loops(count: usize) -> Vec<u8> {
+    let mut function = Function::new([]);
+    let mut code = function.instructions();
+    for _ in 0..count {
+        code.loop_(BlockType::Empty);
+    }
+    for _ in 0..=count {
+        code.end();
+    }
+    around(&functions(1, &function))
+}
+
 /// Functions each of which multiplies a local with itself so many times.
 pub fn long(count: usize, steps: usize) -> Vec<u8> {
     let mut function = Function::new([(1, ValType::I64)]);

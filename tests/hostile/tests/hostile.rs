@@ -222,6 +222,7 @@ pub fn run_all() {
             make("nested-deep", bombs::nested(28, 2), LIMITS),
             make("nested-wide", bombs::nested(3, 900), LIMITS),
             make("branches", bombs::branches(10_000, 20_000), LIMITS),
+            make("loops", bombs::loops(340_000), LIMITS),
             make("elements", bombs::elements(1_000_000), LIMITS),
             make("types", bombs::types(60_000), LIMITS),
             make("oversized-function", bytes::with_functions(1, 200_000), LIMITS),
@@ -233,6 +234,12 @@ pub fn run_all() {
                 "probe",
                 "options = { answers = '1', slow-reads = '100', cheap-repeat = '1' }\nlimits = { deadline_ms = 300, breaker_failures = 0 }",
             ),
+            probe(
+                "slow-queue",
+                "probe",
+                "options = { answers = '1', slow-reads = '1000', cheap-repeat = '1' }\nlimits = { deadline_ms = 2000, breaker_failures = 0 }",
+            ),
+            probe("short-manifests", "probe", "limits = { max_manifest_bytes = 1048576, breaker_failures = 0 }"),
             probe("hostile-wasi", "wasi-probe", LIMITS),
             probe("endless-wasi", "wasi-probe", ENDLESS),
             probe("hostile-wasi-ro", "wasi-probe", &format!("{LIMITS}\n{read_only}")),
@@ -246,7 +253,7 @@ pub fn run_all() {
             probe("granted-proc", "probe", &format!("{LIMITS}\nfs.all = {{ path = '/proc/self' }}")),
             table("rebound", &component("connects-anywhere"), &format!("{LIMITS}\nconnect = ['localhost:*']")),
             table("lying", &component("wrong-bytes"), &format!("{LIMITS}\nverify = 'xxh3'")),
-            table("lying-twice", &component("removes-too-many"), &format!("{LIMITS}\nverify = 'xxh3'")),
+            table("lying-twice", &component("removes-too-many"), &format!("{}\nverify = 'xxh3'", LIMITS.replacen('{', "{ damaged_ms = 0,", 1))),
         ]
         .concat(),
     );

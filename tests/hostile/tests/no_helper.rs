@@ -1,4 +1,4 @@
-//! Bombs for the compiler in a process that has no compile helper: the bounds on what a component has refuse them alone, before the
+//! Bombs for the compiler in a process that compiles in itself: the bounds on what a component has refuse them alone, before the
 //! compiler has seen a byte.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
@@ -16,11 +16,12 @@ fn bombs_are_refused_by_their_bounds_alone() {
         ("nested-deep", bombs::nested(28, 2), "has more than 1000 instances of components within it"),
         ("nested-wide", bombs::nested(3, 900), "has more than 1000 instances of components within it"),
         ("branches", bombs::branches(10_000, 20_000), "a function whose locals times its branches are"),
+        ("loops", bombs::loops(340_000), "a function with 340000 loops"),
         ("elements", bombs::elements(1_000_000), "has more than 100000 elements in segments"),
         ("types", bombs::types(60_000), "has more than 20000 types"),
         ("oversized-function", bytes::with_functions(1, 200_000), "which would take too long to compile"),
     ];
-    let mut config = String::from("[compile]\nhelper = 'off'\n");
+    let mut config = String::from("compile = 'in-process'\n");
     for (name, bytes, _) in &bombs {
         let path = made.path().join(format!("{name}.wasm"));
         std::fs::write(&path, bytes).unwrap();

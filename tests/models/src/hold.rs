@@ -1,5 +1,5 @@
-//! The table in the host of the keys whose change ended unknown, shared by all instances of a store (to be built: beside the breaker in
-//! the host's `store/open_store.rs`). A change of a key in it waits until the end of the change that ended unknown.
+//! The table in the host of the keys whose change ended unknown, shared by all instances of a store (`core/src/backend/changes.rs`).
+//! A change of a key in it waits until the end of the change that ended unknown.
 //!
 //! The table is bounded. A change takes its place **before** it is sent, and gives it back when its end is known; while no place is free
 //! nothing is changed, and everything is read. A table that is filled only when an end is unknown, and then forgets an entry, holds

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
 mod held;
+mod late;
+mod lies;
 mod oracle;
 mod process;
 mod soak;
@@ -34,7 +36,7 @@ struct Arguments {
     /// Of the first round; each that follows has one of its own
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Only these suites, separated by commas; all: see --list
+    /// Only these suites, separated by commas; `late`: all that begin with `late-`; all: see --list
     #[arg(long, value_name = "SUITE", value_delimiter = ',', value_parser = suite_names())]
     only: Vec<String>,
     /// So many rounds, whatever time they take
@@ -67,13 +69,28 @@ enum Command {
     /// Check what a crash in the midst of such saves may leave
     #[command(hide = true)]
     States(states::Options),
+    /// A consumer that does what it is told
+    #[command(hide = true)]
+    LateConsumer(late::Options),
     /// One of the writers of --soak
     #[command(hide = true)]
     SoakWriter(soak::Options),
 }
 
 fn suite_names() -> Vec<&'static str> {
-    SUITES.iter().chain(far::SUITES).map(|suite| suite.name).collect()
+    all().map(|suite| suite.name).chain([LATE]).collect()
+}
+
+/// Stands for all suites of `late`.
+const LATE: &str = "late";
+
+/// The suites that run when none is named.
+fn near() -> impl Iterator<Item = &'static Suite> {
+    SUITES.iter().chain(late::SUITES)
+}
+
+fn all() -> impl Iterator<Item = &'static Suite> {
+    near().chain(far::SUITES)
 }
 
 fn main() -> ExitCode {
@@ -84,6 +101,7 @@ fn main() -> ExitCode {
             Command::Watch(options) => worker::watch(&options),
             Command::Script(script) => states::record(&script),
             Command::States(options) => states::run(&options),
+            Command::LateConsumer(options) => late::run(&options),
             Command::SoakWriter(options) => soak::write(&options),
         };
         return ExitCode::from(u8::from(!held));
@@ -92,7 +110,7 @@ fn main() -> ExitCode {
         return soak::soak(arguments.minutes, arguments.seed);
     }
     if arguments.list {
-        let suites = if arguments.far { far::SUITES } else { SUITES };
+        let suites: Vec<&Suite> = if arguments.far { far::SUITES.iter().collect() } else { near().collect() };
         suites.iter().for_each(|suite| println!("{:<16} {}", suite.name, suite.about));
         return ExitCode::SUCCESS;
     }
@@ -108,16 +126,18 @@ struct Row {
 }
 
 fn torture(arguments: &Arguments) -> ExitCode {
-    let named = |suite: &Suite| arguments.only.iter().any(|name| name == suite.name);
+    let of_late = |suite: &Suite| late::SUITES.iter().any(|late| late.name == suite.name);
+    let named =
+        |suite: &Suite| arguments.only.iter().any(|name| name == suite.name || (name == LATE && of_late(suite)));
     let wanted = |suite: &&Suite| {
         let of_kind = far::SUITES.iter().any(|far| far.name == suite.name) == arguments.far;
         if arguments.only.is_empty() { of_kind } else { named(suite) }
     };
     let fresh = |suite| Row { suite, rounds: 0, total: Story::new(), took: Duration::ZERO };
-    let mut rows: Vec<Row> = SUITES.iter().chain(far::SUITES).filter(wanted).map(fresh).collect();
+    let mut rows: Vec<Row> = all().filter(wanted).map(fresh).collect();
     let time = Duration::from_secs_f64(arguments.minutes.clamp(0.0, 1e6) * 60.0);
     let (begun, mut violations) = (Instant::now(), Vec::new());
-    let bar = bar(arguments, time);
+    let bar = bar(arguments, time, rows.len() as u64);
     'rounds: for round in 0.. {
         if arguments.rounds.is_some_and(|rounds| round >= rounds) {
             break;
@@ -157,9 +177,7 @@ fn torture(arguments: &Arguments) -> ExitCode {
     if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn bar(arguments: &Arguments, time: Duration) -> ProgressBar {
-    let all = if arguments.far { far::SUITES.len() } else { SUITES.len() };
-    let suites = if arguments.only.is_empty() { all } else { arguments.only.len() } as u64;
+fn bar(arguments: &Arguments, time: Duration, suites: u64) -> ProgressBar {
     let bar = ProgressBar::new(arguments.rounds.map_or(time.as_secs(), |rounds| rounds * suites));
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}% [{elapsed}] {msg}") {
         bar.set_style(style);

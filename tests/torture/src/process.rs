@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use kv_store_tests::consumer::{Running, start};
-use kv_store_tests::{memkv, root, seaweed};
+use kv_store_tests::{built, memkv, root, seaweed};
 
 use crate::oracle::Name;
 use crate::workload::{NAMES, name};
@@ -25,6 +25,20 @@ pub struct Setting {
     pub under: Vec<String>,
     /// Further options of the worker.
     pub options: Vec<String>,
+}
+
+/// What a consumer finds in its environment, and nothing else.
+pub fn environment<'a>(command: &'a mut Command, config: &Path) -> &'a mut Command {
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("KV_STORE_WASM_CONFIG", config)
+        .env("KV_STORE_WASM_CACHE", root().join("target/test-consumers/cache"))
+        .env("MEMKV_AUTH_KEY", memkv::AUTH_KEY)
+        .env("S3_ACCESS_KEY_ID", seaweed::ACCESS_KEY_ID)
+        .env("S3_SECRET_ACCESS_KEY", seaweed::SECRET_ACCESS_KEY)
+        // A run that takes long goes on though a source is edited.
+        .envs(std::env::var_os(built::ANY).map(|any| (built::ANY, any)))
 }
 
 /// Why hearing ended.
@@ -63,16 +77,9 @@ impl Process {
         let words: Vec<String> = setting.under.iter().cloned().chain([program]).chain(words).collect();
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
-        command
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("KV_STORE_WASM_CONFIG", &config)
-            .env("KV_STORE_WASM_CACHE", root().join("target/test-consumers/cache"))
-            .env("MEMKV_AUTH_KEY", memkv::AUTH_KEY)
-            .env("S3_ACCESS_KEY_ID", seaweed::ACCESS_KEY_ID)
-            .env("S3_SECRET_ACCESS_KEY", seaweed::SECRET_ACCESS_KEY);
         let said = std::fs::File::create(&log).expect("a temporary directory can be written to");
-        let mut running = start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said));
+        let mut running =
+            start(environment(&mut command, &config).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said));
         let stdout = running.0.stdout.take().expect("a pipe");
         let (heard, lines) = channel();
         std::thread::spawn(move || {

@@ -46,8 +46,16 @@ suites! {
     faults_over_memkv: "fault-memkv",
     lies_over_local_fs: "lies-local-fs",
     lies_over_redis: "lies-redis",
+    lies_over_s3: "lies-s3",
     states_that_a_power_loss_may_leave: "crash-states",
     nothing_left_of_what_a_process_needs: "resources",
+    late_changes_of_redis: "late-redis",
+    late_changes_of_a_cluster: "late-cluster",
+    late_changes_of_memkv: "late-memkv",
+    late_changes_of_memkv_with_files: "late-memkv-disk",
+    late_manifests_of_seaweedfs: "late-s3",
+    late_manifests_of_a_stopped_seaweedfs: "late-s3-stop",
+    late_manifests_of_moto: "late-moto",
 }
 
 /// A worker on a store of local-fs.
@@ -112,6 +120,15 @@ fn a_sync_that_is_missing_is_seen() {
         let found = wrongs(&checked.expect("it runs"));
         assert!(!found.is_empty(), "{kind}");
     }
+}
+
+#[test]
+fn late_manifests_are_seen_where_the_server_ignores_conditions() {
+    let mut late = torture();
+    late.args(["--only", "late-s3", "--seed", "1", "--rounds", "1"]).env("KV_STORE_TORTURE_UNFENCED", "1");
+    let found = late.output().expect("it runs");
+    let said = String::from_utf8_lossy(&found.stderr);
+    assert!(!found.status.success() && said.contains("after a change that ended late"), "{said}");
 }
 
 /// The first line in which two texts differ.

@@ -46,7 +46,7 @@ pub fn deb(place: &Place, release: &Release, tree: &Path) -> Result<PathBuf> {
         ("share/man", "usr/share/man"),
         ("share/bash-completion", "usr/share/bash-completion"),
         ("share/fish", "usr/share/fish"),
-        ("share/zsh", "usr/share/zsh/vendor-completions"),
+        ("share/zsh/site-functions", "usr/share/zsh/vendor-completions"),
         ("share/kv-store-wasm", "usr/share/doc/kv-store-wasm/examples"),
         ("THIRD-PARTY-LICENCES", "usr/share/doc/kv-store-wasm/THIRD-PARTY-LICENCES"),
         ("CHANGELOG.md", "usr/share/doc/kv-store-wasm/CHANGELOG.md"),

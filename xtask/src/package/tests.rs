@@ -84,8 +84,8 @@ fn bare(release: &Release, work: &Path) -> Result<()> {
     let redis = format!("redis://127.0.0.1:{}/0", server.port);
     for (uri, has_network) in [("local-fs:///store/kv", false), (&*redis, true)] {
         let begun = Instant::now();
-        within(&["save", "/tmp/file", "--name", "first", "--uri", uri], has_network)?;
-        within(&["restore", "/tmp/copy", "--name", "first", "--uri", uri], has_network)?;
+        within(&["save", uri, "/tmp/file", "--name", "first"], has_network)?;
+        within(&["restore", uri, "/tmp/copy", "--name", "first"], has_network)?;
         ensure!(std::fs::read(root.join("tmp/copy"))? == data, "{uri}: what was restored is not what was saved");
         std::fs::remove_file(root.join("tmp/copy"))?;
         let took = begun.elapsed().as_secs_f64();

@@ -189,6 +189,16 @@ fn the_disk_tier_is_bounded_and_keeps_what_is_used() {
     assert!(keys.iter().all(|key| matches!(disk.read(key), Ok(Some(_)))), "what is younger is still there");
 }
 
+#[test]
+fn a_copy_takes_a_fraction_of_the_disk_at_most() {
+    let scratch = tempfile::tempdir().unwrap();
+    let disk = Disk::bounded(Directory::open(&scratch.path().join("near"), &Arc::default()).unwrap(), DISK, 0);
+    // An eighth, with the trailer.
+    let (disk, most) = (disk.unwrap(), (DISK / 8) as usize - 48);
+    assert!(disk.has_room_for(0) && disk.has_room_for(most));
+    assert!(!disk.has_room_for(most + 1) && !disk.has_room_for(usize::MAX));
+}
+
 fn place(number: u64) -> Key {
     Key { scope: Scope::of(&7), hash: key(&data(number)).as_slice().try_into().unwrap() }
 }

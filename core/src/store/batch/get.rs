@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::super::Opened;
+use super::super::damage::{self, Damage, Judge};
+use super::super::layouts::Lookup;
 use super::super::open_store::OpenStore;
 use super::super::seal::{SEAL_BYTES, seal};
 use super::super::verify::is_xxh3;
-use super::super::{Damage, Opened};
 use super::{BatchOptions, Fetched, Memory, distinct, unanswered};
 use crate::backend::{Answers, ChunkHash, Target};
 use crate::counters::{Event, Operation};
@@ -103,25 +105,31 @@ unsafe fn filled(pieces: &[libc::iovec], mut len: usize) -> Vec<&[u8]> {
 
 /// What was found of one chunk.
 enum Found {
-    /// So many bytes of value lie in the memory of the item that named it first.
+    /// So many bytes of value lie in the memory of the item that was chosen for it.
     Placed(usize),
     /// The value is the first so many bytes of a buffer.
     Buffer(Arc<Buffer>, usize),
     TooLong(usize),
     Nothing,
+    /// There is something, and not what was put: it is not looked for elsewhere.
+    Wrong,
 }
 
-/// How what was stored is judged.
+/// How what lay plain is judged. What lay in an envelope has held against its checksum.
 #[derive(Clone, Copy)]
-struct Judge {
+struct Plain {
+    /// With the seal of earlier versions behind it.
     sealed: bool,
     content_keyed: bool,
 }
 
-impl Judge {
+impl Plain {
     /// The length of the value in what was stored, if it is what was put as far as that can be known.
     fn value_len(self, hash: &ChunkHash, stored: &[&[u8]]) -> Option<usize> {
         let len: usize = stored.iter().map(|part| part.len()).sum();
+        if hash.is_enveloped() {
+            return Some(len);
+        }
         if !self.sealed {
             return (!self.content_keyed || is_xxh3(hash, stored)).then_some(len);
         }
@@ -136,7 +144,15 @@ impl Judge {
         }
         (seal(hash, value, parts.into_iter())[..] == trailer[..]).then_some(value)
     }
+
+    /// What lies behind a value of its own.
+    fn seal_bytes(self, hash: &ChunkHash) -> usize {
+        if self.sealed && !hash.is_enveloped() { SEAL_BYTES } else { 0 }
+    }
 }
+
+/// A chunk that is asked for: the item into whose memory it goes, and its hash where it may lie.
+type Asked = (usize, ChunkHash);
 
 impl Opened {
     /// As [`Store::get_many`](super::super::Store::get_many).
@@ -158,99 +174,57 @@ impl Opened {
         until: &Until,
     ) -> Vec<Result<Option<Fetched>, Error>> {
         let Opened { shared, save, .. } = self;
-        let judge = Judge { sealed: options.sealed, content_keyed: options.xxh3_keys || shared.verifier.insists() };
-        let (distinct, first_of) = distinct(items.iter().map(|item| item.hash.as_ref().ok()));
-        let first = |index: usize| items.get(index).and_then(|item| item.pieces.as_deref());
-
-        let waiting: Vec<Option<Arc<Buffer>>> = distinct.iter().map(|(_, hash)| save.waiting(hash)).collect();
-        let absent: Vec<(usize, ChunkHash)> =
-            distinct.iter().zip(&waiting).filter(|(_, waits)| waits.is_none()).map(|(item, _)| *item).collect();
-        // A seal lies behind its value: it has room behind the caller's.
-        let mut seals = vec![[0_u8; SEAL_BYTES]; if options.sealed { absent.len() } else { 0 }];
-        let mut seals = seals.iter_mut();
-        let mut with_seal = |pieces: &[libc::iovec]| -> Vec<libc::iovec> {
-            let seal = seals.next().map(|seal| room(seal.as_mut_ptr(), SEAL_BYTES));
-            pieces.iter().copied().chain(seal).collect()
-        };
-        let rooms: Vec<Option<Vec<libc::iovec>>> =
-            absent.iter().map(|(index, _)| first(*index).map(&mut with_seal)).collect();
-        // SAFETY: by this function's own condition; the seals are local.
-        let target = |room: &Option<Vec<libc::iovec>>| match room {
-            // The cast only names the lifetime of `rooms`, which outlives the calls.
-            Some(pieces) => unsafe { Target::memory(std::slice::from_raw_parts(pieces.as_ptr(), pieces.len())) },
-            None => Target::ALLOCATE,
-        };
-        let targets: Vec<Target<'_>> = rooms.iter().map(target).collect();
-        let hashes: Vec<ChunkHash> = absent.iter().map(|(_, hash)| *hash).collect();
-        let most = |room: &Option<Vec<libc::iovec>>| {
-            room.as_deref().map_or(shared.max_value_bytes(), |room| capacity(room) as u64)
-        };
-        until.expect(rooms.iter().map(most).fold(0, u64::saturating_add));
-        let value_len = |hash: &ChunkHash, target: &Target<'_>, got: &Got| match got {
-            // SAFETY: the call has placed so many bytes, and by this function's own condition nobody else writes there.
-            Got::Placed(len) => judge.value_len(hash, &unsafe { filled(target.pieces().unwrap_or_default(), *len) }),
-            Got::Buffer(data) => judge.value_len(hash, &[data]),
-            Got::TooLong(_) => None,
-        };
-        let answers = shared.batches().get_all(&hashes, &targets, &value_len, until).each();
-
-        let mut answers = absent.iter().zip(&rooms).zip(answers);
-        let mut next_answer = || -> Result<Found, Error> {
-            let (((index, hash), room), answer) = answers.next().ok_or_else(unanswered)?;
-            Ok(match answer? {
-                None => Found::Nothing,
-                Some((Got::Buffer(data), Some(len))) => Found::Buffer(data, len),
-                Some((Got::Buffer(data), None)) => shared.mended(hash, &data, judge, until),
-                Some((Got::TooLong(len), _)) => {
-                    Found::TooLong(len.saturating_sub(if options.sealed { SEAL_BYTES } else { 0 }))
-                }
-                Some((Got::Placed(_), Some(len))) => Found::Placed(len),
-                Some((Got::Placed(len), None)) => {
-                    // SAFETY: the call has placed so many bytes there.
-                    let damaged = unsafe { filled(room.as_deref().unwrap_or_default(), len) }.concat();
-                    match shared.mended(hash, &damaged, judge, until) {
-                        Found::Buffer(sound, len) => {
-                            let value = sound.get(..len).unwrap_or_default();
-                            let item = items.get(*index).ok_or_else(unanswered)?;
-                            // SAFETY: by this function's own condition; the value is in a buffer of the host.
-                            match unsafe { item.deliver(&[value])? } {
-                                Fetched::Placed(len) => Found::Placed(len),
-                                _ => Found::TooLong(len),
-                            }
-                        }
-                        found => found,
-                    }
-                }
-            })
-        };
-        let found: Vec<Result<Found, Error>> = waiting
-            .into_iter()
-            .map(|waits| match waits {
-                // What waits has no seal, and is what was put.
-                Some(data) => {
+        let (mut chunks, first_of) = distinct(items.iter().map(|item| item.hash.as_ref().ok()));
+        choose_memory(&mut chunks, &first_of, items);
+        let mut found: Vec<Result<Found, Error>> = chunks
+            .iter()
+            .map(|(_, hash)| {
+                // What waits is what was put.
+                Ok(save.waiting(hash).map_or(Found::Nothing, |data| {
                     let len = data.len();
-                    Ok(Found::Buffer(data, len))
-                }
-                None => next_answer(),
+                    Found::Buffer(data, len)
+                }))
             })
             .collect();
+        let lookups: Vec<Lookup> = chunks.iter().map(|(_, hash)| shared.lookup_of(hash, options)).collect();
+        for turn in 0..2 {
+            let place = |(at, found): (usize, &Result<Found, Error>)| {
+                let layout = lookups.get(at)?.layouts().nth(turn).filter(|_| matches!(found, Ok(Found::Nothing)))?;
+                let (item, hash) = chunks.get(at)?;
+                Some((at, (*item, hash.lying(layout))))
+            };
+            let (places, asked): (Vec<usize>, Vec<Asked>) = found.iter().enumerate().filter_map(place).unzip();
+            if asked.is_empty() {
+                continue;
+            }
+            // SAFETY: by this function's own condition.
+            let answers = unsafe { shared.look_up(items, &asked, options, until) };
+            for ((at, (_, hash)), answer) in places.into_iter().zip(&asked).zip(answers) {
+                let there = matches!(answer, Ok(Found::Placed(_) | Found::Buffer(..) | Found::TooLong(_)));
+                shared.saw_layout1(hash, turn > 0 && there);
+                if let Some(place) = found.get_mut(at) {
+                    *place = answer;
+                }
+            }
+        }
 
         let deliver = |(index, (item, first_of)): (usize, (&Wanted, Option<usize>))| {
             item.hash.as_ref().map_err(Clone::clone)?;
             let which = first_of.ok_or_else(unanswered)?;
-            let (Some(found), Some((first_item, _))) = (found.get(which), distinct.get(which)) else {
+            let (Some(found), Some((chosen, _))) = (found.get(which), chunks.get(which)) else {
                 return Err(unanswered());
             };
             let fetched = match found.as_ref().map_err(Clone::clone)? {
-                Found::Nothing => {
+                Found::Nothing | Found::Wrong => {
                     shared.counters.count(Event::Misses);
                     return Ok(None);
                 }
                 Found::TooLong(len) => Fetched::TooLong(*len),
-                Found::Placed(len) if index == *first_item => Fetched::Placed(*len),
+                Found::Placed(len) if index == *chosen => Fetched::Placed(*len),
                 Found::Placed(len) => {
-                    // SAFETY: the value lies in the memory of the first item, and this is another one's.
-                    let value = unsafe { filled(first(*first_item).unwrap_or_default(), *len) };
+                    let memory = items.get(*chosen).and_then(|item| item.pieces.as_deref()).unwrap_or_default();
+                    // SAFETY: the value lies in the memory of the chosen item, and this is another one's.
+                    let value = unsafe { filled(memory, *len) };
                     // SAFETY: by this function's own condition.
                     unsafe { item.deliver(&value)? }
                 }
@@ -269,16 +243,91 @@ impl Opened {
     }
 }
 
-impl OpenStore {
-    /// What was fetched is not what was put. It is read again, and removed if it stays so: the next put stores it again.
-    fn mended(&self, hash: &ChunkHash, damaged: &[u8], judge: Judge, until: &Until) -> Found {
-        let sound = |again: &[u8]| judge.value_len(hash, &[again]).is_some();
-        match self.remove_damaged(hash, damaged, &sound, until) {
-            Damage::Passing(sound) => match judge.value_len(hash, &[&sound]) {
-                Some(len) => Found::Buffer(sound, len),
-                None => Found::Nothing,
-            },
-            Damage::Removed | Damage::Stays(_) => Found::Nothing,
+/// Have each chunk go to the item that has the most memory for it, so that one with too little does not stand for the others.
+fn choose_memory(chunks: &mut [Asked], first_of: &[Option<usize>], items: &[Wanted]) {
+    let room = |item: usize| items.get(item).and_then(|item| item.pieces.as_deref()).map_or(usize::MAX, capacity);
+    for (index, first_of) in first_of.iter().enumerate() {
+        if let Some((chosen, _)) = first_of.and_then(|which| chunks.get_mut(which))
+            && room(index) > room(*chosen)
+        {
+            *chosen = index;
         }
+    }
+}
+
+impl OpenStore {
+    /// Ask for chunks where each may lie.
+    ///
+    /// # Safety
+    /// As [`Opened::get_many`].
+    unsafe fn look_up(
+        &self,
+        items: &[Wanted],
+        asked: &[Asked],
+        options: &BatchOptions,
+        until: &Until,
+    ) -> Vec<Result<Found, Error>> {
+        let plain = Plain { sealed: options.sealed, content_keyed: options.xxh3_keys || self.verifier.insists() };
+        // A seal of earlier versions lies behind its value: it has room behind the caller's.
+        let mut seals = vec![[0_u8; SEAL_BYTES]; if options.sealed { asked.len() } else { 0 }];
+        let mut seals = seals.iter_mut();
+        let mut memory_of = |(item, hash): &Asked| -> Option<Vec<libc::iovec>> {
+            let pieces = items.get(*item)?.pieces.as_deref()?;
+            let seal = seals.next().filter(|_| plain.seal_bytes(hash) > 0);
+            let seal = seal.map(|seal| room(seal.as_mut_ptr(), SEAL_BYTES));
+            Some(pieces.iter().copied().chain(seal).collect())
+        };
+        let rooms: Vec<Option<Vec<libc::iovec>>> = asked.iter().map(&mut memory_of).collect();
+        // SAFETY: by this function's own condition; the seals are local.
+        let target = |room: &Option<Vec<libc::iovec>>| match room {
+            // The cast only names the lifetime of `rooms`, which outlives the calls.
+            Some(pieces) => unsafe { Target::memory(std::slice::from_raw_parts(pieces.as_ptr(), pieces.len())) },
+            None => Target::ALLOCATE,
+        };
+        let targets: Vec<Target<'_>> = rooms.iter().map(target).collect();
+        let hashes: Vec<ChunkHash> = asked.iter().map(|(_, hash)| *hash).collect();
+        let most = |room: &Option<Vec<libc::iovec>>| {
+            room.as_deref().map_or(self.max_value_bytes(), |room| capacity(room) as u64)
+        };
+        until.expect(rooms.iter().map(most).fold(0, u64::saturating_add));
+        let value_len = |hash: &ChunkHash, target: &Target<'_>, got: &Got| match got {
+            // SAFETY: the call has placed so many bytes, and by this function's own condition nobody else writes there.
+            Got::Placed(len) => plain.value_len(hash, &unsafe { filled(target.pieces().unwrap_or_default(), *len) }),
+            Got::Buffer(data) => plain.value_len(hash, &[data]),
+            Got::TooLong(_) | Got::Damaged(_) => None,
+        };
+        let answers = self.batches().get_all(&hashes, &targets, &value_len, until).each();
+        let found = |(((_, hash), room), answer): ((&Asked, &Option<Vec<libc::iovec>>), _)| {
+            let (got, len) = match answer? {
+                Some(answer) => answer,
+                None => return Ok(Found::Nothing),
+            };
+            let damaged = match (got, len) {
+                (Got::Buffer(data), Some(len)) => return Ok(Found::Buffer(data, len)),
+                (Got::Placed(_), Some(len)) => return Ok(Found::Placed(len)),
+                (Got::TooLong(len), _) => return Ok(Found::TooLong(len.saturating_sub(plain.seal_bytes(hash)))),
+                // It was never sealed, as far as can be known: the next sealed put stores it in an envelope.
+                (Got::Buffer(_) | Got::Placed(_), None) if plain.sealed => return Ok(Found::Wrong),
+                (Got::Buffer(data), None) => damage::damaged(&data),
+                (Got::Placed(len), None) => {
+                    // SAFETY: the call has placed so many bytes there.
+                    damage::damaged(&unsafe { filled(room.as_deref().unwrap_or_default(), len) }.concat())
+                }
+                (Got::Damaged(damaged), _) => damaged,
+            };
+            let judge = Judge {
+                is_sound: &|again| plain.value_len(hash, &[again]).is_some(),
+                // What an engine says of keys is not enough for it.
+                removable: hash.is_enveloped() || self.verifier.insists() || options.checks_itself,
+            };
+            match self.found_damaged(hash, damaged, &judge, until) {
+                Damage::Passing(sound) => {
+                    let len = sound.len();
+                    Ok(Found::Buffer(sound, len))
+                }
+                Damage::Removed | Damage::Stays(_) => Ok(Found::Wrong),
+            }
+        };
+        asked.iter().zip(&rooms).zip(answers).map(found).collect()
     }
 }

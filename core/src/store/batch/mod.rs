@@ -18,7 +18,7 @@ pub use save::{Save, SaveOutcome};
 
 use super::seal::SEAL_BYTES;
 use super::{Opened, Put, Store};
-use crate::backend::{Answers, Backend, ChunkHash, ChunkMap, Presence};
+use crate::backend::{Answers, Backend, ChunkHash, ChunkMap, Layout, Presence};
 use crate::counters::Operation;
 use crate::error::{Error, ErrorKind};
 use crate::payload::Buffer;
@@ -32,11 +32,14 @@ pub struct BatchOptions {
     pub durable: bool,
     /// Put: store also what exists.
     pub replace: bool,
-    /// Values have a seal behind them, which tells wrong bytes under a key that is not their content hash. Put and get must
-    /// agree. A sealed value takes 16 bytes more in the store.
+    /// Values lie in an envelope whatever their keys are: wrong bytes are a miss. Others than those whose key of 8 bytes is the
+    /// hash of their content lie in one without it.
     pub sealed: bool,
-    /// Get: the keys are XXH3-64 of the content, in either byte order; other bytes are a miss.
+    /// Keys of 8 bytes are XXH3-64 of the content, in either byte order. Get: other bytes are a miss. Put: they are not held against
+    /// it.
     pub xxh3_keys: bool,
+    /// Values check themselves, and lie as they are.
+    pub(crate) checks_itself: bool,
     /// The time for the batch. `None`: the deadlines of its calls.
     pub timeout: Option<Duration>,
 }
@@ -64,6 +67,13 @@ impl BatchOptions {
     #[must_use]
     pub fn with_xxh3_keys(self) -> Self {
         BatchOptions { xxh3_keys: true, ..self }
+    }
+
+    /// Values check themselves, as those of the block cache do: no checksum is added, and no other layout is asked for.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_values_that_check_themselves(self) -> Self {
+        BatchOptions { checks_itself: true, ..self }
     }
 
     /// The time for the batch.
@@ -172,8 +182,14 @@ impl Store {
     /// # Errors
     /// Of the whole call: the store was opened before a fork, or a quota of the config is used up.
     pub fn delete_many(&self, hashes: &[&[u8]]) -> Result<Vec<Result<(), Error>>, Error> {
+        self.delete_many_with(hashes, &BatchOptions::default())
+    }
+
+    /// As [`Store::delete_many`], with the options that the chunks were put with.
+    #[doc(hidden)]
+    pub fn delete_many_with(&self, hashes: &[&[u8]], options: &BatchOptions) -> Result<Vec<Result<(), Error>>, Error> {
         let opened = self.usable().map_err(|error| error.during(Operation::DeleteMany.name()))?;
-        opened.delete_many(hashes, &opened.until(None))
+        opened.delete_many_with(hashes, options, &opened.until(options.timeout))
     }
 
     /// Which chunks exist.
@@ -231,18 +247,32 @@ impl Opened {
 
     /// As [`Store::delete_many`].
     pub fn delete_many(&self, hashes: &[&[u8]], until: &Until) -> Answers<()> {
-        self.counted(Operation::DeleteMany, || Ok(self.delete_admitted(hashes, until)))
+        self.delete_many_with(hashes, &BatchOptions::default(), until)
     }
 
-    fn delete_admitted(&self, hashes: &[&[u8]], until: &Until) -> Vec<Result<(), Error>> {
+    fn delete_many_with(&self, hashes: &[&[u8]], options: &BatchOptions, until: &Until) -> Answers<()> {
+        self.counted(Operation::DeleteMany, || Ok(self.delete_admitted(hashes, options, until)))
+    }
+
+    fn delete_admitted(&self, hashes: &[&[u8]], options: &BatchOptions, until: &Until) -> Vec<Result<(), Error>> {
         let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect();
-        let (distinct, first_of) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
-        let distinct: Vec<ChunkHash> = distinct.into_iter().map(|(_, hash)| hash).collect();
-        let answers = self.shared.batches().delete_all(&distinct, until).each();
-        let of = |(hash, first): (Result<ChunkHash, Error>, Option<usize>)| {
-            hash.and_then(|_| first.and_then(|first| answers.get(first).cloned()).unwrap_or_else(|| Err(unanswered())))
+        let (distinct, _) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
+        // Wherever each may lie.
+        let places = |(_, hash): &(usize, ChunkHash)| {
+            let hash = *hash;
+            self.shared.layouts_of_removed(&hash, options).map(move |layout| hash.lying(layout)).collect::<Vec<_>>()
         };
-        hashes.into_iter().zip(first_of).map(of).collect()
+        let places: Vec<ChunkHash> = distinct.iter().flat_map(places).collect();
+        let mut answers: ChunkMap<Result<(), Error>> = ChunkMap::default();
+        // Said twice: what is put meanwhile is asked for again, for the removal may have come after it.
+        self.shared.removing(&places);
+        let deleted = self.shared.batches().delete_all(&places, until).each();
+        self.shared.removing(&places);
+        for (place, answer) in places.iter().zip(deleted) {
+            let whole = answers.entry(place.lying(Layout::Plain)).or_insert(Ok(()));
+            *whole = std::mem::replace(whole, Ok(())).and(answer);
+        }
+        hashes.into_iter().map(|hash| answers.get(&hash?).cloned().unwrap_or_else(|| Err(unanswered()))).collect()
     }
 
     /// As [`Store::exists_many`].
@@ -255,24 +285,30 @@ impl Opened {
         let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect();
         let (distinct, _) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
         let mut answers: ChunkMap<Result<Presence, Error>> = ChunkMap::default();
-        let mut absent = Vec::new();
         for (_, hash) in &distinct {
-            match save.waiting(hash) {
-                // What waits was put without a seal.
-                Some(data) => {
-                    answers.insert(*hash, Ok(Presence::Present((!options.sealed).then_some(data.len() as u64))));
-                }
-                None => absent.push(*hash),
-            }
+            let waiting =
+                save.waiting(hash).map_or(Presence::Absent, |data| Presence::Present(Some(data.len() as u64)));
+            answers.insert(*hash, Ok(waiting));
         }
-        let asked = shared.batches().exists_all(&absent, until).each();
-        for (hash, answer) in absent.iter().zip(asked) {
-            let value = |stored: u64| if options.sealed { stored.checked_sub(SEAL_BYTES as u64) } else { Some(stored) };
-            let presence = |presence| match presence {
-                Presence::Absent => Presence::Absent,
-                Presence::Present(len) => Presence::Present(len.and_then(value)),
+        for turn in 0..2 {
+            let absent = |hash: &ChunkHash| matches!(answers.get(hash), Some(Ok(Presence::Absent)));
+            let place = |(_, hash): &(usize, ChunkHash)| {
+                let layout = shared.lookup_of(hash, options).layouts().nth(turn).filter(|_| absent(hash))?;
+                Some(hash.lying(layout))
             };
-            answers.insert(*hash, answer.map(presence));
+            let asked: Vec<ChunkHash> = distinct.iter().filter_map(place).collect();
+            if asked.is_empty() {
+                continue;
+            }
+            // What an earlier version has sealed has its seal behind it.
+            let seal = if options.sealed && turn > 0 { SEAL_BYTES as u64 } else { 0 };
+            for (hash, answer) in asked.iter().zip(shared.batches().exists_all(&asked, until).each()) {
+                let presence = |presence| match presence {
+                    Presence::Absent => Presence::Absent,
+                    Presence::Present(len) => Presence::Present(len.and_then(|stored| stored.checked_sub(seal))),
+                };
+                answers.insert(hash.lying(Layout::Plain), answer.map(presence));
+            }
         }
         hashes.into_iter().map(|hash| answers.get(&hash?).cloned().unwrap_or_else(|| Err(unanswered()))).collect()
     }

@@ -1,9 +1,9 @@
 //! Puts of a batch: stored at once, from the caller's memory.
 
-use super::super::seal::{SEAL_BYTES, seal};
+use super::super::verify::is_xxh3;
 use super::super::{Opened, Put};
 use super::{BatchOptions, NewChunk, Save, distinct, unanswered};
-use crate::backend::{Answers, Bytes, ChunkHash, Committed};
+use crate::backend::{Answers, Bytes, ChunkHash, Committed, Layout};
 use crate::counters::{Event, Operation};
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
@@ -36,36 +36,18 @@ impl Opened {
             return Err(Error::invalid("the save belongs to another store"));
         }
         let lens: Vec<usize> = chunks.iter().map(|chunk| chunk.pieces.iter().map(|piece| piece.len()).sum()).collect();
-        let hashes: Vec<Result<ChunkHash, Error>> = chunks
-            .iter()
-            .zip(&lens)
-            .map(|(chunk, len)| {
-                let stored = if options.sealed { len.saturating_add(SEAL_BYTES) } else { *len };
-                shared.check_len(stored).and_then(|()| ChunkHash::new(chunk.hash))
-            })
-            .collect();
+        let hashes = self.places_of(chunks, &lens, options);
         // A chunk that is named twice is put once.
         let (distinct, first_of) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
-        let of_first =
-            |index: usize| (chunks.get(index).map_or(&[][..], |chunk| chunk.pieces), lens.get(index).copied());
-        let seals = match options.sealed {
-            true => shared.hashed(lens.iter().copied().fold(0, usize::saturating_add), &distinct, &|(index, hash)| {
-                let (pieces, len) = of_first(*index);
-                Some(seal(hash, len.unwrap_or(0), pieces.iter().copied()))
-            }),
-            false => vec![None; distinct.len()],
-        };
-        let pieces: Vec<Vec<&[u8]>> = distinct
-            .iter()
-            .zip(&seals)
-            .map(|((index, _), seal)| {
-                of_first(*index).0.iter().copied().chain(seal.as_ref().map(|seal| &seal[..])).collect()
-            })
-            .collect();
+        let pieces = |index: usize| chunks.get(index).map_or(&[][..], |chunk| chunk.pieces);
         let batch: Vec<(ChunkHash, Bytes<'_>)> =
-            distinct.iter().zip(&pieces).map(|((_, hash), pieces)| (*hash, Bytes::Scattered(pieces))).collect();
+            distinct.iter().map(|(index, hash)| (*hash, Bytes::Scattered(pieces(*index)))).collect();
+        let _putting = save.map(Save::begin_put);
         let (generation, confirmed) = (shared.generation_of_data(), shared.now());
         let mut outcomes = shared.batches().put_all(&batch, options.replace, until).each();
+        if options.replace {
+            self.remove_replaced(&batch, &mut outcomes, options, until);
+        }
         if options.durable {
             let stored = || batch.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
             let (fresh, bytes) = (stored().map(|((hash, _), _)| *hash).collect::<Vec<_>>(), stored());
@@ -96,5 +78,53 @@ impl Opened {
             hash.and_then(|_| first.and_then(|first| outcomes.get(first).cloned()).unwrap_or_else(|| Err(unanswered())))
         };
         Ok(hashes.into_iter().zip(first_of).map(of).collect())
+    }
+
+    /// Where each chunk goes.
+    fn places_of(
+        &self,
+        chunks: &[NewChunk<'_>],
+        lens: &[usize],
+        options: &BatchOptions,
+    ) -> Vec<Result<ChunkHash, Error>> {
+        let shared = &self.shared;
+        let place = |(chunk, len): &(&NewChunk<'_>, &usize)| {
+            let hash = ChunkHash::new(chunk.hash)?;
+            let matches = || is_xxh3(&hash, chunk.pieces);
+            let hash = hash.lying(shared.layout_of_new(&hash, options, matches));
+            shared.check_stored_len(&hash, **len).map(|()| hash)
+        };
+        let items: Vec<_> = chunks.iter().zip(lens).collect();
+        // Only of keys of 8 bytes is the content looked at.
+        let looked_at = items.iter().filter(|(chunk, _)| chunk.hash.len() == 8).map(|(_, len)| **len);
+        shared.hashed(looked_at.fold(0, usize::saturating_add), &items, &place)
+    }
+
+    /// What was replaced may lie in the other layout too, from where it would be answered again.
+    fn remove_replaced(
+        &self,
+        batch: &[(ChunkHash, Bytes<'_>)],
+        outcomes: &mut [Result<Put, Error>],
+        options: &BatchOptions,
+        until: &Until,
+    ) {
+        let shared = &self.shared;
+        let other = |(at, (hash, _)): (usize, &(ChunkHash, Bytes<'_>))| {
+            let other = hash.layout().other();
+            let waived = options.checks_itself || options.xxh3_keys || (other == Layout::Enveloped && options.sealed);
+            let may_lie = !waived && shared.layouts_of_removed(hash, options).any(|layout| layout == other);
+            let stored = outcomes.get(at).is_some_and(Result::is_ok);
+            (may_lie && stored).then(|| (at, hash.lying(other)))
+        };
+        let (places, others): (Vec<usize>, Vec<ChunkHash>) = batch.iter().enumerate().filter_map(other).unzip();
+        if others.is_empty() {
+            return;
+        }
+        for (at, removed) in places.into_iter().zip(shared.batches().delete_all(&others, until).each()) {
+            match (removed, outcomes.get_mut(at)) {
+                (Err(error), Some(outcome)) if error.kind() != ErrorKind::Unsupported => *outcome = Err(error),
+                _ => {}
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::super::Opened;
 use super::super::open_store::OpenStore;
-use super::super::save::SaveState;
+use super::super::save::{Putting, SaveState};
 use crate::backend::ChunkHash;
 use crate::backend::Committed;
 use crate::counters::Operation;
@@ -90,6 +90,11 @@ impl Save {
         Arc::ptr_eq(&self.0.opened.shared, store)
     }
 
+    /// A put for this save begins.
+    pub(super) fn begin_put(&self) -> Putting<'_> {
+        self.0.state.begin_put(&self.0.opened.shared)
+    }
+
     /// A chunk was put for this save, and stored.
     pub(super) fn stored(&self, hash: ChunkHash, len: usize, confirmed: Instant, generation: u64) {
         self.0.state.stored(&self.0.opened.shared, hash, len, confirmed, generation);
@@ -123,11 +128,12 @@ impl Save {
         let committed = opened.counted(Operation::Commit, || {
             let name = manifest.map(|(name, _)| opened.full_name(name)).transpose()?;
             if let Some((_, data)) = manifest {
-                opened.shared.check_len(data.len())?;
+                opened.shared.check_manifest_len(data.len())?;
             }
             let named = name.as_deref().zip(manifest.map(|(_, data)| data));
             let committed = state.commit(&opened.shared, named, &opened.shared.until_by(end))?;
-            if let (Committed::Published, Some((_, data))) = (&committed, named) {
+            if let (Committed::Published, Some((name, data))) = (&committed, named) {
+                opened.shared.supersede(name);
                 opened.shared.moved_in(data.len() as u64);
             }
             Ok(committed)

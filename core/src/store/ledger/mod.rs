@@ -187,11 +187,18 @@ impl<D: Clone> Ledger<D> {
         self.waiting_bytes
     }
 
-    /// Stored chunks that the backend confirmed so long ago that a commit asks again.
-    pub(super) fn unconfirmed(&self, now: Instant) -> Vec<ChunkHash> {
+    /// Stored chunks that the backend confirmed so long ago that a commit asks again, or that were perhaps removed since.
+    pub(super) fn unconfirmed(
+        &self,
+        now: Instant,
+        was_removed: impl Fn(&ChunkHash, Instant) -> bool,
+    ) -> Vec<ChunkHash> {
         let old = |confirmed: Instant| now.saturating_duration_since(confirmed) >= CONFIRMED_FOR;
-        let stale = |place: &Place<D>| matches!(place, Place::Stored { confirmed, .. } if old(*confirmed));
-        self.chunks.iter().filter(|(_, place)| stale(place)).map(|(hash, _)| *hash).collect()
+        let stale = |hash: &ChunkHash, place: &Place<D>| match place {
+            Place::Stored { confirmed, .. } => old(*confirmed) || was_removed(hash, *confirmed),
+            Place::Waiting { .. } => false,
+        };
+        self.chunks.iter().filter(|(hash, place)| stale(hash, place)).map(|(hash, _)| *hash).collect()
     }
 
     /// The backend still had a chunk at a moment.
@@ -252,6 +259,11 @@ impl<D: Clone> Ledger<D> {
     /// A commit has named every chunk that was stored up to a mark.
     pub(super) fn named(&mut self, mark: Mark) {
         self.chunks.retain(|_, place| !matches!(place, Place::Stored { order, .. } if *order <= mark.0));
+    }
+
+    /// Whether no chunk waits or is stored without a manifest that names it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
     }
 
     /// Forget everything. Returns how many chunks waited and their memory, which is free now.

@@ -17,15 +17,18 @@ use kv_store_sdk::{
     get_outcomes, system,
 };
 
+use crate::change::{DELETED, Onward};
 use crate::resp::{self, Reply};
 use crate::server::{Login, Session};
-use crate::{Strings, Value};
-use slots::{Redirection, Slots, slot_of};
+use crate::{Strings, Value, temporary};
+use slots::{Redirection, Slots, slot_of, with_slot};
 
 /// How often a command is sent on, because its slot moved, before it has failed.
 const ROUNDS: u32 = 6;
 /// The wait before the third round, in nanoseconds; it doubles. Two masters may disagree about a slot for some 10 ms.
 const FIRST_WAIT: u64 = 5_000_000;
+/// How many names are tried for a value that is to be moved.
+const TRIES: usize = 16;
 /// How long nodes that fail at once are tried, in nanoseconds, before the map stays as it is.
 const REFRESH_TIME: u64 = 1_000_000_000;
 
@@ -166,9 +169,9 @@ impl Cluster {
             let reply = session.first_line()?;
             let Some(number) = *answer else { return Ok(()) };
             let outcome = match reply {
-                Reply::Refused(refusal) => match self.redirected(number, &refusal, &group.authority) {
-                    Some(Ok(todo)) => {
-                        again.push(todo);
+                Reply::Refused(refusal) => match self.redirected(&refusal, &group.authority) {
+                    Some(Ok(Onward { authority, asking })) => {
+                        again.push(Todo { number, authority, asking });
                         return Ok(());
                     }
                     Some(Err(error)) => Err(error),
@@ -217,23 +220,6 @@ impl Cluster {
             Ok((group, request))
         });
         groups.collect::<Result<Vec<_>>>().map(|groups| groups.into_iter().unzip())
-    }
-
-    /// Where a refused command goes next; none: nowhere.
-    fn redirected(&self, number: usize, refusal: &str, asked: &str) -> Option<Result<Todo>> {
-        let mut state = self.state.borrow_mut();
-        if refusal.starts_with("TRYAGAIN") {
-            return Some(Ok(Todo { number, authority: asked.to_owned(), asking: false }));
-        }
-        state.is_stale |= refusal.starts_with("CLUSTERDOWN") || refusal.starts_with("READONLY");
-        Some(Redirection::parse(refusal, asked)?.map(|redirection| match redirection {
-            Redirection::Moved { slot, authority } => {
-                state.is_stale = true;
-                state.slots.moved(slot, &authority);
-                Todo { number, authority, asking: false }
-            }
-            Redirection::Ask { authority } => Todo { number, authority, asking: true },
-        }))
     }
 
     /// Read the map again, from the node that answered last or another one, but for those that are known to fail. False: no node
@@ -303,6 +289,54 @@ impl Strings for Cluster {
 
     fn servers(&self) -> Vec<String> {
         self.state.borrow().slots.masters().to_vec()
+    }
+
+    fn serves(&self, key: &[u8]) -> Option<String> {
+        if self.state.borrow().is_stale {
+            self.refresh(&[]);
+        }
+        let mut state = self.state.borrow_mut();
+        let owner = state.slots.owner(slot_of(key)).map(str::to_owned);
+        state.is_stale |= owner.is_none();
+        owner
+    }
+
+    fn redirected(&self, refusal: &str, asked: &str) -> Option<Result<Onward>> {
+        let mut state = self.state.borrow_mut();
+        if refusal.starts_with("TRYAGAIN") {
+            return Some(Ok(Onward { authority: asked.to_owned(), asking: false }));
+        }
+        state.is_stale |= refusal.starts_with("CLUSTERDOWN") || refusal.starts_with("READONLY");
+        Some(Redirection::parse(refusal, asked)?.map(|redirection| match redirection {
+            Redirection::Moved { slot, authority } => {
+                state.is_stale = true;
+                state.slots.moved(slot, &authority);
+                Onward { authority, asking: false }
+            }
+            Redirection::Ask { authority } => Onward { authority, asking: true },
+        }))
+    }
+
+    fn learn(&self, failed: &[String]) -> bool {
+        self.state.borrow_mut().is_stale = true;
+        self.refresh(&failed.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn beside(&self, prefix: &str, key: &[u8]) -> Option<Vec<u8>> {
+        let slot = slot_of(key);
+        // A name that is taken for a hash tag has another slot; another name has not.
+        (0..TRIES).map(|_| with_slot(temporary(prefix), slot)).find(|name| slot_of(name) == slot)
+    }
+
+    fn is_deleted(&self, key: Vec<u8>) -> Result<bool> {
+        let command = Command { parts: vec![resp::first_of(&key)], key };
+        let first = self.run(&[command], |_, reply, session| match reply {
+            Reply::Bulk(len) => session.small_bytes(len).map(Some),
+            Reply::Nothing => Ok(None),
+            other => Err(session.unexpected(&other, "LINDEX")),
+        });
+        let first = first.into_iter().next().unwrap_or(Ok(None))?;
+        Ok(first.is_some_and(|first| first == DELETED.as_bytes()))
     }
 
     fn get_one(&self, key: Vec<u8>) -> Result<Option<Payload>> {

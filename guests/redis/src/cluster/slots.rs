@@ -9,14 +9,26 @@ const SLOTS: usize = 16_384;
 /// More nodes than the Redis Cluster specification recommends (1,000) by far.
 const MAX_NODES: usize = 4_096;
 const NONE: u16 = u16::MAX;
+const POLYNOMIAL: u16 = 0x1021;
 
 /// The slot of a key: CRC-16/XMODEM of the key, or of its hash tag, modulo 16,384.
 pub fn slot_of(key: &[u8]) -> u16 {
-    let crc = tagged(key).iter().fold(0_u16, |crc, byte| {
-        (0..8)
-            .fold(crc ^ (u16::from(*byte) << 8), |crc, _| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 })
-    });
-    crc % SLOTS as u16
+    crc(tagged(key)) % SLOTS as u16
+}
+
+fn crc(bytes: &[u8]) -> u16 {
+    let step = |sum: u16| if sum & 0x8000 == 0 { sum << 1 } else { sum << 1 ^ POLYNOMIAL };
+    bytes.iter().fold(0, |sum, byte| (0..8).fold(sum ^ (u16::from(*byte) << 8), |sum, _| step(sum)))
+}
+
+/// A key with two bytes more, by which it has this slot; unless it has a hash tag.
+pub fn with_slot(mut key: Vec<u8>, slot: u16) -> Vec<u8> {
+    // Two bytes take the sum to any other: the steps that they make are taken back from where it is to end.
+    let back = |sum: u16| if sum & 1 == 1 { (sum ^ POLYNOMIAL) >> 1 | 0x8000 } else { sum >> 1 };
+    let start = (0..16).fold(slot, |sum, _| back(sum));
+    let bytes = start ^ crc(&key);
+    key.extend(bytes.to_be_bytes());
+    key
 }
 
 /// What is hashed: the bytes between the first `{` and the first `}` after it, unless there are none.
@@ -226,6 +238,13 @@ mod tests {
         #[test]
         fn nothing_that_a_node_says_panics(refusal in "(MOVED|ASK)? ?[0-9]{0,6} ?[a-z?:\\[\\]0-9]{0,12}", asked in "\\PC{0,8}") {
             let _ = Redirection::parse(&refusal, &asked);
+        }
+
+        #[test]
+        fn a_name_is_found_in_any_slot(key in "[a-z:{]{0,40}", slot in 0..SLOTS as u16) {
+            let name = with_slot(key.into_bytes(), slot);
+            let closes = name.ends_with(b"}") || name.get(name.len() - 2) == Some(&b'}');
+            prop_assert!(closes || slot_of(&name) == slot);
         }
 
         #[test]

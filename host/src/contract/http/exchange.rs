@@ -4,6 +4,7 @@ use kv_http_wire::{Body as Framed, Chunks, Head, Step, parse_head};
 
 use super::growing::Growing;
 use super::{Answer, Body, Plan, Quota};
+use crate::contract::memory::Charge;
 use crate::contract::net::OpenLink;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -40,10 +41,11 @@ pub(super) async fn exchange(
     parts.push(plan.head.as_slice());
     parts.extend_from_slice(&plan.body);
     let before = link.came();
+    until.sending();
     let sent = link.send_until(&parts, is_answer).await;
     // A server that refuses a request may say so before it has read all of it.
-    let head = match receive_head(link, plan.to_head, quota).await {
-        Ok(head) => head,
+    let (head, charge) = match receive_head(link, plan.to_head, quota).await {
+        Ok(received) => received,
         Err(error) => {
             let silent = link.came() == before && link.is_closed();
             return Err(Failed { error: sent.err().unwrap_or(error), silent });
@@ -51,7 +53,7 @@ pub(super) async fn exchange(
     };
     let body = receive_body(link, &head, plan.max_body, room, quota, until).await?;
     let Head { status, headers, reusable, .. } = head;
-    Ok((Answer { status, headers, body }, reusable && sent.is_ok()))
+    Ok((Answer { status, headers, body, _head: charge }, reusable && sent.is_ok()))
 }
 
 /// Whether this is the head of a response, and of none that says that one is under way.
@@ -60,15 +62,14 @@ fn is_answer(came: &[u8]) -> bool {
 }
 
 /// The head of the response, behind those that say that it is under way.
-async fn receive_head(link: &mut OpenLink, to_head: bool, quota: &Quota<'_>) -> Result<Head, Error> {
+async fn receive_head(link: &mut OpenLink, to_head: bool, quota: &Quota<'_>) -> Result<(Head, Charge), Error> {
     let mut interim = 0;
     loop {
         match parse_head(link.waiting(), to_head).map_err(|bad| corrupt(bad.0))? {
             Some((head, len)) => {
                 link.forget(len);
                 if !head.interim {
-                    quota.take_head(len)?;
-                    return Ok(head);
+                    return Ok((head, quota.take_head(len)?));
                 }
                 interim += 1;
                 if interim > limits::MAX_INTERIM_RESPONSES {

@@ -1,7 +1,7 @@
 //! Which request goes on which connection. A lane is one connection at a time; each takes the next request when its own is done, the
 //! next to the same server if there is one.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -23,13 +23,22 @@ pub(super) struct Task<'a> {
     pub room: Option<Destination>,
 }
 
+#[derive(Default)]
+struct Queue<'a> {
+    tasks: VecDeque<Task<'a>>,
+    /// How many lanes each server has now.
+    lanes: HashMap<String, u64>,
+}
+
 type Outcome = Result<Answer, Error>;
 
 pub(super) struct Lanes<'a> {
     access: &'a Arc<Access>,
     until: &'a Until,
     quota: Quota<'a>,
-    queue: Mutex<VecDeque<Task<'a>>>,
+    queue: Mutex<Queue<'a>>,
+    /// Lanes that one server has at once, at most.
+    per_server: u64,
     done: Mutex<Vec<(Task<'a>, Outcome)>>,
     /// Lanes that have not ended.
     open: AtomicUsize,
@@ -40,19 +49,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<'a> Lanes<'a> {
-    pub(super) fn new(access: &'a Arc<Access>, until: &'a Until, quota: Quota<'a>, tasks: Vec<Task<'a>>) -> Self {
-        let queue = Mutex::new(tasks.into());
-        Lanes { access, until, quota, queue, done: Mutex::default(), open: AtomicUsize::new(0) }
+    pub(super) fn new(
+        access: &'a Arc<Access>,
+        until: &'a Until,
+        quota: Quota<'a>,
+        tasks: Vec<Task<'a>>,
+        per_server: u64,
+    ) -> Self {
+        let queue = Mutex::new(Queue { tasks: tasks.into(), lanes: HashMap::new() });
+        Lanes { access, until, quota, queue, per_server, done: Mutex::default(), open: AtomicUsize::new(0) }
     }
 
     /// Make all requests, on so many connections at once at most.
     pub(super) async fn run(self, most: u64) -> Vec<(Task<'a>, Outcome)> {
-        let count = lock(&self.queue).len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        let count = lock(&self.queue).tasks.len().min(usize::try_from(most).unwrap_or(usize::MAX));
         self.open.store(count, Relaxed);
         all((0..count).map(|_| self.lane())).await;
         let mut done = self.done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
         let rest = self.queue.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-        done.extend(rest.into_iter().map(|task| (task, Err(self.access.no_connection_left()))));
+        done.extend(rest.tasks.into_iter().map(|task| (task, Err(self.access.no_connection_left()))));
         done
     }
 
@@ -60,13 +75,15 @@ impl<'a> Lanes<'a> {
         let mut own: Option<(Place, Link)> = None;
         while let Some(mut task) = self.next(own.as_ref().map(|(place, _)| place)) {
             let kept = self.kept(own.take(), &task.plan.wanted.place);
-            match self.make(&mut task, kept).await {
+            let made = self.make(&mut task, kept).await;
+            self.leave(&task);
+            match made {
                 Some((outcome, link)) => {
                     own = link.map(|link| (task.plan.wanted.place.clone(), link));
                     lock(&self.done).push((task, outcome));
                 }
                 None => {
-                    lock(&self.queue).push_front(task);
+                    lock(&self.queue).tasks.push_front(task);
                     break;
                 }
             }
@@ -76,9 +93,21 @@ impl<'a> Lanes<'a> {
     }
 
     fn next(&self, place: Option<&Place>) -> Option<Task<'a>> {
-        let mut queue = lock(&self.queue);
-        let same = place.and_then(|place| queue.iter().position(|task| task.plan.wanted.place == *place));
-        queue.remove(same.unwrap_or(0))
+        let Queue { tasks, lanes } = &mut *lock(&self.queue);
+        let free = |task: &Task<'_>| lanes.get(task.plan.wanted.place.authority()).is_none_or(|n| *n < self.per_server);
+        let same = place.and_then(|place| tasks.iter().position(|task| task.plan.wanted.place == *place && free(task)));
+        // With none for it there are as many lanes at a server already as it may have, and they take what is left.
+        let at = same.or_else(|| tasks.iter().position(free))?;
+        let task = tasks.remove(at)?;
+        *lanes.entry(task.plan.wanted.place.authority().to_owned()).or_default() += 1;
+        Some(task)
+    }
+
+    /// A lane is not at a task's server any more.
+    fn leave(&self, task: &Task<'a>) {
+        if let Some(count) = lock(&self.queue).lanes.get_mut(task.plan.wanted.place.authority()) {
+            *count = count.saturating_sub(1);
+        }
     }
 
     /// A connection to a place on which nothing is outstanding: the lane's own, or a parked one.

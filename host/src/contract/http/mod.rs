@@ -17,8 +17,9 @@ use std::time::Duration;
 use kv_http_wire::{host_value, is_idempotent};
 use wasmtime::component::Resource;
 
+use super::memory::{Charge, Memory};
 use super::net::{CONNECTION_BYTES, ConnectOptions, OPTIONS_BYTES, Wanted};
-use super::payload::slices;
+use super::payload::{passed_bytes, slices};
 use super::{Access, Reserved, State};
 use crate::contract::bindings::kv_store::backend::http::{Host, HostRequestOptions, Request, Response};
 use crate::contract::bindings::kv_store::backend::types;
@@ -50,6 +51,8 @@ struct Answer {
     status: u16,
     headers: Vec<(String, String)>,
     body: Body,
+    /// The memory that the head takes.
+    _head: Charge,
 }
 
 enum Body {
@@ -61,6 +64,7 @@ enum Body {
 /// Room for payload bytes that several responses take at once.
 struct Quota<'a> {
     access: &'a Arc<Access>,
+    memory: &'a Arc<Memory>,
     /// What the instance holds, that on its way included.
     held: AtomicU64,
     /// Bytes that the heads of responses may still have.
@@ -68,14 +72,15 @@ struct Quota<'a> {
 }
 
 impl Quota<'_> {
-    fn take_head(&self, bytes: usize) -> Result<(), Error> {
+    fn take_head(&self, bytes: usize) -> Result<Charge, Error> {
         let left = |left: u64| left.checked_sub(bytes as u64);
-        self.heads.try_update(Relaxed, Relaxed, left).map(drop).map_err(|_| {
+        self.heads.try_update(Relaxed, Relaxed, left).map_err(|_| {
             let most = limits::MAX_HTTP_BATCH_HEAD_BYTES;
             let message =
                 format!("the heads of the responses of one batch have more than {most} bytes; make fewer at once");
             Error::new(ErrorKind::Exhausted, message)
-        })
+        })?;
+        self.memory.charge(bytes)
     }
 
     fn reserve(&self, bytes: u64) -> Result<Reserved, Error> {
@@ -109,13 +114,13 @@ impl State {
             body,
             to_head: request.method == "HEAD",
             idempotent: is_idempotent(&request.method),
-            max_body: max_body.unwrap_or(u64::MAX).min(limits::MAX_VALUE_BYTES as u64),
+            max_body: max_body.unwrap_or(u64::MAX).min(self.longest),
         })
     }
 
     /// A handle to the body of a response.
     fn respond(&mut self, answer: Answer, room: Option<Destination>) -> Result<Response, Error> {
-        let Answer { status, headers, body } = answer;
+        let Answer { status, headers, body, _head } = answer;
         let body = match (body, room) {
             (Body::InRoom, Some(Destination::Item(placing))) => {
                 let placed = self.items.settle(placing)?;
@@ -141,12 +146,21 @@ impl Host for State {
         let most = self.access.reach.limits.connections.saturating_sub(self.connections).min(requests.len() as u64);
         // As for a connection of the guest's own.
         let taken = CONNECTION_BYTES * usize::try_from(most).unwrap_or(usize::MAX);
-        if let Err(error) = self.limiter.take(taken) {
+        if let Err(error) = self.memory.take(taken) {
             rooms.into_iter().for_each(|room| self.items.give_back(room));
             return Ok(requests.iter().map(|_| Err(error.clone().into())).collect());
         }
+        let passed = match self.reserve(passed_bytes(requests.iter().flat_map(|request| &request.body))) {
+            Ok(passed) => passed,
+            Err(error) => {
+                self.memory.give_back(taken);
+                rooms.into_iter().for_each(|room| self.items.give_back(room));
+                return Ok(requests.iter().map(|_| Err(error.clone().into())).collect());
+            }
+        };
         let quota = Quota {
             access: &self.access,
+            memory: &self.memory,
             held: AtomicU64::new(self.payload_bytes),
             heads: AtomicU64::new(limits::MAX_HTTP_BATCH_HEAD_BYTES as u64),
         };
@@ -169,14 +183,15 @@ impl Host for State {
                 Err(error) => done.push(Some((Err(error), room))),
             }
         }
-        let lanes = Lanes::new(&self.access, &self.until, quota, tasks);
+        let lanes = Lanes::new(&self.access, &self.until, quota, tasks, self.http_connections);
         let outcomes = lanes.run(most).await;
         for (task, outcome) in outcomes {
             if let Some(place) = done.get_mut(task.index) {
                 *place = Some((outcome, task.room));
             }
         }
-        self.limiter.give_back(taken);
+        self.memory.give_back(taken);
+        drop(passed);
         let respond = |done: Option<Done>| match done {
             Some((Ok(answer), room)) => self.respond(answer, room),
             Some((Err(error), room)) => {
@@ -218,7 +233,7 @@ impl HostRequestOptions for State {
 
     fn drop(&mut self, handle: Resource<RequestOptions>) -> wasmtime::Result<()> {
         self.table.delete(handle)?;
-        self.limiter.give_back(OPTIONS_BYTES);
+        self.memory.give_back(OPTIONS_BYTES);
         Ok(())
     }
 }

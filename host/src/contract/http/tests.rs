@@ -13,6 +13,8 @@ use crate::limits::Limits;
 use crate::payload::Memory;
 use crate::payload::counts::{self, Counts};
 
+mod connections;
+
 /// A server on the loopback interface, one thread for each connection.
 struct Server {
     authority: String,

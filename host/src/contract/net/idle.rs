@@ -100,7 +100,11 @@ impl IdleConnections {
         found
     }
 
-    pub(in crate::contract) fn keep(self: &Arc<Self>, place: Place, link: Link) {
+    /// Keep one for the next call, without memory: those that wait count for nobody's.
+    pub(in crate::contract) fn keep(self: &Arc<Self>, place: Place, mut link: Link) {
+        if !link.empty() {
+            return;
+        }
         let mut parked = self.lock();
         if self.idle.is_zero() || parked.by_place.values().map(Vec::len).sum::<usize>() >= limits::MAX_IDLE_CONNECTIONS
         {
@@ -125,6 +129,20 @@ impl IdleConnections {
         let mut parked = self.lock();
         parked.held.push(Arc::downgrade(held));
         self.sweep(&mut parked);
+    }
+
+    /// Close all that are idle, so that what comes next goes over others.
+    pub(crate) fn close_all(&self) {
+        let mut parked = self.lock();
+        parked.by_place.clear();
+        let held: Vec<Arc<Held>> = parked.held.iter().filter_map(Weak::upgrade).collect();
+        drop(parked);
+        for held in held {
+            let mut links = held.lock();
+            if links.idle_since.is_some() {
+                links.by_number.clear();
+            }
+        }
     }
 
     /// Have idle connections closed by and by.

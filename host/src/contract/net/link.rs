@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio_rustls::client::TlsStream;
 use super::socket::Socket;
 use super::tls;
 use crate::budget::ConnectionPermit;
+use crate::contract::memory::{Arriving, Memory};
 use crate::error::{self, Error};
 use crate::limits::RECEIVE_BUFFER_BYTES;
 use crate::payload::Destination;
@@ -259,6 +261,19 @@ impl OpenLink {
         self.came
     }
 
+    /// Nobody knows any more what the next byte belongs to.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Give back the memory of the buffer, before a wait for a next call. False: something waits in it that nobody asked for.
+    pub(super) fn empty(&mut self) -> bool {
+        let empty = self.waiting().is_empty();
+        self.received = Vec::new();
+        self.begin = 0;
+        empty
+    }
+
     /// The peer has finished, or the connection is broken.
     pub(in crate::contract) fn is_closed(&self) -> bool {
         self.finished || self.broken
@@ -280,41 +295,61 @@ impl OpenLink {
         .await;
     }
 
-    /// The next `len` bytes.
-    pub(super) async fn receive_exact(&mut self, len: usize) -> Result<Vec<u8>, Error> {
-        let mut bytes = self.take(len);
-        while bytes.len() < len {
+    /// The next `len` bytes. Room for all of them is taken before the first is.
+    pub(super) async fn receive_exact(&mut self, len: usize, memory: &Arc<Memory>) -> Result<Vec<u8>, Error> {
+        let mut bytes = Arriving::new(memory)?;
+        bytes.reserve(len)?;
+        loop {
+            let left = len - bytes.len();
+            self.move_to(&mut bytes, left, len)?;
+            if bytes.len() == len {
+                return Ok(bytes.finish());
+            }
             if self.finished {
                 return Err(closed_early());
             }
             self.receive().await?;
-            bytes.extend(self.take(len - bytes.len()));
         }
-        Ok(bytes)
     }
 
-    /// The bytes before the delimiter, which is consumed.
-    pub(super) async fn receive_until(&mut self, delimiter: &[u8], limit: usize) -> Result<Vec<u8>, Error> {
-        let mut searched = 0;
+    /// The bytes before the delimiter, which is consumed. What cannot be the delimiter any more is moved out of the buffer, which stays
+    /// small however long the line is.
+    pub(super) async fn receive_until(
+        &mut self,
+        delimiter: &[u8],
+        limit: usize,
+        memory: &Arc<Memory>,
+    ) -> Result<Vec<u8>, Error> {
+        let mut line = Arriving::new(memory)?;
         loop {
             let waiting = self.waiting();
-            let from = searched.min(waiting.len());
-            let found = waiting.get(from..).unwrap_or_default().windows(delimiter.len()).position(|w| w == delimiter);
-            match found.map(|at| from + at) {
-                Some(at) if at <= limit => {
-                    let line = self.take(at);
-                    self.forget(delimiter.len());
-                    return Ok(line);
-                }
-                Some(_) => return Err(no_delimiter(limit)),
-                None if waiting.len() > limit.saturating_add(delimiter.len()) => return Err(no_delimiter(limit)),
-                None => searched = waiting.len().saturating_sub(delimiter.len() - 1),
+            let found = waiting.windows(delimiter.len()).position(|window| window == delimiter);
+            let count = found.unwrap_or_else(|| waiting.len().saturating_sub(delimiter.len() - 1));
+            if count > limit - line.len() {
+                return Err(no_delimiter(limit));
+            }
+            self.move_to(&mut line, count, limit)?;
+            if found.is_some() {
+                self.forget(delimiter.len());
+                return Ok(line.finish());
             }
             if self.finished {
                 return Err(closed_early());
             }
             self.receive().await?;
         }
+    }
+
+    /// Move bytes that wait, `count` at most. Where there is no memory for them the connection is at an unknown place.
+    fn move_to(&mut self, arriving: &mut Arriving, count: usize, most: usize) -> Result<(), Error> {
+        let waiting = self.waiting();
+        let count = count.min(waiting.len());
+        if let Err(refused) = arriving.push(waiting.get(..count).unwrap_or_default(), most) {
+            self.broken = true;
+            return Err(refused);
+        }
+        self.forget(count);
+        Ok(())
     }
 
     /// What is there, or comes next; empty when the peer has finished.
@@ -381,148 +416,5 @@ fn no_delimiter(limit: usize) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::{Read, Write};
-    use std::net::TcpListener;
-    use std::os::fd::AsRawFd;
-    use std::sync::Arc;
-    use std::time::Instant;
-
-    use crate::budget::Shares;
-    use crate::contract::tests::budgets;
-    use crate::engine::Driver;
-    use crate::limits::Limits;
-    use crate::payload::Filling;
-
-    /// A link to a server that does `serve` with the other end.
-    fn with_server(serve: impl FnOnce(std::net::TcpStream) + Send + 'static, client: impl AsyncFnOnce(&mut Link)) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let server = std::thread::spawn(move || serve(listener.accept().unwrap().0));
-        let within = Instant::now() + Duration::from_secs(60);
-        let finished = Driver::start().unwrap().block_on(|| within, async {
-            // A small buffer of the kernel's, so that ours is what counts.
-            let socket = tokio::net::TcpSocket::new_v4().unwrap();
-            socket.set_recv_buffer_size(2048).unwrap();
-            let stream = socket.connect(address).await.unwrap().into_std().unwrap();
-            let shares = Shares::of(&budgets(0, 1), &Arc::default(), &Limits::default());
-            let mut link = OpenLink::new(Stream::Plain(Socket::new(stream)), shares.connection().unwrap());
-            client(&mut link).await;
-        });
-        assert!(finished.is_some(), "it waits for ever");
-        server.join().unwrap();
-    }
-
-    async fn received(link: &mut OpenLink, len: u64) -> Result<Vec<u8>, Error> {
-        let mut destination = Destination::Buffer(Filling::new(len).unwrap());
-        link.receive_into(&mut destination, &Until::new(&crate::limits::Limits::default())).await?;
-        let Destination::Buffer(filling) = destination else { panic!("it is a buffer") };
-        Ok(filling.finish()?.to_vec())
-    }
-
-    #[test]
-    fn lines_lengths_and_the_end_are_told_apart() {
-        let serve = |mut peer: std::net::TcpStream| {
-            for piece in ["+O", "K\r", "\n$5\r\nhel", "lo\r\nrest"] {
-                peer.write_all(piece.as_bytes()).unwrap();
-                std::thread::sleep(std::time::Duration::from_millis(2));
-            }
-        };
-        with_server(serve, async |link| {
-            assert_eq!(link.receive_until(b"\r\n", 100).await.unwrap(), b"+OK");
-            assert_eq!(link.receive_until(b"\r\n", 100).await.unwrap(), b"$5");
-            assert_eq!(received(link, 5).await.unwrap(), b"hello");
-            link.skip(2).await.unwrap();
-            assert_eq!(link.receive_exact(4).await.unwrap(), b"rest");
-            assert_eq!(link.receive_some(10).await.unwrap(), b"");
-            assert!(link.receive_exact(1).await.is_err());
-            assert!(link.receive_until(b"\n", 10).await.is_err());
-        });
-    }
-
-    #[test]
-    fn a_delimiter_that_does_not_come_is_no_endless_wait() {
-        with_server(
-            |mut peer| peer.write_all(&[b'x'; 1000]).unwrap(),
-            async |link| {
-                let error = link.receive_until(b"\n", 99).await.unwrap_err();
-                assert_eq!(error.kind(), error::ErrorKind::Corrupt);
-            },
-        );
-    }
-
-    #[test]
-    fn a_server_that_answers_before_it_reads_does_not_block() {
-        const ANSWER: usize = RECEIVE_BUFFER_BYTES - 1000;
-        const REQUEST: usize = 8 << 20;
-        let serve = |mut peer: std::net::TcpStream| {
-            let size: libc::c_int = 2048;
-            // SAFETY: an option that takes an int, and an int.
-            unsafe {
-                libc::setsockopt(peer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, (&raw const size).cast(), 4)
-            };
-            peer.write_all(&vec![1; ANSWER]).unwrap();
-            let mut request = vec![0; REQUEST];
-            peer.read_exact(&mut request).unwrap();
-        };
-        with_server(serve, async |link| {
-            let data = vec![7; REQUEST];
-            let parts: [&[u8]; 3] = [b"", &data[..10], &data[10..]];
-            let sending = link.send(&parts);
-            sending.await.unwrap();
-            assert_eq!(link.receive_exact(ANSWER).await.unwrap(), vec![1; ANSWER]);
-        });
-    }
-
-    #[test]
-    fn a_peer_that_has_gone_raises_no_signal() {
-        // What a consumer that is no Rust program has.
-        // SAFETY: nothing in this process counts on another disposition.
-        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-        let (gone, wait) = std::sync::mpsc::channel();
-        with_server(
-            move |peer| {
-                drop(peer);
-                gone.send(()).unwrap();
-            },
-            async |link| {
-                wait.recv().unwrap();
-                let mut sent = 0;
-                while link.send(&[&[0; 1000], &[0; 1000]]).await.is_ok() {
-                    sent += 1;
-                    assert!(sent < 1_000_000);
-                }
-            },
-        );
-    }
-
-    #[test]
-    fn a_flood_does_not_hide_the_deadline() {
-        // However much is there, now and then a receive comes back to whoever waits for it.
-        with_server(drop, async |link| {
-            let mut context = Context::from_waker(std::task::Waker::noop());
-            let waits = (0..RECEIVES_IN_A_ROW * 4)
-                .filter(|_| std::pin::pin!(link.breathe()).poll(&mut context).is_pending())
-                .count();
-            assert_eq!(waits, 4);
-        });
-    }
-
-    #[test]
-    fn a_connection_on_which_something_was_said_is_not_silent() {
-        with_server(
-            |mut peer| {
-                let mut byte = [0];
-                peer.read_exact(&mut byte).unwrap();
-                peer.write_all(b"!").unwrap();
-            },
-            async |link| {
-                assert!(link.is_silent());
-                link.send(&[b"?"]).await.unwrap();
-                link.receive().await.unwrap();
-                assert!(!link.is_silent());
-            },
-        );
-    }
-}
+#[path = "link_tests.rs"]
+mod tests;

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use wasmtime::component::Resource;
 
-use super::payload::slices;
+use super::payload::{passed_bytes, slices};
 use super::{State, answered};
 use crate::contract::bindings::kv_store::backend::net::{
     ConnectRequest, Host, HostConnectOptions, HostConnection, Message,
@@ -72,7 +72,7 @@ pub(super) const CONNECTION_BYTES: usize = limits::HANDLE_BYTES + 2 * limits::RE
 
 /// Wait for something of the network, no longer than to the end of the call, which moves while bytes arrive.
 pub(super) async fn in_call<T>(until: &Until, what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let outcome = before_it_is(|| until.deadline(), what).await.unwrap_or_else(|| Err(late()));
+    let outcome = before_it_is(|| until.deadline(), what).await.unwrap_or_else(|| Err(late(until)));
     outcome.inspect_err(|error| tell(until, error))
 }
 
@@ -90,8 +90,19 @@ pub(super) fn tell_if_lost(until: &Until, place: &Place, error: &Error) {
     }
 }
 
-fn late() -> Error {
-    Error::new(ErrorKind::Unavailable, "the server did not answer by the deadline")
+fn late(until: &Until) -> Error {
+    let message = match until.ends_by_patience() {
+        true => {
+            "a server was waited for in vain before, and what was left of the call has had as much time again (patience_ms)"
+        }
+        false => {
+            return Error::new(
+                ErrorKind::Unavailable,
+                format!("the server did not answer by the deadline ({})", until.ended_by()),
+            );
+        }
+    };
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 impl State {
@@ -123,6 +134,7 @@ impl State {
     fn put_back<T>(&self, connection: &Connection, link: Link, outcome: &Result<T, Error>) {
         match outcome {
             Err(error) if error.kind() != ErrorKind::Exhausted => tell_if_lost(&self.until, &connection.place, error),
+            Err(_) if link.is_broken() => {}
             _ => self.held_links.put(connection.number, link),
         }
     }
@@ -210,7 +222,7 @@ impl HostConnectOptions for State {
 
     async fn drop(&mut self, handle: Resource<ConnectOptions>) -> wasmtime::Result<()> {
         self.table.delete(handle)?;
-        self.limiter.give_back(OPTIONS_BYTES);
+        self.memory.give_back(OPTIONS_BYTES);
         Ok(())
     }
 }
@@ -234,12 +246,19 @@ macro_rules! on_link {
 
 impl HostConnection for State {
     async fn send(&mut self, handle: Resource<Connection>, parts: Vec<Part>) -> Answer<()> {
+        let _passed = match self.reserve(passed_bytes(parts.iter())) {
+            Ok(passed) => passed,
+            Err(error) => return answered(Err(error)),
+        };
         let mut link = match self.take_link(&handle)? {
             Ok(link) => link,
             Err(error) => return answered(Err(error)),
         };
         let outcome = match slices(&self.table, &self.items, &parts)? {
-            Ok(slices) => in_call(&self.until, link.send(&slices)).await,
+            Ok(slices) => {
+                self.until.sending();
+                in_call(&self.until, link.send(&slices)).await
+            }
             // Nothing was sent.
             Err(error) => {
                 self.held_links.put(self.table.get(&handle)?.number, link);
@@ -250,14 +269,14 @@ impl HostConnection for State {
     }
 
     async fn receive_exact(&mut self, handle: Resource<Connection>, len: u32) -> Answer<Vec<u8>> {
-        on_link!(self, handle, link => async { link.receive_exact(check_copy(len)?).await })
+        on_link!(self, handle, link => async { link.receive_exact(check_copy(len)?, &self.memory).await })
     }
 
     async fn receive_until(&mut self, handle: Resource<Connection>, delimiter: Vec<u8>, limit: u32) -> Answer<Vec<u8>> {
         if delimiter.is_empty() || delimiter.len() > limits::MAX_DELIMITER_BYTES {
             return answered(Err(Error::invalid("a delimiter has 1 to 16 bytes")));
         }
-        on_link!(self, handle, link => async { link.receive_until(&delimiter, check_copy(limit)?).await })
+        on_link!(self, handle, link => async { link.receive_until(&delimiter, check_copy(limit)?, &self.memory).await })
     }
 
     async fn receive_some(&mut self, handle: Resource<Connection>, limit: u32) -> Answer<Vec<u8>> {

@@ -11,7 +11,7 @@ use wasmtime::component::Resource;
 use super::{Connection, in_call};
 use crate::contract::State;
 use crate::contract::bindings::kv_store::backend::net::Message;
-use crate::contract::payload::slices;
+use crate::contract::payload::{passed_bytes, slices};
 use crate::engine::wait_until;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -55,6 +55,10 @@ impl State {
     pub(super) async fn send_several(&mut self, messages: &[Message]) -> wasmtime::Result<Vec<Result<(), Error>>> {
         let numbers = self.distinct(messages.iter().map(|message| &message.connection))?;
         let (mut sending, mut answers) = (Vec::new(), Vec::new());
+        let _passed = match self.reserve(passed_bytes(messages.iter().flat_map(|message| &message.parts))) {
+            Ok(passed) => passed,
+            Err(error) => return Ok(messages.iter().map(|_| Err(error.clone())).collect()),
+        };
         for (at, (message, number)) in messages.iter().zip(numbers).enumerate() {
             let refused = match number {
                 _ if at >= limits::MAX_SIDE_BY_SIDE => too_many(),
@@ -73,6 +77,9 @@ impl State {
             answers.push((at, Err(refused)));
         }
         let until = &self.until;
+        if !sending.is_empty() {
+            until.sending();
+        }
         let sent = all(sending.into_iter().map(|(at, connection, mut link, slices)| async move {
             let sent = in_call(until, link.send(&slices)).await;
             (at, connection, link, sent)

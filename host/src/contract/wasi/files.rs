@@ -45,7 +45,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
         let wasi = state.wasi();
         wasi.table.delete(Resource::<ReaddirIterator>::new_own(listing))?;
         let bytes = wasi.listings.remove(&listing).unwrap_or_default();
-        state.limiter.give_back(bytes);
+        state.memory.give_back(bytes);
         Ok(())
     })
 }
@@ -174,7 +174,7 @@ impl State {
             Ok(bytes) => bytes,
             Err(error) => return Ok((Err(error),)),
         };
-        if self.limiter.take(bytes).is_err() {
+        if self.memory.take(bytes).is_err() {
             return Ok((Err(ErrorCode::InsufficientMemory),));
         }
         match self.filesystem().read_directory(directory).await {
@@ -183,7 +183,7 @@ impl State {
                 Ok((Ok(listing),))
             }
             Err(error) => {
-                self.limiter.give_back(bytes);
+                self.memory.give_back(bytes);
                 Ok((Err(error.downcast()?),))
             }
         }

@@ -58,6 +58,11 @@ impl Wasi {
         Box::new(Wasi { ctx: ctx.build(), table, sockets, open, listings: HashMap::new() })
     }
 
+    /// Whether the instance has a socket.
+    pub(super) fn has_sockets(&self) -> bool {
+        self.sockets.any()
+    }
+
     /// Give back the room of files that are closed by now.
     pub(super) fn forget_closed(&mut self) {
         self.open.forget_closed();

@@ -44,6 +44,11 @@ impl Sockets {
         Sockets { permits: HashMap::new(), known: Arc::new(Known { access, resolved: Mutex::default() }) }
     }
 
+    /// Whether the instance has a socket.
+    pub(super) fn any(&self) -> bool {
+        !self.permits.is_empty()
+    }
+
     /// The decision on each use of an address.
     pub(super) fn check(
         &self,
@@ -201,6 +206,7 @@ impl State {
         };
         match self.sockets().create_tcp_socket(family) {
             Ok(socket) => {
+                self.until.sending();
                 self.wasi().sockets.permits.insert(socket.rep(), permit);
                 Ok((Ok(socket),))
             }

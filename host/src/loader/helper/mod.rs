@@ -47,12 +47,14 @@ pub(super) struct Failed {
     pub error: Error,
     /// It would fail again, with no more allowance.
     pub lasting: bool,
+    /// A signal ended the helper that none of its bounds explains.
+    signal: Option<libc::c_int>,
 }
 
-/// The program to compile with. `Err`: there is none, and why; components are then compiled in this process.
+/// The program to compile with. `Err`: there is none, and why.
 pub(crate) fn find(helper: &Helper) -> Result<Program, String> {
     match helper {
-        Helper::Off => Err("the config says `compile.helper = \"off\"`".into()),
+        Helper::InProcess => Err("the config says `compile = \"in-process\"`".into()),
         Helper::At(path) => check(path),
         Helper::Beside => {
             let library = library_path().and_then(|path| path.canonicalize().ok()).ok_or("no path of the library")?;
@@ -95,9 +97,43 @@ fn check_file(meta: &Metadata) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// Do it once more where a signal ended the first attempt that no bound explains: somebody killed it, or the kernel did for want of memory that
+/// others hold. That is no word about the component. What the program raises against itself both times is.
+fn twice<T>(mut attempt: impl FnMut() -> Result<T, Failed>) -> Result<T, Failed> {
+    let first = match attempt() {
+        Err(Failed { signal: Some(signal), .. }) => signal,
+        other => return other,
+    };
+    attempt().map_err(|failed| {
+        let again = failed.signal == Some(first) && is_own(first);
+        // The first attempt has taken a part of its time.
+        let late = failed.error.kind() == ErrorKind::Unavailable;
+        Failed { lasting: again || failed.lasting && !late, ..failed }
+    })
+}
+
+/// Whether a program raises a signal by what it does, and is not sent it by others.
+fn is_own(signal: libc::c_int) -> bool {
+    matches!(
+        signal,
+        libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGABRT | libc::SIGSYS | libc::SIGTRAP
+    )
+}
+
 impl Program {
-    /// Compile a component. The answer is a sealed file: code for this engine with its seal behind it, checked.
+    /// Compile a component, in a second attempt if the first was killed. The answer is a sealed file: code for this engine with its seal behind it, checked.
     pub(super) fn compile(
+        &self,
+        engine: &Engine,
+        digest: &[u8; 32],
+        component: &Sealed,
+        allowance: Allowance,
+        until: &Until,
+    ) -> Result<File, Failed> {
+        twice(|| self.attempt(engine, digest, component, allowance, until))
+    }
+
+    fn attempt(
         &self,
         engine: &Engine,
         digest: &[u8; 32],
@@ -108,6 +144,7 @@ impl Program {
         let passing = |what: &str, error: &dyn std::fmt::Display| Failed {
             error: Error::new(ErrorKind::Exhausted, format!("cannot {what}: {error}")),
             lasting: false,
+            signal: None,
         };
         let file = |name| memory_file(name).map_err(|error| passing("make a file in memory", &error));
         let (code, said) = (file(c"kv-store-code")?, file(c"kv-store-said")?);
@@ -130,13 +167,14 @@ impl Program {
         let words = said_by(&said);
         match end {
             End::Exited(status) if status == i32::from(exit::DONE) => {}
-            other => return Err(explain(&other, &words, allowance)),
+            other => return Err(explain(&other, &words, allowance, bounds.seconds)),
         }
         seal(&code).map_err(|error| passing("seal compiled code", &error))?;
         let len = code.metadata().map_err(|error| passing("look at compiled code", &error))?.len();
         check_sealed(&code, len, digest, hash).map_err(|why| Failed {
             error: Error::new(ErrorKind::Other, format!("the compile helper's code {why}")),
             lasting: false,
+            signal: None,
         })?;
         Ok(code)
     }
@@ -150,8 +188,10 @@ fn said_by(file: &File) -> String {
     crate::log::clean(text.trim())
 }
 
-fn explain(end: &End, words: &str, allowance: Allowance) -> Failed {
+/// `seconds`: what it may take of processor time.
+fn explain(end: &End, words: &str, allowance: Allowance, seconds: u64) -> Failed {
     let Allowance { memory, milliseconds } = allowance;
+    let mut unexplained = None;
     let (kind, message, lasting) = match end {
         End::Exited(status) if *status == i32::from(exit::REFUSED) => {
             (ErrorKind::Invalid, format!("does not compile: {words}"), true)
@@ -170,27 +210,62 @@ fn explain(end: &End, words: &str, allowance: Allowance) -> Failed {
             format!("compiling takes longer than {milliseconds} ms (compile_ms), and was ended"),
             true,
         ),
-        // Of a Rust program that finds no memory, and of the kernel for one that passes its processor time.
-        End::Killed(libc::SIGABRT) if words.contains("memory allocation") => (
+        // The kernel counts what it bounds by ticks, and what it reports otherwise.
+        End::Killed(libc::SIGKILL | libc::SIGXCPU, worked) if worked.as_secs_f64() >= 0.8 * seconds as f64 => (
+            ErrorKind::Exhausted,
+            format!("compiling needs more than {seconds} s of processor time (compile_ms), and was ended"),
+            true,
+        ),
+        // Of a Rust program that finds no memory.
+        End::Killed(libc::SIGABRT, _) if words.contains("memory allocation") => (
             ErrorKind::Exhausted,
             format!("compiling needs more than {memory} bytes of memory (compile_bytes), and was ended"),
             true,
         ),
-        End::Killed(signal) => (
-            ErrorKind::Exhausted,
-            format!(
-                "compiling was ended by signal {signal}, for want of memory or time, or by a mistake of the compiler: {words}"
-            ),
-            true,
-        ),
+        End::Killed(signal, _) => {
+            unexplained = Some(*signal);
+            let why = match is_own(*signal) {
+                true => "a mistake of the compiler; please report it",
+                false => "somebody killed it, or the machine has no memory left; try again later",
+            };
+            (
+                ErrorKind::Unavailable,
+                format!("the compile helper was ended twice by signal {signal}: {why} {words}"),
+                false,
+            )
+        }
     };
-    Failed { error: Error::new(kind, message), lasting }
+    Failed { error: Error::new(kind, message), lasting, signal: unexplained }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_signal_that_no_bound_explains_is_a_passing_failure_after_one_more_attempt() {
+        use std::time::Duration;
+        let allowance = Allowance { memory: 1 << 30, milliseconds: 120_000 };
+        let killed =
+            |signal, worked, words| explain(&End::Killed(signal, Duration::from_secs(worked)), words, allowance, 240);
+        let lasting = |failed: &Failed| (failed.lasting, failed.signal.is_some());
+        assert_eq!(lasting(&killed(libc::SIGKILL, 3, "")), (false, true), "the OOM killer, or an operator");
+        assert_eq!(lasting(&killed(libc::SIGKILL, 240, "")), (true, false), "its processor time is over");
+        assert_eq!(lasting(&killed(libc::SIGABRT, 1, "memory allocation of 5 bytes failed")), (true, false));
+        assert_eq!(lasting(&explain(&End::Late, "", allowance, 240)), (true, false));
+
+        let after = |signals: &[libc::c_int]| {
+            let mut left = signals.iter();
+            let outcome = twice(|| left.next().map_or(Ok("code"), |signal| Err(killed(*signal, 1, ""))));
+            (outcome.map_err(|failed| failed.lasting), left.count())
+        };
+        assert_eq!(after(&[]), (Ok("code"), 0));
+        assert_eq!(after(&[libc::SIGKILL]), (Ok("code"), 0));
+        assert_eq!(after(&[libc::SIGKILL; 3]), (Err(false), 1), "two attempts, and no verdict about the component");
+        assert_eq!(after(&[libc::SIGSEGV, libc::SIGKILL]), (Err(false), 0));
+        assert_eq!(after(&[libc::SIGSEGV; 2]), (Err(true), 0), "it does so by itself each time");
+    }
 
     #[test]
     fn only_a_program_that_nobody_else_can_change_is_run() {
@@ -215,6 +290,6 @@ mod tests {
         // Who can write to a directory on the way puts another program there.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         assert!(refused(&Helper::At(path)).unwrap().contains("others can put another"));
-        assert!(refused(&Helper::Off).unwrap().contains("off"));
+        assert!(refused(&Helper::InProcess).unwrap().contains("in-process"));
     }
 }

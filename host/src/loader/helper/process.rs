@@ -59,7 +59,8 @@ pub(super) struct Bounds {
 #[derive(Debug)]
 pub(super) enum End {
     Exited(i32),
-    Killed(c_int),
+    /// By this signal, after so much processor time.
+    Killed(c_int, Duration),
     /// It was killed because nobody waits any more.
     Late,
     NotStarted(io::Error),
@@ -84,6 +85,8 @@ struct Plan {
     between: AtomicI32,
     /// What the program ended with, as `waitpid` says it. -1: nothing yet.
     status: AtomicI32,
+    /// Milliseconds of processor time that the program has taken.
+    worked: AtomicU64,
     /// The `errno` that one of the processes failed with before the program ran.
     failed: AtomicI32,
 }
@@ -132,6 +135,7 @@ pub(super) fn run(
         stack: inner.top(),
         between: AtomicI32::new(0),
         status: AtomicI32::new(-1),
+        worked: AtomicU64::new(0),
         failed: AtomicI32::new(0),
     };
     let mut pidfd: c_int = -1;
@@ -151,13 +155,14 @@ pub(super) fn run(
 
     let failed = plan.failed.load(SeqCst);
     let status = plan.status.load(SeqCst);
+    let worked = Duration::from_millis(plan.worked.load(SeqCst));
     Ok(match () {
         () if late => End::Late,
         () if failed != 0 => End::NotStarted(io::Error::from_raw_os_error(failed)),
         () if status != -1 && libc::WIFEXITED(status) => End::Exited(libc::WEXITSTATUS(status)),
-        () if status != -1 && libc::WIFSIGNALED(status) => End::Killed(libc::WTERMSIG(status)),
+        () if status != -1 && libc::WIFSIGNALED(status) => End::Killed(libc::WTERMSIG(status), worked),
         // Somebody killed the process between.
-        () => End::Killed(libc::SIGKILL),
+        () => End::Killed(libc::SIGKILL, worked),
     })
 }
 
@@ -264,11 +269,15 @@ extern "C" fn stand_between(plan: *mut c_void) -> c_int {
             libc::kill(program, libc::SIGKILL);
         }
         let mut status = -1;
-        while libc::waitpid(program, &mut status, 0) < 0 {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        while libc::wait4(program, &mut status, 0, &mut usage) < 0 {
             if errno() != libc::EINTR {
                 return failed(plan);
             }
         }
+        let milliseconds =
+            |time: libc::timeval| (time.tv_sec as u64).wrapping_mul(1000).wrapping_add(time.tv_usec as u64 / 1000);
+        plan.worked.store(milliseconds(usage.ru_utime).wrapping_add(milliseconds(usage.ru_stime)), SeqCst);
         plan.status.store(status, SeqCst);
         0
     }
@@ -344,13 +353,15 @@ mod tests {
         let sh = |script: &str, patience| ran(&["/bin/bash", "-c", script], &PLENTY, patience).0;
         assert!(matches!(sh("exit 7", LONG), End::Exited(7)));
         // All others it has blocked: a key at a terminal is the engine's to answer.
-        assert!(matches!(sh("kill -TERM $$; kill -KILL $$", LONG), End::Killed(libc::SIGKILL)));
+        assert!(
+            matches!(sh("kill -TERM $$; kill -KILL $$", LONG), End::Killed(libc::SIGKILL, worked) if worked < Duration::from_secs(1))
+        );
         let begun = Instant::now();
         assert!(matches!(sh("exec sleep 1000", Duration::from_millis(50)), End::Late));
         assert!(begun.elapsed() < LONG);
         let bound = Bounds { seconds: 1, ..PLENTY };
         let (end, _) = ran(&["/bin/bash", "-c", "while :; do :; done"], &bound, LONG);
-        assert!(matches!(end, End::Killed(libc::SIGKILL)), "{end:?}");
+        assert!(matches!(end, End::Killed(libc::SIGKILL, worked) if worked >= Duration::from_millis(800)), "{end:?}");
         // A directory is no program.
         assert!(matches!(ran(&["/usr"], &PLENTY, LONG).0, End::NotStarted(_)));
     }

@@ -39,7 +39,13 @@ impl Tally {
                 format!("has a function of {is} bytes, which would take too long to compile (at most {most})");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
-        let ways = function::ways(body)?;
+        let function::Cost { ways, loops } = function::cost(body)?;
+        if loops > limits::MAX_FUNCTION_LOOPS {
+            let most = limits::MAX_FUNCTION_LOOPS;
+            let message =
+                format!("has a function with {loops} loops, which would take too long to compile (at most {most})");
+            return Err(Error::new(ErrorKind::Exhausted, message));
+        }
         if ways > limits::MAX_FUNCTION_WAYS {
             let most = limits::MAX_FUNCTION_WAYS;
             let message = format!(

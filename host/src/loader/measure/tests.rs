@@ -105,6 +105,28 @@ fn too_many_or_too_long_functions_are_refused() {
 }
 
 #[test]
+fn loops_of_a_function_are_bounded_nested_or_not() {
+    let function = |loops: u64, nested: bool| {
+        let mut function = Function::new([]);
+        let mut code = function.instructions();
+        for _ in 0..loops {
+            code.loop_(wasm_encoder::BlockType::Empty);
+            if !nested {
+                code.end();
+            }
+        }
+        for _ in 0..if nested { loops + 1 } else { 1 } {
+            code.end();
+        }
+        around(&functions(3, &function))
+    };
+    for nested in [false, true] {
+        assert!(check(&function(limits::MAX_FUNCTION_LOOPS, nested)).is_ok());
+        refused(&function(limits::MAX_FUNCTION_LOOPS + 1, nested), "10001 loops, which would take too long");
+    }
+}
+
+#[test]
 fn locals_times_branches_are_bounded() {
     let function = |locals: u32, blocks: u64| {
         let mut function = Function::new([(locals, ValType::I64)]);

@@ -57,7 +57,7 @@ fn a_program_of_0_2_uses_stores() {
 
 #[test]
 fn a_program_of_0_2_uses_batches() {
-    says_what_it_said("0.2.0", "kv_store_batch", &["local-fs://{}", "{}/chunks/6/6c6f7374206b6579"]);
+    says_what_it_said("0.2.0", "kv_store_batch", &["local-fs://{}", "{}/chunks/6/6c6f7374206b6579026b7632"]);
 }
 
 #[test]

@@ -10,7 +10,8 @@ fn a_paged_engine_saves_and_restores() {
         assert_eq!(ran.stdout, "ok\n");
         let lines: Vec<&str> = ran.stderr.lines().collect();
         let says = |what: &[&str]| lines.iter().filter(|line| what.iter().all(|part| line.contains(part))).count();
-        assert_eq!(says(&["kv_store_kvx_restore", &uri, "saved from the model \"model\""]), 1, "{lines:#?}");
+        // The first of the restores that do not fit says how; another one, by its model, is of the same cause.
+        assert_eq!(says(&["kv_store_kvx_restore", &uri, "saved from"]), 1, "{lines:#?}");
         // A miss is normal, and device memory is spoken of once for all calls besides the call's own line.
         assert_eq!(says(&["nothing was saved"]), 0, "{lines:#?}");
         assert_eq!(

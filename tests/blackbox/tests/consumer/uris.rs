@@ -109,7 +109,7 @@ fn a_missing_last_part_is_made_for_this_user_alone_and_a_missing_upper_one_is_an
     opens(&local_fs(&made));
     let mode = |path: &Path| std::fs::metadata(path).expect("it was made").permissions().mode() & 0o7777;
     assert_eq!(mode(&made), 0o700);
-    assert_eq!(mode(&made.join("m")), 0o600, "the manifest");
+    assert_eq!(mode(&made.join("m%02")), 0o600, "the manifest");
     refused(&local_fs(&folder.path().join("no/such")), &["No such file", "make the directories above it"]);
     assert!(!folder.path().join("no").exists());
 }
@@ -137,10 +137,18 @@ fn a_trailing_slash_and_a_leading_wasm_scheme_change_nothing() {
 #[test]
 fn bytes_of_a_path_are_kept_as_they_are() {
     let folder = scratch();
-    for name in ["with space", "per%20cent", "%2e%2e", "quest?ion#mark", "dots...", "ümläut", "@:"] {
+    for name in ["with space", "per%20cent", "%2e%2e", "hash#mark", "dots...", "ümläut", "@:"] {
         opens(&local_fs(&folder.path().join(name)));
-        assert!(folder.path().join(name).join("m").exists(), "{name}");
+        assert!(folder.path().join(name).join("m%02").exists(), "{name}");
     }
+    // Kept too, but a later version takes it for parameters.
+    let name = "quest?ion#mark";
+    let finished = succeed(&mut calls(&local_fs(&folder.path().join(name)), ["publish", "m", "x"]));
+    assert!(
+        finished.stdout == "open ok\npublish 0\n" && folder.path().join(name).join("m%02").exists(),
+        "{finished:?}"
+    );
+    assert!(finished.stderr.contains("?ion#mark has no effect"), "{finished:?}");
 }
 
 #[test]
@@ -187,6 +195,7 @@ fn a_read_only_directory_is_read_and_says_why_it_is_not_written() {
     assert_eq!(answers[..3], ["open ok", "read 0 79", "get 0 78"], "{finished:?}");
     assert!(answers[3].starts_with("put -") && answers[4].starts_with("publish -"), "{finished:?}");
     let lines = lines(&finished);
-    assert_eq!(lines.len(), 2, "{finished:?}");
+    // Both fail for one cause, which is told once.
+    assert_eq!(lines.len(), 1, "{finished:?}");
     assert!(lines.iter().all(|line| line.contains(&uri) && line.contains(cause)), "{finished:?}");
 }

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use kv_store_tests::dist;
 use kv_store_tests::memkv::{AUTH_KEY, MemkvServer};
@@ -31,6 +32,26 @@ fn the_admin_endpoints_say_how_the_server_does() {
     }
     assert!(server.metric("memkv_bytes") > 0);
     assert!(!status.contains("secret-name") && !metrics.contains("secret-name"));
+}
+
+/// Connections that never authenticate, more than there may be clients, keep nobody out.
+#[test]
+fn strangers_keep_no_client_out() {
+    let server = MemkvServer::start(&["--connections", "4"]);
+    let strangers: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(("127.0.0.1", server.port)).unwrap()).collect();
+    let first = open(&server);
+    save(&first, "m", &[(b"hash", b"chunk")]);
+    // Whom the server knows stays while more come.
+    let more: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(("127.0.0.1", server.port)).unwrap()).collect();
+    let begun = Instant::now();
+    while server.metric("memkv_accepted_total") < 601 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "not all have come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let accepted = server.metric("memkv_accepted_total");
+    assert_eq!(first.get_chunk(b"hash").unwrap(), Ok(b"chunk".to_vec()));
+    assert_eq!(server.metric("memkv_accepted_total"), accepted, "on the connection that it had");
+    drop((strangers, more));
 }
 
 #[test]

@@ -4,6 +4,9 @@ use std::path::Path;
 
 use kv_store_tests::memkv::MemkvServer;
 
+use sha2::Digest;
+
+use super::raw::*;
 use super::{open, save};
 
 /// The calls that sync and rename below a folder, one a line, in order, with paths.
@@ -42,4 +45,32 @@ fn a_manifest_appears_when_its_chunks_are_durable() {
     let all = self::calls(&trace, &data);
     let appears = position(&all, 0, "rename", &place(*manifest));
     assert!(position(&all, 0, "fsync", "/new/1>") < appears, "{all:#?}");
+}
+
+/// A disk that fails once: the sync of a chunk's file, or of the folder that it is in. A second sync would succeed and prove nothing.
+#[test]
+fn what_could_not_be_synced_is_gone_and_the_next_save_puts_it_again() {
+    for fails in ["file", "folder"] {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        // As the server names it: kind, length of the namespace, namespace and key. The key is no hash of the content: it lies in an envelope.
+        let key = b"hash\x02kv2";
+        let name = [&[1, 4][..], b"test", key].concat();
+        let digest: String = sha2::Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
+        let place = data.join("objects").join(&digest[..2]);
+        let file = place.join(&digest);
+        let path = if fails == "file" { &file } else { &place };
+        let inject = ["-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=1", "-o", "/dev/null"];
+        let strace = [&["strace", "-f", "-qqq", "-P", path.to_str().unwrap()][..], &inject].concat();
+        let server = MemkvServer::start_under(&strace, &["--data", data.to_str().unwrap()]);
+        let store = open(&server);
+        assert!(store.put_chunk(b"hash", b"chunk").unwrap() >= 0);
+        assert!(store.put_manifest("m", b"m").unwrap() < 0, "{fails}");
+        assert!(!file.exists(), "{fails}: the file is left");
+        // It is not there for anybody, and so the next save puts it again. (strace has each thread of the server fail once.)
+        let mut client = Client::connect(server.port, [1; 32]);
+        assert_eq!(client.ask(GET, get_fields(key), b"").status, MISSING, "{fails}: the entry is left");
+        assert_eq!(client.ask(PUT, put_fields(key), b"chunk").status, OK, "{fails}");
+        assert!(file.exists(), "{fails}");
+    }
 }

@@ -2,7 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
+use kv_store_tests::consumer::finish;
+use kv_store_tests::dist;
 use kv_store_tests::memkv::{AUTH_KEY, MemkvServer};
 
 use super::raw::*;
@@ -138,4 +143,54 @@ fn a_value_that_was_changed_on_the_way_is_not_answered() {
         assert_eq!(store.get_chunk(b"a key of any kind").unwrap(), Ok(vec![7; 100]), "{at}");
         assert_eq!(server.metric("memkv_accepted_total"), connections + 1, "{at}: on a new connection");
     }
+}
+
+/// A real server that speaks version 1 only: of 0.1 or 0.2. Connections are counted by version.
+fn of_version_1(server: u16, came: [Arc<AtomicUsize>; 2]) -> String {
+    impostor(move |mut client| {
+        let came = came.clone();
+        std::thread::spawn(move || {
+            let Some(first) = read_frame(&mut client) else { return };
+            came[usize::from(first.version > 1)].fetch_add(1, SeqCst);
+            if first.version > 1 {
+                let text = b"version 2 is not spoken here".to_vec();
+                let refused = Frame { status: UNSUPPORTED_VERSION, ..Frame::new(REFUSAL, 0, text, b"") };
+                let _ = client.write_all(&refused.signed(&derive(&key(), "refusal", &[])));
+                return;
+            }
+            let mut server = TcpStream::connect(("127.0.0.1", server)).unwrap();
+            server.write_all(&first.bytes).unwrap();
+            let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(std::net::Shutdown::Both);
+            });
+            let _ = std::io::copy(&mut server, &mut client);
+        });
+    })
+}
+
+#[test]
+fn a_server_of_version_1_is_spoken_to_in_its_version_and_doctor_says_what_that_costs() {
+    let server = MemkvServer::start(&[]);
+    let came: [Arc<AtomicUsize>; 2] = Default::default();
+    let uri = of_version_1(server.port, came.clone());
+    let store = library().open(&uri).unwrap();
+    save(&store, "m", &[(b"a key of any kind", b"chunk"), (b"8 bytes.", b"chunk")]);
+    save(&store, "m", &[]);
+    assert_eq!(store.get_chunk(b"a key of any kind").unwrap(), Ok(b"chunk".to_vec()));
+    assert_eq!(store.delete_manifest("m").unwrap(), 0);
+    assert!(store.get_manifest("m").unwrap().is_err());
+    let [one, two] = came.map(|came| came.load(SeqCst));
+    assert!(one > 0 && one == two, "{one} connections of version 1, {two} of version 2");
+
+    let doctor = |uri: &str| {
+        let mut command = Command::new(dist().join("bin/kv-store"));
+        let said = finish(command.args(["doctor", "--probe", uri]).env("MEMKV_AUTH_KEY", AUTH_KEY));
+        said.stdout + &said.stderr
+    };
+    let said = doctor(&uri);
+    assert!(said.contains("version 1: changes that come late are not refused"), "{said}");
+    let said = doctor(&server.uri("test"));
+    assert!(said.contains("opened   memkv-server") && !said.contains("late"), "{said}");
 }

@@ -17,6 +17,7 @@ pub const REFUSAL: u8 = 0xff;
 
 pub const OK: u8 = 0x00;
 pub const MISSING: u8 = 0x01;
+pub const TOO_LATE: u8 = 0x13;
 pub const UNSUPPORTED_VERSION: u8 = 0x20;
 pub const NOT_AUTHENTIC: u8 = 0x21;
 pub const OUT_OF_SEQUENCE: u8 = 0x22;
@@ -135,6 +136,21 @@ pub fn connect_fields(nonce: &[u8; 32], namespace: &str) -> Vec<u8> {
     [&nonce[..], &short(namespace.as_bytes())].concat()
 }
 
+/// Of version 2: `replaces` is a session, or nothing.
+pub fn connect_fields_2(nonce: &[u8; 32], replaces: &[u8]) -> Vec<u8> {
+    [connect_fields(nonce, "test"), short(replaces)].concat()
+}
+
+/// Put a chunk or a manifest, in version 2.
+pub fn put_fields_2(kind: u8, flags: u8, end: u64, key: &[u8]) -> Vec<u8> {
+    [&[kind, flags][..], &end.to_le_bytes(), &short(key), &keys(&[])].concat()
+}
+
+/// Delete a chunk or a manifest, in version 2.
+pub fn delete_fields_2(kind: u8, end: u64, key: &[u8]) -> Vec<u8> {
+    [&[kind][..], &end.to_le_bytes(), &short(key)].concat()
+}
+
 /// Put a chunk.
 pub fn put_fields(key: &[u8]) -> Vec<u8> {
     [&[1, 0][..], &short(key), &keys(&[])].concat()
@@ -147,6 +163,10 @@ pub fn get_fields(key: &[u8]) -> Vec<u8> {
 
 pub struct Client {
     pub stream: TcpStream,
+    pub version: u8,
+    /// Of version 2: the session, and the server's time when it answered, in nanoseconds.
+    pub session: Vec<u8>,
+    pub time: u64,
     /// The keys of the session.
     pub ours: [u8; 32],
     pub theirs: [u8; 32],
@@ -161,22 +181,42 @@ pub fn dial(port: u16) -> TcpStream {
 }
 
 impl Client {
-    /// A session, checked on the way.
+    /// A session of version 1, checked on the way.
     pub fn connect(port: u16, nonce: [u8; 32]) -> Self {
-        let mut stream = dial(port);
-        let frame = Frame::new(CONNECT, 0, connect_fields(&nonce, "test"), b"");
+        Self::agree(dial(port), 1, nonce, connect_fields(&nonce, "test"))
+    }
+
+    /// One of version 2, in the place of another.
+    pub fn connect_2(port: u16, nonce: [u8; 32], replaces: &[u8]) -> Self {
+        Self::agree(dial(port), 2, nonce, connect_fields_2(&nonce, replaces))
+    }
+
+    fn agree(mut stream: TcpStream, version: u8, nonce: [u8; 32], fields: Vec<u8>) -> Self {
+        let frame = Frame { version, ..Frame::new(CONNECT, 0, fields, b"") };
         stream.write_all(&frame.signed(&derive(&key(), "connect", &[]))).unwrap();
+        Self::agreed(stream, version, nonce)
+    }
+
+    /// The session, when CONNECT is answered.
+    pub fn agreed(mut stream: TcpStream, version: u8, nonce: [u8; 32]) -> Self {
         let came = read_frame(&mut stream).expect("an answer");
-        assert_eq!((came.code, came.status, came.sequence), (CONNECT | 0x80, OK, 0), "{came:?}");
+        assert_eq!((came.version, came.code, came.status, came.sequence), (version, CONNECT | 0x80, OK, 0), "{came:?}");
         assert!(came.is_signed_with(&derive(&key(), "connected", &[&nonce])));
         let theirs = &came.fields[..32];
         let (ours, theirs) = (derive(&key(), "client", &[&nonce, theirs]), derive(&key(), "server", &[&nonce, theirs]));
-        Client { stream, ours, theirs, sent: 1, received: 1 }
+        let (session, time) = match version {
+            1 => (Vec::new(), 0),
+            _ => {
+                let (rest, time) = came.fields.split_last_chunk().unwrap();
+                (rest[rest.len() - 16..].to_vec(), u64::from_le_bytes(*time))
+            }
+        };
+        Client { stream, version, session, time, ours, theirs, sent: 1, received: 1 }
     }
 
     pub fn frame(&mut self, code: u8, fields: Vec<u8>, value: &[u8]) -> Frame {
         self.sent += 1;
-        Frame::new(code, self.sent - 1, fields, value)
+        Frame { version: self.version, ..Frame::new(code, self.sent - 1, fields, value) }
     }
 
     /// What a frame is answered, which must be signed and numbered as it should.
@@ -189,7 +229,7 @@ impl Client {
     pub fn answer(&mut self) -> Option<Came> {
         let came = read_frame(&mut self.stream)?;
         assert!(came.is_signed_with(&self.theirs), "{came:?}");
-        assert_eq!((came.version, came.sequence), (1, self.received));
+        assert_eq!((came.version, came.sequence), (self.version, self.received));
         self.received += 1;
         Some(came)
     }

@@ -9,7 +9,7 @@ use kv_store_sdk::payloads::Part;
 use kv_store_sdk::{
     Backend, Chunk, ChunkEntry, ChunkPage, CommitOutcome, DeleteOutcome, Error, Evicted, Eviction, Features,
     GetOutcome, Hashes, Maintenance, Manifest, ManifestEntry, ManifestPage, Options, Payload, Presence, Properties,
-    PutOutcome, Result, Totals, export, files, system,
+    PutOutcome, Result, Totals, absent, export, files, system,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,10 @@ enum Fault {
     EvictsNothing,
     /// Chunks are also files of a bounded directory. What is said to be evicted stays.
     FreesNothing,
+    /// A manifest is published whichever of its chunks are gone.
+    CommitsOverGone,
+    /// A long name is listed as a digest, under which nothing is found.
+    ListsDigests,
 }
 
 struct Memory {
@@ -55,10 +59,12 @@ impl Backend for Memory {
             "lists-nothing" => Fault::ListsNothing,
             "evicts-nothing" => Fault::EvictsNothing,
             "frees-nothing" => Fault::FreesNothing,
+            "commits-over-gone" => Fault::CommitsOverGone,
+            "lists-digests" => Fault::ListsDigests,
             _ => return Err(Error::invalid(format!("{scheme} is none of the faults"))),
         };
         let label = format!("a backend with a fault: {scheme}");
-        let properties = Properties::HOLDS_DATA | Properties::WRITE_THROUGH;
+        let properties = Properties::HOLDS_DATA | Properties::WRITE_THROUGH | Properties::EVICTS;
         let (chunks, manifests, removed) = Default::default();
         let bounds = [("max-bytes", "4000"), ("save-grace-s", "0")].map(|(name, value)| (name.into(), value.into()));
         let more = if fault == Fault::FreesNothing { bounds.into() } else { Vec::new() };
@@ -107,7 +113,12 @@ impl Backend for Memory {
         Ok(hashes.iter().map(|_| DeleteOutcome::Gone).collect())
     }
 
-    fn commit(&mut self, _fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
+    fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
+        let fresh = fresh.iter().flat_map(|hashes| hashes.iter());
+        let gone = absent(fresh.filter(|hash| !self.chunks.contains_key(*hash)));
+        if self.fault != Fault::CommitsOverGone && !matches!(gone, CommitOutcome::Published) {
+            return Ok(gone);
+        }
         if let Some(manifest) = manifest {
             self.manifests.insert(manifest.name.into(), manifest.keep()?);
         }
@@ -158,10 +169,14 @@ impl Maintenance for Memory {
     fn list_manifests(&mut self, after: Option<&str>, limit: u32) -> Result<ManifestPage> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let page = self.manifests.range::<str, _>((from, Bound::Unbounded)).take(limit as usize);
-        let entries: Vec<ManifestEntry> = page
+        let mut entries: Vec<ManifestEntry> = page
             .map(|(name, data)| ManifestEntry { name: name.clone(), size: Some(data.len()), stored: None, used: None })
             .collect();
         let next = entries.last().map(|last| last.name.clone());
+        if self.fault == Fault::ListsDigests {
+            let long = entries.iter_mut().filter(|entry| entry.name.len() > 1000);
+            long.for_each(|entry| entry.name = "\0digest".into());
+        }
         Ok(ManifestPage { entries, next })
     }
 

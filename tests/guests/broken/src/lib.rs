@@ -3,16 +3,17 @@
 //! that the URI names, and does it well.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use kv_store_sdk::files::{
     Directory, ReadOutcome, ReadRequest, SizeOutcome, WriteOutcome, WriteRequest, open_directory,
 };
 use kv_store_sdk::key::{escape, hex};
 use kv_store_sdk::payloads::Part;
+use kv_store_sdk::uri::without_query;
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
-    Presence, Properties, PutOutcome, Result, export, system,
+    Presence, Properties, PutOutcome, Result, absent, export, system,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,6 +43,24 @@ enum Fault {
     WritesLate,
     /// `exists` says of every chunk that it is there.
     AlwaysExists,
+    /// A parameter of the URI that it does not know is passed over.
+    IgnoresParameters,
+    /// The bytes of item n + 1 are stored under hash n.
+    ShiftsItems,
+    /// The answers of a put come in the order of the last item first.
+    SwapsAnswers,
+    /// What was stored once is said to be there, whoever has removed it.
+    StaleExisted,
+    /// A chunk that is not there is answered as a failure.
+    FailsMisses,
+    /// With a chunk all others are removed.
+    RemovesOthers,
+    /// A chunk that is not there cannot be removed.
+    RefusesAbsent,
+    /// There is no commit without a manifest.
+    NeedsManifest,
+    /// A manifest is published whichever of its chunks are gone.
+    PublishesOverGone,
 }
 
 impl Fault {
@@ -60,6 +79,15 @@ impl Fault {
             "caches-manifests" => Fault::CachesManifests,
             "writes-late" => Fault::WritesLate,
             "always-exists" => Fault::AlwaysExists,
+            "ignores-parameters" => Fault::IgnoresParameters,
+            "shifts-items" => Fault::ShiftsItems,
+            "swaps-answers" => Fault::SwapsAnswers,
+            "stale-existed" => Fault::StaleExisted,
+            "fails-misses" => Fault::FailsMisses,
+            "removes-others" => Fault::RemovesOthers,
+            "refuses-absent" => Fault::RefusesAbsent,
+            "needs-manifest" => Fault::NeedsManifest,
+            "publishes-over-gone" => Fault::PublishesOverGone,
             _ => return None,
         })
     }
@@ -71,7 +99,7 @@ impl Fault {
 
     /// Whether it would show in one process already if there were several instances.
     fn needs_one_instance(self) -> bool {
-        matches!(self, Fault::CachesManifests | Fault::WritesLate)
+        matches!(self, Fault::CachesManifests | Fault::WritesLate | Fault::StaleExisted)
     }
 }
 
@@ -81,6 +109,8 @@ struct Broken {
     chunks: HashMap<Vec<u8>, Payload>,
     manifests: HashMap<String, Payload>,
     puts: Cell<u64>,
+    /// The hashes of all chunks that were ever put.
+    seen: HashSet<Vec<u8>>,
 }
 
 impl Broken {
@@ -92,6 +122,9 @@ impl Broken {
     }
 
     fn put(&mut self, chunk: &Chunk, replace: bool) -> Result<PutOutcome> {
+        if self.fault == Fault::StaleExisted && !self.seen.insert(chunk.hash.to_vec()) {
+            return Ok(PutOutcome::Existed);
+        }
         if !replace && self.has(chunk.hash)? {
             return Ok(if self.fault == Fault::NeverExisted { PutOutcome::Stored } else { PutOutcome::Existed });
         }
@@ -118,6 +151,19 @@ impl Broken {
             Some(WriteOutcome::Failed(error)) => Err(error),
             None => Err(Error::other("the host answered nothing")),
         }
+    }
+
+    /// Make chunks durable, or tell which of them are gone.
+    fn make_durable(&self, fresh: &[Hashes]) -> Result<CommitOutcome> {
+        let mut gone = Vec::new();
+        for hash in fresh.iter().flat_map(|hashes| hashes.iter()) {
+            if !self.has(hash)? {
+                gone.push(hash);
+            } else if !self.chunks.contains_key(hash) {
+                self.directory.sync(&[chunk_path(hash)])?;
+            }
+        }
+        Ok(absent(gone))
     }
 
     fn read(&self, path: String) -> Result<Option<Payload>> {
@@ -147,9 +193,13 @@ impl Backend for Broken {
         options.finish()?;
         let scheme = uri.split("://").next().unwrap_or_default();
         let fault = Fault::of(scheme).ok_or_else(|| Error::invalid(format!("{scheme} is none of the faults")))?;
+        if fault != Fault::IgnoresParameters {
+            without_query(uri);
+        }
         let properties = Properties::DURABLE
             | Properties::SHARED
             | Properties::WRITE_THROUGH.when(fault != Fault::AnswersSlowly)
+            | Properties::CHEAP_REPEAT.when(fault == Fault::SwapsAnswers)
             | Properties::HOLDS_DATA.when(fault == Fault::Forgets);
         let features = Features {
             label: format!("a backend with a fault: {scheme}"),
@@ -158,8 +208,8 @@ impl Backend for Broken {
             ..Default::default()
         };
         let directory = open_directory("")?;
-        let (chunks, manifests, puts) = Default::default();
-        Ok((Broken { fault, directory, chunks, manifests, puts }, features))
+        let (chunks, manifests, puts, seen) = Default::default();
+        Ok((Broken { fault, directory, chunks, manifests, puts, seen }, features))
     }
 
     fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
@@ -176,7 +226,16 @@ impl Backend for Broken {
         } else {
             chunks.len()
         };
-        chunks.iter().take(answered).map(|chunk| self.put(chunk, replace)).collect()
+        if self.fault == Fault::ShiftsItems {
+            let under = chunks.iter().zip(chunks.iter().cycle().skip(1));
+            return under.map(|(chunk, next)| self.write(chunk_path(chunk.hash), next.part(), replace)).collect();
+        }
+        let mut answers =
+            chunks.iter().take(answered).map(|chunk| self.put(chunk, replace)).collect::<Result<Vec<_>>>()?;
+        if self.fault == Fault::SwapsAnswers {
+            answers.reverse();
+        }
+        Ok(answers)
     }
 
     fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
@@ -185,12 +244,28 @@ impl Backend for Broken {
                 true => self.chunks.get(hash).map(Payload::share).transpose()?,
                 false => self.read(chunk_path(hash))?,
             };
-            Ok(found.map_or(GetOutcome::Missing, GetOutcome::Found))
+            Ok(match found {
+                Some(data) => GetOutcome::Found(data),
+                None if self.fault == Fault::FailsMisses => GetOutcome::Failed(Error::other("there is no such chunk")),
+                None => GetOutcome::Missing,
+            })
         };
         hashes.iter().map(get).collect()
     }
 
     fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
+        if self.fault == Fault::RefusesAbsent {
+            let remove = |hash: &[u8]| match self.has(hash)? {
+                false => Ok(DeleteOutcome::Failed(Error::invalid("there is no such chunk"))),
+                true => self.directory.remove(&[chunk_path(hash)], false).map(|_| DeleteOutcome::Gone),
+            };
+            return hashes.iter().map(remove).collect();
+        }
+        if self.fault == Fault::RemovesOthers {
+            let there = self.directory.entries("chunks", None, 10_000)?;
+            let paths: Vec<String> = there.into_iter().map(|entry| format!("chunks/{}", entry.name)).collect();
+            self.directory.remove(&paths, false)?;
+        }
         if self.fault != Fault::KeepsDamaged {
             hashes.iter().for_each(|hash| drop(self.chunks.remove(hash)));
             self.directory.remove(&hashes.iter().map(|hash| chunk_path(hash)).collect::<Vec<_>>(), false)?;
@@ -198,7 +273,15 @@ impl Backend for Broken {
         Ok(hashes.iter().map(|_| DeleteOutcome::Gone).collect())
     }
 
-    fn commit(&mut self, _fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
+    fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
+        if self.fault == Fault::NeedsManifest && manifest.is_none() {
+            return Err(Error::invalid("a commit needs a manifest"));
+        }
+        // Who loses chunks without knowing it cannot tell that they are gone.
+        let tells = !matches!(self.fault, Fault::PublishesOverGone | Fault::LosesChunks) && !self.fault.keeps_chunks();
+        if tells && let gone @ CommitOutcome::Absent(_) = self.make_durable(fresh)? {
+            return Ok(gone);
+        }
         let Some(manifest) = manifest else { return Ok(CommitOutcome::Published) };
         let path = manifest_path(manifest.name);
         match self.fault {

@@ -3,6 +3,7 @@
 use kv_store_sdk::http::{self, Request, RequestOptions, Response};
 use kv_store_sdk::key::{escape, hex};
 use kv_store_sdk::payloads::Part;
+use kv_store_sdk::uri::without_query;
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
     Presence, Properties, PutOutcome, Result, export,
@@ -55,7 +56,7 @@ fn succeeded(response: &Response) -> Result<bool> {
 impl Backend for Objects {
     fn open(uri: &str, options: Options) -> Result<(Self, Features)> {
         options.finish()?;
-        let rest = uri.strip_prefix("objects://").unwrap_or_default();
+        let rest = without_query(uri).strip_prefix("objects://").unwrap_or_default();
         let (authority, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if authority.is_empty() {
             return Err(Error::invalid("expected objects://HOST:PORT/PREFIX"));

@@ -8,11 +8,11 @@ mod script;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use kv_store_sdk::system;
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
     Presence, Properties, PutOutcome, Result, export,
 };
+use kv_store_sdk::{changes, system};
 
 #[derive(Default)]
 struct Probe {
@@ -31,6 +31,8 @@ struct Probe {
     /// Items that one answer holds at most.
     answers: usize,
     fresh: usize,
+    /// The tokens that the last change was told of.
+    told: Vec<Vec<u8>>,
 }
 
 impl Probe {
@@ -53,6 +55,14 @@ fn items_of(call: &'static str) -> &'static str {
     }
 }
 
+impl Probe {
+    /// Under which key a chunk lies: its hash, or what is made of it where the chunk lies in an envelope.
+    fn key_of(&self, hash: Vec<u8>) -> Vec<u8> {
+        let enveloped = [&hash[..], b"\x02kv2"].concat();
+        if self.chunks.contains_key(&enveloped) { enveloped } else { hash }
+    }
+}
+
 impl Backend for Probe {
     fn open(_uri: &str, mut options: Options) -> Result<(Self, Features)> {
         let number = |text: Option<String>| text.and_then(|text| text.parse().ok());
@@ -63,7 +73,8 @@ impl Backend for Probe {
         let properties = Properties::HOLDS_DATA
             | Properties::DURABLE.when(options.take("volatile").is_none())
             | Properties::CHEAP_REPEAT.when(options.take("cheap-repeat").is_some())
-            | Properties::WRITE_THROUGH.when(options.take("write-through").is_some());
+            | Properties::WRITE_THROUGH.when(options.take("write-through").is_some())
+            | Properties::SETTLES.when(options.take("settles").is_some());
         let features = Features {
             label: "a probe".into(),
             properties,
@@ -150,35 +161,63 @@ impl Backend for Probe {
     fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
         self.fresh = fresh.iter().map(|hashes| hashes.len()).sum();
         let Some(manifest) = manifest else { return Ok(CommitOutcome::Published) };
-        let content = || manifest.keep().and_then(|data| data.read(0, manifest.len as u32));
-        match manifest.name {
+        // What is to be done lies in an envelope: its name has a mark behind it, its content 64 bytes.
+        let name = manifest.name.strip_suffix('\u{2}').unwrap_or(manifest.name);
+        let content = || manifest.keep().and_then(|data| data.read(0, (manifest.len as u32).saturating_sub(64)));
+        match name {
             // The chunk whose hash is the manifest's content gets other bytes of the same length.
             name if name.starts_with("damage:") => {
-                let hash = content()?;
+                let hash = self.key_of(content()?);
                 let len = self.chunks.get(&hash).map_or(0, Payload::len) as usize;
                 self.chunks.insert(hash, Payload::from_bytes(&vec![b'!'; len])?);
             }
             // The guest itself finds that chunk corrupt from now on.
             "rot" => {
-                self.rotten.insert(content()?);
+                let hash = self.key_of(content()?);
+                self.rotten.insert(hash);
             }
             // It loses that chunk.
             "lose" => {
-                self.chunks.remove(&content()?);
+                let hash = self.key_of(content()?);
+                self.chunks.remove(&hash);
+            }
+            // A change that says what it sends: a token, and how it ends.
+            "late" => {
+                let content = content()?;
+                let (end, token) = content.split_at_checked(1).unwrap_or_default();
+                self.told = changes::begin(&[0], token);
+                match end {
+                    b"?" => return Err(Error::unavailable("told to lose it")),
+                    b"-" => {
+                        changes::not_done(&[0]);
+                        return Err(Error::unavailable("told to be refused"));
+                    }
+                    _ => {}
+                }
             }
             name if name.starts_with("do:") => misbehave::act(&name[3..])?,
-            name => {
-                self.manifests.insert(name.into(), manifest.keep()?);
+            _ => {
+                self.manifests.insert(manifest.name.into(), manifest.keep()?);
             }
         }
         Ok(CommitOutcome::Published)
     }
 
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
+        // What is asked of the probe itself is answered under its own name alone, without an envelope.
+        if name.ends_with('\u{2}') {
+            return self.manifests.get(name).map(Payload::share).transpose();
+        }
         if name == "calls" {
             let mut text: Vec<String> = self.calls.iter().map(|(call, count)| format!("{call}={count}")).collect();
             text.push(format!("fresh={}", self.fresh));
             return Payload::from_bytes(text.join(" ").as_bytes()).map(Some);
+        }
+        if name == "told" {
+            return Payload::from_bytes(&self.told.join(&b' ')).map(Some);
+        }
+        if let Some(fact) = name.strip_prefix("fact:") {
+            return system::fact(fact).map(|value| Payload::from_bytes(value.as_bytes())).transpose();
         }
         if let Some(how) = name.strip_prefix("do:") {
             misbehave::act(how)?;

@@ -72,6 +72,8 @@ pub fn names() -> Result<()> {
         // A place in a listing is no path: nothing is opened by it.
         directory.entries("", Some(name), 10)?;
     }
+    let none = directory.entries("", None, 0);
+    expect(none.is_err_and(|error| is_invalid(&error)), || "list no entries".into())?;
     all_refused()
 }
 

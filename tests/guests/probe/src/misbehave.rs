@@ -2,7 +2,7 @@
 
 use crate::lies;
 use kv_store_sdk::payloads::{self, ItemRange, Part};
-use kv_store_sdk::{Error, Payload, Result, files, http, net, system};
+use kv_store_sdk::{Error, Payload, Result, changes, files, http, net, system};
 
 pub fn act(how: &str) -> Result<()> {
     match how {
@@ -75,6 +75,11 @@ pub fn act(how: &str) -> Result<()> {
         "request-options" => {
             // Each is a handle of the host's.
             (0..1_000_000).for_each(|_| std::mem::forget(http::RequestOptions::new()));
+            Ok(())
+        }
+        // Longer than a token may be.
+        "long-token" => {
+            changes::begin(&[0], &[7; 65]);
             Ok(())
         }
         "write-ro" => write_in("ro"),

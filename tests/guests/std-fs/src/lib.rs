@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use kv_store_sdk::key::{escape, hex};
 use kv_store_sdk::payloads::Part;
+use kv_store_sdk::uri::without_query;
 use kv_store_sdk::{
     Backend, Chunk, CommitOutcome, DeleteOutcome, Error, Features, GetOutcome, Hashes, Manifest, Options, Payload,
     Presence, Properties, PutOutcome, Result, absent, export,
@@ -25,6 +26,7 @@ struct StdFs;
 impl Backend for StdFs {
     fn open(uri: &str, options: Options) -> Result<(Self, Features)> {
         options.finish()?;
+        without_query(uri);
         for directory in ["/chunks", "/manifests", "/tmp"] {
             fs::create_dir_all(directory).map_err(|error| failed(Path::new(directory), &error))?;
         }

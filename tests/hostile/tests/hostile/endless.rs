@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use kv_store_wasm::ErrorKind::{Component, Unavailable};
-use kv_store_wasm::{BatchOptions, Error, Fetch, Memory, Presence, Store};
+use kv_store_wasm::{BatchOptions, Error, Fetch, Memory, Presence, Request, RequestQueue, Store};
 
 use super::{Case, LATE, PATIENCE, calling, case, event, fails, goes_on, open, opening, probing, probing_late};
 
@@ -65,6 +65,26 @@ pub fn cases() -> Vec<Case> {
                 0
             });
             goes_on(&store);
+        }),
+        case("slow-queue", || {
+            // Each get takes a second, one after another, and there are 160 of them on all threads of the queues.
+            let (slow, options) = (open("slow-queue://x"), BatchOptions::default());
+            slow.put_chunk(b"late", b"content").unwrap();
+            slow.put_manifest("m", b"").unwrap();
+            let queues: Vec<RequestQueue> = (0..10).map(|_| RequestQueue::open(&slow, 16).unwrap()).collect();
+            for queue in queues.iter().flat_map(|queue| std::iter::repeat_n(queue, 16)) {
+                let late = Request::get(vec![(b"late".to_vec(), vec![0; 16])]);
+                assert!(queue.submit(1, late, &options).is_ok());
+            }
+            let healthy = RequestQueue::open(&open("memory://queued"), 1).unwrap();
+            assert!(healthy.submit(0, Request::exists(vec![b"key".to_vec()]), &options).is_ok());
+            while healthy.drain(1).unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+            // It did not wait for what was asked for before.
+            let done: usize = queues.iter().map(|queue| queue.drain(16).unwrap().len()).sum();
+            assert!(done <= 32, "{done} of another store's late requests were done first");
+            queues.iter().for_each(|queue| assert!(queue.cancel(1).is_ok()));
         }),
         calling("recursion", Component, "trapped: wasm trap: call stack exhausted"),
         probing("recurse", Component, "trapped: wasm trap: out of bounds memory access"),

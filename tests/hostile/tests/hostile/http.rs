@@ -81,6 +81,10 @@ pub fn cases() -> Vec<Case> {
             stream.write_all(&chunk)?;
         }
     };
+    let long_body = |mut stream: TcpStream| {
+        read_head(&mut stream)?;
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1048577\r\n\r\n")
+    };
     let endless_head = |mut stream: TcpStream| {
         read_head(&mut stream)?;
         stream.write_all(b"HTTP/1.1 200 OK\r\n")?;
@@ -108,7 +112,9 @@ pub fn cases() -> Vec<Case> {
             goes_on(&store);
         }),
         asking("requests", "hostile-probe", |_| Ok(()), Exhausted, "make at most 4096"),
-        asking("get", "hostile-probe", endless_body, Exhausted, "payload_bytes = 67108864"),
+        asking("get", "hostile-probe", endless_body, Exhausted, "and 67108864 may come"),
+        asking("get-endless-manifest", "short-manifests", endless_body, Exhausted, "and 1048576 may come"),
+        asking("get-long-manifest", "short-manifests", long_body, Exhausted, "1048577 bytes, and 1048576 may come"),
         asking("get-endless-head", "hostile-probe", endless_head, Corrupt, "longer than 65536 bytes"),
         asking("get-two-lengths", "hostile-probe", two_lengths, Corrupt, "no one Content-Length"),
         asking("get-nothing", "endless-probe", silent, Unavailable, "by the deadline"),

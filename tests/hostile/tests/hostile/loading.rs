@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use kv_store_wasm::ErrorKind::{self, Exhausted, Invalid, Unavailable, Unsupported};
+use kv_store_wasm::ErrorKind::{self, Component, Exhausted, Invalid, Unavailable, Unsupported};
 use kv_store_wasm::Store;
 
 use super::{Case, case, fails, opening, peak_of};
@@ -41,6 +41,7 @@ pub fn cases() -> Vec<Case> {
         opening("newer-function", Unsupported, "teleport"),
         opening("newer-method", Unsupported, "[method]payload.teleport"),
         case("newer-fact", || super::goes_on(&super::open("newer-fact://x"))),
+        opening("bound-in-words", Component, "answered max-bytes = \"a lot\" among its features"),
         opening(
             "older-draft",
             Unsupported,
@@ -74,6 +75,7 @@ pub fn cases() -> Vec<Case> {
         bomb("nested deep", "nested-deep", "has more than 1000 instances of components within it"),
         bomb("nested wide", "nested-wide", "has more than 1000 instances of components within it"),
         bomb("branches", "branches", "a function whose locals times its branches are"),
+        bomb("loops", "loops", "a function with 340000 loops"),
         bomb("elements", "elements", "has more than 100000 elements in segments"),
         bomb("types", "types", "has more than 20000 types"),
         case("oversized function", || {

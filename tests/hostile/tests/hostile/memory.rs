@@ -122,6 +122,7 @@ pub fn cases() -> Vec<Case> {
             goes_on(&store);
         }),
         probing("grow", Exhausted, "no more memory"),
+        probing("long-token", Component, "the token of a change has 65 bytes"),
         probing("hoard", Exhausted, "requested > payload_bytes = 67108864"),
         probing("hash", Exhausted, "the limit is 1073741824"),
         fetching("oversized-list", Component, "trapped: list pointer/length out of bounds of memory"),

@@ -31,7 +31,7 @@ pub fn cases() -> Vec<Case> {
         case("boastful-features", || {
             let info = open("boastful-features://x").info();
             assert!(info.label.len() <= 1100 && !info.label.contains('\n'), "{} bytes", info.label.len());
-            assert_eq!(info.max_value_bytes, 1 << 30);
+            assert_eq!(info.max_value_bytes, (1 << 30) - 64);
         }),
         calling("no-such-case", Component, "trapped: invalid expected discriminant"),
         calling("answer-out-of-memory", Component, "trapped: pointer out of bounds of memory"),
@@ -58,7 +58,7 @@ pub fn cases() -> Vec<Case> {
             let before = wrong();
             let removed = event("lying", "removed_chunks");
             assert!(store.get_chunk(b"8 bytes.").unwrap().is_none(), "wrong bytes are a miss");
-            assert_eq!((wrong(), event("lying", "removed_chunks")), (before + 1, removed + 1));
+            assert_eq!((wrong(), event("lying", "removed_chunks")), (before + 1, removed));
             fails(Component, "answered `existed` to a chunk that it was to replace", || {
                 store.put_chunk(b"8 bytes.", b"data")
             });
@@ -68,8 +68,10 @@ pub fn cases() -> Vec<Case> {
             let store = open("lying-twice://x");
             let breaches = || event("lying-twice", "contract_breaches");
             let before = breaches();
-            assert!(store.get_chunk(b"8 bytes.").unwrap().is_none(), "wrong bytes are a miss");
-            assert_eq!((breaches(), event("lying-twice", "removed_chunks")), (before + 1, 0));
+            for _ in 0..2 {
+                assert!(store.get_chunk(b"8 bytes.").unwrap().is_none(), "wrong bytes are a miss");
+            }
+            assert!(breaches() > before && event("lying-twice", "removed_chunks") == 0);
             goes_on(&store);
         }),
     ]

@@ -51,6 +51,7 @@ pub const SUITES: &[Suite] = &[
     Suite { name: "fault-memkv", about: "the same over memkv", round: faults::memkv },
     Suite { name: "lies-local-fs", about: "made-up answers too", round: faults::lies_local_fs },
     Suite { name: "lies-redis", about: "the same over redis", round: faults::lies_redis },
+    Suite { name: "lies-s3", about: "a proxy before SeaweedFS or moto that lies", round: crate::lies::s3 },
     Suite {
         name: "crash-states",
         about: "every state of the disk that a power loss may leave",

@@ -2,6 +2,7 @@
 //! never answered is a wrong byte, an empty value in place of another, or an older manifest.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use kv_store_tests::consumer::{Finished, consumer};
@@ -12,6 +13,8 @@ use super::{Load, config, scratch};
 use crate::process::Story;
 
 const OPERATIONS: u64 = 600;
+/// Of each of the two workers under eviction.
+const EVICTED_OPERATIONS: u64 = 3000;
 /// Reads after the loss of a node, and the chunks that are read.
 const READS: usize = 1000;
 const CHUNKS: usize = 20;
@@ -130,12 +133,50 @@ pub fn master(seed: u64) -> Story {
     story
 }
 
-/// More is stored than the node has room for, under the manifests of a worker.
+/// More is stored than the node has room for, while the workers of two hosts save and restore: each looks for an older manifest than
+/// it was answered for last, and for one that is not whole.
+///
+/// The master evicts all the time, and not only when there is no room: what was just published goes first, for nobody has a lease of it.
 pub fn evicted(seed: u64) -> Story {
-    let Some(mooncake) = Mooncake::start(1) else { return Story::new() };
-    let (own, under) = (uri(STORE), mooncake.namespace.words());
-    let load = Load { table: GRANTS, under, losing: true, ..Load::on(&own, OPERATIONS) };
-    let mut story = load.run(seed, |_, _, _| false);
+    let evicting = ["--eviction_high_watermark_ratio=0.2", "--eviction_ratio=0.2"];
+    let Some(mooncake) = Mooncake::start_with(1, &evicting) else { return Story::new() };
+    let (own, others) = (uri(STORE), uri("others"));
+    let under = mooncake.namespace.words();
+    let load =
+        |uri, operations| Load { table: GRANTS, under: under.clone(), losing: true, ..Load::on(uri, operations) };
+    let (load, other) = (load(&own, EVICTED_OPERATIONS), load(&others, EVICTED_OPERATIONS));
+    let ended = AtomicUsize::new(0);
+    let (mut story, beside) = std::thread::scope(|scope| {
+        let ended = &ended;
+        let beside = scope.spawn(move || {
+            let story = other.work(seed ^ 1, |_, _, _| false);
+            ended.fetch_add(1, SeqCst);
+            story
+        });
+        let filling = scope.spawn(|| {
+            let mut round = 0;
+            while ended.load(SeqCst) < 2 {
+                fill(&mooncake, seed.wrapping_add(round));
+                round += 1;
+            }
+        });
+        let story = load.work(seed, |_, _, _| false);
+        ended.fetch_add(1, SeqCst);
+        let beside = beside.join().expect("nothing panics there");
+        filling.join().expect("nothing panics there");
+        (story, beside)
+    });
+    load.look(seed, &mut story);
+    story.add(beside);
+    let listed = calls(&mooncake, "", &[], &["read", "fill"]);
+    if !listed.stdout.starts_with("open ok\n") {
+        story.wrong.push(format!("the store does not open: {}{}", listed.stdout, listed.stderr));
+    }
+    story
+}
+
+/// Store a file that the node has no room for beside all else. It may fail: what it has stored is evicted too.
+fn fill(mooncake: &Mooncake, seed: u64) {
     let scratch = scratch();
     let (file, path) = (scratch.path().join("file"), scratch.path().join("config.toml"));
     // No two chunks are alike.
@@ -144,17 +185,10 @@ pub fn evicted(seed: u64) -> Story {
         .and_then(|()| std::fs::write(&path, config("mooncake", GRANTS)))
         .expect("it is ours");
     let mut save = Command::new(dist().join("bin/kv-store"));
-    save.arg("save").arg(&file).args(["--name", "fill", "--uri", &uri("fill")]);
+    save.args(["save", &uri("fill")]).arg(&file).args(["--name", "fill"]);
     save.env("PATH", std::env::var_os("PATH").unwrap_or_default());
     save.env("KV_STORE_WASM_CONFIG", &path).env("KV_STORE_WASM_CACHE", root().join("target/test-consumers/cache"));
-    // It may fail: what it has stored is evicted too.
     mooncake.namespace.finish(&save);
-    load.look(seed, &mut story);
-    let listed = calls(&mooncake, "", &[], &["read", "fill"]);
-    if !listed.stdout.starts_with("open ok\n") {
-        story.wrong.push(format!("the store does not open: {}{}", listed.stdout, listed.stderr));
-    }
-    story
 }
 
 /// Killed at its n-th request, for each n: the former manifest or the new one is read, whole, and then none that is older.
