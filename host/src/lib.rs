@@ -44,7 +44,7 @@ pub use kv_store_core::{
 };
 pub use kv_store_core::{Buffer, Error, ErrorKind, Latency, Metrics, Series, StoreGauges, StoreUri, metrics};
 pub use open::Store;
-pub use policy::Scheme;
+pub use policy::{Scheme, is_endpoint};
 pub use precompile::{Compiled, compile};
 
 /// Layers around the instances of stores, for [`HostBuilder::layer`]. They may change with any version until 1.0.

@@ -165,6 +165,9 @@ pub mod __private {
 ///   where no component has that name. One that has a port of its own is `"acmes:7443"`; 16 at most.
 /// - `port`: what a URI without a port means. The host grants it only to a component that ships with it, or that the operator has
 ///   pinned by `sha256`; otherwise the URI must name the port.
+/// - `endpoint`: where it finds what a URI names that has no server, as `s3://BUCKET` has none: `"https://s3.{region}.amazonaws.com"`, where
+///   `{region}` is the option `region`. The operator may name another (`endpoint` in the config), and must unless the component ships with
+///   the host or is pinned by `sha256`.
 /// - `wishes`: what the backend would like to be granted, for people who look into the component. They grant nothing.
 /// - `options`, `secrets`: the names of all options and of all secrets that it takes, so that `kv-store config check` finds a misspelt one
 ///   without running the component.
@@ -175,11 +178,11 @@ pub mod __private {
 /// ```
 ///
 /// It also writes the component's stamp, the custom section `kv-store-backend`: lines of `key: value` with the name and
-/// version of the crate, the SDK, the contract, the schemes and the port, each wish, the options and the secrets.
+/// version of the crate, the SDK, the contract, the schemes, the port and the endpoint, each wish, the options and the secrets.
 #[macro_export]
 macro_rules! export {
     (@ { $($more:tt)* } $backend:ty $(, schemes: [$($scheme:literal),* $(,)?])? $(, port: $port:literal)?
-        $(, wishes: [$($wish:literal),* $(,)?])? $(, options: [$($option:literal),* $(,)?])?
+        $(, endpoint: $endpoint:literal)? $(, wishes: [$($wish:literal),* $(,)?])? $(, options: [$($option:literal),* $(,)?])?
         $(, secrets: [$($secret:literal),* $(,)?])? $(,)?) => {
         const _: () = {
             $(const _: () = $crate::__private::check_schemes(&[$($scheme),*]);)?
@@ -190,6 +193,7 @@ macro_rules! export {
                 "\ncontract: ", $crate::__private::CONTRACT,
                 $("\nschemes:", $(" ", $scheme,)* " ",)?
                 $("\nport: ", concat!($port),)?
+                $("\nendpoint: ", $endpoint,)?
                 $($("\nwish: ", $wish,)*)?
                 $("\noptions:", $(" ", $option,)* " ",)?
                 $("\nsecrets:", $(" ", $secret,)* " ",)?

@@ -71,10 +71,12 @@ struct Description {
     language: Language,
     /// Where `check` has it store things. None: what it imports tells.
     stores: Option<Stores>,
-    /// What it says of itself in the stamp: the schemes that it serves, each perhaps with `:` and a port, and the port of the others.
+    /// What it says of itself in the stamp: the schemes that it serves, each perhaps with `:` and a port, the port of the others, and where
+    /// what a URI without a server names is.
     #[serde(default)]
     schemes: Vec<String>,
     port: Option<NonZeroU16>,
+    endpoint: Option<String>,
     /// What it would like to be granted, for the stamp.
     #[serde(default)]
     wishes: Vec<String>,
@@ -96,6 +98,11 @@ impl Description {
                 return Err(format!("schemes: {entry:?} is no scheme, nor one with a port (\"acmes:7443\")"));
             }
             lists_its_name |= scheme == self.name;
+        }
+        if let Some(endpoint) = self.endpoint.as_ref().filter(|endpoint| !kv_store_wasm::is_endpoint(endpoint)) {
+            return Err(format!(
+                "endpoint: {endpoint:?} is not https://HOST[:PORT], where {{OPTION}} may stand in the host"
+            ));
         }
         if self.schemes.len() > MAX_SCHEMES {
             return Err(format!("schemes: a component lists {MAX_SCHEMES} at most"));
@@ -120,6 +127,7 @@ pub struct Project {
     pub stores: Option<Stores>,
     schemes: Vec<String>,
     port: Option<NonZeroU16>,
+    endpoint: Option<String>,
     wishes: Vec<String>,
 }
 
@@ -145,6 +153,7 @@ impl Project {
                 stores: None,
                 schemes: Vec::new(),
                 port: None,
+                endpoint: None,
                 wishes: Vec::new(),
             });
         }
@@ -153,8 +162,8 @@ impl Project {
         let described: Description =
             toml::from_str(&text).map_err(|error| unable(&error.to_string().trim().replace('\n', " ")))?;
         described.check().map_err(|why| unable(&why))?;
-        let Description { name, language, stores, schemes, port, wishes } = described;
-        Ok(Project { folder: folder.to_owned(), name, language, stores, schemes, port, wishes })
+        let Description { name, language, stores, schemes, port, endpoint, wishes } = described;
+        Ok(Project { folder: folder.to_owned(), name, language, stores, schemes, port, endpoint, wishes })
     }
 
     /// Where `build` puts the component.
@@ -193,6 +202,7 @@ impl Project {
             lines.push(format!("schemes: {}", self.schemes.join(" ")));
         }
         lines.extend(self.port.map(|port| format!("port: {port}")));
+        lines.extend(self.endpoint.as_ref().map(|endpoint| format!("endpoint: {endpoint}")));
         lines.extend(self.wishes.iter().map(|wish| format!("wish: {}", wish.replace('\n', " "))));
         let data = (lines.join("\n") + "\n").into_bytes();
         use wasm_encoder::ComponentSection;
@@ -262,6 +272,7 @@ mod tests {
             ("schemes = ['acme:0']", "is no scheme"),
             ("schemes = ['acme:+7']", "is no scheme"),
             ("schemes = ['acmes']", "\"acme\" is missing"),
+            ("endpoint = 'acme.example'", "endpoint: \"acme.example\" is not https://"),
             ("port = 0", "port"),
             ("port = 65536", "port"),
         ] {

@@ -26,7 +26,10 @@ pub use tables::{Digest, FaultTable, Helper};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::log::{self, Level};
-use crate::policy::{self, Folder, Pattern, Prefix, Said, SecretSource, Served, Target, Variable};
+use crate::policy::{
+    self, Folder, Pattern, Prefix, Said, SaidOfEndpoint, SecretSource, Served, Target, Variable, at_endpoint,
+    endpoint_options, variable_of,
+};
 use crate::quota::Quota;
 use crate::suggest::{nearest, plain, suggestion};
 use crate::uri::{self, StoreUri};
@@ -268,6 +271,18 @@ impl Config {
         }
     }
 
+    /// The URI that is meant by one that names something at its backend's endpoint: the same with the server; `uri` itself where it
+    /// names one.
+    pub fn placed(&self, uri: StoreUri, served: &Served) -> Result<StoreUri, Error> {
+        let table = self.backend.get(&served.backend);
+        let said = SaidOfEndpoint {
+            endpoint: table.and_then(|table| table.endpoint.as_deref()),
+            option: &|name| table?.options.get(name).map(|Value(text)| text.clone()),
+            variable: &|name| std::env::var(name).ok(),
+        };
+        Ok(at_endpoint(&uri, served, &said)?.unwrap_or(uri))
+    }
+
     /// What the operator says of a URI, whose scheme is served so; the defaults where that is nothing.
     ///
     /// `Denied` where its backend has tenants and none of them covers it.
@@ -275,11 +290,11 @@ impl Config {
         let shown = self.path.as_deref().unwrap_or(Path::new("the given config"));
         self.check_aliases(served).map_err(|error| error.context(shown.display()))?;
         let tenant = self.tenant(uri, served)?;
-        let backend = self.backend.get(&served.backend).cloned().unwrap_or_default();
-        let backend = match tenant {
-            Some(tenant) => backend.of(tenant.clone()),
-            None => backend,
-        };
+        let mut backend = self.backend.get(&served.backend).cloned().unwrap_or_default();
+        match tenant {
+            Some(tenant) => backend = backend.of(tenant.clone()),
+            None => backend.take_options_of_endpoint(served),
+        }
         Ok(Settings {
             tenant: tenant.map(|tenant| tenant.uri.uri().as_str().to_owned()),
             component: backend.component,
@@ -313,6 +328,19 @@ impl Config {
 }
 
 impl Backend {
+    /// The options that say where the endpoint is may come from the environment, as `S3_REGION` does.
+    fn take_options_of_endpoint(&mut self, served: &Served) {
+        let declared = served.declared.endpoint.as_deref().filter(|_| served.trusted).unwrap_or_default();
+        for option in
+            endpoint_options(declared).filter(|option| !self.options.contains_key(*option)).collect::<Vec<_>>()
+        {
+            let variable = uri::variable_prefix(&served.backend) + &variable_of(option);
+            if let Ok(value) = std::env::var(variable) {
+                self.options.insert(option.to_owned(), Value(value));
+            }
+        }
+    }
+
     /// The backend as a tenant has it: what it is stays, and what it reaches and knows is the tenant's own. Every field is
     /// named, so that a new one is the tenant's or not because somebody said so.
     fn of(self, tenant: Tenant) -> Backend {
@@ -321,6 +349,7 @@ impl Backend {
             sha256: self.sha256,
             fault: self.fault,
             root: tenant.root,
+            endpoint: self.endpoint,
             verify: tenant.verify.unwrap_or(self.verify),
             layout1: tenant.layout1.unwrap_or(self.layout1),
             options: self.options.into_iter().chain(tenant.options).collect(),

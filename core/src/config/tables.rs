@@ -106,6 +106,8 @@ pub(super) struct Backend {
     pub sha256: Option<Digest>,
     /// Where the store's path ends. What follows in a URI prefixes the names of manifests; chunks are shared.
     pub root: Option<String>,
+    /// Where what a URI without a server names is: `https://HOST[:PORT]`.
+    pub endpoint: Option<String>,
     pub verify: Verify,
     pub layout1: Layout1,
     /// Handed to the backend's `open`.

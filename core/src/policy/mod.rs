@@ -6,6 +6,7 @@
 //! ([`Grants::check_overlap`]), and what a secret is now ([`SecretSource::read`]).
 
 mod addresses;
+mod endpoint;
 mod overlap;
 mod secrets;
 mod served;
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+pub use endpoint::{Said as SaidOfEndpoint, at_endpoint, is_endpoint, options as endpoint_options, variable_of};
 pub use overlap::Guarded;
 pub use secrets::{SecretSource, Variable, check_secret_name};
 pub use served::{Declared, Scheme, Served};

@@ -5,15 +5,18 @@
 //! decided before (`loader::served`), and its port is granted only where [`Served::trusted`] says so: a stranger must not
 //! choose the port of its own grant. Pure: the facts come in as values.
 
+use super::endpoint::is_endpoint;
 use crate::limits;
 use crate::uri::check_scheme;
 
-/// What a component declares in its section `kv-store-backend`: the lines `schemes` and `port`.
+/// What a component declares in its section `kv-store-backend`: the lines `schemes`, `port` and `endpoint`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Declared {
     pub schemes: Vec<Scheme>,
     /// Of a scheme that has none of its own.
     port: Option<u16>,
+    /// Where what a URI without a server names is, see [`super::at_endpoint`].
+    pub endpoint: Option<String>,
 }
 
 /// A scheme that a component serves.
@@ -32,6 +35,7 @@ impl Declared {
     /// ```text
     /// schemes: s3 s3+http:80
     /// port: 443
+    /// endpoint: https://s3.{region}.amazonaws.com
     /// ```
     pub fn of(section: &[(String, String)]) -> Self {
         let value = |key: &str| section.iter().find(|(there, _)| there == key).map(|(_, value)| value.as_str());
@@ -44,7 +48,9 @@ impl Declared {
             check_scheme(scheme).ok()?;
             Some(Scheme { scheme: scheme.to_owned(), port: own.or(port) })
         });
-        Declared { schemes: schemes.take(limits::MAX_DECLARED_SCHEMES).collect(), port }
+        let endpoint = value("endpoint").map(str::trim).filter(|endpoint| is_endpoint(endpoint));
+        let schemes = schemes.take(limits::MAX_DECLARED_SCHEMES).collect();
+        Declared { schemes, port, endpoint: endpoint.map(str::to_owned) }
     }
 
     /// Whether it says that it serves a scheme.

@@ -119,6 +119,7 @@ pub(super) fn open(uri: &StoreUri, setup: &Setup) -> Result<(Arc<OpenStore>, Opt
     // Without a component an open fails; whose failure it is counts nevertheless.
     let by_name = Served::by_name(uri.scheme());
     let served = found.as_ref().map_or(&by_name, |found| &found.served);
+    let uri = &file.placed(uri.clone(), served)?;
     let settings = file.settings(uri, served)?;
     let counters = process.counters.of(&served.backend, settings.tenant.as_deref());
     let begun = process.clock.now();

@@ -311,6 +311,6 @@ impl Backend for S3 {
     }
 }
 
-export!(S3, maintenance, schemes: ["s3", "s3+http:80"], port: 443,
+export!(S3, maintenance, schemes: ["s3", "s3+http:80"], port: 443, endpoint: "https://s3.{region}.amazonaws.com",
     wishes: ["the server in the URI", "the secrets access-key-id, secret-access-key and session-token"],
     options: ["region", "style", "storage-class"], secrets: ["access-key-id", "secret-access-key", "session-token"]);

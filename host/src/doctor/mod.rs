@@ -263,6 +263,9 @@ impl Diagnosis {
         let served =
             component.as_ref().map_or_else(|_| Served::by_name(uri.scheme()), |component| component.served.clone());
         (self.backend, self.default_port) = (served.backend.clone(), served.port(uri.scheme()));
+        let uri = config
+            .placed(uri, &served)
+            .map_err(|error| (error, "write the server into the URI, or say in the config where it is"))?;
         let settings = config
             .settings(&uri, &served)
             .map_err(|error| (error, "add a [[tenant]] whose uri covers it, or correct the URI or the config"))?;

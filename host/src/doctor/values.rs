@@ -64,7 +64,10 @@ fn made_up(scheme: &str, root: Option<&str>, port: Option<u16>) -> Vec<String> {
 
 fn check_at(uri: &str, config: &Config, found: &Found, setup: &Setup) -> Checked {
     let is_tenant = config.is_tenant(uri);
-    let opened = StoreUri::parse(uri).and_then(|uri| Ok((config.settings(&uri, &found.served)?, uri)));
+    let opened = StoreUri::parse(uri).and_then(|uri| {
+        let uri = config.placed(uri, &found.served)?;
+        Ok((config.settings(&uri, &found.served)?, uri))
+    });
     let (settings, uri) = match opened {
         Ok(opened) => opened,
         // The table of a backend with tenants: theirs have its options too.

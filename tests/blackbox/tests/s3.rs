@@ -74,6 +74,40 @@ fn objects_lie_under_their_prefix() {
     assert!(server.is_tombstone(&record) && server.get(&key).is_some());
 }
 
+#[test]
+fn a_bucket_is_at_the_endpoint_that_the_operator_names() {
+    let server = ObjectServer::start();
+    let (_, bytes, key) = chunk(11);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state");
+    std::fs::write(&file, &bytes).unwrap();
+    let endpoint = format!("http://127.0.0.1:{}", server.port);
+    let run = |config: &str, variable: Option<(&str, &str)>, arguments: &[&str]| {
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, config).unwrap();
+        let mut command = kv_store_command(arguments);
+        finish(command.env("KV_STORE_WASM_CONFIG", &path).env_remove("S3_REGION").envs(variable))
+    };
+    let file = file.to_str().unwrap();
+    let save = ["save", "s3://bucket/p", file, "--name", "m"];
+    let url = ("S3_ENDPOINT_URL", endpoint.as_str());
+    let config = format!("[backend.s3]\nendpoint = '{endpoint}'\n");
+    for (config, variable, name) in [("", Some(url), "m"), (config.as_str(), None, "n")] {
+        let arguments = ["save", "s3://bucket/p", file, "--name", name];
+        let finished = run(config, variable, &arguments);
+        assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
+        let told = run(config, variable, &["doctor", "--offline", "s3://bucket/p"]);
+        assert!(told.stdout.contains(&format!("server 127.0.0.1:{}", server.port)), "{}", told.stdout);
+    }
+    // A URI with the server opens the same store.
+    assert!(server.get(&key).is_some() && server.keys().iter().filter(|key| key.contains("/r/")).count() == 2);
+    assert_eq!(open(&server).get_chunk(&chunk(11).0), Ok(Ok(bytes)));
+    let region = run("", Some(("S3_REGION", "eu-west-3")), &["doctor", "--offline", "s3://bucket/p"]);
+    assert!(region.stdout.contains("server s3.eu-west-3.amazonaws.com:443"), "{}", region.stdout);
+    let refused = run("", None, &save);
+    assert!(!refused.status.success() && refused.stderr.contains("S3_ENDPOINT_URL"), "{}", refused.stderr);
+}
+
 /// The key of the one manifest of a server.
 fn record(server: &ObjectServer) -> String {
     let keys = server.keys();
@@ -210,10 +244,15 @@ fn a_large_value_goes_in_parts_and_an_upload_that_failed_is_aborted() {
 
 /// What `kv-store` says of a server's bucket, with a config of its own.
 fn kv_store(arguments: &[&str]) -> Finished {
-    let mut command = std::process::Command::new(dist().join("bin/kv-store"));
+    finish(&mut kv_store_command(arguments))
+}
+
+fn kv_store_command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(dist().join("bin/kv-store"));
     command.args(arguments).env("KV_STORE_WASM_CONFIG", "/dev/null");
     command.env("KV_STORE_WASM_CACHE", root().join("target/test-consumers/cache"));
-    finish(command.env("S3_ACCESS_KEY_ID", ACCESS_KEY_ID).env("S3_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY))
+    command.env("S3_ACCESS_KEY_ID", ACCESS_KEY_ID).env("S3_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY);
+    command
 }
 
 #[test]
