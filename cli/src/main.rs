@@ -15,6 +15,7 @@ mod failure;
 mod inspect;
 mod interrupt;
 mod items;
+mod llama;
 mod new;
 mod pages;
 mod place;
@@ -71,6 +72,7 @@ enum Command {
     Copy(contents::CopyArguments),
     Watch(watch::Arguments),
     Sequence(sequence::Arguments),
+    Llama(llama::Arguments),
     Cache(cache::Arguments),
 }
 
@@ -99,6 +101,7 @@ impl Command {
             Command::Copy(arguments) => arguments.json,
             Command::Watch(arguments) => arguments.json,
             Command::Sequence(arguments) => arguments.json,
+            Command::Llama(arguments) => arguments.json(),
             Command::Cache(arguments) => arguments.json(),
         }
     }
@@ -146,6 +149,7 @@ fn main() -> ExitCode {
         Command::Copy(arguments) => contents::copy(&arguments),
         Command::Watch(arguments) => watch::run(&arguments),
         Command::Sequence(arguments) => sequence::run(&arguments),
+        Command::Llama(arguments) => llama::run(&arguments),
         Command::Cache(arguments) => cache::run(&arguments),
     };
     if arguments.counters {

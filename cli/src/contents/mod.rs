@@ -31,7 +31,7 @@ fn each_page_of_chunks(store: &Store, see: &mut dyn FnMut(Vec<ChunkEntry>) -> Ou
     store.chunk_pages(PAGE).try_for_each(|page| see(page.map_err(Failure::unable_of("list", store.uri()))?))
 }
 
-fn each_page_of_manifests(store: &Store, see: &mut dyn FnMut(Vec<ManifestEntry>) -> Outcome) -> Outcome {
+pub fn each_page_of_manifests(store: &Store, see: &mut dyn FnMut(Vec<ManifestEntry>) -> Outcome) -> Outcome {
     store.manifest_pages(PAGE).try_for_each(|page| see(page.map_err(Failure::unable_of("list", store.uri()))?))
 }
 
@@ -93,7 +93,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A moment in UTC, for people: `2026-01-31 23:59:59`.
-fn moment(nanoseconds: Option<u64>) -> String {
+pub fn moment(nanoseconds: Option<u64>) -> String {
     let Some(nanoseconds) = nanoseconds else { return "-".into() };
     let seconds = nanoseconds / 1_000_000_000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);

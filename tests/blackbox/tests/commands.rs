@@ -363,3 +363,42 @@ fn shells_complete_commands_and_options() {
     let of_zsh = std::fs::read_to_string(Path::new(&file("_kv-store"))).unwrap();
     assert!(of_zsh.starts_with("#compdef kv-store") && !of_zsh.contains("check-cases"));
 }
+
+#[test]
+fn slots_of_llama_cpp_are_listed_and_removed_by_their_names() {
+    let scratch = Scratch::new();
+    let (uri, file) = (scratch.uri("store"), scratch.write("record", "a record"));
+    let (one, other) = ("0001".repeat(8), "0a0b".repeat(8));
+    let names = [
+        format!("chat.bin@{one}"),
+        format!("chat.bin@{one}.checkpoints"),
+        format!("chat.bin@{other}-2"),
+        format!("code.bin@{one}"),
+        "prompt-1".to_owned(),
+    ];
+    for name in &names {
+        expect(0, &run(&["put", &uri, &file, "--name", name]));
+    }
+    let listed = |arguments: &[&str]| {
+        let told = run(arguments);
+        expect(0, &told);
+        let mut lines: Vec<String> = told.stdout.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let lines = listed(&["llama", "ls", &uri, "--json"]);
+    let slot = |line: &String| serde_json::from_str::<serde_json::Value>(line).unwrap();
+    let found: Vec<_> = lines.iter().map(slot).map(|slot| (slot["slot"].clone(), slot["model"].clone())).collect();
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(found.contains(&("chat.bin".into(), other.clone().into())), "{found:?}");
+    let table = listed(&["llama", "ls", &uri]);
+    assert!(table.len() == 4 && table.iter().any(|line| line.starts_with("MODEL")), "{table:?}");
+    // A model alone, then what is left of the slot with what was appended to it.
+    expect(0, &run(&["llama", "rm", &uri, "--slot", "chat.bin", "--model", "0A0B"]));
+    let removed = json(&["llama", "rm", &uri, "--slot", "chat.bin", "--json"]);
+    assert_eq!(removed["removed"], serde_json::json!([names[0], names[1]]));
+    expect(3, &run(&["llama", "rm", &uri, "--slot", "chat.bin"]));
+    let left = listed(&["ls", &uri]);
+    assert!(left.iter().any(|line| line.contains("code.bin")) && left.iter().any(|line| line.contains("prompt-1")));
+    assert_eq!(left.len(), 3, "{left:?}");
+}

@@ -27,8 +27,17 @@ pub const PAGES: &[Page] = &[
 ];
 
 const STORES: &[&str] = &["kv-store", "kv-store ls", "kv-store du", "kv-store gc", "kv-store verify", "kv-store copy"];
-const FILES: &[&str] =
-    &["kv-store save", "kv-store restore", "kv-store get", "kv-store put", "kv-store rm", "kv-store sequence"];
+const FILES: &[&str] = &[
+    "kv-store save",
+    "kv-store restore",
+    "kv-store get",
+    "kv-store put",
+    "kv-store rm",
+    "kv-store sequence",
+    "kv-store llama",
+    "kv-store llama ls",
+    "kv-store llama rm",
+];
 const CACHE: &[&str] =
     &["kv-store cache", "kv-store cache ls", "kv-store cache verify", "kv-store cache gc", "kv-store cache stats"];
 const BACKENDS: &[&str] = &["kv-store new", "kv-store update", "kv-store build", "kv-store check", "kv-store inspect"];
