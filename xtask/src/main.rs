@@ -8,6 +8,7 @@
     reason = "a tool of developers: what fails here ends the command"
 )]
 
+mod aarch64;
 mod bench;
 mod book;
 mod compat;

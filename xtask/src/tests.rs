@@ -13,7 +13,7 @@ use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY, Seaweed};
 use crate::compiled::Compiled;
 use crate::languages::{self, Language};
 use crate::place::{LLAMA_LIBRARY, Place};
-use crate::{bench, book, demo, deny, dist, guests, llama, package, packages, python, quick, servers, step};
+use crate::{aarch64, bench, book, demo, deny, dist, guests, llama, package, packages, python, quick, servers, step};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -28,6 +28,9 @@ pub struct Options {
     /// first time, then about two minutes)
     #[arg(long, conflicts_with = "engines")]
     languages: bool,
+    /// Only what runs for Linux on aarch64, under qemu; says what it left out
+    #[arg(long, conflicts_with_all = ["engines", "languages", "quick"])]
+    aarch64: bool,
 }
 
 pub fn run(place: &Place, options: &Options) -> Result<()> {
@@ -39,6 +42,8 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     } else if options.languages {
         dist::run(place)?;
         languages::test(place, &Language::ALL)?;
+    } else if options.aarch64 {
+        aarch64::test(place)?;
     } else {
         all(place)?;
     }
@@ -117,11 +122,10 @@ fn clippy(place: &Place) -> Result<()> {
     step::run_shown("clippy", clippy.args(["--all-targets", "--", "-D", "warnings"]))
 }
 
-/// The kernels' NEON code is compiled and looked at, where the target is installed; no test runs it.
+/// The kernels' NEON code is compiled and looked at, where the target is installed; `cargo xtask test --aarch64` runs it.
 fn other_kernels(place: &Place) -> Result<()> {
-    const TARGET: &str = "aarch64-unknown-linux-gnu";
-    let folder = step::output(Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]))?;
-    if !Path::new(folder.trim()).exists() {
+    use aarch64::TARGET;
+    if !aarch64::is_installed()? {
         eprintln!("== skipped: kvx for {TARGET}, because that is not installed: rustup target add {TARGET}");
         return Ok(());
     }
