@@ -204,7 +204,9 @@ fn several_processes_share_the_bound_and_a_later_one_knows_the_usage() {
     assert!(held <= max + max / 20, "{held} of {max}");
     let usage = std::fs::read(scratch.path().join("store/.kv-usage")).unwrap();
     let counted = u64::from_le_bytes(usage[8..16].try_into().unwrap());
-    assert!(counted.abs_diff(held) <= max / 100, "{counted} is known of {held}");
+    // A process that ends between a removal and its count leaves one file counted that is gone, until the next full count.
+    let left = 3 * CHUNK as u64;
+    assert!(counted.abs_diff(held) <= left + max / 100, "{counted} is known of {held}");
 }
 
 #[test]
