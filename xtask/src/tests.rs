@@ -94,7 +94,9 @@ fn all(place: &Place) -> Result<()> {
     }
     // First, because the tests run the pages for Python too.
     let wheel = python::test(place)?;
+    // To the end, so that one run tells all that fails.
     let mut tests = dist::cargo(place, "test");
+    tests.arg("--no-fail-fast");
     tests.env(servers::VARIABLE, servers::install(place)?).env("KV_STORE_TEST_PYTHON", wheel.programs());
     let compiled = Compiled::take(place)?;
     step::run_shown("tests", &mut tests)?;
