@@ -21,7 +21,7 @@ class Counters:
     def add(self, name: str, count: int) -> None:
         if count:
             with self._lock:
-                self._counts[name] += count
+                self._counts[name] = self._counts.get(name, 0) + count
 
     def put(self, outcomes: Iterable[int]) -> None:
         outcomes = list(outcomes)
