@@ -2,7 +2,7 @@
 output, one line each.
 
 {"model": FOLDER, "engine": {of LLM}, "connector": {of kv_connector_extra_config, or null}, "transfer": {more of KVTransferConfig}} makes
-an engine in place of the one before; the answer is {"ready": true}, or {"refused": "the last line of why"}.
+an engine in place of the one before; the answer is {"ready": true}, or {"refused": "the last line of why"}. {"end": true} ends it.
 {"prompts": [[token, ...], ...], "tokens": most, "apart": bool, "reset": bool} is a batch. apart: one request after another. reset: vLLM
 forgets its own prefix cache before. The answer: {"tokens": [[...]], "logprobs": [[...]], "cached": [...], "seconds": [...], "stats": {...}}.
 """
@@ -69,21 +69,21 @@ def main() -> None:
     engine: Any = None
     for line in sys.stdin:
         asked = json.loads(line)
-        if "model" in asked:
+        said: dict[str, Any]
+        if "prompts" in asked:
+            said = answer(engine, asked)
+        else:
             if engine is not None:
                 engine.llm_engine.engine_core.shutdown()
                 engine = None
                 gc.collect()
+            said = {"ended": True}
+        if "model" in asked:
             try:
-                engine = make(asked)
-                said: dict[str, Any] = {"ready": True}
+                engine, said = make(asked), {"ready": True}
             except Exception as error:
                 said = {"refused": str(error).strip().splitlines()[-1]}
-        else:
-            said = answer(engine, asked)
         print(json.dumps(said), file=OUT, flush=True)
-    if engine is not None:
-        engine.llm_engine.engine_core.shutdown()
 
 
 if __name__ == "__main__":

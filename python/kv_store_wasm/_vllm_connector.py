@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from prometheus_client import Counter
 from vllm.distributed.kv_events import BlockStored
-from vllm.distributed.kv_transfer.kv_connector.v1 import base
+import vllm.distributed.kv_transfer.kv_connector.v1.base as base
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
-from vllm.v1 import kv_cache_interface as specs
+import vllm.v1.kv_cache_interface as specs
 
 from ._adapter import TIMEOUT, namespace, open_store
 from ._vllm_plan import Group, Job, Prefix
@@ -53,7 +53,7 @@ def refuse(why: str) -> ValueError:
 
 
 @dataclasses.dataclass
-class Step(base.KVConnectorMetadata):  # type: ignore[misc]
+class Step(base.KVConnectorMetadata):
     """What the workers have to do in a step."""
 
     loads: list[Job]
@@ -62,7 +62,7 @@ class Step(base.KVConnectorMetadata):  # type: ignore[misc]
 
 
 @dataclasses.dataclass
-class Said(base.KVConnectorWorkerMetadata):  # type: ignore[misc]
+class Said(base.KVConnectorWorkerMetadata):
     """What workers say after a step: of each save how many of them ended it, and whether all was stored; whose loads failed."""
 
     saved: dict[int, tuple[int, bool]]
@@ -77,13 +77,13 @@ class Said(base.KVConnectorWorkerMetadata):  # type: ignore[misc]
 
 
 @dataclasses.dataclass
-class Stores(base.KVConnectorHandshakeMetadata):  # type: ignore[misc]
+class Stores(base.KVConnectorHandshakeMetadata):
     """What comes before the names of blocks in the keys of a worker."""
 
     prefix: Prefix
 
 
-class Stats(KVConnectorStats):  # type: ignore[misc]
+class Stats(KVConnectorStats):
     """Counts since the last step, by the names of `COUNTERS`."""
 
     def reset(self) -> None:
@@ -101,7 +101,7 @@ class Stats(KVConnectorStats):  # type: ignore[misc]
         return not any(self.data.values())
 
 
-class PromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
+class PromMetrics(KVConnectorPromMetrics):
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine: dict[int, list[object]]) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine)
         self._counters = {
@@ -129,7 +129,7 @@ def group_of(number: int, spec: Any) -> Group:
     raise refuse(f"layers of the kind {names} (group {number}) are not supported; full attention, MLA and sliding windows are")
 
 
-class Connector(base.KVConnectorBase_V1, base.SupportsHMA):  # type: ignore[misc]
+class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
     """`kv_connector_extra_config` has its settings: uri, the store; salt, a further part of each key; model, a name in place of vLLM's;
     timeout, seconds that a batch may take; lookup_timeout; compute_rate, tokens a second from which on computing beats a load;
     save_bytes, what a worker's saves may hold at a time; staged, whether blocks go through buffers, `buffers` of `buffer_bytes`."""
