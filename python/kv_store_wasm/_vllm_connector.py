@@ -18,7 +18,7 @@ import vllm.distributed.kv_transfer.kv_connector.v1.base as base
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 import vllm.v1.kv_cache_interface as specs
 
-from ._adapter import TIMEOUT, namespace, open_store
+from ._adapter import LOOKUP_TIMEOUT, TIMEOUT, namespace, open_store
 from ._vllm_plan import Group, Job, Prefix
 from ._vllm_scheduler import Scheduler, Settings
 from ._vllm_worker import Ended, Layer, Worker
@@ -86,6 +86,8 @@ class Stores(base.KVConnectorHandshakeMetadata):
 class Stats(KVConnectorStats):
     """Counts since the last step, by the names of `COUNTERS`."""
 
+    data: dict[str, int]
+
     def reset(self) -> None:
         self.data = {}
 
@@ -143,7 +145,7 @@ class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
         rate = settings.pop("compute_rate", None)
         self._settings = Settings(
             timeout=float(settings.pop("timeout", TIMEOUT)),
-            lookup_timeout=float(settings.pop("lookup_timeout", 1.0)),
+            lookup_timeout=float(settings.pop("lookup_timeout", LOOKUP_TIMEOUT)),
             compute_rate=None if rate is None else float(rate),
             save_bytes=int(settings.pop("save_bytes", 1 << 30)),
         )

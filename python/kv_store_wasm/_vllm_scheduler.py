@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import Queue, Status, keys
-from ._adapter import Counters
+from ._adapter import Counters, load_timeout
 from ._vllm_plan import Block, Group, Job, Prefix, block_name, longest
 
 __all__ = ["Scheduler", "Settings", "Stored"]
@@ -209,10 +209,7 @@ class Scheduler:
             if index >= local // group.block_tokens and not block.is_null
         ]
         self._jobs += 1
-        settings = self._settings
-        timeout = settings.timeout
-        if settings.compute_rate is not None:
-            timeout = min(timeout, max(0.05, (end - local) / settings.compute_rate))
+        timeout = load_timeout(self._settings.timeout, self._settings.compute_rate, end - local)
         self._loads.append(Job(self._jobs, request.request_id, wanted, timeout))
         state.loading = True
 

@@ -12,7 +12,7 @@ import pytest
 
 import kv_store_wasm as kv
 from conftest import Redis
-from kv_store_wasm._vllm_plan import Group, Job, longest, runs
+from kv_store_wasm._vllm_plan import Group, Job, Prefix, longest, runs
 from kv_store_wasm._vllm_scheduler import Scheduler, Settings
 
 SETTINGS = Settings(timeout=5.0, lookup_timeout=1.0, compute_rate=None, save_bytes=1 << 20)
@@ -109,7 +109,7 @@ class Engine:
         self.pool = Pool(blocks)
         self.ours = Scheduler(self.store.queue(64), settings, groups, [64] * len(groups), 16, 16, ranks, events=True)
         self.ours.bind(self.pool)
-        self.prefixes = [("test", f"rank={rank}") for rank in range(ranks)]
+        self.prefixes: list[Prefix] = [("test", f"rank={rank}") for rank in range(ranks)]
         self.ours.ranks_are(self.prefixes)
 
     def matched(self, asked: Request, local: int = 0) -> int:

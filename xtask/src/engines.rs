@@ -19,6 +19,9 @@ use crate::{dist, packages, step};
 pub const BENCHES: &[&str] =
     &["bench_python.py", "bench_lmcache.py", "bench_sglang.py", "bench_vllm.py", "bench_aibrix.py"];
 
+/// One more, in vLLM itself.
+pub const BENCH_VLLM: &str = "bench_vllm_running.py";
+
 /// Whose tiers are taken out of its wheel.
 const VLLM: &str = "vllm==0.33.0";
 
