@@ -171,7 +171,9 @@ pub fn test(place: &Place) -> Result<()> {
     step::run_shown("the adapters in LMCache, AIBrix and SGLang", &mut tests)?;
     let vllm = Vllm::prepare(place)?;
     let mut tests = vllm.python(place)?;
-    tests.args(["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]).arg("test_vllm_running.py");
+    tests
+        .args(["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."])
+        .args(["test_vllm_worker.py", "test_vllm_running.py"]);
     step::run_shown("the connector in vLLM", &mut tests)
 }
 
