@@ -228,6 +228,7 @@ def test_a_request_that_ends_while_it_waits_for_its_load_saves_nothing(engine: E
     assert engine.matched(one) == 0
     _, [job] = engine.ours.step({"one": 64}, lambda _: table(one))
     engine.put(dataclasses.replace(job, blocks=job.blocks[:2]), iter([0]))
+    engine.ours.ended({job.number: (1, False)}, set())
     two = request("two", 64)
     assert engine.matched(two) == 32
     engine.ours.allocated(two, [[PoolBlock(number) for number in range(5, 10)]], 32)
