@@ -12,7 +12,8 @@ import pytest
 
 import kv_store_wasm as kv
 from conftest import Redis
-from kv_store_wasm._vllm_plan import Group, Job, Prefix, longest, runs
+from kv_store_wasm._adapter import namespace
+from kv_store_wasm._vllm_plan import Group, Job, Prefix, block_name, longest, runs
 from kv_store_wasm._vllm_scheduler import Scheduler, Settings
 
 SETTINGS = Settings(timeout=5.0, lookup_timeout=1.0, compute_rate=None, save_bytes=1 << 20)
@@ -58,6 +59,13 @@ def test_pieces_cover_a_tensor() -> None:
                 pieces = runs(shape, strides, 2)
                 assert [place for start, length in pieces for place in range(start, start + length)] == sorted(places)
     assert runs((4, 8, 16), (128, 16, 1), 4) == [(0, 2048)]
+
+
+def test_golden_key_of_a_block() -> None:
+    """Computed with hashlib from docs/engines/vllm.md: parts behind their lengths, the last of them vLLM's hash and the group."""
+    prefix = namespace("vllm", format="1", model="m", layout="L", tensor=2, pipeline=1, rank=0, salt="s", revision=None)
+    [made] = kv.keys([block_name(bytes(range(32)), 3)], *prefix, "")
+    assert made.hex() == "90e3755afbd030816b054d91833c6e79bdb5b93d1afdc69b98ebc12324b2c972"
 
 
 @dataclasses.dataclass
