@@ -23,15 +23,15 @@ ANSWER = 8
 
 
 class Vllm:
-    """A vLLM in a process of its own."""
+    """A vLLM in a process of its own, which starts when it is first asked for something."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", HERE / "vllm_running.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        self.process: subprocess.Popen[str] | None = None
 
     def say(self, **asked: Any) -> dict[str, Any]:
+        if self.process is None:
+            command, environment = [sys.executable, "-P", HERE / "vllm_running.py"], {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdin is not None and self.process.stdout is not None
         print(json.dumps(asked), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
@@ -48,8 +48,9 @@ class Vllm:
         return self.say(prompts=prompts, **{"tokens": ANSWER, **more})
 
     def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
 
 @pytest.fixture(scope="module")
