@@ -5,10 +5,16 @@ from collections.abc import Iterable
 
 from . import Status, Store, open
 
-__all__ = ["Counters", "namespace", "open_store"]
+__all__ = ["LOOKUP_TIMEOUT", "TIMEOUT", "Counters", "load_timeout", "namespace", "open_store"]
 
 TIMEOUT = 10.0
 """Seconds that a batch may take, unless the configuration says otherwise."""
+
+LOOKUP_TIMEOUT = 1.0
+"""Seconds that a lookup may take, unless the configuration says otherwise: a request waits for it."""
+
+SHORTEST = 0.05
+"""Seconds that any load may take: below that a rate says little."""
 
 
 class Counters:
@@ -21,7 +27,7 @@ class Counters:
     def add(self, name: str, count: int) -> None:
         if count:
             with self._lock:
-                self._counts[name] += count
+                self._counts[name] = self._counts.get(name, 0) + count
 
     def put(self, outcomes: Iterable[int]) -> None:
         outcomes = list(outcomes)
@@ -51,3 +57,8 @@ def namespace(engine: str, **parts: object) -> tuple[str, ...]:
     """What comes before the engine's own key: model, dtype, layout, rank, tenant, whichever are known."""
     named = [f"{name}={value}" for name, value in sorted(parts.items()) if value not in (None, "")]
     return (engine, *named)
+
+
+def load_timeout(timeout: float, compute_rate: float | None, amount: int) -> float:
+    """Seconds that a load may take: no longer than computing the same amount would, where the engine's rate is known."""
+    return timeout if compute_rate is None else min(timeout, max(SHORTEST, amount / compute_rate))

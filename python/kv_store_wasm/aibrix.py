@@ -17,6 +17,7 @@ from aibrix_kvcache.status import Status, StatusCodes
 from . import Status as Outcome
 from . import Store, key, keys
 from ._adapter import TIMEOUT, Counters, namespace, open_store
+from ._versions import check
 
 __all__ = ["NAME", "StoreConnector", "register"]
 
@@ -59,6 +60,7 @@ class StoreConnector(Connector):
         return ConnectorFeature(mput_mget=True)
 
     def open(self) -> Status:
+        check("aibrix", "aibrix-kvcache")
         try:
             self._store = self._store or open_store(self._uri, self._timeout)
         except Exception as error:

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable
 
 from . import Status, keys
-from ._adapter import TIMEOUT, Counters, namespace, open_store
+from ._adapter import LOOKUP_TIMEOUT, TIMEOUT, Counters, load_timeout, namespace, open_store
+from ._versions import check
 
 __all__ = ["Client"]
 
@@ -22,12 +23,23 @@ class Client:
     """`adapter_params` of the configuration are its arguments.
 
     uri: the store. salt: a further part of each key (a tenant, a dtype, a version of the model). depth: requests that may wait; a
-    further one fails at once. timeout: seconds that a batch may take.
+    further one fails at once. timeout: seconds that a batch may take. lookup_timeout: seconds that a lookup may take, from its submit
+    on. compute_rate: bytes of KV a second that the engine computes; a load ends when computing its bytes would have taken as long.
     """
 
-    def __init__(self, uri: str, salt: str = "", depth: int = 1024, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self,
+        uri: str,
+        salt: str = "",
+        depth: int = 1024,
+        timeout: float = TIMEOUT,
+        lookup_timeout: float = LOOKUP_TIMEOUT,
+        compute_rate: float | None = None,
+    ) -> None:
         self.counters = Counters()
+        self._timeout, self._lookup_timeout, self._compute_rate = timeout, min(timeout, lookup_timeout), compute_rate
         self._prefix = namespace("lmcache", salt=salt)
+        check("lmcache.Client", "lmcache")
         self._store = open_store(uri, timeout)
         self._queue = self._store.queue(depth)
         self._fd = self._queue.fileno()
@@ -54,10 +66,12 @@ class Client:
             self.counters.got(outcomes, sum(found))
             return number, True, "", found
 
-        return self._submit(lambda: self._queue.submit_get(keys(names, *self._prefix), values), got)
+        timeout = load_timeout(self._timeout, self._compute_rate, sum(lengths))
+        return self._submit(lambda: self._queue.submit_get(keys(names, *self._prefix), values, timeout=timeout), got)
 
     def submit_batch_exists(self, names: list[str]) -> int:
-        return self._submit(lambda: self._queue.submit_exists(keys(names, *self._prefix)), self._exists)
+        timeout = self._lookup_timeout
+        return self._submit(lambda: self._queue.submit_exists(keys(names, *self._prefix), timeout=timeout), self._exists)
 
     def submit_batch_delete(self, names: list[str]) -> int:
         return self._submit(lambda: self._queue.submit_delete(keys(names, *self._prefix)), self._deleted)

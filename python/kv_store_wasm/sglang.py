@@ -12,6 +12,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, 
 
 from . import keys
 from ._adapter import TIMEOUT, Counters, namespace, open_store
+from ._versions import check
 
 __all__ = ["Storage"]
 
@@ -30,6 +31,7 @@ class Storage(HiCacheStorage):
         self.counters = Counters()
         self._config = storage_config
         self._salt = str(extra.get("salt", ""))
+        check("sglang.Storage", "sglang")
         self._store = open_store(extra["uri"], float(extra.get("timeout", TIMEOUT)))
         self._namespaces: dict[str, tuple[str, ...]] = {}
         self.mem_pool_host: Any = None

@@ -3,11 +3,13 @@
 import os
 import pathlib
 import select
+import signal
 
 import pytest
 
 import kv_store_wasm as kv
 from conftest import Redis
+from kv_store_wasm._adapter import load_timeout
 from kv_store_wasm.lmcache import Client, Completion
 
 
@@ -97,3 +99,27 @@ def test_after_close_nothing_raises(uri: str) -> None:
 def test_an_open_that_fails_raises(tmp_path: pathlib.Path) -> None:
     with pytest.raises(kv.Error):
         Client(f"no-such-scheme://{tmp_path}")
+
+
+def test_a_frozen_server_holds_up_no_lookup_and_no_load(redis: Redis) -> None:
+    """What a request waits for ends before a batch that was submitted earlier."""
+    client = Client(redis.uri, lookup_timeout=0.2, compute_rate=1e6)
+    assert done(client, client.submit_batch_set(["name"], views([bytes(1000)])))[0]
+    assert done(client, client.submit_batch_get(["name"], views([bytearray(1000)]))) == (True, "", [True])
+    assert redis.process is not None
+    redis.process.send_signal(signal.SIGSTOP)
+    put = client.submit_batch_set(["another"], views([bytes(1000)]))
+    lookup = client.submit_batch_exists(["name"])
+    load = client.submit_batch_get(["name"], views([bytearray(1000)]))
+    ended = completions(client, 3)
+    redis.process.send_signal(signal.SIGCONT)
+    assert list(ended)[-1] == put and not ended[put][1]
+    assert ended[lookup][3] == [False] and ended[load][3] == [False]
+    client.close()
+
+
+def test_a_load_may_take_as_long_as_computing() -> None:
+    assert load_timeout(10.0, None, 1 << 30) == 10.0
+    assert load_timeout(10.0, 1e6, 2_000_000) == 2.0
+    assert load_timeout(10.0, 1e6, 1 << 30) == 10.0
+    assert load_timeout(10.0, 1e6, 1) == 0.05

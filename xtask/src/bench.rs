@@ -34,7 +34,7 @@ pub struct Options {
     /// Only the single calls and opens, against a former libkv_store_wasm.so with what was installed beside it; the page is left as it is
     #[arg(long, value_name = "LIB")]
     against: Option<PathBuf>,
-    /// Only `engines/*`: llama-server, LMCache, AIBrix, SGLang and vLLM's tiers in their own tools and classes, each beside what it does without the
+    /// Only `engines/*`: llama-server, LMCache, AIBrix, SGLang, vLLM's tiers and vLLM itself in their own tools and classes, each beside what it does without the
     /// library; the first time installs them (2.5 GB)
     #[arg(long)]
     engines: bool,
@@ -297,6 +297,13 @@ impl Run<'_> {
                 .arg(self.options.filter.as_deref().unwrap_or("engines/"))
                 .args(self.options.quick.then_some("--quick"));
             rows.extend(self.rows(program, &mut bench)?);
+        }
+        let filter = self.options.filter.as_deref().unwrap_or("engines/");
+        if "engines/vllm/first-token/".contains(filter) || filter.contains("first-token") {
+            let vllm = engines::Vllm::prepare(self.place)?;
+            let mut bench = vllm.python(self.place)?;
+            bench.arg(engines::BENCH_VLLM).env("KV_STORE_BENCH_FOLDER", &self.scratch).arg(filter);
+            rows.extend(self.rows(engines::BENCH_VLLM, bench.args(self.options.quick.then_some("--quick")))?);
         }
         Ok(rows)
     }

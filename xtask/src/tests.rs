@@ -21,7 +21,7 @@ pub struct Options {
     #[arg(long, conflicts_with_all = ["engines", "languages"])]
     quick: bool,
     /// Only the engines that are too large for each run: llama-server (5 minutes the first time, then half a minute), and LMCache, AIBrix,
-    /// SGLang and vLLM's tiers with the adapters (2.5 GB and 3 minutes the first time)
+    /// SGLang, vLLM's tiers and a vLLM that serves models on a CPU with the adapters (6.5 GB and 10 minutes the first time)
     #[arg(long)]
     engines: bool,
     /// Only `kv-store new`, `build` and `check` in each language, JavaScript and Python included (400 MB and a minute of npm and pip the

@@ -1,0 +1,120 @@
+"""The worker's half of vLLM's connector over tensors: pages that lie apart, buffers that hold few blocks, blocks that do not come."""
+
+import dataclasses
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import kv_store_wasm as kv
+from kv_store_wasm._vllm_plan import Block, Job
+from kv_store_wasm._vllm_worker import Ended, Layer, Worker
+
+BLOCKS = 24
+PREFIX = ("test", "rank=0", "")
+
+
+@dataclasses.dataclass
+class Side:
+    """A worker with pages of its own: a group of two layers, and one of a layer whose keys and values lie apart."""
+
+    worker: Worker
+    tensors: list[torch.Tensor]
+
+    def until(self, ended: int) -> Ended:
+        found, deadline = Ended(), time.monotonic() + 60
+        while len(found.saved) + len(found.loaded) < ended:
+            assert time.monotonic() < deadline
+            new = self.worker.poll()
+            found.saved.update(new.saved)
+            found.loaded |= new.loaded
+            found.failed |= new.failed
+            found.missing |= new.missing
+            time.sleep(0.001)
+        return found
+
+
+@pytest.fixture(params=["direct", "staged"])
+def make(request: pytest.FixtureRequest) -> Iterator[Any]:
+    made: list[tuple[Worker, kv.Store]] = []
+
+    def side(uri: str) -> Side:
+        apart = torch.randn(2, BLOCKS, 4, 16).transpose(0, 1)
+        tensors = [torch.randn(BLOCKS, 8, 32), torch.randn(BLOCKS * 2, 4, 32).to(torch.bfloat16), apart]
+        layers = [Layer(tensor, BLOCKS) for tensor in tensors]
+        assert [len(layer.runs) for layer in layers] == [1, 1, 2]
+        store = kv.open(uri, sealed=True, timeout=5.0)
+        staged = request.param == "staged"
+        # A buffer holds three blocks of the first group, and there are two buffers.
+        size = 3 * (layers[0].bytes + layers[1].bytes)
+        worker = Worker(store.queue(64), [layers[:2], layers[2:]], torch.device("cpu"), staged, 2, size)
+        made.append((worker, store))
+        return Side(worker, tensors)
+
+    yield side
+    for worker, store in made:
+        worker.close()
+        store.close()
+
+
+def blocks(*numbers: int, names: int = 0) -> list[Block]:
+    return [Block(group, number, f"{names + index}".encode() + bytes([group])) for group in (0, 1) for index, number in enumerate(numbers)]
+
+
+def page(tensor: torch.Tensor, number: int) -> torch.Tensor:
+    return tensor.unflatten(0, (BLOCKS, -1))[number]
+
+
+def test_blocks_are_saved_and_loaded_elsewhere(make: Any, uri: str) -> None:
+    one, other = make(uri), make(uri)
+    one.worker.start([Job(1, "a", blocks(1, 2, 3, 4, 5, 6, 7), 5.0)], True, PREFIX)
+    assert one.until(1).saved == {1: True}
+    before = [tensor.clone() for tensor in other.tensors]
+    other.worker.start([Job(2, "b", blocks(20, 3, 9, 11, 0, 8, 13), 5.0)], False, PREFIX)
+    ended = other.until(1)
+    assert ended.loaded == {"b"} and not ended.failed and not ended.missing
+    loaded = {20: 1, 3: 2, 9: 3, 11: 4, 0: 5, 8: 6, 13: 7}
+    for mine, theirs, old in zip(one.tensors, other.tensors, before):
+        for number in range(BLOCKS):
+            wanted = page(mine, loaded[number]) if number in loaded else page(old, number)
+            assert torch.equal(page(theirs, number), wanted), number
+    counts = other.worker.counters.snapshot()
+    assert counts["hits"] == 14 and counts["misses"] == 0
+
+
+def test_what_does_not_come_is_named_and_the_rest_is_there(make: Any, uri: str) -> None:
+    one, other = make(uri), make(uri)
+    one.worker.start([Job(1, "a", blocks(1, 2, 3), 5.0)], True, PREFIX)
+    one.until(1)
+    other.worker.start([Job(2, "b", blocks(4, 5, 6, 7, 8), 5.0), Job(3, "c", [], 5.0)], False, PREFIX)
+    ended = other.until(2)
+    assert ended.loaded == {"b", "c"} and ended.failed == {"b"} and ended.missing == {7, 8}
+    for mine, theirs in zip(one.tensors, other.tensors):
+        assert torch.equal(page(theirs, 6), page(mine, 3))
+    # Another rank's blocks are not its own.
+    other.worker.start([Job(4, "d", blocks(1), 5.0)], False, ("test", "rank=1", ""))
+    assert other.until(1).failed == {"d"}
+
+
+def test_a_server_that_does_not_answer_ends_loads_and_saves(make: Any, redis: Any) -> None:
+    one = make(redis.uri)
+    one.worker.start([Job(1, "a", blocks(1, 2, 3, 4, 5, 6, 7), 5.0)], True, PREFIX)
+    assert one.until(1).saved == {1: True}
+    redis.process.send_signal(signal.SIGSTOP)
+    one.worker.start([Job(2, "b", blocks(8, 9, 10, 11, 12, 13, 14), 0.3)], False, PREFIX)
+    one.worker.start([Job(3, "c", blocks(1, 2, 3, 4, 5, 6, 7, names=100), 0.3)], True, PREFIX)
+    ended = one.until(2)
+    redis.process.send_signal(signal.SIGCONT)
+    assert ended.saved == {3: False} and ended.loaded == ended.failed == {"b"}
+    assert ended.missing == {8, 9, 10, 11, 12, 13, 14}
+    redis.kill()
+    one.worker.start([Job(4, "d", blocks(8), 0.3)], False, PREFIX)
+    assert one.until(1).failed == {"d"}
+
+
+def test_pages_that_are_no_whole_number_for_each_block_are_refused() -> None:
+    with pytest.raises(ValueError, match="no whole number"):
+        Layer(torch.zeros(BLOCKS + 1, 4), BLOCKS)
