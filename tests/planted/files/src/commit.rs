@@ -67,7 +67,7 @@ impl Files {
         }
         self.write_waiting()?;
         let gone = absent(self.gone(fresh)?);
-        if matches!(gone, CommitOutcome::Absent(_)) && !self.is(Bug::PublishesAbsent) {
+        if let Some(gone) = gone.clone().filter(|_| !self.is(Bug::PublishesAbsent)) {
             return Ok(gone);
         }
         if !self.is(Bug::SyncsLate) {
@@ -84,7 +84,7 @@ impl Files {
             let others: Vec<String> = self.all("chunks")?.into_iter().filter(|path| !kept.contains(path)).collect();
             self.remove(&others)?;
         }
-        Ok(gone)
+        Ok(gone.unwrap_or(CommitOutcome::Published))
     }
 
     fn publish_manifest(&mut self, manifest: Manifest) -> Result<()> {
