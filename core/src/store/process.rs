@@ -81,7 +81,7 @@ impl Process {
         let directories = Arc::new(directory::Shared::new(clock.clone(), random, threads.helpers.clone()));
         let stores = OpenStores::new(budgets.most_idle_bytes(), clock.clone(), threads.helpers.clone());
         Arc::new(Process {
-            near: near::OfProcess::new(clock.clone(), spawn.clone(), directories.clone()),
+            near: near::OfProcess::new(clock.clone(), threads.near.clone(), directories.clone()),
             upkeep: Arc::new(Upkeep::new(clock.clone(), spawn.clone())),
             configs: Kept::new(clock.clone()),
             stores: Arc::new(stores),

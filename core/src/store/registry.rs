@@ -330,7 +330,7 @@ impl OpenStore {
         let verifier = Arc::new(Verifier::new(settings.verify));
         let near = settings.near.as_ref().map(|near| {
             let of_process = &setup.process.near;
-            let level = of_process.level(&target.backend, settings.tenant.as_deref(), near, counters);
+            let level = of_process.level((&target.backend, settings.tenant.as_deref()), &reach.owner, near, counters);
             Arc::new(NearLayer::new(enveloped.clone(), level, scope, verifier.clone()))
         });
         let backend = Remembering::new(match &near {
