@@ -388,6 +388,9 @@ pub const BREAKER_WINDOW: Duration = Duration::from_secs(60);
 pub const BREAKER_MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Pairs of backend and tenant that are counted apart. The rest is counted together.
 pub const MAX_SERIES: usize = 256;
+/// Backends and tenants without an open store of which it is remembered what they have used of their quotas: at least so many, and at
+/// most this or as many as have open stores.
+pub const KEPT_METERS: usize = 1024;
 /// A temporary file of a dead writer is removed when it is older than this.
 pub const STALE_TEMPORARY: Duration = Duration::from_secs(3600);
 

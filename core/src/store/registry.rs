@@ -29,7 +29,7 @@ use crate::log::{self, Level};
 use crate::near::{NearLayer, Scope};
 use crate::policy::{Folder, FolderAccess, Grants, Guarded, Served, Target};
 use crate::process::Clock;
-use crate::quota::Quota;
+use crate::quota::{Meters, Quota};
 use crate::sandbox::{Component, Components, Found, Reach};
 use crate::threads::Whose;
 use crate::until::Until;
@@ -237,7 +237,7 @@ pub fn reach(
     settings: &Settings,
     directories: Directories,
     (budgets, owner): (&Arc<Budgets>, Arc<Owner>),
-    counters: &Arc<Counters>,
+    (counters, meters): (&Arc<Counters>, Arc<Meters>),
 ) -> Reach {
     Reach {
         name: target.backend.clone(),
@@ -250,6 +250,7 @@ pub fn reach(
         limits: settings.limits.clone(),
         tls: settings.tls.clone(),
         counters: counters.clone(),
+        meters,
         cpu_quota: settings.quota.cpu_ms_per_s.is_some(),
     }
 }
@@ -290,7 +291,7 @@ impl OpenStore {
         let Place { breaker, changes, .. } = place;
         let scope = key.scope();
         let Key { target, settings, .. } = key;
-        let Process { directories, budgets, owners, .. } = &*setup.process;
+        let Process { directories, budgets, owners, metered, .. } = &*setup.process;
         let directory = target.grants.directory.as_deref();
         let directory = directory.map(|path| Directory::open(path, directories)).transpose()?;
         let open_folder = |(name, folder): (&String, &Folder)| {
@@ -306,7 +307,8 @@ impl OpenStore {
             own: directory,
             folders: target.grants.fs.iter().map(open_folder).collect::<Result<_, Error>>()?,
         };
-        let reach = Arc::new(reach(&target, &settings, opened, (budgets, owner), counters));
+        let meters = metered.of(&target.backend, settings.tenant.as_deref());
+        let reach = Arc::new(reach(&target, &settings, opened, (budgets, owner), (counters, meters)));
         let uri = target.store.as_str().to_owned();
         let options = settings.options.into_iter().collect();
         let fault = settings.fault.as_ref().map(FaultTable::text);
