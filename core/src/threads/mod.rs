@@ -322,9 +322,13 @@ mod tests {
         }
         let helpers = helpers(1);
         let (go, wait) = std::sync::mpsc::channel::<()>();
-        assert!(helpers.hand(move || wait.recv().unwrap_err().to_string().clear()));
-        let handed = (0..10 * MAX_HELPER_JOBS).filter(|_| helpers.hand(|| ())).count();
-        assert!((MAX_HELPER_JOBS - 1..=MAX_HELPER_JOBS).contains(&handed), "{handed}");
+        let (begun, begins) = std::sync::mpsc::channel();
+        assert!(helpers.hand(move || {
+            begun.send(()).unwrap();
+            let _ = wait.recv();
+        }));
+        begins.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!((0..10 * MAX_HELPER_JOBS).filter(|_| helpers.hand(|| ())).count(), MAX_HELPER_JOBS);
         let (asks, (done, ends)) = (Asks(helpers.clone()), std::sync::mpsc::channel());
         thread::spawn(move || done.send(asks.0.clone().hand(move || drop(asks))).unwrap());
         assert_eq!(ends.recv_timeout(Duration::from_secs(60)), Ok(false), "it waits for itself");
