@@ -157,6 +157,8 @@ pub const COUNTED_FOR: Duration = Duration::from_secs(3600);
 pub const NEAR_KEEP_FREE_BYTES: u64 = 10 << 30;
 /// Bytes that wait to be written to disk tiers, in the process.
 pub const NEAR_WRITING_BYTES: usize = 64 << 20;
+/// Threads that write to disk tiers, in the process.
+pub const MAX_NEAR_WRITERS: usize = 1;
 /// Threads that look after bounded stores, in the process.
 pub const MAX_UPKEEP_THREADS: usize = 4;
 /// Calls of `evict` in a row for one store.
@@ -221,8 +223,8 @@ pub const MAX_MOVING: Duration = Duration::from_secs(86_400);
 
 /// Threads that help with the batches of a call, in the process.
 pub const MAX_HELPERS: usize = 4;
-/// Threads that a pool has beyond those for a store or tenant of which nothing runs in it: of the helpers, of the queues, and of those that
-/// look after bounded stores, each.
+/// Threads that a pool has beyond those for a store or tenant of which nothing runs in it: of the helpers, of the queues, of those that look
+/// after bounded stores, and of those that write to disk tiers, each.
 pub const MAX_EXTRA_THREADS: usize = 8;
 /// Compilations at once beyond [`MAX_COMPILATIONS`], each for a backend or tenant of which none is being compiled.
 pub const MAX_EXTRA_COMPILATIONS: usize = 2;
@@ -386,6 +388,9 @@ pub const BREAKER_WINDOW: Duration = Duration::from_secs(60);
 pub const BREAKER_MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Pairs of backend and tenant that are counted apart. The rest is counted together.
 pub const MAX_SERIES: usize = 256;
+/// Backends and tenants without an open store of which it is remembered what they have used of their quotas: at least so many, and at
+/// most this or as many as have open stores.
+pub const KEPT_METERS: usize = 1024;
 /// A temporary file of a dead writer is removed when it is older than this.
 pub const STALE_TEMPORARY: Duration = Duration::from_secs(3600);
 

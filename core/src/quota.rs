@@ -4,11 +4,13 @@
 //! Each resource is counted in whole seconds; what was used beyond a second's worth is carried over, so that one large value is paid
 //! for by the seconds after it.
 
-use std::sync::OnceLock;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use crate::error::{Error, ErrorKind};
+use crate::limits;
 
 /// What a tenant, or a backend without tenants, may use. None: no bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Deserialize)]
@@ -50,6 +52,31 @@ pub struct Meters {
     cpu_us: Meter,
     /// When the first call was metered.
     begun: OnceLock<Instant>,
+}
+
+/// What each backend and tenant of a process has used. Those without an open store are kept too, so that a quota is not evaded by
+/// opening a store again.
+#[derive(Default)]
+pub struct Metered(Mutex<All>);
+
+#[derive(Default)]
+struct All {
+    meters: HashMap<(String, Option<String>), Arc<Meters>>,
+    /// How many there were left when those without an open store were last forgotten.
+    in_use: usize,
+}
+
+impl Metered {
+    /// The meters of a backend and a tenant.
+    pub fn of(&self, backend: &str, tenant: Option<&str>) -> Arc<Meters> {
+        let mut all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let key = (backend.to_owned(), tenant.map(str::to_owned));
+        if !all.meters.contains_key(&key) && all.meters.len() >= all.in_use.saturating_mul(2).max(limits::KEPT_METERS) {
+            all.meters.retain(|_, meters| Arc::strong_count(meters) > 1);
+            all.in_use = all.meters.len();
+        }
+        all.meters.entry(key).or_default().clone()
+    }
 }
 
 impl Meter {
@@ -130,6 +157,24 @@ mod tests {
         assert!(!meter.is_over(100, 4));
         assert!(!meter.is_over(100, 1000));
         assert!(Meter::default().is_over(0, 5), "nothing is allowed");
+    }
+
+    #[test]
+    fn each_tenant_has_meters_of_its_own_however_many_there_are() {
+        let (metered, quota) = (Metered::default(), Quota { operations_per_s: Some(1), ..Quota::default() });
+        let now = Instant::now();
+        let tenants: Vec<_> = (0..4 * limits::MAX_SERIES).map(|n| metered.of("b", Some(&n.to_string()))).collect();
+        assert!(tenants.iter().all(|meters| quota.admit(meters, true, now).is_ok()), "it pays for another");
+        let again = |n: usize| quota.admit(&metered.of("b", Some(&n.to_string())), true, now);
+        assert!((0..tenants.len()).all(|n| again(n).is_err()), "opened once more it has what it had");
+        let first = metered.of("b", Some("0"));
+        drop(tenants);
+        for n in 0..100 * limits::KEPT_METERS {
+            metered.of("others", Some(&n.to_string()));
+        }
+        let kept = metered.0.lock().unwrap().meters.len();
+        assert!(kept <= 16 * limits::MAX_SERIES, "{kept}");
+        assert!(Arc::ptr_eq(&first, &metered.of("b", Some("0"))), "what is in use stays");
     }
 
     #[test]

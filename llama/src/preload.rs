@@ -84,9 +84,10 @@ pub unsafe extern "C" fn llama_state_seq_load_file(
         let Ours { states, name, path, engine } = unsafe { ours(context, path)? };
         let slot = Slot { engine, context, sequence };
         let target = (!tokens.is_null()).then_some(room);
-        // SAFETY: by this function's own condition.
-        let loaded =
-            states.map_err(NotLoaded::Untouched).and_then(|states| unsafe { states.load(&slot, &name, target) });
+        let loaded = states.map_err(NotLoaded::Untouched).and_then(|states| {
+            // SAFETY: by this function's own condition.
+            unsafe { states.load(&slot, &name, target) }
+        });
         let loaded = loaded.and_then(|loaded| {
             if let Loaded::State { bytes, appendix, .. } = &loaded
                 && let Some(local) = Local::for_load(&path, *bytes as u64, appendix).map_err(NotLoaded::Broken)?

@@ -400,9 +400,11 @@ impl States {
         hashes: &[ChunkHash],
         options: &BatchOptions,
     ) -> Result<Vec<bool>, String> {
-        // SAFETY: by this function's own condition.
-        let mut pieces: Vec<Vec<&mut [u8]>> =
-            chunks.iter().map(|chunk| chunk.iter().map(|range| unsafe { whole.part(range) }).collect()).collect();
+        let mut pieces: Vec<Vec<&mut [u8]>> = chunks
+            .iter()
+            // SAFETY: by this function's own condition.
+            .map(|chunk| chunk.iter().map(|range| unsafe { whole.part(range) }).collect())
+            .collect();
         let mut items: Vec<Fetch<'_>> = hashes
             .iter()
             .zip(&mut pieces)

@@ -71,9 +71,9 @@ impl Parts {
         if !buffer.is_c_contiguous() {
             return Err(PyBufferError::new_err("a part of a key is not contiguous"));
         }
-        // SAFETY: the exporter has lent so many bytes, and the GIL is held: no Python code changes them.
         let bytes = match buffer.len_bytes() {
             0 => &[][..],
+            // SAFETY: the exporter has lent so many bytes, and the GIL is held: no Python code changes them.
             len => unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), len) },
         };
         self.bytes(bytes);

@@ -53,6 +53,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("paged_bench", "kvx/fused/", ""),
     ("cache_bench", "cache/", ""),
     ("beside", "hostile/beside/", "loop-in-call"),
+    ("shares", "hostile/", "hostile/queue/"),
     ("blocks_bench", "blocks/", ""),
 ];
 
@@ -252,7 +253,7 @@ impl Run<'_> {
         if !self.may_want(names) {
             return Ok(Vec::new());
         }
-        if matches!(example, "paged_bench" | "beside") {
+        if matches!(example, "paged_bench" | "beside" | "shares") {
             // They measure with their components.
             guests::build_for_tests(self.place)?;
         }

@@ -36,7 +36,10 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
         ],
     ),
     ("strace or valgrind", &["consumer", "costs", "durability"]),
-    ("minutes", &["answers", "book", "check", "children", "growth", "hostile", "limited", "sequences", "short"]),
+    (
+        "minutes",
+        &["answers", "book", "check", "children", "functions", "growth", "hostile", "limited", "sequences", "short"],
+    ),
 ];
 
 /// What is no test program of the workspace, and is left out too.

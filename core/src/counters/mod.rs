@@ -17,7 +17,6 @@ pub use report::{Latency, Metrics, Series, StoreGauges};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Buffer;
-use crate::quota::Meters;
 
 /// What a consumer can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,8 +167,6 @@ pub struct Counters {
     latencies: [[Histogram; OUTCOMES.len()]; OPERATIONS.len()],
     errors: [AtomicU64; ErrorKind::NAMES.len()],
     events: [AtomicU64; EVENTS.len()],
-    /// What counts towards the quotas.
-    pub meters: Meters,
 }
 
 impl Counters {
@@ -184,7 +181,6 @@ impl Counters {
             }),
             errors: std::array::from_fn(zero),
             events: std::array::from_fn(zero),
-            meters: Meters::default(),
         }
     }
 

@@ -8,14 +8,16 @@ use super::Key;
 use super::copies::{Copy, Since};
 use super::disk::{Damaged, Disk};
 use super::memory::{Memory, Moved};
-use super::writer::Writer;
+use super::writer::{Line, Writer};
+use crate::budget::Owner;
 use crate::config::Near;
 use crate::counters::{Counters, Event};
 use crate::directory;
 use crate::error::Error;
 use crate::log;
 use crate::payload::Buffer;
-use crate::process::{Clock, Spawn};
+use crate::process::Clock;
+use crate::threads::{Helpers, Whose};
 
 pub struct Level {
     memory: Memory,
@@ -26,10 +28,16 @@ pub struct Level {
     deletes: [AtomicU64; STRIPES],
     counters: Arc<Counters>,
     clock: Clock,
-    pub(super) writer: Arc<Writer>,
+    writer: Arc<Writer>,
+    /// What waits to be written, and whose work that is.
+    pub(super) line: Line,
+    pub(super) whose: Whose,
     /// What a test adds to the time.
     #[cfg(test)]
     pub(super) later: AtomicU64,
+    /// What a test does before each write.
+    #[cfg(test)]
+    pub(super) held: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
 
 const STRIPES: usize = 64;
@@ -45,18 +53,18 @@ pub struct Usage {
 /// The near levels of a process.
 pub struct OfProcess {
     /// Each with whose it is.
-    levels: Mutex<Vec<(Owner, Weak<Level>)>>,
+    levels: Mutex<Vec<(Whom, Weak<Level>)>>,
     clock: Clock,
     writer: Arc<Writer>,
     directories: Arc<directory::Shared>,
 }
 
-type Owner = (String, Option<String>, Near);
+type Whom = (String, Option<String>, Near);
 
 impl OfProcess {
     /// None yet.
-    pub fn new(clock: Clock, spawn: Spawn, directories: Arc<directory::Shared>) -> Self {
-        OfProcess { levels: Mutex::default(), clock, writer: Arc::new(Writer::new(spawn)), directories }
+    pub fn new(clock: Clock, writers: Arc<Helpers>, directories: Arc<directory::Shared>) -> Self {
+        OfProcess { levels: Mutex::default(), clock, writer: Arc::new(Writer::new(writers)), directories }
     }
 
     /// Wait until all is written that was handed to the writer.
@@ -66,19 +74,25 @@ impl OfProcess {
     }
 
     /// The level of a backend, and of its tenant where it has one. A disk tier that cannot be used is left out, with one line.
-    pub fn level(&self, backend: &str, tenant: Option<&str>, near: &Near, counters: &Arc<Counters>) -> Arc<Level> {
-        let owner = (backend.to_owned(), tenant.map(str::to_owned), near.clone());
+    pub fn level(
+        &self,
+        (backend, tenant): (&str, Option<&str>),
+        owner: &Arc<Owner>,
+        near: &Near,
+        counters: &Arc<Counters>,
+    ) -> Arc<Level> {
+        let whom = (backend.to_owned(), tenant.map(str::to_owned), near.clone());
         let mut levels = self.levels.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         levels.retain(|(_, level)| level.strong_count() > 0);
-        if let Some(level) = levels.iter().find(|(of, _)| *of == owner).and_then(|(_, level)| level.upgrade()) {
+        if let Some(level) = levels.iter().find(|(of, _)| *of == whom).and_then(|(_, level)| level.upgrade()) {
             return level;
         }
-        let level = Arc::new(self.open(near, counters));
-        levels.push((owner, Arc::downgrade(&level)));
+        let level = Arc::new(self.open(owner, near, counters));
+        levels.push((whom, Arc::downgrade(&level)));
         level
     }
 
-    pub(super) fn open(&self, near: &Near, counters: &Arc<Counters>) -> Level {
+    pub(super) fn open(&self, owner: &Arc<Owner>, near: &Near, counters: &Arc<Counters>) -> Level {
         let disk = near.disk.as_deref().and_then(|path| {
             let refused = |error: &Error| {
                 log::line(log::Level::Warn, format_args!("near.disk {}: {error}; it is left out", path.display()));
@@ -93,8 +107,12 @@ impl OfProcess {
             counters: counters.clone(),
             clock: self.clock.clone(),
             writer: self.writer.clone(),
+            line: Line::default(),
+            whose: Whose::of(owner),
             #[cfg(test)]
             later: AtomicU64::new(0),
+            #[cfg(test)]
+            held: Mutex::default(),
         }
     }
 }
@@ -106,6 +124,12 @@ impl Level {
 
     pub(super) fn disk(&self) -> Option<&Disk> {
         self.disk.as_ref()
+    }
+
+    #[cfg(test)]
+    pub(super) fn before_write(&self) {
+        let held = self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        held.into_iter().for_each(|held| held());
     }
 
     pub(super) fn count(&self, event: Event, amount: u64) {

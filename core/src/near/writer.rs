@@ -1,7 +1,8 @@
-//! The thread that writes to the disk tiers of the process, so that no call of a consumer waits for a disk.
+//! Writes to the disk tiers of the process, so that no call of a consumer waits for a disk.
 //!
-//! What waits is bounded; what comes on top is dropped and counted. The thread is made when it is first wanted, takes no signals,
-//! and nobody joins it.
+//! Each level has a line of copies that wait, of which one is written at a time, on threads that all levels share: a disk that hangs holds up
+//! the copies of its own level ([`turns`](crate::threads)). What waits is bounded, for the process and for each level; what comes on top
+//! is dropped and counted.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -10,86 +11,145 @@ use super::level::Level;
 use super::memory::Moved;
 use crate::counters::Event;
 use crate::limits;
-use crate::process::Spawn;
+use crate::threads::Helpers;
 
 pub(super) struct Writer {
-    spawn: Spawn,
-    queue: Mutex<Queue>,
-    wake: Condvar,
+    pool: Arc<Helpers>,
+    waiting: Mutex<Waiting>,
     idle: Condvar,
 }
 
+/// Copies of all levels that were handed over and are not written.
 #[derive(Default)]
-struct Queue {
-    jobs: VecDeque<(Arc<Level>, Moved)>,
+struct Waiting {
+    copies: usize,
     bytes: usize,
-    /// A thread is there; and it writes.
-    running: bool,
-    writing: bool,
+}
+
+/// What waits of one level.
+#[derive(Default)]
+pub(super) struct Line(Mutex<Copies>);
+
+#[derive(Default)]
+struct Copies {
+    waiting: VecDeque<Moved>,
+    bytes: usize,
+    /// A thread writes one of them, or was asked for.
+    served: bool,
 }
 
 impl Writer {
-    pub(super) fn new(spawn: Spawn) -> Self {
-        Writer { spawn, queue: Mutex::default(), wake: Condvar::new(), idle: Condvar::new() }
+    pub(super) fn new(pool: Arc<Helpers>) -> Self {
+        Writer { pool, waiting: Mutex::default(), idle: Condvar::new() }
     }
 
     /// Have a copy written that the memory has given up.
     pub(super) fn hand(self: &Arc<Self>, level: &Arc<Level>, moved: Moved) {
         let len = moved.copy.data.len();
-        let mut queue = self.lock();
-        if !queue.running {
-            let own = self.clone();
-            queue.running = self.spawn.start("kv-store-near", move || own.serve());
-        }
-        if !queue.running || queue.bytes.saturating_add(len) > limits::NEAR_WRITING_BYTES {
+        let mut copies = level.line.lock();
+        let of_level = copies.bytes.saturating_add(len);
+        let fits = copies.bytes == 0 || of_level <= limits::NEAR_WRITING_BYTES / limits::OWNER_FRACTION as usize;
+        if !fits || !self.take(len) {
+            drop(copies);
             level.count(Event::NearDropped, 1);
             return;
         }
-        queue.bytes += len;
-        queue.jobs.push_back((level.clone(), moved));
-        drop(queue);
-        self.wake.notify_one();
+        copies.bytes = of_level;
+        copies.waiting.push_back(moved);
+        if !std::mem::replace(&mut copies.served, true) {
+            drop(copies);
+            self.ask(level);
+        }
     }
 
     /// Wait until all is written that was handed over.
     #[cfg(test)]
     pub(super) fn settle(&self) {
-        let mut queue = self.lock();
-        while queue.writing || !queue.jobs.is_empty() {
-            queue = self.idle.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
+        let waiting = self.lock();
+        drop(self.idle.wait_while(waiting, |waiting| waiting.copies > 0));
+    }
+
+    /// Ask for a thread to write one copy of a level.
+    fn ask(self: &Arc<Self>, level: &Arc<Level>) {
+        let (own, of) = (self.clone(), level.clone());
+        if self.pool.lent(&level.whose).hand(move || own.serve(&of)) {
+            return;
+        }
+        let mut copies = level.line.lock();
+        copies.served = false;
+        copies.bytes = 0;
+        let dropped = std::mem::take(&mut copies.waiting);
+        drop(copies);
+        level.count(Event::NearDropped, dropped.len() as u64);
+        dropped.iter().for_each(|moved| self.give_back(moved.copy.data.len()));
+    }
+
+    fn serve(self: &Arc<Self>, level: &Arc<Level>) {
+        let mut copies = level.line.lock();
+        let Some(moved) = copies.waiting.pop_front() else {
+            copies.served = false;
+            return;
+        };
+        drop(copies);
+        let len = moved.copy.data.len();
+        // A panic ends this write and not the tier.
+        let work = std::panic::AssertUnwindSafe(|| write(level, &moved));
+        let written = std::panic::catch_unwind(work).unwrap_or(false);
+        level.count(if written { Event::NearWritten } else { Event::NearDropped }, 1);
+        drop(moved);
+        let mut copies = level.line.lock();
+        copies.bytes = copies.bytes.saturating_sub(len);
+        copies.served = !copies.waiting.is_empty();
+        let goes_on = copies.served;
+        drop(copies);
+        self.give_back(len);
+        if goes_on {
+            // Behind those of other levels.
+            self.ask(level);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Count a copy as waiting. False: too much waits already.
+    fn take(&self, len: usize) -> bool {
+        let mut waiting = self.lock();
+        let bytes = waiting.bytes.saturating_add(len);
+        let fits = bytes <= limits::NEAR_WRITING_BYTES;
+        if fits {
+            *waiting = Waiting { copies: waiting.copies + 1, bytes };
+        }
+        fits
     }
 
-    fn serve(&self) {
-        let mut queue = self.lock();
-        loop {
-            let Some((level, moved)) = queue.jobs.pop_front() else {
-                self.idle.notify_all();
-                queue = self.wake.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
-                continue;
-            };
-            queue.writing = true;
-            drop(queue);
-            let len = moved.copy.data.len();
-            // A panic ends this write and not the tier.
-            let work = std::panic::AssertUnwindSafe(|| write(&level, &moved));
-            let written = std::panic::catch_unwind(work).unwrap_or(false);
-            level.count(if written { Event::NearWritten } else { Event::NearDropped }, 1);
-            drop((level, moved));
-            queue = self.lock();
-            queue.writing = false;
-            queue.bytes -= len;
+    fn give_back(&self, len: usize) {
+        let mut waiting = self.lock();
+        *waiting = Waiting { copies: waiting.copies.saturating_sub(1), bytes: waiting.bytes.saturating_sub(len) };
+        if waiting.copies == 0 {
+            self.idle.notify_all();
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Line {
+    /// Copies of which no write has begun.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Copies> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 fn write(level: &Level, moved: &Moved) -> bool {
     let Moved { key, copy, deletes, .. } = moved;
     let Some(disk) = level.disk() else { return false };
+    #[cfg(test)]
+    level.before_write();
     disk.count();
     disk.write(key, copy, || level.deleted(key) == *deletes)
 }

@@ -20,6 +20,7 @@ use crate::directory::Directory;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::policy::{Declared, Grants, Served};
+use crate::quota::Meters;
 use crate::store::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page, Usage};
 use crate::threads::Whose;
 use crate::until::Until;
@@ -168,6 +169,8 @@ pub struct Reach {
     pub shares: Shares,
     /// Where its calls are counted.
     pub counters: Arc<Counters>,
+    /// Where what counts towards the quotas of its owner is counted.
+    pub meters: Arc<Meters>,
     /// Whom connections over TLS trust.
     pub tls: Tls,
     /// A quota bounds the CPU time of its calls (`cpu_ms_per_s`), so that it is measured.

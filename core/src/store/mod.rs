@@ -257,10 +257,10 @@ impl Opened {
         refused: impl FnOnce(Error) -> Result<T, Error>,
         run: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let OpenStore { counters, quota, process, .. } = &*self.shared;
+        let OpenStore { counters, reach, quota, process, .. } = &*self.shared;
         let begun = process.clock.now();
         let admitted = match quota.is_metered() {
-            true => quota.admit(&counters.meters, operation.puts(), begun),
+            true => quota.admit(&reach.meters, operation.puts(), begun),
             false => Ok(()),
         };
         let outcome = match admitted {

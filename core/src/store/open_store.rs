@@ -110,7 +110,7 @@ impl OpenStore {
     pub(super) fn moved_in(&self, bytes: u64) {
         self.counters.add(Event::BytesPut, bytes);
         if self.quota.is_metered() {
-            self.counters.meters.put(bytes);
+            self.reach.meters.put(bytes);
         }
     }
 
@@ -119,7 +119,7 @@ impl OpenStore {
         self.counters.count(Event::Hits);
         self.counters.add(Event::BytesGot, bytes);
         if self.quota.is_metered() {
-            self.counters.meters.got(bytes);
+            self.reach.meters.got(bytes);
         }
     }
 

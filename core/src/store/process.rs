@@ -13,6 +13,7 @@ use crate::config::{Config, Kept};
 use crate::counters::{self, Metrics};
 use crate::error::{Error, ErrorKind};
 use crate::process::{Clock, Fork, PerProcess, Random, Spawn, generation};
+use crate::quota::Metered;
 use crate::threads::Threads;
 use crate::{directory, near};
 
@@ -26,6 +27,8 @@ pub struct Process {
     pub budgets: Arc<Budgets>,
     /// Whose stores are bounded together.
     pub owners: Owners,
+    /// What each has used of its quotas.
+    pub(super) metered: Metered,
     /// What happened.
     pub counters: counters::OfProcess,
     /// The config files that it has read.
@@ -81,13 +84,14 @@ impl Process {
         let directories = Arc::new(directory::Shared::new(clock.clone(), random, threads.helpers.clone()));
         let stores = OpenStores::new(budgets.most_idle_bytes(), clock.clone(), threads.helpers.clone());
         Arc::new(Process {
-            near: near::OfProcess::new(clock.clone(), spawn.clone(), directories.clone()),
+            near: near::OfProcess::new(clock.clone(), threads.near.clone(), directories.clone()),
             upkeep: Arc::new(Upkeep::new(clock.clone(), spawn.clone())),
             configs: Kept::new(clock.clone()),
             stores: Arc::new(stores),
             directories,
             counters: counters::OfProcess::default(),
             owners: Owners::default(),
+            metered: Metered::default(),
             spare: Arc::default(),
             fork: Fork::now(forks),
             budgets,

@@ -29,7 +29,7 @@ use crate::log::{self, Level};
 use crate::near::{NearLayer, Scope};
 use crate::policy::{Folder, FolderAccess, Grants, Guarded, Served, Target};
 use crate::process::Clock;
-use crate::quota::Quota;
+use crate::quota::{Meters, Quota};
 use crate::sandbox::{Component, Components, Found, Reach};
 use crate::threads::Whose;
 use crate::until::Until;
@@ -238,7 +238,7 @@ pub fn reach(
     settings: &Settings,
     directories: Directories,
     (budgets, owner): (&Arc<Budgets>, Arc<Owner>),
-    counters: &Arc<Counters>,
+    (counters, meters): (&Arc<Counters>, Arc<Meters>),
 ) -> Reach {
     Reach {
         name: target.backend.clone(),
@@ -251,6 +251,7 @@ pub fn reach(
         limits: settings.limits.clone(),
         tls: settings.tls.clone(),
         counters: counters.clone(),
+        meters,
         cpu_quota: settings.quota.cpu_ms_per_s.is_some(),
     }
 }
@@ -291,7 +292,7 @@ impl OpenStore {
         let Place { breaker, changes, .. } = place;
         let scope = key.scope();
         let Key { target, settings, .. } = key;
-        let Process { directories, budgets, owners, .. } = &*setup.process;
+        let Process { directories, budgets, owners, metered, .. } = &*setup.process;
         let directory = target.grants.directory.as_deref();
         let directory = directory.map(|path| Directory::open(path, directories)).transpose()?;
         let open_folder = |(name, folder): (&String, &Folder)| {
@@ -307,7 +308,8 @@ impl OpenStore {
             own: directory,
             folders: target.grants.fs.iter().map(open_folder).collect::<Result<_, Error>>()?,
         };
-        let reach = Arc::new(reach(&target, &settings, opened, (budgets, owner), counters));
+        let meters = metered.of(&target.backend, settings.tenant.as_deref());
+        let reach = Arc::new(reach(&target, &settings, opened, (budgets, owner), (counters, meters)));
         let uri = target.store.as_str().to_owned();
         let options = settings.options.into_iter().collect();
         let fault = settings.fault.as_ref().map(FaultTable::text);
@@ -331,7 +333,7 @@ impl OpenStore {
         let verifier = Arc::new(Verifier::new(settings.verify));
         let near = settings.near.as_ref().map(|near| {
             let of_process = &setup.process.near;
-            let level = of_process.level(&target.backend, settings.tenant.as_deref(), near, counters);
+            let level = of_process.level((&target.backend, settings.tenant.as_deref()), &reach.owner, near, counters);
             Arc::new(NearLayer::new(enveloped.clone(), level, scope, verifier.clone()))
         });
         let backend = Remembering::new(match &near {

@@ -31,6 +31,8 @@ pub struct Threads {
     pub queues: Arc<Helpers>,
     /// Those that gather and scatter the chunks of paged caches: a core each, if the caller lets them.
     pub paged: Arc<Helpers>,
+    /// Those that write to the disk tiers of near levels.
+    pub near: Arc<Helpers>,
 }
 
 #[cfg(test)]
@@ -49,6 +51,7 @@ impl Threads {
             helpers: pool(limits::MAX_HELPERS, limits::MAX_EXTRA_THREADS),
             queues: pool(limits::MAX_QUEUE_THREADS, limits::MAX_EXTRA_THREADS),
             paged: pool(cores.min(limits::MAX_PAGED_THREADS), 0),
+            near: pool(limits::MAX_NEAR_WRITERS, limits::MAX_EXTRA_THREADS),
         }
     }
 }
@@ -59,6 +62,8 @@ pub struct Helpers {
     wake: Condvar,
     most: usize,
     cores: usize,
+    /// Of the process's own work.
+    own: Whose,
     clock: Clock,
     spawn: Spawn,
 }
@@ -95,7 +100,7 @@ impl Helpers {
             idle: 0,
             timed: None,
         };
-        Helpers { queue: Mutex::new(queue), wake: Condvar::new(), most, cores, clock, spawn }
+        Helpers { queue: Mutex::new(queue), wake: Condvar::new(), most, cores, own: Whose::default(), clock, spawn }
     }
 
     /// The pool for what is done for a store.
@@ -110,7 +115,7 @@ impl Helpers {
 
     /// Have a job of the process's own done some time. False: as for [`Lent::hand`].
     pub fn hand(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
-        self.lent(&Whose::default()).hand(job)
+        self.lent(&self.own).hand(job)
     }
 
     /// Have a job of the process's own done when so much time has passed, or somewhat later. False: as for [`Lent::hand`].
@@ -142,7 +147,7 @@ impl Helpers {
     fn serve(&self) {
         let mut queue = self.lock();
         loop {
-            if let Some((whose, job)) = queue.next_job(&self.clock) {
+            if let Some((whose, job)) = queue.next_job(&self.clock, &self.own) {
                 queue.turns.begin(&whose);
                 let unwatched = !queue.later.is_empty() && queue.timed.is_none() && queue.idle > 0;
                 drop(queue);
@@ -193,12 +198,15 @@ impl Lent<'_> {
         if needed && pool.start_thread() {
             queue.threads += 1;
         }
-        if queue.threads == 0 || !queue.jobs.push(whose, Box::new(job), MAX_HELPER_JOBS) {
-            return false;
-        }
+        let pushed = match queue.threads {
+            0 => return false,
+            _ => queue.jobs.push(whose, Box::new(job), MAX_HELPER_JOBS),
+        };
         drop(queue);
-        pool.wake.notify_one();
-        true
+        if pushed.is_ok() {
+            pool.wake.notify_one();
+        }
+        pushed.is_ok()
     }
 
     /// Do `work(0)` to `work(count - 1)`, each once, on at most so many threads: this one and what helpers are free. All is
@@ -245,11 +253,10 @@ impl Lent<'_> {
 
 impl Queue {
     /// What is to be done now, if anything.
-    fn next_job(&mut self, clock: &Clock) -> Option<(Whose, Job)> {
+    fn next_job(&mut self, clock: &Clock, own: &Whose) -> Option<(Whose, Job)> {
         self.jobs.pop(&self.turns).or_else(|| {
             let due = self.later.first_entry().filter(|first| first.key().0 <= clock.now())?;
-            let whose = Whose::default();
-            self.turns.may_start(&whose).then(|| (whose, due.remove()))
+            self.turns.may_start(own).then(|| (own.clone(), due.remove()))
         })
     }
 }
@@ -302,6 +309,30 @@ mod tests {
         let handed = (0..10 * MAX_HELPER_JOBS).filter(|_| helpers.lent(&whose).hand(|| ())).count();
         drop(go);
         assert!((MAX_HELPER_JOBS - 1..=MAX_HELPER_JOBS).contains(&handed), "{handed}");
+    }
+
+    #[test]
+    fn the_processs_own_jobs_are_bounded_and_dropped_outside_of_the_lock() {
+        /// A job that, when it is dropped, asks for another.
+        struct Asks(Arc<Helpers>);
+        impl Drop for Asks {
+            fn drop(&mut self) {
+                self.0.hand(|| ());
+            }
+        }
+        let helpers = helpers(1);
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let (begun, begins) = std::sync::mpsc::channel();
+        assert!(helpers.hand(move || {
+            begun.send(()).unwrap();
+            let _ = wait.recv();
+        }));
+        begins.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!((0..10 * MAX_HELPER_JOBS).filter(|_| helpers.hand(|| ())).count(), MAX_HELPER_JOBS);
+        let (asks, (done, ends)) = (Asks(helpers.clone()), std::sync::mpsc::channel());
+        thread::spawn(move || done.send(asks.0.clone().hand(move || drop(asks))).unwrap());
+        assert_eq!(ends.recv_timeout(Duration::from_secs(60)), Ok(false), "it waits for itself");
+        drop(go);
     }
 
     #[test]

@@ -118,8 +118,8 @@ impl<J> Default for Lines<J> {
 }
 
 impl<J> Lines<J> {
-    /// Let a job wait. False: `most` of its store wait already, and it was dropped.
-    pub(super) fn push(&mut self, whose: &Whose, job: J, most: usize) -> bool {
+    /// Let a job wait. Given back: `most` of its store wait already.
+    pub(super) fn push(&mut self, whose: &Whose, job: J, most: usize) -> Result<(), J> {
         let keys = whose.keys();
         let line = match self.lines.iter().position(|(of, _)| of.keys() == keys) {
             Some(at) => self.lines.get_mut(at),
@@ -128,10 +128,10 @@ impl<J> Lines<J> {
                 self.lines.last_mut()
             }
         };
-        let Some((_, jobs)) = line.filter(|(_, jobs)| jobs.len() < most) else { return false };
+        let Some((_, jobs)) = line.filter(|(_, jobs)| jobs.len() < most) else { return Err(job) };
         jobs.push_back(job);
         self.count += 1;
-        true
+        Ok(())
     }
 
     /// The next job that may start. Its store goes to the end of those that wait.
@@ -169,7 +169,7 @@ mod tests {
         }
 
         fn ask(&mut self, whose: &Whose, name: &'static str, count: usize) {
-            (0..count).for_each(|_| assert!(self.lines.push(whose, name, usize::MAX)));
+            (0..count).for_each(|_| self.lines.push(whose, name, usize::MAX).unwrap());
         }
 
         /// Start what may start; whose those are, in order.
@@ -237,8 +237,8 @@ mod tests {
     fn what_waits_is_bounded_for_each_store() {
         let (one, other) = (Whose::default(), Whose::default());
         let mut lines = Lines::default();
-        assert_eq!((0..10).filter(|n| lines.push(&one, *n, 4)).count(), 4);
-        assert!(lines.push(&other, 0, 4), "another's line is its own");
+        assert_eq!((0..10).filter(|n| lines.push(&one, *n, 4).is_ok()).count(), 4);
+        assert_eq!(lines.push(&other, 0, 4), Ok(()), "another's line is its own");
         assert_eq!(lines.len(), 5);
     }
 
@@ -254,7 +254,7 @@ mod tests {
                     let (_, whose) = running.remove((owner * 3 + store) % running.len());
                     turns.end(&whose);
                 } else {
-                    lines.push(&stores[owner][store], owner, 8);
+                    let _ = lines.push(&stores[owner][store], owner, 8);
                 }
                 while let Some((whose, owner)) = lines.pop(&turns) {
                     turns.begin(&whose);

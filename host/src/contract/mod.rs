@@ -214,7 +214,7 @@ impl State {
     fn charge_cpu(&mut self) {
         let (microseconds, milliseconds) = self.cpu.take();
         if microseconds > 0 {
-            self.access.reach.counters.meters.ran(microseconds);
+            self.access.reach.meters.ran(microseconds);
             self.access.reach.counters.add(Event::GuestCpu, milliseconds);
         }
     }

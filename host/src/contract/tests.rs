@@ -34,6 +34,7 @@ pub(super) fn access(limits: Limits, budgets: &Arc<Budgets>) -> Arc<Access> {
         folders: BTreeMap::new(),
         tls: Default::default(),
         cpu_quota: false,
+        meters: Arc::default(),
         counters: crate::store::Process::current().counters.of("test", None),
     })))
 }

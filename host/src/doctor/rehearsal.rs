@@ -56,7 +56,7 @@ pub(crate) fn rehearse(
     let directories = Directories { own, folders: folders.collect::<BTreeMap<_, _>>() };
     // Apart from those of the stores: what is rehearsed takes nothing from them.
     static BUDGETS: PerProcess<Arc<Budgets>> = PerProcess::new();
-    let reach = reach(target, settings, directories, (BUDGETS.get(), Arc::default()), &counters);
+    let reach = reach(target, settings, directories, (BUDGETS.get(), Arc::default()), (&counters, Arc::default()));
     let access = Arc::new(Access { rehearsal: Some(Rehearsal::default()), ..Access::of(Arc::new(reach)) });
     let (uri, options) = (target.store.as_str().to_owned(), settings.options.clone().into_iter().collect());
     match Pool::open(loaded, access.clone(), uri, options, &Until::new(&settings.limits)) {

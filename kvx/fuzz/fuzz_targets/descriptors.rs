@@ -22,6 +22,12 @@ fn any<T>(u: &mut Unstructured<'_>) -> arbitrary::Result<T> {
     Ok(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
+/// A descriptor of zeros.
+fn zeros<T>() -> T {
+    // SAFETY: as in `any`, every value is valid.
+    unsafe { std::mem::zeroed() }
+}
+
 /// Mostly a number that can be right.
 fn some(u: &mut Unstructured<'_>, likely: u32) -> arbitrary::Result<u32> {
     Ok(if u.ratio(15, 16)? { likely } else { u32::arbitrary(u)? })
@@ -40,7 +46,7 @@ fn tensor(
     layout: u32,
     data: *mut u8,
 ) -> arbitrary::Result<kvx_tensor_desc_t> {
-    let mut desc: kvx_tensor_desc_t = if u.ratio(1, 16)? { any(u)? } else { unsafe { std::mem::zeroed() } };
+    let mut desc: kvx_tensor_desc_t = if u.ratio(1, 16)? { any(u)? } else { zeros() };
     desc.size = some(u, 112)?;
     desc.dtype = some(u, dtype)?;
     desc.layout = some(u, layout)?;
@@ -66,7 +72,7 @@ fn cache(u: &mut Unstructured<'_>, call: &Call, pools: &mut [Vec<u8>; 2]) -> arb
         _ => vec![b, t, h, d],
     };
     let [k, v] = pools.each_mut().map(|pool| pool.as_mut_ptr());
-    let mut desc: kvx_cache_desc_t = unsafe { std::mem::zeroed() };
+    let mut desc: kvx_cache_desc_t = zeros();
     desc.size = some(u, 280)?;
     desc.num_blocks = call.dims[0];
     desc.block_size = call.dims[1];
@@ -92,7 +98,7 @@ fn io(
 ) -> arbitrary::Result<kvx_kv_io_desc_t> {
     let [key, value] = out.each_mut().map(|out| out.as_mut_ptr());
     let shape = [lead, &[i64::from(call.dims[2]), i64::from(call.dims[3])]].concat();
-    let mut desc: kvx_kv_io_desc_t = unsafe { std::mem::zeroed() };
+    let mut desc: kvx_kv_io_desc_t = zeros();
     desc.size = some(u, 248)?;
     desc.key = tensor(u, &shape, dtype, 15, key)?;
     desc.value = tensor(u, &shape, dtype, 15, value)?;
@@ -110,7 +116,7 @@ fn io(
 }
 
 fn scale(u: &mut Unstructured<'_>, call: &Call, values: &[u8]) -> arbitrary::Result<kvx_scale_desc_t> {
-    let mut desc: kvx_scale_desc_t = if u.arbitrary()? { unsafe { std::mem::zeroed() } } else { any(u)? };
+    let mut desc: kvx_scale_desc_t = if u.arbitrary()? { zeros() } else { any(u)? };
     desc.size = some(u, 104)?;
     desc.dtype = some(u, 3)?;
     desc.granularity = u.int_in_range(0..=5)?;
@@ -153,7 +159,7 @@ fn run(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let io_dtype = if u.arbitrary()? { call.dtype } else { u.int_in_range(0..=6)? };
 
     let tokens: u32 = u.int_in_range(0..=64)?;
-    let mut write: kvx_write_desc_t = unsafe { std::mem::zeroed() };
+    let mut write: kvx_write_desc_t = zeros();
     write.size = some(u, 512)?;
     write.io = io(u, &call, io_dtype, &[tokens.into()], &mut out)?;
     write.slots.size = some(u, 32)?;
@@ -174,7 +180,7 @@ fn run(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
 
     let [seqs, width, beams, max]: [u32; 4] =
         [u.int_in_range(0..=4)?, u.int_in_range(0..=4)?, u.int_in_range(0..=2)?, u.int_in_range(0..=16)?];
-    let mut gather: kvx_gather_desc_t = unsafe { std::mem::zeroed() };
+    let mut gather: kvx_gather_desc_t = zeros();
     gather.size = some(u, 352)?;
     let table = &mut gather.block_table;
     table.size = some(u, 64)?;

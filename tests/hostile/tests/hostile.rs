@@ -21,6 +21,8 @@ mod maintenance;
 mod memory;
 #[path = "hostile/net.rs"]
 mod net;
+#[path = "hostile/shares.rs"]
+mod shares;
 #[path = "hostile/words.rs"]
 mod words;
 
@@ -29,8 +31,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use kv_store_hostile::{ENDLESS, LIMITS, Level, Neighbour, bombs, bytes, component, peak_of, prepare, table};
-use kv_store_tests::test_components;
+use kv_store_hostile::{ENDLESS, LIMITS, Level, Neighbour, Times, bombs, bytes, component, peak_of, prepare, table};
+use kv_store_tests::{dist, test_components};
 use kv_store_wasm::{Buffer, Error, ErrorKind, Store, metrics};
 use libtest_mimic::{Arguments, Failed, Trial};
 use wasm_encoder::Module;
@@ -42,6 +44,8 @@ const LATE: &str = "did not answer by its deadline and was stopped";
 pub static ROUNDS: AtomicUsize = AtomicUsize::new(3);
 /// What the process may have more of after all rounds than after the first: less than one attack holds.
 const RESIDENT_MORE: u64 = 16 << 20;
+/// What the process may have more of while a case runs than the case's budgets and what it had before.
+const RESIDENT_MOST: u64 = 64 << 20;
 
 /// For what costs much before it has run.
 const SMALL: &str = "limits.memory_bytes = 16777216";
@@ -52,10 +56,12 @@ struct Case {
     name: String,
     attack: Attack,
     resident_more: u64,
+    /// What its guests may have together, by the config: `memory_bytes` and `payload_bytes` of each instance.
+    budget: u64,
 }
 
 fn case(name: &str, attack: impl Fn() + Send + Sync + 'static) -> Case {
-    Case { name: name.into(), attack: Box::new(attack), resident_more: RESIDENT_MORE }
+    Case { name: name.into(), attack: Box::new(attack), resident_more: RESIDENT_MORE, budget: (32 << 20) + (64 << 20) }
 }
 
 fn open(uri: &str) -> Store {
@@ -158,21 +164,30 @@ fn event(backend: &str, name: &str) -> u64 {
 
 fn run(case: &Case, neighbour: &Neighbour) -> Result<(), Failed> {
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let Case { name, attack, resident_more } = case;
+        let Case { name, attack, resident_more, budget } = case;
         LATEST.store(-1, SeqCst);
-        attack();
+        // What was free before it is not what it took.
+        drop(Level::now());
+        let mut peak = peak_of(attack);
         let before = Level::now();
         let begun = Instant::now();
         let rounds = ROUNDS.load(SeqCst);
-        let ((), times) = neighbour.beside(|| (0..rounds).for_each(|_| attack()));
+        let mut times = Times::default();
+        let beside = || times = neighbour.beside(|| (0..rounds).for_each(|_| attack())).1;
+        peak = peak.max(peak_of(beside));
         let took = begun.elapsed() / rounds as u32;
-        let left = before.left(*resident_more);
+        let left = before.left(*resident_more).or_else(|| {
+            let over = peak > budget + RESIDENT_MOST;
+            over.then(|| format!("it took {peak} bytes of memory, and its budgets are {budget}"))
+        });
         let stopped = match LATEST.load(SeqCst) {
             ..0 => String::new(),
             late => format!("; stopped {late} ms after its deadline at the latest"),
         };
         println!(
-            "{name}: {took:.1?} each{stopped}; beside it p99 {:.2?} of {} saves and restores",
+            "{name}: {took:.1?} each{stopped}, {} MiB of {}; beside it p99 {:.2?} of {} saves and restores",
+            peak >> 20,
+            budget >> 20,
             times.p99(),
             times.count()
         );
@@ -180,7 +195,7 @@ fn run(case: &Case, neighbour: &Neighbour) -> Result<(), Failed> {
     }));
     match caught {
         Ok(None) => Ok(()),
-        Ok(Some(left)) => Err(format!("it leaves something behind\n{left}").into()),
+        Ok(Some(left)) => Err(format!("it leaves something behind, or took too much\n{left}").into()),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             Err(text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default().into())
@@ -209,6 +224,20 @@ pub fn run_all() {
     let rounds = |name: &str, bytes: &dyn Fn(usize) -> Vec<u8>, rest: &str| {
         (0..=ROUNDS.load(SeqCst)).map(|n| make(&format!("{name}-{n}"), bytes(n), rest)).collect::<String>()
     };
+    let quick = std::fs::read(component("bound-in-words")).unwrap();
+    let memory = std::fs::read(dist().join("components/memory.wasm")).unwrap();
+    let slow_and_quick = (0..=ROUNDS.load(SeqCst))
+        .map(|n| {
+            let slow = [0, 1].map(|of| {
+                // One function, which is compiled by one thread.
+                let bytes = bombs::loops(9_900 + 2 * n + of);
+                make(&format!("slow-{of}-of-{n}"), bytes, "limits.compile_ms = 4000")
+            });
+            let same = |name: String, bytes: &[u8]| table(&name, &shares::another(&name, bytes, made.path()), LIMITS);
+            let killed = [format!("killed-{n}"), format!("killed-twice-{n}")].map(|name| same(name, &memory));
+            [slow.concat(), killed.concat(), same(format!("quick-{n}"), &quick)].concat()
+        })
+        .collect::<String>();
     let read_only = format!("fs.ro = {{ path = '{}' }}", files::read_only().display());
     prepare(
         &[
@@ -217,6 +246,7 @@ pub fn run_all() {
             make("many-instances", bytes::instantiated(&sound, &Module::new(), 100), LIMITS),
             rounds("slow", &|n| bombs::long(400, 5000 + n), "limits.compile_ms = 50"),
             rounds("large", &|n| bombs::branches(800, 3900 + n as u32), "limits.compile_bytes = 104857600"),
+            slow_and_quick,
             make("large-file", bombs::long(110, 116_000), "limits.compile_ms = 50"),
             make("no-backend", bytes::with_functions(400, 5000), "limits.compile_ms = 50"),
             make("nested-deep", bombs::nested(28, 2), LIMITS),
@@ -240,6 +270,10 @@ pub fn run_all() {
                 "options = { answers = '1', slow-reads = '1000', cheap-repeat = '1' }\nlimits = { deadline_ms = 2000, breaker_failures = 0 }",
             ),
             probe("short-manifests", "probe", "limits = { max_manifest_bytes = 1048576, breaker_failures = 0 }"),
+            probe("circling", "probe", "limits = { deadline_ms = 300, call_ms = 1000, breaker_failures = 0 }"),
+            probe("metered-probe", "probe", "quota.cpu_ms_per_s = 20\nlimits.breaker_failures = 0"),
+            probe("evicts-slowly", "broken-maintenance", "limits = { maintenance_ms = 20000, breaker_failures = 0 }"),
+            probe("bounded-maintenance", "broken-maintenance", LIMITS),
             probe("hostile-wasi", "wasi-probe", LIMITS),
             probe("endless-wasi", "wasi-probe", ENDLESS),
             probe("hostile-wasi-ro", "wasi-probe", &format!("{LIMITS}\n{read_only}")),
@@ -272,6 +306,7 @@ pub fn run_all() {
         files::cases(),
         words::cases(),
         loading::cases(),
+        shares::cases(),
     ];
     let trials = cases.into_iter().flatten().map(|case| Trial::test(case.name.clone(), move || run(&case, neighbour)));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());

@@ -30,7 +30,8 @@ are this machine's; read the ratio. It is always oriented as speed: 1 is as fast
 the former one in turns with itself. Where that differs by more than 3%, the instructions and system calls of both are counted instead:
 instructions by perf, or one by one under ptrace where the machine has no counters (x86-64).
 `hostile/beside/*` is the 99th percentile of a healthy store's save and restore beside a guest that misbehaves, and the peer the same beside as many
-threads that only spin.
+threads that only spin. `hostile/CLASS/CALL` is the same of one call of a tenant, beside another's store that takes what the process shares: its compilers, opens,
+processors, threads for eviction and for queues, and its network, over HTTP and below. Of `hostile/CLASS/CALL/idle` the peer is the call while nothing else runs.
 
 The library is loaded with `dlopen` from `target/dist` and called through its C ABI, as an engine calls it, and outputs are freed as they come.
 `kvx/*`, `cache/*` and `blocks/*` are measured through the Rust crates, except `kvx/small/*`, which calls the C functions.

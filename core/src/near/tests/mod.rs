@@ -3,6 +3,7 @@
 mod disk;
 mod layer;
 mod oracle;
+mod writer;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,9 +19,10 @@ use crate::backend::{Answers, Backend, Bytes, ChunkHash, Committed, Got, NewChun
 use crate::config::Near;
 use crate::counters;
 use crate::error::{Error, ErrorKind};
-use crate::limits::Limits;
+use crate::limits::{self, Limits};
 use crate::payload::Buffer;
-use crate::process::{Clock, Spawn};
+use crate::process::Clock;
+use crate::threads::Threads;
 use crate::until::Until;
 
 /// A backend in memory, as other processes see it too.
@@ -159,13 +161,13 @@ fn settings(memory_bytes: u64, disk: Option<(PathBuf, u64)>) -> Near {
 
 fn open(settings: &Near) -> Arc<Level> {
     let counters = counters::OfProcess::default().of("near-test", None);
-    Arc::new(process().open(settings, &counters))
+    Arc::new(process().open(&Arc::default(), settings, &counters))
 }
 
 /// All levels of these tests have one writer.
 fn process() -> &'static OfProcess {
     static PROCESS: LazyLock<OfProcess> =
-        LazyLock::new(|| OfProcess::new(Clock::default(), Spawn::default(), Arc::default()));
+        LazyLock::new(|| OfProcess::new(Clock::default(), Threads::default().near, Arc::default()));
     &PROCESS
 }
 

@@ -278,9 +278,9 @@ impl OpenStore {
             Some(pieces.iter().copied().chain(seal).collect())
         };
         let rooms: Vec<Option<Vec<libc::iovec>>> = asked.iter().map(&mut memory_of).collect();
-        // SAFETY: by this function's own condition; the seals are local.
         let target = |room: &Option<Vec<libc::iovec>>| match room {
-            // The cast only names the lifetime of `rooms`, which outlives the calls.
+            // SAFETY: by this function's own condition; the seals are local. The cast only names the lifetime of `rooms`, which outlives the
+            // calls.
             Some(pieces) => unsafe { Target::memory(std::slice::from_raw_parts(pieces.as_ptr(), pieces.len())) },
             None => Target::ALLOCATE,
         };

@@ -160,6 +160,9 @@ impl Program {
             seconds: (allowance.milliseconds / 1000).saturating_add(1).saturating_mul(threads as u64),
         };
         let component = component.file().ok_or_else(|| passing("hand the component on", &"it is in no file"))?;
+        // The program reads on from where the one before it has ended: descriptors of one file share their place in it.
+        rustix::fs::seek(component, rustix::fs::SeekFrom::Start(0))
+            .map_err(|error| passing("hand the component on", &error))?;
         let descriptors = [component, code.as_fd(), said.as_fd(), self.file.as_fd()];
         let end = process::run(descriptors, &arguments, &bounds, until)
             .map_err(|error| passing("start the compile helper", &error))?;

@@ -31,6 +31,10 @@ enum Fault {
     EvictsNothing,
     /// Chunks are also files of a bounded directory. What is said to be evicted stays.
     FreesNothing,
+    /// An eviction takes nearly all the time that it may. The host asks again and again, because what is old is to go.
+    EvictsSlowly,
+    /// None: chunks are also files of a bounded directory, and go when they are evicted.
+    Bounded,
     /// A manifest is published whichever of its chunks are gone.
     CommitsOverGone,
     /// A long name is listed as a digest, under which nothing is found.
@@ -59,6 +63,8 @@ impl Backend for Memory {
             "lists-nothing" => Fault::ListsNothing,
             "evicts-nothing" => Fault::EvictsNothing,
             "frees-nothing" => Fault::FreesNothing,
+            "evicts-slowly" => Fault::EvictsSlowly,
+            "bounded-maintenance" => Fault::Bounded,
             "commits-over-gone" => Fault::CommitsOverGone,
             "lists-digests" => Fault::ListsDigests,
             _ => return Err(Error::invalid(format!("{scheme} is none of the faults"))),
@@ -66,8 +72,12 @@ impl Backend for Memory {
         let label = format!("a backend with a fault: {scheme}");
         let properties = Properties::HOLDS_DATA | Properties::WRITE_THROUGH | Properties::EVICTS;
         let (chunks, manifests, removed) = Default::default();
-        let bounds = [("max-bytes", "4000"), ("save-grace-s", "0")].map(|(name, value)| (name.into(), value.into()));
-        let more = if fault == Fault::FreesNothing { bounds.into() } else { Vec::new() };
+        let bounds: &[(&str, &str)] = match fault {
+            Fault::FreesNothing | Fault::Bounded => &[("max-bytes", "4000"), ("save-grace-s", "0")],
+            Fault::EvictsSlowly => &[("ttl-s", "1"), ("save-grace-s", "0")],
+            _ => &[],
+        };
+        let more = bounds.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         Ok((Memory { fault, chunks, manifests, removed }, Features { label, properties, more, ..Default::default() }))
     }
 
@@ -81,7 +91,7 @@ impl Backend for Memory {
                 return Ok(PutOutcome::Existed);
             }
             let data = chunk.keep()?;
-            if self.fault == Fault::FreesNothing {
+            if matches!(self.fault, Fault::FreesNothing | Fault::Bounded) {
                 let content = vec![Part::Payload(&data)];
                 let request = files::WriteRequest { path: hex(chunk.hash), content, replace: true };
                 for outcome in files::open_directory("")?.write(&[request], false)? {
@@ -198,6 +208,10 @@ impl Maintenance for Memory {
         match self.fault {
             Fault::EvictsNothing => return Ok(Evicted { more: true, ..evicted }),
             Fault::FreesNothing => return Ok(Evicted { bytes: 1, chunks: 1, more: true, ..evicted }),
+            Fault::EvictsSlowly => {
+                system::sleep(system::remaining() / 10 * 9)?;
+                return Ok(Evicted { more: true, ..evicted });
+            }
             _ => {}
         }
         while evicted.bytes < what.bytes
@@ -211,6 +225,9 @@ impl Maintenance for Memory {
         for hash in going.collect::<Vec<_>>() {
             if evicted.bytes >= what.bytes {
                 break;
+            }
+            if self.fault == Fault::Bounded {
+                files::open_directory("")?.remove(&[hex(&hash)], false)?;
             }
             evicted.chunks += 1;
             evicted.bytes += self.chunks.remove(&hash).map_or(0, |(data, _)| data.len());

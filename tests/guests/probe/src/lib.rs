@@ -1,6 +1,7 @@
 //! A backend that tests steer: options set what it declares of itself, and a manifest's name makes it misbehave in one
 //! way. Otherwise it keeps chunks and manifests in memory and counts its calls; the manifest `calls` tells the counts.
 
+mod any;
 mod echo;
 mod lies;
 mod misbehave;
@@ -128,6 +129,11 @@ impl Backend for Probe {
     fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
         self.count("get", hashes.len());
         self.read_slowly()?;
+        // What is to be done lies in an envelope too: its key has a mark behind it.
+        let told = hashes.iter().next().and_then(|hash| std::str::from_utf8(hash).ok());
+        if let Some(how) = told.and_then(|told| told.strip_prefix("do:")) {
+            misbehave::act(how.strip_suffix("\u{2}kv2").unwrap_or(how))?;
+        }
         hashes
             .iter()
             .take(self.answers)
@@ -181,6 +187,8 @@ impl Backend for Probe {
                 let hash = self.key_of(content()?);
                 self.chunks.remove(&hash);
             }
+            // Calls that a test has made up.
+            "any" => any::run(&content()?)?,
             // A change that says what it sends: a token, and how it ends.
             "late" => {
                 let content = content()?;

@@ -52,6 +52,20 @@ pub fn act(how: &str) -> Result<()> {
             let parts: Vec<Part> = (0..100_000).map(|_| Part::Payload(&data)).collect();
             payloads::sha256(&parts).map(drop)
         }
+        // A moment of work in the host, and a moment of the guest's own that waits in each tick of the clock.
+        "hash-32-mib" => {
+            let data = Payload::from_bytes(&vec![0; 8 << 20])?;
+            payloads::sha256(&[Part::Payload(&data), Part::Payload(&data), Part::Payload(&data), Part::Payload(&data)])
+                .map(drop)
+        }
+        "work-and-wait" => {
+            for _ in 0..10 {
+                let begun = system::monotonic();
+                while system::monotonic() - begun < 8_000_000 {}
+                system::sleep(1_500_000)?;
+            }
+            Ok(())
+        }
         // There is none in most calls, and one in a commit.
         "item" => payloads::xxh3(&[Part::Item(7)]).map(drop),
         "item-past-the-end" => {
@@ -118,6 +132,15 @@ pub fn act(how: &str) -> Result<()> {
             Some((get, server)) if get.starts_with("get") => {
                 let requests = [request("GET", server, "/", Vec::new())];
                 http::send(&requests).pop().unwrap_or_else(|| Err(Error::other("no answer"))).map(drop)
+            }
+            // A line as long as its server likes.
+            Some(("line", server)) => net::connect(server, None)?.receive_until(b"\n.\n", 64 << 20).map(drop),
+            // Bytes that come and are dropped, without end.
+            Some(("circle", server)) => {
+                let connection = net::connect(server, None)?;
+                loop {
+                    drop(connection.receive_payload(1 << 20, None)?);
+                }
             }
             // As many as it may have, and kept when the call is over.
             Some(("keep-connections", server)) => {

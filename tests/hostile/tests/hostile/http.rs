@@ -11,14 +11,14 @@ use kv_store_wasm::ErrorKind::{self, Component, Corrupt, Exhausted, Invalid, Una
 use super::{Case, case, fails, goes_on, open, probing};
 
 /// A server that does something with each connection, on threads that end with its value.
-struct Server {
-    address: String,
+pub struct Server {
+    pub address: String,
     is_over: Arc<AtomicBool>,
     accepted: Arc<Mutex<Vec<TcpStream>>>,
     accepting: Option<JoinHandle<()>>,
 }
 
-fn server(serve: fn(TcpStream) -> std::io::Result<()>) -> Server {
+pub fn server(serve: fn(TcpStream) -> std::io::Result<()>) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (is_over, accepted) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<TcpStream>>>::default());
@@ -41,6 +41,14 @@ impl Drop for Server {
         let _ = TcpStream::connect(&self.address);
         self.accepted.lock().unwrap().drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
         self.accepting.take().map(JoinHandle::join);
+    }
+}
+
+/// Bytes without end, to whoever connects.
+pub fn flooding(mut stream: TcpStream) -> std::io::Result<()> {
+    let bytes = [7; 1 << 16];
+    loop {
+        stream.write_all(&bytes)?;
     }
 }
 

@@ -83,6 +83,7 @@ pub fn cases() -> Vec<Case> {
         Case {
             // What stays of it varies by about one store.
             resident_more: 256 << 20,
+            budget: MOST_IDLE_BYTES,
             ..case("fills-memory", || {
                 (0..24).for_each(|n| drop(open(&format!("filling://{n}"))));
                 // They are torn down on another thread.
