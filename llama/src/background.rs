@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use kv_in_process::signals::with_signals_blocked;
 
+use crate::copied::Copied;
 use crate::local::Local;
 use crate::log;
-use crate::states::{Copied, States};
+use crate::states::States;
 
 /// States that wait. One is taken whatever its size, when none waits: its memory is there already.
 const HELD_BYTES: usize = 1 << 30;
@@ -25,6 +26,8 @@ enum Work {
     Save(Arc<States>, Copied, Option<Local>),
     /// The server reads the file of a load.
     Remove(Local),
+    /// Something that holds so many bytes, and may be left out.
+    Other(usize, Box<dyn FnOnce() + Send>),
 }
 
 impl Work {
@@ -32,13 +35,14 @@ impl Work {
         match self {
             Work::Save(_, copied, _) => copied.bytes(),
             Work::Remove(_) => 0,
+            Work::Other(bytes, _) => *bytes,
         }
     }
 
     fn manifest(&self) -> Option<&str> {
         match self {
             Work::Save(_, copied, _) => Some(copied.manifest_name()),
-            Work::Remove(_) => None,
+            Work::Remove(_) | Work::Other(..) => None,
         }
     }
 
@@ -49,6 +53,7 @@ impl Work {
                 local.wait();
                 local.remove();
             }
+            Work::Other(_, run) => run(),
         }
     }
 }
@@ -58,6 +63,14 @@ struct Queue {
     /// What the thread is at: its bytes, and the manifest that it will publish.
     running: Option<(usize, Option<String>)>,
     started: bool,
+}
+
+impl Queue {
+    fn has_room(&self, bytes: usize) -> bool {
+        let waiting: usize = self.waiting.iter().map(Work::bytes).sum();
+        let held = waiting + self.running.as_ref().map_or(0, |work| work.0);
+        held == 0 || held.saturating_add(bytes) <= HELD_BYTES
+    }
 }
 
 static QUEUE: Mutex<Queue> = Mutex::new(Queue { waiting: VecDeque::new(), running: None, started: false });
@@ -88,15 +101,23 @@ pub fn remove(local: Local) {
     drop(add(Work::Remove(local)));
 }
 
+/// Whether something that holds so many bytes would be taken by [`later`].
+pub fn has_room(bytes: usize) -> bool {
+    !is_child() && queue().has_room(bytes)
+}
+
+/// Do something on the thread that holds so many bytes. It is left out where there is no room.
+pub fn later(bytes: usize, run: impl FnOnce() + Send + 'static) {
+    drop(add(Work::Other(bytes, Box::new(run))));
+}
+
 /// Hand work to the thread; gives it back where there is no room, or no thread.
 fn add(work: Work) -> Option<Work> {
     if is_child() {
         return Some(work);
     }
     let mut queue = queue();
-    let held: usize =
-        queue.waiting.iter().map(Work::bytes).sum::<usize>() + queue.running.as_ref().map_or(0, |work| work.0);
-    if held > 0 && held.saturating_add(work.bytes()) > HELD_BYTES {
+    if !queue.has_room(work.bytes()) {
         return Some(work);
     }
     if !queue.started {

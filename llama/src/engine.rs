@@ -38,9 +38,9 @@ pub struct Engine {
     pub state_size: unsafe extern "C" fn(Context, Sequence) -> usize,
     pub state_get: unsafe extern "C" fn(Context, *mut u8, usize, Sequence) -> usize,
     pub state_set: unsafe extern "C" fn(Context, *const u8, usize, Sequence) -> usize,
-    get_memory: unsafe extern "C" fn(Context) -> *mut c_void,
-    memory_remove: unsafe extern "C" fn(*mut c_void, Sequence, i32, i32) -> bool,
-    get_model: unsafe extern "C" fn(Context) -> *const c_void,
+    pub get_memory: unsafe extern "C" fn(Context) -> *mut c_void,
+    pub memory_remove: unsafe extern "C" fn(*mut c_void, Sequence, i32, i32) -> bool,
+    pub get_model: unsafe extern "C" fn(Context) -> *const c_void,
     model_params: unsafe extern "C" fn(*const c_void) -> u64,
     model_layers: unsafe extern "C" fn(*const c_void) -> i32,
     model_embd: unsafe extern "C" fn(*const c_void) -> i32,
@@ -214,10 +214,17 @@ impl Engine {
 ///
 /// # Safety
 /// `F` is the type of the function at the address.
-unsafe fn as_function<F: Copy>(address: *mut c_void) -> F {
+pub unsafe fn as_function<F: Copy>(address: *mut c_void) -> F {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     // SAFETY: the sizes are equal; the rest by this function's own condition.
     unsafe { std::mem::transmute_copy(&address) }
+}
+
+/// Whether a function of this name is libllama's own.
+pub fn is_of_libllama(name: &CStr) -> bool {
+    let base = |found: *mut c_void| library_of(found).map(|library| library.dli_fbase);
+    let own = function(c"llama_get_model").and_then(base);
+    own.is_some() && function(name).and_then(base) == own
 }
 
 /// The library that an address lies in.

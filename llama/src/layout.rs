@@ -94,9 +94,7 @@ impl Block {
 impl Cut {
     /// Cut a state of a version of llama.cpp's sequence files.
     pub fn new(state: &[u8], version: u32) -> Cut {
-        let mut walk = Walk { state, version, at: HEADER_BYTES, blocks: Vec::new() };
-        let known = version <= LAST_VERSION && state.len() > HEADER_BYTES && walk.caches().is_some();
-        if known { Cut { blocks: walk.blocks } } else { Cut::by_content(state) }
+        Walk::over(state, version).map_or_else(|| Cut::by_content(state), |walk| Cut { blocks: walk.blocks })
     }
 
     /// Cut bytes of any kind.
@@ -149,15 +147,50 @@ pub fn streams(state: &[u8]) -> u32 {
     bytes.map(|bytes| u32::from_le_bytes(*bytes)).filter(|streams| (1..=MAX_STREAMS).contains(streams)).unwrap_or(1)
 }
 
+/// What a state says of the cache that it is of. States of one context have the same words, whatever their tokens are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Form {
+    /// For each cache and stream that is not empty: whether V is transposed, the layers, and the type and size of each row.
+    pub words: Vec<u64>,
+    /// The positions of the cells, for each stream that is not empty, in the order of the state.
+    pub positions: Vec<Vec<u32>>,
+}
+
+impl Form {
+    /// Of a state of a version of llama.cpp's sequence files; `None` if its layout is not known.
+    pub fn of(state: &[u8], version: u32) -> Option<Form> {
+        Walk::over(state, version).map(|walk| walk.form)
+    }
+
+    /// Whether the cells are those of a sequence of so many tokens: none is behind it, and a cache without a window has all.
+    pub fn has(&self, tokens: usize, all: bool) -> bool {
+        let whole = |positions: &Vec<u32>| {
+            let mut sorted = positions.clone();
+            sorted.sort_unstable();
+            let once = sorted.windows(2).all(|pair| pair.first() < pair.last());
+            let last = sorted.last().is_some_and(|last| u64::from(*last) + 1 == tokens as u64);
+            once && last && (!all || sorted.len() == tokens)
+        };
+        !self.positions.is_empty() && self.positions.iter().all(whole)
+    }
+}
+
 /// A walk over a state; `None` from its methods says that the layout is another one.
 struct Walk<'a> {
     state: &'a [u8],
     version: u32,
     at: usize,
     blocks: Vec<Block>,
+    form: Form,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    /// A walk that has come to the end of the state.
+    fn over(state: &'a [u8], version: u32) -> Option<Walk<'a>> {
+        let mut walk = Walk { state, version, at: HEADER_BYTES, blocks: Vec::new(), form: Form::default() };
+        (version <= LAST_VERSION && state.len() > HEADER_BYTES && walk.caches().is_some()).then_some(walk)
+    }
+
     fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
         let bytes = self.state.get(self.at..)?.first_chunk::<N>()?;
         self.at += N;
@@ -187,6 +220,7 @@ impl Walk<'_> {
     fn caches(&mut self) -> Option<()> {
         while self.at < self.state.len() {
             let streams = self.u32().filter(|streams| (1..=MAX_STREAMS).contains(streams))?;
+            self.form.words.push(u64::from(streams));
             for _ in 0..streams {
                 let cells = self.u32()?;
                 if cells > 0 {
@@ -201,8 +235,10 @@ impl Walk<'_> {
         let runs = self.cells(cells)?;
         let transposed = self.u32().filter(|flag| *flag <= 1)? == 1;
         let layers = self.u32().filter(|layers| (1..=MAX_LAYERS).contains(layers))?;
+        self.form.words.extend([u64::from(transposed), u64::from(layers)]);
         if self.version >= 4 {
-            let _two_more = self.u64()?;
+            let two_more = self.u64()?;
+            self.form.words.push(two_more);
         }
         let mut block = Block { runs, ..Block::default() };
         for _ in 0..layers {
@@ -221,9 +257,10 @@ impl Walk<'_> {
         self.blocks.push(block);
         if keeps_v && transposed {
             for _ in 0..layers {
-                let _type = self.u32()?;
+                let kind = u64::from(self.u32()?);
                 let element = u64::from(self.u32()?);
                 let columns = u64::from(self.u32()?);
+                self.form.words.extend([kind, element, columns]);
                 let bytes = element.checked_mul(columns)?.checked_mul(u64::from(cells)).filter(|bytes| *bytes > 0)?;
                 let begin = self.skip(bytes)?;
                 self.blocks.push(by_content(self.state, begin..self.at));
@@ -239,6 +276,7 @@ impl Walk<'_> {
         }
         let mut runs: Vec<u64> = Vec::new();
         let mut last: Option<u32> = None;
+        let mut positions = Vec::with_capacity(cells as usize);
         for _ in 0..cells {
             let position = self.u32().filter(|position| *position <= i32::MAX as u32)?;
             if self.u32()? != 1 {
@@ -251,7 +289,9 @@ impl Walk<'_> {
                 None => runs.push(1),
             }
             last = Some(position);
+            positions.push(position);
         }
+        self.form.positions.push(positions);
         // Positions in no order would make a chunk of each row.
         let expected = u64::from(cells).div_ceil(TOKENS) + 2;
         if runs.len() as u64 > 2 * expected {
@@ -263,8 +303,9 @@ impl Walk<'_> {
 
     /// Pass over K or V of a layer.
     fn rows(&mut self, cells: u32) -> Option<Section> {
-        let _type = self.u32()?;
+        let kind = u64::from(self.u32()?);
         let row = self.u64().filter(|row| (1..=MAX_ROW_BYTES).contains(row))?;
+        self.form.words.extend([kind, row]);
         let offset = self.skip(row * u64::from(cells))? as u64;
         Some(Section { offset, row })
     }

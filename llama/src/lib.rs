@@ -7,14 +7,17 @@
 //! - `preload` has the functions, with llama.cpp's answers; `api` those of the header, `deprecated` those that it had in 0.2.
 //! - `states` saves and loads: the state of a sequence (`engine` asks libllama for it) is cut (`layout`), its chunks are put
 //!   under the hash of their content, and a manifest (`record`) names them and holds the rest.
+//! - `auto` finds beginnings of prompts in the store without being asked (`KV_STORE_LLAMA_AUTO=1`).
 //! - `background` stores what was copied, while the server goes on; `local` is the server's own file of a slot.
 //! - `model` says which states a model may be given.
 //!
 //! Invariant: llama.cpp is given the bytes of a state that the same model wrote, all of them, or nothing.
 
 mod api;
+mod auto;
 mod background;
 mod chunks;
+mod copied;
 mod deprecated;
 mod engine;
 mod layout;

@@ -2,6 +2,7 @@
 //! wrong from it; so the name of a state in the store holds a fingerprint of what made it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -47,22 +48,49 @@ pub fn fingerprint(shape: &Shape, version: u32, build: Option<u64>, named: Optio
     part(&params.to_le_bytes());
     [layers, embd, kv_heads].iter().for_each(|number| part(&number.to_le_bytes()));
     let words = std::fs::read("/proc/self/cmdline").unwrap_or_default();
-    options(&words).iter().for_each(|word| part(word));
-    let mut variables: Vec<_> = std::env::vars_os()
-        .filter(|(name, _)| VARIABLES.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes())))
-        .collect();
-    variables.sort();
-    for (name, value) in variables {
+    options(&words, OPTIONS).iter().for_each(|word| part(word));
+    for (name, value) in variables(VARIABLES) {
         part(name.as_encoded_bytes());
         part(value.as_encoded_bytes());
     }
     Ok(hash.finalize().into())
 }
 
-/// The words of a command line that say how a model computes.
-fn options(words: &[u8]) -> Vec<&[u8]> {
+/// What tells the states of the automatic cache apart: what made them, and the context, whose size may choose other factors of RoPE. K
+/// and V have other bytes with other options.
+pub fn auto_key(fingerprint: &[u8; 32], positions: u32, streams: u32) -> [u8; 32] {
+    const OPTIONS: &[&str] = &["-ctk", "--cache-type-k", "-ctv", "--cache-type-v", "-fa", "--flash-attn", "--swa-full"];
+    const VARIABLES: &[&str] = &["LLAMA_ARG_CACHE_TYPE", "LLAMA_ARG_FLASH_ATTN", "LLAMA_ARG_SWA_FULL"];
+    let mut hash = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    part(b"kv-store-llama auto 1");
+    part(fingerprint);
+    part(&positions.to_le_bytes());
+    part(&streams.to_le_bytes());
+    let words = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    options(&words, OPTIONS).iter().for_each(|word| part(word));
+    for (name, value) in variables(VARIABLES) {
+        part(name.as_encoded_bytes());
+        part(value.as_encoded_bytes());
+    }
+    hash.finalize().into()
+}
+
+/// Variables whose names begin so, in the order of their names.
+fn variables(begins: &[&str]) -> Vec<(OsString, OsString)> {
+    let counts = |name: &OsString| begins.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes()));
+    let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| counts(name)).collect();
+    variables.sort();
+    variables
+}
+
+/// The words of a command line that begin as one of these options, each with the word behind it.
+fn options<'a>(words: &'a [u8], options: &[&str]) -> Vec<&'a [u8]> {
     let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
-    let counts = |word: &&[u8]| OPTIONS.iter().any(|option| word.starts_with(option.as_bytes()));
+    let counts = |word: &&[u8]| options.iter().any(|option| word.starts_with(option.as_bytes()));
     let found = words.iter().enumerate().filter(|(_, word)| counts(word));
     found.flat_map(|(index, _)| words.get(index..index + 2).unwrap_or_default()).copied().collect()
 }

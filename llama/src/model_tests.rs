@@ -26,8 +26,8 @@ fn parts_of_a_model_belong_together() {
 #[test]
 fn options_that_change_rope_count_with_their_values() {
     let words = b"llama-server\0-m\0model.gguf\0--rope-freq-base\x005e5\0-c\x004096\0--yarn-ext-factor\x001\0";
-    assert_eq!(options(words), [&b"--rope-freq-base"[..], b"5e5", b"--yarn-ext-factor", b"1"]);
-    assert!(options(b"llama-server\0-m\0model.gguf\0").is_empty());
+    assert_eq!(options(words, OPTIONS), [&b"--rope-freq-base"[..], b"5e5", b"--yarn-ext-factor", b"1"]);
+    assert!(options(b"llama-server\0-m\0model.gguf\0", OPTIONS).is_empty());
 }
 
 /// It is part of the name of each state. Computed with Python's hashlib, not with this code. Where a variable of llama.cpp is set, it
@@ -47,6 +47,18 @@ fn golden_fingerprint() {
     let own = Fingerprint::of_gguf(&file).unwrap().0.bytes;
     let parts = Files { parts: vec![file.clone(), file.clone()], expected: 2 }.read().unwrap();
     assert_eq!(parts.fingerprint, <[u8; 32]>::from(Sha256::digest([own, own].concat())));
+}
+
+/// It is part of the name of each state of the automatic cache. Computed with Python's hashlib, not with this code.
+#[test]
+fn golden_auto_key() {
+    let fingerprint = std::array::from_fn(|n| n as u8);
+    let key = auto_key(&fingerprint, 4096, 1);
+    let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, "ad7c304a512f99ebcf02d0829f30228fe036dc9f7f713e7a5536d3f27809d541");
+    assert_ne!(key, auto_key(&fingerprint, 2048, 1));
+    assert_ne!(key, auto_key(&fingerprint, 4096, 2));
+    assert_ne!(key, auto_key(&[0; 32], 4096, 1));
 }
 
 #[test]

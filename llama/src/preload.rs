@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use crate::auto;
 use crate::background;
 use crate::engine::{Context, Engine, LoadFile, SaveFile, Sequence, Token, function};
 use crate::local::Local;
@@ -37,6 +38,8 @@ pub unsafe extern "C" fn llama_state_seq_save_file(
     tokens: *const Token,
     count: usize,
 ) -> usize {
+    // SAFETY: by this function's own condition.
+    unsafe { auto::before_file(context, sequence) };
     let kept = guarded(|| {
         // SAFETY: by this function's own condition, a C string.
         let Ours { states, name, path, engine } = unsafe { ours(context, path)? };
@@ -79,6 +82,10 @@ pub unsafe extern "C" fn llama_state_seq_load_file(
     room: usize,
     count: *mut usize,
 ) -> usize {
+    if !tokens.is_null() {
+        // SAFETY: by this function's own condition.
+        unsafe { auto::changed_by_file(context, sequence) };
+    }
     let loaded = guarded(|| {
         // SAFETY: by this function's own condition, a C string.
         let Ours { states, name, path, engine } = unsafe { ours(context, path)? };
@@ -182,6 +189,13 @@ unsafe fn ours(context: Context, path: *const c_char) -> Option<Ours> {
     Some(Ours { states, name: name.to_string_lossy().into_owned(), path: path.to_owned(), engine })
 }
 
+/// The store of the process, as the environment names it.
+pub fn store() -> Result<Arc<States>, String> {
+    let settings = Settings::get();
+    let uri = settings.uri.as_deref().ok_or_else(|| format!("{URI} is not set"))?;
+    opened(uri, settings.model.as_deref())
+}
+
 /// The store of the process. One that cannot be opened is tried again with the next state.
 fn opened(uri: &str, model: Option<&str>) -> Result<Arc<States>, String> {
     static OPENED: Mutex<Option<Arc<States>>> = Mutex::new(None);
@@ -227,7 +241,7 @@ pub unsafe extern "C" fn llama_adapter_lora_init_from_file_ptr(model: *mut c_voi
     unsafe { std::mem::transmute::<*mut c_void, Original>(original)(model, file) }
 }
 
-/// As in `llama.h`; that it was called with data is noted.
+/// As in `llama.h`; that it was called with data is noted, and the automatic cache is off then.
 ///
 /// # Safety
 /// As there.
@@ -242,6 +256,8 @@ pub unsafe extern "C" fn llama_set_adapter_cvec(
 ) -> i32 {
     if !data.is_null() {
         ADAPTED.store(true, Relaxed);
+        // SAFETY: by this function's own condition.
+        unsafe { auto::adapted(context) };
     }
     let Some(original) = function(c"llama_set_adapter_cvec") else { return -1 };
     type Original = unsafe extern "C" fn(Context, *const f32, usize, i32, i32, i32) -> i32;

@@ -10,11 +10,20 @@ pub const PATHS: &str = "KV_STORE_LLAMA_PATHS";
 /// What names the model, in place of its GGUF file's content.
 pub const MODEL: &str = "KV_STORE_LLAMA_MODEL";
 
+/// `1`: prompts are found in the store without being asked for.
+pub const AUTO: &str = "KV_STORE_LLAMA_AUTO";
+/// The most that the automatic cache writes for each token that was computed, such as `64 KiB`.
+pub const AUTO_BYTES: &str = "KV_STORE_LLAMA_AUTO_BYTES";
+
 /// The settings of the process.
 #[derive(Debug, Default)]
 pub struct Settings {
     pub uri: Option<String>,
     pub model: Option<String>,
+    /// The automatic cache.
+    pub auto: bool,
+    /// Bytes for each token, as it is set.
+    pub auto_bytes: Option<String>,
     paths: Option<Vec<PathBuf>>,
 }
 
@@ -26,6 +35,8 @@ impl Settings {
         SETTINGS.get_or_init(|| Settings {
             uri: text(URI),
             model: text(MODEL),
+            auto: text(AUTO).is_some_and(|value| value != "0"),
+            auto_bytes: text(AUTO_BYTES),
             paths: std::env::var_os(PATHS).map(|paths| std::env::split_paths(&paths).collect()),
         })
     }

@@ -8,7 +8,8 @@ use kv_store_wasm::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Put, SaveOut
 
 use crate::background;
 use crate::chunks::{Batch, Whole, batches, hash, name_of, pieces, side_by_side};
-use crate::engine::{Context, Engine, FILE_HEADER_BYTES, MEMORY_HEADER_BYTES, Sequence, Token};
+use crate::copied::{Copied, file_bytes};
+use crate::engine::{Context, Engine, Sequence, Token};
 use crate::layout::{self, Cut};
 use crate::local::MAX_APPENDIX;
 use crate::log;
@@ -48,45 +49,14 @@ pub enum Loaded {
     },
 }
 
-/// A state that was copied, and is not stored yet.
-pub struct Copied {
-    name: String,
-    manifest: String,
-    fingerprint: [u8; 32],
-    version: u32,
-    tokens: Vec<Token>,
-    /// Tokens, for people.
-    said: usize,
-    state: StateMemory,
-    begun: Instant,
-}
-
-impl Copied {
-    /// Bytes that the sequence file would have.
-    pub fn file_bytes(&self) -> usize {
-        file_bytes(&self.tokens, self.state.len())
-    }
-
-    /// Bytes of memory that it holds.
-    pub fn bytes(&self) -> usize {
-        self.state.len() + size_of_val(self.tokens.as_slice())
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub fn manifest_name(&self) -> &str {
-        &self.manifest
-    }
-}
-
 /// A state that is in the store.
 pub struct Stored {
     manifest: String,
     fingerprint: [u8; 32],
     version: u32,
     seal: [u8; SEAL_BYTES],
+    /// Bytes that the store did not have.
+    pub new_bytes: u64,
 }
 
 /// What was put of a state.
@@ -121,36 +91,11 @@ impl States {
     /// # Safety
     /// What `llama_state_seq_save_file` asks for holds for the slot.
     pub unsafe fn copy(&self, slot: &Slot, name: &str, tokens: &[Token]) -> Result<Copied, String> {
-        let begun = Instant::now();
-        let Slot { engine, context, sequence } = *slot;
         // SAFETY: by this function's own condition.
         let (version, fingerprint) = unsafe { self.fingerprint(slot)? };
+        let manifest = |state: &[u8]| manifest_name(name, &fingerprint, layout::streams(state));
         // SAFETY: the same.
-        let size = unsafe { (engine.state_size)(context, sequence) };
-        if size < MEMORY_HEADER_BYTES {
-            return Err("llama.cpp gives no state".to_owned());
-        }
-        let mut state = StateMemory::new(size).map_err(|error| format!("no memory for {size} bytes: {error}"))?;
-        // SAFETY: the same; the memory has `size` bytes.
-        let written = unsafe { (engine.state_get)(context, state.as_mut_ptr(), size, sequence) };
-        if written != size {
-            return Err(format!("llama.cpp wrote {written} bytes of a state of {size} bytes"));
-        }
-        // Newer servers pass more words than tokens; each token has a position.
-        // SAFETY: the same.
-        let positions = unsafe { engine.positions(context, sequence) };
-        let manifest = manifest_name(name, &fingerprint, layout::streams(&state));
-        let said = positions.unwrap_or(tokens.len()).min(tokens.len());
-        Ok(Copied {
-            name: name.to_owned(),
-            manifest,
-            fingerprint,
-            version,
-            tokens: tokens.to_vec(),
-            said,
-            state,
-            begun,
-        })
+        unsafe { Copied::of(slot, name, manifest, (version, fingerprint), tokens) }
     }
 
     /// Store what was copied.
@@ -181,7 +126,7 @@ impl States {
             log::Bytes(put.new_bytes as u64),
             begun.elapsed().as_secs_f64() * 1e3,
         ));
-        Ok(Stored { manifest, fingerprint, version, seal: put.seal })
+        Ok(Stored { manifest, fingerprint, version, seal: put.seal, new_bytes: put.new_bytes as u64 })
     }
 
     /// Store what the server has appended to the file of a state, bound to this state.
@@ -303,6 +248,25 @@ impl States {
         let tokens = record.tokens;
         let bytes = file_bytes(&tokens, size);
         Ok(Loaded::State { tokens, bytes, appendix: self.appendix(&manifest, seal) })
+    }
+
+    /// The bytes of a manifest; `None` if there is none.
+    pub fn manifest(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        let found = self.store.get_manifest(name).map_err(|error| error.to_string())?;
+        Ok(found.map(|bytes| bytes.to_vec()))
+    }
+
+    /// Publish a manifest that names no chunks.
+    pub fn put_manifest(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
+        self.store.put_manifest(name, bytes).map_err(|error| error.to_string())
+    }
+
+    /// The state that a record is of, whole and checked.
+    pub fn fetch_state(&self, record: &Record) -> Result<StateMemory, String> {
+        let size = usize::try_from(record.size).map_err(|_| "it is too large")?;
+        let mut state = StateMemory::new(size).map_err(|error| format!("no memory for {size} bytes: {error}"))?;
+        self.get(record, &mut state)?;
+        Ok(state)
     }
 
     /// The record of a state, its manifest's name, and its seal.
@@ -449,10 +413,6 @@ impl States {
             .map_err(|error| format!("{error}: name the model with {}", crate::settings::MODEL))?;
         Ok((version, fingerprint))
     }
-}
-
-fn file_bytes(tokens: &[Token], state: usize) -> usize {
-    FILE_HEADER_BYTES + size_of_val(tokens) + state.saturating_sub(MEMORY_HEADER_BYTES)
 }
 
 fn unusable(what: &str) -> NotLoaded {

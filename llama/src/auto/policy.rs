@@ -1,0 +1,114 @@
+//! Which states are stored. Pure.
+//!
+//! A state of a model whose sequences can be shortened serves every beginning of its tokens, so one at the end of a prompt is enough.
+//! Others (sliding windows, recurrent models) serve their own length only, so they are stored more often.
+//! What is written is bounded by what was computed: each computed token allows [`Credit::per_token`] bytes.
+
+use super::index::BLOCK;
+
+/// A prompt of a model that can be shortened is stored before its end when it grows by so many tokens.
+const LONG: usize = 8192;
+/// The end of a turn is stored when so many of its tokens are in no state.
+const TURN: usize = 32;
+/// Bytes that each computed token allows, unless set. K and V of a token of a model of 70 billion parameters are 320 KiB.
+pub const BYTES_A_TOKEN: u64 = 512 << 10;
+/// Credit that is not used is kept up to this.
+const MOST_CREDIT: i64 = 4 << 30;
+
+/// What can be done with the states of a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A loaded state can be shortened by any number of tokens.
+    Shortens,
+    /// A state is used as long as it is.
+    Fixed,
+}
+
+/// Whether to store the state after a batch. `length` tokens, of which `kept` are in a stored state; the batch had `batch` tokens of the
+/// sequence, and its logits were asked for or not.
+pub fn stores(kind: Kind, length: usize, kept: usize, batch: usize, output: bool) -> bool {
+    let new = length.saturating_sub(kept);
+    if length < BLOCK {
+        return false;
+    }
+    match kind {
+        Kind::Shortens => (output && batch > 1 && new >= TURN) || new >= LONG,
+        Kind::Fixed => new >= BLOCK,
+    }
+}
+
+/// Whether to store the state of a turn whose last tokens are about to go. `lost` of them are in no stored state.
+pub fn stores_turn(length: usize, lost: usize) -> bool {
+    length >= BLOCK && lost >= TURN
+}
+
+/// Bytes that may be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credit {
+    per_token: u64,
+    bytes: i64,
+}
+
+impl Credit {
+    pub fn new(per_token: u64) -> Credit {
+        Credit { per_token, bytes: 0 }
+    }
+
+    pub fn computed(&mut self, tokens: usize) {
+        let more = i64::try_from((tokens as u64).saturating_mul(self.per_token)).unwrap_or(MOST_CREDIT);
+        self.bytes = self.bytes.saturating_add(more).min(MOST_CREDIT);
+    }
+
+    /// Whether a state may be stored now. One may go below: what it will write is not known before.
+    pub fn is_left(&self) -> bool {
+        self.bytes > 0
+    }
+
+    pub fn written(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prompt_is_stored_once() {
+        let stores = |length, kept, batch, output| stores(Kind::Shortens, length, kept, batch, output);
+        assert!(stores(300, 0, 300, true));
+        assert!(!stores(300, 0, 300, false), "its end comes");
+        assert!(!stores(255, 0, 255, true), "too short");
+        assert!(!stores(600, 300, 1, true), "generated");
+        assert!(!stores(331, 300, 31, true), "nearly all of it is stored");
+        assert!(stores(332, 300, 32, true));
+        assert!(stores(8192, 0, 2048, false), "a long prompt may never end");
+    }
+
+    #[test]
+    fn states_that_cannot_be_shortened_are_stored_at_each_block() {
+        let stores = |length, kept| stores(Kind::Fixed, length, kept, 1, false);
+        assert!(stores(256, 0) && stores(512, 256));
+        assert!(!stores(255, 0) && !stores(511, 256));
+        assert!(stores_turn(300, 32) && !stores_turn(300, 31) && !stores_turn(200, 100));
+    }
+
+    #[test]
+    fn what_is_written_is_bounded_by_what_is_computed() {
+        let mut credit = Credit::new(1000);
+        assert!(!credit.is_left());
+        let mut written = 0;
+        for _ in 0..100 {
+            credit.computed(10);
+            if credit.is_left() {
+                credit.written(50_000);
+                written += 50_000;
+            }
+        }
+        assert_eq!(written, 1_000_000, "100 batches of 10 tokens");
+        credit.computed(usize::MAX);
+        assert_eq!(credit.bytes, MOST_CREDIT);
+        credit.written(u64::MAX);
+        assert!(!credit.is_left());
+    }
+}
