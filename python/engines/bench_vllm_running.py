@@ -18,8 +18,9 @@ LENGTHS = {"1k": 1024, "3k": 3072}
 
 
 def main() -> None:
-    names = [f"engines/vllm/first-token/{length}/{peer}" for length in LENGTHS for peer in ("computed", "example", "nothing-found")]
-    if not any(wanted(name) for name in names):
+    peers = ("computed", "example", "nothing-found")
+    lengths = {label: length for label, length in LENGTHS.items() if any(wanted(f"engines/vllm/first-token/{label}/{peer}") for peer in peers)}
+    if not lengths:
         return
     folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("KV_STORE_BENCH_FOLDER")))
     drawn = random.Random(1)
@@ -52,7 +53,7 @@ def main() -> None:
         [seconds] = engines[name].run([asked], tokens=1, reset=True)["seconds"]
         return float(seconds)
 
-    for label, length in LENGTHS.items():
+    for label, length in lengths.items():
         warm = prompt(length)
         for name in sides:
             first_token(name, warm)
