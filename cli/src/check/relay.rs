@@ -1,5 +1,4 @@
-//! A relay between the host and the servers that a URI names: it passes bytes on, holds them back, answers requests by a refusal, closes
-//! connections, or changes what the server says.
+//! A relay between the host and the servers that a URI names: it passes bytes on, holds them back, or answers requests by a refusal.
 //!
 //! Its threads end with their connections; the process of a case has one relay, and ends soon.
 
@@ -16,12 +15,6 @@ pub enum Mode {
     Stall,
     /// Each request over HTTP is answered with this status.
     Refuse(u16),
-    /// What comes is answered with [`Relay::refusal`], and does not reach the server.
-    Say,
-    /// Each connection is closed as soon as something comes.
-    Close,
-    /// What the server answers arrives with other bytes.
-    Garble,
 }
 
 /// Bytes that are taken from a socket at once.
@@ -37,8 +30,6 @@ struct State {
     connections: AtomicU64,
     /// A connection began as TLS does.
     tls: AtomicBool,
-    /// The server's way to refuse, in its own protocol.
-    refusal: Vec<u8>,
 }
 
 pub struct Relay {
@@ -47,9 +38,7 @@ pub struct Relay {
 
 impl Relay {
     /// A relay before each server of a URI, and the URI that leads through it. `Err`: why there is none.
-    ///
-    /// `refusal`: what is said in [`Mode::Say`].
-    pub fn before(uri: &str, refusal: &[u8]) -> Result<(String, Self), String> {
+    pub fn before(uri: &str) -> Result<(String, Self), String> {
         let (scheme, rest) = uri.split_once("://").ok_or("the URI has no scheme")?;
         let (authorities, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
         let (user, authorities) = match authorities.rsplit_once('@') {
@@ -61,7 +50,6 @@ impl Relay {
             changed: Condvar::new(),
             connections: AtomicU64::new(0),
             tls: AtomicBool::new(false),
-            refusal: refusal.to_vec(),
         });
         let mut own = Vec::new();
         for authority in authorities.split(',') {
@@ -121,11 +109,8 @@ fn relay(client: TcpStream, server: &str, state: &Arc<State>) {
         let own = state.clone();
         std::thread::spawn(move || {
             let mut piece = vec![0; PIECE];
-            while let Some(count) = read(&mut from_server, &mut piece) {
-                let bytes = piece.get_mut(..count).unwrap_or_default();
-                if own.wait() == Mode::Garble {
-                    bytes.iter_mut().for_each(|byte| *byte ^= 0x55);
-                }
+            while let Some(bytes) = read(&mut from_server, &mut piece) {
+                own.wait();
                 if to_client.write_all(bytes).is_err() {
                     break;
                 }
@@ -139,8 +124,9 @@ fn relay(client: TcpStream, server: &str, state: &Arc<State>) {
     }
 }
 
-fn read(from: &mut TcpStream, piece: &mut [u8]) -> Option<usize> {
-    from.read(piece).ok().filter(|count| *count > 0)
+fn read<'a>(from: &mut TcpStream, piece: &'a mut [u8]) -> Option<&'a [u8]> {
+    let count = from.read(piece).ok().filter(|count| *count > 0)?;
+    piece.get(..count)
 }
 
 fn pass_up(mut client: &TcpStream, mut server: &TcpStream, state: &State) -> std::io::Result<()> {
@@ -163,10 +149,7 @@ fn pass_up(mut client: &TcpStream, mut server: &TcpStream, state: &State) -> std
                 let _ = server.shutdown(Shutdown::Both);
                 return refused;
             }
-            // One request comes in one piece or in several: what is said once too often finds the connection closed.
-            Mode::Say => client.write_all(&state.refusal)?,
-            Mode::Close => return server.shutdown(Shutdown::Both).and_then(|()| client.shutdown(Shutdown::Both)),
-            Mode::Pass | Mode::Stall | Mode::Garble => server.write_all(bytes)?,
+            Mode::Pass | Mode::Stall => server.write_all(bytes)?,
         }
     }
 }
@@ -205,7 +188,7 @@ mod tests {
                 });
             }
         });
-        let (uri, relay) = Relay::before(&format!("acme://me@127.0.0.1:{port}/a/b"), b"-NO\r\n").unwrap();
+        let (uri, relay) = Relay::before(&format!("acme://me@127.0.0.1:{port}/a/b")).unwrap();
         let address = uri.strip_prefix("acme://me@").and_then(|rest| rest.strip_suffix("/a/b")).unwrap();
         assert_ne!(address, format!("127.0.0.1:{port}"));
         let mut client = TcpStream::connect(address).unwrap();
@@ -221,19 +204,6 @@ mod tests {
         relay.set(Mode::Pass);
         client.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"held");
-        relay.set(Mode::Garble);
-        client.write_all(b"ping").unwrap();
-        client.read_exact(&mut bytes).unwrap();
-        assert_ne!(&bytes, b"ping");
-        relay.set(Mode::Say);
-        client.write_all(b"ping").unwrap();
-        let mut said = [0; 5];
-        client.read_exact(&mut said).unwrap();
-        assert_eq!(&said, b"-NO\r\n");
-        relay.set(Mode::Close);
-        let mut other = TcpStream::connect(address).unwrap();
-        other.write_all(b"ping").unwrap();
-        assert_eq!(other.read(&mut bytes).unwrap_or(0), 0);
         relay.set(Mode::Refuse(503));
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let mut answer = String::new();
@@ -243,11 +213,11 @@ mod tests {
 
     #[test]
     fn several_servers_have_a_relay_each_and_one_without_a_port_has_none() {
-        let (uri, _relay) = Relay::before("acme://127.0.0.1:1,127.0.0.1:2/x", b"").unwrap();
+        let (uri, _relay) = Relay::before("acme://127.0.0.1:1,127.0.0.1:2/x").unwrap();
         assert_eq!(uri.matches("127.0.0.1:").count(), 2);
         assert!(!uri.contains(":1,") && uri.ends_with("/x"), "{uri}");
         for without in ["acme://host/x", "acme://host:1,host/x", "acme:///directory", "nothing"] {
-            assert!(Relay::before(without, b"").is_err(), "{without}");
+            assert!(Relay::before(without).is_err(), "{without}");
         }
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod bindings;
 mod changes;
 mod convert;
 mod cpu;
-pub(crate) mod files;
+mod files;
 mod http;
 mod limiter;
 mod memory;
