@@ -21,25 +21,27 @@ pub const PAGES: &[Page] = &[
     Page { path: promises::PATH, make: of_promises },
     Page { path: "docs/reference/cli-stores.md", make: || cli("stores", STORES) },
     Page { path: "docs/reference/cli-files.md", make: || cli("files and items", FILES) },
-    Page { path: "docs/reference/cli-cache.md", make: || cli("rows of the token-exact cache", CACHE) },
+    Page {
+        path: "docs/reference/cli-cache.md",
+        make: || cli("slots of llama.cpp, and rows of the token-exact cache", CACHE),
+    },
     Page { path: "docs/reference/cli-backends.md", make: || cli("backends", BACKENDS) },
     Page { path: "docs/reference/cli-servers.md", make: || cli("config, counters and servers", SERVERS) },
 ];
 
 const STORES: &[&str] = &["kv-store", "kv-store ls", "kv-store du", "kv-store gc", "kv-store verify", "kv-store copy"];
-const FILES: &[&str] = &[
-    "kv-store save",
-    "kv-store restore",
-    "kv-store get",
-    "kv-store put",
-    "kv-store rm",
-    "kv-store sequence",
+const FILES: &[&str] =
+    &["kv-store save", "kv-store restore", "kv-store get", "kv-store put", "kv-store rm", "kv-store sequence"];
+const CACHE: &[&str] = &[
     "kv-store llama",
     "kv-store llama ls",
     "kv-store llama rm",
+    "kv-store cache",
+    "kv-store cache ls",
+    "kv-store cache verify",
+    "kv-store cache gc",
+    "kv-store cache stats",
 ];
-const CACHE: &[&str] =
-    &["kv-store cache", "kv-store cache ls", "kv-store cache verify", "kv-store cache gc", "kv-store cache stats"];
 const BACKENDS: &[&str] = &["kv-store new", "kv-store update", "kv-store build", "kv-store check", "kv-store inspect"];
 const SERVERS: &[&str] =
     &["kv-store doctor", "kv-store config", "kv-store config check", "kv-store watch", "memkv-server"];
