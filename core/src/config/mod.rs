@@ -271,9 +271,15 @@ impl Config {
         }
     }
 
+    fn refuse_aliases(&self, served: &Served) -> Result<(), Error> {
+        let shown = self.path.as_deref().unwrap_or(Path::new("the given config"));
+        self.check_aliases(served).map_err(|error| error.context(shown.display()))
+    }
+
     /// The URI that is meant by one that names something at its backend's endpoint: the same with the server; `uri` itself where it
     /// names one.
     pub fn placed(&self, uri: StoreUri, served: &Served) -> Result<StoreUri, Error> {
+        self.refuse_aliases(served)?;
         let table = self.backend.get(&served.backend);
         let said = SaidOfEndpoint {
             endpoint: table.and_then(|table| table.endpoint.as_deref()),
@@ -287,8 +293,7 @@ impl Config {
     ///
     /// `Denied` where its backend has tenants and none of them covers it.
     pub fn settings(&self, uri: &StoreUri, served: &Served) -> Result<Settings, Error> {
-        let shown = self.path.as_deref().unwrap_or(Path::new("the given config"));
-        self.check_aliases(served).map_err(|error| error.context(shown.display()))?;
+        self.refuse_aliases(served)?;
         let tenant = self.tenant(uri, served)?;
         let mut backend = self.backend.get(&served.backend).cloned().unwrap_or_default();
         match tenant {
