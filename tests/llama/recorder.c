@@ -26,6 +26,8 @@
 
 #include <llama.h>
 
+#include "hash.h"
+
 #define NEXT(name)                                                             \
     static __typeof__(&name) next;                                             \
     if (!next) next = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
@@ -68,21 +70,6 @@ static void say(const char *format, ...)
     if (n < 0 || n >= (int)sizeof(text) - 1) abort();
     text[n++] = '\n';
     if (write(file, text, (size_t)n) != n) abort();
-}
-
-/* FNV-1a over words: it tells bytes apart, and is no secret. */
-static uint64_t hash(const void *from, size_t bytes)
-{
-    uint64_t sum = 14695981039346656037u;
-    const unsigned char *at = from;
-    for (; bytes >= 8; at += 8, bytes -= 8) {
-        uint64_t word;
-        memcpy(&word, at, 8);
-        sum = (sum ^ word) * 1099511628211u;
-        sum ^= sum >> 29;
-    }
-    while (bytes--) sum = (sum ^ *at++) * 1099511628211u;
-    return sum;
 }
 
 static struct batch *batch_of(const struct llama_batch_ext *of)

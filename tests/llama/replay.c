@@ -17,6 +17,8 @@
 
 #include <llama.h>
 
+#include "hash.h"
+
 struct state {
     uint64_t hash;
     size_t bytes;
@@ -31,20 +33,6 @@ static void fail(const char *what, const char *line)
 {
     fprintf(stderr, "llama-replay: %s: %.120s\n", what, line);
     exit(1);
-}
-
-static uint64_t hash(const void *from, size_t bytes)
-{
-    uint64_t sum = 14695981039346656037u;
-    const unsigned char *at = from;
-    for (; bytes >= 8; at += 8, bytes -= 8) {
-        uint64_t word;
-        memcpy(&word, at, 8);
-        sum = (sum ^ word) * 1099511628211u;
-        sum ^= sum >> 29;
-    }
-    while (bytes--) sum = (sum ^ *at++) * 1099511628211u;
-    return sum;
 }
 
 static void drop_log(enum ggml_log_level level, const char *text, void *unused)
