@@ -62,6 +62,12 @@ pub struct Finished {
     pub stderr: String,
 }
 
+/// The process ended with this code.
+#[track_caller]
+pub fn expect(code: i32, finished: &Finished) {
+    assert_eq!(finished.status.code(), Some(code), "{}\n{}", finished.stdout, finished.stderr);
+}
+
 /// Run a process to its end.
 pub fn finish(command: &mut Command) -> Finished {
     finish_within(BOUND, command)

@@ -25,6 +25,7 @@ pub mod namespace;
 pub mod objects;
 pub mod proxy;
 pub mod redis;
+pub mod scratch;
 pub mod seaweed;
 pub mod servers;
 pub mod tls;

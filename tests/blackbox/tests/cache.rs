@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use kv_cache::{Cache, Config, Fingerprint, Identity, Save};
-use kv_store_tests::consumer::{Finished, finish};
+use kv_store_tests::consumer::{Finished, expect, finish};
 use kv_store_tests::dist;
 
 const IDENTITY: Identity = Identity {
@@ -18,11 +18,6 @@ const IDENTITY: Identity = Identity {
 fn run(arguments: &[&str], directory: &Path) -> Finished {
     let program = dist().join("bin/kv-store");
     finish(Command::new(program).arg("cache").args(arguments).arg(directory))
-}
-
-#[track_caller]
-fn expect(code: i32, finished: &Finished) {
-    assert_eq!(finished.status.code(), Some(code), "{}\n{}", finished.stdout, finished.stderr);
 }
 
 #[test]

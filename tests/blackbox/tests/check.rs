@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kv_store_tests::consumer::{Finished, finish};
+use kv_store_tests::consumer::{Finished, expect, finish};
 use kv_store_tests::objects::ObjectServer;
 use kv_store_tests::{dist, kv_store, root, test_components};
 use sha2::{Digest, Sha256};
@@ -20,11 +20,6 @@ fn planted(folder: &Path, component: &str, fault: &str) -> PathBuf {
 
 fn check(component: &Path, arguments: &[&str]) -> Finished {
     finish(kv_store().arg("check").arg(component).args(arguments))
-}
-
-#[track_caller]
-fn expect(code: i32, checked: &Finished) {
-    assert_eq!(checked.status.code(), Some(code), "{}\n{}", checked.stdout, checked.stderr);
 }
 
 #[track_caller]

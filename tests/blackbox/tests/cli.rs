@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kv_store_tests::consumer::{Finished, consumer, finish, succeed};
+use kv_store_tests::consumer::{Finished, consumer, expect, finish, succeed};
 use kv_store_tests::memkv::{self, MemkvServer};
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::servers::Server as _;
@@ -14,11 +14,6 @@ use kv_store_tests::{dist, kv_store, native_library, root, test_components};
 
 fn run(arguments: &[&str]) -> Finished {
     finish(kv_store().args(arguments))
-}
-
-#[track_caller]
-fn expect(code: i32, finished: &Finished) {
-    assert_eq!(finished.status.code(), Some(code), "{}\n{}", finished.stdout, finished.stderr);
 }
 
 fn component(name: &str) -> String {

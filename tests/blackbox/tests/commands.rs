@@ -6,41 +6,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kv_store_tests::consumer::{Finished, finish};
+use kv_store_tests::consumer::{Finished, expect, finish};
+use kv_store_tests::scratch::Scratch;
 use kv_store_tests::{dist, kv_store, skipped};
 
 fn run(arguments: &[&str]) -> Finished {
     finish(kv_store().args(arguments))
-}
-
-#[track_caller]
-fn expect(code: i32, finished: &Finished) {
-    assert_eq!(finished.status.code(), Some(code), "{}\n{}", finished.stdout, finished.stderr);
-}
-
-struct Scratch(tempfile::TempDir);
-
-impl Scratch {
-    fn new() -> Self {
-        Scratch(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).display().to_string()
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        std::fs::write(self.path(name), text).unwrap();
-        self.text(name)
-    }
-
-    fn uri(&self, name: &str) -> String {
-        format!("local-fs://{}", self.text(name))
-    }
 }
 
 /// The JSON object that a command that succeeds prints.

@@ -4,12 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kv_store_tests::consumer::{Finished, finish};
+use kv_store_tests::consumer::{Finished, expect, finish};
 use kv_store_tests::redis::RedisServer;
+use kv_store_tests::scratch::Scratch;
 use kv_store_tests::{dist, root};
 
 fn kv_store() -> Command {
@@ -24,32 +25,6 @@ fn kv_store() -> Command {
 
 fn run(arguments: &[&str]) -> Finished {
     finish(kv_store().args(arguments))
-}
-
-#[track_caller]
-fn expect(code: i32, finished: &Finished) {
-    assert_eq!(finished.status.code(), Some(code), "{}\n{}", finished.stdout, finished.stderr);
-}
-
-struct Scratch(tempfile::TempDir);
-
-impl Scratch {
-    fn new() -> Self {
-        Scratch(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).display().to_string()
-    }
-
-    fn write(&self, name: &str, content: &str) -> String {
-        std::fs::write(self.path(name), content).unwrap();
-        self.text(name)
-    }
 }
 
 #[test]
