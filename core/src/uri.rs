@@ -92,10 +92,12 @@ impl StoreUri {
 
 /// `MEMKV_` for `memkv`, `LOCAL_FS_` for `local-fs`: how the environment variables of a backend begin.
 pub fn variable_prefix(scheme: &str) -> String {
-    let mut prefix: String =
-        scheme.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
-    prefix.push('_');
-    prefix
+    variable_name(scheme) + "_"
+}
+
+/// `LOCAL_FS` for `local-fs`: a name as it stands in the names of environment variables.
+pub fn variable_name(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
 
 pub fn check_scheme(scheme: &str) -> Result<(), Error> {

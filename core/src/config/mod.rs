@@ -12,6 +12,7 @@ mod tenants;
 #[cfg(test)]
 mod tests;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -28,7 +29,7 @@ use crate::limits::Limits;
 use crate::log::{self, Level};
 use crate::policy::{
     self, Folder, Pattern, Prefix, Said, SaidOfEndpoint, SecretSource, Served, Target, Variable, at_endpoint,
-    endpoint_options, variable_of,
+    endpoint_options,
 };
 use crate::quota::Quota;
 use crate::suggest::{nearest, plain, suggestion};
@@ -336,12 +337,12 @@ impl Backend {
     /// The options that say where the endpoint is may come from the environment, as `S3_REGION` does.
     fn take_options_of_endpoint(&mut self, served: &Served) {
         let declared = served.declared.endpoint.as_deref().filter(|_| served.trusted).unwrap_or_default();
-        for option in
-            endpoint_options(declared).filter(|option| !self.options.contains_key(*option)).collect::<Vec<_>>()
-        {
-            let variable = uri::variable_prefix(&served.backend) + &variable_of(option);
-            if let Ok(value) = std::env::var(variable) {
-                self.options.insert(option.to_owned(), Value(value));
+        for option in endpoint_options(declared) {
+            let variable = uri::variable_prefix(&served.backend) + &uri::variable_name(option);
+            if let Entry::Vacant(unset) = self.options.entry(option.to_owned())
+                && let Ok(value) = std::env::var(variable)
+            {
+                unset.insert(Value(value));
             }
         }
     }

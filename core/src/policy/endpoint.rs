@@ -7,7 +7,7 @@
 
 use super::Served;
 use crate::error::Error;
-use crate::uri::{StoreUri, variable_prefix};
+use crate::uri::{StoreUri, variable_name, variable_prefix};
 
 /// How long a declared endpoint, a given one and the value of an option in it may be.
 const MAX_BYTES: usize = 253;
@@ -53,7 +53,7 @@ pub fn at_endpoint(uri: &StoreUri, served: &Served, said: &Said<'_>) -> Result<O
     }
     let mut endpoint = declared.clone();
     for option in options(declared) {
-        let value = (said.option)(option).or_else(|| variable(&variable_of(option)).map(|(_, value)| value));
+        let value = (said.option)(option).or_else(|| variable(&variable_name(option)).map(|(_, value)| value));
         let Some(value) = value else { return Err(unsaid(&format!(", or options.{option},"))) };
         let tame = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if value.is_empty() || value.len() > MAX_BYTES || !value.chars().all(tame) {
@@ -68,13 +68,6 @@ pub fn at_endpoint(uri: &StoreUri, served: &Served, said: &Said<'_>) -> Result<O
 /// The options that stand in a declared endpoint: `region` in `https://s3.{region}.amazonaws.com`.
 pub fn options(declared: &str) -> impl Iterator<Item = &str> {
     declared.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(option, _)| option)
-}
-
-/// What follows the backend's prefix in the variable of an option.
-pub fn variable_of(option: &str) -> String {
-    let mut variable = variable_prefix(option);
-    variable.pop();
-    variable
 }
 
 /// Whether a component may declare this as its endpoint: `https://` or `http://`, and a host, perhaps with a port, whose parts may be options
@@ -198,6 +191,6 @@ mod tests {
             assert!(!is_endpoint(wrong), "{wrong}");
         }
         assert_eq!(options("https://{a}.x.{b-c}").collect::<Vec<_>>(), ["a", "b-c"]);
-        assert_eq!(variable_of("storage-class"), "STORAGE_CLASS");
+        assert_eq!(variable_name("storage-class"), "STORAGE_CLASS");
     }
 }

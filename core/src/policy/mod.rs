@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-pub use endpoint::{Said as SaidOfEndpoint, at_endpoint, is_endpoint, options as endpoint_options, variable_of};
+pub use endpoint::{Said as SaidOfEndpoint, at_endpoint, is_endpoint, options as endpoint_options};
 pub use overlap::Guarded;
 pub use secrets::{SecretSource, Variable, check_secret_name};
 pub use served::{Declared, Scheme, Served};
@@ -29,7 +29,7 @@ pub use tenants::{Prefix, Site, check_plain, servers as servers_in_one_spelling}
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::suggest::nearest;
-use crate::uri::{StoreUri, variable_prefix};
+use crate::uri::{StoreUri, variable_name, variable_prefix};
 use addresses::Kind;
 
 /// What one store's component is granted.
@@ -159,8 +159,7 @@ impl Grants {
             );
             return Err(Error::new(ErrorKind::Denied, message));
         };
-        let mut variable = prefix.clone() + &variable_prefix(name);
-        variable.pop();
+        let variable = prefix.clone() + &variable_name(name);
         // The loader's and our own, which a scheme and a name could spell together.
         secrets::check_variable(&variable)?;
         Ok(SecretSource::Variable(variable))
