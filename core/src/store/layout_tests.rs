@@ -2,16 +2,17 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::seal::seal;
+use super::tests::Standing;
 use super::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Parts, Presence, Process, Put, SaveOutcome, Setup, Store};
 use crate::backend::ChunkHash;
 use crate::backend::fake::Fake;
 use crate::error::ErrorKind;
-use crate::process::{Clock, Time};
+use crate::process::Clock;
 use crate::sandbox::fake::Fakes;
 use crate::sandbox::{Features, Properties};
 
@@ -19,18 +20,6 @@ const REMOVED_AFTER: Duration = Duration::from_secs(5);
 const URI: &str = "fake://h:1/store";
 const KEY: &[u8] = b"a key of thirty-two bytes at all";
 const OTHER: &[u8] = b"8 bytes!";
-
-struct Standing(Mutex<Duration>, Instant);
-
-impl Time for Standing {
-    fn now(&self) -> Instant {
-        self.1 + *self.0.lock().unwrap()
-    }
-
-    fn wall(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + *self.0.lock().unwrap()
-    }
-}
 
 /// A store in a process of its own, whose time stands still.
 struct Tested {

@@ -63,7 +63,7 @@ fn stores_of_other_settings_share_no_breaker() {
 }
 
 /// A time that stands still until it is told to pass.
-struct Standing(Mutex<Duration>, Instant);
+pub(super) struct Standing(pub(super) Mutex<Duration>, pub(super) Instant);
 
 impl Time for Standing {
     fn now(&self) -> Instant {
