@@ -6,6 +6,7 @@
 /// A 16-byte vector.
 pub(crate) trait Lanes: Copy {
     /// Whether wider vectors, where the CPU has them, do as well.
+    #[cfg(target_arch = "x86_64")]
     const NATIVE: bool = true;
 
     /// # Safety
@@ -38,6 +39,7 @@ pub(crate) struct Portable([u8; 16]);
 
 #[cfg_attr(any(target_arch = "x86_64", target_arch = "aarch64"), cfg(test))]
 impl Lanes for Portable {
+    #[cfg(target_arch = "x86_64")]
     const NATIVE: bool = false;
 
     #[inline(always)]
