@@ -79,6 +79,7 @@ mod tests {
     #[test]
     fn every_width_copies_each_byte_and_no_other() {
         type Stream = unsafe fn(*const u8, *mut u8, usize);
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
         let mut widths: Vec<Stream> = vec![quarters];
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {

@@ -3,8 +3,8 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::redis::{RedisServer, free_port};
-use crate::servers::Server;
+use crate::redis::RedisServer;
+use crate::servers::{Server, free_port};
 
 /// More than a cluster takes to agree.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,13 +3,14 @@
 //! The program is that of the package `moto` of PyPI, which `cargo xtask test` installs.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::consumer::{Running, start};
 use crate::not_installed;
 use crate::seaweed::{BUCKET, programs};
+use crate::servers::free_port;
 
 /// More than any start takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,9 +28,7 @@ impl Moto {
             not_installed("moto");
             return None;
         }
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("it is bound").port();
-        drop(listener);
+        let port = free_port();
         let mut command = Command::new(program);
         command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
         let process = start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));

@@ -2,20 +2,16 @@
 //! to pass the same tests.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crate::consumer::{Running, start};
-use crate::servers::Server;
+use crate::servers::{Server, free_port};
 use crate::tls::{self, Certificate};
 use crate::{not_installed, seaweed};
-
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port()
-}
 
 /// More than any start takes.
 const PATIENCE: Duration = Duration::from_secs(30);

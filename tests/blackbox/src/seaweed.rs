@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::consumer::{Running, start};
 use crate::tls::{Certificate, certificates};
-use crate::{not_installed, root};
+use crate::{not_installed, root, servers};
 
 /// The keys of every server here, and of the library in this process: see [`crate::library`].
 pub const ACCESS_KEY_ID: &str = "kv-store-tests";
@@ -52,13 +52,11 @@ pub fn program() -> Option<PathBuf> {
     Some(programs().join("weed")).filter(|program| program.exists())
 }
 
-/// A port that is free, and the one that goes with it.
-fn free_port() -> u16 {
+/// A port that is free, as the one that goes with it is.
+fn free_ports() -> u16 {
     let pair = || {
-        let free = TcpListener::bind("127.0.0.1:0").ok()?;
-        let port = free.local_addr().ok()?.port();
         // Below, so that both are ports.
-        let port = port.checked_sub(GRPC).filter(|port| *port > 10_000)?;
+        let port = servers::free_port().checked_sub(GRPC).filter(|port| *port > 10_000)?;
         TcpListener::bind(("127.0.0.1", port)).ok().map(|_| port)
     };
     (0..1000).find_map(|_| pair()).expect("two free ports")
@@ -96,7 +94,7 @@ impl Seaweed {
         };
         let words = |line: String| line.split(' ').map(str::to_owned).collect::<Vec<String>>();
         let replicas = if volumes > 1 { "001" } else { "000" };
-        let master_port = free_port();
+        let master_port = free_ports();
         let bound = "-ip=127.0.0.1 -ip.bind=127.0.0.1";
         let master = run(
             "master",
@@ -109,17 +107,17 @@ impl Seaweed {
         let volumes = (0..volumes).map(|number| {
             let name = format!("volume-{number}");
             let folder = make(&name);
-            run(&name, &words(format!("volume {bound} -port={} -dir={folder} -max=200 {at_master}", free_port())))
+            run(&name, &words(format!("volume {bound} -port={} -dir={folder} -max=200 {at_master}", free_ports())))
         });
         let volumes = volumes.collect();
-        let filer_port = free_port();
+        let filer_port = free_ports();
         let filer = run(
             "filer",
             &words(format!("filer {bound} -port={filer_port} -defaultStoreDir={} {at_master}", make("filer"))),
         );
         let mut seaweed = Seaweed {
             gateways: Vec::new(),
-            tls_port: free_port(),
+            tls_port: free_ports(),
             volumes,
             gateway_processes: Vec::new(),
             _filer: filer,
@@ -127,7 +125,7 @@ impl Seaweed {
             folder: tempfile::tempdir().expect("a temporary directory"),
         };
         for number in 0..gateways {
-            let port = free_port();
+            let port = free_ports();
             let mut line = format!(
                 "s3 -ip.bind=127.0.0.1 -port={port} -port.grpc={} -filer=127.0.0.1:{filer_port} -config={} -port.iceberg=0 -port.lance=0",
                 port + GRPC,

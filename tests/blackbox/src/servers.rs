@@ -1,5 +1,8 @@
 //! A server that a test takes away, and what every backend that keeps its bytes in one is held to then.
 
+use std::collections::HashSet;
+use std::net::TcpListener;
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::consumer::Running;
@@ -7,6 +10,18 @@ use crate::library;
 
 /// More than a call takes that ends by its deadline.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A port for a server, given once to a process: what the kernel gives can be given to another test before the server listens.
+pub(crate) fn free_port() -> u16 {
+    static GIVEN: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
+    let free = || TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+    loop {
+        let port = free();
+        if GIVEN.lock().expect("no test panics here").insert(port) {
+            return port;
+        }
+    }
+}
 
 pub trait Server {
     /// None while it is stopped.

@@ -1,23 +1,27 @@
 //! The scripts, on a real server.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::script::{self, Call, DONE, EXISTED, LATE, NO_VALUE, Script};
 use crate::resp::{self, Reply};
 
-/// A redis-server with its folder, ended with its value, and a connection to it.
+/// A redis-server of a test's own, ended with its value, and a connection to it.
 struct Server {
     child: Child,
-    stream: BufReader<TcpStream>,
+    socket: PathBuf,
+    stream: BufReader<UnixStream>,
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.socket);
     }
 }
 
@@ -32,17 +36,20 @@ enum Said {
 impl Server {
     /// None: it is not installed, which is said.
     fn start() -> Option<Self> {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        // No port: tests that start at once would be given the same one.
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let socket = std::env::temp_dir().join(format!("kv-redis-{}-{number}", std::process::id()));
         let mut command = Command::new("redis-server");
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
         let Ok(mut child) = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn() else {
             let _ = writeln!(std::io::stderr(), "skipped: redis-server is not installed");
             return None;
         };
         let begun = Instant::now();
         loop {
-            if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
-                return Some(Server { child, stream: BufReader::new(stream) });
+            if let Ok(stream) = UnixStream::connect(&socket) {
+                return Some(Server { child, socket, stream: BufReader::new(stream) });
             }
             if begun.elapsed() > Duration::from_secs(60) {
                 let _ = child.kill();
