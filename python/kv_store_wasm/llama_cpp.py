@@ -54,6 +54,8 @@ class StoreCache(BaseLlamaCache):
         self.counters = Counters()
         prefix = namespace("llama-cpp-python", salt=salt, **fingerprint(llama))
         self._kept = InRows(where, prefix) if isinstance(where, Rows) else InStore(where, prefix, timeout, self.counters)
+        # Without it llama-cpp-python writes no logits there, and samples from its context.
+        self._has_scores = bool(getattr(llama, "_logits_all", True))
         self._bytes = 0
 
     @property
@@ -73,8 +75,9 @@ class StoreCache(BaseLlamaCache):
 
     def __setitem__(self, tokens: Sequence[int], value: Any) -> None:
         used = list(tokens)[: value.n_tokens]
-        scores: Any = numpy.ascontiguousarray(value.scores, dtype=numpy.single)
-        parts = [flat(numpy.ascontiguousarray(value.input_ids, dtype=numpy.intc)), flat(scores), flat(value.llama_state)]
+        scores: Any = numpy.asarray(value.scores, dtype=numpy.single)
+        stored_scores = flat(numpy.ascontiguousarray(scores)) if self._has_scores else memoryview(b"")
+        parts = [flat(numpy.ascontiguousarray(value.input_ids, dtype=numpy.intc)), stored_scores, flat(value.llama_state)]
         lengths = [part.nbytes for part in parts]
         head = HEAD.pack(MAGIC, value.n_tokens, *lengths, *scores.shape, value.llama_state_size, value.seed)
         outcomes = self._kept.put(used, head, parts)
@@ -105,7 +108,9 @@ class InStore:
 
     def put(self, tokens: Sequence[int], head: bytes, parts: Sequence[memoryview]) -> list[int]:
         entries = list(self._blocks(tokens))
-        name = key(*self._prefix, "state", packed(tokens))
+        # Two names: parts of one kind are never taken for those of the other.
+        kind = "state" if parts[1].nbytes else "state without scores"
+        name = key(*self._prefix, kind, packed(tokens))
         values = [value for part in parts for value in cut(part)]
         names = [self._part(name, number) for number in range(len(values))]
         # In this order: an entry leads to a whole state.
@@ -130,7 +135,7 @@ class InStore:
             return None
         memory: list[Any] = [
             numpy.empty(head.ids // 4, numpy.intc),
-            numpy.empty((head.rows, head.columns), numpy.single),
+            numpy.empty(head.scores // 4, numpy.single),
             bytearray(head.state),
         ]
         values = [value for part in memory for value in cut(flat(part))]
@@ -172,7 +177,7 @@ class InRows:
         ids, scores = HEAD.size, HEAD.size + head.ids
         return head.made(
             numpy.frombuffer(data, numpy.intc, head.ids // 4, ids),
-            numpy.frombuffer(data, numpy.single, head.scores // 4, scores).reshape(head.rows, head.columns),
+            numpy.frombuffer(data, numpy.single, head.scores // 4, scores),
             data[scores + head.scores :],
         )
 
@@ -185,7 +190,7 @@ class InRows:
 
 
 class Head(NamedTuple):
-    """What comes before a state's bytes; lengths in bytes."""
+    """What comes before a state's bytes; lengths in bytes. No scores are stored where all of them are zeros."""
 
     n_tokens: int
     ids: int
@@ -203,13 +208,14 @@ class Head(NamedTuple):
             return None
         magic, *fields = HEAD.unpack_from(data)
         head = cls(*fields)
-        fits = head.scores == head.rows * head.columns * 4 and head.ids % 4 == 0 and head.state_size <= head.state
+        fits = head.scores in (0, head.rows * head.columns * 4) and head.ids % 4 == 0 and head.state_size <= head.state
         return head if magic == MAGIC and fits else None
 
     def made(self, ids: Any, scores: Any, state: Any) -> Any:
+        shape = (self.rows, self.columns)
         return engine.LlamaState(
             input_ids=ids,
-            scores=scores,
+            scores=scores.reshape(shape) if self.scores else numpy.broadcast_to(numpy.single(0), shape),
             n_tokens=self.n_tokens,
             llama_state=state,
             llama_state_size=self.state_size,
