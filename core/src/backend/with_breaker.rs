@@ -45,7 +45,8 @@ impl WithBreaker {
         };
         match failed {
             Some(error) if error.is_busy() => pass.give_back(),
-            Some(error) if error.kind() == ErrorKind::Unavailable && until.is_cut_short() => {
+            // Its caller gave too little time. What fails within it, as a server that nobody listens for, counts.
+            Some(error) if error.kind() == ErrorKind::Unavailable && until.is_cut_short() && until.check().is_err() => {
                 drop(error);
                 pass.give_back();
                 return answer.map_err(|error| until.check().err().unwrap_or(error));
@@ -255,13 +256,30 @@ mod tests {
         // The caller gave too little time.
         let soon =
             Until::with(&Clock::default(), &Limits::default(), Some(Instant::now() + Duration::from_millis(20)), None);
+        fake.delay.store(30, Relaxed);
         fake.fail_calls(Some(error(ErrorKind::Unavailable)));
         assert!(guarded.exists(&asked, &soon).is_err());
+        fake.delay.store(0, Relaxed);
         fake.fail_calls(None);
         assert!(guarded.exists(&asked, &until).is_ok(), "the breaker is closed");
         fake.fail_calls(Some(error(ErrorKind::Unavailable)));
         assert!(guarded.exists(&asked, &until).is_err());
         fake.fail_calls(None);
         assert!(guarded.exists(&asked, &until).is_err(), "and now it is open");
+    }
+
+    #[test]
+    fn a_server_that_is_away_counts_whatever_time_a_caller_gave() {
+        let (fake, guarded, _) = guarded(3);
+        let asked = hashes(2);
+        let soon = Instant::now() + Duration::from_secs(1);
+        let until = Until::with(&Clock::default(), &Limits::default(), Some(soon), None);
+        fake.answer_gets(vec![Err(error(ErrorKind::Unavailable)), Err(error(ErrorKind::Unavailable))]);
+        for _ in 0..3 {
+            assert!(guarded.get(&asked, &mut [], &until).is_ok_and(|answers| answers.len() == 2));
+        }
+        let calls = fake.calls();
+        assert!(guarded.get(&asked, &mut [], &until).is_err());
+        assert_eq!(fake.calls(), calls, "the breaker is open");
     }
 }

@@ -148,10 +148,23 @@ pub trait Answer: Sized {
     fn is_miss(&self) -> bool {
         false
     }
+
+    /// Of a batch: what its first item that failed says.
+    fn failure(&self) -> Option<&Error> {
+        None
+    }
 }
 
 impl Answer for () {}
-impl<T> Answer for Vec<T> {}
+impl<T> Answer for Vec<Option<T>> {}
+impl Answer for Vec<bool> {}
+
+impl<T> Answer for Vec<Result<T, Error>> {
+    fn failure(&self) -> Option<&Error> {
+        self.iter().find_map(|item| item.as_ref().err())
+    }
+}
+
 impl<T> Answer for (Arc<T>, Option<String>) {}
 impl<T> Answer for Arc<T> {}
 
@@ -196,10 +209,11 @@ impl Counters {
 
     /// One call of the consumer, what it came to and how long it took: two additions, and a third if it failed.
     pub fn call<T: Answer>(&self, operation: Operation, outcome: &Result<T, Error>, took: Duration) {
-        let number = match outcome {
-            Ok(answer) => usize::from(answer.is_miss()),
-            Err(_) => 2,
+        let (is_miss, failure) = match outcome {
+            Ok(answer) => (answer.is_miss(), answer.failure()),
+            Err(error) => (false, Some(error)),
         };
+        let number = if failure.is_some() { 2 } else { usize::from(is_miss) };
         let class = BOUNDS.partition_point(|bound| *bound < took);
         if let Some(histogram) = self.latencies.get(operation as usize).and_then(|outcomes| outcomes.get(number)) {
             if let Some(bucket) = histogram.buckets.get(class) {
@@ -207,7 +221,7 @@ impl Counters {
             }
             histogram.nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
         }
-        if let Err(error) = outcome
+        if let Some(error) = failure
             && let Some(counter) = self.errors.get((error.kind() as usize).wrapping_sub(1))
         {
             counter.fetch_add(1, Relaxed);
@@ -286,6 +300,22 @@ mod tests {
         let series = Series::new("b", None, &counters);
         assert_eq!((series.calls["prefetch_chunks"], series.calls["put_chunk"], series.calls["open"]), (1, 2, 0));
         assert_eq!((series.errors["invalid"], series.errors["other"], series.errors["denied"]), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_batch_with_an_item_that_failed_is_counted_once_by_the_first() {
+        let counters = Counters::new();
+        let failed = |kind| Err(Error::new(kind, "on purpose"));
+        let items = vec![Ok(None::<u8>), failed(ErrorKind::Unavailable), failed(ErrorKind::Denied)];
+        counters.call(Operation::GetMany, &Ok(items), Duration::from_millis(7));
+        counters.call(Operation::GetMany, &Ok(vec![Ok(None::<u8>)]), Duration::from_millis(7));
+        let series = Series::new("b", None, &counters);
+        assert_eq!((series.calls["get_many"], series.errors["unavailable"], series.errors["denied"]), (2, 1, 0));
+        let took = |outcome: &str| {
+            let is = |latency: &&Latency| latency.operation == "get_many" && latency.outcome == outcome;
+            series.latencies.iter().find(is).unwrap().count
+        };
+        assert_eq!((took("ok"), took("error")), (1, 1));
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub fn skipped(why: impl Display) {
 }
 
 /// The same of a program that `cargo xtask test` installs. It names the folder, and then the program must be there.
-pub(crate) fn not_installed(program: &str) {
+pub fn not_installed(program: &str) {
     let named = std::env::var_os(seaweed::FOLDER);
     assert!(named.is_none(), "{program} is not in {}={named:?}", seaweed::FOLDER);
     skipped(format_args!("{program} is not installed; `cargo xtask test` installs it"));

@@ -12,7 +12,7 @@ use crate::library;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A port for a server, given once to a process: what the kernel gives can be given to another test before the server listens.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static GIVEN: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
     let free = || TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
     loop {
