@@ -63,6 +63,10 @@ pub mod raw {
         };
         pub use crate::error::contract_violation;
     }
+    /// What guests do with files.
+    pub mod files {
+        pub use crate::contract::files::{FileEvent, watch};
+    }
     pub use crate::panics::caught;
     /// What a test hands in as time.
     pub use crate::process::{Clock, Time};

@@ -405,8 +405,8 @@ impl Backend for Mooncake {
             let answers = self.store.master.exist(&self.chunk_keys(batch))?;
             gone.extend(batch.iter().zip(answers).filter(|(_, exists)| *exists != Ok(true)).map(|(hash, _)| hash));
         }
-        if !gone.is_empty() {
-            return Ok(absent(gone));
+        if let Some(gone) = absent(gone) {
+            return Ok(gone);
         }
         if let Some(manifest) = manifest {
             self.store.publish(&self.namespace, &manifest)?;

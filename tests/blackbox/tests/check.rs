@@ -58,7 +58,7 @@ fn faults_of_batches_misses_and_commits_are_found() {
         let component = planted(folder.path(), "broken", fault);
         check(&component, &["--stores", "directories", "--filter", case])
     };
-    for case in ["batch-", "misses", "commit-a"] {
+    for case in ["batch-", "misses", "commit-a", "calls-", "shared-chunks", "durable-files", "unknown-option"] {
         let sound = run("sound", case);
         expect(0, &sound);
         assert!(sound.stdout.contains("0 failed, 0 skipped"), "{}", sound.stdout);
@@ -72,6 +72,11 @@ fn faults_of_batches_misses_and_commits_are_found() {
         ("refuses-absent", "misses", "delete-chunks: "),
         ("needs-manifest", "commit-alone", "a commit without a manifest failed"),
         ("publishes-over-gone", "commit-absent", "a chunk of `fresh` was gone"),
+        ("shifts-items", "calls-batch", "get-chunks: answered other bytes"),
+        ("stale-existed", "calls-batch", "is `existed`, and it was removed"),
+        ("publishes-over-gone", "calls-fresh", "commit published over a chunk that is gone"),
+        ("keeps-damaged", "calls-batch", "it is not there"),
+        ("ignores-parameters", "unknown-parameter", "it opened as if it were not there"),
     ] {
         expect_failure(&run(fault, case), case, why);
     }
@@ -86,7 +91,7 @@ fn faults_of_maintenance_are_found() {
     };
     let sound = run("sound-maintenance");
     expect(0, &sound);
-    assert!(sound.stdout.contains("6 passed, 0 failed, 0 skipped"), "{}", sound.stdout);
+    assert!(sound.stdout.contains("9 passed, 0 failed, 0 skipped"), "{}", sound.stdout);
     for (fault, case, why) in [
         ("lists-short", "maintenance-list", "is not listed"),
         ("lists-removed", "maintenance-delete", "exists and list-chunks disagree"),

@@ -95,6 +95,7 @@ fn components_built_for_1_0_pass_for_ever() {
             "is not shared by processes",
             "commit is not told which chunks are fresh",
             "does not export kv-store:backend/maintenance",
+            "does not say that it is `durable`",
         ];
         passes(&components[name], &["--stores", "names"], &reasons);
     }
@@ -111,6 +112,9 @@ fn shipped_components_of_1_0_pass_for_ever() {
         "in a store that may be in use",
         "it would remove what others have put",
         "commit is not told which chunks are fresh",
+        "does not say that it is `durable`",
+        "writes no files",
+        "give it as --refusal",
     ];
     let redis = RedisServer::start(&[]);
     passes(&components["redis"], &["--uri", &format!("redis://127.0.0.1:{}/0", redis.port)], &reasons);
