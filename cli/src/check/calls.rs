@@ -111,9 +111,14 @@ impl Subject<'_> {
         hash
     }
 
-    /// Of another length for each number.
+    /// Of another length for each number; some are empty, or shorter than a word.
     fn data(&self, number: u64) -> Vec<u8> {
-        (0..1000 + 37 * (number % 50)).map(|at| (at ^ number.wrapping_mul(31) ^ self.salt) as u8).collect()
+        let len = match number % 10 {
+            3 => 0,
+            5 => 3,
+            _ => 1000 + 37 * (number % 50),
+        };
+        (0..len).map(|at| (at ^ number.wrapping_mul(31) ^ self.salt) as u8).collect()
     }
 
     fn chunk(&self, width: usize, number: u64) -> Chunk {
@@ -446,7 +451,7 @@ fn growth(subject: &Subject) -> Verdict {
             instances.put(&chunks, true).map_err(|why| format!("after {} puts: {why}", round * PUTS + n * 8))?;
             if n % (PUTS / 8 / COMMITS) == 0 {
                 instances
-                    .commit(&fresh, Some((&name, &subject.data(n))))
+                    .commit(&fresh, Some((&name, &[n as u8; 1000])))
                     .map_err(|why| format!("after {} puts: {why}", round * PUTS))?;
             }
         }

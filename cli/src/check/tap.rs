@@ -23,6 +23,9 @@ impl Layer for Tap {
     }
 }
 
+/// Bytes at the end of a manifest where the storage system may write a generation.
+const GENERATION: usize = 16;
+
 /// A chunk by its hash and content.
 pub type Chunk = (Vec<u8>, Vec<u8>);
 
@@ -94,8 +97,10 @@ impl Instances {
         Ok(true)
     }
 
-    /// The chunks that a commit answers as gone; none: it is published.
+    /// The chunks that a commit answers as gone; none: it is published. The manifest gets the place of a generation behind it.
     pub fn commit(&self, fresh: &[Vec<u8>], manifest: Option<(&str, &[u8])>) -> Result<Vec<Vec<u8>>, String> {
+        let placed = manifest.map(|(name, data)| (name, [data, &[0; GENERATION]].concat()));
+        let manifest = placed.as_ref().map(|(name, data)| (*name, data.as_slice()));
         match self.backend.commit(manifest, &parse(fresh)?, 1 << 20, &self.until()) {
             Ok(Committed::Published) => Ok(Vec::new()),
             Ok(Committed::Absent(gone)) => Ok(gone.iter().map(|hash| hash.as_slice().to_vec()).collect()),
@@ -103,9 +108,10 @@ impl Instances {
         }
     }
 
+    /// A manifest without the place of a generation.
     pub fn manifest(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
         let found = self.backend.get_manifest(name, &self.until()).map_err(|error| format!("get-manifest: {error}"))?;
-        Ok(found.map(|data| data.to_vec()))
+        Ok(found.map(|data| data.get(..data.len().saturating_sub(GENERATION)).unwrap_or_default().to_vec()))
     }
 
     pub fn delete_manifest(&self, name: &str) -> Result<(), String> {
