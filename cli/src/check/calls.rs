@@ -263,11 +263,11 @@ fn apart(subject: &Subject) -> Verdict {
                 return Err(format!("get-manifest: {name:?} is found, and only a chunk of this hash was put"));
             }
             instances.commit(&[], Some((name, &[0; 40])))?;
-            if instances.get(&[hash.clone()])? != [Some(data.clone())] {
+            if instances.get(std::slice::from_ref(&hash))? != [Some(data.clone())] {
                 return Err(format!("a manifest of the name {name:?} took the place of the chunk of this hash"));
             }
             instances.delete_manifest(name)?;
-            if instances.get(&[hash.clone()])? != [Some(data.clone())] {
+            if instances.get(std::slice::from_ref(&hash))? != [Some(data.clone())] {
                 return Err(format!("the chunk is gone after the manifest {name:?} was removed"));
             }
         }
@@ -350,7 +350,7 @@ fn fresh(subject: &Subject) -> Verdict {
     let name = subject.name("calls");
     let other = subject.chunk(24, 1);
     instances.put(std::slice::from_ref(&other), false)?;
-    instances.commit(&[other.0.clone()], Some((&name, b"first")))?;
+    instances.commit(std::slice::from_ref(&other.0), Some((&name, b"first")))?;
     instances.commit(&[], Some((&name, b"none is fresh")))?;
     let chunks: Vec<Vec<Chunk>> =
         [16, 33].iter().map(|width| (0..FRESH).map(|number| subject.chunk(*width, number)).collect()).collect();
@@ -364,7 +364,7 @@ fn fresh(subject: &Subject) -> Verdict {
         return Err(format!("commit of {} fresh chunks answers {} as gone, and all are there", all.len(), gone.len()));
     }
     for (what, kept) in [("that was fresh before", &other.0), ("of `fresh`", all.last().unwrap_or(&other.0))] {
-        if instances.exists(&[kept.clone()])? == [None] {
+        if instances.exists(std::slice::from_ref(kept))? == [None] {
             return Err(format!("after a commit a chunk {what} is gone"));
         }
     }
@@ -373,7 +373,7 @@ fn fresh(subject: &Subject) -> Verdict {
     let middle = last / 2;
     for at in [0, middle, middle + 1, last - 1, last] {
         let Some(victim) = all.get(at).cloned() else { continue };
-        if !instances.delete(&[victim.clone()])? {
+        if !instances.delete(std::slice::from_ref(&victim))? {
             return Ok(());
         }
         let answer = instances.commit(&all, Some((&name, b"one is gone")))?;
@@ -386,7 +386,7 @@ fn fresh(subject: &Subject) -> Verdict {
         if instances.manifest(&name)?.as_deref() != Some(b"all are there") {
             return Err("commit answered `absent`, and changed the manifest all the same".into());
         }
-        let alone = instances.commit(&[victim.clone()], None)?;
+        let alone = instances.commit(std::slice::from_ref(&victim), None)?;
         if alone != [victim.clone()] {
             return Err("a commit without a manifest did not answer the chunk that is gone".into());
         }

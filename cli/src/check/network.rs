@@ -77,7 +77,7 @@ pub fn restarted(instances: &Instances, salt: u64, is_after: bool) -> Result<Ver
         if instances.manifest(&name)?.as_deref() != Some(&manifest) {
             return Err("the manifest is gone".to_owned());
         }
-        if instances.get(&[hash.clone()])? != [Some(data)] {
+        if instances.get(std::slice::from_ref(&hash))? != [Some(data)] {
             return Err("a chunk that was fresh in the commit is gone".into());
         }
         Ok(())
@@ -267,7 +267,7 @@ fn fails(subject: &Subject, mode: Mode, while_: &str) -> Verdict {
     let (new, name) = ((subject.hash(50).to_vec(), subject.data(50)), subject.name());
     subject.relay.set(mode);
     let said = [
-        ("get-chunks answered for a chunk that is there", instances.get(&[there.clone()]).is_ok()),
+        ("get-chunks answered for a chunk that is there", instances.get(std::slice::from_ref(&there)).is_ok()),
         ("get-manifest answered for a manifest that is there", instances.manifest(&name).is_ok()),
         ("put-chunks answered `stored` or `existed`", instances.put(&[new], false).is_ok()),
         ("commit answered", instances.commit(&[], Some((&name, &[0; 40]))).is_ok()),
