@@ -62,6 +62,7 @@ pub mod raw {
             Answers, Backend, Bytes, ChunkHash, Committed, Got, Layer, NewChunk, Opening, Target, Wrap, expect_some,
         };
         pub use crate::error::contract_violation;
+        pub use kv_store_core::envelope::stored_name;
     }
     /// What guests do with files.
     pub mod files {

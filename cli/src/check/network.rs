@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use super::relay::{Mode, Relay};
-use super::tap::{Instances, Tap};
+use super::tap::{Chunk, Instances, Tap};
 
 /// A case's verdict: nothing, or what was wrong, in words for the author of the backend.
 type Verdict = Result<(), String>;
@@ -166,6 +166,14 @@ impl Subject {
         self.instances.store.put_manifest(&self.name(), &number.to_le_bytes())
     }
 
+    /// Put a chunk straight into the component. Answers its hash, a chunk that is not there, and the name of the manifest that is.
+    fn put_there(&self) -> Result<(Vec<u8>, Chunk, String), String> {
+        let chunk = |number| (self.hash(number).to_vec(), self.data(number));
+        let (there, new) = (chunk(60), chunk(50));
+        self.instances.put(std::slice::from_ref(&there), false)?;
+        Ok((there.0, new, self.name()))
+    }
+
     /// What was saved under this number is there.
     fn expect(&self, number: u64) -> Verdict {
         let manifest =
@@ -263,8 +271,7 @@ fn closed(subject: &Subject) -> Verdict {
 /// No call succeeds, and nothing is missing, while the relay is in a mode.
 fn fails(subject: &Subject, mode: Mode, while_: &str) -> Verdict {
     let instances = &subject.instances;
-    let there = subject.hash(1).to_vec();
-    let (new, name) = ((subject.hash(50).to_vec(), subject.data(50)), subject.name());
+    let (there, new, name) = subject.put_there()?;
     subject.relay.set(mode);
     let said = [
         ("get-chunks answered for a chunk that is there", instances.get(std::slice::from_ref(&there)).is_ok()),
@@ -286,7 +293,7 @@ fn garbled(subject: &Subject) -> Verdict {
     subject.save(1).map_err(|error| error.to_string())?;
     subject.expect(1)?;
     let instances = &subject.instances;
-    let (there, new, name) = (subject.hash(1).to_vec(), (subject.hash(50).to_vec(), subject.data(50)), subject.name());
+    let (there, new, name) = subject.put_there()?;
     subject.relay.set(Mode::Garble);
     let read = [instances.get(&[there]).map(drop), instances.manifest(&name).map(drop)];
     let written = [

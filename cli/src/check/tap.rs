@@ -6,7 +6,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kv_store_wasm::raw::Until;
-use kv_store_wasm::raw::backend::{Answers, Backend, Bytes, ChunkHash, Committed, Got, Layer, Opening, Wrap};
+use kv_store_wasm::raw::backend::{
+    Answers, Backend, Bytes, ChunkHash, Committed, Got, Layer, Opening, Wrap, stored_name,
+};
 use kv_store_wasm::{Error, ErrorKind, Presence, Put, Store};
 
 /// Takes note of the instances of the store that was opened last.
@@ -29,7 +31,7 @@ const GENERATION: usize = 16;
 /// A chunk by its hash and content.
 pub type Chunk = (Vec<u8>, Vec<u8>);
 
-/// The instances of a store.
+/// The instances of a store. Names of manifests come to them as the host makes them, with the end of its layout.
 pub struct Instances {
     backend: Arc<dyn Backend>,
     /// Held, because the instances end with it.
@@ -99,8 +101,8 @@ impl Instances {
 
     /// The chunks that a commit answers as gone; none: it is published. The manifest gets the place of a generation behind it.
     pub fn commit(&self, fresh: &[Vec<u8>], manifest: Option<(&str, &[u8])>) -> Result<Vec<Vec<u8>>, String> {
-        let placed = manifest.map(|(name, data)| (name, [data, &[0; GENERATION]].concat()));
-        let manifest = placed.as_ref().map(|(name, data)| (*name, data.as_slice()));
+        let placed = manifest.map(|(name, data)| (stored_name(name), [data, &[0; GENERATION]].concat()));
+        let manifest = placed.as_ref().map(|(name, data)| (name.as_str(), data.as_slice()));
         match self.backend.commit(manifest, &parse(fresh)?, 1 << 20, &self.until()) {
             Ok(Committed::Published) => Ok(Vec::new()),
             Ok(Committed::Absent(gone)) => Ok(gone.iter().map(|hash| hash.as_slice().to_vec()).collect()),
@@ -110,11 +112,23 @@ impl Instances {
 
     /// A manifest without the place of a generation.
     pub fn manifest(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
-        let found = self.backend.get_manifest(name, &self.until()).map_err(|error| format!("get-manifest: {error}"))?;
-        Ok(found.map(|data| data.get(..data.len().saturating_sub(GENERATION)).unwrap_or_default().to_vec()))
+        Ok(self.manifest_as_is(&stored_name(name))?.map(|mut data| {
+            data.truncate(data.len().saturating_sub(GENERATION));
+            data
+        }))
     }
 
     pub fn delete_manifest(&self, name: &str) -> Result<(), String> {
+        self.delete_manifest_as_is(&stored_name(name))
+    }
+
+    /// A manifest under the name as it is. The host asks so for what earlier versions wrote, and writes none.
+    pub fn manifest_as_is(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        let found = self.backend.get_manifest(name, &self.until()).map_err(|error| format!("get-manifest: {error}"))?;
+        Ok(found.map(|data| data.to_vec()))
+    }
+
+    pub fn delete_manifest_as_is(&self, name: &str) -> Result<(), String> {
         self.backend.delete_manifest(name, &self.until()).map_err(|error| format!("delete-manifest: {error}"))
     }
 

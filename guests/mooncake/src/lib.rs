@@ -331,6 +331,7 @@ impl Backend for Mooncake {
             properties: Properties::SHARED | Properties::EVICTS | Properties::WANTS_FRESH | Properties::SETTLES,
             batch_items: Some(MAX_OBJECTS as u32),
             batch_bytes: Some(BATCH_BYTES),
+            more: vec![("replaces-in-steps".to_owned(), "1".to_owned())],
             ..Default::default()
         };
         Ok((Mooncake { store, namespace }, features))

@@ -8,7 +8,9 @@ use std::process::Command;
 
 use kv_store_tests::consumer::{Finished, consumer, expect, finish, succeed};
 use kv_store_tests::memkv::{self, MemkvServer};
+use kv_store_tests::objects::ObjectServer;
 use kv_store_tests::redis::RedisServer;
+use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
 use kv_store_tests::servers::Server as _;
 use kv_store_tests::{dist, kv_store, native_library, root, test_components};
 
@@ -29,7 +31,7 @@ fn broken(folder: &Path, fault: &str) -> PathBuf {
 
 #[test]
 fn the_backends_that_ship_pass() {
-    for (name, skipped) in [("local-fs", 0), ("memory", 7)] {
+    for (name, skipped) in [("local-fs", 0), ("memory", 11)] {
         let checked = run(&["check", &component(name)]);
         expect(0, &checked);
         assert!(checked.stdout.contains(&format!("0 failed, {skipped} skipped")), "{}", checked.stdout);
@@ -46,6 +48,12 @@ fn the_backends_that_ship_pass() {
     let memkv = MemkvServer::start(&["--memory", "2GiB"]);
     let mut check = kv_store();
     check.args(["check", &component("memkv"), "--uri", &memkv.uri("check")]).env("MEMKV_AUTH_KEY", memkv::AUTH_KEY);
+    expect(0, &finish(&mut check));
+    let objects = ObjectServer::start();
+    let uri = format!("s3+http://127.0.0.1:{}/bucket/check", objects.port);
+    let mut check = kv_store();
+    check.args(["check", &component("s3"), "--uri", &uri]);
+    check.env("S3_ACCESS_KEY_ID", ACCESS_KEY_ID).env("S3_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY);
     expect(0, &finish(&mut check));
     assert!(redis.ask("GET kv:m:slot").contains("others"));
     // What a deleted manifest leaves for ten minutes ends by itself.
