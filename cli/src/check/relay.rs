@@ -16,7 +16,7 @@ pub enum Mode {
     Stall,
     /// Each request over HTTP is answered with this status.
     Refuse(u16),
-    /// What comes is answered with [`Relay::refusal`], and does not reach the server.
+    /// What comes is answered with the refusal that [`Relay::before`] was given, and does not reach the server.
     Say,
     /// Each connection is closed as soon as something comes.
     Close,
