@@ -109,6 +109,8 @@ function check() {
     if (removed.every((tag) => tag === 'gone')) {
       expect('exists after a removal', tags(guest.exists(all)), ['absent', 'present', 'present', 'present', 'absent']);
       if (toldFresh) {
+        // A backend may miss a manifest from when a chunk that it names is gone.
+        expect('commit over what is there', guest.commit(all.slice(1, 4), name, bytes(width)).tag, 'published');
         const absent = guest.commit(all, name, bytes(1));
         expect('commit over what is gone', absent.tag, 'absent');
         const gone = absent.val.flatMap(({ width, bytes }) => Array.from({ length: bytes.length / width }, (_, n) => bytes[n * width]));
