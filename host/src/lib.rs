@@ -62,6 +62,11 @@ pub mod raw {
             Answers, Backend, Bytes, ChunkHash, Committed, Got, Layer, NewChunk, Opening, Target, Wrap, expect_some,
         };
         pub use crate::error::contract_violation;
+        pub use kv_store_core::envelope::stored_name;
+    }
+    /// What guests do with files.
+    pub mod files {
+        pub use crate::contract::files::{FileEvent, watch};
     }
     pub use crate::panics::caught;
     /// What a test hands in as time.

@@ -127,8 +127,8 @@ pub(crate) fn chunks<'a>(hashes: Hashes<'a>, lens: &[u64]) -> Vec<Chunk<'a>> {
     (0..).zip(hashes).zip(lens).map(|((item, hash), len)| Chunk { hash, item, len: *len }).collect()
 }
 
-/// The outcome of a commit that finds fresh chunks gone; of none it is published.
-pub fn absent<'a>(hashes: impl IntoIterator<Item = &'a [u8]>) -> CommitOutcome {
+/// The outcome of a commit that finds fresh chunks gone; `None`: none of them is. Only who has published says so.
+pub fn absent<'a>(hashes: impl IntoIterator<Item = &'a [u8]>) -> Option<CommitOutcome> {
     let mut lists: Vec<store::Hashes> = Vec::new();
     for hash in hashes {
         let width = hash.len() as u32;
@@ -137,7 +137,7 @@ pub fn absent<'a>(hashes: impl IntoIterator<Item = &'a [u8]>) -> CommitOutcome {
             None => lists.push(store::Hashes { width, bytes: hash.to_vec() }),
         }
     }
-    if lists.is_empty() { CommitOutcome::Published } else { CommitOutcome::Absent(lists) }
+    (!lists.is_empty()).then_some(CommitOutcome::Absent(lists))
 }
 
 /// The answers of a `get_chunks`, out of what became of each chunk; none: there is no such chunk. They end before the first chunk after
@@ -219,9 +219,9 @@ mod tests {
     #[test]
     fn absent_hashes_are_listed_by_width() {
         let gone: [&[u8]; 3] = [b"aa", b"c", b"bb"];
-        let CommitOutcome::Absent(lists) = absent(gone) else { panic!("some are gone") };
+        let Some(CommitOutcome::Absent(lists)) = absent(gone) else { panic!("some are gone") };
         let lists: Vec<_> = lists.iter().map(|list| (list.width, list.bytes.as_slice())).collect();
         assert_eq!(lists, [(2, &b"aabb"[..]), (1, b"c")]);
-        assert!(matches!(absent([]), CommitOutcome::Published));
+        assert!(absent([]).is_none());
     }
 }

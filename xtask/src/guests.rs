@@ -3,6 +3,7 @@
 mod c;
 mod wat;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -32,6 +33,17 @@ pub fn build_for_tests(place: &Place) -> Result<Vec<PathBuf>> {
     sources.add(&workspace.join("hostile"))?;
     sources.write(&workspace)?;
     Ok(made)
+}
+
+/// Build those with planted bugs. Answers the component of each, by its name without `planted-`.
+pub fn build_planted(place: &Place) -> Result<BTreeMap<String, PathBuf>> {
+    let (workspace, output) = (place.root.join("tests/planted"), place.target.join("planted"));
+    let made = build_workspace(place, &workspace, &output, &mut Sources::begin(place, &output)?)?;
+    let named = |path: PathBuf| {
+        let name = path.file_stem()?.to_str()?.strip_prefix("planted-")?.to_owned();
+        Some((name, path))
+    };
+    Ok(made.into_iter().filter_map(named).collect())
 }
 
 /// Build each guest of a workspace into `<output>/<name>.wasm`: its packages, each for the target that it asks for, and its

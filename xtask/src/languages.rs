@@ -50,6 +50,16 @@ impl Language {
         }
     }
 
+    /// The file of a project that has the backend.
+    fn source(self) -> &'static str {
+        match self {
+            Language::Rust => "src/lib.rs",
+            Language::C => "src/store.c",
+            Language::Javascript => "src/store.js",
+            Language::Python => "src/store.py",
+        }
+    }
+
     /// Install its tools. Answers a folder that must be in `PATH`, if it takes one.
     fn install(self, place: &Place) -> Result<Option<PathBuf>> {
         let template = |file: &str| place.root.join("cli/template").join(self.name()).join(file);
@@ -92,10 +102,22 @@ pub struct Built {
 
 /// `kv-store new` and `build`, in a folder that is new.
 pub fn build(place: &Place, language: Language) -> Result<Built> {
-    build_kind(place, language, "memory")
+    build_kind(place, language, "memory", &|source| Ok(source.to_owned()))
 }
 
-fn build_kind(place: &Place, language: Language, kind: &str) -> Result<Built> {
+/// The same for a language by its name and another kind of template, whose source is changed before it is built. Answers the component.
+pub fn build_changed(
+    place: &Place,
+    language: &str,
+    kind: &str,
+    change: &dyn Fn(&str) -> Result<String>,
+) -> Result<PathBuf> {
+    let known = Language::ALL.into_iter().find(|known| known.name() == language);
+    let language = known.with_context(|| format!("{language} is no language of the templates"))?;
+    Ok(build_kind(place, language, kind, change)?.component)
+}
+
+fn build_kind(place: &Place, language: Language, kind: &str, change: &dyn Fn(&str) -> Result<String>) -> Result<Built> {
     let tools = language.install(place)?;
     let folder = place.work().join("new").join(format!("{}-{kind}", language.name()));
     if folder.exists() {
@@ -118,6 +140,9 @@ fn build_kind(place: &Place, language: Language, kind: &str) -> Result<Built> {
     let new = ["new", &name, "--language", language.name(), "--kind", kind];
     step::run_shown(&format!("a new project in {}, {kind}", language.name()), kv_store(&folder)?.args(new))?;
     let project = folder.join(&name);
+    let source = project.join(language.source());
+    let text = std::fs::read_to_string(&source).with_context(|| format!("cannot read {}", source.display()))?;
+    std::fs::write(&source, change(&text)?)?;
     let mut build = kv_store(&project)?;
     build.arg("build");
     if language == Language::Rust {
@@ -135,7 +160,7 @@ pub fn test(place: &Place, languages: &[Language]) -> Result<()> {
     let kinds = languages.contains(&Language::Rust).then_some([(Language::Rust, "files"), (Language::Rust, "http")]);
     let memory = languages.iter().map(|language| (*language, "memory"));
     for (language, kind) in memory.chain(kinds.into_iter().flatten()) {
-        let built = build_kind(place, language, kind)?;
+        let built = build_kind(place, language, kind, &|source| Ok(source.to_owned()))?;
         let project = built.component.parent().context("a component lies in its project")?;
         let mut check = Command::new(place.dist.join("bin/kv-store"));
         place.for_consumers(&mut check)?;

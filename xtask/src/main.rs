@@ -26,8 +26,10 @@ mod mutants;
 mod package;
 mod packages;
 mod place;
+mod planted;
 mod python;
 mod quick;
+mod second_host;
 mod servers;
 mod sources;
 mod step;
@@ -95,6 +97,8 @@ enum Command {
     CompatData(compat::Options),
     /// Change the code in small ways, and see whether tests fail: cargo-mutants over crates, and docs/mutants.md
     Mutants(mutants::Options),
+    /// Count how many planted bugs `kv-store check` finds, and write docs/vendor/planted.md
+    Planted(planted::Options),
     /// Install what the other commands need: the guest toolchain, CMake, a Python environment
     Setup,
 }
@@ -139,6 +143,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Languages(options) => languages::run(&place, &options),
         Command::CompatData(options) => compat::run(&place, &options),
         Command::Mutants(options) => mutants::run(&place, &options),
+        Command::Planted(options) => planted::run(&place, &options),
         Command::Setup => {
             for wanted in [llama::APT_PACKAGES, packages::TESTS, packages::C_GUESTS] {
                 packages::install(wanted)?;

@@ -13,7 +13,9 @@ use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY, Seaweed};
 use crate::compiled::Compiled;
 use crate::languages::{self, Language};
 use crate::place::{LLAMA_LIBRARY, Place};
-use crate::{aarch64, bench, book, demo, deny, dist, guests, llama, package, packages, python, quick, servers, step};
+use crate::{
+    aarch64, bench, book, demo, deny, dist, guests, llama, package, packages, python, quick, second_host, servers, step,
+};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -31,6 +33,9 @@ pub struct Options {
     /// Only what runs for Linux on aarch64, under qemu; says what it left out
     #[arg(long, conflicts_with_all = ["engines", "languages", "quick"])]
     aarch64: bool,
+    /// Only the second host: components of tests/compat on jco and Node.js (110 MB of npm the first time, then a minute)
+    #[arg(long, conflicts_with_all = ["quick", "engines", "languages"])]
+    second_host: bool,
 }
 
 pub fn run(place: &Place, options: &Options) -> Result<()> {
@@ -44,6 +49,8 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
         languages::test(place, &Language::ALL)?;
     } else if options.aarch64 {
         aarch64::test(place)?;
+    } else if options.second_host {
+        second_host::test(place)?;
     } else {
         all(place)?;
     }
@@ -58,9 +65,16 @@ fn all(place: &Place) -> Result<()> {
         step::output(Command::new("cargo").args([component, "--version"]))
             .with_context(|| format!("cargo {component} is missing: rustup component add rustfmt clippy"))?;
     }
-    for workspace in
-        [".", "blocks/loom", "guests", "tests/guests", "tests/models", "http-wire/oracle", "benches/far-peers"]
-    {
+    for workspace in [
+        ".",
+        "blocks/loom",
+        "guests",
+        "tests/guests",
+        "tests/planted",
+        "tests/models",
+        "http-wire/oracle",
+        "benches/far-peers",
+    ] {
         rustfmt(place, workspace)?;
     }
     deny::check(place)?;

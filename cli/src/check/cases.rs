@@ -9,8 +9,9 @@ use kv_store_abi::store::kv_store_vtable;
 use kv_store_conformance::{CASES, Facts, Held, KILLED, Library, Needs, PAIRS, Place, RESTARTS, Subject};
 use serde::{Deserialize, Serialize};
 
+use super::tap::{Instances, Tap};
 use super::times::{self, Times};
-use super::{existence, items, maintenance, network, parameters};
+use super::{calls, durable, eviction, existence, items, maintenance, network, pairs, parameters};
 use crate::failure::{Failure, Outcome};
 
 /// Run a case in this process (what `check` starts)
@@ -27,6 +28,9 @@ pub struct Arguments {
     stores: Option<String>,
     #[arg(long, default_value_t = 0)]
     salt: u64,
+    /// What the server says when it refuses, with escapes
+    #[arg(long)]
+    refusal: Option<String>,
     /// The most memory that this process may take, in bytes
     #[arg(long)]
     memory: Option<u64>,
@@ -77,7 +81,8 @@ fn say(said: &Said) -> Outcome {
 
 pub fn run(arguments: &Arguments) -> Outcome {
     // A config may ask for faults; the installed library injects none.
-    kv_store_faults::install();
+    let tap = Tap::default();
+    kv_store_faults::install_with(tap.clone());
     arguments.memory.map_or(Ok(()), bound_memory)?;
     if let (Some(component), Some(seconds)) = (&arguments.compile, arguments.seconds) {
         return say(&match kv_store_wasm::compile(component, Duration::from_secs(seconds)) {
@@ -137,14 +142,32 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if name == parameters::NAME {
         return say(&parameters::run(&first).map_or_else(Said::Failed, |()| Said::Passed));
     }
-    if let Some(case) = maintenance::CASES.iter().find(|case| case.name == name) {
+    if let Some(case) = calls::CASES.iter().find(|case| case.name == name) {
+        let instances = Instances::open(&tap, &first).map_err(Failure::unable)?;
+        let subject = calls::Subject { instances: &instances, salt: arguments.salt, held };
+        return say(&said(calls::run(case, &subject)));
+    }
+    if name == durable::NAME {
+        let instances = Instances::open(&tap, &first).map_err(Failure::unable)?;
+        return say(&said(durable::run(&instances, arguments.salt)));
+    }
+    if case_name == pairs::NAME {
+        let instances = Instances::open(&tap, &first).map_err(Failure::unable)?;
+        let subject = pairs::Subject { instances: &instances, salt: arguments.salt };
+        return say(&said(pairs::run(&subject, name.ends_with(":second"))));
+    }
+    if case_name == network::RESTARTED {
+        let instances = Instances::open(&tap, &first).map_err(Failure::unable)?;
+        return say(&said(network::restarted(&instances, arguments.salt, name.ends_with(":after"))));
+    }
+    if let Some(case) = maintenance::CASES.iter().chain(eviction::CASES).find(|case| case.name == name) {
         let store = kv_store_wasm::Store::open(&arguments.uri.clone().unwrap_or_else(uri)).map_err(Failure::unable)?;
         return say(&said(maintenance::run(case, &store, arguments.salt, arguments.uri.is_none())));
     }
     if let Some(case) = network::CASES.iter().find(|case| case.name == name) {
         let given =
             arguments.uri.as_deref().ok_or_else(|| Failure::unable("this case needs a store that was given"))?;
-        return say(&said(network::run(case, given, arguments.salt)));
+        return say(&said(network::run(case, &tap, given, arguments.refusal.as_deref(), arguments.salt)));
     }
     let subject = Subject::new(&library, facts, place, case_name);
     if let Some(seconds) = arguments.soak {

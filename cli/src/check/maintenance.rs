@@ -6,21 +6,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use kv_store_wasm::{BatchOptions, ChunkEntry, ErrorKind, Eviction, Presence, Store, Usage};
 
 /// A case's verdict: nothing, or what was wrong, in words for the author of the backend.
-type Verdict = Result<(), String>;
+pub type Verdict = Result<(), String>;
 
 pub struct Case {
     pub name: &'static str,
     /// What the contract asks for, in a sentence.
     pub asks: &'static str,
     /// It removes what others may have stored.
-    alone: bool,
-    run: fn(&Subject) -> Verdict,
+    pub alone: bool,
+    pub run: fn(&Subject) -> Verdict,
 }
 
 /// A store, and numbers that nobody else uses in it.
-struct Subject<'a> {
-    store: &'a Store,
-    salt: u64,
+pub struct Subject<'a> {
+    pub store: &'a Store,
+    pub salt: u64,
     /// Nobody else has stored anything.
     alone: bool,
 }
@@ -67,7 +67,7 @@ pub fn run(case: &Case, store: &Store, salt: u64, alone: bool) -> Result<Verdict
     if case.alone && !alone {
         return Err("it would remove what others have put into the store that was given".into());
     }
-    if matches!(case.name, "maintenance-evict" | "maintenance-commit") {
+    if case.alone {
         let nothing = Eviction::new(0, None, 0);
         if let Err(error) = store.evict(&nothing)
             && error.kind() == ErrorKind::Unsupported
@@ -110,11 +110,16 @@ impl Subject<'_> {
         hash
     }
 
-    fn name(&self, name: &str) -> String {
+    /// The hashes of the chunks that [`Subject::fill`] puts.
+    pub fn hashes(&self) -> impl Iterator<Item = Vec<u8>> {
+        (0..CHUNKS).map(|number| self.hash(number))
+    }
+
+    pub fn name(&self, name: &str) -> String {
         if self.alone { name.to_owned() } else { format!("{name}~{:016x}", self.salt) }
     }
 
-    fn fill(&self) -> Verdict {
+    pub fn fill(&self) -> Verdict {
         for number in 0..CHUNKS {
             self.store
                 .put_chunk(&self.hash(number), &vec![number as u8; len_of(number) as usize])
@@ -135,7 +140,7 @@ impl Subject<'_> {
         Ok(found)
     }
 
-    fn manifests(&self) -> Result<BTreeSet<String>, String> {
+    pub fn manifests(&self) -> Result<BTreeSet<String>, String> {
         let mut found = BTreeSet::new();
         for page in self.store.manifest_pages(3) {
             let page = page.map_err(|error| format!("list-manifests: {error}"))?;

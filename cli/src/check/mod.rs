@@ -3,17 +3,22 @@
 //! The cases run in a process of their own, which a bad library may bring down; [`run`] says so and goes on with the next
 //! case. They know the library only through its C ABI.
 
+mod calls;
 pub mod cases;
+mod durable;
+mod eviction;
 mod existence;
 mod items;
 mod maintenance;
 mod network;
+mod pairs;
 mod parameters;
 mod relay;
 mod report;
 mod runner;
 mod soak;
 mod subject;
+mod tap;
 mod times;
 
 use std::path::{Path, PathBuf};
@@ -47,6 +52,12 @@ pub struct Arguments {
     /// Without --uri: whether its URIs name directories or names. Default: as its imports, or its project's backend.toml, say
     #[arg(long, value_name = "KIND", conflicts_with = "uri")]
     stores: Option<Stores>,
+    /// What the server of --uri says when it refuses a request, for `net-refusals`; \r, \n, \0 and \xNN are bytes
+    #[arg(long, value_name = "TEXT", requires = "uri")]
+    refusal: Option<String>,
+    /// A program that restarts the server of --uri, for `server-restart`
+    #[arg(long, value_name = "PROGRAM", requires = "uri")]
+    restart: Option<PathBuf>,
     /// Run only the cases whose name contains this text
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -91,7 +102,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let tested = Tested::find(&file, stores.as_ref())?;
     let wanted = |name: &str| arguments.filter.as_deref().is_none_or(|text| name.contains(text));
     let show = !arguments.json;
-    let runner = Runner::new(&tested, Duration::from_secs(arguments.timeout.max(1)), arguments.memory)?;
+    let timeout = Duration::from_secs(arguments.timeout.max(1));
+    let runner = Runner::new(&tested, timeout, arguments.memory, arguments.refusal.clone())?;
     let bar = show::spinner("compiling");
     let compiled = runner.compile(arguments.compile_timeout.max(1));
     bar.finish_and_clear();
@@ -134,12 +146,24 @@ pub fn run(arguments: &Arguments) -> Outcome {
         for case in items::CASES.iter().filter(|case| wanted(case.name)) {
             judge(case.name, case.asks, runner.case(case.name)?);
         }
+        for case in calls::CASES.iter().filter(|case| wanted(case.name)) {
+            judge(case.name, case.asks, runner.case(case.name)?);
+        }
+        if wanted(durable::NAME) {
+            judge(durable::NAME, durable::ASKS, runner.case(durable::NAME)?);
+        }
+        if wanted(pairs::NAME) {
+            judge(pairs::NAME, pairs::ASKS, runner.pair(pairs::NAME)?);
+        }
     }
     if tested.kind == Kind::Component && wanted(parameters::NAME) {
         judge(parameters::NAME, parameters::ASKS, runner.case(parameters::NAME)?);
     }
+    if tested.kind == Kind::Component && wanted(parameters::OPTION) {
+        judge(parameters::OPTION, parameters::OPTION_ASKS, runner.unknown_option()?);
+    }
     if tested.kind == Kind::Component {
-        for case in maintenance::CASES.iter().filter(|case| wanted(case.name)) {
+        for case in maintenance::CASES.iter().chain(eviction::CASES).filter(|case| wanted(case.name)) {
             judge(case.name, case.asks, runner.case(case.name)?);
         }
     }
@@ -147,6 +171,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
         for case in network::CASES.iter().filter(|case| wanted(case.name) && case.is_for(&tested.imports)) {
             judge(case.name, case.asks, runner.case(case.name)?);
         }
+    }
+    if let Some(program) = arguments.restart.as_deref().filter(|_| wanted(network::RESTARTED)) {
+        judge(network::RESTARTED, network::RESTARTED_ASKS, runner.restarted(network::RESTARTED, program)?);
     }
     if let Some(minutes) = arguments.soak {
         if tested.kind == Kind::Native {

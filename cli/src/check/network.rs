@@ -4,9 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use kv_store_wasm::Store;
-
 use super::relay::{Mode, Relay};
+use super::tap::{Chunk, Instances, Tap};
 
 /// A case's verdict: nothing, or what was wrong, in words for the author of the backend.
 type Verdict = Result<(), String>;
@@ -21,12 +20,14 @@ pub struct Case {
 }
 
 const HTTP: &str = "kv-store:backend/http";
+const NET: &str = "kv-store:backend/net";
+const SOCKETS: &str = "wasi:sockets/";
 
 pub const CASES: &[Case] = &[
     Case {
         name: "patience",
         asks: "while the server hangs, calls fail instead of reporting a miss; when it is back, the store works again",
-        imports: &["kv-store:backend/net", HTTP, "wasi:sockets/"],
+        imports: &[NET, HTTP, SOCKETS],
         run: patience,
     },
     Case {
@@ -35,7 +36,55 @@ pub const CASES: &[Case] = &[
         imports: &[HTTP],
         run: refusals,
     },
+    Case {
+        name: "net-refusals",
+        asks: "what the server refuses fails: nothing is reported as stored, removed, published or missing",
+        imports: &[NET, SOCKETS],
+        run: said_refusals,
+    },
+    Case {
+        name: "closed",
+        asks: "while the server closes each connection, calls fail instead of reporting a miss or a success; then the store works again",
+        imports: &[NET, HTTP, SOCKETS],
+        run: closed,
+    },
+    Case {
+        name: "garbled",
+        asks: "while the server's answers have other bytes, nothing is reported as stored or published, and no instance traps",
+        imports: &[NET, HTTP, SOCKETS],
+        run: garbled,
+    },
 ];
+
+/// What a `durable` store is asked, where its server can be restarted.
+pub const RESTARTED: &str = "server-restart";
+pub const RESTARTED_ASKS: &str = "what a `durable` store has published is there after a restart of its server";
+
+/// The part before the restart, and the one after it. The outer `Err`: why it makes no sense here.
+pub fn restarted(instances: &Instances, salt: u64, is_after: bool) -> Result<Verdict, String> {
+    if !instances.store.info().durable {
+        return Err("it does not say that it is `durable`".into());
+    }
+    let (hash, name) = ([&salt.to_le_bytes()[..], RESTARTED.as_bytes()].concat(), format!("{RESTARTED}~{salt:016x}"));
+    let (data, manifest) = (vec![7; 5000], [1; 100]);
+    if !is_after {
+        return Ok((|| {
+            instances.put(&[(hash.clone(), data)], false)?;
+            instances.commit(&[hash], Some((&name, &manifest))).map(drop)
+        })());
+    }
+    let verdict = (|| {
+        if instances.manifest(&name)?.as_deref() != Some(&manifest) {
+            return Err("the manifest is gone".to_owned());
+        }
+        if instances.get(std::slice::from_ref(&hash))? != [Some(data)] {
+            return Err("a chunk that was fresh in the commit is gone".into());
+        }
+        Ok(())
+    })();
+    let _ = (instances.delete_manifest(&name), instances.delete(&[hash]));
+    Ok(verdict)
+}
 
 impl Case {
     /// Whether a component with these imports can be asked.
@@ -45,7 +94,7 @@ impl Case {
 }
 
 struct Subject {
-    store: Store,
+    instances: Instances,
     relay: Relay,
     salt: u64,
 }
@@ -54,11 +103,18 @@ struct Subject {
 const RECOVERY: Duration = Duration::from_secs(40);
 
 /// Run a case. The outer `Err`: why it makes no sense here.
-pub fn run(case: &Case, uri: &str, salt: u64) -> Result<Verdict, String> {
-    let (through, relay) = Relay::before(uri)?;
-    let opened = Store::open(&through).and_then(|store| store.get_manifest("kv-store-check").map(|_| store));
-    let why_not = |error: kv_store_wasm::Error| format!("the store does not open through a relay of ours: {error}");
-    let subject = Subject { store: opened.map_err(why_not)?, relay, salt };
+pub fn run(case: &Case, tap: &Tap, uri: &str, refusal: Option<&str>, salt: u64) -> Result<Verdict, String> {
+    let refusal = match (case.name, refusal) {
+        ("net-refusals", None) => {
+            return Err("what does the server say when it refuses? give it as --refusal TEXT".into());
+        }
+        (_, refusal) => unescape(refusal.unwrap_or_default()),
+    };
+    let (through, relay) = Relay::before(uri, &refusal)?;
+    let opened =
+        Instances::open(tap, &through).and_then(|instances| instances.manifest("kv-store-check").map(|_| instances));
+    let why_not = |error: String| format!("the store does not open through a relay of ours: {error}");
+    let subject = Subject { instances: opened.map_err(why_not)?, relay, salt };
     if subject.relay.connections() == 0 {
         return Err("it makes no connections to the servers that the URI names".into());
     }
@@ -67,8 +123,26 @@ pub fn run(case: &Case, uri: &str, salt: u64) -> Result<Verdict, String> {
     }
     let verdict = (case.run)(&subject);
     subject.relay.set(Mode::Pass);
-    let _ = subject.store.delete_manifest(&subject.name());
+    let _ = subject.instances.store.delete_manifest(&subject.name());
     Ok(verdict)
+}
+
+/// Bytes as they are written on a command line: `\r`, `\n`, `\t`, `\0`, `\\` and `\xNN`.
+fn unescape(text: &str) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::new(), text);
+    while let Some(first) = rest.chars().next() {
+        let hex = rest.strip_prefix("\\x").and_then(|rest| u8::from_str_radix(rest.get(..2)?, 16).ok());
+        let plain = [("\\r", b'\r'), ("\\n", b'\n'), ("\\t", b'\t'), ("\\0", 0), ("\\\\", b'\\')];
+        let named = plain.into_iter().find(|(written, _)| rest.starts_with(written)).map(|(_, byte)| byte);
+        let (byte, len) = match (hex, named) {
+            (Some(byte), _) => (Some(byte), 4),
+            (None, Some(byte)) => (Some(byte), 2),
+            (None, None) => (None, first.len_utf8()),
+        };
+        bytes.extend(byte.map_or_else(|| rest.as_bytes().get(..len).unwrap_or_default().to_vec(), |byte| vec![byte]));
+        rest = rest.get(len..).unwrap_or_default();
+    }
+    bytes
 }
 
 impl Subject {
@@ -88,20 +162,29 @@ impl Subject {
     }
 
     fn save(&self, number: u64) -> Result<(), kv_store_wasm::Error> {
-        self.store.put_chunk(&self.hash(number), &self.data(number))?;
-        self.store.put_manifest(&self.name(), &number.to_le_bytes())
+        self.instances.store.put_chunk(&self.hash(number), &self.data(number))?;
+        self.instances.store.put_manifest(&self.name(), &number.to_le_bytes())
+    }
+
+    /// Put a chunk straight into the component. Answers its hash, a chunk that is not there, and the name of the manifest that is.
+    fn put_there(&self) -> Result<(Vec<u8>, Chunk, String), String> {
+        let chunk = |number| (self.hash(number).to_vec(), self.data(number));
+        let (there, new) = (chunk(60), chunk(50));
+        self.instances.put(std::slice::from_ref(&there), false)?;
+        Ok((there.0, new, self.name()))
     }
 
     /// What was saved under this number is there.
     fn expect(&self, number: u64) -> Verdict {
-        let manifest = self.store.get_manifest(&self.name()).map_err(|error| format!("get_manifest: {error}"))?;
+        let manifest =
+            self.instances.store.get_manifest(&self.name()).map_err(|error| format!("get_manifest: {error}"))?;
         if manifest.as_deref() != Some(&number.to_le_bytes()) {
             return Err(format!(
                 "the manifest of save {number} is not the one that is there: {:?}",
                 manifest.as_deref()
             ));
         }
-        match self.store.get_chunk(&self.hash(number)).map_err(|error| format!("get_chunk: {error}"))? {
+        match self.instances.store.get_chunk(&self.hash(number)).map_err(|error| format!("get_chunk: {error}"))? {
             None => Err(format!("the chunk of save {number} is missing")),
             Some(data) if *data != *self.data(number) => Err(format!("the chunk of save {number} has other bytes")),
             Some(_) => Ok(()),
@@ -127,16 +210,16 @@ impl Subject {
 
     /// Ask for what is there and for what is not: both must fail.
     fn all_fails(&self, there: u64, absent: u64, while_: &str) -> Verdict {
-        if let Ok(None) = self.store.get_chunk(&self.hash(there)) {
+        if let Ok(None) = self.instances.store.get_chunk(&self.hash(there)) {
             return Err(format!(
                 "while {while_}, a chunk that is there was answered as missing: answer `failed`, or an error"
             ));
         }
-        if let Ok(found) = self.store.get_chunk(&self.hash(absent)) {
+        if let Ok(found) = self.instances.store.get_chunk(&self.hash(absent)) {
             let found = if found.is_some() { "found" } else { "missing" };
             return Err(format!("while {while_}, a chunk was answered as {found}: answer `failed`, or an error"));
         }
-        if let Ok(None) = self.store.get_manifest(&self.name()) {
+        if let Ok(None) = self.instances.store.get_manifest(&self.name()) {
             return Err(format!("while {while_}, a manifest that is there was answered as missing: answer an error"));
         }
         Ok(())
@@ -169,4 +252,75 @@ fn refusals(subject: &Subject) -> Verdict {
         subject.recover(number, &format!("status {status}"))?;
     }
     Ok(())
+}
+
+fn said_refusals(subject: &Subject) -> Verdict {
+    subject.save(1).map_err(|error| error.to_string())?;
+    subject.expect(1)?;
+    fails(subject, Mode::Say, "the server refuses each request")?;
+    subject.recover(2, "refusals")
+}
+
+fn closed(subject: &Subject) -> Verdict {
+    subject.save(1).map_err(|error| error.to_string())?;
+    subject.expect(1)?;
+    fails(subject, Mode::Close, "the server closes each connection")?;
+    subject.recover(2, "a server that closed each connection")
+}
+
+/// No call succeeds, and nothing is missing, while the relay is in a mode.
+fn fails(subject: &Subject, mode: Mode, while_: &str) -> Verdict {
+    let instances = &subject.instances;
+    let (there, new, name) = subject.put_there()?;
+    subject.relay.set(mode);
+    let said = [
+        ("get-chunks answered for a chunk that is there", instances.get(std::slice::from_ref(&there)).is_ok()),
+        ("get-manifest answered for a manifest that is there", instances.manifest(&name).is_ok()),
+        ("put-chunks answered `stored` or `existed`", instances.put(&[new], false).is_ok()),
+        ("commit answered", instances.commit(&[], Some((&name, &[0; 40]))).is_ok()),
+        ("delete-manifest succeeded", instances.delete_manifest(&name).is_ok()),
+        // A backend that removes nothing asks nobody.
+        ("delete-chunks answered `gone`", instances.delete(&[there]) == Ok(true)),
+    ];
+    subject.relay.set(Mode::Pass);
+    match said.into_iter().find(|(_, succeeded)| *succeeded) {
+        Some((what, _)) => Err(format!("while {while_}, {what}: answer `failed`, or an error")),
+        None => Ok(()),
+    }
+}
+
+fn garbled(subject: &Subject) -> Verdict {
+    subject.save(1).map_err(|error| error.to_string())?;
+    subject.expect(1)?;
+    let instances = &subject.instances;
+    let (there, new, name) = subject.put_there()?;
+    subject.relay.set(Mode::Garble);
+    let read = [instances.get(&[there]).map(drop), instances.manifest(&name).map(drop)];
+    let written = [
+        ("put-chunks answered `stored`", instances.put(&[new], true).map(drop)),
+        ("commit answered `published`", instances.commit(&[], Some((&name, &[0; 40]))).map(drop)),
+    ];
+    subject.relay.set(Mode::Pass);
+    let trapped = |answer: &Result<(), String>| answer.as_ref().err().filter(|why| why.contains("trap")).cloned();
+    if let Some(why) = read.iter().chain(written.iter().map(|(_, answer)| answer)).find_map(trapped) {
+        return Err(format!("while the server's answers have other bytes, an instance ended: {why}"));
+    }
+    if let Some((what, _)) = written.into_iter().find(|(_, answer)| answer.is_ok()) {
+        return Err(format!("while the server's answers have other bytes, {what}"));
+    }
+    subject.recover(2, "answers with other bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unescape;
+
+    #[test]
+    fn a_refusal_is_written_with_escapes() {
+        assert_eq!(unescape(r"-NO\r\n"), b"-NO\r\n");
+        assert_eq!(
+            unescape(r"\x00\xfFé\\x41\q\x4"),
+            "\u{0}".bytes().chain([0xff]).chain("é\\x41\\q\\x4".bytes()).collect::<Vec<_>>()
+        );
+    }
 }

@@ -10,7 +10,11 @@ pub const NAME: &str = "unknown-parameter";
 pub const ASKS: &str =
     "open refuses a query parameter that it does not know as `invalid`, or logs a warning that names it";
 
-const PARAMETER: &str = "kv-store-check-unknown";
+/// The same of options.
+pub const OPTION: &str = "unknown-option";
+pub const OPTION_ASKS: &str = "open refuses an option of the config that it does not know as `invalid`";
+
+pub const PARAMETER: &str = "kv-store-check-unknown";
 
 /// Notes whether a component has named the parameter in a warning.
 struct Warnings(Arc<AtomicBool>);

@@ -1,4 +1,5 @@
-//! A relay between the host and the servers that a URI names: it passes bytes on, holds them back, or answers requests by a refusal.
+//! A relay between the host and the servers that a URI names: it passes bytes on, holds them back, answers requests by a refusal, closes
+//! connections, or changes what the server says.
 //!
 //! Its threads end with their connections; the process of a case has one relay, and ends soon.
 
@@ -15,6 +16,12 @@ pub enum Mode {
     Stall,
     /// Each request over HTTP is answered with this status.
     Refuse(u16),
+    /// What comes is answered with the refusal that [`Relay::before`] was given, and does not reach the server.
+    Say,
+    /// Each connection is closed as soon as something comes.
+    Close,
+    /// What the server answers arrives with other bytes.
+    Garble,
 }
 
 /// Bytes that are taken from a socket at once.
@@ -30,6 +37,8 @@ struct State {
     connections: AtomicU64,
     /// A connection began as TLS does.
     tls: AtomicBool,
+    /// The server's way to refuse, in its own protocol.
+    refusal: Vec<u8>,
 }
 
 pub struct Relay {
@@ -38,7 +47,9 @@ pub struct Relay {
 
 impl Relay {
     /// A relay before each server of a URI, and the URI that leads through it. `Err`: why there is none.
-    pub fn before(uri: &str) -> Result<(String, Self), String> {
+    ///
+    /// `refusal`: what is said in [`Mode::Say`].
+    pub fn before(uri: &str, refusal: &[u8]) -> Result<(String, Self), String> {
         let (scheme, rest) = uri.split_once("://").ok_or("the URI has no scheme")?;
         let (authorities, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
         let (user, authorities) = match authorities.rsplit_once('@') {
@@ -50,6 +61,7 @@ impl Relay {
             changed: Condvar::new(),
             connections: AtomicU64::new(0),
             tls: AtomicBool::new(false),
+            refusal: refusal.to_vec(),
         });
         let mut own = Vec::new();
         for authority in authorities.split(',') {
@@ -109,8 +121,11 @@ fn relay(client: TcpStream, server: &str, state: &Arc<State>) {
         let own = state.clone();
         std::thread::spawn(move || {
             let mut piece = vec![0; PIECE];
-            while let Some(bytes) = read(&mut from_server, &mut piece) {
-                own.wait();
+            while let Some(count) = read(&mut from_server, &mut piece) {
+                let bytes = piece.get_mut(..count).unwrap_or_default();
+                if own.wait() == Mode::Garble {
+                    bytes.iter_mut().for_each(|byte| *byte ^= 0x55);
+                }
                 if to_client.write_all(bytes).is_err() {
                     break;
                 }
@@ -124,9 +139,8 @@ fn relay(client: TcpStream, server: &str, state: &Arc<State>) {
     }
 }
 
-fn read<'a>(from: &mut TcpStream, piece: &'a mut [u8]) -> Option<&'a [u8]> {
-    let count = from.read(piece).ok().filter(|count| *count > 0)?;
-    piece.get(..count)
+fn read(from: &mut TcpStream, piece: &mut [u8]) -> Option<usize> {
+    from.read(piece).ok().filter(|count| *count > 0)
 }
 
 fn pass_up(mut client: &TcpStream, mut server: &TcpStream, state: &State) -> std::io::Result<()> {
@@ -149,7 +163,10 @@ fn pass_up(mut client: &TcpStream, mut server: &TcpStream, state: &State) -> std
                 let _ = server.shutdown(Shutdown::Both);
                 return refused;
             }
-            Mode::Pass | Mode::Stall => server.write_all(bytes)?,
+            // One request comes in one piece or in several: what is said once too often finds the connection closed.
+            Mode::Say => client.write_all(&state.refusal)?,
+            Mode::Close => return server.shutdown(Shutdown::Both).and_then(|()| client.shutdown(Shutdown::Both)),
+            Mode::Pass | Mode::Stall | Mode::Garble => server.write_all(bytes)?,
         }
     }
 }
@@ -188,7 +205,7 @@ mod tests {
                 });
             }
         });
-        let (uri, relay) = Relay::before(&format!("acme://me@127.0.0.1:{port}/a/b")).unwrap();
+        let (uri, relay) = Relay::before(&format!("acme://me@127.0.0.1:{port}/a/b"), b"-NO\r\n").unwrap();
         let address = uri.strip_prefix("acme://me@").and_then(|rest| rest.strip_suffix("/a/b")).unwrap();
         assert_ne!(address, format!("127.0.0.1:{port}"));
         let mut client = TcpStream::connect(address).unwrap();
@@ -204,6 +221,19 @@ mod tests {
         relay.set(Mode::Pass);
         client.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"held");
+        relay.set(Mode::Garble);
+        client.write_all(b"ping").unwrap();
+        client.read_exact(&mut bytes).unwrap();
+        assert_ne!(&bytes, b"ping");
+        relay.set(Mode::Say);
+        client.write_all(b"ping").unwrap();
+        let mut said = [0; 5];
+        client.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"-NO\r\n");
+        relay.set(Mode::Close);
+        let mut other = TcpStream::connect(address).unwrap();
+        other.write_all(b"ping").unwrap();
+        assert_eq!(other.read(&mut bytes).unwrap_or(0), 0);
         relay.set(Mode::Refuse(503));
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let mut answer = String::new();
@@ -213,11 +243,11 @@ mod tests {
 
     #[test]
     fn several_servers_have_a_relay_each_and_one_without_a_port_has_none() {
-        let (uri, _relay) = Relay::before("acme://127.0.0.1:1,127.0.0.1:2/x").unwrap();
+        let (uri, _relay) = Relay::before("acme://127.0.0.1:1,127.0.0.1:2/x", b"").unwrap();
         assert_eq!(uri.matches("127.0.0.1:").count(), 2);
         assert!(!uri.contains(":1,") && uri.ends_with("/x"), "{uri}");
         for without in ["acme://host/x", "acme://host:1,host/x", "acme:///directory", "nothing"] {
-            assert!(Relay::before(without).is_err(), "{without}");
+            assert!(Relay::before(without, b"").is_err(), "{without}");
         }
     }
 }

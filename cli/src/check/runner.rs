@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use super::cases::{EXPECTED, Said};
 use super::report::Verdict;
-use super::soak;
 use super::subject::{Kind, Stores, Tested};
 use super::times::Times;
+use super::{parameters, soak};
 use crate::failure::{Failure, Outcome};
 
 /// When a process that saves is killed, after it has saved once.
@@ -26,6 +26,8 @@ pub struct Runner<'a> {
     /// Bytes of memory that a case's process may take.
     memory: u64,
     salt: u64,
+    /// What the server says when it refuses.
+    refusal: Option<String>,
     /// Holds the component under its scheme's name, and stores.
     folder: tempfile::TempDir,
     expected: Option<String>,
@@ -47,7 +49,7 @@ impl Drop for Process {
 }
 
 impl<'a> Runner<'a> {
-    pub fn new(tested: &'a Tested, timeout: Duration, memory: u64) -> Outcome<Self> {
+    pub fn new(tested: &'a Tested, timeout: Duration, memory: u64, refusal: Option<String>) -> Outcome<Self> {
         let folder = tempfile::Builder::new().prefix("kv-store-check-").tempdir().map_err(Failure::unable)?;
         let mut expected = None;
         if tested.kind == Kind::Component {
@@ -60,7 +62,7 @@ impl<'a> Runner<'a> {
         let mut salt = [0; 8];
         getrandom::fill(&mut salt).map_err(Failure::unable)?;
         let salt = u64::from_le_bytes(salt);
-        Ok(Runner { tested, timeout, memory, salt, folder, expected })
+        Ok(Runner { tested, timeout, memory, salt, refusal, folder, expected })
     }
 
     /// The component's digest, in hex. None: it is native code.
@@ -120,6 +122,37 @@ impl<'a> Runner<'a> {
             Verdict::Passed => self.case(&format!("{name}:after")),
             other => Ok(other),
         }
+    }
+
+    /// The same for what must outlive a restart of the storage system.
+    pub fn restarted(&self, name: &str, program: &Path) -> Outcome<Verdict> {
+        match self.case(name)? {
+            Verdict::Passed => {}
+            other => return Ok(other),
+        }
+        let status = Command::new(program).stdin(Stdio::null()).stdout(Stdio::null()).status();
+        let status = status.map_err(|error| Failure::unable(format!("{}: {error}", program.display())))?;
+        if !status.success() {
+            return Err(Failure::unable(format!("check: {} ended: {}", program.display(), ending(status))));
+        }
+        self.case(&format!("{name}:after"))
+    }
+
+    /// The verdict on an open with an option that no backend knows.
+    pub fn unknown_option(&self) -> Outcome<Verdict> {
+        let uri = match &self.tested.stores {
+            Stores::Given(uri) => uri.clone(),
+            Stores::Directories | Stores::Names => format!("{}://option", self.tested.scheme),
+        };
+        let config = soak::config_with_option(&uri, &self.tested.scheme, parameters::PARAMETER, self.folder.path())?;
+        Ok(match self.start_with(&[], Some(&config)) {
+            Err(Failure::Unable(_)) => Verdict::Passed,
+            Err(other) => return Err(other),
+            Ok(_) => Verdict::Failed(format!(
+                "with the option {} it opened as if it were not there: answer `invalid`, so that a mistake of the operator shows",
+                parameters::PARAMETER
+            )),
+        })
     }
 
     /// The verdict on what two processes do at the same time.
@@ -195,6 +228,10 @@ impl<'a> Runner<'a> {
             }
             Stores::Names => command.arg("--stores").arg(format!("{}://", self.tested.scheme)),
         };
+        if let Some(refusal) = &self.refusal {
+            // It may begin with a hyphen.
+            command.arg(format!("--refusal={refusal}"));
+        }
         if self.tested.kind == Kind::Native {
             command.arg("--library").arg(&self.tested.file);
         }

@@ -1,4 +1,5 @@
-//! `--soak MINUTES`: random operations while calls into the component fail, wait, trap and are answered in part.
+//! Configs that cases open stores with. `--soak MINUTES`: random operations while calls into the component fail, wait, trap and are answered
+//! in part.
 
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,15 @@ const DELAY_MS: i64 = 20;
 
 /// The operator's config, which an open of this URI reads, with faults for the scheme, as a file in a folder. Faults that are there stay.
 pub fn config_with_faults(uri: &str, scheme: &str, seed: u64, folder: &Path) -> Outcome<PathBuf> {
+    changed(uri, &folder.join("faults.toml"), |config| with_faults(config, scheme, seed))
+}
+
+/// The same with an option for the component, and without faults.
+pub fn config_with_option(uri: &str, scheme: &str, option: &str, folder: &Path) -> Outcome<PathBuf> {
+    changed(uri, &folder.join("option.toml"), |config| with_option(config, scheme, option))
+}
+
+fn changed(uri: &str, path: &Path, change: impl FnOnce(&str) -> Outcome<String>) -> Outcome<PathBuf> {
     let config = kv_store_wasm::doctor(uri, Depth::Offline).config;
     let text = match &config {
         Some(path) => {
@@ -20,19 +30,30 @@ pub fn config_with_faults(uri: &str, scheme: &str, seed: u64, folder: &Path) -> 
         }
         None => String::new(),
     };
-    let path = folder.join("faults.toml");
-    std::fs::write(&path, with_faults(&text, scheme, seed)?)
-        .map_err(|error| Failure::unable(format!("{}: {error}", path.display())))?;
-    Ok(path)
+    std::fs::write(path, change(&text)?).map_err(|error| Failure::unable(format!("{}: {error}", path.display())))?;
+    Ok(path.to_owned())
+}
+
+/// A table in a table, made where it is not there.
+fn table<'a>(within: &'a mut Table, name: &str) -> Outcome<&'a mut Table> {
+    let table = within.entry(name).or_insert_with(|| Value::Table(Table::new()));
+    table.as_table_mut().ok_or_else(|| Failure::unable(format!("the config's {name} is no table")))
+}
+
+fn parse(config: &str) -> Outcome<Table> {
+    config.parse().map_err(|error: toml::de::Error| Failure::unable(error.message()))
+}
+
+fn with_option(config: &str, scheme: &str, option: &str) -> Outcome<String> {
+    let mut config = parse(config)?;
+    let options = table(table(table(&mut config, "backend")?, scheme)?, "options")?;
+    options.insert(option.to_owned(), Value::String("1".into()));
+    toml::to_string(&config).map_err(Failure::unable)
 }
 
 fn with_faults(config: &str, scheme: &str, seed: u64) -> Outcome<String> {
-    let no_table = |what: &str| Failure::unable(format!("the config's {what} is no table"));
-    let mut config: Table = config.parse().map_err(|error: toml::de::Error| Failure::unable(error.message()))?;
-    let backends = config.entry("backend").or_insert_with(|| Value::Table(Table::new()));
-    let backends = backends.as_table_mut().ok_or_else(|| no_table("backend"))?;
-    let backend = backends.entry(scheme).or_insert_with(|| Value::Table(Table::new()));
-    let backend = backend.as_table_mut().ok_or_else(|| no_table(scheme))?;
+    let mut config = parse(config)?;
+    let backend = table(table(&mut config, "backend")?, scheme)?;
     backend.entry("fault").or_insert_with(|| {
         let faults = FAULTS.iter().map(|(name, chance)| ((*name).to_owned(), Value::Float(*chance)));
         let seed = i64::try_from(seed >> 1).unwrap_or_default();
@@ -45,6 +66,13 @@ fn with_faults(config: &str, scheme: &str, seed: u64) -> Outcome<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_option_joins_those_of_the_config() {
+        let config = with_option("[backend.acme.options]\na = \"1\"\n", "acme", "b").unwrap().parse::<Table>().unwrap();
+        assert_eq!(config["backend"]["acme"]["options"].as_table().unwrap().len(), 2);
+        assert!(with_option("backend = 1", "acme", "b").is_err());
+    }
 
     #[test]
     fn faults_join_what_the_config_says() {

@@ -135,6 +135,16 @@ pub struct Features {
     pub more: Vec<(String, String)>,
 }
 
+impl Features {
+    /// The fact in `more` that a chunk which is replaced is removed first.
+    pub const REPLACES_IN_STEPS: &str = "replaces-in-steps";
+
+    /// Whether a chunk which is replaced may be missing meanwhile.
+    pub fn replaces_in_steps(&self) -> bool {
+        self.more.iter().any(|(fact, value)| fact == Self::REPLACES_IN_STEPS && value == "1")
+    }
+}
+
 /// What holds of a store; `wit/backend.wit` says what each means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the contract describes them")]

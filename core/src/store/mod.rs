@@ -99,6 +99,8 @@ pub struct StoreInfo {
     pub write_through: bool,
     /// A commit names the chunks that were put since the last one, and publishes nothing if one of them is gone.
     pub wants_fresh: bool,
+    /// A chunk that is replaced may be missing meanwhile.
+    pub replaces_in_steps: bool,
 }
 
 impl Store {

@@ -95,6 +95,7 @@ impl OpenStore {
             max_value_bytes: self.max_value_bytes(),
             write_through: self.features.properties.write_through,
             wants_fresh: self.wants_fresh(),
+            replaces_in_steps: self.features.replaces_in_steps(),
         }
     }
 

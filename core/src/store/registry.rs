@@ -30,7 +30,7 @@ use crate::near::{NearLayer, Scope};
 use crate::policy::{Folder, FolderAccess, Grants, Guarded, Served, Target};
 use crate::process::Clock;
 use crate::quota::{Meters, Quota};
-use crate::sandbox::{Component, Components, Found, Reach};
+use crate::sandbox::{Component, Components, Features, Found, Reach};
 use crate::threads::Whose;
 use crate::until::Until;
 use crate::uri::StoreUri;
@@ -275,8 +275,9 @@ fn check_facts(more: &[(String, String)]) -> Result<(), Error> {
 /// kept as long as the store.
 fn cut(label: &mut String, more: &mut Vec<(String, String)>) {
     *label = log::clean(label);
-    more.retain(|(fact, value)| bound::FACTS.contains(&fact.as_str()) && value.len() <= 20);
-    more.truncate(bound::FACTS.len());
+    let is_known = |fact: &str| bound::FACTS.contains(&fact) || fact == Features::REPLACES_IN_STEPS;
+    more.retain(|(fact, value)| is_known(fact) && value.len() <= 20);
+    more.truncate(bound::FACTS.len() + 1);
     more.shrink_to_fit();
 }
 
@@ -450,5 +451,10 @@ mod tests {
         cut(&mut label, &mut more);
         assert!(label.len() <= limits::MAX_LOG_LINE_BYTES + 3 && label.capacity() < 4096);
         assert_eq!(more.capacity(), 0);
+        let known = [("max-bytes", "7"), (Features::REPLACES_IN_STEPS, "1"), ("x", "y")];
+        let mut more = known.map(|(fact, value)| (fact.to_owned(), value.to_owned())).to_vec();
+        cut(&mut label, &mut more);
+        assert_eq!(more.len(), 2);
+        assert!(Features { more, ..Features::default() }.replaces_in_steps());
     }
 }

@@ -130,7 +130,7 @@ impl Backend for LocalFs {
     fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
         // To ask for the sizes renews the times of use.
         if self.evicts
-            && let gone @ CommitOutcome::Absent(_) = self.absent(fresh)?
+            && let Some(gone) = self.absent(fresh)?
         {
             return Ok(gone);
         }
@@ -139,7 +139,7 @@ impl Backend for LocalFs {
         {
             // `invalid`: a chunk is not there. If it is back meanwhile, the host asks again.
             if error.kind == ErrorKind::Invalid
-                && let gone @ CommitOutcome::Absent(_) = self.absent(fresh)?
+                && let Some(gone) = self.absent(fresh)?
             {
                 return Ok(gone);
             }
@@ -179,7 +179,7 @@ impl LocalFs {
     }
 
     /// Which chunks are not there. Those that are count as used.
-    fn absent(&self, chunks: &[Hashes]) -> Result<CommitOutcome> {
+    fn absent(&self, chunks: &[Hashes]) -> Result<Option<CommitOutcome>> {
         let mut gone = Vec::new();
         for batch in chunks.iter().flat_map(|hashes| hashes.batches(SYNC_BATCH)) {
             let (paths, mut hashes) = (chunk_paths(batch), batch.iter());

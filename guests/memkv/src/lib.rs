@@ -175,7 +175,7 @@ impl Memkv {
             Version::One if session.terms().durable => Err(Error::unsupported(
                 "a server of version 1 of the frames makes chunks durable with a manifest only: install memkv-server 0.3",
             )),
-            Version::One => find_absent(session, fresh),
+            Version::One => Ok(find_absent(session, fresh)?.unwrap_or(CommitOutcome::Published)),
         })
     }
 }
@@ -192,11 +192,8 @@ fn has_place(manifest: &Manifest) -> Result<bool> {
 fn committed(session: &mut Session, fresh: &[Hashes], answer: &Answer) -> Result<CommitOutcome> {
     match answer.status {
         Status::Ok => Ok(CommitOutcome::Published),
-        Status::Gone => match find_absent(session, fresh)? {
-            // What was gone is back.
-            CommitOutcome::Published => Err(answer.error()),
-            absent => Ok(absent),
-        },
+        // Without one what was gone is back.
+        Status::Gone => find_absent(session, fresh)?.ok_or_else(|| answer.error()),
         _ => Err(answer.error()),
     }
 }
@@ -214,8 +211,8 @@ fn are_there(session: &mut Session, hashes: Hashes) -> Result<Vec<bool>> {
     Ok(answer.fields.iter().map(|there| *there == 1).collect())
 }
 
-/// The outcome of a commit, by which chunks the server has.
-fn find_absent(session: &mut Session, chunks: &[Hashes]) -> Result<CommitOutcome> {
+/// The outcome of a commit, where the server does not have all chunks.
+fn find_absent(session: &mut Session, chunks: &[Hashes]) -> Result<Option<CommitOutcome>> {
     let mut gone = Vec::new();
     for batch in chunks.iter().flat_map(|hashes| hashes.batches(MAX_BATCH_KEYS)) {
         let there = are_there(session, batch)?;

@@ -100,8 +100,10 @@ impl Backend for Memory {
         let fresh = || fresh.iter().flat_map(|hashes| hashes.iter());
         // Room first: making it may remove a chunk that the manifest names.
         let data = manifest.map(|manifest| self.keep(manifest.len, || manifest.keep())).transpose()?;
-        let gone = absent(fresh().filter(|hash| !self.chunks.contains_key(*hash)));
-        if let (CommitOutcome::Published, Some(manifest), Some(data)) = (&gone, manifest, data) {
+        if let Some(gone) = absent(fresh().filter(|hash| !self.chunks.contains_key(*hash))) {
+            return Ok(gone);
+        }
+        if let (Some(manifest), Some(data)) = (manifest, data) {
             for hash in fresh() {
                 if let Some(chunk) = self.used(hash, now) {
                     chunk.published = true;
@@ -110,7 +112,7 @@ impl Backend for Memory {
             let chunks = fresh().map(<[u8]>::to_vec).collect();
             self.manifests.insert(manifest.name.into(), Entry { chunks, ..Entry::new(data, now) });
         }
-        Ok(gone)
+        Ok(CommitOutcome::Published)
     }
 
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {

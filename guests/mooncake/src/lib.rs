@@ -331,6 +331,7 @@ impl Backend for Mooncake {
             properties: Properties::SHARED | Properties::EVICTS | Properties::WANTS_FRESH | Properties::SETTLES,
             batch_items: Some(MAX_OBJECTS as u32),
             batch_bytes: Some(BATCH_BYTES),
+            more: vec![("replaces-in-steps".to_owned(), "1".to_owned())],
             ..Default::default()
         };
         Ok((Mooncake { store, namespace }, features))
@@ -405,8 +406,8 @@ impl Backend for Mooncake {
             let answers = self.store.master.exist(&self.chunk_keys(batch))?;
             gone.extend(batch.iter().zip(answers).filter(|(_, exists)| *exists != Ok(true)).map(|(hash, _)| hash));
         }
-        if !gone.is_empty() {
-            return Ok(absent(gone));
+        if let Some(gone) = absent(gone) {
+            return Ok(gone);
         }
         if let Some(manifest) = manifest {
             self.store.publish(&self.namespace, &manifest)?;

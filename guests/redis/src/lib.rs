@@ -208,7 +208,7 @@ impl Backend for Redis {
     }
 
     fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
-        if let gone @ CommitOutcome::Absent(_) = self.renew(fresh)? {
+        if let Some(gone) = self.renew(fresh)? {
             return Ok(gone);
         }
         let Some(manifest) = manifest else { return Ok(CommitOutcome::Published) };
@@ -264,8 +264,8 @@ impl Redis {
 
 impl Redis {
     /// Let chunks live as long as the manifest that is about to name them, and say which are gone.
-    fn renew(&self, fresh: &[Hashes]) -> Result<CommitOutcome> {
-        let Some(ttl) = self.chunk_ttl() else { return Ok(CommitOutcome::Published) };
+    fn renew(&self, fresh: &[Hashes]) -> Result<Option<CommitOutcome>> {
+        let Some(ttl) = self.chunk_ttl() else { return Ok(None) };
         let mut gone = Vec::new();
         for batch in fresh.iter().flat_map(|hashes| hashes.batches(PIPELINE as usize)) {
             let renewed = self.strings.expire(&self.chunk_keys(batch), ttl)?;

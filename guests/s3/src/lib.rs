@@ -295,8 +295,8 @@ impl Backend for S3 {
                 }
             }
         }
-        if !gone.is_empty() {
-            return Ok(absent(gone));
+        if let Some(gone) = absent(gone) {
+            return Ok(gone);
         }
         manifest.map_or(Ok(()), |manifest| self.publish(manifest))?;
         Ok(CommitOutcome::Published)

@@ -1,6 +1,6 @@
 //! The contract's `files` interface, over [`Directory`].
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use wasmtime::component::Resource;
@@ -18,6 +18,39 @@ use crate::limits;
 use crate::until::Until;
 
 type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
+
+/// What guests did with a file, by its path below the directory that was granted.
+#[derive(Clone, Copy, Debug)]
+pub enum FileEvent<'a> {
+    /// It has a new content.
+    Written {
+        /// Below the directory.
+        path: &'a str,
+        /// In bytes.
+        len: u64,
+        /// It survives power loss as soon as the call has succeeded.
+        durable: bool,
+    },
+    /// It survives power loss.
+    Synced {
+        /// Below the directory.
+        path: &'a str,
+    },
+}
+
+/// Whom the process tells: `kv-store check` has an account of what a component made durable. Set once, and by no other program.
+static WATCH: OnceLock<fn(FileEvent)> = OnceLock::new();
+
+/// Be told of the files of all stores of this process. The first call stays.
+pub fn watch(watch: fn(FileEvent)) {
+    let _ = WATCH.set(watch);
+}
+
+fn tell(event: FileEvent) {
+    if let Some(watch) = WATCH.get() {
+        watch(event);
+    }
+}
 
 /// What a guest's handle to a directory stands for.
 pub struct OpenDirectory(Arc<Directory>);
@@ -110,7 +143,12 @@ impl HostDirectory for State {
         for request in one_batch(requests, &self.until) {
             let parts = slices(&self.table, &self.items, &request.content)?;
             let outcome = RelativePath::parse(request.path).and_then(|path| {
-                let outcome = directory.write(&path, &parts?, request.replace, durable, Some(&self.until))?;
+                let parts = parts?;
+                let outcome = directory.write(&path, &parts, request.replace, durable, Some(&self.until))?;
+                if outcome == Written::Written {
+                    let len = parts.iter().map(|part| part.len() as u64).sum();
+                    tell(FileEvent::Written { path: path.as_str(), len, durable });
+                }
                 written.push(path);
                 Ok(outcome)
             });
@@ -138,7 +176,11 @@ impl HostDirectory for State {
 
     fn sync(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> Answer<()> {
         let directory = self.directory(&handle)?;
-        answered(parse_all(paths).and_then(|paths| directory.sync(&paths, self.in_time())))
+        answered(parse_all(paths).and_then(|paths| {
+            directory.sync(&paths, self.in_time())?;
+            paths.iter().for_each(|path| tell(FileEvent::Synced { path: path.as_str() }));
+            Ok(())
+        }))
     }
 
     fn remove(

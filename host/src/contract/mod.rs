@@ -8,7 +8,7 @@ pub(crate) mod bindings;
 mod changes;
 mod convert;
 mod cpu;
-mod files;
+pub(crate) mod files;
 mod http;
 mod limiter;
 mod memory;

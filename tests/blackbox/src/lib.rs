@@ -18,6 +18,7 @@ pub mod built;
 pub mod cluster;
 pub mod compat;
 pub mod consumer;
+pub mod echo;
 pub mod memkv;
 pub mod mooncake;
 pub mod moto;

@@ -1,13 +1,16 @@
 //! `kv-store check` beyond one process that calls the ABI: two processes, killed ones, servers that hang and refuse, maintenance, a
 //! soak with faults, and what it reports. For each case a backend with a fault is planted that no other case is meant to find, and a
-//! sound one beside it.
+//! sound one beside it. The backends that ship pass.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
 use std::path::{Path, PathBuf};
 
 use kv_store_tests::consumer::{Finished, expect, finish};
+use kv_store_tests::memkv::{self, MemkvServer};
 use kv_store_tests::objects::ObjectServer;
+use kv_store_tests::redis::RedisServer;
+use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
 use kv_store_tests::{dist, kv_store, root, test_components};
 use sha2::{Digest, Sha256};
 
@@ -22,11 +25,74 @@ fn check(component: &Path, arguments: &[&str]) -> Finished {
     finish(kv_store().arg("check").arg(component).args(arguments))
 }
 
+fn component(name: &str) -> PathBuf {
+    dist().join(format!("components/{name}.wasm"))
+}
+
 #[track_caller]
 fn expect_failure(checked: &Finished, case: &str, why: &str) {
     expect(1, checked);
     let failure = checked.stdout.split("  FAIL  ").find(|part| part.starts_with(&format!("{case}:")));
     assert!(failure.is_some_and(|part| part.contains(why)), "{case}, {why}: {}", checked.stdout);
+}
+
+#[test]
+fn the_backends_that_ship_pass() {
+    for (name, skipped) in [("local-fs", 0), ("memory", 11)] {
+        let checked = check(&component(name), &[]);
+        expect(0, &checked);
+        assert!(checked.stdout.contains(&format!("0 failed, {skipped} skipped")), "{}", checked.stdout);
+    }
+    // Servers that hang are waited for, several times.
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.toml");
+    let limits = "limits = { patience_ms = 2000, breaker_failures = 0 }\n";
+    std::fs::write(&config, ["redis", "memkv", "s3"].map(|name| format!("[backend.{name}]\n{limits}")).concat())
+        .unwrap();
+    let reaching = |name: &str, uri: &str| {
+        let mut check = kv_store();
+        check.arg("check").arg(component(name)).args(["--uri", uri]).env("KV_STORE_WASM_CONFIG", &config);
+        check
+    };
+    let redis = RedisServer::start(&[]);
+    let uri = format!("redis://127.0.0.1:{}/0", redis.port);
+    redis.ask("SET kv:m:slot others");
+    for _ in 0..2 {
+        // The second finds what the first has left.
+        let checked = finish(&mut reaching("redis", &uri));
+        expect(0, &checked);
+        assert!(checked.stdout.contains("skip  handles: only one store was given"), "{}", checked.stdout);
+    }
+    let memkv = MemkvServer::start(&["--memory", "2GiB"]);
+    expect(0, &finish(reaching("memkv", &memkv.uri("check")).env("MEMKV_AUTH_KEY", memkv::AUTH_KEY)));
+    let objects = ObjectServer::start();
+    let uri = format!("s3+http://127.0.0.1:{}/bucket/check", objects.port);
+    let mut s3 = reaching("s3", &uri);
+    // Its objects are of 2020, which other cases find wrong.
+    s3.args(["--filter", "calls-"])
+        .env("S3_ACCESS_KEY_ID", ACCESS_KEY_ID)
+        .env("S3_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY);
+    expect(0, &finish(&mut s3));
+    assert!(redis.ask("GET kv:m:slot").contains("others"));
+    // What a deleted manifest leaves for ten minutes ends by itself.
+    let lasting = "local n = 0 for _, key in ipairs(redis.call('KEYS', 'kv:m:*')) do \
+                   if redis.call('PTTL', key) < 0 then n = n + 1 end end return n";
+    let left = redis.ask(&format!("EVAL \"{lasting}\" 0"));
+    assert!(left.starts_with(":1\r\n"), "only manifests of others are left: {left}");
+}
+
+#[test]
+fn guests_that_bring_wasi_pass() {
+    // In memory where there is such a place: these guests sync each file, and other tests keep the disk busy for seconds.
+    let memory = Path::new("/dev/shm");
+    let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+    for name in ["std-fs", "c-fs"] {
+        let component = test_components().join(format!("{name}.wasm"));
+        let uri = format!("{name}://{}/{name}", folder.path().display());
+        let checked = check(&component, &["--uri", &uri]);
+        expect(0, &checked);
+        assert!(checked.stdout.contains("0 failed, 12 skipped"), "{}", checked.stdout);
+    }
 }
 
 #[test]
@@ -58,7 +124,7 @@ fn faults_of_batches_misses_and_commits_are_found() {
         let component = planted(folder.path(), "broken", fault);
         check(&component, &["--stores", "directories", "--filter", case])
     };
-    for case in ["batch-", "misses", "commit-a"] {
+    for case in ["batch-", "misses", "commit-a", "calls-", "shared-chunks", "durable-files", "unknown-option"] {
         let sound = run("sound", case);
         expect(0, &sound);
         assert!(sound.stdout.contains("0 failed, 0 skipped"), "{}", sound.stdout);
@@ -72,6 +138,11 @@ fn faults_of_batches_misses_and_commits_are_found() {
         ("refuses-absent", "misses", "delete-chunks: "),
         ("needs-manifest", "commit-alone", "a commit without a manifest failed"),
         ("publishes-over-gone", "commit-absent", "a chunk of `fresh` was gone"),
+        ("shifts-items", "calls-batch", "get-chunks: answered other bytes"),
+        ("stale-existed", "calls-batch", "is `existed`, and it was removed"),
+        ("publishes-over-gone", "calls-fresh", "commit published over a chunk that is gone"),
+        ("keeps-damaged", "calls-batch", "it is not there"),
+        ("ignores-parameters", "unknown-parameter", "it opened as if it were not there"),
     ] {
         expect_failure(&run(fault, case), case, why);
     }
@@ -86,7 +157,7 @@ fn faults_of_maintenance_are_found() {
     };
     let sound = run("sound-maintenance");
     expect(0, &sound);
-    assert!(sound.stdout.contains("6 passed, 0 failed, 0 skipped"), "{}", sound.stdout);
+    assert!(sound.stdout.contains("9 passed, 0 failed, 0 skipped"), "{}", sound.stdout);
     for (fault, case, why) in [
         ("lists-short", "maintenance-list", "is not listed"),
         ("lists-removed", "maintenance-delete", "exists and list-chunks disagree"),
@@ -168,7 +239,7 @@ fn a_soak_finds_what_is_lost_and_bears_what_only_fails() {
 #[test]
 fn a_report_says_what_was_checked_and_its_badge_too() {
     let folder = tempfile::tempdir().unwrap();
-    let memory = dist().join("components/memory.wasm");
+    let memory = component("memory");
     let report = folder.path().join("badge.json");
     let arguments = ["--filter", "chunk-roundtrip", "--times", "--report", report.to_str().unwrap()];
     let checked = check(&memory, &arguments);

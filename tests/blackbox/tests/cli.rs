@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kv_store_tests::consumer::{Finished, consumer, expect, finish, succeed};
-use kv_store_tests::memkv::{self, MemkvServer};
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::servers::Server as _;
 use kv_store_tests::{dist, kv_store, native_library, root, test_components};
@@ -25,48 +24,6 @@ fn broken(folder: &Path, fault: &str) -> PathBuf {
     let path = folder.join(format!("{fault}.wasm"));
     std::fs::copy(test_components().join("broken.wasm"), &path).unwrap();
     path
-}
-
-#[test]
-fn the_backends_that_ship_pass() {
-    for (name, skipped) in [("local-fs", 0), ("memory", 7)] {
-        let checked = run(&["check", &component(name)]);
-        expect(0, &checked);
-        assert!(checked.stdout.contains(&format!("0 failed, {skipped} skipped")), "{}", checked.stdout);
-    }
-    let redis = RedisServer::start(&[]);
-    let uri = format!("redis://127.0.0.1:{}/0", redis.port);
-    redis.ask("SET kv:m:slot others");
-    for _ in 0..2 {
-        // The second finds what the first has left.
-        let checked = run(&["check", &component("redis"), "--uri", &uri]);
-        expect(0, &checked);
-        assert!(checked.stdout.contains("skip  handles: only one store was given"), "{}", checked.stdout);
-    }
-    let memkv = MemkvServer::start(&["--memory", "2GiB"]);
-    let mut check = kv_store();
-    check.args(["check", &component("memkv"), "--uri", &memkv.uri("check")]).env("MEMKV_AUTH_KEY", memkv::AUTH_KEY);
-    expect(0, &finish(&mut check));
-    assert!(redis.ask("GET kv:m:slot").contains("others"));
-    // What a deleted manifest leaves for ten minutes ends by itself.
-    let lasting = "local n = 0 for _, key in ipairs(redis.call('KEYS', 'kv:m:*')) do \
-                   if redis.call('PTTL', key) < 0 then n = n + 1 end end return n";
-    let left = redis.ask(&format!("EVAL \"{lasting}\" 0"));
-    assert!(left.starts_with(":1\r\n"), "only manifests of others are left: {left}");
-}
-
-#[test]
-fn guests_that_bring_wasi_pass() {
-    // In memory where there is such a place: these guests sync each file, and other tests keep the disk busy for seconds.
-    let memory = std::path::Path::new("/dev/shm");
-    let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
-    for name in ["std-fs", "c-fs"] {
-        let component = test_components().join(format!("{name}.wasm")).display().to_string();
-        let uri = format!("{name}://{}/{name}", folder.path().display());
-        let checked = run(&["check", &component, "--uri", &uri]);
-        expect(0, &checked);
-        assert!(checked.stdout.contains("0 failed, 8 skipped"), "{}", checked.stdout);
-    }
 }
 
 #[test]
@@ -102,7 +59,10 @@ fn each_planted_fault_is_found_for_what_it_is() {
         ("always-exists", "exists", "nobody has put is answered present"),
         ("ignores-parameters", "unknown-parameter", "opened as if it were not there"),
     ] {
-        let checked = run(&["check", broken(folder.path(), fault).to_str().unwrap(), "--uri", &store(fault)]);
+        let component = broken(folder.path(), fault);
+        let uri = store(fault);
+        let filter = if case.contains('|') { &[][..] } else { &["--filter", case] };
+        let checked = run(&[&["check", component.to_str().unwrap(), "--uri", &uri], filter].concat());
         expect(1, &checked);
         let found = |case: &str| {
             let failure = checked.stdout.split("  FAIL  ").find(|part| part.starts_with(&format!("{case}:")));

@@ -7,8 +7,9 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kv_store_tests::consumer::{Finished, consumer, finish, start};
+use kv_store_tests::consumer::{Finished, consumer, expect, finish, start};
 use kv_store_tests::mooncake::{GRANTS, Mooncake, uri};
+use kv_store_tests::{dist, kv_store};
 
 /// A consumer's calls, with a config that grants the nodes.
 struct Calls {
@@ -78,6 +79,21 @@ fn what_was_saved_is_read_by_another_process() {
     let lines: Vec<&str> = gone.stdout.lines().collect();
     assert_eq!(lines[1], "delete 0", "{}", gone.stderr);
     assert!(!lines[2].starts_with("read 0") && lines[3].starts_with("get 0"), "{lines:?}");
+}
+
+/// What it says of itself with `replaces-in-steps`, and all else that the contract asks of its calls.
+#[test]
+fn check_calls_it_as_the_contract_has_it() {
+    let Some(calls) = Calls::start(1, "") else { return };
+    let mut check = kv_store();
+    check.arg("check").arg(dist().join("components/mooncake.wasm")).args([
+        "--uri",
+        &uri("check"),
+        "--filter",
+        "calls-",
+    ]);
+    check.env("KV_STORE_WASM_CONFIG", calls.config.path());
+    expect(0, &finish(&mut calls.mooncake.namespace.enter(&check)));
 }
 
 #[test]

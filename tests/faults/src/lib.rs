@@ -18,7 +18,7 @@ use kv_store_wasm::raw::backend::{
 };
 use kv_store_wasm::raw::log::{Level, line};
 use kv_store_wasm::raw::{Clock, Time, Until};
-use kv_store_wasm::{Buffer, Error, ErrorKind, Host, Presence, Put};
+use kv_store_wasm::{Buffer, Error, ErrorKind, Host, HostBuilder, Presence, Put};
 
 pub use config::{Chance, Fault};
 use dice::{Dice, digest};
@@ -33,8 +33,16 @@ static PASSED: AtomicU64 = AtomicU64::new(0);
 /// Have faults injected into the stores that this process opens, where the config has a table `fault`, and let [`pass`] stop their
 /// clock.
 pub fn install() {
-    let clock = Clock::of(Arc::new(Stoppable));
-    let host = Host::builder().layer(Injector).clock(clock).build();
+    make_default(Host::builder());
+}
+
+/// The same, with a further layer next to the instances, inside the faults.
+pub fn install_with(layer: impl Layer + 'static) {
+    make_default(Host::builder().layer(layer));
+}
+
+fn make_default(builder: HostBuilder) {
+    let host = builder.layer(Injector).clock(Clock::of(Arc::new(Stoppable))).build();
     // The first host of the process stays: a second call changes nothing.
     let _ = host.is_ok_and(|host| host.make_default());
 }

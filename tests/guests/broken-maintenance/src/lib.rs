@@ -125,8 +125,9 @@ impl Backend for Memory {
 
     fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
         let fresh = fresh.iter().flat_map(|hashes| hashes.iter());
-        let gone = absent(fresh.filter(|hash| !self.chunks.contains_key(*hash)));
-        if self.fault != Fault::CommitsOverGone && !matches!(gone, CommitOutcome::Published) {
+        if self.fault != Fault::CommitsOverGone
+            && let Some(gone) = absent(fresh.filter(|hash| !self.chunks.contains_key(*hash)))
+        {
             return Ok(gone);
         }
         if let Some(manifest) = manifest {

@@ -154,7 +154,7 @@ impl Broken {
     }
 
     /// Make chunks durable, or tell which of them are gone.
-    fn make_durable(&self, fresh: &[Hashes]) -> Result<CommitOutcome> {
+    fn make_durable(&self, fresh: &[Hashes]) -> Result<Option<CommitOutcome>> {
         let mut gone = Vec::new();
         for hash in fresh.iter().flat_map(|hashes| hashes.iter()) {
             if !self.has(hash)? {
@@ -279,7 +279,7 @@ impl Backend for Broken {
         }
         // Who loses chunks without knowing it cannot tell that they are gone.
         let tells = !matches!(self.fault, Fault::PublishesOverGone | Fault::LosesChunks) && !self.fault.keeps_chunks();
-        if tells && let gone @ CommitOutcome::Absent(_) = self.make_durable(fresh)? {
+        if tells && let Some(gone) = self.make_durable(fresh)? {
             return Ok(gone);
         }
         let Some(manifest) = manifest else { return Ok(CommitOutcome::Published) };
@@ -298,7 +298,8 @@ impl Backend for Broken {
             }
             _ => {}
         }
-        self.write(path, manifest.part(), true)?;
+        self.write(path.clone(), manifest.part(), true)?;
+        self.directory.sync(&[path])?;
         if self.fault == Fault::WritesLate {
             system::sleep(5_000_000)?;
             for (hash, data) in std::mem::take(&mut self.chunks) {

@@ -88,8 +88,8 @@ impl Backend for StdFs {
             }
             directories.extend(path.parent().map(Path::to_owned));
         }
-        if !gone.is_empty() {
-            return Ok(absent(gone));
+        if let Some(gone) = absent(gone) {
+            return Ok(gone);
         }
         directories.sort();
         directories.dedup();

@@ -1,0 +1,342 @@
+//! `cargo xtask planted`: how many planted bugs `kv-store check` finds. Each is a guest that is sound but for one thing: the components of
+//! `tests/planted`, whose bug is named by the scheme of the URI, and the templates of `kv-store new` with a text replaced. What is sound must
+//! pass first. Not in CI: it takes about an hour on two cores.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use anyhow::{Context, Result, bail, ensure};
+use kv_store_tests::objects::ObjectServer;
+use serde::Deserialize;
+
+use crate::languages;
+use crate::place::Place;
+use crate::{dist, guests, packages, step};
+
+/// Where the table is, and what it stands between.
+const PAGE: &str = "docs/vendor/planted.md";
+const TABLE: [&str; 2] = ["<!-- table: cargo xtask planted -->\n", "<!-- end -->\n"];
+/// Seconds that a case may take: bugs that hang are among them.
+const TIMEOUT: &str = "60";
+/// What a server of the guest `net` says that refuses.
+const REFUSAL: &str = r"-OOM command not allowed when used memory is above maxmemory\r\n";
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// Only the bugs whose name contains this text; the page stays as it is
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Without those in JavaScript and Python, whose tools take minutes to install; the page stays as it is
+    #[arg(long)]
+    quick: bool,
+    /// Pass this text on as `kv-store check --filter`; the page stays as it is
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Checks that run at once
+    #[arg(long, default_value_t = std::thread::available_parallelism().map_or(2, std::num::NonZero::get))]
+    jobs: usize,
+}
+
+/// A bug, or with `what` empty a guest that has none.
+#[derive(Clone)]
+struct Bug {
+    guest: String,
+    class: String,
+    name: String,
+    what: String,
+    escaped: bool,
+    /// In the source of a template: what is replaced by what.
+    replaced: Option<Replaced>,
+}
+
+#[derive(Clone, Deserialize)]
+struct Replaced {
+    language: String,
+    class: String,
+    name: String,
+    what: String,
+    #[serde(default = "memory")]
+    kind: String,
+    old: String,
+    new: String,
+}
+
+fn memory() -> String {
+    "memory".into()
+}
+
+#[derive(Deserialize)]
+struct InTemplates {
+    bug: Vec<Replaced>,
+}
+
+macro_rules! bugs {
+    ($($guest:ident: $kind:ident {
+        $($class:ident: $($variant:ident $name:literal $what:literal $($escaped:ident)?),+;)+
+    })+) => {
+        const GUESTS: &[&str] = &[$(stringify!($guest)),+];
+        /// Guest, class, name, what it does, and whether it once escaped.
+        const IN_GUESTS: &[(&str, &str, &str, &str, bool)] = &[
+            $($($((stringify!($guest), stringify!($class), $name, $what, false $(|| escaped(stringify!($escaped)))?),)+)+)+
+        ];
+    };
+}
+
+const fn escaped(_: &str) -> bool {
+    true
+}
+
+include!("../../tests/planted/bugs.rs");
+
+/// What `kv-store check` said of a bug.
+enum Found {
+    /// The cases that failed; or that it could not run, which an author sees too.
+    By(Vec<String>),
+    Missed,
+}
+
+/// The part of `kv-store check --json` that is used.
+#[derive(Deserialize)]
+struct Report {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    verdict: String,
+    #[serde(default)]
+    why: String,
+}
+
+pub fn run(place: &Place, options: &Options) -> Result<()> {
+    ensure!(options.jobs > 0, "--jobs: at least 1");
+    packages::install(&["redis-server"])?;
+    dist::run(place)?;
+    let components = guests::build_planted(place)?;
+    let mut bugs = all(place)?;
+    let wanted = |bug: &Bug| options.only.as_deref().is_none_or(|text| bug.name.contains(text));
+    bugs.retain(|bug| wanted(bug) && !(options.quick && matches!(bug.guest.as_str(), "javascript" | "python")));
+    ensure!(!bugs.is_empty(), "no bug has this text in its name");
+
+    let folder = tempfile::tempdir()?;
+    let mut subjects = Vec::new();
+    for guest in GUESTS.iter().filter(|guest| bugs.iter().any(|bug| bug.guest == **guest)) {
+        let named = |name: &str| copy(&components[*guest], &folder.path().join(name).join(format!("{name}.wasm")));
+        subjects.push((Bug::sound(guest), named(&format!("sound-{guest}"))?));
+        for bug in bugs.iter().filter(|bug| bug.guest == *guest) {
+            subjects.push((bug.clone(), named(&bug.name)?));
+        }
+    }
+    for bug in bugs.iter().filter(|bug| bug.replaced.is_some()) {
+        let replaced = bug.replaced.as_ref().context("it was looked at")?;
+        let built = languages::build_changed(place, &replaced.language, &replaced.kind, &|source| {
+            ensure!(
+                source.matches(&replaced.old).count() == 1,
+                "{}: not once in the template: {}",
+                bug.name,
+                replaced.old
+            );
+            Ok(source.replacen(&replaced.old, &replaced.new, 1))
+        })?;
+        // The template's component is named after its language, and knows no other scheme.
+        let name = format!("{}-{}.wasm", replaced.language, replaced.kind);
+        subjects.push((bug.clone(), copy(&built, &folder.path().join(&bug.name).join(name))?));
+    }
+
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(|| {
+                while let Some((at, (bug, component))) =
+                    Some(next.fetch_add(1, Relaxed)).and_then(|at| Some((at, subjects.get(at)?)))
+                {
+                    let found = check(place, bug, component, options.filter.as_deref());
+                    say(bug, &found);
+                    results.lock().unwrap().insert(at, found);
+                }
+            });
+        }
+    });
+    let results = results.into_inner().unwrap();
+    let mut judged = Vec::new();
+    for ((bug, _), found) in subjects.iter().zip(results.into_values()) {
+        match (bug.what.is_empty(), found?) {
+            (true, Found::By(cases)) => bail!("{} is sound and does not pass: {}", bug.name, cases.join("; ")),
+            (true, Found::Missed) => {}
+            (false, found) => judged.push((bug, found)),
+        }
+    }
+    let page = page(&judged);
+    println!("{page}");
+    let whole = options.only.is_none() && !options.quick && options.filter.is_none();
+    if whole {
+        write(&place.root.join(PAGE), &page)?;
+        eprintln!("written to {PAGE}");
+    }
+    let escaped: Vec<&str> = missed(&judged).filter(|bug| bug.escaped).map(|bug| bug.name.as_str()).collect();
+    ensure!(escaped.is_empty(), "these escaped before, and escape again: {}", escaped.join(", "));
+    Ok(())
+}
+
+impl Bug {
+    fn sound(guest: &str) -> Self {
+        let (class, what) = Default::default();
+        Bug { guest: guest.into(), class, name: format!("sound-{guest}"), what, escaped: false, replaced: None }
+    }
+}
+
+fn all(place: &Place) -> Result<Vec<Bug>> {
+    let guests = IN_GUESTS.iter().map(|(guest, class, name, what, escaped)| Bug {
+        guest: (*guest).into(),
+        class: (*class).into(),
+        name: (*name).into(),
+        what: (*what).into(),
+        escaped: *escaped,
+        replaced: None,
+    });
+    let path = place.root.join("tests/planted/replaced.toml");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let templates: InTemplates = toml::from_str(&text)?;
+    let templates = templates.bug.into_iter().map(|replaced| Bug {
+        guest: replaced.language.clone(),
+        class: replaced.class.clone(),
+        name: replaced.name.clone(),
+        what: replaced.what.clone(),
+        escaped: false,
+        replaced: Some(replaced),
+    });
+    Ok(guests.chain(templates).collect())
+}
+
+fn copy(component: &Path, to: &Path) -> Result<PathBuf> {
+    std::fs::create_dir_all(to.parent().context("it lies in a folder")?)?;
+    std::fs::copy(component, to).with_context(|| format!("cannot copy {}", component.display()))?;
+    Ok(to.to_owned())
+}
+
+/// Check one component, with a server of its own where it needs one.
+fn check(place: &Place, bug: &Bug, component: &Path, filter: Option<&str>) -> Result<Found> {
+    let mut check = Command::new(place.dist.join("bin/kv-store"));
+    place.for_consumers(&mut check)?;
+    check.arg("check").arg(component).args(["--json", "--timeout", TIMEOUT]).stdin(Stdio::null());
+    if let Some(filter) = filter {
+        check.args(["--filter", filter]);
+    }
+    let kind = bug.replaced.as_ref().map_or(bug.guest.as_str(), |replaced| replaced.kind.as_str());
+    let scheme = component.file_stem().context("a component has a name")?.display();
+    let (mut objects, mut redis) = (None, None);
+    match kind {
+        "http" => {
+            let server = objects.insert(ObjectServer::start());
+            check.args(["--uri", &format!("{scheme}://127.0.0.1:{}/check", server.port)]);
+        }
+        "net" => {
+            let server = redis.insert(Redis::start()?);
+            let restart = server.script.display().to_string();
+            check.args(["--uri", &format!("{scheme}://127.0.0.1:{}/1", server.port)]);
+            // It begins with a hyphen.
+            check.args([&format!("--refusal={REFUSAL}"), "--restart", &restart]);
+        }
+        _ => {}
+    }
+    let output = check.output().context("cannot run kv-store")?;
+    match output.status.code() {
+        Some(0) => Ok(Found::Missed),
+        Some(1) => {
+            let report: Report = serde_json::from_slice(&output.stdout)?;
+            let failed = report.cases.into_iter().filter(|case| case.verdict == "failed");
+            let first_line = |why: &str| why.lines().next().unwrap_or_default().to_owned();
+            let shown = |case: Case| match bug.what.is_empty() {
+                // What is sound must pass: say why it does not.
+                true => format!("{}: {}", case.name, first_line(&case.why)),
+                false => case.name,
+            };
+            Ok(Found::By(failed.map(shown).collect()))
+        }
+        Some(2) => {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Ok(Found::By(vec![if bug.what.is_empty() { said } else { "open".into() }]))
+        }
+        _ => bail!("kv-store check of {}: {}", bug.name, output.status),
+    }
+}
+
+fn say(bug: &Bug, found: &Result<Found>) {
+    match found {
+        Ok(Found::By(cases)) => eprintln!("   {}: {}", bug.name, cases.join(", ")),
+        Ok(Found::Missed) if bug.what.is_empty() => eprintln!("   {}: passes", bug.name),
+        Ok(Found::Missed) => eprintln!("   {}: MISSED ({})", bug.name, bug.what),
+        Err(error) => eprintln!("   {}: {error:#}", bug.name),
+    }
+}
+
+fn missed<'a>(judged: &'a [(&Bug, Found)]) -> impl Iterator<Item = &'a Bug> {
+    judged.iter().filter(|(_, found)| matches!(found, Found::Missed)).map(|(bug, _)| *bug)
+}
+
+fn page(judged: &[(&Bug, Found)]) -> String {
+    let of = |escaped: bool| judged.iter().filter(|(bug, _)| bug.escaped == escaped).count();
+    let caught = |escaped| of(escaped) - missed(judged).filter(|bug| bug.escaped == escaped).count();
+    let mut page = format!(
+        "`kv-store check` finds {} of {} bugs that once escaped it, and {} of {} others.\n\n",
+        caught(true),
+        of(true),
+        caught(false),
+        of(false)
+    );
+    page += "| class | bug | guest | what it does | found by |\n| --- | --- | --- | --- | --- |\n";
+    for (bug, found) in judged {
+        let Bug { class, name, guest, what, .. } = bug;
+        let found = match found {
+            Found::Missed => "**missed**".to_owned(),
+            Found::By(cases) => match cases.as_slice() {
+                [first, second, _, ..] => format!("{first}, {second} and {} more", cases.len() - 2),
+                few => few.join(", "),
+            },
+        };
+        page += &format!("| {class} | `{name}` | {guest} | {what} | {found} |\n");
+    }
+    page
+}
+
+fn write(path: &Path, table: &str) -> Result<()> {
+    let page = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let (before, rest) = page.split_once(TABLE[0]).with_context(|| format!("{PAGE} has no {:?}", TABLE[0]))?;
+    let (_, after) = rest.split_once(TABLE[1]).with_context(|| format!("{PAGE} has no {:?}", TABLE[1]))?;
+    Ok(std::fs::write(path, format!("{before}{}{table}{}{after}", TABLE[0], TABLE[1]))?)
+}
+
+/// A redis-server that keeps nothing over a restart, and the script that restarts it.
+struct Redis {
+    port: u16,
+    script: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Redis {
+    fn start() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let script = folder.path().join("restart");
+        let (dir, cli) = (folder.path().display(), format!("redis-cli -p {port}"));
+        let text = format!(
+            "#!/bin/sh\n{cli} shutdown nosave >/dev/null 2>&1\nset -e\nredis-server --port {port} --bind 127.0.0.1 --save '' \
+             --appendonly no --dir {dir} --logfile {dir}/log --daemonize yes >/dev/null\nuntil {cli} ping >/dev/null 2>&1; do sleep 0.05; done\n"
+        );
+        std::fs::write(&script, text)?;
+        std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        step::output(&mut Command::new(&script))?;
+        Ok(Redis { port, script, _folder: folder })
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let stop = ["-p", &self.port.to_string(), "shutdown", "nosave"];
+        let _ = Command::new("redis-cli").args(stop).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}

@@ -1,0 +1,157 @@
+//! `cargo xtask test --second-host`: the components of `tests/compat` on another runtime, jco on Node.js, and what the guest `edges` finds
+//! there. The host is `tests/second-host`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use kv_store_tests::echo;
+use kv_store_tests::memkv::{AUTH_KEY, MemkvServer};
+use kv_store_tests::objects::ObjectServer;
+use kv_store_tests::redis::RedisServer;
+
+use crate::place::Place;
+use crate::{dist, guests, packages, step};
+
+/// The version of Node.js that runs all of it. On an older one Python's component is left out: it has constant expressions with additions.
+const NODE: u32 = 22;
+/// The oldest that runs the rest.
+const OLDEST: u32 = 20;
+
+pub fn test(place: &Place) -> Result<()> {
+    packages::install(packages::ZSTD)?;
+    packages::install(&["redis-server"])?;
+    let folder = place.work().join("second-host");
+    let Some((node, version)) = install(place, &folder)? else { return Ok(()) };
+    dist::run(place)?;
+    guests::build_for_tests(place)?;
+
+    let scratch = tempfile::tempdir()?;
+    let mut failed = Vec::new();
+    let mut judge = |name: &str, outcome: Result<()>| match outcome {
+        Ok(()) => eprintln!("   {name}: ok"),
+        Err(error) => {
+            eprintln!("   {name}: {error:#}");
+            failed.push(name.to_owned());
+        }
+    };
+    let run = |what: &str, component: &Path, uri: &str, directory: &str, servers: &str, secrets: &str| {
+        let mut command = Command::new(&node);
+        command.current_dir(&folder).args(["run.mjs", what]).arg(component);
+        let output = command.args([uri, directory, servers, secrets]).output().context("cannot run Node.js")?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success(), "{}{}", said.trim(), String::from_utf8_lossy(&output.stderr).trim());
+        Ok(said)
+    };
+
+    let redis = RedisServer::start(&[]);
+    let memkv = MemkvServer::start(&["--memory", "1GiB"]);
+    let authority = |uri: &str| uri.split('/').nth(2).unwrap_or_default().to_owned();
+    for (name, component) in unpack(place, scratch.path())? {
+        let directory = scratch.path().join(format!("{name}-store"));
+        std::fs::create_dir_all(&directory)?;
+        let directory = directory.display().to_string();
+        let (uri, servers, secrets) = match name.as_str() {
+            "local-fs" => (format!("local-fs://{directory}"), String::new(), String::new()),
+            "redis" => {
+                (format!("redis://127.0.0.1:{}/0", redis.port), format!("127.0.0.1:{}", redis.port), String::new())
+            }
+            "memkv" => {
+                let uri = memkv.uri("second-host");
+                (uri.clone(), authority(&uri), format!("auth-key={AUTH_KEY}"))
+            }
+            "s3" | "mooncake" => {
+                eprintln!("   {name}: left out: its servers are those of `cargo xtask test`, and this host has no TLS");
+                continue;
+            }
+            "rust-maintenance" => ("memory://second-host".into(), String::new(), String::new()),
+            "python" if version < NODE => {
+                eprintln!(
+                    "   {name}: left out: it takes Node.js {NODE} (this is {version}): constant expressions with additions"
+                );
+                continue;
+            }
+            template => (format!("{template}-memory://second-host"), String::new(), String::new()),
+        };
+        judge(&name, run("check", &component, &uri, &directory, &servers, &secrets).map(drop));
+    }
+
+    let edges = place.root.join("target/test-components/edges.wasm");
+    let directory = scratch.path().join("edges");
+    std::fs::create_dir(&directory)?;
+    let directory = directory.display().to_string();
+    let found = run("edges", &edges, &format!("edges://{directory}"), &directory, "", "");
+    judge(
+        "edges of payloads, files, system, changes",
+        found.and_then(|found| compare(place, &found, "edges-files.txt")),
+    );
+    let (echo, objects) = (echo::start(), ObjectServer::start());
+    let servers = format!("127.0.0.1:{echo},127.0.0.1:{}", objects.port);
+    let found = run("edges", &edges, &format!("edges://{servers}/x"), "", &servers, "");
+    judge("edges of net, http", found.and_then(|found| compare(place, &found, "edges-network.txt")));
+    ensure!(failed.is_empty(), "on the second host these differ: {}", failed.join(", "));
+    Ok(())
+}
+
+/// The program's folder with what it imports, and the Node.js that runs it. None: there is none, which is said.
+fn install(place: &Place, folder: &Path) -> Result<Option<(PathBuf, u32)>> {
+    std::fs::create_dir_all(folder)?;
+    let sources = place.root.join("tests/second-host");
+    for entry in std::fs::read_dir(&sources)? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), folder.join(entry.file_name()))?;
+    }
+    let version = |node: &Path| -> Option<u32> {
+        let said = step::output(Command::new(node).arg("--version")).ok()?;
+        said.trim().strip_prefix('v')?.split('.').next()?.parse().ok()
+    };
+    let own = version(Path::new("node"));
+    if own.is_none_or(|own| own < OLDEST) {
+        let found = own.map_or_else(|| "there is none".to_owned(), |own| format!("this is {own}"));
+        eprintln!("skipped: the second host: it takes Node.js {OLDEST}, and {NODE} for all of it; {found}");
+        return Ok(None);
+    }
+    let (stamp, wanted) = (folder.join("installed"), std::fs::read_to_string(sources.join("package.json"))?);
+    if !std::fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+        let mut npm = Command::new("npm");
+        npm.current_dir(folder).args(["install", "--no-audit", "--no-fund", "--no-save", "--no-package-lock"]);
+        step::run(place, "installing jco", &mut npm)?;
+        std::fs::write(&stamp, &wanted)?;
+    }
+    // That of the package `node`, where npm has a program for this machine.
+    let installed = folder.join("node_modules/.bin/node");
+    Ok(match version(&installed) {
+        Some(version) => Some((installed, version)),
+        None => own.map(|own| ("node".into(), own)),
+    })
+}
+
+/// The components of 1.0, by name, under the names of their schemes.
+fn unpack(place: &Place, folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let mut unpacked = Vec::new();
+    for entry in std::fs::read_dir(place.root.join("tests/compat"))? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some(name) = name.strip_prefix("1.0.0-").and_then(|name| name.strip_suffix(".wasm.zst")) else { continue };
+        let component = folder.join(format!("{name}.wasm"));
+        let mut zstd = Command::new("zstd");
+        step::output(zstd.args(["--decompress", "--quiet", "--force"]).arg(&path).arg("-o").arg(&component))?;
+        unpacked.push((name.to_owned(), component));
+    }
+    unpacked.sort();
+    ensure!(!unpacked.is_empty(), "tests/compat has no components of 1.0.0");
+    Ok(unpacked)
+}
+
+fn compare(place: &Place, found: &str, table: &str) -> Result<()> {
+    let path = place.root.join("tests/second-host").join(table);
+    let expected = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let (found, expected): (Vec<&str>, Vec<&str>) = (found.lines().collect(), expected.lines().collect());
+    let differ = |these: &[&str], those: &[&str]| {
+        these.iter().filter(|line| !those.contains(line)).map(|line| format!("\n      {line}")).collect::<String>()
+    };
+    if found == expected {
+        return Ok(());
+    }
+    bail!("{table} has{}\n   and this host{}", differ(&expected, &found), differ(&found, &expected))
+}
