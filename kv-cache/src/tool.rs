@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::cache::Cache;
-use crate::config::{Bytes, Config, FileTier, QueueConfig};
+use crate::config::{Bytes, Config, FileTier};
 use crate::error::{Error, Result};
 use crate::fingerprint::FingerprintMode;
 use crate::kind::TierKind;
@@ -210,8 +210,7 @@ pub fn gc(path: &Path, options: GcOptions) -> Result<Gc> {
     let path = std::path::absolute(path).map_err(|error| Error::io("no absolute path", error))?;
     // The budget comes last: a good row is not evicted for one that is damaged.
     let tier = FileTier { path, budget: Bytes(u64::MAX), exclusive: true };
-    let queue = QueueConfig::default();
-    let cache = Cache::open(Config { disk: Some(tier), queue, ..Config::default() })?;
+    let cache = Cache::open(Config { disk: Some(tier), ..Config::default() })?;
     if !options.quick {
         cache.check_rows();
     }

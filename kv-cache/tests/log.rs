@@ -37,6 +37,17 @@ fn lines_go_to_the_callback_and_say_what_other_software_would_delete() {
     // They are rows like any other here.
     let identity = Identity { quant: 30, ..IDENTITY };
     assert!(cache.lookup(&kv_cache::Query::new(&identity, &tokens(0, 8))).unwrap().is_some());
+    // Of a directory with what is not this version's, once when it is opened.
+    let (_other, other) = folder();
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("mine.kvc"), "mine").unwrap();
+    said();
+    drop(open(&disk(&other, 1 << 20)));
+    let left = said();
+    assert!(
+        left.len() == 1 && left[0].ends_with("left alone: 0 rows of a later version, 1 files named like no row"),
+        "{left:?}"
+    );
 
     // A callback that panics is the consumer's trouble, and ends nothing.
     kv_cache::set_log(Some(Box::new(|_| panic!("on purpose"))));

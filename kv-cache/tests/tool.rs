@@ -105,3 +105,27 @@ fn gc_removes_what_verify_calls_damaged_before_it_evicts_a_good_row() {
     let gc = tool::gc(&path, tool::GcOptions { budget: Some(budget / 2), quick: true }).unwrap();
     assert_eq!((gc.set_aside_removed, gc.evicted), (0, 3), "{gc:?}");
 }
+
+#[test]
+fn a_row_is_listed_with_its_last_use() {
+    let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64;
+    let (_folder, path) = folder();
+    save(&open(&disk(&path, 1 << 20)), &tokens(0, 8), b"state").unwrap();
+    // As if it had lain there for a while.
+    let row = std::fs::File::options().write(true).open(row_path(&path, &tokens(0, 8))).unwrap();
+    row.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000)).unwrap();
+    let listed = || tool::list(&path).unwrap().rows[0].last_used;
+    assert_eq!(listed(), 1_000_000_000);
+    let begun = now();
+    let cache = open(&disk(&path, 1 << 20));
+    assert!(get(&cache, &tokens(0, 8)).is_some());
+    drop(cache);
+    assert!((begun..=now()).contains(&listed()), "{} is not between {begun} and now", listed());
+}
+
+#[test]
+fn what_is_no_directory_is_said_to_be_none() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let error = tool::gc(file.path(), tool::GcOptions { budget: None, quick: true }).err().unwrap();
+    assert!(error.to_string().contains("cannot open the directory"), "{error}");
+}

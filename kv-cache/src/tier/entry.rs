@@ -95,3 +95,20 @@ impl Row {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_begins_to_use_a_row_that_is_retired() {
+        let row = Row::new(Key([1; 32]), 1, 1, 1, Body::Memory(Mutex::default()), 0);
+        assert!(row.pin() && row.is_in_use() && !row.retire_unused() && !row.is_retired());
+        row.retire();
+        assert!(!row.pin() && row.is_in_use() && row.is_retired(), "whoever uses it goes on");
+        row.unpin();
+        assert!(!row.is_in_use() && row.is_retired());
+        let unused = Row::new(Key([2; 32]), 1, 1, 1, Body::Memory(Mutex::default()), 0);
+        assert!(unused.retire_unused() && !unused.pin() && !unused.is_in_use());
+    }
+}

@@ -41,6 +41,10 @@ pub fn names() -> Vec<String> {
 /// What every hostile guest has unless its test says otherwise. Its calls fail, each on purpose, so no breaker opens.
 pub const LIMITS: &str = "limits = { memory_bytes = 33554432, payload_bytes = 67108864, breaker_failures = 0 }";
 
+/// The same for the guest that is told what to answer: another instance would not know.
+const TOLD: &str =
+    "limits = { memory_bytes = 33554432, payload_bytes = 67108864, breaker_failures = 0, instances = 1 }";
+
 /// The same for those that never end.
 pub const ENDLESS: &str = "limits = { deadline_ms = 250, memory_bytes = 33554432, breaker_failures = 0 }";
 
@@ -56,7 +60,11 @@ pub fn prepare(more: &str) {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let guests = names().into_iter().map(|name| {
             let endless = ["loop-", "sleep-", "memory-growing"].iter().any(|start| name.starts_with(start));
-            let limits = if endless { ENDLESS } else { LIMITS };
+            let limits = match name.as_str() {
+                "parrot" => TOLD,
+                _ if endless => ENDLESS,
+                _ => LIMITS,
+            };
             table(&name, &component(&name), limits)
         });
         let healthy = table("local-fs", &dist().join("components/local-fs.wasm"), "options.durability = 'rename'");

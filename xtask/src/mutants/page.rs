@@ -83,7 +83,7 @@ fn render(kept: &Kept, exclusions: &[(String, String)]) -> Result<String> {
          cargo xtask mutants --minutes 30                        # as many of each crate as 30 minutes allow\n\
          ```\n\n\
          ## The last run of each crate\n\
-         A crate that is not in the table has not been run.\n\n\
+         A crate that is not in the table has not been run. A mutant that survived a run counts as caught once it has a test that was seen to fail for it.\n\n\
          | crate | mutants | left out | run | seed | viable | caught | share |\n\
          | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
     );
