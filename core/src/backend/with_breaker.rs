@@ -29,10 +29,11 @@ impl WithBreaker {
         WithBreaker { inner, breaker, counters }
     }
 
-    /// One call. `failure`: what it says against the backend, if anything.
+    /// One call. `asks`: success means that the backend is well. `failure`: what it says against the backend, if anything.
     fn call<T>(
         &self,
         until: &Until,
+        asks: bool,
         call: impl FnOnce(&dyn Backend) -> Result<T, Error>,
         failure: impl FnOnce(&T) -> Option<Cow<'_, Error>>,
     ) -> Result<T, Error> {
@@ -54,6 +55,7 @@ impl WithBreaker {
             Some(error) if error.kind() == ErrorKind::Unavailable && until.met_some_in_vain() => {
                 pass.report(None);
             }
+            None if !asks => pass.give_back(),
             failed => {
                 if pass.report(failed.as_deref()) {
                     self.counters.count(Event::BreakerOpened);
@@ -64,7 +66,7 @@ impl WithBreaker {
     }
 
     fn batch<T>(&self, asked: usize, until: &Until, call: impl FnOnce(&dyn Backend) -> Answers<T>) -> Answers<T> {
-        self.call(until, call, |answers| match nothing_answered(answers) {
+        self.call(until, true, call, |answers| match nothing_answered(answers) {
             Some(error) => Some(Cow::Borrowed(error)),
             None if fell_behind(answers, asked, until) => Some(Cow::Owned(Error::new(ErrorKind::Unavailable, LATE))),
             None => None,
@@ -72,7 +74,7 @@ impl WithBreaker {
     }
 
     fn single<T>(&self, until: &Until, call: impl FnOnce(&dyn Backend) -> Result<T, Error>) -> Result<T, Error> {
-        self.call(until, call, |_| None)
+        self.call(until, true, call, |_| None)
     }
 }
 
@@ -118,7 +120,9 @@ impl Backend for WithBreaker {
         bytes: u64,
         until: &Until,
     ) -> Result<Committed, Error> {
-        self.single(until, |inner| inner.commit(manifest, fresh, bytes, until))
+        // With nothing to make durable no server is asked: a save whose puts all failed ends so.
+        let asks = manifest.is_some() || !fresh.is_empty();
+        self.call(until, asks, |inner| inner.commit(manifest, fresh, bytes, until), |_| None)
     }
 
     fn get_manifest(&self, name: &str, until: &Until) -> Result<Option<Arc<Buffer>>, Error> {
@@ -277,6 +281,8 @@ mod tests {
         fake.answer_gets(vec![Err(error(ErrorKind::Unavailable)), Err(error(ErrorKind::Unavailable))]);
         for _ in 0..3 {
             assert!(guarded.get(&asked, &mut [], &until).is_ok_and(|answers| answers.len() == 2));
+            // The end of a save of which nothing was stored.
+            let _ = guarded.commit(None, &[], 0, &until);
         }
         let calls = fake.calls();
         assert!(guarded.get(&asked, &mut [], &until).is_err());
