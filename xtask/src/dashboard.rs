@@ -4,13 +4,13 @@
 mod load;
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 use kv_store_tests::consumer::{Running, start};
+use kv_store_tests::servers::free_port;
 use plotters::prelude::*;
 use plotters::style::FontFamily;
 use serde::Deserialize;
@@ -88,7 +88,7 @@ pub fn run(place: &Place) -> Result<()> {
         std::fs::remove_dir_all(&work)?;
     }
     std::fs::create_dir_all(&work)?;
-    let listener = free_address()?;
+    let listener = free_address();
     let prometheus = Prometheus::start(&programs, &work, &listener)?;
     let progress = Progress::start(&format!("watching stores at work for {SECONDS} s"));
     let begun = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
@@ -103,8 +103,8 @@ pub fn run(place: &Place) -> Result<()> {
     Ok(std::fs::remove_dir_all(&work)?)
 }
 
-fn free_address() -> Result<String> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+fn free_address() -> String {
+    format!("127.0.0.1:{}", free_port())
 }
 
 /// Stopped with its value.
@@ -116,7 +116,7 @@ struct Prometheus {
 
 impl Prometheus {
     fn start(programs: &Path, work: &Path, watched: &str) -> Result<Self> {
-        let (config, address) = (work.join("prometheus.yml"), free_address()?);
+        let (config, address) = (work.join("prometheus.yml"), free_address());
         let jobs = serde_json::json!([{ "job_name": "kv-store", "static_configs": [{ "targets": [watched] }] }]);
         let text = serde_json::json!({ "global": { "scrape_interval": "1s" }, "scrape_configs": jobs });
         std::fs::write(&config, text.to_string())?;
