@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
@@ -29,6 +29,8 @@ pub struct Budgets {
     pub connections: Budget,
     /// Bytes in the write buffers of all handles.
     pub write_buffers: Budget,
+    /// Who can do without descriptors.
+    pub idle: IdleDescriptors,
 }
 
 impl Default for Budgets {
@@ -42,7 +44,45 @@ impl Default for Budgets {
             descriptors: Budget::new(limits::PROCESS_DESCRIPTORS.min(files)),
             connections: Budget::new(u64::MAX),
             write_buffers: Budget::new(limits::PROCESS_WRITE_BUFFER_BYTES),
+            idle: IdleDescriptors::default(),
         }
+    }
+}
+
+/// What a store keeps open for its next calls.
+pub trait Idle: Send + Sync {
+    /// Close what no call uses.
+    fn close(&self);
+}
+
+/// What stores keep open for their next calls, each with the share that it is of. It goes where a bound would refuse what a call needs.
+#[derive(Default)]
+pub struct IdleDescriptors(Mutex<Vec<(Weak<Share>, Weak<dyn Idle>)>>);
+
+impl IdleDescriptors {
+    pub fn add(&self, share: &Arc<Share>, idle: Weak<dyn Idle>) {
+        let mut all = self.lock();
+        all.retain(|(_, idle)| idle.strong_count() > 0);
+        all.push((Arc::downgrade(share), idle));
+    }
+
+    /// Close those of the stores that `share` is bounded together with at this bound.
+    fn close(&self, share: &Share, bound: Bound) {
+        let together = |other: &Share| match bound {
+            Bound::Store => std::ptr::eq(other, share),
+            Bound::Owner => Arc::ptr_eq(&other.owner, &share.owner),
+            Bound::Process => true,
+        };
+        let of_share = |(other, idle): &(Weak<Share>, Weak<dyn Idle>)| {
+            other.upgrade().filter(|other| together(other)).and_then(|_| idle.upgrade())
+        };
+        // Closed without the lock, which whoever opens a store waits for.
+        let idle: Vec<Arc<dyn Idle>> = self.lock().iter().filter_map(of_share).collect();
+        idle.iter().for_each(|idle| idle.close());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Weak<Share>, Weak<dyn Idle>)>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -165,27 +205,48 @@ impl Shares {
     }
 }
 
+/// Which bound is met.
+#[derive(Clone, Copy)]
+enum Bound {
+    Store,
+    Owner,
+    Process,
+}
+
 impl Share {
     /// Take from it. `Exhausted`, and nothing is taken, where so much is not left.
     pub fn take(&self, amount: u64) -> Result<(), Error> {
-        let full = |whose: &str, budget: &Budget, most: u64| {
+        self.take_within_all(amount).map_err(|bound| {
+            let (budget, most, whose) = match bound {
+                Bound::Store => (&self.store, self.store.limit, "one store of the process"),
+                Bound::Owner => {
+                    ((self.of_owner)(&self.owner), self.owner_limit, "all stores of one backend or tenant together")
+                }
+                Bound::Process => {
+                    let process = (self.of_process)(&self.budgets);
+                    (process, process.limit, "all stores of the process together")
+                }
+            };
             let (what, used) = (self.what, budget.used());
             let message = format!("limit of {what} exceeded: {used} held + {amount} requested > {most} for {whose}");
-            Err(Error::new(ErrorKind::Exhausted, message))
-        };
+            Error::new(ErrorKind::Exhausted, message)
+        })
+    }
+
+    /// Nothing is taken where a bound is met.
+    fn take_within_all(&self, amount: u64) -> Result<(), Bound> {
         if !self.store.take(amount) {
-            return full("one store of the process", &self.store, self.store.limit);
+            return Err(Bound::Store);
         }
         let owner = (self.of_owner)(&self.owner);
         if !owner.take_within(amount, self.owner_limit) {
             self.store.give_back(amount);
-            return full("all stores of one backend or tenant together", owner, self.owner_limit);
+            return Err(Bound::Owner);
         }
-        let process = (self.of_process)(&self.budgets);
-        if !process.take(amount) {
+        if !(self.of_process)(&self.budgets).take(amount) {
             self.store.give_back(amount);
             owner.give_back(amount);
-            return full("all stores of the process together", process, process.limit);
+            return Err(Bound::Process);
         }
         Ok(())
     }
@@ -196,20 +257,25 @@ impl Share {
         (self.of_process)(&self.budgets).give_back(amount);
     }
 
-    /// One of it, until the answer is dropped.
-    pub fn permit(self: &Arc<Self>) -> Result<Permit, Error> {
-        self.take(1)?;
-        Ok(Permit(self.clone()))
-    }
-
     /// What the store has of it now.
     pub fn used(&self) -> u64 {
         self.store.used()
     }
 }
 
-/// One of a share.
+/// One of a share of descriptors.
 pub struct Permit(Arc<Share>);
+
+impl Share {
+    /// One descriptor, until the answer is dropped. Where a bound is met, what is idle under that bound is closed first.
+    pub fn permit(self: &Arc<Self>) -> Result<Permit, Error> {
+        if let Err(bound) = self.take_within_all(1) {
+            self.budgets.idle.close(self, bound);
+            self.take(1)?;
+        }
+        Ok(Permit(self.clone()))
+    }
+}
 
 impl Drop for Permit {
     fn drop(&mut self) {
@@ -298,6 +364,48 @@ mod tests {
         }
         let full = refused(of(Some("c")).payload_bytes.take(1));
         assert!(full.contains("> 100 for all stores of the process together"), "{full}");
+    }
+
+    /// Descriptors that a store keeps.
+    struct Kept(Mutex<Vec<Permit>>);
+
+    impl Idle for Kept {
+        fn close(&self) {
+            self.0.lock().unwrap().clear();
+        }
+    }
+
+    #[test]
+    fn what_is_idle_goes_before_a_bound_refuses_what_is_needed() {
+        let budgets = budgets(100, 8);
+        let owners = Owners::default();
+        let of = |tenant| Shares::of(&budgets, &owners.get("s3", tenant), &Limits::default()).descriptors;
+        let keep = |share: &Arc<Share>, count: usize| {
+            let kept = Arc::new(Kept(Mutex::new((0..count).map(|_| share.permit().unwrap()).collect())));
+            let weak: Weak<Kept> = Arc::downgrade(&kept);
+            budgets.idle.add(share, weak);
+            kept
+        };
+        let left = |all: &[&Arc<Kept>]| all.iter().map(|kept| kept.0.lock().unwrap().len()).collect::<Vec<_>>();
+
+        // A store's bound is 2, its owner's 4, the process's 8.
+        let [one, two, three] = [of(Some("a")), of(Some("a")), of(Some("a"))];
+        let (of_one, of_two) = (keep(&one, 1), keep(&two, 2));
+        let used = one.permit().unwrap();
+        let more = one.permit().unwrap();
+        assert_eq!(left(&[&of_one, &of_two]), [0, 2], "its own go where its own bound is met");
+        let third = three.permit().unwrap();
+        assert_eq!(left(&[&of_two]), [0], "those of its owner where its owner's is");
+        let full = one.permit().err().unwrap().to_string();
+        assert!(full.contains("2 held + 1 requested > 2 for one store"), "what is used stays: {full}");
+
+        let [of_b, of_c] = [keep(&of(Some("b")), 2), keep(&of(Some("c")), 2)];
+        let rest = three.permit().unwrap();
+        assert_eq!(budgets.descriptors.used(), 8);
+        let _another = of(Some("d")).permit().unwrap();
+        assert_eq!(left(&[&of_b, &of_c]), [0, 0], "and all where the process's is");
+        drop((used, more, third, rest));
+        assert_eq!(budgets.descriptors.used(), 1);
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl OfProcess {
             all.iter().map(|((backend, tenant), counters)| Series::new(backend, tenant.as_deref(), counters)).collect()
         };
         series.sort_by(|a, b| (&a.backend, &a.tenant).cmp(&(&b.backend, &b.tenant)));
-        let Budgets { payload_bytes, memory_bytes, descriptors, connections, write_buffers } = budgets;
+        let Budgets { payload_bytes, memory_bytes, descriptors, connections, write_buffers, idle: _ } = budgets;
         Metrics {
             series,
             write_buffer_bytes: write_buffers.used(),

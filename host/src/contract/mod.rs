@@ -20,8 +20,8 @@ pub(crate) mod wasi;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use wasmtime::component::{Resource, ResourceTable, ResourceTableError};
@@ -83,8 +83,11 @@ impl Rehearsal {
 
 impl Access {
     pub(crate) fn of(reach: Arc<Reach>) -> Self {
+        let parked = Arc::new(IdleConnections::new(&reach.limits));
+        let idle: Weak<IdleConnections> = Arc::downgrade(&parked);
+        reach.shares.budgets.idle.add(&reach.shares.descriptors, idle);
         Access {
-            parked: Arc::new(IdleConnections::new(&reach.limits)),
+            parked,
             log: Rate::of_one(),
             lookups: Lookups::of(&reach.owner),
             missing: Missing::default(),

@@ -228,12 +228,14 @@ impl Compiler {
         let started = with_signals_blocked(|| {
             thread::Builder::new().name(name).spawn(move || {
                 let outcome = panics::caught(|| work(&of_thread)).unwrap_or_else(|_| Err(panicked()));
-                *lock(&of_thread.outcome) = Some(outcome);
-                of_thread.done.notify_all();
                 let mut jobs = lock(&self.jobs);
                 jobs.running.remove(&digest);
                 jobs.turns.end(&its);
+                // Before anyone may begin it again, and after nobody can find it: an open that begins when another was answered gets no
+                // answer of before.
+                *lock(&of_thread.outcome) = Some(outcome);
                 drop(jobs);
+                of_thread.done.notify_all();
                 self.ended.notify_all();
             })
         });
@@ -400,6 +402,16 @@ mod tests {
         assert!(!waits.is_finished());
         drop(held);
         assert_eq!(waits.join().unwrap().to_string(), "the third");
+    }
+
+    #[test]
+    fn an_open_after_a_failed_one_gets_no_answer_of_before() {
+        let compiler = compiler();
+        for n in 0..2000 {
+            let failed = move |_: &Arc<Job>| Err(Error::invalid(n.to_string()));
+            let error = compiler.run([1; 32], LATE, NO_GRACE, &Whose::default(), failed).err().unwrap();
+            assert_eq!(error.to_string(), n.to_string());
+        }
     }
 
     #[test]

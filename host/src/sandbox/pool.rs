@@ -11,6 +11,7 @@ use std::time::Instant;
 use wasmtime::component::ResourceTableError;
 use wasmtime::{Store, Trap, UpdateDeadline};
 
+use crate::budget::Idle;
 use crate::contract::bindings::exports::kv_store::backend::store::Guest;
 use crate::contract::bindings::kv_store::backend::store_types::{Features, Properties};
 use crate::contract::bindings::{Backend, maintained};
@@ -237,9 +238,9 @@ impl Pool {
         }
     }
 
-    /// Close the connections that no call uses.
+    /// Close the connections that no call uses, so that what comes next goes over others.
     pub(crate) fn close_idle_connections(&self) {
-        self.access.parked.close_all();
+        self.access.parked.close();
     }
 
     /// Run guest code on this thread, within a deadline.

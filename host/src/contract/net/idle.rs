@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Place;
 use super::link::Link;
+use crate::budget::Idle;
 use crate::engine;
 use crate::limits::{self, Limits};
 
@@ -131,20 +132,6 @@ impl IdleConnections {
         self.sweep(&mut parked);
     }
 
-    /// Close all that are idle, so that what comes next goes over others.
-    pub(crate) fn close_all(&self) {
-        let mut parked = self.lock();
-        parked.by_place.clear();
-        let held: Vec<Arc<Held>> = parked.held.iter().filter_map(Weak::upgrade).collect();
-        drop(parked);
-        for held in held {
-            let mut links = held.lock();
-            if links.idle_since.is_some() {
-                links.by_number.clear();
-            }
-        }
-    }
-
     /// Have idle connections closed by and by.
     fn sweep(self: &Arc<Self>, parked: &mut Links) {
         if !parked.swept
@@ -175,6 +162,21 @@ impl IdleConnections {
 
     fn lock(&self) -> MutexGuard<'_, Links> {
         self.links.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Idle for IdleConnections {
+    fn close(&self) {
+        let mut parked = self.lock();
+        parked.by_place.clear();
+        let held: Vec<Arc<Held>> = parked.held.iter().filter_map(Weak::upgrade).collect();
+        drop(parked);
+        for held in held {
+            let mut links = held.lock();
+            if links.idle_since.is_some() {
+                links.by_number.clear();
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! How many connections a component's requests take.
 
 use super::*;
+use crate::budget::Idle;
 
 #[test]
 fn a_component_may_want_few_connections_to_one_server() {
@@ -28,6 +29,6 @@ fn what_is_parked_is_closed_when_other_connections_are_wanted() {
     let mut state = state();
     let ask = |state: &mut State| send(state, vec![server.request("GET", "/")])[0].is_ok();
     assert!(ask(&mut state) && ask(&mut state) && server.connections() == 1);
-    state.access.parked.close_all();
+    state.access.parked.close();
     assert!(ask(&mut state) && server.connections() == 2);
 }
