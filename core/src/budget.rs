@@ -57,7 +57,10 @@ pub trait Idle: Send + Sync {
 
 /// What stores keep open for their next calls, each with the share that it is of. It goes where a bound would refuse what a call needs.
 #[derive(Default)]
-pub struct IdleDescriptors(Mutex<Vec<(Weak<Share>, Weak<dyn Idle>)>>);
+pub struct IdleDescriptors(Mutex<Vec<OfShare>>);
+
+/// The share that something idle is of.
+type OfShare = (Weak<Share>, Weak<dyn Idle>);
 
 impl IdleDescriptors {
     pub fn add(&self, share: &Arc<Share>, idle: Weak<dyn Idle>) {
@@ -73,15 +76,14 @@ impl IdleDescriptors {
             Bound::Owner => Arc::ptr_eq(&other.owner, &share.owner),
             Bound::Process => true,
         };
-        let of_share = |(other, idle): &(Weak<Share>, Weak<dyn Idle>)| {
-            other.upgrade().filter(|other| together(other)).and_then(|_| idle.upgrade())
-        };
+        let of_share =
+            |(other, idle): &OfShare| other.upgrade().filter(|other| together(other)).and_then(|_| idle.upgrade());
         // Closed without the lock, which whoever opens a store waits for.
         let idle: Vec<Arc<dyn Idle>> = self.lock().iter().filter_map(of_share).collect();
         idle.iter().for_each(|idle| idle.close());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(Weak<Share>, Weak<dyn Idle>)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<OfShare>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

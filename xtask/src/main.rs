@@ -27,6 +27,7 @@ mod package;
 mod packages;
 mod place;
 mod planted;
+mod programs;
 mod python;
 mod quick;
 mod second_host;

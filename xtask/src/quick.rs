@@ -6,11 +6,11 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::place::Place;
 use crate::tests::rustfmt;
-use crate::{dist, guests, step};
+use crate::{dist, guests, programs, step};
 
 /// Test programs of the workspace that are left out.
 const LEFT_OUT: &[(&str, &[&str])] = &[
@@ -81,23 +81,11 @@ pub fn run(place: &Place) -> Result<()> {
 
 /// The names of the test programs that are not left out.
 fn wanted(place: &Place) -> Result<BTreeSet<String>> {
-    let mut names = test_programs(place)?;
+    let mut names = programs::names(place)?;
     for name in LEFT_OUT.iter().flat_map(|(_, names)| *names) {
         ensure!(names.remove(*name), "xtask/src/quick.rs leaves out {name}, which is no test program");
     }
     Ok(names)
-}
-
-/// The names of the files below `*/tests/` that are programs.
-fn test_programs(place: &Place) -> Result<BTreeSet<String>> {
-    let mut cargo = Command::new("cargo");
-    cargo.current_dir(&place.root).args(["metadata", "--no-deps", "--locked", "--format-version", "1"]);
-    let metadata: serde_json::Value = serde_json::from_str(&step::output(&mut cargo)?)?;
-    let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
-    let targets = packages.iter().filter_map(|package| package["targets"].as_array()).flatten();
-    let tests =
-        targets.filter(|target| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "test")));
-    Ok(tests.filter_map(|target| Some(target["name"].as_str()?.to_owned())).collect())
 }
 
 #[cfg(test)]
