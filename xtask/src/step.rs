@@ -34,17 +34,6 @@ pub fn run_shown(name: &str, command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Wait for the end of one that was started beside others.
-pub fn run_waited(name: &str, child: &mut std::process::Child) -> Result<()> {
-    let start = Moment::now();
-    let status = child.wait()?;
-    if !status.success() {
-        bail!("{name} failed: {status}");
-    }
-    took(&format!("{name}, after the others"), start);
-    Ok(())
-}
-
 /// A moment, on the clock and in processor time of the processes that this one started and waited for.
 #[derive(Clone, Copy)]
 pub struct Moment {

@@ -14,8 +14,7 @@ use crate::compiled::Compiled;
 use crate::languages::{self, Language};
 use crate::place::{LLAMA_LIBRARY, Place};
 use crate::{
-    aarch64, bench, book, demo, deny, dist, guests, llama, package, packages, programs, python, quick, second_host,
-    servers, step,
+    aarch64, bench, book, demo, deny, dist, guests, llama, package, packages, python, quick, second_host, servers, step,
 };
 
 #[derive(clap::Args)]
@@ -109,11 +108,12 @@ fn all(place: &Place) -> Result<()> {
     }
     // First, because the tests run the pages for Python too.
     let wheel = python::test(place)?;
-    let servers = servers::install(place)?;
+    // To the end, so that one run tells all that fails.
+    let mut tests = dist::cargo(place, "test");
+    tests.arg("--no-fail-fast");
+    tests.env(servers::VARIABLE, servers::install(place)?).env("KV_STORE_TEST_PYTHON", wheel.programs());
     let compiled = Compiled::take(place)?;
-    programs::run(place, |cargo| {
-        cargo.env(servers::VARIABLE, &servers).env("KV_STORE_TEST_PYTHON", wheel.programs());
-    })?;
+    step::run_shown("tests", &mut tests)?;
     compiled.keep()?;
     for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
         let mut xtask = Command::new("cargo");

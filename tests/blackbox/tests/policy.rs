@@ -104,17 +104,22 @@ fn an_idle_connection_is_closed_without_another_call() {
 #[test]
 fn who_would_wait_in_a_full_line_is_told_that_it_is_busy() {
     let store = open("probe-busy://x");
-    std::thread::scope(|scope| {
-        let holds = scope.spawn(|| act(&store, "pause"));
-        // Calls are answered until the pause has begun; then one is refused that could have waited for its end.
-        let refused = std::iter::repeat_with(|| {
-            std::thread::sleep(Duration::from_millis(1));
-            store.get_manifest("none").unwrap()
-        });
-        let refused = refused.take_while(|_| !holds.is_finished()).find(|answer| *answer == Err(UNAVAILABLE));
-        assert!(refused.is_some() && !holds.is_finished(), "nobody was told");
-        assert_eq!(holds.join().unwrap(), 0);
-    });
+    // Calls are answered until the pause has begun; then one is refused that could have waited for its end. On a machine that has other
+    // work to do the pause may be over before this thread runs again.
+    let is_told = || {
+        std::thread::scope(|scope| {
+            let holds = scope.spawn(|| act(&store, "pause"));
+            let refused = std::iter::repeat_with(|| {
+                std::thread::sleep(Duration::from_millis(1));
+                store.get_manifest("none").unwrap()
+            });
+            let told = refused.take_while(|_| !holds.is_finished()).any(|answer| answer == Err(UNAVAILABLE));
+            let held = holds.join().unwrap();
+            assert!(held == 0 || held == UNAVAILABLE, "{held}");
+            told
+        })
+    };
+    assert!((0..5).any(|_| is_told()), "nobody was told");
     assert_eq!(store.put_manifest("after", b"y").unwrap(), 0);
 }
 

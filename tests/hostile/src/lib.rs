@@ -41,7 +41,8 @@ pub fn names() -> Vec<String> {
 /// What every hostile guest has unless its test says otherwise. Its calls fail, each on purpose, so no breaker opens.
 pub const LIMITS: &str = "limits = { memory_bytes = 33554432, payload_bytes = 67108864, breaker_failures = 0 }";
 
-/// The same for the guest that is told what to answer: another instance would not know.
+/// The same for the guest that is told what to answer and the one that keeps a handle: another instance would not know, and what the
+/// host does beside the calls of a test could be given one.
 const TOLD: &str =
     "limits = { memory_bytes = 33554432, payload_bytes = 67108864, breaker_failures = 0, instances = 1 }";
 
@@ -61,7 +62,7 @@ pub fn prepare(more: &str) {
         let guests = names().into_iter().map(|name| {
             let endless = ["loop-", "sleep-", "memory-growing"].iter().any(|start| name.starts_with(start));
             let limits = match name.as_str() {
-                "parrot" => TOLD,
+                "parrot" | "anothers-handle" => TOLD,
                 _ if endless => ENDLESS,
                 _ => LIMITS,
             };
