@@ -441,6 +441,12 @@ mod tests {
     }
 
     #[test]
+    fn stores_without_a_handle_hold_a_quarter_of_the_memory_at_most() {
+        let of = |bytes| Budgets { memory_bytes: Budget::new(bytes), ..Budgets::default() }.most_idle_bytes();
+        assert_eq!((of(1000), of(u64::MAX)), (250, limits::IDLE_STORE_BYTES));
+    }
+
+    #[test]
     fn descriptors_stay_below_the_limit_of_the_process() {
         let soft = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let Budgets { descriptors, .. } = Budgets::default();

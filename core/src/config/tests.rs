@@ -29,6 +29,12 @@ fn a_backend_has_what_the_file_says_and_defaults_for_the_rest() {
 }
 
 #[test]
+fn a_scheme_is_mentioned_by_its_table_or_by_a_tenant() {
+    let config = parse("[backend.redis]\n[[tenant]]\nuri = 's3://127.0.0.1:9000/a'").unwrap();
+    assert_eq!(["redis", "s3", "memkv"].map(|scheme| config.mentions(scheme)), [true, true, false]);
+}
+
+#[test]
 fn a_secret_in_the_place_of_its_source_is_refused_and_not_repeated() {
     for written in ["'s3cret'", "'hunter2 !'", "{ env = 'p@ss' }"] {
         let error = refused(&format!("[backend.redis]\nsecrets.password = {written}"));

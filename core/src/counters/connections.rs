@@ -99,3 +99,23 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    #[test]
+    fn who_says_nothing_is_ended_when_its_time_is_over_and_not_before() {
+        let (mut connections, begun) = (Connections::default(), Instant::now());
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        connections.add(Box::new(ours), begun);
+        let until = connections.due().unwrap();
+        let nobody_asks = |_: &[u8]| -> Answer { panic!("nothing was asked") };
+        connections.go_on(&[false], until - Duration::from_nanos(1), &nobody_asks);
+        assert_eq!(connections.due(), Some(until));
+        connections.go_on(&[false], until, &nobody_asks);
+        assert_eq!((connections.due(), until - begun), (None, METRICS_PATIENCE));
+    }
+}

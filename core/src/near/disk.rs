@@ -69,13 +69,18 @@ pub fn check_directory(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Bytes of a file system of so many that stay free.
+fn keep_free(total: u64) -> u64 {
+    (total / 20).min(limits::NEAR_KEEP_FREE_BYTES)
+}
+
 impl Disk {
     pub fn open(path: &Path, max_bytes: u64, shared: &Arc<Shared>) -> Result<Self, Error> {
         check_directory(path)?;
         let directory = Directory::open(path, shared)?;
         check_directory(path)?;
-        let space = directory.space()?;
-        Self::bounded(directory, max_bytes, (space.total / 20).min(limits::NEAR_KEEP_FREE_BYTES))
+        let keep_free = keep_free(directory.space()?.total);
+        Self::bounded(directory, max_bytes, keep_free)
     }
 
     /// `keep_free`: bytes of the file system that stay free.
@@ -300,4 +305,14 @@ fn parse(key: &Key, mut filling: Filling) -> Option<Copy> {
     filling.resize(len as u64).ok()?;
     let copy = Copy { data: Arc::new(filling.finish().ok()?), confirmed };
     (trailer(key, &copy) == said).then_some(copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_twentieth_of_a_file_system_stays_free_up_to_a_bound() {
+        assert_eq!([0, 1000, u64::MAX].map(keep_free), [0, 50, limits::NEAR_KEEP_FREE_BYTES]);
+    }
 }
