@@ -18,9 +18,9 @@ use proptest::prelude::*;
 /// `memory_bytes` and `payload_bytes` of the one instance.
 const MEMORY: u64 = 32 << 20;
 const PAYLOADS: u64 = 64 << 20;
-/// What the process may take beyond them, and what may stay: as much as buffers that are kept for the next chunks.
+/// What the process may take beyond them, and what may stay.
 const RESIDENT_MOST: u64 = 64 << 20;
-const RESIDENT_MORE: u64 = 64 << 20;
+const RESIDENT_MORE: u64 = 32 << 20;
 
 /// The store, and the server that its URI names.
 struct Place {
