@@ -259,16 +259,6 @@ impl Share {
         (self.of_process)(&self.budgets).give_back(amount);
     }
 
-    /// What the store has of it now.
-    pub fn used(&self) -> u64 {
-        self.store.used()
-    }
-}
-
-/// One of a share of descriptors.
-pub struct Permit(Arc<Share>);
-
-impl Share {
     /// One descriptor, until the answer is dropped. Where a bound is met, what is idle under that bound is closed first.
     pub fn permit(self: &Arc<Self>) -> Result<Permit, Error> {
         if let Err(bound) = self.take_within_all(1) {
@@ -277,7 +267,15 @@ impl Share {
         }
         Ok(Permit(self.clone()))
     }
+
+    /// What the store has of it now.
+    pub fn used(&self) -> u64 {
+        self.store.used()
+    }
 }
+
+/// One of a share of descriptors.
+pub struct Permit(Arc<Share>);
 
 impl Drop for Permit {
     fn drop(&mut self) {

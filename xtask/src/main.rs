@@ -27,7 +27,6 @@ mod package;
 mod packages;
 mod place;
 mod planted;
-mod programs;
 mod python;
 mod quick;
 mod second_host;

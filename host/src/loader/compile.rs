@@ -231,8 +231,7 @@ impl Compiler {
                 let mut jobs = lock(&self.jobs);
                 jobs.running.remove(&digest);
                 jobs.turns.end(&its);
-                // Before anyone may begin it again, and after nobody can find it: an open that begins when another was answered gets no
-                // answer of before.
+                // Nobody finds the job any more, so an open that begins when this is known is not answered by it.
                 *lock(&of_thread.outcome) = Some(outcome);
                 drop(jobs);
                 of_thread.done.notify_all();
