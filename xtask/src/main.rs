@@ -18,6 +18,7 @@ mod demo;
 mod deny;
 mod dist;
 mod engines;
+mod former;
 mod guests;
 mod languages;
 mod llama;

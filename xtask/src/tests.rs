@@ -14,7 +14,8 @@ use crate::compiled::Compiled;
 use crate::languages::{self, Language};
 use crate::place::{LLAMA_LIBRARY, Place};
 use crate::{
-    aarch64, bench, book, demo, deny, dist, guests, llama, package, packages, python, quick, second_host, servers, step,
+    aarch64, bench, book, demo, deny, dist, former, guests, llama, package, packages, python, quick, second_host,
+    servers, step,
 };
 
 #[derive(clap::Args)]
@@ -36,6 +37,10 @@ pub struct Options {
     /// Only the second host: components of tests/compat on jco and Node.js (110 MB of npm the first time, then a minute)
     #[arg(long, conflicts_with_all = ["quick", "engines", "languages"])]
     second_host: bool,
+    /// Only the libraries of former versions beside this one, on one store. DIST is what `cargo xtask dist` laid out in a clone of a
+    /// former version; without one 0.1.0 and 0.2.0 are built first, in target/former (git's whole history, 4 GB, half an hour)
+    #[arg(long, value_name = "DIST", num_args = 0.., conflicts_with_all = ["quick", "engines", "languages", "aarch64", "second_host"])]
+    former: Option<Vec<PathBuf>>,
 }
 
 pub fn run(place: &Place, options: &Options) -> Result<()> {
@@ -51,6 +56,8 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
         aarch64::test(place)?;
     } else if options.second_host {
         second_host::test(place)?;
+    } else if let Some(dists) = &options.former {
+        former::test(place, dists)?;
     } else {
         all(place)?;
     }

@@ -157,6 +157,11 @@ fn torture(arguments: &Arguments) -> ExitCode {
             let story = (row.suite.round)(seed);
             row.took += start.elapsed();
             row.rounds += 1;
+            if bar.is_hidden() {
+                // No terminal: a line for each round.
+                let found = if story.wrong.is_empty() { "held" } else { "VIOLATED" };
+                eprintln!("{} with seed {seed}: {found}, {:.1} s", row.suite.name, start.elapsed().as_secs_f64());
+            }
             if !story.wrong.is_empty() {
                 let (name, found) = (row.suite.name, indented(&story.wrong.join("\n")));
                 let far = if far::SUITES.iter().any(|suite| suite.name == name) { " --far" } else { "" };
@@ -174,6 +179,12 @@ fn torture(arguments: &Arguments) -> ExitCode {
     bar.finish_and_clear();
     show(&rows);
     violations.iter().for_each(|violation| eprintln!("VIOLATIONS {violation}\n"));
+    let rounds: u64 = rows.iter().map(|row| row.rounds).sum();
+    println!("{rounds} rounds, {} of them with violations", violations.len());
+    let idle: Vec<&str> = rows.iter().filter(|row| row.total.operations == 0).map(|row| row.suite.name).collect();
+    if !idle.is_empty() {
+        println!("did nothing, for a reason that is printed above: {}", idle.join(", "));
+    }
     if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

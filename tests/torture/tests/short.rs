@@ -123,12 +123,14 @@ fn a_sync_that_is_missing_is_seen() {
 }
 
 #[test]
-fn late_manifests_are_seen_where_the_server_ignores_conditions() {
-    let mut late = torture();
-    late.args(["--only", "late-s3", "--seed", "1", "--rounds", "1"]).env("KV_STORE_TORTURE_UNFENCED", "1");
-    let found = late.output().expect("it runs");
-    let said = String::from_utf8_lossy(&found.stderr);
-    assert!(!found.status.success() && said.contains("after a change that ended late"), "{said}");
+fn late_changes_are_seen_where_servers_refuse_none() {
+    for name in ["late-redis", "late-cluster", "late-memkv", "late-memkv-disk", "late-s3"] {
+        let mut late = torture();
+        late.args(["--only", name, "--seed", "1", "--rounds", "3"]).env("KV_STORE_TORTURE_UNFENCED", "1");
+        let found = late.output().expect("it runs");
+        let said = String::from_utf8_lossy(&found.stderr);
+        assert!(!found.status.success() && said.contains("after a change that ended late"), "{name}: {said}");
+    }
 }
 
 /// The first line in which two texts differ.

@@ -6,8 +6,8 @@
 //! must then be there. A consumer changes again at once, for its process knows that its own change ended unknown. The other one waits for
 //! the end of the late call: before it, it may see that change done (docs/models.md, "Promises that cannot be kept").
 //!
-//! A backend has a file of its own here, with a [`Target`] and a [`Suite`] of [`SUITES`] that calls [`round`]. To see what a former guest
-//! does, name its component in the environment variable [`FORMER`].
+//! A backend has a file of its own here, with a [`Target`] and a [`Suite`] of [`SUITES`] that calls [`round`]. That the suites can fail is
+//! seen on servers that refuse nothing for being late: [`unfenced`].
 
 pub mod consumer;
 mod memkv;
@@ -34,8 +34,11 @@ pub const SUITES: &[Suite] = &[
     Suite { name: "late-moto", about: "manifests that moto changes late", round: s3::moto },
 ];
 
-/// A component to use in place of the installed one.
-const FORMER: &str = "KV_STORE_TORTURE_COMPONENT";
+/// Set, servers are used that refuse no change for being late: redis without scripts, memkv in version 1 of its frames, S3 without
+/// conditions. Violations are to be found.
+pub fn unfenced() -> bool {
+    std::env::var_os("KV_STORE_TORTURE_UNFENCED").is_some()
+}
 
 /// Keys that are changed at once.
 const LANES: usize = 12;
@@ -156,9 +159,8 @@ struct Lane {
 pub fn round(seed: u64, target: &mut dyn Target, way: &Way) -> Story {
     let (scratch, mut random, mut story) = (scratch(), Random(seed.wrapping_mul(GOLDEN)), Story::new());
     let uri = target.uri();
-    let former = std::env::var(FORMER).map(|path| format!("component = '{path}'\n")).unwrap_or_default();
     let scheme = uri.split(['+', ':']).next().unwrap_or_default();
-    let setting = config(scheme, &format!("{former}{}{}", target.table(), way.table()));
+    let setting = config(scheme, &format!("{}{}", target.table(), way.table()));
     let Some(mut consumers) = start(scratch.path(), &uri, &setting, &mut story) else { return story };
     for storm in 0..way.storms {
         let lanes: Vec<Lane> = (0..LANES).map(|lane| Lane::new(storm, lane, way, &mut random)).collect();

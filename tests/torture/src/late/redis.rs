@@ -4,7 +4,7 @@ use kv_store_tests::cluster::RedisCluster;
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::servers::Server;
 
-use super::{Pair, Target, Way};
+use super::{Pair, Target, Way, unfenced};
 use crate::process::Story;
 
 impl Target for RedisServer {
@@ -36,9 +36,19 @@ impl Target for RedisCluster {
 }
 
 pub fn server(seed: u64) -> Story {
-    super::round(seed, &mut RedisServer::start(&[]), &Way::of(seed, Pair::ALL))
+    let mut server = RedisServer::start(&[]);
+    refuse_scripts_if_unfenced(&server);
+    super::round(seed, &mut server, &Way::of(seed, Pair::ALL))
 }
 
 pub fn cluster(seed: u64) -> Story {
-    super::round(seed, &mut RedisCluster::start(3), &Way::of(seed, Pair::ALL))
+    let mut cluster = RedisCluster::start(3);
+    cluster.nodes.iter().for_each(refuse_scripts_if_unfenced);
+    super::round(seed, &mut cluster, &Way::of(seed, Pair::ALL))
+}
+
+fn refuse_scripts_if_unfenced(server: &RedisServer) {
+    if unfenced() {
+        server.ask("ACL SETUSER default -@scripting");
+    }
 }

@@ -10,12 +10,9 @@ use kv_store_tests::proxy::Proxy;
 use kv_store_tests::seaweed::{BUCKET, Seaweed};
 
 use super::consumer::Consumer;
-use super::{Pair, Target, Way};
+use super::{Pair, Target, Way, unfenced};
 use crate::process::Story;
 use crate::suites::{config, scratch};
-
-/// Set, `late-s3` has a server that ignores conditions in place of SeaweedFS: violations are to be found.
-const UNFENCED: &str = "KV_STORE_TORTURE_UNFENCED";
 
 /// How the server is held up.
 #[derive(Clone, Copy)]
@@ -53,7 +50,7 @@ impl Target for Behind<'_> {
 }
 
 pub fn kept(seed: u64) -> Story {
-    if std::env::var_os(UNFENCED).is_some() {
+    if unfenced() {
         return round(seed, ObjectServer::careless().port, Hold::Keep);
     }
     let Some(server) = Seaweed::start(1, 1) else { return Story::new() };

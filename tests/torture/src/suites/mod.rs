@@ -92,9 +92,15 @@ impl Place {
     }
 }
 
+/// Set, the component to use in place of the installed one: to see that a suite finds what is wrong with it.
+const COMPONENT: &str = "KV_STORE_TORTURE_COMPONENT";
+
 /// A table of the config that never lets the circuit breaker in the way, with `further` lines.
 pub fn config(scheme: &str, further: &str) -> String {
-    format!("[backend.{scheme}]\nverify = 'xxh3'\nlimits.breaker_failures = 0\nlimits.idle_ms = 200\n{further}\n")
+    let component = std::env::var(COMPONENT).map(|path| format!("component = '{path}'\n")).unwrap_or_default();
+    format!(
+        "[backend.{scheme}]\nverify = 'xxh3'\nlimits.breaker_failures = 0\nlimits.idle_ms = 200\n{component}{further}\n"
+    )
 }
 
 pub fn scratch() -> tempfile::TempDir {
