@@ -20,7 +20,7 @@ pub struct Arguments {
     /// The language of the backend
     #[arg(long, value_enum, default_value = "rust")]
     language: Language,
-    /// What the template stores things in; languages other than Rust have only `memory`
+    /// What the template stores things in
     #[arg(long, value_enum, default_value = "memory")]
     kind: Kind,
     /// The folder in which to create the folder NAME
@@ -44,13 +44,39 @@ enum Kind {
 }
 
 impl Kind {
-    /// The backend's source, in Rust.
-    fn rust(self) -> &'static str {
-        match self {
-            Kind::Memory => include_str!("../template/lib.rs.in"),
-            Kind::Files => include_str!("../template/files.rs.in"),
+    /// The backend's source, in a language that has templates.
+    fn source(self, language: Language) -> Outcome<&'static str> {
+        Ok(match (language, self) {
+            (Language::Rust, Kind::Memory) => include_str!("../template/lib.rs.in"),
+            (Language::Rust, Kind::Files) => include_str!("../template/files.rs.in"),
             // The example of docs/http-backends.md, which the conformance suite runs on.
-            Kind::Http => include_str!("../../tests/guests/objects/src/lib.rs"),
+            (Language::Rust, Kind::Http) => include_str!("../../tests/guests/objects/src/lib.rs"),
+            (Language::C, Kind::Memory) => include_str!("../template/c/memory.c.in"),
+            (Language::C, Kind::Files) => include_str!("../template/c/files.c.in"),
+            (Language::C, Kind::Http) => include_str!("../template/c/http.c.in"),
+            (Language::Javascript, Kind::Memory) => include_str!("../template/javascript/memory.js.in"),
+            (Language::Javascript, Kind::Files) => include_str!("../template/javascript/files.js.in"),
+            (Language::Javascript, Kind::Http) => include_str!("../template/javascript/http.js.in"),
+            (Language::Python, Kind::Memory) => include_str!("../template/python/memory.py.in"),
+            (Language::Python, Kind::Files) => include_str!("../template/python/files.py.in"),
+            (Language::Python, Kind::Http) => include_str!("../template/python/http.py.in"),
+            (Language::Go, _) => return Err(Failure::unable(Language::GO)),
+        })
+    }
+
+    /// For wit/world.wit and backend.toml, which Rust does not have: what the source imports beside `payloads` and `system`, where `check` has
+    /// it store things, and what it wishes for.
+    fn described(self) -> [&'static str; 3] {
+        match self {
+            Kind::Memory => ["", "stores = \"names\"", ""],
+            Kind::Files => {
+                ["\n  import kv-store:backend/files@1.0.0;", "stores = \"directories\"", "\"the directory in the URI\""]
+            }
+            Kind::Http => [
+                "\n  import kv-store:backend/http@1.0.0;",
+                "# stores = \"@NAME@://127.0.0.1:8080/check\"",
+                "\"the server in the URI\"",
+            ],
         }
     }
 
@@ -93,19 +119,21 @@ const RUST: Files = &[
     (".gitignore", "/target\n/*.wasm\n"),
 ];
 
-const C: Files = &[("src/store.c", include_str!("../template/c/store.c.in")), (".gitignore", "/build\n/*.wasm\n")];
+const C: Files = &[(".gitignore", "/build\n/*.wasm\n")];
 
 const JAVASCRIPT: Files = &[
-    ("src/store.js", include_str!("../template/javascript/store.js.in")),
     ("package.json", include_str!("../template/javascript/package.json.in")),
     (".gitignore", "/build\n/node_modules\n/*.wasm\n"),
 ];
 
 const PYTHON: Files = &[
-    ("src/store.py", include_str!("../template/python/store.py.in")),
     ("requirements.txt", include_str!("../template/python/requirements.txt.in")),
     (".gitignore", "/build\n/.venv\n/*.wasm\n__pycache__\n"),
 ];
+
+/// What the sources of other kinds than `memory` import.
+const JAVASCRIPT_KEYS: Files = &[("src/keys.js", include_str!("../template/javascript/keys.js"))];
+const PYTHON_KEYS: Files = &[("src/keys.py", include_str!("../template/python/keys.py"))];
 
 /// What a project in another language than Rust has beside its own files.
 const COMMON: Files = &[
@@ -127,20 +155,15 @@ fn setup(language: Language) -> &'static str {
 }
 
 fn files(language: Language, kind: Kind) -> Outcome<Vec<(&'static str, &'static str)>> {
-    if language != Language::Rust && kind != Kind::Memory {
-        let name = language.name();
-        return Err(Failure::unable(format!(
-            "there is no template of this kind for {name}: take --language rust, or --kind memory and put your storage system there"
-        )));
-    }
-    let own = match language {
-        Language::Rust => return Ok([RUST, &[("src/lib.rs", kind.rust())], SDK].concat()),
-        Language::C => C,
-        Language::Javascript => JAVASCRIPT,
-        Language::Python => PYTHON,
-        Language::Go => return Err(Failure::unable(Language::GO)),
+    let source = [(language.source(), kind.source(language)?)];
+    let (own, keys) = match language {
+        Language::Rust => return Ok([RUST, &source, SDK].concat()),
+        Language::C | Language::Go => (C, [].as_slice()),
+        Language::Javascript => (JAVASCRIPT, JAVASCRIPT_KEYS),
+        Language::Python => (PYTHON, PYTHON_KEYS),
     };
-    Ok(own.iter().chain(COMMON).copied().chain([(CONTRACT_OF_OTHERS, contract())]).collect())
+    let keys = if kind == Kind::Memory { &[] } else { keys };
+    Ok([&source, keys, own, COMMON, &[(CONTRACT_OF_OTHERS, contract())]].concat())
 }
 
 pub fn run(arguments: &Arguments) -> Outcome {
@@ -157,7 +180,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let check = arguments.kind.check(name);
     let filled = |text: &str| {
         let [does, uri] = arguments.kind.explained();
+        let [imports, stores, wishes] = arguments.kind.described();
         let values = [
+            ("@IMPORTS@", imports),
+            ("@STORES@", stores),
+            ("@WISHES@", wishes),
             ("@DOES@", does),
             ("@URI@", uri),
             ("@CHECK@", check.as_str()),

@@ -20,6 +20,9 @@ const TABLE: [&str; 2] = ["<!-- table: cargo xtask languages -->\n", "<!-- end -
 /// The longest file of tests/compat.
 const LONGEST: u64 = 8 << 20;
 
+/// As `kv-store new --kind` has them.
+const KINDS: [&str; 3] = ["memory", "files", "http"];
+
 #[derive(clap::Args)]
 pub struct Options {
     /// Also put the components into tests/compat, packed, for tests of all later versions
@@ -157,9 +160,7 @@ fn build_kind(place: &Place, language: Language, kind: &str, change: &dyn Fn(&st
 
 /// What `kv-store new` makes builds, and passes `kv-store check` as it is.
 pub fn test(place: &Place, languages: &[Language]) -> Result<()> {
-    let kinds = languages.contains(&Language::Rust).then_some([(Language::Rust, "files"), (Language::Rust, "http")]);
-    let memory = languages.iter().map(|language| (*language, "memory"));
-    for (language, kind) in memory.chain(kinds.into_iter().flatten()) {
+    for (language, kind) in languages.iter().flat_map(|language| KINDS.map(|kind| (*language, kind))) {
         let built = build_kind(place, language, kind, &|source| Ok(source.to_owned()))?;
         let project = built.component.parent().context("a component lies in its project")?;
         let mut check = Command::new(place.dist.join("bin/kv-store"));

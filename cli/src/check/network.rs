@@ -99,6 +99,8 @@ struct Subject {
     salt: u64,
 }
 
+/// How many requests of a call may pass before the others are refused: a backend may look before it changes something.
+const PASSED: u32 = 3;
 /// How long a store may take to go on when its server does.
 const RECOVERY: Duration = Duration::from_secs(40);
 
@@ -191,6 +193,58 @@ impl Subject {
         }
     }
 
+    /// What a call acknowledges holds, also if the server has refused all but the first requests of the call.
+    fn holds(&self, mode: Mode, after: u32) -> Verdict {
+        let (instances, name) = (&self.instances, self.name());
+        let (there, _, _) = self.put_there()?;
+        let (hash, data) = (self.hash(200 + u64::from(after)).to_vec(), self.data(200));
+        let manifest = [after as u8; 40];
+        let while_ = format!("the server refuses all requests of a call after the first {after}");
+        let refused = |acknowledges: &dyn Fn() -> bool| {
+            self.relay.set(mode);
+            let acknowledged = acknowledges();
+            self.relay.set(Mode::Pass);
+            acknowledged
+        };
+        let must = |what: &str, is_so: &dyn Fn() -> Result<bool, String>| match self.ask(is_so)? {
+            true => Ok(()),
+            false => Err(format!("while {while_}, {what}, and it is not so: answer `failed`, or an error")),
+        };
+        let new = [(hash.clone(), data.clone())];
+        for replace in [false, true] {
+            if refused(&|| instances.put(&new, replace).is_ok()) {
+                let is_there = || Ok(instances.get(std::slice::from_ref(&hash))? == [Some(data.clone())]);
+                must("put-chunks answered `stored` or `existed`", &is_there)?;
+            }
+        }
+        if refused(&|| instances.commit(&[], Some((&name, &manifest))) == Ok(Vec::new())) {
+            let is_there = || Ok(instances.manifest(&name)?.as_deref() == Some(&manifest));
+            must("commit answered `published`", &is_there)?;
+        }
+        if refused(&|| instances.delete(std::slice::from_ref(&there)) == Ok(true)) {
+            let is_gone = || Ok(instances.get(std::slice::from_ref(&there))? == [None]);
+            must("delete-chunks answered `gone`", &is_gone)?;
+        }
+        // There is one to remove, whatever became of the commit.
+        self.ask(&|| instances.commit(&[], Some((&name, &manifest))).map(|_| true))?;
+        if refused(&|| instances.delete_manifest(&name).is_ok()) {
+            must("delete-manifest succeeded", &|| Ok(instances.manifest(&name)?.is_none()))?;
+        }
+        let _ = instances.delete(&[hash, there]);
+        Ok(())
+    }
+
+    /// An answer, as soon as the store works again.
+    fn ask(&self, asked: &dyn Fn() -> Result<bool, String>) -> Result<bool, String> {
+        let begun = Instant::now();
+        loop {
+            match asked() {
+                Err(_) if begun.elapsed() < RECOVERY => std::thread::sleep(Duration::from_millis(100)),
+                answer => return answer,
+            }
+        }
+    }
+
     /// Save under this number, as soon as it works again.
     fn recover(&self, number: u64, after: &str) -> Verdict {
         let begun = Instant::now();
@@ -240,7 +294,7 @@ fn refusals(subject: &Subject) -> Verdict {
     subject.save(1).map_err(|error| error.to_string())?;
     subject.expect(1)?;
     for (number, status) in (2..).zip([503, 403]) {
-        subject.relay.set(Mode::Refuse(status));
+        subject.relay.set(Mode::Refuse { status, after: 0 });
         let while_ = format!("the server answers each request with status {status}");
         let failed = subject.all_fails(number - 1, 100, &while_);
         let saved = subject.save(number);
@@ -250,14 +304,17 @@ fn refusals(subject: &Subject) -> Verdict {
             return Err(format!("while {while_}, a manifest was answered as published"));
         }
         subject.recover(number, &format!("status {status}"))?;
+        fails(subject, Mode::Refuse { status, after: 0 }, &while_)?;
     }
-    Ok(())
+    let last = (1..=PASSED).try_for_each(|after| subject.holds(Mode::Refuse { status: 403, after }, after));
+    last.and_then(|()| subject.recover(4, "refusals"))
 }
 
 fn said_refusals(subject: &Subject) -> Verdict {
     subject.save(1).map_err(|error| error.to_string())?;
     subject.expect(1)?;
-    fails(subject, Mode::Say, "the server refuses each request")?;
+    fails(subject, Mode::Say { after: 0 }, "the server refuses each request")?;
+    (1..=PASSED).try_for_each(|after| subject.holds(Mode::Say { after }, after))?;
     subject.recover(2, "refusals")
 }
 
@@ -276,7 +333,9 @@ fn fails(subject: &Subject, mode: Mode, while_: &str) -> Verdict {
     let said = [
         ("get-chunks answered for a chunk that is there", instances.get(std::slice::from_ref(&there)).is_ok()),
         ("get-manifest answered for a manifest that is there", instances.manifest(&name).is_ok()),
-        ("put-chunks answered `stored` or `existed`", instances.put(&[new], false).is_ok()),
+        ("put-chunks answered `stored` or `existed`", instances.put(std::slice::from_ref(&new), false).is_ok()),
+        // A backend that looks first has no reason to here.
+        ("put-chunks answered `stored` to a put that replaces", instances.put(&[new], true).is_ok()),
         ("commit answered", instances.commit(&[], Some((&name, &[0; 40]))).is_ok()),
         ("delete-manifest succeeded", instances.delete_manifest(&name).is_ok()),
         // A backend that removes nothing asks nobody.

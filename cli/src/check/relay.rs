@@ -6,7 +6,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,10 +14,15 @@ pub enum Mode {
     Pass,
     /// No byte goes either way.
     Stall,
-    /// Each request over HTTP is answered with this status.
-    Refuse(u16),
-    /// What comes is answered with the refusal that [`Relay::before`] was given, and does not reach the server.
-    Say,
+    /// Each request over HTTP is answered with this status, but for the first `after`, which pass.
+    Refuse {
+        status: u16,
+        after: u32,
+    },
+    /// What comes is answered with the refusal that [`Relay::before`] was given, and does not reach the server, but for the first `after` pieces.
+    Say {
+        after: u32,
+    },
     /// Each connection is closed as soon as something comes.
     Close,
     /// What the server answers arrives with other bytes.
@@ -31,8 +36,16 @@ const HEAD: usize = 128 << 10;
 /// How long the rest of a refused request is read, so that its sender meets the answer and not a reset.
 const DRAIN: Duration = Duration::from_secs(5);
 
+struct Now {
+    mode: Mode,
+    /// How many requests pass before the next is refused.
+    to_pass: u32,
+    /// How often the mode was set.
+    set: u64,
+}
+
 struct State {
-    mode: Mutex<Mode>,
+    now: Mutex<Now>,
     changed: Condvar,
     connections: AtomicU64,
     /// A connection began as TLS does.
@@ -57,7 +70,7 @@ impl Relay {
             None => (String::new(), authorities),
         };
         let state = Arc::new(State {
-            mode: Mutex::new(Mode::Pass),
+            now: Mutex::new(Now { mode: Mode::Pass, to_pass: 0, set: 0 }),
             changed: Condvar::new(),
             connections: AtomicU64::new(0),
             tls: AtomicBool::new(false),
@@ -73,7 +86,12 @@ impl Relay {
     }
 
     pub fn set(&self, mode: Mode) {
-        *self.state.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
+        let mut now = self.state.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let to_pass = match mode {
+            Mode::Refuse { after, .. } | Mode::Say { after } => after,
+            _ => 0,
+        };
+        *now = Now { mode, to_pass, set: now.set + 1 };
         self.state.changed.notify_all();
     }
 
@@ -89,13 +107,34 @@ impl Relay {
 
 impl State {
     /// The mode, as soon as it is not to stall.
-    fn wait(&self) -> Mode {
-        let mut mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
-        while *mode == Mode::Stall {
-            mode = self.changed.wait(mode).unwrap_or_else(PoisonError::into_inner);
+    fn wait(&self) -> MutexGuard<'_, Now> {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        while now.mode == Mode::Stall {
+            now = self.changed.wait(now).unwrap_or_else(PoisonError::into_inner);
         }
-        *mode
+        now
     }
+
+    /// What happens to bytes that have come from a client, and how often the mode was set until now.
+    fn meet(&self, bytes: &[u8]) -> (Mode, u64) {
+        let mut now = self.wait();
+        let mode = match now.mode {
+            // The rest of a request whose head has passed.
+            Mode::Refuse { .. } if !begins_request(bytes) => Mode::Pass,
+            Mode::Refuse { .. } | Mode::Say { .. } if now.to_pass > 0 => {
+                now.to_pass -= 1;
+                Mode::Pass
+            }
+            mode => mode,
+        };
+        (mode, now.set)
+    }
+}
+
+/// Whether bytes begin as a request over HTTP does: with a method and a space.
+fn begins_request(bytes: &[u8]) -> bool {
+    let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
+    method > 0 && bytes.get(method) == Some(&b' ')
 }
 
 /// Listen for one server. Answers the address.
@@ -114,7 +153,7 @@ fn serve(server: String, state: Arc<State>) -> std::io::Result<String> {
 
 fn relay(client: TcpStream, server: &str, state: &Arc<State>) {
     let done = (|| {
-        state.wait();
+        drop(state.wait());
         let server = TcpStream::connect(server)?;
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let (mut to_client, mut from_server) = (client.try_clone()?, server.try_clone()?);
@@ -123,7 +162,7 @@ fn relay(client: TcpStream, server: &str, state: &Arc<State>) {
             let mut piece = vec![0; PIECE];
             while let Some(count) = read(&mut from_server, &mut piece) {
                 let bytes = piece.get_mut(..count).unwrap_or_default();
-                if own.wait() == Mode::Garble {
+                if own.wait().mode == Mode::Garble {
                     bytes.iter_mut().for_each(|byte| *byte ^= 0x55);
                 }
                 if to_client.write_all(bytes).is_err() {
@@ -146,6 +185,8 @@ fn read(from: &mut TcpStream, piece: &mut [u8]) -> Option<usize> {
 fn pass_up(mut client: &TcpStream, mut server: &TcpStream, state: &State) -> std::io::Result<()> {
     let mut piece = vec![0; PIECE];
     let mut first = true;
+    // When this connection was first refused something.
+    let mut refused = None;
     loop {
         let count = client.read(&mut piece)?;
         let bytes = piece.get(..count).unwrap_or_default();
@@ -156,15 +197,23 @@ fn pass_up(mut client: &TcpStream, mut server: &TcpStream, state: &State) -> std
         if bytes.is_empty() {
             return server.shutdown(Shutdown::Both);
         }
-        match state.wait() {
-            Mode::Refuse(status) => {
-                let refused = refuse(client, bytes.to_vec(), status);
+        let (mode, set) = state.meet(bytes);
+        if refused.is_some_and(|when| when != set) {
+            // The server may have got a part of a request: what follows would be taken for its rest.
+            return server.shutdown(Shutdown::Both).and_then(|()| client.shutdown(Shutdown::Both));
+        }
+        match mode {
+            Mode::Refuse { status, .. } => {
+                let answered = refuse(client, bytes.to_vec(), status);
                 // Not before the answer is out: the thread that reads from the server ends the client's connection with it.
                 let _ = server.shutdown(Shutdown::Both);
-                return refused;
+                return answered;
             }
             // One request comes in one piece or in several: what is said once too often finds the connection closed.
-            Mode::Say => client.write_all(&state.refusal)?,
+            Mode::Say { after } => {
+                refused = refused.or((after > 0).then_some(set));
+                client.write_all(&state.refusal)?;
+            }
             Mode::Close => return server.shutdown(Shutdown::Both).and_then(|()| client.shutdown(Shutdown::Both)),
             Mode::Pass | Mode::Stall | Mode::Garble => server.write_all(bytes)?,
         }
@@ -225,16 +274,37 @@ mod tests {
         client.write_all(b"ping").unwrap();
         client.read_exact(&mut bytes).unwrap();
         assert_ne!(&bytes, b"ping");
-        relay.set(Mode::Say);
+        relay.set(Mode::Say { after: 0 });
         client.write_all(b"ping").unwrap();
         let mut said = [0; 5];
         client.read_exact(&mut said).unwrap();
         assert_eq!(&said, b"-NO\r\n");
+        let mut half = TcpStream::connect(address).unwrap();
+        relay.set(Mode::Say { after: 1 });
+        half.write_all(b"ping").unwrap();
+        half.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"ping", "the first piece passes");
+        half.write_all(b"ping").unwrap();
+        half.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"-NO\r\n");
+        relay.set(Mode::Pass);
+        half.write_all(b"ping").unwrap();
+        assert_eq!(
+            half.read(&mut bytes).unwrap_or(0),
+            0,
+            "a connection that was refused its second piece is not used again"
+        );
         relay.set(Mode::Close);
         let mut other = TcpStream::connect(address).unwrap();
         other.write_all(b"ping").unwrap();
         assert_eq!(other.read(&mut bytes).unwrap_or(0), 0);
-        relay.set(Mode::Refuse(503));
+        relay.set(Mode::Refuse { status: 503, after: 1 });
+        client.write_all(b"GET ").unwrap();
+        client.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"GET ", "the first request passes");
+        client.write_all(b"body").unwrap();
+        client.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"body", "and what belongs to it");
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();

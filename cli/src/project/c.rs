@@ -1,7 +1,11 @@
-//! C: bindings by wit-bindgen, made when this program was built, and clang or zig.
+//! C: bindings by wit-bindgen, of the texts in the project's folder `wit`, and clang or zig.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use wit_bindgen_core::Files;
+use wit_bindgen_core::wit_parser::{PackageName, Resolve, WorldId, WorldKey};
 
 use super::{Project, Tools, componentize, tool};
 use crate::failure::{Failure, Outcome};
@@ -15,14 +19,14 @@ const MISSING: &str = "no C compiler for WebAssembly: apt-get install clang-19 l
 
 pub fn build(project: &Project, tools: &Tools) -> Outcome<Vec<u8>> {
     let made = project.made()?;
-    check_contract(&project.folder)?;
-    bindings(&project.folder.join("wit/world.wit"), &made)?;
+    bindings(&project.folder.join("wit"), &made)?;
     let module = made.join("module.wasm");
     let mut cc = compiler()?;
     cc.args(["-mexec-model=reactor", "-std=c11", "-O2", "-Wall", "-Wl,--strip-debug", "-I"]).arg(&made);
     cc.args(sources(&project.folder.join("src"))?);
-    cc.arg(made.join("backend.c")).arg(made.join(OBJECT)).args(tools.options);
-    tool::run_shown(cc.arg("-o").arg(&module), "the C compiler found errors; they are above")?;
+    cc.arg(made.join("backend.c")).arg(made.join("backend_component_type.o")).args(tools.options);
+    let failed = format!("the C compiler found errors; they are above{}", hint(&project.folder));
+    tool::run_shown(cc.arg("-o").arg(&module), &failed)?;
     let bytes = std::fs::read(&module).map_err(|error| Failure::unable(format!("{}: {error}", module.display())))?;
     componentize(&bytes)
 }
@@ -43,49 +47,60 @@ fn sources(folder: &Path) -> Outcome<Vec<PathBuf>> {
     Ok(sources)
 }
 
-/// The bindings are those of this program's contract: a project with another text would be compiled against what it does not say.
-fn check_contract(folder: &Path) -> Outcome {
-    let path = folder.join(crate::new::CONTRACT_OF_OTHERS);
-    let text = std::fs::read_to_string(&path);
-    let text = text.map_err(|error| Failure::unable(format!("{}: {error}: run kv-store update", path.display())))?;
-    if text == crate::new::contract() {
-        return Ok(());
+/// `kv_backend.h` is written for the contract of this program: what a compiler says of another text may come of that.
+fn hint(folder: &Path) -> &'static str {
+    let text = std::fs::read_to_string(folder.join(crate::new::CONTRACT_OF_OTHERS));
+    if text.is_ok_and(|text| text == crate::new::contract()) {
+        ""
+    } else {
+        ". The contract in wit/deps is not that of this kv-store: kv-store update brings it up to date"
     }
-    let shown = path.display();
-    Err(Failure::unable(format!(
-        "{shown} is not the contract of this kv-store, which its bindings for C are made of: run kv-store update"
-    )))
 }
-
-/// The contract as C, by wit-bindgen: `backend.h`, `backend.c`, and an object file that carries the world into the module.
-macro_rules! bindings {
-    ($world:literal) => {
-        [
-            ("backend.h", include_bytes!(concat!(env!("OUT_DIR"), "/", $world, "/backend.h")).as_slice()),
-            ("backend.c", include_bytes!(concat!(env!("OUT_DIR"), "/", $world, "/backend.c"))),
-            (OBJECT, include_bytes!(concat!(env!("OUT_DIR"), "/", $world, "/backend_component_type.o"))),
-        ]
-    };
-}
-
-const OBJECT: &str = "backend_component_type.o";
 
 /// The exports of `backend.h` over functions for single items.
 const ITEMS: &str = include_str!("../../template/c/kv_backend.h");
 
-/// Write the bindings. They have all that the contract offers: the linker leaves out what is not used. So of the project's world it matters
-/// only what it exports.
-fn bindings(world: &Path, output: &Path) -> Outcome {
-    let unable = |path: &Path, error: std::io::Error| Failure::unable(format!("{}: {error}", path.display()));
-    let text = std::fs::read_to_string(world).map_err(|error| unable(world, error))?;
-    let mut exports = text.lines().filter_map(|line| line.trim().strip_prefix("export "));
-    let maintained = exports.any(|exported| exported.starts_with("kv-store:backend/maintenance@"));
-    let files = if maintained { bindings!("maintained-backend") } else { bindings!("backend") };
-    for (name, content) in files.into_iter().chain([("kv_backend.h", ITEMS.as_bytes())]) {
+/// The world that bindings are made of: the project's, and what the contract offers beside. The linker leaves out what is not used.
+const WORLD: &str = "package kv-store:c;\nworld backend {\n  include @PROJECT@;\n  include @CONTRACT@;\n}\n";
+
+/// Write the bindings: `backend.h`, `backend.c`, an object file that carries the world into the module, and `kv_backend.h`.
+fn bindings(wit: &Path, output: &Path) -> Outcome {
+    let unable = |error: anyhow::Error| Failure::unable(format!("{}: {error:#}", wit.display()));
+    let mut resolve = Resolve::default();
+    let (project, _) = resolve.push_dir(wit).map_err(unable)?;
+    let is_contract = |name: &&PackageName| name.namespace == "kv-store" && name.name == "backend";
+    let contract = resolve.package_names.keys().find(is_contract).cloned().ok_or_else(|| {
+        Failure::unable(format!("{}: it does not have the contract in deps: run kv-store update", wit.display()))
+    })?;
+    let project = resolve.packages.get(project).map(|package| package.name.interface_id("backend")).unwrap_or_default();
+    let text = WORLD.replace("@PROJECT@", &project).replace("@CONTRACT@", &contract.interface_id("backend"));
+    let own = resolve.push_str("backend.wit", &text).map_err(unable)?;
+    let world = resolve.select_world(&[own], Some("backend")).map_err(unable)?;
+    let mut files = Files::default();
+    let options = wit_bindgen_c::Opts { rename: short_names(&resolve, world, &contract), ..Default::default() };
+    // wit-bindgen panics at what it has no C for.
+    let generate = AssertUnwindSafe(|| options.build().generate(&mut resolve, world, &mut files));
+    let made = catch_unwind(generate);
+    made.unwrap_or_else(|_| Err(anyhow::anyhow!("wit-bindgen can not make C of this world; it says why above")))
+        .map_err(unable)?;
+    for (name, content) in files.iter().chain([("kv_backend.h", ITEMS.as_bytes())]) {
         let path = output.join(name);
-        std::fs::write(&path, content).map_err(|error| unable(&path, error))?;
+        std::fs::write(&path, content).map_err(|error| Failure::unable(format!("{}: {error}", path.display())))?;
     }
     Ok(())
+}
+
+/// What begins the C names of the contract's interfaces: `payloads` in place of `kv_store_backend_payloads`.
+fn short_names(resolve: &Resolve, world: WorldId, contract: &PackageName) -> Vec<(String, String)> {
+    let Some(world) = resolve.worlds.get(world) else { return Vec::new() };
+    let names = world.imports.keys().chain(world.exports.keys()).filter_map(|key| {
+        let WorldKey::Interface(id) = key else { return None };
+        let interface = resolve.interfaces.get(*id)?;
+        let package = resolve.packages.get(interface.package?)?;
+        let short = interface.name.as_ref()?.replace('-', "_");
+        (package.name == *contract).then(|| (resolve.name_world_key(key), short))
+    });
+    names.collect()
 }
 
 /// A compiler with what it needs to make a module: wasi-sdk's, Debian's, zig's.
@@ -133,16 +148,64 @@ fn tool_or_library(file: &Path) -> bool {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_project_with_another_contract_is_told_to_update() {
+    /// The header that is made of a project's `wit`, with this contract and this world.
+    fn header(contract: &str, world: &str) -> Result<String, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(crate::new::CONTRACT_OF_OTHERS);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let told = || check_contract(folder.path()).map_err(|failure| format!("{failure:?}"));
-        assert!(told().unwrap_err().contains("run kv-store update"));
+        std::fs::write(&path, contract).unwrap();
+        let wit = folder.path().join("wit");
+        std::fs::write(wit.join("world.wit"), world).unwrap();
+        bindings(&wit, folder.path()).map_err(|failure| format!("{failure:?}"))?;
+        for name in ["backend.c", "backend_component_type.o", "kv_backend.h"] {
+            assert!(std::fs::metadata(folder.path().join(name)).unwrap().len() > 0, "{name}");
+        }
+        Ok(std::fs::read_to_string(folder.path().join("backend.h")).unwrap())
+    }
+
+    const PROJECT: &str = "package local:project;\nworld backend {\n  import kv-store:backend/payloads@1.0.0;\n  export \
+        kv-store:backend/store@1.0.0;\n";
+
+    #[test]
+    fn bindings_are_made_of_the_texts_of_the_project() {
+        let contract = crate::new::contract();
+        let plain = header(contract, &format!("{PROJECT}}}")).unwrap();
+        // All that the contract offers, under short names.
+        assert!(
+            plain.contains(" exports_store_put_chunks(")
+                && plain.contains(" http_send(")
+                && plain.contains(" changes_begin(")
+        );
+        assert!(!plain.contains("exports_maintenance_evict"));
+        let own = "interface store { tell: func() -> u32; }\n";
+        let world = format!("{PROJECT}  export kv-store:backend/maintenance@1.0.0;\n  import store;\n}}\n{own}");
+        let more = header(contract, &world).unwrap();
+        assert!(
+            more.contains(" exports_maintenance_evict(") && more.contains("uint32_t local_project_store_tell(void)")
+        );
+        let marked = contract.replace("  fact: func(", "  told-by-a-later-text: func() -> u32;\n  fact: func(");
+        assert_ne!(marked, contract);
+        assert!(header(&marked, &format!("{PROJECT}}}")).unwrap().contains("system_told_by_a_later_text(void)"));
+    }
+
+    #[test]
+    fn texts_of_which_no_bindings_can_be_made_are_named() {
+        let contract = crate::new::contract();
+        let why = |contract: &str, world: &str| header(contract, world).unwrap_err();
+        assert!(why("package acme:other;", "package local:project;\nworld backend {}").contains("run kv-store update"));
+        assert!(why(contract, "package local:project;\nworld other {}").contains("backend"));
+        let said = why(contract, "no wit");
+        assert!(said.contains("/wit: "), "{said}");
+    }
+
+    #[test]
+    fn a_compiler_that_fails_over_another_contract_has_a_hint() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(crate::new::CONTRACT_OF_OTHERS);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, "package kv-store:backend@1.0.0;").unwrap();
-        assert!(told().unwrap_err().contains("is not the contract of this kv-store"));
+        assert!(hint(folder.path()).contains("kv-store update"));
         std::fs::write(&path, crate::new::contract()).unwrap();
-        told().unwrap();
+        assert_eq!(hint(folder.path()), "");
     }
 }

@@ -1,7 +1,8 @@
-/* A backend in C, an item at a time. `kv-store build` writes this file beside backend.h, whose exports it defines.
+/* A backend in C. `kv-store build` writes this file beside backend.h, whose exports it defines.
  *
  * Include it in one file of the backend, and define the functions that are declared below. Where a batch is better answered
- * as a whole, as by a server that is asked once for all of it, leave this file out and define the exports of backend.h.
+ * as a whole, as by a server that is asked once for all of it, define KV_BATCHES before, and those exports of backend.h that take
+ * batches: exists, put-chunks, get-chunks, delete-chunks, commit.
  *
  * What a function is given is lent until it returns; nothing of it is freed. A payload that is answered is the host's from then
  * on. Who answers KV_FAILED or false has filled `err`: most helpers below do that. */
@@ -37,6 +38,7 @@ typedef enum { KV_NO, KV_YES, KV_FAILED } kv_answer;
 
 /* The store at `uri`. `features` is all 0. */
 bool kv_open(kv_bytes uri, const backend_list_tuple2_string_string_t *options, kv_features *features, kv_error *err);
+#ifndef KV_BATCHES
 bool kv_has_chunk(kv_bytes hash);
 /* Store item `item` of the call. KV_NO: it was there, and `replace` is not asked for. */
 kv_answer kv_put_chunk(kv_bytes hash, uint32_t item, bool replace, kv_error *err);
@@ -47,6 +49,7 @@ bool kv_delete_chunk(kv_bytes hash, kv_error *err);
 bool kv_sync(kv_error *err);
 /* Store item `item` of the call as a manifest, in place of the former one. */
 bool kv_put_manifest(kv_bytes name, uint32_t item, kv_error *err);
+#endif
 kv_answer kv_get_manifest(kv_bytes name, kv_payload *found, kv_error *err);
 bool kv_delete_manifest(kv_bytes name, kv_error *err);
 
@@ -88,6 +91,73 @@ static inline kv_bytes kv_copy(kv_bytes bytes)
     return (kv_bytes){copy, bytes.len};
 }
 
+/* Two texts as one, to be freed. */
+static inline backend_string_t kv_join(const char *first, const char *second)
+{
+    const size_t len = strlen(first), rest = strlen(second);
+    backend_string_t joined = {kv_memory(malloc(len + rest + 1)), len + rest};
+    memcpy(joined.ptr, first, len);
+    memcpy(joined.ptr + len, second, rest);
+    return joined;
+}
+
+/* Room for what kv_hex or kv_escape makes, with its NUL. */
+#define KV_KEY 201
+static const char kv_digits[] = "0123456789abcdef";
+
+/* A hash, or anything else of up to 100 bytes, as lower-case hex digits. */
+static inline void kv_hex(kv_bytes bytes, char key[KV_KEY])
+{
+    for (size_t i = 0; i < bytes.len && i < (KV_KEY - 1) / 2; i++) {
+        *key++ = kv_digits[bytes.ptr[i] >> 4];
+        *key++ = kv_digits[bytes.ptr[i] & 15];
+    }
+    *key = 0;
+}
+
+/* A manifest's name as a key that any storage system takes: `a-z 0-9 _ - . %`. Two names never meet, also where the storage system ignores
+ * case, and no key begins with a dot. Any other byte is `%` and two hex digits. A longer key is cut, and ends in `%-` and the SHA-256 of
+ * the name. */
+static inline bool kv_escape(kv_bytes name, char key[KV_KEY], kv_error *err)
+{
+    const size_t digest = 2 + 64;
+    size_t len = 0, cut = 0;
+    for (size_t i = 0; i < name.len; i++) {
+        const uint8_t byte = name.ptr[i];
+        const bool plain = (byte >= 'a' && byte <= 'z') || (byte >= '0' && byte <= '9') || byte == '_' || byte == '-' ||
+                           (byte == '.' && i > 0);
+        if (len + (plain ? 1 : 3) > KV_KEY - 1) {
+            payloads_part_t whole = {.tag = PAYLOADS_PART_BYTES, .val.bytes = {(uint8_t *)name.ptr, name.len}};
+            backend_list_u8_t sum;
+            if (!payloads_sha256(&(payloads_list_part_t){&whole, 1}, &sum, err))
+                return false;
+            memcpy(key + cut, "%-", 2);
+            kv_hex((kv_bytes){sum.ptr, sum.len}, key + cut + 2);
+            backend_list_u8_free(&sum);
+            return true;
+        }
+        if (plain) {
+            key[len++] = (char)byte;
+        } else {
+            key[len++] = '%';
+            key[len++] = kv_digits[byte >> 4];
+            key[len++] = kv_digits[byte & 15];
+        }
+        if (len <= KV_KEY - 1 - digest)
+            cut = len;
+    }
+    key[len] = 0;
+    return true;
+}
+
+/* An item of the running call as the only part of something, to be freed with it. */
+static inline payloads_part_t *kv_item(uint32_t item)
+{
+    payloads_part_t *part = kv_memory(malloc(sizeof *part));
+    *part = (payloads_part_t){.tag = PAYLOADS_PART_ITEM, .val.item = item};
+    return part;
+}
+
 /* The bytes of an item of the running call, which stay in the host. */
 static inline bool kv_take(uint32_t item, kv_payload *taken, kv_error *err)
 {
@@ -116,11 +186,12 @@ static inline void kv_not_done(uint32_t item)
     changes_not_done(&(backend_list_u32_t){&item, 1});
 }
 
-/* Hash `i` of a batch, and an outcome for each of its hashes. */
+/* How many hashes a batch has, hash `i` of it, and so many outcomes: one for each hash, or for the first ones, and the host asks again
+ * for the rest. */
+#define KV_COUNT(hashes) ((hashes)->bytes.len / (hashes)->width)
 #define KV_HASH(hashes, i) ((kv_bytes){(hashes)->bytes.ptr + (i) * (hashes)->width, (hashes)->width})
-#define KV_OUTCOMES(ret, hashes)                         \
-    ((ret)->len = (hashes)->bytes.len / (hashes)->width, \
-     (ret)->ptr = kv_memory(calloc((ret)->len, sizeof *(ret)->ptr)))
+#define KV_OUTCOMES(ret, count) \
+    ((ret)->len = (count), (ret)->ptr = kv_memory(calloc((ret)->len, sizeof *(ret)->ptr)))
 
 bool exports_store_open(backend_string_t *uri, backend_list_tuple2_string_string_t *options, kv_features *ret, kv_error *err)
 {
@@ -131,10 +202,11 @@ bool exports_store_open(backend_string_t *uri, backend_list_tuple2_string_string
     return good;
 }
 
+#ifndef KV_BATCHES
 bool exports_store_exists(exports_store_hashes_t *hashes, exports_store_list_presence_t *ret, kv_error *err)
 {
     (void)err;
-    KV_OUTCOMES(ret, hashes);
+    KV_OUTCOMES(ret, KV_COUNT(hashes));
     for (size_t i = 0; i < ret->len; i++)
         ret->ptr[i].tag = kv_has_chunk(KV_HASH(hashes, i)) ? STORE_TYPES_PRESENCE_PRESENT : STORE_TYPES_PRESENCE_ABSENT;
     exports_store_hashes_free(hashes);
@@ -148,7 +220,7 @@ bool exports_store_put_chunks(exports_store_hashes_t *hashes, backend_list_u64_t
                                    [KV_YES] = STORE_TYPES_PUT_OUTCOME_STORED,
                                    [KV_FAILED] = STORE_TYPES_PUT_OUTCOME_FAILED};
     (void)err;
-    KV_OUTCOMES(ret, hashes);
+    KV_OUTCOMES(ret, KV_COUNT(hashes));
     for (size_t i = 0; i < ret->len; i++)
         ret->ptr[i].tag = tags[kv_put_chunk(KV_HASH(hashes, i), (uint32_t)i, replace, &ret->ptr[i].val.failed)];
     exports_store_hashes_free(hashes);
@@ -162,7 +234,7 @@ bool exports_store_get_chunks(exports_store_hashes_t *hashes, exports_store_list
                                    [KV_YES] = STORE_TYPES_GET_OUTCOME_FOUND,
                                    [KV_FAILED] = STORE_TYPES_GET_OUTCOME_FAILED};
     (void)err;
-    KV_OUTCOMES(ret, hashes);
+    KV_OUTCOMES(ret, KV_COUNT(hashes));
     for (size_t i = 0; i < ret->len; i++) {
         kv_payload found;
         kv_answer answer = kv_get_chunk(KV_HASH(hashes, i), &found, &ret->ptr[i].val.failed);
@@ -177,7 +249,7 @@ bool exports_store_get_chunks(exports_store_hashes_t *hashes, exports_store_list
 bool exports_store_delete_chunks(exports_store_hashes_t *hashes, exports_store_list_delete_outcome_t *ret, kv_error *err)
 {
     (void)err;
-    KV_OUTCOMES(ret, hashes);
+    KV_OUTCOMES(ret, KV_COUNT(hashes));
     for (size_t i = 0; i < ret->len; i++)
         ret->ptr[i].tag = kv_delete_chunk(KV_HASH(hashes, i), &ret->ptr[i].val.failed) ? STORE_TYPES_DELETE_OUTCOME_GONE
                                                                                       : STORE_TYPES_DELETE_OUTCOME_FAILED;
@@ -197,6 +269,8 @@ bool exports_store_commit(exports_store_list_hashes_t *fresh, exports_store_mani
         exports_store_manifest_free(manifest);
     return good;
 }
+
+#endif
 
 bool exports_store_get_manifest(backend_string_t *name, exports_store_option_own_payload_t *ret, kv_error *err)
 {

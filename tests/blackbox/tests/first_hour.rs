@@ -413,16 +413,28 @@ fn a_project_begins_with_what_was_asked_for_and_its_contract_is_brought_up_to_da
     let scratch = Scratch::new();
     let folder = scratch.text("");
     let new = |name: &str, rest: &[&str]| run(&[&["new", name, "--in", &folder], rest].concat());
-    for (kind, holds) in [("memory", "acme-memory://"), ("files", "open_directory"), ("http", "acme-http://HOST:PORT")]
-    {
-        let name = format!("acme-{kind}");
-        expect(0, &new(&name, &["--kind", kind]));
-        let source = std::fs::read_to_string(scratch.path(&format!("{name}/src/lib.rs"))).unwrap();
-        assert!(source.contains(holds) && source.contains(&name) && !source.contains("@NAME@"), "{source}");
+    let languages =
+        [("rust", "src/lib.rs"), ("c", "src/store.c"), ("javascript", "src/store.js"), ("python", "src/store.py")];
+    for (language, source) in languages {
+        for (kind, uri) in [("memory", "://"), ("files", ":///DIRECTORY"), ("http", "://HOST:PORT/PREFIX")] {
+            let name = format!("acme-{language}-{kind}");
+            expect(0, &new(&name, &["--language", language, "--kind", kind]));
+            let source = std::fs::read_to_string(scratch.path(&format!("{name}/{source}"))).unwrap();
+            assert!(source.contains(&format!("{name}{uri}")) && !source.contains("@NAME@"), "{source}");
+            if language != "rust" {
+                let read = |file: &str| std::fs::read_to_string(scratch.path(&format!("{name}/{file}"))).unwrap();
+                let world = read("wit/world.wit");
+                assert_eq!(
+                    world.contains(&format!("import kv-store:backend/{kind}@1.0.0;")),
+                    kind != "memory",
+                    "{world}"
+                );
+                for file in ["README.md", "backend.toml", "wit/world.wit"] {
+                    assert!(!read(file).contains("S@"), "{name}/{file} is filled in: {}", read(file));
+                }
+            }
+        }
     }
-    let refused = new("acme-c", &["--language", "c", "--kind", "http"]);
-    expect(2, &refused);
-    assert!(refused.stderr.contains("--kind memory") && !scratch.path("acme-c").exists(), "{}", refused.stderr);
 
     let of_others = "wit/deps/kv-store-backend/backend.wit";
     let contracts =
