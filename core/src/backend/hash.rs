@@ -11,6 +11,9 @@ use crate::limits::MAX_HASH_BYTES;
 pub type ChunkMap<T> = HashMap<ChunkHash, T, foldhash::fast::RandomState>;
 pub type ChunkSet = HashSet<ChunkHash, foldhash::fast::RandomState>;
 
+/// A key of so many bytes can be the hash of its content, and components take it for one.
+pub const CONTENT_KEY_BYTES: usize = 8;
+
 /// How a chunk lies in the backend: `docs/envelope.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
@@ -49,6 +52,11 @@ impl ChunkHash {
             _ => return Err(bad_length(hash.len())),
         }
         Ok(ChunkHash { len: hash.len() as u8, layout: Layout::Plain, bytes })
+    }
+
+    /// Whether it can be the hash of its content, as far as its length tells.
+    pub fn may_be_of_content(&self) -> bool {
+        self.as_slice().len() == CONTENT_KEY_BYTES
     }
 
     /// The same hash in a layout. A new one is in layout 1.

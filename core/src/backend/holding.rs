@@ -12,9 +12,6 @@ use crate::error::Error;
 use crate::payload::Buffer;
 use crate::until::Until;
 
-/// A key of so many bytes is the hash of its content; one that is not comes with a byte more.
-const CONTENT_KEY_BYTES: usize = 8;
-
 pub struct Holding {
     inner: Arc<dyn Backend>,
     changes: Arc<Changes>,
@@ -91,7 +88,7 @@ impl Holding {
 
 /// Whether a put is a change: its key is not the hash of its content, as far as its length tells, or it replaces.
 fn is_change(hash: &ChunkHash, replace: bool) -> bool {
-    replace || hash.as_slice().len() != CONTENT_KEY_BYTES
+    replace || !hash.may_be_of_content()
 }
 
 impl Backend for Holding {

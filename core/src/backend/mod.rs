@@ -22,8 +22,7 @@ pub mod fake;
 use std::sync::Arc;
 
 pub use changes::{Change, Changes};
-pub use hash::{ChunkHash, Layout};
-pub use hash::{ChunkMap, ChunkSet, bad_length};
+pub use hash::{CONTENT_KEY_BYTES, ChunkHash, ChunkMap, ChunkSet, Layout, bad_length};
 pub use holding::Holding;
 pub use layer::{Layer, Opening, Wrap, check_fault};
 pub use remembering::{KnownChunks, Remembering};

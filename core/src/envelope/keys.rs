@@ -2,16 +2,19 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::backend::{ChunkHash, Layout};
+use crate::backend::{CONTENT_KEY_BYTES, ChunkHash, Layout};
 use crate::limits::{MAX_HASH_BYTES, MAX_NAME_BYTES};
 
 /// Ends the key of each chunk in an envelope. Four bytes, so that hardly any key of layout 1 ends so: a listing tells the layouts
 /// apart by it.
 pub const KEY_SUFFIX: [u8; 4] = *b"\x02kv2";
+/// The same for a hash that [`KEY_SUFFIX`] would make as long as a hash of its content, of which components do not refuse a late put.
+pub const LONGER_KEY_SUFFIX: [u8; 5] = *b"\x02kv2\x02";
 /// Ends the name of each manifest in an envelope.
 pub const NAME_SUFFIX: char = '\u{2}';
 
 const DIRECT_HASH_BYTES: usize = MAX_HASH_BYTES - KEY_SUFFIX.len();
+const LONGER_SUFFIX_FROM: usize = CONTENT_KEY_BYTES - KEY_SUFFIX.len();
 const DIRECT_NAME_BYTES: usize = MAX_NAME_BYTES - NAME_SUFFIX.len_utf8();
 
 /// What stands for a hash in layout 2: itself, or its SHA-256 where there is no room for the suffix behind it.
@@ -28,7 +31,10 @@ pub fn stored_key(hash: &ChunkHash) -> ChunkHash {
     match hash.layout() {
         Layout::Plain => *hash,
         Layout::Enveloped => {
-            let key = [reduced_key(hash).as_slice(), &KEY_SUFFIX].concat();
+            let reduced = reduced_key(hash);
+            let suffix =
+                if reduced.as_slice().len() == LONGER_SUFFIX_FROM { &LONGER_KEY_SUFFIX[..] } else { &KEY_SUFFIX };
+            let key = [reduced.as_slice(), suffix].concat();
             // It is never too long.
             ChunkHash::new(&key).unwrap_or(*hash)
         }
@@ -37,8 +43,9 @@ pub fn stored_key(hash: &ChunkHash) -> ChunkHash {
 
 /// The consumer's hash, and its layout, from a key in the backend.
 pub fn consumer_key(stored: &[u8]) -> (&[u8], Layout) {
-    match stored.strip_suffix(&KEY_SUFFIX) {
-        Some(hash) if !hash.is_empty() => (hash, Layout::Enveloped),
+    match (stored.strip_suffix(&KEY_SUFFIX), stored.strip_suffix(&LONGER_KEY_SUFFIX)) {
+        (Some(hash), _) if !hash.is_empty() && hash.len() != LONGER_SUFFIX_FROM => (hash, Layout::Enveloped),
+        (_, Some(hash)) if hash.len() == LONGER_SUFFIX_FROM => (hash, Layout::Enveloped),
         _ => (stored, Layout::Plain),
     }
 }
@@ -87,6 +94,7 @@ mod tests {
     fn golden_layout2_keys() {
         for (hash, stored) in [
             (&b"k"[..], "6b026b7632".to_owned()),
+            (b"key4", "6b657934026b763202".to_owned()),
             (&[7; 60], format!("{}026b7632", "07".repeat(60))),
             (&[7; 61], "ceed7831cac7af05835437ae5f10140ff06223749ff2d8dd1554ee1ebe4f6afd026b7632".to_owned()),
             (&[7; 64], "6cfeeb3aa25d3f411dae5eec17d7369ca7153e72dcf54bcf4c3daec0f5b21fc7026b7632".to_owned()),
@@ -104,14 +112,17 @@ mod tests {
 
     #[test]
     fn what_is_listed_can_be_asked_for() {
-        for hash in [&b"k"[..], &[7; 8], &[7; 60], &[7; 64]] {
+        for hash in [&b"k"[..], b"key", b"key4", b"key-5", &[7; 8], &[7; 60], &[7; 64]] {
             let stored = stored_key(&key(hash));
             let (listed, layout) = consumer_key(stored.as_slice());
             assert_eq!(layout, Layout::Enveloped);
+            assert_ne!(stored.as_slice().len(), CONTENT_KEY_BYTES, "a late put of it is refused");
             assert_eq!(stored_key(&key(listed)), stored);
             assert_eq!(reduced_key(&key(listed)), reduced_key(&key(hash)), "and has the same checksum");
         }
-        assert_eq!(consumer_key(&KEY_SUFFIX), (&KEY_SUFFIX[..], Layout::Plain));
+        for foreign in [&KEY_SUFFIX[..], &LONGER_KEY_SUFFIX, b"key4\x02kv2", b"key-5\x02kv2\x02"] {
+            assert_eq!(consumer_key(foreign), (foreign, Layout::Plain));
+        }
         for name in ["m".to_owned(), "n".repeat(4096)] {
             let stored = stored_name(&name);
             assert!(stored.len() <= MAX_NAME_BYTES);

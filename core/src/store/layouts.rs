@@ -33,11 +33,6 @@ impl Lookup {
     }
 }
 
-/// Whether only keys of this length can be hashes of the content that are known as such.
-fn may_be_content_hash(hash: &ChunkHash) -> bool {
-    hash.as_slice().len() == 8
-}
-
 impl OpenStore {
     /// Whether what is not there in layout 2 is asked for in layout 1.
     pub(super) fn reads_layout1(&self) -> bool {
@@ -47,7 +42,7 @@ impl OpenStore {
     /// Where `put_chunk` puts a chunk, after the verifier saw it.
     pub(super) fn layout_of_chunk(&self, hash: &ChunkHash) -> Layout {
         match self.verifier.keys() {
-            Keys::Unsettled | Keys::Hashes | Keys::Unchecked if may_be_content_hash(hash) => Layout::Plain,
+            Keys::Unsettled | Keys::Hashes | Keys::Unchecked if hash.may_be_of_content() => Layout::Plain,
             _ => Layout::Enveloped,
         }
     }
@@ -57,7 +52,7 @@ impl OpenStore {
         if options.checks_itself {
             return Layout::Plain;
         }
-        if options.sealed || !may_be_content_hash(hash) {
+        if options.sealed || !hash.may_be_of_content() {
             return Layout::Enveloped;
         }
         // The keys of a batch may be anything, whatever is known of other users' keys.
@@ -67,7 +62,7 @@ impl OpenStore {
 
     /// Where `get_chunk` and `prefetch_chunks` look for a chunk.
     pub(super) fn lookup_of_chunk(&self, hash: &ChunkHash) -> Lookup {
-        if !may_be_content_hash(hash) {
+        if !hash.may_be_of_content() {
             return Lookup::enveloped(self.reads_layout1());
         }
         match self.verifier.keys() {
@@ -82,7 +77,7 @@ impl OpenStore {
         if options.checks_itself {
             return Lookup::PLAIN;
         }
-        if options.sealed || !may_be_content_hash(hash) {
+        if options.sealed || !hash.may_be_of_content() {
             return Lookup::enveloped(self.reads_layout1());
         }
         if options.xxh3_keys || self.verifier.insists() {
@@ -100,7 +95,7 @@ impl OpenStore {
         hash: &ChunkHash,
         options: &BatchOptions,
     ) -> impl Iterator<Item = Layout> + use<> {
-        let plain = options.checks_itself || may_be_content_hash(hash) || self.reads_layout1();
+        let plain = options.checks_itself || hash.may_be_of_content() || self.reads_layout1();
         let enveloped = !options.checks_itself;
         plain.then_some(Layout::Plain).into_iter().chain(enveloped.then_some(Layout::Enveloped))
     }

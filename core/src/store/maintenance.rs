@@ -236,7 +236,7 @@ fn without_tail(bytes: Option<u64>) -> Option<u64> {
 impl OpenStore {
     /// Chunks wherever they lie, for a caller that checks them: an answer for some of them, from the first on.
     fn get_unchecked(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Unchecked>, Error> {
-        let first_of = |hash: &ChunkHash| if hash.as_slice().len() == 8 { Layout::Plain } else { Layout::Enveloped };
+        let first_of = |hash: &ChunkHash| if hash.may_be_of_content() { Layout::Plain } else { Layout::Enveloped };
         let first: Vec<ChunkHash> = hashes.iter().map(|hash| hash.lying(first_of(hash))).collect();
         let mut found: Vec<Unchecked> = self.far().get(&first, &mut [], until)?.into_iter().map(unchecked).collect();
         let absent = |(hash, found): &(&ChunkHash, &mut Unchecked)| {

@@ -3,7 +3,7 @@
 use super::super::verify::is_xxh3;
 use super::super::{Opened, Put};
 use super::{BatchOptions, NewChunk, Save, distinct, unanswered};
-use crate::backend::{Answers, Bytes, ChunkHash, Committed, Layout};
+use crate::backend::{Answers, Bytes, CONTENT_KEY_BYTES, ChunkHash, Committed, Layout};
 use crate::counters::{Event, Operation};
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
@@ -95,8 +95,7 @@ impl Opened {
             shared.check_stored_len(&hash, **len).map(|()| hash)
         };
         let items: Vec<_> = chunks.iter().zip(lens).collect();
-        // Only of keys of 8 bytes is the content looked at.
-        let looked_at = items.iter().filter(|(chunk, _)| chunk.hash.len() == 8).map(|(_, len)| **len);
+        let looked_at = items.iter().filter(|(chunk, _)| chunk.hash.len() == CONTENT_KEY_BYTES).map(|(_, len)| **len);
         shared.hashed(looked_at.fold(0, usize::saturating_add), &items, &place)
     }
 
