@@ -92,7 +92,7 @@ impl Breaker {
                 let message = format!(
                     "not tried after repeated failures (circuit breaker); next try {when}. Last failure: {cause}"
                 );
-                Err(Error::new(ErrorKind::Unavailable, message))
+                Err(Error::refused_by_breaker(message))
             }
         }
     }

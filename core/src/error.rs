@@ -74,6 +74,8 @@ struct Inner {
     message: String,
     /// It says nothing against the backend.
     busy: bool,
+    /// The circuit breaker refused the call.
+    by_breaker: bool,
     /// A server was waited for so long, without a byte.
     waited: Option<Duration>,
     operation: Option<&'static str>,
@@ -119,7 +121,15 @@ impl Error {
     #[doc(hidden)]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
-        Error(Box::new(Inner { kind, message, busy: false, waited: None, operation: None, source: None }))
+        Error(Box::new(Inner {
+            kind,
+            message,
+            busy: false,
+            by_breaker: false,
+            waited: None,
+            operation: None,
+            source: None,
+        }))
     }
 
     #[doc(hidden)]
@@ -145,6 +155,17 @@ impl Error {
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.0.source = Some(Arc::new(source));
         self
+    }
+
+    /// The circuit breaker is open: the call was not tried.
+    pub(crate) fn refused_by_breaker(message: String) -> Self {
+        let mut error = Error::new(ErrorKind::Unavailable, message);
+        error.0.by_breaker = true;
+        error
+    }
+
+    pub(crate) fn is_by_breaker(&self) -> bool {
+        self.0.by_breaker
     }
 
     /// A server was waited for so long, without a byte.

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::backend::Change;
+use crate::backend::{Change, ChunkHash, ChunkMap, Layout};
+use crate::counters::Unanswered;
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
 use crate::process::Clock;
@@ -44,6 +45,14 @@ struct Inner {
     cancelled: Option<Arc<AtomicBool>>,
     /// The first [`limits::MAX_SERVERS_OF_A_CALL`] servers that answered or failed.
     servers: Mutex<Vec<Server>>,
+    dropped: Mutex<Dropped>,
+}
+
+/// Why what was found is not answered.
+#[derive(Default)]
+struct Dropped {
+    chunks: ChunkMap<Unanswered>,
+    manifest: Option<Unanswered>,
 }
 
 /// A server that a call met.
@@ -74,6 +83,7 @@ impl Until {
             own,
             cancelled,
             servers: Mutex::default(),
+            dropped: Mutex::default(),
         };
         Until(Arc::new(inner), None)
     }
@@ -114,6 +124,30 @@ impl Until {
     pub fn met_some_in_vain(&self) -> bool {
         let servers = self.servers();
         servers.iter().any(|server| server.answered) && servers.iter().any(|server| !server.answered)
+    }
+
+    /// A chunk was found, and is not answered.
+    pub fn dropped_chunk(&self, hash: &ChunkHash, why: Unanswered) {
+        self.dropped().chunks.insert(hash.lying(Layout::Plain), why);
+    }
+
+    /// A manifest was found, and is not answered.
+    pub fn dropped_manifest(&self, why: Unanswered) {
+        self.dropped().manifest = Some(why);
+    }
+
+    /// Why a chunk is not answered of which nothing failed.
+    pub fn why_no_chunk(&self, hash: &ChunkHash) -> Unanswered {
+        self.dropped().chunks.get(&hash.lying(Layout::Plain)).copied().unwrap_or(Unanswered::Absent)
+    }
+
+    /// The same for the manifest of the call.
+    pub fn why_no_manifest(&self) -> Unanswered {
+        self.dropped().manifest.unwrap_or(Unanswered::Absent)
+    }
+
+    fn dropped(&self) -> MutexGuard<'_, Dropped> {
+        self.0.dropped.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn servers(&self) -> MutexGuard<'_, Vec<Server>> {

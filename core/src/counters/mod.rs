@@ -4,6 +4,7 @@
 mod connections;
 mod listener;
 mod report;
+mod unanswered;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,6 +14,7 @@ use std::time::Duration;
 pub use listener::check_address;
 pub use report::Gauged;
 pub use report::{Latency, Metrics, Series, StoreGauges};
+pub use unanswered::Unanswered;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -180,6 +182,7 @@ pub struct Counters {
     latencies: [[Histogram; OUTCOMES.len()]; OPERATIONS.len()],
     errors: [AtomicU64; ErrorKind::NAMES.len()],
     events: [AtomicU64; EVENTS.len()],
+    unanswered: unanswered::ByReason,
 }
 
 impl Counters {
@@ -194,6 +197,7 @@ impl Counters {
             }),
             errors: std::array::from_fn(zero),
             events: std::array::from_fn(zero),
+            unanswered: unanswered::ByReason::new(),
         }
     }
 

@@ -76,6 +76,8 @@ pub struct Series {
     pub latencies: Vec<Latency>,
     /// Calls that failed, by kind.
     pub errors: BTreeMap<&'static str, u64>,
+    /// Chunks and manifests that were asked for and not answered, by reason.
+    pub unanswered: BTreeMap<&'static str, u64>,
     /// The rest, by name.
     pub events: BTreeMap<&'static str, u64>,
 }
@@ -178,6 +180,7 @@ impl Series {
             calls,
             latencies,
             errors: ErrorKind::NAMES.into_iter().zip(read(&counters.errors)).collect(),
+            unanswered: counters.unanswered.read().collect(),
             events: EVENTS.iter().map(|(name, _)| *name).zip(read(&counters.events)).collect(),
         }
     }
@@ -216,6 +219,11 @@ impl Collector for Families {
             series.errors.iter().map(|(name, count)| (series.labels(&[("kind", name)]), *count)).collect()
         });
         counted(&mut encoder, "errors", "Calls of the consumer that failed", &errors)?;
+        let unanswered = each(&|series| {
+            series.unanswered.iter().map(|(name, count)| (series.labels(&[("reason", name)]), *count)).collect()
+        });
+        let help = "Chunks and manifests that were asked for and not answered";
+        counted(&mut encoder, "unanswered", help, &unanswered)?;
         for (name, help) in EVENTS {
             let events =
                 each(&|series| vec![(series.labels(&[]), series.events.get(name).copied().unwrap_or_default())]);
@@ -353,7 +361,7 @@ mod tests {
         let count = types.len();
         types.sort_unstable();
         types.dedup();
-        assert_eq!((types.len(), count), (EVENTS.len() + 12, EVENTS.len() + 12));
+        assert_eq!((types.len(), count), (EVENTS.len() + 13, EVENTS.len() + 13));
         assert!(text.contains(r#"kv_store_traps_total{backend="a",tenant="x://\"}\n\\"} 0"#), "{text}");
         assert!(text.contains(r#"kv_store_stored_bytes{backend="a",uri="a://x"} 7"#), "{text}");
         assert!(

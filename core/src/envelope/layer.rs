@@ -11,7 +11,7 @@ use super::names::RecentNames;
 use super::tail::{Generation, Judged, Kind, TAIL_BYTES, judge, tail, without_generation};
 use crate::backend::{Answers, Backend, ChunkHash, ChunkSet, Committed, Got, NewChunk, Presence, Put, Target};
 use crate::backend::{Bytes as ToStore, Layout};
-use crate::counters::{Counters, Event};
+use crate::counters::{Counters, Event, Unanswered};
 use crate::error::{Error, ErrorKind, contract_violation};
 use crate::log::{self, Level};
 use crate::payload::{Buffer, Bytes, Damaged, Memory};
@@ -99,7 +99,13 @@ impl Enveloped {
     }
 
     /// What was answered for a chunk in an envelope, without it.
-    fn unwrapped(&self, hash: &ChunkHash, target: Option<&Target<'_>>, got: Got) -> Result<Option<Got>, Error> {
+    fn unwrapped(
+        &self,
+        hash: &ChunkHash,
+        target: Option<&Target<'_>>,
+        got: Got,
+        until: &Until,
+    ) -> Result<Option<Got>, Error> {
         let judged = match &got {
             Got::TooLong(len) => return Ok(Some(Got::TooLong(len.saturating_sub(TAIL_BYTES)))),
             Got::Damaged(_) => return Ok(Some(got)),
@@ -118,6 +124,7 @@ impl Enveloped {
             (Judged::Damaged(damaged), _) => Some(Got::Damaged(damaged)),
             (Judged::Foreign { version, transforms }, _) => {
                 self.tell_foreign(format_args!("chunk {hash}"), version, transforms);
+                until.dropped_chunk(hash, Unanswered::Later);
                 None
             }
         })
@@ -134,12 +141,14 @@ impl Enveloped {
         name: &str,
         data: Arc<Buffer>,
         known: Option<Generation>,
+        until: &Until,
     ) -> Result<Result<Option<Arc<Buffer>>, Damaged>, Error> {
         let setting = &self.setting;
         match judge(Kind::Manifest, reduced_name(name).as_bytes(), Bytes::Slice(&data)) {
             Judged::Damaged(damaged) => Ok(Err(damaged)),
             Judged::Foreign { version, transforms } => {
                 self.tell_foreign(format_args!("manifest {name:?}"), version, transforms);
+                until.dropped_manifest(Unanswered::Later);
                 Ok(Ok(None))
             }
             Judged::Sound(len, generation) => {
@@ -148,6 +157,7 @@ impl Enveloped {
                     return Ok(Ok(Some(shortened(data, len)?)));
                 }
                 setting.counters.count(Event::OlderManifests);
+                until.dropped_manifest(Unanswered::Older);
                 if self.older.add(name) {
                     let uri = &setting.uri;
                     log::line(
@@ -164,10 +174,11 @@ impl Enveloped {
     fn damaged_manifest(&self, name: &str, damaged: Damaged, until: &Until) -> Result<Option<Arc<Buffer>>, Error> {
         let Setting { uri, counters, .. } = &self.setting;
         counters.count(Event::WrongBytes);
+        until.dropped_manifest(Unanswered::Damaged);
         self.inner.drop_connections();
         let known = self.known_generation(name);
         let again = self.inner.get_manifest(&stored_name(name), until)?;
-        let found = again.map(|again| self.manifest(name, again, known)).transpose()?;
+        let found = again.map(|again| self.manifest(name, again, known, until)).transpose()?;
         let what = match &found {
             Some(Ok(Some(_))) => "and sound when it was read again",
             Some(Err(_)) => "twice: not answered; the next put_manifest replaces it",
@@ -274,7 +285,7 @@ impl Backend for Enveloped {
         let unwrap = |(hash, answer): (&ChunkHash, Result<Option<Got>, Error>)| {
             let place = places.next();
             match answer? {
-                Some(got) if hash.is_enveloped() => self.unwrapped(hash, place, got),
+                Some(got) if hash.is_enveloped() => self.unwrapped(hash, place, got, until),
                 other => Ok(other),
             }
         };
@@ -326,7 +337,7 @@ impl Backend for Enveloped {
         }
         let known = self.known_generation(name);
         if let Some(data) = self.inner.get_manifest(&stored_name(name), until)? {
-            return match self.manifest(name, data, known)? {
+            return match self.manifest(name, data, known, until)? {
                 Ok(found) => Ok(found),
                 Err(damaged) => self.damaged_manifest(name, damaged, until),
             };

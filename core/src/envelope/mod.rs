@@ -15,3 +15,5 @@ pub use keys::{consumer_key, consumer_name, reduced_key, stored_name};
 pub use layer::{Enveloped, Setting};
 pub use names::RecentNames;
 pub use tail::TAIL_BYTES;
+#[cfg(test)]
+pub(crate) use tail::{Kind, of_later_version};

@@ -141,6 +141,17 @@ fn checksum<'a>(kind: Kind, key: &[u8], len: u64, pieces: impl Iterator<Item = &
     digest.finish_128()
 }
 
+/// A value as the version after this one might store it.
+#[cfg(test)]
+pub(crate) fn of_later_version(kind: Kind, key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut tail = tail(kind, key, value.len(), std::iter::once(value));
+    tail[40..44].copy_from_slice(&[2, 0, 1, 0]);
+    let covered: Covered = tail[16..48].try_into().unwrap();
+    let sum = checksum(kind, key, value.len() as u64, std::iter::once(value), &covered);
+    tail[..16].copy_from_slice(&sum.to_le_bytes());
+    [value, &tail].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,16 +222,11 @@ mod tests {
 
     #[test]
     fn what_a_later_version_wrote_is_left_alone_and_a_generation_may_be_written_by_others() {
-        let mut later = stored(Kind::Manifest, b"m", b"bytes");
-        let at = b"bytes".len();
-        later[at + 40..at + 44].copy_from_slice(&[2, 0, 1, 0]);
-        let covered: Covered = later[at + 16..at + 48].try_into().unwrap();
-        let sum = checksum(Kind::Manifest, b"m", 5, [&b"bytes"[..]].into_iter(), &covered);
-        later[at..at + 16].copy_from_slice(&sum.to_le_bytes());
+        let later = of_later_version(Kind::Manifest, b"m", b"bytes");
         assert_eq!(judged(Kind::Manifest, b"m", &later), Judged::Foreign { version: 2, transforms: 1 });
 
         let mut published = stored(Kind::Manifest, b"m", b"bytes");
-        published[at + 48..].copy_from_slice(&[7; 16]);
+        published[b"bytes".len() + 48..].copy_from_slice(&[7; 16]);
         let generation = Generation { microseconds: u64::from_le_bytes([7; 8]), nonce: [7; 8] };
         assert_eq!(judged(Kind::Manifest, b"m", &published), Judged::Sound(5, Some(generation)));
         let before = Generation { microseconds: generation.microseconds - 1, nonce: [255; 8] };

@@ -17,7 +17,7 @@ use twox_hash::XxHash3_128;
 
 use super::open_store::OpenStore;
 use crate::backend::{Backend, ChunkHash, ChunkMap, Got};
-use crate::counters::Event;
+use crate::counters::{Event, Unanswered};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log::{self, Level};
@@ -129,6 +129,10 @@ impl OpenStore {
         let is_news = self.mark_damaged(hash);
         let (uri, len) = (&self.uri, damaged.len);
         let damage = self.look_again(hash, damaged, judge, until).unwrap_or_else(Damage::Stays);
+        if !matches!(damage, Damage::Passing(_)) {
+            let why = if judge.removable { Unanswered::Damaged } else { Unanswered::Flag };
+            until.dropped_chunk(hash, why);
+        }
         match &damage {
             Damage::Passing(_) => {
                 self.known().stored(*hash);

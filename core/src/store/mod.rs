@@ -43,7 +43,7 @@ pub use registry::{Directories, Setup, guarded, reach};
 pub use requests::{Done, Outcomes, Request, RequestQueue};
 pub(crate) use timed::TimedStore;
 
-use open_store::OpenStore;
+use open_store::{Item, OpenStore};
 use prefetch::Prefetched;
 use save::SaveState;
 
@@ -136,22 +136,17 @@ impl Store {
     pub fn get_chunk(&self, hash: &[u8]) -> Result<Option<Buffer>, Error> {
         self.counted_or(
             Operation::GetChunk,
-            |_| Ok(None),
-            |Opened { shared, save, prefetched, .. }| {
-                let hash = ChunkHash::new(hash)?;
-                let until = &shared.until();
-                until.expect(shared.max_value_bytes());
-                let found = if let Some(data) = save.waiting(&hash) {
-                    shared.counters.count(Event::BufferHits);
-                    Some(Buffer::concat(&[&data])?)
-                } else if let Some(data) = prefetched.take(shared, &hash, until) {
-                    shared.counters.count(Event::PrefetchHits);
-                    Some(owned(data)?)
-                } else {
-                    shared.get_one(&hash, until)?.map(owned).transpose()?
-                };
-                shared.answered(found.as_ref());
-                Ok(found)
+            |_| {
+                self.opened.shared.refused(1);
+                Ok(None)
+            },
+            |opened| {
+                let shared = &opened.shared;
+                let hash = ChunkHash::new(hash).inspect_err(|_| shared.refused(1))?;
+                let until = shared.until();
+                let found = opened.get(&hash, &until);
+                shared.answered(Item::Chunk(&hash), found_bytes(&found), &until);
+                found
             },
         )
     }
@@ -290,6 +285,20 @@ impl Opened {
         Ok(full)
     }
 
+    fn get(&self, hash: &ChunkHash, until: &Until) -> Result<Option<Buffer>, Error> {
+        let Opened { shared, save, prefetched, .. } = self;
+        until.expect(shared.max_value_bytes());
+        if let Some(data) = save.waiting(hash) {
+            shared.counters.count(Event::BufferHits);
+            Buffer::concat(&[&data]).map(Some)
+        } else if let Some(data) = prefetched.take(shared, hash, until) {
+            shared.counters.count(Event::PrefetchHits);
+            owned(data).map(Some)
+        } else {
+            shared.get_one(hash, until)?.map(owned).transpose()
+        }
+    }
+
     fn put(&self, save: &Arc<SaveState>, hash: ChunkHash, data: Bytes<'_>, until: &Until) -> Result<Put, Error> {
         let shared = &self.shared;
         let len = data.len();
@@ -318,6 +327,11 @@ impl Drop for Store {
         unsafe { ManuallyDrop::drop(&mut self.opened) }
         process.stores.closed(process.held());
     }
+}
+
+/// The length of what was found, for the counters.
+fn found_bytes(found: &Result<Option<Buffer>, Error>) -> Result<Option<u64>, &Error> {
+    found.as_ref().map(|found| found.as_ref().map(|data| data.len() as u64))
 }
 
 /// The memory itself where nobody else has it, and a copy where a guest keeps it.

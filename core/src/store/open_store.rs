@@ -1,5 +1,6 @@
 //! What all handles on one URI share, and single calls of the backend. Whole batches are `batches`.
 
+use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
@@ -15,11 +16,11 @@ use super::upkeep::Kept;
 use super::verify::Verifier;
 use crate::backend::{Backend, Bytes, ChunkHash, Committed, Got, KnownChunks, Put, Remembering, Removed};
 use crate::breaker::Breaker;
-use crate::counters::{Answer, Counters, Event};
+use crate::counters::{Answer, Counters, Event, Unanswered};
 use crate::envelope::{Enveloped, RecentNames, TAIL_BYTES};
 use crate::error::{Error, contract_violation};
 use crate::limits;
-use crate::log;
+use crate::log::{self, Level};
 use crate::near::NearLayer;
 use crate::payload::Buffer;
 use crate::process::Clock;
@@ -27,6 +28,22 @@ use crate::quota::Quota;
 use crate::sandbox::{Features, Instances, Properties, Reach};
 use crate::threads::Lent;
 use crate::until::Until;
+
+/// What the consumer asks for.
+#[derive(Clone, Copy)]
+pub(super) enum Item<'a> {
+    Chunk(&'a ChunkHash),
+    Manifest(&'a str),
+}
+
+impl fmt::Display for Item<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Item::Chunk(hash) => write!(f, "chunk {hash}"),
+            Item::Manifest(name) => write!(f, "manifest {name:?}"),
+        }
+    }
+}
 
 pub struct OpenStore {
     /// The instances, with the layers around them.
@@ -99,12 +116,22 @@ impl OpenStore {
         }
     }
 
-    /// Count what is answered to the consumer, or that nothing is.
-    pub(super) fn answered(&self, found: Option<&Buffer>) {
-        match found {
-            Some(data) => self.hit(data.len() as u64),
-            None => self.counters.count(Event::Misses),
-        }
+    /// Count what a chunk or a manifest came to that the consumer asked for: a hit, or one reason why it is not answered.
+    pub(super) fn answered(&self, what: Item<'_>, found: Result<Option<u64>, &Error>, until: &Until) {
+        let why = match (found, what) {
+            (Ok(Some(bytes)), _) => return self.hit(bytes),
+            (Ok(None), Item::Chunk(hash)) => until.why_no_chunk(hash),
+            (Ok(None), Item::Manifest(_)) => until.why_no_manifest(),
+            (Err(error), _) => Unanswered::of(error, until),
+        };
+        self.counters.add(Event::Misses, u64::from(found.is_ok()));
+        self.counters.unanswered(why, 1);
+        log::line(Level::Debug, format_args!("{}: {what}: {}", self.uri, why.text()));
+    }
+
+    /// Count chunks or manifests that were not asked for of the backend: a quota is used up, or no chunk can have such a hash.
+    pub(super) fn refused(&self, items: usize) {
+        self.counters.unanswered(Unanswered::Refused, items as u64);
     }
 
     /// Count bytes that were put.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::damage::{self, Judge};
+use super::open_store::Item;
 use super::save::SaveState;
-use super::{Damage, Opened, Put, Store, owned};
+use super::{Damage, Opened, Put, Store, found_bytes, owned};
 use crate::backend::{Backend, Bytes, ChunkHash, ChunkMap, ChunkSet};
 use crate::counters::Operation;
 use crate::error::Error;
@@ -47,14 +48,18 @@ impl Store {
     pub(super) fn get_manifest_within(&self, name: &str, end: Option<Instant>) -> Result<Option<Buffer>, Error> {
         self.counted_or(
             Operation::GetManifest,
-            |_| Ok(None),
+            |_| {
+                self.opened.shared.refused(1);
+                Ok(None)
+            },
             |opened| {
                 let shared = &opened.shared;
+                let name = opened.full_name(name).inspect_err(|_| shared.refused(1))?;
                 let until = shared.until_by(end);
                 until.expect(shared.max_manifest_bytes());
-                let found = shared.backend.get_manifest(&opened.full_name(name)?, &until)?;
-                shared.answered(found.as_deref());
-                found.map(owned).transpose()
+                let found = shared.backend.get_manifest(&name, &until).and_then(|found| found.map(owned).transpose());
+                shared.answered(Item::Manifest(&name), found_bytes(&found), &until);
+                found
             },
         )
     }
@@ -108,13 +113,20 @@ impl<'a> TimedStore<'a> {
 
     /// Fetch chunks, each as the backend answers it, unchecked and without a copy.
     pub(crate) fn get_buffers(&self, hashes: &[[u8; 8]]) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
-        let misses = |_| Ok(vec![None; hashes.len()]);
+        let misses = |_| {
+            self.store.opened.shared.refused(hashes.len());
+            Ok(vec![None; hashes.len()])
+        };
         self.store.counted_or(Operation::GetMany, misses, |opened| {
-            let found = opened.buffers(hashes, &opened.shared.until_by(self.end))?;
-            for data in &found {
-                opened.shared.answered(data.as_deref());
+            let shared = &opened.shared;
+            let until = shared.until_by(self.end);
+            let asked: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
+            let found = opened.buffers(&asked, &until);
+            for (at, hash) in asked.iter().enumerate() {
+                let came = found.as_ref().map(|found| Some(found.get(at)?.as_ref()?.len() as u64));
+                shared.answered(Item::Chunk(hash), came, &until);
             }
-            Ok(found)
+            found
         })
     }
 
@@ -185,12 +197,11 @@ impl Drop for OperationSave<'_> {
 }
 
 impl Opened {
-    fn buffers(&self, hashes: &[[u8; 8]], until: &Until) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
+    fn buffers(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
         let Opened { shared, save, prefetched, .. } = self;
-        let hashes: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
         let mut found = ChunkMap::default();
         let mut absent = Vec::new();
-        for hash in &hashes {
+        for hash in hashes {
             if let Entry::Vacant(place) = found.entry(*hash) {
                 let here = save.waiting(hash).or_else(|| prefetched.take(shared, hash, until));
                 if place.insert(here).is_none() {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::super::Opened;
 use super::super::damage::{self, Damage, Judge};
 use super::super::layouts::Lookup;
-use super::super::open_store::OpenStore;
+use super::super::open_store::{Item, OpenStore};
 use super::super::seal::{SEAL_BYTES, seal};
 use super::super::verify::is_xxh3;
 use super::{BatchOptions, Fetched, Memory, distinct, unanswered};
 use crate::backend::{Answers, ChunkHash, Target};
-use crate::counters::{Event, Operation};
+use crate::counters::{Operation, Unanswered};
 use crate::error::Error;
 use crate::payload::{Buffer, Got};
 use crate::until::Until;
@@ -160,7 +160,10 @@ impl Opened {
     /// # Safety
     /// The pieces of the items are valid for writes until this returns, and nobody else uses them.
     pub unsafe fn get_many(&self, items: &[Wanted], options: &BatchOptions, until: &Until) -> Answers<Option<Fetched>> {
-        let misses = |_| Ok(items.iter().map(|_| Ok(None)).collect());
+        let misses = |_| {
+            self.shared.refused(items.len());
+            Ok(items.iter().map(|_| Ok(None)).collect())
+        };
         // SAFETY: by this function's own condition.
         self.counted_or(Operation::GetMany, misses, || Ok(unsafe { self.get_admitted(items, options, until) }))
     }
@@ -209,16 +212,12 @@ impl Opened {
         }
 
         let deliver = |(index, (item, first_of)): (usize, (&Wanted, Option<usize>))| {
-            item.hash.as_ref().map_err(Clone::clone)?;
             let which = first_of.ok_or_else(unanswered)?;
             let (Some(found), Some((chosen, _))) = (found.get(which), chunks.get(which)) else {
                 return Err(unanswered());
             };
             let fetched = match found.as_ref().map_err(Clone::clone)? {
-                Found::Nothing | Found::Wrong => {
-                    shared.counters.count(Event::Misses);
-                    return Ok(None);
-                }
+                Found::Nothing | Found::Wrong => return Ok(None),
                 Found::TooLong(len) => Fetched::TooLong(*len),
                 Found::Placed(len) if index == *chosen => Fetched::Placed(*len),
                 Found::Placed(len) => {
@@ -231,15 +230,16 @@ impl Opened {
                 // SAFETY: by this function's own condition; the value is in a buffer of the host.
                 Found::Buffer(data, len) => unsafe { item.deliver(&[data.get(..*len).unwrap_or_default()])? },
             };
-            let len = match &fetched {
-                Fetched::Placed(len) => *len,
-                Fetched::Buffer(data) => data.len(),
-                Fetched::TooLong(_) => 0,
-            };
-            shared.hit(len as u64);
             Ok(Some(fetched))
         };
-        items.iter().zip(first_of).enumerate().map(deliver).collect()
+        let counted = |(index, (item, first_of)): (usize, (&Wanted, Option<usize>))| {
+            let hash = item.hash.as_ref().map_err(Clone::clone).inspect_err(|_| shared.refused(1))?;
+            let fetched = deliver((index, (item, first_of)));
+            let bytes = fetched.as_ref().map(|fetched| fetched.as_ref().map(Fetched::bytes));
+            shared.answered(Item::Chunk(hash), bytes, until);
+            fetched
+        };
+        items.iter().zip(first_of).enumerate().map(counted).collect()
     }
 }
 
@@ -307,7 +307,10 @@ impl OpenStore {
                 (Got::Placed(_), Some(len)) => return Ok(Found::Placed(len)),
                 (Got::TooLong(len), _) => return Ok(Found::TooLong(len.saturating_sub(plain.seal_bytes(hash)))),
                 // It was never sealed, as far as can be known: the next sealed put stores it in an envelope.
-                (Got::Buffer(_) | Got::Placed(_), None) if plain.sealed => return Ok(Found::Wrong),
+                (Got::Buffer(_) | Got::Placed(_), None) if plain.sealed => {
+                    until.dropped_chunk(hash, Unanswered::Flag);
+                    return Ok(Found::Wrong);
+                }
                 (Got::Buffer(data), None) => damage::damaged(&data),
                 (Got::Placed(len), None) => {
                     // SAFETY: the call has placed so many bytes there.

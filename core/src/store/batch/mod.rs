@@ -138,6 +138,17 @@ pub enum Fetched {
     Buffer(Buffer),
 }
 
+impl Fetched {
+    /// Bytes that the caller has.
+    fn bytes(&self) -> u64 {
+        match self {
+            Fetched::Placed(len) => *len as u64,
+            Fetched::Buffer(data) => data.len() as u64,
+            Fetched::TooLong(_) => 0,
+        }
+    }
+}
+
 impl Store {
     /// Begin a save. It keeps the store open.
     pub fn begin_save(&self) -> Result<Save, Error> {
