@@ -3,11 +3,17 @@
 use std::ffi::{CString, c_int};
 use std::path::Path;
 
+use kv_store_abi::batch::{
+    KV_STORE_ALLOCATE, KV_STORE_BATCH_GET_VTABLE_SYMBOL, kv_store_batch_get_vtable_fn, kv_store_batch_vtable_t,
+    kv_store_call_t, kv_store_item_t, kv_store_piece_t, kv_store_save_t,
+};
 use kv_store_abi::store::{KV_STORE_GET_VTABLE_SYMBOL, kv_store_get_vtable_fn, kv_store_v1, kv_store_vtable};
 
 /// A loaded library. It stays loaded.
 pub struct Library {
     vtable: &'static kv_store_vtable,
+    /// `kv_store_batch.h`. None: the library has none.
+    batches: Option<&'static kv_store_batch_vtable_t>,
     /// None: it is linked in.
     loaded: Option<&'static libloading::Library>,
 }
@@ -25,8 +31,8 @@ macro_rules! function {
 
 impl Library {
     /// A library that is linked in.
-    pub fn linked(vtable: &'static kv_store_vtable) -> Self {
-        Library { vtable, loaded: None }
+    pub fn linked(vtable: &'static kv_store_vtable, batches: Option<&'static kv_store_batch_vtable_t>) -> Self {
+        Library { vtable, batches, loaded: None }
     }
 
     /// Load a library as a consumer does.
@@ -45,7 +51,11 @@ impl Library {
             let vtable = get.ok_or_else(no_library)?()
                 .as_ref()
                 .ok_or_else(|| format!("{name}: kv_store_get_vtable answered NULL"))?;
-            Ok(Library { vtable, loaded: Some(Box::leak(Box::new(library))) })
+            let batches = library
+                .get::<kv_store_batch_get_vtable_fn>(KV_STORE_BATCH_GET_VTABLE_SYMBOL.to_bytes_with_nul())
+                .ok()
+                .and_then(|get| (*get)?().as_ref());
+            Ok(Library { vtable, batches, loaded: Some(Box::leak(Box::new(library))) })
         }
     }
 
@@ -155,12 +165,123 @@ impl Handle<'_> {
         Ok(unsafe { delete(self.raw, name.as_ptr()) })
     }
 
+    /// The same store by `kv_store_batch.h`. None: the library has none.
+    pub fn batches(&self) -> Option<Batches<'_>> {
+        Some(Batches { raw: self.raw, vtable: self.library.batches?, _store: self })
+    }
+
     /// None: the library is of version 1.
     pub fn prefetch_chunks(&self, hashes: &[u8], hash_len: usize) -> Option<c_int> {
         let vtable = self.library.vtable;
         let prefetch = vtable.prefetch_chunks.filter(|_| vtable.version >= 2)?;
         // SAFETY: a pointer to as many bytes as said.
         Some(unsafe { prefetch(self.raw, hashes.as_ptr(), hash_len, hashes.len() / hash_len.max(1)) })
+    }
+}
+
+/// A store by `kv_store_batch.h`.
+pub struct Batches<'a> {
+    raw: *mut kv_store_v1,
+    vtable: &'static kv_store_batch_vtable_t,
+    _store: &'a Handle<'a>,
+}
+
+/// What became of an item.
+pub type Status = c_int;
+
+impl Batches<'_> {
+    /// None: it failed.
+    pub fn save(&self) -> Option<Save<'_>> {
+        // SAFETY: the handle is open.
+        let raw = unsafe { (self.vtable.save_begin)(self.raw) };
+        (!raw.is_null()).then_some(Save { raw, batches: self })
+    }
+
+    /// Each value, or the negative status of its item.
+    pub fn get_many(&self, hashes: &[&[u8]]) -> Result<Vec<Result<Vec<u8>, Status>>, String> {
+        let call = call(KV_STORE_ALLOCATE, std::ptr::null_mut());
+        let mut items: Vec<kv_store_item_t> = hashes.iter().map(|hash| item(hash, &[])).collect();
+        // SAFETY: the items point to memory that lives until the call returns.
+        let answer = unsafe { (self.vtable.get_many)(self.raw, items.as_mut_ptr(), items.len(), &call) };
+        if answer > 0 {
+            return Err(format!("get_many answered {answer}"));
+        }
+        let value = |item: &kv_store_item_t| match (item.status, item.data.is_null()) {
+            (0, false) => {
+                // SAFETY: `len` bytes of malloc, the consumer's to free.
+                let value = unsafe {
+                    let value = std::slice::from_raw_parts(item.data.cast::<u8>(), item.len as usize).to_vec();
+                    libc::free(item.data);
+                    value
+                };
+                Ok(Ok(value))
+            }
+            (status @ ..0, true) => Ok(Err(status)),
+            (status, null) => {
+                let data = if null { "no value" } else { "a value" };
+                Err(format!("get_many answered an item {status} and {data}"))
+            }
+        };
+        items.iter().map(value).collect()
+    }
+}
+
+/// A save by `kv_store_batch.h`. Ended when it is dropped.
+pub struct Save<'a> {
+    raw: *mut kv_store_save_t,
+    batches: &'a Batches<'a>,
+}
+
+impl Drop for Save<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it came from `save_begin` and is ended once.
+        unsafe { (self.batches.vtable.save_end)(self.raw) }
+    }
+}
+
+impl Save<'_> {
+    /// The status of each chunk.
+    pub fn put_many(&self, chunks: &[(&[u8], &[u8])]) -> Result<Vec<Status>, String> {
+        let piece =
+            |(_, data): &(&[u8], &[u8])| kv_store_piece_t { data: data.as_ptr().cast_mut().cast(), len: data.len() };
+        let pieces: Vec<kv_store_piece_t> = chunks.iter().map(piece).collect();
+        let mut items: Vec<kv_store_item_t> =
+            chunks.iter().zip(pieces.chunks(1)).map(|((hash, _), pieces)| item(hash, pieces)).collect();
+        let call = call(0, self.raw);
+        let Batches { vtable, raw, .. } = self.batches;
+        // SAFETY: the items point to memory that lives until the call returns, and is only read.
+        let answer = unsafe { (vtable.put_many)(*raw, items.as_mut_ptr(), items.len(), &call) };
+        match answer {
+            ..=0 => Ok(items.iter().map(|item| item.status).collect()),
+            answer => Err(format!("put_many answered {answer}")),
+        }
+    }
+
+    /// Publish a manifest over the save's chunks.
+    pub fn commit(&self, name: &str, data: &[u8]) -> Call {
+        let name = CString::new(name).map_err(|error| error.to_string())?;
+        let none = std::ptr::null_mut();
+        // SAFETY: a C string, and a pointer to as many bytes as said; the outputs may be NULL.
+        Ok(unsafe {
+            (self.batches.vtable.save_commit)(self.raw, name.as_ptr(), data.as_ptr(), data.len(), none, none.cast())
+        })
+    }
+}
+
+fn call(flags: u32, save: *mut kv_store_save_t) -> kv_store_call_t {
+    kv_store_call_t { size: size_of::<kv_store_call_t>() as u32, flags, timeout_ms: 0, save }
+}
+
+fn item(hash: &[u8], pieces: &[kv_store_piece_t]) -> kv_store_item_t {
+    kv_store_item_t {
+        hash: hash.as_ptr(),
+        hash_len: hash.len(),
+        pieces: if pieces.is_empty() { std::ptr::null() } else { pieces.as_ptr() },
+        n_pieces: pieces.len(),
+        len: 0,
+        data: std::ptr::null_mut(),
+        status: 0,
+        reserved: 0,
     }
 }
 

@@ -1,5 +1,5 @@
 //! Random operations for a while, held against what was acknowledged. Meant for a backend into whose calls faults are injected: a
-//! failure is no violation, a wrong answer is.
+//! failure is no violation, a wrong answer is. Half of the threads go through `kv_store_batch.h`, where the library has it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::abi::Batches;
 use crate::cases::bytes;
 use crate::{Handle, Subject, Verdict};
 
@@ -44,6 +45,8 @@ impl Dice {
 struct Soaker<'a> {
     subject: &'a Subject<'a>,
     store: &'a Handle<'a>,
+    /// This thread puts and gets in batches.
+    batches: Option<Batches<'a>>,
     done: &'a Soaked,
     dice: Dice,
     thread: u64,
@@ -72,7 +75,10 @@ pub fn soak(subject: &Subject, length: Duration, seed: u64) -> Result<Soaked, St
         let threads = (0..THREADS).zip(stores.iter().cycle()).map(|(thread, store)| {
             scope.spawn(move || {
                 let dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(thread) | 1);
-                let mut soaker = Soaker { subject, store, done, dice, thread, names: BTreeMap::new(), saves: 0 };
+                // Two threads on each handle: the first by chunks, the second by batches.
+                let batches = store.batches().filter(|_| thread >= THREADS / 2);
+                let mut soaker =
+                    Soaker { subject, store, batches, done, dice, thread, names: BTreeMap::new(), saves: 0 };
                 while begun.elapsed() < length && !stop.load(Relaxed) {
                     soaker.step().inspect_err(|_| stop.store(true, Relaxed))?;
                 }
@@ -138,20 +144,14 @@ impl Soaker<'_> {
 
     fn save(&mut self, name: u64) -> Verdict {
         let chunks: Vec<u64> = (0..self.dice.below(5)).map(|_| self.draw()).collect();
-        for number in &chunks {
-            let (key, content) = chunk(*number);
-            let put = self.store.put_chunk(&key, &content)?;
-            self.count(put < 0);
-            if put > 1 {
-                return Err(format!("put_chunk answered {put}"));
-            }
-            if put < 0 {
-                return Ok(());
-            }
-        }
-        self.saves += 1;
-        let save = self.saves;
-        let put = self.store.put_manifest(&self.name(name), &manifest(save, &chunks))?;
+        let save = self.saves + 1;
+        let (full, data) = (self.name(name), manifest(save, &chunks));
+        let put = match &self.batches {
+            Some(batches) => self.save_batch(batches, &full, &data, &chunks)?,
+            None => self.save_chunks(&full, &data, &chunks)?,
+        };
+        let Some(put) = put else { return Ok(()) };
+        self.saves = save;
         self.count(put < 0);
         let tried = self.names.entry(name).or_default();
         if put == 0 {
@@ -163,6 +163,50 @@ impl Soaker<'_> {
         }
         tried.push(save);
         if put == 0 && self.subject.facts.lasting { self.look(name, true) } else { Ok(()) }
+    }
+
+    /// What the publishing call answered. None: a chunk was not stored, so it was not called.
+    fn save_chunks(&self, name: &str, data: &[u8], chunks: &[u64]) -> Result<Option<i32>, String> {
+        for number in chunks {
+            let (key, content) = chunk(*number);
+            let put = self.store.put_chunk(&key, &content)?;
+            self.count(put < 0);
+            if put > 1 {
+                return Err(format!("put_chunk answered {put}"));
+            }
+            if put < 0 {
+                return Ok(None);
+            }
+        }
+        self.store.put_manifest(name, data).map(Some)
+    }
+
+    /// The same by a save of `kv_store_batch.h`.
+    fn save_batch(
+        &self,
+        batches: &Batches<'_>,
+        name: &str,
+        data: &[u8],
+        chunks: &[u64],
+    ) -> Result<Option<i32>, String> {
+        let Some(save) = batches.save() else {
+            self.count(true);
+            return Ok(None);
+        };
+        let chunks: Vec<_> = chunks.iter().map(|number| chunk(*number)).collect();
+        let items: Vec<(&[u8], &[u8])> = chunks.iter().map(|(key, content)| (&key[..], &content[..])).collect();
+        if !items.is_empty() {
+            let statuses = save.put_many(&items)?;
+            let failed = statuses.iter().any(|status| *status < 0);
+            self.count(failed);
+            if let Some(wrong) = statuses.iter().find(|status| **status > 1) {
+                return Err(format!("put_many answered an item {wrong}"));
+            }
+            if failed {
+                return Ok(None);
+            }
+        }
+        save.commit(name, data).map(Some)
     }
 
     fn delete(&mut self, name: u64) -> Verdict {
@@ -179,14 +223,18 @@ impl Soaker<'_> {
     /// A chunk, if it is answered, is the right one.
     fn fetch(&self, number: u64) -> Result<bool, String> {
         let (key, content) = chunk(number);
-        let found = self.store.get_chunk(&key)?;
+        let Some(batches) = &self.batches else {
+            let found = self.store.get_chunk(&key)?;
+            self.count(false);
+            return is_right("get_chunk", found.ok().as_deref(), &content);
+        };
+        // With another one behind it, so that two answers can be told apart.
+        let (other, others) = chunk(number + 1);
+        let mut found = batches.get_many(&[&key, &other])?.into_iter().map(Result::ok);
         self.count(false);
-        match found {
-            Ok(found) if found != content => {
-                Err(format!("get_chunk answered other bytes than those put, {} of {}", found.len(), content.len()))
-            }
-            found => Ok(found.is_ok()),
-        }
+        let (found, other) = (found.next().flatten(), found.next().flatten());
+        is_right("get_many", other.as_deref(), &others)?;
+        is_right("get_many", found.as_deref(), &content)
     }
 
     /// A manifest, if it is answered, is whole and one of those that may be there. `all`: and it is there, and its chunks are.
@@ -231,6 +279,16 @@ impl Soaker<'_> {
 
     fn look_at_all(&self) -> Verdict {
         (0..NAMES).try_for_each(|name| self.look(name, self.subject.facts.lasting))
+    }
+}
+
+/// Whether a chunk was answered, and then the right one.
+fn is_right(call: &str, found: Option<&[u8]>, content: &[u8]) -> Result<bool, String> {
+    match found {
+        Some(found) if found != content => {
+            Err(format!("{call} answered other bytes than those put, {} of {}", found.len(), content.len()))
+        }
+        found => Ok(found.is_some()),
     }
 }
 

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use kv_store_abi::store::kv_store_vtable;
 use kv_store_conformance::{CASES, Facts, Held, KILLED, Library, Needs, PAIRS, Place, RESTARTS, Subject};
 use serde::{Deserialize, Serialize};
 
@@ -100,7 +99,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     let library = match &arguments.library {
         Some(path) => Library::load(path),
-        None => Ok(Library::linked(linked())),
+        None => Ok(linked()),
     };
     let library = match library {
         Ok(library) => library,
@@ -274,7 +273,9 @@ fn held() -> Held {
 }
 
 /// The library that is linked into this program.
-fn linked() -> &'static kv_store_vtable {
+fn linked() -> Library {
     // SAFETY: never NULL, and static.
-    unsafe { &*kv_store_ffi::kv_store_get_vtable() }
+    let (vtable, batches) =
+        unsafe { (&*kv_store_ffi::kv_store_get_vtable(), &*kv_store_ffi::kv_store_batch_get_vtable()) };
+    Library::linked(vtable, Some(batches))
 }
