@@ -93,11 +93,11 @@ fn huge(subject: &Subject) -> Verdict {
     let data = bytes(1, 256 << 20);
     expect("put_chunk", store.put_chunk(&key, &data)?, 0)?;
     expect("put_manifest", store.put_manifest(&subject.name("m"), b"m")?, 0)?;
-    let found = store.get_chunk(&key)?;
-    if found.as_ref() != Ok(&data) {
-        return Err("256 MiB came back as something else".into());
+    match store.get_chunk(&key)? {
+        Ok(found) if found == data => Ok(()),
+        Ok(found) => Err(format!("256 MiB came back as {} other bytes", found.len())),
+        Err(answer) => Err(format!("get_chunk of 256 MiB that were stored answered {answer}")),
     }
-    Ok(())
 }
 
 fn duplicate(subject: &Subject) -> Verdict {
