@@ -1,9 +1,9 @@
 //! A backend in memory for the tests of layers: it answers what it is told to, and counts its calls.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Answers, Backend, Bytes, ChunkHash, ChunkMap, Committed, Got, NewChunk, Presence, Put, Target};
 use crate::error::{Error, ErrorKind};
@@ -29,6 +29,9 @@ pub struct Fake {
     during: Mutex<Option<Arc<During>>>,
     /// What each call takes, in milliseconds.
     pub delay: AtomicU64,
+    /// It can be listed and cleaned, and by when it was last to be.
+    pub maintained: AtomicBool,
+    pub maintained_by: Mutex<Option<Instant>>,
     /// How often connections were dropped.
     pub dropped: AtomicUsize,
 }

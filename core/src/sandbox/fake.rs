@@ -11,6 +11,7 @@ use crate::config::{Config, Digest, Helper, Source};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::policy::Served;
+use crate::store::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page, Usage};
 use crate::store::{Process, Setup};
 use crate::threads::Whose;
 use crate::until::Until;
@@ -115,6 +116,25 @@ impl Instances for Fake {
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
-        None
+        self.maintained.load(Relaxed).then_some(self)
+    }
+}
+
+impl Maintenance for Fake {
+    fn list_chunks(&self, _: Option<&str>, _: usize, _: &Until) -> Result<Page<ChunkEntry>, Error> {
+        Ok(Page::new(Vec::new(), None))
+    }
+
+    fn list_manifests(&self, _: Option<&str>, _: usize, _: &Until) -> Result<Page<ManifestEntry>, Error> {
+        Ok(Page::new(Vec::new(), None))
+    }
+
+    fn usage(&self, until: &Until) -> Result<Usage, Error> {
+        *self.maintained_by.lock().unwrap() = Some(until.deadline());
+        Ok(Usage::new(None, None, None, None))
+    }
+
+    fn evict(&self, _: &Eviction, _: &Until) -> Result<Evicted, Error> {
+        Ok(Evicted::new(0, 0, 0, false))
     }
 }

@@ -1,5 +1,6 @@
 //! Whole stores over components in memory: what the layers, the ledger and the registry do together, without a guest.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -268,4 +269,19 @@ fn a_save_does_not_publish_over_a_chunk_that_this_process_has_removed() {
             assert_eq!(&*one.get_chunk(b"removed").unwrap().unwrap(), b"x", "published over a chunk that is gone");
         }
     }
+}
+
+#[test]
+fn maintenance_has_a_deadline_of_its_own() {
+    let begun = Instant::now();
+    let process =
+        Process::new(Parts { clock: Clock::of(Arc::new(Standing(Mutex::default(), begun))), ..Parts::default() });
+    let fakes = buffered();
+    let config = "[backend.fake.limits]\ndeadline_ms = 1000\nmaintenance_ms = 7000\n";
+    let store = Store::open_with(URI, &Setup { process, ..fakes.setup(config) }).unwrap();
+    let backend = fakes.store(URI);
+    assert_eq!(store.usage().unwrap_err().kind(), ErrorKind::Unsupported);
+    backend.maintained.store(true, Relaxed);
+    store.usage().unwrap();
+    assert_eq!(*backend.maintained_by.lock().unwrap(), Some(begun + Duration::from_secs(7)));
 }
