@@ -1,0 +1,12 @@
+//! Many values in few files: a store on one disk, which several processes use at once. `docs/segments.md` has its formats.
+//!
+//! Values lie in segments, files of one length that are allocated in advance, each filled by one writer. One log says in one order
+//! what all processes put, deleted and evicted; a value is stored when the log says so. Each process keeps an index of the log in
+//! memory.
+//!
+//! Invariants: what is answered has held against a checksum over its key, its place and itself; what the log does not say is not
+//! there; and a log that cannot be understood is left alone.
+
+mod format;
+mod index;
+mod log;
