@@ -10,3 +10,4 @@
 mod format;
 mod index;
 mod log;
+mod store;
