@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::format::{Entry, Place};
+use super::format::{Entry, Place, RECORD_ALIGNMENT, record_room};
 
 /// Twenty bytes, which alignment would make twenty-four.
 #[derive(Clone, Copy)]
@@ -26,9 +26,11 @@ impl Slot {
 /// What is known of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Values that lie there, and their bytes with what records take.
+    /// Values that lie there, and their bytes.
     pub values: u64,
     pub bytes: u64,
+    /// Behind the last record that was put there, in units.
+    pub end: u32,
     /// What lies from this unit on is nothing.
     pub bad_from: Option<u32>,
 }
@@ -82,7 +84,22 @@ impl Index {
         self.slots.iter().map(|slot| Place { segment: slot.segment, unit: slot.unit, len: slot.len })
     }
 
-    /// Let an entry take effect. `room`: what a record takes there.
+    /// Whether an entry of the log still says something.
+    pub fn is_live(&self, entry: &Entry) -> bool {
+        match entry {
+            Entry::Put { key, place } => self.find(key) == Some(*place),
+            Entry::Taken { segment } | Entry::Bad { segment, .. } => self.segments.contains_key(segment),
+            // What they took away is not written again.
+            Entry::Deleted { .. } | Entry::Evicted { .. } => false,
+        }
+    }
+
+    /// What a log that is written anew begins with, so that no number is used twice.
+    pub fn latest(&self) -> [Entry; 2] {
+        [Entry::Taken { segment: self.latest }, Entry::Evicted { segment: self.latest }]
+    }
+
+    /// Let an entry take effect.
     pub fn apply(&mut self, entry: &Entry) {
         match entry {
             // Of a segment that nobody took, or that is gone: the place may be another one's.
@@ -100,6 +117,8 @@ impl Index {
                 if let Some(segment) = self.segments.get_mut(&place.segment) {
                     segment.values += 1;
                     segment.bytes += u64::from(place.len);
+                    let room = record_room(key.len(), place.len.into()) / RECORD_ALIGNMENT;
+                    segment.end = segment.end.max(place.unit.saturating_add(room as u32));
                 }
             }
             Entry::Deleted { key } => self.forget(self.hash(key)),
@@ -153,7 +172,7 @@ mod tests {
         assert_eq!((all.find(b"b").map(|place| place.segment), all.find(b"c"), all.len()), (Some(1), None, 2));
         let of =
             |index: &Index, number: u32| index.segments().find(|(own, _)| *own == number).map(|(_, segment)| *segment);
-        assert_eq!(of(&all, 1), Some(Segment { values: 1, bytes: 20, bad_from: None }));
+        assert_eq!(of(&all, 1), Some(Segment { values: 1, bytes: 20, end: 2, bad_from: None }));
         assert_eq!(all.next_segment(), Some(3));
 
         let mut gone = all;

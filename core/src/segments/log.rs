@@ -67,7 +67,7 @@ impl Log {
             log.wait_for_lock(until)?;
             let locked = Locked { log: &log, read };
             if log.at(NAME, OFlags::RDONLY)?.is_none() {
-                locked.write_anew(seed, segment_bytes, std::iter::empty())?;
+                Anew::begin(locked.log, seed, segment_bytes)?.finish(locked.log)?;
             }
         } else {
             drop(read);
@@ -114,35 +114,7 @@ impl Log {
             by.begin(seed, segment_bytes);
         }
         let Read { file: Some(file), to, behind, .. } = read else { return Ok(()) };
-        let mut bytes = vec![0; FRAME_HEADER_BYTES + MAX_FRAME_BYTES];
-        loop {
-            let mut len = 0;
-            while let Some(room) = bytes.get_mut(len..).filter(|room| !room.is_empty()) {
-                match file.read_at(room, *to + len as u64) {
-                    Ok(0) => break,
-                    Ok(more) => len += more,
-                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(io_error(&error).context("the index log")),
-                }
-            }
-            let mut rest = bytes.get(..len).unwrap_or_default();
-            let before = *to;
-            loop {
-                match framed(rest, *behind) {
-                    Framed::Entries(entries, taken, next) => {
-                        *behind = next;
-                        entries.iter().for_each(|entry| by.apply(entry));
-                        *to += taken as u64;
-                        rest = rest.get(taken..).unwrap_or_default();
-                    }
-                    Framed::Foreign => return Err(foreign()),
-                    Framed::Nothing => break,
-                }
-            }
-            if *to == before {
-                return Ok(());
-            }
-        }
+        read_frames(file, to, behind, |entry| by.apply(&entry))
     }
 
     /// Take the right to append, and hand on what was appended meanwhile.
@@ -199,46 +171,122 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Put another log in its place, which says only this. Whoever follows the former one begins anew.
-    pub fn replace(
-        mut self,
+    /// Bytes of the log.
+    pub fn len(&self) -> u64 {
+        self.read.to
+    }
+
+    /// Put a log in its place that says these entries, and those of the former one that are still to be said. Whoever follows the former
+    /// one begins anew.
+    pub fn compact(
+        &mut self,
         seed: u64,
         segment_bytes: u64,
-        entries: impl Iterator<Item = Entry>,
-        by: &mut impl Follow,
+        first: &[Entry],
+        keeps: impl Fn(&Entry) -> bool,
     ) -> Result<(), Error> {
-        self.write_anew(seed, segment_bytes, entries)?;
+        let former = self.read.file.as_ref().ok_or_else(foreign)?;
+        let mut header = [0; LOG_HEADER_BYTES];
+        former.read_exact_at(&mut header, 0).map_err(|error| io_error(&error).context("the index log"))?;
+        let (_, _, mut behind) = read_log_header(&header).ok_or_else(foreign)?;
+        let mut anew = Anew::begin(self.log, seed, segment_bytes)?;
+        first.iter().for_each(|entry| anew.waiting.push(entry.clone()));
+        let (mut at, mut written) = (LOG_HEADER_BYTES as u64, Ok(()));
+        read_frames(former, &mut at, &mut behind, |entry| {
+            if written.is_ok() && keeps(&entry) {
+                written = anew.push(entry);
+            }
+        })?;
+        written?;
+        anew.finish(self.log)?;
+        self.read.file = None;
+        Ok(())
+    }
+
+    /// As [`Log::follow`].
+    pub fn follow(&mut self, by: &mut impl Follow) -> Result<(), Error> {
         let log = self.log;
         log.follow_on(&mut self.read, by)
     }
+}
 
-    fn write_anew(&self, seed: u64, segment_bytes: u64, entries: impl Iterator<Item = Entry>) -> Result<(), Error> {
-        let failed = |error: std::io::Error| io_error(&error).context("writing the index log anew");
-        let folder = &self.log.folder;
-        let file = self.log.at(NEW, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?.ok_or_else(foreign)?;
-        let mut at = LOG_HEADER_BYTES as u64;
+/// A log that is written beside the one that is there, and then put in its place.
+struct Anew {
+    file: File,
+    at: u64,
+    behind: Behind,
+    waiting: Vec<Entry>,
+}
+
+impl Anew {
+    fn begin(log: &Log, seed: u64, segment_bytes: u64) -> Result<Self, Error> {
+        let file = log.at(NEW, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?.ok_or_else(foreign)?;
         let header = log_header(seed, segment_bytes);
-        let (_, _, mut behind) = read_log_header(&header).ok_or_else(foreign)?;
-        file.write_all_at(&header, 0).map_err(failed)?;
-        let mut waiting: Vec<Entry> = Vec::new();
-        let mut entries = entries.peekable();
-        while let Some(entry) = entries.next() {
-            waiting.push(entry);
-            if waiting.len() == ENTRIES_AT_ONCE || entries.peek().is_none() {
-                let mut rest = &waiting[..];
-                while !rest.is_empty() {
-                    let (bytes, taken, next) = frame(rest, behind);
-                    behind = next;
-                    file.write_all_at(&bytes, at).map_err(failed)?;
-                    at += bytes.len() as u64;
-                    rest = rest.get(taken.max(1)..).unwrap_or_default();
-                }
-                waiting.clear();
+        let (_, _, behind) = read_log_header(&header).ok_or_else(foreign)?;
+        file.write_all_at(&header, 0).map_err(|error| anew_failed(&error))?;
+        Ok(Anew { file, at: LOG_HEADER_BYTES as u64, behind, waiting: Vec::new() })
+    }
+
+    fn push(&mut self, entry: Entry) -> Result<(), Error> {
+        self.waiting.push(entry);
+        if self.waiting.len() < ENTRIES_AT_ONCE { Ok(()) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let mut rest = &self.waiting[..];
+        while !rest.is_empty() {
+            let (bytes, taken, next) = frame(rest, self.behind);
+            self.file.write_all_at(&bytes, self.at).map_err(|error| anew_failed(&error))?;
+            self.behind = next;
+            self.at += bytes.len() as u64;
+            rest = rest.get(taken.max(1)..).unwrap_or_default();
+        }
+        self.waiting.clear();
+        Ok(())
+    }
+
+    fn finish(mut self, log: &Log) -> Result<(), Error> {
+        self.flush()?;
+        self.file.sync_all().map_err(|error| anew_failed(&error))?;
+        fs::renameat(&log.folder, NEW, &log.folder, NAME).map_err(|errno| anew_failed(&errno.into()))?;
+        fs::fsync(log.folder.as_fd()).map_err(|errno| anew_failed(&errno.into()))
+    }
+}
+
+fn anew_failed(error: &std::io::Error) -> Error {
+    io_error(error).context("writing the index log anew")
+}
+
+/// Hand on the entries of all whole frames from a place on.
+fn read_frames(file: &File, to: &mut u64, behind: &mut Behind, mut each: impl FnMut(Entry)) -> Result<(), Error> {
+    let mut bytes = vec![0; FRAME_HEADER_BYTES + MAX_FRAME_BYTES];
+    loop {
+        let mut len = 0;
+        while let Some(room) = bytes.get_mut(len..).filter(|room| !room.is_empty()) {
+            match file.read_at(room, *to + len as u64) {
+                Ok(0) => break,
+                Ok(more) => len += more,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(io_error(&error).context("the index log")),
             }
         }
-        file.sync_all().map_err(failed)?;
-        fs::renameat(folder, NEW, folder, NAME).map_err(|errno| failed(errno.into()))?;
-        fs::fsync(folder.as_fd()).map_err(|errno| failed(errno.into()))
+        let mut rest = bytes.get(..len).unwrap_or_default();
+        let before = *to;
+        loop {
+            match framed(rest, *behind) {
+                Framed::Entries(entries, taken, next) => {
+                    *behind = next;
+                    entries.into_iter().for_each(&mut each);
+                    *to += taken as u64;
+                    rest = rest.get(taken..).unwrap_or_default();
+                }
+                Framed::Foreign => return Err(foreign()),
+                Framed::Nothing => break,
+            }
+        }
+        if *to == before {
+            return Ok(());
+        }
     }
 }
 
@@ -366,7 +414,11 @@ mod tests {
         other.follow(&mut there).unwrap();
         assert_eq!(there.entries.len(), 30_000);
         let kept = many[..25_000].to_vec();
-        one.lock(&mut here, &until()).unwrap().replace(6, 1 << 20, kept.iter().cloned(), &mut here).unwrap();
+        let keeps = |entry: &Entry| matches!(entry, Entry::Deleted { key } if u32::from_le_bytes([key[0], key[1], key[2], 0]) < 25_000);
+        let mut locked = one.lock(&mut here, &until()).unwrap();
+        locked.compact(6, 1 << 20, &[], keeps).unwrap();
+        locked.follow(&mut here).unwrap();
+        drop(locked);
         other.lock(&mut there, &until()).unwrap().append(&[deleted(77)], &mut there).unwrap();
         one.follow(&mut here).unwrap();
         let all: Vec<Entry> = kept.into_iter().chain([deleted(77)]).collect();

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::format::{Entry, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, record_head, record_room, record_value};
 use super::index::Index;
-use super::log::{Follow, Log};
+use super::log::{Follow, Locked, Log};
 use crate::error::{Error, ErrorKind};
 use crate::limits::MAX_HASH_BYTES;
 use crate::until::Until;
@@ -21,6 +21,8 @@ use crate::until::Until;
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub segment_bytes: u64,
+    /// The most segments, two or more. What was used least is evicted, a segment at a time.
+    pub segments: usize,
 }
 
 /// What became of a put.
@@ -36,6 +38,8 @@ pub type NewValue<'a> = (&'a [u8], &'a [&'a [u8]]);
 pub struct Store {
     folder: OwnedFd,
     log: Log,
+    /// The most segments.
+    most: usize,
     known: RwLock<Known>,
     writing: Mutex<Option<Writing>>,
 }
@@ -46,16 +50,19 @@ struct Known {
     seed: u64,
     segment_bytes: u64,
     files: HashMap<u32, Arc<File>>,
+    /// How often values of each segment were read, by halves that fade.
+    used: HashMap<u32, u64>,
 }
 
 impl Follow for Known {
     fn begin(&mut self, seed: u64, segment_bytes: u64) {
-        *self = Known { index: Index::new(seed), seed, segment_bytes, files: HashMap::new() };
+        *self = Known { index: Index::new(seed), seed, segment_bytes, files: HashMap::new(), used: HashMap::new() };
     }
 
     fn apply(&mut self, entry: &Entry) {
         if let Entry::Evicted { segment } = entry {
             self.files.remove(segment);
+            self.used.remove(segment);
         }
         self.index.apply(entry);
     }
@@ -69,6 +76,13 @@ struct Writing {
     next: u32,
     /// What lies before is on the disk.
     synced: u32,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        // Its readers keep the file open.
+        let _ = fs::flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 fn name_of(segment: u32) -> String {
@@ -94,9 +108,15 @@ impl Store {
         let seed = getrandom::u64().map_err(|error| Error::new(ErrorKind::Other, error.to_string()))?;
         let own = folder.try_clone().map_err(|error| io_error(&error, "the directory of segments"))?;
         let log = Log::open(own, seed, settings.segment_bytes, until)?;
-        let known =
-            Known { index: Index::new(seed), seed, segment_bytes: settings.segment_bytes, files: HashMap::new() };
-        let store = Store { folder, log, known: RwLock::new(known), writing: Mutex::new(None) };
+        let known = Known {
+            index: Index::new(seed),
+            seed,
+            segment_bytes: settings.segment_bytes,
+            files: HashMap::new(),
+            used: HashMap::new(),
+        };
+        let store =
+            Store { folder, log, most: settings.segments.max(2), known: RwLock::new(known), writing: Mutex::new(None) };
         store.follow()?;
         Ok(store)
     }
@@ -153,6 +173,7 @@ impl Store {
             let place = self.known().index.find(key).filter(|place| tried != Some(*place));
             let Some(place) = place else { return Ok(None) };
             if let Some(value) = self.read(&place, key)? {
+                *self.learning().used.entry(place.segment).or_default() += 1;
                 return Ok(Some(value));
             }
             // It may have been evicted since, or lie elsewhere; at the same place it is damaged.
@@ -294,30 +315,114 @@ impl Store {
         Ok(place)
     }
 
-    /// A new segment, allocated, and told to all.
+    /// A segment to fill, told to all: one whose writer is gone, a new one, or the place of one that is evicted.
     fn take(&self, until: &Until) -> Result<Writing, Error> {
         let mut known = self.learning();
         let mut locked = self.log.lock(&mut *known, until)?;
+        let enough = known.segment_bytes / RECORD_ALIGNMENT / 4;
+        let left: Vec<(u32, u32)> = known
+            .index
+            .segments()
+            .filter(|(_, segment)| segment.bad_from.is_none())
+            .filter(|(_, segment)| u64::from(segment.end) + enough <= known.segment_bytes / RECORD_ALIGNMENT)
+            .map(|(number, segment)| (number, segment.end))
+            .collect();
+        for (segment, end) in left {
+            // What its writer wrote and the log does not name is nobody's.
+            if let Some(file) = self.free(segment)? {
+                let file = Arc::new(file);
+                known.files.insert(segment, file.clone());
+                return Ok(Writing { segment, file, next: end, synced: end });
+            }
+        }
         let segment =
             known.index.next_segment().ok_or_else(|| Error::new(ErrorKind::Exhausted, "no number is left"))?;
         let name = name_of(segment);
         // One that somebody made who died before the log said so.
         let _ = fs::unlinkat(&self.folder, &name, fs::AtFlags::empty());
-        let file =
-            self.at(&name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?.ok_or_else(|| Error::from(Errno::NOENT))?;
-        let made = fs::fallocate(&file, FallocateFlags::empty(), 0, known.segment_bytes)
-            .and_then(|()| fs::flock(&file, FlockOperation::NonBlockingLockExclusive))
-            .and_then(|()| fs::fsync(self.folder.as_fd()));
-        if let Err(errno) = made {
-            let _ = fs::unlinkat(&self.folder, &name, fs::AtFlags::empty());
-            return Err(Error::from(errno).context("allocating a segment"));
-        }
+        let file = match known.index.segments().count() < self.most {
+            true => None,
+            false => Some(self.evict(&mut locked, &mut known, &name)?),
+        };
+        let file = match file {
+            Some(file) => file,
+            None => self.allocate(&name, known.segment_bytes)?,
+        };
         let file = Arc::new(file);
         locked.append(&[Entry::Taken { segment }], &mut *known)?;
         known.files.insert(segment, file.clone());
         Ok(Writing { segment, file, next: 0, synced: 0 })
     }
+
+    /// The file of a segment that nobody fills, with the lock of who does.
+    fn free(&self, segment: u32) -> Result<Option<File>, Error> {
+        let Some(file) = self.at(&name_of(segment), OFlags::RDWR)? else { return Ok(None) };
+        match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(Error::from(errno).context("locking a segment")),
+        }
+    }
+
+    fn allocate(&self, name: &str, bytes: u64) -> Result<File, Error> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let file = self.at(name, flags)?.ok_or_else(|| Error::from(Errno::NOENT))?;
+        let made = fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
+            .and_then(|()| fs::flock(&file, FlockOperation::NonBlockingLockExclusive))
+            .and_then(|()| fs::fsync(self.folder.as_fd()));
+        if let Err(errno) = made {
+            let _ = fs::unlinkat(&self.folder, name, fs::AtFlags::empty());
+            return Err(Error::from(errno).context("allocating a segment"));
+        }
+        Ok(file)
+    }
+
+    /// Evict the segment whose values were used least, of those that nobody fills, and have its file under a new name.
+    fn evict(&self, locked: &mut Locked<'_>, known: &mut Known, name: &str) -> Result<File, Error> {
+        let mut order: Vec<(u64, u32)> = known
+            .index
+            .segments()
+            .map(|(number, _)| (known.used.get(&number).copied().unwrap_or_default(), number))
+            .collect();
+        order.sort_unstable();
+        for (_, victim) in order {
+            let file = match self.free(victim)? {
+                Some(file) => Some(file),
+                // Its file is lost: so is what lay there.
+                None if self.at(&name_of(victim), OFlags::RDONLY)?.is_none() => None,
+                None => continue,
+            };
+            known.used.values_mut().for_each(|used| *used /= 2);
+            locked.append(&[Entry::Evicted { segment: victim }], known)?;
+            let Some(file) = file else { return self.allocate(name, known.segment_bytes) };
+            // Whoever still reads there finds another number, and looks at the log again.
+            fs::renameat(&self.folder, name_of(victim), &self.folder, name)
+                .and_then(|()| fs::fsync(self.folder.as_fd()))
+                .map_err(|errno| Error::from(errno).context("using a segment again"))?;
+            return Ok(file);
+        }
+        let message = format!("all {} segments are being filled by others: allow more bytes", self.most);
+        Err(Error::new(ErrorKind::Exhausted, message))
+    }
+
+    /// Write the log anew where most of it says nothing any more. Answers whether it did.
+    pub fn compact(&self, until: &Until) -> Result<bool, Error> {
+        let mut known = self.learning();
+        let mut locked = self.log.lock(&mut *known, until)?;
+        let needed = (known.index.len() as u64 + known.index.segments().count() as u64) * ENTRY_BYTES;
+        if locked.len() < 2 * needed + LEAST_LOG {
+            return Ok(false);
+        }
+        let (seed, segment_bytes) = (known.seed, known.segment_bytes);
+        locked.compact(seed, segment_bytes, &known.index.latest(), |entry| known.index.is_live(entry))?;
+        locked.follow(&mut *known)?;
+        Ok(true)
+    }
 }
+
+/// What an entry takes at most, and a log that is not worth being written anew.
+const ENTRY_BYTES: u64 = 14 + MAX_HASH_BYTES as u64;
+const LEAST_LOG: u64 = 64 << 10;
 
 /// Write pieces one behind the other.
 fn write_all<'a>(file: &File, mut at: u64, pieces: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
@@ -343,119 +448,5 @@ fn write_all<'a>(file: &File, mut at: u64, pieces: impl Iterator<Item = &'a [u8]
 const MOST_PIECES: usize = 1024;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::limits::Limits;
-
-    const SETTINGS: Settings = Settings { segment_bytes: 1 << 20 };
-
-    fn open(folder: &tempfile::TempDir) -> Store {
-        let folder = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        Store::open(folder, &SETTINGS, &until()).unwrap()
-    }
-
-    fn until() -> Until {
-        Until::new(&Limits::default())
-    }
-
-    fn value(n: u32) -> Vec<u8> {
-        (0..n % 70_000).map(|at| (at ^ n) as u8).collect()
-    }
-
-    #[test]
-    fn what_one_stores_all_find_and_nobody_stores_it_twice() {
-        let folder = tempfile::tempdir().unwrap();
-        let stores = [open(&folder), open(&folder)];
-        for n in 0..200_u32 {
-            let (key, value) = (n.to_le_bytes(), value(n * 997));
-            let (half, rest) = value.split_at(value.len() / 2);
-            let put = |store: &Store| store.put(&[(&key, &[half, rest])], false, &until()).unwrap();
-            assert_eq!(put(&stores[n as usize % 2]), [Stored::New]);
-            assert_eq!(put(&stores[(n as usize + 1) % 2]), [Stored::Existed]);
-        }
-        let third = open(&folder);
-        for store in stores.iter().chain([&third]) {
-            for n in 0..200_u32 {
-                assert_eq!(store.get(&n.to_le_bytes()).unwrap(), Some(value(n * 997)), "{n}");
-            }
-            assert_eq!(store.get(b"absent").unwrap(), None);
-        }
-        assert_eq!(third.exists(&[&7_u32.to_le_bytes(), b"absent"]).unwrap(), [Some(7 * 997), None]);
-    }
-
-    #[test]
-    fn deletes_and_replacements_are_seen_by_others() {
-        let folder = tempfile::tempdir().unwrap();
-        let (one, other) = (open(&folder), open(&folder));
-        one.put(&[(b"a", &[b"first"]), (b"b", &[b"x"]), (b"a", &[b"again"])], false, &until()).unwrap();
-        assert_eq!(other.get(b"a").unwrap().as_deref(), Some(&b"first"[..]));
-        other.put(&[(b"a", &[b"second"])], true, &until()).unwrap();
-        one.delete(&[b"b", b"absent"], &until()).unwrap();
-        assert_eq!(
-            (other.exists(&[b"a", b"b"]).unwrap(), one.exists(&[b"a", b"b"]).unwrap()),
-            (vec![Some(6), None], vec![Some(6), None])
-        );
-        assert_eq!(one.get(b"a").unwrap().as_deref(), Some(&b"second"[..]));
-        assert_eq!(other.put(&[(b"b", &[b"new"])], false, &until()).unwrap(), [Stored::New]);
-        assert_eq!(one.get(b"b").unwrap().as_deref(), Some(&b"new"[..]));
-        assert_eq!(one.sync(&[b"a", b"b"], &until()).unwrap(), Vec::<&[u8]>::new());
-        assert_eq!(one.sync(&[b"a", b"gone"], &until()).unwrap(), [b"gone"]);
-    }
-
-    #[test]
-    fn what_is_damaged_or_lost_is_a_miss_and_the_rest_is_served() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = open(&folder);
-        let values: Vec<Vec<u8>> = (0..100).map(|n| value(40_000 + n)).collect();
-        for (n, value) in values.iter().enumerate() {
-            store.put(&[(&n.to_le_bytes(), &[value])], false, &until()).unwrap();
-        }
-        drop(store);
-        let path = folder.path().join(name_of(2));
-        let mut bytes = std::fs::read(&path).unwrap();
-        bytes.chunks_mut(200_000).for_each(|chunk| chunk[17] ^= 1);
-        std::fs::write(&path, bytes).unwrap();
-        std::fs::remove_file(folder.path().join(name_of(3))).unwrap();
-        let store = open(&folder);
-        let mut missed = 0;
-        for (n, value) in values.iter().enumerate() {
-            match store.get(&n.to_le_bytes()).unwrap() {
-                Some(found) => assert!(found == *value, "{n}"),
-                None => missed += 1,
-            }
-        }
-        assert!((20..60).contains(&missed), "{missed}");
-    }
-
-    #[test]
-    fn a_value_that_no_segment_takes_is_refused_and_nothing_is_lost() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = open(&folder);
-        let long = vec![1; 1 << 20];
-        assert_eq!(store.put(&[(b"k", &[&long])], false, &until()).unwrap_err().kind(), ErrorKind::Invalid);
-        assert_eq!(store.put(&[(b"", &[b"x"])], false, &until()).unwrap_err().kind(), ErrorKind::Invalid);
-        let most = &long[..(1 << 20) - RECORD_HEADER_BYTES - MAX_HASH_BYTES];
-        store.put(&[(&[7; 64], &[most]), (b"empty", &[])], false, &until()).unwrap();
-        assert_eq!(store.get(&[7; 64]).unwrap().as_deref(), Some(most));
-        assert_eq!(store.get(b"empty").unwrap().as_deref(), Some(&b""[..]));
-    }
-
-    #[test]
-    fn threads_and_handles_at_once_store_each_value_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let stores = [open(&folder), open(&folder)];
-        let new: usize = std::thread::scope(|scope| {
-            let work = |store| {
-                scope.spawn(move || {
-                    let put =
-                        |n: u32| Store::put(store, &[(&n.to_le_bytes(), &[&value(n * 31)])], false, &until()).unwrap();
-                    (0..300).filter(|n| put(*n) == [Stored::New]).count()
-                })
-            };
-            let threads: Vec<_> = stores.iter().cycle().take(6).map(work).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
-        });
-        assert_eq!(new, 300);
-        (0..300_u32).for_each(|n| assert_eq!(stores[0].get(&n.to_le_bytes()).unwrap(), Some(value(n * 31))));
-    }
-}
+#[path = "store_tests.rs"]
+mod tests;
