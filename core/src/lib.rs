@@ -44,7 +44,7 @@ pub mod process;
 mod quota;
 #[doc(hidden)]
 pub mod sandbox;
-mod segments;
+pub mod segments;
 #[doc(hidden)]
 pub mod signals;
 #[doc(hidden)]

@@ -79,11 +79,6 @@ impl Index {
         self.segments.iter().map(|(number, segment)| (*number, segment))
     }
 
-    /// All places where something lies.
-    pub fn places(&self) -> impl Iterator<Item = Place> {
-        self.slots.iter().map(|slot| Place { segment: slot.segment, unit: slot.unit, len: slot.len })
-    }
-
     /// Whether an entry of the log still says something.
     pub fn is_live(&self, entry: &Entry) -> bool {
         match entry {

@@ -1,4 +1,5 @@
-//! Many values in few files: a store on one disk, which several processes use at once. `docs/segments.md` has its formats.
+//! Many values in few files: a store on one disk, which several processes use at once. `docs/segments.md` has its formats. No backend
+//! offers it yet.
 //!
 //! Values lie in segments, files of one length that are allocated in advance, each filled by one writer. One log says in one order
 //! what all processes put, deleted and evicted; a value is stored when the log says so. Each process keeps an index of the log in
@@ -11,3 +12,5 @@ mod format;
 mod index;
 mod log;
 mod store;
+
+pub use store::{NewValue, Settings, Store, Stored};

@@ -20,6 +20,7 @@ use crate::until::Until;
 /// What a store is made with; one that is there keeps its length of segments.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
+    /// Bytes of a segment, a multiple of 64.
     pub segment_bytes: u64,
     /// The most segments, two or more. What was used least is evicted, a segment at a time.
     pub segments: usize,
@@ -28,13 +29,16 @@ pub struct Settings {
 /// What became of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
+    /// It was stored.
     New,
+    /// There is a value under its key, which stays.
     Existed,
 }
 
 /// A value that is to be stored: its key, and its pieces.
 pub type NewValue<'a> = (&'a [u8], &'a [&'a [u8]]);
 
+/// A store in a folder, for all threads of a process.
 pub struct Store {
     folder: OwnedFd,
     log: Log,
@@ -207,9 +211,11 @@ impl Store {
         let mut writing = self.writing();
         let mut outcomes = vec![Stored::Existed; values.len()];
         let mut written: Vec<(usize, Place)> = Vec::new();
+        // Filled on the way. Until the log names what lies there, nobody is to evict them.
+        let mut filled: Vec<Writing> = Vec::new();
         for (at, (key, pieces)) in values.iter().enumerate() {
             if replace || self.known().index.find(key).is_none() {
-                written.push((at, self.write(&mut writing, key, pieces, until)?));
+                written.push((at, self.write(&mut writing, &mut filled, key, pieces, until)?));
             }
         }
         if written.is_empty() {
@@ -231,6 +237,7 @@ impl Store {
             }
         }
         locked.append(&entries, &mut *known)?;
+        drop(filled);
         Ok(outcomes)
     }
 
@@ -290,6 +297,7 @@ impl Store {
     fn write(
         &self,
         writing: &mut Option<Writing>,
+        filled: &mut Vec<Writing>,
         key: &[u8],
         pieces: &[&[u8]],
         until: &Until,
@@ -303,6 +311,7 @@ impl Store {
         };
         let fits = |own: &Writing| u64::from(own.next) * RECORD_ALIGNMENT + room <= segment_bytes;
         if !writing.as_ref().is_some_and(fits) {
+            filled.extend(writing.take());
             *writing = Some(self.take(until)?);
         }
         let Some(own) = writing else { return Err(Error::new(ErrorKind::Other, "no segment")) };
@@ -332,7 +341,8 @@ impl Store {
             if let Some(file) = self.free(segment)? {
                 let file = Arc::new(file);
                 known.files.insert(segment, file.clone());
-                return Ok(Writing { segment, file, next: end, synced: end });
+                // Whether its writer had it synced is not known.
+                return Ok(Writing { segment, file, next: end, synced: 0 });
             }
         }
         let segment =
