@@ -32,7 +32,7 @@ fn chunks_and_manifests_are_strings_under_their_prefix() {
     assert_eq!(store.put_manifest("name", b"manifest").unwrap(), 0);
     let answer = |command: &str| server.ask(&format!("SELECT 3\r\n{command}"));
     // Each with what the host adds to keys and names of what lies in an envelope.
-    assert!(answer(r#"GETRANGE "kv:c:hash\x02kv2" 0 4"#).contains("chunk"));
+    assert!(answer(r#"GETRANGE "kv:c:hash\x02kv2\x02" 0 4"#).contains("chunk"));
     assert!(answer(r#"GETRANGE "kv:m:name\x02" 0 7"#).contains("manifest"));
     assert!(answer("DBSIZE").contains(":2"));
     assert!(server.ask("DBSIZE").contains(":0"), "database 0 is untouched");

@@ -59,7 +59,8 @@ fn items_of(call: &'static str) -> &'static str {
 impl Probe {
     /// Under which key a chunk lies: its hash, or what is made of it where the chunk lies in an envelope.
     fn key_of(&self, hash: Vec<u8>) -> Vec<u8> {
-        let enveloped = [&hash[..], b"\x02kv2"].concat();
+        let suffix = if hash.len() == 4 { &b"\x02kv2\x02"[..] } else { b"\x02kv2" };
+        let enveloped = [&hash[..], suffix].concat();
         if self.chunks.contains_key(&enveloped) { enveloped } else { hash }
     }
 }
@@ -132,7 +133,7 @@ impl Backend for Probe {
         // What is to be done lies in an envelope too: its key has a mark behind it.
         let told = hashes.iter().next().and_then(|hash| std::str::from_utf8(hash).ok());
         if let Some(how) = told.and_then(|told| told.strip_prefix("do:")) {
-            misbehave::act(how.strip_suffix("\u{2}kv2").unwrap_or(how))?;
+            misbehave::act(how.trim_end_matches('\u{2}').strip_suffix("\u{2}kv2").unwrap_or(how))?;
         }
         hashes
             .iter()
