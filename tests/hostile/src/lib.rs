@@ -42,9 +42,9 @@ pub fn names() -> Vec<String> {
 pub const LIMITS: &str = "limits = { memory_bytes = 33554432, payload_bytes = 67108864, breaker_failures = 0 }";
 
 /// The same for the guest that is told what to answer and the one that keeps a handle: another instance would not know, and what the
-/// host does beside the calls of a test could be given one.
-const TOLD: &str =
-    "limits = { memory_bytes = 33554432, payload_bytes = 67108864, breaker_failures = 0, instances = 1 }";
+/// host does beside the calls of a test could be given one. Nor is there a look into layout 1 by another thread, which would be answered as
+/// told too.
+const TOLD: &str = "layout1 = 'off'\nlimits = { memory_bytes = 33554432, payload_bytes = 67108864, breaker_failures = 0, instances = 1 }";
 
 /// The same for those that never end.
 pub const ENDLESS: &str = "limits = { deadline_ms = 250, memory_bytes = 33554432, breaker_failures = 0 }";

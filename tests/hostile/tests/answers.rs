@@ -55,8 +55,7 @@ proptest! {
         let store = Store::open("parrot://x").expect("it opens");
         for operation in 0..5 {
             // Again each time: what went before may have ended the instance, and with it what it was told.
-            // Of a name that begins with NUL nothing is looked for in layout 1, by another thread, to which this would be the answer too.
-        store.put_manifest("\0answer", &bytes).expect("it is told what to answer");
+            store.put_manifest("answer", &bytes).expect("it is told what to answer");
             match operation {
                 0 => may("get_manifest", store.get_manifest("\0m"))?,
                 1 => may("get_chunk", store.get_chunk(b"8 bytes!").map(|found| {
