@@ -61,6 +61,10 @@ impl Enveloped {
     /// Remove what lies under a manifest's name in layout 1, and not what lies in layout 2. It is looked for first: mostly there is
     /// nothing, and a storage system may keep a trace of each delete.
     pub fn delete_layout1_manifest(&self, name: &str, until: &Until) -> Result<(), Error> {
+        if is_component_name(name) {
+            // Its name is the same in both layouts.
+            return Ok(());
+        }
         match self.inner.get_manifest(name, until)? {
             Some(_) => self.inner.delete_manifest(name, until),
             None => Ok(()),

@@ -4,15 +4,13 @@
 use std::sync::Arc;
 
 use super::open_store::OpenStore;
-use crate::envelope::is_component_name;
 use crate::log::{self, Level};
 
 impl OpenStore {
     /// A manifest was published: remove what an earlier version published under its name, where the store may evict the newer
     /// one. By another thread: the save is done. Where it fails, the next put of the name tries again.
     pub(super) fn supersede(self: &Arc<Self>, name: &str) {
-        // A component's own word for a name is the same in both layouts.
-        if is_component_name(name) || !self.reads_layout1() || !self.may_evict() || !self.superseded.add(name) {
+        if !self.reads_layout1() || !self.may_evict() || !self.superseded.add(name) {
             return;
         }
         let (store, of_helper) = (self.clone(), name.to_owned());

@@ -133,7 +133,7 @@ impl Backend for Probe {
         // What is to be done lies in an envelope too: its key has a mark behind it.
         let told = hashes.iter().next().and_then(|hash| std::str::from_utf8(hash).ok());
         if let Some(how) = told.and_then(|told| told.strip_prefix("do:")) {
-            misbehave::act(how.trim_end_matches('\u{2}').strip_suffix("\u{2}kv2").unwrap_or(how))?;
+            misbehave::act(how.strip_suffix("\u{2}kv2").unwrap_or(how))?;
         }
         hashes
             .iter()
