@@ -29,6 +29,7 @@ use rustix::io::Errno;
 pub use guard::Guard;
 pub use listing::Entry;
 pub use mounts::why_refused;
+pub(crate) use order::flock_within;
 pub use path::RelativePath;
 pub use saves::UnderWay;
 pub use shared::Shared;
@@ -357,7 +358,8 @@ fn resolve_below(root: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, 
     Err(Errno::AGAIN)
 }
 
-const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+pub(crate) const RESOLVE: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
 /// The same for a path that leads to another mount, which may be one of files, or one of the kernel.
 fn resolve_across(root: BorrowedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {

@@ -6,6 +6,7 @@
 //!
 //! `tests/models/src/local_fs.rs`: "an acknowledged change is not undone". `docs/decisions/late-changes.md` has why.
 
+use std::os::fd::AsFd;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -92,25 +93,31 @@ impl Directory {
         *taken = true;
         drop(taken);
         let mut turn = Turn { directory: self, locked: false };
-        let mut pause = FIRST_PAUSE;
-        loop {
-            match flock(&self.root, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {
-                    turn.locked = true;
-                    return Ok(turn);
+        match flock_within(&self.root, || self.left(until)) {
+            Ok(()) => turn.locked = true,
+            Err(Errno::AGAIN) => return Err(late()),
+            // Network file systems without locks: there the order holds within this process.
+            Err(_) => {}
+        }
+        Ok(turn)
+    }
+}
+
+/// Take the lock of a file or a folder for this process. `AGAIN`: another one held it until no time was left.
+pub(crate) fn flock_within(file: impl AsFd, left: impl Fn() -> Duration) -> Result<(), Errno> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN) => {
+                let left = left();
+                if left.is_zero() {
+                    return Err(Errno::AGAIN);
                 }
-                Err(Errno::AGAIN) => {
-                    let left = self.left(until);
-                    if left.is_zero() {
-                        return Err(late());
-                    }
-                    std::thread::sleep(pause.min(left));
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
-                Err(Errno::INTR) => {}
-                // Network file systems without locks: there the order holds within this process.
-                Err(_) => return Ok(turn),
+                std::thread::sleep(pause.min(left));
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
+            Err(Errno::INTR) => {}
+            answer => return answer,
         }
     }
 }

@@ -47,19 +47,25 @@ pub fn record_room(key_len: usize, value_len: u64) -> u64 {
 ///
 /// Segments are numbered anew when their files are used again, so what a place held before has another number.
 pub fn record_head<'a>(segment: u32, key: &[u8], len: u32, value: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut head = Vec::with_capacity(RECORD_HEADER_BYTES + key.len());
-    head.extend_from_slice(&RECORD_MAGIC);
-    head.extend_from_slice(&[RECORD_VERSION, key.len() as u8, 0, 0]);
-    head.extend_from_slice(&segment.to_le_bytes());
-    head.extend_from_slice(&len.to_le_bytes());
-    head.extend_from_slice(&[0; 8]);
+    let fields = record_fields(segment, key, len);
+    [&fields, &record_sum(&fields, key, value)[..], key].concat()
+}
+
+/// What the header says of its record, before the checksum.
+fn record_fields(segment: u32, key: &[u8], len: u32) -> [u8; RECORD_HEADER_BYTES - 16] {
+    let mut fields = [0; RECORD_HEADER_BYTES - 16];
+    let said = RECORD_MAGIC.into_iter().chain([RECORD_VERSION, key.len() as u8, 0, 0]);
+    let said = said.chain(segment.to_le_bytes()).chain(len.to_le_bytes());
+    fields.iter_mut().zip(said).for_each(|(to, from)| *to = from);
+    fields
+}
+
+fn record_sum<'a>(fields: &[u8], key: &[u8], value: impl Iterator<Item = &'a [u8]>) -> [u8; 16] {
     let mut sum = Xxh3::new();
-    sum.update(&head);
+    sum.update(fields);
     sum.update(key);
     value.for_each(|piece| sum.update(piece));
-    head.extend_from_slice(&sum.digest128().to_le_bytes());
-    head.extend_from_slice(key);
-    head
+    sum.digest128().to_le_bytes()
 }
 
 /// Where the value of a record lies in its bytes, if they are the record of this key at this place.
@@ -68,17 +74,12 @@ pub fn record_value(bytes: &[u8], place: &Place, key: &[u8]) -> Option<std::ops:
     let (covered, sum) = header.split_last_chunk::<16>()?;
     let found = rest.get(..key.len())?;
     let value = rest.get(key.len()..key.len().checked_add(place.len as usize)?)?;
-    let expected = record_head(place.segment, key, place.len, std::iter::empty());
     // The header says of itself what the index says; then the checksum holds for all of it.
-    if covered != expected.get(..covered.len())? || found != key {
+    if covered != record_fields(place.segment, key, place.len) || found != key {
         return None;
     }
-    let mut own = Xxh3::new();
-    own.update(covered);
-    own.update(key);
-    own.update(value);
     let start = RECORD_HEADER_BYTES + key.len();
-    (own.digest128().to_le_bytes() == *sum).then_some(start..start + value.len())
+    (record_sum(covered, key, std::iter::once(value)) == *sum).then_some(start..start + value.len())
 }
 
 /// What an entry of the log says.

@@ -5,14 +5,13 @@
 //! under the same name; who follows the old one begins anew.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::fs::{self, AtFlags, OFlags};
 use rustix::io::Errno;
 
+use super::folder::{Folder, io_error};
 use super::format::{
     Behind, Entry, FRAME_HEADER_BYTES, Framed, LOG_HEADER_BYTES, MAX_FRAME_BYTES, frame, framed, log_header,
     read_log_header,
@@ -22,9 +21,6 @@ use crate::until::Until;
 
 const NAME: &str = "index";
 const NEW: &str = "index.new";
-/// The first wait for another process's lock, and the longest.
-const FIRST_WAIT: Duration = Duration::from_micros(50);
-const LONGEST_WAIT: Duration = Duration::from_millis(5);
 
 /// What is done with what the log says.
 pub trait Follow {
@@ -34,7 +30,7 @@ pub trait Follow {
 }
 
 pub struct Log {
-    folder: OwnedFd,
+    folder: Arc<Folder>,
     read: Mutex<Read>,
 }
 
@@ -54,23 +50,19 @@ pub struct Locked<'a> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        let _ = fs::flock(&self.log.folder, FlockOperation::Unlock);
+        self.log.folder.unlock();
     }
 }
 
 impl Log {
     /// The log in a folder, made if it is not there. `segment_bytes`: of one that is made.
-    pub fn open(folder: OwnedFd, seed: u64, segment_bytes: u64, until: &Until) -> Result<Self, Error> {
+    pub fn open(folder: Arc<Folder>, seed: u64, segment_bytes: u64, until: &Until) -> Result<Self, Error> {
         let log = Log { folder, read: Mutex::new(Read { file: None, inode: 0, to: 0, behind: Behind::default() }) };
-        let read = log.lock_read();
-        if log.at(NAME, OFlags::RDONLY)?.is_none() {
-            log.wait_for_lock(until)?;
-            let locked = Locked { log: &log, read };
-            if log.at(NAME, OFlags::RDONLY)?.is_none() {
-                Anew::begin(locked.log, seed, segment_bytes)?.finish(locked.log)?;
+        if log.folder.at(NAME, OFlags::RDONLY)?.is_none() {
+            let _locked = log.locked(until)?;
+            if log.folder.at(NAME, OFlags::RDONLY)?.is_none() {
+                Anew::begin(&log.folder, seed, segment_bytes)?.finish(&log.folder)?;
             }
-        } else {
-            drop(read);
         }
         Ok(log)
     }
@@ -79,36 +71,25 @@ impl Log {
         self.read.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A file of the folder, never through a link. None: there is none.
-    fn at(&self, name: &str, flags: OFlags) -> Result<Option<File>, Error> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let mode = if flags.contains(OFlags::CREATE) { Mode::RUSR | Mode::WUSR } else { Mode::empty() };
-        match fs::openat2(&self.folder, name, flags | OFlags::CLOEXEC, mode, resolve) {
-            Ok(file) => Ok(Some(File::from(file))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(Error::from(errno).context(name)),
-        }
-    }
-
     /// Hand on what the log says that was not handed on before.
     pub fn follow(&self, by: &mut impl Follow) -> Result<(), Error> {
         self.follow_on(&mut self.lock_read(), by)
     }
 
     fn follow_on(&self, read: &mut Read, by: &mut impl Follow) -> Result<(), Error> {
-        let inode = match fs::statat(&self.folder, NAME, AtFlags::SYMLINK_NOFOLLOW) {
+        let inode = match fs::statat(&self.folder.0, NAME, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => found.st_ino,
             Err(errno) => return Err(Error::from(errno).context("the index log")),
         };
         if read.file.is_none() || read.inode != inode {
-            let file = self.at(NAME, OFlags::RDWR)?.ok_or_else(|| Error::from(Errno::NOENT))?;
+            let file = self.folder.at(NAME, OFlags::RDWR)?.ok_or_else(|| Error::from(Errno::NOENT))?;
             let mut header = [0; LOG_HEADER_BYTES];
             let known = match file.read_exact_at(&mut header, 0) {
                 Ok(()) => read_log_header(&header),
                 Err(_) => None,
             };
             let (seed, segment_bytes, behind) = known.ok_or_else(foreign)?;
-            read.inode = file.metadata().map_err(|error| io_error(&error).context("the index log"))?.ino();
+            read.inode = file.metadata().map_err(|error| io_error(&error, "the index log"))?.ino();
             read.file = Some(file);
             (read.to, read.behind) = (LOG_HEADER_BYTES as u64, behind);
             by.begin(seed, segment_bytes);
@@ -119,33 +100,21 @@ impl Log {
 
     /// Take the right to append, and hand on what was appended meanwhile.
     pub fn lock(&self, by: &mut impl Follow, until: &Until) -> Result<Locked<'_>, Error> {
-        let read = self.lock_read();
-        self.wait_for_lock(until)?;
-        let mut locked = Locked { log: self, read };
-        self.follow_on(&mut locked.read, by)?;
+        let mut locked = self.locked(until)?;
+        locked.follow(by)?;
         Ok(locked)
     }
 
-    fn wait_for_lock(&self, until: &Until) -> Result<(), Error> {
-        let mut wait = FIRST_WAIT;
-        loop {
-            match fs::flock(&self.folder, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(()),
-                Err(Errno::WOULDBLOCK) => {
-                    until.check().map_err(|error| error.context("another process holds the index log"))?;
-                    std::thread::sleep(wait);
-                    wait = (wait * 2).min(LONGEST_WAIT);
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(Error::from(errno).context("locking the index log")),
-            }
-        }
+    fn locked(&self, until: &Until) -> Result<Locked<'_>, Error> {
+        let read = self.lock_read();
+        self.folder.lock(until)?;
+        Ok(Locked { log: self, read })
     }
 
     /// Have all that was appended survive a power loss.
     pub fn sync(&self) -> Result<(), Error> {
         match &self.lock_read().file {
-            Some(file) => file.sync_data().map_err(|error| io_error(&error).context("syncing the index log")),
+            Some(file) => file.sync_data().map_err(|error| io_error(&error, "syncing the index log")),
             None => Ok(()),
         }
     }
@@ -162,7 +131,7 @@ impl Locked<'_> {
             };
             let (bytes, taken, next) = frame(entries, *behind);
             let (now, later) = entries.split_at_checked(taken.max(1)).unwrap_or((entries, &[]));
-            file.write_all_at(&bytes, *to).map_err(|error| io_error(&error).context("writing the index log"))?;
+            file.write_all_at(&bytes, *to).map_err(|error| io_error(&error, "writing the index log"))?;
             *to += bytes.len() as u64;
             *behind = next;
             now.iter().for_each(|entry| by.apply(entry));
@@ -187,9 +156,9 @@ impl Locked<'_> {
     ) -> Result<(), Error> {
         let former = self.read.file.as_ref().ok_or_else(foreign)?;
         let mut header = [0; LOG_HEADER_BYTES];
-        former.read_exact_at(&mut header, 0).map_err(|error| io_error(&error).context("the index log"))?;
+        former.read_exact_at(&mut header, 0).map_err(|error| io_error(&error, "the index log"))?;
         let (_, _, mut behind) = read_log_header(&header).ok_or_else(foreign)?;
-        let mut anew = Anew::begin(self.log, seed, segment_bytes)?;
+        let mut anew = Anew::begin(&self.log.folder, seed, segment_bytes)?;
         first.iter().for_each(|entry| anew.waiting.push(entry.clone()));
         let (mut at, mut written) = (LOG_HEADER_BYTES as u64, Ok(()));
         read_frames(former, &mut at, &mut behind, |entry| {
@@ -198,7 +167,7 @@ impl Locked<'_> {
             }
         })?;
         written?;
-        anew.finish(self.log)?;
+        anew.finish(&self.log.folder)?;
         self.read.file = None;
         Ok(())
     }
@@ -219,8 +188,8 @@ struct Anew {
 }
 
 impl Anew {
-    fn begin(log: &Log, seed: u64, segment_bytes: u64) -> Result<Self, Error> {
-        let file = log.at(NEW, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?.ok_or_else(foreign)?;
+    fn begin(folder: &Folder, seed: u64, segment_bytes: u64) -> Result<Self, Error> {
+        let file = folder.at(NEW, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?.ok_or_else(foreign)?;
         let header = log_header(seed, segment_bytes);
         let (_, _, behind) = read_log_header(&header).ok_or_else(foreign)?;
         file.write_all_at(&header, 0).map_err(|error| anew_failed(&error))?;
@@ -245,16 +214,15 @@ impl Anew {
         Ok(())
     }
 
-    fn finish(mut self, log: &Log) -> Result<(), Error> {
+    fn finish(mut self, folder: &Folder) -> Result<(), Error> {
         self.flush()?;
         self.file.sync_all().map_err(|error| anew_failed(&error))?;
-        fs::renameat(&log.folder, NEW, &log.folder, NAME).map_err(|errno| anew_failed(&errno.into()))?;
-        fs::fsync(log.folder.as_fd()).map_err(|errno| anew_failed(&errno.into()))
+        folder.rename(NEW, NAME).map_err(|errno| anew_failed(&errno.into()))
     }
 }
 
 fn anew_failed(error: &std::io::Error) -> Error {
-    io_error(error).context("writing the index log anew")
+    io_error(error, "writing the index log anew")
 }
 
 /// Hand on the entries of all whole frames from a place on.
@@ -267,7 +235,7 @@ fn read_frames(file: &File, to: &mut u64, behind: &mut Behind, mut each: impl Fn
                 Ok(0) => break,
                 Ok(more) => len += more,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(io_error(&error).context("the index log")),
+                Err(error) => return Err(io_error(&error, "the index log")),
             }
         }
         let mut rest = bytes.get(..len).unwrap_or_default();
@@ -293,10 +261,6 @@ fn read_frames(file: &File, to: &mut u64, behind: &mut Behind, mut each: impl Fn
 /// An entry has less than a hundred bytes: so many fit a frame.
 const ENTRIES_AT_ONCE: usize = MAX_FRAME_BYTES / 100;
 
-fn io_error(error: &std::io::Error) -> Error {
-    Errno::from_io_error(error).map_or_else(|| Error::new(ErrorKind::Other, error.to_string()), Error::from)
-}
-
 fn foreign() -> Error {
     let message =
         "the index log is of a later version, or is none: it is left alone; name another directory, or update";
@@ -305,6 +269,8 @@ fn foreign() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::Mode;
+
     use super::*;
     use crate::limits::Limits;
 
@@ -329,7 +295,7 @@ mod tests {
 
     fn open(folder: &tempfile::TempDir) -> Log {
         let folder = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        Log::open(folder, 5, 1 << 20, &until()).unwrap()
+        Log::open(Arc::new(Folder(folder)), 5, 1 << 20, &until()).unwrap()
     }
 
     fn until() -> Until {
@@ -440,7 +406,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join(NAME)).unwrap();
         let open = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        assert!(Log::open(open, 5, 1 << 20, &until()).is_err());
+        assert!(Log::open(Arc::new(Folder(open)), 5, 1 << 20, &until()).is_err());
     }
 
     #[test]

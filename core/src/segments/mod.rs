@@ -8,6 +8,7 @@
 //! Invariants: what is answered has held against a checksum over its key, its place and itself; what the log does not say is not
 //! there; and a log that cannot be understood is left alone.
 
+mod folder;
 mod format;
 mod index;
 mod log;

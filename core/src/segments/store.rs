@@ -1,15 +1,17 @@
 //! The store: values go into segments, and are there when the log says so.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use rustix::fs::{self, FallocateFlags, FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::fs::{self, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
+use super::folder::{Folder, io_error};
 use super::format::{Entry, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, record_head, record_room, record_value};
 use super::index::Index;
 use super::log::{Follow, Locked, Log};
@@ -40,7 +42,7 @@ pub type NewValue<'a> = (&'a [u8], &'a [&'a [u8]]);
 
 /// A store in a folder, for all threads of a process.
 pub struct Store {
-    folder: OwnedFd,
+    folder: Arc<Folder>,
     log: Log,
     /// The most segments.
     most: usize,
@@ -53,20 +55,36 @@ struct Known {
     index: Index,
     seed: u64,
     segment_bytes: u64,
-    files: HashMap<u32, Arc<File>>,
-    /// How often values of each segment were read, by halves that fade.
-    used: HashMap<u32, u64>,
+    files: HashMap<u32, Arc<Opened>>,
+}
+
+/// The file of a segment.
+struct Opened {
+    file: File,
+    /// How often values were read there, by halves that fade.
+    used: AtomicU64,
+}
+
+impl Opened {
+    fn new(file: File) -> Arc<Self> {
+        Arc::new(Opened { file, used: AtomicU64::new(0) })
+    }
+}
+
+impl Known {
+    fn new(seed: u64, segment_bytes: u64) -> Self {
+        Known { index: Index::new(seed), seed, segment_bytes, files: HashMap::new() }
+    }
 }
 
 impl Follow for Known {
     fn begin(&mut self, seed: u64, segment_bytes: u64) {
-        *self = Known { index: Index::new(seed), seed, segment_bytes, files: HashMap::new(), used: HashMap::new() };
+        *self = Known::new(seed, segment_bytes);
     }
 
     fn apply(&mut self, entry: &Entry) {
         if let Entry::Evicted { segment } = entry {
             self.files.remove(segment);
-            self.used.remove(segment);
         }
         self.index.apply(entry);
     }
@@ -75,7 +93,7 @@ impl Follow for Known {
 /// The segment that this process fills. It holds a lock on the file, which ends with the process.
 struct Writing {
     segment: u32,
-    file: Arc<File>,
+    opened: Arc<Opened>,
     /// Where the next record goes, in units.
     next: u32,
     /// What lies before is on the disk.
@@ -85,18 +103,12 @@ struct Writing {
 impl Drop for Writing {
     fn drop(&mut self) {
         // Its readers keep the file open.
-        let _ = fs::flock(&self.file, FlockOperation::Unlock);
+        let _ = fs::flock(&self.opened.file, FlockOperation::Unlock);
     }
 }
 
 fn name_of(segment: u32) -> String {
     format!("s-{segment:08x}")
-}
-
-fn io_error(error: &std::io::Error, doing: &str) -> Error {
-    Errno::from_io_error(error)
-        .map_or_else(|| Error::new(ErrorKind::Other, error.to_string()), Error::from)
-        .context(doing)
 }
 
 impl Store {
@@ -110,17 +122,14 @@ impl Store {
             return Err(Error::invalid(message));
         }
         let seed = getrandom::u64().map_err(|error| Error::new(ErrorKind::Other, error.to_string()))?;
-        let own = folder.try_clone().map_err(|error| io_error(&error, "the directory of segments"))?;
-        let log = Log::open(own, seed, settings.segment_bytes, until)?;
-        let known = Known {
-            index: Index::new(seed),
-            seed,
-            segment_bytes: settings.segment_bytes,
-            files: HashMap::new(),
-            used: HashMap::new(),
+        let folder = Arc::new(Folder(folder));
+        let store = Store {
+            log: Log::open(folder.clone(), seed, settings.segment_bytes, until)?,
+            folder,
+            most: settings.segments.max(2),
+            known: RwLock::new(Known::new(seed, settings.segment_bytes)),
+            writing: Mutex::new(None),
         };
-        let store =
-            Store { folder, log, most: settings.segments.max(2), known: RwLock::new(known), writing: Mutex::new(None) };
         store.follow()?;
         Ok(store)
     }
@@ -142,24 +151,13 @@ impl Store {
         self.log.follow(&mut *self.learning())
     }
 
-    fn at(&self, name: &str, flags: OFlags) -> Result<Option<File>, Error> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let mode = if flags.contains(OFlags::CREATE) { Mode::RUSR | Mode::WUSR } else { Mode::empty() };
-        match fs::openat2(&self.folder, name, flags | OFlags::CLOEXEC, mode, resolve) {
-            Ok(file) => Ok(Some(File::from(file))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(Error::from(errno).context(name)),
-        }
-    }
-
     /// The file of a segment. None: it is gone.
-    fn file(&self, segment: u32) -> Result<Option<Arc<File>>, Error> {
-        if let Some(file) = self.known().files.get(&segment) {
-            return Ok(Some(file.clone()));
+    fn file(&self, segment: u32) -> Result<Option<Arc<Opened>>, Error> {
+        if let Some(opened) = self.known().files.get(&segment) {
+            return Ok(Some(opened.clone()));
         }
-        let Some(file) = self.at(&name_of(segment), OFlags::RDWR)? else { return Ok(None) };
-        let mut known = self.learning();
-        Ok(Some(known.files.entry(segment).or_insert_with(|| Arc::new(file)).clone()))
+        let Some(file) = self.folder.at(&name_of(segment), OFlags::RDWR)? else { return Ok(None) };
+        Ok(Some(self.learning().files.entry(segment).or_insert_with(|| Opened::new(file)).clone()))
     }
 
     /// The lengths of the values that there are.
@@ -177,7 +175,6 @@ impl Store {
             let place = self.known().index.find(key).filter(|place| tried != Some(*place));
             let Some(place) = place else { return Ok(None) };
             if let Some(value) = self.read(&place, key)? {
-                *self.learning().used.entry(place.segment).or_default() += 1;
                 return Ok(Some(value));
             }
             // It may have been evicted since, or lie elsewhere; at the same place it is damaged.
@@ -187,14 +184,15 @@ impl Store {
     }
 
     fn read(&self, place: &Place, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let Some(file) = self.file(place.segment)? else { return Ok(None) };
+        let Some(opened) = self.file(place.segment)? else { return Ok(None) };
         let mut bytes = vec![0; RECORD_HEADER_BYTES + key.len() + place.len as usize];
-        match file.read_exact_at(&mut bytes, place.offset()) {
+        match opened.file.read_exact_at(&mut bytes, place.offset()) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
             Err(error) => return Err(io_error(&error, "reading a segment")),
         }
         let Some(value) = record_value(&bytes, place, key) else { return Ok(None) };
+        opened.used.fetch_add(1, Relaxed);
         bytes.truncate(value.end);
         bytes.drain(..value.start);
         Ok(Some(bytes))
@@ -225,10 +223,10 @@ impl Store {
         let mut locked = self.log.lock(&mut *known, until)?;
         // Another process may have put some of them meanwhile, and a key may be here twice.
         let mut entries = Vec::with_capacity(written.len());
-        let mut here: HashMap<&[u8], ()> = HashMap::new();
+        let mut here: HashSet<&[u8]> = HashSet::new();
         for (at, place) in written {
             let Some((key, _)) = values.get(at) else { continue };
-            let first = here.insert(key, ()).is_none();
+            let first = here.insert(key);
             if replace || (first && known.index.find(key).is_none()) {
                 entries.push(Entry::Put { key: key.to_vec(), place });
                 if let Some(outcome) = outcomes.get_mut(at) {
@@ -254,7 +252,7 @@ impl Store {
     /// A sync that fails has all processes take for nothing what may be lost.
     pub fn sync<'k>(&self, keys: &[&'k [u8]], until: &Until) -> Result<Vec<&'k [u8]>, Error> {
         self.follow()?;
-        let (mut absent, mut segments) = (Vec::new(), std::collections::BTreeSet::new());
+        let (mut absent, mut segments) = (Vec::new(), BTreeSet::new());
         {
             let known = self.known();
             for key in keys {
@@ -269,25 +267,21 @@ impl Store {
         }
         let mut writing = self.writing();
         for segment in segments {
-            let end = writing.as_ref().filter(|own| own.segment == segment).map(|own| own.next);
             let synced = match self.file(segment)? {
-                Some(file) => file.sync_data().map_err(|error| io_error(&error, "syncing a segment")),
+                Some(opened) => opened.file.sync_data().map_err(|error| io_error(&error, "syncing a segment")),
                 None => Err(Error::new(ErrorKind::Corrupt, "a segment is gone")),
             };
-            match (synced, &mut *writing) {
-                (Ok(()), Some(own)) if own.segment == segment => own.synced = end.unwrap_or(own.synced),
-                (Ok(()), _) => {}
-                (Err(error), own) => {
-                    // The kernel tells each failure once: nobody else would learn of it.
-                    let from = own.as_ref().filter(|own| own.segment == segment).map_or(0, |own| own.synced);
-                    if own.as_ref().is_some_and(|own| own.segment == segment) {
-                        *own = None;
-                    }
-                    let mut known = self.learning();
-                    self.log.lock(&mut *known, until)?.append(&[Entry::Bad { segment, from }], &mut *known)?;
-                    return Err(error);
-                }
-            }
+            let own = writing.as_mut().filter(|own| own.segment == segment);
+            let Err(error) = synced else {
+                own.into_iter().for_each(|own| own.synced = own.next);
+                continue;
+            };
+            // The kernel tells each failure once: nobody else would learn of it.
+            let from = own.map_or(0, |own| own.synced);
+            *writing = writing.take().filter(|own| own.segment != segment);
+            let mut known = self.learning();
+            self.log.lock(&mut *known, until)?.append(&[Entry::Bad { segment, from }], &mut *known)?;
+            return Err(error);
         }
         self.log.sync()?;
         Ok(Vec::new())
@@ -318,7 +312,7 @@ impl Store {
         until.check()?;
         let place = Place { segment: own.segment, unit: own.next, len };
         let head = record_head(own.segment, key, len, pieces.iter().copied());
-        write_all(&own.file, place.offset(), std::iter::once(&head[..]).chain(pieces.iter().copied()))?;
+        write_all(&own.opened.file, place.offset(), std::iter::once(&head[..]).chain(pieces.iter().copied()))?;
         // Also of a record that no log will name: nothing else is written there while somebody may read it.
         own.next += (room / RECORD_ALIGNMENT) as u32;
         Ok(place)
@@ -339,34 +333,30 @@ impl Store {
         for (segment, end) in left {
             // What its writer wrote and the log does not name is nobody's.
             if let Some(file) = self.free(segment)? {
-                let file = Arc::new(file);
-                known.files.insert(segment, file.clone());
+                let used = known.files.get(&segment).map_or(0, |former| former.used.load(Relaxed));
+                let opened = Arc::new(Opened { file, used: AtomicU64::new(used) });
+                known.files.insert(segment, opened.clone());
                 // Whether its writer had it synced is not known.
-                return Ok(Writing { segment, file, next: end, synced: 0 });
+                return Ok(Writing { segment, opened, next: end, synced: 0 });
             }
         }
         let segment =
             known.index.next_segment().ok_or_else(|| Error::new(ErrorKind::Exhausted, "no number is left"))?;
         let name = name_of(segment);
         // One that somebody made who died before the log said so.
-        let _ = fs::unlinkat(&self.folder, &name, fs::AtFlags::empty());
-        let file = match known.index.segments().count() < self.most {
-            true => None,
-            false => Some(self.evict(&mut locked, &mut known, &name)?),
-        };
-        let file = match file {
-            Some(file) => file,
-            None => self.allocate(&name, known.segment_bytes)?,
-        };
-        let file = Arc::new(file);
+        let _ = fs::unlinkat(&self.folder.0, &name, fs::AtFlags::empty());
+        let opened = Opened::new(match known.index.segments().count() < self.most {
+            true => self.allocate(&name, known.segment_bytes)?,
+            false => self.evict(&mut locked, &mut known, &name)?,
+        });
         locked.append(&[Entry::Taken { segment }], &mut *known)?;
-        known.files.insert(segment, file.clone());
-        Ok(Writing { segment, file, next: 0, synced: 0 })
+        known.files.insert(segment, opened.clone());
+        Ok(Writing { segment, opened, next: 0, synced: 0 })
     }
 
     /// The file of a segment that nobody fills, with the lock of who does.
     fn free(&self, segment: u32) -> Result<Option<File>, Error> {
-        let Some(file) = self.at(&name_of(segment), OFlags::RDWR)? else { return Ok(None) };
+        let Some(file) = self.folder.at(&name_of(segment), OFlags::RDWR)? else { return Ok(None) };
         match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(file)),
             Err(Errno::WOULDBLOCK) => Ok(None),
@@ -376,12 +366,12 @@ impl Store {
 
     fn allocate(&self, name: &str, bytes: u64) -> Result<File, Error> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-        let file = self.at(name, flags)?.ok_or_else(|| Error::from(Errno::NOENT))?;
+        let file = self.folder.at(name, flags)?.ok_or_else(|| Error::from(Errno::NOENT))?;
         let made = fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
             .and_then(|()| fs::flock(&file, FlockOperation::NonBlockingLockExclusive))
-            .and_then(|()| fs::fsync(self.folder.as_fd()));
+            .and_then(|()| self.folder.sync());
         if let Err(errno) = made {
-            let _ = fs::unlinkat(&self.folder, name, fs::AtFlags::empty());
+            let _ = fs::unlinkat(&self.folder.0, name, fs::AtFlags::empty());
             return Err(Error::from(errno).context("allocating a segment"));
         }
         Ok(file)
@@ -392,22 +382,22 @@ impl Store {
         let mut order: Vec<(u64, u32)> = known
             .index
             .segments()
-            .map(|(number, _)| (known.used.get(&number).copied().unwrap_or_default(), number))
+            .map(|(number, _)| (known.files.get(&number).map_or(0, |opened| opened.used.load(Relaxed)), number))
             .collect();
         order.sort_unstable();
         for (_, victim) in order {
             let file = match self.free(victim)? {
                 Some(file) => Some(file),
                 // Its file is lost: so is what lay there.
-                None if self.at(&name_of(victim), OFlags::RDONLY)?.is_none() => None,
+                None if self.folder.at(&name_of(victim), OFlags::RDONLY)?.is_none() => None,
                 None => continue,
             };
-            known.used.values_mut().for_each(|used| *used /= 2);
+            known.files.values().for_each(|opened| opened.used.store(opened.used.load(Relaxed) / 2, Relaxed));
             locked.append(&[Entry::Evicted { segment: victim }], known)?;
             let Some(file) = file else { return self.allocate(name, known.segment_bytes) };
             // Whoever still reads there finds another number, and looks at the log again.
-            fs::renameat(&self.folder, name_of(victim), &self.folder, name)
-                .and_then(|()| fs::fsync(self.folder.as_fd()))
+            self.folder
+                .rename(&name_of(victim), name)
                 .map_err(|errno| Error::from(errno).context("using a segment again"))?;
             return Ok(file);
         }

@@ -1,5 +1,7 @@
 //! One store through several handles, threads and processes.
 
+use rustix::fs::Mode;
+
 use super::*;
 use crate::limits::Limits;
 
