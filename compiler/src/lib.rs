@@ -3,9 +3,8 @@
 //! The program compiles one component and does nothing else, in a process that the library starts, bounds and waits for:
 //! the compiler's memory and time follow from the component, which is a stranger's. Its standard input is the component,
 //! its standard output the code with a [`Seal`] behind it, its standard error what went wrong; no other descriptor is
-//! open, the environment is empty, and [`confine`] takes the rest away.
+//! open, the environment is empty, and [`kv_platform::child::confine`] takes the rest away.
 
-pub mod confine;
 mod seal;
 
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -5,7 +5,8 @@
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
-use kv_store_compiler::{Seal, confine, engine_hash, exit};
+use kv_platform::child::confine;
+use kv_store_compiler::{Seal, engine_hash, exit};
 use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 use xxhash_rust::xxh3::xxh3_64;
@@ -41,7 +42,7 @@ fn run() -> Result<(), Failure> {
     // makes system calls of its own where a thread begins.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|error| unable(&error))?;
     pool.broadcast(|_| ());
-    confine::confine().map_err(|error| unable(&error))?;
+    confine(arguments).map_err(|error| unable(&error))?;
 
     let mut component = Vec::new();
     std::io::stdin().lock().read_to_end(&mut component).map_err(|error| unable(&error))?;

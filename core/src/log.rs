@@ -1,6 +1,6 @@
 //! One line for each thing that an operator should know.
 //!
-//! It goes to standard error, where it waits for nobody, see [`kv_in_process::stderr`]; or to the sink that the program has set.
+//! It goes to standard error, where it waits for nobody, see [`kv_platform::stderr`]; or to the sink that the program has set.
 //! What comes from a component is cleaned of control characters, cut, and dropped in a flood. A failure is one line for its store and
 //! cause, and one a minute with a count while it lasts. Warnings and errors together have at most [`limits::LOG_BYTES_PER_HOUR`].
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{
 };
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kv_in_process::stderr::Lines;
+use kv_platform::stderr::Lines;
 use rustix::time::{ClockId, clock_gettime};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

@@ -125,7 +125,7 @@ impl Cache {
             return Err(error);
         }
         // For people; a row without it is as good.
-        let host: Arc<str> = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().into();
+        let host: Arc<str> = kv_platform::system::host_name().into();
         let no_thread = |error| Error::io("cannot start a thread", error);
         let note_uses = Duration::from_millis(config.policy.note_uses_ms).min(limits::FOREVER);
         let (mut lanes, mut workers) = (Vec::new(), Vec::new());

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use kv_in_process::stderr::Lines;
+use kv_platform::stderr::Lines;
 
 /// The longest line, in bytes.
 const MAX_LINE_BYTES: usize = 2048;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use kv_in_process::signals::with_signals_blocked;
+use kv_platform::signals::with_signals_blocked;
 
 /// Start a thread with all signals blocked.
 pub(crate) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {

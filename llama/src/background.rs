@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use kv_in_process::signals::with_signals_blocked;
+use kv_platform::signals::with_signals_blocked;
 
 use crate::copied::Copied;
 use crate::local::Local;

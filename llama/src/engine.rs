@@ -4,11 +4,9 @@
 //! or in a libllama that was loaded apart from the program's own libraries.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-
-use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::layout;
 use crate::memory::StateMemory;
@@ -119,10 +117,10 @@ impl Engine {
         static VERSION: OnceLock<Option<u32>> = OnceLock::new();
         *VERSION.get_or_init(|| {
             let accepts = |version: &u32| {
-                let file = memfd_create("kv-store-llama", MemfdFlags::CLOEXEC).ok()?;
+                let file = kv_platform::memory::file(c"kv-store-llama").ok()?;
                 let header = [FILE_MAGIC, *version, 1, 0].map(u32::to_le_bytes).concat();
                 rustix::io::write(&file, &header).ok()?;
-                let path = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+                let path = std::ffi::CString::new(kv_platform::paths::of_descriptor(file.as_fd())).ok()?;
                 let mut tokens = 0;
                 // SAFETY: by this function's own condition; without memory for tokens nothing is loaded.
                 let read = unsafe { (self.load_file)(context, path.as_ptr(), 0, std::ptr::null_mut(), 0, &mut tokens) };

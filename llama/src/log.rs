@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kv_in_process::stderr::Lines;
+use kv_platform::stderr::Lines;
 
 /// Write a line: `kv-store-llama: text`.
 pub fn line(text: impl fmt::Display) {

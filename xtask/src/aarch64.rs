@@ -15,7 +15,7 @@ pub const TARGET: &str = "aarch64-unknown-linux-gnu";
 
 /// What is run: all of the workspace that links no wasmtime and is more than a tool.
 const PACKAGES: &[&str] =
-    &["kvx", "kv-cache", "kv-blocks", "kv-http-wire", "kv-in-process", "kv-size", "kv-store-abi", "kv-store-core"];
+    &["kvx", "kv-cache", "kv-blocks", "kv-http-wire", "kv-platform", "kv-size", "kv-store-abi", "kv-store-core"];
 
 /// Tests that fail because of what runs them, with the reason.
 const LEFT_OUT: &[(&str, &str)] = &[];

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use kv_in_process::signals;
+use kv_platform::signals;
 
 use super::{DamagedItem, Far, Features, GetItem, Outcome, PutItem, Request, Work};
 use crate::error::{Error, ErrorKind, Result};

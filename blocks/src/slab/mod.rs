@@ -37,13 +37,12 @@ impl Slab {
                 "{slots} blocks of {len} bytes do not fit into memory: lower l1.capacity_gb"
             )));
         };
-        let memory = MmapOptions::new().len(bytes.max(1)).no_reserve_swap().map_anon().map_err(|cause| {
+        let mut memory = MmapOptions::new().len(bytes.max(1)).no_reserve_swap().map_anon().map_err(|cause| {
             Error::new(ErrorKind::OutOfMemory, format!("cannot reserve {bytes} bytes for blocks: {cause}"))
         })?;
-        #[cfg(target_os = "linux")]
         if bytes >= HUGE {
-            // Where huge pages are not granted, small ones do.
-            let _ = memory.advise(memmap2::Advice::HugePage);
+            // SAFETY: the mapping was just made, and has so many bytes.
+            unsafe { kv_platform::memory::in_large_pages(memory.as_mut_ptr().cast(), bytes) };
         }
         Ok(Arc::new(Slab { memory: memory.into(), stride, len, pool: Pool::new(count) }))
     }

@@ -37,7 +37,7 @@ fn taken(call: &str, expected: &[u8], get: impl FnOnce(*mut *mut u8, *mut usize)
     // SAFETY: on success the output is `len` bytes of malloc, ours to look at, grow and free. A library that broke that
     // promise may end the process here.
     unsafe {
-        let usable = libc::malloc_usable_size(data.cast());
+        let usable = kv_platform::memory::usable(data.cast());
         if usable < len || usable > len + len / 4 + 4096 {
             return Err(format!("{call} answered {len} bytes in memory of {usable}"));
         }

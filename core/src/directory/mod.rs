@@ -1,8 +1,8 @@
 //! Files below one directory, by relative path: what the contract's `files` interface does, without a guest in sight.
 //!
 //! Invariants: no path leaves the directory, no link is followed, no file system of the kernel is reached (`mounts`), and
-//! a file is whole under its name or not there. Every path is resolved by the kernel in one step from the open directory
-//! (`openat2`), so what is checked is what is opened.
+//! a file is whole under its name or not there. Every path is resolved from the open directory
+//! (`kv_platform::paths`), so what is checked is what is opened.
 
 mod guard;
 mod listing;
@@ -18,12 +18,13 @@ mod usage;
 mod write;
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags};
+use kv_platform::{files, paths};
+use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 pub use guard::Guard;
@@ -177,7 +178,7 @@ impl Directory {
 
     /// Open what lies at a relative path, without following any link.
     fn resolve(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        resolve_below(&self.root, path, flags)
+        paths::open_below(&self.root, path, flags)
     }
 
     /// Open the directory at a relative path; "" is this one.
@@ -196,7 +197,7 @@ impl Directory {
     fn open_file(&self, path: &RelativePath, flags: OFlags) -> Result<OwnedFd, Errno> {
         let open = || {
             let parent = self.parent_of(path)?;
-            match resolve_below(&**parent, path.name(), flags) {
+            match paths::open_below(&**parent, path.name(), flags) {
                 // A directory that was removed holds nothing, and another may be in its place.
                 Err(Errno::NOENT) if fs::fstat(&**parent)?.st_nlink == 0 => Err(Errno::STALE),
                 opened => opened,
@@ -281,7 +282,7 @@ impl Directory {
             self.gone(bytes);
         }
         if durable {
-            fs::fsync(&parent)?;
+            files::sync(&parent)?;
         }
         Ok(true)
     }
@@ -302,10 +303,10 @@ fn open_root(path: &Path) -> Result<Option<OwnedFd>, Errno> {
 
 fn make_root(upper: &Path, path: &Path) -> Result<(), Errno> {
     let upper = fs::open(upper, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    mounts::check(&upper)?;
+    paths::check_file_system(&upper)?;
     match fs::mkdirat(&upper, path.file_name().ok_or(Errno::NOENT)?, PRIVATE_DIRECTORY) {
         // Its name must survive power loss as what will be in it.
-        Ok(()) => fs::fsync(&upper),
+        Ok(()) => files::sync(&upper),
         Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno),
     }
@@ -313,7 +314,7 @@ fn make_root(upper: &Path, path: &Path) -> Result<(), Errno> {
 
 /// Refuse a directory on a file system of the kernel.
 fn check_root(path: &Path, root: &OwnedFd) -> Result<(), Error> {
-    match mounts::kernel_file_system(root) {
+    match paths::kernel_file_system(root) {
         Ok(None) => Ok(()),
         Ok(Some(kind)) => Err(Error::new(ErrorKind::Denied, mounts::explain(path, kind))),
         Err(errno) => Err(Error::from(errno).context(path.display())),
@@ -333,88 +334,7 @@ pub fn open_below(root: BorrowedFd, path: &str, flags: OFlags) -> Result<OwnedFd
         .filter(|_| !path.starts_with('/'))
         .ok_or(Errno::PERM)?;
     }
-    resolve_below(root, path, flags)
-}
-
-fn resolve_below(root: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let root = root.as_fd();
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    // A mere name cannot leave the directory, and to have the kernel watch that costs a tenth of an open.
-    let is_name = !path.contains('/') && path != "..";
-    let below = if is_name { ResolveFlags::NO_SYMLINKS } else { RESOLVE };
-    // EAGAIN: a rename elsewhere made the kernel unsure; it asks to be asked again.
-    for _ in 0..16 {
-        match fs::openat2(root, path, flags, mode(flags), below | ResolveFlags::NO_XDEV) {
-            Err(Errno::AGAIN) => {}
-            // Kernels before 5.6, and sandboxes that do not know the call.
-            Err(Errno::NOSYS | Errno::PERM) => return resolve_by_steps(root, path, flags),
-            Err(Errno::XDEV) => match resolve_across(root, path, flags) {
-                Err(Errno::AGAIN) => {}
-                opened => return opened,
-            },
-            opened => return opened,
-        }
-    }
-    Err(Errno::AGAIN)
-}
-
-pub(crate) const RESOLVE: ResolveFlags =
-    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
-
-/// The same for a path that leads to another mount, which may be one of files, or one of the kernel.
-fn resolve_across(root: BorrowedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    // Without NO_XDEV only a path that would leave the directory is answered by XDEV.
-    let open = |path: &str, flags: OFlags| match fs::openat2(root, path, flags, mode(flags), RESOLVE) {
-        Err(Errno::XDEV) => Err(Errno::LOOP),
-        opened => opened,
-    };
-    // Looked at before it is opened, because an open may already change something, and again after it, because what lies
-    // at the path may have been renamed in between.
-    let look = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    match open(path, look) {
-        Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {
-            let (upper, name) = path.rsplit_once('/').ok_or(Errno::NOENT)?;
-            let upper = open(upper, look | OFlags::DIRECTORY)?;
-            mounts::check(&upper)?;
-            fs::openat2(&upper, name, flags, mode(flags), RESOLVE | ResolveFlags::NO_XDEV)
-        }
-        there => {
-            mounts::check(there?)?;
-            let opened = open(path, flags)?;
-            mounts::check(&opened)?;
-            Ok(opened)
-        }
-    }
-}
-
-/// The same in one step for each segment, for where the kernel cannot do it in one. `O_NOFOLLOW` refuses a
-/// link at each step; `..`, which a rename elsewhere could lead out of the directory, is refused.
-fn resolve_by_steps(root: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let root = root.as_fd();
-    if path.split('/').any(|segment| segment == "..") {
-        return Err(Errno::PERM);
-    }
-    let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let (parents, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let mut at: Option<OwnedFd> = None;
-    for segment in parents.split('/').filter(|segment| !segment.is_empty()) {
-        at = Some(fs::openat(at.as_ref().map_or(root, OwnedFd::as_fd), segment, step, Mode::empty())?);
-    }
-    let upper = at.as_ref().map_or(root, OwnedFd::as_fd);
-    mounts::check(upper)?;
-    let opened = fs::openat(upper, name, flags, mode(flags))?;
-    mounts::check(&opened)?;
-    // O_PATH with O_NOFOLLOW opens a link itself.
-    if flags.contains(OFlags::PATH) && fs::FileType::from_raw_mode(fs::fstat(&opened)?.st_mode) == fs::FileType::Symlink
-    {
-        return Err(Errno::LOOP);
-    }
-    Ok(opened)
-}
-
-/// Of a file that an open may make.
-fn mode(flags: OFlags) -> Mode {
-    if flags.contains(OFlags::CREATE) { PRIVATE_FILE } else { Mode::empty() }
+    paths::open_below(root, path, flags)
 }
 
 fn not_regular() -> Error {

@@ -59,16 +59,16 @@ impl Directory {
 
 /// Read as much as fits and as the kernel gives at once. 0: nothing is to be read, or the file ends.
 fn read_some(file: &OwnedFd, destination: &mut Destination, at: u64) -> Result<usize, Errno> {
-    let at = libc::off64_t::try_from(at).map_err(|_| Errno::INVAL)?;
+    let at = libc::off_t::try_from(at).map_err(|_| Errno::INVAL)?;
     let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
     let count = destination.rest_in_pieces(&mut pieces);
     let read = match pieces.get(..count).unwrap_or_default() {
         [] => return Ok(0),
         // The kernel has less to do for one than for a list.
         // SAFETY: the piece is memory that is borrowed mutably and may hold anything.
-        [piece] => unsafe { libc::pread64(file.as_raw_fd(), piece.iov_base, piece.iov_len, at) },
+        [piece] => unsafe { libc::pread(file.as_raw_fd(), piece.iov_base, piece.iov_len, at) },
         // SAFETY: so is each of these.
-        several => unsafe { libc::preadv64(file.as_raw_fd(), several.as_ptr(), several.len() as libc::c_int, at) },
+        several => unsafe { libc::preadv(file.as_raw_fd(), several.as_ptr(), several.len() as libc::c_int, at) },
     };
     usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }

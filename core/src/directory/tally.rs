@@ -89,7 +89,7 @@ impl Tally {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = match fs::openat(&directory.root, name, flags, PRIVATE_FILE) {
             // No file can be made: this process counts for itself, until it opens the directory again.
-            Err(Errno::NOSPC | Errno::DQUOT) => fs::memfd_create("kv-usage", fs::MemfdFlags::CLOEXEC)?,
+            Err(Errno::NOSPC | Errno::DQUOT) => memory_file()?,
             opened => opened?,
         };
         if fs::FileType::from_raw_mode(fs::fstat(&file)?.st_mode) != fs::FileType::RegularFile {
@@ -221,13 +221,15 @@ fn is_fresh(directory: &Directory) -> Result<bool, Errno> {
     Ok(entries.all(|entry| entry.is_ok_and(|entry| entry.file_name().to_bytes().starts_with(b"."))))
 }
 
+fn memory_file() -> Result<OwnedFd, Errno> {
+    let made = kv_platform::memory::file(c"kv-usage");
+    made.map(OwnedFd::from).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
 /// Tells one run of the machine from the next.
 fn boot() -> u64 {
     static BOOT: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
-    *BOOT.get_or_init(|| {
-        let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        xxhash_rust::xxh3::xxh3_64(&id) | 1
-    })
+    *BOOT.get_or_init(|| xxhash_rust::xxh3::xxh3_64(&kv_platform::system::boot()) | 1)
 }
 
 #[cfg(test)]

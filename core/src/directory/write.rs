@@ -7,10 +7,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
+use kv_platform::{files, paths};
+use rustix::fs::{self, AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 
-use super::{Directory, Guard, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath, resolve_below};
+use super::{Directory, Guard, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath};
 use crate::error::Error;
 use crate::limits;
 use crate::signals::without_signal;
@@ -96,7 +97,7 @@ impl Directory {
             replaced = self.look(path)?.map(|(_, stat)| stat.st_size as u64);
         }
         let placed = written.and_then(|()| match (durable, replace) {
-            (true, _) => Ok(uninterrupted(|| fs::fdatasync(&file))?),
+            (true, _) => Ok(uninterrupted(|| files::sync_data(&file))?),
             (false, true) => Ok(write_out(&file)?),
             (false, false) => Ok(()),
         });
@@ -154,10 +155,10 @@ impl Directory {
                 })
             };
             let files = group.iter().map(open).collect::<Result<Vec<OwnedFd>, Error>>()?;
-            files.iter().for_each(start_writing);
+            files.iter().for_each(files::start_writing);
             let files: Vec<_> = files.iter().zip(group).collect();
             side_by_side(self.shared.helpers.lent(&self.whose), &files, &|(file, path)| {
-                Ok(uninterrupted(|| fs::fdatasync(file)).inspect_err(|errno| {
+                Ok(uninterrupted(|| files::sync_data(file)).inspect_err(|errno| {
                     if is_lost(*errno) {
                         let _ = self.remove(path, false, None);
                     }
@@ -179,7 +180,7 @@ impl Directory {
             in_time()?;
             side_by_side(self.shared.helpers.lent(&self.whose), group, &|directory| {
                 let directory = self.open_directory(directory)?;
-                Ok(uninterrupted(|| fs::fsync(&directory))?)
+                Ok(uninterrupted(|| files::sync(&directory))?)
             })?;
         }
         Ok(())
@@ -215,7 +216,7 @@ impl Directory {
 
     /// Remove temporary files that are too old to have a living writer. Best effort: what fails is tried at the next open.
     pub(super) fn reap_temporaries(&self) {
-        let Ok(temporaries) = resolve_below(&self.root, TEMPORARIES, OFlags::RDONLY | OFlags::DIRECTORY) else {
+        let Ok(temporaries) = paths::open_below(&self.root, TEMPORARIES, OFlags::RDONLY | OFlags::DIRECTORY) else {
             return;
         };
         let Ok(listing) = fs::Dir::read_from(&temporaries) else { return };
@@ -248,18 +249,9 @@ fn place_in(
         fs::renameat(from, temporary, parent, path.name())?;
         return Ok(Written::Written);
     }
-    match fs::renameat_with(from, temporary, parent, path.name(), RenameFlags::NOREPLACE) {
+    match files::rename_new(from, temporary, parent, path.name()) {
         Ok(()) => Ok(Written::Written),
         Err(Errno::EXIST) => existed(parent, path),
-        // File systems and kernels without the flag have hard links.
-        Err(Errno::INVAL | Errno::NOSYS) => match fs::linkat(from, temporary, parent, path.name(), AtFlags::empty()) {
-            Ok(()) => {
-                let _ = fs::unlinkat(from, temporary, AtFlags::empty());
-                Ok(Written::Written)
-            }
-            Err(Errno::EXIST) => existed(parent, path),
-            Err(errno) => Err(errno),
-        },
         Err(errno) => Err(errno),
     }
 }
@@ -277,31 +269,12 @@ fn side_by_side<T: Sync>(
     helpers.try_each(usize::MAX, things, sync)
 }
 
-/// Have the kernel begin to write a file out, so that the syncs that follow wait for all files at once and not for one
-/// after another. Only a hint: what it could not begin, the sync does.
-fn start_writing(file: &OwnedFd) {
-    // SAFETY: an open descriptor; 0 and 0 are the whole file.
-    unsafe {
-        use std::os::fd::AsRawFd;
-        libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE);
-    }
-}
-
 /// Have the bytes of a file on the disk before the file gets its name. What follows needs no wait: a journal's commit flushes the
 /// disk before it names the file (`docs/decisions/a-manifest-is-written-out-before-its-rename.md`).
 fn write_out(file: &OwnedFd) -> Result<(), Errno> {
-    use std::os::fd::AsRawFd;
-    const ALL: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    let write_out = || {
-        // SAFETY: an open descriptor; 0 and 0 are the whole file.
-        match unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, ALL) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)),
-        }
-    };
-    match uninterrupted(write_out) {
+    match uninterrupted(|| files::write_out(file)) {
         // Not every file system can.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::SPIPE | Errno::OPNOTSUPP) => uninterrupted(|| fs::fdatasync(file)),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::SPIPE | Errno::OPNOTSUPP) => uninterrupted(|| files::sync_data(file)),
         written_out => written_out,
     }
 }

@@ -1,13 +1,14 @@
 //! The folder of a store: its files by name, and the order of those who change it.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::fs::{self, FlockOperation, Mode, OFlags};
+use kv_platform::{files, paths};
+use rustix::fs::{self, FlockOperation, OFlags};
 use rustix::io::Errno;
 
-use crate::directory::{RESOLVE, flock_within};
+use crate::directory::flock_within;
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
 
@@ -19,8 +20,7 @@ pub struct Folder(pub OwnedFd);
 impl Folder {
     /// A file, never through a link. None: there is none.
     pub fn at(&self, name: &str, flags: OFlags) -> Result<Option<File>, Error> {
-        let mode = if flags.contains(OFlags::CREATE) { Mode::RUSR | Mode::WUSR } else { Mode::empty() };
-        match fs::openat2(&self.0, name, flags | OFlags::CLOEXEC, mode, RESOLVE) {
+        match paths::open_below(&self.0, name, flags) {
             Ok(file) => Ok(Some(File::from(file))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(Error::from(errno).context(name)),
@@ -34,7 +34,7 @@ impl Folder {
     }
 
     pub fn sync(&self) -> Result<(), Errno> {
-        fs::fsync(self.0.as_fd())
+        files::sync(&self.0)
     }
 
     /// Wait until no other process changes the folder. All threads of this one share the lock.

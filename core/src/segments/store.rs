@@ -8,7 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use rustix::fs::{self, FallocateFlags, FlockOperation, OFlags};
+use kv_platform::files;
+use rustix::fs::{self, FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use super::folder::{Folder, io_error};
@@ -367,7 +368,7 @@ impl Store {
     fn allocate(&self, name: &str, bytes: u64) -> Result<File, Error> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let file = self.folder.at(name, flags)?.ok_or_else(|| Error::from(Errno::NOENT))?;
-        let made = fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
+        let made = files::allocate(&file, bytes)
             .and_then(|()| fs::flock(&file, FlockOperation::NonBlockingLockExclusive))
             .and_then(|()| self.folder.sync());
         if let Err(errno) = made {

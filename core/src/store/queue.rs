@@ -5,10 +5,12 @@
 //! when no thread uses what it refers to. The descriptor is readable while completions wait to be drained.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use kv_platform::event::Event;
 
 use super::{Opened, Store};
 use crate::error::{Error, ErrorKind};
@@ -118,13 +120,15 @@ impl<S: Served, J: Job<S>> Queue<J, S> {
             turns: 0,
             closed: false,
         };
-        let inner = Inner { opened, depth, event: Event::new()?, state: Mutex::new(state), idle: Condvar::new() };
+        let event = Event::new()
+            .map_err(|cause| Error::new(ErrorKind::Exhausted, format!("cannot make an event to wait for: {cause}")))?;
+        let inner = Inner { opened, depth, event, state: Mutex::new(state), idle: Condvar::new() };
         Ok(Queue(std::mem::ManuallyDrop::new(Arc::new(inner))))
     }
 
     /// The descriptor.
     pub fn event(&self) -> Result<RawFd, Error> {
-        Ok(self.usable()?.event.0.as_raw_fd())
+        Ok(self.usable()?.event.as_fd().as_raw_fd())
     }
 
     /// Have a job done. Gives it back if it is not accepted: `Exhausted` where the queue is full.
@@ -268,36 +272,6 @@ impl<S: Served, J: Job<S>> Drop for Queue<J, S> {
         drop(state);
         // SAFETY: once, and nobody uses it after.
         unsafe { std::mem::ManuallyDrop::drop(&mut self.0) }
-    }
-}
-
-/// An eventfd, non-blocking and closed on exec.
-struct Event(OwnedFd);
-
-impl Event {
-    fn new() -> Result<Self, Error> {
-        // SAFETY: no precondition; a descriptor that it answers is nobody else's.
-        let made = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if made < 0 {
-            let cause = std::io::Error::last_os_error();
-            return Err(Error::new(ErrorKind::Exhausted, format!("cannot make an eventfd: {cause}")));
-        }
-        // SAFETY: as above.
-        Ok(Event(unsafe { OwnedFd::from_raw_fd(made) }))
-    }
-
-    /// It becomes readable. (A full counter, the only way to fail, is readable too.)
-    fn set(&self) {
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes of ours.
-        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-    }
-
-    /// It is not readable any more, whoever read it before.
-    fn clear(&self) {
-        let mut count = [0_u8; 8];
-        // SAFETY: room of ours for eight bytes.
-        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
     }
 }
 

@@ -148,10 +148,7 @@ impl Parker {
                 // What comes early only has the future looked at once more.
                 let _awake = self.wake.wait_timeout_while(asleep, left, |()| !self.woken.load(Ordering::Acquire));
             } else if !self.woken.load(Ordering::Acquire) {
-                let left = left.min(DEAF);
-                let left = libc::timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
-                // SAFETY: `sockets` is as long as it says and ours alone; what failed only has the future looked at again.
-                unsafe { libc::ppoll(sockets.as_mut_ptr(), sockets.len() as _, &left, std::ptr::null()) };
+                kv_platform::system::wait(sockets, left.min(DEAF));
             }
         });
         // Not a plain store: what a waker wrote before a wake-up that this takes back must be seen by the look that follows,

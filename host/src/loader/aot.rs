@@ -15,7 +15,7 @@
 use std::fs::File;
 use std::hash::Hasher;
 use std::io::{ErrorKind::NotFound, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -179,7 +179,7 @@ impl Cache {
 /// The file holds what this engine's compiler made, and nobody changes it while it is mapped.
 pub(super) unsafe fn load_checked(engine: &Engine, file: &File) -> wasmtime::Result<Component> {
     // SAFETY: the caller's promise.
-    unsafe { Component::deserialize_file(engine, format!("/proc/self/fd/{}", file.as_raw_fd())) }
+    unsafe { Component::deserialize_file(engine, kv_platform::paths::of_descriptor(file.as_fd())) }
 }
 
 /// The time of a file's last change says when it was last loaded, to a day.

@@ -14,6 +14,8 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use super::aot::{Cache, load_checked};
+use kv_platform::system::{step_back, thread_number};
+
 use super::helper::{Allowance, Deadline, Program};
 use super::source::Sealed;
 use crate::error::{Error, ErrorKind};
@@ -77,7 +79,7 @@ struct Job {
 /// The threads of a job in this process, by the kernel's numbers, while they run.
 #[derive(Default)]
 struct Threads {
-    running: Vec<libc::pid_t>,
+    running: Vec<i32>,
     /// Nobody waits any more.
     late: bool,
 }
@@ -278,14 +280,14 @@ impl Job {
     fn thread_began(&self) {
         panics::own_thread();
         let mut threads = lock(&self.threads);
-        threads.running.push(own_number());
+        threads.running.push(thread_number());
         if threads.late {
-            step_back(own_number());
+            step_back(thread_number());
         }
     }
 
     fn thread_ends(&self) {
-        let own = own_number();
+        let own = thread_number();
         lock(&self.threads).running.retain(|thread| *thread != own);
     }
 
@@ -295,17 +297,6 @@ impl Job {
         threads.late = true;
         threads.running.iter().copied().for_each(step_back);
     }
-}
-
-fn own_number() -> libc::pid_t {
-    // SAFETY: has no condition.
-    unsafe { libc::gettid() }
-}
-
-/// Give a thread of this process the lowest priority.
-fn step_back(thread: libc::pid_t) {
-    // SAFETY: no memory is involved. It only matters for how fast things go whether it succeeds.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, thread as libc::id_t, 19) };
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -136,17 +136,5 @@ pub(super) fn library_path() -> Option<PathBuf> {
     };
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes()));
     // A relative name was relative to a working directory that may have changed since.
-    if path.is_absolute() { Some(path) } else { mapped_path(here as usize) }
-}
-
-/// The file that is mapped at an address, as the kernel has it.
-fn mapped_path(address: usize) -> Option<PathBuf> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    maps.lines().find_map(|line| {
-        let (range, _) = line.split_once(' ')?;
-        let (start, end) = range.split_once('-')?;
-        let bound = |text| usize::from_str_radix(text, 16).ok();
-        let path = line.get(line.find('/')?..)?;
-        (bound(start)?..bound(end)?).contains(&address).then(|| PathBuf::from(path))
-    })
+    if path.is_absolute() { Some(path) } else { kv_platform::system::mapped_file(here as usize) }
 }

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use kv_platform::memory;
+use rustix::mm::{MapFlags, ProtFlags};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ErrorKind};
@@ -70,7 +70,7 @@ impl Source {
         let cannot = |error: std::io::Error| {
             Error::new(ErrorKind::Exhausted, format!("cannot keep a copy of it in memory: {error}"))
         };
-        let copy = memory_file(c"kv-store-component").map_err(cannot)?;
+        let copy = memory::file(c"kv-store-component").map_err(cannot)?;
         let digest = self.pass_on(|piece, at| copy.write_all_at(piece, at).map_err(cannot))?;
         Ok((digest, Sealed::new(copy).map_err(cannot)?))
     }
@@ -139,28 +139,6 @@ fn what(first: &[u8]) -> Option<String> {
     Some(kind.to_owned())
 }
 
-/// A file in memory that can be sealed.
-pub(super) fn memory_file(name: &std::ffi::CStr) -> std::io::Result<File> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Some systems ask for a word on whether it is to be run as a program; others do not know the word.
-    let made = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL);
-    Ok(made.or_else(|_| rustix::fs::memfd_create(name, flags))?.into())
-}
-
-/// Make a file in memory one that nobody can change any more. It fails where somebody still has it mapped to write.
-pub(super) fn seal(file: &File) -> std::io::Result<()> {
-    const TRIES: usize = 20;
-    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    // The kernel says that a page is busy also where only its own bookkeeping still holds it, on a machine under load.
-    for _ in 1..TRIES {
-        match rustix::fs::fcntl_add_seals(file, seals) {
-            Err(rustix::io::Errno::BUSY) => std::thread::sleep(std::time::Duration::from_millis(10)),
-            sealed => return Ok(sealed?),
-        }
-    }
-    Ok(rustix::fs::fcntl_add_seals(file, seals)?)
-}
-
 /// Bytes that nobody can change any more.
 pub(super) enum Sealed {
     /// In a file of no name.
@@ -183,7 +161,7 @@ unsafe impl Sync for Mapped {}
 
 impl Sealed {
     fn new(file: File) -> std::io::Result<Self> {
-        seal(&file)?;
+        memory::seal(&file)?;
         let len = usize::try_from(file.metadata()?.len()).map_err(std::io::Error::other)?;
         // SAFETY: a new mapping, which is unmapped by `drop` and by nobody else.
         let start =
@@ -202,8 +180,8 @@ impl Sealed {
     /// Take the pages before an offset out of what this process has resident. They come back when they are looked at.
     pub(super) fn done_with(&self, end: usize) {
         if let Sealed::File(Mapped { start, len, .. }) = self {
-            // SAFETY: within the mapping; the pages are the file's, so that nothing is lost.
-            let _ = unsafe { rustix::mm::madvise(*start, end.min(*len), Advice::LinuxDontNeed) };
+            // SAFETY: within the mapping, which is shared.
+            unsafe { memory::done_with(*start, end.min(*len)) };
         }
     }
 }

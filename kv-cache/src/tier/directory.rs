@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use kv_in_process::signals::without_signal;
+use kv_platform::signals::without_signal;
 use rustix::fs::{self, AtFlags, Dir as DirStream, FlockOperation, Mode, OFlags};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -365,7 +365,7 @@ impl Directory {
 
 /// Make the names in a directory last, where the file system has such a thing.
 fn sync(directory: impl AsFd) -> io::Result<()> {
-    match fs::fsync(directory) {
+    match kv_platform::files::sync(directory) {
         Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 
-use memmap2::{Advice, Mmap};
+use kv_platform::memory::fault_in;
+use memmap2::Mmap;
 
 use super::directory::{Directory, Found, Unread, read_full, row_name};
 use super::entry::{Body, Row};
@@ -151,17 +152,6 @@ fn check_payload(file: &File, offset: u64, bytes: u64, crc32c: u32) -> Result<()
     if crc.value() == crc32c { Ok(()) } else { Err(PAYLOAD_CHANGED.into()) }
 }
 
-/// Read all of a mapped file now, where a sector that cannot be read is an error; touched later it would be a SIGBUS. False
-/// where the kernel cannot do so (before Linux 5.14).
-fn fault_in(map: &Mmap) -> Result<bool, Unread> {
-    let Err(error) = map.advise(Advice::PopulateRead) else { return Ok(true) };
-    match error.raw_os_error() {
-        Some(libc::EINVAL) => Ok(false),
-        Some(libc::EFAULT | libc::EHWPOISON) => Err(Unread::Io(io::Error::from_raw_os_error(libc::EIO))),
-        _ => Err(error.into()),
-    }
-}
-
 /// Written memory as memory that need not be. Nobody writes bytes to it that are not written themselves.
 pub(crate) fn as_uninit(buffer: &mut [u8]) -> &mut [MaybeUninit<u8>] {
     // SAFETY: the layout is the same; and what is read into it are bytes of a row, see above.
@@ -204,13 +194,13 @@ mod tests {
         let map = unsafe { Mmap::map(&file) }.unwrap();
         match fault_in(&map) {
             Ok(true) => {}
-            Ok(false) => return eprintln!("skipped: this kernel has no MADV_POPULATE_READ"),
+            Ok(false) => return eprintln!("skipped: this system has no MADV_POPULATE_READ"),
             Err(error) => panic!("{error:?}"),
         }
         // What is behind the end can be read no more than a bad sector.
         file.set_len(0).unwrap();
         match fault_in(&map) {
-            Err(Unread::Io(error)) => assert_eq!(error.raw_os_error(), Some(libc::EIO)),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EIO)),
             other => panic!("{other:?}"),
         }
     }

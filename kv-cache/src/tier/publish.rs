@@ -16,7 +16,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use kv_in_process::signals::without_signal;
+use kv_platform::signals::without_signal;
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 
 use super::directory::{Directory, Found, Name, Unread, row_name};
@@ -124,7 +124,7 @@ impl Directory {
         temporary.metadata_crc32c = metadata_sum(&metadata, None);
         file.write_all_at(&metadata, 0)?;
         step(Step::Written)?;
-        fs::fdatasync(&file)?;
+        kv_platform::files::sync_data(&file)?;
         step(Step::Synced)?;
         Ok(temporary)
     }

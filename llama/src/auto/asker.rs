@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use kv_in_process::signals::with_signals_blocked;
+use kv_platform::signals::with_signals_blocked;
 
 use super::rates::Pause;
 use crate::log;

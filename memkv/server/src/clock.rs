@@ -2,8 +2,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::time::{ClockId, clock_gettime};
-
 /// Nanoseconds since 1970-01-01 UTC. May be set.
 pub fn wall() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -13,14 +11,7 @@ pub fn wall() -> u64 {
 /// Nanoseconds on a clock that nobody sets and that goes on while the machine sleeps. What clients are told, and the ends of their
 /// changes, are on this clock: one that stood still while the machine slept would take what is late for early.
 pub fn steady() -> u64 {
-    #[cfg(target_os = "linux")]
-    const CLOCK: ClockId = ClockId::Boottime;
-    // Goes on in sleep elsewhere.
-    #[cfg(not(target_os = "linux"))]
-    const CLOCK: ClockId = ClockId::Monotonic;
-    let now = clock_gettime(CLOCK);
-    let nanoseconds = u64::try_from(now.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
-    nanoseconds.saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+    u64::try_from(kv_platform::system::steady().as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

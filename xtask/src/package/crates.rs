@@ -10,7 +10,7 @@ use crate::step;
 /// In the order in which they would be published. Those that are left out are programs, C libraries and tests.
 const CRATES: &[&str] = &[
     "kv-size",
-    "kv-in-process",
+    "kv-platform",
     "kv-store-abi",
     "kvx",
     "kv-http-wire",

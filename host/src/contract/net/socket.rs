@@ -9,14 +9,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use kv_platform::sockets;
 use socket2::{Domain, Protocol, Type};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::engine::{wait_for_socket, wait_until};
 use crate::error::{self, Error};
-
-/// What one `sendmsg` takes, from POSIX.
-const MAX_SLICES: usize = 1024;
 
 fn unavailable(error: io::Error) -> Error {
     let remedy = match error.kind() {
@@ -157,17 +155,6 @@ fn receive_once(stream: &TcpStream, room: &mut ReadBuf<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn send_once(stream: &TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-    // SAFETY: zeroes are a message without anything; an `IoSlice` is laid out as an iovec, and the kernel only reads them.
-    let sent = unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = slices.as_ptr().cast_mut().cast();
-        message.msg_iovlen = slices.len().min(MAX_SLICES) as _;
-        libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL)
-    };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
-}
-
 impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if std::mem::take(&mut self.asked) {
@@ -187,7 +174,7 @@ impl AsyncWrite for Socket {
         _: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let sent = self.poll_io(libc::POLLOUT, |stream| send_once(stream, slices));
+        let sent = self.poll_io(libc::POLLOUT, |stream| sockets::send(stream, slices));
         self.asked |= matches!(sent, Poll::Ready(Ok(_)));
         sent
     }

@@ -49,7 +49,7 @@ fn locate(root: &Dir, path: &str) -> Result<(Dir, String), ErrorCode> {
     let directory = match place.upper {
         None => root.clone(),
         Some(upper) => {
-            let opened = open_below(root.dir.as_fd(), upper, OFlags::PATH | OFlags::DIRECTORY);
+            let opened = open_below(root.dir.as_fd(), upper, kv_platform::paths::LOOK | OFlags::DIRECTORY);
             let opened = opened.map(File::from).map_err(refused)?;
             Dir::new(opened, root.perms, root.open_mode, true)
         }

@@ -5,27 +5,27 @@
 //! crate `compiler`), under limits of memory, processor time and output, confined to computing. What is trusted of it is what
 //! was trusted of the compiler in this process: that its code is what the component says.
 
-mod process;
-
 use std::ffi::CString;
 use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use kv_platform::child::{self, Bounds, End, Until};
+use kv_platform::{memory, paths};
 use kv_store_compiler::{PROGRAM, engine_hash, exit};
+use rustix::fs::{Mode, OFlags};
 use wasmtime::Engine;
 
 use super::aot::check_sealed;
 use super::find::library_path;
 use super::ownership::{check_way, others_write, owned_by_us};
-use super::source::{Sealed, memory_file, seal};
+use super::source::Sealed;
 use crate::config::Helper;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use process::{Bounds, End, Until};
 
-pub(super) use process::Until as Deadline;
+pub(super) use kv_platform::child::Until as Deadline;
 
 /// The program, checked: what runs is the file that was looked at.
 pub(crate) struct Program {
@@ -72,9 +72,8 @@ pub(crate) fn find(helper: &Helper) -> Result<Program, String> {
 fn check(path: &Path) -> Result<Program, String> {
     let doing = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let real = path.canonicalize().map_err(|error| doing(&error))?;
-    let mut options = File::options();
-    options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
-    let file = options.open(&real).map_err(|error| doing(&error))?;
+    let flags = paths::LOOK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(&real, flags, Mode::empty()).map_err(|error| doing(&error))?);
     let meta = file.metadata().map_err(|error| doing(&error))?;
     check_file(&meta).map_err(|why| doing(&why))?;
     check_way(&real).map_err(|why| doing(&why))?;
@@ -146,7 +145,7 @@ impl Program {
             lasting: false,
             signal: None,
         };
-        let file = |name| memory_file(name).map_err(|error| passing("make a file in memory", &error));
+        let file = |name| memory::file(name).map_err(|error| passing("make a file in memory", &error));
         let (code, said) = (file(c"kv-store-code")?, file(c"kv-store-said")?);
         let hash = engine_hash(engine);
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(limits::MAX_COMPILE_THREADS);
@@ -163,8 +162,9 @@ impl Program {
         // The program reads on from where the one before it has ended: descriptors of one file share their place in it.
         rustix::fs::seek(component, rustix::fs::SeekFrom::Start(0))
             .map_err(|error| passing("hand the component on", &error))?;
-        let descriptors = [component, code.as_fd(), said.as_fd(), self.file.as_fd()];
-        let end = process::run(descriptors, &arguments, &bounds, until)
+        let descriptors = [component, code.as_fd(), said.as_fd()];
+        let program = child::Program { file: self.file.as_fd(), path: &self.path };
+        let end = child::run(descriptors, &program, &arguments, &bounds, until)
             .map_err(|error| passing("start the compile helper", &error))?;
 
         let words = said_by(&said);
@@ -172,7 +172,7 @@ impl Program {
             End::Exited(status) if status == i32::from(exit::DONE) => {}
             other => return Err(explain(&other, &words, allowance, bounds.seconds)),
         }
-        seal(&code).map_err(|error| passing("seal compiled code", &error))?;
+        memory::seal(&code).map_err(|error| passing("seal compiled code", &error))?;
         let len = code.metadata().map_err(|error| passing("look at compiled code", &error))?.len();
         check_sealed(&code, len, digest, hash).map_err(|why| Failed {
             error: Error::new(ErrorKind::Other, format!("the compile helper's code {why}")),

@@ -12,59 +12,15 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
-/// Until when somebody waits. It can be put off while it runs.
-pub(in super::super) struct Until {
-    begun: Instant,
-    milliseconds: AtomicU64,
-}
-
-impl Until {
-    pub(in super::super) fn new(patience: Duration) -> Self {
-        let until = Until { begun: Instant::now(), milliseconds: AtomicU64::new(0) };
-        until.put_off(patience);
-        until
-    }
-
-    /// Not before this has passed from now.
-    pub(in super::super) fn put_off(&self, patience: Duration) {
-        let end = self.begun.elapsed().saturating_add(patience).as_millis();
-        self.milliseconds.fetch_max(u64::try_from(end).unwrap_or(u64::MAX), SeqCst);
-    }
-
-    fn left(&self) -> Duration {
-        Duration::from_millis(self.milliseconds.load(SeqCst)).saturating_sub(self.begun.elapsed())
-    }
-}
-
-/// What the kernel holds the program to.
-pub(super) struct Bounds {
-    /// Private memory that can be written to.
-    pub memory: u64,
-    /// Addresses, whether there is memory behind them or not.
-    pub addresses: u64,
-    /// Bytes of each file that it writes.
-    pub output: u64,
-    /// Of processor time.
-    pub seconds: u64,
-}
-
-/// How the program ended.
-#[derive(Debug)]
-pub(super) enum End {
-    Exited(i32),
-    /// By this signal, after so much processor time.
-    Killed(c_int, Duration),
-    /// It was killed because nobody waits any more.
-    Late,
-    NotStarted(io::Error),
-}
+pub use super::confine::confine;
+use crate::child::{Bounds, End, Program, Resource, Until, all_signals};
 
 /// Descriptors of the process between: input, output, errors, the program, and the pipe that is closed when it is to end.
 const PROGRAM: RawFd = 3;
@@ -78,7 +34,7 @@ struct Plan {
     descriptors: [RawFd; 5],
     arguments: Vec<*const c_char>,
     environment: [*const c_char; 1],
-    limits: Vec<(libc::__rlimit_resource_t, libc::rlimit)>,
+    limits: Vec<(Resource, libc::rlimit)>,
     mask: libc::sigset_t,
     stack: *mut c_void,
     /// The process between, for the program to know its parent by.
@@ -107,16 +63,16 @@ impl Stack {
     }
 }
 
-/// Run a program to its end, with input, output, errors, and the program's own file.
-pub(super) fn run(
-    descriptors: [BorrowedFd; 4],
+pub fn run(
+    descriptors: [BorrowedFd; 3],
+    program: &Program,
     arguments: &[CString],
     bounds: &Bounds,
     until: &Until,
 ) -> io::Result<End> {
     let (cancelled, cancel) = io::pipe()?;
     let mut held = Vec::new();
-    for descriptor in descriptors.into_iter().chain([std::os::fd::AsFd::as_fd(&cancelled)]) {
+    for descriptor in descriptors.into_iter().chain([program.file, cancelled.as_fd()]) {
         held.push(rustix::io::fcntl_dupfd_cloexec(descriptor, OUT_OF_THE_WAY)?);
     }
     let mut numbers = [-1; 5];
@@ -130,7 +86,7 @@ pub(super) fn run(
         descriptors: numbers,
         arguments: arguments.iter().map(|argument| argument.as_ptr()).chain([null]).collect(),
         environment: [null],
-        limits: limits(bounds)?,
+        limits: bounds.limits()?,
         mask: all_signals(),
         stack: inner.top(),
         between: AtomicI32::new(0),
@@ -187,38 +143,8 @@ fn wait(between: &OwnedFd, until: &Until, cancel: io::PipeWriter) -> bool {
     }
     // It is no child in the sense of SIGCHLD.
     let options = WaitIdOptions::EXITED | WaitIdOptions::from_bits_retain(libc::__WALL as u32);
-    while matches!(waitid(WaitId::PidFd(std::os::fd::AsFd::as_fd(between)), options), Err(rustix::io::Errno::INTR)) {}
+    while matches!(waitid(WaitId::PidFd(between.as_fd()), options), Err(rustix::io::Errno::INTR)) {}
     cancel.is_none()
-}
-
-fn limits(bounds: &Bounds) -> io::Result<Vec<(libc::__rlimit_resource_t, libc::rlimit)>> {
-    let wanted = [
-        (libc::RLIMIT_DATA, bounds.memory),
-        (libc::RLIMIT_AS, bounds.addresses),
-        (libc::RLIMIT_FSIZE, bounds.output),
-        (libc::RLIMIT_CPU, bounds.seconds),
-        (libc::RLIMIT_CORE, 0),
-        (libc::RLIMIT_NOFILE, 16),
-    ];
-    let within = wanted.into_iter().map(|(resource, bound)| {
-        let mut own = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `own` is ours.
-        if unsafe { libc::getrlimit(resource, &mut own) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let bound = bound.min(own.rlim_max);
-        Ok((resource, libc::rlimit { rlim_cur: bound, rlim_max: bound }))
-    });
-    within.collect()
-}
-
-fn all_signals() -> libc::sigset_t {
-    let mut all = std::mem::MaybeUninit::uninit();
-    // SAFETY: sigfillset fills it before it is read.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        all.assume_init()
-    }
 }
 
 fn errno() -> c_int {
@@ -303,75 +229,5 @@ extern "C" fn start_program(plan: *mut c_void) -> c_int {
         }
         plan.failed.store(errno().max(1), SeqCst);
         libc::_exit(127)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs::File;
-    use std::io::{Read, Seek};
-    use std::os::fd::AsFd;
-    use std::os::unix::fs::OpenOptionsExt;
-
-    const PLENTY: Bounds = Bounds { memory: 1 << 30, addresses: 1 << 34, output: 1 << 20, seconds: 60 };
-
-    /// How a program ends, and what it writes to its output.
-    fn ran(arguments: &[&str], bounds: &Bounds, patience: Duration) -> (End, String) {
-        let mut output = tempfile::tempfile().unwrap();
-        let none = File::open("/dev/null").unwrap();
-        let path = std::path::Path::new(arguments[0]).canonicalize().unwrap();
-        let program = File::options().read(true).custom_flags(libc::O_PATH).open(path).unwrap();
-        let descriptors = [none.as_fd(), output.as_fd(), output.as_fd(), program.as_fd()];
-        let arguments: Vec<CString> = arguments.iter().map(|text| CString::new(*text).unwrap()).collect();
-        let end = crate::signals::with_signals_blocked(|| run(descriptors, &arguments, bounds, &Until::new(patience)));
-        let mut text = String::new();
-        output.rewind().unwrap();
-        output.read_to_string(&mut text).unwrap();
-        (end.unwrap(), text)
-    }
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    #[test]
-    fn it_has_three_descriptors_an_empty_environment_and_its_bounds() {
-        let held = File::open("/dev/null").unwrap();
-        let script = "echo $(ls /proc/self/fd | wc -l); ulimit -d -f -t -n; cat /proc/self/environ; \
-                      grep -E 'NoNewPrivs|SigBlk' /proc/self/status";
-        let (end, text) = ran(&["/bin/bash", "-c", script], &PLENTY, LONG);
-        drop(held);
-        assert!(matches!(end, End::Exited(0)), "{end:?}: {text}");
-        // The fourth is the listing's own.
-        assert!(text.starts_with("4\n"), "{text}");
-        assert!(text.contains(" 1048576\n") && text.contains("NoNewPrivs:\t1"), "{text}");
-        let (end, text) = ran(&["/usr/bin/env"], &PLENTY, LONG);
-        assert!(matches!(end, End::Exited(0)) && text.is_empty(), "{end:?}: {text}");
-    }
-
-    #[test]
-    fn how_it_ends_is_told() {
-        let sh = |script: &str, patience| ran(&["/bin/bash", "-c", script], &PLENTY, patience).0;
-        assert!(matches!(sh("exit 7", LONG), End::Exited(7)));
-        // All others it has blocked: a key at a terminal is the engine's to answer.
-        assert!(
-            matches!(sh("kill -TERM $$; kill -KILL $$", LONG), End::Killed(libc::SIGKILL, worked) if worked < Duration::from_secs(1))
-        );
-        let begun = Instant::now();
-        assert!(matches!(sh("exec sleep 1000", Duration::from_millis(50)), End::Late));
-        assert!(begun.elapsed() < LONG);
-        let bound = Bounds { seconds: 1, ..PLENTY };
-        let (end, _) = ran(&["/bin/bash", "-c", "while :; do :; done"], &bound, LONG);
-        assert!(matches!(end, End::Killed(libc::SIGKILL, worked) if worked >= Duration::from_millis(800)), "{end:?}");
-        // A directory is no program.
-        assert!(matches!(ran(&["/usr"], &PLENTY, LONG).0, End::NotStarted(_)));
-    }
-
-    #[test]
-    fn a_wait_can_be_put_off() {
-        let until = Until::new(Duration::ZERO);
-        assert!(until.left().is_zero());
-        until.put_off(LONG);
-        until.put_off(Duration::ZERO);
-        assert!(until.left() > LONG / 2);
     }
 }

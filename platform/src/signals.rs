@@ -35,6 +35,9 @@ pub fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
 
 /// Run a write that may find its reader gone (SIGPIPE) or its file too long (SIGXFSZ), in a process where that signal may
 /// still be set to kill.
+///
+/// Linux: the kernel sends it to the thread that writes. macOS sends it to the process, where another thread may be given it:
+/// `signals-of-writes` is lacking.
 pub fn without_signal<T>(signal: libc::c_int, write: impl FnOnce() -> T) -> T {
     /// Takes the signal that was raised meanwhile, and restores the mask; also where `write` panics.
     struct Restore {
@@ -48,8 +51,7 @@ pub fn without_signal<T>(signal: libc::c_int, write: impl FnOnce() -> T) -> T {
             unsafe {
                 // One that was there before is the process's own.
                 if !self.was_pending {
-                    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-                    libc::sigtimedwait(&self.only, std::ptr::null_mut(), &now);
+                    crate::way::signals::take_pending(&self.only);
                 }
                 libc::pthread_sigmask(libc::SIG_SETMASK, &self.former, std::ptr::null_mut());
             }

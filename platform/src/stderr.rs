@@ -1,13 +1,12 @@
 //! Lines on standard error. Each is one write, so that those of several threads do not mix, takes no lock that a fork could
-//! leave locked, and waits for nobody: what a pipe has no room for is dropped and counted. (On kernels before Linux 6.4, and
-//! on terminals, another writer can take the room between the look and the write, which then waits.)
+//! leave locked, and waits for nobody: what a pipe has no room for is dropped and counted. (On kernels before Linux 6.4, on
+//! other systems, and on terminals, another writer can take the room between the look and the write, which then waits.)
 
-use std::io::IoSlice;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::fs::{self, FileType};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 
 use crate::signals::without_signal;
 
@@ -51,9 +50,8 @@ fn write_now(bytes: &[u8]) -> Result<(), Errno> {
             return Err(Errno::AGAIN);
         }
         // Another writer may have taken the room meanwhile; pipes of Linux 6.4 and later, and sockets, can be asked not to wait.
-        match rustix::io::pwritev2(stderr, &[IoSlice::new(bytes)], u64::MAX, ReadWriteFlags::NOWAIT) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::SPIPE) => {}
-            written => return written.map(drop),
+        if let Some(written) = crate::way::stderr::write_at_once(stderr.as_fd(), bytes) {
+            return written;
         }
     }
     rustix::io::write(stderr, bytes).map(drop)

@@ -1,5 +1,5 @@
 //! Takes from this process whatever compiling does not need. From then on it can compute, take memory up to the bounds that
-//! the library set, read and write the three descriptors that it has, and end.
+//! it was started with, read and write the three descriptors that it has, and end.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use seccompiler::{
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Confine all threads of the process, which must be running already: none can be started after it.
-pub fn confine() -> Result<()> {
+/// None of this process's threads can be started after it. The bounds hold already.
+pub fn confine(_: impl Iterator<Item = String>) -> Result<()> {
     // If the machine runs out of memory, this process is to end and not the one that waits for it. Best effort.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let program: BpfProgram = filter()?.try_into()?;
@@ -77,7 +77,7 @@ mod tests {
             // SAFETY: as above; no_new_privs is what an unprivileged filter needs.
             unsafe {
                 libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-                libc::_exit(if confine().is_err() { 99 } else { check() });
+                libc::_exit(if confine(std::iter::empty()).is_err() { 99 } else { check() });
             }
         }
         let mut status = -1;
@@ -88,8 +88,7 @@ mod tests {
     }
 
     fn refused(answer: i64) -> bool {
-        // SAFETY: errno is this thread's.
-        answer == -1 && unsafe { *libc::__errno_location() } == libc::EPERM
+        answer == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
     }
 
     #[test]

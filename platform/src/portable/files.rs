@@ -1,0 +1,47 @@
+//! Hard links, `fsync`, zeros.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{self, AtFlags};
+use rustix::io::Errno;
+
+pub fn sync_data(file: BorrowedFd) -> Result<(), Errno> {
+    sync(file)
+}
+
+pub fn sync(file: BorrowedFd) -> Result<(), Errno> {
+    #[cfg(target_vendor = "apple")]
+    match fs::fcntl_fullfsync(file) {
+        // Network file systems know no disk.
+        Err(Errno::INVAL | Errno::NOTSUP | Errno::NOTTY | Errno::OPNOTSUPP) => {}
+        synced => return synced,
+    }
+    fs::fsync(file)
+}
+
+pub fn start_writing(_: BorrowedFd) {}
+
+pub fn write_out(file: BorrowedFd) -> Result<(), Errno> {
+    sync_data(file)
+}
+
+pub fn rename_new(from: BorrowedFd, name: &str, to: BorrowedFd, new: &str) -> Result<(), Errno> {
+    fs::linkat(from, name, to, new, AtFlags::empty())?;
+    let _ = fs::unlinkat(from, name, AtFlags::empty());
+    Ok(())
+}
+
+pub fn allocate(file: BorrowedFd, bytes: u64) -> Result<(), Errno> {
+    const ZEROS: usize = 64 << 10;
+    let zeros = [0; ZEROS];
+    let mut at = 0;
+    while at < bytes {
+        let len = (bytes - at).min(ZEROS as u64) as usize;
+        match rustix::io::pwrite(file, zeros.get(..len).unwrap_or_default(), at) {
+            Err(Errno::INTR) => {}
+            Ok(0) => return Err(Errno::IO),
+            written => at += written? as u64,
+        }
+    }
+    Ok(())
+}
