@@ -96,6 +96,9 @@ fn print(found: &Diagnosis, verbose: bool) {
     if let Some(label) = &found.label {
         println!("opened   {label}");
     }
+    for lack in &found.lacks {
+        println!("lacking  {}: {}", lack.name, lack.instead);
+    }
     if !found.not_tried.is_empty() {
         println!("not tried: {}", found.not_tried.join("; "));
     } else if found.problems.is_empty() {

@@ -35,7 +35,9 @@ pub use kv_store_core::{limits, paged};
 /// What an envelope takes besides its value.
 pub const ENVELOPE_BYTES: u64 = kv_store_core::envelope::TAIL_BYTES as u64;
 
-pub use doctor::{ConfigReport, Depth, Diagnosis, NearLevel, Problem, Reached, Reaches, Secret, check_config, doctor};
+pub use doctor::{
+    ConfigReport, Depth, Diagnosis, Lack, NearLevel, Problem, Reached, Reaches, Secret, check_config, doctor,
+};
 pub use host::{Host, HostBuilder};
 pub use inspect::{Import, Inspection, inspect};
 pub use kv_store_core::{

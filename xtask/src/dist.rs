@@ -13,6 +13,11 @@ use crate::{guests, step};
 /// Lay out `target/dist/{lib,libexec,components,include,bin}`.
 pub fn run(place: &Place) -> Result<()> {
     guests::build(place)?;
+    libraries(place)
+}
+
+/// The same, where the components lie there already.
+pub fn libraries(place: &Place) -> Result<()> {
     let mut sources = Sources::begin(place, &place.dist)?;
     build_workspace(place, &mut sources)?;
     let include = place.dist.join("include");
@@ -41,6 +46,10 @@ pub fn run_for_long(place: &Place) -> Result<()> {
 pub fn cargo(place: &Place, command: &str) -> Command {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(&place.root).args([command, "--release", "--locked", "--workspace", "--exclude", "xtask"]);
+    cargo.env("CARGO_TARGET_DIR", &place.target);
+    for feature in place.features {
+        cargo.args(["--features", feature]);
+    }
     cargo
 }
 

@@ -28,6 +28,7 @@ mod package;
 mod packages;
 mod place;
 mod planted;
+mod portable;
 mod python;
 mod quick;
 mod second_host;

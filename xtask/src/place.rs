@@ -12,6 +12,8 @@ pub struct Place {
     pub target: PathBuf,
     /// What an operator installs. Always in the clone.
     pub dist: PathBuf,
+    /// Features of the workspace that are built, beside those that every crate asks for.
+    pub features: &'static [&'static str],
 }
 
 impl Place {
@@ -22,7 +24,7 @@ impl Place {
             None => root.join("target"),
         };
         let dist = root.join("target/dist");
-        Ok(Place { root, target, dist })
+        Ok(Place { root, target, dist, features: &[] })
     }
 
     /// Where long steps keep their work and their logs.

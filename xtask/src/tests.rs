@@ -14,8 +14,8 @@ use crate::compiled::Compiled;
 use crate::languages::{self, Language};
 use crate::place::{LLAMA_LIBRARY, Place};
 use crate::{
-    aarch64, bench, book, demo, deny, dist, former, guests, llama, package, packages, python, quick, second_host,
-    servers, step,
+    aarch64, bench, book, demo, deny, dist, former, guests, llama, package, packages, portable, python, quick,
+    second_host, servers, step,
 };
 
 #[derive(clap::Args)]
@@ -34,6 +34,10 @@ pub struct Options {
     /// Only what runs for Linux on aarch64, under qemu; says what it left out
     #[arg(long, conflicts_with_all = ["engines", "languages", "quick"])]
     aarch64: bool,
+    /// Only what runs with the portable ways of the platform, those of macOS, on Linux: unit tests, conformance, guests that misbehave,
+    /// torture
+    #[arg(long, conflicts_with_all = ["engines", "languages", "quick", "aarch64"])]
+    portable: bool,
     /// Only the second host: components of tests/compat on jco and Node.js (110 MB of npm the first time, then a minute)
     #[arg(long, conflicts_with_all = ["quick", "engines", "languages"])]
     second_host: bool,
@@ -54,6 +58,8 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
         languages::test(place, &Language::ALL)?;
     } else if options.aarch64 {
         aarch64::test(place)?;
+    } else if options.portable {
+        portable::test(place)?;
     } else if options.second_host {
         second_host::test(place)?;
     } else if let Some(dists) = &options.former {
@@ -93,6 +99,7 @@ fn all(place: &Place) -> Result<()> {
     step::run_shown("API docs, without warnings", doc.arg("--no-deps").env("RUSTDOCFLAGS", "-D warnings"))?;
     let _ = book::run(place)?;
     other_kernels(place)?;
+    portable::units(place)?;
     // The guests as programs of this machine, for their lints and for what is pure in them.
     for (what, workspace, target) in
         [("the guests", "guests", "guests-native"), ("http-wire beside hyper", "http-wire/oracle", "http-oracle")]

@@ -77,6 +77,9 @@ pub struct Diagnosis {
     pub label: Option<String>,
     /// The servers that are granted by name and port, where they were connected to.
     pub servers: Vec<Reached>,
+    /// What the library promises on Linux and not on this system.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lacks: Vec<Lack>,
     /// What an open does, or may do, and was not tried; empty: nothing.
     pub not_tried: Vec<String>,
     /// What an open would fail over, or what is unlikely to be meant.
@@ -105,6 +108,15 @@ pub struct Reached {
     pub reached: Option<String>,
     /// Why none did.
     pub why: Option<String>,
+}
+
+/// A promise that does not hold on this system; `docs/threat-model.md` has the same names.
+#[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct Lack {
+    pub name: &'static str,
+    /// What holds in its place.
+    pub instead: &'static str,
 }
 
 /// What a component would be granted.
@@ -160,7 +172,8 @@ pub fn doctor(uri: &str, depth: Depth) -> Diagnosis {
 
 /// Tell what an open of a URI would do, with what a host has.
 pub(crate) fn doctor_with(uri: &str, depth: Depth, setup: &Setup) -> Diagnosis {
-    let mut found = Diagnosis { searched: setup.places.directories(), ..Diagnosis::default() };
+    let lacks = kv_platform::LACKS.iter().map(|lack| Lack { name: lack.name, instead: lack.instead }).collect();
+    let mut found = Diagnosis { searched: setup.places.directories(), lacks, ..Diagnosis::default() };
     found.check_environment();
     let looked = found.look(uri, setup).unwrap_or_else(|(error, remedy)| {
         found.problem(true, error, remedy);
