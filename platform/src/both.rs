@@ -236,3 +236,14 @@ fn only_a_pending_signal_is_taken() {
         .unwrap();
     }
 }
+
+#[cfg(feature = "roots")]
+#[test]
+fn the_same_authorities_are_trusted() {
+    let set = |roots: Vec<rustls_pki_types::CertificateDer<'static>>| {
+        roots.into_iter().map(|certificate| certificate.to_vec()).collect::<std::collections::BTreeSet<_>>()
+    };
+    let (one, other) = (set(linux::roots::roots()), set(portable::roots::roots()));
+    // The folders of a system may have more than its file.
+    assert!(one.is_superset(&other) && other.is_empty() == one.is_empty(), "{} and {}", one.len(), other.len());
+}

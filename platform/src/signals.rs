@@ -13,7 +13,8 @@ pub fn block_signals() {
     }
 }
 
-/// Run `start` with all signals blocked in this thread, and restore its mask.
+/// Run `start`, which starts threads, with all signals blocked in this thread, and restore its mask. The library that this is linked into
+/// stays in the process from then on, whoever closes it: its threads outlive a `dlclose`.
 pub fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     struct Restore(libc::sigset_t);
     impl Drop for Restore {
@@ -22,6 +23,7 @@ pub fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
         }
     }
+    crate::way::system::stay_loaded(block_signals as fn() as *const libc::c_void);
     let mut all = MaybeUninit::uninit();
     let mut former = MaybeUninit::uninit();
     // SAFETY: sigfillset fills `all`, and pthread_sigmask fills `former` where it answers 0, before either is read.

@@ -192,6 +192,12 @@ impl Environment {
         llama::program(self.path(program))
     }
 
+    /// What PATH is where its programs come first.
+    pub fn path_first(&self) -> Result<std::ffi::OsString> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        Ok(std::env::join_paths([self.programs()].into_iter().chain(std::env::split_paths(&path)))?)
+    }
+
     pub fn python(&self) -> Command {
         self.program("python")
     }

@@ -6,6 +6,8 @@ pub mod event;
 pub mod files;
 pub mod memory;
 pub mod paths;
+#[cfg(feature = "roots")]
+pub mod roots;
 pub mod signals;
 pub mod sockets;
 pub mod stderr;

@@ -5,6 +5,8 @@ pub mod event;
 pub mod files;
 pub mod memory;
 pub mod paths;
+#[cfg(feature = "roots")]
+pub mod roots;
 pub mod signals;
 pub mod sockets;
 pub mod stderr;
@@ -40,6 +42,10 @@ pub const LACKS: &[Lack] = &[
     Lack {
         name: "lines-without-waiting",
         instead: "a log line can wait for who reads standard error, where another writer takes the last room",
+    },
+    Lack {
+        name: "keychain",
+        instead: "the system's file of certificates is trusted, not what was added to a keychain: name that as SSL_CERT_FILE or tls.ca",
     },
     Lack {
         name: "memory-pressure",

@@ -39,3 +39,17 @@ pub fn wait(descriptors: &mut [libc::pollfd], left: Duration) {
     // SAFETY: the list is as long as it says and ours alone.
     unsafe { libc::poll(descriptors.as_mut_ptr(), descriptors.len() as _, milliseconds) };
 }
+
+/// The library that an address is in is opened once more and never closed. A program is not affected.
+pub fn stay_loaded(inside: *const libc::c_void) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+        // SAFETY: dladdr takes any address and fills `info` where it does not answer 0; the name that it then holds is the loader's.
+        unsafe {
+            if libc::dladdr(inside, info.as_mut_ptr()) != 0 {
+                libc::dlopen(info.assume_init().dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
+            }
+        }
+    });
+}

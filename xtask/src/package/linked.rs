@@ -75,9 +75,13 @@ impl Package {
 }
 
 pub fn find(place: &Place) -> Result<Linked> {
+    find_for(place, &format!("{}-unknown-linux-gnu", std::env::consts::ARCH))
+}
+
+/// What is packed for a target.
+pub fn find_for(place: &Place, target: &str) -> Result<Linked> {
     let mut linked = Linked { packages: Vec::new(), depends: BTreeMap::new() };
-    let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    for (folder, platform, packed) in [("", host.as_str(), Some(PACKED)), ("guests", "wasm32-unknown-unknown", None)] {
+    for (folder, platform, packed) in [("", target, Some(PACKED)), ("guests", "wasm32-unknown-unknown", None)] {
         let mut metadata = Command::new("cargo");
         metadata.current_dir(place.root.join(folder)).args(["metadata", "--locked", "--format-version", "1"]);
         let text = step::output(metadata.args(["--filter-platform", platform]))?;

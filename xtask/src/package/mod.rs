@@ -6,6 +6,8 @@ mod crates;
 mod glibc;
 mod licences;
 mod linked;
+mod macho;
+mod macos;
 mod sbom;
 mod stage;
 pub mod tests;
@@ -30,6 +32,9 @@ pub struct Options {
     /// Also pack the crates for crates.io, which resolves their dependencies there; nothing is published. --test does it, too
     #[arg(long)]
     crates: bool,
+    /// Instead the tarball and the wheel for macOS, of this processor: linked by zig, looked at, and not run. Compiles wasmtime once for each
+    #[arg(long, value_parser = macos::targets(), conflicts_with_all = ["test", "crates"])]
+    target: Option<String>,
 }
 
 /// What is packed, and when.
@@ -39,6 +44,8 @@ pub struct Release {
     pub time: u64,
     /// `x86_64`.
     pub machine: &'static str,
+    /// `linux` or `macos`.
+    pub system: &'static str,
     /// `target/package`.
     pub folder: PathBuf,
 }
@@ -53,18 +60,22 @@ impl Release {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             time: time.trim().parse().context("SOURCE_DATE_EPOCH is a number of seconds")?,
             machine: std::env::consts::ARCH,
+            system: "linux",
             folder: place.root.join("target/package"),
         })
     }
 
     /// The folder that the tarball holds.
     pub fn name(&self) -> String {
-        format!("kv-store-wasm-{}-linux-{}", self.version, self.machine)
+        format!("kv-store-wasm-{}-{}-{}", self.version, self.system, self.machine)
     }
 }
 
 /// Build, and make every package.
 pub fn run(place: &Place, options: &Options) -> Result<()> {
+    if let Some(target) = &options.target {
+        return macos::run(place, target, !options.no_wheel);
+    }
     dist::run(place)?;
     if options.test {
         return tests::run(place);

@@ -52,7 +52,7 @@ pub fn lay_out(place: &Place, release: &Release, linked: &Linked) -> Result<Path
 }
 
 /// Manual pages and completions, which the programs write themselves.
-fn pages(place: &Place, tree: &Path) -> Result<()> {
+pub fn pages(place: &Place, tree: &Path) -> Result<()> {
     let made = tree.join("made");
     step::output(Command::new(place.dist.join("bin/kv-store")).arg("pages").arg(&made))?;
     copy_all(&made.join("man"), &tree.join("share/man/man1"))?;
@@ -88,7 +88,7 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn copy_all(from: &Path, to: &Path) -> Result<()> {
+pub fn copy_all(from: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
         let entry = entry?;

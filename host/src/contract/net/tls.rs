@@ -123,7 +123,7 @@ impl Tls {
             }
             None => {
                 // Systems carry old certificates that are not understood; the rest serves.
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+                roots.add_parsable_certificates(kv_platform::roots::roots());
                 if roots.is_empty() {
                     let message = "the system has no CA certificates: install them, or set tls.ca in the config";
                     return Err(Error::invalid(message));
