@@ -67,6 +67,8 @@ const WORDS: &[&str] = &[
     "preadv2",
     "pread64",
     "pwritev2",
+    "rustls_native_certs",
+    "security_framework",
     "sigtimedwait",
     "statx",
     "sync_file_range",
@@ -126,4 +128,21 @@ fn the_way_of_linux_would_be_found() {
     });
     let without: Vec<_> = without.collect();
     assert!(without.is_empty(), "{without:?}");
+}
+
+/// What each build lacks is explained to operators under the same name, and nothing else is.
+#[test]
+fn what_is_lacking_is_in_the_threat_model() {
+    let source = std::fs::read_to_string(root().join("platform/src/portable/mod.rs")).unwrap();
+    let named: Vec<&str> = source.split("name: \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    let page = std::fs::read_to_string(root().join("docs/threat-model.md")).unwrap();
+    let (_, table) = page.split_once("## What other systems than Linux do not promise").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let mut explained: Vec<&str> =
+        table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let mut expected = named.clone();
+    expected.sort_unstable();
+    explained.sort_unstable();
+    assert_eq!(explained, expected);
+    assert!(expected.len() > 8);
 }
