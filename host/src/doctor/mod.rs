@@ -114,6 +114,7 @@ pub struct Reached {
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct Lack {
+    /// Of the promise, such as `compile-sandbox`.
     pub name: &'static str,
     /// What holds in its place.
     pub instead: &'static str,

@@ -4,6 +4,9 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+/// `S_ISVTX`, whose type is not the same on every system.
+const STICKY: u32 = 0o1000;
+
 /// Whether no other user can rename a directory on the way to this one, and so put another in its place: each belongs to this
 /// user or to root, and is for its owner alone to write to, or has the sticky bit, like `/tmp`.
 pub(super) fn check_way(real: &Path) -> Result<(), String> {
@@ -13,7 +16,7 @@ pub(super) fn check_way(real: &Path) -> Result<(), String> {
         if !owned_by_us(&meta) && meta.uid() != 0 {
             return Err(format!("lies below {upper}, which belongs to another user"));
         }
-        if others_write(meta.mode(), meta.uid() == meta.gid()) && meta.mode() & libc::S_ISVTX == 0 {
+        if others_write(meta.mode(), meta.uid() == meta.gid()) && meta.mode() & STICKY == 0 {
             return Err(format!("lies below {upper}, where others can put another in its place (chmod go-w {upper})"));
         }
     }

@@ -106,3 +106,40 @@ fn check_signature(file: &[u8], signature: &[u8]) -> Result<usize> {
     ensure!(checked == count as usize, "its signature has {count} hashes for {checked} pages");
     Ok(checked)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A signature of a file, as a linker makes it: one part, a page of 4 KiB for each hash.
+    fn signature(file: &[u8]) -> Vec<u8> {
+        let hashes: Vec<u8> = file.chunks(4096).flat_map(|page| Sha256::digest(page).to_vec()).collect();
+        let pages = file.len().div_ceil(4096) as u32;
+        let head = 44_u32;
+        let directory = [0xfade_0c02, head + hashes.len() as u32, 0x2_0400, 2, head, head, 0, pages, file.len() as u32];
+        let kinds = u32::from_be_bytes([32, 2, 0, 12]);
+        let words =
+            [0xfade_0cc0, 20 + head + hashes.len() as u32, 1, 0, 20].into_iter().chain(directory).chain([kinds, 0]);
+        words.flat_map(u32::to_be_bytes).chain(hashes).collect()
+    }
+
+    #[test]
+    fn a_page_that_was_changed_after_it_was_signed_is_found() {
+        let mut file: Vec<u8> = (0..10_000_u32).map(|byte| byte as u8).collect();
+        let signed = signature(&file);
+        assert_eq!(check_signature(&file, &signed).unwrap(), 3);
+        assert!(check_signature(&file[..9_000], &signed).is_err(), "cut off");
+        for cut in 0..signed.len() {
+            assert!(check_signature(&file, &signed[..cut]).is_err(), "{cut}");
+        }
+        file[9_999] ^= 1;
+        let refused = check_signature(&file, &signed).unwrap_err().to_string();
+        assert!(refused.contains("page 2"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_no_file_of_macos_is_refused() {
+        assert!(parse(b"\x7fELF").is_err() && parse(&[]).is_err());
+        assert_eq!(numbers(0x000b_0200), (11, 2));
+    }
+}

@@ -90,7 +90,8 @@ fn check_file(meta: &Metadata) -> Result<(), &'static str> {
     if others_write(meta.mode(), meta.uid() == meta.gid()) {
         return Err("others can write to it (chmod go-w)");
     }
-    if meta.mode() & (libc::S_ISUID | libc::S_ISGID) != 0 {
+    // S_ISUID and S_ISGID, whose type is not the same on every system.
+    if meta.mode() & 0o6000 != 0 {
         return Err("changes the user that it runs as (chmod ug-s)");
     }
     Ok(())
