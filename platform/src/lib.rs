@@ -46,5 +46,6 @@ pub fn promises(name: &str) -> bool {
     LACKS.iter().all(|lack| lack.name != name)
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod both;
