@@ -105,7 +105,8 @@ fn check(place: &Place, target: &Target, built: &Path) -> Result<()> {
     let libraries = [
         (LIBRARY, format!("@rpath/{VERSIONED}"), Some(exports)),
         (CACHE_LIBRARY, format!("@rpath/{CACHE_LIBRARY}"), Some(cache)),
-        (MODULE, "@rpath/_lib.abi3.so".to_owned(), Some(module)),
+        // Python loads it by its path. The name is kv-cache's, whose arguments for the linker reach whoever links it.
+        (MODULE, format!("@rpath/{CACHE_LIBRARY}"), Some(module)),
     ];
     let programs = PROGRAMS.map(|(name, _)| (name, String::new(), None));
     for (name, install_name, exported) in libraries.into_iter().chain(programs) {
