@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::folder::io_error;
 use super::format::{Entry, Key, RECORD_ALIGNMENT};
-use super::store::{NewValue, Record, Store};
+use super::segment::Record;
+use super::store::{NewValue, Store};
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
 
@@ -24,7 +25,7 @@ impl Store {
         self.follow(until)?;
         let (mut absent, mut segments) = (Vec::new(), BTreeMap::new());
         for key in keys {
-            match self.find(*key) {
+            match self.find_sure(*key)? {
                 Some(place) => segments
                     .entry(place.segment)
                     .and_modify(|unit: &mut u32| *unit = place.unit.max(*unit))

@@ -17,8 +17,8 @@ pub const RECORD_ALIGNMENT: u64 = 64;
 pub const MAX_KEY_BYTES: usize = 255;
 /// Spaces of keys, of which none sees another's.
 pub const SPACES: usize = 4;
-/// A place in units has so many bits: a segment has 32 GiB at most.
-pub const UNIT_BITS: u32 = 29;
+/// A place in units has so many bits: a segment has 16 GiB at most.
+pub const UNIT_BITS: u32 = 28;
 
 /// Begins the index log.
 const LOG_MAGIC: [u8; 8] = *b"kvslog\0\x01";

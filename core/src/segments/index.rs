@@ -13,12 +13,13 @@ use super::format::{Entry, Key, Place, RECORD_ALIGNMENT, SPACES, UNIT_BITS, reco
 struct Slot {
     hash: [u32; 2],
     segment: u32,
-    /// The place in units, the space, and whether the value was used of late.
+    /// The place in units, the space, whether the value is sure to be what was put, and whether it was used of late.
     unit: AtomicU32,
     len: u32,
 }
 
 const USED: u32 = 1 << 31;
+const SURE: u32 = 1 << 30;
 const UNIT: u32 = (1 << UNIT_BITS) - 1;
 
 impl Slot {
@@ -31,7 +32,7 @@ impl Slot {
     }
 
     fn space(&self) -> usize {
-        ((self.unit.load(Relaxed) & !USED) >> UNIT_BITS) as usize
+        ((self.unit.load(Relaxed) & !(USED | SURE)) >> UNIT_BITS) as usize
     }
 
     fn is_used(&self) -> bool {
@@ -90,6 +91,9 @@ pub struct Index {
     latest: u32,
     /// Puts that were applied, and the bytes of their entries.
     puts: Total,
+    /// The log is being read for the first time: a power loss may have come between an entry and this one's reader, and may have left the
+    /// entry without its record.
+    old: bool,
     /// The most values: a log that says more was not written by a store with these settings, and what it says too much is not there.
     most: usize,
 }
@@ -103,6 +107,7 @@ impl Index {
             spaces: Default::default(),
             latest: 0,
             puts: Total::default(),
+            old: true,
             most,
         }
     }
@@ -125,6 +130,28 @@ impl Index {
     /// The same, for somebody who uses the value.
     pub fn find_to_use(&self, key: Key<'_>) -> Option<Place> {
         self.slot(key).inspect(|slot| slot.note_use()).map(Slot::place)
+    }
+
+    /// Whether there is a value that is sure to be what was put: it is on the disk, or the machine has run ever since.
+    pub fn has_for_sure(&self, key: Key<'_>) -> bool {
+        self.slot(key).is_some_and(|slot| self.is_sure(slot))
+    }
+
+    fn is_sure(&self, slot: &Slot) -> bool {
+        let synced = |segment: &Segment| slot.place().unit < segment.synced;
+        slot.unit.load(Relaxed) & SURE != 0 || self.segments.get(&slot.segment).is_some_and(synced)
+    }
+
+    /// What lies at a place was read, and is what was put.
+    pub fn note_sure(&self, key: Key<'_>, place: &Place) {
+        if let Some(slot) = self.slot(key).filter(|slot| slot.place() == *place) {
+            slot.unit.fetch_or(SURE, Relaxed);
+        }
+    }
+
+    /// All that the log says was read. What it says from now on is as it is written.
+    pub fn followed(&mut self) {
+        self.old = false;
     }
 
     /// Whether what was put at a place is still something.
@@ -279,7 +306,9 @@ impl Index {
         let slot = Slot {
             hash: [hash as u32, (hash >> 32) as u32],
             segment: place.segment,
-            unit: AtomicU32::new(place.unit & UNIT | u32::from(key.space) << UNIT_BITS),
+            unit: AtomicU32::new(
+                place.unit & UNIT | u32::from(key.space) << UNIT_BITS | if self.old { 0 } else { SURE },
+            ),
             len: place.len,
         };
         self.slots.insert_unique(hash, slot, Slot::hash);
@@ -379,6 +408,20 @@ mod tests {
         assert_eq!(index.find(key(b"behind")), None);
         index.apply(&Entry::Bad { segment: 1, from: 0 });
         assert_eq!(index.find(key(b"before")), None);
+    }
+
+    #[test]
+    fn what_a_power_loss_may_have_taken_is_not_sure() {
+        let mut index =
+            index(&[Entry::Taken { segment: 1 }, put(b"a", 1, 0, 1), put(b"b", 1, 3, 1), put(b"c", 1, 9, 1)]);
+        index.apply(&Entry::Synced { segment: 1, to: 3 });
+        index.followed();
+        index.apply(&put(b"d", 1, 12, 1));
+        let sure = |index: &Index| [&b"a"[..], b"b", b"c", b"d", b"e"].map(|bytes| index.has_for_sure(key(bytes)));
+        assert_eq!(sure(&index), [true, false, false, true, false]);
+        index.note_sure(key(b"b"), &Place { segment: 1, unit: 3, len: 1 });
+        index.note_sure(key(b"c"), &Place { segment: 1, unit: 8, len: 1 });
+        assert_eq!(sure(&index), [true, true, false, true, false]);
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub trait Follow {
     /// A log begins: what was known is of another one. None: there is no log.
     fn begin(&mut self, header: Option<&Header>);
     fn apply(&mut self, entry: &Entry);
+    /// That was all that the log says now.
+    fn followed(&mut self);
 }
 
 pub struct Log {
@@ -121,11 +123,13 @@ impl Log {
 impl Tail<'_> {
     /// Hand on what the log says that was not handed on before. What was read when the time ran out is not read again.
     pub fn follow(&mut self, by: &mut impl Follow, until: &Until) -> Result<(), Error> {
-        let mut by = |step: Step<'_>| match step {
+        let mut step = |step: Step<'_>| match step {
             Step::Begin(header) => by.begin(header),
             Step::Apply(entries) => entries.iter().for_each(|entry| by.apply(entry)),
         };
-        self.follow_by(&mut by, until)
+        self.follow_by(&mut step, until)?;
+        by.followed();
+        Ok(())
     }
 
     /// The same, a piece of the log at a time.
@@ -152,8 +156,15 @@ impl Tail<'_> {
     fn begin(&mut self, by: &mut dyn FnMut(Step<'_>)) -> Result<(), Error> {
         self.log.seen.store(u64::MAX, SeqCst);
         self.read.file = None;
-        let flags = if self.log.folder.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-        let Some(file) = self.log.folder.at(NAME, flags)? else {
+        let folder = &self.log.folder;
+        let opened = match folder.read_only {
+            true => folder.at(NAME, OFlags::RDONLY)?,
+            // A file system that takes nothing can be read.
+            false => {
+                folder.at(NAME, OFlags::RDWR).or_else(|error| folder.at(NAME, OFlags::RDONLY).map_err(|_| error))?
+            }
+        };
+        let Some(file) = opened else {
             by(Step::Begin(None));
             return Ok(());
         };
@@ -256,6 +267,7 @@ impl Locked<'_> {
     /// before it.
     pub fn append(&mut self, mut entries: &[Entry], by: &mut impl Follow) -> Result<(), Error> {
         while !entries.is_empty() {
+            self.writable()?;
             let Read { file: Some(file), to, behind, .. } = &mut *self.0.read else { return Err(foreign()) };
             let (bytes, taken, next) = frame(entries, *behind);
             let (now, later) = entries.split_at_checked(taken.max(1)).unwrap_or((entries, &[]));
@@ -269,6 +281,18 @@ impl Locked<'_> {
             now.iter().for_each(|entry| by.apply(entry));
             entries = later;
         }
+        Ok(())
+    }
+
+    /// Open the log to write if it could only be read.
+    fn writable(&mut self) -> Result<(), Error> {
+        let Some(file) = &self.0.read.file else { return Err(foreign()) };
+        let mode = fs::fcntl_getfl(file).map_err(|errno| Error::from(errno).context("the index log"))?;
+        if mode.contains(OFlags::RDWR) {
+            return Ok(());
+        }
+        let again = self.0.log.folder.at(NAME, OFlags::RDWR)?.ok_or_else(foreign)?;
+        self.0.read.file = Some(Arc::new(again));
         Ok(())
     }
 

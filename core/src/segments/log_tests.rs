@@ -22,6 +22,8 @@ impl Follow for Heard {
     fn apply(&mut self, entry: &Entry) {
         self.entries.push(entry.clone());
     }
+
+    fn followed(&mut self) {}
 }
 
 const HEADER: Header = Header { seed: 5, segment_bytes: 1 << 20, max_bytes: 1 << 30 };

@@ -15,8 +15,8 @@ use super::format::{
     Entry, Key, MAX_KEY_BYTES, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, SPACES, record_key, record_room,
 };
 use super::log::Locked;
-use super::segment::{Reserved, Writing, name_of};
-use super::store::{Known, Record, Store};
+use super::segment::{Record, Reserved, Writing, name_of};
+use super::store::{Known, Store};
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
 
@@ -338,3 +338,7 @@ struct Copy {
     entry: Entry,
     writing: Arc<Writing>,
 }
+
+#[cfg(test)]
+#[path = "room_tests.rs"]
+mod tests;

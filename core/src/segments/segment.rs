@@ -9,7 +9,7 @@ use rustix::fs::{self, FlockOperation};
 use rustix::io::Errno;
 
 use super::folder::{Folder, io_error};
-use super::format::{RECORD_ALIGNMENT, RECORD_HEADER_BYTES};
+use super::format::{Entry, Key, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, record_head};
 use crate::error::{Error, ErrorKind};
 use crate::payload::Destination;
 
@@ -56,6 +56,45 @@ impl Reserved {
         *next += (room / RECORD_ALIGNMENT) as u32;
         drop(next);
         Some(Reserved { writing: writing.clone(), unit })
+    }
+}
+
+/// A record that is to be written, or is, and that no log names yet.
+pub struct Record<'a> {
+    pub key: Key<'a>,
+    pieces: &'a [&'a [u8]],
+    pub place: Place,
+    pub reserved: Reserved,
+    head: Vec<u8>,
+}
+
+/// What lies between records.
+const PADDING: [u8; RECORD_ALIGNMENT as usize] = [0; RECORD_ALIGNMENT as usize];
+
+impl<'a> Record<'a> {
+    pub fn new(key: Key<'a>, pieces: &'a [&'a [u8]], len: u32, reserved: Reserved) -> Self {
+        let place = Place { segment: reserved.writing.segment, unit: reserved.unit, len };
+        let head = record_head(place.segment, key, len, pieces.iter().copied());
+        Record { key, pieces, place, reserved, head }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.head.len() as u64 + u64::from(self.place.len)
+    }
+
+    pub fn end(&self) -> u64 {
+        self.place.offset() + self.bytes().next_multiple_of(RECORD_ALIGNMENT)
+    }
+
+    pub fn slices(&self) -> impl Iterator<Item = IoSlice<'_>> {
+        let padding = self.bytes().next_multiple_of(RECORD_ALIGNMENT) - self.bytes();
+        let padding = PADDING.get(..padding as usize).unwrap_or_default();
+        let pieces = std::iter::once(&self.head[..]).chain(self.pieces.iter().copied()).chain([padding]);
+        pieces.filter(|piece| !piece.is_empty()).map(IoSlice::new)
+    }
+
+    pub fn entry(&self) -> Entry {
+        Entry::Put { space: self.key.space, key: self.key.bytes.to_vec(), place: self.place }
     }
 }
 

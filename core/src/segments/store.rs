@@ -11,15 +11,14 @@ use rustix::fs::{self, AtFlags, OFlags, Timespec, Timestamps, UTIME_OMIT};
 
 use super::folder::Folder;
 use super::format::{
-    Entry, Header, Key, MAX_KEY_BYTES, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, SPACES, makes_sense, record_head,
-    record_holds, record_room,
+    Entry, Header, Key, MAX_KEY_BYTES, Place, RECORD_HEADER_BYTES, SPACES, makes_sense, record_holds, record_room,
 };
 use super::index::{Index, Total};
 use super::log::{Follow, Locked, Log, Step};
-use super::segment::{Reserved, Writing, head_bytes, name_of, read_record, write_all};
+use super::segment::{Record, Writing, head_bytes, name_of, read_record, write_all};
 use crate::error::{Error, ErrorKind};
 use crate::limits::{MAX_RECORDS, USE_NOTED};
-use crate::payload::Destination;
+use crate::payload::{Destination, Filling};
 use crate::process::{Clock, Random};
 use crate::until::Until;
 
@@ -98,6 +97,10 @@ impl Follow for Known {
             _ => {}
         }
         self.index.apply(entry);
+    }
+
+    fn followed(&mut self) {
+        self.index.followed();
     }
 }
 
@@ -192,7 +195,7 @@ impl Store {
                 Step::Apply(entries) => entries.iter().for_each(|entry| known.apply(entry)),
             }
         };
-        let replayed = tail.follow_by(&mut step, until);
+        let replayed = tail.follow_by(&mut step, until).map(|()| self.learning().followed());
         self.replaying.store(false, SeqCst);
         replayed
     }
@@ -256,7 +259,21 @@ impl Store {
     /// The lengths of the values that there are.
     pub fn exists(&self, keys: &[Key<'_>], until: &Until) -> Result<Vec<Option<u32>>, Error> {
         self.follow(until)?;
-        Ok(keys.iter().map(|key| self.find(*key).map(|place| place.len)).collect())
+        keys.iter().map(|key| Ok(self.find_sure(*key)?.map(|place| place.len))).collect()
+    }
+
+    /// [`Store::find`] for somebody who goes by it without reading the value: one that a power loss may have taken is read first.
+    pub(super) fn find_sure(&self, key: Key<'_>) -> Result<Option<Place>, Error> {
+        let Some(place) = self.find(key) else { return Ok(None) };
+        if self.known().index.has_for_sure(key) {
+            return Ok(Some(place));
+        }
+        let mut value = Destination::Buffer(Filling::new(place.len.into())?);
+        let holds = self.read(&place, key, &mut value)?;
+        if holds {
+            self.known().index.note_sure(key, &place);
+        }
+        Ok(holds.then_some(place))
     }
 
     /// Where the value of a key lies, for somebody who uses it.
@@ -316,11 +333,14 @@ impl Store {
             }
             tried += 1;
             let first = here.insert(*key);
-            if replace || (first && self.find(*key).is_none()) {
-                match self.place(*key, pieces, until) {
+            let there = if replace { Ok(None) } else { self.find_sure(*key) };
+            match there {
+                Ok(None) if first || replace => match self.place(*key, pieces, until) {
                     Ok(record) => records.push((record, outcome)),
                     Err(error) => *outcome = Err(error),
-                }
+                },
+                Ok(_) => {}
+                Err(error) => *outcome = Err(error),
             }
         }
         self.write(&mut records);
@@ -332,7 +352,7 @@ impl Store {
         }
         let (mut locked, mut known) = self.locked(until)?;
         // Another process may have put some of them meanwhile.
-        records.retain(|(record, _)| replace || known.index.find(record.key).is_none());
+        records.retain(|(record, _)| replace || !known.index.has_for_sure(record.key));
         if records.iter().any(|(record, _)| !known.index.has(record.place.segment)) {
             drop((locked, known));
             *self.writing() = None;
@@ -407,45 +427,6 @@ impl Store {
     }
 }
 
-/// A record that is to be written, or is, and that no log names yet.
-pub(super) struct Record<'a> {
-    pub key: Key<'a>,
-    pieces: &'a [&'a [u8]],
-    pub place: Place,
-    pub reserved: Reserved,
-    head: Vec<u8>,
-}
-
-/// What lies between records.
-const PADDING: [u8; RECORD_ALIGNMENT as usize] = [0; RECORD_ALIGNMENT as usize];
-
-impl<'a> Record<'a> {
-    pub fn new(key: Key<'a>, pieces: &'a [&'a [u8]], len: u32, reserved: Reserved) -> Self {
-        let place = Place { segment: reserved.writing.segment, unit: reserved.unit, len };
-        let head = record_head(place.segment, key, len, pieces.iter().copied());
-        Record { key, pieces, place, reserved, head }
-    }
-
-    fn bytes(&self) -> u64 {
-        self.head.len() as u64 + u64::from(self.place.len)
-    }
-
-    pub fn end(&self) -> u64 {
-        self.place.offset() + self.bytes().next_multiple_of(RECORD_ALIGNMENT)
-    }
-
-    fn slices(&self) -> impl Iterator<Item = IoSlice<'_>> {
-        let padding = self.bytes().next_multiple_of(RECORD_ALIGNMENT) - self.bytes();
-        let padding = PADDING.get(..padding as usize).unwrap_or_default();
-        let pieces = std::iter::once(&self.head[..]).chain(self.pieces.iter().copied()).chain([padding]);
-        pieces.filter(|piece| !piece.is_empty()).map(IoSlice::new)
-    }
-
-    pub fn entry(&self) -> Entry {
-        Entry::Put { space: self.key.space, key: self.key.bytes.to_vec(), place: self.place }
-    }
-}
-
 fn check_key(key: Key<'_>) -> Result<(), Error> {
     let len = key.bytes.len();
     if !(1..=MAX_KEY_BYTES).contains(&len) {
@@ -474,7 +455,7 @@ fn header(folder: &Folder, settings: &Settings, seed: u64) -> Result<Header, Err
     let by_bound = (max_bytes / SEGMENTS / LEAST_SEGMENT * LEAST_SEGMENT).clamp(LEAST_SEGMENT, SEGMENT_BYTES);
     let segment_bytes = settings.segment_bytes.unwrap_or(by_bound);
     if !makes_sense(segment_bytes) {
-        return Err(Error::invalid(format!("a segment has a multiple of 64 bytes, up to 32 GiB, not {segment_bytes}")));
+        return Err(Error::invalid(format!("a segment has a multiple of 64 bytes, up to 16 GiB, not {segment_bytes}")));
     }
     if settings.max_bytes.is_some() && max_bytes / segment_bytes < LEAST_SEGMENTS {
         return Err(Error::invalid(format!(
@@ -486,4 +467,4 @@ fn header(folder: &Folder, settings: &Settings, seed: u64) -> Result<Header, Err
 
 #[cfg(test)]
 #[path = "store_tests.rs"]
-mod tests;
+pub(super) mod tests;
