@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::folder::io_error;
 use super::format::{Entry, Key, RECORD_ALIGNMENT};
 use super::segment::Record;
-use super::store::{NewValue, Store};
+use super::store::{NewValue, Store, given_up};
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
 
@@ -25,7 +25,7 @@ impl Store {
         self.follow(until)?;
         let (mut absent, mut segments) = (Vec::new(), BTreeMap::new());
         for key in keys {
-            match self.find_sure(*key)? {
+            match self.find_sure(*key) {
                 Some(place) => segments
                     .entry(place.segment)
                     .and_modify(|unit: &mut u32| *unit = place.unit.max(*unit))
@@ -79,8 +79,8 @@ impl Store {
         }
         let mut entries = Vec::new();
         if let Some(record) = last {
-            if !known.index.has(record.place.segment) {
-                return Err(Error::new(ErrorKind::Unavailable, "somebody removed the files of the store: try again"));
+            if !known.index.takes(record.place.segment) {
+                return Err(given_up());
             }
             entries.push(record.entry());
         }

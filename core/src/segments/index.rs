@@ -177,6 +177,11 @@ impl Index {
         self.segments.iter().map(|(number, segment)| (*number, segment))
     }
 
+    /// Whether what is put in a segment now will be found.
+    pub fn takes(&self, segment: u32) -> bool {
+        self.segments.get(&segment).is_some_and(|segment| segment.bad_from.is_none())
+    }
+
     /// Whether a segment is one of the store.
     pub fn has(&self, segment: u32) -> bool {
         self.segments.contains_key(&segment)
@@ -404,6 +409,7 @@ mod tests {
         let mut index = index(&[Entry::Taken { segment: 1 }, put(b"before", 1, 3, 1), put(b"behind", 1, 4, 1)]);
         index.apply(&Entry::Bad { segment: 1, from: 4 });
         assert_eq!((index.find(key(b"before")).is_some(), index.find(key(b"behind"))), (true, None));
+        assert!(index.has(1) && !index.takes(1) && !index.takes(2));
         index.apply(&Entry::Bad { segment: 1, from: 9 });
         assert_eq!(index.find(key(b"behind")), None);
         index.apply(&Entry::Bad { segment: 1, from: 0 });

@@ -259,27 +259,32 @@ impl Store {
     /// The lengths of the values that there are.
     pub fn exists(&self, keys: &[Key<'_>], until: &Until) -> Result<Vec<Option<u32>>, Error> {
         self.follow(until)?;
-        keys.iter().map(|key| Ok(self.find_sure(*key)?.map(|place| place.len))).collect()
+        Ok(keys.iter().map(|key| self.find_sure(*key).map(|place| place.len)).collect())
     }
 
     /// [`Store::find`] for somebody who goes by it without reading the value: one that a power loss may have taken is read first.
-    pub(super) fn find_sure(&self, key: Key<'_>) -> Result<Option<Place>, Error> {
-        let Some(place) = self.find(key) else { return Ok(None) };
+    pub(super) fn find_sure(&self, key: Key<'_>) -> Option<Place> {
+        let place = self.find(key)?;
         if self.known().index.has_for_sure(key) {
-            return Ok(Some(place));
+            return Some(place);
         }
-        let mut value = Destination::Buffer(Filling::new(place.len.into())?);
-        let holds = self.read(&place, key, &mut value)?;
+        let mut value = Destination::Buffer(Filling::new(place.len.into()).ok()?);
+        // What cannot be read is not there.
+        let holds = self.read(&place, key, &mut value).unwrap_or(false);
         if holds {
             self.known().index.note_sure(key, &place);
         }
-        Ok(holds.then_some(place))
+        holds.then_some(place)
     }
 
     /// Where the value of a key lies, for somebody who uses it.
     pub fn find(&self, key: Key<'_>) -> Option<Place> {
         let known = self.known();
         let place = known.index.find_to_use(key)?;
+        // No writer says so, and nobody is to make room for it.
+        if u64::from(place.len) > longest(known.header.segment_bytes) {
+            return None;
+        }
         let now = self.clock.wall_ns();
         let noted = known.noted.get(&place.segment)?;
         let before = noted.load(Relaxed);
@@ -333,14 +338,11 @@ impl Store {
             }
             tried += 1;
             let first = here.insert(*key);
-            let there = if replace { Ok(None) } else { self.find_sure(*key) };
-            match there {
-                Ok(None) if first || replace => match self.place(*key, pieces, until) {
+            if replace || (first && self.find_sure(*key).is_none()) {
+                match self.place(*key, pieces, until) {
                     Ok(record) => records.push((record, outcome)),
                     Err(error) => *outcome = Err(error),
-                },
-                Ok(_) => {}
-                Err(error) => *outcome = Err(error),
+                }
             }
         }
         self.write(&mut records);
@@ -353,10 +355,10 @@ impl Store {
         let (mut locked, mut known) = self.locked(until)?;
         // Another process may have put some of them meanwhile.
         records.retain(|(record, _)| replace || !known.index.has_for_sure(record.key));
-        if records.iter().any(|(record, _)| !known.index.has(record.place.segment)) {
+        if records.iter().any(|(record, _)| !known.index.takes(record.place.segment)) {
             drop((locked, known));
             *self.writing() = None;
-            return Err(Error::new(ErrorKind::Unavailable, "somebody removed the files of the store: try again"));
+            return Err(given_up());
         }
         let entries: Vec<Entry> = records.iter().map(|(record, _)| record.entry()).collect();
         locked.append(&entries, &mut *known)?;
@@ -425,6 +427,11 @@ impl Store {
         // Also of what somebody else removed.
         if durable { self.sync_log(until) } else { Ok(()) }
     }
+}
+
+/// The segment of a record is gone or bad: somebody removed the files of the store, or a sync failed.
+pub(super) fn given_up() -> Error {
+    Error::new(ErrorKind::Unavailable, "a segment is lost, or could not be synced, while it was written to: try again")
 }
 
 fn check_key(key: Key<'_>) -> Result<(), Error> {

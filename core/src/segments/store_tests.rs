@@ -165,12 +165,14 @@ fn what_a_failed_sync_may_have_lost_is_gone_for_all() {
     let (_reader, pipe) = std::io::pipe().unwrap();
     let own = one.writing().clone().unwrap();
     let broken = Arc::new(Writing::new(own.segment, Arc::new(File::from(OwnedFd::from(pipe))), 2));
-    drop(own);
     *one.writing() = Some(broken);
     assert!(one.commit(&[key(b"after")], None, &until()).is_err());
     for store in [&one, &other, &open(&folder)] {
         assert_eq!(exists(store, &[b"before", b"after"]), [Some(1), None]);
     }
+    // Who was about to write there is told, and goes elsewhere the next time.
+    *one.writing() = Some(own);
+    assert!(one.put(&[(key(b"after"), &[b"z"])], false, &until()).is_err());
     assert_eq!(put(&one, b"after", b"z", false), Stored::New);
     assert!(one.commit(&[key(b"after")], None, &until()).unwrap().is_empty());
     assert_eq!(get(&other, b"after").as_deref(), Some(&b"z"[..]));
