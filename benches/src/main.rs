@@ -114,6 +114,7 @@ fn main() -> Result<()> {
     }
     rows::fs::run(&bench)?;
     rows::batch::run(&bench)?;
+    rows::segments::run(&bench)?;
     rows::prefetch::run(&bench)?;
     rows::threads::run(&bench)?;
     rows::open::run(&bench)?;

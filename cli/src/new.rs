@@ -70,10 +70,10 @@ impl Kind {
         match self {
             Kind::Memory => ["", "stores = \"names\"", ""],
             Kind::Files => {
-                ["\n  import kv-store:backend/files@1.0.0;", "stores = \"directories\"", "\"the directory in the URI\""]
+                ["\n  import kv-store:backend/files@1.1.0;", "stores = \"directories\"", "\"the directory in the URI\""]
             }
             Kind::Http => [
-                "\n  import kv-store:backend/http@1.0.0;",
+                "\n  import kv-store:backend/http@1.1.0;",
                 "# stores = \"@NAME@://127.0.0.1:8080/check\"",
                 "\"the server in the URI\"",
             ],

@@ -9,8 +9,9 @@ use crate::show;
 
 /// Update the SDK of a project that `new` made
 ///
-/// Replaces the contract by the version of this program; in a Rust project also sdk/, and the version in Cargo.toml. Your own
-/// sources are not changed; CHANGELOG.md of kv-store-wasm says what you may have to change in them.
+/// Replaces the contract by the version of this program; in a Rust project also sdk/, and the version in Cargo.toml. In other
+/// projects the version of the contract's interfaces is written anew where wit/*.wit and *.js name them. Nothing else of your
+/// sources is changed; CHANGELOG.md of kv-store-wasm says what you may have to change in them.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store update && kv-store build && kv-store check\n\n\
     Exit codes: 0 updated, or nothing had changed; 2 there is no such project, or it can not be written.")]
@@ -27,7 +28,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let folder = &arguments.project;
     let changed = match Project::find(folder)?.language {
         Language::Rust => update_sdk(folder)?,
-        _ => write_changed(folder, [(PathBuf::from(new::CONTRACT_OF_OTHERS), new::contract().to_owned())])?,
+        _ => {
+            let contract = (PathBuf::from(new::CONTRACT_OF_OTHERS), new::contract().to_owned());
+            write_changed(folder, std::iter::once(contract).chain(renamed(folder)))?
+        }
     };
     if arguments.json {
         show::json(&serde_json::json!({ "project": folder, "sdk": env!("CARGO_PKG_VERSION"), "changed": changed }));
@@ -87,6 +91,47 @@ fn write_changed(folder: &Path, files: impl IntoIterator<Item = (PathBuf, String
     Ok(changed)
 }
 
+/// The sources of a project that name interfaces of the contract, with its version.
+fn renamed(folder: &Path) -> Vec<(PathBuf, String)> {
+    let files = ["wit", ""].into_iter().flat_map(|below| {
+        let entries = std::fs::read_dir(folder.join(below)).into_iter().flatten().flatten();
+        entries.map(move |entry| Path::new(below).join(entry.file_name()))
+    });
+    let names_them = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "wit" || extension == "js");
+    let sources = files.filter(names_them).filter_map(|path| {
+        let text = std::fs::read_to_string(folder.join(&path)).ok()?;
+        Some((path, of_version(&text, contract_version())))
+    });
+    sources.collect()
+}
+
+/// The version in the contract's package line.
+fn contract_version() -> &'static str {
+    let line = new::contract().lines().find_map(|line| line.strip_prefix("package kv-store:backend@"));
+    line.and_then(|version| version.strip_suffix(';')).unwrap_or_default()
+}
+
+/// A text in which each interface of the contract has this version.
+fn of_version(text: &str, version: &str) -> String {
+    const PACKAGE: &str = "kv-store:backend/";
+    let mut parts = text.split(PACKAGE);
+    let mut changed = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        changed.push_str(PACKAGE);
+        let named = part.split_once('@').filter(|(name, rest)| {
+            name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') && rest.starts_with("1.")
+        });
+        match named {
+            Some((name, rest)) => {
+                let behind = rest.trim_start_matches(|char: char| char.is_ascii_digit() || char == '.');
+                changed.extend([name, "@", version, behind]);
+            }
+            None => changed.push_str(part),
+        }
+    }
+    changed
+}
+
 /// The project's Cargo.toml with the version that the SDK inherits: the first one below `[workspace.package]`.
 fn with_version(text: &str) -> String {
     let mut within = false;
@@ -105,6 +150,15 @@ fn with_version(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interfaces_of_the_contract_get_its_version_and_nothing_else_does() {
+        let text = "import kv-store:backend/net@1.0.0;\nimport wasi:io/poll@0.2.0;\nimport { a } from 'kv-store:backend/store-types@1.0.12';\n\
+                    // kv-store:backend/ is no name@1.0.0, nor is kv-store:backend/store@2.0.0\n";
+        let expected = text.replace("net@1.0.0", "net@1.7.0").replace("store-types@1.0.12", "store-types@1.7.0");
+        assert_eq!(of_version(text, "1.7.0"), expected);
+        assert_eq!(contract_version(), "1.1.0");
+    }
 
     #[test]
     fn only_the_version_that_the_sdk_inherits_is_changed() {

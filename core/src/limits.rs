@@ -143,6 +143,8 @@ pub const UNINTERRUPTED_BYTES: usize = 8 << 20;
 pub const MAX_SLICES: usize = 1 << 20;
 /// Bytes that are made in the host out of what a guest passes in one call: lists, strings, records.
 pub const HOSTCALL_BYTES: usize = 128 << 20;
+/// Records of a store in segments. Guards the memory of its index: 352 MB for so many, and half as much again while it grows.
+pub const MAX_RECORDS: u64 = 10_000_000;
 /// Entries that one listing of a directory answers.
 pub const MAX_DIRECTORY_ENTRIES: usize = 4096;
 /// How long a write waits for room in a store that evicts. Guards a put against a store that is filled faster than it evicts.

@@ -25,7 +25,7 @@ mod signals;
 // The modules of the core crate, under the names that they have there.
 use kv_store_core::{
     backend, budget, config, counters, directory, error, log, near, panics, payload, policy, process,
-    sandbox as sandbox_traits, store, suggest, threads, until, uri,
+    sandbox as sandbox_traits, segments, store, suggest, threads, until, uri,
 };
 
 /// The paged-KV kernels, whose views of caches [`paged`] takes.

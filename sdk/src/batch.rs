@@ -19,6 +19,11 @@ impl<'a> Hashes<'a> {
         Hashes { width: (hashes.width as usize).max(1), bytes: &hashes.bytes }
     }
 
+    /// A key by itself.
+    pub fn one(key: &'a [u8]) -> Self {
+        Hashes { width: key.len().max(1), bytes: key }
+    }
+
     /// How many there are.
     pub fn len(self) -> usize {
         self.bytes.len() / self.width
@@ -32,6 +37,11 @@ impl<'a> Hashes<'a> {
     /// The hashes, in the order of the items.
     pub fn iter(self) -> ChunksExact<'a, u8> {
         self.bytes.chunks_exact(self.width)
+    }
+
+    /// The same, as [`records`](crate::records) takes keys.
+    pub fn keys(self) -> store::Hashes {
+        store::Hashes { width: self.width as u32, bytes: self.bytes.to_vec() }
     }
 
     /// The first ones, `count` at most: a batch may be answered in part.
@@ -68,6 +78,12 @@ pub struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
+    /// The hashes of chunks of one batch, as [`records`](crate::records) takes keys.
+    pub fn keys(chunks: &[Chunk]) -> store::Hashes {
+        let width = chunks.first().map_or(1, |chunk| chunk.hash.len());
+        store::Hashes { width: width as u32, bytes: chunks.iter().flat_map(|chunk| chunk.hash).copied().collect() }
+    }
+
     /// Its bytes, to be written, sent or hashed. Valid while the call runs.
     pub fn part(&self) -> Part<'static> {
         Part::Item(self.item)

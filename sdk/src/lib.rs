@@ -20,7 +20,7 @@
 //! build for `wasm32-wasip2` instead, which makes a component at once: the host gives it WASI 0.2 within the same grants.
 //!
 //! The bytes of chunks and manifests stay in the host: a backend sees a [`Payload`], which is a handle. What the host
-//! offers is reached through [`payloads`], [`net`], [`http`], [`files`], [`system`] and [`changes`]; a component imports only what it uses, and
+//! offers is reached through [`payloads`], [`net`], [`http`], [`files`], [`records`], [`system`] and [`changes`]; a component imports only what it uses, and
 //! the operator decides what it reaches. The contract itself, with what each error means, is `wit/backend.wit`.
 
 mod backend;
@@ -43,9 +43,9 @@ pub mod changes;
 pub mod maintained_bindings {
     wit_bindgen::generate!({
         path: "wit",
-        inline: "package kv-store:sdk; world maintained { export kv-store:backend/maintenance@1.0.0; }",
+        inline: "package kv-store:sdk; world maintained { export kv-store:backend/maintenance@1.1.0; }",
         world: "kv-store:sdk/maintained",
-        with: { "kv-store:backend/types@1.0.0": crate::bindings::kv_store::backend::types },
+        with: { "kv-store:backend/types@1.1.0": crate::bindings::kv_store::backend::types },
         pub_export_macro: true,
         default_bindings_module: "kv_store_sdk::maintained_bindings",
     });
@@ -66,7 +66,7 @@ pub use bindings::kv_store::backend::store_types::{
     CommitOutcome, DeleteOutcome, GetOutcome, Presence, Properties, PutOutcome,
 };
 pub use bindings::kv_store::backend::types::{Error, ErrorKind};
-pub use bindings::kv_store::backend::{files, http, net, payloads, system};
+pub use bindings::kv_store::backend::{files, http, net, payloads, records, system};
 pub use conversation::{Conversation, Peer};
 pub use maintained_bindings::exports::kv_store::backend::maintenance::{
     ChunkEntry, ChunkPage, Evicted, Eviction, ManifestEntry, ManifestPage, Totals,

@@ -15,7 +15,7 @@ const instantiate = await load(component);
 /// One opened instance, whose calls have their items and answers of the contract's shape.
 function open() {
   const { state, exports } = instantiate(grants);
-  const store = exports['kv-store:backend/store@1.0.0'];
+  const store = exports['kv-store:backend/store@1.1.0'];
   const call = (given, run) => state.call(given, run);
   const hashes = (list) => ({ width: list[0].length, bytes: Buffer.concat(list) });
   const keys = (list) => list.map((hash) => `chunk ${hash.toString('hex')}`);
@@ -35,7 +35,7 @@ function open() {
   return {
     state,
     features,
-    maintenance: exports['kv-store:backend/maintenance@1.0.0'],
+    maintenance: exports['kv-store:backend/maintenance@1.1.0'],
     exists: (list) => whole(list, (rest) => call({}, () => store.exists(hashes(rest)))),
     put: (chunks, replace = false) =>
       whole(chunks, (rest) => {

@@ -62,6 +62,7 @@ const DISTINCT: &[&str] = &[
     "fs/get",
     "fs/put",
     "fs/small",
+    "segments/",
     "prefetch/",
     "threads/",
     "open/",

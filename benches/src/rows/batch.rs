@@ -1,6 +1,7 @@
 //! Batches into memory that the caller keeps: local-fs beside the native store's calls, one a block, into the same kind of
 //! memory; redis beside the `redis` crate pipelining.
 
+use std::path::Path;
 use std::sync::Barrier;
 use std::time::Instant;
 
@@ -19,25 +20,33 @@ const BLOCKS: usize = 64;
 pub fn run(bench: &Bench) -> Result<()> {
     for (size, get_goal) in [(64 << 10, 1.0), (1 << 20, 0.97)] {
         let name = size_name(size);
-        fs_get(bench, &format!("fs/get-many/{name}"), size, 1, get_goal)?;
-        fs_get(bench, &format!("fs/get-many/{name}/2-threads"), size, 2, 0.95)?;
+        get_many(bench, &format!("fs/get-many/{name}"), uri, size, 1, get_goal)?;
+        get_many(bench, &format!("fs/get-many/{name}/2-threads"), uri, size, 2, 0.95)?;
         fs_put(bench, &format!("fs/put-many/{name}"), size)?;
     }
-    fs_get(bench, "fs/small/get-many", 4 << 10, 1, 0.97)?;
+    get_many(bench, "fs/small/get-many", uri, 4 << 10, 1, 0.97)?;
     redis(bench, ["redis/put-many/1MiB", "redis/get-many/1MiB"])
 }
 
-fn blocks(size: usize, first: u64) -> Blocks {
+pub fn blocks(size: usize, first: u64) -> Blocks {
     let keys = (0..BLOCKS as u64).map(|n| key(first + n).to_vec()).collect();
     Blocks::new(keys, size, |n| noise(size, n as u64 + 1))
 }
 
-fn fs_get(bench: &Bench, name: &str, size: usize, threads: u64, goal: f64) -> Result<()> {
+/// Batches of a store in a directory beside the native store's calls. `uri`: that of a directory.
+pub fn get_many(
+    bench: &Bench,
+    name: &str,
+    uri: fn(&Path) -> String,
+    size: usize,
+    threads: u64,
+    goal: f64,
+) -> Result<()> {
     if !bench.wants(name) {
         return Ok(());
     }
     let ours = Batches::open(&bench.ours, &uri(&bench.folder("ours")?))?;
-    let peer = Native::open(&bench.native, &uri(&bench.folder("peer")?))?;
+    let peer = Native::open(&bench.native, &super::fs::uri(&bench.folder("peer")?))?;
     let mut memory: Vec<Blocks> = (0..threads).map(|thread| blocks(size, thread << 32)).collect();
     for blocks in &mut memory {
         ours.put(blocks)?;

@@ -12,6 +12,7 @@ pub mod prefetch;
 pub mod redis;
 pub mod s3;
 pub mod save;
+pub mod segments;
 pub mod servers;
 pub mod threads;
 

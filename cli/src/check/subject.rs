@@ -119,7 +119,7 @@ fn stores_for(imports: &[String]) -> Option<Stores> {
     let any = |names: &[&str]| imports.iter().any(|import| names.iter().any(|name| import.starts_with(name)));
     if any(&["kv-store:backend/net", "kv-store:backend/http", "wasi:sockets/"]) {
         None
-    } else if any(&["kv-store:backend/files", "wasi:filesystem/"]) {
+    } else if any(&["kv-store:backend/files", "kv-store:backend/records", "wasi:filesystem/"]) {
         Some(Stores::Directories)
     } else {
         Some(Stores::Names)

@@ -163,8 +163,8 @@ mod tests {
         Ok(std::fs::read_to_string(folder.path().join("backend.h")).unwrap())
     }
 
-    const PROJECT: &str = "package local:project;\nworld backend {\n  import kv-store:backend/payloads@1.0.0;\n  export \
-        kv-store:backend/store@1.0.0;\n";
+    const PROJECT: &str = "package local:project;\nworld backend {\n  import kv-store:backend/payloads@1.1.0;\n  export \
+        kv-store:backend/store@1.1.0;\n";
 
     #[test]
     fn bindings_are_made_of_the_texts_of_the_project() {
@@ -178,7 +178,7 @@ mod tests {
         );
         assert!(!plain.contains("exports_maintenance_evict"));
         let own = "interface store { tell: func() -> u32; }\n";
-        let world = format!("{PROJECT}  export kv-store:backend/maintenance@1.0.0;\n  import store;\n}}\n{own}");
+        let world = format!("{PROJECT}  export kv-store:backend/maintenance@1.1.0;\n  import store;\n}}\n{own}");
         let more = header(contract, &world).unwrap();
         assert!(
             more.contains(" exports_maintenance_evict(") && more.contains("uint32_t local_project_store_tell(void)")
@@ -203,7 +203,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(crate::new::CONTRACT_OF_OTHERS);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, "package kv-store:backend@1.0.0;").unwrap();
+        std::fs::write(&path, "package kv-store:backend@1.1.0;").unwrap();
         assert!(hint(folder.path()).contains("kv-store update"));
         std::fs::write(&path, crate::new::contract()).unwrap();
         assert_eq!(hint(folder.path()), "");

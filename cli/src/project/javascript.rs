@@ -72,7 +72,7 @@ mod tests {
         let thrown = "Error: Failed to initialize component (wizer (/x/wizer)):\nException while evaluating top-level script\nstore.js:67:7 Error: top";
         assert_eq!(told(thrown).unwrap(), "store.js:67:7 Error: top");
         let module = "Error: Failed to initialize component:\nException while evaluating top-level script\nReferenceError: Error loading module \
-            \"kv-store:backend/net@1.0.0\" (resolved path)";
+            \"kv-store:backend/net@1.1.0\" (resolved path)";
         assert!(told(module).unwrap().ends_with("; wit/world.wit does not import that interface"));
         assert_eq!(told("Error: no such option").unwrap(), "no such option");
         assert_eq!(explain(""), None);

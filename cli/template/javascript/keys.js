@@ -1,5 +1,5 @@
 // Hashes and names as keys that any storage system takes.
-import { sha256 } from 'kv-store:backend/payloads@1.0.0';
+import { sha256 } from 'kv-store:backend/payloads@1.1.0';
 
 const LONGEST = 200;
 const DIGEST = 2 + 64;

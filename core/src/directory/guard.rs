@@ -239,7 +239,7 @@ impl Directory {
     }
 
     /// Refuse a file of so many bytes that is over a bound.
-    pub(super) fn admit(&self, len: u64) -> Result<(), Error> {
+    pub fn admit(&self, len: u64) -> Result<(), Error> {
         match self.guard.get() {
             Some(guard) => guard.admit(len, || Ok(self.space()?.available)),
             None => Ok(()),

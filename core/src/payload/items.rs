@@ -318,6 +318,15 @@ impl Destination {
         }
     }
 
+    /// What was filled so far.
+    pub fn filled(&self) -> Bytes<'_> {
+        match self {
+            Destination::Buffer(filling) => Bytes::Slice(filling.filled()),
+            // SAFETY: so many bytes were filled, and the memory is valid by the promise of `begin_get`.
+            Destination::Item(Placing { memory, filled, .. }) => unsafe { Bytes::of(memory, *filled as u64) },
+        }
+    }
+
     /// Copy bytes behind those that are there. Answers how many there was room for.
     pub fn push(&mut self, part: &[u8]) -> usize {
         match self {

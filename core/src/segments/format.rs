@@ -2,9 +2,8 @@
 //!
 //! Invariant: what is decoded has held against its checksum. What has not is nothing, whatever its bytes are.
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
-
-use crate::limits::MAX_HASH_BYTES;
+use twox_hash::XxHash3_128;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Begins each record.
 const RECORD_MAGIC: [u8; 4] = *b"kvsr";
@@ -14,17 +13,34 @@ pub const RECORD_HEADER_BYTES: usize = 40;
 /// Records begin at multiples of it.
 pub const RECORD_ALIGNMENT: u64 = 64;
 
+/// The most bytes of a key.
+pub const MAX_KEY_BYTES: usize = 255;
+/// Spaces of keys, of which none sees another's.
+pub const SPACES: usize = 4;
+/// A place in units has so many bits: a segment has 16 GiB at most.
+pub const UNIT_BITS: u32 = 28;
+
 /// Begins the index log.
 const LOG_MAGIC: [u8; 8] = *b"kvslog\0\x01";
-pub const LOG_HEADER_BYTES: usize = 32;
+pub const LOG_HEADER_BYTES: usize = 40;
 /// Before the entries of a frame.
 pub const FRAME_HEADER_BYTES: usize = 16;
 /// Entries of a frame have no more bytes.
 pub const MAX_FRAME_BYTES: usize = 1 << 20;
 
+/// What a value lies under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key<'a> {
+    /// Below [`SPACES`].
+    pub space: u8,
+    /// One to [`MAX_KEY_BYTES`].
+    pub bytes: &'a [u8],
+}
+
 /// Where a record lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
+    /// Its number.
     pub segment: u32,
     /// In units of [`RECORD_ALIGNMENT`].
     pub unit: u32,
@@ -33,6 +49,7 @@ pub struct Place {
 }
 
 impl Place {
+    /// In bytes.
     pub fn offset(&self) -> u64 {
         u64::from(self.unit) * RECORD_ALIGNMENT
     }
@@ -43,58 +60,65 @@ pub fn record_room(key_len: usize, value_len: u64) -> u64 {
     (RECORD_HEADER_BYTES as u64 + key_len as u64 + value_len).next_multiple_of(RECORD_ALIGNMENT)
 }
 
-/// What lies before the value of a record: its header and its key. The key has 1 to 64 bytes.
+/// What lies before the value of a record: its header and its key.
 ///
-/// Segments are numbered anew when their files are used again, so what a place held before has another number.
-pub fn record_head<'a>(segment: u32, key: &[u8], len: u32, value: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+/// No number of a segment is used twice, so what another segment held at a place has another number.
+pub fn record_head<'a>(segment: u32, key: Key<'_>, len: u32, value: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let fields = record_fields(segment, key, len);
-    [&fields, &record_sum(&fields, key, value)[..], key].concat()
+    [&fields, &record_sum(&fields, key, value)[..], key.bytes].concat()
 }
 
 /// What the header says of its record, before the checksum.
-fn record_fields(segment: u32, key: &[u8], len: u32) -> [u8; RECORD_HEADER_BYTES - 16] {
+fn record_fields(segment: u32, key: Key<'_>, len: u32) -> [u8; RECORD_HEADER_BYTES - 16] {
     let mut fields = [0; RECORD_HEADER_BYTES - 16];
-    let said = RECORD_MAGIC.into_iter().chain([RECORD_VERSION, key.len() as u8, 0, 0]);
+    let said = RECORD_MAGIC.into_iter().chain([RECORD_VERSION, key.bytes.len() as u8, key.space, 0]);
     let said = said.chain(segment.to_le_bytes()).chain(len.to_le_bytes());
     fields.iter_mut().zip(said).for_each(|(to, from)| *to = from);
     fields
 }
 
-fn record_sum<'a>(fields: &[u8], key: &[u8], value: impl Iterator<Item = &'a [u8]>) -> [u8; 16] {
-    let mut sum = Xxh3::new();
-    sum.update(fields);
-    sum.update(key);
-    value.for_each(|piece| sum.update(piece));
-    sum.digest128().to_le_bytes()
+fn record_sum<'a>(fields: &[u8], key: Key<'_>, value: impl Iterator<Item = &'a [u8]>) -> [u8; 16] {
+    let mut sum = XxHash3_128::new();
+    sum.write(fields);
+    sum.write(key.bytes);
+    value.for_each(|piece| sum.write(piece));
+    sum.finish_128().to_le_bytes()
 }
 
-/// Where the value of a record lies in its bytes, if they are the record of this key at this place.
-pub fn record_value(bytes: &[u8], place: &Place, key: &[u8]) -> Option<std::ops::Range<usize>> {
-    let (header, rest) = bytes.split_first_chunk::<RECORD_HEADER_BYTES>()?;
-    let (covered, sum) = header.split_last_chunk::<16>()?;
-    let found = rest.get(..key.len())?;
-    let value = rest.get(key.len()..key.len().checked_add(place.len as usize)?)?;
+/// Whether what was read is the record of this key at this place. `head`: its header and key.
+pub fn record_holds<'a>(head: &[u8], place: &Place, key: Key<'_>, value: impl Iterator<Item = &'a [u8]>) -> bool {
+    let Some((header, found)) = head.split_first_chunk::<RECORD_HEADER_BYTES>() else { return false };
+    let Some((covered, sum)) = header.split_last_chunk::<16>() else { return false };
     // The header says of itself what the index says; then the checksum holds for all of it.
-    if covered != record_fields(place.segment, key, place.len) || found != key {
-        return None;
-    }
-    let start = RECORD_HEADER_BYTES + key.len();
-    (record_sum(covered, key, std::iter::once(value)) == *sum).then_some(start..start + value.len())
+    covered == record_fields(place.segment, key, place.len)
+        && found == key.bytes
+        && record_sum(covered, key, value) == *sum
+}
+
+/// The key of the record at a place, of whose value so many bytes were read too, if it holds.
+pub fn record_key<'a>(bytes: &'a [u8], place: &Place) -> Option<(Key<'a>, &'a [u8])> {
+    let (key_len, space) = (usize::from(*bytes.get(5)?), *bytes.get(6)?);
+    let (head, value) = bytes.split_at_checked(RECORD_HEADER_BYTES + key_len)?;
+    let key = Key { space, bytes: head.get(RECORD_HEADER_BYTES..)? };
+    let value = value.get(..place.len as usize)?;
+    record_holds(head, place, key, std::iter::once(value)).then_some((key, value))
 }
 
 /// What an entry of the log says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A value lies there under this key from now on.
-    Put { key: Vec<u8>, place: Place },
+    Put { space: u8, key: Vec<u8>, place: Place },
     /// Nothing lies under this key.
-    Deleted { key: Vec<u8> },
+    Deleted { space: u8, key: Vec<u8> },
     /// A writer takes a new segment.
     Taken { segment: u32 },
     /// The segment is gone, and each value that lay there.
     Evicted { segment: u32 },
     /// A sync of the segment failed: what lies there from this unit on is nothing.
     Bad { segment: u32, from: u32 },
+    /// What the log names of the segment and lies before this unit is on the disk. A put that follows and lies there is not meant.
+    Synced { segment: u32, to: u32 },
 }
 
 const PUT: u8 = 1;
@@ -102,54 +126,66 @@ const DELETED: u8 = 2;
 const TAKEN: u8 = 3;
 const EVICTED: u8 = 4;
 const BAD: u8 = 5;
+const SYNCED: u8 = 6;
+
+/// Of the first byte of an entry; the rest is what it says.
+const SPACE_SHIFT: u32 = 4;
 
 impl Entry {
+    /// Bytes of an entry that puts.
+    pub fn put_bytes(key_len: usize) -> u64 {
+        2 + 3 * 4 + key_len as u64
+    }
+
     fn encode(&self, to: &mut Vec<u8>) {
-        let mut keyed = |kind, key: &[u8], numbers: &[u32]| {
-            to.extend_from_slice(&[kind, key.len() as u8]);
+        let mut keyed = |kind, space: u8, key: &[u8], numbers: &[u32]| {
+            to.extend_from_slice(&[kind | space << SPACE_SHIFT, key.len() as u8]);
             numbers.iter().for_each(|number| to.extend_from_slice(&number.to_le_bytes()));
             to.extend_from_slice(key);
         };
         match self {
-            Entry::Put { key, place } => keyed(PUT, key, &[place.segment, place.unit, place.len]),
-            Entry::Deleted { key } => keyed(DELETED, key, &[]),
-            Entry::Taken { segment } => keyed(TAKEN, &[], &[*segment]),
-            Entry::Evicted { segment } => keyed(EVICTED, &[], &[*segment]),
-            Entry::Bad { segment, from } => keyed(BAD, &[], &[*segment, *from]),
+            Entry::Put { space, key, place } => keyed(PUT, *space, key, &[place.segment, place.unit, place.len]),
+            Entry::Deleted { space, key } => keyed(DELETED, *space, key, &[]),
+            Entry::Taken { segment } => keyed(TAKEN, 0, &[], &[*segment]),
+            Entry::Evicted { segment } => keyed(EVICTED, 0, &[], &[*segment]),
+            Entry::Bad { segment, from } => keyed(BAD, 0, &[], &[*segment, *from]),
+            Entry::Synced { segment, to } => keyed(SYNCED, 0, &[], &[*segment, *to]),
         }
     }
 
     /// The first entry, and what lies behind it. None: there is none of this version.
     fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let ([kind, key_len], rest) = bytes.split_first_chunk::<2>()?;
+        let ([first, key_len], rest) = bytes.split_first_chunk::<2>()?;
+        let (kind, space, key_len) = (first & 15, first >> SPACE_SHIFT, usize::from(*key_len));
         let mut rest = rest;
         let mut number = || {
             let (number, behind) = rest.split_first_chunk::<4>()?;
             rest = behind;
             Some(u32::from_le_bytes(*number))
         };
-        let key_len = usize::from(*key_len);
-        let keyed = match *kind {
+        let keyed = match kind {
             PUT => Some(Some(Place { segment: number()?, unit: number()?, len: number()? })),
             DELETED => Some(None),
             _ => None,
         };
         if let Some(place) = keyed {
             let (key, rest) = rest.split_at_checked(key_len)?;
-            if key.is_empty() || key.len() > MAX_HASH_BYTES {
+            if key.is_empty() || usize::from(space) >= SPACES || place.is_some_and(|place| place.unit >> UNIT_BITS != 0)
+            {
                 return None;
             }
             let key = key.to_vec();
             let entry = match place {
-                Some(place) => Entry::Put { key, place },
-                None => Entry::Deleted { key },
+                Some(place) => Entry::Put { space, key, place },
+                None => Entry::Deleted { space, key },
             };
             return Some((entry, rest));
         }
-        let entry = match *kind {
+        let entry = match *first {
             TAKEN => Entry::Taken { segment: number()? },
             EVICTED => Entry::Evicted { segment: number()? },
             BAD => Entry::Bad { segment: number()?, from: number()? },
+            SYNCED => Entry::Synced { segment: number()?, to: number()? },
             _ => return None,
         };
         (key_len == 0).then_some((entry, rest))
@@ -159,7 +195,7 @@ impl Entry {
 /// What tells a frame which one it lies behind. A frame that a power loss left behind a hole is none any more when something else is
 /// written into the hole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Behind(u64);
+pub struct Behind(pub u64);
 
 /// The frame of some entries that take effect together, how many of them fit it, and what comes behind it.
 pub fn frame(entries: &[Entry], behind: Behind) -> (Vec<u8>, usize, Behind) {
@@ -224,24 +260,40 @@ pub fn framed(bytes: &[u8], behind: Behind) -> Framed {
     Framed::Entries(entries, taken, Behind(sum))
 }
 
-/// The header of a log. `seed`: of the hashes by which an index finds keys, so that nobody can choose keys that meet.
-pub fn log_header(seed: u64, segment_bytes: u64) -> [u8; LOG_HEADER_BYTES] {
-    let mut header = [0; LOG_HEADER_BYTES];
-    let fields = LOG_MAGIC.into_iter().chain(seed.to_le_bytes()).chain(segment_bytes.to_le_bytes());
-    header.iter_mut().zip(fields).for_each(|(to, from)| *to = from);
-    if let Some((covered, sum)) = header.split_last_chunk_mut::<8>() {
-        *sum = xxh3_64(covered).to_le_bytes();
-    }
-    header
+/// What the header of a log says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Of the hashes by which an index finds keys, so that nobody can choose keys that meet.
+    pub seed: u64,
+    pub segment_bytes: u64,
+    /// What all segments may take where the operator says nothing.
+    pub max_bytes: u64,
 }
 
-/// Seed, length of segments and what comes behind it, from the header of a log. None: it is not one of this version.
-pub fn read_log_header(bytes: &[u8]) -> Option<(u64, u64, Behind)> {
-    let header = bytes.first_chunk::<LOG_HEADER_BYTES>()?;
-    let (seed, rest) = header.get(8..)?.split_first_chunk::<8>()?;
-    let (seed, segment_bytes) = (u64::from_le_bytes(*seed), u64::from_le_bytes(*rest.first_chunk::<8>()?));
-    let behind = Behind(u64::from_le_bytes(*header.last_chunk::<8>()?));
-    (*header == log_header(seed, segment_bytes)).then_some((seed, segment_bytes, behind))
+impl Header {
+    pub fn bytes(&self) -> [u8; LOG_HEADER_BYTES] {
+        let mut header = [0; LOG_HEADER_BYTES];
+        let numbers = [self.seed, self.segment_bytes, self.max_bytes].into_iter().flat_map(u64::to_le_bytes);
+        header.iter_mut().zip(LOG_MAGIC.into_iter().chain(numbers)).for_each(|(to, from)| *to = from);
+        if let Some((covered, sum)) = header.split_last_chunk_mut::<8>() {
+            *sum = xxh3_64(covered).to_le_bytes();
+        }
+        header
+    }
+
+    /// With what comes behind it. None: it is not one of this version.
+    pub fn read(bytes: &[u8]) -> Option<(Self, Behind)> {
+        let header = bytes.first_chunk::<LOG_HEADER_BYTES>()?;
+        let [_, seed, segment_bytes, max_bytes, sum] = header.as_chunks::<8>().0 else { return None };
+        let [seed, segment_bytes, max_bytes] = [seed, segment_bytes, max_bytes].map(|bytes| u64::from_le_bytes(*bytes));
+        let read = Header { seed, segment_bytes, max_bytes };
+        (*header == read.bytes() && makes_sense(segment_bytes)).then_some((read, Behind(u64::from_le_bytes(*sum))))
+    }
+}
+
+/// Whether segments can have this length.
+pub fn makes_sense(segment_bytes: u64) -> bool {
+    segment_bytes.is_multiple_of(RECORD_ALIGNMENT) && (1..=1 << UNIT_BITS).contains(&(segment_bytes / RECORD_ALIGNMENT))
 }
 
 #[cfg(test)]
@@ -249,9 +301,10 @@ mod tests {
     use super::*;
 
     const PLACE: Place = Place { segment: 7, unit: 3, len: 5 };
+    const KEY: Key<'_> = Key { space: 1, bytes: b"key" };
 
     fn record() -> Vec<u8> {
-        let mut bytes = record_head(7, b"key", 5, [&b"va"[..], b"lue"].into_iter());
+        let mut bytes = record_head(7, KEY, 5, [&b"va"[..], b"lue"].into_iter());
         bytes.extend_from_slice(b"value");
         bytes
     }
@@ -259,9 +312,10 @@ mod tests {
     fn entries() -> Vec<Entry> {
         vec![
             Entry::Taken { segment: 7 },
-            Entry::Put { key: b"key".to_vec(), place: PLACE },
-            Entry::Deleted { key: vec![9; 64] },
+            Entry::Put { space: 1, key: b"key".to_vec(), place: PLACE },
+            Entry::Deleted { space: 3, key: vec![9; 255] },
             Entry::Bad { segment: 7, from: 2 },
+            Entry::Synced { segment: 7, to: 9 },
             Entry::Evicted { segment: 6 },
         ]
     }
@@ -272,56 +326,77 @@ mod tests {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(
             hex(&record()),
-            "6b76737201030000070000000500000000000000000000006b7ad1b996b41789a867e1d4e22674ca6b657976616c7565"
+            "6b7673720103010007000000050000000000000000000000c64a1aa146547ece38c5eb30efea0e2a6b657976616c7565"
         );
-        let header = log_header(0x1122, 256 << 20);
-        assert_eq!(hex(&header), "6b76736c6f67000122110000000000000000001000000000a59c5481f99f89b5");
-        let (_, _, first) = read_log_header(&header).unwrap();
+        let header = Header { seed: 0x1122, segment_bytes: 256 << 20, max_bytes: 1 << 40 };
+        assert_eq!(
+            hex(&header.bytes()),
+            "6b76736c6f6700012211000000000000000000100000000000000000000100001c500c16e79de0a4"
+        );
+        let (read, first) = Header::read(&header.bytes()).unwrap();
+        assert_eq!(read, header);
         let entries = [
             Entry::Taken { segment: 7 },
-            Entry::Put { key: b"key".to_vec(), place: PLACE },
-            Entry::Deleted { key: b"d".to_vec() },
+            Entry::Put { space: 1, key: b"key".to_vec(), place: PLACE },
+            Entry::Deleted { space: 0, key: b"d".to_vec() },
             Entry::Bad { segment: 7, from: 2 },
+            Entry::Synced { segment: 7, to: 9 },
             Entry::Evicted { segment: 6 },
         ];
         assert_eq!(
             hex(&frame(&entries, first).0),
             concat!(
-                "2a000000000000005e4826e8f64aab7203000700000001030700000003000000050000006b65790201640500070000000200",
-                "0000040006000000",
+                "34000000000000002cba6a19d59c95d203000700000011030700000003000000050000006b65790201640500070000000200",
+                "000006000700000009000000040006000000",
             )
         );
     }
 
     #[test]
-    fn a_record_is_its_own_at_its_place_and_nothing_else() {
-        let record = record();
-        assert_eq!(record_value(&record, &PLACE, b"key"), Some(43..48));
-        let mut longer = record.clone();
-        longer.extend_from_slice(b"the next one");
-        assert_eq!(record_value(&longer, &PLACE, b"key"), Some(43..48));
-        assert_eq!(record_value(&record, &PLACE, b"kez"), None);
-        assert_eq!(record_value(&record, &PLACE, b"keyv"), None);
-        assert_eq!(record_value(&record, &Place { segment: 8, ..PLACE }, b"key"), None, "it was used again");
-        for len in [4, 6, u32::MAX] {
-            assert_eq!(record_value(&record, &Place { len, ..PLACE }, b"key"), None, "{len}");
+    fn a_record_is_answered_only_whole_under_its_key_at_its_place() {
+        let bytes = record();
+        let value = |bytes: &[u8], place: &Place, key: Key<'_>| {
+            let (head, value) = bytes.split_at_checked(RECORD_HEADER_BYTES + key.bytes.len())?;
+            let value = value.get(..place.len as usize)?;
+            record_holds(head, place, key, value.chunks(2)).then_some(value.to_vec())
+        };
+        assert_eq!(value(&bytes, &PLACE, KEY), Some(b"value".to_vec()));
+        assert_eq!(value(&[&bytes[..], b"behind it"].concat(), &PLACE, KEY), Some(b"value".to_vec()));
+        assert_eq!(record_key(&bytes, &PLACE), Some((KEY, &b"value"[..])));
+        for wrong in [Place { segment: 8, ..PLACE }, Place { len: 4, ..PLACE }, Place { len: 6, ..PLACE }] {
+            assert_eq!((value(&bytes, &wrong, KEY), record_key(&bytes, &wrong)), (None, None));
         }
-        for cut in 0..record.len() {
-            assert_eq!(record_value(&record[..cut], &PLACE, b"key"), None, "{cut}");
+        assert_eq!(value(&bytes, &PLACE, Key { space: 1, bytes: b"kex" }), None);
+        assert_eq!(value(&bytes, &PLACE, Key { space: 0, bytes: b"key" }), None);
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 1 << bit;
+                assert_eq!(
+                    (value(&damaged, &PLACE, KEY), record_key(&damaged, &PLACE)),
+                    (None, None),
+                    "byte {at} bit {bit}"
+                );
+            }
+            assert_eq!(value(&bytes[..at], &PLACE, KEY), None);
         }
-        for bit in 0..record.len() * 8 {
-            let mut flipped = record.clone();
-            flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(record_value(&flipped, &PLACE, b"key"), None, "{bit}");
-        }
-        assert_eq!((record_room(3, 5), record_room(1, 23), record_room(1, 24)), (64, 64, 128));
+    }
+
+    #[test]
+    fn an_empty_value_is_a_record_too() {
+        let (place, key) = (Place { segment: 1, unit: 0, len: 0 }, Key { space: 0, bytes: b"k" });
+        let head = record_head(1, key, 0, std::iter::empty());
+        assert!(record_holds(&head, &place, key, std::iter::empty()));
+        assert_eq!(record_room(1, 0), 64);
+        assert_eq!(record_room(64, 24), 128);
+        assert_eq!(record_room(64, 25), 192);
     }
 
     #[test]
     fn a_frame_takes_effect_whole_or_not_at_all() {
         let first = Behind(3);
         let (bytes, taken, next) = frame(&entries(), first);
-        assert_eq!((framed(&bytes, first), taken), (Framed::Entries(entries(), bytes.len(), next), 5));
+        assert_eq!((framed(&bytes, first), taken), (Framed::Entries(entries(), bytes.len(), next), 6));
         assert_eq!(framed(&bytes, next), Framed::Nothing, "it lies behind another one");
         for cut in 0..bytes.len() {
             assert_eq!(framed(&bytes[..cut], first), Framed::Nothing, "{cut}");
@@ -336,7 +411,7 @@ mod tests {
         }
         // More than a frame takes goes into several.
         let many: Vec<Entry> = (0..20_000_u32)
-            .map(|n| Entry::Put { key: [&n.to_le_bytes()[..], &[0; 60]].concat(), place: PLACE })
+            .map(|n| Entry::Put { space: 0, key: [&n.to_le_bytes()[..], &[0; 60]].concat(), place: PLACE })
             .collect();
         let (bytes, taken, next) = frame(&many, first);
         assert!(taken < many.len() && bytes.len() <= FRAME_HEADER_BYTES + MAX_FRAME_BYTES);
@@ -345,22 +420,31 @@ mod tests {
 
     #[test]
     fn what_a_later_version_wrote_is_told_from_a_torn_end() {
-        for strange in
-            [&[9, 0][..], &[PUT, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0], &[TAKEN, 1, 7, 0, 0, 0], &[DELETED, 65]]
-        {
+        for strange in [
+            &[9, 0][..],
+            &[PUT, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0],
+            &[TAKEN, 1, 7, 0, 0, 0],
+            &[DELETED, 65],
+            &[TAKEN | 16, 0, 7, 0, 0, 0],
+            &[DELETED | 64, 1, 7],
+        ] {
             let mut bytes = vec![0; FRAME_HEADER_BYTES];
             bytes.extend_from_slice(strange);
             bytes[..8].copy_from_slice(&(strange.len() as u64).to_le_bytes());
             bytes[8..16].copy_from_slice(&frame_sum(strange, Behind(0)).to_le_bytes());
             assert_eq!(framed(&bytes, Behind(0)), Framed::Foreign, "{strange:?}");
         }
-        let header = log_header(0x1122, 256 << 20);
-        let behind = Behind(u64::from_le_bytes(*header.last_chunk().unwrap()));
-        assert_eq!(read_log_header(&header), Some((0x1122, 256 << 20, behind)));
-        for bit in 0..header.len() * 8 {
-            let mut flipped = header;
+        let header = Header { seed: 0x1122, segment_bytes: 256 << 20, max_bytes: 5 };
+        let bytes = header.bytes();
+        let behind = Behind(u64::from_le_bytes(*bytes.last_chunk().unwrap()));
+        assert_eq!(Header::read(&bytes), Some((header, behind)));
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(read_log_header(&flipped), None, "{bit}");
+            assert_eq!(Header::read(&flipped), None, "{bit}");
+        }
+        for segment_bytes in [0, 63, 65, (1 << 35) + 64, u64::MAX] {
+            assert_eq!(Header::read(&Header { segment_bytes, ..header }.bytes()), None);
         }
     }
 }

@@ -2,35 +2,81 @@
 //! hash are a miss for one of them and never the other one's value; the seed of a store keeps anybody from choosing such keys.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::format::{Entry, Place, RECORD_ALIGNMENT, record_room};
+use super::format::{Entry, Key, Place, RECORD_ALIGNMENT, SPACES, UNIT_BITS, record_room};
 
 /// Twenty bytes, which alignment would make twenty-four.
-#[derive(Clone, Copy)]
 struct Slot {
     hash: [u32; 2],
     segment: u32,
-    unit: u32,
+    /// The place in units, the space, whether the value is sure to be what was put, and whether it was used of late.
+    unit: AtomicU32,
     len: u32,
 }
+
+const USED: u32 = 1 << 31;
+const SURE: u32 = 1 << 30;
+const UNIT: u32 = (1 << UNIT_BITS) - 1;
 
 impl Slot {
     fn hash(&self) -> u64 {
         u64::from(self.hash[0]) | u64::from(self.hash[1]) << 32
+    }
+
+    fn place(&self) -> Place {
+        Place { segment: self.segment, unit: self.unit.load(Relaxed) & UNIT, len: self.len }
+    }
+
+    fn space(&self) -> usize {
+        ((self.unit.load(Relaxed) & !(USED | SURE)) >> UNIT_BITS) as usize
+    }
+
+    fn is_used(&self) -> bool {
+        self.unit.load(Relaxed) & USED != 0
+    }
+
+    fn note_use(&self) {
+        // Most are noted already: a line of the cache that is only read is shared by all threads.
+        if !self.is_used() {
+            self.unit.fetch_or(USED, Relaxed);
+        }
+    }
+}
+
+/// Values, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Total {
+    /// How many there are.
+    pub values: u64,
+    /// Without their keys and what a record adds.
+    pub bytes: u64,
+}
+
+impl Total {
+    fn add(&mut self, len: u32) {
+        self.values += 1;
+        self.bytes += u64::from(len);
+    }
+
+    fn take(&mut self, len: u32) {
+        self.values = self.values.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(u64::from(len));
     }
 }
 
 /// What is known of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Values that lie there, and their bytes.
-    pub values: u64,
-    pub bytes: u64,
+    /// What lies there.
+    pub total: Total,
     /// Behind the last record that was put there, in units.
     pub end: u32,
+    /// What lies before this unit is on the disk.
+    pub synced: u32,
     /// What lies from this unit on is nothing.
     pub bad_from: Option<u32>,
 }
@@ -40,25 +86,72 @@ pub struct Index {
     seed: u64,
     slots: HashTable<Slot>,
     segments: HashMap<u32, Segment>,
+    spaces: [Total; SPACES],
     /// The greatest number of a segment that was taken.
     latest: u32,
+    /// Puts that were applied, and the bytes of their entries.
+    puts: Total,
+    /// The log is being read for the first time: a power loss may have come between an entry and this one's reader, and may have left the
+    /// entry without its record.
+    old: bool,
+    /// The most values: a log that says more was not written by a store with these settings, and what it says too much is not there.
+    most: usize,
 }
 
 impl Index {
-    pub fn new(seed: u64) -> Self {
-        Index { seed, slots: HashTable::new(), segments: HashMap::new(), latest: 0 }
+    pub fn new(seed: u64, most: usize) -> Self {
+        Index {
+            seed,
+            slots: HashTable::new(),
+            segments: HashMap::new(),
+            spaces: Default::default(),
+            latest: 0,
+            puts: Total::default(),
+            old: true,
+            most,
+        }
     }
 
-    fn hash(&self, key: &[u8]) -> u64 {
-        xxh3_64_with_seed(key, self.seed)
+    fn hash(&self, key: Key<'_>) -> u64 {
+        xxh3_64_with_seed(key.bytes, self.seed.wrapping_add(u64::from(key.space)))
+    }
+
+    fn slot(&self, key: Key<'_>) -> Option<&Slot> {
+        let hash = self.hash(key);
+        let slot = self.slots.find(hash, |slot| slot.hash() == hash)?;
+        self.holds(&slot.place()).then_some(slot)
     }
 
     /// Where the value of a key lies, if it does.
-    pub fn find(&self, key: &[u8]) -> Option<Place> {
-        let hash = self.hash(key);
-        let slot = self.slots.find(hash, |slot| slot.hash() == hash)?;
-        let place = Place { segment: slot.segment, unit: slot.unit, len: slot.len };
-        self.holds(&place).then_some(place)
+    pub fn find(&self, key: Key<'_>) -> Option<Place> {
+        self.slot(key).map(Slot::place)
+    }
+
+    /// The same, for somebody who uses the value.
+    pub fn find_to_use(&self, key: Key<'_>) -> Option<Place> {
+        self.slot(key).inspect(|slot| slot.note_use()).map(Slot::place)
+    }
+
+    /// Whether there is a value that is sure to be what was put: it is on the disk, or the machine has run ever since.
+    pub fn has_for_sure(&self, key: Key<'_>) -> bool {
+        self.slot(key).is_some_and(|slot| self.is_sure(slot))
+    }
+
+    fn is_sure(&self, slot: &Slot) -> bool {
+        let synced = |segment: &Segment| slot.place().unit < segment.synced;
+        slot.unit.load(Relaxed) & SURE != 0 || self.segments.get(&slot.segment).is_some_and(synced)
+    }
+
+    /// What lies at a place was read, and is what was put.
+    pub fn note_sure(&self, key: Key<'_>, place: &Place) {
+        if let Some(slot) = self.slot(key).filter(|slot| slot.place() == *place) {
+            slot.unit.fetch_or(SURE, Relaxed);
+        }
+    }
+
+    /// All that the log says was read. What it says from now on is as it is written.
+    pub fn followed(&mut self) {
+        self.old = false;
     }
 
     /// Whether what was put at a place is still something.
@@ -70,6 +163,11 @@ impl Index {
         self.slots.len()
     }
 
+    /// What a space holds.
+    pub fn total(&self, space: u8) -> Total {
+        self.spaces.get(usize::from(space)).copied().unwrap_or_default()
+    }
+
     /// The number that the next segment gets.
     pub fn next_segment(&self) -> Option<u32> {
         self.latest.checked_add(1)
@@ -79,14 +177,78 @@ impl Index {
         self.segments.iter().map(|(number, segment)| (*number, segment))
     }
 
+    /// Whether what is put in a segment now will be found.
+    pub fn takes(&self, segment: u32) -> bool {
+        self.segments.get(&segment).is_some_and(|segment| segment.bad_from.is_none())
+    }
+
+    /// Whether a segment is one of the store.
+    pub fn has(&self, segment: u32) -> bool {
+        self.segments.contains_key(&segment)
+    }
+
+    /// Bytes of what was used of late, by segment. Where that is more than half of all, each value must be used again to count from now on.
+    pub fn used(&self) -> HashMap<u32, u64> {
+        let (mut used, mut all, mut of_all) = (HashMap::new(), 0, 0);
+        for slot in &self.slots {
+            of_all += u64::from(slot.len) + RECORD_ALIGNMENT;
+            if slot.is_used() {
+                all += u64::from(slot.len) + RECORD_ALIGNMENT;
+                *used.entry(slot.segment).or_default() += u64::from(slot.len) + RECORD_ALIGNMENT;
+            }
+        }
+        if all > of_all / 2 {
+            for slot in &self.slots {
+                slot.unit.fetch_and(!USED, Relaxed);
+            }
+        }
+        used
+    }
+
+    /// The places in a segment whose values were used of late, in order.
+    pub fn used_in(&self, segment: u32) -> Vec<Place> {
+        let of_it = self.slots.iter().filter(|slot| slot.segment == segment && slot.is_used());
+        let mut places: Vec<Place> = of_it.map(Slot::place).collect();
+        places.sort_unstable_by_key(|place| place.unit);
+        places
+    }
+
+    /// How many values of each space lie in a segment.
+    pub fn counted(&self, segment: u32) -> [u64; SPACES] {
+        let mut counted = [0; SPACES];
+        for slot in self.slots.iter().filter(|slot| slot.segment == segment) {
+            if let Some(count) = counted.get_mut(slot.space()) {
+                *count += 1;
+            }
+        }
+        counted
+    }
+
+    /// Bytes of a log that says what this index knows, about.
+    pub fn log_bytes(&self) -> u64 {
+        let each = self.puts.bytes.checked_div(self.puts.values).unwrap_or(0);
+        self.slots.len() as u64 * each + self.segments.len() as u64 * 16
+    }
+
     /// Whether an entry of the log still says something.
     pub fn is_live(&self, entry: &Entry) -> bool {
         match entry {
-            Entry::Put { key, place } => self.find(key) == Some(*place),
-            Entry::Taken { segment } | Entry::Bad { segment, .. } => self.segments.contains_key(segment),
-            // What they took away is not written again.
-            Entry::Deleted { .. } | Entry::Evicted { .. } => false,
+            Entry::Put { space, key, place } => self.find(Key { space: *space, bytes: key }) == Some(*place),
+            Entry::Taken { segment } | Entry::Bad { segment, .. } => self.has(*segment),
+            // What they took away is not written again, and what is synced is said at the end.
+            Entry::Deleted { .. } | Entry::Evicted { .. } | Entry::Synced { .. } => false,
         }
+    }
+
+    /// What a log that is written anew ends with.
+    pub fn synced(&self) -> Vec<Entry> {
+        let synced = self.segments.iter().filter(|(_, known)| known.synced > 0);
+        synced.map(|(segment, known)| Entry::Synced { segment: *segment, to: known.synced }).collect()
+    }
+
+    /// What is known of a segment.
+    pub fn segment(&self, segment: u32) -> Option<&Segment> {
+        self.segments.get(&segment)
     }
 
     /// What a log that is written anew begins with, so that no number is used twice.
@@ -97,33 +259,27 @@ impl Index {
     /// Let an entry take effect.
     pub fn apply(&mut self, entry: &Entry) {
         match entry {
-            // Of a segment that nobody took, or that is gone: the place may be another one's.
-            Entry::Put { place, .. } if !self.segments.contains_key(&place.segment) => {}
-            Entry::Put { key, place } => {
-                let hash = self.hash(key);
-                self.forget(hash);
-                let slot = Slot {
-                    hash: [hash as u32, (hash >> 32) as u32],
-                    segment: place.segment,
-                    unit: place.unit,
-                    len: place.len,
-                };
-                self.slots.insert_unique(hash, slot, Slot::hash);
-                if let Some(segment) = self.segments.get_mut(&place.segment) {
-                    segment.values += 1;
-                    segment.bytes += u64::from(place.len);
-                    let room = record_room(key.len(), place.len.into()) / RECORD_ALIGNMENT;
-                    segment.end = segment.end.max(place.unit.saturating_add(room as u32));
-                }
-            }
-            Entry::Deleted { key } => self.forget(self.hash(key)),
+            Entry::Put { space, key, place } => self.put(Key { space: *space, bytes: key }, place),
+            Entry::Deleted { space, key } => self.forget(self.hash(Key { space: *space, bytes: key })),
             Entry::Taken { segment } => {
                 self.segments.entry(*segment).or_default();
                 self.latest = self.latest.max(*segment);
             }
             Entry::Evicted { segment } => {
-                if self.segments.remove(segment).is_some_and(|segment| segment.values > 0) {
-                    self.slots.retain(|slot| slot.segment != *segment);
+                if self.segments.remove(segment).is_some_and(|segment| segment.total.values > 0) {
+                    let spaces = &mut self.spaces;
+                    self.slots.retain(|slot| {
+                        let stays = slot.segment != *segment;
+                        if !stays && let Some(total) = spaces.get_mut(slot.space()) {
+                            total.take(slot.len);
+                        }
+                        stays
+                    });
+                }
+            }
+            Entry::Synced { segment, to } => {
+                if let Some(segment) = self.segments.get_mut(segment) {
+                    segment.synced = segment.synced.max(*to);
                 }
             }
             Entry::Bad { segment, from } => {
@@ -134,12 +290,43 @@ impl Index {
         }
     }
 
+    fn put(&mut self, key: Key<'_>, place: &Place) {
+        let hash = self.hash(key);
+        self.forget(hash);
+        // Of a segment that nobody took, or that is gone: the place may be another one's.
+        let Some(segment) = self.segments.get_mut(&place.segment) else { return };
+        if self.slots.len() >= self.most {
+            return;
+        }
+        let room = record_room(key.bytes.len(), place.len.into()) / RECORD_ALIGNMENT;
+        segment.end = segment.end.max(place.unit.saturating_add(room as u32));
+        // It was being written when others were synced.
+        segment.synced = segment.synced.min(place.unit);
+        segment.total.add(place.len);
+        self.puts.values += 1;
+        self.puts.bytes += Entry::put_bytes(key.bytes.len());
+        if let Some(total) = self.spaces.get_mut(usize::from(key.space)) {
+            total.add(place.len);
+        }
+        let slot = Slot {
+            hash: [hash as u32, (hash >> 32) as u32],
+            segment: place.segment,
+            unit: AtomicU32::new(
+                place.unit & UNIT | u32::from(key.space) << UNIT_BITS | if self.old { 0 } else { SURE },
+            ),
+            len: place.len,
+        };
+        self.slots.insert_unique(hash, slot, Slot::hash);
+    }
+
     fn forget(&mut self, hash: u64) {
         if let Ok(slot) = self.slots.find_entry(hash, |slot| slot.hash() == hash) {
             let (slot, _) = slot.remove();
             if let Some(segment) = self.segments.get_mut(&slot.segment) {
-                segment.values -= 1;
-                segment.bytes -= u64::from(slot.len);
+                segment.total.take(slot.len);
+            }
+            if let Some(total) = self.spaces.get_mut(slot.space()) {
+                total.take(slot.len);
             }
         }
     }
@@ -149,12 +336,16 @@ impl Index {
 mod tests {
     use super::*;
 
+    fn key(bytes: &[u8]) -> Key<'_> {
+        Key { space: 0, bytes }
+    }
+
     fn put(key: &[u8], segment: u32, unit: u32, len: u32) -> Entry {
-        Entry::Put { key: key.to_vec(), place: Place { segment, unit, len } }
+        Entry::Put { space: 0, key: key.to_vec(), place: Place { segment, unit, len } }
     }
 
     fn index(entries: &[Entry]) -> Index {
-        let mut index = Index::new(7);
+        let mut index = Index::new(7, 1000);
         entries.iter().for_each(|entry| index.apply(entry));
         index
     }
@@ -163,40 +354,101 @@ mod tests {
     fn the_last_entry_of_a_key_counts() {
         let taken = |segment| Entry::Taken { segment };
         let all = index(&[taken(1), taken(2), put(b"a", 1, 0, 10), put(b"b", 1, 1, 20), put(b"a", 2, 5, 30)]);
-        assert_eq!(all.find(b"a"), Some(Place { segment: 2, unit: 5, len: 30 }));
-        assert_eq!((all.find(b"b").map(|place| place.segment), all.find(b"c"), all.len()), (Some(1), None, 2));
+        assert_eq!(all.find(key(b"a")), Some(Place { segment: 2, unit: 5, len: 30 }));
+        assert_eq!(
+            (all.find(key(b"b")).map(|place| place.segment), all.find(key(b"c")), all.len()),
+            (Some(1), None, 2)
+        );
         let of =
             |index: &Index, number: u32| index.segments().find(|(own, _)| *own == number).map(|(_, segment)| *segment);
-        assert_eq!(of(&all, 1), Some(Segment { values: 1, bytes: 20, end: 2, bad_from: None }));
-        assert_eq!(all.next_segment(), Some(3));
+        let total = |values, bytes| Total { values, bytes };
+        assert_eq!(of(&all, 1), Some(Segment { total: total(1, 20), end: 2, synced: 0, bad_from: None }));
+        assert_eq!((all.next_segment(), all.total(0)), (Some(3), total(2, 50)));
 
         let mut gone = all;
-        gone.apply(&Entry::Deleted { key: b"a".to_vec() });
-        assert_eq!((gone.find(b"a"), of(&gone, 2).map(|segment| segment.values)), (None, Some(0)));
+        gone.apply(&Entry::Deleted { space: 0, key: b"a".to_vec() });
+        assert_eq!((gone.find(key(b"a")), of(&gone, 2).map(|segment| segment.total.values)), (None, Some(0)));
         gone.apply(&Entry::Evicted { segment: 1 });
-        assert_eq!((gone.find(b"b"), gone.len(), of(&gone, 1)), (None, 0, None));
+        assert_eq!((gone.find(key(b"b")), gone.len(), of(&gone, 1), gone.total(0)), (None, 0, None, total(0, 0)));
         // What a writer says of a segment that was taken from it is nothing.
         gone.apply(&put(b"late", 1, 0, 1));
-        assert_eq!((gone.find(b"late"), gone.next_segment()), (None, Some(3)));
+        assert_eq!((gone.find(key(b"late")), gone.next_segment()), (None, Some(3)));
+    }
+
+    #[test]
+    fn spaces_hold_keys_of_their_own() {
+        let mut index = index(&[Entry::Taken { segment: 1 }, put(b"a", 1, 0, 10)]);
+        let other = Key { space: 3, bytes: b"a" };
+        assert_eq!(index.find(other), None);
+        let place = Place { segment: 1, unit: UNIT, len: 7 };
+        index.apply(&Entry::Put { space: 3, key: b"a".to_vec(), place });
+        assert_eq!((index.find_to_use(other), index.find(other), index.total(3).bytes), (Some(place), Some(place), 7));
+        assert_eq!(index.counted(1), [1, 0, 0, 1]);
+        index.apply(&Entry::Deleted { space: 0, key: b"a".to_vec() });
+        assert_eq!((index.find(key(b"a")), index.find(other)), (None, Some(place)));
+    }
+
+    #[test]
+    fn what_is_used_is_known_until_most_of_it_is() {
+        let mut index = index(&[Entry::Taken { segment: 1 }, Entry::Taken { segment: 2 }]);
+        for n in 0..8 {
+            index.apply(&put(&[n], 1 + u32::from(n) / 4, u32::from(n), 1000));
+        }
+        for used in [0, 1, 5] {
+            index.find_to_use(key(&[used])).unwrap();
+        }
+        assert_eq!(index.used(), HashMap::from([(1, 2 * 1064), (2, 1064)]));
+        assert_eq!(index.used_in(1).iter().map(|place| place.unit).collect::<Vec<_>>(), [0, 1]);
+        assert!((0..5).all(|n| index.find_to_use(key(&[n])).is_some()));
+        assert_eq!(index.used()[&1], 4 * 1064);
+        assert!(index.used().is_empty() && index.used_in(1).is_empty());
     }
 
     #[test]
     fn what_lies_behind_a_sync_that_failed_is_nothing() {
         let mut index = index(&[Entry::Taken { segment: 1 }, put(b"before", 1, 3, 1), put(b"behind", 1, 4, 1)]);
         index.apply(&Entry::Bad { segment: 1, from: 4 });
-        assert_eq!((index.find(b"before").is_some(), index.find(b"behind")), (true, None));
+        assert_eq!((index.find(key(b"before")).is_some(), index.find(key(b"behind"))), (true, None));
+        assert!(index.has(1) && !index.takes(1) && !index.takes(2));
         index.apply(&Entry::Bad { segment: 1, from: 9 });
-        assert_eq!(index.find(b"behind"), None);
+        assert_eq!(index.find(key(b"behind")), None);
         index.apply(&Entry::Bad { segment: 1, from: 0 });
-        assert_eq!(index.find(b"before"), None);
+        assert_eq!(index.find(key(b"before")), None);
     }
 
     #[test]
-    fn ten_million_values_have_room_in_400_mb() {
+    fn what_a_power_loss_may_have_taken_is_not_sure() {
+        let mut index =
+            index(&[Entry::Taken { segment: 1 }, put(b"a", 1, 0, 1), put(b"b", 1, 3, 1), put(b"c", 1, 9, 1)]);
+        index.apply(&Entry::Synced { segment: 1, to: 3 });
+        index.followed();
+        index.apply(&put(b"d", 1, 12, 1));
+        let sure = |index: &Index| [&b"a"[..], b"b", b"c", b"d", b"e"].map(|bytes| index.has_for_sure(key(bytes)));
+        assert_eq!(sure(&index), [true, false, false, true, false]);
+        index.note_sure(key(b"b"), &Place { segment: 1, unit: 3, len: 1 });
+        index.note_sure(key(b"c"), &Place { segment: 1, unit: 8, len: 1 });
+        assert_eq!(sure(&index), [true, true, false, true, false]);
+    }
+
+    #[test]
+    fn what_is_put_late_before_what_was_synced_is_not_synced() {
+        let mut index = index(&[Entry::Taken { segment: 1 }, put(b"a", 1, 3, 1), put(b"b", 1, 9, 1)]);
+        let synced = |index: &Index| index.segment(1).unwrap().synced;
+        index.apply(&Entry::Synced { segment: 1, to: 10 });
+        index.apply(&Entry::Synced { segment: 1, to: 4 });
+        index.apply(&put(b"c", 1, 10, 1));
+        assert_eq!(synced(&index), 10);
+        assert_eq!(index.synced(), [Entry::Synced { segment: 1, to: 10 }]);
+        index.apply(&put(b"late", 1, 5, 1));
+        assert_eq!(synced(&index), 5);
+    }
+
+    #[test]
+    fn ten_million_values_have_room_in_400_mb_and_a_log_makes_no_more() {
         assert_eq!(size_of::<Slot>(), 20);
-        let mut index = Index::new(7);
+        let mut index = Index::new(7, 100_000);
         index.apply(&Entry::Taken { segment: 1 });
-        (0..100_000_u32).for_each(|n| index.apply(&put(&n.to_le_bytes(), 1, n, 4096)));
+        (0..100_100_u32).for_each(|n| index.apply(&put(&n.to_le_bytes(), 1, n, 4096)));
         assert_eq!(index.len(), 100_000);
         // A power of two of buckets, seven eighths of them filled, with a byte beside each.
         assert!(index.slots.capacity() < 2 * 100_000);

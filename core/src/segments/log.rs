@@ -2,198 +2,364 @@
 //!
 //! A frame of entries is appended under a lock on the folder, behind what is already there and read. What is torn at the end, because
 //! its writer died or the power went, is overwritten by the next one: nobody has read it. A log that was compacted is another file
-//! under the same name; who follows the old one begins anew.
+//! under the same name; who follows the old one begins anew. Where there is no log any more, there is nothing in the store.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::fs::{self, AtFlags, OFlags};
+use rustix::fs::{self, AtFlags, FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::folder::{Folder, io_error};
 use super::format::{
-    Behind, Entry, FRAME_HEADER_BYTES, Framed, LOG_HEADER_BYTES, MAX_FRAME_BYTES, frame, framed, log_header,
-    read_log_header,
+    Behind, Entry, FRAME_HEADER_BYTES, Framed, Header, LOG_HEADER_BYTES, MAX_FRAME_BYTES, frame, framed,
 };
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
 
-const NAME: &str = "index";
+pub const NAME: &str = "index";
 const NEW: &str = "index.new";
 
 /// What is done with what the log says.
 pub trait Follow {
-    /// A log begins: what was known is of another one.
-    fn begin(&mut self, seed: u64, segment_bytes: u64);
+    /// A log begins: what was known is of another one. None: there is no log.
+    fn begin(&mut self, header: Option<&Header>);
     fn apply(&mut self, entry: &Entry);
+    /// That was all that the log says now.
+    fn followed(&mut self);
 }
 
 pub struct Log {
     folder: Arc<Folder>,
     read: Mutex<Read>,
+    /// The file and the length that were read, for those who only want to know whether there is more.
+    seen_inode: AtomicU64,
+    seen: AtomicU64,
 }
 
 /// How far the log was read.
 struct Read {
-    file: Option<File>,
+    file: Option<Arc<File>>,
     inode: u64,
     to: u64,
     behind: Behind,
 }
 
-/// The right to append. Nobody else appends meanwhile, and all that the log says is known.
-pub struct Locked<'a> {
+/// The right to read on.
+pub struct Tail<'a> {
     log: &'a Log,
     read: MutexGuard<'a, Read>,
 }
 
+/// The right to append. Nobody else appends meanwhile; before the first entry all that the log says is to be followed.
+pub struct Locked<'a>(Tail<'a>);
+
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.log.folder.unlock();
+        self.0.log.folder.unlock();
     }
 }
 
 impl Log {
-    /// The log in a folder, made if it is not there. `segment_bytes`: of one that is made.
-    pub fn open(folder: Arc<Folder>, seed: u64, segment_bytes: u64, until: &Until) -> Result<Self, Error> {
-        let log = Log { folder, read: Mutex::new(Read { file: None, inode: 0, to: 0, behind: Behind::default() }) };
-        if log.folder.at(NAME, OFlags::RDONLY)?.is_none() {
-            let _locked = log.locked(until)?;
-            if log.folder.at(NAME, OFlags::RDONLY)?.is_none() {
-                Anew::begin(&log.folder, seed, segment_bytes)?.finish(&log.folder)?;
-            }
+    pub fn new(folder: Arc<Folder>) -> Self {
+        Log {
+            folder,
+            read: Mutex::new(Read { file: None, inode: 0, to: 0, behind: Behind::default() }),
+            seen_inode: AtomicU64::new(0),
+            seen: AtomicU64::new(u64::MAX),
         }
-        Ok(log)
     }
 
-    fn lock_read(&self) -> MutexGuard<'_, Read> {
-        self.read.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    /// Hand on what the log says that was not handed on before.
-    pub fn follow(&self, by: &mut impl Follow) -> Result<(), Error> {
-        self.follow_on(&mut self.lock_read(), by)
-    }
-
-    fn follow_on(&self, read: &mut Read, by: &mut impl Follow) -> Result<(), Error> {
-        let inode = match fs::statat(&self.folder.0, NAME, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => found.st_ino,
-            Err(errno) => return Err(Error::from(errno).context("the index log")),
-        };
-        if read.file.is_none() || read.inode != inode {
-            let file = self.folder.at(NAME, OFlags::RDWR)?.ok_or_else(|| Error::from(Errno::NOENT))?;
-            let mut header = [0; LOG_HEADER_BYTES];
-            let known = match file.read_exact_at(&mut header, 0) {
-                Ok(()) => read_log_header(&header),
-                Err(_) => None,
-            };
-            let (seed, segment_bytes, behind) = known.ok_or_else(foreign)?;
-            read.inode = file.metadata().map_err(|error| io_error(&error, "the index log"))?.ino();
-            read.file = Some(file);
-            (read.to, read.behind) = (LOG_HEADER_BYTES as u64, behind);
-            by.begin(seed, segment_bytes);
+    /// The file under the name of the log, and its length. None: there is none.
+    fn look(&self) -> Result<Option<(u64, u64)>, Error> {
+        match fs::statat(&self.folder.root, NAME, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => Ok(Some((found.st_ino, found.st_size as u64))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(Error::from(errno).context("the index log")),
         }
-        let Read { file: Some(file), to, behind, .. } = read else { return Ok(()) };
-        read_frames(file, to, behind, |entry| by.apply(&entry))
     }
 
-    /// Take the right to append, and hand on what was appended meanwhile.
-    pub fn lock(&self, by: &mut impl Follow, until: &Until) -> Result<Locked<'_>, Error> {
-        let mut locked = self.locked(until)?;
-        locked.follow(by)?;
-        Ok(locked)
+    /// Whether there is a log.
+    pub fn is_there(&self) -> Result<bool, Error> {
+        Ok(self.look()?.is_some())
     }
 
-    fn locked(&self, until: &Until) -> Result<Locked<'_>, Error> {
-        let read = self.lock_read();
+    /// Whether all that the log says was read. One call of the kernel, and no lock.
+    pub fn is_current(&self) -> bool {
+        let inode = self.seen_inode.load(SeqCst);
+        self.look().is_ok_and(|found| found == Some((inode, self.seen.load(SeqCst))))
+    }
+
+    /// Bytes that are still to be read.
+    pub fn left(&self) -> u64 {
+        let len = self.look().ok().flatten().map_or(0, |(_, len)| len);
+        let seen = self.seen.load(SeqCst);
+        if seen == u64::MAX { len } else { len.saturating_sub(seen) }
+    }
+
+    pub fn tail(&self) -> Tail<'_> {
+        Tail { log: self, read: self.read.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) }
+    }
+
+    /// Take the right to append.
+    pub fn lock(&self, until: &Until) -> Result<Locked<'_>, Error> {
+        let tail = self.tail();
         self.folder.lock(until)?;
-        Ok(Locked { log: self, read })
+        Ok(Locked(tail))
     }
 
     /// Have all that was appended survive a power loss.
     pub fn sync(&self) -> Result<(), Error> {
-        match &self.lock_read().file {
+        let file = self.tail().read.file.clone();
+        match file {
             Some(file) => file.sync_data().map_err(|error| io_error(&error, "syncing the index log")),
             None => Ok(()),
         }
     }
 }
 
+impl Tail<'_> {
+    /// Hand on what the log says that was not handed on before. What was read when the time ran out is not read again.
+    pub fn follow(&mut self, by: &mut impl Follow, until: &Until) -> Result<(), Error> {
+        let mut step = |step: Step<'_>| match step {
+            Step::Begin(header) => by.begin(header),
+            Step::Apply(entries) => entries.iter().for_each(|entry| by.apply(entry)),
+        };
+        self.follow_by(&mut step, until)?;
+        by.followed();
+        Ok(())
+    }
+
+    /// The same, a piece of the log at a time.
+    pub fn follow_by(&mut self, by: &mut dyn FnMut(Step<'_>), until: &Until) -> Result<(), Error> {
+        let found = self.log.look()?;
+        if found.map(|(inode, _)| inode) != self.read.file.as_ref().map(|_| self.read.inode) {
+            self.begin(by)?;
+        }
+        let Read { file, to, behind, .. } = &mut *self.read;
+        if let Some(file) = file {
+            let mut each = |entries: Vec<Entry>| {
+                by(Step::Apply(&entries));
+                until.check()
+            };
+            // Most of the time there is nothing.
+            if found.is_none_or(|(_, len)| len > *to) {
+                read_frames(file, to, behind, &mut each)?;
+            }
+            self.log.seen.store(*to, SeqCst);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, by: &mut dyn FnMut(Step<'_>)) -> Result<(), Error> {
+        self.log.seen.store(u64::MAX, SeqCst);
+        self.read.file = None;
+        let folder = &self.log.folder;
+        let opened = match folder.read_only {
+            true => folder.at(NAME, OFlags::RDONLY)?,
+            // A file system that takes nothing can be read.
+            false => {
+                folder.at(NAME, OFlags::RDWR).or_else(|error| folder.at(NAME, OFlags::RDONLY).map_err(|_| error))?
+            }
+        };
+        let Some(file) = opened else {
+            by(Step::Begin(None));
+            return Ok(());
+        };
+        let mut header = [0; LOG_HEADER_BYTES];
+        let known = file.read_exact_at(&mut header, 0).ok().and_then(|()| Header::read(&header));
+        let (header, behind) = known.ok_or_else(foreign)?;
+        let inode = fs::fstat(&file).map_err(|errno| Error::from(errno).context("the index log"))?.st_ino;
+        *self.read = Read { file: Some(Arc::new(file)), inode, to: LOG_HEADER_BYTES as u64, behind };
+        self.log.seen_inode.store(inode, SeqCst);
+        by(Step::Begin(Some(&header)));
+        Ok(())
+    }
+
+    /// Some of the entries that `keeps` wants, from a place on, and where to go on; none: that was all.
+    pub fn page(
+        &mut self,
+        from: Option<Cursor>,
+        most: usize,
+        keeps: &mut dyn FnMut(&Entry) -> bool,
+        until: &Until,
+    ) -> Result<(Vec<Entry>, Option<Cursor>), Error> {
+        let Read { file: Some(file), inode, to: end, .. } = &*self.read else { return Ok((Vec::new(), None)) };
+        let inode = *inode;
+        // In a log that was compacted meanwhile it begins anew.
+        let mut at = match from.filter(|from| from.inode == inode && from.at <= *end) {
+            Some(from) => from,
+            None => {
+                let mut header = [0; LOG_HEADER_BYTES];
+                file.read_exact_at(&mut header, 0).map_err(|error| io_error(&error, "the index log"))?;
+                let (_, behind) = Header::read(&header).ok_or_else(foreign)?;
+                Cursor { inode, at: LOG_HEADER_BYTES as u64, behind, passed: 0 }
+            }
+        };
+        let (mut found, mut bytes) = (Vec::new(), vec![0; READ_FIRST]);
+        loop {
+            let mut rest = read_some(file, at.at, &mut bytes)?;
+            let (before, all_read) = (at.at, rest.len() < READ_FIRST);
+            while let Framed::Entries(entries, taken, next) = framed(rest, at.behind) {
+                for entry in entries.into_iter().skip(at.passed as usize) {
+                    if found.len() == most {
+                        return Ok((found, Some(at)));
+                    }
+                    at.passed += 1;
+                    if keeps(&entry) {
+                        found.push(entry);
+                    }
+                }
+                at = Cursor { inode, at: at.at + taken as u64, behind: next, passed: 0 };
+                rest = rest.get(taken..).unwrap_or_default();
+            }
+            if at.at == before && (all_read || bytes.len() > READ_FIRST) {
+                return Ok((found, None));
+            }
+            if at.at == before {
+                bytes.resize(FRAME_HEADER_BYTES + MAX_FRAME_BYTES, 0);
+            }
+            if until.check().is_err() {
+                return Ok((found, Some(at)));
+            }
+        }
+    }
+}
+
+/// What a log says, piece by piece.
+pub enum Step<'a> {
+    Begin(Option<&'a Header>),
+    Apply(&'a [Entry]),
+}
+
+/// A place in a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    pub inode: u64,
+    /// Of a frame, and how many of its entries are passed.
+    pub at: u64,
+    pub behind: Behind,
+    pub passed: u32,
+}
+
 impl Locked<'_> {
+    /// As [`Tail::follow`].
+    pub fn follow(&mut self, by: &mut impl Follow, until: &Until) -> Result<(), Error> {
+        self.0.follow(by, until)
+    }
+
+    /// Whether there was a log when it was last followed.
+    pub fn has_log(&self) -> bool {
+        self.0.read.file.is_some()
+    }
+
+    /// Begin a log where there is none.
+    pub fn make(&mut self, header: &Header) -> Result<(), Error> {
+        match self.0.log.is_there()? {
+            true => Ok(()),
+            false => Anew::begin(&self.0.log.folder, header)?.finish(),
+        }
+    }
+
     /// Append entries, and hand them on. Those of one frame take effect together; an error leaves the log as it was, or with the frames
     /// before it.
     pub fn append(&mut self, mut entries: &[Entry], by: &mut impl Follow) -> Result<(), Error> {
         while !entries.is_empty() {
-            let (file, to, behind) = match &mut *self.read {
-                Read { file: Some(file), to, behind, .. } => (file, to, behind),
-                _ => return Err(foreign()),
-            };
+            self.writable()?;
+            let Read { file: Some(file), to, behind, .. } = &mut *self.0.read else { return Err(foreign()) };
             let (bytes, taken, next) = frame(entries, *behind);
             let (now, later) = entries.split_at_checked(taken.max(1)).unwrap_or((entries, &[]));
-            file.write_all_at(&bytes, *to).map_err(|error| io_error(&error, "writing the index log"))?;
+            let folder = &self.0.log.folder;
+            folder
+                .writing(|| file.write_all_at(&bytes, *to))
+                .map_err(|error| io_error(&error, "writing the index log"))?;
             *to += bytes.len() as u64;
             *behind = next;
+            self.0.log.seen.store(*to, SeqCst);
             now.iter().for_each(|entry| by.apply(entry));
             entries = later;
         }
         Ok(())
     }
 
+    /// Open the log to write if it could only be read.
+    fn writable(&mut self) -> Result<(), Error> {
+        let Some(file) = &self.0.read.file else { return Err(foreign()) };
+        let mode = fs::fcntl_getfl(file).map_err(|errno| Error::from(errno).context("the index log"))?;
+        if mode.contains(OFlags::RDWR) {
+            return Ok(());
+        }
+        let again = self.0.log.folder.at(NAME, OFlags::RDWR)?.ok_or_else(foreign)?;
+        self.0.read.file = Some(Arc::new(again));
+        Ok(())
+    }
+
+    /// Have room for entries to come, as far as there is some: a full disk is met when a segment is taken, and not in the middle of a save.
+    pub fn reserve(&self, bytes: u64) {
+        if let Some(file) = &self.0.read.file {
+            let _ = self
+                .0
+                .log
+                .folder
+                .writing(|| Ok(fs::fallocate(file, FallocateFlags::KEEP_SIZE, self.0.read.to, bytes)?));
+        }
+    }
+
     /// Bytes of the log.
     pub fn len(&self) -> u64 {
-        self.read.to
+        self.0.read.to
     }
 
     /// Put a log in its place that says these entries, and those of the former one that are still to be said. Whoever follows the former
     /// one begins anew.
     pub fn compact(
         &mut self,
-        seed: u64,
-        segment_bytes: u64,
-        first: &[Entry],
+        header: &Header,
+        (first, last): (&[Entry], &[Entry]),
         keeps: impl Fn(&Entry) -> bool,
     ) -> Result<(), Error> {
-        let former = self.read.file.as_ref().ok_or_else(foreign)?;
-        let mut header = [0; LOG_HEADER_BYTES];
-        former.read_exact_at(&mut header, 0).map_err(|error| io_error(&error, "the index log"))?;
-        let (_, _, mut behind) = read_log_header(&header).ok_or_else(foreign)?;
-        let mut anew = Anew::begin(&self.log.folder, seed, segment_bytes)?;
-        first.iter().for_each(|entry| anew.waiting.push(entry.clone()));
-        let (mut at, mut written) = (LOG_HEADER_BYTES as u64, Ok(()));
-        read_frames(former, &mut at, &mut behind, |entry| {
-            if written.is_ok() && keeps(&entry) {
-                written = anew.push(entry);
-            }
+        let former = self.0.read.file.clone().ok_or_else(foreign)?;
+        let mut bytes = [0; LOG_HEADER_BYTES];
+        former.read_exact_at(&mut bytes, 0).map_err(|error| io_error(&error, "the index log"))?;
+        let (_, mut behind) = Header::read(&bytes).ok_or_else(foreign)?;
+        let mut anew = Anew::begin(&self.0.log.folder, header)?;
+        anew.waiting.extend_from_slice(first);
+        let mut at = LOG_HEADER_BYTES as u64;
+        read_frames(&former, &mut at, &mut behind, &mut |entries| {
+            entries.into_iter().filter(&keeps).try_for_each(|entry| anew.push(entry))
         })?;
-        written?;
-        anew.finish(&self.log.folder)?;
-        self.read.file = None;
+        last.iter().try_for_each(|entry| anew.push(entry.clone()))?;
+        anew.finish()?;
+        self.0.read.file = None;
         Ok(())
-    }
-
-    /// As [`Log::follow`].
-    pub fn follow(&mut self, by: &mut impl Follow) -> Result<(), Error> {
-        let log = self.log;
-        log.follow_on(&mut self.read, by)
     }
 }
 
 /// A log that is written beside the one that is there, and then put in its place.
-struct Anew {
+struct Anew<'a> {
+    folder: &'a Folder,
     file: File,
     at: u64,
     behind: Behind,
     waiting: Vec<Entry>,
 }
 
-impl Anew {
-    fn begin(folder: &Folder, seed: u64, segment_bytes: u64) -> Result<Self, Error> {
+impl<'a> Anew<'a> {
+    fn begin(folder: &'a Folder, header: &Header) -> Result<Self, Error> {
         let file = folder.at(NEW, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?.ok_or_else(foreign)?;
-        let header = log_header(seed, segment_bytes);
-        let (_, _, behind) = read_log_header(&header).ok_or_else(foreign)?;
-        file.write_all_at(&header, 0).map_err(|error| anew_failed(&error))?;
-        Ok(Anew { file, at: LOG_HEADER_BYTES as u64, behind, waiting: Vec::new() })
+        let header = header.bytes();
+        let (_, behind) = Header::read(&header).ok_or_else(foreign)?;
+        let mut anew = Anew { folder, file, at: 0, behind, waiting: Vec::new() };
+        anew.write(&header)?;
+        Ok(anew)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.folder.writing(|| self.file.write_all_at(bytes, self.at)).map_err(|error| anew_failed(&error))?;
+        self.at += bytes.len() as u64;
+        Ok(())
     }
 
     fn push(&mut self, entry: Entry) -> Result<(), Error> {
@@ -202,22 +368,21 @@ impl Anew {
     }
 
     fn flush(&mut self) -> Result<(), Error> {
-        let mut rest = &self.waiting[..];
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut rest = &waiting[..];
         while !rest.is_empty() {
             let (bytes, taken, next) = frame(rest, self.behind);
-            self.file.write_all_at(&bytes, self.at).map_err(|error| anew_failed(&error))?;
+            self.write(&bytes)?;
             self.behind = next;
-            self.at += bytes.len() as u64;
             rest = rest.get(taken.max(1)..).unwrap_or_default();
         }
-        self.waiting.clear();
         Ok(())
     }
 
-    fn finish(mut self, folder: &Folder) -> Result<(), Error> {
+    fn finish(mut self) -> Result<(), Error> {
         self.flush()?;
         self.file.sync_all().map_err(|error| anew_failed(&error))?;
-        folder.rename(NEW, NAME).map_err(|errno| anew_failed(&errno.into()))
+        self.folder.rename(NEW, NAME).map_err(|errno| anew_failed(&errno.into()))
     }
 }
 
@@ -225,41 +390,56 @@ fn anew_failed(error: &std::io::Error) -> Error {
     io_error(error, "writing the index log anew")
 }
 
-/// Hand on the entries of all whole frames from a place on.
-fn read_frames(file: &File, to: &mut u64, behind: &mut Behind, mut each: impl FnMut(Entry)) -> Result<(), Error> {
-    let mut bytes = vec![0; FRAME_HEADER_BYTES + MAX_FRAME_BYTES];
-    loop {
-        let mut len = 0;
-        while let Some(room) = bytes.get_mut(len..).filter(|room| !room.is_empty()) {
-            match file.read_at(room, *to + len as u64) {
-                Ok(0) => break,
-                Ok(more) => len += more,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(io_error(&error, "the index log")),
-            }
+/// What is read at first, and at once where that holds no whole frame.
+const READ_FIRST: usize = 64 << 10;
+
+/// Bytes of a file from a place on, as many as there are.
+fn read_some<'a>(file: &File, at: u64, bytes: &'a mut [u8]) -> Result<&'a [u8], Error> {
+    let mut len = 0;
+    while let Some(room) = bytes.get_mut(len..).filter(|room| !room.is_empty()) {
+        match file.read_at(room, at + len as u64) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(io_error(&error, "the index log")),
         }
-        let mut rest = bytes.get(..len).unwrap_or_default();
-        let before = *to;
+    }
+    Ok(bytes.get(..len).unwrap_or_default())
+}
+
+/// Hand on the entries of all whole frames from a place on. An error of `each` comes after what it was handed has counted.
+fn read_frames(
+    file: &File,
+    to: &mut u64,
+    behind: &mut Behind,
+    each: &mut dyn FnMut(Vec<Entry>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut bytes = vec![0; READ_FIRST];
+    loop {
+        let mut rest = read_some(file, *to, &mut bytes)?;
+        let (before, all_read) = (*to, rest.len() < READ_FIRST);
         loop {
             match framed(rest, *behind) {
                 Framed::Entries(entries, taken, next) => {
                     *behind = next;
-                    entries.into_iter().for_each(&mut each);
                     *to += taken as u64;
+                    each(entries)?;
                     rest = rest.get(taken..).unwrap_or_default();
                 }
                 Framed::Foreign => return Err(foreign()),
                 Framed::Nothing => break,
             }
         }
-        if *to == before {
+        let longer = FRAME_HEADER_BYTES + MAX_FRAME_BYTES;
+        if *to == before && (all_read || bytes.len() == longer) {
             return Ok(());
         }
+        bytes.resize(longer, 0);
     }
 }
 
-/// An entry has less than a hundred bytes: so many fit a frame.
-const ENTRIES_AT_ONCE: usize = MAX_FRAME_BYTES / 100;
+/// An entry has less than three hundred bytes: so many fit a frame.
+const ENTRIES_AT_ONCE: usize = MAX_FRAME_BYTES / 300;
 
 fn foreign() -> Error {
     let message =
@@ -268,157 +448,5 @@ fn foreign() -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use rustix::fs::Mode;
-
-    use super::*;
-    use crate::limits::Limits;
-
-    #[derive(Default)]
-    struct Heard {
-        begun: usize,
-        header: (u64, u64),
-        entries: Vec<Entry>,
-    }
-
-    impl Follow for Heard {
-        fn begin(&mut self, seed: u64, segment_bytes: u64) {
-            self.begun += 1;
-            self.header = (seed, segment_bytes);
-            self.entries.clear();
-        }
-
-        fn apply(&mut self, entry: &Entry) {
-            self.entries.push(entry.clone());
-        }
-    }
-
-    fn open(folder: &tempfile::TempDir) -> Log {
-        let folder = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        Log::open(Arc::new(Folder(folder)), 5, 1 << 20, &until()).unwrap()
-    }
-
-    fn until() -> Until {
-        Until::new(&Limits::default())
-    }
-
-    fn deleted(n: u32) -> Entry {
-        // No zero at its end, or a file that is cut and filled with zeros could be whole.
-        Entry::Deleted { key: (n | 0xaa00_0000).to_le_bytes().to_vec() }
-    }
-
-    #[test]
-    fn what_one_appends_the_other_reads_in_one_order() {
-        let folder = tempfile::tempdir().unwrap();
-        let (one, other) = (open(&folder), open(&folder));
-        let (mut here, mut there) = (Heard::default(), Heard::default());
-        for round in 0..10 {
-            let (log, own) = if round % 2 == 0 { (&one, &mut here) } else { (&other, &mut there) };
-            let mut locked = log.lock(own, &until()).unwrap();
-            locked.append(&[deleted(2 * round), deleted(2 * round + 1)], own).unwrap();
-        }
-        one.follow(&mut here).unwrap();
-        other.follow(&mut there).unwrap();
-        let all: Vec<Entry> = (0..20).map(deleted).collect();
-        assert_eq!((&here.entries, &there.entries), (&all, &all));
-        assert_eq!((here.begun, here.header), (1, (5, 1 << 20)));
-        one.sync().unwrap();
-    }
-
-    #[test]
-    fn a_torn_end_is_written_over_wherever_it_is_cut() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(NAME);
-        let log = open(&folder);
-        let mut heard = Heard::default();
-        log.lock(&mut heard, &until()).unwrap().append(&[deleted(1)], &mut heard).unwrap();
-        let whole = std::fs::read(&path).unwrap();
-        log.lock(&mut heard, &until()).unwrap().append(&[deleted(2), deleted(3)], &mut heard).unwrap();
-        let longer = std::fs::read(&path).unwrap();
-        for cut in whole.len()..longer.len() {
-            for zeros in [0, 40] {
-                std::fs::write(&path, [&longer[..cut], &vec![0; zeros]].concat()).unwrap();
-                let (log, mut heard) = (open(&folder), Heard::default());
-                log.follow(&mut heard).unwrap();
-                assert_eq!(heard.entries, [deleted(1)], "cut at {cut}");
-                log.lock(&mut heard, &until()).unwrap().append(&[deleted(4)], &mut heard).unwrap();
-                let (again, mut heard) = (open(&folder), Heard::default());
-                again.follow(&mut heard).unwrap();
-                assert_eq!(heard.entries, [deleted(1), deleted(4)], "cut at {cut}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_frame_behind_a_hole_stays_gone_when_the_hole_is_filled() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(NAME);
-        let log = open(&folder);
-        let mut heard = Heard::default();
-        for n in 1..4 {
-            log.lock(&mut heard, &until()).unwrap().append(&[deleted(n)], &mut heard).unwrap();
-        }
-        let mut bytes = std::fs::read(&path).unwrap();
-        let frame = (bytes.len() - LOG_HEADER_BYTES) / 3;
-        bytes[LOG_HEADER_BYTES + frame..][..frame].fill(0);
-        std::fs::write(&path, &bytes).unwrap();
-        let (log, mut heard) = (open(&folder), Heard::default());
-        log.lock(&mut heard, &until()).unwrap().append(&[deleted(9)], &mut heard).unwrap();
-        assert_eq!(std::fs::read(&path).unwrap().len(), bytes.len(), "what lay behind it is still there");
-        let (again, mut heard) = (open(&folder), Heard::default());
-        again.follow(&mut heard).unwrap();
-        assert_eq!(heard.entries, [deleted(1), deleted(9)]);
-    }
-
-    #[test]
-    fn who_follows_a_log_that_was_compacted_begins_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        let (one, other) = (open(&folder), open(&folder));
-        let (mut here, mut there) = (Heard::default(), Heard::default());
-        let many: Vec<Entry> = (0..30_000).map(deleted).collect();
-        one.lock(&mut here, &until()).unwrap().append(&many, &mut here).unwrap();
-        other.follow(&mut there).unwrap();
-        assert_eq!(there.entries.len(), 30_000);
-        let kept = many[..25_000].to_vec();
-        let keeps = |entry: &Entry| matches!(entry, Entry::Deleted { key } if u32::from_le_bytes([key[0], key[1], key[2], 0]) < 25_000);
-        let mut locked = one.lock(&mut here, &until()).unwrap();
-        locked.compact(6, 1 << 20, &[], keeps).unwrap();
-        locked.follow(&mut here).unwrap();
-        drop(locked);
-        other.lock(&mut there, &until()).unwrap().append(&[deleted(77)], &mut there).unwrap();
-        one.follow(&mut here).unwrap();
-        let all: Vec<Entry> = kept.into_iter().chain([deleted(77)]).collect();
-        assert!(here.entries == all && there.entries == all);
-        assert_eq!((there.begun, there.header), (2, (6, 1 << 20)));
-    }
-
-    #[test]
-    fn what_is_no_log_of_this_version_is_left_alone() {
-        for content in [&b""[..], b"kvslog\0\x02 and what a later version may say", &[7; 4096]] {
-            let folder = tempfile::tempdir().unwrap();
-            std::fs::write(folder.path().join(NAME), content).unwrap();
-            let log = open(&folder);
-            let refused = log.follow(&mut Heard::default()).unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::Version);
-            assert!(log.lock(&mut Heard::default(), &until()).is_err());
-            assert_eq!(std::fs::read(folder.path().join(NAME)).unwrap(), content);
-        }
-        let folder = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink("/etc/passwd", folder.path().join(NAME)).unwrap();
-        let open = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        assert!(Log::open(Arc::new(Folder(open)), 5, 1 << 20, &until()).is_err());
-    }
-
-    #[test]
-    fn who_waits_for_the_lock_waits_no_longer_than_the_call() {
-        let folder = tempfile::tempdir().unwrap();
-        let (one, other) = (open(&folder), open(&folder));
-        let mut heard = Heard::default();
-        let locked = one.lock(&mut heard, &until()).unwrap();
-        let soon = Until::new(&Limits { deadline_ms: 20, ..Limits::default() });
-        let refused = other.lock(&mut Heard::default(), &soon).err().unwrap();
-        assert!(refused.to_string().contains("another process holds the index log"), "{refused}");
-        drop(locked);
-        assert!(other.lock(&mut Heard::default(), &until()).is_ok());
-    }
-}
+#[path = "log_tests.rs"]
+mod tests;

@@ -1,33 +1,46 @@
 //! The store: values go into segments, and are there when the log says so.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use kv_platform::files;
-use rustix::fs::{self, FlockOperation, OFlags};
-use rustix::io::Errno;
+use rustix::fs::{self, AtFlags, OFlags, Timespec, Timestamps, UTIME_OMIT};
 
-use super::folder::{Folder, io_error};
-use super::format::{Entry, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, record_head, record_room, record_value};
-use super::index::Index;
-use super::log::{Follow, Locked, Log};
+use super::folder::Folder;
+use super::format::{
+    Entry, Header, Key, MAX_KEY_BYTES, Place, RECORD_HEADER_BYTES, SPACES, makes_sense, record_holds, record_room,
+};
+use super::index::{Index, Total};
+use super::log::{Follow, Locked, Log, Step};
+use super::segment::{Record, Writing, head_bytes, name_of, read_record, write_all};
 use crate::error::{Error, ErrorKind};
-use crate::limits::MAX_HASH_BYTES;
+use crate::limits::{MAX_RECORDS, USE_NOTED};
+use crate::payload::{Destination, Filling};
+use crate::process::{Clock, Random};
 use crate::until::Until;
 
-/// What a store is made with; one that is there keeps its length of segments.
-#[derive(Clone, Copy, Debug)]
+/// What a store is opened with.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
-    /// Bytes of a segment, a multiple of 64.
-    pub segment_bytes: u64,
-    /// The most segments, two or more. What was used least is evicted, a segment at a time.
-    pub segments: usize,
+    /// Bytes of a segment of a store that is made; one that is there keeps its own. None: an eighth of all, 256 MiB at most.
+    pub segment_bytes: Option<u64>,
+    /// What all segments may take. None: what was said when the store was made, and if nothing was, four fifths of what was free.
+    pub max_bytes: Option<u64>,
+    /// The most values. None: [`MAX_RECORDS`].
+    pub max_values: Option<u64>,
 }
+
+/// Bytes of a segment where its operator says nothing and the store is large.
+const SEGMENT_BYTES: u64 = 256 << 20;
+/// A segment is the most that is evicted at once, so it is no more than this part of the store.
+const SEGMENTS: u64 = 8;
+/// The shortest that a segment is made for that.
+const LEAST_SEGMENT: u64 = 64 << 10;
+/// One is filled, one was filled, and one is evicted.
+pub(super) const LEAST_SEGMENTS: u64 = 3;
 
 /// What became of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,103 +52,114 @@ pub enum Stored {
 }
 
 /// A value that is to be stored: its key, and its pieces.
-pub type NewValue<'a> = (&'a [u8], &'a [&'a [u8]]);
+pub type NewValue<'a> = (Key<'a>, &'a [&'a [u8]]);
 
 /// A store in a folder, for all threads of a process.
 pub struct Store {
-    folder: Arc<Folder>,
-    log: Log,
-    /// The most segments.
-    most: usize,
+    pub(super) folder: Arc<Folder>,
+    pub(super) log: Log,
+    clock: Clock,
+    made_with: Header,
+    /// 0: what the log's header says.
+    max_bytes: AtomicU64,
+    pub(super) max_values: AtomicU64,
     known: RwLock<Known>,
-    writing: Mutex<Option<Writing>>,
+    pub(super) writing: Mutex<Option<Arc<Writing>>>,
+    /// A thread reads a long log: what it has not come to is not there yet.
+    replaying: AtomicBool,
 }
 
 /// What the log says, and the files that were opened for it.
-struct Known {
-    index: Index,
-    seed: u64,
-    segment_bytes: u64,
-    files: HashMap<u32, Arc<Opened>>,
-}
-
-/// The file of a segment.
-struct Opened {
-    file: File,
-    /// How often values were read there, by halves that fade.
-    used: AtomicU64,
-}
-
-impl Opened {
-    fn new(file: File) -> Arc<Self> {
-        Arc::new(Opened { file, used: AtomicU64::new(0) })
-    }
-}
-
-impl Known {
-    fn new(seed: u64, segment_bytes: u64) -> Self {
-        Known { index: Index::new(seed), seed, segment_bytes, files: HashMap::new() }
-    }
+pub(super) struct Known {
+    pub index: Index,
+    pub header: Header,
+    most: usize,
+    files: HashMap<u32, Arc<File>>,
+    /// When it was last noted that a value of a segment was used, in nanoseconds.
+    noted: HashMap<u32, AtomicU64>,
 }
 
 impl Follow for Known {
-    fn begin(&mut self, seed: u64, segment_bytes: u64) {
-        *self = Known::new(seed, segment_bytes);
+    fn begin(&mut self, header: Option<&Header>) {
+        self.header = header.copied().unwrap_or(self.header);
+        self.index = Index::new(self.header.seed, self.most);
+        self.files.clear();
+        self.noted.clear();
     }
 
     fn apply(&mut self, entry: &Entry) {
-        if let Entry::Evicted { segment } = entry {
-            self.files.remove(segment);
+        match entry {
+            Entry::Evicted { segment } => {
+                self.files.remove(segment);
+                self.noted.remove(segment);
+            }
+            Entry::Taken { segment } => drop(self.noted.entry(*segment).or_default()),
+            _ => {}
         }
         self.index.apply(entry);
     }
-}
 
-/// The segment that this process fills. It holds a lock on the file, which ends with the process.
-struct Writing {
-    segment: u32,
-    opened: Arc<Opened>,
-    /// Where the next record goes, in units.
-    next: u32,
-    /// What lies before is on the disk.
-    synced: u32,
-}
-
-impl Drop for Writing {
-    fn drop(&mut self) {
-        // Its readers keep the file open.
-        let _ = fs::flock(&self.opened.file, FlockOperation::Unlock);
+    fn followed(&mut self) {
+        self.index.followed();
     }
 }
 
-fn name_of(segment: u32) -> String {
-    format!("s-{segment:08x}")
-}
+/// Files that a store keeps open to read.
+const MAX_OPEN_FILES: usize = 256;
 
 impl Store {
-    /// The store in a folder, made if it is not there.
-    pub fn open(folder: OwnedFd, settings: &Settings, until: &Until) -> Result<Self, Error> {
-        let whole = settings.segment_bytes.is_multiple_of(RECORD_ALIGNMENT);
-        let units = settings.segment_bytes / RECORD_ALIGNMENT;
-        if !whole || !(1..=u64::from(u32::MAX)).contains(&units) {
-            let message =
-                format!("a segment has a multiple of 64 bytes, up to 256 GiB, not {}", settings.segment_bytes);
-            return Err(Error::invalid(message));
+    /// The store in a folder, made if it is not there and may be. What its log says is followed by [`Store::follow`].
+    pub fn open(
+        folder: OwnedFd,
+        read_only: bool,
+        settings: &Settings,
+        (clock, random): (&Clock, &Random),
+        until: &Until,
+    ) -> Result<Self, Error> {
+        let folder = Arc::new(Folder::new(folder, read_only));
+        let mut seed = [0; 8];
+        random.fill(&mut seed)?;
+        let made_with = header(&folder, settings, u64::from_ne_bytes(seed))?;
+        let log = Log::new(folder.clone());
+        if !read_only && !log.is_there()? {
+            // A disk that takes nothing is met by the first put: what is there can be read.
+            let made = folder.claim().and_then(|()| log.lock(until)?.make(&made_with));
+            if let Err(error) = made
+                && matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Version)
+            {
+                return Err(error);
+            }
         }
-        let seed = getrandom::u64().map_err(|error| Error::new(ErrorKind::Other, error.to_string()))?;
-        let folder = Arc::new(Folder(folder));
-        let store = Store {
-            log: Log::open(folder.clone(), seed, settings.segment_bytes, until)?,
-            folder,
-            most: settings.segments.max(2),
-            known: RwLock::new(Known::new(seed, settings.segment_bytes)),
-            writing: Mutex::new(None),
+        let max_values = settings.max_values.unwrap_or(MAX_RECORDS);
+        // Others may allow themselves more; what is twice as much is nobody's store.
+        let most = usize::try_from(max_values.saturating_mul(2)).unwrap_or(usize::MAX);
+        let known = Known {
+            index: Index::new(made_with.seed, most),
+            header: made_with,
+            most,
+            files: HashMap::new(),
+            noted: HashMap::new(),
         };
-        store.follow()?;
-        Ok(store)
+        Ok(Store {
+            log,
+            folder,
+            clock: clock.clone(),
+            made_with,
+            max_bytes: AtomicU64::new(settings.max_bytes.unwrap_or(0)),
+            max_values: AtomicU64::new(max_values),
+            known: RwLock::new(known),
+            writing: Mutex::new(None),
+            replaying: AtomicBool::new(false),
+        })
     }
 
-    fn known(&self) -> RwLockReadGuard<'_, Known> {
+    /// The bounds that somebody else opens it with count from now on.
+    pub(super) fn bound(&self, settings: &Settings) {
+        settings.max_bytes.into_iter().for_each(|bytes| self.max_bytes.store(bytes, Relaxed));
+        settings.max_values.into_iter().for_each(|values| self.max_values.store(values, Relaxed));
+    }
+
+    pub(super) fn known(&self) -> RwLockReadGuard<'_, Known> {
         self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -143,311 +167,311 @@ impl Store {
         self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn writing(&self) -> MutexGuard<'_, Option<Writing>> {
+    pub(super) fn writing(&self) -> MutexGuard<'_, Option<Arc<Writing>>> {
         self.writing.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Learn what other processes did.
-    pub fn follow(&self) -> Result<(), Error> {
-        self.log.follow(&mut *self.learning())
+    pub fn follow(&self, until: &Until) -> Result<(), Error> {
+        if self.log.is_current() || self.replaying.load(SeqCst) {
+            return Ok(());
+        }
+        self.log.tail().follow(&mut *self.learning(), until)
     }
 
-    /// The file of a segment. None: it is gone.
-    fn file(&self, segment: u32) -> Result<Option<Arc<Opened>>, Error> {
-        if let Some(opened) = self.known().files.get(&segment) {
-            return Ok(Some(opened.clone()));
+    /// Bytes of the log that are still to be followed.
+    pub fn behind(&self) -> u64 {
+        self.log.left()
+    }
+
+    /// [`Store::follow`] for a long log: others are answered meanwhile out of what is known already.
+    pub fn replay(&self, until: &Until) -> Result<(), Error> {
+        let mut tail = self.log.tail();
+        self.replaying.store(true, SeqCst);
+        let mut step = |step: Step<'_>| {
+            let mut known = self.learning();
+            match step {
+                Step::Begin(header) => known.begin(header),
+                Step::Apply(entries) => entries.iter().for_each(|entry| known.apply(entry)),
+            }
+        };
+        let replayed = tail.follow_by(&mut step, until).map(|()| self.learning().followed());
+        self.replaying.store(false, SeqCst);
+        replayed
+    }
+
+    /// Take the right to append, and learn all that was appended.
+    pub(super) fn locked(&self, until: &Until) -> Result<(Locked<'_>, RwLockWriteGuard<'_, Known>), Error> {
+        let mut locked = self.log.lock(until)?;
+        let mut known = self.learning();
+        locked.follow(&mut *known, until)?;
+        if !locked.has_log() {
+            // Somebody removed what was in the folder, or it could not be made.
+            self.folder.claim()?;
+            locked.make(&self.made_with)?;
+            locked.follow(&mut *known, until)?;
         }
-        let Some(file) = self.folder.at(&name_of(segment), OFlags::RDWR)? else { return Ok(None) };
-        Ok(Some(self.learning().files.entry(segment).or_insert_with(|| Opened::new(file)).clone()))
+        Ok((locked, known))
+    }
+
+    /// The most segments.
+    pub(super) fn most(&self, known: &Known) -> usize {
+        let own = self.max_bytes.load(Relaxed);
+        let bytes = if own == 0 { known.header.max_bytes } else { own };
+        usize::try_from((bytes / known.header.segment_bytes).max(LEAST_SEGMENTS)).unwrap_or(usize::MAX)
+    }
+
+    /// The longest value.
+    pub fn max_value_bytes(&self) -> u64 {
+        longest(self.known().header.segment_bytes)
+    }
+
+    /// What the segments may take.
+    pub fn capacity(&self) -> u64 {
+        let known = self.known();
+        self.most(&known) as u64 * known.header.segment_bytes
+    }
+
+    /// What a space holds.
+    pub fn total(&self, space: u8) -> Total {
+        self.known().index.total(space)
+    }
+
+    /// The file of a segment, to read. None: it is gone.
+    pub(super) fn file(&self, segment: u32) -> Result<Option<Arc<File>>, Error> {
+        if let Some(file) = self.known().files.get(&segment) {
+            return Ok(Some(file.clone()));
+        }
+        let Some(file) = self.folder.at(&name_of(segment), OFlags::RDONLY)? else { return Ok(None) };
+        let file = Arc::new(file);
+        let mut known = self.learning();
+        if known.index.has(segment) {
+            if known.files.len() >= MAX_OPEN_FILES
+                && let Some(other) = known.files.keys().next().copied()
+            {
+                known.files.remove(&other);
+            }
+            known.files.insert(segment, file.clone());
+        }
+        Ok(Some(file))
     }
 
     /// The lengths of the values that there are.
-    pub fn exists(&self, keys: &[&[u8]]) -> Result<Vec<Option<u32>>, Error> {
-        self.follow()?;
+    pub fn exists(&self, keys: &[Key<'_>], until: &Until) -> Result<Vec<Option<u32>>, Error> {
+        self.follow(until)?;
+        Ok(keys.iter().map(|key| self.find_sure(*key).map(|place| place.len)).collect())
+    }
+
+    /// [`Store::find`] for somebody who goes by it without reading the value: one that a power loss may have taken is read first.
+    pub(super) fn find_sure(&self, key: Key<'_>) -> Option<Place> {
+        let place = self.find(key)?;
+        if self.known().index.has_for_sure(key) {
+            return Some(place);
+        }
+        let mut value = Destination::Buffer(Filling::new(place.len.into()).ok()?);
+        // What cannot be read is not there.
+        let holds = self.read(&place, key, &mut value).unwrap_or(false);
+        if holds {
+            self.known().index.note_sure(key, &place);
+        }
+        holds.then_some(place)
+    }
+
+    /// Where the value of a key lies, for somebody who uses it.
+    pub fn find(&self, key: Key<'_>) -> Option<Place> {
         let known = self.known();
-        Ok(keys.iter().map(|key| known.index.find(key).map(|place| place.len)).collect())
+        let place = known.index.find_to_use(key)?;
+        // No writer says so, and nobody is to make room for it.
+        if u64::from(place.len) > longest(known.header.segment_bytes) {
+            return None;
+        }
+        let now = self.clock.wall_ns();
+        let noted = known.noted.get(&place.segment)?;
+        let before = noted.load(Relaxed);
+        if now.abs_diff(before) > USE_NOTED.as_nanos() as u64
+            && noted.compare_exchange(before, now, Relaxed, Relaxed).is_ok()
+            && !self.folder.read_only
+        {
+            drop(known);
+            self.note_use(place.segment, now);
+        }
+        Some(place)
     }
 
-    /// The value of a key, if there is one that is what was put.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.follow()?;
-        let mut tried = None;
-        loop {
-            let place = self.known().index.find(key).filter(|place| tried != Some(*place));
-            let Some(place) = place else { return Ok(None) };
-            if let Some(value) = self.read(&place, key)? {
-                return Ok(Some(value));
-            }
-            // It may have been evicted since, or lie elsewhere; at the same place it is damaged.
-            tried = Some(place);
-            self.follow()?;
-        }
+    /// Have others know that values of a segment are used.
+    fn note_use(&self, segment: u32, now: u64) {
+        let time = |nanoseconds: u64| Timespec {
+            tv_sec: (nanoseconds / 1_000_000_000) as i64,
+            tv_nsec: (nanoseconds % 1_000_000_000) as _,
+        };
+        let modified = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let times = Timestamps { last_access: time(now), last_modification: modified };
+        let _ = fs::utimensat(&self.folder.root, name_of(segment), &times, AtFlags::SYMLINK_NOFOLLOW);
     }
 
-    fn read(&self, place: &Place, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let Some(opened) = self.file(place.segment)? else { return Ok(None) };
-        let mut bytes = vec![0; RECORD_HEADER_BYTES + key.len() + place.len as usize];
-        match opened.file.read_exact_at(&mut bytes, place.offset()) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
-            Err(error) => return Err(io_error(&error, "reading a segment")),
-        }
-        let Some(value) = record_value(&bytes, place, key) else { return Ok(None) };
-        opened.used.fetch_add(1, Relaxed);
-        bytes.truncate(value.end);
-        bytes.drain(..value.start);
-        Ok(Some(bytes))
+    /// Read the value that lies at a place into `value`, which has room for it. False: it is not there any more, or is not what was put.
+    pub fn read(&self, place: &Place, key: Key<'_>, value: &mut Destination) -> Result<bool, Error> {
+        let Some(file) = self.file(place.segment)? else { return Ok(false) };
+        let mut head = [0; RECORD_HEADER_BYTES + MAX_KEY_BYTES];
+        let Some(head) = head.get_mut(..head_bytes(key.bytes.len())) else { return Ok(false) };
+        let whole = read_record(&file, place.offset(), head, value)?;
+        Ok(whole && record_holds(head, place, key, value.filled().pieces()))
     }
 
-    /// Store values: an outcome for each. What is there stays, unless it is to be replaced.
-    pub fn put(&self, values: &[NewValue<'_>], replace: bool, until: &Until) -> Result<Vec<Stored>, Error> {
-        for (key, _) in values {
-            if key.is_empty() || key.len() > MAX_HASH_BYTES {
-                return Err(Error::invalid(format!("a key has 1 to {MAX_HASH_BYTES} bytes, this one {}", key.len())));
+    /// Store values: an outcome for each, or for the first ones if the time runs out. What is there stays, unless it is to be replaced.
+    pub fn put(
+        &self,
+        values: &[NewValue<'_>],
+        replace: bool,
+        until: &Until,
+    ) -> Result<Vec<Result<Stored, Error>>, Error> {
+        self.check_writable()?;
+        self.follow(until)?;
+        self.keep_to_values(values.len(), until)?;
+        let mut outcomes: Vec<Result<Stored, Error>> = values.iter().map(|_| Ok(Stored::Existed)).collect();
+        let mut records = Vec::new();
+        let mut here: HashSet<Key<'_>> = HashSet::new();
+        let mut tried = 0;
+        for ((key, pieces), outcome) in values.iter().zip(&mut outcomes) {
+            if tried > 0 && until.check().is_err() {
+                break;
             }
-        }
-        self.follow()?;
-        let mut writing = self.writing();
-        let mut outcomes = vec![Stored::Existed; values.len()];
-        let mut written: Vec<(usize, Place)> = Vec::new();
-        // Filled on the way. Until the log names what lies there, nobody is to evict them.
-        let mut filled: Vec<Writing> = Vec::new();
-        for (at, (key, pieces)) in values.iter().enumerate() {
-            if replace || self.known().index.find(key).is_none() {
-                written.push((at, self.write(&mut writing, &mut filled, key, pieces, until)?));
-            }
-        }
-        if written.is_empty() {
-            return Ok(outcomes);
-        }
-        let mut known = self.learning();
-        let mut locked = self.log.lock(&mut *known, until)?;
-        // Another process may have put some of them meanwhile, and a key may be here twice.
-        let mut entries = Vec::with_capacity(written.len());
-        let mut here: HashSet<&[u8]> = HashSet::new();
-        for (at, place) in written {
-            let Some((key, _)) = values.get(at) else { continue };
-            let first = here.insert(key);
-            if replace || (first && known.index.find(key).is_none()) {
-                entries.push(Entry::Put { key: key.to_vec(), place });
-                if let Some(outcome) = outcomes.get_mut(at) {
-                    *outcome = Stored::New;
+            tried += 1;
+            let first = here.insert(*key);
+            if replace || (first && self.find_sure(*key).is_none()) {
+                match self.place(*key, pieces, until) {
+                    Ok(record) => records.push((record, outcome)),
+                    Err(error) => *outcome = Err(error),
                 }
             }
         }
+        self.write(&mut records);
+        records.retain(|(_, outcome)| outcome.is_ok());
+        if records.is_empty() {
+            drop(records);
+            outcomes.truncate(tried);
+            return Ok(outcomes);
+        }
+        let (mut locked, mut known) = self.locked(until)?;
+        // Another process may have put some of them meanwhile.
+        records.retain(|(record, _)| replace || !known.index.has_for_sure(record.key));
+        if records.iter().any(|(record, _)| !known.index.takes(record.place.segment)) {
+            drop((locked, known));
+            *self.writing() = None;
+            return Err(given_up());
+        }
+        let entries: Vec<Entry> = records.iter().map(|(record, _)| record.entry()).collect();
         locked.append(&entries, &mut *known)?;
-        drop(filled);
+        records.iter_mut().for_each(|(_, outcome)| **outcome = Ok(Stored::New));
+        drop(records);
+        outcomes.truncate(tried);
         Ok(outcomes)
     }
 
-    /// Remove values. That there is none is success.
-    pub fn delete(&self, keys: &[&[u8]], until: &Until) -> Result<(), Error> {
-        let mut known = self.learning();
-        let mut locked = self.log.lock(&mut *known, until)?;
-        let there = keys.iter().filter(|key| known.index.find(key).is_some());
-        let entries: Vec<Entry> = there.map(|key| Entry::Deleted { key: key.to_vec() }).collect();
-        locked.append(&entries, &mut *known)
+    pub(super) fn check_writable(&self) -> Result<(), Error> {
+        match self.folder.read_only {
+            true => Err(Error::new(
+                ErrorKind::Denied,
+                "the directory is granted read-only: fs of the config says access = \"ro\"",
+            )),
+            false => Ok(()),
+        }
     }
 
-    /// Have these values survive a power loss: each segment in which some lie is synced once, then the log. Answers which are not there.
-    /// A sync that fails has all processes take for nothing what may be lost.
-    pub fn sync<'k>(&self, keys: &[&'k [u8]], until: &Until) -> Result<Vec<&'k [u8]>, Error> {
-        self.follow()?;
-        let (mut absent, mut segments) = (Vec::new(), BTreeSet::new());
-        {
-            let known = self.known();
-            for key in keys {
-                match known.index.find(key) {
-                    Some(place) => drop(segments.insert(place.segment)),
-                    None => absent.push(*key),
-                }
-            }
-        }
-        if !absent.is_empty() {
-            return Ok(absent);
-        }
-        let mut writing = self.writing();
-        for segment in segments {
-            let synced = match self.file(segment)? {
-                Some(opened) => opened.file.sync_data().map_err(|error| io_error(&error, "syncing a segment")),
-                None => Err(Error::new(ErrorKind::Corrupt, "a segment is gone")),
-            };
-            let own = writing.as_mut().filter(|own| own.segment == segment);
-            let Err(error) = synced else {
-                own.into_iter().for_each(|own| own.synced = own.next);
-                continue;
-            };
-            // The kernel tells each failure once: nobody else would learn of it.
-            let from = own.map_or(0, |own| own.synced);
-            *writing = writing.take().filter(|own| own.segment != segment);
-            let mut known = self.learning();
-            self.log.lock(&mut *known, until)?.append(&[Entry::Bad { segment, from }], &mut *known)?;
-            return Err(error);
-        }
-        self.log.sync()?;
-        Ok(Vec::new())
-    }
-
-    /// Write a record into the own segment, or a new one.
-    fn write(
-        &self,
-        writing: &mut Option<Writing>,
-        filled: &mut Vec<Writing>,
-        key: &[u8],
-        pieces: &[&[u8]],
-        until: &Until,
-    ) -> Result<Place, Error> {
+    /// A place for a value.
+    pub(super) fn place<'a>(&self, key: Key<'a>, pieces: &'a [&'a [u8]], until: &Until) -> Result<Record<'a>, Error> {
+        check_key(key)?;
         let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        let segment_bytes = self.known().segment_bytes;
-        let room = record_room(key.len(), len);
-        let (Ok(len), true) = (u32::try_from(len), room <= segment_bytes) else {
-            let most = segment_bytes.saturating_sub((RECORD_HEADER_BYTES + MAX_HASH_BYTES) as u64);
+        let segment_bytes = self.known().header.segment_bytes;
+        let (Ok(short), true) = (u32::try_from(len), len <= longest(segment_bytes)) else {
+            let most = longest(segment_bytes);
             return Err(Error::invalid(format!("a value of {len} bytes is longer than a segment takes: {most}")));
         };
-        let fits = |own: &Writing| u64::from(own.next) * RECORD_ALIGNMENT + room <= segment_bytes;
-        if !writing.as_ref().is_some_and(fits) {
-            filled.extend(writing.take());
-            *writing = Some(self.take(until)?);
-        }
-        let Some(own) = writing else { return Err(Error::new(ErrorKind::Other, "no segment")) };
-        until.check()?;
-        let place = Place { segment: own.segment, unit: own.next, len };
-        let head = record_head(own.segment, key, len, pieces.iter().copied());
-        write_all(&own.opened.file, place.offset(), std::iter::once(&head[..]).chain(pieces.iter().copied()))?;
-        // Also of a record that no log will name: nothing else is written there while somebody may read it.
-        own.next += (room / RECORD_ALIGNMENT) as u32;
-        Ok(place)
+        let reserved = self.reserve(record_room(key.bytes.len(), len), until)?;
+        Ok(Record::new(key, pieces, short, reserved))
     }
 
-    /// A segment to fill, told to all: one whose writer is gone, a new one, or the place of one that is evicted.
-    fn take(&self, until: &Until) -> Result<Writing, Error> {
-        let mut known = self.learning();
-        let mut locked = self.log.lock(&mut *known, until)?;
-        let enough = known.segment_bytes / RECORD_ALIGNMENT / 4;
-        let left: Vec<(u32, u32)> = known
-            .index
-            .segments()
-            .filter(|(_, segment)| segment.bad_from.is_none())
-            .filter(|(_, segment)| u64::from(segment.end) + enough <= known.segment_bytes / RECORD_ALIGNMENT)
-            .map(|(number, segment)| (number, segment.end))
-            .collect();
-        for (segment, end) in left {
-            // What its writer wrote and the log does not name is nobody's.
-            if let Some(file) = self.free(segment)? {
-                let used = known.files.get(&segment).map_or(0, |former| former.used.load(Relaxed));
-                let opened = Arc::new(Opened { file, used: AtomicU64::new(used) });
-                known.files.insert(segment, opened.clone());
-                // Whether its writer had it synced is not known.
-                return Ok(Writing { segment, opened, next: end, synced: 0 });
+    /// Write records, those that lie one behind the other at once.
+    fn write(&self, records: &mut [(Record<'_>, &mut Result<Stored, Error>)]) {
+        let follows = |one: &(Record<'_>, _), next: &(Record<'_>, _)| {
+            let (one, next) = (&one.0, &next.0);
+            one.place.segment == next.place.segment && one.end() == next.place.offset()
+        };
+        for run in records.chunk_by_mut(follows) {
+            let Some((first, _)) = run.first() else { continue };
+            let (file, at) = (first.reserved.writing.file.clone(), first.place.offset());
+            let mut slices: Vec<IoSlice<'_>> = run.iter().flat_map(|(record, _)| record.slices()).collect();
+            let written = write_all(&self.folder, &file, at, &mut slices);
+            if let Err(error) = &written {
+                run.iter_mut().for_each(|(_, outcome)| **outcome = Err(error.clone()));
             }
         }
-        let segment =
-            known.index.next_segment().ok_or_else(|| Error::new(ErrorKind::Exhausted, "no number is left"))?;
-        let name = name_of(segment);
-        // One that somebody made who died before the log said so.
-        let _ = fs::unlinkat(&self.folder.0, &name, fs::AtFlags::empty());
-        let opened = Opened::new(match known.index.segments().count() < self.most {
-            true => self.allocate(&name, known.segment_bytes)?,
-            false => self.evict(&mut locked, &mut known, &name)?,
-        });
-        locked.append(&[Entry::Taken { segment }], &mut *known)?;
-        known.files.insert(segment, opened.clone());
-        Ok(Writing { segment, opened, next: 0, synced: 0 })
     }
 
-    /// The file of a segment that nobody fills, with the lock of who does.
-    fn free(&self, segment: u32) -> Result<Option<File>, Error> {
-        let Some(file) = self.folder.at(&name_of(segment), OFlags::RDWR)? else { return Ok(None) };
-        match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(file)),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(errno) => Err(Error::from(errno).context("locking a segment")),
-        }
+    /// Write one record.
+    pub(super) fn write_one(&self, record: &Record<'_>) -> Result<(), Error> {
+        let slices = &mut record.slices().collect::<Vec<_>>();
+        write_all(&self.folder, &record.reserved.writing.file, record.place.offset(), slices)
     }
 
-    fn allocate(&self, name: &str, bytes: u64) -> Result<File, Error> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-        let file = self.folder.at(name, flags)?.ok_or_else(|| Error::from(Errno::NOENT))?;
-        let made = files::allocate(&file, bytes)
-            .and_then(|()| fs::flock(&file, FlockOperation::NonBlockingLockExclusive))
-            .and_then(|()| self.folder.sync());
-        if let Err(errno) = made {
-            let _ = fs::unlinkat(&self.folder.0, name, fs::AtFlags::empty());
-            return Err(Error::from(errno).context("allocating a segment"));
+    /// Remove values. That there is none is success. `durable`: they stay gone after a power loss.
+    pub fn delete(&self, keys: &[Key<'_>], durable: bool, until: &Until) -> Result<(), Error> {
+        self.check_writable()?;
+        {
+            let (mut locked, mut known) = self.locked(until)?;
+            let there = keys.iter().filter(|key| known.index.find(**key).is_some());
+            let gone = |key: &Key<'_>| Entry::Deleted { space: key.space, key: key.bytes.to_vec() };
+            let entries: Vec<Entry> = there.map(gone).collect();
+            locked.append(&entries, &mut *known)?;
         }
-        Ok(file)
-    }
-
-    /// Evict the segment whose values were used least, of those that nobody fills, and have its file under a new name.
-    fn evict(&self, locked: &mut Locked<'_>, known: &mut Known, name: &str) -> Result<File, Error> {
-        let mut order: Vec<(u64, u32)> = known
-            .index
-            .segments()
-            .map(|(number, _)| (known.files.get(&number).map_or(0, |opened| opened.used.load(Relaxed)), number))
-            .collect();
-        order.sort_unstable();
-        for (_, victim) in order {
-            let file = match self.free(victim)? {
-                Some(file) => Some(file),
-                // Its file is lost: so is what lay there.
-                None if self.folder.at(&name_of(victim), OFlags::RDONLY)?.is_none() => None,
-                None => continue,
-            };
-            known.files.values().for_each(|opened| opened.used.store(opened.used.load(Relaxed) / 2, Relaxed));
-            locked.append(&[Entry::Evicted { segment: victim }], known)?;
-            let Some(file) = file else { return self.allocate(name, known.segment_bytes) };
-            // Whoever still reads there finds another number, and looks at the log again.
-            self.folder
-                .rename(&name_of(victim), name)
-                .map_err(|errno| Error::from(errno).context("using a segment again"))?;
-            return Ok(file);
-        }
-        let message = format!("all {} segments are being filled by others: allow more bytes", self.most);
-        Err(Error::new(ErrorKind::Exhausted, message))
-    }
-
-    /// Write the log anew where most of it says nothing any more. Answers whether it did.
-    pub fn compact(&self, until: &Until) -> Result<bool, Error> {
-        let mut known = self.learning();
-        let mut locked = self.log.lock(&mut *known, until)?;
-        let needed = (known.index.len() as u64 + known.index.segments().count() as u64) * ENTRY_BYTES;
-        if locked.len() < 2 * needed + LEAST_LOG {
-            return Ok(false);
-        }
-        let (seed, segment_bytes) = (known.seed, known.segment_bytes);
-        locked.compact(seed, segment_bytes, &known.index.latest(), |entry| known.index.is_live(entry))?;
-        locked.follow(&mut *known)?;
-        Ok(true)
+        // Also of what somebody else removed.
+        if durable { self.sync_log(until) } else { Ok(()) }
     }
 }
 
-/// What an entry takes at most, and a log that is not worth being written anew.
-const ENTRY_BYTES: u64 = 14 + MAX_HASH_BYTES as u64;
-const LEAST_LOG: u64 = 64 << 10;
+/// The segment of a record is gone or bad: somebody removed the files of the store, or a sync failed.
+pub(super) fn given_up() -> Error {
+    Error::new(ErrorKind::Unavailable, "a segment is lost, or could not be synced, while it was written to: try again")
+}
 
-/// Write pieces one behind the other.
-fn write_all<'a>(file: &File, mut at: u64, pieces: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
-    let mut slices: Vec<IoSlice<'_>> = pieces.filter(|piece| !piece.is_empty()).map(IoSlice::new).collect();
-    let mut rest = &mut slices[..];
-    while !rest.is_empty() {
-        let some = rest.len().min(MOST_PIECES);
-        let now = rest.get(..some).unwrap_or_default();
-        match rustix::io::pwritev(file, now, at) {
-            Ok(0) => return Err(Error::new(ErrorKind::Exhausted, "a segment took no more bytes")),
-            Ok(written) => {
-                at += written as u64;
-                IoSlice::advance_slices(&mut rest, written);
-            }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(Error::from(errno).context("writing a segment")),
-        }
+fn check_key(key: Key<'_>) -> Result<(), Error> {
+    let len = key.bytes.len();
+    if !(1..=MAX_KEY_BYTES).contains(&len) {
+        return Err(Error::invalid(format!("a key has 1 to {MAX_KEY_BYTES} bytes, this one {len}")));
+    }
+    if usize::from(key.space) >= SPACES {
+        return Err(Error::invalid(format!(
+            "there are {SPACES} spaces of keys, from 0: {} is none of them",
+            key.space
+        )));
     }
     Ok(())
 }
 
-/// IOV_MAX of Linux.
-const MOST_PIECES: usize = 1024;
+/// The longest value that a segment takes, whatever its key.
+fn longest(segment_bytes: u64) -> u64 {
+    let rest = segment_bytes.saturating_sub((RECORD_HEADER_BYTES + MAX_KEY_BYTES) as u64);
+    rest.min(u32::MAX.into())
+}
+
+/// What a store is made with.
+fn header(folder: &Folder, settings: &Settings, seed: u64) -> Result<Header, Error> {
+    let space = fs::fstatvfs(&folder.root).map_err(|errno| Error::from(errno).context("the space of the disk"))?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let max_bytes = settings.max_bytes.unwrap_or(free / 5 * 4);
+    let by_bound = (max_bytes / SEGMENTS / LEAST_SEGMENT * LEAST_SEGMENT).clamp(LEAST_SEGMENT, SEGMENT_BYTES);
+    let segment_bytes = settings.segment_bytes.unwrap_or(by_bound);
+    if !makes_sense(segment_bytes) {
+        return Err(Error::invalid(format!("a segment has a multiple of 64 bytes, up to 16 GiB, not {segment_bytes}")));
+    }
+    if settings.max_bytes.is_some() && max_bytes / segment_bytes < LEAST_SEGMENTS {
+        return Err(Error::invalid(format!(
+            "max_bytes = {max_bytes} has no room for {LEAST_SEGMENTS} segments of {segment_bytes} bytes: allow more, or make them shorter"
+        )));
+    }
+    Ok(Header { seed, segment_bytes, max_bytes })
+}
 
 #[cfg(test)]
 #[path = "store_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -1,23 +1,73 @@
 //! One store through several handles, threads and processes.
 
+use std::path::Path;
+
 use rustix::fs::Mode;
 
+use super::super::segment::Writing;
 use super::*;
 use crate::limits::Limits;
+use crate::payload::{Destination, Filling};
 
-const SETTINGS: Settings = Settings { segment_bytes: 1 << 20, segments: 1000 };
+pub(in crate::segments) const SETTINGS: Settings =
+    Settings { segment_bytes: Some(1 << 20), max_bytes: Some(1000 << 20), max_values: Some(100_000) };
 
-fn open(folder: &tempfile::TempDir) -> Store {
-    let folder = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-    Store::open(folder, &SETTINGS, &until()).unwrap()
+pub(in crate::segments) fn open_with(folder: &Path, read_only: bool, settings: &Settings) -> Result<Store, Error> {
+    let folder = fs::open(folder, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let store = Store::open(folder, read_only, settings, (&Clock::default(), &Random::default()), &until())?;
+    store.follow(&until()).map(|()| store)
 }
 
-fn until() -> Until {
+pub(in crate::segments) fn open(folder: &tempfile::TempDir) -> Store {
+    open_with(folder.path(), false, &SETTINGS).unwrap()
+}
+
+pub(in crate::segments) fn until() -> Until {
     Until::new(&Limits::default())
 }
 
-fn value(n: u32) -> Vec<u8> {
+pub(in crate::segments) fn value(n: u32) -> Vec<u8> {
     (0..n % 70_000).map(|at| (at ^ n) as u8).collect()
+}
+
+pub(in crate::segments) fn key(bytes: &[u8]) -> Key<'_> {
+    Key { space: 0, bytes }
+}
+
+/// The value of a key, as a host gets it.
+fn get_of(store: &Store, key: Key<'_>) -> Result<Option<Vec<u8>>, Error> {
+    store.follow(&until())?;
+    let mut tried = None;
+    while let Some(place) = store.find(key).filter(|place| tried != Some(*place)) {
+        let mut destination = Destination::Buffer(Filling::new(place.len.into())?);
+        if store.read(&place, key, &mut destination)? {
+            return Ok(Some(destination.filled().pieces().collect::<Vec<_>>().concat()));
+        }
+        tried = Some(place);
+        store.follow(&until())?;
+    }
+    Ok(None)
+}
+
+pub(in crate::segments) fn get(store: &Store, bytes: &[u8]) -> Option<Vec<u8>> {
+    get_of(store, key(bytes)).unwrap()
+}
+
+pub(in crate::segments) fn put(store: &Store, bytes: &[u8], value: &[u8], replace: bool) -> Stored {
+    store.put(&[(key(bytes), &[value])], replace, &until()).unwrap().pop().unwrap().unwrap()
+}
+
+pub(in crate::segments) fn exists(store: &Store, keys: &[&[u8]]) -> Vec<Option<u32>> {
+    store.exists(&keys.iter().map(|bytes| key(bytes)).collect::<Vec<_>>(), &until()).unwrap()
+}
+
+pub(in crate::segments) fn delete(store: &Store, keys: &[&[u8]]) {
+    store.delete(&keys.iter().map(|bytes| key(bytes)).collect::<Vec<_>>(), false, &until()).unwrap();
+}
+
+pub(in crate::segments) fn files(folder: &Path) -> usize {
+    // But for the marker.
+    std::fs::read_dir(folder).unwrap().filter(|entry| entry.as_ref().unwrap().file_name() != ".segments").count()
 }
 
 #[test]
@@ -25,39 +75,107 @@ fn what_one_stores_all_find_and_nobody_stores_it_twice() {
     let folder = tempfile::tempdir().unwrap();
     let stores = [open(&folder), open(&folder)];
     for n in 0..200_u32 {
-        let (key, value) = (n.to_le_bytes(), value(n * 997));
+        let (bytes, value) = (n.to_le_bytes(), value(n * 997));
         let (half, rest) = value.split_at(value.len() / 2);
-        let put = |store: &Store| store.put(&[(&key, &[half, rest])], false, &until()).unwrap();
-        assert_eq!(put(&stores[n as usize % 2]), [Stored::New]);
-        assert_eq!(put(&stores[(n as usize + 1) % 2]), [Stored::Existed]);
+        let put =
+            |store: &Store| store.put(&[(key(&bytes), &[half, rest])], false, &until()).unwrap().remove(0).unwrap();
+        assert_eq!(put(&stores[n as usize % 2]), Stored::New);
+        assert_eq!(put(&stores[(n as usize + 1) % 2]), Stored::Existed);
     }
     let third = open(&folder);
     for store in stores.iter().chain([&third]) {
         for n in 0..200_u32 {
-            assert_eq!(store.get(&n.to_le_bytes()).unwrap(), Some(value(n * 997)), "{n}");
+            assert_eq!(get(store, &n.to_le_bytes()), Some(value(n * 997)), "{n}");
         }
-        assert_eq!(store.get(b"absent").unwrap(), None);
+        assert_eq!(get(store, b"absent"), None);
     }
-    assert_eq!(third.exists(&[&7_u32.to_le_bytes(), b"absent"]).unwrap(), [Some(7 * 997), None]);
+    assert_eq!(exists(&third, &[&7_u32.to_le_bytes(), b"absent"]), [Some(7 * 997), None]);
+    let elsewhere = Key { space: 1, bytes: &7_u32.to_le_bytes() };
+    assert_eq!(get_of(&third, elsewhere).unwrap(), None, "a space holds keys of its own");
+}
+
+#[test]
+fn a_batch_has_an_outcome_for_each_value() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, long) = (open(&folder), vec![1; 1 << 20]);
+    let values: Vec<Vec<u8>> = (0..100).map(|n| value(30_000 + n * 77)).collect();
+    let keys: Vec<[u8; 4]> = (0..100_u32).map(u32::to_le_bytes).collect();
+    let pieces: Vec<[&[u8]; 1]> = values.iter().map(|value| [&value[..]]).collect();
+    let mut batch: Vec<NewValue<'_>> =
+        keys.iter().zip(&pieces).map(|(bytes, pieces)| (key(bytes), &pieces[..])).collect();
+    let (too_long, twice, of_nobody) = ([&long[..]], [&b"again"[..]], Key { space: 4, bytes: b"k" });
+    batch.extend([(key(b"long"), &too_long[..]), (key(b""), &twice), (of_nobody, &twice), (key(&keys[5]), &twice)]);
+    let outcomes = store.put(&batch, false, &until()).unwrap();
+    assert!(outcomes[..100].iter().all(|outcome| matches!(outcome, Ok(Stored::New))));
+    for refused in &outcomes[100..103] {
+        assert_eq!(refused.as_ref().unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    assert!(matches!(outcomes[103], Ok(Stored::Existed)));
+    for (bytes, value) in keys.iter().zip(&values) {
+        assert_eq!(get(&open(&folder), bytes).as_deref(), Some(&value[..]));
+    }
+    let most = &long[..store.max_value_bytes() as usize];
+    assert_eq!(put(&store, &[7; 255], most, false), Stored::New);
+    assert_eq!(put(&store, b"empty", b"", false), Stored::New);
+    assert_eq!((get(&store, &[7; 255]).as_deref(), get(&store, b"empty").as_deref()), (Some(most), Some(&b""[..])));
 }
 
 #[test]
 fn deletes_and_replacements_are_seen_by_others() {
     let folder = tempfile::tempdir().unwrap();
     let (one, other) = (open(&folder), open(&folder));
-    one.put(&[(b"a", &[b"first"]), (b"b", &[b"x"]), (b"a", &[b"again"])], false, &until()).unwrap();
-    assert_eq!(other.get(b"a").unwrap().as_deref(), Some(&b"first"[..]));
-    other.put(&[(b"a", &[b"second"])], true, &until()).unwrap();
-    one.delete(&[b"b", b"absent"], &until()).unwrap();
+    one.put(&[(key(b"a"), &[b"first"]), (key(b"b"), &[b"x"])], false, &until()).unwrap();
+    assert_eq!(get(&other, b"a").as_deref(), Some(&b"first"[..]));
+    put(&other, b"a", b"second", true);
+    delete(&one, &[b"b", b"absent"]);
     assert_eq!(
-        (other.exists(&[b"a", b"b"]).unwrap(), one.exists(&[b"a", b"b"]).unwrap()),
+        (exists(&other, &[b"a", b"b"]), exists(&one, &[b"a", b"b"])),
         (vec![Some(6), None], vec![Some(6), None])
     );
-    assert_eq!(one.get(b"a").unwrap().as_deref(), Some(&b"second"[..]));
-    assert_eq!(other.put(&[(b"b", &[b"new"])], false, &until()).unwrap(), [Stored::New]);
-    assert_eq!(one.get(b"b").unwrap().as_deref(), Some(&b"new"[..]));
-    assert_eq!(one.sync(&[b"a", b"b"], &until()).unwrap(), Vec::<&[u8]>::new());
-    assert_eq!(one.sync(&[b"a", b"gone"], &until()).unwrap(), [b"gone"]);
+    assert_eq!(get(&one, b"a").as_deref(), Some(&b"second"[..]));
+    assert_eq!(put(&other, b"b", b"new", false), Stored::New);
+    assert_eq!(get(&one, b"b").as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn a_commit_names_what_is_gone_and_stores_its_own_value_or_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (open(&folder), open(&folder));
+    put(&one, b"a", b"of one", false);
+    put(&other, b"b", b"of the other", false);
+    let (named, pieces) = (Key { space: 1, bytes: b"a" }, [&b"the manifest"[..]]);
+    let commit = |keys: &[Key<'static>]| one.commit(keys, Some((named, &pieces)), &until()).unwrap();
+    assert_eq!(commit(&[key(b"a"), key(b"gone"), key(b"b")]), [key(b"gone")]);
+    assert_eq!(get_of(&other, named).unwrap(), None);
+    assert_eq!(commit(&[key(b"a"), key(b"b")]), []);
+    assert_eq!(get_of(&other, named).unwrap().as_deref(), Some(pieces[0]));
+    assert_eq!(one.commit(&[key(b"a"), key(b"x")], None, &until()).unwrap(), [key(b"x")]);
+    assert_eq!(one.commit(&[key(b"a")], None, &until()).unwrap(), []);
+}
+
+#[test]
+fn what_a_failed_sync_may_have_lost_is_gone_for_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (open(&folder), open(&folder));
+    put(&one, b"before", b"x", false);
+    assert!(one.commit(&[key(b"before")], None, &until()).unwrap().is_empty());
+    put(&one, b"after", b"y", false);
+    assert_eq!(exists(&other, &[b"before", b"after"]), [Some(1), Some(1)]);
+    // A pipe cannot be synced.
+    let (_reader, pipe) = std::io::pipe().unwrap();
+    let own = one.writing().clone().unwrap();
+    let broken = Arc::new(Writing::new(own.segment, Arc::new(File::from(OwnedFd::from(pipe))), 2));
+    *one.writing() = Some(broken);
+    assert!(one.commit(&[key(b"after")], None, &until()).is_err());
+    for store in [&one, &other, &open(&folder)] {
+        assert_eq!(exists(store, &[b"before", b"after"]), [Some(1), None]);
+    }
+    // Who was about to write there is told, and goes elsewhere the next time.
+    *one.writing() = Some(own);
+    assert!(one.put(&[(key(b"after"), &[b"z"])], false, &until()).is_err());
+    assert_eq!(put(&one, b"after", b"z", false), Stored::New);
+    assert!(one.commit(&[key(b"after")], None, &until()).unwrap().is_empty());
+    assert_eq!(get(&other, b"after").as_deref(), Some(&b"z"[..]));
 }
 
 #[test]
@@ -66,7 +184,7 @@ fn what_is_damaged_or_lost_is_a_miss_and_the_rest_is_served() {
     let store = open(&folder);
     let values: Vec<Vec<u8>> = (0..100).map(|n| value(40_000 + n)).collect();
     for (n, value) in values.iter().enumerate() {
-        store.put(&[(&n.to_le_bytes(), &[value])], false, &until()).unwrap();
+        put(&store, &n.to_le_bytes(), value, false);
     }
     drop(store);
     let path = folder.path().join(name_of(2));
@@ -77,7 +195,7 @@ fn what_is_damaged_or_lost_is_a_miss_and_the_rest_is_served() {
     let store = open(&folder);
     let mut missed = 0;
     for (n, value) in values.iter().enumerate() {
-        match store.get(&n.to_le_bytes()).unwrap() {
+        match get(&store, &n.to_le_bytes()) {
             Some(found) => assert!(found == *value, "{n}"),
             None => missed += 1,
         }
@@ -86,71 +204,111 @@ fn what_is_damaged_or_lost_is_a_miss_and_the_rest_is_served() {
 }
 
 #[test]
-fn a_value_that_no_segment_takes_is_refused_and_nothing_is_lost() {
+fn what_a_power_loss_has_left_without_its_record_is_put_again() {
     let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name_of(1));
+    let damage = || {
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[..300].fill(0);
+        std::fs::write(&path, bytes).unwrap();
+    };
+    put(&open(&folder), b"a", b"first", false);
+    damage();
+    // By each way to ask, in a process that has not seen it put.
+    assert_eq!(exists(&open(&folder), &[b"a"]), [None]);
+    assert_eq!(open(&folder).commit(&[key(b"a")], None, &until()).unwrap(), [key(b"a")]);
     let store = open(&folder);
-    let long = vec![1; 1 << 20];
-    assert_eq!(store.put(&[(b"k", &[&long])], false, &until()).unwrap_err().kind(), ErrorKind::Invalid);
-    assert_eq!(store.put(&[(b"", &[b"x"])], false, &until()).unwrap_err().kind(), ErrorKind::Invalid);
-    let most = &long[..(1 << 20) - RECORD_HEADER_BYTES - MAX_HASH_BYTES];
-    store.put(&[(&[7; 64], &[most]), (b"empty", &[])], false, &until()).unwrap();
-    assert_eq!(store.get(&[7; 64]).unwrap().as_deref(), Some(most));
-    assert_eq!(store.get(b"empty").unwrap().as_deref(), Some(&b""[..]));
+    assert_eq!(put(&store, b"a", b"first", false), Stored::New);
+    assert_eq!(
+        (get(&store, b"a").as_deref(), put(&store, b"a", b"first", false)),
+        (Some(&b"first"[..]), Stored::Existed)
+    );
+    assert_eq!(put(&open(&folder), b"a", b"first", false), Stored::Existed);
 }
 
 #[test]
-fn at_the_bound_puts_go_on_and_what_is_used_stays() {
+fn a_listing_has_each_value_of_its_space_once() {
     let folder = tempfile::tempdir().unwrap();
-    let handle = || fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-    let settings = Settings { segments: 4, ..SETTINGS };
-    let store = Store::open(handle(), &settings, &until()).unwrap();
-    let other = Store::open(handle(), &settings, &until()).unwrap();
-    store.put(&[(b"used", &[&value(60_000)])], false, &until()).unwrap();
-    for n in 0..400_u32 {
-        store.put(&[(&n.to_le_bytes(), &[&value(60_000 + n)])], false, &until()).unwrap();
-        assert_eq!(store.get(b"used").unwrap(), Some(value(60_000)), "{n}");
-        assert_eq!(other.get(&n.to_le_bytes()).unwrap(), Some(value(60_000 + n)));
+    let (store, other) = (open(&folder), open(&folder));
+    for n in 0..500_u32 {
+        put(&store, &n.to_le_bytes(), &value(n), false);
+        let named = (Key { space: 1, bytes: &n.to_le_bytes() }, &[&b"m"[..]][..]);
+        store.put(&[named], true, &until()).unwrap();
     }
-    let files = std::fs::read_dir(folder.path()).unwrap().count();
-    assert_eq!(files, 1 + 4, "the log and four segments");
-    let left = (0..400_u32).filter(|n| other.get(&n.to_le_bytes()).unwrap().is_some()).count();
-    assert!((30..70).contains(&left), "{left}");
-    // Who is told that a value is there finds it.
-    assert_eq!(other.exists(&[b"used", &20_u32.to_le_bytes()]).unwrap(), [Some(60_000), None]);
+    delete(&store, &[&7_u32.to_le_bytes()]);
+    put(&store, &8_u32.to_le_bytes(), b"again", true);
+    for (space, most, expected) in [(0, 7, 499), (0, 10_000, 499), (1, 64, 500), (2, 5, 0)] {
+        let (mut seen, mut after) = (HashMap::new(), None::<String>);
+        loop {
+            let (page, next) = other.list(space, after.as_deref(), most, &until()).unwrap();
+            assert!(page.len() <= most);
+            for listed in page {
+                assert!(listed.used > 0 && seen.insert(listed.key, listed.len).is_none());
+            }
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), expected);
+        assert!(space != 0 || seen[&8_u32.to_le_bytes()[..]] == 5);
+    }
+    for wrong in ["", "1.2.3", "x.1.1.1", "1.1.1.100000000", "1.1.1.1.1"] {
+        assert_eq!(other.list(0, Some(wrong), 5, &until()).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    // A place that is none leads nowhere.
+    let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(folder.path().join("index")).unwrap());
+    assert_eq!(other.list(0, Some(&format!("{inode:x}.30.0.0")), 5, &until()).unwrap(), (Vec::new(), None));
 }
 
 #[test]
-fn a_segment_whose_writer_is_gone_is_filled_by_the_next() {
+fn a_store_that_may_only_be_read_is_not_changed() {
     let folder = tempfile::tempdir().unwrap();
-    for n in 0..50_u32 {
-        let store = open(&folder);
-        store.put(&[(&n.to_le_bytes(), &[&value(9_000 + n)])], false, &until()).unwrap();
+    let nothing = open_with(folder.path(), true, &SETTINGS).unwrap();
+    assert_eq!((get(&nothing, b"a"), files(folder.path())), (None, 0));
+    let writer = open(&folder);
+    put(&writer, b"a", b"x", false);
+    for store in [&nothing, &open_with(folder.path(), true, &SETTINGS).unwrap()] {
+        assert_eq!(get(store, b"a").as_deref(), Some(&b"x"[..]));
+        let refused = [
+            store.put(&[(key(b"b"), &[b"y"])], false, &until()).err(),
+            store.delete(&[key(b"a")], false, &until()).err(),
+            store.commit(&[], None, &until()).err(),
+            store.evict(1, None, 0, &until()).err(),
+        ];
+        assert!(refused.into_iter().all(|refused| refused.unwrap().kind() == ErrorKind::Denied));
     }
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
-    let store = open(&folder);
-    (0..50_u32).for_each(|n| assert_eq!(store.get(&n.to_le_bytes()).unwrap(), Some(value(9_000 + n))));
 }
 
 #[test]
-fn a_log_that_says_little_any_more_is_written_anew() {
+fn a_store_whose_files_somebody_removed_begins_anew() {
     let folder = tempfile::tempdir().unwrap();
     let (one, other) = (open(&folder), open(&folder));
-    for n in 0..5_000_u32 {
-        one.put(&[(&(n % 50).to_le_bytes(), &[&n.to_le_bytes()])], true, &until()).unwrap();
+    put(&one, b"a", b"x", false);
+    put(&other, b"b", b"x", false);
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
     }
-    one.delete(&[&7_u32.to_le_bytes()], &until()).unwrap();
-    let len = || std::fs::metadata(folder.path().join("index")).unwrap().len();
-    let before = len();
-    assert!(other.compact(&until()).unwrap() && !one.compact(&until()).unwrap());
-    assert!(len() < before / 20, "{} of {before}", len());
-    for store in [&one, &other, &open(&folder)] {
-        for n in 0..50_u32 {
-            let expected = (n != 7).then(|| (4_950 + n).to_le_bytes().to_vec());
-            assert_eq!(store.get(&n.to_le_bytes()).unwrap(), expected, "{n}");
-        }
+    assert_eq!((get(&one, b"a"), exists(&other, &[b"a", b"b"])), (None, vec![None, None]));
+    // The first meets it.
+    let again = (0..2).map(|_| one.put(&[(key(b"a"), &[b"y"])], false, &until())).find_map(Result::ok);
+    assert!(matches!(again.unwrap()[..], [Ok(Stored::New)]));
+    assert_eq!(get(&other, b"a").as_deref(), Some(&b"y"[..]));
+    let path = folder.path().to_owned();
+    drop(folder);
+    assert!(!path.exists());
+    assert_eq!(get(&one, b"a"), None);
+    assert!(one.put(&[(key(b"c"), &[b"y"])], false, &until()).is_err());
+}
+
+#[test]
+fn what_another_backend_has_marked_is_left_alone() {
+    for marker in [".local-fs", ".token-cache"] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(marker), b"").unwrap();
+        assert_eq!(open_with(folder.path(), false, &SETTINGS).err().unwrap().kind(), ErrorKind::Invalid);
+        assert_eq!(files(folder.path()), 1);
     }
-    one.put(&[(b"after", &[b"it"])], false, &until()).unwrap();
-    assert_eq!(other.get(b"after").unwrap().as_deref(), Some(&b"it"[..]));
 }
 
 #[test]
@@ -160,16 +318,29 @@ fn threads_and_handles_at_once_store_each_value_once() {
     let new: usize = std::thread::scope(|scope| {
         let work = |store| {
             scope.spawn(move || {
-                let put =
-                    |n: u32| Store::put(store, &[(&n.to_le_bytes(), &[&value(n * 31)])], false, &until()).unwrap();
-                (0..300).filter(|n| put(*n) == [Stored::New]).count()
+                (0..300_u32).filter(|n| put(store, &n.to_le_bytes(), &value(n * 31), false) == Stored::New).count()
             })
         };
         let threads: Vec<_> = stores.iter().cycle().take(6).map(work).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     assert_eq!(new, 300);
-    (0..300_u32).for_each(|n| assert_eq!(stores[0].get(&n.to_le_bytes()).unwrap(), Some(value(n * 31))));
+    (0..300_u32).for_each(|n| assert_eq!(get(&stores[0], &n.to_le_bytes()), Some(value(n * 31))));
+}
+
+#[test]
+fn a_long_log_is_read_while_others_are_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    put(&open(&folder), b"a", b"x", false);
+    let root = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let store = Store::open(root, false, &SETTINGS, (&Clock::default(), &Random::default()), &until()).unwrap();
+    assert!(store.behind() > 0);
+    let tail = store.log.tail();
+    store.replaying.store(true, SeqCst);
+    assert_eq!(get(&store, b"a"), None, "nobody waits for the one who reads");
+    drop(tail);
+    store.replay(&until()).unwrap();
+    assert_eq!((get(&store, b"a").is_some(), store.behind()), (true, 0));
 }
 
 /// Puts values until it is killed, if it was started for that.
@@ -177,14 +348,13 @@ fn threads_and_handles_at_once_store_each_value_once() {
 fn a_writer_that_is_to_be_killed() {
     use std::io::Write;
     let Some(path) = std::env::var_os("KV_STORE_TEST_KILLED_WRITER") else { return };
-    let folder = fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-    let store = Store::open(folder, &SETTINGS, &until()).unwrap();
+    let store = open_with(Path::new(&path), false, &SETTINGS).unwrap();
     let own = std::process::id();
     for n in 0_u32.. {
-        let (key, value) = ([own, n].map(u32::to_le_bytes).concat(), value(n * 13 + own % 100));
-        store.put(&[(&key, &[&value])], false, &until()).unwrap();
+        let (bytes, value) = ([own, n].map(u32::to_le_bytes).concat(), value(n * 13 + own % 100));
+        put(&store, &bytes, &value, false);
         if n % 7 == 3 {
-            store.delete(&[&key], &until()).unwrap();
+            delete(&store, &[&bytes]);
         }
         println!("stored {n}");
         std::io::stdout().flush().unwrap();
@@ -225,9 +395,9 @@ fn what_a_killed_process_was_told_is_stored_is_there() {
         for store in [&watcher, &open(&folder)] {
             for (id, last) in &stored {
                 for n in 0..=*last {
-                    let key = [*id, n].map(u32::to_le_bytes).concat();
+                    let bytes = [*id, n].map(u32::to_le_bytes).concat();
                     let expected = (n % 7 != 3).then(|| value(n * 13 + *id % 100));
-                    assert!(store.get(&key).unwrap() == expected, "round {round}: value {n} of {id}");
+                    assert!(get(store, &bytes) == expected, "round {round}: value {n} of {id}");
                 }
             }
         }

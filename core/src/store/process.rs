@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind};
 use crate::process::{Clock, Fork, PerProcess, Random, Spawn, generation};
 use crate::quota::Metered;
 use crate::threads::Threads;
-use crate::{directory, near};
+use crate::{directory, near, segments};
 
 /// What a process has once.
 pub struct Process {
@@ -35,6 +35,8 @@ pub struct Process {
     pub configs: Kept,
     /// What its open directories share.
     pub directories: Arc<directory::Shared>,
+    /// Its segment stores.
+    pub segments: Arc<segments::OfProcess>,
     pub(super) near: near::OfProcess,
     /// Bytes of memory that are kept for chunks to come.
     pub(super) spare: Arc<AtomicUsize>,
@@ -81,10 +83,11 @@ impl Process {
         let Parts { clock, spawn, random, forks } = parts;
         let threads = Threads::new(&clock, &spawn);
         let budgets = Arc::new(Budgets::default());
-        let directories = Arc::new(directory::Shared::new(clock.clone(), random, threads.helpers.clone()));
+        let directories = Arc::new(directory::Shared::new(clock.clone(), random.clone(), threads.helpers.clone()));
         let stores = OpenStores::new(budgets.most_idle_bytes(), clock.clone(), threads.helpers.clone());
         Arc::new(Process {
             near: near::OfProcess::new(clock.clone(), threads.near.clone(), directories.clone()),
+            segments: Arc::new(segments::OfProcess::new(spawn.clone(), clock.clone(), random.clone())),
             upkeep: Arc::new(Upkeep::new(clock.clone(), spawn.clone())),
             configs: Kept::new(clock.clone()),
             stores: Arc::new(stores),

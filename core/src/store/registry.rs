@@ -31,6 +31,7 @@ use crate::policy::{Folder, FolderAccess, Grants, Guarded, Served, Target};
 use crate::process::Clock;
 use crate::quota::{Meters, Quota};
 use crate::sandbox::{Component, Components, Features, Found, Reach};
+use crate::segments::OfProcess;
 use crate::threads::Whose;
 use crate::until::Until;
 use crate::uri::StoreUri;
@@ -230,6 +231,8 @@ pub fn guarded(setup: &Setup, file: &Config, settings: &Settings, component: &Pa
 pub struct Directories {
     pub own: Option<Directory>,
     pub folders: BTreeMap<String, Arc<Directory>>,
+    /// The segment stores of the process.
+    pub segments: Arc<OfProcess>,
 }
 
 /// What the instances of a store may reach.
@@ -243,6 +246,7 @@ pub fn reach(
     Reach {
         name: target.backend.clone(),
         folders: directories.folders,
+        segments: directories.segments,
         grants: target.grants.clone(),
         directory: directories.own.map(Arc::new),
         shares: Shares::of(budgets, &owner, &settings.limits),
@@ -308,6 +312,7 @@ impl OpenStore {
         let opened = Directories {
             own: directory,
             folders: target.grants.fs.iter().map(open_folder).collect::<Result<_, Error>>()?,
+            segments: setup.process.segments.clone(),
         };
         let meters = metered.of(&target.backend, settings.tenant.as_deref());
         let reach = Arc::new(reach(&target, &settings, opened, (budgets, owner), (counters, meters)));

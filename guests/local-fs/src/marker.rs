@@ -1,5 +1,5 @@
 //! Whose a directory is. A store leaves an empty file `.local-fs` in its directory, the token-exact cache (`kv-cache`) leaves
-//! `.token-cache`, and neither opens what the other has marked: each would take the other's files for strangers, and never clean up.
+//! `.token-cache`, a segment store `.segments`, and none opens what another has marked: each would take the other's files for strangers, and never clean up.
 //!
 //! Directories of former versions have no marker. One without any is taken for a cache where it holds rows, and for a store otherwise.
 
@@ -8,15 +8,19 @@ use kv_store_sdk::{Error, Result};
 
 pub const MARKER: &str = ".local-fs";
 const MARKER_OF_CACHES: &str = ".token-cache";
+const MARKER_OF_SEGMENTS: &str = ".segments";
 /// Names that are looked at in a directory without a marker. A cache has little else than rows.
 const LOOKED_AT: u32 = 256;
 
 /// Refuse a directory of the cache, and mark one that has no marker yet.
 pub fn claim(directory: &Directory) -> Result<()> {
-    let there = directory.sizes(&[MARKER.to_owned(), MARKER_OF_CACHES.to_owned()])?;
+    let there = directory.sizes(&[MARKER, MARKER_OF_CACHES, MARKER_OF_SEGMENTS].map(str::to_owned))?;
     let is_there = |at: usize| matches!(there.get(at), Some(SizeOutcome::Size(_)));
     if is_there(0) {
         return Ok(());
+    }
+    if is_there(2) {
+        return Err(Error::invalid("the directory holds a segment store: open it as segments://, or name another one"));
     }
     let holds_rows =
         || directory.entries("", None, LOOKED_AT).is_ok_and(|page| page.iter().any(|entry| is_row(&entry.name)));
@@ -52,7 +56,7 @@ mod tests {
 
     #[test]
     fn no_manifest_has_the_name_of_a_marker() {
-        for marker in [MARKER, MARKER_OF_CACHES] {
+        for marker in [MARKER, MARKER_OF_CACHES, MARKER_OF_SEGMENTS] {
             assert_ne!(crate::layout::manifest_path(marker), marker);
             assert_eq!(crate::layout::manifest_name(marker), None);
         }

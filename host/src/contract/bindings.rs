@@ -11,6 +11,8 @@ wasmtime::component::bindgen!({
         "kv-store:backend/net.connection": crate::contract::Connection,
         "kv-store:backend/http.request-options": crate::contract::RequestOptions,
         "kv-store:backend/files.directory": crate::contract::OpenDirectory,
+        "kv-store:backend/records.record-options": crate::contract::RecordOptions,
+        "kv-store:backend/records.record-store": crate::contract::RecordStore,
     },
     imports: {
         "kv-store:backend/net": async | trappable,
@@ -25,7 +27,7 @@ wasmtime::component::bindgen!({
 pub mod maintained {
     wasmtime::component::bindgen!({
         path: "wit",
-        inline: "package kv-store:host; world maintained { export kv-store:backend/maintenance@1.0.0; }",
+        inline: "package kv-store:host; world maintained { export kv-store:backend/maintenance@1.1.0; }",
         world: "kv-store:host/maintained",
         with: { "kv-store:backend/types": crate::contract::bindings::kv_store::backend::types },
         exports: { default: async },

@@ -57,28 +57,32 @@ pub struct OpenDirectory(Arc<Directory>);
 
 impl Host for State {
     fn open_directory(&mut self, grant: String) -> Answer<Resource<OpenDirectory>> {
-        let granted = match grant.as_str() {
-            "" => self.access.reach.directory.as_ref(),
-            name => self.access.reach.folders.get(name),
-        };
-        let Some(directory) = granted else {
-            let scheme = &self.access.reach.name;
-            let message = if grant.is_empty() {
-                format!("the URI names no directory: write {scheme}:///absolute/path")
-            } else {
-                let grant = crate::log::clean(&grant);
-                format!(
-                    "no directory is granted under the name {grant:?}: add it to fs of backend.{scheme} in the config"
-                )
-            };
-            return answered(Err(Error::new(ErrorKind::Denied, message)));
-        };
-        let directory = OpenDirectory(directory.clone());
-        answered(self.push(directory, limits::HANDLE_BYTES))
+        let granted = self.granted(&grant);
+        answered(granted.and_then(|directory| self.push(OpenDirectory(directory), limits::HANDLE_BYTES)))
     }
 }
 
 impl State {
+    /// The directory that the operator granted under a name; "" is the one that the URI names.
+    pub(super) fn granted(&self, grant: &str) -> Result<Arc<Directory>, Error> {
+        let granted = match grant {
+            "" => self.access.reach.directory.as_ref(),
+            name => self.access.reach.folders.get(name),
+        };
+        granted.cloned().ok_or_else(|| {
+            let scheme = &self.access.reach.name;
+            let message = if grant.is_empty() {
+                format!("the URI names no directory: write {scheme}:///absolute/path")
+            } else {
+                let grant = crate::log::clean(grant);
+                format!(
+                    "no directory is granted under the name {grant:?}: add it to fs of backend.{scheme} in the config"
+                )
+            };
+            Error::new(ErrorKind::Denied, message)
+        })
+    }
+
     fn directory(&self, handle: &Resource<OpenDirectory>) -> wasmtime::Result<Arc<Directory>> {
         Ok(self.table.get(handle)?.0.clone())
     }

@@ -14,10 +14,10 @@ use crate::payload::Memory;
 use crate::payload::counts::{self, Counts};
 
 /// The memory of a caller for one item, in pieces.
-struct Space(Vec<Vec<u8>>);
+pub(super) struct Space(Vec<Vec<u8>>);
 
 impl Space {
-    fn new(pieces: &[usize]) -> Self {
+    pub(super) fn new(pieces: &[usize]) -> Self {
         Space(pieces.iter().map(|len| vec![0xee; *len]).collect())
     }
 
@@ -28,7 +28,7 @@ impl Space {
         unsafe { Memory::room(&pieces) }
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(super) fn bytes(&self) -> Vec<u8> {
         self.0.concat()
     }
 
@@ -38,7 +38,7 @@ impl Space {
 }
 
 /// A call that gets into these spaces; none: the host allocates.
-fn begin(state: &mut State, spaces: &mut [Option<Space>]) {
+pub(super) fn begin(state: &mut State, spaces: &mut [Option<Space>]) {
     state.items().end();
     let rooms: Vec<_> = spaces.iter_mut().map(|space| space.as_mut().map(Space::memory)).collect();
     // SAFETY: as in `Space::memory`.

@@ -15,6 +15,7 @@ mod memory;
 mod missing;
 mod net;
 mod payload;
+mod records;
 mod system;
 pub(crate) mod wasi;
 
@@ -30,6 +31,7 @@ pub use files::OpenDirectory;
 pub use http::RequestOptions;
 pub use net::{ConnectOptions, Connection};
 pub(crate) use net::{IdleConnections, Lookups, Tls};
+pub use records::{RecordOptions, RecordStore};
 
 pub(crate) use convert::answered;
 use cpu::Cpu;
@@ -466,5 +468,7 @@ impl Drop for Reserved {
 
 #[cfg(test)]
 mod item_tests;
+#[cfg(test)]
+mod record_tests;
 #[cfg(test)]
 mod tests;

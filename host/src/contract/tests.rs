@@ -32,6 +32,7 @@ pub(super) fn access(limits: Limits, budgets: &Arc<Budgets>) -> Arc<Access> {
         limits,
         directory: None,
         folders: BTreeMap::new(),
+        segments: crate::store::Process::current().segments.clone(),
         tls: Default::default(),
         cpu_quota: false,
         meters: Arc::default(),

@@ -53,7 +53,8 @@ pub(crate) fn rehearse(
         let opened = Directory::open_read_only(&folder.path, &process.directories).ok()?;
         Some((name.clone(), Arc::new(opened)))
     });
-    let directories = Directories { own, folders: folders.collect::<BTreeMap<_, _>>() };
+    let folders = folders.collect::<BTreeMap<_, _>>();
+    let directories = Directories { own, folders, segments: process.segments.clone() };
     // Apart from those of the stores: what is rehearsed takes nothing from them.
     static BUDGETS: PerProcess<Arc<Budgets>> = PerProcess::new();
     let reach = reach(target, settings, directories, (BUDGETS.get(), Arc::default()), (&counters, Arc::default()));

@@ -8,8 +8,8 @@ use crate::error::{Error, ErrorKind};
 
 /// The contract that this host serves.
 const CONTRACT: &str = "kv-store:backend";
-const VERSION: (u64, u64) = (1, 0);
-const OFFERED: &[&str] = &["types", "store-types", "payloads", "net", "http", "files", "system", "changes"];
+const VERSION: (u64, u64) = (1, 1);
+const OFFERED: &[&str] = &["types", "store-types", "payloads", "net", "http", "files", "system", "changes", "records"];
 
 /// Interfaces that only drafts of the contract had. `store` itself used `payload`, so every component built for a draft imports it.
 const DRAFT: &[&str] = &["payload", "host"];

@@ -176,7 +176,7 @@ fn inspect_shows_what_a_component_is_and_doctor_what_an_open_would_do() {
     let redis = run(&["inspect", &component("redis"), "--uri", "redis://cache.svc:6379/3"]);
     expect(0, &redis);
     for part in
-        ["sha256   ", "imports  kv-store:backend/net@1.0.0", "wishes   the secret password", "server cache.svc:6379"]
+        ["sha256   ", "imports  kv-store:backend/net@1.1.0", "wishes   the secret password", "server cache.svc:6379"]
     {
         assert!(redis.stdout.contains(part), "no {part:?} in\n{}", redis.stdout);
     }

@@ -83,6 +83,12 @@ fn main() -> ExitCode {
             fresh_uri: Box::new(directories("local-fs", "native")),
             lasting: true,
         },
+        Backend {
+            name: "segments",
+            library: ours,
+            fresh_uri: Box::new(directories("segments", "segments")),
+            lasting: true,
+        },
         Backend { name: "std-fs", library: ours, fresh_uri: Box::new(directories("std-fs", "std-fs")), lasting: true },
         Backend { name: "c-fs", library: ours, fresh_uri: Box::new(directories("c-fs", "c-fs")), lasting: true },
         Backend { name: "redis", library: ours, fresh_uri: Box::new(plain), lasting: true },
@@ -102,8 +108,9 @@ fn main() -> ExitCode {
     let trials = backends.into_iter().flat_map(|backend| {
         CASES.iter().copied().flatten().map(move |case| {
             let name = format!("{}::{}", backend.name, case.name);
-            let facts =
-                Facts { lasting: backend.lasting, shared: backend.lasting, max_value_bytes: u64::MAX, held: None };
+            // A segment has 256 MiB, its header and a key included.
+            let max_value_bytes = if backend.name == "segments" { (256 << 20) - 1 } else { u64::MAX };
+            let facts = Facts { lasting: backend.lasting, shared: backend.lasting, max_value_bytes, held: None };
             let subject = move || Subject::new(backend.library, facts, Place::Fresh(&*backend.fresh_uri), case.name);
             match subject().skips(case.needs) {
                 Some(reason) => Trial::test(format!("{name} ({reason})"), || Ok(())).with_ignored_flag(true),

@@ -11,7 +11,7 @@ use wasmparser::{Parser, Payload, Validator, WasmFeatures};
 
 /// SHA-256 of `wit/backend.wit`. Guests are built against that text: to change it is a decision, which this line and the
 /// CHANGELOG record.
-const CONTRACT_SHA256: &str = "d5012ad2d26e420544726d5d5fe917ca522bbf75aa5ace5ffbfd115d5cad0ed7";
+const CONTRACT_SHA256: &str = "78a374a4605403319cd76c219ef5747d06e8f132ce62ff4544ea210ad1a5a755";
 
 #[test]
 fn the_contract_changes_only_by_decision() {
@@ -122,7 +122,7 @@ fn component(name: &str) -> Vec<u8> {
 
 #[test]
 fn our_guests_are_valid_components_and_need_no_wasi() {
-    for name in ["local-fs", "memkv", "memory", "mooncake", "redis", "s3"] {
+    for name in ["local-fs", "memkv", "memory", "mooncake", "redis", "s3", "segments"] {
         let bytes = component(name);
         // The features that the host runs with: nothing newer than WASI 0.2's component model.
         let features = WasmFeatures::WASM2 | WasmFeatures::COMPONENT_MODEL;
@@ -133,15 +133,16 @@ fn our_guests_are_valid_components_and_need_no_wasi() {
         let imports: BTreeSet<String> = world.imports.keys().map(name_of).collect();
         let exports: BTreeSet<String> = world.exports.keys().map(name_of).collect();
         assert!(imports.iter().all(|import| import.starts_with("kv-store:backend/")), "{name} imports {imports:?}");
-        let own = ["store", "maintenance"].map(|interface| format!("kv-store:backend/{interface}@1.0.0"));
+        let own = ["store", "maintenance"].map(|interface| format!("kv-store:backend/{interface}@1.1.0"));
         assert_eq!(exports, BTreeSet::from(own), "{name}");
         let expected: &[&str] = match name {
             "local-fs" => &["files", "payloads", "store-types", "system", "types"],
+            "segments" => &["payloads", "records", "store-types", "system", "types"],
             "s3" => &["changes", "http", "payloads", "store-types", "system", "types"],
             "redis" | "memkv" | "mooncake" => &["changes", "net", "payloads", "store-types", "system", "types"],
             _ => &["payloads", "store-types", "system", "types"],
         };
-        let expected = expected.iter().map(|interface| format!("kv-store:backend/{interface}@1.0.0")).collect();
+        let expected = expected.iter().map(|interface| format!("kv-store:backend/{interface}@1.1.0")).collect();
         assert_eq!(imports, expected, "{name} imports what it uses");
     }
 }
@@ -176,13 +177,29 @@ fn is_as_kept(name: &str, what: &str, text: &str) {
 
 /// The contract with its prose, as `wasm-tools component wit wit` prints it: what a later 1.x keeps, line for line.
 #[test]
-fn the_contract_is_that_of_1_0_0() {
+fn the_contract_is_that_of_1_1_0_and_only_adds_to_1_0_0() {
     let mut resolve = wit_parser::Resolve::default();
     let text = std::fs::read_to_string(root().join("wit/backend.wit")).unwrap();
     let package = resolve.push_str("backend.wit", &text).unwrap();
     let mut printer = wit_component::WitPrinter::default();
     printer.print(&resolve, package, &[]).unwrap();
-    is_as_kept("contract-1.0.0.wit", "the contract", &printer.output.to_string());
+    let printed = printer.output.to_string();
+    is_as_kept("contract-1.1.0.wit", "the contract", &printed);
+    let former = std::fs::read_to_string(root().join("tests/blackbox/snapshots/contract-1.0.0.wit")).unwrap();
+    let code = |text: &str| -> (Vec<String>, Vec<String>) {
+        let is_prose =
+            |line: &&str| ["///", "@since", "package "].iter().any(|begin| line.trim_start().starts_with(begin));
+        let is_code = |line: &&str| !line.is_empty() && !is_prose(line);
+        let lines = text.lines().filter(is_code);
+        // The printer has the imports of a world in an order of its own.
+        lines.map(str::to_owned).partition(|line| line.trim_start().starts_with("import "))
+    };
+    let ((imports, now), (former_imports, former)) = (code(&printed), code(&former));
+    assert!(former_imports.iter().all(|import| imports.contains(import)), "{imports:?}");
+    let mut now = now.into_iter();
+    for line in former {
+        assert!(now.any(|now| now == line), "1.0.0 has this line, and 1.1.0 has not, or in another order: {line}");
+    }
 }
 
 #[test]
@@ -238,7 +255,7 @@ fn inspect_tells_what_would_not_compile() {
 fn the_types_of_store_can_be_imported_without_its_functions() {
     let contract = std::fs::read_to_string(root().join("wit/backend.wit")).unwrap();
     let inner = "package acme:mirror;
-        interface inner { use kv-store:backend/store-types@1.0.0.{hashes, get-outcome}; get: func(hashes: hashes) -> list<get-outcome>; }
+        interface inner { use kv-store:backend/store-types@1.1.0.{hashes, get-outcome}; get: func(hashes: hashes) -> list<get-outcome>; }
         world mirror { import inner; }";
     let mut resolve = wit_parser::Resolve::default();
     resolve.push_str("backend.wit", &contract).unwrap();
@@ -246,6 +263,6 @@ fn the_types_of_store_can_be_imported_without_its_functions() {
     let world = resolve.select_world(&[package], None).unwrap();
     let imports: BTreeSet<String> =
         resolve.worlds[world].imports.keys().map(|key| resolve.name_world_key(key)).collect();
-    let expected = ["payloads", "store-types", "types"].map(|name| format!("kv-store:backend/{name}@1.0.0"));
+    let expected = ["payloads", "store-types", "types"].map(|name| format!("kv-store:backend/{name}@1.1.0"));
     assert_eq!(imports, expected.into_iter().chain(["acme:mirror/inner".to_owned()]).collect());
 }

@@ -425,7 +425,7 @@ fn a_project_begins_with_what_was_asked_for_and_its_contract_is_brought_up_to_da
                 let read = |file: &str| std::fs::read_to_string(scratch.path(&format!("{name}/{file}"))).unwrap();
                 let world = read("wit/world.wit");
                 assert_eq!(
-                    world.contains(&format!("import kv-store:backend/{kind}@1.0.0;")),
+                    world.contains(&format!("import kv-store:backend/{kind}@1.1.0;")),
                     kind != "memory",
                     "{world}"
                 );

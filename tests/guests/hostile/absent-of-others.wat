@@ -1,7 +1,7 @@
 ;; Asked to publish an empty manifest, it says that chunks are gone and names none; asked for any other, it names one that it
 ;; was not given. (The 64 bytes of its envelope do not count.)
 (data (i32.const 1024) "abc")
-(func (export "kv-store:backend/store@1.0.0#commit") (param i32 i32 i32 i32 i32) (param $len i64) (result i32)
+(func (export "kv-store:backend/store@1.1.0#commit") (param i32 i32 i32 i32 i32) (param $len i64) (result i32)
   (drop (call $nothing))
   ;; Absent, with a list of as many lists; the first has one hash, of 3 bytes.
   (i32.store8 (i32.const 20) (i32.const 1))

@@ -1,14 +1,14 @@
 ;; It keeps one payload as its manifest, and answers that without asking whether it was put in this instance.
-(import "kv-store:backend/payloads@1.0.0" "[method]payload.share" (func $share (param i32 i32)))
-(import "kv-store:backend/payloads@1.0.0" "[static]payload.from-parts" (func $join (param i32 i32 i32)))
+(import "kv-store:backend/payloads@1.1.0" "[method]payload.share" (func $share (param i32 i32)))
+(import "kv-store:backend/payloads@1.1.0" "[static]payload.from-parts" (func $join (param i32 i32 i32)))
 (global $kept (mut i32) (i32.const 0))
-(func (export "kv-store:backend/store@1.0.0#commit") (param i32 i32 i32 i32 i32 i64) (result i32)
+(func (export "kv-store:backend/store@1.1.0#commit") (param i32 i32 i32 i32 i32 i64) (result i32)
   (i32.store (i32.const 256) (i32.const 3))
   (i32.store (i32.const 264) (i32.const 0))
   (if (i32.eqz (global.get $kept)) (then (call $join (i32.const 256) (i32.const 1) (i32.const 128))))
   (global.set $kept (i32.const 1))
   (call $nothing))
-(func (export "kv-store:backend/store@1.0.0#get-manifest") (param i32 i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#get-manifest") (param i32 i32) (result i32)
   ;; The first of an instance has the number 1.
   (call $share (i32.const 1) (i32.const 128))
   (i32.store (i32.const 136) (i32.load (i32.const 132)))

@@ -1,3 +1,3 @@
 ;; It answers no item of a batch.
-(func (export "kv-store:backend/store@1.0.0#get-chunks") (param i32 i32 i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#get-chunks") (param i32 i32 i32) (result i32)
   (call $list (i32.const 1024) (i32.const 0)))

@@ -1,6 +1,6 @@
 ;; It says of itself all that is largest, under a name of 16 MiB of line breaks.
 (memory (export "memory") 300)
-(func (export "kv-store:backend/store@1.0.0#open") (param i32 i32 i32 i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#open") (param i32 i32 i32 i32) (result i32)
   (memory.fill (i32.const 2097152) (i32.const 10) (i32.const 16777216))
   (drop (call $nothing))
   (i32.store (i32.const 24) (i32.const 2097152))

@@ -1,7 +1,7 @@
 ;; It has the host bound its store to a number of bytes that is no number.
 (data (i32.const 1024) "max-bytesa lot")
 
-(func (export "kv-store:backend/store@1.0.0#open") (param i32 i32 i32 i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#open") (param i32 i32 i32 i32) (result i32)
   (drop (call $nothing))
   ;; One fact: a name and a value.
   (i32.store (i32.const 88) (i32.const 256))

@@ -21,4 +21,4 @@
   (instance $one (instantiate $takes))
   (instance $other (instantiate $gives (with "take" (func $one "take"))))
   (instance $store)
-  (export "kv-store:backend/store@1.0.0" (instance $store)))
+  (export "kv-store:backend/store@1.1.0" (instance $store)))

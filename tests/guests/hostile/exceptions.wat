@@ -2,4 +2,4 @@
 (component
   (core module (tag (param i32)))
   (instance $store)
-  (export "kv-store:backend/store@1.0.0" (instance $store)))
+  (export "kv-store:backend/store@1.1.0" (instance $store)))

@@ -1,7 +1,7 @@
 ;; It sends on a connection that nobody gave it.
-(import "kv-store:backend/net@1.0.0" "send-all" (func $send (param i32 i32 i32)))
+(import "kv-store:backend/net@1.1.0" "send-all" (func $send (param i32 i32 i32)))
 
-(func (export "kv-store:backend/store@1.0.0#get-manifest") (param i32 i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#get-manifest") (param i32 i32) (result i32)
   (memory.fill (i32.const 256) (i32.const 0) (i32.const 12))
   (i32.store (i32.const 256) (i32.const 77))
   (call $send (i32.const 256) (i32.const 1) (i32.const 128))

@@ -1,5 +1,5 @@
 ;; It takes memory, page by page, writes to it, and goes on asking when it is refused.
-(func (export "kv-store:backend/store@1.0.0#get-manifest") (param i32 i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#get-manifest") (param i32 i32) (result i32)
   (local $before i32)
   (loop $ever
     (local.set $before (memory.grow (i32.const 1)))

@@ -1,7 +1,7 @@
 ;; It tells a fact that nobody has defined yet.
 (data (i32.const 1024) "tomorrow")
 
-(func (export "kv-store:backend/store@1.0.0#open") (param i32 i32 i32 i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#open") (param i32 i32 i32 i32) (result i32)
   (drop (call $nothing))
   ;; One fact: a name and a value.
   (i32.store (i32.const 88) (i32.const 256))

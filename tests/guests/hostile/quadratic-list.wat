@@ -1,6 +1,6 @@
 ;; Ten thousand failures, each with the same 16 MiB of text.
 (memory (export "memory") 300)
-(func (export "kv-store:backend/store@1.0.0#get-chunks") (param i32 i32 i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#get-chunks") (param i32 i32 i32) (result i32)
   (local $at i32) (local $left i32)
   (local.set $at (i32.const 1048576))
   (local.set $left (i32.const 10000))

@@ -1,7 +1,7 @@
 ;; Ten thousand parts to hash, all of them the same 16 MiB of its memory, which the host copies.
-(import "kv-store:backend/payloads@1.0.0" "xxh3" (func $xxh3 (param i32 i32 i32)))
+(import "kv-store:backend/payloads@1.1.0" "xxh3" (func $xxh3 (param i32 i32 i32)))
 (memory (export "memory") 300)
-(func (export "kv-store:backend/store@1.0.0#get-manifest") (param i32 i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#get-manifest") (param i32 i32) (result i32)
   (local $at i32) (local $left i32)
   (local.set $at (i32.const 1048576))
   (local.set $left (i32.const 10000))

@@ -1,7 +1,7 @@
 ;; A range whose end is past the largest number, and begins within the payload.
-(import "kv-store:backend/payloads@1.0.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
-(import "kv-store:backend/payloads@1.0.0" "xxh3" (func $xxh3 (param i32 i32 i32)))
-(func (export "kv-store:backend/store@1.0.0#get-manifest") (param i32 i32) (result i32)
+(import "kv-store:backend/payloads@1.1.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
+(import "kv-store:backend/payloads@1.1.0" "xxh3" (func $xxh3 (param i32 i32 i32)))
+(func (export "kv-store:backend/store@1.1.0#get-manifest") (param i32 i32) (result i32)
   (call $make (i32.const 0) (i32.const 100) (i32.const 128))
   (i32.store (i32.const 256) (i32.const 2))
   (i32.store (i32.const 264) (i32.load (i32.const 132)))

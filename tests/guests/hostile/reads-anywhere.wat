@@ -1,8 +1,8 @@
 ;; It reads the file, in the directory of the URI, that the name of a manifest says.
-(import "kv-store:backend/files@1.0.0" "open-directory" (func $open (param i32 i32 i32)))
-(import "kv-store:backend/files@1.0.0" "[resource-drop]directory" (func $close (param i32)))
-(import "kv-store:backend/files@1.0.0" "[method]directory.read" (func $read (param i32 i32 i32 i32)))
-(func (export "kv-store:backend/store@1.0.0#get-manifest") (param $name i32) (param $len i32) (result i32)
+(import "kv-store:backend/files@1.1.0" "open-directory" (func $open (param i32 i32 i32)))
+(import "kv-store:backend/files@1.1.0" "[resource-drop]directory" (func $close (param i32)))
+(import "kv-store:backend/files@1.1.0" "[method]directory.read" (func $read (param i32 i32 i32 i32)))
+(func (export "kv-store:backend/store@1.1.0#get-manifest") (param $name i32) (param $len i32) (result i32)
   (local $directory i32) (local $outcome i32)
   ;; A name of an envelope ends in 2; what to do is said by one that has no envelope.
   (if (i32.eq (i32.load8_u (i32.sub (i32.add (local.get $name) (local.get $len)) (i32.const 1))) (i32.const 2))

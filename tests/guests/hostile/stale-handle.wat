@@ -1,7 +1,7 @@
 ;; It reads a payload that it has dropped.
-(import "kv-store:backend/payloads@1.0.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
-(import "kv-store:backend/payloads@1.0.0" "[method]payload.len" (func $len (param i32) (result i64)))
-(func (export "kv-store:backend/store@1.0.0#get-manifest") (param i32 i32) (result i32)
+(import "kv-store:backend/payloads@1.1.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
+(import "kv-store:backend/payloads@1.1.0" "[method]payload.len" (func $len (param i32) (result i64)))
+(func (export "kv-store:backend/store@1.1.0#get-manifest") (param i32 i32) (result i32)
   (call $make (i32.const 0) (i32.const 100) (i32.const 128))
   (call $drop (i32.load (i32.const 132)))
   (drop (call $len (i32.load (i32.const 132))))

@@ -2,4 +2,4 @@
 (component
   (core module (memory 1 1 shared))
   (instance $store)
-  (export "kv-store:backend/store@1.0.0" (instance $store)))
+  (export "kv-store:backend/store@1.1.0" (instance $store)))

@@ -1,7 +1,7 @@
 ;; It takes 20 MiB of payloads, and traps.
-(import "kv-store:backend/payloads@1.0.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
+(import "kv-store:backend/payloads@1.1.0" "[static]payload.from-bytes" (func $make (param i32 i32 i32)))
 (memory (export "memory") 20)
-(func (export "kv-store:backend/store@1.0.0#get-manifest") (param i32 i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#get-manifest") (param i32 i32) (result i32)
   (local $left i32)
   (local.set $left (i32.const 20))
   (loop $next

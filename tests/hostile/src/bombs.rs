@@ -13,7 +13,7 @@ const NONE: std::iter::Empty<(&str, ComponentExportKind, u32)> = std::iter::empt
 pub fn named_after(mut component: Component, instances: u32) -> Vec<u8> {
     let (mut nothing, mut exports) = (ComponentInstanceSection::new(), ComponentExportSection::new());
     nothing.export_items(NONE);
-    exports.export("kv-store:backend/store@1.0.0", ComponentExportKind::Instance, instances, None);
+    exports.export("kv-store:backend/store@1.1.0", ComponentExportKind::Instance, instances, None);
     component.section(&nothing).section(&exports);
     component.finish()
 }

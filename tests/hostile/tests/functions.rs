@@ -73,7 +73,7 @@ fn no_calls_of_the_contract_take_more_than_the_budgets() {
     carry_out(&[0, 7, 3, 0, 3, 0]).unwrap();
     assert!(held() >= 1 << 20, "it holds {} bytes", held());
     // Each call once, with arguments of the middle, so that what is only large the first time is not what is measured.
-    (0..36).for_each(|call| carry_out(&[call, 5, 5, 5, 5, 5, 5, 5]).unwrap());
+    (0..42).for_each(|call| carry_out(&[call, 5, 5, 5, 5, 5, 5, 5]).unwrap());
     let before = Level::now();
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(200);
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };

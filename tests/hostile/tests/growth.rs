@@ -15,7 +15,7 @@ fn tomorrow(component: &Component, engine: &Engine) -> Linker<()> {
     let mut linker = Linker::new(engine);
     for (name, interface) in component.component_type().imports(engine) {
         let ComponentItem::ComponentInstance(interface) = interface.ty else { panic!("{name} is no interface") };
-        let mut instance = linker.instance(&name.replace("@1.0.0", "@1.1.0")).unwrap();
+        let mut instance = linker.instance(&name.replace("@1.1.0", "@1.2.0")).unwrap();
         let mut functions = vec!["of-tomorrow".to_owned()];
         for (item, kind) in interface.exports(engine) {
             match kind.ty {
@@ -31,7 +31,7 @@ fn tomorrow(component: &Component, engine: &Engine) -> Linker<()> {
             instance.func_new(&function, |_, _, _, _| Err(wasmtime::Error::msg("nobody calls it"))).unwrap();
         }
     }
-    let mut tape = linker.instance("kv-store:backend/tape@1.1.0").unwrap();
+    let mut tape = linker.instance("kv-store:backend/tape@1.2.0").unwrap();
     tape.func_new("rewind", |_, _, _, _| Err(wasmtime::Error::msg("nobody calls it"))).unwrap();
     linker
 }
@@ -39,13 +39,13 @@ fn tomorrow(component: &Component, engine: &Engine) -> Linker<()> {
 #[test]
 fn components_of_today_load_in_a_host_of_tomorrow() {
     let engine = Engine::default();
-    for name in ["local-fs", "memkv", "memory", "redis"] {
+    for name in ["local-fs", "memkv", "memory", "redis", "segments"] {
         let file = dist().join(format!("components/{name}.wasm"));
         let component = Component::from_file(&engine, file).unwrap();
         let loaded = tomorrow(&component, &engine).instantiate_pre(&component);
         assert!(loaded.is_ok(), "{name}: {:#}", loaded.err().unwrap());
         // And it looks for their export under its own version.
-        assert!(component.get_export_index(None, "kv-store:backend/store@1.1.0").is_some(), "{name}");
+        assert!(component.get_export_index(None, "kv-store:backend/store@1.2.0").is_some(), "{name}");
         assert!(component.get_export_index(None, "kv-store:backend/store@2.0.0").is_none(), "{name}");
         // What it imports must be there.
         assert!(Linker::<()>::new(&engine).instantiate_pre(&component).is_err(), "{name}");

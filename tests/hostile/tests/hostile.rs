@@ -21,6 +21,8 @@ mod maintenance;
 mod memory;
 #[path = "hostile/net.rs"]
 mod net;
+#[path = "hostile/records.rs"]
+mod records;
 #[path = "hostile/shares.rs"]
 mod shares;
 #[path = "hostile/words.rs"]
@@ -304,6 +306,7 @@ pub fn run_all() {
         net::cases(),
         http::cases(),
         files::cases(),
+        records::cases(),
         words::cases(),
         loading::cases(),
         shares::cases(),

@@ -36,7 +36,7 @@ struct Arguments {
     /// Of the first round; each that follows has one of its own
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Only these suites, separated by commas; `late`: all that begin with `late-`; all: see --list
+    /// Only these suites, separated by commas; `late`, `segments`: all that begin with that and `-`; all: see --list
     #[arg(long, value_name = "SUITE", value_delimiter = ',', value_parser = suite_names())]
     only: Vec<String>,
     /// So many rounds, whatever time they take
@@ -78,11 +78,11 @@ enum Command {
 }
 
 fn suite_names() -> Vec<&'static str> {
-    all().map(|suite| suite.name).chain([LATE]).collect()
+    all().map(|suite| suite.name).chain(GROUPS).collect()
 }
 
-/// Stands for all suites of `late`.
-const LATE: &str = "late";
+/// Each stands for all suites that begin with it and `-`.
+const GROUPS: [&str; 2] = ["late", "segments"];
 
 /// The suites that run when none is named.
 fn near() -> impl Iterator<Item = &'static Suite> {
@@ -126,9 +126,13 @@ struct Row {
 }
 
 fn torture(arguments: &Arguments) -> ExitCode {
-    let of_late = |suite: &Suite| late::SUITES.iter().any(|late| late.name == suite.name);
-    let named =
-        |suite: &Suite| arguments.only.iter().any(|name| name == suite.name || (name == LATE && of_late(suite)));
+    let named = |suite: &Suite| {
+        let is_of = |name: &String| {
+            let group = GROUPS.iter().any(|group| group == name);
+            name == suite.name || (group && suite.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('-')))
+        };
+        arguments.only.iter().any(is_of)
+    };
     let wanted = |suite: &&Suite| {
         let of_kind = far::SUITES.iter().any(|far| far.name == suite.name) == arguments.far;
         if arguments.only.is_empty() { of_kind } else { named(suite) }

@@ -48,6 +48,11 @@ suites! {
     lies_over_redis: "lies-redis",
     lies_over_s3: "lies-s3",
     states_that_a_power_loss_may_leave: "crash-states",
+    killed_consumers_of_segments: "segments-crash",
+    kills_at_each_writing_call_of_segments: "segments-calls",
+    errors_at_each_writing_call_of_segments: "segments-errors",
+    lies_over_segments: "segments-lies",
+    states_of_segments_that_a_power_loss_may_leave: "segments-states",
     nothing_left_of_what_a_process_needs: "resources",
     late_changes_of_redis: "late-redis",
     late_changes_of_a_cluster: "late-cluster",
@@ -109,7 +114,7 @@ fn an_acknowledged_manifest_that_was_never_written_is_seen() {
 
 #[test]
 fn a_sync_that_is_missing_is_seen() {
-    for kind in ["full", "rows", "memkv"] {
+    for kind in ["full", "segments", "rows", "memkv"] {
         let scratch = tempfile::tempdir().unwrap();
         let config = scratch.path().join("config.toml");
         std::fs::write(&config, "").unwrap();

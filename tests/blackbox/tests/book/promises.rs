@@ -24,7 +24,8 @@ pub fn table() -> Result<String, Failed> {
     let memkv = MemkvServer::start(&[]);
     let objects = ObjectServer::start();
     let columns = [
-        ("local-fs", ask(&format!("local-fs://{}", folder.path().display()))?),
+        ("local-fs", ask(&format!("local-fs://{}/files", folder.path().display()))?),
+        ("segments", ask(&format!("segments://{}/segments", folder.path().display()))?),
         ("memory", ask("memory://promises")?),
         ("redis", ask(&format!("redis://127.0.0.1:{}/0", redis.port))?),
         ("redis, a cluster", ask(&cluster.uri())?),

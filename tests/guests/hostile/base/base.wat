@@ -1,6 +1,6 @@
 ;; A backend that holds nothing and says so: every put is `stored`, every get `missing`. It answers at 16, and has the host
 ;; answer at 128. Its heap begins at 65536 and only grows, so what is taken from it is zero.
-(import "kv-store:backend/payloads@1.0.0" "[resource-drop]payload" (func $drop (param i32)))
+(import "kv-store:backend/payloads@1.1.0" "[resource-drop]payload" (func $drop (param i32)))
 
 (memory (export "memory") 2)
 
@@ -38,20 +38,20 @@
   (i32.store offset=4 (local.get $at) (local.get $holds)))
 
 ;; Features: nothing but write-through.
-(func (export "kv-store:backend/store@1.0.0#open") (param i32 i32 i32 i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#open") (param i32 i32 i32 i32) (result i32)
   (drop (call $nothing))
   (i32.store8 (i32.const 32) (i32.const 8))
   (i32.const 16))
 
-(func (export "kv-store:backend/store@1.0.0#exists") (param $width i32) (param i32) (param $len i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#exists") (param $width i32) (param i32) (param $len i32) (result i32)
   (local $n i32)
   (local.set $n (i32.div_u (local.get $len) (local.get $width)))
   (call $list (call $take (i32.mul (local.get $n) (i32.const 24))) (local.get $n)))
 
-(func (export "kv-store:backend/store@1.0.0#put-chunks") (param i32 i32 i32 i32) (param $n i32) (param i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#put-chunks") (param i32 i32 i32 i32) (param $n i32) (param i32) (result i32)
   (call $list (call $take (i32.mul (local.get $n) (i32.const 28))) (local.get $n)))
 
-(func (export "kv-store:backend/store@1.0.0#get-chunks") (param $width i32) (param i32) (param $len i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#get-chunks") (param $width i32) (param i32) (param $len i32) (result i32)
   (local $n i32) (local $answers i32) (local $left i32)
   (local.set $n (i32.div_u (local.get $len) (local.get $width)))
   (local.set $answers (call $take (i32.mul (local.get $n) (i32.const 28))))
@@ -64,17 +64,17 @@
         (br $next))))
   (call $list (local.get $answers) (local.get $n)))
 
-(func (export "kv-store:backend/store@1.0.0#delete-chunks") (param $width i32) (param i32) (param $len i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#delete-chunks") (param $width i32) (param i32) (param $len i32) (result i32)
   (local $n i32)
   (local.set $n (i32.div_u (local.get $len) (local.get $width)))
   (call $list (call $take (i32.mul (local.get $n) (i32.const 28))) (local.get $n)))
 
 ;; Published.
-(func (export "kv-store:backend/store@1.0.0#commit") (param i32 i32 i32 i32 i32 i64) (result i32)
+(func (export "kv-store:backend/store@1.1.0#commit") (param i32 i32 i32 i32 i32 i64) (result i32)
   (call $nothing))
 
-(func (export "kv-store:backend/store@1.0.0#get-manifest") (param i32 i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#get-manifest") (param i32 i32) (result i32)
   (call $nothing))
 
-(func (export "kv-store:backend/store@1.0.0#delete-manifest") (param i32 i32) (result i32)
+(func (export "kv-store:backend/store@1.1.0#delete-manifest") (param i32 i32) (result i32)
   (call $nothing))

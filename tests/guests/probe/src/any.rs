@@ -6,7 +6,8 @@ use std::cell::RefCell;
 use kv_store_sdk::files::{self, Directory, ReadRequest, WriteRequest};
 use kv_store_sdk::net::{self, ConnectOptions, ConnectRequest, Connection, Message};
 use kv_store_sdk::payloads::{self, ItemRange, Part};
-use kv_store_sdk::{Payload, Result, changes, http, system};
+use kv_store_sdk::records::{self, NewRecord, RecordOptions, RecordStore};
+use kv_store_sdk::{GetOutcome, Hashes, Payload, Result, changes, http, system};
 
 /// Lengths, counts, offsets and numbers of things.
 const NUMBERS: [u64; 12] = [0, 1, 2, 7, 64, 4096, 65_537, 1 << 20, 8 << 20, 64 << 20, u32::MAX as u64, u64::MAX];
@@ -21,6 +22,7 @@ struct Held {
     directories: Vec<Directory>,
     options: Vec<ConnectOptions>,
     requests: Vec<http::RequestOptions>,
+    records: Vec<RecordStore>,
 }
 
 thread_local! {
@@ -93,8 +95,16 @@ impl Program<'_> {
         (0..count).map(part).collect()
     }
 
+    /// Keys of one width, or of none.
+    fn keys(&mut self) -> kv_store_sdk::records::Hashes {
+        let width = self.number() as u32;
+        let mut keys = Hashes::one(b"k").keys();
+        (keys.width, keys.bytes) = (width, self.bytes());
+        keys
+    }
+
     fn step(&mut self, call: u8, held: &mut Held) -> Result<()> {
-        match call % 36 {
+        match call % 42 {
             0 => held.payloads.push(Payload::from_bytes(&self.bytes())?),
             1 => {
                 let made = Payload::from_parts(&self.parts(&held.payloads))?;
@@ -152,7 +162,7 @@ impl Program<'_> {
                 let value = "v".repeat(self.number().min(10_000) as usize);
                 let (options, count) = (self.pick(&held.requests), self.byte());
                 let request = |n: usize| http::Request {
-                    method: if call % 36 == 23 { "GET" } else { "PUT" }.into(),
+                    method: if call % 42 == 23 { "GET" } else { "PUT" }.into(),
                     authority: self.server.clone(),
                     path: format!("/{}", path.len()),
                     headers: (0..headers.min(20)).map(|header| (format!("x-{header}"), value.clone())).collect(),
@@ -209,10 +219,55 @@ impl Program<'_> {
                 drop(system::fact(&self.text()));
                 system::sleep(self.number() % 3_000_000)?;
             }
-            _ => {
+            35 => {
                 drop(changes::begin(&[0], &self.bytes()));
                 changes::not_done(&vec![0; self.count()]);
             }
+            36 => {
+                let options = RecordOptions::new();
+                options.set_max_bytes(self.number());
+                options.set_max_records(self.number());
+                options.set_file_bytes(self.number().min(1 << 20));
+                held.records.push(records::open_records("any", Some(&options))?);
+            }
+            37 => {
+                let (space, keys, item) = (self.byte() % 5, self.keys(), Some(self.number() as u32));
+                let found = self.pick(&held.records).map(|store| store.get(space, &keys, item.filter(|_| space != 1)));
+                for outcome in found.transpose()?.into_iter().flatten() {
+                    if let GetOutcome::Found(data) = outcome {
+                        held.payloads.push(data);
+                    }
+                }
+            }
+            38 => {
+                let (space, keys, value) = (self.byte() % 5, self.keys(), self.parts(&held.payloads));
+                let count = keys.bytes.len() / (keys.width as usize).max(1);
+                // All bytes of a list are the guest's own, and its memory is bounded.
+                let values = (0..count.min(MOST_ITEMS)).map(|n| if n == 0 { value.clone() } else { Vec::new() });
+                let (values, replace) = (values.collect::<Vec<_>>(), self.byte() % 2 == 0);
+                drop(self.pick(&held.records).map(|store| store.put(space, &keys, &values, replace)));
+            }
+            39 => {
+                let (space, keys, count) = (self.byte() % 5, self.keys(), usize::from(self.byte() % 4));
+                let last = NewRecord { space, key: keys.bytes.iter().take(300).copied().collect(), value: Vec::new() };
+                drop(self.pick(&held.records).map(|store| match count {
+                    0 => store.exists(space, &keys).map(drop),
+                    1 => store.delete(space, &keys, true).map(drop),
+                    _ => store.commit(space, &vec![keys.clone(); count], Some(&last)).map(drop),
+                }));
+            }
+            40 => {
+                let (space, after, limit) = (self.byte() % 5, self.text(), self.number() as u32);
+                drop(self.pick(&held.records).map(|store| store.entries(space, Some(&after), limit)));
+                drop(self.pick(&held.records).map(|store| store.entries(space, None, limit)));
+            }
+            _ => drop(self.pick(&held.records).map(|store| {
+                (
+                    store.bounds(),
+                    store.usage(self.byte() % 5),
+                    store.evict(self.number(), Some(self.number()), self.number()),
+                )
+            })),
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ mod any;
 mod echo;
 mod lies;
 mod misbehave;
+mod records;
 mod script;
 
 use std::collections::{BTreeMap, HashMap, HashSet};

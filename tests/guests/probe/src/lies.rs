@@ -7,15 +7,15 @@ use kv_store_sdk::files::{
 use kv_store_sdk::payloads::Part;
 use kv_store_sdk::{Error, ErrorKind, Payload, Result};
 
-fn all_refused() -> Result<()> {
+pub fn all_refused() -> Result<()> {
     Err(Error::invalid("refused"))
 }
 
-fn expect(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
+pub fn expect(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
     if holds { Ok(()) } else { Err(Error::other(format!("not refused: {}", what()))) }
 }
 
-fn is_invalid(error: &Error) -> bool {
+pub fn is_invalid(error: &Error) -> bool {
     error.kind == ErrorKind::Invalid
 }
 

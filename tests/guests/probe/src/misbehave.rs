@@ -1,6 +1,6 @@
 //! The ways to misbehave, by name.
 
-use crate::lies;
+use crate::{lies, records};
 use kv_store_sdk::payloads::{self, ItemRange, Part};
 use kv_store_sdk::{Error, Payload, Result, changes, files, http, net, system};
 
@@ -106,6 +106,11 @@ pub fn act(how: &str) -> Result<()> {
         "files-ranges" => lies::ranges(),
         "files-many" => lies::many(),
         "files-large" => lies::large(),
+        "records-names" => records::names(),
+        "records-many" => records::many(),
+        "records-large" => records::large(),
+        "records-flood" => records::flood(),
+        "record-options" => records::flood_of_options(),
         "sync-ro" => files::open_directory("ro")?.sync(&["file".into()]),
         _ => match how.split_once(':') {
             Some(("connections", server)) => {

@@ -96,9 +96,6 @@ impl Judge {
     pub fn look(&mut self, folder: &Path, random: &mut Random) -> Result<(), String> {
         self.looks += 1;
         match self.kind {
-            Kind::Full | Kind::Rename | Kind::Bounded | Kind::Evicting => {
-                self.look_at(&format!("local-fs://{}", folder.display()), random)
-            }
             Kind::Rows => self.look_at_rows(folder),
             Kind::Memkv => {
                 let mut server = MemkvServer::start(&["--data", &folder.display().to_string()]);
@@ -106,6 +103,7 @@ impl Judge {
                 server.stop();
                 looked
             }
+            _ => self.look_at(&self.kind.uri(folder), random),
         }
     }
 
@@ -125,7 +123,7 @@ impl Judge {
                 Err(_) => None,
             };
             let state = found.as_ref().map(|manifest| manifest.save);
-            let evicted = self.kind == Kind::Evicting && state.is_none();
+            let evicted = self.kind.evicts() && state.is_none();
             if !(evicted || known.allows(known.begin(), state))
                 || found.as_ref().is_some_and(|found| found.name != number)
             {
@@ -143,7 +141,7 @@ impl Judge {
         chunks.iter().try_for_each(|number| chunk(*number, false))?;
         let number = random.below(NAMES as u64) as usize;
         // Of a store that evicts without a grace, what was put may be gone before the manifest.
-        let tries = if self.kind == Kind::Evicting { 10 } else { 1 };
+        let tries = if self.kind.evicts() { 10 } else { 1 };
         let mut published = script::publish(&store, number, 1000, &chunks, false);
         for _ in 1..tries {
             if published.is_err() {
@@ -152,12 +150,12 @@ impl Judge {
         }
         match published {
             // Chunks that are over the bound together.
-            Err(why) if self.kind == Kind::Evicting && (why == script::FULL || script::len(&chunks) > FITS) => {
+            Err(why) if self.kind.evicts() && (why == script::FULL || script::len(&chunks) > FITS) => {
                 return Ok(());
             }
             published => published.map_err(|why| format!("it saves no more: {why}"))?,
         }
-        let stay = self.kind != Kind::Evicting;
+        let stay = !self.kind.evicts();
         chunks.iter().try_for_each(|number| chunk(*number, stay)).map_err(|why| format!("after the next save {why}"))
     }
 

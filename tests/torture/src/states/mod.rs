@@ -31,6 +31,10 @@ pub enum Kind {
     Bounded,
     /// local-fs with a bound that each save passes: what was saved may be gone.
     Evicting,
+    /// segments with a bound that is never reached.
+    Segments,
+    /// segments with a bound that most saves pass: what was saved may be gone.
+    SegmentsEvicting,
     /// The rows of the token-exact cache.
     Rows,
     /// memkv-server with `--data`.
@@ -44,6 +48,8 @@ impl Kind {
             Kind::Rename => "rename",
             Kind::Bounded => "bounded",
             Kind::Evicting => "evicting",
+            Kind::Segments => "segments",
+            Kind::SegmentsEvicting => "segments-evicting",
             Kind::Rows => "rows",
             Kind::Memkv => "memkv",
         }
@@ -56,6 +62,8 @@ impl Kind {
             Kind::Rename => "durability = 'rename'",
             Kind::Bounded => "max_bytes = '100000000'",
             Kind::Evicting => "max_bytes = '10000', save_grace_s = '0'",
+            Kind::Segments => return segments("max_bytes = '4 MiB', segment_bytes = '128 KiB'"),
+            Kind::SegmentsEvicting => return segments("max_bytes = '192 KiB', segment_bytes = '64 KiB'"),
             Kind::Rows | Kind::Memkv => return crate::suites::config("memkv", ""),
         };
         // How full the disk is that this runs on is not the matter.
@@ -65,14 +73,25 @@ impl Kind {
 
     /// What a manifest that is there names is there too.
     fn keeps_chunks(self) -> bool {
-        !matches!(self, Kind::Rename | Kind::Evicting)
+        !matches!(self, Kind::Rename) && !self.evicts()
+    }
+
+    /// What was saved may be gone.
+    fn evicts(self) -> bool {
+        matches!(self, Kind::Evicting | Kind::SegmentsEvicting)
+    }
+
+    /// The URI of a store of this kind in a folder.
+    fn uri(self, folder: &Path) -> String {
+        let scheme = if matches!(self, Kind::Segments | Kind::SegmentsEvicting) { "segments" } else { "local-fs" };
+        format!("{scheme}://{}", folder.display())
     }
 
     /// States of one round. A server is started for each of its states.
     fn states(self) -> usize {
         match self {
-            Kind::Full | Kind::Rename => 600,
-            Kind::Bounded | Kind::Evicting => 200,
+            Kind::Full | Kind::Rename | Kind::Segments => 600,
+            Kind::Bounded | Kind::Evicting | Kind::SegmentsEvicting => 200,
             Kind::Rows => 400,
             Kind::Memkv => 40,
         }
@@ -80,11 +99,25 @@ impl Kind {
 }
 
 const KINDS: [Kind; 6] = [Kind::Full, Kind::Rename, Kind::Bounded, Kind::Evicting, Kind::Rows, Kind::Memkv];
+const OF_SEGMENTS: [Kind; 2] = [Kind::Segments, Kind::SegmentsEvicting];
+
+fn segments(options: &str) -> String {
+    crate::suites::config("segments", &format!("options = {{ {options} }}"))
+}
 
 /// A round of the suite.
 pub fn round(seed: u64) -> Story {
+    of(&KINDS, seed)
+}
+
+/// The same over the segment store.
+pub fn round_of_segments(seed: u64) -> Story {
+    of(&OF_SEGMENTS, seed)
+}
+
+fn of(kinds: &[Kind], seed: u64) -> Story {
     let mut story = Story::new();
-    for kind in KINDS {
+    for kind in kinds {
         let scratch = crate::suites::scratch();
         let words =
             ["states", "--kind", kind.name(), "--seed", &seed.to_string(), "--states", &kind.states().to_string()];

@@ -35,9 +35,6 @@ pub struct Script {
 
 pub fn run(script: &Script) -> bool {
     let done = match script.kind {
-        Kind::Full | Kind::Rename | Kind::Bounded | Kind::Evicting => {
-            saves(&format!("local-fs://{}", script.folder.display()), script.seed)
-        }
         Kind::Memkv => {
             let mut server = MemkvServer::start(&["--data", &script.folder.display().to_string()]);
             let done = saves(&server.uri("states"), script.seed);
@@ -45,6 +42,7 @@ pub fn run(script: &Script) -> bool {
             done
         }
         Kind::Rows => rows(script),
+        _ => saves(&script.kind.uri(&script.folder), script.seed),
     };
     done.map_err(|why| eprintln!("{why}")).is_ok()
 }

@@ -145,6 +145,9 @@ fn call(text: &str) -> Option<What> {
         "unlinkat" => What::Remove(below(0)?),
         "truncate" => What::Cut { path: path(part(0))?, len: number(1)? },
         "ftruncate" => What::Cut { path: descriptor(part(0))?, len: number(1)? },
+        // What the file is not longer for changes nothing that is read.
+        "fallocate" if part(1).contains("KEEP_SIZE") => return None,
+        "fallocate" if part(1) == "0" => What::Cut { path: descriptor(part(0))?, len: number(2)? + number(3)? },
         "fsync" | "fdatasync" => What::Sync(descriptor(part(0))?),
         "sync_file_range" => match part(3).contains("SYNC_FILE_RANGE_WAIT_AFTER") {
             true => What::WriteOut(descriptor(part(0))?),

@@ -15,6 +15,11 @@ pub fn local_fs(seed: u64) -> Story {
     round(seed, Place::directory(&scratch.path().join("store")))
 }
 
+pub fn segments(seed: u64) -> Story {
+    let scratch = scratch();
+    round(seed, Place::segments(&scratch.path().join("store")))
+}
+
 pub fn redis(seed: u64) -> Story {
     round(seed, Place::redis())
 }

@@ -26,6 +26,11 @@ pub fn lies_local_fs(seed: u64) -> Story {
     round(seed, Place::directory(&scratch.path().join("store")), true)
 }
 
+pub fn lies_segments(seed: u64) -> Story {
+    let scratch = scratch();
+    round(seed, Place::segments(&scratch.path().join("store")), true)
+}
+
 pub fn lies_redis(seed: u64) -> Story {
     round(seed, Place::redis(), true)
 }

@@ -57,6 +57,11 @@ pub const SUITES: &[Suite] = &[
         about: "every state of the disk that a power loss may leave",
         round: crate::states::round,
     },
+    Suite { name: "segments-crash", about: "crash-local-fs over segments", round: crash::segments },
+    Suite { name: "segments-calls", about: "crash-calls over segments", round: calls::kills_of_segments },
+    Suite { name: "segments-errors", about: "error-calls over segments", round: calls::errors_of_segments },
+    Suite { name: "segments-lies", about: "lies-local-fs over segments", round: faults::lies_segments },
+    Suite { name: "segments-states", about: "crash-states over segments", round: crate::states::round_of_segments },
     Suite {
         name: "resources",
         about: "a full disk, a read-only one, few descriptors, small files",
@@ -74,6 +79,10 @@ struct Place {
 impl Place {
     fn directory(path: &Path) -> Self {
         Place { uri: format!("local-fs://{}", path.display()), server: None }
+    }
+
+    fn segments(path: &Path) -> Self {
+        Place { uri: format!("segments://{}", path.display()), server: None }
     }
 
     fn redis() -> Self {
@@ -97,9 +106,12 @@ const COMPONENT: &str = "KV_STORE_TORTURE_COMPONENT";
 
 /// A table of the config that never lets the circuit breaker in the way, with `further` lines.
 pub fn config(scheme: &str, further: &str) -> String {
+    // None of what a suite saves is evicted, unless it says so.
+    let bounded = scheme != "segments" || further.contains("options");
+    let bounds = if bounded { "" } else { "options = { max_bytes = '4 GiB', segment_bytes = '2 MiB' }\n" };
     let component = std::env::var(COMPONENT).map(|path| format!("component = '{path}'\n")).unwrap_or_default();
     format!(
-        "[backend.{scheme}]\nverify = 'xxh3'\nlimits.breaker_failures = 0\nlimits.idle_ms = 200\n{component}{further}\n"
+        "[backend.{scheme}]\nverify = 'xxh3'\nlimits.breaker_failures = 0\nlimits.idle_ms = 200\n{component}{bounds}{further}\n"
     )
 }
 

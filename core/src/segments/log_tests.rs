@@ -1,0 +1,172 @@
+//! One log through several handles, torn and damaged.
+
+use rustix::fs::Mode;
+
+use super::*;
+use crate::limits::Limits;
+
+#[derive(Default)]
+struct Heard {
+    begun: usize,
+    header: Option<Header>,
+    entries: Vec<Entry>,
+}
+
+impl Follow for Heard {
+    fn begin(&mut self, header: Option<&Header>) {
+        self.begun += 1;
+        self.header = header.copied();
+        self.entries.clear();
+    }
+
+    fn apply(&mut self, entry: &Entry) {
+        self.entries.push(entry.clone());
+    }
+
+    fn followed(&mut self) {}
+}
+
+const HEADER: Header = Header { seed: 5, segment_bytes: 1 << 20, max_bytes: 1 << 30 };
+
+fn open(folder: &tempfile::TempDir) -> Log {
+    let folder = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let log = Log::new(Arc::new(Folder::new(folder, false)));
+    log.lock(&until()).unwrap().make(&HEADER).unwrap();
+    log
+}
+
+fn follow(log: &Log, by: &mut Heard) -> Result<(), Error> {
+    log.tail().follow(by, &until())
+}
+
+fn lock<'a>(log: &'a Log, by: &mut Heard) -> Locked<'a> {
+    let mut locked = log.lock(&until()).unwrap();
+    locked.follow(by, &until()).unwrap();
+    locked
+}
+
+fn until() -> Until {
+    Until::new(&Limits::default())
+}
+
+fn deleted(n: u32) -> Entry {
+    // No zero at its end, or a file that is cut and filled with zeros could be whole.
+    Entry::Deleted { space: 0, key: (n | 0xaa00_0000).to_le_bytes().to_vec() }
+}
+
+#[test]
+fn what_one_appends_the_other_reads_in_one_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (open(&folder), open(&folder));
+    let (mut here, mut there) = (Heard::default(), Heard::default());
+    for round in 0..10 {
+        let (log, own) = if round % 2 == 0 { (&one, &mut here) } else { (&other, &mut there) };
+        let mut locked = lock(log, own);
+        locked.append(&[deleted(2 * round), deleted(2 * round + 1)], own).unwrap();
+    }
+    follow(&one, &mut here).unwrap();
+    follow(&other, &mut there).unwrap();
+    let all: Vec<Entry> = (0..20).map(deleted).collect();
+    assert_eq!((&here.entries, &there.entries), (&all, &all));
+    assert_eq!((here.begun, here.header), (1, Some(HEADER)));
+    one.sync().unwrap();
+}
+
+#[test]
+fn a_torn_end_is_written_over_wherever_it_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(NAME);
+    let log = open(&folder);
+    let mut heard = Heard::default();
+    lock(&log, &mut heard).append(&[deleted(1)], &mut heard).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    lock(&log, &mut heard).append(&[deleted(2), deleted(3)], &mut heard).unwrap();
+    let longer = std::fs::read(&path).unwrap();
+    for cut in whole.len()..longer.len() {
+        for zeros in [0, 40] {
+            std::fs::write(&path, [&longer[..cut], &vec![0; zeros]].concat()).unwrap();
+            let (log, mut heard) = (open(&folder), Heard::default());
+            follow(&log, &mut heard).unwrap();
+            assert_eq!(heard.entries, [deleted(1)], "cut at {cut}");
+            lock(&log, &mut heard).append(&[deleted(4)], &mut heard).unwrap();
+            let (again, mut heard) = (open(&folder), Heard::default());
+            follow(&again, &mut heard).unwrap();
+            assert_eq!(heard.entries, [deleted(1), deleted(4)], "cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn a_frame_behind_a_hole_stays_gone_when_the_hole_is_filled() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(NAME);
+    let log = open(&folder);
+    let mut heard = Heard::default();
+    for n in 1..4 {
+        lock(&log, &mut heard).append(&[deleted(n)], &mut heard).unwrap();
+    }
+    let mut bytes = std::fs::read(&path).unwrap();
+    let frame = (bytes.len() - LOG_HEADER_BYTES) / 3;
+    bytes[LOG_HEADER_BYTES + frame..][..frame].fill(0);
+    std::fs::write(&path, &bytes).unwrap();
+    let (log, mut heard) = (open(&folder), Heard::default());
+    lock(&log, &mut heard).append(&[deleted(9)], &mut heard).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap().len(), bytes.len(), "what lay behind it is still there");
+    let (again, mut heard) = (open(&folder), Heard::default());
+    follow(&again, &mut heard).unwrap();
+    assert_eq!(heard.entries, [deleted(1), deleted(9)]);
+}
+
+#[test]
+fn who_follows_a_log_that_was_compacted_begins_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (open(&folder), open(&folder));
+    let (mut here, mut there) = (Heard::default(), Heard::default());
+    let many: Vec<Entry> = (0..30_000).map(deleted).collect();
+    lock(&one, &mut here).append(&many, &mut here).unwrap();
+    follow(&other, &mut there).unwrap();
+    assert_eq!(there.entries.len(), 30_000);
+    let kept = many[..25_000].to_vec();
+    let keeps = |entry: &Entry| matches!(entry, Entry::Deleted { key, .. } if u32::from_le_bytes([key[0], key[1], key[2], 0]) < 25_000);
+    let mut locked = lock(&one, &mut here);
+    let other_seed = Header { seed: 6, ..HEADER };
+    locked.compact(&other_seed, (&[], &[]), keeps).unwrap();
+    locked.follow(&mut here, &until()).unwrap();
+    drop(locked);
+    lock(&other, &mut there).append(&[deleted(77)], &mut there).unwrap();
+    follow(&one, &mut here).unwrap();
+    let all: Vec<Entry> = kept.into_iter().chain([deleted(77)]).collect();
+    assert!(here.entries == all && there.entries == all);
+    assert_eq!((there.begun, there.header), (2, Some(other_seed)));
+}
+
+#[test]
+fn what_is_no_log_of_this_version_is_left_alone() {
+    for content in [&b""[..], b"kvslog\0\x02 and what a later version may say", &[7; 4096]] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(NAME), content).unwrap();
+        let log = open(&folder);
+        let refused = follow(&log, &mut Heard::default()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Version);
+        assert!(log.lock(&until()).unwrap().follow(&mut Heard::default(), &until()).is_err());
+        assert_eq!(std::fs::read(folder.path().join(NAME)).unwrap(), content);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", folder.path().join(NAME)).unwrap();
+    let open = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let log = Log::new(Arc::new(Folder::new(open, false)));
+    assert!(follow(&log, &mut Heard::default()).is_err());
+}
+
+#[test]
+fn who_waits_for_the_lock_waits_no_longer_than_the_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (open(&folder), open(&folder));
+    let mut heard = Heard::default();
+    let locked = lock(&one, &mut heard);
+    let soon = Until::new(&Limits { deadline_ms: 20, ..Limits::default() });
+    let refused = other.lock(&soon).err().unwrap();
+    assert!(refused.to_string().contains("another process holds the index log"), "{refused}");
+    drop(locked);
+    assert!(other.lock(&until()).is_ok());
+}

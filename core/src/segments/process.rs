@@ -1,0 +1,69 @@
+//! The stores that a process has open: one for each folder, which all that open it share, with its index.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use rustix::fs::{self, Mode, OFlags};
+
+use super::store::{Settings, Store};
+use crate::directory::Directory;
+use crate::error::{Error, ErrorKind};
+use crate::limits::Limits;
+use crate::process::{Clock, Random, Spawn};
+use crate::until::Until;
+
+/// A log that is longer is read by a thread of its own. What it has not come to is a miss meanwhile.
+const READ_AT_ONCE: u64 = 4 << 20;
+
+/// The segment stores of a process.
+pub struct OfProcess {
+    spawn: Spawn,
+    clock: Clock,
+    random: Random,
+    open: Mutex<Vec<(Folder, Weak<Store>)>>,
+}
+
+/// Which folder it is, and whether nothing in it may be changed.
+type Folder = (u64, u64, bool);
+
+impl OfProcess {
+    /// None yet.
+    pub fn new(spawn: Spawn, clock: Clock, random: Random) -> Self {
+        OfProcess { spawn, clock, random, open: Mutex::default() }
+    }
+
+    /// The store in a directory, made if it is not there. `limits`: how long the log may be read for.
+    pub fn open(
+        &self,
+        directory: &Directory,
+        settings: &Settings,
+        limits: &Limits,
+        until: &Until,
+    ) -> Result<Arc<Store>, Error> {
+        let parent = directory.try_clone().map_err(|error| super::folder::io_error(&error, "the directory"))?;
+        // Its locks are its own.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = fs::openat(&parent, ".", flags, Mode::empty()).map_err(Error::from)?;
+        let stat = fs::fstat(&root).map_err(Error::from)?;
+        let folder = (stat.st_dev, stat.st_ino, directory.is_read_only());
+        let mut open = self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        open.retain(|(_, store)| store.strong_count() > 0);
+        if let Some(store) = open.iter().find(|(of, _)| *of == folder).and_then(|(_, store)| store.upgrade()) {
+            store.bound(settings);
+            return Ok(store);
+        }
+        let store =
+            Arc::new(Store::open(root, directory.is_read_only(), settings, (&self.clock, &self.random), until)?);
+        open.push((folder, Arc::downgrade(&store)));
+        drop(open);
+        let (replayed, long) = (store.clone(), store.behind() > READ_AT_ONCE);
+        let limits = Limits { deadline_ms: limits.maintenance_ms, ..limits.clone() };
+        let job = move || drop(replayed.replay(&Until::new(&limits)));
+        if !(long && self.spawn.start("kv-store-segments", job))
+            && let Err(error) = store.follow(until)
+            && error.kind() == ErrorKind::Version
+        {
+            return Err(error);
+        }
+        Ok(store)
+    }
+}

@@ -1,0 +1,332 @@
+//! The contract's `records` interface, over the segment stores of the process.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use wasmtime::component::Resource;
+
+use super::payload::slices;
+use super::{Incoming, State, answered};
+use crate::contract::bindings::kv_store::backend::payloads::Part;
+use crate::contract::bindings::kv_store::backend::records::{
+    Bounds, Entry, Evicted, Host, HostRecordOptions, HostRecordStore, NewRecord, Page, Totals,
+};
+use crate::contract::bindings::kv_store::backend::store_types::{
+    CommitOutcome, DeleteOutcome, GetOutcome, Hashes, Presence, PutOutcome,
+};
+use crate::contract::bindings::kv_store::backend::types;
+use crate::directory::Directory;
+use crate::error::{Error, ErrorKind};
+use crate::limits;
+use crate::payload::Payload;
+use crate::segments::{Key, MAX_KEY_BYTES, NewValue, SPACES, Settings, Store, Stored};
+
+type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
+
+/// What a guest's handle to options stands for.
+#[derive(Default)]
+pub struct RecordOptions(Settings);
+
+/// What a guest's handle to a store of records stands for.
+pub struct RecordStore {
+    store: Arc<Store>,
+    directory: Arc<Directory>,
+}
+
+impl Host for State {
+    fn open_records(
+        &mut self,
+        grant: String,
+        options: Option<Resource<RecordOptions>>,
+    ) -> Answer<Resource<RecordStore>> {
+        let mut settings = match options {
+            Some(handle) => self.table.get(&handle)?.0,
+            None => Settings::default(),
+        };
+        let most = settings.max_values.unwrap_or(limits::MAX_RECORDS).min(limits::MAX_RECORDS);
+        settings.max_values = Some(most);
+        let opened = self.granted(&grant).and_then(|directory| {
+            let reach = &self.access.reach;
+            let store = reach.segments.open(&directory, &settings, &reach.limits, &self.until)?;
+            Ok(RecordStore { store, directory })
+        });
+        answered(opened.and_then(|opened| self.push(opened, limits::HANDLE_BYTES)))
+    }
+}
+
+impl HostRecordOptions for State {
+    fn new(&mut self) -> wasmtime::Result<Resource<RecordOptions>> {
+        Ok(self.push(RecordOptions::default(), limits::HANDLE_BYTES)?)
+    }
+
+    fn set_max_bytes(&mut self, handle: Resource<RecordOptions>, bytes: u64) -> wasmtime::Result<()> {
+        self.table.get_mut(&handle)?.0.max_bytes = Some(bytes);
+        Ok(())
+    }
+
+    fn set_max_records(&mut self, handle: Resource<RecordOptions>, records: u64) -> wasmtime::Result<()> {
+        self.table.get_mut(&handle)?.0.max_values = Some(records);
+        Ok(())
+    }
+
+    fn set_file_bytes(&mut self, handle: Resource<RecordOptions>, bytes: u64) -> wasmtime::Result<()> {
+        self.table.get_mut(&handle)?.0.segment_bytes = Some(bytes);
+        Ok(())
+    }
+
+    fn drop(&mut self, handle: Resource<RecordOptions>) -> wasmtime::Result<()> {
+        self.table.delete(handle)?;
+        self.dropped(limits::HANDLE_BYTES);
+        Ok(())
+    }
+}
+
+/// The keys that a guest passes, as far as one call answers them.
+fn keys(space: u8, hashes: &Hashes) -> Result<Vec<Key<'_>>, Error> {
+    let all = all_keys(space, hashes)?;
+    Ok(all.take(limits::MAX_BATCH_ITEMS).collect())
+}
+
+fn all_keys(space: u8, hashes: &Hashes) -> Result<impl Iterator<Item = Key<'_>>, Error> {
+    let width = hashes.width as usize;
+    if !(1..=MAX_KEY_BYTES).contains(&width) || !hashes.bytes.len().is_multiple_of(width) {
+        let len = hashes.bytes.len();
+        return Err(Error::invalid(format!("{len} bytes are no keys of {width} bytes, of 1 to {MAX_KEY_BYTES}")));
+    }
+    if usize::from(space) >= SPACES {
+        return Err(Error::invalid(format!("there are {SPACES} spaces of keys, from 0: {space} is none of them")));
+    }
+    Ok(hashes.bytes.chunks_exact(width).map(move |bytes| Key { space, bytes }))
+}
+
+impl State {
+    pub(super) fn records(&self, handle: &Resource<RecordStore>) -> wasmtime::Result<(Arc<Store>, Arc<Directory>)> {
+        let RecordStore { store, directory } = self.table.get(handle)?;
+        Ok((store.clone(), directory.clone()))
+    }
+
+    /// One record, into the memory of an item where it is for one.
+    fn record(&mut self, store: &Store, key: Key<'_>, item: Option<u32>) -> Result<Option<Resource<Payload>>, Error> {
+        let mut tried = None;
+        // It may have been evicted since the log was read, or lie elsewhere; at the same place it is damaged.
+        while let Some(place) = store.find(key).filter(|place| tried != Some(*place)) {
+            let mut incoming = self.incoming(place.len.into(), item)?;
+            self.until.moved(place.len.into());
+            match store.read(&place, key, &mut incoming.destination) {
+                Ok(true) => return self.settle(incoming, Ok(())).map(Some),
+                read => {
+                    let Incoming { destination, room: _ } = incoming;
+                    self.items.give_back(Some(destination));
+                    read?;
+                }
+            }
+            tried = Some(place);
+            store.follow(&self.until)?;
+        }
+        Ok(None)
+    }
+}
+
+fn put_outcome(outcome: Result<Stored, Error>) -> PutOutcome {
+    match outcome {
+        Ok(Stored::New) => PutOutcome::Stored,
+        Ok(Stored::Existed) => PutOutcome::Existed,
+        Err(error) => PutOutcome::Failed(error.into()),
+    }
+}
+
+impl HostRecordStore for State {
+    fn exists(&mut self, handle: Resource<RecordStore>, space: u8, hashes: Hashes) -> Answer<Vec<Presence>> {
+        let (store, _) = self.records(&handle)?;
+        let lens = keys(space, &hashes).and_then(|keys| store.exists(&keys, &self.until));
+        let presence = |len: Option<u32>| len.map_or(Presence::Absent, |len| Presence::Present(Some(u64::from(len))));
+        answered(lens.map(|lens| lens.into_iter().map(presence).collect()))
+    }
+
+    fn get(
+        &mut self,
+        handle: Resource<RecordStore>,
+        space: u8,
+        hashes: Hashes,
+        item: Option<u32>,
+    ) -> Answer<Vec<GetOutcome>> {
+        let (store, _) = self.records(&handle)?;
+        let keys = match keys(space, &hashes).and_then(|keys| store.follow(&self.until).map(|()| keys)) {
+            Ok(keys) => keys,
+            Err(error) => return answered(Err(error)),
+        };
+        let mut outcomes = Vec::with_capacity(keys.len());
+        for (key, at) in keys.into_iter().zip(0_u32..) {
+            if at > 0 && self.until.check().is_err() {
+                break;
+            }
+            outcomes.push(match self.record(&store, key, item.and_then(|first| first.checked_add(at))) {
+                Ok(Some(payload)) => GetOutcome::Found(payload),
+                Ok(None) => GetOutcome::Missing,
+                // What was read so far may make room when the guest hands it on.
+                Err(error) if error.kind() == ErrorKind::Exhausted && at > 0 => break,
+                Err(error) => GetOutcome::Failed(error.into()),
+            });
+        }
+        Ok(Ok(outcomes))
+    }
+
+    fn put(
+        &mut self,
+        handle: Resource<RecordStore>,
+        space: u8,
+        hashes: Hashes,
+        values: Vec<Vec<Part>>,
+        replace: bool,
+    ) -> Answer<Vec<PutOutcome>> {
+        let (store, directory) = self.records(&handle)?;
+        let keys = match keys(space, &hashes) {
+            Ok(keys) => keys,
+            Err(error) => return answered(Err(error)),
+        };
+        if hashes.bytes.len() / hashes.width.max(1) as usize != values.len() {
+            return answered(Err(Error::invalid("there are not as many values as keys")));
+        }
+        let (mut pieces, mut slices_held) = (Vec::with_capacity(keys.len()), 0);
+        for parts in values.iter().take(keys.len()) {
+            let value = slices(&self.table, &self.items, parts)?;
+            slices_held += value.as_ref().map_or(0, Vec::len);
+            // The guest asks again for the rest.
+            if slices_held > limits::MAX_SLICES && !pieces.is_empty() {
+                break;
+            }
+            pieces.push(value.and_then(|value| {
+                directory.admit(bytes(&value))?;
+                Ok(value)
+            }));
+        }
+        let whole = keys.iter().zip(&pieces).filter_map(|(key, value)| Some((*key, value.as_deref().ok()?)));
+        let stored = store.put(&whole.collect::<Vec<NewValue<'_>>>(), replace, &self.until);
+        answered(stored.map(|stored| {
+            let mut stored = stored.into_iter();
+            let outcomes = pieces.into_iter().map_while(|value| match value {
+                Ok(value) => stored.next().inspect(|outcome| {
+                    if let (Ok(Stored::New), Some(tally)) = (outcome, directory.tally()) {
+                        tally.add(i64::try_from(bytes(&value)).unwrap_or(i64::MAX));
+                    }
+                }),
+                Err(error) => Some(Err(error)),
+            });
+            outcomes.map(put_outcome).collect()
+        }))
+    }
+
+    fn delete(
+        &mut self,
+        handle: Resource<RecordStore>,
+        space: u8,
+        hashes: Hashes,
+        durable: bool,
+    ) -> Answer<Vec<DeleteOutcome>> {
+        let (store, _) = self.records(&handle)?;
+        answered(keys(space, &hashes).and_then(|keys| {
+            store.delete(&keys, durable, &self.until)?;
+            Ok(keys.iter().map(|_| DeleteOutcome::Gone).collect())
+        }))
+    }
+
+    fn commit(
+        &mut self,
+        handle: Resource<RecordStore>,
+        space: u8,
+        fresh: Vec<Hashes>,
+        last: Option<NewRecord>,
+    ) -> Answer<CommitOutcome> {
+        let (store, directory) = self.records(&handle)?;
+        let value = match &last {
+            Some(record) => Some(slices(&self.table, &self.items, &record.value)?),
+            None => None,
+        };
+        answered((|| {
+            let value = value.transpose()?;
+            value.iter().try_for_each(|value| directory.admit(bytes(value)))?;
+            let mut all = Vec::new();
+            for hashes in &fresh {
+                all.extend(all_keys(space, hashes)?.take(limits::MAX_FRESH_CHUNKS + 1));
+                if all.len() > limits::MAX_FRESH_CHUNKS {
+                    let most = limits::MAX_FRESH_CHUNKS;
+                    return Err(Error::invalid(format!("a commit names {most} records at most")));
+                }
+            }
+            let new = |(record, value)| {
+                let NewRecord { space, key, .. }: &NewRecord = record;
+                (Key { space: *space, bytes: key }, value)
+            };
+            let last = last.as_ref().zip(value.as_deref()).map(new);
+            let absent: HashSet<&[u8]> =
+                store.commit(&all, last, &self.until)?.into_iter().map(|key| key.bytes).collect();
+            if absent.is_empty() {
+                return Ok(CommitOutcome::Published);
+            }
+            let gone = fresh.iter().map(|hashes| {
+                let keys = hashes.bytes.chunks_exact(hashes.width.max(1) as usize);
+                let bytes: Vec<u8> = keys.filter(|key| absent.contains(key)).flatten().copied().collect();
+                Hashes { width: hashes.width, bytes }
+            });
+            Ok(CommitOutcome::Absent(gone.filter(|hashes| !hashes.bytes.is_empty()).collect()))
+        })())
+    }
+
+    fn entries(&mut self, handle: Resource<RecordStore>, space: u8, after: Option<String>, limit: u32) -> Answer<Page> {
+        let (store, _) = self.records(&handle)?;
+        if limit == 0 || usize::from(space) >= SPACES {
+            return answered(Err(Error::invalid("a listing is of one of the spaces 0 to 3, and its limit 1 or more")));
+        }
+        let limit = (limit as usize).min(limits::MAX_DIRECTORY_ENTRIES);
+        let page = store.list(space, after.as_deref(), limit, &self.until);
+        answered(page.map(|(listed, next)| {
+            let entry =
+                |listed: crate::segments::Listed| Entry { key: listed.key, size: listed.len.into(), used: listed.used };
+            Page { entries: listed.into_iter().map(entry).collect(), next }
+        }))
+    }
+
+    fn usage(&mut self, handle: Resource<RecordStore>, space: u8) -> Answer<Totals> {
+        let (store, _) = self.records(&handle)?;
+        if usize::from(space) >= SPACES {
+            return answered(Err(Error::invalid("the spaces are 0 to 3")));
+        }
+        answered(store.follow(&self.until).map(|()| {
+            let total = store.total(space);
+            Totals { records: total.values, bytes: total.bytes }
+        }))
+    }
+
+    fn bounds(&mut self, handle: Resource<RecordStore>) -> wasmtime::Result<Bounds> {
+        let (store, _) = self.records(&handle)?;
+        Ok(Bounds { capacity: store.capacity(), max_value_bytes: store.max_value_bytes() })
+    }
+
+    fn evict(
+        &mut self,
+        handle: Resource<RecordStore>,
+        bytes: u64,
+        unused_since: Option<u64>,
+        keep_since: u64,
+    ) -> Answer<Evicted> {
+        let (store, directory) = self.records(&handle)?;
+        let evicted = store.evict(bytes, unused_since, keep_since, &self.until);
+        answered(evicted.map(|evicted| {
+            if let Some(tally) = directory.tally() {
+                tally.add(i64::try_from(evicted.bytes).unwrap_or(i64::MAX).saturating_neg());
+            }
+            let crate::segments::Evicted { bytes, values, more } = evicted;
+            Evicted { bytes, records: values.to_vec(), more }
+        }))
+    }
+
+    fn drop(&mut self, handle: Resource<RecordStore>) -> wasmtime::Result<()> {
+        self.table.delete(handle)?;
+        self.dropped(limits::HANDLE_BYTES);
+        Ok(())
+    }
+}
+
+fn bytes(pieces: &[&[u8]]) -> u64 {
+    pieces.iter().map(|piece| piece.len() as u64).sum()
+}
