@@ -124,6 +124,11 @@ def damage(args, number):
             path.unlink()
 
 
+def loads(log):
+    """Tokens that were loaded in place of computed."""
+    return sum(int(number) for number in re.findall(r"automatic cache: loaded \d+ tokens of sequence \d+, (\d+) of them not computed", log))
+
+
 def conditions(args):
     """What the servers run with, in turns."""
     draft = ["--spec-type", "draft-simple", "-md", args.draft, "--no-spec-draft-backend-sampling"] if args.draft else []
@@ -157,6 +162,29 @@ def check_mixed(args, folder):
     return records
 
 
+def check_swap(args, folder):
+    """Models of one shape take turns under one file name. Each answers as without the library, and loads only what it has computed."""
+    prompts = Prompts(args.seed, args.vocabulary, args.context)
+    asked = [prompts.next()[1] for _ in range(args.requests // 10)]
+    model = folder / "model.gguf"
+    options = ["--no-webui", "-np", "1", "-c", str(args.context), "-t", "1", "--cache-ram", "0", "-fit", "off"]
+    env = {"KV_STORE_LLAMA_URI": args.uri, "KV_STORE_LLAMA_AUTO": "1"}
+
+    def answers(name, swapped, preload):
+        shutil.copyfile(swapped, model)
+        with llama_server.Server(args, folder / f"{name}.log", model, options, preload, env) as server:
+            return [server.complete(prompt, 4)["tokens"] for prompt in asked], loads(server.said())
+
+    for number, swapped in enumerate([args.model, args.swap]):
+        plain, _ = answers(f"plain-{number}", swapped, [])
+        got, loaded = answers(f"swapped-{number}", swapped, [args.lib])
+        wrong = sum(one != other for one, other in zip(got, plain))
+        require(f"{wrong} of {len(asked)} answers are others than without the library", wrong == 0)
+        again, loaded_again = answers(f"again-{number}", swapped, [args.lib])
+        require("a model finds its own states", loaded_again > loaded and again == plain)
+    print(f"ok: two models under one name: {len(asked)} prompts each, 0 wrong answers", flush=True)
+
+
 def replay(args, records):
     line, folder = [args.replay, *records], None
     if args.root:
@@ -173,6 +201,7 @@ def parse_arguments():
                        ("uri", "a store, empty"), ("model", "a GGUF file"), ("work", "a folder for logs and records")]:
         parser.add_argument(f"--{name}", required=True, help=what)
     parser.add_argument("--draft", help="a GGUF file that drafts for the model")
+    parser.add_argument("--swap", help="another GGUF file of the model's shape: only check that the two never meet under one name")
     parser.add_argument("--share", type=float, default=0.0, help="of what could be reused, the least that must not be computed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--requests", type=int, default=80)
@@ -196,7 +225,10 @@ def main():
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        replay(args, check_mixed(args, folder))
+        if args.swap:
+            check_swap(args, folder)
+        else:
+            replay(args, check_mixed(args, folder))
     except CheckFailed as error:
         print(f"not ok: {error}")
         return 1

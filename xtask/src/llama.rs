@@ -101,6 +101,8 @@ pub const LARGE: Shape = Shape { layers: 8, embd: 512, heads: 8, kv_heads: 8, ff
 /// 100 MB; 2560 tokens are 168 MB of state: many layers that compute little.
 pub const DEEP: Shape = Shape { layers: 64, embd: 256, heads: 8, kv_heads: 8, ff: 256, context: 4096 };
 
+/// That of `make_model.py`, unless it is given another.
+pub const MODEL_SEED: u32 = 7;
 /// Layers of tiny models.
 pub const TINY_LAYERS: u32 = 4;
 pub const DRAFT_LAYERS: u32 = 1;
@@ -167,21 +169,22 @@ impl Llama {
     /// The Python packages cannot be installed, or the shape makes no sense.
     pub fn model(&self, shape: &Shape) -> Result<PathBuf> {
         let Shape { layers, embd, heads, kv_heads, ff, context } = *shape;
-        self.made("llama", [layers, embd, heads, kv_heads, ff, context])
+        self.made("llama", [layers, embd, heads, kv_heads, ff, context], MODEL_SEED)
     }
 
     /// A model of less than a megabyte, of an architecture that `make_model.py` knows.
     ///
     /// # Errors
     /// As [`Llama::model`].
-    pub fn tiny(&self, architecture: &str, layers: u32) -> Result<PathBuf> {
-        self.made(architecture, [layers, 64, 4, 2, 128, 4096])
+    pub fn tiny(&self, architecture: &str, layers: u32, seed: u32) -> Result<PathBuf> {
+        self.made(architecture, [layers, 64, 4, 2, 128, 4096], seed)
     }
 
-    fn made(&self, architecture: &str, sizes: [u32; 6]) -> Result<PathBuf> {
+    fn made(&self, architecture: &str, sizes: [u32; 6], seed: u32) -> Result<PathBuf> {
         let sizes = sizes.map(|n| n.to_string());
+        let seed = seed.to_string();
         let models = self.work.dir.join("models");
-        let model = models.join(format!("{architecture}-{}.gguf", sizes.join("-")));
+        let model = models.join(format!("{architecture}-{}-{seed}.gguf", sizes.join("-")));
         let _lock = self.work.lock(&|_| ())?;
         if model.is_file() {
             return Ok(model);
@@ -190,7 +193,12 @@ impl Llama {
         fs::create_dir_all(&models).with_context(|| format!("make {}", models.display()))?;
         let unfinished = model.with_extension("tmp");
         let mut make = program(&self.python);
-        make.arg(self.tests.join("make_model.py")).arg(&unfinished).args(&sizes).args(["--arch", architecture]);
+        make.arg(self.tests.join("make_model.py")).arg(&unfinished).args(&sizes).args([
+            "--arch",
+            architecture,
+            "--seed",
+            &seed,
+        ]);
         self.work.run(make, "make-model")?;
         fs::rename(&unfinished, &model).with_context(|| format!("rename to {}", model.display()))?;
         Ok(model)

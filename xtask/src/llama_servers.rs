@@ -50,31 +50,30 @@ pub fn test_newest(place: &Place, wanted: Option<&str>, requests: u32) -> Result
     let name = format!("Debian's llama-server {}", newest.version);
     let server = ["--root".as_ref(), newest.root.as_os_str()];
     slots(place, &llama, server, &place.llama_library(), &name)?;
-    let draft = llama.tiny("llama", llama::DRAFT_LAYERS)?;
-    for kind in llama::KINDS {
+    let draft = llama.tiny("llama", llama::DRAFT_LAYERS, llama::MODEL_SEED)?;
+    let auto = |what: &str, kind: &llama::Kind, requests: u32, more: &dyn Fn(&mut Command, &Path)| -> Result<()> {
         let folder = empty_store(place, "auto")?;
-        let mut check =
-            llama.check_auto(server, &place.llama_library(), &format!("wasm://local-fs://{}", folder.display()));
+        let uri = format!("wasm://local-fs://{}", folder.display());
+        let mut check = llama.check_auto(server, &place.llama_library(), &uri);
         newest.recorders(&mut check);
-        check
-            .arg("--model")
-            .arg(llama.tiny(kind.architecture, llama::TINY_LAYERS)?)
-            .arg("--work")
-            .arg(records(place))
-            .arg("--draft")
-            .arg(&draft);
-        check.args([
-            "--share",
-            kind.share,
-            "--seed",
-            &SEED.to_string(),
-            "--requests",
-            &requests.to_string(),
-            "--servers",
-            "8",
-        ]);
+        let model = llama.tiny(kind.architecture, llama::TINY_LAYERS, llama::MODEL_SEED)?;
+        check.arg("--model").arg(model).arg("--work").arg(records(place)).arg("--draft").arg(&draft);
+        check.args(["--seed", &SEED.to_string(), "--requests", &requests.to_string()]);
+        more(&mut check, &folder);
         place.for_consumers(&mut check)?;
-        step::run_shown(&format!("{name}: the automatic cache, a {} model", kind.name), &mut check)?;
+        step::run_shown(&format!("{name}: {what}, a {} model", kind.name), &mut check)
+    };
+    for kind in llama::KINDS {
+        auto("the automatic cache", kind, requests, &|check, _| {
+            check.args(["--share", kind.share, "--servers", "8"]);
+        })?;
+        auto("a store with damaged files, servers that are killed", kind, requests / 4, &|check, store| {
+            check.args(["--servers", "4", "--kill", "--damage"]).arg(store);
+        })?;
+        let other = llama.tiny(kind.architecture, llama::TINY_LAYERS, llama::MODEL_SEED + 1)?;
+        auto("two models under one name", kind, requests, &|check, _| {
+            check.arg("--swap").arg(&other);
+        })?;
     }
     Ok(())
 }
@@ -90,7 +89,7 @@ fn slots(place: &Place, llama: &Llama, server: [&OsStr; 2], library: &Path, name
     ] {
         let mut check = llama.check_server(server, library, &format!("wasm://{uri}"), &model);
         for kind in llama::KINDS.iter().filter(|kind| !kind.shortens) {
-            check.arg("--checkpoints").arg(llama.tiny(kind.architecture, llama::TINY_LAYERS)?);
+            check.arg("--checkpoints").arg(llama.tiny(kind.architecture, llama::TINY_LAYERS, llama::MODEL_SEED)?);
         }
         place.for_consumers(&mut check)?;
         step::run_shown(&format!("{name} through {store}"), &mut check)?;
