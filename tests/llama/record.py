@@ -142,6 +142,6 @@ class Record:
             self.sides[side][context, int(seq)] = state.copy()
         elif own.tokens[:len(state.tokens)] != state.tokens:
             # llama-server 0.7.0 keeps a checkpoint of one token when a slot begins anew, and later puts it below another prompt.
-            # It does so without the library too; the sequence must not be followed from there.
+            # It asks for that itself (front); the sequence must not be followed from there.
             self.counts[f"{side} checkpoints of another prompt"] += 1
             self.sides[side][context, int(seq)] = Sequence(state.tokens, state.hashes, known=False)
