@@ -119,9 +119,9 @@ pub struct Kind {
 
 pub const KINDS: &[Kind] = &[
     Kind { name: "dense", architecture: "llama", shortens: true, share: "0.7" },
-    Kind { name: "sliding-window", architecture: "gemma3", shortens: false, share: "0.25" },
-    Kind { name: "recurrent", architecture: "mamba", shortens: false, share: "0.25" },
-    Kind { name: "hybrid", architecture: "jamba", shortens: false, share: "0.25" },
+    Kind { name: "sliding-window", architecture: "gemma3", shortens: false, share: "0.15" },
+    Kind { name: "recurrent", architecture: "mamba", shortens: false, share: "0.15" },
+    Kind { name: "hybrid", architecture: "jamba", shortens: false, share: "0.15" },
 ];
 
 /// A built llama.cpp and what belongs to it. All paths are absolute.
