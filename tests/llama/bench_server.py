@@ -15,7 +15,9 @@ import statistics
 import sys
 import tempfile
 
-from check_server import CheckFailed, Server, expect
+import llama_server
+from check_server import Server
+from llama_server import CheckFailed, expect
 
 # Each line has another number, so that no two parts of the state are alike by accident.
 LINE = "{}: The quick brown fox jumps over the lazy dog.\n"
@@ -38,7 +40,7 @@ class Timed(Server):
         return sum(path.stat().st_size for path in self.stored.rglob("*") if path.is_file())
 
     def time(self, slot, action, filename):
-        status, answer = self.ask("POST", f"/slots/{slot}?action={action}", {"filename": filename})
+        status, answer = self.ask(f"/slots/{slot}?action={action}", {"filename": filename})
         expect(f"the status of {action}", (status, answer.get("error")), (200, None))
         return answer["timings"][f"{action}_ms"]
 
@@ -68,8 +70,8 @@ def run(args, folder):
     servers = [Timed(args, os.path.join(folder, "ours"), args.lib, store), Timed(args, plain, None, plain)]
     with servers[0], servers[1]:
         for server in servers:
-            server.complete(0, prompt(int(args.tokens / 1.1)), 1)
-            server.complete(1, prompt(args.tokens), 1)
+            server.computed(0, prompt(int(args.tokens / 1.1)), 1)
+            server.computed(1, prompt(args.tokens), 1)
         rounds = []
         for number in range(args.rounds + 1):
             order = servers if number % 2 else servers[::-1]
@@ -78,7 +80,7 @@ def run(args, folder):
             if number > 0:
                 rounds.append(done)
         # What was restored is what was computed: both go on with the same tokens.
-        tails = [server.complete(1, prompt(args.tokens), 8)[0] for server in servers]
+        tails = [server.computed(1, prompt(args.tokens), 8)[0] for server in servers]
         expect("the tokens after a restore", tails[0], tails[1])
     for step, goal in GOALS.items():
         ours, peer = (statistics.median(done[side][0][step] for done in rounds) for side in (True, False))
@@ -95,8 +97,7 @@ def row(name, ours, peer, unit, goal):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--server", required=True, help="the binary llama-server")
-    parser.add_argument("--lib", required=True, help="libkv_store_llama.so")
+    llama_server.add_arguments(parser)
     parser.add_argument("--model", required=True, help="a GGUF file that make_model.py made")
     parser.add_argument("--tokens", type=int, default=2560, help="of the longer conversation")
     parser.add_argument("--rounds", type=int, default=21)

@@ -12,195 +12,36 @@ runs the same batches again, has the same logits and states, bit for bit.
 import argparse
 import collections
 import concurrent.futures
-import json
-import os
 import pathlib
 import random
 import re
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import tempfile
-import time
-import urllib.error
-import urllib.request
 
-START_SECONDS = 120
-ANSWER_SECONDS = 600
+import llama_server
+from llama_server import CheckFailed, require
+from record import Record
 
 
-class CheckFailed(Exception):
-    """What was expected, and what came."""
+class Server(llama_server.Server):
+    """A llama-server with the library between two recorders."""
 
-
-def require(what, holds):
-    if not holds:
-        raise CheckFailed(what)
-
-
-class Server:
-    """A llama-server with the library between two recorders, or without any."""
-
-    def __init__(self, args, name, folder, env=None, auto=True, record=True, options=()):
-        self.args, self.folder, self.auto = args, pathlib.Path(folder), auto
-        self.log, self.record = self.folder / f"{name}.log", self.folder / f"{name}.record"
-        self.env, self.options, self.recorded = env or {}, options, record
-
-    def __enter__(self):
-        args, env = self.args, {}
-        preload = [args.lib] if self.auto else []
-        if self.recorded:
-            preload = [args.front, *preload, args.back]
-            env["KV_RECORD"] = self.inner(self.record)
-        if self.auto:
-            env |= {"KV_STORE_LLAMA_URI": args.uri, "KV_STORE_LLAMA_AUTO": "1"}
-        env |= {"LD_PRELOAD": ":".join(preload), **self.env}
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        line = [args.server, "-m", args.model, "--host", "127.0.0.1", "--port", str(self.port), "--no-webui",
-                "-np", str(args.slots), "-c", str(args.context * args.slots), "-b", str(args.batch), "-ub", str(args.ubatch),
-                "-t", str(args.threads), "-tb", str(args.threads), "--slots", *self.options]
-        if args.chroot:
-            line = ["chroot", args.chroot, *line]
-        with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ) | env)
-        end = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                if self.ask("/health")[0] == 200:
-                    return self
-            except OSError:
-                pass
-            if self.process.poll() is not None or time.monotonic() > end:
-                self.__exit__()
-                raise CheckFailed(f"the server does not start:\n{self.said()[-3000:]}")
-            time.sleep(0.05)
-
-    def inner(self, path):
-        """A path as the server sees it."""
-        root = self.args.chroot
-        return "/" + str(path.relative_to(root)) if root else str(path)
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        try:
-            self.process.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def said(self):
-        return self.log.read_text(errors="replace")
-
-    def ask(self, path, body=None, timeout=ANSWER_SECONDS):
-        """The status and the JSON of an answer."""
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}")
-        request.add_header("Content-Type", "application/json")
-        data = None if body is None else json.dumps(body).encode()
-        try:
-            with urllib.request.urlopen(request, data, timeout=timeout) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-
-    def complete(self, prompt, n_predict=8, timeout=ANSWER_SECONDS, **more):
-        status, answer = self.ask("/completion", {
-            "prompt": prompt, "n_predict": n_predict, "temperature": 0.0, "seed": 1, "cache_prompt": True,
-            "return_tokens": True, "ignore_eos": True, **more}, timeout)
-        require(f"the status of a completion is 200, not {status}: {answer}", status == 200)
-        return answer
-
-
-class Record:
-    """What a server asked for (front), and what was run for it (back)."""
-
-    def __init__(self, path, states):
-        # Tokens by the hash of a state: of the processes before, too.
-        self.states = states
-        self.sides = {side: collections.defaultdict(list) for side in ("front", "back")}
-        self.last = {"front": [], "back": []}
-        self.counts = collections.Counter()
-        self.pending = None
-        for line in path.read_text().splitlines():
-            side, what, *rest = line.split()
-            getattr(self, what)(side, rest, line)
-
-    def process(self, side, rest, line):
-        status, count, *rows = map(int, rest)
-        require(f"a batch was not followed: {line[:100]}", count >= 0)
-        rows = [rows[at:at + 4] for at in range(0, 4 * count, 4)]
-        self.counts[f"{side} tokens"] += count if status == 0 else 0
-        if status:
-            self.counts["refused batches"] += 1
-            return
-        self.last[side] = [(seq, pos) for _, seq, pos, _ in rows]
-        sequences = self.sides[side]
-        for token, seq, pos, _ in rows:
-            require(f"{side}: position {pos} of sequence {seq} follows {len(sequences[seq])}", pos == len(sequences[seq]))
-            sequences[seq].append(token)
-
-    def logits(self, side, rest, line):
-        index, found = int(rest[0]), rest[1]
-        rows = self.last[side]
-        require(f"{side} has no output {index}", -len(rows) <= index < len(rows))
-        if side == "back":
-            self.pending = (*rows[index], found)
-            return
-        # The inner function is asked first, and written first.
-        require(f"nothing was asked for behind: {line}", self.pending is not None)
-        seq, pos, inner = self.pending
-        self.pending = None
-        require(f"asked for {rows[index]}, got {seq, pos}", rows[index] == (seq, pos) and found == inner)
-        front, back = self.sides["front"][seq][:pos + 1], self.sides["back"][seq][:pos + 1]
-        require(f"sequence {seq} has other tokens below position {pos}", front == back)
-        self.counts["outputs"] += 1
-
-    def clear(self, side, _rest, _line):
-        self.sides[side].clear()
-
-    def rm(self, side, rest, line):
-        seq, first, end, done = map(int, rest)
-        if not done:
-            return
-        numbers = [seq] if seq >= 0 else list(self.sides[side])
-        for number in numbers:
-            tokens = self.sides[side][number]
-            first_, end_ = max(first, 0), len(tokens) if end < 0 else end
-            require(f"a hole: {line}", end_ >= len(tokens) or first_ >= len(tokens))
-            del tokens[first_:]
-
-    def cp(self, side, rest, line):
-        source, target, first, end = map(int, rest)
-        require(f"a part was copied: {line}", first <= 0 and end < 0)
-        self.sides[side][target] = list(self.sides[side][source])
-
-    def get(self, side, rest, _line):
-        seq, flags, _bytes, found = rest
-        self.states[flags, found] = list(self.sides[side][int(seq)])
-
-    def set(self, side, rest, line):
-        seq, flags, size, found, read = rest
-        require(f"a state was refused: {line}", read == size)
-        require(f"a state that nobody has written: {line}", (flags, found) in self.states)
-        self.counts[f"{side} states"] += 1
-        tokens = self.states[flags, found]
-        if flags == "0":
-            self.sides[side][int(seq)] = list(tokens)
-        else:
-            # A part: the other part is there. What is behind it is removed next.
-            own = self.sides[side][int(seq)]
-            require(f"a part of other tokens: {line}", own[:len(tokens)] == tokens)
+    def __init__(self, args, name, folder, options):
+        self.record = folder / f"{name}.record"
+        env = {"KV_RECORD": str(self.record), "KV_STORE_LLAMA_URI": args.uri, "KV_STORE_LLAMA_AUTO": "1"}
+        line = ["--no-webui", "-np", str(args.slots), "-c", str(args.context * args.slots), "-b", str(args.batch), "-ub", str(args.ubatch),
+                "-t", str(args.threads), "-tb", str(args.threads), "--slots", "-fit", "off", *options]
+        super().__init__(args, folder / f"{name}.log", args.model, line, [args.front, args.lib, args.back], env)
 
 
 class Prompts:
     """Prompts that begin as others do, of a tree of texts, in tokens."""
 
-    def __init__(self, seed, vocabulary, longest):
+    def __init__(self, seed, vocabulary, context):
         self.random = random.Random(seed)
-        self.vocabulary, self.longest = vocabulary, longest
+        self.vocabulary, self.context = vocabulary, context
+        self.longest = longest = context - 200
         self.trunks = [self.words(self.random.randint(longest // 4, longest // 2)) for _ in range(6)]
         self.talks = []
 
@@ -209,7 +50,7 @@ class Prompts:
 
     def next(self):
         """A prompt, and which condition it is of."""
-        kind = self.random.choice(["new", "same", "branch", "cut", "turn", "short", "cancelled", "copies"])
+        kind = self.random.choice(["new", "same", "branch", "cut", "turn", "short", "cancelled", "copies", "long"])
         trunk = self.random.choice(self.trunks)
         if kind == "new":
             return kind, self.words(self.random.randint(300, self.longest // 2))
@@ -225,6 +66,8 @@ class Prompts:
             return kind, self.words(self.random.randint(1, 40))
         if kind == "cancelled":
             return kind, trunk + self.words(self.random.randint(1, 300))
+        if kind == "long":
+            return kind, trunk + self.words(self.context - 20 - len(trunk))
         return kind, trunk + self.words(20)
 
     def said(self, prompt, answer):
@@ -232,20 +75,21 @@ class Prompts:
             self.talks = [*self.talks, prompt + answer][-12:]
 
 
-def run_requests(server, prompts, count, slots):
-    """Mixed requests, as many at once as there are slots. Answers how many there were of each condition."""
-    counts = collections.Counter()
+def run_requests(server, prompts, count):
+    """Mixed requests, one more at once than there are slots. Answers how many there were of each kind."""
+    counts, slots = collections.Counter(), server.args.slots
 
     def one(job):
         kind, prompt = job
         if kind == "cancelled":
             try:
                 server.complete(prompt, 400, timeout=0.15)
-            except (OSError, TimeoutError):
+            except OSError:
                 pass
             return kind, prompt, []
         more = {"n": 2} if kind == "copies" else {}
-        n_predict = server.args.predict
+        # With --context-shift this goes over the end of the context; else the answer ends there.
+        n_predict = 40 if kind == "long" else server.args.predict
         answer = server.complete(prompt, n_predict, **more)
         return kind, prompt, answer["tokens"] if isinstance(answer, dict) else []
 
@@ -285,52 +129,85 @@ def loads(log):
     return sum(int(number) for number in re.findall(r"automatic cache: loaded \d+ tokens of sequence \d+, (\d+) of them not computed", log))
 
 
+def conditions(args):
+    """What the servers run with, in turns."""
+    draft = ["--spec-type", "draft-simple", "-md", args.draft, "--no-spec-draft-backend-sampling"] if args.draft else []
+    return {"as it is": [], "--cache-ram 0": ["--cache-ram", "0"], "--context-shift": ["--context-shift"], "speculative": draft}
+
+
 def check_mixed(args, folder):
-    prompts = Prompts(args.seed, args.vocabulary, args.context - 500)
-    records, states, counts, total = [], {}, collections.Counter(), collections.Counter()
-    per_server = max(1, args.requests // args.servers)
+    prompts = Prompts(args.seed, args.vocabulary, args.context)
+    records, states, computed, kinds, total = [], {}, set(), collections.Counter(), collections.Counter()
     for number in range(args.servers):
-        options = args.option if number % 2 == 0 else [*args.option, "--cache-ram", "0"]
-        with Server(args, f"mixed-{number}", folder, options=options) as server:
-            counts += run_requests(server, prompts, per_server, args.slots)
-            if args.kill and number + 1 < args.servers:
-                server.process.send_signal(signal.SIGKILL)
-                server.process.wait()
+        name, options = list(conditions(args).items())[number % len(conditions(args))]
+        with Server(args, f"mixed-{number}", folder, [*args.option, *options]) as server:
+            done = run_requests(server, prompts, max(1, args.requests // args.servers))
+            if args.kill:
+                server.kill()
         if args.damage:
             damage(args, number)
         said = server.said()
         require(f"the cache stays on:\n{said[-2000:]}", "cache: off" not in said and "panic" not in said)
-        record = Record(server.record, states)
+        record = Record(server.record, states, computed)
+        kinds += done
+        kinds[name] += done.total()
         total += record.counts
-        total["loaded"] += loads(said)
         records.append(server.record)
-    print(f"seed {args.seed}: {dict(counts)}; {dict(total)}")
-    require("states were loaded", args.servers == 1 or total["back states"] > 0)
+    saved = total["front tokens"] - total["back tokens"]
+    share = saved / max(1, total["reusable"])
+    print(f"seed {args.seed}: {dict(kinds)}; {dict(total)}; not computed {saved} of {total['reusable']} tokens that could be reused: {share:.2f}",
+          flush=True)
+    require("states were loaded", args.servers == 1 or total["back states"] > total["front states"])
+    require(f"{args.share} of what could be reused is not computed, not {share:.3f}", share >= args.share)
     return records
 
 
-def replay(args, records, unified):
-    line = [args.replay, args.model, str(args.context * args.slots), str(args.batch), str(args.ubatch), str(args.slots), str(int(unified)),
-            str(args.threads), *[Server.inner(argparse.Namespace(args=args), path) for path in records]]
-    if args.chroot:
-        line = ["chroot", args.chroot, *line]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=3000)
+def check_swap(args, folder):
+    """Models of one shape take turns under one file name. Each answers as without the library, and loads only what it has computed."""
+    prompts = Prompts(args.seed, args.vocabulary, args.context)
+    asked = [prompts.next()[1] for _ in range(args.requests // 10)]
+    model = folder / "model.gguf"
+    options = ["--no-webui", "-np", "1", "-c", str(args.context), "-t", "1", "--cache-ram", "0", "-fit", "off"]
+    env = {"KV_STORE_LLAMA_URI": args.uri, "KV_STORE_LLAMA_AUTO": "1"}
+
+    def answers(name, swapped, preload):
+        shutil.copyfile(swapped, model)
+        with llama_server.Server(args, folder / f"{name}.log", model, options, preload, env) as server:
+            return [server.complete(prompt, 4)["tokens"] for prompt in asked], loads(server.said())
+
+    for number, swapped in enumerate([args.model, args.swap]):
+        plain, _ = answers(f"plain-{number}", swapped, [])
+        got, loaded = answers(f"swapped-{number}", swapped, [args.lib])
+        wrong = sum(one != other for one, other in zip(got, plain))
+        require(f"{wrong} of {len(asked)} answers are others than without the library", wrong == 0)
+        again, loaded_again = answers(f"again-{number}", swapped, [args.lib])
+        require("a model finds its own states", loaded_again > loaded and again == plain)
+    print(f"ok: two models under one name: {len(asked)} prompts each, 0 wrong answers", flush=True)
+
+
+def replay(args, records):
+    line, folder = [args.replay, *records], None
+    if args.root:
+        line, folder = llama_server.loaded_from(args.root, *line)
+    done = subprocess.run(line, capture_output=True, text=True, cwd=folder)
     require(f"the replay: {done.stderr[-500:]}", done.returncode == 0)
-    print("ok: plain libllama has the same, bit for bit:", done.stdout.strip())
+    print("ok: plain libllama has the same, bit for bit:", done.stdout.strip(), flush=True)
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, what in [("server", "the binary llama-server"), ("lib", "libkv_store_llama.so"), ("front", "recorder.c, built as front"),
-                       ("back", "recorder.c, built as back"), ("replay", "replay.c, built"), ("uri", "a store, empty"), ("model", "a GGUF file")]:
+    llama_server.add_arguments(parser)
+    for name, what in [("front", "recorder.c, built as front"), ("back", "recorder.c, built as back"), ("replay", "replay.c, built"),
+                       ("uri", "a store, empty"), ("model", "a GGUF file"), ("work", "a folder for logs and records")]:
         parser.add_argument(f"--{name}", required=True, help=what)
-    parser.add_argument("--chroot", help="a root that the server runs in; all paths are those in it")
-    parser.add_argument("--work", required=True, help="a folder for logs and records, in the root")
+    parser.add_argument("--draft", help="a GGUF file that drafts for the model")
+    parser.add_argument("--swap", help="another GGUF file of the model's shape: only check that the two never meet under one name")
+    parser.add_argument("--share", type=float, default=0.0, help="of what could be reused, the least that must not be computed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--requests", type=int, default=80)
     parser.add_argument("--servers", type=int, default=4, help="how many servers, one after another")
     parser.add_argument("--slots", type=int, default=4)
-    parser.add_argument("--context", type=int, default=2048, help="positions of a slot")
+    parser.add_argument("--context", type=int, default=1024, help="positions of a slot")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--ubatch", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)
@@ -348,8 +225,10 @@ def main():
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        records = check_mixed(args, folder)
-        replay(args, records, unified="--kv-unified" in args.option)
+        if args.swap:
+            check_swap(args, folder)
+        else:
+            replay(args, check_mixed(args, folder))
     except CheckFailed as error:
         print(f"not ok: {error}")
         return 1

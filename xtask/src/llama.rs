@@ -25,6 +25,7 @@ use anyhow::{Context, Result};
 pub use work::program;
 use work::{Work, digest, find_program, remove, write};
 
+pub mod newest;
 mod work;
 
 /// Debian packages with the programs and headers that [`ensure`] needs.
@@ -100,6 +101,29 @@ pub const LARGE: Shape = Shape { layers: 8, embd: 512, heads: 8, kv_heads: 8, ff
 /// 100 MB; 2560 tokens are 168 MB of state: many layers that compute little.
 pub const DEEP: Shape = Shape { layers: 64, embd: 256, heads: 8, kv_heads: 8, ff: 256, context: 4096 };
 
+/// That of `make_model.py`, unless it is given another.
+pub const MODEL_SEED: u32 = 7;
+/// Layers of tiny models.
+pub const TINY_LAYERS: u32 = 4;
+pub const DRAFT_LAYERS: u32 = 1;
+
+/// A kind of models that the automatic cache treats in its own way.
+pub struct Kind {
+    pub name: &'static str,
+    pub architecture: &'static str,
+    /// Whether its states can be shortened. Others share with another prompt what both have up to a multiple of 256 tokens.
+    pub shortens: bool,
+    /// Of the tokens that could be reused, the share that must not be computed.
+    pub share: &'static str,
+}
+
+pub const KINDS: &[Kind] = &[
+    Kind { name: "dense", architecture: "llama", shortens: true, share: "0.7" },
+    Kind { name: "sliding-window", architecture: "gemma3", shortens: false, share: "0.15" },
+    Kind { name: "recurrent", architecture: "mamba", shortens: false, share: "0.15" },
+    Kind { name: "hybrid", architecture: "jamba", shortens: false, share: "0.15" },
+];
+
 /// A built llama.cpp and what belongs to it. All paths are absolute.
 #[derive(Debug)]
 pub struct Llama {
@@ -145,9 +169,22 @@ impl Llama {
     /// The Python packages cannot be installed, or the shape makes no sense.
     pub fn model(&self, shape: &Shape) -> Result<PathBuf> {
         let Shape { layers, embd, heads, kv_heads, ff, context } = *shape;
-        let sizes = [layers, embd, heads, kv_heads, ff, context].map(|n| n.to_string());
+        self.made("llama", [layers, embd, heads, kv_heads, ff, context], MODEL_SEED)
+    }
+
+    /// A model of less than a megabyte, of an architecture that `make_model.py` knows.
+    ///
+    /// # Errors
+    /// As [`Llama::model`].
+    pub fn tiny(&self, architecture: &str, layers: u32, seed: u32) -> Result<PathBuf> {
+        self.made(architecture, [layers, 64, 4, 2, 128, 4096], seed)
+    }
+
+    fn made(&self, architecture: &str, sizes: [u32; 6], seed: u32) -> Result<PathBuf> {
+        let sizes = sizes.map(|n| n.to_string());
+        let seed = seed.to_string();
         let models = self.work.dir.join("models");
-        let model = models.join(format!("llama-{}.gguf", sizes.join("-")));
+        let model = models.join(format!("{architecture}-{}-{seed}.gguf", sizes.join("-")));
         let _lock = self.work.lock(&|_| ())?;
         if model.is_file() {
             return Ok(model);
@@ -156,7 +193,12 @@ impl Llama {
         fs::create_dir_all(&models).with_context(|| format!("make {}", models.display()))?;
         let unfinished = model.with_extension("tmp");
         let mut make = program(&self.python);
-        make.arg(self.tests.join("make_model.py")).arg(&unfinished).args(&sizes);
+        make.arg(self.tests.join("make_model.py")).arg(&unfinished).args(&sizes).args([
+            "--arch",
+            architecture,
+            "--seed",
+            &seed,
+        ]);
         self.work.run(make, "make-model")?;
         fs::rename(&unfinished, &model).with_context(|| format!("rename to {}", model.display()))?;
         Ok(model)
@@ -231,20 +273,31 @@ impl Llama {
 
     /// The command that times a llama-server with the library beside one without (`bench_server.py`), in a folder below `work`.
     pub fn bench_server(&self, server: &Path, library: &Path, model: &Path, work: &Path, rounds: u32) -> Command {
-        let mut bench = Command::new(&self.python);
-        bench.arg(self.tests.join("bench_server.py")).arg("--server").arg(server).arg("--lib").arg(library);
+        let mut bench = self.script("bench_server.py", ["--server".as_ref(), server.as_os_str()], library);
         bench.arg("--model").arg(model).arg("--work").arg(work).args(["--rounds", &rounds.to_string()]);
-        // The script reads its neighbour; no trace of that in the clone.
-        bench.env("PYTHONDONTWRITEBYTECODE", "1");
         bench
     }
 
-    /// The command that checks two llama-servers with one store (`check_server.py`).
-    pub fn check_server(&self, server: &Path, library: &Path, uri: &str, model: &Path) -> Command {
-        let mut check = Command::new(&self.python);
-        check.arg(self.tests.join("check_server.py")).arg("--server").arg(server);
-        check.arg("--lib").arg(library).args(["--uri", uri]).arg("--model").arg(model);
+    /// The command that checks two llama-servers with one store (`check_server.py`). `server` is the option that names it, and its path.
+    pub fn check_server(&self, server: [&OsStr; 2], library: &Path, uri: &str, model: &Path) -> Command {
+        let mut check = self.script("check_server.py", server, library);
+        check.args(["--uri", uri]).arg("--model").arg(model);
         check
+    }
+
+    /// The command that checks the automatic cache (`check_auto.py`).
+    pub fn check_auto(&self, server: [&OsStr; 2], library: &Path, uri: &str) -> Command {
+        let mut check = self.script("check_auto.py", server, library);
+        check.args(["--uri", uri]);
+        check
+    }
+
+    fn script(&self, name: &str, server: [&OsStr; 2], library: &Path) -> Command {
+        let mut script = Command::new(&self.python);
+        script.arg(self.tests.join(name)).args(server).arg("--lib").arg(library);
+        // The script reads its neighbour; no trace of that in the clone.
+        script.env("PYTHONDONTWRITEBYTECODE", "1");
+        script
     }
 }
 

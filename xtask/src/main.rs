@@ -22,6 +22,7 @@ mod former;
 mod guests;
 mod languages;
 mod llama;
+mod llama_servers;
 mod models;
 mod mutants;
 mod package;

@@ -12,9 +12,10 @@ use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY, Seaweed};
 
 use crate::compiled::Compiled;
 use crate::languages::{self, Language};
-use crate::place::{LLAMA_LIBRARY, Place};
+use crate::place::Place;
 use crate::{
     aarch64, bench, book, demo, deny, dist, former, guests, llama, package, packages, portable, python, quick,
+    aarch64, bench, book, demo, deny, dist, former, guests, llama, llama_servers, package, packages, python, quick,
     second_host, servers, step,
 };
 
@@ -27,6 +28,12 @@ pub struct Options {
     /// SGLang, vLLM's tiers and a vLLM that serves models on a CPU with the adapters (6.5 GB and 10 minutes the first time)
     #[arg(long)]
     engines: bool,
+    /// Only Debian's newest llama-server, whatever its version is; `--engines` runs it only if it has the version that the checks name
+    #[arg(long, conflicts_with_all = ["quick", "engines", "languages", "aarch64", "second_host"])]
+    newest: bool,
+    /// Mixed requests to servers with the automatic cache, for each of the four kinds of models
+    #[arg(long, default_value_t = 200)]
+    requests: u32,
     /// Only `kv-store new`, `build` and `check` in each language, JavaScript and Python included (400 MB and a minute of npm and pip the
     /// first time, then about two minutes)
     #[arg(long, conflicts_with = "engines")]
@@ -52,7 +59,10 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     if options.quick {
         quick::run(place)?;
     } else if options.engines {
-        engines(place)?;
+        engines(place, options.requests)?;
+    } else if options.newest {
+        dist::run(place)?;
+        llama_servers::test_newest(place, None, options.requests)?;
     } else if options.languages {
         dist::run(place)?;
         languages::test(place, &Language::ALL)?;
@@ -165,38 +175,16 @@ fn other_kernels(place: &Place) -> Result<()> {
 }
 
 /// Engines as people run them.
-fn engines(place: &Place) -> Result<()> {
+fn engines(place: &Place, requests: u32) -> Result<()> {
     packages::install(packages::TESTS)?;
     dist::run(place)?;
-    llama_server(place)?;
+    llama_servers::test(place)?;
+    llama_servers::test_newest(place, Some(llama::newest::VERSION), requests)?;
     crate::engines::test(place)
 }
 
-/// Two unmodified llama-servers, one store, and the library of the tarball as it is unpacked.
-fn llama_server(place: &Place) -> Result<()> {
-    let llama = demo::prepare(place)?;
-    let progress = step::Progress::start("preparing llama-server");
-    let server = llama.server(&|step| progress.say(step))?;
-    progress.done();
-    let model = llama.model(&llama::SMALL)?;
-    let tree = package::unpacked(place, &place.work().join("llama-server"))?;
-    let folder = empty_store(place, "server")?;
-    let redis = RedisServer::start(&[]);
-    for (name, uri) in [
-        ("local-fs", format!("local-fs://{}", folder.display())),
-        ("redis", format!("redis://127.0.0.1:{}/0", redis.port)),
-    ] {
-        let library = tree.join("lib").join(LLAMA_LIBRARY);
-        let mut check = llama.check_server(&server, &library, &format!("wasm://{uri}"), &model);
-        check.env("KV_STORE_WASM_CACHE", place.work().join("aot")).env_remove("KV_STORE_WASM_PATH");
-        check.env("KV_STORE_WASM_CONFIG", place.empty_config()?);
-        step::run_shown(&format!("llama-server through {name}"), &mut check)?;
-    }
-    Ok(())
-}
-
 /// A folder for a store, with nothing in it.
-fn empty_store(place: &Place, name: &str) -> Result<PathBuf> {
+pub fn empty_store(place: &Place, name: &str) -> Result<PathBuf> {
     let folder = place.root.join("target/llama-store").join(name);
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;

@@ -45,6 +45,7 @@ pub struct Process {
 pub struct Llama {
     pub compute: Compute,
     pub n_batch: unsafe extern "C" fn(Context) -> u32,
+    pub n_ubatch: unsafe extern "C" fn(Context) -> u32,
     /// Positions of a sequence; of older versions, of the context.
     pub n_ctx: unsafe extern "C" fn(Context) -> u32,
     pub pooling: unsafe extern "C" fn(Context) -> i32,
@@ -88,6 +89,7 @@ impl Llama {
         Ok(Llama {
             compute,
             n_batch: needed!(c"llama_n_batch"),
+            n_ubatch: needed!(c"llama_n_ubatch"),
             // SAFETY: as above.
             n_ctx: unsafe { as_function(positions.ok_or("this libllama has no llama_n_ctx")?) },
             pooling: needed!(c"llama_pooling_type"),

@@ -1,7 +1,8 @@
 //! Which states are stored. Pure.
 //!
 //! A state of a model whose sequences can be shortened serves every beginning of its tokens, so one at the end of a prompt is enough.
-//! Others (sliding windows, recurrent models) serve their own length only, so they are stored more often.
+//! Others (sliding windows, recurrent models) serve their own length only, so they are stored more often, and batches are cut at lengths
+//! that other prompts have too.
 //! What is written is bounded by what was computed: each computed token allows [`Credit::per_token`] bytes.
 
 use super::index::BLOCK;
@@ -35,6 +36,12 @@ pub fn stores(kind: Kind, length: usize, kept: usize, batch: usize, output: bool
         Kind::Shortens => (output && batch > 1 && new >= TURN) || new >= LONG,
         Kind::Fixed => new >= BLOCK,
     }
+}
+
+/// Where the batch of a model whose states cannot be shortened is cut next, behind `at`: at a multiple of `step`, and not behind `limit`.
+pub fn next_cut(at: usize, step: usize, limit: usize) -> Option<usize> {
+    let next = (at / step + 1).checked_mul(step)?;
+    (next <= limit).then_some(next)
 }
 
 /// Whether to store the state of a turn whose last tokens are about to go. `lost` of them are in no stored state.
@@ -91,6 +98,17 @@ mod tests {
         assert!(stores(256, 0) && stores(512, 256));
         assert!(!stores(255, 0) && !stores(511, 256));
         assert!(stores_turn(300, 32) && !stores_turn(300, 31) && !stores_turn(200, 100));
+    }
+
+    #[test]
+    fn cuts_are_at_multiples_whatever_the_batches_are() {
+        let cuts = |from, limit| {
+            std::iter::successors(next_cut(from, 512, limit), move |at| next_cut(*at, 512, limit)).collect::<Vec<_>>()
+        };
+        assert_eq!(cuts(0, 1600), [512, 1024, 1536]);
+        assert_eq!(cuts(700, 1024), [1024], "behind a load");
+        assert_eq!(cuts(512, 1023), [0_usize; 0]);
+        assert_eq!(cuts(usize::MAX - 5, usize::MAX), [0_usize; 0]);
     }
 
     #[test]

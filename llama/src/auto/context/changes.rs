@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use super::Tracked;
-use crate::auto::batch::{Part, mapped};
+use crate::auto::batch::mapped;
 use crate::auto::keep;
 use crate::auto::llama::{Compute, Process};
 use crate::auto::policy::{self, Kind};
@@ -12,19 +12,19 @@ use crate::copied::Copied;
 use crate::layout::Form;
 
 impl Tracked {
-    /// Store the state of a sequence, if it is one to be stored.
-    pub(super) fn keep_after(&mut self, part: &Part) {
+    /// Store the state of a sequence, if it is one to be stored: a batch had so many tokens of it, and its logits were asked for or not.
+    pub(super) fn keep_after(&mut self, sequence: i32, tokens: usize, output: bool) {
         let kind = self.kind;
-        let known = self.sequence(part.sequence);
+        let known = self.sequence(sequence);
         if !known.is_exact() || known.is_promised() {
             return;
         }
         let (length, kept) = (known.len(), known.kept());
         if self.form.is_none() {
-            self.learn(part.sequence);
+            self.learn(sequence);
         }
-        if policy::stores(kind, length, kept, part.tokens.len(), part.first_output.is_some()) {
-            self.keep(part.sequence);
+        if policy::stores(kind, length, kept, tokens, output) {
+            self.keep(sequence);
         }
     }
 

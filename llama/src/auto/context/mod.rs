@@ -24,6 +24,7 @@ use crate::log;
 use crate::states::Slot;
 
 mod changes;
+mod cut;
 
 /// Fewer tokens are not worth a question to the store.
 const FEW: usize = 32;
@@ -155,10 +156,13 @@ impl Tracked {
         let Some(parts) = parts else { return self.unfollowed(batch, whole) };
         let mut from = HashMap::new();
         for part in &parts {
-            match self.begin(part) {
+            match self.begin(part).and_then(|begin| self.cut(part, begin)) {
                 Ok(begin) => from.insert(part.sequence, begin),
                 // What was promised cannot be computed: the batch cannot be either.
-                Err(status) => return status,
+                Err(status) => {
+                    parts.iter().for_each(|part| self.go_back(part));
+                    return status;
+                }
             };
         }
         let left = batch.left(&parts, &from);
@@ -184,7 +188,9 @@ impl Tracked {
             _ => parts.iter().for_each(|part| self.lose(part.sequence)),
         }
         if status == 0 {
-            parts.iter().for_each(|part| self.keep_after(part));
+            for part in &parts {
+                self.keep_after(part.sequence, part.tokens.len(), part.first_output.is_some());
+            }
         }
         status
     }

@@ -1,0 +1,103 @@
+//! Unmodified llama-servers with the preload library: the one that is built, and Debian's newest.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+use kv_store_tests::redis::RedisServer;
+
+use crate::llama::{self, Llama};
+use crate::place::{LLAMA_LIBRARY, Place};
+use crate::tests::empty_store;
+use crate::{demo, package, step};
+
+/// A seed of each run of mixed requests. What is checked must hold for all.
+const SEED: u32 = 32;
+
+/// Two llama-servers that are built, one store, and the library of the tarball as it is unpacked.
+pub fn test(place: &Place) -> Result<()> {
+    let llama = demo::prepare(place)?;
+    let progress = step::Progress::start("preparing llama-server");
+    let server = llama.server(&|step| progress.say(step))?;
+    progress.done();
+    let tree = package::unpacked(place, &place.work().join("llama-server"))?;
+    slots(
+        place,
+        &llama,
+        ["--server".as_ref(), server.as_os_str()],
+        &tree.join("lib").join(LLAMA_LIBRARY),
+        "llama-server",
+    )
+}
+
+/// Debian's llama-server: its slots, and the automatic cache below mixed requests. With `wanted` only if it has this version.
+pub fn test_newest(place: &Place, wanted: Option<&str>, requests: u32) -> Result<()> {
+    let llama = demo::prepare(place)?;
+    let progress = step::Progress::start("preparing Debian's llama-server");
+    let found = llama::newest::ensure(&llama, wanted, &|step| progress.say(step))?;
+    progress.done();
+    let newest = match found {
+        Ok(newest) => newest,
+        Err(found) => {
+            eprintln!(
+                "== skipped: Debian's llama-server is {found}, and these checks name {}; --newest runs it",
+                wanted.unwrap_or_default()
+            );
+            return Ok(());
+        }
+    };
+    let name = format!("Debian's llama-server {}", newest.version);
+    let server = ["--root".as_ref(), newest.root.as_os_str()];
+    slots(place, &llama, server, &place.llama_library(), &name)?;
+    let draft = llama.tiny("llama", llama::DRAFT_LAYERS, llama::MODEL_SEED)?;
+    let auto = |what: &str, kind: &llama::Kind, requests: u32, more: &dyn Fn(&mut Command, &Path)| -> Result<()> {
+        let folder = empty_store(place, "auto")?;
+        let uri = format!("wasm://local-fs://{}", folder.display());
+        let mut check = llama.check_auto(server, &place.llama_library(), &uri);
+        newest.recorders(&mut check);
+        let model = llama.tiny(kind.architecture, llama::TINY_LAYERS, llama::MODEL_SEED)?;
+        check.arg("--model").arg(model).arg("--work").arg(records(place)).arg("--draft").arg(&draft);
+        check.args(["--seed", &SEED.to_string(), "--requests", &requests.to_string()]);
+        more(&mut check, &folder);
+        place.for_consumers(&mut check)?;
+        step::run_shown(&format!("{name}: {what}, a {} model", kind.name), &mut check)
+    };
+    for kind in llama::KINDS {
+        auto("the automatic cache", kind, requests, &|check, _| {
+            check.args(["--share", kind.share, "--servers", "8"]);
+        })?;
+        auto("a store with damaged files, servers that are killed", kind, requests / 4, &|check, store| {
+            check.args(["--servers", "4", "--kill", "--damage"]).arg(store);
+        })?;
+        let other = llama.tiny(kind.architecture, llama::TINY_LAYERS, llama::MODEL_SEED + 1)?;
+        auto("two models under one name", kind, requests, &|check, _| {
+            check.arg("--swap").arg(&other);
+        })?;
+    }
+    Ok(())
+}
+
+/// Saves and restores of slots, through local-fs and redis.
+fn slots(place: &Place, llama: &Llama, server: [&OsStr; 2], library: &Path, name: &str) -> Result<()> {
+    let model = llama.model(&llama::SMALL)?;
+    let folder = empty_store(place, "server")?;
+    let redis = RedisServer::start(&[]);
+    for (store, uri) in [
+        ("local-fs", format!("local-fs://{}", folder.display())),
+        ("redis", format!("redis://127.0.0.1:{}/0", redis.port)),
+    ] {
+        let mut check = llama.check_server(server, library, &format!("wasm://{uri}"), &model);
+        for kind in llama::KINDS.iter().filter(|kind| !kind.shortens) {
+            check.arg("--checkpoints").arg(llama.tiny(kind.architecture, llama::TINY_LAYERS, llama::MODEL_SEED)?);
+        }
+        place.for_consumers(&mut check)?;
+        step::run_shown(&format!("{name} through {store}"), &mut check)?;
+    }
+    Ok(())
+}
+
+/// Logs of servers, and what was recorded of them: the last run's.
+fn records(place: &Place) -> PathBuf {
+    place.work().join("llama-auto")
+}
