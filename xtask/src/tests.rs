@@ -14,9 +14,8 @@ use crate::compiled::Compiled;
 use crate::languages::{self, Language};
 use crate::place::Place;
 use crate::{
-    aarch64, bench, book, demo, deny, dist, former, guests, llama, package, packages, portable, python, quick,
-    aarch64, bench, book, demo, deny, dist, former, guests, llama, llama_servers, package, packages, python, quick,
-    second_host, servers, step,
+    aarch64, bench, book, demo, deny, dist, former, guests, llama, llama_servers, package, packages, portable, python,
+    quick, second_host, servers, step,
 };
 
 #[derive(clap::Args)]
