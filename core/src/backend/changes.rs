@@ -47,6 +47,8 @@ struct Table {
     /// How many of those taken are of changes that ended unknown.
     unknown: usize,
     numbered: u64,
+    /// Threads that wait for a place: to wake those that are not there is a system call for each change.
+    waiting: usize,
 }
 
 /// One place.
@@ -167,7 +169,9 @@ impl Changes {
             // A clock that is handed in, and a caller that cancels, wake nobody.
             let next = held.map_or(deadline, |end| end.min(deadline)).saturating_duration_since(now);
             let next = next.min(limits::HELD_CHANGE_LOOK);
+            table.waiting += 1;
             table = self.freed.wait_timeout(table, next).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            table.waiting -= 1;
         }
     }
 
@@ -333,8 +337,11 @@ impl Change {
             }
         }
         self.of.unknown.store(table.unknown, Relaxed);
+        let waited_for = table.waiting > 0;
         drop(table);
-        self.of.freed.notify_all();
+        if waited_for {
+            self.of.freed.notify_all();
+        }
         lost
     }
 

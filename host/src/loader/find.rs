@@ -3,6 +3,7 @@
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::aot::cache_directory;
@@ -36,7 +37,7 @@ impl Places {
 
     /// The directories of components that ship with the library.
     pub(super) fn beside_library(&self) -> Vec<PathBuf> {
-        self.beside.clone().unwrap_or_else(beside_library)
+        self.beside.clone().unwrap_or_else(|| beside_library().to_vec())
     }
 
     /// The file of a backend's component, in the first directory that has it.
@@ -82,7 +83,7 @@ fn search_directories() -> Vec<PathBuf> {
     let named = std::env::var_os("KV_STORE_WASM_PATH").unwrap_or_default();
     let named = std::env::split_paths(&named);
     let mut directories: Vec<PathBuf> = Vec::new();
-    for directory in named.chain(beside_library()).filter(|directory| directory.is_absolute()) {
+    for directory in named.chain(beside_library().iter().cloned()).filter(|directory| directory.is_absolute()) {
         if !directories.contains(&directory) {
             directories.push(directory);
         }
@@ -90,15 +91,19 @@ fn search_directories() -> Vec<PathBuf> {
     directories
 }
 
-/// The directories of components beside the library: as it was linked, then where the links lead.
-fn beside_library() -> Vec<PathBuf> {
-    let library = library_path();
-    let real = library.as_ref().and_then(|path| path.canonicalize().ok());
-    let beside = library.into_iter().chain(real).flat_map(|path| {
-        let directory = path.parent().map(Path::to_owned).unwrap_or_default();
-        [directory.join("components"), directory.join("../components")]
-    });
-    beside.filter(|directory| directory.is_absolute()).collect()
+/// The directories of components beside the library: as it was linked, then where the links lead. Looked for once: the library stays
+/// where it was loaded from, and each open asks several times.
+fn beside_library() -> &'static [PathBuf] {
+    static BESIDE: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    BESIDE.get_or_init(|| {
+        let library = library_path();
+        let real = library.as_ref().and_then(|path| path.canonicalize().ok());
+        let beside = library.into_iter().chain(real).flat_map(|path| {
+            let directory = path.parent().map(Path::to_owned).unwrap_or_default();
+            [directory.join("components"), directory.join("../components")]
+        });
+        beside.filter(|directory| directory.is_absolute()).collect()
+    })
 }
 
 /// The directories of `KV_STORE_WASM_PATH` that do not count.
