@@ -87,8 +87,12 @@ fn no_path_leads_into_a_file_system_of_the_kernel() {
     let shared = tempfile::tempdir_in("/dev/shm").unwrap();
     std::fs::write(shared.path().join("f"), "shared").unwrap();
     let below = format!("{}/f", shared.path().display());
-    let found = opened(&root, below.trim_start_matches('/'), OFlags::RDONLY);
-    assert!(found.iter().all(Result::is_ok), "{found:?}");
+    for path in [below.trim_start_matches('/'), "dev/shm", "dev/shm/."] {
+        let found = opened(&root, path, OFlags::RDONLY);
+        assert!(found.iter().all(Result::is_ok), "{path}: {found:?}");
+    }
+    let made = opened(&root, "dev/kv-platform-made", OFlags::WRONLY | OFlags::CREATE);
+    assert!(made == [Err(Errno::XDEV); 2] && !std::path::Path::new("/dev/kv-platform-made").exists(), "{made:?}");
 }
 
 #[test]
@@ -171,6 +175,8 @@ fn an_event_is_readable_from_set_to_clear_however_often_it_was_set() {
             clear();
             (0..times).for_each(|_| set());
             assert!(is_readable(descriptor), "{times}");
+            // As a consumer does that knows it as an eventfd.
+            assert_eq!(rustix::io::read(descriptor, &mut [0; 8]), Ok(8));
             clear();
             assert!(!is_readable(descriptor), "{times}");
         }

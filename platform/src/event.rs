@@ -7,7 +7,7 @@ use crate::way;
 
 /// It is readable from [`Event::set`] on until [`Event::clear`], however often it was set. Non-blocking, and closed on exec.
 ///
-/// Linux: an eventfd. Portable: a pipe, two descriptors.
+/// Linux: an eventfd. Portable: a pipe, two descriptors. Who reads eight bytes of it gets eight.
 pub struct Event(way::event::Event);
 
 impl Event {

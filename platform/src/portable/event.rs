@@ -1,4 +1,4 @@
-//! A pipe with a byte in it, or none.
+//! A pipe with words in it, or none. Words of eight bytes, so that who reads it as it would read an eventfd gets as many.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,7 +22,7 @@ impl Event {
 
     /// A full pipe, the only way to fail, is readable too.
     pub fn set(&self) {
-        let _ = rustix::io::write(&self.writer, &[1]);
+        let _ = rustix::io::write(&self.writer, &1_u64.to_ne_bytes());
     }
 
     pub fn clear(&self) {

@@ -62,13 +62,28 @@ pub fn open_below(root: BorrowedFd, path: &str, flags: OFlags) -> Result<OwnedFd
         (name, flags) = (".", flags | OFlags::DIRECTORY);
     }
     let upper = way.last().map_or(root, OwnedFd::as_fd);
-    check_file_system(upper)?;
+    check_entry(upper, name, flags)?;
     let opened = fs::openat(upper, name, flags, mode(flags)).map_err(|errno| link_or(errno, upper, name))?;
     check_file_system(&opened)?;
     // O_PATH with O_NOFOLLOW opens a link itself.
     match FileType::from_raw_mode(fs::fstat(&opened)?.st_mode) {
         FileType::Symlink => Err(Errno::LOOP),
         _ => Ok(opened),
+    }
+}
+
+/// Before an open, which may already change something: neither what lies there nor what would be made there is on a file system of the
+/// kernel. What lies there afterwards is looked at once more.
+fn check_entry(upper: BorrowedFd, name: &str, flags: OFlags) -> Result<(), Errno> {
+    let device = match fs::statat(upper, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(there) => there.st_dev,
+        Err(Errno::NOENT) if !flags.contains(OFlags::CREATE) => return Err(Errno::NOENT),
+        Err(_) => fs::fstat(upper)?.st_dev,
+    };
+    // Another device than the directory's: something is mounted there.
+    match fs::fstat(upper)?.st_dev == device {
+        true => check_file_system(upper),
+        false => mounted_on(device, MOUNTED).map_or(Ok(()), |_| Err(Errno::XDEV)),
     }
 }
 
@@ -89,10 +104,13 @@ pub fn kernel_file_system(file: BorrowedFd) -> Result<Option<&'static str>, Errn
 
 /// The place of these that a file lies on the same file system as, if something of its own is mounted there.
 pub fn lies_on(file: BorrowedFd, places: &[&'static str]) -> Result<Option<&'static str>, Errno> {
-    let device = fs::fstat(file)?.st_dev;
-    let of = |path: &str| fs::stat(path).ok().map(|stat| stat.st_dev);
-    Ok(match of("/") == Some(device) {
+    Ok(mounted_on(fs::fstat(file)?.st_dev, places))
+}
+
+fn mounted_on(device: fs::Dev, places: &[&'static str]) -> Option<&'static str> {
+    let of = |path: &str| fs::stat(path).ok().map(|stat| stat.st_dev as fs::Dev);
+    match of("/") == Some(device) {
         true => None,
         false => places.iter().find(|path| of(path) == Some(device)).copied(),
-    })
+    }
 }

@@ -171,7 +171,10 @@ fn compilers() -> Vec<libc::pid_t> {
     };
     let compiles = |pid: &String| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.starts_with(b"kv-store-compile\0") && parent(pid).and_then(|between| parent(&between)) == Some(own.clone())
+        // A process stands between on Linux; where the helper is a plain child, none does.
+        let above = parent(pid);
+        let further = above.as_ref().and_then(|between| parent(between));
+        line.starts_with(b"kv-store-compile\0") && [above, further].contains(&Some(own.clone()))
     };
     let processes = std::fs::read_dir("/proc").expect("procfs").flatten();
     let processes = processes.filter_map(|entry| entry.file_name().into_string().ok());
