@@ -36,7 +36,7 @@ class Record:
         self.states, self.computed = states, computed
         self.sides = {side: collections.defaultdict(Sequence) for side in ("front", "back")}
         self.last, self.counts, self.pending, self.odd = {}, collections.Counter(), None, None
-        # By context: its parameters and its model's file.
+        # By context: its model's file. Not all parameters tell states apart.
         self.model = {}
         with open(path) as lines:
             for line in lines:
@@ -44,7 +44,7 @@ class Record:
                 getattr(self, what)(side, context, rest, line)
 
     def context(self, side, context, rest, _line):
-        self.model[context] = hash(" ".join(rest))
+        self.model[context] = hash(" ".join(rest[1:]))
         self.counts["contexts"] += side == "back"
 
     def process(self, side, context, rest, line):

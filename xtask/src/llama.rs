@@ -113,15 +113,13 @@ pub struct Kind {
     pub architecture: &'static str,
     /// Whether its states can be shortened. Others share with another prompt what both have up to a multiple of 256 tokens.
     pub shortens: bool,
-    /// Of the tokens that could be reused, the share that must not be computed.
-    pub share: &'static str,
 }
 
 pub const KINDS: &[Kind] = &[
-    Kind { name: "dense", architecture: "llama", shortens: true, share: "0.7" },
-    Kind { name: "sliding-window", architecture: "gemma3", shortens: false, share: "0.15" },
-    Kind { name: "recurrent", architecture: "mamba", shortens: false, share: "0.15" },
-    Kind { name: "hybrid", architecture: "jamba", shortens: false, share: "0.15" },
+    Kind { name: "dense", architecture: "llama", shortens: true },
+    Kind { name: "sliding-window", architecture: "gemma3", shortens: false },
+    Kind { name: "recurrent", architecture: "mamba", shortens: false },
+    Kind { name: "hybrid", architecture: "jamba", shortens: false },
 ];
 
 /// A built llama.cpp and what belongs to it. All paths are absolute.

@@ -66,7 +66,7 @@ impl Query {
             if block < last {
                 entries = read(block)?.unwrap_or_default();
             }
-            for entry in self.useful(&entries) {
+            for entry in self.useful(&entries, block, &hashes) {
                 let Some(candidate) = self.read(store, &entry)? else { continue };
                 let covers = candidate.covers(self.kind, &self.tokens);
                 let better = best.as_ref().is_none_or(|(most, best)| {
@@ -86,8 +86,8 @@ impl Query {
         Ok(best.map(|(_, candidate)| candidate))
     }
 
-    /// The states of an index record that may have a beginning of the tokens, the best first.
-    fn useful(&self, entries: &[index::Entry]) -> Vec<index::Entry> {
+    /// The states of the index record of a block that may have a beginning of the tokens, the best first.
+    fn useful(&self, entries: &[index::Entry], block: usize, hashes: &[index::Hash]) -> Vec<index::Entry> {
         let mut useful = entries.to_vec();
         if self.kind == Kind::Fixed {
             useful.retain(|entry| {
@@ -97,6 +97,13 @@ impl Query {
             useful.sort_by_key(|entry| std::cmp::Reverse(entry.tokens));
         }
         useful.truncate(MOST_RECORDS);
+        // The state that ends with the block is stored where batches are cut. Newer ones may have taken its place in the index.
+        if let (Kind::Fixed, Some(hash)) = (self.kind, block.checked_sub(1).and_then(|at| hashes.get(at))) {
+            let own = index::Entry { tokens: (block * BLOCK) as u32, hash: *hash };
+            if block * BLOCK > self.present && !useful.contains(&own) {
+                useful.push(own);
+            }
+        }
         useful
     }
 
@@ -223,6 +230,14 @@ mod tests {
         assert_eq!(find(1020, 900, 0), Some(600), "behind it the tokens are others");
         assert_eq!(find(1020, 900, 600), None);
         assert_eq!(find(599, 599, 0), None);
+    }
+
+    #[test]
+    fn a_state_that_ends_with_a_block_is_found_behind_many_newer_ones() {
+        let mut store = Fake::default();
+        store.keep(&tokens(512, 512));
+        (0..20).for_each(|more| store.keep(&tokens(600 + more, 513)));
+        assert_eq!(store.covers(Kind::Fixed, &tokens(700, 700), 0), Some(512));
     }
 
     #[test]
