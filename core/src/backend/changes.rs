@@ -12,13 +12,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::ChunkHash;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::process::Clock;
+use crate::process::{Clock, Condition};
 use crate::until::Until;
 
 /// What a change is of.
@@ -33,7 +33,7 @@ pub struct Changes {
     clock: Clock,
     table: Mutex<Table>,
     /// A place was given back.
-    freed: Condvar,
+    freed: Condition,
     /// Those of `Table::unknown`, readable without the lock.
     unknown: AtomicUsize,
     /// The component has said once which changes it sends.
@@ -92,8 +92,8 @@ pub enum End<'a> {
 
 impl Changes {
     pub fn new(clock: Clock) -> Self {
-        let (table, freed, unknown, tells) = Default::default();
-        Changes { clock, table, freed, unknown, tells }
+        let (table, unknown, tells) = Default::default();
+        Changes { freed: Condition::new(&clock), clock, table, unknown, tells }
     }
 
     /// Take places for changes of some of these keys, from the first on: at least one. `settles`: former changes that ended unknown are the
@@ -167,7 +167,7 @@ impl Changes {
             // A clock that is handed in, and a caller that cancels, wake nobody.
             let next = held.map_or(deadline, |end| end.min(deadline)).saturating_duration_since(now);
             let next = next.min(limits::HELD_CHANGE_LOOK);
-            table = self.freed.wait_timeout(table, next).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            table = self.freed.wait_timeout(&self.table, table, next);
         }
     }
 

@@ -7,13 +7,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::{Opened, Store};
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
-use crate::process::Clock;
+use crate::process::{Clock, Condition};
 use crate::threads::Lent;
 use crate::until::Until;
 
@@ -69,7 +69,7 @@ struct Inner<J, S> {
     depth: usize,
     event: Event,
     state: Mutex<State<J>>,
-    idle: Condvar,
+    idle: Condition,
 }
 
 struct State<J> {
@@ -118,7 +118,8 @@ impl<S: Served, J: Job<S>> Queue<J, S> {
             turns: 0,
             closed: false,
         };
-        let inner = Inner { opened, depth, event: Event::new()?, state: Mutex::new(state), idle: Condvar::new() };
+        let idle = Condition::new(opened.threads().1);
+        let inner = Inner { opened, depth, event: Event::new()?, state: Mutex::new(state), idle };
         Ok(Queue(std::mem::ManuallyDrop::new(Arc::new(inner))))
     }
 
@@ -263,7 +264,7 @@ impl<S: Served, J: Job<S>> Drop for Queue<J, S> {
         self.0.cancel(|_| true);
         let mut state = self.0.lock();
         while state.turns > 0 {
-            state = self.0.idle.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = self.0.idle.wait(&self.0.state, state);
         }
         drop(state);
         // SAFETY: once, and nobody uses it after.

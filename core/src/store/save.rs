@@ -213,7 +213,7 @@ impl SaveState {
     /// Store every chunk that waits, in the order of the puts. A chunk that the backend refuses for good is lost; one that
     /// failed for a passing reason stays.
     pub(super) fn flush(&self, store: &OpenStore, until: &Until) -> Result<(), Error> {
-        let _alone = self.flushing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _alone = store.process.clock.lock(&self.flushing);
         let chunks = {
             let mut state = self.lock();
             state.unflushed = 0;
