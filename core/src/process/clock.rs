@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::Place;
+use super::{Job, Place};
 
 /// A time that is not the machine's. One that has threads of its own decides which of them goes on.
 pub trait Time: Send + Sync {
@@ -33,6 +33,11 @@ pub trait Time: Send + Sync {
     fn notify(&self, place: Place, all: bool) {
         let _ = (place, all);
     }
+
+    /// The running thread hands a job to another one.
+    fn hand(&self, job: Job) -> Job {
+        job
+    }
 }
 
 /// The machine's time, or another. Clones tell the same time.
@@ -50,6 +55,14 @@ impl Clock {
         match &self.0 {
             None => Instant::now(),
             Some(time) => time.now(),
+        }
+    }
+
+    /// What the running thread hands to another one.
+    pub(crate) fn hand(&self, job: Job) -> Job {
+        match &self.0 {
+            None => job,
+            Some(time) => time.hand(job),
         }
     }
 

@@ -199,7 +199,7 @@ impl Lent<'_> {
         }
         let pushed = match queue.threads {
             0 => return false,
-            _ => queue.jobs.push(whose, Box::new(job), MAX_HELPER_JOBS),
+            _ => queue.jobs.push(whose, pool.clock.hand(Box::new(job)), MAX_HELPER_JOBS),
         };
         drop(queue);
         if pushed.is_ok() {
