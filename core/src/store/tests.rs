@@ -271,6 +271,29 @@ fn a_save_does_not_publish_over_a_chunk_that_this_process_has_removed() {
     }
 }
 
+/// What this process removes because it is damaged is gone for its saves too.
+#[test]
+fn a_save_does_not_publish_over_a_damaged_chunk_that_this_process_has_removed() {
+    let fakes = written_through();
+    let uri = "fake://h:1/removes-damaged";
+    let store = Store::open_with(uri, &fakes.setup("[backend.fake.limits]\ndamaged_ms = 0\n")).unwrap();
+    let save = store.begin_save().unwrap();
+    let put = || store.put_many(&[NewChunk::new(b"damaged", &[b"x"])], &BatchOptions::default(), Some(&save)).unwrap();
+    assert!(put()[0].is_ok());
+    let backend = fakes.store(uri);
+    let [key] = backend.keys().try_into().unwrap();
+    let mut bytes = backend.stored(&key).unwrap();
+    bytes[0] ^= 1;
+    backend.store(&key, &bytes);
+    for _ in 0..2 {
+        assert!(store.get_chunk(b"damaged").unwrap().is_none());
+    }
+    assert!(backend.keys().is_empty(), "it is removed when it was found so twice");
+    assert_eq!(save.commit(Some(("m", b"x"))).unwrap(), SaveOutcome::Lost(vec![b"damaged".to_vec()]));
+    assert!(put()[0].is_ok());
+    assert_eq!(save.commit(Some(("m", b"x"))).unwrap(), SaveOutcome::Published);
+}
+
 #[test]
 fn maintenance_has_a_deadline_of_its_own() {
     let begun = Instant::now();
