@@ -128,6 +128,14 @@ impl Changes {
         Ok(1 + keys.take_while(|key| table.held_until(key, now).is_none()).count())
     }
 
+    /// Whether a change of a chunk ended unknown and may still be carried out: that the chunk is there says nothing then.
+    pub fn is_unsettled(&self, hash: &ChunkHash) -> bool {
+        self.unknown.load(Relaxed) > 0 && {
+            let table = self.lock();
+            table.held_until(&Key::Chunk(*hash), table.time(&self.clock)).is_some()
+        }
+    }
+
     /// Whether a change may still be carried out that ended unknown.
     pub fn holds(&self) -> bool {
         self.unknown.load(Relaxed) > 0 && {

@@ -349,6 +349,7 @@ impl OpenStore {
             suspects: Suspects::default(),
             superseded: RecentNames::default(),
             breaker: breaker.clone(),
+            changes: changes.clone(),
             instances,
             reach,
             component_digest,
