@@ -12,13 +12,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::ChunkHash;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::process::Clock;
+use crate::process::{Clock, Condition};
 use crate::until::Until;
 
 /// What a change is of.
@@ -33,7 +33,7 @@ pub struct Changes {
     clock: Clock,
     table: Mutex<Table>,
     /// A place was given back.
-    freed: Condvar,
+    freed: Condition,
     /// Those of `Table::unknown`, readable without the lock.
     unknown: AtomicUsize,
     /// The component has said once which changes it sends.
@@ -47,8 +47,6 @@ struct Table {
     /// How many of those taken are of changes that ended unknown.
     unknown: usize,
     numbered: u64,
-    /// Threads that wait for a place: to wake those that are not there is a system call for each change.
-    waiting: usize,
 }
 
 /// One place.
@@ -94,8 +92,8 @@ pub enum End<'a> {
 
 impl Changes {
     pub fn new(clock: Clock) -> Self {
-        let (table, freed, unknown, tells) = Default::default();
-        Changes { clock, table, freed, unknown, tells }
+        let (table, unknown, tells) = Default::default();
+        Changes { freed: Condition::new(&clock), clock, table, unknown, tells }
     }
 
     /// Take places for changes of some of these keys, from the first on: at least one. `settles`: former changes that ended unknown are the
@@ -128,6 +126,14 @@ impl Changes {
         let table = self.wait(&first, true, false, until)?;
         let now = table.time(&self.clock);
         Ok(1 + keys.take_while(|key| table.held_until(key, now).is_none()).count())
+    }
+
+    /// Whether a change of a chunk ended unknown and may still be carried out: that the chunk is there says nothing then.
+    pub fn is_unsettled(&self, hash: &ChunkHash) -> bool {
+        self.unknown.load(Relaxed) > 0 && {
+            let table = self.lock();
+            table.held_until(&Key::Chunk(*hash), table.time(&self.clock)).is_some()
+        }
     }
 
     /// Whether a change may still be carried out that ended unknown.
@@ -169,9 +175,7 @@ impl Changes {
             // A clock that is handed in, and a caller that cancels, wake nobody.
             let next = held.map_or(deadline, |end| end.min(deadline)).saturating_duration_since(now);
             let next = next.min(limits::HELD_CHANGE_LOOK);
-            table.waiting += 1;
-            table = self.freed.wait_timeout(table, next).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
-            table.waiting -= 1;
+            table = self.freed.wait_timeout(&self.table, table, next);
         }
     }
 
@@ -337,11 +341,8 @@ impl Change {
             }
         }
         self.of.unknown.store(table.unknown, Relaxed);
-        let waited_for = table.waiting > 0;
         drop(table);
-        if waited_for {
-            self.of.freed.notify_all();
-        }
+        self.of.freed.notify_all();
         lost
     }
 

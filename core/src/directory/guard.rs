@@ -3,14 +3,14 @@
 //! Invariants: a write is refused before a byte of it is written; what is refused names the bound and what would help; and nobody
 //! waits longer than [`limits::ROOM_AWAITED`]. What is over is removed elsewhere (`store::upkeep`), which is woken from here.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex};
 
 use super::Directory;
 use super::tally::Tally;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::process::Clock;
+use crate::process::{Clock, Condition};
 
 /// Bytes that are written between two looks at the space of the file system, at most.
 const LOOKED_AFTER: u64 = 64 << 20;
@@ -40,7 +40,7 @@ pub struct Guard {
     /// Nothing could be evicted when that was last tried.
     hopeless: AtomicBool,
     room: Mutex<()>,
-    made: Condvar,
+    made: Condition,
     pub refused: AtomicU64,
 }
 
@@ -75,7 +75,7 @@ impl Guard {
             wake: Box::new(wake),
             hopeless: AtomicBool::new(false),
             room: Mutex::new(()),
-            made: Condvar::new(),
+            made: Condition::new(clock),
             refused: AtomicU64::new(0),
         }
     }
@@ -221,8 +221,7 @@ impl Guard {
             if left.is_zero() || self.hopeless.load(Relaxed) {
                 return false;
             }
-            let waited = self.made.wait_timeout(room, left);
-            room = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            room = self.made.wait_timeout(&self.room, room, left);
         }
         true
     }

@@ -11,7 +11,7 @@ mod layer;
 mod names;
 mod tail;
 
-pub use keys::{consumer_key, consumer_name, reduced_key, stored_name};
+pub use keys::{consumer_key, consumer_name, reduced_key, stored_key, stored_name};
 pub use layer::{Enveloped, Setting};
 pub use names::RecentNames;
 pub use tail::TAIL_BYTES;

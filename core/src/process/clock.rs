@@ -4,18 +4,45 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A time that is not the machine's.
+use super::{Job, Place};
+
+/// A time that is not the machine's. One that has threads of its own decides which of them goes on.
 pub trait Time: Send + Sync {
     /// The time that never goes back.
     fn now(&self) -> Instant;
 
     /// The time of the calendar, which may jump.
     fn wall(&self) -> SystemTime;
+
+    /// Whether threads wait by this time. Otherwise they are the machine's, and sleep by its time.
+    fn has_threads(&self) -> bool {
+        false
+    }
+
+    /// Have the running thread wait until somebody notifies a place, or until a moment.
+    fn wait(&self, place: Place, until: Option<Instant>) {
+        let _ = (place, until);
+    }
+
+    /// Have the running thread wait until a lock may be free that another one holds.
+    fn wait_for_lock(&self, place: Place) {
+        let _ = place;
+    }
+
+    /// Let one of the threads go on that wait at a place, or all.
+    fn notify(&self, place: Place, all: bool) {
+        let _ = (place, all);
+    }
+
+    /// The running thread hands a job to another one.
+    fn hand(&self, job: Job) -> Job {
+        job
+    }
 }
 
 /// The machine's time, or another. Clones tell the same time.
 #[derive(Clone, Default)]
-pub struct Clock(Option<Arc<dyn Time>>);
+pub struct Clock(pub(super) Option<Arc<dyn Time>>);
 
 impl Clock {
     /// This time in place of the machine's.
@@ -28,6 +55,14 @@ impl Clock {
         match &self.0 {
             None => Instant::now(),
             Some(time) => time.now(),
+        }
+    }
+
+    /// What the running thread hands to another one.
+    pub(crate) fn hand(&self, job: Job) -> Job {
+        match &self.0 {
+            None => job,
+            Some(time) => time.hand(job),
         }
     }
 

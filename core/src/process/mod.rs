@@ -4,12 +4,14 @@
 //! itself, so that a simulation can hand in its own (`store::Process`).
 
 mod clock;
+mod condition;
 mod fork;
 
 use std::sync::Arc;
 use std::thread;
 
 pub use clock::{Clock, Time};
+pub use condition::{Condition, Place};
 #[cfg(test)]
 pub(crate) use fork::holds_in_a_child;
 pub(crate) use fork::watch_forks;
@@ -26,7 +28,10 @@ type Fill = dyn Fn(&mut [u8]) -> Result<(), Error> + Send + Sync;
 
 /// Starts threads. What it starts runs until the process ends, and nobody joins it.
 #[derive(Clone)]
-pub struct Spawn(Arc<Start>);
+pub struct Spawn {
+    start: Arc<Start>,
+    cores: usize,
+}
 
 type Start = dyn Fn(&str, Job) -> bool + Send + Sync;
 
@@ -55,12 +60,23 @@ impl Default for Random {
 impl Spawn {
     /// What `start` starts: it is told the thread's name and what to do, and answers whether it will be done.
     pub fn of(start: impl Fn(&str, Job) -> bool + Send + Sync + 'static) -> Self {
-        Spawn(Arc::new(start))
+        Spawn { start: Arc::new(start), cores: thread::available_parallelism().map_or(1, usize::from) }
+    }
+
+    /// The same, on so many cores.
+    #[must_use]
+    pub fn on_cores(self, cores: usize) -> Self {
+        Spawn { cores, ..self }
     }
 
     /// Start a thread. False: none can be had.
     pub fn start(&self, name: &str, job: impl FnOnce() + Send + 'static) -> bool {
-        (self.0)(name, Box::new(job))
+        (self.start)(name, Box::new(job))
+    }
+
+    /// How many threads can run at once.
+    pub fn cores(&self) -> usize {
+        self.cores
     }
 }
 

@@ -1,7 +1,8 @@
 //! Whole batches over calls that may answer less: a backend may answer only the first items of a batch, and a batch may be
 //! too large for one call. Here each item gets its outcome; large batches are cut and run side by side.
 
-use crate::backend::{Backend, ChunkHash, Got, NewChunk, Presence, Put, Remembering, Target};
+use crate::backend::{Backend, Changes, ChunkHash, Got, NewChunk, Presence, Put, Remembering, Target};
+use crate::envelope::stored_key;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::threads::Lent;
@@ -11,6 +12,8 @@ use crate::until::Until;
 #[derive(Clone, Copy)]
 pub(super) struct Batches<'a> {
     pub backend: &'a Remembering,
+    /// Those that ended unknown and may still be carried out.
+    pub changes: &'a Changes,
     /// What suits one call.
     pub items: usize,
     pub bytes: u64,
@@ -79,7 +82,13 @@ impl Batches<'_> {
             let known = self.backend.known();
             chunks.iter().enumerate().partition(|(_, (hash, _))| known.is_damaged(hash))
         };
+        let mut unsettled = Vec::new();
         if self.asks_first && !replace {
+            // One that is there may be about to go: its put waits for that, or settles it.
+            if self.changes.holds() {
+                let is_unsettled = |(_, (hash, _)): &Numbered<'_>| self.changes.is_unsettled(&stored_key(hash));
+                (unsettled, missing) = missing.into_iter().partition(is_unsettled);
+            }
             // Of all of them at once: most batches are there as a whole, or not at all.
             let hashes: Vec<ChunkHash> = missing.iter().map(|(_, (hash, _))| *hash).collect();
             let Outcomes { items, failure } = self.exists_all(&hashes, until);
@@ -99,7 +108,7 @@ impl Batches<'_> {
                 None => false,
             });
         }
-        for (chunks, replace) in [(missing, replace), (damaged, true)] {
+        for (chunks, replace) in [(missing, replace), (unsettled, replace), (damaged, true)] {
             let batches = self.cut(&chunks);
             let parts = self.side_by_side(&batches, &|batch| self.put_batch(batch, replace, until));
             let Outcomes { items, failure } = Outcomes::join(parts);
@@ -263,13 +272,14 @@ fn one_batch(chunks: &[Numbered<'_>], items: usize, limit: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::{Arc, LazyLock};
 
     use super::*;
     use crate::backend::Bytes;
     use crate::backend::fake::{Fake, hashes};
     use crate::limits::Limits;
+    use crate::process::Clock;
 
     const DATA: &[u8] = b"0123456789";
 
@@ -278,7 +288,8 @@ mod tests {
     }
 
     fn batches(backend: &Remembering) -> Batches<'_> {
-        Batches { backend, items: 4, bytes: 25, asks_first: false, helpers: None }
+        static CHANGES: LazyLock<Changes> = LazyLock::new(|| Changes::new(Clock::default()));
+        Batches { backend, changes: &CHANGES, items: 4, bytes: 25, asks_first: false, helpers: None }
     }
 
     fn chunks(count: usize) -> Vec<NewChunk<'static>> {

@@ -216,7 +216,10 @@ impl OpenStore {
     }
 
     fn remove_damaged(&self, hash: &ChunkHash, until: &Until) -> Result<Damage, Error> {
+        // Its saves must not count on what was said of it before, nor on what is said while it goes.
+        self.removing([hash]);
         let deleted = self.backend.delete(std::slice::from_ref(hash), until);
+        self.removing([hash]);
         match deleted.and_then(|answers| answers.into_iter().collect()) {
             Ok(()) => {
                 self.counters.count(Event::Removed);

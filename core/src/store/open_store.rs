@@ -14,10 +14,10 @@ use super::process::Process;
 use super::spare::Spare;
 use super::upkeep::Kept;
 use super::verify::Verifier;
-use crate::backend::{Backend, Bytes, ChunkHash, Committed, Got, KnownChunks, Put, Remembering, Removed};
+use crate::backend::{Backend, Bytes, Changes, ChunkHash, Committed, Got, KnownChunks, Put, Remembering, Removed};
 use crate::breaker::Breaker;
 use crate::counters::{Answer, Counters, Event, Unanswered};
-use crate::envelope::{Enveloped, RecentNames, TAIL_BYTES};
+use crate::envelope::{Enveloped, RecentNames, TAIL_BYTES, stored_key};
 use crate::error::{Error, contract_violation};
 use crate::limits;
 use crate::log::{self, Level};
@@ -51,6 +51,8 @@ pub struct OpenStore {
     /// The layer of them that makes and opens envelopes.
     pub enveloped: Arc<Enveloped>,
     pub breaker: Arc<Breaker>,
+    /// Changes that may still be carried out though they ended unknown.
+    pub changes: Arc<Changes>,
     pub instances: Arc<dyn Instances>,
     /// What they may reach.
     pub reach: Arc<Reach>,
@@ -184,6 +186,11 @@ impl OpenStore {
         self.removed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_since(hash, confirmed)
     }
 
+    /// Whether a change of a chunk, of this process, may still be carried out though it ended unknown. It may be a removal.
+    pub(super) fn is_unsettled(&self, hash: &ChunkHash) -> bool {
+        self.changes.holds() && self.changes.is_unsettled(&stored_key(hash))
+    }
+
     pub(super) fn known(&self) -> MutexGuard<'_, KnownChunks> {
         self.backend.known()
     }
@@ -281,6 +288,7 @@ impl OpenStore {
     pub(super) fn batches(&self) -> Batches<'_> {
         Batches {
             backend: &self.backend,
+            changes: &self.changes,
             items: self.batch_items(),
             bytes: self.batch_bytes(),
             asks_first: !self.features.properties.cheap_repeat,

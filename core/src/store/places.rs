@@ -7,14 +7,14 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::backend::Changes;
 use crate::breaker::Breaker;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::process::Clock;
+use crate::process::{Clock, Condition};
 use crate::threads::Helpers;
 
 /// What is open, by what makes two opens the same.
@@ -31,10 +31,9 @@ pub(super) struct Places<K, S> {
     helpers: Arc<Helpers>,
 }
 
-#[derive(Default)]
 struct Leaving {
     groups: Mutex<usize>,
-    done: Condvar,
+    done: Condition,
 }
 
 /// Stores that are torn down when it is dropped, by whomever.
@@ -52,7 +51,8 @@ struct Entry<S> {
 /// Where one store is.
 pub(super) struct Place<S> {
     opening: Mutex<Opening<S>>,
-    done: Condvar,
+    done: Condition,
+    clock: Clock,
     /// Opens that fail are calls that fail.
     pub breaker: Arc<Breaker>,
     /// Of every store that was open here: a change may be carried out after the store was closed.
@@ -90,7 +90,8 @@ pub(super) struct Opener<'a, S>(&'a Place<S>);
 impl<K, S> Places<K, S> {
     /// `most_idle_bytes`: what stores without a handle may hold together.
     pub(super) fn new(most_idle_bytes: u64, clock: Clock, helpers: Arc<Helpers>) -> Self {
-        let (entries, leaving, timed, timed_soon) = Default::default();
+        let (entries, timed, timed_soon) = Default::default();
+        let leaving = Arc::new(Leaving { groups: Mutex::default(), done: Condition::new(&clock) });
         Places { entries, leaving, most_idle_bytes, timed, timed_soon, clock, helpers }
     }
 }
@@ -107,7 +108,8 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
         let new = || Entry {
             place: Arc::new(Place {
                 opening: Mutex::new(Opening { store: None, under_way: false }),
-                done: Condvar::new(),
+                done: Condition::new(&self.clock),
+                clock: self.clock.clone(),
                 breaker: Arc::new(breaker()),
                 changes: Arc::new(Changes::new(self.clock.clone())),
             }),
@@ -138,7 +140,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
                 break;
             }
             any = true;
-            groups = self.leaving.done.wait_timeout(groups, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            groups = self.leaving.done.wait_timeout(&self.leaving.groups, groups, left);
         }
         any
     }
@@ -300,12 +302,12 @@ impl<S: Stored> Place<S> {
                 opening.under_way = true;
                 return Ok(Turn::Mine(Opener(self)));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(self.clock.now());
             if left.is_zero() {
                 let message = "busy: another open of the same store was under way until the deadline";
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }
-            opening = self.done.wait_timeout(opening, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            opening = self.done.wait_timeout(&self.opening, opening, left);
         }
     }
 

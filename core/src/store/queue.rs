@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use kv_platform::event::Event;
@@ -15,7 +15,7 @@ use kv_platform::event::Event;
 use super::{Opened, Store};
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
-use crate::process::Clock;
+use crate::process::{Clock, Condition};
 use crate::threads::Lent;
 use crate::until::Until;
 
@@ -71,7 +71,7 @@ struct Inner<J, S> {
     depth: usize,
     event: Event,
     state: Mutex<State<J>>,
-    idle: Condvar,
+    idle: Condition,
 }
 
 struct State<J> {
@@ -122,7 +122,8 @@ impl<S: Served, J: Job<S>> Queue<J, S> {
         };
         let event = Event::new()
             .map_err(|cause| Error::new(ErrorKind::Exhausted, format!("cannot make an event to wait for: {cause}")))?;
-        let inner = Inner { opened, depth, event, state: Mutex::new(state), idle: Condvar::new() };
+        let idle = Condition::new(opened.threads().1);
+        let inner = Inner { opened, depth, event, state: Mutex::new(state), idle };
         Ok(Queue(std::mem::ManuallyDrop::new(Arc::new(inner))))
     }
 
@@ -267,7 +268,7 @@ impl<S: Served, J: Job<S>> Drop for Queue<J, S> {
         self.0.cancel(|_| true);
         let mut state = self.0.lock();
         while state.turns > 0 {
-            state = self.0.idle.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = self.0.idle.wait(&self.0.state, state);
         }
         drop(state);
         // SAFETY: once, and nobody uses it after.

@@ -354,6 +354,7 @@ impl OpenStore {
             suspects: Suspects::default(),
             superseded: RecentNames::default(),
             breaker: breaker.clone(),
+            changes: changes.clone(),
             instances,
             reach,
             component_digest,

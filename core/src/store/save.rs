@@ -148,7 +148,7 @@ impl SaveState {
     /// Whether the backend has said a moment ago that it has a chunk. `known`: it had it once, so it is worth asking.
     /// Not of a damaged chunk: what was said before the damage was found does not hold.
     fn is_foreseen(&self, store: &OpenStore, hash: ChunkHash, len: usize, known: bool, until: &Until) -> bool {
-        if store.is_damaged(&hash) {
+        if store.is_damaged(&hash) || store.is_unsettled(&hash) {
             return false;
         }
         let found = |state: &mut State| {
@@ -213,7 +213,7 @@ impl SaveState {
     /// Store every chunk that waits, in the order of the puts. A chunk that the backend refuses for good is lost; one that
     /// failed for a passing reason stays.
     pub(super) fn flush(&self, store: &OpenStore, until: &Until) -> Result<(), Error> {
-        let _alone = self.flushing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _alone = store.process.clock.lock(&self.flushing);
         let chunks = {
             let mut state = self.lock();
             state.unflushed = 0;
@@ -306,12 +306,18 @@ impl SaveState {
     }
 
     /// Ask again for chunks of which the backend said too long ago that it has them. (A backend that wants to know what a
-    /// manifest names looks for it itself.) And lose those that lived in an instance that is gone.
+    /// manifest names looks for it itself.) And lose those that lived in an instance that is gone, or that a change of this process
+    /// may remove yet.
     fn find_losses(&self, store: &OpenStore, until: &Until) -> Result<(), Error> {
         if store.holds_data() {
             let message = "the instance that held the chunks is gone, and they with it: put them again";
             let gone = Error::new(ErrorKind::Component, message);
             self.lock().ledger.lose_other_generations(store.generation_of_data(), &gone);
+        }
+        if store.changes.holds() {
+            let mut state = self.lock();
+            let unsettled = state.ledger.stored_of(|hash| store.is_unsettled(hash));
+            unsettled.into_iter().for_each(|hash| self.lose(store, &mut state, hash));
         }
         if store.wants_fresh() {
             return Ok(());

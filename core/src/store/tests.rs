@@ -271,6 +271,76 @@ fn a_save_does_not_publish_over_a_chunk_that_this_process_has_removed() {
     }
 }
 
+/// What this process removes because it is damaged is gone for its saves too.
+#[test]
+fn a_save_does_not_publish_over_a_damaged_chunk_that_this_process_has_removed() {
+    let fakes = written_through();
+    let uri = "fake://h:1/removes-damaged";
+    let store = Store::open_with(uri, &fakes.setup("[backend.fake.limits]\ndamaged_ms = 0\n")).unwrap();
+    let save = store.begin_save().unwrap();
+    let put = || store.put_many(&[NewChunk::new(b"damaged", &[b"x"])], &BatchOptions::default(), Some(&save)).unwrap();
+    assert!(put()[0].is_ok());
+    let backend = fakes.store(uri);
+    let [key] = backend.keys().try_into().unwrap();
+    let mut bytes = backend.stored(&key).unwrap();
+    bytes[0] ^= 1;
+    backend.store(&key, &bytes);
+    for _ in 0..2 {
+        assert!(store.get_chunk(b"damaged").unwrap().is_none());
+    }
+    assert!(backend.keys().is_empty(), "it is removed when it was found so twice");
+    assert_eq!(save.commit(Some(("m", b"x"))).unwrap(), SaveOutcome::Lost(vec![b"damaged".to_vec()]));
+    assert!(put()[0].is_ok());
+    assert_eq!(save.commit(Some(("m", b"x"))).unwrap(), SaveOutcome::Published);
+}
+
+/// A removal that ended unknown may still be carried out: that the chunk is there says nothing until its end.
+#[test]
+fn a_chunk_whose_removal_ended_unknown_does_not_count_as_there() {
+    for (through, cheap_repeat) in [(true, false), (true, true), (false, false)] {
+        let time = Arc::new(Standing(Mutex::default(), Instant::now()));
+        let process = Process::new(Parts { clock: Clock::of(time.clone()), ..Parts::default() });
+        let properties = Properties { write_through: through, cheap_repeat, settles: true, ..Properties::default() };
+        let fakes = Arc::new(Fakes::of(Features { properties, ..Features::default() }));
+        let setup =
+            Setup { process, ..fakes.setup("[backend.fake]\nlayout1 = \"off\"\nlimits = { deadline_ms = 1000 }\n") };
+        let store = Store::open_with(URI, &setup).unwrap();
+        let backend = fakes.store(URI);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tokens = told.clone();
+        backend.during_changes(move |until| {
+            if let Some(change) = until.change() {
+                tokens.lock().unwrap().extend(change.begin(&[0, 1], b"session"));
+            }
+        });
+        let save = store.begin_save().unwrap();
+        let chunk = [NewChunk::new(b"unsettled", &[b"x"])];
+        let put = || store.put_many(&chunk, &BatchOptions::default(), Some(&save)).unwrap().remove(0).unwrap();
+        let removed_unknown = || {
+            backend.fail_calls(Some(Error::new(ErrorKind::Unavailable, "gone")));
+            assert!(store.delete_many(&[b"unsettled"]).unwrap()[0].is_err());
+            backend.fail_calls(None);
+        };
+        put();
+        removed_unknown();
+        assert_eq!(save.commit(Some(("m", b"x"))).unwrap(), SaveOutcome::Lost(vec![b"unsettled".to_vec()]));
+        // The next put settles the removal, and does not only ask whether the chunk is there.
+        told.lock().unwrap().clear();
+        put();
+        assert_eq!(told.lock().unwrap().len(), 1, "{through} {cheap_repeat}");
+        assert_eq!(save.commit(Some(("m", b"x"))).unwrap(), SaveOutcome::Published);
+        // The same for the save of the handle.
+        removed_unknown();
+        told.lock().unwrap().clear();
+        store.put_chunk(b"unsettled", b"x").unwrap();
+        store.put_manifest("n", b"x").unwrap();
+        assert_eq!(told.lock().unwrap().len(), 1, "{through} {cheap_repeat}");
+        told.lock().unwrap().clear();
+        assert!(store.delete_many(&[b"unsettled"]).unwrap()[0].is_ok());
+        assert!(told.lock().unwrap().is_empty(), "nothing is left to settle");
+    }
+}
+
 #[test]
 fn maintenance_has_a_deadline_of_its_own() {
     let begun = Instant::now();

@@ -1,7 +1,7 @@
 //! Looks after stores that are bounded: counts what they hold, and has what is over evicted. On a few threads of its own, so that no
 //! put waits for a walk of a directory; they take no signals, and nobody joins them.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use super::bound::{Bound, Pressure};
@@ -11,7 +11,7 @@ use crate::directory::{Directory, Guard, Space, Tally, tally};
 use crate::error::Error;
 use crate::limits;
 use crate::log::{self, Level};
-use crate::process::{Clock, Spawn};
+use crate::process::{Clock, Condition, Spawn};
 use crate::threads::{Turns, Whose};
 
 /// How soon a store is looked at again that is over its bound, and in which nothing may go yet.
@@ -25,7 +25,7 @@ pub(crate) struct Upkeep {
     clock: Clock,
     spawn: Spawn,
     state: Mutex<State>,
-    wake: Condvar,
+    wake: Condition,
 }
 
 struct State {
@@ -131,7 +131,7 @@ impl Upkeep {
     pub(crate) fn new(clock: Clock, spawn: Spawn) -> Self {
         let turns = Turns::new(limits::MAX_UPKEEP_THREADS, limits::MAX_EXTRA_THREADS);
         let state = State { turns, stores: Vec::new(), threads: 0, last: 0 };
-        Upkeep { clock, spawn, state: Mutex::new(state), wake: Condvar::new() }
+        Upkeep { wake: Condition::new(&clock), clock, spawn, state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -194,7 +194,7 @@ impl Upkeep {
                 .filter(|due| *due > now)
                 .min();
             let wait = next.map_or(limits::IDLE_STORE_FOR, |due| due.saturating_duration_since(now));
-            state = self.wake.wait_timeout(state, wait).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            state = self.wake.wait_timeout(&self.state, state, wait);
         }
     }
 }

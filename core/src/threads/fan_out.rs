@@ -7,22 +7,28 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(not(loom))]
 use std::sync::{
-    Condvar, Mutex, MutexGuard,
+    Mutex, MutexGuard,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
 #[cfg(loom)]
 use loom::sync::{
-    Condvar, Mutex, MutexGuard,
+    Mutex, MutexGuard,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
+
+use crate::process::Clock;
+#[cfg(not(loom))]
+use crate::process::Condition;
+#[cfg(loom)]
+use tests::Condition;
 
 pub(super) struct FanOut {
     work: &'static (dyn Fn(usize) + Sync),
     count: usize,
     next: AtomicUsize,
     state: Mutex<State>,
-    left: Condvar,
+    left: Condition,
 }
 
 #[derive(Default)]
@@ -33,9 +39,10 @@ struct State {
 }
 
 impl FanOut {
-    /// `work(0)` to `work(count - 1)` are to be done.
-    pub(super) fn new(work: &'static (dyn Fn(usize) + Sync), count: usize) -> Self {
-        FanOut { work, count, next: AtomicUsize::new(0), state: Mutex::new(State::default()), left: Condvar::new() }
+    /// `work(0)` to `work(count - 1)` are to be done. `clock`: by which it is waited for those who help.
+    pub(super) fn new(work: &'static (dyn Fn(usize) + Sync), count: usize, clock: &Clock) -> Self {
+        let (next, state) = (AtomicUsize::new(0), Mutex::new(State::default()));
+        FanOut { work, count, next, state, left: Condition::new(clock) }
     }
 
     /// Do pieces until none is left.
@@ -71,7 +78,7 @@ impl FanOut {
         let mut state = self.lock();
         state.closed = true;
         while state.helping > 0 {
-            state = self.left.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = self.left.wait(&self.state, state);
         }
         state.panic.take()
     }
@@ -88,6 +95,23 @@ mod tests {
     use super::*;
     use loom::cell::UnsafeCell;
 
+    /// As [`crate::process::Condition`], over loom's threads.
+    pub(super) struct Condition(loom::sync::Condvar);
+
+    impl Condition {
+        pub(super) fn new(_: &Clock) -> Self {
+            Condition(loom::sync::Condvar::new())
+        }
+
+        pub(super) fn notify_one(&self) {
+            self.0.notify_one();
+        }
+
+        pub(super) fn wait<'a, T>(&self, _: &'a Mutex<T>, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+            self.0.wait(guard).unwrap()
+        }
+    }
+
     /// What each piece writes to, which only one thread may at a time, and its caller reads once all is done.
     struct Written([UnsafeCell<u32>; 2]);
 
@@ -100,7 +124,7 @@ mod tests {
             let written: &'static Written = Box::leak(Box::new(Written([UnsafeCell::new(0), UnsafeCell::new(0)])));
             // SAFETY: a cell's pointer is used within the closure only.
             let work = |index: usize| written.0[index].with_mut(|cell| unsafe { *cell += 1 });
-            let shared = Arc::new(FanOut::new(Box::leak(Box::new(work)), 2));
+            let shared = Arc::new(FanOut::new(Box::leak(Box::new(work)), 2, &Clock::default()));
             let helpers: Vec<_> = (0..2)
                 .map(|_| {
                     let shared = shared.clone();

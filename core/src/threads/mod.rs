@@ -12,13 +12,12 @@ mod turns;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::limits::{self, MAX_HELPER_JOBS};
-use crate::process::{Clock, Job, Spawn};
+use crate::process::{Clock, Condition, Job, Spawn};
 use fan_out::FanOut;
 use turns::Lines;
 pub use turns::{Turns, Whose};
@@ -45,7 +44,7 @@ impl Default for Threads {
 impl Threads {
     /// Threads that `spawn` starts when they are first wanted.
     pub fn new(clock: &Clock, spawn: &Spawn) -> Self {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let cores = spawn.cores();
         let pool = |most, extra| Arc::new(Helpers::new(most, extra, clock.clone(), spawn.clone()));
         Threads {
             helpers: pool(limits::MAX_HELPERS, limits::MAX_EXTRA_THREADS),
@@ -59,7 +58,7 @@ impl Threads {
 /// A pool of threads.
 pub struct Helpers {
     queue: Mutex<Queue>,
-    wake: Condvar,
+    wake: Condition,
     most: usize,
     cores: usize,
     /// Of the process's own work.
@@ -90,7 +89,7 @@ struct Queue {
 impl Helpers {
     /// `most`: so many threads, and `extra` more for those of whom nothing runs.
     pub fn new(most: usize, extra: usize, clock: Clock, spawn: Spawn) -> Self {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let cores = spawn.cores();
         let queue = Queue {
             turns: Turns::new(most, extra),
             jobs: Lines::default(),
@@ -100,7 +99,8 @@ impl Helpers {
             idle: 0,
             timed: None,
         };
-        Helpers { queue: Mutex::new(queue), wake: Condvar::new(), most, cores, own: Whose::default(), clock, spawn }
+        let wake = Condition::new(&clock);
+        Helpers { queue: Mutex::new(queue), wake, most, cores, own: Whose::default(), clock, spawn }
     }
 
     /// The pool for what is done for a store.
@@ -167,12 +167,11 @@ impl Helpers {
                 Some(due) => {
                     queue.timed = Some(due);
                     let left = due.saturating_duration_since(self.clock.now());
-                    let waited = self.wake.wait_timeout(queue, left).unwrap_or_else(|poisoned| poisoned.into_inner());
-                    let mut queue = waited.0;
+                    let mut queue = self.wake.wait_timeout(&self.queue, queue, left);
                     queue.timed = queue.timed.filter(|timed| *timed < due);
                     queue
                 }
-                None => self.wake.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner()),
+                None => self.wake.wait(&self.queue, queue),
             };
             queue.idle -= 1;
         }
@@ -200,7 +199,7 @@ impl Lent<'_> {
         }
         let pushed = match queue.threads {
             0 => return false,
-            _ => queue.jobs.push(whose, Box::new(job), MAX_HELPER_JOBS),
+            _ => queue.jobs.push(whose, pool.clock.hand(Box::new(job)), MAX_HELPER_JOBS),
         };
         drop(queue);
         if pushed.is_ok() {
@@ -215,7 +214,7 @@ impl Lent<'_> {
         // SAFETY: only the lifetime changes. `work` is called within `FanOut::run` and `FanOut::help` alone, and `finish`, which runs
         // before this returns or unwinds, waits until nobody is there any more and nobody can come.
         let work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
-        let shared = Arc::new(FanOut::new(work, count));
+        let shared = Arc::new(FanOut::new(work, count, &self.pool.clock));
         for _ in 1..count.min(hands).min(self.pool.most + 1) {
             let shared = shared.clone();
             self.hand(move || shared.help());
@@ -264,7 +263,9 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Condvar;
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::thread;
     use std::time::Duration;
 
     fn helpers(most: usize) -> Arc<Helpers> {

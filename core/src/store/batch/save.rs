@@ -1,7 +1,7 @@
 //! Explicit saves: each has its own ledger, and ends in a commit.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::super::Opened;
@@ -11,6 +11,7 @@ use crate::backend::ChunkHash;
 use crate::backend::Committed;
 use crate::counters::Operation;
 use crate::error::Error;
+use crate::process::{Clock, Condition};
 
 /// A save with a ledger of its own: two of them on one handle never fail for each other's chunks.
 ///
@@ -36,10 +37,9 @@ struct Begun {
 }
 
 /// The puts of a save that wait in queues or run there.
-#[derive(Default)]
 struct Submitted {
     unfinished: Mutex<(u64, BTreeSet<u64>)>,
-    finished: Condvar,
+    finished: Condition,
 }
 
 /// A put that was submitted for a save. A commit that begins later waits for it to be dropped.
@@ -57,6 +57,10 @@ impl Drop for SubmittedPut {
 }
 
 impl Submitted {
+    fn new(clock: &Clock) -> Self {
+        Submitted { unfinished: Mutex::default(), finished: Condition::new(clock) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, (u64, BTreeSet<u64>)> {
         self.unfinished.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -66,7 +70,7 @@ impl Submitted {
         let mut unfinished = self.lock();
         let mark = unfinished.0;
         while unfinished.1.first().is_some_and(|first| *first <= mark) {
-            unfinished = self.finished.wait(unfinished).unwrap_or_else(|poisoned| poisoned.into_inner());
+            unfinished = self.finished.wait(&self.unfinished, unfinished);
         }
     }
 }
@@ -82,7 +86,8 @@ pub enum SaveOutcome {
 
 impl Save {
     pub(super) fn begin(opened: Arc<Opened>) -> Self {
-        Save(Arc::new(Begun { opened, state: SaveState::default(), submitted: Submitted::default() }))
+        let submitted = Submitted::new(&opened.shared.process.clock);
+        Save(Arc::new(Begun { opened, state: SaveState::default(), submitted }))
     }
 
     /// Whether it is a save of this store.

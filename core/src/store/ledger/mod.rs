@@ -201,6 +201,12 @@ impl<D: Clone> Ledger<D> {
         self.chunks.iter().filter(|(hash, place)| stale(hash, place)).map(|(hash, _)| *hash).collect()
     }
 
+    /// Those of the stored chunks of which something holds.
+    pub(super) fn stored_of(&self, holds: impl Fn(&ChunkHash) -> bool) -> Vec<ChunkHash> {
+        let stored = self.chunks.iter().filter(|(_, place)| matches!(place, Place::Stored { .. }));
+        stored.map(|(hash, _)| *hash).filter(|hash| holds(hash)).collect()
+    }
+
     /// The backend still had a chunk at a moment.
     pub(super) fn confirm(&mut self, hash: &ChunkHash, now: Instant) {
         if let Some(Place::Stored { confirmed, .. }) = self.chunks.get_mut(hash) {

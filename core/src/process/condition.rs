@@ -1,0 +1,126 @@
+//! Conditions that threads wait for. By the machine's time they sleep in the kernel; a time that is handed in may have threads of its own,
+//! and then decides who goes on.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use super::Clock;
+
+/// Tells what one thread waits for from what others do: the address of the condition, or of the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(usize);
+
+/// Something that comes true under a lock. As of [`Condvar`]: who waits looks again whenever the wait returns.
+pub struct Condition {
+    machine: Condvar,
+    /// Threads that wait in the kernel. Changed under the lock; to wake those that are not there is a system call.
+    waiting: AtomicUsize,
+    clock: Clock,
+}
+
+impl Condition {
+    /// One that is waited for by this clock.
+    pub fn new(clock: &Clock) -> Self {
+        Condition { machine: Condvar::new(), waiting: AtomicUsize::new(0), clock: clock.clone() }
+    }
+
+    /// Let one of those go on who wait. What they wait for was made true under the lock, which may be given back by now.
+    pub fn notify_one(&self) {
+        if self.is_waited_for() {
+            self.machine.notify_one();
+        }
+        self.clock.notify(self.place(), false);
+    }
+
+    /// Let all go on who wait.
+    pub fn notify_all(&self) {
+        if self.is_waited_for() {
+            self.machine.notify_all();
+        }
+        self.clock.notify(self.place(), true);
+    }
+
+    /// Wait, without the lock, until somebody says that it may be true.
+    pub fn wait<'a, T>(&self, lock: &'a Mutex<T>, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        match self.pause(lock, guard, None) {
+            Ok(guard) => guard,
+            Err(guard) => self.waits(|| self.machine.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner())),
+        }
+    }
+
+    /// The same, for so long at most.
+    pub fn wait_timeout<'a, T>(
+        &self,
+        lock: &'a Mutex<T>,
+        guard: MutexGuard<'a, T>,
+        at_most: Duration,
+    ) -> MutexGuard<'a, T> {
+        let until = self.clock.0.as_ref().and_then(|time| time.now().checked_add(at_most));
+        match self.pause(lock, guard, until) {
+            Ok(guard) => guard,
+            Err(guard) => self
+                .waits(|| self.machine.wait_timeout(guard, at_most).unwrap_or_else(|poisoned| poisoned.into_inner()).0),
+        }
+    }
+
+    /// Whoever made it true took the lock after those that wait were counted under it, or they see that it is true.
+    fn is_waited_for(&self) -> bool {
+        self.waiting.load(Relaxed) > 0
+    }
+
+    /// Counted while the lock is held, before and after.
+    fn waits<'a, T>(&self, wait: impl FnOnce() -> MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.waiting.fetch_add(1, Relaxed);
+        let guard = wait();
+        self.waiting.fetch_sub(1, Relaxed);
+        guard
+    }
+
+    /// `Err`: threads are the machine's.
+    fn pause<'a, T>(
+        &self,
+        lock: &'a Mutex<T>,
+        guard: MutexGuard<'a, T>,
+        until: Option<Instant>,
+    ) -> Result<MutexGuard<'a, T>, MutexGuard<'a, T>> {
+        let Some(time) = self.clock.0.as_ref().filter(|time| time.has_threads()) else { return Err(guard) };
+        drop(guard);
+        time.wait(self.place(), until);
+        Ok(self.clock.lock(lock))
+    }
+
+    fn place(&self) -> Place {
+        Place(std::ptr::from_ref(self).addr())
+    }
+}
+
+impl Clock {
+    /// Take a lock that others may hold while they wait for something else.
+    pub fn lock<'a, T>(&self, lock: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        while let Some(time) = self.0.as_ref().filter(|time| time.has_threads()) {
+            match lock.try_lock() {
+                Ok(guard) => return guard,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    time.wait_for_lock(Place(std::ptr::from_ref(lock).cast::<u8>().addr()))
+                }
+            }
+        }
+        lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Wait for so long.
+    pub fn sleep(&self, long: Duration) {
+        match self.0.as_ref().filter(|time| time.has_threads()) {
+            Some(time) => time.wait(Place(0), time.now().checked_add(long)),
+            None => std::thread::sleep(long),
+        }
+    }
+
+    fn notify(&self, place: Place, all: bool) {
+        if let Some(time) = &self.0 {
+            time.notify(place, all);
+        }
+    }
+}
