@@ -13,7 +13,7 @@ pub fn file(name: &CStr) -> io::Result<File> {
     way::memory::file(name)
 }
 
-/// Nobody can change a [`file`] any more. It fails where somebody still has it mapped to write.
+/// Nobody can change a [`file()`] any more. It fails where somebody still has it mapped to write.
 ///
 /// Portable: nothing is done, and `sealed-memory` is lacking: a process of the same user that has the file open can change it.
 pub fn seal(file: &File) -> io::Result<()> {

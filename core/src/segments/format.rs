@@ -42,7 +42,7 @@ pub struct Key<'a> {
 pub struct Place {
     /// Its number.
     pub segment: u32,
-    /// In units of [`RECORD_ALIGNMENT`].
+    /// In units of `RECORD_ALIGNMENT`.
     pub unit: u32,
     /// Bytes of the value.
     pub len: u32,
