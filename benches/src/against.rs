@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use kv_store_conformance::Library;
 use serde_json::json;
 
-use crate::consumer::{Client, key, noise};
+use crate::consumer::{Client, key};
 use crate::measure::{Bench, Mode, rounded};
 use crate::{rows, steps};
 
@@ -142,7 +142,10 @@ pub fn perform(name: &str, times: Times, library: &Path, work: &Path, on: Option
     if let Some(uri) = on {
         let library = load(library)?;
         let mut work = rows::servers::Work::new(name, &library, uri)?;
-        return times.repeat(|_| work.once());
+        return times.repeat(|_| {
+            work.prepare();
+            work.once()
+        });
     }
     let folder = work.join("performed");
     if folder.exists() {
@@ -160,19 +163,10 @@ pub fn perform(name: &str, times: Times, library: &Path, work: &Path, on: Option
         let _kept = Client::open(&library, &uri)?;
         return times.repeat(|_| Client::open(&library, &uri).map(drop));
     }
-    let client = Client::open(&library, &uri)?;
-    let (what, len) = rows::fs::single(name).with_context(|| format!("{name} is none of the rows"))?;
-    let data = noise(len, 1);
-    match what {
-        "put" => times.repeat(|n| client.put(&key(n), &data).map(drop)),
-        _ => {
-            client.put(&key(0), &data)?;
-            times.repeat(|_| {
-                ensure!(client.get(&key(0))?.bytes().len() == len);
-                Ok(())
-            })
-        }
-    }
+    let single = rows::fs::single(name).with_context(|| format!("{name} is none of the rows"))?;
+    let mut calls = rows::fs::Calls::new(&library, &folder, single)?;
+    calls.prepare(COUNTED + times.times);
+    times.repeat(|n| calls.once(n))
 }
 
 /// How often an operation is performed.

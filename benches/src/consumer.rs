@@ -1,5 +1,8 @@
 //! The C ABI as an engine uses it: outputs are taken as they come and freed, nothing is copied.
 
+use std::collections::HashMap;
+use std::ops::Range;
+
 use anyhow::{Context, Result, bail};
 use kv_store_abi::store::kv_store_vtable;
 use kv_store_conformance::{Handle, Library};
@@ -83,8 +86,8 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Keys that say nothing of their content, so that neither side has it to check. Today's llama.cpp consumers use 8 bytes of
-/// content hash; see `fs/get-checked`.
+/// Keys that say nothing of their content: what lies under them has a checksum (`docs/envelope.md`). Today's llama.cpp consumers use 8 bytes
+/// of content hash; see [`Contents`] and `fs/get-checked`.
 pub const KEY_BYTES: usize = 16;
 
 /// The key of a chunk. Keys spread over the directories of a store as hashes do.
@@ -95,6 +98,43 @@ pub fn key(number: u64) -> [u8; KEY_BYTES] {
 /// The key that a consumer makes of the content.
 pub fn content_key(data: &[u8]) -> [u8; 8] {
     xxhash_rust::xxh3::xxh3_64(data).to_be_bytes()
+}
+
+/// Chunks of one length, by number, under the keys that a consumer makes of their content: every version of the library compares those of
+/// a get. They differ in their first 8 bytes, and are made in one place.
+pub struct Contents {
+    data: Vec<u8>,
+    keys: HashMap<u64, [u8; 8]>,
+}
+
+impl Contents {
+    /// `len`: 8 bytes or more.
+    pub fn new(len: usize) -> Self {
+        Contents { data: noise(len, 1), keys: HashMap::new() }
+    }
+
+    /// Hash what is not to be hashed while something is measured.
+    pub fn prepare(&mut self, numbers: Range<u64>) {
+        for number in numbers {
+            let key = content_key(self.bytes(number));
+            self.keys.insert(number, key);
+        }
+    }
+
+    /// A chunk that is prepared.
+    pub fn chunk(&mut self, number: u64) -> Result<([u8; 8], &[u8])> {
+        Ok((self.key(number)?, self.bytes(number)))
+    }
+
+    /// Its key.
+    pub fn key(&self, number: u64) -> Result<[u8; 8]> {
+        self.keys.get(&number).copied().with_context(|| format!("chunk {number} was not prepared"))
+    }
+
+    fn bytes(&mut self, number: u64) -> &[u8] {
+        self.data[..8].copy_from_slice(&number.to_le_bytes());
+        &self.data
+    }
 }
 
 /// Bytes that no storage system could make shorter.

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use kv_store_conformance::Library;
 
-use crate::consumer::{Client, content_key, key, noise};
+use crate::consumer::{Client, Contents, content_key, key, noise};
 use crate::measure::{Bench, Unit, each};
 
 use super::size_name;
@@ -27,28 +27,108 @@ pub fn run(bench: &Bench) -> Result<()> {
     get_checked(bench, "fs/get-checked/1MiB", 1 << 20)
 }
 
-/// The single calls, for a run against a former library.
+/// The single calls, for a run against a former library: chunks under the hash of their content, which both compare, and (`fs/other-keys`)
+/// those whose checksum versions before 0.3 did not have.
 pub fn singles(bench: &Bench) -> Result<()> {
-    for name in SINGLES {
-        match single(name) {
-            Some(("put", size)) => put(bench, name, size, None)?,
-            Some((_, size)) => get(bench, name, size, None)?,
-            None => {}
-        }
+    for name in SINGLES.into_iter().filter(|name| bench.wants(name)) {
+        let Some(single) = single(name) else { continue };
+        let mut ours = Calls::new(&bench.ours, &bench.folder("ours")?, single)?;
+        let mut former = Calls::new(&bench.native, &bench.folder("peer")?, single)?;
+        let rounds = bench.rounds(|| ours.round(), || former.round())?;
+        bench.report(name, &rounds, Unit::Micros, single.size, None)?;
     }
     Ok(())
 }
 
-const SINGLES: [&str; 6] =
-    ["fs/small/put", "fs/small/get", "fs/put/64KiB", "fs/get/64KiB", "fs/put/1MiB", "fs/get/1MiB"];
+const SINGLES: [&str; 10] = [
+    "fs/small/put",
+    "fs/small/get",
+    "fs/put/64KiB",
+    "fs/get/64KiB",
+    "fs/put/1MiB",
+    "fs/get/1MiB",
+    "fs/other-keys/put/64KiB",
+    "fs/other-keys/get/64KiB",
+    "fs/other-keys/put/1MiB",
+    "fs/other-keys/get/1MiB",
+];
 
-/// What the row of a single call does, and with how many bytes.
-pub fn single(name: &str) -> Option<(&str, usize)> {
-    match name.strip_prefix("fs/")?.split_once('/')? {
-        ("small", what) => Some((what, 4 << 10)),
-        (what, "64KiB") => Some((what, 64 << 10)),
-        (what, "1MiB") => Some((what, 1 << 20)),
-        _ => None,
+/// What the row of a single call does.
+#[derive(Clone, Copy)]
+pub struct Single {
+    puts: bool,
+    size: usize,
+    /// Keys are the hash of the content.
+    of_content: bool,
+}
+
+pub fn single(name: &str) -> Option<Single> {
+    let name = name.strip_prefix("fs/")?;
+    let (of_content, name) = name.strip_prefix("other-keys/").map_or((true, name), |name| (false, name));
+    let (what, size) = match name.split_once('/')? {
+        ("small", what) => (what, 4 << 10),
+        (what, "64KiB") => (what, 64 << 10),
+        (what, "1MiB") => (what, 1 << 20),
+        _ => return None,
+    };
+    Some(Single { puts: what == "put", size, of_content })
+}
+
+/// One side of such a row.
+pub struct Calls<'a> {
+    client: Client<'a>,
+    chunks: std::path::PathBuf,
+    contents: Contents,
+    single: Single,
+}
+
+impl<'a> Calls<'a> {
+    pub fn new(library: &'a Library, folder: &Path, single: Single) -> Result<Self> {
+        let client = Client::open(library, &uri(folder))?;
+        let mut calls = Calls { client, chunks: folder.join("chunks"), contents: Contents::new(single.size), single };
+        let count = count(single.size) as u64;
+        calls.prepare(count);
+        if !single.puts {
+            (0..count).try_for_each(|number| calls.put(number))?;
+        }
+        Ok(calls)
+    }
+
+    /// Have so many chunks to put.
+    pub fn prepare(&mut self, count: u64) {
+        self.contents.prepare(0..count);
+    }
+
+    fn put(&mut self, number: u64) -> Result<()> {
+        let (key_of_content, data) = self.contents.chunk(number)?;
+        let put = match self.single.of_content {
+            true => self.client.put(&key_of_content, data)?,
+            false => self.client.put(&key(number), data)?,
+        };
+        ensure!(put == 0, "the chunk was there");
+        Ok(())
+    }
+
+    /// Do it once, with the chunk of a number.
+    pub fn once(&mut self, number: u64) -> Result<()> {
+        if self.single.puts {
+            return self.put(number);
+        }
+        let number = number % count(self.single.size) as u64;
+        let got = match self.single.of_content {
+            true => self.client.get(&self.contents.key(number)?)?,
+            false => self.client.get(&key(number))?,
+        };
+        ensure!(got.bytes().len() == self.single.size);
+        Ok(())
+    }
+
+    fn round(&mut self) -> Result<f64> {
+        let seconds = each(count(self.single.size), |number| self.once(number as u64))?;
+        if self.single.puts {
+            empty(&self.chunks)?;
+        }
+        Ok(seconds)
     }
 }
 

@@ -6,7 +6,7 @@ use kv_store_tests::memkv::MemkvServer;
 use kv_store_tests::redis::RedisServer;
 
 use super::save::{CHUNKS, SIZE};
-use crate::consumer::{Client, key, noise};
+use crate::consumer::{Client, Contents, noise};
 use crate::measure::{Bench, Unit, each};
 
 pub const NAMES: [&str; 8] = [
@@ -57,7 +57,8 @@ impl Server {
 pub struct Work<'a> {
     client: Client<'a>,
     name: String,
-    data: Vec<u8>,
+    len: usize,
+    contents: Contents,
     manifest: Vec<u8>,
     next: u64,
 }
@@ -71,29 +72,39 @@ impl<'a> Work<'a> {
             _ => SIZE,
         };
         let client = Client::open(library, uri)?;
-        let (data, manifest) = (noise(len, 1), noise(2 << 10, 7));
-        let work = Work { client, name: name.to_owned(), data, manifest, next: 1 << 40 };
+        let (contents, manifest) = (Contents::new(len), noise(2 << 10, 7));
+        let mut work = Work { client, name: name.to_owned(), len, contents, manifest, next: 1 << 40 };
+        work.contents.prepare(0..CHUNKS.max(BATCH));
         if name.contains("get") {
             work.put(0, BATCH)?;
         }
         Ok(work)
     }
 
-    fn put(&self, first: u64, count: u64) -> Result<()> {
+    fn put(&mut self, first: u64, count: u64) -> Result<()> {
         for n in first..first + count {
-            self.client.put(&key(n), &self.data)?;
+            let (key, data) = self.contents.chunk(n)?;
+            self.client.put(&key, data)?;
         }
         self.client.publish("manifest", &self.manifest)
     }
 
+    /// What the next [`Self::once`] needs, and what does not count.
+    pub fn prepare(&mut self) {
+        if !self.name.contains("warm") {
+            self.next += CHUNKS;
+            self.contents.prepare(self.next..self.next + CHUNKS);
+        }
+    }
+
     /// Do it once.
     pub fn once(&mut self) -> Result<()> {
-        let len = self.data.len();
+        let len = self.len;
         match self.name.as_str() {
-            "redis/small/put" => self.client.publish("small", &self.data),
-            "redis/small/get" => self.client.get(&key(0)).map(drop),
+            "redis/small/put" => self.client.publish("small", self.contents.chunk(0)?.1),
+            "redis/small/get" => self.client.get(&self.contents.key(0)?).map(drop),
             "redis/get/1MiB" => {
-                let keys: Vec<_> = (0..BATCH).map(key).collect();
+                let keys = (0..BATCH).map(|number| self.contents.key(number)).collect::<Result<Vec<_>>>()?;
                 self.client.prefetch(&keys)?;
                 keys.iter().try_for_each(|key| {
                     ensure!(self.client.get(key)?.bytes().len() == len);
@@ -103,7 +114,6 @@ impl<'a> Work<'a> {
             warm if warm.contains("warm") => self.put(0, CHUNKS),
             name => {
                 let count = if name.contains("1MiB") { BATCH } else { CHUNKS };
-                self.next += count;
                 self.put(self.next, count)
             }
         }
@@ -120,6 +130,7 @@ pub fn run(bench: &Bench) -> Result<()> {
             if name.contains("put/1MiB") || name.contains("cold") {
                 server.empty();
             }
+            work.prepare();
             each(count, |_| work.once())
         };
         let rounds = bench.rounds(|| timed(&mut ours), || timed(&mut former))?;
