@@ -45,7 +45,7 @@ pub fn cases() -> Vec<Case> {
         opening(
             "older-draft",
             Unsupported,
-            "rebuild the component with wit/backend.wit, or the SDK, of kv-store:backend 1.0",
+            "rebuild the component with wit/backend.wit, or the SDK, of kv-store:backend 1.1",
         ),
         opening("another-major", Unsupported, "exports another version of kv-store:backend/store than 1.x"),
         opening("asks-for-http", Unsupported, "this host makes no HTTP requests"),
