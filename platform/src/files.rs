@@ -51,3 +51,10 @@ pub fn rename_new(from: impl AsFd, name: &str, to: impl AsFd, new: &str) -> Resu
 pub fn allocate(file: impl AsFd, bytes: u64) -> Result<(), Errno> {
     way::files::allocate(file.as_fd(), bytes)
 }
+
+/// The file system sets room aside for so many bytes behind `from`, as far as it can say so; the length stays.
+///
+/// Linux: `fallocate`. Portable: nothing, and a full disk is met when the bytes are written.
+pub fn set_room_aside(file: impl AsFd, from: u64, bytes: u64) -> Result<(), Errno> {
+    way::files::set_room_aside(file.as_fd(), from, bytes)
+}

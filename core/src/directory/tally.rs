@@ -226,10 +226,19 @@ fn memory_file() -> Result<OwnedFd, Errno> {
     made.map(OwnedFd::from).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Tells one run of the machine from the next.
+/// Tells one run of the machine from the next. Threads that ask first find the same; a `OnceLock` could be left half done for ever by a
+/// fork in another thread.
 fn boot() -> u64 {
-    static BOOT: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
-    *BOOT.get_or_init(|| xxhash_rust::xxh3::xxh3_64(&kv_platform::system::boot()) | 1)
+    const UNKNOWN: u64 = 0;
+    static BOOT: AtomicU64 = AtomicU64::new(UNKNOWN);
+    match BOOT.load(Relaxed) {
+        UNKNOWN => {
+            let boot = xxhash_rust::xxh3::xxh3_64(&kv_platform::system::boot()) | 1;
+            BOOT.store(boot, Relaxed);
+            boot
+        }
+        boot => boot,
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::fs::{self, AtFlags, FallocateFlags, OFlags};
+use rustix::fs::{self, AtFlags, OFlags};
 use rustix::io::Errno;
 
 use super::folder::{Folder, io_error};
@@ -299,11 +299,7 @@ impl Locked<'_> {
     /// Have room for entries to come, as far as there is some: a full disk is met when a segment is taken, and not in the middle of a save.
     pub fn reserve(&self, bytes: u64) {
         if let Some(file) = &self.0.read.file {
-            let _ = self
-                .0
-                .log
-                .folder
-                .writing(|| Ok(fs::fallocate(file, FallocateFlags::KEEP_SIZE, self.0.read.to, bytes)?));
+            let _ = self.0.log.folder.writing(|| Ok(kv_platform::files::set_room_aside(file, self.0.read.to, bytes)?));
         }
     }
 

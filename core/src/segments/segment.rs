@@ -133,9 +133,9 @@ pub fn read_record(file: &File, mut at: u64, mut head: &mut [u8], value: &mut De
         if head.is_empty() && count == 1 {
             return Ok(true);
         }
-        let place = libc::off64_t::try_from(at).map_err(|_| Error::from(Errno::INVAL))?;
+        let place = libc::off_t::try_from(at).map_err(|_| Error::from(Errno::INVAL))?;
         // SAFETY: the first piece is `head`, and the others are memory that is borrowed mutably and may hold anything.
-        let read = unsafe { libc::preadv64(file.as_raw_fd(), pieces.as_ptr(), count as libc::c_int, place) };
+        let read = unsafe { libc::preadv(file.as_raw_fd(), pieces.as_ptr(), count as libc::c_int, place) };
         let Ok(read) = usize::try_from(read) else {
             match std::io::Error::last_os_error() {
                 error if error.kind() == std::io::ErrorKind::Interrupted => continue,

@@ -259,7 +259,7 @@ mod tests {
             ("kv-store:backend/tape@1.1.0", "newer"),
             ("kv-store:backend/payload@1.0.0", "rebuild the component with wit/backend.wit, or the SDK"),
             ("kv-store:backend/host@1.0.0", "a draft of the contract"),
-            ("kv-store:backend/files@2.0.0", "1.0"),
+            ("kv-store:backend/files@2.0.0", "serves kv-store:backend 1.1"),
             ("stray", "does not offer"),
         ] {
             let error = check_lists(&[import], &[STORE]).unwrap_err().to_string();

@@ -1,14 +1,15 @@
 //! Where components lie: the directories of the host, which are `KV_STORE_WASM_PATH` and those beside the library where it names
 //! none. Which of them serves a scheme is `served`.
 
+use std::convert::Infallible;
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::aot::cache_directory;
 use crate::error::Error;
 use crate::log::{self, Level};
+use crate::process::PerProcess;
 use crate::suggest::nearest;
 
 /// Where a host looks for components, and keeps their compiled code.
@@ -92,18 +93,20 @@ fn search_directories() -> Vec<PathBuf> {
 }
 
 /// The directories of components beside the library: as it was linked, then where the links lead. Looked for once: the library stays
-/// where it was loaded from, and each open asks several times.
+/// where it was loaded from, and each open asks several times. Once for each process and no `OnceLock`, which a fork in another thread
+/// could leave half done for ever.
 fn beside_library() -> &'static [PathBuf] {
-    static BESIDE: OnceLock<Vec<PathBuf>> = OnceLock::new();
-    BESIDE.get_or_init(|| {
+    static BESIDE: PerProcess<Vec<PathBuf>> = PerProcess::new();
+    let Ok(beside) = BESIDE.get_or_make(|| {
         let library = library_path();
         let real = library.as_ref().and_then(|path| path.canonicalize().ok());
         let beside = library.into_iter().chain(real).flat_map(|path| {
             let directory = path.parent().map(Path::to_owned).unwrap_or_default();
             [directory.join("components"), directory.join("../components")]
         });
-        beside.filter(|directory| directory.is_absolute()).collect()
-    })
+        Ok::<_, Infallible>(beside.filter(|directory| directory.is_absolute()).collect())
+    });
+    beside
 }
 
 /// The directories of `KV_STORE_WASM_PATH` that do not count.

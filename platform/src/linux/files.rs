@@ -43,3 +43,7 @@ pub fn rename_new(from: BorrowedFd, name: &str, to: BorrowedFd, new: &str) -> Re
 pub fn allocate(file: BorrowedFd, bytes: u64) -> Result<(), Errno> {
     fs::fallocate(file, FallocateFlags::empty(), 0, bytes)
 }
+
+pub fn set_room_aside(file: BorrowedFd, from: u64, bytes: u64) -> Result<(), Errno> {
+    fs::fallocate(file, FallocateFlags::KEEP_SIZE, from, bytes)
+}
