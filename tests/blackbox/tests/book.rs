@@ -23,6 +23,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 /// No page is longer, in lines.
 const MAX_LINES: usize = 250;
+/// The CHANGELOG has no more.
+const MAX_CHANGELOG: usize = 150;
 /// A longer sentence, in words, is a long one.
 const LONG_SENTENCE: usize = 35;
 /// At most one sentence in so many is.
@@ -36,6 +38,7 @@ fn main() {
         Trial::test("links lead to something", || every(&all_links())),
         Trial::test("mentions of pages lead to something", || every(&all_mentions())),
         Trial::test("no page is too long", || every(&too_long())),
+        Trial::test("the changelog is short, and names the whole list of each version", || every(&changelog())),
         Trial::test("few sentences are long", few_long_sentences),
         Trial::test("every page is in the table of contents", || every(&unlisted())),
         Trial::test("every example is run", || every(&examples_not_run())),
@@ -106,6 +109,30 @@ fn all_links() -> Vec<String> {
             }
         }
     }
+    wrong
+}
+
+/// The CHANGELOG is what somebody reads before an upgrade; every change of a version is in a list of its own.
+fn changelog() -> Vec<String> {
+    let text = std::fs::read_to_string(root().join("CHANGELOG.md")).expect("there is a changelog");
+    let mut wrong = Vec::new();
+    let lines = text.lines().count();
+    if lines > MAX_CHANGELOG {
+        wrong.push(format!(
+            "CHANGELOG.md has {lines} lines, more than {MAX_CHANGELOG}: see CONTRIBUTING.md, \"Say what changed\""
+        ));
+    }
+    let mut named = BTreeSet::new();
+    for section in text.split("\n## [").skip(1) {
+        let version = section.split(']').next().unwrap_or_default();
+        let list = format!("changes/{}.md", version.to_lowercase());
+        if !links(section).iter().any(|(_, link)| *link == list) {
+            wrong.push(format!("CHANGELOG.md: {version} does not name {list}"));
+        }
+        named.insert(list);
+    }
+    let lists = files(&root(), "changes").into_iter().filter(|path| !named.contains(&path.display().to_string()));
+    wrong.extend(lists.map(|path| format!("CHANGELOG.md has no version for {}", path.display())));
     wrong
 }
 
