@@ -108,7 +108,13 @@ enum {
      * get: hashes of 8 bytes are XXH3-64 (seed 0) of the value, in either byte order. Other bytes are a miss, and are not
      * removed for it.
      */
-    KV_STORE_XXH3_KEYS = 16
+    KV_STORE_XXH3_KEYS = 16,
+    /*
+     * put, get, exists: values check themselves: the caller compares each with a checksum that it carries or that is known of it. They
+     * lie as they are, without an envelope, and a get hands out what lies there. Found again only by calls with this flag, unless
+     * keys of 8 bytes are content hashes. Not together with KV_STORE_SEALED.
+     */
+    KV_STORE_SELF_CHECKED = 32
 };
 
 /* Options of a call. NULL instead of a pointer to it means all members 0. */

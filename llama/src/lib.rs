@@ -10,6 +10,7 @@
 //! - `auto` finds beginnings of prompts in the store without being asked (`KV_STORE_LLAMA_AUTO=1`).
 //! - `background` stores what was copied, while the server goes on; `local` is the server's own file of a slot.
 //! - `model` says which states a model may be given.
+//! - `store` calls the store library through its C ABI, and `library` finds and loads that: no second store is built into this one.
 //!
 //! Invariant: llama.cpp is given the bytes of a state that the same model wrote, all of them, or nothing.
 
@@ -21,6 +22,7 @@ mod copied;
 mod deprecated;
 mod engine;
 mod layout;
+mod library;
 mod local;
 mod log;
 mod memory;
@@ -29,6 +31,7 @@ mod preload;
 mod record;
 mod settings;
 mod states;
+mod store;
 
 pub use api::kv_store_llama_get_vtable;
 pub use deprecated::{

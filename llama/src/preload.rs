@@ -274,7 +274,7 @@ static ANNOUNCE: extern "C" fn() = announce;
 /// with this library too.
 extern "C" fn announce() {
     let Some(uri) = &Settings::get().uri else { return };
-    let uri = match kv_store_wasm::StoreUri::parse(uri) {
+    let uri = match kv_store_core::uri::StoreUri::parse(uri) {
         Ok(uri) => uri,
         Err(error) => return log::line(format_args!("{URI}: {error}")),
     };

@@ -4,8 +4,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-use kv_store_wasm::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Put, SaveOutcome, Store};
-
 use crate::background;
 use crate::chunks::{Batch, Whole, batches, hash, name_of, pieces, side_by_side};
 use crate::copied::{Copied, file_bytes};
@@ -16,6 +14,7 @@ use crate::log;
 use crate::memory::StateMemory;
 use crate::model;
 use crate::record::{ChunkHash, Record, SEAL_BYTES};
+use crate::store::{Committed, New, Store, Wanted};
 
 /// How often a save puts again what the store lost meanwhile.
 const TRIES: usize = 3;
@@ -82,8 +81,7 @@ pub enum NotLoaded {
 
 impl States {
     pub fn open(uri: &str, model: Option<&str>) -> Result<States, String> {
-        let store = Store::open(uri).map_err(|error| error.to_string())?;
-        Ok(States { store, model: model.map(str::to_owned) })
+        Ok(States { store: Store::open(uri)?, model: model.map(str::to_owned) })
     }
 
     /// Copy the state of a sequence, to be stored under a name.
@@ -159,21 +157,17 @@ impl States {
         manifest: &str,
         record: impl FnOnce(Vec<ChunkHash>) -> Record,
     ) -> Result<PutState, String> {
-        let said = |error: kv_store_wasm::Error| error.to_string();
-        let save = self.store.begin_save().map_err(said)?;
+        let save = self.store.begin_save()?;
         let (new, new_bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let put = |chunks: &[Vec<Range<usize>>]| -> Result<Vec<ChunkHash>, String> {
             let pieces: Vec<Vec<&[u8]>> = chunks.iter().map(|chunk| pieces(state, chunk)).collect();
             let hashes: Vec<ChunkHash> = pieces.iter().map(|pieces| hash(pieces)).collect();
-            let items: Vec<NewChunk<'_>> =
-                hashes.iter().zip(&pieces).map(|(hash, pieces)| NewChunk::new(name_of(hash), pieces)).collect();
-            let outcomes =
-                self.store.put_many(&items, &BatchOptions::default().with_xxh3_keys(), Some(&save)).map_err(said)?;
-            for (outcome, item) in outcomes.into_iter().zip(&items) {
-                if outcome.map_err(said)? == Put::New {
-                    new.fetch_add(1, Relaxed);
-                    new_bytes.fetch_add(item.pieces.iter().map(|piece| piece.len()).sum(), Relaxed);
-                }
+            let items: Vec<New<'_>> =
+                hashes.iter().zip(&pieces).map(|(hash, pieces)| New { key: name_of(hash), pieces }).collect();
+            let outcomes = self.store.put_many(&items, &save)?;
+            for item in outcomes.into_iter().zip(&items).filter_map(|(is_new, item)| is_new.then_some(item)) {
+                new.fetch_add(1, Relaxed);
+                new_bytes.fetch_add(item.pieces.iter().map(|piece| piece.len()).sum(), Relaxed);
             }
             Ok(hashes)
         };
@@ -185,12 +179,12 @@ impl States {
         let seal =
             *bytes.last_chunk().ok_or("a record without a seal: a defect of kv-store-llama, please report it")?;
         for _ in 0..TRIES {
-            let lost = match save.commit(Some((manifest, &bytes))).map_err(said)? {
-                SaveOutcome::Published => {
+            let lost = match save.commit(manifest, &bytes)? {
+                Committed::Published => {
                     let (new, new_bytes) = (new.into_inner(), new_bytes.into_inner());
                     return Ok(PutState { chunks: count, new, new_bytes, seal });
                 }
-                SaveOutcome::Lost(lost) => lost,
+                Committed::Lost(lost) => lost,
             };
             let lost: Vec<_> = chunks
                 .iter()
@@ -252,13 +246,12 @@ impl States {
 
     /// The bytes of a manifest; `None` if there is none.
     pub fn manifest(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
-        let found = self.store.get_manifest(name).map_err(|error| error.to_string())?;
-        Ok(found.map(|bytes| bytes.to_vec()))
+        self.store.manifest(name)
     }
 
     /// Publish a manifest that names no chunks.
     pub fn put_manifest(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
-        self.store.put_manifest(name, bytes).map_err(|error| error.to_string())
+        self.store.put_manifest(name, bytes)
     }
 
     /// The state that a record is of, whole and checked.
@@ -278,7 +271,7 @@ impl States {
     ) -> Result<(Record, String, [u8; SEAL_BYTES]), NotLoaded> {
         let found = |manifest: &str| {
             background::wait_for(manifest);
-            self.store.get_manifest(manifest).map_err(|error| NotLoaded::Untouched(error.to_string()))
+            self.store.manifest(manifest).map_err(NotLoaded::Untouched)
         };
         let manifest = manifest_name(name, fingerprint, streams);
         let (bytes, manifest) = match found(&manifest)? {
@@ -308,7 +301,7 @@ impl States {
     }
 
     fn stored_appendix(&self, name: &str, seal: [u8; SEAL_BYTES]) -> Result<Vec<u8>, String> {
-        let Some(bytes) = self.store.get_manifest(name).map_err(|error| error.to_string())? else {
+        let Some(bytes) = self.store.manifest(name)? else {
             return Ok(Vec::new());
         };
         let record = Record::decode(&bytes)?;
@@ -334,17 +327,16 @@ impl States {
         let chunks: Vec<_> = record.cut.chunks().collect();
         let whole = Whole { start: state.as_mut_ptr(), len: state.len() };
         // All of a state is looked at, also when a part is damaged: so one load finds all that is.
-        let unchecked = BatchOptions::default().with_values_that_check_themselves();
         let get = |(chunks, which): &Batch<'_>| -> Result<bool, String> {
             let hashes = record.hashes.get(which.clone()).unwrap_or_default();
             // SAFETY: a cut that was decoded has ranges that do not overlap, and each chunk is in one batch.
-            let sound = unsafe { self.fetch(&whole, chunks, hashes, &unchecked)? };
+            let sound = unsafe { self.fetch(&whole, chunks, hashes, false)? };
             let mut whole_batch = true;
             for ((chunk, hash), _) in chunks.iter().zip(hashes).zip(sound).filter(|(_, sound)| !sound) {
                 // Asked for by its content, the library reads it again, and the next save replaces it if it stays damaged.
-                let (chunk, options) = (std::slice::from_ref(chunk), unchecked.with_xxh3_keys());
+                let chunk = std::slice::from_ref(chunk);
                 // SAFETY: the same; the references of the first fetch are gone.
-                let again = unsafe { self.fetch(&whole, chunk, std::slice::from_ref(hash), &options)? };
+                let again = unsafe { self.fetch(&whole, chunk, std::slice::from_ref(hash), true)? };
                 whole_batch &= again == [true];
             }
             Ok(whole_batch)
@@ -362,29 +354,24 @@ impl States {
         whole: &Whole,
         chunks: &[Vec<Range<usize>>],
         hashes: &[ChunkHash],
-        options: &BatchOptions,
+        by_content: bool,
     ) -> Result<Vec<bool>, String> {
         let mut pieces: Vec<Vec<&mut [u8]>> = chunks
             .iter()
             // SAFETY: by this function's own condition.
             .map(|chunk| chunk.iter().map(|range| unsafe { whole.part(range) }).collect())
             .collect();
-        let mut items: Vec<Fetch<'_>> = hashes
-            .iter()
-            .zip(&mut pieces)
-            .map(|(hash, pieces)| Fetch::new(name_of(hash), Memory::Pieces(pieces)))
-            .collect();
-        let outcomes = self.store.get_many(&mut items, options).map_err(|error| error.to_string())?;
+        let mut items: Vec<Wanted<'_, '_>> =
+            hashes.iter().zip(&mut pieces).map(|(hash, pieces)| Wanted { key: name_of(hash), pieces }).collect();
+        let found = self.store.get_many(&mut items, by_content)?;
         let mut sound = Vec::with_capacity(chunks.len());
         // The memory is theirs no longer.
         drop(items);
-        for ((outcome, chunk), expected) in outcomes.into_iter().zip(chunks).zip(hashes) {
-            let fetched = outcome.map_err(|error| error.to_string())?;
+        for ((found, chunk), expected) in found.into_iter().zip(chunks).zip(hashes) {
             // SAFETY: by this function's own condition; the references above are gone.
             let pieces: Vec<&[u8]> = chunk.iter().map(|range| unsafe { &*whole.part(range) }).collect();
             let len: usize = pieces.iter().map(|piece| piece.len()).sum();
-            let placed = matches!(fetched, Some(Fetched::Placed(placed)) if placed == len);
-            sound.push(placed && hash(&pieces) == *expected);
+            sound.push(found == Some(len) && hash(&pieces) == *expected);
         }
         Ok(sound)
     }

@@ -14,6 +14,7 @@ pub const KV_STORE_REPLACE: u32 = 2;
 pub const KV_STORE_SEALED: u32 = 4;
 pub const KV_STORE_ALLOCATE: u32 = 8;
 pub const KV_STORE_XXH3_KEYS: u32 = 16;
+pub const KV_STORE_SELF_CHECKED: u32 = 32;
 
 pub const KV_STORE_PUT: u32 = 1;
 pub const KV_STORE_GET: u32 = 2;

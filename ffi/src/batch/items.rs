@@ -35,9 +35,9 @@ impl Call {
             return Err(Error::invalid(format!("kv_store_call_t.size is {size}, not {needed}")));
         }
         let allowed = match operation {
-            Operation::Put => KV_STORE_DURABLE | KV_STORE_REPLACE | KV_STORE_SEALED,
-            Operation::Get => KV_STORE_SEALED | KV_STORE_ALLOCATE | KV_STORE_XXH3_KEYS,
-            Operation::Exists => KV_STORE_SEALED,
+            Operation::Put => KV_STORE_DURABLE | KV_STORE_REPLACE | KV_STORE_SEALED | KV_STORE_SELF_CHECKED,
+            Operation::Get => KV_STORE_SEALED | KV_STORE_ALLOCATE | KV_STORE_XXH3_KEYS | KV_STORE_SELF_CHECKED,
+            Operation::Exists => KV_STORE_SEALED | KV_STORE_SELF_CHECKED,
             Operation::Delete => 0,
         };
         let unknown = call.flags & !allowed;
@@ -48,11 +48,19 @@ impl Call {
             return Err(Error::invalid(format!("{} takes no save", operation.name())));
         }
         let has = |flag| call.flags & flag != 0;
+        if has(KV_STORE_SEALED) && has(KV_STORE_SELF_CHECKED) {
+            return Err(Error::invalid(
+                "KV_STORE_SEALED and KV_STORE_SELF_CHECKED exclude each other: seal values, or check them",
+            ));
+        }
         let mut options = BatchOptions::default();
         options.durable = has(KV_STORE_DURABLE);
         options.replace = has(KV_STORE_REPLACE);
         options.sealed = has(KV_STORE_SEALED);
         options.xxh3_keys = has(KV_STORE_XXH3_KEYS);
+        if has(KV_STORE_SELF_CHECKED) {
+            options = options.with_values_that_check_themselves();
+        }
         options.timeout = (call.timeout_ms > 0).then(|| Duration::from_millis(call.timeout_ms));
         // SAFETY: by this function's own condition.
         let save = unsafe { Begun::of(call.save) }.map(|begun| begun.save.clone());
