@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::Clock;
 
 /// Tells what one thread waits for from what others do: the address of the condition, or of the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place(usize);
 
 /// Something that comes true under a lock. As of [`Condvar`]: who waits looks again whenever the wait returns.

@@ -7,6 +7,7 @@ mod batch;
 mod batches;
 mod bound;
 mod damage;
+mod flushing;
 mod followed;
 mod foreseen;
 mod layouts;
@@ -110,7 +111,8 @@ impl Store {
         let uri = StoreUri::parse(uri).map_err(during)?;
         let opened = registry::open(&uri, setup);
         let (shared, prefix) = opened.map_err(|error| during(error.context(uri.as_str())))?;
-        let opened = Opened { save: Arc::default(), prefetched: Prefetched::default(), shared, prefix };
+        let save = Arc::new(SaveState::new(&shared.process.clock));
+        let opened = Opened { save, prefetched: Prefetched::default(), shared, prefix };
         Ok(Store { fork: opened.shared.process.fork(), opened: ManuallyDrop::new(Arc::new(opened)) })
     }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::Put;
 use super::batches::Outcomes;
+use super::flushing::Flushing;
 use super::foreseen::Foreseen;
 use super::ledger::{self, Admission, Ledger};
 use super::open_store::OpenStore;
@@ -19,13 +20,13 @@ use crate::directory::UnderWay;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Buffer;
+use crate::process::Clock;
 use crate::until::Until;
 
-#[derive(Default)]
 pub(super) struct SaveState {
     state: Mutex<State>,
-    /// Held during a flush, so that a commit waits for a flush that another thread began.
-    flushing: Mutex<()>,
+    /// A commit waits for a flush that another thread began.
+    flushing: Flushing,
 }
 
 #[derive(Default)]
@@ -56,6 +57,11 @@ impl Drop for Putting<'_> {
 }
 
 impl SaveState {
+    /// A save with nothing in it. `clock`: by which its threads wait for each other.
+    pub(super) fn new(clock: &Clock) -> Self {
+        SaveState { state: Mutex::default(), flushing: Flushing::new(clock) }
+    }
+
     /// A put for this save begins, before the backend is asked for anything: what it answers as existing must stay.
     pub(super) fn begin_put(&self, store: &OpenStore) -> Putting<'_> {
         let mut state = self.lock();
@@ -210,10 +216,10 @@ impl SaveState {
         }
     }
 
-    /// Store every chunk that waits, in the order of the puts. A chunk that the backend refuses for good is lost; one that
-    /// failed for a passing reason stays.
+    /// Store every chunk that waits, in the order of the puts, after a flush that another thread began. A chunk that the backend
+    /// refuses for good is lost; one that failed for a passing reason stays.
     pub(super) fn flush(&self, store: &OpenStore, until: &Until) -> Result<(), Error> {
-        let _alone = store.process.clock.lock(&self.flushing);
+        let _alone = self.flushing.begin(until)?;
         let chunks = {
             let mut state = self.lock();
             state.unflushed = 0;

@@ -89,7 +89,7 @@ impl<'a> TimedStore<'a> {
 
     /// Begin the save of this operation.
     pub(crate) fn begin_save(self) -> OperationSave<'a> {
-        OperationSave { store: self, state: Arc::default() }
+        OperationSave { store: self, state: Arc::new(SaveState::new(&self.store.opened.shared.process.clock)) }
     }
 
     /// [`TimedStore::get_buffers`] of chunks whose lengths are known, into memory that [`TimedStore::keep_buffers`] has kept.

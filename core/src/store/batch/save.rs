@@ -86,8 +86,9 @@ pub enum SaveOutcome {
 
 impl Save {
     pub(super) fn begin(opened: Arc<Opened>) -> Self {
-        let submitted = Submitted::new(&opened.shared.process.clock);
-        Save(Arc::new(Begun { opened, state: SaveState::default(), submitted }))
+        let clock = &opened.shared.process.clock;
+        let (state, submitted) = (SaveState::new(clock), Submitted::new(clock));
+        Save(Arc::new(Begun { opened, state, submitted }))
     }
 
     /// Whether it is a save of this store.
