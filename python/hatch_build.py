@@ -14,4 +14,6 @@ class Hook(BuildHookInterface[Any]):
         if not (pathlib.Path(self.root) / LIBRARY).is_file():
             raise RuntimeError(f"there is no {LIBRARY} here: `cargo xtask wheel` builds the wheel")
         build_data["pure_python"] = False
-        build_data["tag"] = f"cp311-abi3-manylinux_2_34_{os.uname().machine}"
+        # What was linked says which C library it needs; whoever lays it out has looked.
+        glibc = os.environ["KV_STORE_WHEEL_GLIBC"].replace(".", "_")
+        build_data["tag"] = f"cp311-abi3-manylinux_{glibc}_{os.uname().machine}"

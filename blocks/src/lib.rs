@@ -28,3 +28,8 @@ pub use far::{Blocking, DamagedItem, Far, Features, GetItem, Noop, Outcome, PutI
 pub use key::{Key, KeyBuilder, KeyHash, Keys, SCOPE_BYTES};
 pub use slab::{Acquired, Block, Slot};
 pub use spec::{Dtype, Layout, Spec};
+
+// The programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -68,3 +68,8 @@ pub use store::{
     Pages, Presence, Put, Request, RequestQueue, Save, SaveOutcome, Store, StoreInfo, Usage, metrics,
 };
 pub use uri::StoreUri;
+
+// The programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

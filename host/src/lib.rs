@@ -79,3 +79,8 @@ pub mod raw {
         pub use crate::log::{Level, clean, failure, line, set_sink};
     }
 }
+
+// The programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

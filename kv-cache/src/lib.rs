@@ -75,3 +75,8 @@ pub use policy::{Gate, Policy};
 pub use pressure::{Pressure, Sample, SystemMemory};
 pub use request::{Reason, Save, Saved};
 pub use tier::{Gc, Step};
+
+// The programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -42,3 +42,8 @@ pub use layout::{CacheShape, Layout};
 pub use scale::{KvScales, Scale};
 pub use table::{BlockTable, OffsetPools};
 pub use write::{Slots, Write};
+
+// The programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

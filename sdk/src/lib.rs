@@ -245,3 +245,8 @@ mod tests {
         assert!(std::panic::catch_unwind(|| check_schemes(&["a"; 17])).is_err());
     }
 }
+
+// The programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -122,3 +122,8 @@ mod tests {
         );
     }
 }
+
+// The programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -66,7 +66,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let clone = |name: &str| {
             let root = folder.path().join(name);
-            Place { dist: root.join("target/dist"), root, target: folder.path().join("kept"), features: &[] }
+            Place {
+                dist: root.join("target/dist"),
+                root,
+                target: folder.path().join("kept"),
+                features: &[],
+                rustc_wrapper: None,
+            }
         };
         let first = Compiled::take(&clone("first")).unwrap();
         assert!(!first.used.exists(), "nothing was kept yet");

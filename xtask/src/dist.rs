@@ -47,6 +47,9 @@ pub fn cargo(place: &Place, command: &str) -> Command {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(&place.root).args([command, "--release", "--locked", "--workspace", "--exclude", "xtask"]);
     cargo.env("CARGO_TARGET_DIR", &place.target);
+    if let Some(wrapper) = &place.rustc_wrapper {
+        cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
+    }
     for feature in place.features {
         cargo.args(["--features", feature]);
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 /// The folders that commands use.
+#[derive(Clone)]
 pub struct Place {
     /// The clone.
     pub root: PathBuf,
@@ -14,6 +15,8 @@ pub struct Place {
     pub dist: PathBuf,
     /// Features of the workspace that are built, beside those that every crate asks for.
     pub features: &'static [&'static str],
+    /// What runs rustc for the crates of the workspace, if not cargo.
+    pub rustc_wrapper: Option<PathBuf>,
 }
 
 impl Place {
@@ -24,7 +27,7 @@ impl Place {
             None => root.join("target"),
         };
         let dist = root.join("target/dist");
-        Ok(Place { root, target, dist, features: &[] })
+        Ok(Place { root, target, dist, features: &[], rustc_wrapper: None })
     }
 
     /// Where long steps keep their work and their logs.

@@ -66,6 +66,7 @@ pub fn test(place: &Place) -> Result<()> {
         target: place.target.join("portable"),
         dist: place.dist.clone(),
         features: &[FEATURE],
+        rustc_wrapper: None,
     };
     take_dependencies(place, &portable)?;
     let servers = &servers::install(place)?;

@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::llama::Llama;
+use crate::package::glibc;
 use crate::place::Place;
 use crate::{dist, llama, packages, step};
 
@@ -65,8 +66,11 @@ pub fn pack(place: &Place) -> Result<PathBuf> {
     copy(&place.target.join("release").join(LIBRARY), &package.join("_lib.abi3.so"))?;
     // The library looks for it beside itself.
     copy(&place.dist.join("libexec/kv-store-compile"), &package.join("kv-store-compile"))?;
+    let linked = ["_lib.abi3.so", "kv-store-compile"].map(|name| package.join(name));
+    let glibc = glibc::of_all(&linked, place.rustc_wrapper.is_some())?;
     let mut build = tools.python();
     build.args(["-m", "hatchling", "build", "--target", "wheel", "--directory"]).arg(&wheels).current_dir(&staged);
+    build.env("KV_STORE_WHEEL_GLIBC", glibc.to_string());
     step::run(place, "packing the wheel", &mut build)?;
     let wheel = std::fs::read_dir(&wheels)?.next().context("hatchling made no wheel")??.path();
     eprintln!("packed {}", wheel.display());

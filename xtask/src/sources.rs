@@ -148,8 +148,13 @@ mod tests {
             std::fs::create_dir_all(at(name).parent().unwrap()).unwrap();
             std::fs::write(at(name), text).unwrap();
         }
-        let place =
-            Place { root: root.path().to_owned(), target: at("target"), dist: at("target/dist"), features: &[] };
+        let place = Place {
+            root: root.path().to_owned(),
+            target: at("target"),
+            dist: at("target/dist"),
+            features: &[],
+            rustc_wrapper: None,
+        };
         let begin = || {
             let mut sources = Sources::begin(&place, &place.dist).unwrap();
             sources.add_built(&at("target/release/liba.so")).unwrap();

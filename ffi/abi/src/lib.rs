@@ -32,3 +32,8 @@ pub mod process;
 pub mod sequences;
 pub mod status;
 pub mod store;
+
+// The programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

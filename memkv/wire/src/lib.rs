@@ -64,3 +64,8 @@ pub const GENERATION_BYTES: usize = 16;
 pub type Nonce = [u8; NONCE_BYTES];
 /// Names a session of version 2 for as long as its server lives.
 pub type SessionId = [u8; SESSION_BYTES];
+
+// The programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

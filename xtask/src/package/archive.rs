@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use super::Release;
 use super::stage::{normalise, walk, write};
-use super::{Release, glibc};
 use crate::place::{LIBRARY, Place, SONAME};
 use crate::step;
 
@@ -80,7 +80,7 @@ pub fn deb(place: &Place, release: &Release, tree: &Path) -> Result<PathBuf> {
         .replace("@VERSION@", &release.version)
         .replace("@ARCHITECTURE@", architecture)
         .replace("@KILOBYTES@", &bytes.div_ceil(1024).to_string())
-        .replace("@GLIBC@", &glibc::LEAST.to_string());
+        .replace("@GLIBC@", &release.glibc.to_string());
     write(&root.join("DEBIAN/control"), &control)?;
     write(&root.join("DEBIAN/triggers"), "activate-noawait ldconfig\n")?;
     normalise(&root, release.time)?;

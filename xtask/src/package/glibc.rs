@@ -1,7 +1,7 @@
 //! The least glibc that what is packed needs: the newest version among the symbols that it takes from it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
@@ -9,11 +9,21 @@ use anyhow::{Result, ensure};
 use crate::place::Place;
 use crate::step;
 
-/// What docs and packages promise. Built on a system with a newer one, a library may come to need more, and packing it fails.
-pub const LEAST: Version = Version(2, 34);
+/// What packages promise: that of RHEL 8, and of `manylinux_2_28`. What is packed is linked for it ([`super::older_glibc`]).
+pub const LEAST: Version = Version(2, 28);
+/// What the tests' own packages may need, which are linked as usual so that nothing is compiled twice.
+const AS_BUILT: Version = Version(2, 34);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u32, pub u32);
+
+impl Version {
+    /// `GLIBC_2.3.4` is 2.3: no third number was ever the newest of a program.
+    pub fn parse(name: &str) -> Option<Version> {
+        let mut numbers = name.strip_prefix("GLIBC_")?.split('.').map(|number| number.parse().ok());
+        Some(Version(numbers.next()??, numbers.next()??))
+    }
+}
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,32 +31,41 @@ impl fmt::Display for Version {
     }
 }
 
-/// What all libraries and programs need together, which is no more than is promised.
-pub fn check(place: &Place) -> Result<Version> {
-    let mut least = Version(2, 0);
+/// What may be promised of all libraries and programs that are laid out.
+pub fn promised(place: &Place) -> Result<Version> {
+    let mut files: Vec<PathBuf> = Vec::new();
     for folder in ["lib", "bin", "libexec"] {
-        let mut files: Vec<PathBuf> = Vec::new();
         for entry in std::fs::read_dir(place.dist.join(folder))? {
             files.push(entry?.path());
         }
-        for file in files.iter().filter(|file| file.is_file()) {
-            let text = step::output(Command::new("readelf").args(["--version-info", "--wide"]).arg(file))?;
-            let needs = newest(&text);
-            ensure!(needs <= LEAST, "{} needs glibc {needs}, and packages promise {LEAST}", file.display());
-            least = least.max(needs);
-        }
     }
-    Ok(least)
+    files.retain(|file| file.is_file());
+    of_all(&files, place.rustc_wrapper.is_some())
+}
+
+/// What may be promised of some files, which `linked_for_older` says were linked for [`LEAST`].
+pub fn of_all(files: &[PathBuf], linked_for_older: bool) -> Result<Version> {
+    let limit = if linked_for_older { LEAST } else { AS_BUILT };
+    let mut promised = LEAST;
+    for file in files {
+        let needs = of(file)?;
+        ensure!(needs <= limit, "{} needs glibc {needs}, and packages promise {limit}", file.display());
+        promised = promised.max(needs);
+    }
+    // What needs more than the least is never promised for exactly what it needs today.
+    Ok(if promised > LEAST { AS_BUILT } else { LEAST })
+}
+
+/// What a file needs.
+pub fn of(file: &Path) -> Result<Version> {
+    let text = step::output(Command::new("readelf").args(["--version-info", "--wide"]).arg(file))?;
+    Ok(newest(&text))
 }
 
 /// The newest version of glibc that `readelf --version-info` names.
 fn newest(text: &str) -> Version {
     let names = text.split(|c: char| c.is_whitespace() || matches!(c, '(' | ')'));
-    let versions = names.filter_map(|name| {
-        let mut numbers = name.strip_prefix("GLIBC_")?.split('.').map(|number| number.parse().ok());
-        Some(Version(numbers.next()??, numbers.next()??))
-    });
-    versions.max().unwrap_or(Version(2, 0))
+    names.filter_map(Version::parse).max().unwrap_or(Version(2, 0))
 }
 
 #[cfg(test)]
@@ -59,5 +78,19 @@ mod tests {
         assert_eq!(newest(text), Version(2, 34));
         assert_eq!(newest(""), Version(2, 0));
         assert!(Version(2, 4) < Version(2, 34));
+    }
+
+    #[test]
+    fn a_file_that_needs_more_than_was_linked_for_is_refused() {
+        // This test program is linked as usual.
+        let program = std::env::current_exe().unwrap();
+        let needs = of(&program).unwrap();
+        if needs <= LEAST {
+            eprintln!("skipped: this system's own glibc is no newer than {LEAST}");
+            return;
+        }
+        assert_eq!(of_all(std::slice::from_ref(&program), false).unwrap(), AS_BUILT);
+        let refused = of_all(&[program], true).unwrap_err().to_string();
+        assert!(refused.contains(&format!("needs glibc {needs}, and packages promise {LEAST}")), "{refused}");
     }
 }

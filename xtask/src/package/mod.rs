@@ -3,11 +3,12 @@
 
 mod archive;
 mod crates;
-mod glibc;
+pub mod glibc;
 mod licences;
 mod linked;
 mod macho;
 mod macos;
+mod older_glibc;
 mod sbom;
 mod stage;
 pub mod tests;
@@ -17,6 +18,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
+
+pub use crates::Verify;
 
 use crate::place::Place;
 use crate::{dist, python, step};
@@ -29,9 +32,12 @@ pub struct Options {
     /// Also make them twice and compare, and use them: in a root of their own, by find_package and by pkg-config
     #[arg(long)]
     test: bool,
-    /// Also pack the crates for crates.io, which resolves their dependencies there; nothing is published. --test does it, too
+    /// Also pack the crates for crates.io and compile each from its archive, which compiles wasmtime anew; nothing is published. --test does it, too
     #[arg(long)]
     crates: bool,
+    /// Also fail where something is missing that only the owner can say: the address of the sources
+    #[arg(long)]
+    for_release: bool,
     /// Instead the tarball and the wheel for macOS, of this processor: linked by zig, looked at, and not run. Compiles wasmtime once for each
     #[arg(long, value_parser = macos::targets(), conflicts_with_all = ["test", "crates"])]
     target: Option<String>,
@@ -44,6 +50,8 @@ pub struct Release {
     pub time: u64,
     /// `x86_64`.
     pub machine: &'static str,
+    /// The least that is promised to run what is packed, on Linux.
+    pub glibc: glibc::Version,
     /// `linux` or `macos`.
     pub system: &'static str,
     /// `target/package`.
@@ -60,6 +68,7 @@ impl Release {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             time: time.trim().parse().context("SOURCE_DATE_EPOCH is a number of seconds")?,
             machine: std::env::consts::ARCH,
+            glibc: glibc::promised(place)?,
             system: "linux",
             folder: place.root.join("target/package"),
         })
@@ -76,9 +85,13 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     if let Some(target) = &options.target {
         return macos::run(place, target, !options.no_wheel);
     }
+    if options.for_release {
+        crates::has_a_home(place)?;
+    }
+    let place = &Place { rustc_wrapper: older_glibc::wrapper(place)?, ..place.clone() };
     dist::run(place)?;
     if options.test {
-        return tests::run(place);
+        return tests::run(place, Verify::Yes);
     }
     let mut made = assemble(place)?;
     if !options.no_wheel {
@@ -88,7 +101,7 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
         made.push(python::pack(place)?);
     }
     if options.crates {
-        crates::pack(place)?;
+        crates::pack(place, Verify::Yes)?;
     }
     for path in &made {
         println!("{}  {}", digest(path)?, path.display());
@@ -100,8 +113,7 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
 pub fn assemble(place: &Place) -> Result<Vec<PathBuf>> {
     let release = Release::find(place)?;
     let progress = step::Progress::start("assembling packages");
-    let least = glibc::check(place)?;
-    progress.say(&format!("needs glibc {least} or later"));
+    progress.say(&format!("needs glibc {} or later", release.glibc));
     if release.folder.exists() {
         std::fs::remove_dir_all(&release.folder)?;
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::linked::Linked;
-use super::{Release, glibc, licences};
+use super::{Release, licences};
 use crate::place::{LIBRARY, Place, SONAME};
 use crate::step;
 
@@ -79,7 +79,7 @@ fn readme(release: &Release) -> String {
          has a config to start from, lib/systemd a unit for memkv-server, and THIRD-PARTY-LICENCES what all this is made of.\n",
         version = release.version,
         machine = release.machine,
-        least = glibc::LEAST,
+        least = release.glibc,
     )
 }
 

@@ -7,11 +7,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use kv_store_tests::redis::RedisServer;
 
-use super::{Release, assemble, digest, unpack};
+use super::{Release, Verify, assemble, crates, digest, unpack};
 use crate::place::{Place, SONAME};
 use crate::{packages, step};
 
-pub fn run(place: &Place) -> Result<()> {
+pub fn run(place: &Place, verify: Verify) -> Result<()> {
     packages::install(&["cmake", "dpkg", "pkg-config"])?;
     let release = Release::find(place)?;
     let first = assemble(place)?.iter().map(|path| digest(path)).collect::<Result<Vec<_>>>()?;
@@ -29,7 +29,10 @@ pub fn run(place: &Place) -> Result<()> {
     linked(place, &tree, &work)?;
     debian(&release, &work)?;
     unit(&tree)?;
-    super::crates::pack(place)?;
+    crates::pack(place, verify)?;
+    if verify == Verify::Yes {
+        crates::used_elsewhere(place, &tree, &work)?;
+    }
     container(&release)
 }
 
