@@ -157,3 +157,34 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod workflows {
+    use super::*;
+
+    /// Workflows run where nobody looks, some of them once a release: what they call is there.
+    #[test]
+    fn workflows_run_commands_that_there_are() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../.github/workflows");
+        let mut commands = 0;
+        for workflow in std::fs::read_dir(folder).unwrap() {
+            let workflow = workflow.unwrap().path();
+            let text = std::fs::read_to_string(&workflow).unwrap();
+            for line in text.lines().filter(|line| !line.trim_start().starts_with('#')) {
+                let Some((_, words)) = line.split_once("cargo xtask ") else { continue };
+                // What a workflow fills in is a target, or a flag in quotes.
+                let words = match words.split_once("${{") {
+                    Some((before, filled)) if filled.contains('\'') => {
+                        before.to_owned() + filled.split('\'').find(|part| part.starts_with("--")).unwrap()
+                    }
+                    Some((before, _)) => before.to_owned() + "x86_64-apple-darwin",
+                    None => words.to_owned(),
+                };
+                let parsed = Arguments::try_parse_from(["xtask"].into_iter().chain(words.split_whitespace()));
+                assert!(parsed.is_ok(), "{}: cargo xtask {words}: {}", workflow.display(), parsed.err().unwrap());
+                commands += 1;
+            }
+        }
+        assert!(commands >= 4, "{commands} commands found");
+    }
+}

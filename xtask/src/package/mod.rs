@@ -3,6 +3,7 @@
 
 mod archive;
 mod crates;
+mod elsewhere;
 pub mod glibc;
 mod licences;
 mod linked;
@@ -98,14 +99,22 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
         // hatchling takes the time from it.
         // SAFETY: xtask has no other thread now that reads the environment.
         unsafe { std::env::set_var("SOURCE_DATE_EPOCH", Release::find(place)?.time.to_string()) };
-        made.push(python::pack(place)?);
+        let wheel = python::pack(place)?;
+        // Beside the others, for who takes all of them.
+        let beside = place.root.join("target/package").join(wheel.file_name().context("a wheel has a name")?);
+        std::fs::copy(wheel, &beside)?;
+        made.push(beside);
     }
     if options.crates {
         crates::pack(place, Verify::Yes)?;
     }
+    let mut sums = String::new();
     for path in &made {
-        println!("{}  {}", digest(path)?, path.display());
+        let (digest, name) = (digest(path)?, path.file_name().context("a file has a name")?);
+        sums += &format!("{digest}  {}\n", name.display());
+        println!("{digest}  {}", path.display());
     }
+    std::fs::write(place.root.join("target/package/SHA256SUMS"), sums)?;
     Ok(())
 }
 

@@ -1,13 +1,13 @@
 //! What is packed works where it is unpacked: in a root with nothing else but the C library, and for programs that look for it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use kv_store_tests::redis::RedisServer;
 
-use super::{Release, Verify, assemble, crates, digest, unpack};
+use super::{Release, Verify, assemble, crates, digest, elsewhere, unpack};
 use crate::place::{Place, SONAME};
 use crate::{packages, step};
 
@@ -27,11 +27,12 @@ pub fn run(place: &Place, verify: Verify) -> Result<()> {
     symbols(&tree)?;
     bare(&release, &work)?;
     linked(place, &tree, &work)?;
-    debian(&release, &work)?;
+    let deb = debian(&release, &work)?;
     unit(&tree)?;
     crates::pack(place, verify)?;
     if verify == Verify::Yes {
         crates::used_elsewhere(place, &tree, &work)?;
+        elsewhere::run(place, &release, &deb)?;
     }
     container(&release)
 }
@@ -141,7 +142,7 @@ fn linked(place: &Place, tree: &Path, work: &Path) -> Result<()> {
 }
 
 /// What dpkg makes of the package, and that no link of it leads nowhere.
-fn debian(release: &Release, work: &Path) -> Result<()> {
+fn debian(release: &Release, work: &Path) -> Result<PathBuf> {
     let deb = std::fs::read_dir(&release.folder)?.filter_map(|entry| Some(entry.ok()?.path()));
     let deb =
         deb.into_iter().find(|path| path.extension().is_some_and(|end| end == "deb")).context("there is no .deb")?;
@@ -155,7 +156,7 @@ fn debian(release: &Release, work: &Path) -> Result<()> {
     let version = step::output(Command::new(root.join("usr/bin/kv-store")).arg("--version"))?;
     ensure!(version.contains(&release.version), "{version}");
     eprintln!("ok the Debian package unpacks, and its links lead to what they name");
-    Ok(())
+    Ok(deb)
 }
 
 /// systemd accepts the unit, where there is one to ask.
