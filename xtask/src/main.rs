@@ -30,6 +30,7 @@ mod packages;
 mod place;
 mod planted;
 mod portable;
+mod programs;
 mod python;
 mod quick;
 mod second_host;
