@@ -10,7 +10,7 @@ use crate::show;
 /// Update the SDK of a project that `new` made
 ///
 /// Replaces the contract by the version of this program; in a Rust project also sdk/, and the version in Cargo.toml. In other
-/// projects the version of the contract's interfaces is written anew where wit/*.wit and *.js name them. Nothing else of your
+/// projects the version of the contract's interfaces is written anew where wit/*.wit and src/*.js name them. Nothing else of your
 /// sources is changed; CHANGELOG.md of kv-store-wasm says what you may have to change in them.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store update && kv-store build && kv-store check\n\n\
@@ -93,7 +93,7 @@ fn write_changed(folder: &Path, files: impl IntoIterator<Item = (PathBuf, String
 
 /// The sources of a project that name interfaces of the contract, with its version.
 fn renamed(folder: &Path) -> Vec<(PathBuf, String)> {
-    let files = ["wit", ""].into_iter().flat_map(|below| {
+    let files = ["wit", "src", ""].into_iter().flat_map(|below| {
         let entries = std::fs::read_dir(folder.join(below)).into_iter().flatten().flatten();
         entries.map(move |entry| Path::new(below).join(entry.file_name()))
     });

@@ -147,7 +147,7 @@ function sums(bytesOf) {
 }
 
 const FACTS = {
-  contract: '1.0.0-rc',
+  contract: '1.1.0-rc',
   host: 'second-host 1',
   'memory-bytes': `${64 << 20}`,
   'payload-bytes': `${MAX_PAYLOAD}`,

@@ -8,6 +8,7 @@ import { transpileBytes } from '@bytecodealliance/jco-transpile';
 import { State, payloads, plain } from './contract.mjs';
 import { files } from './files.mjs';
 import { net } from './net.mjs';
+import { records } from './records.mjs';
 
 /// What makes instances of a component.
 export async function load(component) {
@@ -27,7 +28,7 @@ export async function load(component) {
   return (grants) => {
     const state = new State(grants);
     const bytes = payloads(state);
-    const imports = { ...wasi, ...plain(state, bytes), ...files(state, bytes), ...net(state, bytes) };
+    const imports = { ...wasi, ...plain(state, bytes), ...files(state, bytes), ...records(state, bytes), ...net(state, bytes) };
     return { state, exports: instantiate((name) => modules.get(name), imports) };
   };
 }

@@ -19,6 +19,10 @@ const PAGE: &str = "docs/vendor/languages.md";
 const TABLE: [&str; 2] = ["<!-- table: cargo xtask languages -->\n", "<!-- end -->\n"];
 /// The longest file of tests/compat.
 const LONGEST: u64 = 8 << 20;
+/// The text of 1.0.0, which components that call each of its functions are built for.
+const FIRST: &str = "tests/blackbox/snapshots/contract-1.0.0.wit";
+/// Where those components are.
+const CALLS: &str = "tests/guests/calls";
 
 /// As `kv-store new --kind` has them.
 const KINDS: [&str; 3] = ["memory", "files", "http"];
@@ -28,6 +32,9 @@ pub struct Options {
     /// Also put the components into tests/compat, packed, for tests of all later versions
     #[arg(long)]
     keep: bool,
+    /// In place of all that: build what tests/guests/calls has for 1.0.0 of the contract, and put it into tests/compat
+    #[arg(long, conflicts_with = "keep")]
+    calls: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -105,7 +112,7 @@ pub struct Built {
 
 /// `kv-store new` and `build`, in a folder that is new.
 pub fn build(place: &Place, language: Language) -> Result<Built> {
-    build_kind(place, language, "memory", &|source| Ok(source.to_owned()))
+    build_kind(place, language, "memory", "memory", &|_| Ok(()))
 }
 
 /// The same for a language by its name and another kind of template, whose source is changed before it is built. Answers the component.
@@ -117,12 +124,24 @@ pub fn build_changed(
 ) -> Result<PathBuf> {
     let known = Language::ALL.into_iter().find(|known| known.name() == language);
     let language = known.with_context(|| format!("{language} is no language of the templates"))?;
-    Ok(build_kind(place, language, kind, change)?.component)
+    let change_source = |project: &Path| {
+        let source = project.join(language.source());
+        let text = std::fs::read_to_string(&source).with_context(|| format!("cannot read {}", source.display()))?;
+        Ok(std::fs::write(&source, change(&text)?)?)
+    };
+    Ok(build_kind(place, language, kind, kind, &change_source)?.component)
 }
 
-fn build_kind(place: &Place, language: Language, kind: &str, change: &dyn Fn(&str) -> Result<String>) -> Result<Built> {
+/// A project of a kind, named after its language and `what`, which is changed before it is built.
+fn build_kind(
+    place: &Place,
+    language: Language,
+    what: &str,
+    kind: &str,
+    change: &dyn Fn(&Path) -> Result<()>,
+) -> Result<Built> {
     let tools = language.install(place)?;
-    let folder = place.work().join("new").join(format!("{}-{kind}", language.name()));
+    let folder = place.work().join("new").join(format!("{}-{what}", language.name()));
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
@@ -139,13 +158,11 @@ fn build_kind(place: &Place, language: Language, kind: &str, change: &dyn Fn(&st
         }
         Ok(command)
     };
-    let name = format!("{}-{kind}", language.name());
+    let name = format!("{}-{what}", language.name());
     let new = ["new", &name, "--language", language.name(), "--kind", kind];
     step::run_shown(&format!("a new project in {}, {kind}", language.name()), kv_store(&folder)?.args(new))?;
     let project = folder.join(&name);
-    let source = project.join(language.source());
-    let text = std::fs::read_to_string(&source).with_context(|| format!("cannot read {}", source.display()))?;
-    std::fs::write(&source, change(&text)?)?;
+    change(&project)?;
     let mut build = kv_store(&project)?;
     build.arg("build");
     if language == Language::Rust {
@@ -161,7 +178,7 @@ fn build_kind(place: &Place, language: Language, kind: &str, change: &dyn Fn(&st
 /// What `kv-store new` makes builds, and passes `kv-store check` as it is.
 pub fn test(place: &Place, languages: &[Language]) -> Result<()> {
     for (language, kind) in languages.iter().flat_map(|language| KINDS.map(|kind| (*language, kind))) {
-        let built = build_kind(place, language, kind, &|source| Ok(source.to_owned()))?;
+        let built = build_kind(place, language, kind, kind, &|_| Ok(()))?;
         let project = built.component.parent().context("a component lies in its project")?;
         let mut check = Command::new(place.dist.join("bin/kv-store"));
         place.for_consumers(&mut check)?;
@@ -195,6 +212,9 @@ struct Times {
 /// Build a component in each language, measure each, and write the table.
 pub fn run(place: &Place, options: &Options) -> Result<()> {
     dist::run(place)?;
+    if options.calls {
+        return calls(place);
+    }
     let mut rows = String::new();
     for language in Language::ALL {
         let built = build(place, language)?;
@@ -217,12 +237,12 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
             open_us as f64 / 1e3,
         );
         if options.keep {
-            keep(place, language.name(), &built.component)?;
+            keep(place, &version(place)?, language.name(), &built.component)?;
         }
     }
     if options.keep {
         guests::build(place)?;
-        keep(place, "rust-maintenance", &place.components().join("memory.wasm"))?;
+        keep(place, &version(place)?, "rust-maintenance", &place.components().join("memory.wasm"))?;
     }
     let path = place.root.join(PAGE);
     let page = std::fs::read_to_string(&path)?;
@@ -238,10 +258,33 @@ fn kilobytes(bytes: u64) -> String {
     if bytes < 1_000_000 { format!("{} kB", bytes / 1000) } else { format!("{:.1} MB", bytes as f64 / 1e6) }
 }
 
+/// Build the components that call each function of 1.0.0, and pack them.
+fn calls(place: &Place) -> Result<()> {
+    let sources = place.root.join(CALLS);
+    for (language, source) in [(Language::Javascript, "calls.js"), (Language::Python, "calls.py")] {
+        let own = |project: &Path| {
+            std::fs::copy(sources.join(source), project.join(language.source()))?;
+            std::fs::copy(sources.join("world.wit"), project.join("wit/world.wit"))?;
+            std::fs::copy(place.root.join(FIRST), project.join("wit/deps/kv-store-backend/backend.wit"))?;
+            Ok(())
+        };
+        let built = build_kind(place, language, "calls", "memory", &own)?;
+        keep(place, "1.0.0", &format!("{}-calls", language.name()), &built.component)?;
+    }
+    Ok(())
+}
+
+/// The version in the contract's package line.
+fn version(place: &Place) -> Result<String> {
+    let text = std::fs::read_to_string(place.root.join("wit/backend.wit"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("package kv-store:backend@"));
+    Ok(line.and_then(|line| line.strip_suffix(';')).context("wit/backend.wit has no package line")?.to_owned())
+}
+
 /// Pack a component into tests/compat, under the version of the contract.
-fn keep(place: &Place, name: &str, component: &Path) -> Result<()> {
+fn keep(place: &Place, version: &str, name: &str, component: &Path) -> Result<()> {
     packages::install(packages::ZSTD)?;
-    let packed = place.root.join("tests/compat").join(format!("1.0.0-{name}.wasm.zst"));
+    let packed = place.root.join("tests/compat").join(format!("{version}-{name}.wasm.zst"));
     let mut zstd = Command::new("zstd");
     zstd.args(["--ultra", "-22", "--force", "--quiet"]).arg(component).arg("-o").arg(&packed);
     step::run(place, &format!("packing {name}"), &mut zstd)?;

@@ -231,7 +231,9 @@ fn check(place: &Place, bug: &Bug, component: &Path, filter: Option<&str>) -> Re
     let (mut objects, mut redis) = (None, None);
     match kind {
         "http" => {
+            // As many do. One that answers 204 to that shows less.
             let server = objects.insert(ObjectServer::start());
+            server.misses_deletes();
             check.args(["--uri", &format!("{scheme}://127.0.0.1:{}/check", server.port)]);
         }
         "net" => {
@@ -240,6 +242,7 @@ fn check(place: &Place, bug: &Bug, component: &Path, filter: Option<&str>) -> Re
             check.args(["--uri", &format!("{scheme}://127.0.0.1:{}/1", server.port)]);
             // It begins with a hyphen.
             check.args([&format!("--refusal={REFUSAL}"), "--restart", &restart]);
+            check.args(["--beside", &format!("{scheme}://127.0.0.1:{}/2", server.port)]);
         }
         _ => {}
     }

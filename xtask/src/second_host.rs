@@ -44,6 +44,8 @@ pub fn test(place: &Place) -> Result<()> {
         Ok(said)
     };
 
+    let (echo, objects) = (echo::start(), ObjectServer::start());
+    let network = format!("127.0.0.1:{echo},127.0.0.1:{}", objects.port);
     let redis = RedisServer::start(&[]);
     let memkv = MemkvServer::start(&["--memory", "1GiB"]);
     let authority = |uri: &str| uri.split('/').nth(2).unwrap_or_default().to_owned();
@@ -51,8 +53,28 @@ pub fn test(place: &Place) -> Result<()> {
         let directory = scratch.path().join(format!("{name}-store"));
         std::fs::create_dir_all(&directory)?;
         let directory = directory.display().to_string();
+        if name.starts_with("python") && version < NODE {
+            eprintln!(
+                "   {name}: left out: it takes Node.js {NODE} (this is {version}): constant expressions with additions"
+            );
+            continue;
+        }
+        if name.ends_with("-calls") {
+            let found =
+                run("rows", &component, &format!("{name}://{directory}"), &directory, "", "").and_then(|files| {
+                    Ok(files + &run("rows", &component, &format!("{name}://{network}/x"), "", &network, "")?)
+                });
+            judge(&name, found.and_then(|found| compare(&place.root.join("tests/compat/calls.txt"), &found)));
+            continue;
+        }
         let (uri, servers, secrets) = match name.as_str() {
-            "local-fs" => (format!("local-fs://{directory}"), String::new(), String::new()),
+            "local-fs" | "segments" => (format!("{name}://{directory}"), String::new(), String::new()),
+            "edges" => {
+                for (what, outcome) in edges(place, &component, scratch.path(), &network, &run)? {
+                    judge(&what, outcome);
+                }
+                continue;
+            }
             "redis" => {
                 (format!("redis://127.0.0.1:{}/0", redis.port), format!("127.0.0.1:{}", redis.port), String::new())
             }
@@ -65,32 +87,43 @@ pub fn test(place: &Place) -> Result<()> {
                 continue;
             }
             "rust-maintenance" => ("memory://second-host".into(), String::new(), String::new()),
-            "python" if version < NODE => {
-                eprintln!(
-                    "   {name}: left out: it takes Node.js {NODE} (this is {version}): constant expressions with additions"
-                );
-                continue;
-            }
             template => (format!("{template}-memory://second-host"), String::new(), String::new()),
         };
         judge(&name, run("check", &component, &uri, &directory, &servers, &secrets).map(drop));
     }
 
-    let edges = place.root.join("target/test-components/edges.wasm");
-    let directory = scratch.path().join("edges");
-    std::fs::create_dir(&directory)?;
-    let directory = directory.display().to_string();
-    let found = run("edges", &edges, &format!("edges://{directory}"), &directory, "", "");
-    judge(
-        "edges of payloads, files, system, changes",
-        found.and_then(|found| compare(place, &found, "edges-files.txt")),
-    );
-    let (echo, objects) = (echo::start(), ObjectServer::start());
-    let servers = format!("127.0.0.1:{echo},127.0.0.1:{}", objects.port);
-    let found = run("edges", &edges, &format!("edges://{servers}/x"), "", &servers, "");
-    judge("edges of net, http", found.and_then(|found| compare(place, &found, "edges-network.txt")));
+    let component = place.root.join("target/test-components/edges.wasm");
+    for (what, outcome) in edges(place, &component, scratch.path(), &network, &run)? {
+        judge(&format!("{what}, as it is built now"), outcome);
+    }
     ensure!(failed.is_empty(), "on the second host these differ: {}", failed.join(", "));
     Ok(())
+}
+
+/// What runs a component: what is asked, the component, its URI, and the directory, servers and secrets that it is granted.
+type Run<'a> = &'a dyn Fn(&str, &Path, &str, &str, &str, &str) -> Result<String>;
+
+/// What the guest `edges` finds, by table.
+fn edges(
+    place: &Place,
+    component: &Path,
+    scratch: &Path,
+    servers: &str,
+    run: Run<'_>,
+) -> Result<Vec<(String, Result<()>)>> {
+    let folder = tempfile::tempdir_in(scratch)?;
+    let table = |name: &str| place.root.join("tests/second-host").join(format!("edges-{name}.txt"));
+    let mut judged = Vec::new();
+    for name in ["files", "records"] {
+        let directory = folder.path().join(name);
+        std::fs::create_dir(&directory)?;
+        let directory = directory.display().to_string();
+        let found = run("edges", component, &format!("edges://{directory}"), &directory, "", "");
+        judged.push((format!("edges-{name}"), found.and_then(|found| compare(&table(name), &found))));
+    }
+    let found = run("edges", component, &format!("edges://{servers}/x"), "", servers, "");
+    judged.push(("edges-network".into(), found.and_then(|found| compare(&table("network"), &found))));
+    Ok(judged)
 }
 
 /// The program's folder with what it imports, and the Node.js that runs it. None: there is none, which is said.
@@ -126,13 +159,14 @@ fn install(place: &Place, folder: &Path) -> Result<Option<(PathBuf, u32)>> {
     })
 }
 
-/// The components of 1.0, by name, under the names of their schemes.
+/// The components of 1.0 and 1.1, by name, under the names of their schemes.
 fn unpack(place: &Place, folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut unpacked = Vec::new();
     for entry in std::fs::read_dir(place.root.join("tests/compat"))? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let Some(name) = name.strip_prefix("1.0.0-").and_then(|name| name.strip_suffix(".wasm.zst")) else { continue };
+        let name = ["1.0.0-", "1.1.0-"].into_iter().find_map(|version| name.strip_prefix(version));
+        let Some(name) = name.and_then(|name| name.strip_suffix(".wasm.zst")) else { continue };
         let component = folder.join(format!("{name}.wasm"));
         let mut zstd = Command::new("zstd");
         step::output(zstd.args(["--decompress", "--quiet", "--force"]).arg(&path).arg("-o").arg(&component))?;
@@ -143,9 +177,9 @@ fn unpack(place: &Place, folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     Ok(unpacked)
 }
 
-fn compare(place: &Place, found: &str, table: &str) -> Result<()> {
-    let path = place.root.join("tests/second-host").join(table);
-    let expected = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+fn compare(path: &Path, found: &str) -> Result<()> {
+    let table = path.file_name().unwrap_or_default().display();
+    let expected = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let (found, expected): (Vec<&str>, Vec<&str>) = (found.lines().collect(), expected.lines().collect());
     let differ = |these: &[&str], those: &[&str]| {
         these.iter().filter(|line| !those.contains(line)).map(|line| format!("\n      {line}")).collect::<String>()

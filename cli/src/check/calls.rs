@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use kv_store_conformance::Held;
 use kv_store_wasm::Put;
 
+use super::names;
 use super::tap::{Chunk, Instances};
 
 /// A case's verdict: nothing, or what was wrong, in words for the author of the backend.
@@ -45,6 +46,12 @@ pub const CASES: &[Case] = &[
         asks: "chunks and manifests never meet, and a manifest that is removed takes nothing else along",
         needs: Needs::Nothing,
         run: apart,
+    },
+    Case {
+        name: "calls-names",
+        asks: "manifests whose names differ in an end or a character that means something elsewhere are different ones",
+        needs: Needs::Nothing,
+        run: |subject| names::run(subject.instances, subject.salt),
     },
     Case {
         name: "calls-replace",

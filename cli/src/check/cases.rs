@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tap::{Instances, Tap};
 use super::times::{self, Times};
-use super::{calls, durable, eviction, existence, items, maintenance, network, pairs, parameters};
+use super::{beside, calls, durable, eviction, existence, items, maintenance, network, pairs, parameters};
 use crate::failure::{Failure, Outcome};
 
 /// Run a case in this process (what `check` starts)
@@ -30,6 +30,9 @@ pub struct Arguments {
     /// What the server says when it refuses, with escapes
     #[arg(long)]
     refusal: Option<String>,
+    /// Another store on the server of --uri
+    #[arg(long)]
+    beside: Option<String>,
     /// The most memory that this process may take, in bytes
     #[arg(long)]
     memory: Option<u64>,
@@ -154,6 +157,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
         let instances = Instances::open(&tap, &first).map_err(Failure::unable)?;
         let subject = pairs::Subject { instances: &instances, salt: arguments.salt };
         return say(&said(pairs::run(&subject, name.ends_with(":second"))));
+    }
+    if let Some(other) = arguments.beside.as_deref().filter(|_| name == beside::NAME) {
+        return say(&said(beside::run(&tap, &first, other, arguments.salt)));
     }
     if case_name == network::RESTARTED {
         let instances = Instances::open(&tap, &first).map_err(Failure::unable)?;

@@ -1,5 +1,5 @@
-//! What the contract asks of a `durable` store that keeps files: what a commit names is synced before its manifest is there. Nobody cuts the
-//! power; the host tells which files were written and synced.
+//! What the contract asks of a `durable` store that keeps files or records: what a commit names is synced before its manifest is there. Nobody
+//! cuts the power; the host tells which of them were written and synced.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,8 @@ use kv_store_wasm::raw::files::{FileEvent, watch};
 use super::tap::{Chunk, Instances};
 
 pub const NAME: &str = "durable-files";
-pub const ASKS: &str = "a `durable` store that keeps files syncs what is fresh, then publishes, and syncs the manifest";
+pub const ASKS: &str =
+    "a `durable` store that keeps files or records syncs what is fresh, then publishes, and syncs the manifest";
 
 type Verdict = Result<(), String>;
 
@@ -60,7 +61,7 @@ pub fn run(instances: &Instances, salt: u64) -> Result<Verdict, String> {
     let verdict = judge(instances, &chunks, &hashes, &name);
     let _ = (instances.delete_manifest(&name), instances.delete(&hashes));
     if ledger().written == 0 {
-        return Err("it writes no files, or by WASI alone".into());
+        return Err("it writes neither files nor records, or by WASI alone".into());
     }
     Ok(verdict)
 }
@@ -99,7 +100,7 @@ fn judge(instances: &Instances, chunks: &[Chunk], hashes: &[Vec<u8>], name: &str
     match late {
         0 => Ok(()),
         late => Err(format!(
-            "commit wrote the manifest while {late} files of fresh chunks were not yet synced: sync them first"
+            "commit wrote the manifest while {late} files or records of fresh chunks were not yet synced: sync them first"
         )),
     }
 }
@@ -109,7 +110,8 @@ fn unsynced(after: &str) -> Verdict {
     match ledger.unsynced.first_key_value() {
         None => Ok(()),
         Some((path, len)) => Err(format!(
-            "after {after} {} files are not synced, such as {path} of {len} bytes: use `sync`, or write them `durable`",
+            "after {after} {} files or records are not synced, such as {path} of {len} bytes: use `sync`, write them `durable`, or name \
+             them to `records.commit`",
             ledger.unsynced.len()
         )),
     }

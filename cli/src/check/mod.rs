@@ -3,6 +3,7 @@
 //! The cases run in a process of their own, which a bad library may bring down; [`run`] says so and goes on with the next
 //! case. They know the library only through its C ABI.
 
+mod beside;
 mod calls;
 pub mod cases;
 mod durable;
@@ -10,6 +11,7 @@ mod eviction;
 mod existence;
 mod items;
 mod maintenance;
+mod names;
 mod network;
 mod pairs;
 mod parameters;
@@ -27,7 +29,7 @@ use std::time::Duration;
 use crate::failure::{Failure, Outcome};
 use crate::show::{self, Tone};
 use report::{Judged, Report, Verdict};
-use runner::Runner;
+use runner::{Runner, Server};
 pub use subject::Stores;
 use subject::{Kind, Tested};
 
@@ -55,6 +57,9 @@ pub struct Arguments {
     /// What the server of --uri says when it refuses a request, for `net-refusals`; \r, \n, \0 and \xNN are bytes
     #[arg(long, value_name = "TEXT", requires = "uri")]
     refusal: Option<String>,
+    /// Another store on the server of --uri, such as another database, for `beside`
+    #[arg(long, value_name = "URI", requires = "uri")]
+    beside: Option<String>,
     /// A program that restarts the server of --uri, for `server-restart`
     #[arg(long, value_name = "PROGRAM", requires = "uri")]
     restart: Option<PathBuf>,
@@ -103,7 +108,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let wanted = |name: &str| arguments.filter.as_deref().is_none_or(|text| name.contains(text));
     let show = !arguments.json;
     let timeout = Duration::from_secs(arguments.timeout.max(1));
-    let runner = Runner::new(&tested, timeout, arguments.memory, arguments.refusal.clone())?;
+    let server = Server { refusal: arguments.refusal.clone(), beside: arguments.beside.clone() };
+    let runner = Runner::new(&tested, timeout, arguments.memory, server)?;
     let bar = show::spinner("compiling");
     let compiled = runner.compile(arguments.compile_timeout.max(1));
     bar.finish_and_clear();
@@ -171,6 +177,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
         for case in network::CASES.iter().filter(|case| wanted(case.name) && case.is_for(&tested.imports)) {
             judge(case.name, case.asks, runner.case(case.name)?);
         }
+    }
+    if arguments.beside.is_some() && tested.kind == Kind::Component && wanted(beside::NAME) {
+        judge(beside::NAME, beside::ASKS, runner.case(beside::NAME)?);
     }
     if let Some(program) = arguments.restart.as_deref().filter(|_| wanted(network::RESTARTED)) {
         judge(network::RESTARTED, network::RESTARTED_ASKS, runner.restarted(network::RESTARTED, program)?);

@@ -20,14 +20,21 @@ const KILLED_AFTER_MS: [u64; 6] = [3, 17, 41, 97, 211, 503];
 /// Lines of the library that are shown where a case failed.
 const LINES: usize = 8;
 
+/// What was told of the server of a store that was given.
+pub struct Server {
+    /// What it says when it refuses.
+    pub refusal: Option<String>,
+    /// Another store on it.
+    pub beside: Option<String>,
+}
+
 pub struct Runner<'a> {
     tested: &'a Tested,
     timeout: Duration,
     /// Bytes of memory that a case's process may take.
     memory: u64,
     salt: u64,
-    /// What the server says when it refuses.
-    refusal: Option<String>,
+    server: Server,
     /// Holds the component under its scheme's name, and stores.
     folder: tempfile::TempDir,
     expected: Option<String>,
@@ -49,7 +56,7 @@ impl Drop for Process {
 }
 
 impl<'a> Runner<'a> {
-    pub fn new(tested: &'a Tested, timeout: Duration, memory: u64, refusal: Option<String>) -> Outcome<Self> {
+    pub fn new(tested: &'a Tested, timeout: Duration, memory: u64, server: Server) -> Outcome<Self> {
         let folder = tempfile::Builder::new().prefix("kv-store-check-").tempdir().map_err(Failure::unable)?;
         let mut expected = None;
         if tested.kind == Kind::Component {
@@ -62,7 +69,7 @@ impl<'a> Runner<'a> {
         let mut salt = [0; 8];
         getrandom::fill(&mut salt).map_err(Failure::unable)?;
         let salt = u64::from_le_bytes(salt);
-        Ok(Runner { tested, timeout, memory, salt, refusal, folder, expected })
+        Ok(Runner { tested, timeout, memory, salt, server, folder, expected })
     }
 
     /// The component's digest, in hex. None: it is native code.
@@ -228,9 +235,12 @@ impl<'a> Runner<'a> {
             }
             Stores::Names => command.arg("--stores").arg(format!("{}://", self.tested.scheme)),
         };
-        if let Some(refusal) = &self.refusal {
+        if let Some(refusal) = &self.server.refusal {
             // It may begin with a hyphen.
             command.arg(format!("--refusal={refusal}"));
+        }
+        if let Some(beside) = &self.server.beside {
+            command.args(["--beside", beside]);
         }
         if self.tested.kind == Kind::Native {
             command.arg("--library").arg(&self.tested.file);

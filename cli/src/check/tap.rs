@@ -110,6 +110,16 @@ impl Instances {
         }
     }
 
+    /// Publish a manifest under the name as it is.
+    pub fn publish_as_is(&self, name: &str, data: &[u8]) -> Result<(), String> {
+        let placed = [data, &[0; GENERATION]].concat();
+        match self.backend.commit(Some((name, &placed)), &[], 1 << 20, &self.until()) {
+            Ok(Committed::Published) => Ok(()),
+            Ok(Committed::Absent(_)) => Err("commit: named chunks as absent, and nothing was fresh".into()),
+            Err(error) => Err(format!("commit: {error}")),
+        }
+    }
+
     /// A manifest without the place of a generation.
     pub fn manifest(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
         Ok(self.manifest_as_is(&stored_name(name))?.map(|mut data| {

@@ -19,7 +19,7 @@ use crate::until::Until;
 
 type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
-/// What guests did with a file, by its path below the directory that was granted.
+/// What guests did with a file, by its path below the directory that was granted, or with a record: `records SPACE/KEY`, the key in hex.
 #[derive(Clone, Copy, Debug)]
 pub enum FileEvent<'a> {
     /// It has a new content.
@@ -46,8 +46,13 @@ pub fn watch(watch: fn(FileEvent)) {
     let _ = WATCH.set(watch);
 }
 
+/// Who is told, if anybody is.
+pub(super) fn watched() -> Option<fn(FileEvent)> {
+    WATCH.get().copied()
+}
+
 fn tell(event: FileEvent) {
-    if let Some(watch) = WATCH.get() {
+    if let Some(watch) = watched() {
         watch(event);
     }
 }

@@ -91,6 +91,33 @@ fn what_does_not_hold_is_missing_and_leaves_the_memory_of_its_item_free() {
     assert_eq!(state.access.reach.shares.payload_bytes.used(), 0);
 }
 
+/// What was told of the records of the test below, by the bytes of their keys.
+static TOLD: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+
+#[test]
+fn who_watches_files_is_told_what_a_commit_has_synced() {
+    // Others in this process have other keys.
+    super::files::watch(|event| {
+        let (path, what) = match event {
+            super::files::FileEvent::Written { path, len, durable } => (path, format!("{len} {durable}")),
+            super::files::FileEvent::Synced { path } => (path, "synced".to_owned()),
+        };
+        if ["records 0/777463", "records 1/777464"].contains(&path) {
+            TOLD.lock().unwrap().push(format!("{path}: {what}"));
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let mut state = state(folder.path());
+    let store = open(&mut state);
+    put(&mut state, &store, b"wtc", b"0123456789");
+    let value = vec![Part::Bytes(b"manifest".to_vec())];
+    let last = || Some(NewRecord { space: 1, key: b"wtd".to_vec(), value: value.clone() });
+    state.commit(again(&store), 0, vec![keys(&[b"wtc", b"gon"])], last()).unwrap().unwrap();
+    state.commit(again(&store), 0, vec![keys(&[b"wtc"])], last()).unwrap().unwrap();
+    let told = ["records 0/777463: 10 false", "records 0/777463: synced", "records 1/777464: 8 true"];
+    assert_eq!(*TOLD.lock().unwrap(), told);
+}
+
 #[test]
 fn a_commit_stores_its_record_or_names_what_is_gone() {
     let folder = tempfile::tempdir().unwrap();

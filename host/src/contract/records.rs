@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use wasmtime::component::Resource;
 
+use super::files::{FileEvent, watched};
 use super::payload::slices;
 use super::{Incoming, State, answered};
 use crate::contract::bindings::kv_store::backend::payloads::Part;
@@ -204,10 +205,12 @@ impl HostRecordStore for State {
         let stored = store.put(&whole.collect::<Vec<NewValue<'_>>>(), replace, &self.until);
         answered(stored.map(|stored| {
             let mut stored = stored.into_iter();
-            let outcomes = pieces.into_iter().map_while(|value| match value {
+            let outcomes = pieces.into_iter().zip(&keys).map_while(|(value, key)| match value {
                 Ok(value) => stored.next().inspect(|outcome| {
-                    if let (Ok(Stored::New), Some(tally)) = (outcome, directory.tally()) {
-                        tally.add(i64::try_from(bytes(&value)).unwrap_or(i64::MAX));
+                    if matches!(outcome, Ok(Stored::New)) {
+                        note(*key, Some((bytes(&value), false)));
+                        let tally = directory.tally();
+                        tally.into_iter().for_each(|tally| tally.add(i64::try_from(bytes(&value)).unwrap_or(i64::MAX)));
                     }
                 }),
                 Err(error) => Some(Err(error)),
@@ -261,6 +264,8 @@ impl HostRecordStore for State {
             let absent: HashSet<&[u8]> =
                 store.commit(&all, last, &self.until)?.into_iter().map(|key| key.bytes).collect();
             if absent.is_empty() {
+                all.iter().for_each(|key| note(*key, None));
+                last.iter().for_each(|(key, value)| note(*key, Some((bytes(value), true))));
                 return Ok(CommitOutcome::Published);
             }
             let gone = fresh.iter().map(|hashes| {
@@ -325,6 +330,17 @@ impl HostRecordStore for State {
         self.dropped(limits::HANDLE_BYTES);
         Ok(())
     }
+}
+
+/// Tell who watches files of a record that was written, with its length and whether it is durable, or was synced.
+fn note(key: Key<'_>, written: Option<(u64, bool)>) {
+    let Some(tell) = watched() else { return };
+    let key_in_hex: String = key.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = format!("records {}/{key_in_hex}", key.space);
+    tell(match written {
+        Some((len, durable)) => FileEvent::Written { path: &path, len, durable },
+        None => FileEvent::Synced { path: &path },
+    });
 }
 
 fn bytes(pieces: &[&[u8]]) -> u64 {

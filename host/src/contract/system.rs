@@ -15,7 +15,7 @@ impl types::Host for State {}
 impl store_types::Host for State {}
 
 /// The version of the contract that this host serves, as its text and the components built for it say it.
-const CONTRACT_VERSION: &str = "1.0.0-rc";
+const CONTRACT_VERSION: &str = "1.1.0-rc";
 
 impl system::Host for State {
     fn log(&mut self, level: system::Level, message: String) -> wasmtime::Result<()> {

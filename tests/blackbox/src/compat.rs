@@ -1,4 +1,4 @@
-//! What is in `tests/compat/data`: a version writes its data by the programs `compat_*.c` of `tests/consumer`, and each later version reads
+//! Components of `tests/compat`, and what is in `tests/compat/data`: a version writes its data by the programs `compat_*.c` of `tests/consumer`, and each later version reads
 //! and checks it by the same programs. They use the C ABI only. `cargo xtask compat-data` calls [`write()`], `tests/compat/data.rs` the rest.
 
 use std::fs;
@@ -31,6 +31,14 @@ const PARTS: [Part; 6] = [
 /// The names of all parts.
 pub fn parts() -> Vec<&'static str> {
     PARTS.iter().map(|part| part.name).collect()
+}
+
+/// A component of `tests/compat`, unpacked.
+pub fn unpack(packed: &Path, component: &Path) {
+    let packed = fs::File::open(packed).expect("a component of tests/compat");
+    let mut decoder = ruzstd::decoding::StreamingDecoder::new(packed).expect("it is packed with zstd");
+    let mut file = fs::File::create(component).expect("a file for it");
+    std::io::copy(&mut decoder, &mut file).expect("it is whole");
 }
 
 /// The file of a version's data that names its parts, one in a line.

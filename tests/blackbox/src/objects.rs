@@ -59,6 +59,8 @@ struct State {
     uploads: BTreeMap<String, Upload>,
     /// Conditions are ignored.
     careless: bool,
+    /// DELETE of what is not there is answered with 404.
+    misses_deletes: bool,
     /// Held requests are carried out.
     released: bool,
     /// How many of them were.
@@ -113,6 +115,11 @@ impl ObjectServer {
             }
         });
         server
+    }
+
+    /// From now on a DELETE of what is not there is answered with 404, as by servers that are no S3.
+    pub fn misses_deletes(&self) {
+        lock(&self.state).misses_deletes = true;
     }
 
     /// A server that ignores conditions, and overwrites.
@@ -378,10 +385,10 @@ fn take(request: &Request, state: &mut State) -> Answer {
             let tag = state.insert(&key, body.clone(), noted(headers), 0);
             Answer { headers: vec![("etag", tag)], ..Answer::of(200, "") }
         }
-        ("DELETE", None) => {
-            state.objects.remove(&key);
-            Answer::of(204, "")
-        }
+        ("DELETE", None) => match state.objects.remove(&key) {
+            None if state.misses_deletes => Answer::error(404, "NoSuchKey"),
+            _ => Answer::of(204, ""),
+        },
         ("GET", None) if query.contains_key("list-type") => listed(state, &key, query),
         ("GET", None) if query.contains_key("uploads") => {
             let of = |(id, upload): (&String, &Upload)| {

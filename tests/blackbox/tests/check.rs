@@ -142,10 +142,23 @@ fn faults_of_batches_misses_and_commits_are_found() {
         ("stale-existed", "calls-batch", "is `existed`, and it was removed"),
         ("publishes-over-gone", "calls-fresh", "commit published over a chunk that is gone"),
         ("keeps-damaged", "calls-batch", "it is not there"),
+        ("trims-names", "calls-names", "is not what was published under this name"),
         ("ignores-parameters", "unknown-parameter", "it opened as if it were not there"),
     ] {
         expect_failure(&run(fault, case), case, why);
     }
+}
+
+#[test]
+fn two_stores_of_one_server_have_nothing_of_each_other() {
+    let redis = RedisServer::start(&[]);
+    let database = |number: u32| format!("redis://127.0.0.1:{}/{number}", redis.port);
+    let beside =
+        |other: String| check(&component("redis"), &["--uri", &database(1), "--beside", &other, "--filter", "beside"]);
+    let apart = beside(database(2));
+    expect(0, &apart);
+    assert!(apart.stdout.contains("1 passed, 0 failed, 0 skipped"), "{}", apart.stdout);
+    expect_failure(&beside(database(1)), "beside", "put into it");
 }
 
 #[test]

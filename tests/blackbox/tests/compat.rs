@@ -29,7 +29,6 @@ fn components(folder: &Path, beginning: &str) -> BTreeMap<String, PathBuf> {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
         let Some(name) = name.strip_suffix(".wasm.zst").and_then(|name| name.strip_prefix(beginning)) else { continue };
-        let mut decoder = ruzstd::decoding::StreamingDecoder::new(std::fs::File::open(&path).unwrap()).unwrap();
         // The template's backend serves the scheme of its name; that of the draft, and that with maintenance, are `memory`.
         let scheme = match name {
             "rust" if beginning == "draft-" => "memory".to_owned(),
@@ -40,7 +39,7 @@ fn components(folder: &Path, beginning: &str) -> BTreeMap<String, PathBuf> {
         let own = folder.join(name);
         std::fs::create_dir(&own).unwrap();
         let component = own.join(format!("{scheme}.wasm"));
-        std::io::copy(&mut decoder, &mut std::fs::File::create(&component).unwrap()).unwrap();
+        kv_store_tests::compat::unpack(&path, &component);
         unpacked.insert(name.to_owned(), component);
     }
     unpacked
@@ -102,6 +101,13 @@ fn components_built_for_1_0_pass_for_ever() {
 }
 
 #[test]
+fn the_component_over_records_passes_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let component = &components(folder.path(), "1.1.0-")["segments"];
+    passes(component, &["--stores", "directories"], &[]);
+}
+
+#[test]
 fn shipped_components_of_1_0_pass_for_ever() {
     let folder = tempfile::tempdir().unwrap();
     let components = components(folder.path(), "1.0.0-");
@@ -113,7 +119,7 @@ fn shipped_components_of_1_0_pass_for_ever() {
         "it would remove what others have put",
         "commit is not told which chunks are fresh",
         "does not say that it is `durable`",
-        "writes no files",
+        "writes neither files nor records",
         "give it as --refusal",
     ];
     // Servers that hang are waited for, several times.

@@ -11,7 +11,7 @@ use wasmparser::{Parser, Payload, Validator, WasmFeatures};
 
 /// SHA-256 of `wit/backend.wit`. Guests are built against that text: to change it is a decision, which this line and the
 /// CHANGELOG record.
-const CONTRACT_SHA256: &str = "78a374a4605403319cd76c219ef5747d06e8f132ce62ff4544ea210ad1a5a755";
+const CONTRACT_SHA256: &str = "7cef19c7e81f0c255e9a79be0cf66a4072601c3b6363880e218b6241474d7be7";
 
 #[test]
 fn the_contract_changes_only_by_decision() {
@@ -200,6 +200,66 @@ fn the_contract_is_that_of_1_1_0_and_only_adds_to_1_0_0() {
     for line in former {
         assert!(now.any(|now| now == line), "1.0.0 has this line, and 1.1.0 has not, or in another order: {line}");
     }
+}
+
+/// What a component asks for: its functions as `INTERFACE.RESOURCE.FUNCTION`.
+fn functions<'a>(
+    resolve: &wit_parser::Resolve,
+    items: impl Iterator<Item = (&'a wit_parser::WorldKey, &'a wit_parser::WorldItem)>,
+) -> BTreeSet<String> {
+    let mut functions = BTreeSet::new();
+    for (_, item) in items {
+        let wit_parser::WorldItem::Interface { id, .. } = item else { continue };
+        let interface = &resolve.interfaces[*id];
+        let name = interface.name.as_deref().unwrap();
+        for function in interface.functions.keys() {
+            let function = match function.strip_prefix("[constructor]") {
+                Some(resource) => format!("{resource}.constructor"),
+                None => function.split(']').next_back().unwrap().to_owned(),
+            };
+            functions.insert(format!("{name}.{function}"));
+        }
+    }
+    functions
+}
+
+/// Those of a component of `tests/compat`: what it imports, and what it exports. Tools for Rust leave out what is not called.
+fn of_component(name: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    let component = folder.path().join("component.wasm");
+    kv_store_tests::compat::unpack(&root().join("tests/compat").join(name), &component);
+    let decoded = wit_component::decode(&std::fs::read(component).unwrap()).unwrap();
+    let resolve = decoded.resolve();
+    let world = resolve.worlds.iter().next().unwrap().1;
+    (functions(resolve, world.imports.iter()), functions(resolve, world.exports.iter()))
+}
+
+/// Components in JavaScript and Python import whole interfaces, so their own table says what they call. `host/tests/edges.rs` holds them, and
+/// the component `edges`, to what they find.
+#[test]
+fn each_function_of_the_contract_is_called_by_a_component_that_must_load_for_ever() {
+    let mut resolve = wit_parser::Resolve::default();
+    let text = std::fs::read_to_string(root().join("wit/backend.wit")).unwrap();
+    let package = resolve.push_str("backend.wit", &text).unwrap();
+    let world = resolve.select_world(&[package], Some("backend")).unwrap();
+    let offered = functions(&resolve, resolve.worlds[world].imports.iter());
+    let exports = functions(&resolve, resolve.worlds[world].exports.iter());
+    assert!(offered.len() > 60 && exports.len() == 8, "{offered:?} {exports:?}");
+
+    let table = std::fs::read_to_string(root().join("tests/compat/calls.txt")).unwrap();
+    let rows = table.lines().filter_map(|line| line.split_once(": "));
+    let called: BTreeSet<String> = rows.map(|(function, _)| function.to_owned()).collect();
+    let since_1_1: BTreeSet<&str> = BTreeSet::from(["records"]);
+    let (later, first): (BTreeSet<String>, BTreeSet<String>) =
+        offered.into_iter().partition(|function| since_1_1.contains(function.split('.').next().unwrap()));
+    assert_eq!(called, first, "tests/compat/calls.txt has a row of each function of 1.0.0");
+    let (imported, _) = of_component("1.1.0-edges.wasm.zst");
+    assert_eq!(later.difference(&imported).collect::<Vec<_>>(), Vec::<&String>::new(), "1.1.0-edges calls these");
+
+    let maintenance = resolve.packages[package].interfaces["maintenance"];
+    let optional = resolve.interfaces[maintenance].functions.keys().map(|name| format!("maintenance.{name}"));
+    let (_, exported) = of_component("1.0.0-rust-maintenance.wasm.zst");
+    assert_eq!(exported, exports.into_iter().chain(optional).collect(), "kv-store check calls these");
 }
 
 #[test]

@@ -452,5 +452,16 @@ fn a_project_begins_with_what_was_asked_for_and_its_contract_is_brought_up_to_da
             assert_eq!(std::fs::read(project.join(contract)).unwrap(), current);
         }
     }
+    // A project of 0.2 names the interfaces by a former version.
+    let project = scratch.path("old-javascript");
+    let files = ["wit/world.wit", "src/store.js"].map(|file| project.join(file));
+    let current = files.each_ref().map(|file| std::fs::read_to_string(file).unwrap());
+    for (file, text) in files.iter().zip(&current) {
+        let former = text.replace("@1.1.0", "@1.0.0");
+        assert_ne!(former, *text);
+        std::fs::write(file, former).unwrap();
+    }
+    expect(0, &run(&["update", "--project", project.to_str().unwrap()]));
+    assert_eq!(files.map(|file| std::fs::read_to_string(file).unwrap()), current);
     expect(2, &run(&["update", "--project", &folder]));
 }

@@ -155,7 +155,7 @@ fn a_guest_can_ask_what_its_host_is() {
     let fact = |name: &str| {
         store.get_manifest(&format!("fact:{name}")).unwrap().ok().map(|value| String::from_utf8(value).unwrap())
     };
-    assert_eq!(fact("contract").as_deref(), Some("1.0.0-rc"));
+    assert_eq!(fact("contract").as_deref(), Some("1.1.0-rc"));
     assert!(fact("host").unwrap().starts_with("kv-store-wasm "));
     for name in ["memory-bytes", "payload-bytes", "connections", "patience-ms", "batch-items"] {
         assert!(fact(name).unwrap().parse::<u64>().unwrap() > 0, "{name}");

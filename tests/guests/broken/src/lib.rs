@@ -61,6 +61,8 @@ enum Fault {
     NeedsManifest,
     /// A manifest is published whichever of its chunks are gone.
     PublishesOverGone,
+    /// Names that differ only in a `/` at their end are one.
+    TrimsNames,
 }
 
 impl Fault {
@@ -87,6 +89,7 @@ impl Fault {
             "removes-others" => Fault::RemovesOthers,
             "refuses-absent" => Fault::RefusesAbsent,
             "needs-manifest" => Fault::NeedsManifest,
+            "trims-names" => Fault::TrimsNames,
             "publishes-over-gone" => Fault::PublishesOverGone,
             _ => return None,
         })
@@ -114,6 +117,11 @@ struct Broken {
 }
 
 impl Broken {
+    fn manifest_path(&self, name: &str) -> String {
+        let name = if self.fault == Fault::TrimsNames { name.trim_end_matches('/') } else { name };
+        format!("manifests/{}", escape(name))
+    }
+
     fn has(&self, hash: &[u8]) -> Result<bool> {
         if self.fault.keeps_chunks() || self.chunks.contains_key(hash) {
             return Ok(self.chunks.contains_key(hash));
@@ -182,10 +190,6 @@ impl Broken {
 
 fn chunk_path(hash: &[u8]) -> String {
     format!("chunks/{}", hex(hash))
-}
-
-fn manifest_path(name: &str) -> String {
-    format!("manifests/{}", escape(name))
 }
 
 impl Backend for Broken {
@@ -283,7 +287,7 @@ impl Backend for Broken {
             return Ok(gone);
         }
         let Some(manifest) = manifest else { return Ok(CommitOutcome::Published) };
-        let path = manifest_path(manifest.name);
+        let path = self.manifest_path(manifest.name);
         match self.fault {
             Fault::Forgets => {
                 self.manifests.insert(manifest.name.into(), manifest.keep()?);
@@ -313,12 +317,12 @@ impl Backend for Broken {
         if self.fault == Fault::Forgets || self.manifests.contains_key(name) {
             return self.manifests.get(name).map(Payload::share).transpose();
         }
-        self.read(manifest_path(name))
+        self.read(self.manifest_path(name))
     }
 
     fn delete_manifest(&mut self, name: &str) -> Result<()> {
         self.manifests.remove(name);
-        self.directory.remove(&[manifest_path(name)], false).map(drop)
+        self.directory.remove(&[self.manifest_path(name)], false).map(drop)
     }
 }
 

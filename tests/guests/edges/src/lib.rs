@@ -1,13 +1,14 @@
 //! A backend that asks each function of the contract for its edges. The manifest `rows` tells what came: `NAME: OUTCOME`, one line for each
 //! question. `tests/second-host/edges-*.txt` have what must come, on every host.
 //!
-//! `edges:///DIRECTORY` asks `payloads`, `files`, `system` and `changes`; `edges://ECHO,OBJECTS` asks `net` on a server that answers each
-//! line with itself, and `http` on one that keeps objects.
+//! `edges:///DIRECTORY` asks `payloads`, `files`, `system` and `changes`; `edges:///DIRECTORY/records` asks `records`; `edges://ECHO,OBJECTS`
+//! asks `net` on a server that answers each line with itself, and `http` on one that keeps objects.
 
 mod directory;
 mod items;
 mod network;
 mod plain;
+mod records;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -51,9 +52,17 @@ fn content(payload: &Payload) -> Result<String> {
     Ok(text(&payload.read(0, u32::try_from(payload.len()).unwrap_or(u32::MAX))?))
 }
 
+/// What is asked.
+enum Asked {
+    /// What a directory is granted for.
+    Files,
+    Records,
+    /// The authorities of the echo, and of the objects.
+    Network(String, String),
+}
+
 struct Edges {
-    /// Where the network is asked: the echo, and the objects.
-    servers: Option<(String, String)>,
+    asked: Asked,
     chunks: HashMap<Vec<u8>, Payload>,
     manifests: HashMap<String, Payload>,
 }
@@ -62,11 +71,14 @@ impl Backend for Edges {
     fn open(uri: &str, options: Options) -> Result<(Self, Features)> {
         options.finish()?;
         let rest = uri.split_once("://").map_or("", |(_, rest)| rest);
-        let servers = rest.split('/').next().and_then(|servers| servers.split_once(','));
-        let servers = servers.map(|(echo, objects)| (echo.to_owned(), objects.to_owned()));
+        let asked = match rest.split('/').next().and_then(|servers| servers.split_once(',')) {
+            Some((echo, objects)) => Asked::Network(echo.to_owned(), objects.to_owned()),
+            None if rest.ends_with("/records") => Asked::Records,
+            None => Asked::Files,
+        };
         let properties = Properties::HOLDS_DATA | Properties::WANTS_FRESH | Properties::CHEAP_REPEAT;
         let features = Features { label: "edges".into(), properties, ..Default::default() };
-        Ok((Edges { servers, chunks: HashMap::new(), manifests: HashMap::new() }, features))
+        Ok((Edges { asked, chunks: HashMap::new(), manifests: HashMap::new() }, features))
     }
 
     fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
@@ -75,13 +87,14 @@ impl Backend for Edges {
     }
 
     fn put_chunks(&mut self, chunks: &[Chunk], _replace: bool) -> Result<Vec<PutOutcome>> {
-        match &self.servers {
-            None => {
+        match &self.asked {
+            Asked::Files => {
                 plain::ask();
                 items::of_a_put(chunks);
                 directory::ask();
             }
-            Some((echo, objects)) => network::ask(echo, objects, chunks),
+            Asked::Records => records::ask(chunks),
+            Asked::Network(echo, objects) => network::ask(echo, objects, chunks),
         }
         for chunk in chunks {
             self.chunks.insert(chunk.hash.to_vec(), chunk.keep()?);
@@ -91,9 +104,10 @@ impl Backend for Edges {
 
     fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
         items::outside("get-chunks");
-        match &self.servers {
-            None => directory::read_items(hashes.len() as u32),
-            Some((echo, objects)) => network::receive_items(echo, objects),
+        match &self.asked {
+            Asked::Files => directory::read_items(hashes.len() as u32),
+            Asked::Records => records::read_items(hashes.len() as u32),
+            Asked::Network(echo, objects) => network::receive_items(echo, objects),
         }
         let get = |hash: &[u8]| match self.chunks.get(hash) {
             Some(data) => data.share().map_or_else(GetOutcome::Failed, GetOutcome::Found),
