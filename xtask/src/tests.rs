@@ -15,7 +15,7 @@ use crate::languages::{self, Language};
 use crate::place::Place;
 use crate::{
     aarch64, bench, book, demo, deny, dist, former, guests, llama, llama_servers, package, packages, portable, python,
-    quick, second_host, servers, step,
+    quick, second_host, servers, simulate, step,
 };
 
 #[derive(clap::Args)]
@@ -94,6 +94,7 @@ fn all(place: &Place) -> Result<()> {
         "tests/guests",
         "tests/planted",
         "tests/models",
+        "tests/simulate",
         "http-wire/oracle",
         "benches/far-peers",
     ] {
@@ -129,6 +130,7 @@ fn all(place: &Place) -> Result<()> {
         cargo.current_dir(place.root.join(workspace)).args(["test", "--release", "--locked", "--target-dir"]);
         step::run_shown(what, cargo.arg(place.target.join(target)))?;
     }
+    simulate::test(place)?;
     // First, because the tests run the pages for Python too.
     let wheel = python::test(place)?;
     // To the end, so that one run tells all that fails.
