@@ -35,6 +35,7 @@ mod python;
 mod quick;
 mod second_host;
 mod servers;
+mod simulate;
 mod sources;
 mod step;
 mod tests;
@@ -75,6 +76,14 @@ enum Command {
     },
     /// Search the models of the backends' protocols for an order of events that undoes an acknowledged change
     Models(models::Options),
+    /// Run histories of engines over a simulated store, for --seconds, --minutes or --hours N, or again by --seed N; --planted: which planted
+    /// bugs that finds; --json, --table
+    #[command(disable_help_flag = true)]
+    Simulate {
+        /// Those of tests/simulate
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Lay out what an operator installs: target/dist/{lib,libexec,components,include,bin}
     Dist,
     /// Build the Python wheel: target/wheels/*.whl
@@ -137,6 +146,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Advisories => deny::advisories(&place),
         Command::Torture { arguments } => torture::run(&place, &arguments),
         Command::Models(options) => models::run(&place, &options),
+        Command::Simulate { arguments } => simulate::run(&place, &arguments),
         Command::Wheel { test } => python::wheel(&place, test),
         Command::Dist => dist::run(&place).map(drop),
         Command::Book { check: false } => book::run(&place).map(drop),

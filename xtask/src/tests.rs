@@ -14,8 +14,13 @@ use crate::compiled::Compiled;
 use crate::languages::{self, Language};
 use crate::place::Place;
 use crate::{
+<<<<<<< HEAD
     aarch64, bench, book, demo, deny, dist, former, guests, llama, llama_servers, package, packages, portable,
     programs, python, quick, second_host, servers, step,
+=======
+    aarch64, bench, book, demo, deny, dist, former, guests, llama, llama_servers, package, packages, portable, python,
+    quick, second_host, servers, simulate, step,
+>>>>>>> p34
 };
 
 #[derive(clap::Args)]
@@ -94,6 +99,7 @@ fn all(place: &Place) -> Result<()> {
         "tests/guests",
         "tests/planted",
         "tests/models",
+        "tests/simulate",
         "http-wire/oracle",
         "benches/far-peers",
     ] {
@@ -129,6 +135,7 @@ fn all(place: &Place) -> Result<()> {
         cargo.current_dir(place.root.join(workspace)).args(["test", "--release", "--locked", "--target-dir"]);
         step::run_shown(what, cargo.arg(place.target.join(target)))?;
     }
+    simulate::test(place)?;
     // First, because the tests run the pages for Python too.
     let wheel = python::test(place)?;
     let servers = servers::install(place)?;

@@ -187,18 +187,23 @@ impl<D: Clone> Ledger<D> {
         self.waiting_bytes
     }
 
-    /// Stored chunks that the backend confirmed so long ago that a commit asks again, or that were perhaps removed since.
+    /// Stored chunks that the backend confirmed so long ago that a commit asks again, or that were perhaps removed since; in the order in
+    /// which they were stored.
     pub(super) fn unconfirmed(
         &self,
         now: Instant,
         was_removed: impl Fn(&ChunkHash, Instant) -> bool,
     ) -> Vec<ChunkHash> {
         let old = |confirmed: Instant| now.saturating_duration_since(confirmed) >= CONFIRMED_FOR;
-        let stale = |hash: &ChunkHash, place: &Place<D>| match place {
-            Place::Stored { confirmed, .. } => old(*confirmed) || was_removed(hash, *confirmed),
-            Place::Waiting { .. } => false,
+        let stale = |(hash, place): (&ChunkHash, &Place<D>)| match place {
+            Place::Stored { confirmed, order, .. } if old(*confirmed) || was_removed(hash, *confirmed) => {
+                Some((*order, *hash))
+            }
+            _ => None,
         };
-        self.chunks.iter().filter(|(hash, place)| stale(hash, place)).map(|(hash, _)| *hash).collect()
+        let mut stale: Vec<(u64, ChunkHash)> = self.chunks.iter().filter_map(stale).collect();
+        stale.sort_unstable_by_key(|(order, _)| *order);
+        stale.into_iter().map(|(_, hash)| hash).collect()
     }
 
     /// Those of the stored chunks of which something holds.

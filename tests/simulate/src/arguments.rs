@@ -1,0 +1,78 @@
+//! What is asked of the program.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::plan::Less;
+
+pub struct Arguments {
+    /// How long to search.
+    pub time: Duration,
+    /// Run so many histories, however long it takes.
+    pub histories: Option<u64>,
+    /// The first seed.
+    pub from: u64,
+    /// Run this history alone, and tell it.
+    pub seed: Option<u64>,
+    pub less: Less,
+    pub json: bool,
+    /// Tell how often each action met each fault.
+    pub table: bool,
+    pub jobs: usize,
+    /// Search for planted bugs: those whose names contain a text.
+    pub planted: bool,
+    pub only: Option<String>,
+}
+
+pub const USAGE: &str = "\
+kv-store-simulate [--seconds N | --minutes N | --hours N | --histories N] [--from SEED] [--jobs N] [--json] [--table]
+kv-store-simulate --planted [--only TEXT] [--seconds N] [--json]
+kv-store-simulate --seed N [--keep N,N,...] [--calm N,N,...] [--json]
+
+Runs histories of engines over a simulated store, by simulated time: one seed is one history. Ends with 1 at the first one that
+breaks a rule, told as the shortest history that was found and the command that runs it again. --planted tells which planted bugs are found, in 60 s each.
+";
+
+impl Arguments {
+    pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut parsed = Arguments {
+            time: Duration::from_secs(60),
+            histories: None,
+            from: 1,
+            seed: None,
+            less: Less::default(),
+            json: false,
+            table: false,
+            jobs,
+            planted: false,
+            only: None,
+        };
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
+            let number = |text: String| text.parse::<u64>().map_err(|_| format!("{argument}: {text:?} is no number"));
+            match argument.as_str() {
+                "--seconds" => parsed.time = Duration::from_secs(number(value()?)?),
+                "--minutes" => parsed.time = Duration::from_secs(60 * number(value()?)?),
+                "--hours" => parsed.time = Duration::from_secs(3600 * number(value()?)?),
+                "--histories" => parsed.histories = Some(number(value()?)?),
+                "--from" => parsed.from = number(value()?)?,
+                "--seed" => parsed.seed = Some(number(value()?)?),
+                "--jobs" => parsed.jobs = number(value()?)?.clamp(1, 256) as usize,
+                "--keep" => parsed.less.keep = Some(numbers(&value()?)?),
+                "--calm" => parsed.less.calm = numbers(&value()?)?,
+                "--json" => parsed.json = true,
+                "--planted" => parsed.planted = true,
+                "--only" => parsed.only = Some(value()?),
+                "--table" => parsed.table = true,
+                other => return Err(format!("{other} is no argument of this program\n\n{USAGE}")),
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+fn numbers(text: &str) -> Result<BTreeSet<u32>, String> {
+    let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is no number of a step"));
+    text.split(',').filter(|text| !text.is_empty()).map(number).collect()
+}

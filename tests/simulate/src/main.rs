@@ -1,0 +1,199 @@
+//! Histories of engines over a simulated store, by simulated time and threads: `cargo xtask simulate`. `docs/proof.md` says what is simulated,
+//! what is not, and what came of it.
+//!
+//! A seed is a [`plan`]: engines with threads and what they do, what a component says of its store, what befalls it. [`threads`] are
+//! coroutines by a time of their own, handed to `kv_store_core` as a process. A [`guest`] stands for a component; its [`calls`] meet
+//! faults on their way to the [`world`], which is the storage system. The [`oracle`] says what each answer promises.
+
+mod actions;
+mod arguments;
+mod calls;
+mod chance;
+mod engine;
+mod guest;
+mod names;
+mod oracle;
+mod plan;
+mod plant;
+mod planted;
+mod queued;
+mod report;
+mod shrink;
+mod sim;
+mod threads;
+mod world;
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use arguments::Arguments;
+use oracle::Violation;
+use plan::{Less, Plan};
+use report::{Found, Report};
+use threads::Stacks;
+
+/// A history that runs for so long holds a lock that it waits for.
+const HANGS_AFTER: Duration = Duration::from_secs(60);
+
+/// Lines of the library are about faults on purpose.
+struct Quiet;
+
+impl log::Log for Quiet {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        false
+    }
+
+    fn log(&self, _: &log::Record<'_>) {}
+
+    fn flush(&self) {}
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::parse(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(wrong) => {
+            eprintln!("{wrong}");
+            return ExitCode::from(2);
+        }
+    };
+    if arguments.planted {
+        return match plant::run(arguments.only.as_deref(), arguments.time, arguments.json) {
+            Ok(all_found) => ExitCode::from(u8::from(!all_found)),
+            Err(wrong) => {
+                eprintln!("{wrong}");
+                ExitCode::from(2)
+            }
+        };
+    }
+    kv_store_core::log::set_sink(Some(Box::new(Quiet)));
+    // A panic is a violation, and told as one.
+    std::panic::set_hook(Box::new(|_| ()));
+    let begun = Instant::now();
+    let report = match arguments.seed {
+        Some(seed) => one(seed, &arguments),
+        None => search(&arguments),
+    };
+    match arguments.json {
+        true => println!("{}", report.json(begun.elapsed())),
+        false => print!("{}", report.text(begun.elapsed())),
+    }
+    if arguments.table {
+        print!("{}", report.table());
+    }
+    ExitCode::from(u8::from(report.found.is_some()))
+}
+
+/// Run one history, and tell it.
+fn one(seed: u64, arguments: &Arguments) -> Report {
+    let begun = Instant::now();
+    let plan = Plan::of(seed);
+    let history = sim::run(&plan, &arguments.less, &mut Stacks::default(), true);
+    let mut report = Report::default();
+    report.add(seed, &history);
+    if !arguments.json && history.violation.is_none() {
+        println!("{:#?}", plan.shape);
+        history.trace.iter().for_each(|line| println!("{line}"));
+    }
+    let less = arguments.less.clone();
+    report.found = history.violation.map(|violation| Found {
+        seed,
+        violation,
+        less,
+        trace: history.trace,
+        after: begun.elapsed(),
+    });
+    report
+}
+
+/// What all jobs share.
+struct Search {
+    next: AtomicU64,
+    over: AtomicBool,
+    report: Mutex<Report>,
+    first: Mutex<Option<(u64, Violation, Duration)>>,
+    /// Of each job: since when its history runs, in milliseconds of the search, and its seed.
+    running: Vec<(AtomicU64, AtomicU64)>,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Run histories until the time is up, or one breaks a rule.
+fn search(arguments: &Arguments) -> Report {
+    let begun = Instant::now();
+    let search = Search {
+        next: AtomicU64::new(arguments.from),
+        over: AtomicBool::new(false),
+        report: Mutex::default(),
+        first: Mutex::default(),
+        running: (0..arguments.jobs).map(|_| (AtomicU64::new(u64::MAX), AtomicU64::new(0))).collect(),
+    };
+    std::thread::scope(|scope| {
+        let jobs: Vec<_> = (0..arguments.jobs)
+            .map(|job| {
+                scope.spawn({
+                    let search = &search;
+                    move || search.work(job, arguments, begun)
+                })
+            })
+            .collect();
+        while !jobs.iter().all(|job| job.is_finished()) {
+            std::thread::sleep(Duration::from_millis(20));
+            search.watch(begun);
+        }
+    });
+    let mut report = std::mem::take(&mut *lock(&search.report));
+    let first = lock(&search.first).take();
+    report.found = first.map(|(seed, violation, after)| shortest(seed, violation, after));
+    report
+}
+
+impl Search {
+    fn work(&self, job: usize, arguments: &Arguments, begun: Instant) {
+        let mut stacks = Stacks::default();
+        let (since, running) = &self.running[job];
+        let last = arguments.histories.map(|histories| arguments.from + histories);
+        while !self.over.load(Relaxed) && (last.is_some() || begun.elapsed() < arguments.time) {
+            let seed = self.next.fetch_add(1, Relaxed);
+            if last.is_some_and(|last| seed >= last) {
+                return;
+            }
+            running.store(seed, Relaxed);
+            since.store(begun.elapsed().as_millis() as u64, Relaxed);
+            let history = sim::run(&Plan::of(seed), &Less::default(), &mut stacks, false);
+            since.store(u64::MAX, Relaxed);
+            lock(&self.report).add(seed, &history);
+            if let Some(violation) = history.violation {
+                self.over.store(true, Relaxed);
+                lock(&self.first).get_or_insert((seed, violation, begun.elapsed()));
+            }
+        }
+    }
+
+    /// End a search in which a history does not go on.
+    fn watch(&self, begun: Instant) {
+        let now = begun.elapsed().as_millis() as u64;
+        for (since, seed) in &self.running {
+            if now.saturating_sub(since.load(Relaxed)) > HANGS_AFTER.as_millis() as u64 {
+                let seed = seed.load(Relaxed);
+                eprintln!(
+                    "seed {seed} breaks \"hangs\": a simulated thread waits for a lock that another one holds while it waits"
+                );
+                eprintln!("again: cargo xtask simulate --seed {seed}");
+                std::process::exit(1);
+            }
+        }
+    }
+}
+
+/// The shortest history that breaks the same rule.
+fn shortest(seed: u64, violation: Violation, after: Duration) -> Found {
+    let mut stacks = Stacks::default();
+    let plan = Plan::of(seed);
+    let less = shrink::shrink(&plan, violation.rule, &mut stacks);
+    let history = sim::run(&plan, &less, &mut stacks, true);
+    Found { seed, violation: history.violation.unwrap_or(violation), less, trace: history.trace, after }
+}

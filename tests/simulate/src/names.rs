@@ -1,0 +1,116 @@
+//! What the engines of a history store: keys, names, and values that say what they are of.
+
+use kv_store_core::backend::{ChunkHash, Layout};
+use kv_store_core::envelope::{stored_key, stored_name};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What is stored under a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A chunk whose key is the hash of its content.
+    Content,
+    /// One under another key, always with the same value.
+    Opaque,
+    /// One that is replaced, each time with a value of its own.
+    Register,
+    Manifest,
+}
+
+/// What a value is stored under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    pub kind: Kind,
+    pub number: u8,
+}
+
+/// Tells the values of a key apart. Those of content and opaque keys are always 0.
+pub type Version = u64;
+
+/// What lies under a key in the backend: `c` and the key of a chunk, `m` and the name of a manifest.
+pub type Stored = Vec<u8>;
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let letter = match self.kind {
+            Kind::Content => 'C',
+            Kind::Opaque => 'O',
+            Kind::Register => 'R',
+            Kind::Manifest => 'M',
+        };
+        write!(formatter, "{letter}{}", self.number)
+    }
+}
+
+/// How long the values of a history are.
+#[derive(Clone, Copy, Debug)]
+pub struct Lengths {
+    pub big: bool,
+}
+
+impl Lengths {
+    fn of(self, key: Key) -> usize {
+        match (self.big, key.kind) {
+            // As long as makes a save flush early, and a batch go side by side.
+            (true, Kind::Content | Kind::Opaque) => 300_000 + 17 * usize::from(key.number),
+            _ => 40 + 31 * usize::from(key.number % 5),
+        }
+    }
+
+    /// The value of a key.
+    pub fn value(self, key: Key, version: Version) -> Vec<u8> {
+        let mut value = format!("{key} {version} ").into_bytes();
+        let filler = key.number.wrapping_mul(31).wrapping_add(version as u8);
+        value.resize(self.of(key).max(value.len() + 1), filler | 0x80);
+        value
+    }
+
+    /// What a consumer calls a chunk.
+    pub fn hash(self, key: Key) -> Vec<u8> {
+        match key.kind {
+            Kind::Content => xxh3_64(&self.value(key, 0)).to_le_bytes().to_vec(),
+            Kind::Opaque => {
+                let mut hash = format!("opaque {} ", key.number).into_bytes();
+                hash.resize(32, 0x55);
+                hash
+            }
+            Kind::Register | Kind::Manifest => format!("register {}", key.number).into_bytes(),
+        }
+    }
+}
+
+pub fn name(key: Key) -> String {
+    format!("manifest {}", key.number)
+}
+
+/// Where a key may lie in the backend, in layouts 1 and 2.
+pub fn places(lengths: Lengths, key: Key) -> [Stored; 2] {
+    if key.kind == Kind::Manifest {
+        let name = name(key);
+        return [of_manifest(&name), of_manifest(&stored_name(&name))];
+    }
+    let hash = ChunkHash::new(&lengths.hash(key)).expect("hashes of a history have 1 to 64 bytes");
+    [Layout::Plain, Layout::Enveloped].map(|layout| of_chunk(stored_key(&hash.lying(layout)).as_slice()))
+}
+
+pub fn of_chunk(key: &[u8]) -> Stored {
+    [b"c", key].concat()
+}
+
+pub fn of_manifest(name: &str) -> Stored {
+    [b"m", name.as_bytes()].concat()
+}
+
+/// Which value of a key these bytes are. None: of none.
+pub fn version(lengths: Lengths, key: Key, bytes: &[u8]) -> Option<Version> {
+    let text = bytes.split(|byte| *byte == b' ').nth(1)?;
+    let version: Version = std::str::from_utf8(text).ok()?.parse().ok()?;
+    (lengths.value(key, version) == bytes).then_some(version)
+}
+
+/// The same of what lies in the backend, with an envelope or without.
+pub fn stored_version(lengths: Lengths, key: Key, bytes: &[u8]) -> Option<Version> {
+    version(lengths, key, bytes).or_else(|| {
+        let len = bytes.len().checked_sub(kv_store_core::envelope::TAIL_BYTES)?;
+        version(lengths, key, bytes.get(..len)?)
+    })
+}

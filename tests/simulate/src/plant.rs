@@ -1,0 +1,222 @@
+//! `--planted`: which of the planted bugs the search finds. They are planted in a copy of `core`, all at once, each behind a question
+//! whether it is the one that is on; the copy is built once, with this crate beside it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::planted::VARIABLE;
+
+const BUGS: &str = include_str!("../planted.toml");
+/// What the copy consists of: `core`, what it is made of, and this crate.
+const COPIED: &[&str] = &["core", "blocks", "ffi/abi", "http-wire", "platform", "size", "kvx", "tests/simulate"];
+/// Where the folder for what is built is named.
+const TARGET: &str = "KV_SIMULATE_TARGET";
+
+/// A bug to plant.
+struct Bug {
+    name: String,
+    /// Where in `core`, and what becomes what. None: it is in the simulated storage system.
+    replaced: Option<Replaced>,
+}
+
+struct Replaced {
+    file: String,
+    old: String,
+    new: String,
+}
+
+/// What came of the search for a bug.
+struct Searched {
+    name: String,
+    /// Seconds until it was found, the rule that was broken, the histories that it took, and what replays it.
+    found: Option<(f64, String, u64, String)>,
+}
+
+fn bugs() -> Result<Vec<Bug>, String> {
+    let parsed: toml::Table = BUGS.parse().map_err(|error| format!("planted.toml: {error}"))?;
+    let bugs = parsed.get("bug").and_then(toml::Value::as_array).ok_or("planted.toml has no bugs")?;
+    let bug = |table: &toml::Value| {
+        let text = |key: &str| table.get(key).and_then(toml::Value::as_str).map(str::to_owned);
+        let name = text("name").ok_or("a bug has no name")?;
+        let replaced = match (text("file"), text("old"), text("new")) {
+            (Some(file), Some(old), Some(new)) => Some(Replaced { file, old, new }),
+            (None, None, None) if name.starts_with("store:") => None,
+            _ => return Err(format!("{name}: file, old and new go together")),
+        };
+        Ok(Bug { name, replaced })
+    };
+    bugs.iter().map(bug).collect()
+}
+
+impl Replaced {
+    /// Plant it in the sources of `core`.
+    fn plant(&self, name: &str, core: &Path) -> Result<(), String> {
+        let path = core.join("src").join(&self.file);
+        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let times = text.matches(&self.old).count();
+        if times != 1 {
+            return Err(format!("{name}: its text is {times} times in {}: correct planted.toml", self.file));
+        }
+        let new = self.new.replace("PLANTED", &format!("crate::planted::is({name:?})"));
+        fs::write(&path, text.replacen(&self.old, &new, 1)).map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == "target" || name == "fuzz" || name == "loom" {
+            continue;
+        }
+        match entry.file_type()?.is_dir() {
+            true => copy(&entry.path(), &to.join(name))?,
+            false => drop(fs::copy(entry.path(), to.join(name))?),
+        }
+    }
+    Ok(())
+}
+
+/// The copy in which all bugs are planted, and none is on.
+fn plant_all(bugs: &[Bug], into: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("cannot copy the sources: {error}");
+    if into.exists() {
+        fs::remove_dir_all(into).map_err(failed)?;
+    }
+    for folder in COPIED {
+        copy(&root().join(folder), &into.join(folder)).map_err(failed)?;
+    }
+    let workspace = fs::read_to_string(root().join("Cargo.toml")).map_err(failed)?;
+    let (before, rest) = workspace.split_once("members = [").ok_or("the workspace has no members")?;
+    let (_, behind) = rest.split_once(']').ok_or("the members of the workspace have no end")?;
+    let members = COPIED.iter().filter(|folder| **folder != "tests/simulate").map(|folder| format!("\"{folder}\""));
+    let members = members.collect::<Vec<_>>().join(", ");
+    fs::write(into.join("Cargo.toml"), format!("{before}members = [{members}]{behind}")).map_err(failed)?;
+    let core = into.join("core");
+    fs::copy(root().join("tests/simulate/src/planted.rs"), core.join("src/planted.rs")).map_err(failed)?;
+    let library = core.join("src/lib.rs");
+    let text = fs::read_to_string(&library).map_err(failed)?;
+    fs::write(&library, text + "\n/// Bugs that are planted.\npub mod planted;\n").map_err(failed)?;
+    bugs.iter().try_for_each(|bug| match &bug.replaced {
+        Some(replaced) => replaced.plant(&bug.name, &core),
+        None => Ok(()),
+    })
+}
+
+fn build(copy: &Path, target: &Path) -> Result<PathBuf, String> {
+    eprintln!("building a copy with the bugs planted");
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--release", "--quiet", "--locked", "--target-dir"]).arg(target);
+    cargo.arg("--manifest-path").arg(copy.join("tests/simulate/Cargo.toml")).stdin(Stdio::null());
+    match cargo.status() {
+        Ok(status) if status.success() => Ok(target.join("release/kv-store-simulate")),
+        Ok(status) => Err(format!("the copy is not built: {status}")),
+        Err(error) => Err(format!("cannot run cargo: {error}")),
+    }
+}
+
+fn search(program: &Path, bug: Option<&str>, seconds: u64) -> Result<Searched, String> {
+    let begun = Instant::now();
+    let mut searched = Command::new(program);
+    searched.args(["--json", "--seconds", &seconds.to_string()]).stdin(Stdio::null()).stderr(Stdio::null());
+    searched.env_remove(VARIABLE);
+    searched.envs(bug.map(|bug| (VARIABLE, bug)));
+    let output = searched.output().map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+    let name = bug.unwrap_or("none").to_owned();
+    // A history that hangs ends without a report.
+    let Ok(report) = serde_json::from_slice::<Value>(&output.stdout) else {
+        let hangs = (begun.elapsed().as_secs_f64(), "hangs".to_owned(), 0, String::new());
+        return Ok(Searched { name, found: Some(hangs) });
+    };
+    let found = report.get("violation").filter(|violation| !violation.is_null());
+    let text = |violation: &Value, key: &str| violation.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let found = found.map(|violation| {
+        let after = violation.get("after_seconds").and_then(Value::as_f64).unwrap_or_default();
+        let histories = report.get("histories").and_then(Value::as_u64).unwrap_or_default();
+        (after, text(violation, "rule"), histories, text(violation, "command"))
+    });
+    Ok(Searched { name, found })
+}
+
+/// Search for each bug, for so long at most. Answers whether all were found, and nothing where none is on.
+pub fn run(only: Option<&str>, time: Duration, as_json: bool) -> Result<bool, String> {
+    let bugs = bugs()?;
+    let target = std::env::var_os(TARGET).map_or_else(|| root().join("target/simulate"), PathBuf::from).join("planted");
+    let copy = target.join("sources");
+    plant_all(&bugs, &copy)?;
+    let program = build(&copy, &target)?;
+    let seconds = time.as_secs().max(1);
+    let none = search(&program, None, seconds.min(20))?;
+    if let Some((_, rule, ..)) = &none.found {
+        return Err(format!("\"{rule}\" is broken though no bug is on: run `cargo xtask simulate`"));
+    }
+    let wanted = bugs.iter().filter(|bug| only.is_none_or(|only| bug.name.contains(only)));
+    let mut all = Vec::new();
+    for bug in wanted {
+        let searched = search(&program, Some(&bug.name), seconds)?;
+        if !as_json {
+            eprintln!("{}", searched.line());
+        }
+        all.push(searched);
+    }
+    let found = all.iter().filter(|searched| searched.found.is_some()).count();
+    match as_json {
+        true => println!(
+            "{}",
+            json!({"found": found, "planted": all.len(), "bugs": all.iter().map(Searched::json).collect::<Vec<_>>()})
+        ),
+        false => {
+            println!("| bug | found by | after, s | histories |\n| --- | --- | ---: | ---: |");
+            all.iter().for_each(|searched| println!("{}", searched.line()));
+            println!("\n{found} of {} found, in {seconds} s each at most", all.len());
+        }
+    }
+    Ok(found == all.len())
+}
+
+impl Searched {
+    fn line(&self) -> String {
+        let Searched { name, found } = self;
+        match found {
+            Some((after, rule, histories, _)) => format!("| {name} | {rule} | {after:.1} | {histories} |"),
+            None => format!("| {name} | not found | | |"),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let Searched { name, found } = self;
+        match found {
+            Some((after, rule, histories, command)) => {
+                json!({"name": name, "rule": rule, "after_seconds": after, "histories": histories, "command": command})
+            }
+            None => json!({"name": name, "rule": null}),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bug whose text is not there is planted nowhere, and would never be found.
+    #[test]
+    fn each_bug_can_be_planted_in_todays_sources() {
+        let bugs = bugs().unwrap();
+        assert!(bugs.len() >= 20);
+        let into = std::env::temp_dir().join(format!("kv-store-planted-{}", std::process::id()));
+        let planted = plant_all(&bugs, &into);
+        let text = fs::read_to_string(into.join("core/src/store/save.rs")).unwrap();
+        fs::remove_dir_all(&into).unwrap();
+        planted.unwrap();
+        assert!(text.contains("crate::planted::is(\"saves: losses are not told\")"));
+    }
+}

@@ -1,0 +1,216 @@
+//! One history: its threads, its storage system, its engines, and what befalls them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use kv_store_core::config::{Config, Source};
+use kv_store_core::process::{Clock, Random, Spawn};
+use kv_store_core::store::{Parts, Process, Setup};
+
+use crate::calls::Fate;
+use crate::chance::Dice;
+use crate::engine;
+use crate::guest::Guest;
+use crate::oracle::{Violation, ms};
+use crate::plan::{Event, Less, Plan};
+use crate::threads::{Ended, MILLISECOND, Moment, SECOND, Stacks, Task, Threads};
+use crate::world::World;
+
+pub struct Sim {
+    pub plan: Plan,
+    pub less: Less,
+    pub threads: Arc<Threads>,
+    world: Mutex<World>,
+    /// What each operation does, for the coverage.
+    actions: HashMap<u32, &'static str>,
+    covered: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    trace: Option<Mutex<Vec<String>>>,
+}
+
+/// What came of a history.
+pub struct History {
+    pub violation: Option<Violation>,
+    /// The same for the same seed.
+    pub digest: u64,
+    pub operations: u64,
+    pub covered: BTreeMap<(&'static str, &'static str), u64>,
+    pub trace: Vec<String>,
+    pub time: Moment,
+    /// Times that a thread went on.
+    pub steps: u64,
+}
+
+/// The longest history.
+const AT_MOST: Moment = 3600 * SECOND;
+
+impl Sim {
+    pub fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Count that something of an operation met a fault.
+    pub fn cover(&self, operation: u32, fate: Fate) {
+        let name = fate.name();
+        let action = self.actions.get(&operation).copied().unwrap_or("open, end");
+        let mut covered = self.covered.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        *covered.entry((action, name)).or_default() += 1;
+        if fate != Fate::Well {
+            drop(covered);
+            self.say(|| format!("  call of {operation}: {name}"));
+        }
+    }
+
+    /// Count that an event came while operations ran.
+    fn cover_event(&self, name: &'static str) {
+        let running: Vec<u32> = self.world().running.iter().copied().collect();
+        let mut covered = self.covered.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for operation in running {
+            let action = self.actions.get(&operation).copied().unwrap_or("open, end");
+            *covered.entry((action, name)).or_default() += 1;
+        }
+    }
+
+    /// Add a line to what is told of a history that is looked at.
+    pub fn say(&self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &self.trace {
+            let line = format!("{:>14}  {}", ms(self.threads.moment()), line());
+            trace.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(line);
+        }
+    }
+
+    pub fn has_failed(&self) -> bool {
+        !self.world().oracle.violations.is_empty()
+    }
+}
+
+/// Run the history of a plan, or a part of it.
+pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> History {
+    let threads = Threads::new(plan.seed);
+    let actions = plan.steps().map(|step| (step.number, step.action.name())).collect();
+    let sim = Arc::new(Sim {
+        world: Mutex::new(World::new(plan)),
+        plan: plan.clone(),
+        less: less.clone(),
+        threads: threads.clone(),
+        actions,
+        covered: Mutex::default(),
+        trace: traced.then(Mutex::default),
+    });
+    for planned in plan.events.iter().filter(|planned| less.keeps(planned.number)) {
+        let (own, event, number) = (sim.clone(), planned.event.clone(), planned.number);
+        threads.at(planned.at, move || befall(&own, &event, number));
+    }
+    for number in 0..plan.engines.len() {
+        let own = sim.clone();
+        let task = Task { process: number, operation: 0 };
+        threads.start(task, true, Box::new(move || engine::run(&own, number)));
+    }
+    // What is given up ends soon after its deadline.
+    let after = 3 * plan.shape.deadline + SECOND;
+    let ended = threads.run(stacks, AT_MOST, after);
+    let mut world = sim.world();
+    let now = threads.moment();
+    match ended {
+        Ended::Done => {}
+        Ended::Panicked(text) => world.oracle.violated("panic", text, now),
+        Ended::Stuck | Ended::Late => {
+            let running: Vec<String> = world.running.iter().map(|number| number.to_string()).collect();
+            let text = format!("operations that never end: {}", running.join(", "));
+            world.oracle.violated("stuck", text, now);
+        }
+    }
+    let violation = world.oracle.violations.first().cloned();
+    let operations = world.operations;
+    drop(world);
+    let covered = std::mem::take(&mut *sim.covered.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+    let trace = sim.trace.as_ref().map(|trace| trace.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone());
+    let (digest, steps) = (threads.digest(), threads.steps());
+    History { violation, digest, operations, covered, trace: trace.unwrap_or_default(), time: now, steps }
+}
+
+/// Have an event come.
+fn befall(sim: &Arc<Sim>, event: &Event, number: u32) {
+    let now = sim.threads.moment();
+    sim.say(|| format!("event {number}: {event:?}"));
+    sim.cover_event(event.name());
+    let mut world = sim.world();
+    if world.calm {
+        return;
+    }
+    let mut dice = Dice::of(sim.plan.seed, &[3, u64::from(number)]);
+    match event {
+        Event::Evict(key) | Event::Remove(key) => world.evict(*key, now),
+        Event::EvictMany(per_mille) => world.evict_many(*per_mille, &mut dice, now),
+        Event::Failover(back) => world.fail_over(*back, now),
+        Event::PowerLoss => {
+            world.dead_until(now);
+            world.lose_power(&mut dice, now);
+        }
+        Event::Kill(process) => {
+            if sim.plan.shape.holds_data {
+                return;
+            }
+            if let Some(dead) = world.dead.get_mut(*process) {
+                *dead = true;
+            }
+        }
+        Event::Freeze(long) => world.frozen_until = world.frozen_until.max(now + long),
+        Event::Partition(process, long) => {
+            world.partitioned.insert(*process, now + long);
+        }
+        Event::Rot(key) => world.rot(*key, &mut dice, now),
+        Event::WallJump(by) => {
+            world.wall_jumps = true;
+            sim.threads.jump_wall(*by);
+        }
+        Event::NoThreads(long) => world.no_threads_until = now + long,
+        Event::Retire => world.retire(now),
+    }
+}
+
+/// A process of its own for an engine, and what opens stores in it.
+pub fn setup(sim: &Arc<Sim>, process: usize) -> Setup {
+    let own = sim.clone();
+    let spawn = Spawn::of(move |_, job| {
+        let now = own.threads.moment();
+        if own.world().no_threads_until > now {
+            return false;
+        }
+        own.threads.start(Task { process, operation: 0 }, false, job);
+        true
+    });
+    let filled = AtomicU64::new(0);
+    let seed = sim.plan.seed;
+    let random = Random::of(move |bytes| {
+        let mut dice = Dice::of(seed, &[4, process as u64, filled.fetch_add(1, Relaxed)]);
+        bytes.iter_mut().for_each(|byte| *byte = dice.next() as u8);
+        Ok(())
+    });
+    let clock = Clock::of(sim.threads.clone());
+    let parts = Parts { clock, spawn: spawn.on_cores(4), random, forks: || 0 };
+    let config = Config::given(&config(sim)).expect("the config of a history is one");
+    Setup {
+        config: Source::Given(config),
+        components: Arc::new(Guest { sim: sim.clone(), process }),
+        layers: Vec::new(),
+        clock: None,
+        must_exist: false,
+        process: Process::new(parts),
+    }
+}
+
+fn config(sim: &Sim) -> String {
+    let shape = &sim.plan.shape;
+    let near =
+        shape.near_ttl_s.map_or(String::new(), |ttl| format!("near = {{ memory_bytes = 1048576, ttl_s = {ttl} }}\n"));
+    let verify = if shape.verifies { "xxh3" } else { "auto" };
+    let layout1 = if shape.layout1 { "read" } else { "off" };
+    format!(
+        "[backend.sim]\nlayout1 = \"{layout1}\"\nverify = \"{verify}\"\n{near}limits = {{ deadline_ms = {}, call_ms = 60000, patience_ms = {}, breaker_failures = {}, breaker_ms = 200, damaged_ms = {} }}\n",
+        shape.deadline / MILLISECOND,
+        shape.deadline / MILLISECOND,
+        shape.breaker_failures,
+        shape.damaged_ms
+    )
+}

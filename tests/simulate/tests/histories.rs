@@ -1,0 +1,64 @@
+//! The program as it is run: histories replay, none breaks a rule, and what a planted bug breaks is told with the command that shows it.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_kv-store-simulate");
+const PLANTED: &str = "KV_SIMULATE_PLANTED";
+
+fn run(planted: Option<&str>, arguments: &[&str]) -> (Output, Value) {
+    let mut program = Command::new(PROGRAM);
+    program.args(arguments).arg("--json").env_remove(PLANTED).envs(planted.map(|bug| (PLANTED, bug)));
+    let output = program.output().unwrap();
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    (output, report)
+}
+
+#[test]
+fn histories_break_no_rule_and_replay_whatever_runs_beside_them() {
+    let (output, report) = run(None, &["--histories", "2000", "--jobs", "1"]);
+    assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
+    assert_eq!(report["histories"], 2000);
+    assert!(report["operations"].as_u64().unwrap() > 200_000, "{}", report["operations"]);
+    let (_, again) = run(None, &["--histories", "2000", "--jobs", "3"]);
+    assert_eq!(report["digest"], again["digest"]);
+    assert_eq!(report["pairs"], again["pairs"]);
+    let (_, others) = run(None, &["--histories", "2000", "--from", "2"]);
+    assert_ne!(report["digest"], others["digest"]);
+}
+
+#[test]
+fn what_breaks_a_rule_is_told_short_and_replays() {
+    for bug in [
+        "store: a commit publishes over chunks that are absent",
+        "store: a commit syncs nothing",
+        "store: a manifest is not synced",
+        "store: a change is carried out after its end",
+        "store: a change does not settle former ones",
+    ] {
+        let (output, report) = run(Some(bug), &["--histories", "20000"]);
+        let violation = &report["violation"];
+        assert!(!output.status.success() && !violation.is_null(), "{bug}: not found");
+        let history = violation["history"].as_array().unwrap();
+        assert!(history.len() < 60, "{bug}: {} lines", history.len());
+        let command = violation["command"].as_str().unwrap();
+        let arguments = command.strip_prefix("cargo xtask simulate ").unwrap().split(' ').collect::<Vec<_>>();
+        let (_, again) = run(Some(bug), &arguments);
+        assert_eq!(again["violation"]["text"], violation["text"], "{bug}: {command}");
+        assert_eq!(again["violation"]["history"], violation["history"], "{bug}");
+        let (_, without) = run(None, &arguments);
+        assert!(without["violation"].is_null(), "{bug}: without it {command} breaks {}", without["violation"]["rule"]);
+    }
+}
+
+#[test]
+fn wrong_arguments_are_told() {
+    for (arguments, why) in
+        [(&["--seed"][..], "needs a value"), (&["--seed", "x"], "no number"), (&["--what"], "no argument")]
+    {
+        let output = Command::new(PROGRAM).args(arguments).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && told.contains(why), "{told}");
+    }
+}

@@ -1,0 +1,34 @@
+//! `cargo xtask simulate`: histories of engines over a simulated store. `docs/proof.md` is about it.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::place::Place;
+use crate::step;
+
+/// Where it is built. The program builds its copy with planted bugs below it.
+const FOLDER: &str = "simulate";
+
+fn program(place: &Place) -> Command {
+    let target = place.target.join(FOLDER);
+    let mut program = Command::new("cargo");
+    program.current_dir(place.root.join("tests/simulate")).args(["run", "--release", "--quiet", "--locked"]);
+    program.arg("--target-dir").arg(&target).arg("--").env("KV_SIMULATE_TARGET", &target);
+    program
+}
+
+pub fn run(place: &Place, arguments: &[String]) -> Result<()> {
+    step::run_shown("histories of engines over a simulated store", program(place).args(arguments))
+}
+
+/// The part that `cargo xtask test` has: lints, tests, and half a minute of histories.
+pub fn test(place: &Place) -> Result<()> {
+    for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(place.root.join("tests/simulate")).args([command, "--release", "--locked", "--target-dir"]);
+        cargo.arg(place.target.join(FOLDER)).args(rest);
+        step::run_shown(&format!("{command} of the simulation"), &mut cargo)?;
+    }
+    run(place, &["--seconds".to_owned(), "30".to_owned()])
+}
