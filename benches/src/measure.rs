@@ -5,9 +5,10 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use kv_store_conformance::Library;
 use serde_json::json;
 
@@ -210,9 +211,36 @@ pub fn each(count: usize, mut work: impl FnMut(usize) -> Result<()>) -> Result<f
     Ok(begun.elapsed().as_secs_f64() / count as f64)
 }
 
+/// The seconds from the first begin to the last end, where each of these has a thread. Each thread looks at the clock for itself: who only
+/// started them may be scheduled when they are done.
+pub fn side_by_side<T: Send>(of_threads: Vec<T>, work: impl Fn(T) -> Result<()> + Sync) -> Result<f64> {
+    let start = Barrier::new(of_threads.len());
+    let run = |of_thread| {
+        start.wait();
+        let begun = Instant::now();
+        work(of_thread).map(|()| (begun, Instant::now()))
+    };
+    let times: Result<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
+        let running: Vec<_> = of_threads.into_iter().map(|of_thread| scope.spawn(|| run(of_thread))).collect();
+        running.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?).collect()
+    });
+    let times = times?;
+    let (first, last) = (times.iter().map(|(begun, _)| *begun).min(), times.iter().map(|(_, ended)| *ended).max());
+    Ok(first.zip(last).map_or(0.0, |(first, last)| last.duration_since(first).as_secs_f64()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_runs_side_by_side_takes_as_long_as_the_longest() {
+        let millis = |millis| std::thread::sleep(Duration::from_millis(millis));
+        let seconds = side_by_side(vec![10, 60, 20], |time| Ok(millis(time))).unwrap();
+        assert!((0.06..0.6).contains(&seconds), "{seconds}");
+        let failed = side_by_side(vec![1, 2], |time| if time == 2 { Err(anyhow!("no")) } else { Ok(()) });
+        assert_eq!(failed.unwrap_err().to_string(), "no");
+    }
 
     #[test]
     fn medians_and_digits() {

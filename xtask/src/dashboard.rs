@@ -23,7 +23,10 @@ use load::SECONDS;
 /// What Grafana makes of `$__rate_interval` at a scrape each second: five of them.
 const RATE_INTERVAL: &str = "5s";
 /// Of one panel that is as wide as half of the picture.
-const PANEL: (u32, u32) = (600, 260);
+const PANEL: (u32, u32) = (600, 330);
+/// Below what is drawn in a panel: the names of its lines, in two columns, so that they cover none.
+const LEGEND: u32 = 96;
+const LEGEND_ROW: i32 = 15;
 
 #[derive(Deserialize)]
 struct Dashboard {
@@ -180,15 +183,15 @@ fn draw(dashboard: &Dashboard, lines: &[Vec<Line>], path: &Path) -> Result<()> {
     for (panel, lines) in dashboard.panels.iter().zip(lines) {
         let GridPos { h, w, x, y } = panel.grid_pos;
         let area = root.clone().shrink((scale(x), down(y)), (scale(w) as u32, h * PANEL.1 / 8));
+        let (drawn, named) = area.split_vertically(h * PANEL.1 / 8 - LEGEND);
         let (per_unit, unit) = unit(&panel.field_config.defaults.unit);
         let most = lines.iter().flat_map(|line| &line.points).map(|point| point.1 * per_unit).fold(0.0_f64, f64::max);
-        let shown = |line: &Line| line.points.iter().any(|(_, value)| *value > 0.0);
-        // Room for the legend above what is drawn.
-        let room = 1.1 + 0.12 * lines.iter().filter(|line| shown(line)).count() as f64;
-        let top = if most > 0.0 { most * room } else { 1.0 };
-        let mut chart = ChartBuilder::on(&area)
+        let top = if most > 0.0 { most * 1.1 } else { 1.0 };
+        let mut chart = ChartBuilder::on(&drawn)
             .caption(&panel.title, (FontFamily::SansSerif, 15))
             .margin(8)
+            // The last label stands over the edge.
+            .margin_right(24)
             .x_label_area_size(22)
             .y_label_area_size(72)
             .build_cartesian_2d(0.0..SECONDS as f64, 0.0..top)?;
@@ -200,17 +203,19 @@ fn draw(dashboard: &Dashboard, lines: &[Vec<Line>], path: &Path) -> Result<()> {
             .y_label_formatter(&|value| format!("{}{unit}", (value * 1e6).round() / 1e6))
             .y_labels(5)
             .draw()?;
+        let mut names = 0;
         for (index, line) in lines.iter().enumerate() {
             let style = HSLColor(index as f64 * 0.382 % 1.0, 0.75, 0.4).stroke_width(2);
             let points = line.points.iter().map(|(at, value)| (*at, value * per_unit));
-            let drawn = chart.draw_series(LineSeries::new(points, style))?;
-            if shown(line) {
-                drawn.label(&line.name).legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], style));
+            chart.draw_series(LineSeries::new(points, style))?;
+            // A line that is 0 all the time has no name.
+            if line.points.iter().any(|(_, value)| *value > 0.0) {
+                let (x, y) = (80 + names % 2 * (PANEL.0 as i32 - 80) / 2, names / 2 * LEGEND_ROW + 8);
+                named.draw(&PathElement::new([(x, y), (x + 14, y)], style))?;
+                named.draw(&Text::new(line.name.clone(), (x + 20, y - 6), font.into_font()))?;
+                names += 1;
             }
         }
-        let mut labels = chart.configure_series_labels();
-        let position = SeriesLabelPosition::UpperLeft;
-        labels.position(position).label_font(font).background_style(WHITE.mix(0.7)).draw()?;
     }
     root.present()?;
     Ok(())

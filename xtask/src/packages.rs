@@ -28,6 +28,9 @@ pub const TESTS: &[&str] = &[
     "libclang1-19",
     "libclang-common-19-dev",
     "redis-server",
+    // Completions are opened in the shells that they are for.
+    "fish",
+    "zsh",
     // Mooncake links with the former, and runs in a network namespace, which the latter sets up.
     "libibverbs1",
     "iproute2",

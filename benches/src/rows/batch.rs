@@ -2,17 +2,15 @@
 //! memory; redis beside the `redis` crate pipelining.
 
 use std::path::Path;
-use std::sync::Barrier;
-use std::time::Instant;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use kv_store_tests::redis::RedisServer;
 
 use super::fs::{empty, uri};
 use super::size_name;
 use crate::batch::{Batches, Blocks, Native};
 use crate::consumer::{key, noise};
-use crate::measure::{Bench, Unit, each};
+use crate::measure::{Bench, Unit, each, side_by_side};
 
 /// Blocks of a batch.
 const BLOCKS: usize = 64;
@@ -67,20 +65,7 @@ fn on_threads(memory: &mut [Blocks], work: &(dyn Fn(&mut Blocks) -> Result<()> +
     if let [blocks] = memory {
         return Ok(each(1, |_| work(blocks))? / count);
     }
-    let start = Barrier::new(memory.len());
-    // From the first begin to the last end: who only started them may be scheduled late.
-    let run = &|blocks: &mut Blocks| {
-        start.wait();
-        let begun = Instant::now();
-        work(blocks).map(|()| (begun, Instant::now()))
-    };
-    let times: Result<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
-        let running: Vec<_> = memory.iter_mut().map(|blocks| scope.spawn(move || run(blocks))).collect();
-        running.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?).collect()
-    });
-    let times = times?;
-    let (first, last) = (times.iter().map(|(begun, _)| *begun).min(), times.iter().map(|(_, ended)| *ended).max());
-    let seconds = first.zip(last).map_or(0.0, |(first, last)| last.duration_since(first).as_secs_f64());
+    let seconds = side_by_side(memory.iter_mut().collect(), work)?;
     Ok(seconds / count)
 }
 

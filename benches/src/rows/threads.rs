@@ -1,15 +1,12 @@
 //! Threads on one handle, beside one thread: local-fs gets. The native store's own figures, measured in the same turns, say
 //! what the machine allows.
 
-use std::sync::Barrier;
-use std::time::Instant;
-
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use kv_store_conformance::Library;
 
 use super::fs::uri;
 use crate::consumer::{Client, key, noise};
-use crate::measure::{Bench, Unit};
+use crate::measure::{Bench, Unit, side_by_side};
 
 const SIZE: usize = 256 << 10;
 const CHUNKS: u64 = 64;
@@ -44,19 +41,8 @@ fn row(bench: &Bench, name: &str, library: &Library, threads: usize, goal: Optio
 
 /// The seconds of one get, on the whole, where so many threads get at once.
 fn round(client: &Client, threads: usize) -> Result<f64> {
-    let start = Barrier::new(threads + 1);
-    let work = |thread: u64| {
-        start.wait();
+    let seconds = side_by_side((0..threads as u64).collect(), |thread| {
         (0..GETS).try_for_each(|n| client.get(&key((n * 7 + thread * 13) % CHUNKS)).map(drop))
-    };
-    let seconds = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads as u64).map(|thread| scope.spawn(move || work(thread))).collect();
-        start.wait();
-        let begun = Instant::now();
-        for thread in running {
-            thread.join().map_err(|_| anyhow!("a thread panicked"))??;
-        }
-        Ok::<_, anyhow::Error>(begun.elapsed().as_secs_f64())
     })?;
     Ok(seconds / (GETS as f64 * threads as f64))
 }

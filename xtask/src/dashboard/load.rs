@@ -62,9 +62,11 @@ pub fn run(place: &Place, work: &Path, listener: &str) -> Result<()> {
     Ok(())
 }
 
-/// A conversation is saved and an earlier one restored. Failures are what the dashboard shows.
+/// A conversation is saved and an earlier one restored, every other one in batches. Failures are what the dashboard shows.
 fn save_and_restore(store: &Handle, save: u64) {
-    let key = |save: u64, chunk: u64| [save, chunk].map(u64::to_le_bytes).concat();
+    if save % 2 == 1 {
+        return in_batches(store, save);
+    }
     for chunk in 0..16 {
         let _ = store.put_chunk(&key(save, chunk), &[chunk as u8; 64 << 10]);
     }
@@ -75,4 +77,25 @@ fn save_and_restore(store: &Handle, save: u64) {
     for chunk in 0..16 {
         let _ = store.get_chunk(&key(earlier, chunk));
     }
+}
+
+fn key(save: u64, chunk: u64) -> Vec<u8> {
+    [save, chunk].map(u64::to_le_bytes).concat()
+}
+
+/// The same by `kv_store_batch.h`.
+fn in_batches(store: &Handle, save: u64) {
+    let Some(batches) = store.batches() else { return };
+    let keys: Vec<Vec<u8>> = (0..16).map(|chunk| key(save, chunk)).collect();
+    let data: Vec<Vec<u8>> = (0..16).map(|chunk| vec![chunk; 64 << 10]).collect();
+    let chunks: Vec<(&[u8], &[u8])> = keys.iter().zip(&data).map(|(key, data)| (&**key, &**data)).collect();
+    if let Some(batch) = batches.save() {
+        let _ = batch.put_many(&chunks);
+        let _ = batch.commit(&format!("save-{save}"), &save.to_le_bytes());
+    }
+    let earlier = save.saturating_sub(save % 100) + 1;
+    let keys: Vec<Vec<u8>> = (0..16).map(|chunk| key(earlier, chunk)).collect();
+    let hashes: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    let _ = store.get_manifest(&format!("save-{earlier}"));
+    let _ = batches.get_many(&hashes);
 }

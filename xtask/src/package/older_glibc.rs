@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
 
 use super::glibc::{LEAST, Version};
 use crate::place::Place;
@@ -30,6 +31,8 @@ const PARTS: [(&str, &str); 6] = [
     ("librt.so.1", "librt.so"),
     ("libutil.so.1", "libutil.so"),
 ];
+/// What takes the place of what no older version has: `packaging/glibc/*.c`.
+const SOURCES: [&str; 2] = ["start", "newer"];
 /// Has what the compiler adds to a program for thread-local variables.
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
@@ -46,14 +49,30 @@ pub fn wrapper(place: &Place) -> Result<Option<PathBuf>> {
         eprintln!("linked for the glibc of this system: only x86-64 is linked for {LEAST}");
         return Ok(None);
     }
-    make(&place.root.join("packaging/glibc"), &place.work().join(format!("glibc-{LEAST}"))).map(Some)
+    let sources = place.root.join("packaging/glibc");
+    // By what it is made of: cargo links anew what has another wrapper, and nothing else.
+    let mut digest = Sha256::new_with_prefix(include_str!("older_glibc.rs"));
+    for name in SOURCES {
+        digest.update(std::fs::read(sources.join(name).with_extension("c"))?);
+    }
+    for (file, _) in PARTS {
+        digest.update(std::fs::read(of_the_system(file)?)?);
+    }
+    let digest: String = digest.finalize().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    make(&sources, &place.work().join(format!("glibc-{LEAST}-{digest}"))).map(Some)
+}
+
+/// Where the compiler finds a library.
+fn of_the_system(file: &str) -> Result<PathBuf> {
+    let path = step::output(Command::new("cc").arg(format!("-print-file-name={file}")))?;
+    Ok(PathBuf::from(path.trim()))
 }
 
 /// Make the libraries, the linker that uses them, and the wrapper of rustc that uses the linker.
 fn make(sources: &Path, folder: &Path) -> Result<PathBuf> {
     std::fs::create_dir_all(folder)?;
     let mut objects = Vec::new();
-    for name in ["start", "stat"] {
+    for name in SOURCES {
         let object = folder.join(format!("{name}.o"));
         let mut cc = Command::new("cc");
         cc.args(["-O2", "-fPIC", "-fno-builtin", "-fno-stack-protector", "-Wall", "-Wextra", "-Werror", "-c", "-o"]);
@@ -61,6 +80,7 @@ fn make(sources: &Path, folder: &Path) -> Result<PathBuf> {
         objects.push(object);
     }
     let archive = folder.join("older.a");
+    let _ = std::fs::remove_file(&archive);
     step::output(Command::new("ar").arg("rcsD").arg(&archive).args(&objects))?;
     for (file, linked) in PARTS {
         let made = folder.join(file);
@@ -100,8 +120,8 @@ fn program(path: &Path, text: &str) -> Result<()> {
 
 /// A library without code that has the names of the system's `file`.
 fn library(file: &str, folder: &Path, made: &Path) -> Result<()> {
-    let system = step::output(Command::new("cc").arg(format!("-print-file-name={file}")))?;
-    let listed = step::output(Command::new("readelf").args(["--dyn-syms", "--wide", system.trim()]))?;
+    let system = of_the_system(file)?;
+    let listed = step::output(Command::new("readelf").args(["--dyn-syms", "--wide"]).arg(system))?;
     let symbols = symbols(&listed);
     let (source, versions) = (folder.join(format!("{file}.s")), folder.join(format!("{file}.versions")));
     std::fs::write(&source, assembly(&symbols))?;

@@ -29,10 +29,12 @@ pub fn run(place: &Place, verify: Verify) -> Result<()> {
     linked(place, &tree, &work)?;
     let deb = debian(&release, &work)?;
     unit(&tree)?;
+    if verify == Verify::Yes {
+        elsewhere::run(place, &release, &deb)?;
+    }
     crates::pack(place, verify)?;
     if verify == Verify::Yes {
         crates::used_elsewhere(place, &tree, &work)?;
-        elsewhere::run(place, &release, &deb)?;
     }
     container(&release)
 }

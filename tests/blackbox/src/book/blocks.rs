@@ -60,7 +60,7 @@ impl How {
                 Some(("file", file)) => how.file = Some(file.to_owned()),
                 Some(("source", source)) => how.source = Some(source.to_owned()),
                 Some(("by", by)) => how.by = Some(by.to_owned()),
-                Some(("with", with @ ("redis" | "seaweed"))) => how.with = Some(with.to_owned()),
+                Some(("with", with @ ("redis" | "seaweed" | "former"))) => how.with = Some(with.to_owned()),
                 Some(("of", of @ ("cache" | "blocks"))) => how.of = Some(of.to_owned()),
                 Some(("needs", needs)) => how.needs = Some(needs.to_owned()),
                 Some(("server", ports)) => {

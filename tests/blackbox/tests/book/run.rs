@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -135,6 +135,9 @@ impl Place {
             ports.insert(*port, free_port()?);
         }
         stand_ins.extend(ports.iter().map(|(port, here)| (port.to_string(), here.to_string())));
+        if wants("former") {
+            lay_out_former(&scratch.path().join("srv"))?;
+        }
         let mut missing = None;
         let seaweed = if wants("seaweed") { Seaweed::start(1, 2) } else { None };
         match &seaweed {
@@ -377,6 +380,28 @@ fn prints(shown: &str, printed: &str) -> Result<(), String> {
         if !lines.any(is_it) {
             return Err(format!("it prints no {wanted:?} there, but:\n{printed}"));
         }
+    }
+    Ok(())
+}
+
+/// A store of files as each released version wrote it: `kv-0.1.0` and so on.
+fn lay_out_former(folder: &Path) -> Result<(), Failed> {
+    let data = root().join("tests/compat/data");
+    for version in std::fs::read_dir(&data)? {
+        let version = version?;
+        let archive = version.path().join("local-fs.tar.zst");
+        // The README beside them is none.
+        let Ok(archive) = std::fs::File::open(&archive) else { continue };
+        let mut decoder = ruzstd::decoding::StreamingDecoder::new(archive).map_err(|error| error.to_string())?;
+        let mut tar = Command::new("tar");
+        tar.args(["-xf", "-", "--no-same-owner", "-C"]).arg(folder).arg("./opaque");
+        let mut tar = tar.stdin(Stdio::piped()).spawn()?;
+        std::io::copy(&mut decoder, &mut tar.stdin.take().ok_or("tar reads")?)?;
+        if !tar.wait()?.success() {
+            return Err("tar failed".into());
+        }
+        let name = format!("kv-{}", version.file_name().display());
+        std::fs::rename(folder.join("opaque"), folder.join(name))?;
     }
     Ok(())
 }

@@ -1,7 +1,10 @@
-/* Functions that the C library has had since 2.33, over those that it had before and has still. 1 is the layout of `struct stat` on x86-64. See
- * xtask/src/package/older_glibc.rs. */
+/* Functions that the C library has had since 2.30 (gettid) and 2.33, over those that it had before and has still. 1 is the layout of `struct stat`
+ * on x86-64. See xtask/src/package/older_glibc.rs. */
+
+#include <sys/syscall.h>
 
 struct stat64;
+extern long syscall(long number, ...);
 
 #define HIDDEN __attribute__((visibility("hidden")))
 #define LAYOUT 1
@@ -45,4 +48,9 @@ HIDDEN int fstat(int file, struct stat64 *out)
 HIDDEN int lstat(const char *path, struct stat64 *out)
 {
     return __lxstat64(LAYOUT, path, out);
+}
+
+HIDDEN int gettid(void)
+{
+    return (int)syscall(SYS_gettid);
 }
