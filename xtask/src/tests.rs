@@ -14,13 +14,8 @@ use crate::compiled::Compiled;
 use crate::languages::{self, Language};
 use crate::place::Place;
 use crate::{
-<<<<<<< HEAD
     aarch64, bench, book, demo, deny, dist, former, guests, llama, llama_servers, package, packages, portable,
-    programs, python, quick, second_host, servers, step,
-=======
-    aarch64, bench, book, demo, deny, dist, former, guests, llama, llama_servers, package, packages, portable, python,
-    quick, second_host, servers, simulate, step,
->>>>>>> p34
+    programs, python, quick, second_host, servers, simulate, step,
 };
 
 #[derive(clap::Args)]
