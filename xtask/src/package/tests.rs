@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use kv_store_tests::redis::RedisServer;
 
 use super::{Release, Verify, assemble, crates, digest, elsewhere, unpack};
-use crate::place::{Place, SONAME};
+use crate::place::{LLAMA_LIBRARY, Place, SONAME};
 use crate::{packages, step};
 
 pub fn run(place: &Place, verify: Verify) -> Result<()> {
@@ -25,6 +25,7 @@ pub fn run(place: &Place, verify: Verify) -> Result<()> {
     std::fs::create_dir_all(&work)?;
     let tree = unpack(&release, &work)?;
     symbols(&tree)?;
+    weights(&tree)?;
     bare(&release, &work)?;
     linked(place, &tree, &work)?;
     let deb = debian(&release, &work)?;
@@ -48,6 +49,18 @@ fn symbols(tree: &Path) -> Result<()> {
     let wanted = format!(" T kv_store_get_vtable@@{SONAME}");
     ensure!(exported.contains(&wanted), "no {wanted:?} among the exported symbols:\n{exported}");
     eprintln!("ok the library is {SONAME}, and so are its symbols");
+    Ok(())
+}
+
+/// Bytes that a library may have: the one with the compiler inside, and the one that every program of a server loads.
+const MOST_BYTES: [(&str, u64); 2] = [(SONAME, 20_000_000), (LLAMA_LIBRARY, 2_000_000)];
+
+fn weights(tree: &Path) -> Result<()> {
+    for (name, most) in MOST_BYTES {
+        let bytes = std::fs::metadata(tree.join("lib").join(name))?.len();
+        ensure!(bytes <= most, "{name} has {bytes} bytes, and at most {most} are meant: what was added?");
+        eprintln!("ok {name} has {:.1} MB, of {:.0}", bytes as f64 / 1e6, most as f64 / 1e6);
+    }
     Ok(())
 }
 
