@@ -26,10 +26,10 @@ const REFUSAL: &str = r"-OOM command not allowed when used memory is above maxme
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only the bugs whose name contains this text; the page stays as it is
+    /// Only the bugs whose name contains this text; the page's other rows stay as they are
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Without those in JavaScript and Python, whose tools take minutes to install; the page stays as it is
+    /// Without those in JavaScript and Python, whose tools take minutes to install; the page's other rows stay as they are
     #[arg(long)]
     quick: bool,
     /// Pass this text on as `kv-store check --filter`; the page stays as it is
@@ -118,6 +118,7 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     dist::run(place)?;
     let components = guests::build_planted(place)?;
     let mut bugs = all(place)?;
+    let every = bugs.clone();
     let wanted = |bug: &Bug| options.only.as_deref().is_none_or(|text| bug.name.contains(text));
     bugs.retain(|bug| wanted(bug) && !(options.quick && matches!(bug.guest.as_str(), "javascript" | "python")));
     ensure!(!bugs.is_empty(), "no bug has this text in its name");
@@ -147,6 +148,7 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
         subjects.push((bug.clone(), copy(&built, &folder.path().join(&bug.name).join(name))?));
     }
 
+    let page = place.root.join(PAGE);
     let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     std::thread::scope(|scope| {
         for _ in 0..options.jobs {
@@ -154,9 +156,18 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
                 while let Some((at, (bug, component))) =
                     Some(next.fetch_add(1, Relaxed)).and_then(|at| Some((at, subjects.get(at)?)))
                 {
-                    let found = check(place, bug, component, options.filter.as_deref());
+                    let mut found = check(place, bug, component, options.filter.as_deref());
                     say(bug, &found);
-                    results.lock().unwrap().insert(at, found);
+                    let mut results = results.lock().unwrap();
+                    // At once: a run takes hours, and what ends it must not lose what was found.
+                    if let Ok(told) = &found
+                        && options.filter.is_none()
+                        && !bug.what.is_empty()
+                        && let Err(error) = write(&page, &every, bug, told)
+                    {
+                        found = Err(error);
+                    }
+                    results.insert(at, found);
                 }
             });
         }
@@ -170,13 +181,11 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
             (false, found) => judged.push((bug, found)),
         }
     }
-    let page = page(&judged);
-    println!("{page}");
-    let whole = options.only.is_none() && !options.quick && options.filter.is_none();
-    if whole {
-        write(&place.root.join(PAGE), &page)?;
+    if options.filter.is_none() {
         eprintln!("written to {PAGE}");
     }
+    let missed_now: Vec<&str> = missed(&judged).map(|bug| bug.name.as_str()).collect();
+    println!("found {} of {}; missed: {}", judged.len() - missed_now.len(), judged.len(), missed_now.join(", "));
     let escaped: Vec<&str> = missed(&judged).filter(|bug| bug.escaped).map(|bug| bug.name.as_str()).collect();
     ensure!(escaped.is_empty(), "these escaped before, and escape again: {}", escaped.join(", "));
     Ok(())
@@ -281,35 +290,55 @@ fn missed<'a>(judged: &'a [(&Bug, Found)]) -> impl Iterator<Item = &'a Bug> {
     judged.iter().filter(|(_, found)| matches!(found, Found::Missed)).map(|(bug, _)| *bug)
 }
 
-fn page(judged: &[(&Bug, Found)]) -> String {
-    let of = |escaped: bool| judged.iter().filter(|(bug, _)| bug.escaped == escaped).count();
-    let caught = |escaped| of(escaped) - missed(judged).filter(|bug| bug.escaped == escaped).count();
-    let mut page = format!(
-        "`kv-store check` finds {} of {} bugs that once escaped it, and {} of {} others.\n\n",
-        caught(true),
-        of(true),
-        caught(false),
-        of(false)
-    );
-    page += "| class | bug | guest | what it does | found by |\n| --- | --- | --- | --- | --- |\n";
-    for (bug, found) in judged {
-        let Bug { class, name, guest, what, .. } = bug;
-        let found = match found {
-            Found::Missed => "**missed**".to_owned(),
-            Found::By(cases) => match cases.as_slice() {
-                [first, second, _, ..] => format!("{first}, {second} and {} more", cases.len() - 2),
-                few => few.join(", "),
-            },
-        };
-        page += &format!("| {class} | `{name}` | {guest} | {what} | {found} |\n");
-    }
-    page
+fn row(bug: &Bug, found: &Found) -> String {
+    let Bug { class, name, guest, what, .. } = bug;
+    let found = match found {
+        Found::Missed => MISSED.to_owned(),
+        Found::By(cases) => match cases.as_slice() {
+            [first, second, _, ..] => format!("{first}, {second} and {} more", cases.len() - 2),
+            few => few.join(", "),
+        },
+    };
+    format!("| {class} | `{name}` | {guest} | {what} | {found} |")
 }
 
-fn write(path: &Path, table: &str) -> Result<()> {
+/// Of a row, what found the bug.
+const MISSED: &str = "**missed**";
+
+/// The rows that a table has, by the name of the bug.
+fn rows(table: &str) -> BTreeMap<String, String> {
+    let named = |line: &str| Some((line.split('`').nth(1)?.to_owned(), line.to_owned()));
+    table.lines().filter(|line| line.starts_with("| ") && line.contains('`')).filter_map(named).collect()
+}
+
+/// The table of all bugs that were looked at, in their order.
+fn table(every: &[Bug], rows: &BTreeMap<String, String>) -> String {
+    let known: Vec<(&Bug, &String)> = every.iter().filter_map(|bug| Some((bug, rows.get(&bug.name)?))).collect();
+    let of = |escaped: bool| known.iter().filter(move |(bug, _)| bug.escaped == escaped);
+    let found = |escaped: bool| of(escaped).filter(|(_, row)| !row.contains(MISSED)).count();
+    let mut table = format!(
+        "`kv-store check` finds {} of {} bugs that once escaped it, and {} of {} others.",
+        found(true),
+        of(true).count(),
+        found(false),
+        of(false).count()
+    );
+    if known.len() < every.len() {
+        table += &format!(" It was not run on {} more.", every.len() - known.len());
+    }
+    table += "\n\n| class | bug | guest | what it does | found by |\n| --- | --- | --- | --- | --- |\n";
+    known.iter().for_each(|(_, row)| table += &format!("{row}\n"));
+    table
+}
+
+/// Put what was found of a bug into the page, beside the rows that it has.
+fn write(path: &Path, every: &[Bug], bug: &Bug, found: &Found) -> Result<()> {
     let page = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let (before, rest) = page.split_once(TABLE[0]).with_context(|| format!("{PAGE} has no {:?}", TABLE[0]))?;
-    let (_, after) = rest.split_once(TABLE[1]).with_context(|| format!("{PAGE} has no {:?}", TABLE[1]))?;
+    let (former, after) = rest.split_once(TABLE[1]).with_context(|| format!("{PAGE} has no {:?}", TABLE[1]))?;
+    let mut rows = rows(former);
+    rows.insert(bug.name.clone(), row(bug, found));
+    let table = table(every, &rows);
     Ok(std::fs::write(path, format!("{before}{}{table}{}{after}", TABLE[0], TABLE[1]))?)
 }
 
@@ -341,5 +370,31 @@ impl Drop for Redis {
     fn drop(&mut self) {
         let stop = ["-p", &self.port.to_string(), "shutdown", "nosave"];
         let _ = Command::new("redis-cli").args(stop).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_former_run_stay_beside_new_ones() {
+        let bug = |name: &str, escaped| Bug { name: name.into(), what: "does".into(), escaped, ..Bug::sound("files") };
+        let every = [bug("one", true), bug("two", false), bug("three", false)];
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page.md");
+        let former = format!("before\n{}{}\n{}after\n", TABLE[0], row(&every[1], &Found::Missed), TABLE[1]);
+        std::fs::write(&path, former).unwrap();
+        write(&path, &every, &every[0], &Found::By(vec!["a".into(), "b".into(), "c".into()])).unwrap();
+        let page = std::fs::read_to_string(&path).unwrap();
+        let sentence = "finds 1 of 1 bugs that once escaped it, and 0 of 1 others. It was not run on 1 more.\n";
+        assert!(page.contains(sentence), "{page}");
+        let (one, two) =
+            (page.find("| a, b and 1 more |").unwrap(), page.find("`two` | files | does | **missed** |").unwrap());
+        assert!(one < two && page.starts_with("before\n") && page.ends_with("after\n"), "{page}");
+        write(&path, &every, &every[1], &Found::By(vec!["d".into()])).unwrap();
+        write(&path, &every, &every[2], &Found::Missed).unwrap();
+        let page = std::fs::read_to_string(&path).unwrap();
+        assert!(page.contains("finds 1 of 1 bugs that once escaped it, and 1 of 2 others.\n"), "{page}");
     }
 }

@@ -110,8 +110,8 @@ fn who_watches_files_is_told_what_a_commit_has_synced() {
     let mut state = state(folder.path());
     let store = open(&mut state);
     put(&mut state, &store, b"wtc", b"0123456789");
-    let value = vec![Part::Bytes(b"manifest".to_vec())];
-    let last = || Some(NewRecord { space: 1, key: b"wtd".to_vec(), value: value.clone() });
+    let value = || vec![Part::Bytes(b"manifest".to_vec())];
+    let last = || Some(NewRecord { space: 1, key: b"wtd".to_vec(), value: value() });
     state.commit(again(&store), 0, vec![keys(&[b"wtc", b"gon"])], last()).unwrap().unwrap();
     state.commit(again(&store), 0, vec![keys(&[b"wtc"])], last()).unwrap().unwrap();
     let told = ["records 0/777463: 10 false", "records 0/777463: synced", "records 1/777464: 8 true"];
