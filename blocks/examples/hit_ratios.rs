@@ -26,14 +26,14 @@ fn main() -> std::io::Result<()> {
     let path = std::env::args().nth(1).unwrap_or_else(|| "docs/benchmarks/hit-ratios.svg".to_owned());
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" font-size=\"11\">\n",
-        WIDTH * TRACES.len() as f64 + 20.0,
-        HEIGHT + 70.0
+        WIDTH * TRACES.len() as f64 + 30.0,
+        HEIGHT + 90.0
     );
     for (number, (name, trace)) in TRACES.iter().enumerate() {
         let trace = trace();
         let distinct = trace.iter().collect::<std::collections::HashSet<_>>().len();
         println!("{name}: {} requests of {distinct} blocks", trace.len());
-        let left = 40.0 + number as f64 * WIDTH;
+        let left = 56.0 + number as f64 * WIDTH;
         let x = |size: usize| left + size as f64 / (SIZES.len() - 1) as f64 * (WIDTH - 60.0);
         let y = |ratio: f64| 30.0 + (1.0 - ratio) * HEIGHT;
         let mut put = |line: String| svg.push_str(&line);
@@ -51,6 +51,15 @@ fn main() -> std::io::Result<()> {
                 y(0.0) + 15.0
             ));
         }
+        let (middle, up) = ((left + x(SIZES.len() - 1)) / 2.0, (left - 42.0, y(0.5)));
+        put(format!(
+            "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">share of the blocks that fit</text>\n",
+            y(0.0) + 33.0
+        ));
+        put(format!(
+            "<text transform=\"translate({:.1} {:.1}) rotate(-90)\" text-anchor=\"middle\">share of requests that hit</text>\n",
+            up.0, up.1
+        ));
         for (place, (policy, kind, colour)) in POLICIES.iter().enumerate() {
             let mut points = String::new();
             print!("  {policy:8}");
@@ -62,7 +71,7 @@ fn main() -> std::io::Result<()> {
             println!();
             put(format!("<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\n"));
             let at = left + place as f64 * 75.0;
-            put(format!("<text x=\"{at:.1}\" y=\"{:.1}\" fill=\"{colour}\">{policy}</text>\n", HEIGHT + 62.0));
+            put(format!("<text x=\"{at:.1}\" y=\"{:.1}\" fill=\"{colour}\">{policy}</text>\n", HEIGHT + 84.0));
         }
     }
     svg.push_str("</svg>\n");

@@ -23,9 +23,9 @@ use load::SECONDS;
 /// What Grafana makes of `$__rate_interval` at a scrape each second: five of them.
 const RATE_INTERVAL: &str = "5s";
 /// Of one panel that is as wide as half of the picture.
-const PANEL: (u32, u32) = (600, 330);
+const PANEL: (u32, u32) = (600, 300);
 /// Below what is drawn in a panel: the names of its lines, in two columns, so that they cover none.
-const LEGEND: u32 = 96;
+const LEGEND: u32 = 68;
 const LEGEND_ROW: i32 = 15;
 
 #[derive(Deserialize)]
@@ -168,7 +168,14 @@ fn legend(format: &str, labels: &BTreeMap<String, String>) -> String {
         name += labels.get(label).map_or("", String::as_str);
         name += rest;
     }
-    name.split_whitespace().collect::<Vec<_>>().join(" ")
+    let mut words: Vec<&str> = name.split_whitespace().collect();
+    // A tenant's URI begins with its backend, and there is little room.
+    if let [backend, tenant, ..] = words.as_slice()
+        && tenant.strip_prefix(backend).is_some_and(|rest| rest.starts_with("://"))
+    {
+        words.remove(0);
+    }
+    words.join(" ")
 }
 
 fn draw(dashboard: &Dashboard, lines: &[Vec<Line>], path: &Path) -> Result<()> {
@@ -229,5 +236,23 @@ fn unit(unit: &str) -> (f64, &'static str) {
         "Bps" => (1.0 / f64::from(1 << 20), " MiB/s"),
         "ops" => (1.0, "/s"),
         _ => (1.0, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_named_by_its_labels() {
+        let labels = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<BTreeMap<_, _>>()
+        };
+        let format = "{{backend}} {{tenant}} p99";
+        assert_eq!(legend(format, &labels(&[("backend", "redis")])), "redis p99");
+        let tenant = labels(&[("backend", "local-fs"), ("tenant", "local-fs:///srv/chat")]);
+        assert_eq!(legend(format, &tenant), "local-fs:///srv/chat p99");
+        let other = labels(&[("backend", "redis"), ("tenant", "rediss://cache/3")]);
+        assert_eq!(legend(format, &other), "redis rediss://cache/3 p99");
     }
 }

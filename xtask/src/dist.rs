@@ -47,6 +47,8 @@ pub fn cargo(place: &Place, command: &str) -> Command {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(&place.root).args([command, "--release", "--locked", "--workspace", "--exclude", "xtask"]);
     cargo.env("CARGO_TARGET_DIR", &place.target);
+    // The scripts of crates in C ask to be run again where it changes, and what they are a part of is compiled again: wasmtime, too.
+    cargo.env_remove("SOURCE_DATE_EPOCH");
     if let Some(wrapper) = &place.rustc_wrapper {
         cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
     }

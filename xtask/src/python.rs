@@ -66,7 +66,9 @@ pub fn pack(place: &Place) -> Result<PathBuf> {
     copy(&place.target.join("release").join(LIBRARY), &package.join("_lib.abi3.so"))?;
     // The library looks for it beside itself.
     copy(&place.dist.join("libexec/kv-store-compile"), &package.join("kv-store-compile"))?;
-    let linked = ["_lib.abi3.so", "kv-store-compile"].map(|name| package.join(name));
+    // The command of the wheel becomes it: python/kv_store_wasm/_tool.py.
+    copy(&place.dist.join("bin/kv-store"), &package.join("kv-store"))?;
+    let linked = ["_lib.abi3.so", "kv-store-compile", "kv-store"].map(|name| package.join(name));
     let glibc = glibc::of_all(&linked, place.rustc_wrapper.is_some())?;
     let mut build = tools.python();
     build.args(["-m", "hatchling", "build", "--target", "wheel", "--directory"]).arg(&wheels).current_dir(&staged);

@@ -17,7 +17,7 @@ const METHOD: &str = "\
 
 `cargo xtask bench` measures, and writes this page and those of the figures. `--quick` takes fewer rounds, leaves out the rows that take longest, and
 writes nothing. `--json` prints one object a row for machines. `--filter NAME` runs the rows whose name contains that and writes those, so that rows
-may be of several runs; the plots are of the last whole one.
+may be of several runs; the plot of latencies is of the last whole one.
 
 Every peer is measured in the same run, in turns: a round of ours, a round of the peer, the next time the other way round. A round is one operation or
 more, and its value their mean. A figure is the median over the rounds, and the ratio is that of the two figures. In `cache/*` and `blocks/*` it is the
@@ -51,10 +51,15 @@ pub fn write(place: &Place, rows: &[Row], samples: &Path) -> Result<()> {
     let docs = place.root.join("docs");
     let folder = docs.join("benchmarks");
     std::fs::create_dir_all(&folder)?;
-    plot::throughput(rows, &folder.join("throughput.svg"))?;
-    plot::threads(rows, &folder.join("threads.svg"))?;
+    plot_rows(rows, &folder)?;
     plot::latency(&read_samples(samples)?, &folder.join("latency.svg"))?;
     write_tables(place, rows, &PARTS.map(|(name, ..)| name))
+}
+
+/// The plots that show what tables have.
+fn plot_rows(rows: &[Row], folder: &Path) -> Result<()> {
+    plot::throughput(rows, &folder.join("throughput.svg"))?;
+    plot::threads(rows, &folder.join("threads.svg"))
 }
 
 /// The overview, and the pages of these parts.
@@ -68,7 +73,7 @@ fn write_tables(place: &Place, rows: &[Row], parts: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Write the rows of a run with a filter into the pages, and leave the others and the plots.
+/// Write the rows of a run with a filter into the pages and the plots of rows, and leave the others.
 pub fn update(place: &Place, measured: Vec<Row>) -> Result<()> {
     let folder = place.root.join("docs/benchmarks");
     let mut rows = Vec::new();
@@ -79,6 +84,7 @@ pub fn update(place: &Place, measured: Vec<Row>) -> Result<()> {
     let parts: Vec<&str> =
         PARTS.iter().map(|(name, ..)| *name).filter(|name| !rows_of(&measured, name).is_empty()).collect();
     put_in(&mut rows, measured);
+    plot_rows(&rows, &folder)?;
     write_tables(place, &rows, &parts)
 }
 

@@ -73,8 +73,8 @@ fn readme(release: &Release) -> String {
     format!(
         "kv-store-wasm {version}, for Linux on {machine} with glibc {least} or later.\n\n\
          Unpack it anywhere; the parts find each other. A first save and restore:\n\n\
-         \x20   {name}/bin/kv-store save local-fs:///var/cache/kv FILE --name first\n\
-         \x20   {name}/bin/kv-store restore local-fs:///var/cache/kv COPY --name first\n\n\
+         \x20   {name}/bin/kv-store save local-fs://$HOME/kv FILE --name first\n\
+         \x20   {name}/bin/kv-store restore local-fs://$HOME/kv COPY --name first\n\n\
          An engine loads lib/{LIBRARY}. lib/pkgconfig and lib/cmake are for programs that are linked with it, share/kv-store-wasm\n\
          has a config to start from, lib/systemd a unit for memkv-server, and THIRD-PARTY-LICENCES what all this is made of.\n",
         version = release.version,

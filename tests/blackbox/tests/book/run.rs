@@ -108,7 +108,7 @@ impl Place {
         let page = page.display().to_string();
         let scratch = tempfile::tempdir()?;
         let folders = DIRECTORIES.iter().map(|directory| directory.trim_matches('/'));
-        for folder in folders.chain(["var/cache", "var/lib", "home", "work/target"]) {
+        for folder in folders.chain(["var/cache", "var/lib", "var/tmp", "home", "work/target"]) {
             std::fs::create_dir_all(scratch.path().join(folder))?;
         }
         let work = scratch.path().join("work");
