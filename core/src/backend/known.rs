@@ -17,10 +17,17 @@ impl Default for KnownChunks {
 }
 
 impl KnownChunks {
-    /// The backend has a chunk, whole: it was stored, or it existed and was not known to be damaged.
+    /// The backend has a chunk, whole: it was stored in place of whatever was there.
     pub fn stored(&mut self, hash: ChunkHash) {
         self.damaged.remove(&hash);
         self.present.insert(hash);
+    }
+
+    /// The backend has a chunk, as it answered to a put that replaces nothing. One that was found damaged meanwhile is so still.
+    pub fn existed(&mut self, hash: ChunkHash) {
+        if !self.damaged.contains(&hash) {
+            self.present.insert(hash);
+        }
     }
 
     /// The backend does not have it.
@@ -96,6 +103,16 @@ mod tests {
         assert!((0..100).filter(|n| set.contains(&hash(*n))).count() <= 20);
         set.remove(&hash(99));
         assert!(!set.contains(&hash(99)));
+    }
+
+    #[test]
+    fn a_put_that_replaced_nothing_does_not_mend_what_was_found_damaged_meanwhile() {
+        let mut known = KnownChunks::default();
+        known.found_damaged(hash(1));
+        known.existed(hash(1));
+        assert!(!known.is_present(&hash(1)) && known.is_damaged(&hash(1)));
+        known.existed(hash(2));
+        assert!(known.is_present(&hash(2)));
     }
 
     #[test]

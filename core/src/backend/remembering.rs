@@ -46,8 +46,10 @@ impl Backend for Remembering {
         let answers = self.inner.put(chunks, replace, until)?;
         let mut known = self.known();
         for ((hash, _), answer) in chunks.iter().zip(&answers) {
-            if answer.is_ok() {
-                known.stored(*hash);
+            match answer {
+                Ok(_) if replace => known.stored(*hash),
+                Ok(_) => known.existed(*hash),
+                Err(_) => {}
             }
         }
         drop(known);

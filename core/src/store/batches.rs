@@ -96,7 +96,7 @@ impl Batches<'_> {
             let mut items = items.into_iter();
             missing.retain(|(index, (hash, _))| match items.next().flatten() {
                 Some(Ok(Presence::Present(_))) => {
-                    self.backend.known().stored(*hash);
+                    self.backend.known().existed(*hash);
                     outcomes.set(*index, Ok(Put::Existed));
                     false
                 }
