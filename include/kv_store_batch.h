@@ -111,8 +111,8 @@ enum {
     KV_STORE_XXH3_KEYS = 16,
     /*
      * put, get, exists: values check themselves: the caller compares each with a checksum that it carries or that is known of it. They
-     * lie as they are, without an envelope, and a get hands out what lies there. Found again only by calls with this flag, unless
-     * keys of 8 bytes are content hashes. Not together with KV_STORE_SEALED.
+     * lie as they are, without an envelope, and a get hands out what lies there. Give them keys that no other values have: a call without
+     * the flag may miss them, or answer them as values of version 0.2. Not together with KV_STORE_SEALED.
      */
     KV_STORE_SELF_CHECKED = 32
 };
