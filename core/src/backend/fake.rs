@@ -32,6 +32,10 @@ pub struct Fake {
     /// It can be listed and cleaned, and by when it was last to be.
     pub maintained: AtomicBool,
     pub maintained_by: Mutex<Option<Instant>>,
+    /// How often what it holds was lost.
+    pub lost: AtomicU64,
+    /// It is lost once more when the next question was answered which chunks there are.
+    pub loses_after_exists: AtomicBool,
     /// How often connections were dropped.
     pub dropped: AtomicUsize,
 }
@@ -119,7 +123,13 @@ impl Backend for Fake {
         let chunks = self.chunks.lock().unwrap();
         let presence =
             |hash| chunks.get(hash).map_or(Presence::Absent, |data| Presence::Present(Some(data.len() as u64)));
-        Ok(hashes.iter().take(answered).map(|hash| Ok(presence(hash))).collect())
+        let answers = hashes.iter().take(answered).map(|hash| Ok(presence(hash))).collect();
+        drop(chunks);
+        if self.loses_after_exists.swap(false, Relaxed) {
+            self.chunks.lock().unwrap().clear();
+            self.lost.fetch_add(1, Relaxed);
+        }
+        Ok(answers)
     }
 
     fn put(&self, new: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {

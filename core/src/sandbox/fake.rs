@@ -112,7 +112,7 @@ impl Instances for Fake {
     }
 
     fn lost(&self) -> u64 {
-        0
+        self.lost.load(Relaxed)
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {

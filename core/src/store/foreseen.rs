@@ -9,9 +9,18 @@ use crate::limits::CONFIRMED_FOR;
 
 #[derive(Default)]
 pub(super) struct Foreseen {
-    confirmed: ChunkMap<Instant>,
+    confirmed: ChunkMap<Confirmed>,
     /// The last chunk that was put.
     last: Option<ChunkHash>,
+}
+
+/// That the backend has a chunk.
+#[derive(Clone, Copy)]
+pub(super) struct Confirmed {
+    /// When it was asked.
+    pub at: Instant,
+    /// Of its data, when it was asked.
+    pub generation: u64,
 }
 
 impl Foreseen {
@@ -22,14 +31,14 @@ impl Foreseen {
         }
     }
 
-    /// The backend said at a moment that it has a chunk.
-    pub(super) fn confirm(&mut self, hash: ChunkHash, at: Instant) {
-        self.confirmed.insert(hash, at);
+    /// The backend said that it has a chunk.
+    pub(super) fn confirm(&mut self, hash: ChunkHash, asked: Confirmed) {
+        self.confirmed.insert(hash, asked);
     }
 
     /// When the backend said that it has a chunk, if that was a moment ago.
-    pub(super) fn take(&mut self, hash: &ChunkHash, now: impl Fn() -> Instant) -> Option<Instant> {
-        self.confirmed.remove(hash).filter(|at| now().saturating_duration_since(*at) < CONFIRMED_FOR)
+    pub(super) fn take(&mut self, hash: &ChunkHash, now: impl Fn() -> Instant) -> Option<Confirmed> {
+        self.confirmed.remove(hash).filter(|asked| now().saturating_duration_since(asked.at) < CONFIRMED_FOR)
     }
 
     pub(super) fn forget(&mut self) {

@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::Put;
 use super::batches::Outcomes;
 use super::flushing::Flushing;
-use super::foreseen::Foreseen;
+use super::foreseen::{Confirmed, Foreseen};
 use super::ledger::{self, Admission, Ledger};
 use super::open_store::OpenStore;
 use crate::backend::{Bytes, Committed};
@@ -158,12 +158,12 @@ impl SaveState {
             return false;
         }
         let found = |state: &mut State| {
-            let confirmed = state.foreseen.take(&hash, || store.now())?;
-            if store.was_removed(&hash, confirmed) {
+            let Confirmed { at, generation } = state.foreseen.take(&hash, || store.now())?;
+            if store.was_removed(&hash, at) {
                 return None;
             }
             // Another thread may have put it since it was admitted: its copy waits no more.
-            store.release_buffer(state.ledger.stored(hash, len, confirmed, store.generation_of_data()));
+            store.release_buffer(state.ledger.stored(hash, len, at, generation));
             state.foreseen.follow(store, hash);
             Some(())
         };
@@ -173,7 +173,8 @@ impl SaveState {
         if !known || self.lock().exists_failed {
             return false;
         }
-        let (likely, asked) = (store.likely_after(hash), store.now());
+        let likely = store.likely_after(hash);
+        let asked = Confirmed { at: store.now(), generation: store.generation_of_data() };
         let answers = store.exists(&likely, until);
         let mut state = self.lock();
         let Ok(answers) = answers else {

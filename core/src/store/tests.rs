@@ -341,6 +341,24 @@ fn a_chunk_whose_removal_ended_unknown_does_not_count_as_there() {
     }
 }
 
+/// What an instance said that is gone by now does not hold for the next one.
+#[test]
+fn a_chunk_that_existed_in_an_instance_that_is_gone_is_lost() {
+    let properties = Properties { holds_data: true, ..Properties::default() };
+    let fakes = Arc::new(Fakes::of(Features { properties, ..Features::default() }));
+    let store = Store::open_with(URI, &fakes.setup("")).unwrap();
+    let backend = fakes.store(URI);
+    store.put_chunk(b"hash", b"bytes").unwrap();
+    store.put_manifest("m", b"hash").unwrap();
+    backend.loses_after_exists.store(true, Relaxed);
+    assert_eq!(store.put_chunk(b"hash", b"bytes").unwrap(), Put::Existed);
+    let error = store.put_manifest("n", b"hash").unwrap_err().to_string();
+    assert!(backend.keys().is_empty() && error.contains("the instance that held the chunks is gone"), "{error}");
+    store.put_chunk(b"hash", b"bytes").unwrap();
+    store.put_manifest("n", b"hash").unwrap();
+    assert_eq!(&*store.get_chunk(b"hash").unwrap().unwrap(), b"bytes");
+}
+
 #[test]
 fn maintenance_has_a_deadline_of_its_own() {
     let begun = Instant::now();

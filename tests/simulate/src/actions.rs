@@ -274,6 +274,7 @@ impl Engine {
 /// Something was read.
 pub fn got(world: &mut World, op: &Operation, key: Key, found: Option<&[u8]>, now: Moment) {
     let Some(bytes) = found else {
+        world.found_damaged(op, key, now);
         world.check_answered(op, key, "nothing", now);
         return;
     };
@@ -342,6 +343,7 @@ pub fn put_ended(
     how: How,
     now: Moment,
 ) {
+    world.oracle.told_put(op);
     for (at, key) in keys.iter().enumerate() {
         world.oracle.put_over(op.process, *key, op.start, now);
         let stored = outcome.as_ref().is_ok_and(|items| items.get(at).is_some_and(Result::is_ok));
@@ -350,6 +352,9 @@ pub fn put_ended(
         }
         if !stored {
             continue;
+        }
+        if saved && op.queued {
+            world.oracle.check_waited_for(op, *key, now);
         }
         world.acknowledged_put(op, *key, how.durable, now);
         if Engine::is_changed(*key) {

@@ -41,6 +41,8 @@ pub enum Fate {
     Refused,
     /// Bytes change on their way.
     Flipped,
+    /// What is stored is not what was put.
+    Spoiled,
     /// The engine's process has ended.
     Dead,
     /// Nothing reaches the storage system.
@@ -60,6 +62,7 @@ pub const FATES: &[Fate] = &[
     Fate::Hangs,
     Fate::Refused,
     Fate::Flipped,
+    Fate::Spoiled,
 ];
 
 impl Fate {
@@ -78,6 +81,7 @@ impl Fate {
             Fate::Hangs => "hangs",
             Fate::Refused => "refused",
             Fate::Flipped => "flipped",
+            Fate::Spoiled => "spoiled",
             Fate::Dead => "dead",
             Fate::Unreachable => "unreachable",
         }
@@ -255,6 +259,10 @@ impl<'a> Call<'a> {
         }
         let carried = request.without(&asked.failing, asked.most);
         let reply = self.carry_out(&carried);
+        if self.fate == Fate::Spoiled {
+            let now = self.now();
+            sim.world().spoil(&carried, &mut self.dice, now);
+        }
         if self.fate == Fate::Twice {
             return self.later(request);
         }
@@ -419,6 +427,7 @@ fn fate(world: &World, dice: &mut Dice, request: &Request, calm: bool) -> Fate {
         Fate::Lost | Fate::Unanswered | Fate::Late | Fate::Twice | Fate::Hangs if world.shape.holds_data => Fate::Trap,
         Fate::Late | Fate::Twice if request.is_read() => Fate::Lost,
         Fate::Flipped if !matches!(request, Request::Get(_) | Request::GetManifest(_)) => Fate::Slow,
+        Fate::Spoiled if !matches!(request, Request::Put { .. }) => Fate::Slow,
         Fate::Short | Fate::SomeFail if !request.is_batch() => Fate::Unanswered,
         fate => fate,
     }

@@ -3,7 +3,8 @@
 //!
 //! A seed is a [`plan`]: engines with threads and what they do, what a component says of its store, what befalls it. [`threads`] are
 //! coroutines by a time of their own, handed to `kv_store_core` as a process. A [`guest`] stands for a component; its [`calls`] meet
-//! faults on their way to the [`world`], which is the storage system. The [`oracle`] says what each answer promises.
+//! faults on their way to the [`world`], which is the storage system. The [`oracle`] notes what engines
+//! were told, and the [`rules`] say what each answer promises.
 
 mod actions;
 mod arguments;
@@ -18,6 +19,7 @@ mod plant;
 mod planted;
 mod queued;
 mod report;
+mod rules;
 mod shrink;
 mod sim;
 mod threads;

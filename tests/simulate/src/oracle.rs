@@ -4,11 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use kv_store_core::limits::{CONFIRMED_FOR, LOSS_TOLD_FOR};
-
 use crate::names::{Key, Kind, Version};
 use crate::threads::{MILLISECOND, Moment};
-use crate::world::{Origin, Removal, World};
+use crate::world::Origin;
 
 /// Something that must not be.
 #[derive(Clone, Debug)]
@@ -37,20 +35,20 @@ pub struct Operation {
 }
 
 /// A change of a register or a manifest. `version` None: a removal.
-struct Change {
-    operation: u32,
-    process: usize,
-    version: Option<Version>,
-    start: Moment,
-    end: End,
+pub struct Change {
+    pub operation: u32,
+    pub process: usize,
+    pub version: Option<Version>,
+    pub start: Moment,
+    pub end: End,
     /// Until when it may be carried out if nobody knows how it ended.
-    latest: Moment,
+    pub latest: Moment,
     /// It survives a power loss.
-    durable: bool,
+    pub durable: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+pub enum End {
     Running,
     Acknowledged(Moment),
     /// It was not done, and will not be.
@@ -67,18 +65,18 @@ pub enum Told {
 }
 
 /// A chunk that an engine was told is there: it may be taken away, but not by a change that its process made before.
-struct Cover {
-    process: usize,
-    start: Moment,
+pub struct Cover {
+    pub process: usize,
+    pub start: Moment,
 }
 
 /// A chunk that the next manifest of a ledger promises.
-struct Owed {
-    first: Moment,
-    last: Moment,
-    told: Option<Moment>,
+pub struct Owed {
+    pub first: Moment,
+    pub last: Moment,
+    pub told: Option<Moment>,
     /// A manifest that began then, before the put had ended, may have named it.
-    named: Option<Moment>,
+    pub named: Option<Moment>,
 }
 
 /// From when to when something ran, if it has ended.
@@ -86,27 +84,29 @@ type Span = (Moment, Option<Moment>);
 
 pub struct Oracle {
     pub violations: Vec<Violation>,
-    changes: HashMap<Key, Vec<Change>>,
-    covers: HashMap<Key, Vec<Cover>>,
-    owed: BTreeMap<Ledger, BTreeMap<Key, Owed>>,
+    pub changes: HashMap<Key, Vec<Change>>,
+    pub covers: HashMap<Key, Vec<Cover>>,
+    pub owed: BTreeMap<Ledger, BTreeMap<Key, Owed>>,
     /// Manifests that were published over a ledger.
-    published: HashMap<Ledger, Vec<(Moment, Moment)>>,
+    pub published: HashMap<Ledger, Vec<(Moment, Moment)>>,
     /// Keys of which anything was ever taken away, or tried to be.
-    touched: BTreeSet<Key>,
+    pub touched: BTreeSet<Key>,
     /// What a process has read of a manifest, and when.
-    seen: HashMap<(usize, Key), Vec<(Moment, Version)>>,
+    pub seen: HashMap<(usize, Key), Vec<(Moment, Version)>>,
     /// The order in which manifests were published.
-    order: HashMap<(Key, Version), u64>,
-    prefetched: HashMap<(Ledger, Key), Moment>,
+    pub order: HashMap<(Key, Version), u64>,
+    pub prefetched: HashMap<(Ledger, Key), Moment>,
     /// Puts of a chunk by a process: from when to when.
-    puts: HashMap<(usize, Key), Vec<Span>>,
-    numbered: u64,
+    pub puts: HashMap<(usize, Key), Vec<Span>>,
+    pub numbered: u64,
     /// What was ever put for a ledger.
-    offered: HashSet<(Ledger, Key)>,
-}
-
-fn nanoseconds(long: std::time::Duration) -> Moment {
-    u64::try_from(long.as_nanos()).unwrap_or(u64::MAX)
+    pub offered: HashSet<(Ledger, Key)>,
+    /// Puts of queues that are not told yet: of which ledger, and since when.
+    pub submitted: HashMap<u32, (Ledger, Moment)>,
+    /// Of these, what was not there when a manifest was published over them.
+    pub doubts: HashMap<(u32, Key), u32>,
+    /// When a process last found a chunk damaged, and what lay there was so all the time.
+    pub damaged: HashMap<(usize, Key), Moment>,
 }
 
 impl Oracle {
@@ -124,6 +124,9 @@ impl Oracle {
             puts: HashMap::new(),
             numbered: 0,
             offered: HashSet::new(),
+            submitted: HashMap::new(),
+            doubts: HashMap::new(),
+            damaged: HashMap::new(),
         }
     }
 
@@ -247,6 +250,33 @@ impl Oracle {
         }
     }
 
+    /// A put is handed to a queue.
+    pub fn submits(&mut self, op: &Operation) {
+        self.submitted.insert(op.number, (op.ledger, op.start));
+    }
+
+    /// A put is told.
+    pub fn told_put(&mut self, op: &Operation) {
+        self.submitted.remove(&op.number);
+    }
+
+    /// A put of a queue has stored a chunk: a commit that began after it was submitted waited for it.
+    pub fn check_waited_for(&mut self, op: &Operation, key: Key, now: Moment) {
+        if let Some(commit) = self.doubts.remove(&(op.number, key)) {
+            let text = format!(
+                "{key}: operation {} was submitted before commit {commit} began and has stored it; when that was acknowledged it was not there, \
+                 or not durable",
+                op.number
+            );
+            self.violated("not-waited-for", text, now);
+        }
+    }
+
+    /// A chunk that a process found damaged is stored again.
+    pub fn mended(&mut self, process: usize, key: Key) {
+        self.damaged.remove(&(process, key));
+    }
+
     /// A put was not accepted: a loss that was told before is none any more.
     pub fn refused(&mut self, ledger: Ledger, key: Key) {
         self.owed.entry(ledger).or_default().retain(|owed, how| *owed != key || how.told.is_none());
@@ -309,251 +339,4 @@ impl Oracle {
 
 pub fn ms(moment: Moment) -> String {
     format!("{}.{:03} ms", moment / MILLISECOND, moment % MILLISECOND / 1000)
-}
-
-impl World {
-    /// Whether what is missing may be: it was taken away at `since` or after, and not by a call of this process that had returned
-    /// before `start`.
-    fn excuses(&self, key: Key, process: usize, since: Moment, start: Moment) -> bool {
-        self.removals(key).any(|removal| {
-            let own = removal.by.filter(|by| by.process == process);
-            let returned = own.map(|by| self.returned.get(&by.call).is_some_and(|returned| *returned < start));
-            match returned {
-                None => removal.at >= since,
-                Some(before) => !before,
-            }
-        })
-    }
-
-    fn removals(&self, key: Key) -> impl Iterator<Item = &Removal> {
-        self.lying(key).flat_map(|slot| &slot.removals)
-    }
-
-    fn is_there(&self, key: Key) -> bool {
-        self.lying(key).any(|slot| slot.visible.is_some())
-    }
-
-    fn is_durable(&self, key: Key) -> bool {
-        self.lying(key).any(|slot| slot.durable.is_some() && slot.visible.is_some())
-    }
-
-    /// A put was answered as stored or existing: it is readable by every client, and durable where that was asked for.
-    pub fn acknowledged_put(&mut self, op: &Operation, key: Key, durable: bool, now: Moment) {
-        let excused = self.excuses(key, op.process, op.start, op.start);
-        if !self.is_there(key) && !excused {
-            let text = format!("{key}: operation {} was answered that it is stored, and it is not there", op.number);
-            self.oracle.violated("not-visible", text, now);
-        } else if durable && !self.is_durable(key) && !excused {
-            let text =
-                format!("{key}: operation {} was answered that it is durable, and a power loss takes it", op.number);
-            self.oracle.violated("not-durable", text, now);
-        }
-        self.oracle.covers.entry(key).or_default().push(Cover { process: op.process, start: op.start });
-    }
-
-    /// A manifest was published, or a save committed: each chunk that its ledger owed before is readable, and as durable as can be.
-    pub fn acknowledged_save(&mut self, op: &Operation, now: Moment) {
-        let ledger = op.ledger;
-        let published = self.oracle.published.entry(ledger).or_default();
-        let overlapping = published.iter().filter(|(_, end)| *end >= op.start).map(|(start, _)| *start);
-        let since = overlapping.min().unwrap_or(op.start).min(op.start);
-        published.push((op.start, now));
-        let asks = self.shape.durable || self.shape.evicts || self.shape.wants_fresh;
-        let owed = self.oracle.owed.entry(ledger).or_default().iter().filter(|(_, owed)| owed.first < op.start);
-        let owed: Vec<(Key, Option<Moment>, Option<Moment>)> =
-            owed.map(|(key, owed)| (*key, owed.told, owed.named)).collect();
-        for (key, told, named) in owed {
-            let since = named.map_or(since, |named| named.min(since));
-            let over = match ledger {
-                Ledger::Handle { .. } => told.is_some_and(|told| now >= told + nanoseconds(LOSS_TOLD_FOR)),
-                Ledger::Save { .. } => false,
-            };
-            // Of a store that is not asked again, what others take away is noticed later.
-            let others_since = if asks { since } else { since.saturating_sub(nanoseconds(CONFIRMED_FOR)) };
-            let others = self
-                .removals(key)
-                .any(|removal| removal.at >= others_since && removal.by.is_none_or(|by| by.process != op.process));
-            let excused = over || others || self.excuses(key, op.process, since, since);
-            if !self.is_there(key) && !excused {
-                let text = format!("{key}: operation {} published over it, and it is not there", op.number);
-                self.oracle.violated("published-over-missing", text, now);
-            } else if self.shape.durable && !self.is_durable(key) && !excused {
-                let text = format!("{key}: operation {} published over it, and a power loss takes it", op.number);
-                self.oracle.violated("published-undurable", text, now);
-            }
-            if !over {
-                self.oracle.covers.entry(key).or_default().push(Cover { process: op.process, start: op.start });
-            }
-        }
-        let owed = self.oracle.owed.entry(ledger).or_default();
-        owed.retain(|_, owed| owed.last >= op.start);
-        owed.values_mut().for_each(|owed| {
-            owed.first = owed.last;
-            owed.named.get_or_insert(op.start);
-        });
-    }
-
-    /// What is visible now of a key that was changed must be what a reader may see.
-    pub fn acknowledged_change(&mut self, op: &Operation, key: Key, now: Moment) {
-        let visible = self.lying(key).filter_map(|slot| slot.visible.as_ref());
-        let sound: Vec<Version> = visible.filter(|entry| entry.sound).filter_map(|entry| entry.version).collect();
-        for version in sound {
-            self.check_value(op, key, version, now, now);
-        }
-    }
-
-    /// A removal was answered: nothing that lay there before is there.
-    pub fn acknowledged_removal(&mut self, op: &Operation, key: Key, now: Moment) {
-        if self.had_since(key, op.start) {
-            let text =
-                format!("{key}: operation {} was answered that it is removed, and it lies there as before", op.number);
-            self.oracle.violated("deleted-stays", text, now);
-        }
-    }
-
-    fn had_since(&self, key: Key, start: Moment) -> bool {
-        self.lying(key).any(|slot| slot.visible.is_some() && slot.visible_since() < start)
-    }
-
-    /// A read answered a value of a register or manifest: no acknowledged change may lie between it and the read.
-    pub fn check_value(&mut self, op: &Operation, key: Key, version: Version, from: Moment, until: Moment) {
-        let lost = self.failovers.iter().copied().max().unwrap_or(0);
-        let Some(changes) = self.oracle.changes.get(&key) else { return };
-        let Some(write) = changes.iter().find(|change| change.version == Some(version)) else {
-            let text = format!("{key}: operation {} read value {version}, which nobody put", op.number);
-            self.oracle.violated("wrong-bytes", text, until);
-            return;
-        };
-        let end = write_end(write, changes);
-        // What began before the storage system lost something may be among that.
-        let survives = |change: &Change| change.start >= lost || (self.shape.durable && change.durable);
-        let between = |change: &&Change| {
-            let End::Acknowledged(acknowledged) = change.end else { return false };
-            let after = match write.end {
-                // It is settled by the next change of its process.
-                End::Unknown(at) if change.process == write.process => change.start > at,
-                _ => end < change.start,
-            };
-            change.operation != write.operation && survives(change) && after && acknowledged < from
-        };
-        if let Some(change) = changes.iter().find(between) {
-            let text = format!(
-                "{key}: operation {} sees the value of operation {}, which ended at {}; operation {} was acknowledged after it",
-                op.number,
-                write.operation,
-                ms(end),
-                change.operation
-            );
-            self.oracle.violated("old-value", text, until);
-        }
-    }
-
-    /// A manifest was read: a process that has seen a newer one takes no older one.
-    pub fn check_order(&mut self, op: &Operation, key: Key, version: Version, now: Moment) {
-        let order = |version| self.oracle.order.get(&(key, version)).copied().unwrap_or(0);
-        let own = order(version);
-        let seen = self.oracle.seen.entry((op.process, key)).or_default();
-        let newer = seen.iter().find(|(end, seen)| *end < op.start && order(*seen) > own).copied();
-        seen.push((now, version));
-        if let Some((end, newer)) = newer {
-            let text = format!(
-                "{key}: operation {} read value {version}; its process had read the newer value {newer} at {}",
-                op.number,
-                ms(end)
-            );
-            self.oracle.violated("older-manifest", text, now);
-        }
-    }
-
-    /// Whether `get_chunk` may answer what changed by itself: a store whose keys nobody knows yet may have others than hashes. Batches say
-    /// what their keys are.
-    pub fn may_be_unchecked(&self, op: &Operation, key: Key) -> bool {
-        let changed = self.lying(key).any(|slot| slot.rotted.is_some())
-            || self.faulty.contains(&op.number)
-            || !self.failovers.is_empty();
-        !self.shape.verifies && key.kind == Kind::Content && changed && self.unchecked.contains(&op.number)
-    }
-
-    /// Whether a chunk may come from somewhere else than the storage system.
-    fn may_be_held(&self, op: &Operation, key: Key) -> bool {
-        let puts = self.oracle.puts.get(&(op.process, key)).into_iter().flatten();
-        self.oracle.is_owed(op.ledger, key)
-            || self.oracle.prefetched.contains_key(&(op.ledger, key))
-            || puts.into_iter().any(|(_, end)| end.is_none_or(|end| end >= op.start))
-    }
-
-    /// A chunk was answered that always has the same value: it may be old, and not gone for longer than copies are kept.
-    pub fn check_not_gone(&mut self, op: &Operation, key: Key, now: Moment) {
-        if self.may_be_held(op, key) || self.wall_jumps {
-            return;
-        }
-        let longest = crate::world::near_for(&self.shape) + 3 * self.shape.deadline + nanoseconds(CONFIRMED_FOR);
-        let removed_by_own = self.removals(key).filter(|removal| {
-            let returned = |by: Origin| self.returned.get(&by.call).is_some_and(|returned| *returned < op.start);
-            removal.at < op.start && removal.by.is_some_and(|by| by.process == op.process && returned(by))
-        });
-        let own = removed_by_own.map(|removal| removal.at).max();
-        let from = own.unwrap_or(0).max(op.start.saturating_sub(longest));
-        let gone = match own {
-            Some(at) if at >= op.start.saturating_sub(longest) => {
-                self.lacked_all_the_time(key, at, now) && !self.put_since(op, key, at)
-            }
-            _ => self.lacked_all_the_time(key, from, now) && !self.put_since(op, key, from),
-        };
-        if gone {
-            let text = format!("{key}: operation {} answers it, and it has been gone since {}", op.number, ms(from));
-            self.oracle.violated("gone-answered", text, now);
-        }
-    }
-
-    fn put_since(&self, op: &Operation, key: Key, since: Moment) -> bool {
-        let puts = self.oracle.puts.get(&(op.process, key)).into_iter().flatten();
-        puts.into_iter().any(|(_, end)| end.is_none_or(|end| end >= since))
-    }
-
-    /// Something is there all the time that an operation without a fault takes, and is not answered.
-    pub fn check_answered(&mut self, op: &Operation, key: Key, why: &str, now: Moment) {
-        let rotted = self.lying(key).any(|slot| slot.rotted.is_some());
-        let older = key.kind == Kind::Manifest && !self.failovers.is_empty();
-        // A thread of a queue works for whoever asked for its turn, so that whose the faults are is not known there.
-        let by_queue = op.queued && self.shape.trouble > 0;
-        if rotted
-            || older
-            || by_queue
-            || self.faulty.contains(&op.number)
-            || self.unreachable_until(op.process, now).is_some()
-        {
-            return;
-        }
-        if self.had_all_the_time(key, op.start, now) {
-            let text =
-                format!("{key}: operation {} met no fault and answers {why}, and it was there all the time", op.number);
-            self.oracle.violated("not-answered", text, now);
-        }
-    }
-
-    /// An answer that a chunk exists, and it does not.
-    pub fn check_exists(&mut self, op: &Operation, key: Key, now: Moment) {
-        if !self.may_be_held(op, key) && self.lacked_all_the_time(key, op.start, now) {
-            let text =
-                format!("{key}: operation {} was answered that it exists, and it did not at any time", op.number);
-            self.oracle.violated("exists-wrong", text, now);
-        }
-    }
-}
-
-/// When a write was over: nobody carries it out after.
-fn write_end(write: &Change, changes: &[Change]) -> Moment {
-    match write.end {
-        End::Acknowledged(at) | End::Refused(at) => at,
-        End::Running => Moment::MAX,
-        End::Unknown(at) => {
-            let next = |change: &&Change| change.process == write.process && change.start > at;
-            let settled = changes.iter().filter(next).filter_map(|change| match change.end {
-                End::Acknowledged(acknowledged) => Some(acknowledged),
-                _ => None,
-            });
-            settled.min().unwrap_or(Moment::MAX).min(write.latest.max(at))
-        }
-    }
 }

@@ -3,6 +3,7 @@
 
 use std::sync::OnceLock;
 
+/// Names the bug that is on.
 pub const VARIABLE: &str = "KV_SIMULATE_PLANTED";
 
 /// Whether this bug is on.

@@ -76,7 +76,14 @@ impl Engine {
         let Asked { nth, what, request } = request;
         let op = self.begin(number, ledger, true);
         match what {
-            What::Puts { .. } => self.change(&op, keys, false, how.durable),
+            What::Puts { saved } => {
+                self.change(&op, keys, false, how.durable);
+                let mut world = self.sim.world();
+                if saved {
+                    world.oracle.submits(&op);
+                    world.keys_of.insert(number, keys.to_vec());
+                }
+            }
             What::Removes => self.change(&op, keys, true, false),
             What::Reads => {}
         }
@@ -84,6 +91,7 @@ impl Engine {
         self.lock_queued().insert(cookie, Queued { op, keys: keys.to_vec(), how, what });
         if self.queue.submit(cookie, request, &self.options(how)).is_err() {
             self.lock_queued().remove(&cookie);
+            self.sim.world().oracle.told_put(&op);
         }
         self.sim.world().running.remove(&number);
     }

@@ -106,8 +106,8 @@ pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> Histo
         let task = Task { process: number, operation: 0 };
         threads.start(task, true, Box::new(move || engine::run(&own, number)));
     }
-    // What is given up ends soon after its deadline.
-    let after = 3 * plan.shape.deadline + SECOND;
+    // What is given up ends soon after its deadline; stores without a handle are kept for a while, and would be for ever.
+    let after = 2000 * SECOND;
     let ended = threads.run(stacks, AT_MOST, after);
     let mut world = sim.world();
     let now = threads.moment();
@@ -126,7 +126,7 @@ pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> Histo
     let covered = std::mem::take(&mut *sim.covered.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
     let trace = sim.trace.as_ref().map(|trace| trace.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone());
     let (digest, steps) = (threads.digest(), threads.steps());
-    History { violation, digest, operations, covered, trace: trace.unwrap_or_default(), time: now, steps }
+    History { violation, digest, operations, covered, trace: trace.unwrap_or_default(), time: threads.done(), steps }
 }
 
 /// Have an event come.

@@ -64,6 +64,8 @@ struct State {
     spawned: Vec<(usize, Job)>,
     numbered: u64,
     over: bool,
+    /// When all that is awaited had ended.
+    done: Moment,
     panic: Option<String>,
     /// Digest of who ran when, which tells whether a replay is the same.
     pub digest: u64,
@@ -119,6 +121,7 @@ impl Threads {
             spawned: Vec::new(),
             numbered: 0,
             over: false,
+            done: 0,
             panic: None,
             digest: seed,
             steps: 0,
@@ -142,6 +145,11 @@ impl Threads {
     pub fn digest(&self) -> u64 {
         let state = self.lock();
         state.digest ^ state.now
+    }
+
+    /// When all that is awaited had ended.
+    pub fn done(&self) -> Moment {
+        self.lock().done
     }
 
     /// Times that a thread went on.
@@ -226,7 +234,9 @@ impl Threads {
             self.take_spawned(&mut threads, stacks);
             if !all_done && self.lock().known.iter().all(|known| known.done || !known.awaited) {
                 all_done = true;
-                end = self.lock().now + after;
+                let mut state = self.lock();
+                state.done = state.now;
+                end = state.now + after;
             }
             if let Some(panic) = self.lock().panic.take() {
                 ended = Ended::Panicked(panic);

@@ -98,6 +98,8 @@ pub struct World {
     pub returned: HashMap<u64, Moment>,
     /// Calls of each operation.
     pub calls_of: HashMap<u32, u64>,
+    /// Of puts by queues: their keys.
+    pub keys_of: HashMap<u32, Vec<Key>>,
     /// Operations that do not say what their keys are.
     pub unchecked: HashSet<u32>,
     /// Operations that met a fault.
@@ -143,6 +145,7 @@ impl World {
             calls_of: HashMap::new(),
             faulty: HashSet::new(),
             unchecked: HashSet::new(),
+            keys_of: HashMap::new(),
             dead: vec![false; plan.engines.len()],
             running: BTreeSet::new(),
             finished: 0,
@@ -183,11 +186,12 @@ impl World {
         }
     }
 
-    /// A put under a key that is no hash of its content is a change: while it may be carried out, its process does not count on the chunk.
+    /// A put that replaces, or under a key that is no hash of its content, is a change: while it may be carried out, its process does not count
+    /// on the chunk.
     pub fn may_end_unknown(&mut self, request: &Request) {
-        let Request::Put { chunks, .. } = request else { return };
+        let Request::Put { chunks, replace } = request else { return };
         for key in chunks.iter().filter_map(|(place, _)| self.keys.get(place)) {
-            if key.kind != Kind::Content {
+            if *replace || key.kind != Kind::Content {
                 self.oracle.touches(*key);
             }
         }
@@ -280,6 +284,9 @@ impl World {
         let entry = self.entry(place, bytes, now);
         if let Some(key) = self.keys.get(place).copied() {
             self.oracle.applied(key, entry.version, by, now);
+            if replace {
+                self.oracle.mended(by.process, key);
+            }
         }
         self.set(place, Some(entry), now);
         Put::New
@@ -408,6 +415,14 @@ impl World {
         places.iter().for_each(|place| self.remove(place, None, now));
         self.pending.values_mut().for_each(|pending| pending.revoked = true);
         self.failovers.push(now);
+    }
+
+    /// Bytes of the first chunk of a put are not stored as they came.
+    pub fn spoil(&mut self, request: &Request, dice: &mut Dice, now: Moment) {
+        let Request::Put { chunks, .. } = request else { return };
+        if let Some(key) = chunks.first().and_then(|(place, _)| self.keys.get(place)).copied() {
+            self.rot(key, dice, now);
+        }
     }
 
     /// Bytes that are stored change.

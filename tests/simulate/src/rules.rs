@@ -1,0 +1,322 @@
+//! The rules: what each answer promises, held against what lies in the storage system at that moment.
+
+use kv_store_core::limits::{CONFIRMED_FOR, LOSS_TOLD_FOR};
+
+use crate::names::{Key, Kind, Version};
+use crate::oracle::{Change, Cover, End, Ledger, Operation, ms};
+use crate::threads::Moment;
+use crate::world::{Origin, Removal, Slot, World, near_for};
+
+fn nanoseconds(long: std::time::Duration) -> Moment {
+    u64::try_from(long.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl World {
+    /// Whether what is missing may be: it was taken away at `since` or after, and not by a call of this process that had returned
+    /// before `start`.
+    fn excuses(&self, key: Key, process: usize, since: Moment, start: Moment) -> bool {
+        self.removals(key).any(|removal| {
+            let own = removal.by.filter(|by| by.process == process);
+            let returned = own.map(|by| self.returned.get(&by.call).is_some_and(|returned| *returned < start));
+            match returned {
+                None => removal.at >= since,
+                Some(before) => !before,
+            }
+        })
+    }
+
+    fn removals(&self, key: Key) -> impl Iterator<Item = &Removal> {
+        self.lying(key).flat_map(|slot| &slot.removals)
+    }
+
+    fn is_there(&self, key: Key) -> bool {
+        self.lying(key).any(|slot| slot.visible.is_some())
+    }
+
+    fn is_durable(&self, key: Key) -> bool {
+        self.lying(key).any(|slot| slot.durable.is_some() && slot.visible.is_some())
+    }
+
+    /// A put was answered as stored or existing: it is readable by every client, and durable where that was asked for.
+    pub fn acknowledged_put(&mut self, op: &Operation, key: Key, durable: bool, now: Moment) {
+        let excused = self.excuses(key, op.process, op.start, op.start);
+        if !self.is_there(key) && !excused {
+            let text = format!("{key}: operation {} was answered that it is stored, and it is not there", op.number);
+            self.oracle.violated("not-visible", text, now);
+        } else if durable && !self.is_durable(key) && !excused {
+            let text =
+                format!("{key}: operation {} was answered that it is durable, and a power loss takes it", op.number);
+            self.oracle.violated("not-durable", text, now);
+        }
+        self.check_mended(op, key, now);
+        self.oracle.covers.entry(key).or_default().push(Cover { process: op.process, start: op.start });
+    }
+
+    /// A manifest was published, or a save committed: each chunk that its ledger owed before is readable, and as durable as can be.
+    pub fn acknowledged_save(&mut self, op: &Operation, now: Moment) {
+        let ledger = op.ledger;
+        self.doubt(op);
+        let published = self.oracle.published.entry(ledger).or_default();
+        let overlapping = published.iter().filter(|(_, end)| *end >= op.start).map(|(start, _)| *start);
+        let since = overlapping.min().unwrap_or(op.start).min(op.start);
+        published.push((op.start, now));
+        // The loss of the instance that is the store is noticed at once.
+        let asks = self.shape.durable || self.shape.evicts || self.shape.wants_fresh || self.shape.holds_data;
+        let owed = self.oracle.owed.entry(ledger).or_default().iter().filter(|(_, owed)| owed.first < op.start);
+        let owed: Vec<(Key, Option<Moment>, Option<Moment>)> =
+            owed.map(|(key, owed)| (*key, owed.told, owed.named)).collect();
+        for (key, told, named) in owed {
+            let since = named.map_or(since, |named| named.min(since));
+            let over = match ledger {
+                Ledger::Handle { .. } => told.is_some_and(|told| now >= told + nanoseconds(LOSS_TOLD_FOR)),
+                Ledger::Save { .. } => false,
+            };
+            // Of a store that is not asked again, what others take away is noticed later.
+            let others_since = if asks { since } else { since.saturating_sub(nanoseconds(CONFIRMED_FOR)) };
+            let others = self
+                .removals(key)
+                .any(|removal| removal.at >= others_since && removal.by.is_none_or(|by| by.process != op.process));
+            let excused = over || others || self.excuses(key, op.process, since, since);
+            if !self.is_there(key) && !excused {
+                let text = format!("{key}: operation {} published over it, and it is not there", op.number);
+                self.oracle.violated("published-over-missing", text, now);
+            } else if self.shape.durable && !self.is_durable(key) && !excused {
+                let text = format!("{key}: operation {} published over it, and a power loss takes it", op.number);
+                self.oracle.violated("published-undurable", text, now);
+            }
+            if !over {
+                self.oracle.covers.entry(key).or_default().push(Cover { process: op.process, start: op.start });
+            }
+        }
+        let owed = self.oracle.owed.entry(ledger).or_default();
+        owed.retain(|_, owed| owed.last >= op.start);
+        owed.values_mut().for_each(|owed| {
+            owed.first = owed.last;
+            owed.named.get_or_insert(op.start);
+        });
+    }
+
+    /// Note which puts of queues a commit should have waited for, and what is not there.
+    fn doubt(&mut self, op: &Operation) {
+        let before = |(_, (ledger, start)): &(&u32, &(Ledger, Moment))| *ledger == op.ledger && *start < op.start;
+        let submitted: Vec<(u32, Moment)> =
+            self.oracle.submitted.iter().filter(before).map(|(number, (_, start))| (*number, *start)).collect();
+        for (number, start) in submitted {
+            for key in self.keys_of.get(&number).cloned().unwrap_or_default() {
+                let lacks = !self.is_there(key) || (self.shape.durable && !self.is_durable(key));
+                if lacks && !self.excuses(key, op.process, start, start) {
+                    self.oracle.doubts.insert((number, key), op.number);
+                }
+            }
+        }
+    }
+
+    /// A chunk was found damaged, if what lay there was so all the time.
+    pub fn found_damaged(&mut self, op: &Operation, key: Key, now: Moment) {
+        let rotten =
+            |slot: &Slot| slot.visible_since() < op.start && slot.visible.as_ref().is_some_and(|entry| !entry.sound);
+        let all = self.is_there(key) && self.lying(key).all(|slot| slot.visible.is_none() || rotten(slot));
+        if all && !self.faulty.contains(&op.number) {
+            self.oracle.damaged.insert((op.process, key), now);
+        }
+    }
+
+    /// A put of a chunk that its process had found damaged has stored it again.
+    fn check_mended(&mut self, op: &Operation, key: Key, now: Moment) {
+        let found = self.oracle.damaged.remove(&(op.process, key)).filter(|found| *found < op.start);
+        let rotten = self.lying(key).any(|slot| {
+            let rotten = slot.visible.as_ref().is_some_and(|entry| !entry.sound);
+            rotten && slot.visible_since() < op.start
+        });
+        let sound = self.lying(key).any(|slot| slot.visible.as_ref().is_some_and(|entry| entry.sound));
+        if let Some(found) = found.filter(|_| rotten && !sound) {
+            let text = format!(
+                "{key}: operation {} was answered that it is stored; its process had found it damaged at {}, and it lies there as before",
+                op.number,
+                ms(found)
+            );
+            self.oracle.violated("damage-stays", text, now);
+        }
+    }
+
+    /// What is visible now of a key that was changed must be what a reader may see.
+    pub fn acknowledged_change(&mut self, op: &Operation, key: Key, now: Moment) {
+        let visible = self.lying(key).filter_map(|slot| slot.visible.as_ref());
+        let sound: Vec<Version> = visible.filter(|entry| entry.sound).filter_map(|entry| entry.version).collect();
+        for version in sound {
+            self.check_value(op, key, version, now, now);
+        }
+        if self.shape.durable && key.kind == Kind::Manifest {
+            self.check_durable(op, key, now);
+        }
+    }
+
+    /// What a power loss leaves of a manifest must be what a reader may see.
+    fn check_durable(&mut self, op: &Operation, key: Key, now: Moment) {
+        let left = self.lying(key).filter_map(|slot| slot.durable.as_ref());
+        let left: Vec<Version> = left.filter(|entry| entry.sound).filter_map(|entry| entry.version).collect();
+        if left.is_empty() && self.is_there(key) && !self.excuses(key, op.process, op.start, op.start) {
+            let text =
+                format!("{key}: operation {} was answered that it is published, and a power loss takes it", op.number);
+            self.oracle.violated("not-durable", text, now);
+        }
+        for version in left {
+            self.check_value(op, key, version, now, now);
+        }
+    }
+
+    /// A removal was answered: nothing that lay there before is there.
+    pub fn acknowledged_removal(&mut self, op: &Operation, key: Key, now: Moment) {
+        if self.had_since(key, op.start) {
+            let text =
+                format!("{key}: operation {} was answered that it is removed, and it lies there as before", op.number);
+            self.oracle.violated("deleted-stays", text, now);
+        }
+    }
+
+    fn had_since(&self, key: Key, start: Moment) -> bool {
+        self.lying(key).any(|slot| slot.visible.is_some() && slot.visible_since() < start)
+    }
+
+    /// A read answered a value of a register or manifest: no acknowledged change may lie between it and the read.
+    pub fn check_value(&mut self, op: &Operation, key: Key, version: Version, from: Moment, until: Moment) {
+        let lost = self.failovers.iter().copied().max().unwrap_or(0);
+        let Some(changes) = self.oracle.changes.get(&key) else { return };
+        let Some(write) = changes.iter().find(|change| change.version == Some(version)) else {
+            let text = format!("{key}: operation {} read value {version}, which nobody put", op.number);
+            self.oracle.violated("wrong-bytes", text, until);
+            return;
+        };
+        let end = write_end(write, changes);
+        // What began before the storage system lost something may be among that.
+        let survives = |change: &Change| change.start >= lost || (self.shape.durable && change.durable);
+        let between = |change: &&Change| {
+            let End::Acknowledged(acknowledged) = change.end else { return false };
+            let after = match write.end {
+                // It is settled by the next change of its process.
+                End::Unknown(at) if change.process == write.process => change.start > at,
+                _ => end < change.start,
+            };
+            change.operation != write.operation && survives(change) && after && acknowledged < from
+        };
+        if let Some(change) = changes.iter().find(between) {
+            let text = format!(
+                "{key}: operation {} sees the value of operation {}, which ended at {}; operation {} was acknowledged after it",
+                op.number,
+                write.operation,
+                ms(end),
+                change.operation
+            );
+            self.oracle.violated("old-value", text, until);
+        }
+    }
+
+    /// A manifest was read: a process that has seen a newer one takes no older one.
+    pub fn check_order(&mut self, op: &Operation, key: Key, version: Version, now: Moment) {
+        let order = |version| self.oracle.order.get(&(key, version)).copied().unwrap_or(0);
+        let own = order(version);
+        let seen = self.oracle.seen.entry((op.process, key)).or_default();
+        let newer = seen.iter().find(|(end, seen)| *end < op.start && order(*seen) > own).copied();
+        seen.push((now, version));
+        if let Some((end, newer)) = newer {
+            let text = format!(
+                "{key}: operation {} read value {version}; its process had read the newer value {newer} at {}",
+                op.number,
+                ms(end)
+            );
+            self.oracle.violated("older-manifest", text, now);
+        }
+    }
+
+    /// Whether `get_chunk` may answer what changed by itself: a store whose keys nobody knows yet may have others than hashes. Batches say
+    /// what their keys are.
+    pub fn may_be_unchecked(&self, op: &Operation, key: Key) -> bool {
+        let changed = self.lying(key).any(|slot| slot.rotted.is_some())
+            || self.faulty.contains(&op.number)
+            || !self.failovers.is_empty();
+        !self.shape.verifies && key.kind == Kind::Content && changed && self.unchecked.contains(&op.number)
+    }
+
+    /// Whether a chunk may come from somewhere else than the storage system.
+    fn may_be_held(&self, op: &Operation, key: Key) -> bool {
+        let puts = self.oracle.puts.get(&(op.process, key)).into_iter().flatten();
+        self.oracle.is_owed(op.ledger, key)
+            || self.oracle.prefetched.contains_key(&(op.ledger, key))
+            || puts.into_iter().any(|(_, end)| end.is_none_or(|end| end >= op.start))
+    }
+
+    /// A chunk was answered that always has the same value: it may be old, and not gone for longer than copies are kept.
+    pub fn check_not_gone(&mut self, op: &Operation, key: Key, now: Moment) {
+        if self.may_be_held(op, key) || self.wall_jumps {
+            return;
+        }
+        let longest = near_for(&self.shape) + 3 * self.shape.deadline + nanoseconds(CONFIRMED_FOR);
+        let removed_by_own = self.removals(key).filter(|removal| {
+            let returned = |by: Origin| self.returned.get(&by.call).is_some_and(|returned| *returned < op.start);
+            removal.at < op.start && removal.by.is_some_and(|by| by.process == op.process && returned(by))
+        });
+        let own = removed_by_own.map(|removal| removal.at).max();
+        let from = own.unwrap_or(0).max(op.start.saturating_sub(longest));
+        let gone = match own {
+            Some(at) if at >= op.start.saturating_sub(longest) => {
+                self.lacked_all_the_time(key, at, now) && !self.put_since(op, key, at)
+            }
+            _ => self.lacked_all_the_time(key, from, now) && !self.put_since(op, key, from),
+        };
+        if gone {
+            let text = format!("{key}: operation {} answers it, and it has been gone since {}", op.number, ms(from));
+            self.oracle.violated("gone-answered", text, now);
+        }
+    }
+
+    fn put_since(&self, op: &Operation, key: Key, since: Moment) -> bool {
+        let puts = self.oracle.puts.get(&(op.process, key)).into_iter().flatten();
+        puts.into_iter().any(|(_, end)| end.is_none_or(|end| end >= since))
+    }
+
+    /// Something is there all the time that an operation without a fault takes, and is not answered.
+    pub fn check_answered(&mut self, op: &Operation, key: Key, why: &str, now: Moment) {
+        let rotted = self.lying(key).any(|slot| slot.rotted.is_some());
+        let older = key.kind == Kind::Manifest && !self.failovers.is_empty();
+        // A thread of a queue works for whoever asked for its turn, so that whose the faults are is not known there.
+        let by_queue = op.queued && self.shape.trouble > 0;
+        if rotted
+            || older
+            || by_queue
+            || self.faulty.contains(&op.number)
+            || self.unreachable_until(op.process, now).is_some()
+        {
+            return;
+        }
+        if self.had_all_the_time(key, op.start, now) {
+            let text =
+                format!("{key}: operation {} met no fault and answers {why}, and it was there all the time", op.number);
+            self.oracle.violated("not-answered", text, now);
+        }
+    }
+
+    /// An answer that a chunk exists, and it does not.
+    pub fn check_exists(&mut self, op: &Operation, key: Key, now: Moment) {
+        if !self.may_be_held(op, key) && self.lacked_all_the_time(key, op.start, now) {
+            let text =
+                format!("{key}: operation {} was answered that it exists, and it did not at any time", op.number);
+            self.oracle.violated("exists-wrong", text, now);
+        }
+    }
+}
+
+/// When a write was over: nobody carries it out after.
+fn write_end(write: &Change, changes: &[Change]) -> Moment {
+    match write.end {
+        End::Acknowledged(at) | End::Refused(at) => at,
+        End::Running => Moment::MAX,
+        End::Unknown(at) => {
+            let next = |change: &&Change| change.process == write.process && change.start > at;
+            let settled = changes.iter().filter(next).filter_map(|change| match change.end {
+                End::Acknowledged(acknowledged) => Some(acknowledged),
+                _ => None,
+            });
+            settled.min().unwrap_or(Moment::MAX).min(write.latest.max(at))
+        }
+    }
+}
