@@ -129,6 +129,7 @@ function check() {
       }
     }
   }
+  expect('a manifest whose name begins with NUL, and was never listed', guest.manifest(`\0${salt}`), undefined);
   if (guest.maintenance) {
     let [after, found] = [undefined, 0];
     do {
