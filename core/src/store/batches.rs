@@ -207,13 +207,21 @@ impl Batches<'_> {
     }
 
     /// Remove chunks.
-    pub(super) fn delete_all(&self, hashes: &[ChunkHash], until: &Until) -> Outcomes<()> {
+    /// `removed` is told of the chunks of each call when that has ended, however it ended.
+    pub(super) fn delete_all(
+        &self,
+        hashes: &[ChunkHash],
+        removed: &(dyn Fn(&[ChunkHash]) + Sync),
+        until: &Until,
+    ) -> Outcomes<()> {
         let batches: Vec<&[ChunkHash]> = hashes.chunks(self.items).collect();
         Outcomes::join(self.side_by_side(&batches, &|batch| {
             let mut outcomes = Outcomes::unknown(batch.len());
             let mut done = 0;
             while let Some(rest) = batch.get(done..).filter(|rest| !rest.is_empty()) {
-                let answers = match self.backend.delete(rest, until) {
+                let deleted = self.backend.delete(rest, until);
+                removed(rest);
+                let answers = match deleted {
                     Ok(answers) => answers,
                     Err(error) => {
                         outcomes.failure = Some(error);
@@ -320,7 +328,7 @@ mod tests {
             let present = batches.exists_all(&hashes(10), &until).each();
             assert!(present[..9].iter().all(|present| matches!(present, Ok(Presence::Present(Some(10))))));
             assert!(matches!(present[9], Ok(Presence::Absent)));
-            assert!(batches.delete_all(&hashes(9), &until).each().iter().all(Result::is_ok));
+            assert!(batches.delete_all(&hashes(9), &|_| (), &until).each().iter().all(Result::is_ok));
             assert_eq!(batches.exists(&hashes(9), &until).unwrap(), [false; 9]);
         }
     }

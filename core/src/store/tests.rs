@@ -1,6 +1,6 @@
 //! Whole stores over components in memory: what the layers, the ledger and the registry do together, without a guest.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -269,6 +269,36 @@ fn a_save_does_not_publish_over_a_chunk_that_this_process_has_removed() {
             assert_eq!(&*one.get_chunk(b"removed").unwrap().unwrap(), b"x", "published over a chunk that is gone");
         }
     }
+}
+
+/// A removal of many chunks takes several calls: those of the first are gone while the last are under way.
+#[test]
+fn a_save_does_not_publish_over_a_chunk_of_a_removal_that_is_under_way() {
+    let fakes = written_through();
+    let uri = "fake://h:1/removes-on";
+    let store = Arc::new(Store::open_with(uri, &fakes.setup("[backend.fake]\nlayout1 = \"off\"\n")).unwrap());
+    let keys: [&[u8]; 3] = [b"first", b"middle", b"last"];
+    let chunks = keys.map(|key| NewChunk::new(key, &[b"x"]));
+    assert!(store.put_many(&chunks, &BatchOptions::default(), None).unwrap().iter().all(Result::is_ok));
+    let backend = fakes.store(uri);
+    backend.most_answered.store(1, Relaxed);
+    let (save, outcome) = (store.begin_save().unwrap(), Arc::new(Mutex::new(None)));
+    let (other, committed) = (Arc::downgrade(&store), outcome.clone());
+    let deletes = AtomicUsize::new(0);
+    backend.during_changes(move |_| match deletes.fetch_add(1, Relaxed) {
+        // Not gone yet: its put is answered that it is there.
+        0 => {
+            let put = [NewChunk::new(b"middle", &[b"x"])];
+            let store = other.upgrade().unwrap();
+            assert!(matches!(store.put_many(&put, &BatchOptions::default(), Some(&save)).unwrap()[0], Ok(Put::Existed)));
+        }
+        2 => *committed.lock().unwrap() = Some(save.commit(Some(("m", b"x")))),
+        _ => {}
+    });
+    assert!(store.delete_many(&keys).unwrap().iter().all(Result::is_ok));
+    let outcome = outcome.lock().unwrap().take().unwrap();
+    assert_eq!(outcome.unwrap(), SaveOutcome::Lost(vec![b"middle".to_vec()]));
+    assert!(store.get_manifest("m").unwrap().is_none());
 }
 
 /// What this process removes because it is damaged is gone for its saves too.

@@ -275,10 +275,11 @@ impl Opened {
         };
         let places: Vec<ChunkHash> = distinct.iter().flat_map(places).collect();
         let mut answers: ChunkMap<Result<(), Error>> = ChunkMap::default();
-        // Said twice: what is put meanwhile is asked for again, for the removal may have come after it.
+        // Said twice: what is put meanwhile is asked for again, for the removal may have come after it. The second time of each call by
+        // itself: a save may end before the others do.
         self.shared.removing(&places);
-        let deleted = self.shared.batches().delete_all(&places, until).each();
-        self.shared.removing(&places);
+        let removed = |places: &[ChunkHash]| self.shared.removing(places);
+        let deleted = self.shared.batches().delete_all(&places, &removed, until).each();
         for (place, answer) in places.iter().zip(deleted) {
             let whole = answers.entry(place.lying(Layout::Plain)).or_insert(Ok(()));
             *whole = std::mem::replace(whole, Ok(())).and(answer);

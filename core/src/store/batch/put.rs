@@ -119,7 +119,7 @@ impl Opened {
         if others.is_empty() {
             return;
         }
-        for (at, removed) in places.into_iter().zip(shared.batches().delete_all(&others, until).each()) {
+        for (at, removed) in places.into_iter().zip(shared.batches().delete_all(&others, &|_| (), until).each()) {
             match (removed, outcomes.get_mut(at)) {
                 (Err(error), Some(outcome)) if error.kind() != ErrorKind::Unsupported => *outcome = Err(error),
                 _ => {}
