@@ -241,7 +241,7 @@ mod tests {
             Ok(())
         })
         .unwrap();
-        assert!((0.06..0.6).contains(&seconds), "{seconds}");
+        assert!(seconds >= 0.06, "{seconds}");
         let failed = side_by_side(vec![1, 2], |time| if time == 2 { Err(anyhow!("no")) } else { Ok(()) });
         assert_eq!(failed.unwrap_err().to_string(), "no");
     }
