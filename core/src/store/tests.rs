@@ -290,7 +290,10 @@ fn a_save_does_not_publish_over_a_chunk_of_a_removal_that_is_under_way() {
         0 => {
             let put = [NewChunk::new(b"middle", &[b"x"])];
             let store = other.upgrade().unwrap();
-            assert!(matches!(store.put_many(&put, &BatchOptions::default(), Some(&save)).unwrap()[0], Ok(Put::Existed)));
+            assert!(matches!(
+                store.put_many(&put, &BatchOptions::default(), Some(&save)).unwrap()[0],
+                Ok(Put::Existed)
+            ));
         }
         2 => *committed.lock().unwrap() = Some(save.commit(Some(("m", b"x")))),
         _ => {}
