@@ -110,12 +110,14 @@ impl Instances {
         }
     }
 
-    /// Publish a manifest under the name as it is.
-    pub fn publish_as_is(&self, name: &str, data: &[u8]) -> Result<(), String> {
+    /// Publish a manifest under the name as it is. False: the backend does not do so, as one may that tells by names what hosts of former
+    /// versions wrote.
+    pub fn publish_as_is(&self, name: &str, data: &[u8]) -> Result<bool, String> {
         let placed = [data, &[0; GENERATION]].concat();
         match self.backend.commit(Some((name, &placed)), &[], 1 << 20, &self.until()) {
-            Ok(Committed::Published) => Ok(()),
+            Ok(Committed::Published) => Ok(true),
             Ok(Committed::Absent(_)) => Err("commit: named chunks as absent, and nothing was fresh".into()),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(false),
             Err(error) => Err(format!("commit: {error}")),
         }
     }

@@ -233,7 +233,7 @@ pub fn run_all() {
             let slow = [0, 1].map(|of| {
                 // One function, which is compiled by one thread.
                 let bytes = bombs::loops(9_900 + 2 * n + of);
-                make(&format!("slow-{of}-of-{n}"), bytes, "limits.compile_ms = 4000")
+                make(&format!("slow-{of}-of-{n}"), bytes, "limits.compile_ms = 1500")
             });
             let same = |name: String, bytes: &[u8]| table(&name, &shares::another(&name, bytes, made.path()), LIMITS);
             let killed = [format!("killed-{n}"), format!("killed-twice-{n}")].map(|name| same(name, &memory));
