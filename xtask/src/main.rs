@@ -30,7 +30,6 @@ mod packages;
 mod place;
 mod planted;
 mod portable;
-mod programs;
 mod python;
 mod quick;
 mod second_host;

@@ -37,18 +37,10 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
     ),
     ("strace or valgrind", &["consumer", "costs", "durability"]),
     (
-        MINUTES,
+        "minutes",
         &["answers", "book", "check", "children", "functions", "growth", "hostile", "limited", "sequences", "short"],
     ),
 ];
-
-/// Why some are left out: what they take.
-const MINUTES: &str = "minutes";
-
-/// Whether a test program is left out because of the time that it takes.
-pub fn takes_minutes(name: &str) -> bool {
-    LEFT_OUT.iter().any(|(why, names)| *why == MINUTES && names.contains(&name))
-}
 
 /// What is no test program of the workspace, and is left out too.
 const NOT_RUN: &[&str] = &[

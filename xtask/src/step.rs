@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Lines of the log that a failure shows.
@@ -24,30 +24,14 @@ pub fn run(place: &crate::Place, name: &str, command: &mut Command) -> Result<()
 
 /// Run a command whose output is the point, with its output shown as it comes.
 pub fn run_shown(name: &str, command: &mut Command) -> Result<()> {
-    timed(name, || {
-        let status = command.stdin(Stdio::null()).status().with_context(|| cannot_run(command))?;
-        ensure!(status.success(), "{name} failed: {status}");
-        Ok(())
-    })
-}
-
-/// Run a command for what it writes on standard output, while people see what it says on standard error.
-pub fn output_said(name: &str, command: &mut Command) -> Result<String> {
-    timed(name, || {
-        let output =
-            command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().with_context(|| cannot_run(command))?;
-        ensure!(output.status.success(), "{name} failed: {}", output.status);
-        Ok(String::from_utf8(output.stdout)?)
-    })
-}
-
-/// Do something that shows by itself how it goes, as a step.
-pub fn timed<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     eprintln!("== {name}");
     let start = Moment::now();
-    let done = work()?;
+    let status = command.stdin(Stdio::null()).status().with_context(|| cannot_run(command))?;
+    if !status.success() {
+        bail!("{name} failed: {status}");
+    }
     took(name, start);
-    Ok(done)
+    Ok(())
 }
 
 /// A moment, on the clock and in processor time of the processes that this one started and waited for.

@@ -14,8 +14,8 @@ use crate::compiled::Compiled;
 use crate::languages::{self, Language};
 use crate::place::Place;
 use crate::{
-    aarch64, bench, book, demo, deny, dist, former, guests, llama, llama_servers, package, packages, portable,
-    programs, python, quick, second_host, servers, simulate, step,
+    aarch64, bench, book, demo, deny, dist, former, guests, llama, llama_servers, package, packages, portable, python,
+    quick, second_host, servers, simulate, step,
 };
 
 #[derive(clap::Args)]
@@ -133,9 +133,12 @@ fn all(place: &Place) -> Result<()> {
     simulate::test(place)?;
     // First, because the tests run the pages for Python too.
     let wheel = python::test(place)?;
-    let servers = servers::install(place)?;
+    // To the end, so that one run tells all that fails.
+    let mut tests = dist::cargo(place, "test");
+    tests.arg("--no-fail-fast");
+    tests.env(servers::VARIABLE, servers::install(place)?).env("KV_STORE_TEST_PYTHON", wheel.programs());
     let compiled = Compiled::take(place)?;
-    programs::run(place, &[(servers::VARIABLE, servers), ("KV_STORE_TEST_PYTHON", wheel.programs())])?;
+    step::run_shown("tests", &mut tests)?;
     compiled.keep()?;
     for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
         let mut xtask = Command::new("cargo");

@@ -17,24 +17,10 @@ pub fn free_port() -> u16 {
     let free = || TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
     loop {
         let port = free();
-        if GIVEN.lock().expect("no test panics here").insert(port) && reserve(port) {
+        if GIVEN.lock().expect("no test panics here").insert(port) {
             return port;
         }
     }
-}
-
-/// Keep a port from the other test programs that run at the same time, as long as this one runs. False: it is kept by one of them.
-fn reserve(port: u16) -> bool {
-    let folder = std::env::temp_dir().join("kv-store-test-ports");
-    let file = std::fs::create_dir_all(&folder).and_then(|()| std::fs::File::create(folder.join(port.to_string())));
-    // Another user's folder: nothing of theirs runs beside this, as far as it can be known.
-    let Ok(file) = file else { return true };
-    let kept = file.try_lock().is_ok();
-    if kept {
-        // The lock ends with the process.
-        std::mem::forget(file);
-    }
-    kept
 }
 
 pub trait Server {
