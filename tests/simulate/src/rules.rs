@@ -155,7 +155,9 @@ impl World {
     fn check_durable(&mut self, op: &Operation, key: Key, now: Moment) {
         let left = self.lying(key).filter_map(|slot| slot.durable.as_ref());
         let left: Vec<Version> = left.filter(|entry| entry.sound).filter_map(|entry| entry.version).collect();
-        if left.is_empty() && self.is_there(key) && !self.excuses(key, op.process, op.start, op.start) {
+        // Bytes that changed by themselves meanwhile.
+        let rotten = self.lying(key).any(|slot| slot.rotted.is_some_and(|at| at >= op.start));
+        if left.is_empty() && self.is_there(key) && !rotten && !self.excuses(key, op.process, op.start, op.start) {
             let text =
                 format!("{key}: operation {} was answered that it is published, and a power loss takes it", op.number);
             self.oracle.violated("not-durable", text, now);
