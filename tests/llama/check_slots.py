@@ -131,10 +131,11 @@ def check_paths(files, store):
 
 def check_models(args, store, folder):
     """Two models of one shape never meet, and a model that is not known is refused."""
-    shape = re.search(r"llama-([\d-]+)\.gguf$", args.model)[1].split("-")
+    # The numbers of its file's name: the shape, and the seed.
+    *shape, seed = re.search(r"llama-([\d-]+)\.gguf$", args.model)[1].split("-")
     other = os.path.join(folder, "other.gguf")
     make = pathlib.Path(__file__).with_name("make_model.py")
-    subprocess.run([sys.executable, make, other, *shape, "--seed", "8"], check=True)
+    subprocess.run([sys.executable, make, other, *shape, "--seed", str(int(seed) + 1)], check=True)
     absent = "no state of this model under this name"
     got, log = store.run("restore:0:@talk.bin", model=other)
     expect_in("a restore by another model", "asked 0, 0 tokens; 0 bytes", got)
