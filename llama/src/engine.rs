@@ -226,7 +226,7 @@ pub fn is_of_libllama(name: &CStr) -> bool {
 }
 
 /// The library that an address lies in.
-pub fn library_of(address: *const c_void) -> Option<libc::Dl_info> {
+fn library_of(address: *const c_void) -> Option<libc::Dl_info> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
     // SAFETY: dladdr takes any address, and fills `info` where it does not answer 0.
     unsafe { (libc::dladdr(address, info.as_mut_ptr()) != 0).then(|| info.assume_init()) }

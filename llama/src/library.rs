@@ -2,15 +2,13 @@
 //!
 //! It is not linked: this library is loaded into every program that is started with `LD_PRELOAD`, and most of them keep no state.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use kv_store_abi::batch::{KV_STORE_BATCH_GET_VTABLE_SYMBOL, kv_store_batch_get_vtable_fn, kv_store_batch_vtable_t};
 use kv_store_abi::store::{KV_STORE_GET_VTABLE_SYMBOL, kv_store_get_vtable_fn, kv_store_vtable};
-
-use crate::engine::library_of;
 
 /// Its file beside this one. Both are of one build.
 const STEM: &str = "libkv_store_wasm";
@@ -39,7 +37,8 @@ impl Library {
 
 fn load() -> Result<Library, String> {
     let name = format!("{STEM}{}", std::env::consts::DLL_SUFFIX);
-    let beside = own_path().map(|own| places(&own, &name)).unwrap_or_default();
+    let here = load as fn() -> Result<Library, String> as usize;
+    let beside = kv_platform::system::loaded_from(here).map(|own| places(&own, &name)).unwrap_or_default();
     // Where this library was copied elsewhere by itself, the loader may know the other one.
     let found = beside.iter().find(|path| path.is_file()).cloned().unwrap_or_else(|| PathBuf::from(&name));
     open(&found).map_err(|error| {
@@ -49,17 +48,6 @@ fn load() -> Result<Library, String> {
             places.join(", ")
         )
     })
-}
-
-/// The file that this code was loaded from.
-fn own_path() -> Option<PathBuf> {
-    let info = library_of(own_path as *const libc::c_void)?;
-    if info.dli_fname.is_null() {
-        return None;
-    }
-    // SAFETY: the loader's name of a library that is never unloaded while its code runs.
-    let name = unsafe { CStr::from_ptr(info.dli_fname) };
-    std::path::absolute(OsStr::from_bytes(name.to_bytes())).ok()
 }
 
 /// Beside the library as it was named, then where the links lead.

@@ -1,5 +1,7 @@
 //! What the machine and the process are.
 
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use crate::way;
@@ -11,9 +13,25 @@ pub fn boot() -> Vec<u8> {
     way::system::boot()
 }
 
-/// The file that is mapped at an address; none where that is not told, as it is nowhere but on Linux.
-pub fn mapped_file(address: usize) -> Option<PathBuf> {
-    way::system::mapped_file(address)
+/// The file that an address was loaded from: a library, or the program where it is linked in. None where nobody tells.
+///
+/// `dladdr`. A relative name was relative to a working directory that may have changed since: on Linux /proc has the whole one, elsewhere it is
+/// not told.
+pub fn loaded_from(address: usize) -> Option<PathBuf> {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: dladdr takes any address and fills `info` where it does not answer 0. The name that it then holds is a C string of the loader's,
+    // which is copied while what runs here keeps the file loaded.
+    let path = unsafe {
+        if libc::dladdr(address as *const libc::c_void, info.as_mut_ptr()) == 0 {
+            return None;
+        }
+        let name = info.assume_init().dli_fname;
+        if name.is_null() {
+            return None;
+        }
+        PathBuf::from(OsStr::from_bytes(CStr::from_ptr(name).to_bytes()))
+    };
+    if path.is_absolute() { Some(path) } else { way::system::mapped_file(address) }
 }
 
 /// The number of this thread, for [`step_back`].
@@ -50,4 +68,17 @@ pub fn wait(descriptors: &mut [libc::pollfd], left: std::time::Duration) {
 pub fn steady() -> std::time::Duration {
     let now = rustix::time::clock_gettime(way::system::STEADY);
     std::time::Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_linked_into_a_program_was_loaded_from_it() {
+        let here = what_is_linked_into_a_program_was_loaded_from_it as fn() as usize;
+        let program = std::env::current_exe().unwrap().canonicalize().unwrap();
+        assert_eq!(loaded_from(here).and_then(|path| path.canonicalize().ok()), Some(program));
+        assert_eq!(loaded_from(0), None);
+    }
 }

@@ -2,7 +2,6 @@
 //! none. Which of them serves a scheme is `served`.
 
 use std::convert::Infallible;
-use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -130,19 +129,5 @@ pub(crate) fn tell_relative_directories() {
 
 /// The file that this code was loaded from: the library, or the program where it is linked in.
 pub(super) fn library_path() -> Option<PathBuf> {
-    use std::os::unix::ffi::OsStrExt;
-    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    let here = library_path as fn() -> Option<PathBuf> as *const libc::c_void;
-    // SAFETY: dladdr takes any address and fills `info` where it does not answer 0; the name that it then holds is a
-    // C string of the loader's, which stays because this library is never unloaded.
-    let name = unsafe {
-        if libc::dladdr(here, info.as_mut_ptr()) == 0 {
-            return None;
-        }
-        let name = info.assume_init().dli_fname;
-        (!name.is_null()).then(|| CStr::from_ptr(name))?
-    };
-    let path = PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes()));
-    // A relative name was relative to a working directory that may have changed since.
-    if path.is_absolute() { Some(path) } else { kv_platform::system::mapped_file(here as usize) }
+    kv_platform::system::loaded_from(library_path as fn() -> Option<PathBuf> as usize)
 }
