@@ -29,6 +29,9 @@ pub struct Options {
     /// Only the bugs whose name contains this text; the page's other rows stay as they are
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Only the bugs that the page has no row of: goes on where a run was ended
+    #[arg(long)]
+    rest: bool,
     /// Without those in JavaScript and Python, whose tools take minutes to install; the page's other rows stay as they are
     #[arg(long)]
     quick: bool,
@@ -119,9 +122,19 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     let components = guests::build_planted(place)?;
     let mut bugs = all(place)?;
     let every = bugs.clone();
-    let wanted = |bug: &Bug| options.only.as_deref().is_none_or(|text| bug.name.contains(text));
+    let page = place.root.join(PAGE);
+    let known = match options.rest {
+        true => rows(&std::fs::read_to_string(&page)?),
+        false => BTreeMap::new(),
+    };
+    let wanted = |bug: &Bug| {
+        !known.contains_key(&bug.name) && options.only.as_deref().is_none_or(|text| bug.name.contains(text))
+    };
     bugs.retain(|bug| wanted(bug) && !(options.quick && matches!(bug.guest.as_str(), "javascript" | "python")));
-    ensure!(!bugs.is_empty(), "no bug has this text in its name");
+    ensure!(
+        !bugs.is_empty(),
+        "no bug is left to look at: none has this text in its name, or the page has a row of each"
+    );
 
     let folder = tempfile::tempdir()?;
     let mut subjects = Vec::new();
@@ -148,7 +161,6 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
         subjects.push((bug.clone(), copy(&built, &folder.path().join(&bug.name).join(name))?));
     }
 
-    let page = place.root.join(PAGE);
     let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     std::thread::scope(|scope| {
         for _ in 0..options.jobs {
