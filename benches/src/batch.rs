@@ -97,6 +97,26 @@ impl<'a> Batches<'a> {
         self.run(self.vtable.get_many, blocks, |item, size| item.status == 0 && item.len == size as u64)
     }
 
+    /// How many of these are there.
+    pub fn exist(&self, keys: &[Vec<u8>]) -> Result<usize> {
+        let item = |key: &Vec<u8>| kv_store_item_t {
+            hash: key.as_ptr(),
+            hash_len: key.len(),
+            pieces: std::ptr::null(),
+            n_pieces: 0,
+            len: 0,
+            data: std::ptr::null_mut(),
+            status: 77,
+            reserved: 0,
+        };
+        let mut items: Vec<kv_store_item_t> = keys.iter().map(item).collect();
+        // SAFETY: the items and what they point to live until the call returns.
+        let answer =
+            unsafe { (self.vtable.exists_many)(self.handle.raw, items.as_mut_ptr(), items.len(), std::ptr::null()) };
+        ensure!(answer == 0, "the batch answered {answer}");
+        Ok(items.iter().filter(|item| item.status == 0).count())
+    }
+
     /// Remove the blocks, whether they are there or not.
     pub fn remove(&self, blocks: &mut Blocks) -> Result<()> {
         self.run(self.vtable.delete_many, blocks, |item, _| item.status == 0)

@@ -8,6 +8,7 @@
 mod against;
 mod batch;
 mod consumer;
+mod instructions;
 mod measure;
 mod peers;
 mod rows;
@@ -35,6 +36,9 @@ struct Arguments {
     /// A former library, with what was installed beside it: only the single calls are measured, against it
     #[arg(long, value_name = "LIB")]
     against: Option<PathBuf>,
+    /// Only count the instructions of calls. SYMBOLS is the library before its names were stripped
+    #[arg(long, value_name = "SYMBOLS")]
+    instructions: Option<PathBuf>,
     /// Where stores are made, on the disk to be measured
     #[arg(long)]
     work: Option<PathBuf>,
@@ -73,6 +77,9 @@ fn main() -> Result<()> {
     }
     let work = arguments.work.context("--work is missing")?;
     if let (Some(name), Some(times)) = (&arguments.perform, arguments.times) {
+        if let (true, Some(uri)) = (name.starts_with("instructions/"), &arguments.on) {
+            return instructions::perform(name, times, &arguments.library, uri);
+        }
         let times = against::Times { times, stepped: arguments.stepped };
         return against::perform(name, times, &arguments.library, &work, arguments.on.as_deref());
     }
@@ -85,6 +92,9 @@ fn main() -> Result<()> {
     unsafe {
         std::env::set_var("MEMKV_AUTH_KEY", kv_store_tests::memkv::AUTH_KEY);
         std::env::set_var("KV_STORE_WASM_CONFIG", config);
+    }
+    if let Some(symbols) = &arguments.instructions {
+        return instructions::run(&arguments.library, symbols, &work, arguments.filter.as_deref());
     }
     let samples = match &arguments.samples {
         Some(path) => Some(File::create(path).context("cannot write the samples")?),

@@ -22,11 +22,31 @@ pub fn counted<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Run a program that calls [`counted`]: the instructions between. A repeated instruction, such as `rep movsb`, is one.
-#[cfg(target_arch = "x86_64")]
 pub fn instructions(command: &mut Command) -> Result<Option<u64>> {
+    let mut steps = 0;
+    let count = &mut steps;
+    let counted = each(command, |_| Ok(Box::new(move |_| *count += 1)))?;
+    Ok(counted.then_some(steps))
+}
+
+/// What is done with each instruction.
+pub type Step<'a> = Box<dyn FnMut(Instruction) + 'a>;
+
+/// An instruction that is to be run.
+#[derive(Clone, Copy)]
+pub struct Instruction {
+    pub address: u64,
+    /// It asks the kernel.
+    pub is_system_call: bool,
+}
+
+/// Run a program that calls [`counted`], and be told of each instruction between. `begin` is given the process when it stands before the
+/// first. False: this machine is of another kind, and nothing was run.
+#[cfg(target_arch = "x86_64")]
+pub fn each<'a>(command: &mut Command, begin: impl FnOnce(u32) -> Result<Step<'a>>) -> Result<bool> {
     let mut process = command.spawn()?;
     let (id, mut others) = (process.id() as pid_t, Vec::new());
-    let counted = count(id, &mut others);
+    let counted = count(id, &mut others, begin);
     // A thread that is still traced would be waited for.
     for thread in others {
         // SAFETY: of a thread of our own child.
@@ -34,16 +54,20 @@ pub fn instructions(command: &mut Command) -> Result<Option<u64>> {
     }
     process.kill()?;
     process.wait()?;
-    counted.map(Some)
+    counted.map(|()| true)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub fn instructions(_: &mut Command) -> Result<Option<u64>> {
-    Ok(None)
+pub fn each<'a>(_: &mut Command, _: impl FnOnce(u32) -> Result<Step<'a>>) -> Result<bool> {
+    Ok(false)
 }
 
+/// `syscall`.
 #[cfg(target_arch = "x86_64")]
-fn count(process: pid_t, others: &mut Vec<pid_t>) -> Result<u64> {
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+#[cfg(target_arch = "x86_64")]
+fn count<'a>(process: pid_t, others: &mut Vec<pid_t>, begin: impl FnOnce(u32) -> Result<Step<'a>>) -> Result<()> {
     if stopped_by(process)? != libc::SIGSTOP {
         bail!("it did not come to what is counted");
     }
@@ -58,8 +82,9 @@ fn count(process: pid_t, others: &mut Vec<pid_t>) -> Result<u64> {
             others.push(thread);
         }
     }
+    let mut step = begin(process as u32)?;
     let place = std::mem::offset_of!(libc::user_regs_struct, rip);
-    let (mut steps, mut last) = (0, 0);
+    let mut last = 0;
     loop {
         // SAFETY: our own child, which is stopped.
         if unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, process, 0, 0) } != 0 {
@@ -67,12 +92,16 @@ fn count(process: pid_t, others: &mut Vec<pid_t>) -> Result<u64> {
         }
         match stopped_by(process)? {
             libc::SIGTRAP => {}
-            libc::SIGSTOP => return Ok(steps),
+            libc::SIGSTOP => return Ok(()),
             signal => bail!("it was stopped by signal {signal}"),
         }
         // SAFETY: as above; a register is read.
         let at = unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, process, place, 0) };
-        steps += u64::from(at != last);
+        if at != last {
+            // SAFETY: as above; what is mapped there is code.
+            let bytes = unsafe { libc::ptrace(libc::PTRACE_PEEKTEXT, process, at, 0) };
+            step(Instruction { address: at as u64, is_system_call: bytes.to_le_bytes()[..2] == SYSCALL });
+        }
         last = at;
     }
 }

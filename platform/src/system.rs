@@ -46,6 +46,14 @@ pub fn step_back(thread: i32) {
     way::system::step_back(thread);
 }
 
+/// Ask that this thread, which has little to do at a time, comes to do it soon after it is woken while others keep the processors busy. It gets
+/// no larger share of them. Only a courtesy, as [`step_back`] is.
+///
+/// Linux from 6.12: a short slice of its own; before, nothing. Portable: nothing.
+pub fn take_short_turns() {
+    way::system::take_short_turns();
+}
+
 /// The name of this machine in its network.
 pub fn host_name() -> String {
     let mut name = [0_u8; 256];

@@ -15,10 +15,10 @@ use anyhow::{Context, Result, bail};
 use kv_store_tests::mooncake::GRANTS;
 use kv_store_tests::namespace::{Namespace, isolated};
 
-use crate::place::Place;
+use crate::place::{LIBRARY, Place};
 use crate::step::{self, Progress};
 use crate::{demo, dist, engines, guests, llama, packages, servers};
-use row::Row;
+use row::{Counted, Row};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -34,6 +34,10 @@ pub struct Options {
     /// Only the single calls and opens, against a former libkv_store_wasm.so with what was installed beside it; the page is left as it is
     #[arg(long, value_name = "LIB")]
     against: Option<PathBuf>,
+    /// Only the instructions of calls, on files, redis and memkv, by who runs them: the component, wasmtime, the library, the C library (x86-64); the
+    /// page is left as it is
+    #[arg(long, conflicts_with_all = ["against", "engines", "quick"])]
+    instructions: bool,
     /// Only `engines/*`: llama-server, LMCache, AIBrix, SGLang, vLLM's tiers and vLLM itself in their own tools and classes, each beside what it does without the
     /// library; the first time installs them (2.5 GB)
     #[arg(long)]
@@ -43,7 +47,14 @@ pub struct Options {
 impl Options {
     /// As few rounds of one row as there can be.
     pub fn one_row(name: &str) -> Self {
-        Options { quick: true, json: false, filter: Some(name.to_owned()), against: None, engines: false }
+        Options {
+            quick: true,
+            json: false,
+            filter: Some(name.to_owned()),
+            against: None,
+            instructions: false,
+            engines: false,
+        }
     }
 }
 
@@ -97,6 +108,10 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     }
     std::fs::create_dir_all(&scratch)?;
     let run = Run { place, options, native, scratch };
+    if options.instructions {
+        run.instructions()?;
+        return Ok(std::fs::remove_dir_all(&run.scratch)?);
+    }
     if let Some(former) = &options.against {
         let rows = run.against(&std::path::absolute(former)?)?;
         if !options.json {
@@ -198,6 +213,23 @@ impl Run<'_> {
         program.arg("--library").arg(self.place.library()).arg("--against").arg(former);
         program.arg("--work").arg(&self.scratch);
         self.rows("the former library", self.pass_on(&mut program))
+    }
+
+    /// What calls cost in instructions: a line each, as it comes.
+    fn instructions(&self) -> Result<()> {
+        let mut program = Command::new(self.place.target.join("release/kv-store-bench"));
+        program.arg("--library").arg(self.place.library()).arg("--work").arg(&self.scratch);
+        program.arg("--instructions").arg(self.place.target.join("release").join(LIBRARY));
+        if !self.options.json {
+            println!("{}", Counted::HEADER);
+        }
+        self.lines("instructions", self.pass_on(&mut program), |line| {
+            match self.options.json {
+                true => println!("{line}"),
+                false => println!("{}", serde_json::from_str::<Counted>(line)?.line()),
+            }
+            Ok(())
+        })
     }
 
     /// A real llama.cpp, beside its own state files.
@@ -313,6 +345,25 @@ impl Run<'_> {
     /// Run a program that prints rows.
     fn rows(&self, name: &str, program: &mut Command) -> Result<Vec<Row>> {
         let progress = Progress::start(&format!("measuring {name}"));
+        let mut rows = Vec::new();
+        self.lines(name, program, |line| {
+            let row: Row = serde_json::from_str(line).with_context(|| format!("{name} printed no row: {line}"))?;
+            if !self.wants(&row.name) {
+                return Ok(());
+            }
+            progress.say(&row.brief());
+            if self.options.json {
+                println!("{line}");
+            }
+            rows.push(row);
+            Ok(())
+        })?;
+        progress.done();
+        Ok(rows)
+    }
+
+    /// Run a program that measures, and take each line that it prints.
+    fn lines(&self, name: &str, program: &mut Command, mut take: impl FnMut(&str) -> Result<()>) -> Result<()> {
         let config = self.place.empty_config()?;
         let given = program.get_envs().any(|(name, _)| name == "KV_STORE_WASM_CONFIG");
         if !given {
@@ -324,25 +375,14 @@ impl Run<'_> {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot run {name}"))?;
-        let mut rows = Vec::new();
         for line in BufReader::new(running.stdout.take().context("its output is piped")?).lines() {
-            let line = line?;
-            let row: Row = serde_json::from_str(&line).with_context(|| format!("{name} printed no row: {line}"))?;
-            if !self.wants(&row.name) {
-                continue;
-            }
-            progress.say(&row.brief());
-            if self.options.json {
-                println!("{line}");
-            }
-            rows.push(row);
+            take(&line?)?;
         }
         let status = running.wait()?;
         if !status.success() {
             bail!("measuring {name} failed: {status}");
         }
-        progress.done();
-        Ok(rows)
+        Ok(())
     }
 }
 

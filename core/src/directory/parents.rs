@@ -24,7 +24,7 @@ pub(super) struct Parents {
 
 #[derive(Debug, Default)]
 struct Kept {
-    by_path: HashMap<String, Entry>,
+    by_path: HashMap<String, Entry, foldhash::fast::RandomState>,
     /// A job is there that closes them.
     swept: bool,
 }

@@ -17,18 +17,22 @@ impl RelativePath {
         if path.len() > MAX_PATH_BYTES {
             return Err(Error::invalid(format!("a path of {} bytes is too long", path.len())));
         }
-        let segment_ok = |segment: &str| {
-            (1..=255).contains(&segment.len())
-                && segment != "."
-                && segment != ".."
-                && !segment.starts_with(".kv-")
-                && !segment.contains(['\0', '\\', ':'])
-        };
-        if !path.split('/').all(segment_ok) {
+        // One pass over the bytes: this is done for each file of each batch.
+        let (bytes, mut begin, mut fine) = (path.as_bytes(), 0, true);
+        for (at, byte) in bytes.iter().enumerate() {
+            match byte {
+                b'/' => {
+                    fine &= is_segment(bytes, begin, at);
+                    begin = at + 1;
+                }
+                b'\0' | b'\\' | b':' => fine = false,
+                _ => {}
+            }
+        }
+        if !(fine && is_segment(bytes, begin, bytes.len())) {
             return Err(Error::invalid(format!("{path:?} is no path that a component may use")));
         }
-        let name_at = path.rfind('/').map_or(0, |slash| slash + 1);
-        Ok(RelativePath { path, name_at })
+        Ok(RelativePath { path, name_at: begin })
     }
 
     pub fn as_str(&self) -> &str {
@@ -51,6 +55,13 @@ impl RelativePath {
             (!path.is_empty()).then(|| path.rsplit_once('/').map_or("", |(upper, _)| upper))
         })
     }
+}
+
+/// Whether the bytes between two places may be a segment, as far as its length and its first bytes tell.
+fn is_segment(bytes: &[u8], begin: usize, end: usize) -> bool {
+    let segment = bytes.get(begin..end).unwrap_or_default();
+    (1..=255).contains(&segment.len())
+        && (segment.first() != Some(&b'.') || !(segment == b"." || segment == b".." || segment.starts_with(b".kv-")))
 }
 
 #[cfg(test)]

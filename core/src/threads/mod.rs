@@ -46,9 +46,10 @@ impl Threads {
     pub fn new(clock: &Clock, spawn: &Spawn) -> Self {
         let cores = spawn.cores();
         let pool = |most, extra| Arc::new(Helpers::new(most, extra, clock.clone(), spawn.clone()));
+        let queues = Helpers::new(limits::MAX_QUEUE_THREADS, limits::MAX_EXTRA_THREADS, clock.clone(), spawn.clone());
         Threads {
             helpers: pool(limits::MAX_HELPERS, limits::MAX_EXTRA_THREADS),
-            queues: pool(limits::MAX_QUEUE_THREADS, limits::MAX_EXTRA_THREADS),
+            queues: Arc::new(queues.in_short_turns()),
             paged: pool(cores.min(limits::MAX_PAGED_THREADS), 0),
             near: pool(limits::MAX_NEAR_WRITERS, limits::MAX_EXTRA_THREADS),
         }
@@ -61,6 +62,7 @@ pub struct Helpers {
     wake: Condition,
     most: usize,
     cores: usize,
+    short_turns: bool,
     /// Of the process's own work.
     own: Whose,
     clock: Clock,
@@ -100,7 +102,13 @@ impl Helpers {
             timed: None,
         };
         let wake = Condition::new(&clock);
-        Helpers { queue: Mutex::new(queue), wake, most, cores, own: Whose::default(), clock, spawn }
+        let (queue, own) = (Mutex::new(queue), Whose::default());
+        Helpers { queue, wake, most, cores, short_turns: false, own, clock, spawn }
+    }
+
+    /// Jobs are waited for: its threads come to them soon though others keep the processors busy.
+    fn in_short_turns(self) -> Self {
+        Helpers { short_turns: true, ..self }
     }
 
     /// The pool for what is done for a store.
@@ -141,7 +149,12 @@ impl Helpers {
 
     fn start_thread(self: &Arc<Self>) -> bool {
         let own = self.clone();
-        self.spawn.start("kv-store-helper", move || own.serve())
+        self.spawn.start("kv-store-helper", move || {
+            if own.short_turns {
+                kv_platform::system::take_short_turns();
+            }
+            own.serve();
+        })
     }
 
     fn serve(&self) {

@@ -1,6 +1,6 @@
 //! Where things lie below the directory. Two names never meet, and no manifest is taken for the directory of chunks.
 
-use kv_store_sdk::key::{escape_listed, hex, listed, unhex};
+use kv_store_sdk::key::{escape_listed, hex_behind, listed, unhex};
 
 const CHUNKS: &str = "chunks";
 /// The file of a manifest of the name `chunks`. Letters are never escaped, so no other name has it.
@@ -15,12 +15,29 @@ pub fn shard(number: usize) -> String {
 
 /// `chunks/<first hex digit>/<hex>`: 16 directories, as the ABI's reference store has them.
 pub fn chunk_path(hash: &[u8]) -> String {
-    let hex = hex(hash);
-    let first = hex.get(..1).unwrap_or("0");
-    let mut path = String::with_capacity(CHUNKS.len() + "/0/".len() + hex.len());
-    [CHUNKS, "/", first, "/", &hex].into_iter().for_each(|part| path.push_str(part));
-    path
+    let shard = hash.first().map_or(0, |byte| byte >> 4);
+    hex_behind(SHARD_PATHS.get(usize::from(shard)).copied().unwrap_or_default(), hash)
 }
+
+/// What stands before the hex digits, by the first of them.
+const SHARD_PATHS: [&str; SHARDS] = [
+    "chunks/0/",
+    "chunks/1/",
+    "chunks/2/",
+    "chunks/3/",
+    "chunks/4/",
+    "chunks/5/",
+    "chunks/6/",
+    "chunks/7/",
+    "chunks/8/",
+    "chunks/9/",
+    "chunks/a/",
+    "chunks/b/",
+    "chunks/c/",
+    "chunks/d/",
+    "chunks/e/",
+    "chunks/f/",
+];
 
 /// The hash of the chunk in a file of this name; none: it is no chunk's.
 pub fn chunk_hash(file: &str) -> Option<Vec<u8>> {

@@ -307,7 +307,7 @@ impl Mooncake {
 }
 
 fn chunk_key(namespace: &str, hash: &[u8]) -> String {
-    format!("{namespace}/c/{}", key::hex(hash))
+    key::hex_behind(&[namespace, "/c/"].concat(), hash)
 }
 
 impl Backend for Mooncake {

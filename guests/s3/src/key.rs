@@ -3,7 +3,7 @@
 //! what was found out about the servers. What follows is `a-z 0-9 - . _ ~`, which no server and no signature encodes, and is short: some
 //! servers take no 1,024 bytes.
 
-use kv_store_sdk::key::{escape_listed, hex, listed, unhex};
+use kv_store_sdk::key::{escape_listed, hex, hex_behind, listed, unhex};
 
 /// What keys begin with, after the prefix.
 pub const CHUNKS: &str = "c/";
@@ -13,7 +13,7 @@ pub const FORMER: &str = "m/";
 pub const FOUND_OUT: &str = "x/";
 
 pub fn chunk(prefix: &str, hash: &[u8]) -> String {
-    format!("{prefix}{CHUNKS}{}", hex(hash))
+    hex_behind(&[prefix, CHUNKS].concat(), hash)
 }
 
 /// Of the record of a manifest.

@@ -122,7 +122,7 @@ pub(crate) struct State {
     /// Handles that the guest holds.
     handles: u64,
     /// Handles to each buffer.
-    held: HashMap<usize, usize>,
+    held: HashMap<usize, usize, foldhash::fast::RandomState>,
     /// What the guest addresses by number during the running call.
     items: Items,
     /// What a quota counts of the calls' CPU time.
@@ -155,7 +155,7 @@ impl State {
             born: Instant::now(),
             payload_bytes: 0,
             handles: 0,
-            held: HashMap::new(),
+            held: HashMap::default(),
             items: Items::default(),
             held_links: Arc::default(),
             connections: 0,

@@ -33,6 +33,8 @@ pub fn thread_number() -> i32 {
 
 pub fn step_back(_: i32) {}
 
+pub fn take_short_turns() {}
+
 pub fn wait(descriptors: &mut [libc::pollfd], left: Duration) {
     // Not a moment too early, or the caller would look again and again until its time has come.
     let milliseconds = left.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(libc::c_int::MAX);

@@ -31,6 +31,30 @@ impl Row {
     }
 }
 
+/// What one call takes, in instructions.
+#[derive(serde::Deserialize)]
+pub struct Counted {
+    name: String,
+    all: u64,
+    guest: u64,
+    lifting: u64,
+    host: u64,
+    libc: u64,
+    system_calls: f64,
+}
+
+impl Counted {
+    /// What stands over the lines.
+    pub const HEADER: &str =
+        "instructions of a call               all     guest   lifting   library      libc   system calls";
+
+    /// One line for people.
+    pub fn line(&self) -> String {
+        let Counted { name, all, guest, lifting, host, libc, system_calls } = self;
+        format!("{name:32} {all:>9} {guest:>9} {lifting:>9} {host:>9} {libc:>9} {system_calls:>14.1}")
+    }
+}
+
 /// A figure with as many digits as were measured.
 pub fn digits(value: f64) -> String {
     match value.abs() {
