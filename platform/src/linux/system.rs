@@ -67,7 +67,8 @@ mod tests {
     fn attributes() -> (u64, u64, u64) {
         let mut attributes = [0_u64; 6];
         // SAFETY: of this thread; there is room for as many bytes as are said.
-        let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, attributes.as_mut_ptr(), size_of::<[u64; 6]>(), 0) };
+        let got =
+            unsafe { libc::syscall(libc::SYS_sched_getattr, 0, attributes.as_mut_ptr(), size_of::<[u64; 6]>(), 0) };
         assert_eq!(got, 0);
         (attributes[0] >> 32, attributes[2], attributes[3])
     }
