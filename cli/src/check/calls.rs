@@ -55,7 +55,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "calls-replace",
-        asks: "with `replace` what exists is written again and is not `existed`; unless the store `replaces-in-steps`, a reader always finds it",
+        asks: "with `replace` what exists is written again and is not `existed`; unless the store `replaces-in-steps`, a reader meanwhile gets the former bytes or the new ones",
         needs: Needs::Nothing,
         run: replace,
     },
@@ -316,7 +316,7 @@ fn replace(subject: &Subject) -> Verdict {
     let versions = [[7_u8; 3000].to_vec(), vec![8; 3000], vec![9; 100], vec![10; 5000]];
     let chunks = |version: &Vec<u8>| hashes.iter().map(|hash| (hash.clone(), version.clone())).collect::<Vec<Chunk>>();
     let stop = AtomicBool::new(false);
-    let may_miss = instances.store.info().replaces_in_steps;
+    let in_steps = instances.store.info().replaces_in_steps;
     let mut former = None;
     for version in &versions {
         let put = |replace| instances.put(&chunks(version), replace);
@@ -324,7 +324,8 @@ fn replace(subject: &Subject) -> Verdict {
             while !stop.load(Relaxed) {
                 for found in instances.get(&hashes)? {
                     match found {
-                        None if may_miss => {}
+                        // It was removed meanwhile, and its place may have been given to another.
+                        _ if in_steps => {}
                         None => return Err("while a chunk was replaced, a reader found none".into()),
                         Some(found) if found == *version || Some(&found) == former => {}
                         Some(_) => return Err("while a chunk was replaced, a reader found other bytes".into()),
