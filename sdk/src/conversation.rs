@@ -117,6 +117,15 @@ impl Conversation {
         self.in_step(self.connection.receive_until(delimiter, limit))
     }
 
+    /// At least 1 and at most `limit` bytes, as they come. `unavailable`: the peer has finished.
+    pub fn receive_some(&self, limit: u32) -> Result<Vec<u8>> {
+        let some = self.connection.receive_some(limit).and_then(|some| match some.is_empty() {
+            true => Err(Error::unavailable("the server closed the connection")),
+            false => Ok(some),
+        });
+        self.in_step(some)
+    }
+
     /// The next `len` bytes as a payload; `item`: which chunk of the running `get_chunks` they are. `exhausted`: none was taken, and
     /// [`Conversation::skip`] goes past them.
     pub fn receive_payload(&self, len: u64, item: Option<u32>) -> Result<Payload> {

@@ -54,6 +54,14 @@ impl ChunkHash {
         Ok(ChunkHash { len: hash.len() as u8, layout: Layout::Plain, bytes })
     }
 
+    /// A new hash: this one's bytes, and some behind them. `None`: there is no room.
+    pub fn followed_by(&self, suffix: &[u8]) -> Option<Self> {
+        let (len, mut bytes) = (usize::from(self.len), self.bytes);
+        let end = len + suffix.len();
+        bytes.get_mut(len..end)?.copy_from_slice(suffix);
+        Some(ChunkHash { len: end as u8, layout: Layout::Plain, bytes })
+    }
+
     /// Whether it can be the hash of its content, as far as its length tells.
     pub fn may_be_of_content(&self) -> bool {
         self.as_slice().len() == CONTENT_KEY_BYTES

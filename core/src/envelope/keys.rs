@@ -34,9 +34,8 @@ pub fn stored_key(hash: &ChunkHash) -> ChunkHash {
             let reduced = reduced_key(hash);
             let suffix =
                 if reduced.as_slice().len() == LONGER_SUFFIX_FROM { &LONGER_KEY_SUFFIX[..] } else { &KEY_SUFFIX };
-            let key = [reduced.as_slice(), suffix].concat();
             // It is never too long.
-            ChunkHash::new(&key).unwrap_or(*hash)
+            reduced.followed_by(suffix).unwrap_or(*hash)
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: what is answered from layout 2 has held against its checksum. What has not is [`Got::Damaged`], or no manifest.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -265,17 +266,20 @@ impl Backend for Enveloped {
         }
         // An envelope's tail lies behind the value: it has room behind the caller's.
         let mut tails = vec![[0_u8; TAIL_BYTES]; hashes.len().min(targets.len())];
+        // Those of all items, one after another.
+        let all = targets.iter().map(|target| target.pieces().map_or(0, |pieces| pieces.len() + 1)).sum();
+        let mut rooms: Vec<libc::iovec> = Vec::with_capacity(all);
         let with_tail = |((hash, target), tail): ((&ChunkHash, &Target<'_>), &mut [u8; TAIL_BYTES])| {
-            let pieces = target.pieces().filter(|_| hash.is_enveloped())?;
-            let tail = libc::iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: TAIL_BYTES };
-            Some(pieces.iter().copied().chain([tail]).collect())
+            let (pieces, begin) = (target.pieces().filter(|_| hash.is_enveloped())?, rooms.len());
+            rooms.extend_from_slice(pieces);
+            rooms.push(libc::iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: TAIL_BYTES });
+            Some(begin..rooms.len())
         };
-        let rooms: Vec<Option<Vec<libc::iovec>>> =
-            hashes.iter().zip(&*targets).zip(&mut tails).map(with_tail).collect();
+        let ranges: Vec<Option<Range<usize>>> = hashes.iter().zip(&*targets).zip(&mut tails).map(with_tail).collect();
         let mut places: Vec<Target<'_>> = targets
             .iter()
-            .zip(&rooms)
-            .map(|(target, room)| match room {
+            .zip(ranges)
+            .map(|(target, range)| match range.and_then(|range| rooms.get(range)) {
                 // SAFETY: the pieces are those of the target, which its maker has promised, and a tail of this call.
                 Some(pieces) => unsafe { Target::memory(pieces) },
                 None => *target,

@@ -94,10 +94,9 @@ pub fn judge(kind: Kind, key: &[u8], stored: Bytes<'_>) -> Judged {
         now.copy_from_slice(piece);
         rest = later;
     }
-    let [first, second, third, generation] = tail.as_chunks::<16>().0 else { return damaged(0) };
-    let mut covered: Covered = [0; COVERED_BYTES];
-    covered.iter_mut().zip(second.iter().chain(third)).for_each(|(to, from)| *to = *from);
-    let checksum = checksum(kind, key, len, stored.range(0, len), &covered);
+    let [first, _, third, generation] = tail.as_chunks::<16>().0 else { return damaged(0) };
+    let Some(covered) = tail.split_at(16).1.first_chunk::<COVERED_BYTES>() else { return damaged(0) };
+    let checksum = checksum(kind, key, len, stored.range(0, len), covered);
     if checksum.to_le_bytes() != *first {
         let mut digest = XxHash3_128::new();
         digest.write(&checksum.to_le_bytes());

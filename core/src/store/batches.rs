@@ -40,7 +40,8 @@ impl<T> Outcomes<T> {
     }
 
     fn join(parts: Vec<Self>) -> Self {
-        let mut joined = Outcomes { items: Vec::new(), failure: None };
+        let mut parts = parts.into_iter();
+        let mut joined = parts.next().unwrap_or_else(|| Outcomes::unknown(0));
         for part in parts {
             joined.items.extend(part.items);
             joined.failure = joined.failure.or(part.failure);

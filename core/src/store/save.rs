@@ -192,11 +192,20 @@ impl SaveState {
         found(&mut state).is_some()
     }
 
+    /// The bytes of each of these chunks that waits here, for whichever layout.
+    pub(super) fn waiting_each<'a>(&self, hashes: impl Iterator<Item = &'a ChunkHash>) -> Vec<Option<Arc<Buffer>>> {
+        let state = self.lock();
+        let is_empty = state.ledger.is_empty();
+        let waiting = |hash: &ChunkHash| {
+            let in_layout = |layout| state.ledger.data(&hash.lying(layout));
+            in_layout(Layout::Plain).or_else(|| in_layout(Layout::Enveloped)).cloned()
+        };
+        hashes.map(|hash| if is_empty { None } else { waiting(hash) }).collect()
+    }
+
     /// The bytes of a chunk that waits here, for whichever layout.
     pub(super) fn waiting(&self, hash: &ChunkHash) -> Option<Arc<Buffer>> {
-        let state = self.lock();
-        let in_layout = |layout| state.ledger.data(&hash.lying(layout));
-        in_layout(Layout::Plain).or_else(|| in_layout(Layout::Enveloped)).cloned()
+        self.waiting_each(std::iter::once(hash)).pop().flatten()
     }
 
     pub(super) fn holds(&self, hash: &ChunkHash) -> bool {

@@ -41,7 +41,7 @@ impl Strings for One {
                 Reply::Integer(_) => {}
                 other => return Err(session.unexpected(&other, "EXISTS")),
             }
-            session.send(&keys.iter().map(|key| resp::one_key("EXISTS", key)).collect::<Vec<_>>())?;
+            session.send(&[resp::for_each(keys, &[b"EXISTS"], &[])])?;
             let replies = session.replies(keys.len())?;
             replies.into_iter().map(|reply| session.presence(reply?)).collect()
         })
@@ -76,7 +76,7 @@ impl Strings for One {
 
     fn delete(&self, keys: &[Vec<u8>]) -> Result<Vec<DeleteOutcome>> {
         self.with_session(|session| {
-            session.send(&keys.iter().map(|key| resp::one_key("DEL", key)).collect::<Vec<_>>())?;
+            session.send(&[resp::for_each(keys, &[b"DEL"], &[])])?;
             let replies = session.replies(keys.len())?;
             Ok(replies.into_iter().map(|reply| session.delete_outcome(reply)).collect())
         })
@@ -84,7 +84,7 @@ impl Strings for One {
 
     fn expire(&self, keys: &[Vec<u8>], seconds: u64) -> Result<Vec<bool>> {
         self.with_session(|session| {
-            session.send(&keys.iter().map(|key| resp::expire(key, seconds)).collect::<Vec<_>>())?;
+            session.send(&[resp::for_each(keys, &[b"EXPIRE"], &[itoa::Buffer::new().format(seconds).as_bytes()])])?;
             let replies = session.replies(keys.len())?;
             replies.into_iter().map(|reply| session.renewed(reply?)).collect()
         })

@@ -19,6 +19,22 @@ pub fn one_key(name: &str, key: &[u8]) -> Part<'static> {
     Part::Bytes(command(&[name.as_bytes(), key]))
 }
 
+/// One command after another, for each key one: the words before it, and those behind it. One part, because a batch has hundreds.
+pub fn for_each(keys: &[Vec<u8>], before: &[&[u8]], after: &[&[u8]]) -> Part<'static> {
+    let (mut head, mut tail) = (Vec::new(), Vec::new());
+    push_count(&mut head, b'*', (before.len() + 1 + after.len()) as u64);
+    before.iter().for_each(|word| push_bulk(&mut head, word));
+    after.iter().for_each(|word| push_bulk(&mut tail, word));
+    let room: usize = keys.iter().map(|key| head.len() + key.len() + 16 + tail.len()).sum();
+    let mut all = Vec::with_capacity(room);
+    for key in keys {
+        all.extend_from_slice(&head);
+        push_bulk(&mut all, key);
+        all.extend_from_slice(&tail);
+    }
+    Part::Bytes(all)
+}
+
 /// `LINDEX key 0`.
 pub fn first_of(key: &[u8]) -> Part<'static> {
     Part::Bytes(command(&[b"LINDEX", key, b"0"]))
@@ -83,6 +99,12 @@ fn push_count(bytes: &mut Vec<u8>, kind: u8, count: u64) {
     // A batch has hundreds of these, and `format!` takes as long for one as all the rest of its argument.
     bytes.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());
     bytes.extend_from_slice(b"\r\n");
+}
+
+/// The line that these bytes begin with, and how many of them it has with its end. `None`: its end is still to come.
+pub fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let end = bytes.windows(2).position(|two| two == b"\r\n")?;
+    Some((bytes.get(..end)?, end + 2))
 }
 
 /// The first line of a reply.
@@ -297,6 +319,16 @@ mod tests {
         #[test]
         fn a_command_is_taken_apart_again(given in vec(bytes(), 1..6)) {
             prop_assert_eq!(arguments(&command(&given)), Some(given));
+        }
+
+        #[test]
+        fn a_command_for_each_key_is_what_each_would_be_by_itself(
+            keys in vec(bytes(), 0..5), before in vec(bytes(), 1..3), after in vec(bytes(), 0..3),
+        ) {
+            let single = |key: &Vec<u8>| command(&[&before[..], std::slice::from_ref(key), &after].concat());
+            let words = [&before, &after].map(|words| words.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let Part::Bytes(all) = for_each(&keys, &words[0], &words[1]) else { panic!("other bytes") };
+            prop_assert_eq!(all, keys.iter().flat_map(single).collect::<Vec<u8>>());
         }
 
         #[test]

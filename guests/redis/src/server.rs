@@ -183,16 +183,37 @@ impl<'a> Session<'a> {
     /// The next reply's first line, a refusal too.
     pub fn first_line(&self) -> Result<Reply> {
         let line = self.conversation.receive_until(b"\r\n", MAX_LINE_BYTES)?;
-        Reply::parse(&line).ok_or_else(|| self.conversation.corrupt("the answer is not RESP: is this a Redis server?"))
+        Reply::parse(&line).ok_or_else(|| self.no_resp())
     }
 
-    /// The first lines of as many replies, refusals among them, each read before any is judged.
+    /// As many replies of one line, refusals among them, each read before any is judged. Nothing else may be on its way, because all that
+    /// comes is taken at once: a call of the host for each line would be most of what a batch costs.
     pub fn replies(&self, count: usize) -> Result<Vec<Result<Reply>>> {
-        let next = |_| match self.reply() {
-            Err(error) if !self.conversation.is_in_step() => Err(error),
-            reply => Ok(reply),
-        };
-        (0..count).map(next).collect()
+        let mut replies = Vec::with_capacity(count);
+        let (mut bytes, mut at): (Vec<u8>, usize) = (Vec::new(), 0);
+        while replies.len() < count {
+            let rest = bytes.get(at..).unwrap_or_default();
+            let Some((line, len)) = resp::line(rest) else {
+                if rest.len() > MAX_LINE_BYTES as usize {
+                    return Err(self.no_resp());
+                }
+                bytes.drain(..at);
+                at = 0;
+                bytes.extend(self.conversation.receive_some(MAX_LINE_BYTES)?);
+                continue;
+            };
+            replies.push(match Reply::parse(line).ok_or_else(|| self.no_resp())? {
+                Reply::Refused(refusal) => Err(resp::explain(&refusal)),
+                Reply::Bulk(_) | Reply::Array(_) => return Err(self.no_resp()),
+                reply => Ok(reply),
+            });
+            at += len;
+        }
+        if at < bytes.len() { Err(self.no_resp()) } else { Ok(replies) }
+    }
+
+    fn no_resp(&self) -> Error {
+        self.conversation.corrupt("the answer is not RESP: is this a Redis server?")
     }
 
     /// Read something that must be read to its end: after any failure there is more that nobody asked for.

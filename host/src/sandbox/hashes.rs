@@ -16,12 +16,13 @@ pub(super) fn of_one_width(hashes: &[ChunkHash]) -> &[ChunkHash] {
 
 /// Hashes of one width, for a guest.
 pub(super) fn to_guest<'a>(hashes: impl Iterator<Item = &'a ChunkHash>) -> Hashes {
+    let count = hashes.size_hint().0;
     let mut all = Hashes { width: 0, bytes: Vec::new() };
     for hash in hashes {
         let hash = hash.as_slice();
         if all.width == 0 {
             all.width = hash.len() as u32;
-            all.bytes.reserve(hash.len());
+            all.bytes.reserve(hash.len() * count);
         }
         debug_assert_eq!(hash.len(), all.width as usize, "a call has hashes of one width");
         all.bytes.extend_from_slice(hash);

@@ -1,5 +1,6 @@
 //! Gets of a batch: placed straight in the caller's memory, and checked there.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::super::Opened;
@@ -179,16 +180,16 @@ impl Opened {
         let Opened { shared, save, .. } = self;
         let (mut chunks, first_of) = distinct(items.iter().map(|item| item.hash.as_ref().ok()));
         choose_memory(&mut chunks, &first_of, items);
-        let mut found: Vec<Result<Found, Error>> = chunks
-            .iter()
-            .map(|(_, hash)| {
-                // What waits is what was put.
-                Ok(save.waiting(hash).map_or(Found::Nothing, |data| {
-                    let len = data.len();
-                    Found::Buffer(data, len)
-                }))
-            })
-            .collect();
+        // What waits is what was put.
+        let waiting = |data: Option<Arc<Buffer>>| match data {
+            Some(data) => {
+                let len = data.len();
+                Ok(Found::Buffer(data, len))
+            }
+            None => Ok(Found::Nothing),
+        };
+        let mut found: Vec<Result<Found, Error>> =
+            save.waiting_each(chunks.iter().map(|(_, hash)| hash)).into_iter().map(waiting).collect();
         let lookups: Vec<Lookup> = chunks.iter().map(|(_, hash)| shared.lookup_of(hash, options)).collect();
         for turn in 0..2 {
             let place = |(at, found): (usize, &Result<Found, Error>)| {
@@ -271,14 +272,14 @@ impl OpenStore {
         // A seal of earlier versions lies behind its value: it has room behind the caller's.
         let mut seals = vec![[0_u8; SEAL_BYTES]; if options.sealed { asked.len() } else { 0 }];
         let mut seals = seals.iter_mut();
-        let mut memory_of = |(item, hash): &Asked| -> Option<Vec<libc::iovec>> {
+        let mut memory_of = |(item, hash): &Asked| -> Option<Cow<'_, [libc::iovec]>> {
             let pieces = items.get(*item)?.pieces.as_deref()?;
-            let seal = seals.next().filter(|_| plain.seal_bytes(hash) > 0);
-            let seal = seal.map(|seal| room(seal.as_mut_ptr(), SEAL_BYTES));
-            Some(pieces.iter().copied().chain(seal).collect())
+            let Some(seal) = seals.next().filter(|_| plain.seal_bytes(hash) > 0) else { return Some(pieces.into()) };
+            let seal = room(seal.as_mut_ptr(), SEAL_BYTES);
+            Some(pieces.iter().copied().chain([seal]).collect())
         };
-        let rooms: Vec<Option<Vec<libc::iovec>>> = asked.iter().map(&mut memory_of).collect();
-        let target = |room: &Option<Vec<libc::iovec>>| match room {
+        let rooms: Vec<Option<Cow<'_, [libc::iovec]>>> = asked.iter().map(&mut memory_of).collect();
+        let target = |room: &Option<Cow<'_, [libc::iovec]>>| match room {
             // SAFETY: by this function's own condition; the seals are local. The cast only names the lifetime of `rooms`, which outlives the
             // calls.
             Some(pieces) => unsafe { Target::memory(std::slice::from_raw_parts(pieces.as_ptr(), pieces.len())) },
@@ -286,7 +287,7 @@ impl OpenStore {
         };
         let targets: Vec<Target<'_>> = rooms.iter().map(target).collect();
         let hashes: Vec<ChunkHash> = asked.iter().map(|(_, hash)| *hash).collect();
-        let most = |room: &Option<Vec<libc::iovec>>| {
+        let most = |room: &Option<Cow<'_, [libc::iovec]>>| {
             room.as_deref().map_or(self.max_value_bytes(), |room| capacity(room) as u64)
         };
         until.expect(rooms.iter().map(most).fold(0, u64::saturating_add));
@@ -297,7 +298,7 @@ impl OpenStore {
             Got::TooLong(_) | Got::Damaged(_) => None,
         };
         let answers = self.batches().get_all(&hashes, &targets, &value_len, until).each();
-        let found = |(((_, hash), room), answer): ((&Asked, &Option<Vec<libc::iovec>>), _)| {
+        let found = |(((_, hash), room), answer): ((&Asked, &Option<Cow<'_, [libc::iovec]>>), _)| {
             let (got, len) = match answer? {
                 Some(answer) => answer,
                 None => return Ok(Found::Nothing),

@@ -295,46 +295,64 @@ impl Opened {
     fn exists_admitted(&self, hashes: &[&[u8]], options: &BatchOptions, until: &Until) -> Vec<Result<Presence, Error>> {
         let Opened { shared, save, .. } = self;
         let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect();
-        let (distinct, _) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
-        let mut answers: ChunkMap<Result<Presence, Error>> = ChunkMap::default();
-        for (_, hash) in &distinct {
-            let waiting =
-                save.waiting(hash).map_or(Presence::Absent, |data| Presence::Present(Some(data.len() as u64)));
-            answers.insert(*hash, Ok(waiting));
-        }
+        let (distinct, first_of) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
+        let waiting = save.waiting_each(distinct.iter().map(|(_, hash)| hash));
+        let presence = |data: Option<Arc<Buffer>>| match data {
+            Some(data) => Ok(Presence::Present(Some(data.len() as u64))),
+            None => Ok(Presence::Absent),
+        };
+        let mut answers: Vec<Result<Presence, Error>> = waiting.into_iter().map(presence).collect();
         for turn in 0..2 {
-            let absent = |hash: &ChunkHash| matches!(answers.get(hash), Some(Ok(Presence::Absent)));
-            let place = |(_, hash): &(usize, ChunkHash)| {
-                let layout = shared.lookup_of(hash, options).layouts().nth(turn).filter(|_| absent(hash))?;
-                Some(hash.lying(layout))
+            let absent = |(_, answer): &(_, &Result<Presence, Error>)| matches!(answer, Ok(Presence::Absent));
+            let place = |(number, (_, hash)): (usize, &(usize, ChunkHash))| {
+                let layout = shared.lookup_of(hash, options).layouts().nth(turn)?;
+                Some((number, hash.lying(layout)))
             };
-            let asked: Vec<ChunkHash> = distinct.iter().filter_map(place).collect();
+            let asked = distinct.iter().enumerate().zip(&answers).filter(absent).map(|(asked, _)| asked);
+            let (numbers, asked): (Vec<usize>, Vec<ChunkHash>) = asked.filter_map(place).unzip();
             if asked.is_empty() {
                 continue;
             }
             // What an earlier version has sealed has its seal behind it.
             let seal = if options.sealed && turn > 0 { SEAL_BYTES as u64 } else { 0 };
-            for (hash, answer) in asked.iter().zip(shared.batches().exists_all(&asked, until).each()) {
+            for (number, answer) in numbers.into_iter().zip(shared.batches().exists_all(&asked, until).each()) {
                 let presence = |presence| match presence {
                     Presence::Absent => Presence::Absent,
                     Presence::Present(len) => Presence::Present(len.and_then(|stored| stored.checked_sub(seal))),
                 };
-                answers.insert(hash.lying(Layout::Plain), answer.map(presence));
+                if let Some(place) = answers.get_mut(number) {
+                    *place = answer.map(presence);
+                }
             }
         }
-        hashes.into_iter().map(|hash| answers.get(&hash?).cloned().unwrap_or_else(|| Err(unanswered()))).collect()
+        of_each(hashes, &first_of, &answers)
     }
+}
+
+/// The answer of each item, from those of the [`distinct`] ones.
+fn of_each<T: Clone>(
+    hashes: Vec<Result<ChunkHash, Error>>,
+    first_of: &[Option<usize>],
+    answers: &[Result<T, Error>],
+) -> Vec<Result<T, Error>> {
+    let answer = |(hash, first): (Result<ChunkHash, Error>, &Option<usize>)| {
+        hash?;
+        first.and_then(|first| answers.get(first)).cloned().unwrap_or_else(|| Err(unanswered()))
+    };
+    hashes.into_iter().zip(first_of).map(answer).collect()
 }
 
 /// The hashes of a batch, each once, with the place of its first item; and of each item, which of those it is.
 pub(super) fn distinct<'a>(
     hashes: impl Iterator<Item = Option<&'a ChunkHash>>,
 ) -> (Vec<(usize, ChunkHash)>, Vec<Option<usize>>) {
-    let mut seen: HashMap<ChunkHash, usize, foldhash::fast::RandomState> = HashMap::default();
-    let mut distinct = Vec::new();
+    let count = hashes.size_hint().0;
+    let mut seen: HashMap<&ChunkHash, usize, foldhash::fast::RandomState> =
+        HashMap::with_capacity_and_hasher(count, foldhash::fast::RandomState::default());
+    let mut distinct = Vec::with_capacity(count);
     let first_of = hashes.enumerate().map(|(index, hash)| {
         let hash = hash?;
-        Some(*seen.entry(*hash).or_insert_with(|| {
+        Some(*seen.entry(hash).or_insert_with(|| {
             distinct.push((index, *hash));
             distinct.len() - 1
         }))

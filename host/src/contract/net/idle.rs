@@ -21,7 +21,7 @@ pub(crate) struct IdleConnections {
 #[derive(Default)]
 struct Links {
     /// Each with the moment when it is closed, the latest last.
-    by_place: HashMap<Place, Vec<(Link, Instant)>>,
+    by_place: HashMap<Place, Vec<(Link, Instant)>, foldhash::fast::RandomState>,
     /// Those of instances that are idle, or were when it was last looked.
     held: Vec<Weak<Held>>,
     /// A task is there that closes them.
@@ -34,7 +34,7 @@ pub(crate) struct Held(Mutex<HeldLinks>);
 
 #[derive(Default)]
 struct HeldLinks {
-    by_number: HashMap<u64, Link>,
+    by_number: HashMap<u64, Link, foldhash::fast::RandomState>,
     last: u64,
     /// Since when no call runs; none: one does.
     idle_since: Option<Instant>,
