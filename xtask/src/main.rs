@@ -32,6 +32,7 @@ mod planted;
 mod portable;
 mod python;
 mod quick;
+mod rooms;
 mod second_host;
 mod servers;
 mod simulate;
@@ -111,6 +112,8 @@ enum Command {
     Mutants(mutants::Options),
     /// Count how many planted bugs `kv-store check` finds, and write docs/vendor/planted.md
     Planted(planted::Options),
+    /// Count what makes the tree hard to find one's way in: folders at the root, names with several meanings, long functions and files, circles
+    Rooms(rooms::Options),
     /// Install what the other commands need: the guest toolchain, CMake, a Python environment
     Setup,
 }
@@ -157,6 +160,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::CompatData(options) => compat::run(&place, &options),
         Command::Mutants(options) => mutants::run(&place, &options),
         Command::Planted(options) => planted::run(&place, &options),
+        Command::Rooms(options) => rooms::run(&place, &options),
         Command::Setup => {
             for wanted in [llama::APT_PACKAGES, packages::TESTS, packages::C_GUESTS] {
                 packages::install(wanted)?;
