@@ -11,7 +11,7 @@ use wasmparser::{Parser, Payload, Validator, WasmFeatures};
 
 /// SHA-256 of `wit/backend.wit`. Guests are built against that text: to change it is a decision, which this line and the
 /// CHANGELOG record.
-const CONTRACT_SHA256: &str = "7cef19c7e81f0c255e9a79be0cf66a4072601c3b6363880e218b6241474d7be7";
+const CONTRACT_SHA256: &str = "342252076aa873d58cd91a098b9f6a9a9c2508f5d9e2301d99d5a9aaaac5fc82";
 
 #[test]
 fn the_contract_changes_only_by_decision() {
