@@ -27,7 +27,7 @@ pub enum ErrorKind {
     Other = 8,
     /// What was to be restored is not there, or not all of it.
     Missing = 9,
-    /// What was saved does not fit what it is to be restored into.
+    /// What was saved does not fit what it is to be restored into, or lies there under another descriptor.
     Mismatch = 10,
     /// The caller cancelled it.
     Cancelled = 11,
@@ -210,8 +210,8 @@ impl Error {
 
     /// Whether a chunk that was refused so would be refused again, so that it must not wait for the next manifest.
     pub fn is_permanent(&self) -> bool {
-        use ErrorKind::{Component, Denied, Invalid, Unsupported};
-        matches!(self.0.kind, Denied | Invalid | Unsupported | Component)
+        use ErrorKind::{Component, Denied, Invalid, Mismatch, Unsupported};
+        matches!(self.0.kind, Denied | Invalid | Unsupported | Component | Mismatch)
     }
 }
 

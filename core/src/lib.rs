@@ -17,10 +17,12 @@ pub mod blocks;
 pub mod breaker;
 #[doc(hidden)]
 pub mod budget;
+pub mod bundle;
 #[doc(hidden)]
 pub mod config;
 #[doc(hidden)]
 pub mod counters;
+mod descriptor;
 #[doc(hidden)]
 pub mod directory;
 #[doc(hidden)]
@@ -61,11 +63,12 @@ pub mod uri;
 pub use kvx;
 
 pub use counters::{Latency, Metrics, Series, StoreGauges};
+pub use descriptor::{Descriptor, DescriptorDigest, Field};
 pub use error::{Error, ErrorKind};
 pub use payload::Buffer;
 pub use store::{
     BatchOptions, ChunkEntry, Done, Evicted, Eviction, Fetch, Fetched, ManifestEntry, Memory, NewChunk, Outcomes, Page,
-    Pages, Presence, Put, Request, RequestQueue, Save, SaveOutcome, Store, StoreInfo, Usage, metrics,
+    Pages, Presence, Put, Request, RequestQueue, Save, SaveOutcome, Store, StoreInfo, Stored, Usage, metrics,
 };
 pub use uri::StoreUri;
 

@@ -283,6 +283,20 @@ pub const PROCESS_WRITE_BUFFER_BYTES: u64 = 512 << 20;
 pub const PREFETCH_BYTES: usize = 256 << 20;
 /// Chunks of one prefetch cache.
 pub const PREFETCH_CHUNKS: usize = 1 << 16;
+/// What is said of one field of a descriptor: longer texts are said by a digest.
+pub const MAX_DESCRIPTOR_FIELD_BYTES: usize = 512;
+/// Descriptors that the handles of one store may say: each takes 16 bytes for as long as the store is open.
+pub const DESCRIPTORS: usize = 4096;
+/// Descriptors that one piece of that memory has room for.
+pub const DESCRIPTORS_OF_A_PART: usize = 256;
+/// Chunks, and manifests, of which a store remembers under which descriptor they lie. Twice so many at most of each.
+pub const KNOWN_MEANINGS: usize = 1 << 16;
+/// How long that is believed: after it a put reads what lies under its key.
+pub const MEANING_REMEMBERED_FOR: Duration = Duration::from_secs(600);
+/// Bytes that one call reads to learn under which descriptor they lie, unless one value is longer.
+pub const MEANINGS_BATCH_BYTES: u64 = 16 << 20;
+/// Parts of one bundle.
+pub const MAX_BUNDLE_PARTS: usize = 4096;
 /// Hashes that a store remembers as present, to answer put_chunk. Twice so many at most.
 pub const KNOWN_CHUNKS: usize = 1 << 16;
 /// Hashes that a store remembers as damaged, so that the next put replaces them. Twice so many at most.

@@ -18,13 +18,21 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{Change, ChunkHash, ChunkMap, Layout};
 use crate::counters::Unanswered;
+use crate::descriptor::{Described, DescriptorDigest};
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
 use crate::process::Clock;
 
 /// When one call of the consumer must be over. Clones are of the same call.
 #[derive(Clone)]
-pub struct Until(Arc<Inner>, Option<Arc<Change>>);
+pub struct Until {
+    inner: Arc<Inner>,
+    change: Option<Arc<Change>>,
+    /// What the caller's manifests are.
+    described: Described,
+    /// Under which descriptors values lie is noted.
+    notes_descriptors: bool,
+}
 
 struct Inner {
     clock: Clock,
@@ -48,11 +56,14 @@ struct Inner {
     dropped: Mutex<Dropped>,
 }
 
-/// Why what was found is not answered.
+/// Why what was found is not answered, and what is noted of what is.
 #[derive(Default)]
 struct Dropped {
     chunks: ChunkMap<Unanswered>,
     manifest: Option<Unanswered>,
+    /// Under which descriptors values lie, where that is noted.
+    chunk_descriptors: ChunkMap<DescriptorDigest>,
+    manifest_descriptor: Option<DescriptorDigest>,
 }
 
 /// A server that a call met.
@@ -85,28 +96,28 @@ impl Until {
             servers: Mutex::default(),
             dropped: Mutex::default(),
         };
-        Until(Arc::new(inner), None)
+        Until { inner: Arc::new(inner), change: None, described: Described::NOT, notes_descriptors: false }
     }
 
     /// The call moves these bytes for sure.
     pub fn grant(&self, bytes: u64) {
-        self.0.granted.fetch_add(bytes, Relaxed);
+        self.inner.granted.fetch_add(bytes, Relaxed);
     }
 
     /// The call may answer so many bytes more.
     pub fn expect(&self, bytes: u64) {
-        self.0.expected.fetch_add(bytes, Relaxed);
+        self.inner.expected.fetch_add(bytes, Relaxed);
     }
 
     /// Bytes have arrived.
     pub fn moved(&self, bytes: u64) {
-        self.0.moved.fetch_add(bytes, Relaxed);
+        self.inner.moved.fetch_add(bytes, Relaxed);
     }
 
     /// A server was waited for so long, without a byte. A guest that waits for less than the operator lets it has its reasons.
     pub fn waited_in_vain(&self, patience: Duration) {
-        if patience >= self.0.patience {
-            self.0.given_up.get_or_init(|| self.0.clock.now() + self.0.patience);
+        if patience >= self.inner.patience {
+            self.inner.given_up.get_or_init(|| self.inner.clock.now() + self.inner.patience);
         }
     }
 
@@ -141,35 +152,40 @@ impl Until {
         self.dropped().chunks.get(&hash.lying(Layout::Plain)).copied().unwrap_or(Unanswered::Absent)
     }
 
+    /// Whether a chunk lies under another descriptor: it is not looked for elsewhere.
+    pub fn is_others(&self, hash: &ChunkHash) -> bool {
+        self.why_no_chunk(hash) == Unanswered::Descriptor
+    }
+
     /// The same for the manifest of the call.
     pub fn why_no_manifest(&self) -> Unanswered {
         self.dropped().manifest.unwrap_or(Unanswered::Absent)
     }
 
     fn dropped(&self) -> MutexGuard<'_, Dropped> {
-        self.0.dropped.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.inner.dropped.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn servers(&self) -> MutexGuard<'_, Vec<Server>> {
-        self.0.servers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.inner.servers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// When the call ends, as far as is known now.
     pub fn deadline(&self) -> Instant {
         let latest = self.latest();
-        self.0.given_up.get().map_or(latest, |given_up| latest.min(*given_up))
+        self.inner.given_up.get().map_or(latest, |given_up| latest.min(*given_up))
     }
 
     /// The latest that the call may end, as far as is known now: of what was told before as its deadline nothing is later.
     pub fn latest(&self) -> Instant {
-        let Inner { begun, longest, own, .. } = &*self.0;
+        let Inner { begun, longest, own, .. } = &*self.inner;
         let latest = *begun + self.extended().min(*longest);
         own.map_or(latest, |own| own.min(latest))
     }
 
     /// `deadline_ms`, and the time that bytes justify.
     fn extended(&self) -> Duration {
-        let Inner { allowed, granted, moved, expected, .. } = &*self.0;
+        let Inner { allowed, granted, moved, expected, .. } = &*self.inner;
         let bytes = granted.load(Relaxed).saturating_add(moved.load(Relaxed).min(expected.load(Relaxed)));
         allowed.saturating_add(limits::time_to_move(bytes))
     }
@@ -179,46 +195,85 @@ impl Until {
         match () {
             () if self.is_cut_short() => "timeout_ms, which the caller gave",
             () if self.ends_by_patience() => "patience_ms in the config: a server hangs",
-            () if self.extended() > self.0.longest => "call_ms in the config, which no byte extends",
+            () if self.extended() > self.inner.longest => "call_ms in the config, which no byte extends",
             () => "deadline_ms in the config",
         }
     }
 
     /// The time of the same call, of which this part makes a change.
     pub fn changing(&self, change: Arc<Change>) -> Self {
-        Until(self.0.clone(), Some(change))
+        Until { change: Some(change), ..self.clone() }
+    }
+
+    /// The time of the same call, whose manifest is one of this descriptor.
+    pub fn describing(&self, described: Described) -> Self {
+        Until { described, ..self.clone() }
+    }
+
+    /// The same call, which notes under which descriptors the values lie that it reads.
+    pub fn noting_descriptors(&self) -> Self {
+        Until { notes_descriptors: true, ..self.clone() }
+    }
+
+    /// A chunk lies under a descriptor.
+    pub fn note_chunk(&self, hash: &ChunkHash, descriptor: Option<DescriptorDigest>) {
+        if let Some(descriptor) = descriptor.filter(|_| self.notes_descriptors) {
+            self.dropped().chunk_descriptors.insert(hash.lying(Layout::Plain), descriptor);
+        }
+    }
+
+    /// The manifest of the call lies under a descriptor.
+    pub fn note_manifest(&self, descriptor: Option<DescriptorDigest>) {
+        if self.notes_descriptors {
+            self.dropped().manifest_descriptor = descriptor;
+        }
+    }
+
+    /// Under which descriptor a chunk lies that was read.
+    pub fn descriptor_of_chunk(&self, hash: &ChunkHash) -> Option<DescriptorDigest> {
+        self.dropped().chunk_descriptors.get(&hash.lying(Layout::Plain)).copied()
+    }
+
+    /// The same for the manifest of the call.
+    pub fn descriptor_of_manifest(&self) -> Option<DescriptorDigest> {
+        self.dropped().manifest_descriptor
+    }
+
+    /// What the manifest of the call is.
+    pub fn described(&self) -> Described {
+        self.described
     }
 
     /// The change that the running call of the component makes.
     pub fn change(&self) -> Option<&Arc<Change>> {
-        self.1.as_ref()
+        self.change.as_ref()
     }
 
     /// Bytes go out during the running call of the component.
     pub fn sending(&self) {
-        if let Some(change) = &self.1 {
+        if let Some(change) = &self.change {
             change.sending();
         }
     }
 
     /// The caller's own deadline.
     pub fn end(&self) -> Option<Instant> {
-        self.0.own
+        self.inner.own
     }
 
     /// The time that the bytes justify which are moved for sure.
     pub fn time_to_move(&self) -> Duration {
-        limits::time_to_move(self.0.granted.load(Relaxed))
+        limits::time_to_move(self.inner.granted.load(Relaxed))
     }
 
     /// Whether the caller's own deadline comes before that of the limits.
     pub fn is_cut_short(&self) -> bool {
-        self.0.own.is_some_and(|own| own <= self.deadline())
+        self.inner.own.is_some_and(|own| own <= self.deadline())
     }
 
     /// Whether the call ends because a server was waited for in vain, and not at its deadline.
     pub fn ends_by_patience(&self) -> bool {
-        self.0.given_up.get().is_some_and(|given_up| *given_up <= self.deadline())
+        self.inner.given_up.get().is_some_and(|given_up| *given_up <= self.deadline())
     }
 
     /// When guest code is stopped.
@@ -228,11 +283,11 @@ impl Until {
 
     /// Whether the time that the limits give is over, which is the backend's doing and not its caller's.
     pub fn is_over(&self) -> bool {
-        !self.is_cancelled() && !self.is_cut_short() && self.0.clock.now() >= self.deadline()
+        !self.is_cancelled() && !self.is_cut_short() && self.inner.clock.now() >= self.deadline()
     }
 
     fn is_cancelled(&self) -> bool {
-        self.0.cancelled.as_ref().is_some_and(|cancelled| cancelled.load(Relaxed))
+        self.inner.cancelled.as_ref().is_some_and(|cancelled| cancelled.load(Relaxed))
     }
 
     /// Whether another call of the guest may begin.
@@ -240,13 +295,13 @@ impl Until {
         if self.is_cancelled() {
             return Err(Error::new(ErrorKind::Cancelled, "the request was cancelled"));
         }
-        if self.0.clock.now() >= self.deadline() {
+        if self.inner.clock.now() >= self.deadline() {
             let message = match self.is_cut_short() {
                 true => "the time that the caller gave (timeout_ms) is over",
                 false if self.ends_by_patience() => {
                     "a server hangs, and what was left of the call has had as much time again (patience_ms in the config)"
                 }
-                false if self.extended() > self.0.longest => {
+                false if self.extended() > self.inner.longest => {
                     "the call has moved bytes for as long as any call may take (call_ms in the config)"
                 }
                 false => "the time of the call is over, and not every item was answered (deadline_ms in the config)",
@@ -262,7 +317,7 @@ mod tests {
     use super::*;
 
     fn seconds(until: &Until) -> f64 {
-        until.deadline().duration_since(until.0.begun).as_secs_f64()
+        until.deadline().duration_since(until.inner.begun).as_secs_f64()
     }
 
     #[test]

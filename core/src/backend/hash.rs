@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 
+use crate::descriptor::Described;
 use crate::error::Error;
 use crate::limits::MAX_HASH_BYTES;
 
@@ -35,13 +36,23 @@ impl Layout {
 }
 
 /// The hash of a chunk: 1 to 64 bytes that are not looked into. And where it is meant to lie: the same hash in two layouts is two
-/// chunks.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// chunks. In an envelope, the same hash under two descriptors is two chunks too, of which the backend has one at most.
+#[derive(Clone, Copy)]
 pub struct ChunkHash {
     len: u8,
     layout: Layout,
+    described: Described,
     bytes: [u8; MAX_HASH_BYTES],
 }
+
+impl PartialEq for ChunkHash {
+    fn eq(&self, other: &Self) -> bool {
+        let same_meaning = self.described == other.described || !self.is_enveloped();
+        self.len == other.len && self.layout == other.layout && same_meaning && self.bytes == other.bytes
+    }
+}
+
+impl Eq for ChunkHash {}
 
 impl ChunkHash {
     /// A hash of 1 to 64 bytes.
@@ -51,7 +62,7 @@ impl ChunkHash {
             Some(head) if !hash.is_empty() => head.copy_from_slice(hash),
             _ => return Err(bad_length(hash.len())),
         }
-        Ok(ChunkHash { len: hash.len() as u8, layout: Layout::Plain, bytes })
+        Ok(ChunkHash { len: hash.len() as u8, layout: Layout::Plain, described: Described::NOT, bytes })
     }
 
     /// A new hash: this one's bytes, and some behind them. `None`: there is no room.
@@ -59,7 +70,7 @@ impl ChunkHash {
         let (len, mut bytes) = (usize::from(self.len), self.bytes);
         let end = len + suffix.len();
         bytes.get_mut(len..end)?.copy_from_slice(suffix);
-        Some(ChunkHash { len: end as u8, layout: Layout::Plain, bytes })
+        Some(ChunkHash { len: end as u8, layout: Layout::Plain, described: Described::NOT, bytes })
     }
 
     /// Whether it can be the hash of its content, as far as its length tells.
@@ -71,6 +82,17 @@ impl ChunkHash {
     #[must_use]
     pub fn lying(self, layout: Layout) -> Self {
         ChunkHash { layout, ..self }
+    }
+
+    /// The same hash, asked for under a descriptor. It tells only in an envelope.
+    #[must_use]
+    pub fn described_as(self, described: Described) -> Self {
+        ChunkHash { described, ..self }
+    }
+
+    /// Under which descriptor it is asked for.
+    pub fn described(&self) -> Described {
+        self.described
     }
 
     /// Where it is meant to lie.
@@ -109,5 +131,23 @@ impl std::fmt::Debug for ChunkHash {
 impl std::fmt::Display for ChunkHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.as_slice().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor::{Descriptor, Descriptors, Field};
+
+    #[test]
+    fn descriptors_tell_hashes_apart_only_in_envelopes() {
+        let descriptors = Descriptors::default();
+        let digest = |text| Descriptor::default().with(Field::Model, text).unwrap().digest();
+        let [one, two] = ["a", "b"].map(|text| descriptors.number(digest(text)).unwrap());
+        let hash = ChunkHash::new(b"key").unwrap();
+        assert_eq!(hash.described_as(one), hash.described_as(two));
+        let enveloped = |described| hash.described_as(described).lying(Layout::Enveloped);
+        assert!(enveloped(one) != enveloped(two) && enveloped(one) == enveloped(one));
+        assert_eq!(enveloped(one).lying(Layout::Plain), hash, "what is known of a key by itself is found");
     }
 }

@@ -46,6 +46,12 @@ pub trait Backend: Send + Sync {
     /// Which chunks the backend has.
     fn exists(&self, hashes: &[ChunkHash], until: &Until) -> Answers<Presence>;
 
+    /// Which chunks need not be put: the backend has them, and they are what a put of this caller would store. An item that is
+    /// there under another descriptor is `Mismatch`. A layer around another one asks that one.
+    fn exists_for_put(&self, hashes: &[ChunkHash], until: &Until) -> Answers<Presence> {
+        self.exists(hashes, until)
+    }
+
     /// Store chunks; `replace`: also those that the backend has.
     fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put>;
 

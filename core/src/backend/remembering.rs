@@ -42,6 +42,10 @@ impl Backend for Remembering {
         self.inner.exists(hashes, until)
     }
 
+    fn exists_for_put(&self, hashes: &[ChunkHash], until: &Until) -> Answers<Presence> {
+        self.inner.exists_for_put(hashes, until)
+    }
+
     fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
         let answers = self.inner.put(chunks, replace, until)?;
         let mut known = self.known();

@@ -24,6 +24,7 @@ pub use read::{FileIdentity, Kept, Source};
 pub use review::Table;
 pub use tables::{Digest, FaultTable, Helper};
 
+use crate::descriptor::Descriptor;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::log::{self, Level};
@@ -70,6 +71,8 @@ pub struct Settings {
     pub root: Option<String>,
     pub verify: Verify,
     pub layout1: Layout1,
+    pub descriptor: Descriptor,
+    pub require_descriptor: bool,
     pub options: BTreeMap<String, String>,
     pub tls: Tls,
     pub connect: Vec<Pattern>,
@@ -308,6 +311,8 @@ impl Config {
             root: backend.root,
             verify: backend.verify,
             layout1: backend.layout1,
+            descriptor: backend.descriptor,
+            require_descriptor: backend.require_descriptor,
             options: backend.options.into_iter().map(|(name, Value(text))| (name, text)).collect(),
             tls: backend.tls,
             connect: backend.connect,
@@ -358,6 +363,8 @@ impl Backend {
             endpoint: self.endpoint,
             verify: tenant.verify.unwrap_or(self.verify),
             layout1: tenant.layout1.unwrap_or(self.layout1),
+            descriptor: tenant.descriptor.over(&self.descriptor),
+            require_descriptor: tenant.require_descriptor.unwrap_or(self.require_descriptor),
             options: self.options.into_iter().chain(tenant.options).collect(),
             // Whom it trusts, but not as whom it comes.
             tls: Tls { ca: tenant.tls.ca.or(self.tls.ca), ..tenant.tls },

@@ -9,6 +9,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{Layout1, Near, Tls, Verify};
+use crate::descriptor::Descriptor;
 use crate::limits::GivenLimits;
 use crate::policy::{Folder, Pattern, Prefix, SecretSource, Variable};
 use crate::quota::Quota;
@@ -110,6 +111,10 @@ pub(super) struct Backend {
     pub endpoint: Option<String>,
     pub verify: Verify,
     pub layout1: Layout1,
+    /// What the values of its stores are.
+    pub descriptor: Descriptor,
+    /// Who leaves something of it unsaid is refused.
+    pub require_descriptor: bool,
     /// Handed to the backend's `open`.
     pub options: BTreeMap<String, Value>,
     pub tls: Tls,
@@ -170,6 +175,9 @@ pub(super) struct Tenant {
     pub root: Option<String>,
     pub verify: Option<Verify>,
     pub layout1: Option<Layout1>,
+    #[serde(default)]
+    pub descriptor: Descriptor,
+    pub require_descriptor: Option<bool>,
     #[serde(default)]
     pub options: BTreeMap<String, Value>,
     #[serde(default)]

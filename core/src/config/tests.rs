@@ -218,6 +218,8 @@ const KEYS: &[&str] = &[
     "root",
     "verify",
     "layout1",
+    "descriptor",
+    "require_descriptor",
     "options",
     "near",
     "tls",

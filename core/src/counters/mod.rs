@@ -87,6 +87,8 @@ events! {
     Layout1Reads "layout1_reads" "Chunks and manifests that were found in layout 1, where they have no checksum.";
     ForeignEnvelopes "foreign_envelopes" "Chunks and manifests that a later version wrote, and that were missed and left alone.";
     OlderManifests "older_manifests" "Manifests that were older than one that was read before, and not answered.";
+    OtherDescriptors "other_descriptors" "Chunks and manifests that lie under another descriptor, and that were missed and left alone.";
+    RefusedDescriptors "descriptor_refused" "Puts that were refused because a value of another descriptor lies under the key or the name.";
     Evicted "evicted" "Chunks and manifests that the host had the backend evict.";
     BytesEvicted "evicted_bytes" "Bytes of those.";
     BufferHits "write_buffer_hits" "Chunks that were answered out of the write buffer.";

@@ -23,6 +23,7 @@ reasons! {
     Older "older" "it is older than a manifest that was read before under this name";
     Later "later" "it lies in an envelope of a later version";
     Flag "flag" "it is not what a flag of the call says of it";
+    Descriptor "descriptor" "it lies under another descriptor than the reader's";
     Late "late" "the call's time ran out, or its caller cancelled it";
     Breaker "breaker" "the circuit breaker is open";
     Refused "refused" "it was refused: a quota, a limit, rights, or no room to serve it now";

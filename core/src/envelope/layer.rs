@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::generations::Generations;
 use super::keys::{is_component_name, reduced_key, reduced_name, stored_key, stored_name};
+use super::meanings::Meanings;
 use super::names::RecentNames;
-use super::tail::{Generation, Judged, Kind, TAIL_BYTES, judge, tail, without_generation};
+use super::tail::{Generation, Judged, Kind, Sound, TAIL_BYTES, judge, tail, without_generation};
 use crate::backend::{Answers, Backend, ChunkHash, ChunkSet, Committed, Got, NewChunk, Presence, Put, Target};
 use crate::backend::{Bytes as ToStore, Layout};
 use crate::counters::{Counters, Event, Unanswered};
+use crate::descriptor::{DescriptorDigest, Descriptors};
 use crate::error::{Error, ErrorKind, contract_violation};
 use crate::log::{self, Level};
 use crate::payload::{Buffer, Bytes, Damaged, Memory};
@@ -21,15 +23,25 @@ use crate::until::Until;
 
 /// A backend whose manifests, and some of whose chunks, lie in envelopes.
 pub struct Enveloped {
-    inner: Arc<dyn Backend>,
-    setting: Setting,
+    pub(super) inner: Arc<dyn Backend>,
+    pub(super) setting: Setting,
     generations: Generations,
+    /// Under which descriptor values lie.
+    pub(super) meanings: Meanings,
+    /// The operator was told that values of other descriptors lie here.
+    pub(super) told_other: AtomicBool,
     /// The operator was told that a later version writes here.
     told: AtomicBool,
     /// Manifests whose damage was logged.
     damaged: RecentNames,
     /// Manifests of which an older one was answered, and that was logged.
     older: RecentNames,
+}
+
+/// A manifest that is what was put.
+pub struct Examined {
+    pub bytes: u64,
+    pub descriptor: Option<DescriptorDigest>,
 }
 
 /// What a layer of envelopes needs beside its backend.
@@ -40,6 +52,10 @@ pub struct Setting {
     pub uri: String,
     pub clock: Clock,
     pub counters: Arc<Counters>,
+    /// What the handles of the store say of their values.
+    pub descriptors: Descriptors,
+    /// A value without a descriptor is a miss for who says one.
+    pub requires_descriptor: bool,
 }
 
 impl Enveloped {
@@ -48,15 +64,17 @@ impl Enveloped {
             inner,
             setting,
             generations: Generations::default(),
+            meanings: Meanings::default(),
+            told_other: AtomicBool::new(false),
             told: AtomicBool::new(false),
             damaged: RecentNames::default(),
             older: RecentNames::default(),
         }
     }
 
-    /// Whether what is not there in layout 2 is asked for in layout 1.
-    pub fn reads_layout1(&self) -> bool {
-        self.setting.reads_layout1
+    /// The descriptors of the store's handles.
+    pub fn descriptors(&self) -> &Descriptors {
+        &self.setting.descriptors
     }
 
     /// Remove what lies under a manifest's name in layout 1, and not what lies in layout 2. It is looked for first: mostly there is
@@ -73,11 +91,11 @@ impl Enveloped {
     }
 
     /// A manifest, for a caller that looks for damage: `Corrupt` where it is not what was put. Nothing is counted.
-    pub fn examine_manifest(&self, name: &str, until: &Until) -> Result<Option<Arc<Buffer>>, Error> {
+    pub fn examine_manifest(&self, name: &str, until: &Until) -> Result<Option<Examined>, Error> {
         let keyed = !is_component_name(name);
         if let (true, Some(data)) = (keyed, self.inner.get_manifest(&stored_name(name), until)?) {
             return match judge(Kind::Manifest, reduced_name(name).as_bytes(), Bytes::Slice(&data)) {
-                Judged::Sound(len, _) => shortened(data, len).map(Some),
+                Judged::Sound(found) => Ok(Some(Examined { bytes: found.len as u64, descriptor: found.descriptor })),
                 Judged::Foreign { .. } => Ok(None),
                 Judged::Damaged(Damaged { len, .. }) => {
                     let message = format!("its {len} bytes do not match their checksum");
@@ -85,7 +103,8 @@ impl Enveloped {
                 }
             };
         }
-        self.inner.get_manifest(name, until)
+        let found = self.inner.get_manifest(name, until)?;
+        Ok(found.map(|data| Examined { bytes: data.len() as u64, descriptor: None }))
     }
 
     /// What was written by a later version is left alone: it is missed, and one line says why.
@@ -124,8 +143,9 @@ impl Enveloped {
             }
         };
         Ok(match (judged, got) {
-            (Judged::Sound(len, _), Got::Buffer(data)) => Some(Got::Buffer(shortened(data, len)?)),
-            (Judged::Sound(len, _), _) => Some(Got::Placed(len)),
+            (Judged::Sound(found), _) if !self.admits_chunk(hash, found.descriptor, until) => None,
+            (Judged::Sound(found), Got::Buffer(data)) => Some(Got::Buffer(shortened(data, found.len)?)),
+            (Judged::Sound(found), _) => Some(Got::Placed(found.len)),
             (Judged::Damaged(damaged), _) => Some(Got::Damaged(damaged)),
             (Judged::Foreign { version, transforms }, _) => {
                 self.tell_foreign(format_args!("chunk {hash}"), version, transforms);
@@ -156,7 +176,8 @@ impl Enveloped {
                 until.dropped_manifest(Unanswered::Later);
                 Ok(Ok(None))
             }
-            Judged::Sound(len, generation) => {
+            Judged::Sound(found) if !self.admits_manifest(name, found.descriptor, until) => Ok(Ok(None)),
+            Judged::Sound(Sound { len, generation, .. }) => {
                 let accepts = |generation| self.generations.accept(name, generation, known, setting.clock.now());
                 if generation.is_none_or(accepts) {
                     return Ok(Ok(Some(shortened(data, len)?)));
@@ -224,24 +245,15 @@ fn all_plain<'a>(mut hashes: impl Iterator<Item = &'a ChunkHash>) -> bool {
     hashes.all(|hash| hash.layout() == Layout::Plain)
 }
 
-impl Backend for Enveloped {
-    fn exists(&self, hashes: &[ChunkHash], until: &Until) -> Answers<Presence> {
-        if all_plain(hashes.iter()) {
-            return self.inner.exists(hashes, until);
-        }
-        let answers = self.inner.exists(&stored_keys(hashes), until)?;
-        let of = |(hash, answer): (&ChunkHash, Result<Presence, Error>)| answer.map(|found| value_len(hash, found));
-        Ok(hashes.iter().zip(answers).map(of).collect())
-    }
-
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
-        if all_plain(chunks.iter().map(|(hash, _)| hash)) {
-            return self.inner.put(chunks, replace, until);
-        }
+impl Enveloped {
+    /// Store chunks, each in its envelope where it is meant to lie in one.
+    fn put_enveloped(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
         let tail_of = |(hash, data): &NewChunk<'_>| {
             let pieces = data.pieces();
-            hash.is_enveloped()
-                .then(|| tail(Kind::Chunk, reduced_key(hash).as_slice(), data.len(), pieces.iter().copied()))
+            hash.is_enveloped().then(|| {
+                let (key, descriptor) = (reduced_key(hash), self.digest(hash.described()));
+                tail(Kind::Chunk, key.as_slice(), descriptor, data.len(), pieces.iter().copied())
+            })
         };
         let tails: Vec<Option<[u8; TAIL_BYTES]>> = chunks.iter().map(tail_of).collect();
         let pieces: Vec<Vec<&[u8]>> = chunks
@@ -258,6 +270,58 @@ impl Backend for Enveloped {
             })
             .collect();
         self.inner.put(&stored, replace, until)
+    }
+}
+
+impl Backend for Enveloped {
+    fn exists(&self, hashes: &[ChunkHash], until: &Until) -> Answers<Presence> {
+        if all_plain(hashes.iter()) {
+            return self.inner.exists(hashes, until);
+        }
+        let answers = self.inner.exists(&stored_keys(hashes), until)?;
+        let of = |(hash, answer): (&ChunkHash, Result<Presence, Error>)| {
+            answer.map(|found| self.seen_by_reader(hash, value_len(hash, found)))
+        };
+        Ok(hashes.iter().zip(answers).map(of).collect())
+    }
+
+    fn exists_for_put(&self, hashes: &[ChunkHash], until: &Until) -> Answers<Presence> {
+        if all_plain(hashes.iter()) {
+            return self.inner.exists(hashes, until);
+        }
+        let answers = self.inner.exists(&stored_keys(hashes), until)?;
+        let of = |(hash, answer): (&ChunkHash, Result<Presence, Error>)| answer.map(|found| value_len(hash, found));
+        let answers = hashes.iter().zip(answers).map(of).collect();
+        Ok(self.present_for_put(hashes, answers, until))
+    }
+
+    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+        if all_plain(chunks.iter().map(|(hash, _)| hash)) {
+            return self.inner.put(chunks, replace, until);
+        }
+        if !replace {
+            let answers = self.put_enveloped(chunks, false, until)?;
+            let again = |chunk: &NewChunk<'_>, replace| {
+                let answers = self.put_enveloped(std::slice::from_ref(chunk), replace, until)?;
+                answers.into_iter().next().unwrap_or_else(|| Err(contract_violation("answered no outcome")))
+            };
+            return Ok(self.settle_existed(chunks, answers, &again, until));
+        }
+        if self.is_undescribed(chunks.iter().map(|(hash, _)| hash)) {
+            return self.put_enveloped(chunks, true, until);
+        }
+        let mut refused = self.not_to_replace(chunks, until);
+        let allowed = chunks.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
+        let allowed: Vec<NewChunk<'_>> = allowed.map(|(chunk, _)| *chunk).collect();
+        let answers = if allowed.is_empty() { Vec::new() } else { self.put_enveloped(&allowed, true, until)? };
+        for ((hash, _), answer) in allowed.iter().zip(&answers) {
+            if answer.is_ok() {
+                self.chunk_was_put(hash);
+            }
+        }
+        let mut answers = answers.into_iter();
+        // A backend may answer less, and so does this.
+        Ok(refused.iter_mut().map_while(|refused| refused.take().map(Err).or_else(|| answers.next())).collect())
     }
 
     fn get(&self, hashes: &[ChunkHash], targets: &mut [Target<'_>], until: &Until) -> Answers<Option<Got>> {
@@ -301,7 +365,12 @@ impl Backend for Enveloped {
     }
 
     fn delete(&self, hashes: &[ChunkHash], until: &Until) -> Answers<()> {
-        self.inner.delete(&stored_keys(hashes), until)
+        let deleted = self.inner.delete(&stored_keys(hashes), until);
+        if self.meanings.is_used() {
+            let now = self.setting.clock.now();
+            hashes.iter().filter(|hash| hash.is_enveloped()).for_each(|hash| self.meanings.chunk_is(hash, None, now));
+        }
+        deleted
     }
 
     fn commit(
@@ -316,7 +385,10 @@ impl Backend for Enveloped {
             if is_component_name(name) {
                 return Ok((name.to_owned(), without_generation(data)?));
             }
-            let tail = tail(Kind::Manifest, reduced_name(name).as_bytes(), data.len(), std::iter::once(data));
+            self.check_published_over(name, until)?;
+            let descriptor = self.digest(until.described());
+            let data_once = std::iter::once(data);
+            let tail = tail(Kind::Manifest, reduced_name(name).as_bytes(), descriptor, data.len(), data_once);
             Ok((stored_name(name), [data, &tail].concat()))
         });
         let enveloped = enveloped.transpose()?;
@@ -328,6 +400,7 @@ impl Backend for Enveloped {
         let Committed::Absent(absent) = committed else {
             if let Some((name, _)) = manifest {
                 self.damaged.forget(name);
+                self.manifest_was_published(name, until);
             }
             return Ok(committed);
         };
@@ -350,7 +423,7 @@ impl Backend for Enveloped {
                 Err(damaged) => self.damaged_manifest(name, damaged, until),
             };
         }
-        if !self.setting.reads_layout1 {
+        if !self.reads_layout1(until.described()) {
             return Ok(None);
         }
         let found = self.inner.get_manifest(name, until)?;
@@ -360,6 +433,9 @@ impl Backend for Enveloped {
 
     /// In layout 1 first: what is left after a failure is the newer one.
     fn delete_manifest(&self, name: &str, until: &Until) -> Result<(), Error> {
+        if self.meanings.is_used() {
+            self.meanings.manifest_is(name, None, self.setting.clock.now());
+        }
         let stored = stored_name(name);
         if self.setting.reads_layout1 && stored != name {
             // Not looked for: what cannot be read is to be removed all the same.

@@ -5,9 +5,11 @@
 //! name of its own, which software that does not know envelopes never asks for (`keys`). [`Enveloped`] is the layer that does both
 //! around a backend: above it, keys, names and lengths are the consumer's.
 
+mod described;
 mod generations;
 mod keys;
 mod layer;
+mod meanings;
 mod names;
 mod tail;
 

@@ -12,6 +12,7 @@
 
 use twox_hash::XxHash3_128;
 
+use crate::descriptor::DescriptorDigest;
 use crate::error::{Error, ErrorKind};
 use crate::payload::{Bytes, Damaged};
 
@@ -56,11 +57,20 @@ pub fn generation(microseconds: u64) -> Generation {
     Generation { microseconds, nonce: [0; 8] }
 }
 
+/// A value that is what was put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sound {
+    pub len: usize,
+    pub generation: Option<Generation>,
+    /// Of whoever put it.
+    pub descriptor: Option<DescriptorDigest>,
+}
+
 /// What was found behind a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged {
     /// The value is the first so many bytes, and is what was put.
-    Sound(usize, Option<Generation>),
+    Sound(Sound),
     /// A later version has written it, or something was done to it that this version cannot undo.
     Foreign { version: u16, transforms: u16 },
     /// It is not what was put.
@@ -68,9 +78,18 @@ pub enum Judged {
 }
 
 /// The tail of a value that lies in several pieces.
-pub fn tail<'a>(kind: Kind, key: &[u8], len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> [u8; TAIL_BYTES] {
+pub fn tail<'a>(
+    kind: Kind,
+    key: &[u8],
+    descriptor: Option<DescriptorDigest>,
+    len: usize,
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> [u8; TAIL_BYTES] {
     let mut covered: Covered = [0; COVERED_BYTES];
-    let (_, fields) = covered.split_at_mut(16);
+    let (digest, fields) = covered.split_at_mut(16);
+    if let Some(descriptor) = descriptor {
+        digest.copy_from_slice(descriptor.bytes());
+    }
     fields.iter_mut().zip(MAGIC.into_iter().chain(VERSION.to_le_bytes())).for_each(|(to, from)| *to = from);
     let checksum = checksum(kind, key, len as u64, pieces, &covered);
     let mut tail = [0; TAIL_BYTES];
@@ -94,7 +113,7 @@ pub fn judge(kind: Kind, key: &[u8], stored: Bytes<'_>) -> Judged {
         now.copy_from_slice(piece);
         rest = later;
     }
-    let [first, _, third, generation] = tail.as_chunks::<16>().0 else { return damaged(0) };
+    let [first, second, third, generation] = tail.as_chunks::<16>().0 else { return damaged(0) };
     let Some(covered) = tail.split_at(16).1.first_chunk::<COVERED_BYTES>() else { return damaged(0) };
     let checksum = checksum(kind, key, len, stored.range(0, len), covered);
     if checksum.to_le_bytes() != *first {
@@ -109,7 +128,8 @@ pub fn judge(kind: Kind, key: &[u8], stored: Bytes<'_>) -> Judged {
     if *magic != MAGIC || version != VERSION || transforms != 0 {
         return Judged::Foreign { version, transforms };
     }
-    Judged::Sound(len as usize, Generation::read(generation))
+    let (generation, descriptor) = (Generation::read(generation), DescriptorDigest::read(second));
+    Judged::Sound(Sound { len: len as usize, generation, descriptor })
 }
 
 /// What is stored for a manifest that comes with its envelope, under a component's own word for its name, with which its checksum
@@ -143,7 +163,7 @@ fn checksum<'a>(kind: Kind, key: &[u8], len: u64, pieces: impl Iterator<Item = &
 /// A value as the version after this one might store it.
 #[cfg(test)]
 pub(crate) fn of_later_version(kind: Kind, key: &[u8], value: &[u8]) -> Vec<u8> {
-    let mut tail = tail(kind, key, value.len(), std::iter::once(value));
+    let mut tail = tail(kind, key, None, value.len(), std::iter::once(value));
     tail[40..44].copy_from_slice(&[2, 0, 1, 0]);
     let covered: Covered = tail[16..48].try_into().unwrap();
     let sum = checksum(kind, key, value.len() as u64, std::iter::once(value), &covered);
@@ -156,11 +176,31 @@ mod tests {
     use super::*;
 
     fn stored(kind: Kind, key: &[u8], value: &[u8]) -> Vec<u8> {
-        [value, &tail(kind, key, value.len(), std::iter::once(value))].concat()
+        [value, &tail(kind, key, None, value.len(), std::iter::once(value))].concat()
     }
 
     fn judged(kind: Kind, key: &[u8], stored: &[u8]) -> Judged {
         judge(kind, key, Bytes::Slice(stored))
+    }
+
+    fn sound(len: usize, generation: Option<Generation>) -> Judged {
+        Judged::Sound(Sound { len, generation, descriptor: None })
+    }
+
+    /// As [`golden_envelope`], with the digest of a descriptor. Computed with Python's xxhash, not with this code.
+    #[test]
+    fn golden_envelope_with_a_descriptor() {
+        let digest = DescriptorDigest::read(&std::array::from_fn(|n| n as u8 + 1)).unwrap();
+        let tail = tail(Kind::Chunk, b"key", Some(digest), 5, [&b"value"[..]].into_iter());
+        let hex: String = tail.iter().map(|byte| format!("{byte:02x}")).collect();
+        let rest = "0102030405060708090a0b0c0d0e0f104b56454e56320d0a0100000000000000";
+        assert_eq!(hex, format!("77db8fb8c2b3304eb6451f82536619e2{rest}{}", "0".repeat(32)));
+        let stored = [&b"value"[..], &tail].concat();
+        let expected = Sound { len: 5, generation: None, descriptor: Some(digest) };
+        assert_eq!(judged(Kind::Chunk, b"key", &stored), Judged::Sound(expected));
+        let other = DescriptorDigest::read(&[9; 16]).unwrap();
+        let others = self::tail(Kind::Chunk, b"key", Some(other), 5, [&b"value"[..]].into_iter());
+        assert_ne!(others[..16], tail[..16], "the checksum covers it");
     }
 
     /// A value whose envelope does not match is damaged, so one that is made otherwise loses all that lies in layout 2. Computed
@@ -174,10 +214,10 @@ mod tests {
             (Kind::Manifest, b"conversation", &long, "9cb1217d154b6b1c269f78b1b6696cb7"),
             (Kind::Chunk, &[7; 32], b"", "326654e6e5b563f8105f2c06d22ec222"),
         ] {
-            let tail = tail(kind, key, value.len(), [value].into_iter());
+            let tail = tail(kind, key, None, value.len(), [value].into_iter());
             let hex: String = tail.iter().map(|byte| format!("{byte:02x}")).collect();
             assert_eq!(hex, format!("{expected}{rest}{}", "0".repeat(32)), "{} bytes", value.len());
-            assert_eq!(judged(kind, key, &[value, &tail].concat()), Judged::Sound(value.len(), None));
+            assert_eq!(judged(kind, key, &[value, &tail].concat()), sound(value.len(), None));
         }
     }
 
@@ -185,7 +225,7 @@ mod tests {
     fn an_envelope_tells_kinds_keys_lengths_and_bytes_apart() {
         for value in [&b""[..], b"x", &[7; 1000]] {
             let stored = stored(Kind::Chunk, b"key", value);
-            assert_eq!(judged(Kind::Chunk, b"key", &stored), Judged::Sound(value.len(), None));
+            assert_eq!(judged(Kind::Chunk, b"key", &stored), sound(value.len(), None));
             assert!(matches!(judged(Kind::Chunk, b"kez", &stored), Judged::Damaged(_)));
             assert!(matches!(judged(Kind::Manifest, b"key", &stored), Judged::Damaged(_)));
             let (damageable, _) = stored.split_at(stored.len() - 16);
@@ -206,7 +246,7 @@ mod tests {
     #[test]
     fn a_value_may_lie_in_pieces_anywhere_cut() {
         let whole = stored(Kind::Chunk, b"k", b"abcdef");
-        let pieces = tail(Kind::Chunk, b"k", 6, [&b"ab"[..], b"", b"cdef"].into_iter());
+        let pieces = tail(Kind::Chunk, b"k", None, 6, [&b"ab"[..], b"", b"cdef"].into_iter());
         assert_eq!(pieces, whole[6..]);
         for cut in 0..=whole.len() {
             let (head, rest) = whole.split_at(cut);
@@ -215,7 +255,7 @@ mod tests {
             let memory = unsafe { crate::payload::Memory::of_pieces(&pieces) };
             // SAFETY: as above.
             let bytes = unsafe { Bytes::of(&memory, whole.len() as u64) };
-            assert_eq!(judge(Kind::Chunk, b"k", bytes), Judged::Sound(6, None), "cut at {cut}");
+            assert_eq!(judge(Kind::Chunk, b"k", bytes), sound(6, None), "cut at {cut}");
         }
     }
 
@@ -227,7 +267,7 @@ mod tests {
         let mut published = stored(Kind::Manifest, b"m", b"bytes");
         published[b"bytes".len() + 48..].copy_from_slice(&[7; 16]);
         let generation = Generation { microseconds: u64::from_le_bytes([7; 8]), nonce: [7; 8] };
-        assert_eq!(judged(Kind::Manifest, b"m", &published), Judged::Sound(5, Some(generation)));
+        assert_eq!(judged(Kind::Manifest, b"m", &published), sound(5, Some(generation)));
         let before = Generation { microseconds: generation.microseconds - 1, nonce: [255; 8] };
         assert!(before < generation && Generation { nonce: [8; 8], ..generation } > generation);
     }

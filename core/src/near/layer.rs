@@ -112,6 +112,11 @@ impl NearLayer {
         old.into_iter().for_each(|(_, looked)| *looked = Looked::Nothing);
     }
 
+    fn forget_absent(&self, hashes: &[ChunkHash], answers: &[Result<Presence, Error>]) {
+        let absent = hashes.iter().zip(answers).filter(|(_, answer)| matches!(answer, Ok(Presence::Absent)));
+        absent.for_each(|(hash, _)| self.forget(hash));
+    }
+
     /// Keep what a call has brought, where its key is the hash of it.
     fn keep(&self, hash: &ChunkHash, since: Option<(Key, Since)>, data: impl FnOnce() -> Result<Arc<Buffer>, Error>) {
         if let Some((key, since)) = since
@@ -126,13 +131,11 @@ impl NearLayer {
 impl Backend for NearLayer {
     /// The backend alone knows.
     fn exists(&self, hashes: &[ChunkHash], until: &Until) -> Answers<Presence> {
-        let answers = self.inner.exists(hashes, until)?;
-        for (hash, answer) in hashes.iter().zip(&answers) {
-            if let Ok(Presence::Absent) = answer {
-                self.forget(hash);
-            }
-        }
-        Ok(answers)
+        self.inner.exists(hashes, until).inspect(|answers| self.forget_absent(hashes, answers))
+    }
+
+    fn exists_for_put(&self, hashes: &[ChunkHash], until: &Until) -> Answers<Presence> {
+        self.inner.exists_for_put(hashes, until).inspect(|answers| self.forget_absent(hashes, answers))
     }
 
     fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {

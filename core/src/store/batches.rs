@@ -92,7 +92,7 @@ impl Batches<'_> {
             }
             // Of all of them at once: most batches are there as a whole, or not at all.
             let hashes: Vec<ChunkHash> = missing.iter().map(|(_, (hash, _))| *hash).collect();
-            let Outcomes { items, failure } = self.exists_all(&hashes, until);
+            let Outcomes { items, failure } = self.present_for_put(&hashes, until);
             outcomes.failure = failure;
             let mut items = items.into_iter();
             missing.retain(|(index, (hash, _))| match items.next().flatten() {
@@ -241,10 +241,44 @@ impl Batches<'_> {
         }))
     }
 
-    /// Which chunks of one batch the backend has; one answer for each hash.
+    /// Which chunks of one batch the backend has, so that they need not be put; one answer for each hash.
     pub(super) fn exists(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<bool>, Error> {
-        let presence = self.presence(hashes, until)?;
-        Ok(presence.iter().map(|presence| matches!(presence, Presence::Present(_))).collect())
+        let mut known = Vec::with_capacity(hashes.len());
+        while let Some(rest) = hashes.get(known.len()..).filter(|rest| !rest.is_empty()) {
+            for answer in self.backend.exists_for_put(rest, until)? {
+                known.push(match answer {
+                    Ok(presence) => matches!(presence, Presence::Present(_)),
+                    // A put of it is refused.
+                    Err(error) if error.kind() == ErrorKind::Mismatch => false,
+                    Err(error) => return Err(error),
+                });
+            }
+        }
+        Ok(known)
+    }
+
+    /// Which chunks need not be put; one that lies under another descriptor is `Mismatch`.
+    fn present_for_put(&self, hashes: &[ChunkHash], until: &Until) -> Outcomes<Presence> {
+        let batches: Vec<&[ChunkHash]> = hashes.chunks(self.items).collect();
+        Outcomes::join(self.side_by_side(&batches, &|batch| {
+            let mut outcomes = Outcomes::unknown(batch.len());
+            let mut done = 0;
+            while let Some(rest) = batch.get(done..).filter(|rest| !rest.is_empty()) {
+                match self.backend.exists_for_put(rest, until) {
+                    Ok(answers) => {
+                        for answer in answers {
+                            outcomes.set(done, answer);
+                            done += 1;
+                        }
+                    }
+                    Err(error) => {
+                        outcomes.failure = Some(error);
+                        break;
+                    }
+                }
+            }
+            outcomes
+        }))
     }
 
     fn presence(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Presence>, Error> {

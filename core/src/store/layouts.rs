@@ -8,6 +8,7 @@ use super::batch::BatchOptions;
 use super::open_store::OpenStore;
 use super::verify::Keys;
 use crate::backend::{ChunkHash, Layout};
+use crate::descriptor::Described;
 use crate::envelope::TAIL_BYTES;
 use crate::error::Error;
 
@@ -35,8 +36,8 @@ impl Lookup {
 
 impl OpenStore {
     /// Whether what is not there in layout 2 is asked for in layout 1.
-    pub(super) fn reads_layout1(&self) -> bool {
-        self.enveloped.reads_layout1()
+    pub(super) fn reads_layout1(&self, described: Described) -> bool {
+        self.enveloped.reads_layout1(described)
     }
 
     /// Where `put_chunk` puts a chunk, after the verifier saw it.
@@ -63,7 +64,7 @@ impl OpenStore {
     /// Where `get_chunk` and `prefetch_chunks` look for a chunk.
     pub(super) fn lookup_of_chunk(&self, hash: &ChunkHash) -> Lookup {
         if !hash.may_be_of_content() {
-            return Lookup::enveloped(self.reads_layout1());
+            return Lookup::enveloped(self.reads_layout1(hash.described()));
         }
         match self.verifier.keys() {
             Keys::Hashes => Lookup::PLAIN,
@@ -78,7 +79,7 @@ impl OpenStore {
             return Lookup::PLAIN;
         }
         if options.sealed || !hash.may_be_of_content() {
-            return Lookup::enveloped(self.reads_layout1());
+            return Lookup::enveloped(self.reads_layout1(hash.described()));
         }
         if options.xxh3_keys || self.verifier.insists() {
             return Lookup::PLAIN;
@@ -95,7 +96,7 @@ impl OpenStore {
         hash: &ChunkHash,
         options: &BatchOptions,
     ) -> impl Iterator<Item = Layout> + use<> {
-        let plain = options.checks_itself || hash.may_be_of_content() || self.reads_layout1();
+        let plain = options.checks_itself || hash.may_be_of_content() || self.reads_layout1(Described::NOT);
         let enveloped = !options.checks_itself;
         plain.then_some(Layout::Plain).into_iter().chain(enveloped.then_some(Layout::Enveloped))
     }

@@ -13,7 +13,7 @@ use crate::sandbox::Maintenance;
 use crate::until::Until;
 
 /// What was found of a chunk, whether or not it is what was put.
-type Unchecked = Result<Option<Buffer>, Error>;
+pub(super) type Unchecked = Result<Option<Buffer>, Error>;
 
 fn unchecked(answer: Result<Option<Got>, Error>) -> Unchecked {
     match answer? {
@@ -214,7 +214,7 @@ impl Store {
         let until = shared.until();
         until.expect(shared.max_value_bytes());
         let found = shared.enveloped.examine_manifest(&opened.full_name(name)?, &until)?;
-        Ok(found.map(|data| data.len() as u64))
+        Ok(found.map(|found| found.bytes))
     }
 
     /// What the store holds, as far as the backend knows without a listing.
@@ -235,7 +235,7 @@ fn without_tail(bytes: Option<u64>) -> Option<u64> {
 
 impl OpenStore {
     /// Chunks wherever they lie, for a caller that checks them: an answer for some of them, from the first on.
-    fn get_unchecked(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Unchecked>, Error> {
+    pub(super) fn get_unchecked(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Unchecked>, Error> {
         let first_of = |hash: &ChunkHash| if hash.may_be_of_content() { Layout::Plain } else { Layout::Enveloped };
         let first: Vec<ChunkHash> = hashes.iter().map(|hash| hash.lying(first_of(hash))).collect();
         let mut found: Vec<Unchecked> = self.far().get(&first, &mut [], until)?.into_iter().map(unchecked).collect();

@@ -3,10 +3,12 @@
 //!
 //! [`Store`] is one handle. What handles on the same URI have in common, the instances first of all, is `OpenStore`.
 
+mod as_stored;
 mod batch;
 mod batches;
 mod bound;
 mod damage;
+mod describe;
 mod flushing;
 mod followed;
 mod foreseen;
@@ -30,9 +32,10 @@ mod upkeep;
 mod verify;
 
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub use crate::backend::{Presence, Put};
+pub use as_stored::Stored;
 pub use batch::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Save, SaveOutcome};
 pub use batch::{SubmittedPut, Wanted};
 pub(crate) use damage::Damage;
@@ -71,6 +74,8 @@ pub struct Opened {
     shared: Arc<OpenStore>,
     /// Comes before each manifest's name; from the config's `root`.
     prefix: Option<String>,
+    /// What its values are, from its first use on.
+    said: OnceLock<describe::Said>,
     /// The chunks that the next manifest publishes.
     save: Arc<SaveState>,
     prefetched: Prefetched,
@@ -112,7 +117,7 @@ impl Store {
         let opened = registry::open(&uri, setup);
         let (shared, prefix) = opened.map_err(|error| during(error.context(uri.as_str())))?;
         let save = Arc::new(SaveState::new(&shared.process.clock));
-        let opened = Opened { save, prefetched: Prefetched::default(), shared, prefix };
+        let opened = Opened { save, prefetched: Prefetched::default(), shared, prefix, said: OnceLock::new() };
         Ok(Store { fork: opened.shared.process.fork(), opened: ManuallyDrop::new(Arc::new(opened)) })
     }
 
@@ -125,7 +130,7 @@ impl Store {
     /// [`Store::put_manifest`] that begins after this call has succeeded.
     pub fn put_chunk(&self, hash: &[u8], data: &[u8]) -> Result<Put, Error> {
         self.counted(Operation::PutChunk, |opened| {
-            let hash = ChunkHash::new(hash)?;
+            let hash = ChunkHash::new(hash)?.described_as(opened.described()?);
             opened.shared.check_len(data.len())?;
             opened.shared.verifier.saw_put(&hash, data);
             let hash = hash.lying(opened.shared.layout_of_chunk(&hash));
@@ -145,6 +150,8 @@ impl Store {
             |opened| {
                 let shared = &opened.shared;
                 let hash = ChunkHash::new(hash).inspect_err(|_| shared.refused(1))?;
+                let Some(described) = opened.asks_as(1) else { return Ok(None) };
+                let hash = hash.described_as(described);
                 let until = shared.until();
                 let found = opened.get(&hash, &until);
                 shared.answered(Item::Chunk(&hash), found_bytes(&found), &until);
@@ -184,11 +191,14 @@ impl Store {
     /// Fetch chunks that will be asked for soon, in as few calls of the backend as may be. `hashes` are of `hash_len`
     /// bytes each, one after another. What does not fit the cache is left out.
     pub fn prefetch_chunks(&self, hashes: &[u8], hash_len: usize) -> Result<(), Error> {
-        self.counted(Operation::PrefetchChunks, |Opened { shared, save, prefetched, .. }| {
+        self.counted(Operation::PrefetchChunks, |opened| {
+            let Opened { shared, save, prefetched, .. } = opened;
             if hash_len == 0 || hash_len > limits::MAX_HASH_BYTES {
                 return Err(bad_length(hash_len));
             }
+            let Ok(described) = opened.described() else { return Ok(()) };
             let wanted = hashes.chunks_exact(hash_len).filter_map(|hash| ChunkHash::new(hash).ok());
+            let wanted = wanted.map(|hash| hash.described_as(described));
             prefetched.fill(shared, wanted.filter(|hash| !save.holds(hash)))
         })
     }
@@ -341,6 +351,10 @@ fn owned(data: Arc<Buffer>) -> Result<Buffer, Error> {
     Arc::try_unwrap(data).or_else(|shared| Buffer::concat(&[&shared]))
 }
 
+#[cfg(test)]
+mod bundle_tests;
+#[cfg(test)]
+mod describe_tests;
 #[cfg(test)]
 mod layout_tests;
 #[cfg(test)]

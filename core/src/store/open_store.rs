@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::StoreInfo;
 use super::batches::Batches;
 use super::damage::{Damage, Suspects};
+use super::describe::SaidByOperator;
 use super::followed::Followed;
 use super::layouts::Lookup;
 use super::process::Process;
@@ -17,6 +18,7 @@ use super::verify::Verifier;
 use crate::backend::{Backend, Bytes, Changes, ChunkHash, Committed, Got, KnownChunks, Put, Remembering, Removed};
 use crate::breaker::Breaker;
 use crate::counters::{Answer, Counters, Event, Unanswered};
+use crate::descriptor::Described;
 use crate::envelope::{Enveloped, RecentNames, TAIL_BYTES, stored_key};
 use crate::error::{Error, contract_violation};
 use crate::limits;
@@ -61,6 +63,8 @@ pub struct OpenStore {
     /// The layer of them that keeps copies on this machine.
     pub near: Option<Arc<NearLayer>>,
     pub verifier: Arc<Verifier>,
+    /// What the operator says of its values.
+    pub said: SaidByOperator,
     /// Chunks that were found damaged.
     pub suspects: Suspects,
     /// Manifests whose names in layout 1 were removed, or are about to be.
@@ -178,12 +182,14 @@ impl OpenStore {
     pub(super) fn removing<'a>(&self, hashes: impl IntoIterator<Item = &'a ChunkHash>) {
         let now = self.now();
         let mut removed = self.removed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        hashes.into_iter().for_each(|hash| removed.note(*hash, now));
+        // Whoever's it was.
+        hashes.into_iter().for_each(|hash| removed.note(hash.described_as(Described::NOT), now));
     }
 
     /// Whether a chunk that the backend had at `confirmed` may have been removed by this process since.
     pub(super) fn was_removed(&self, hash: &ChunkHash, confirmed: Instant) -> bool {
-        self.removed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_since(hash, confirmed)
+        let hash = hash.described_as(Described::NOT);
+        self.removed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_since(&hash, confirmed)
     }
 
     /// Whether a change of a chunk, of this process, may still be carried out though it ended unknown. It may be a removal.
@@ -384,7 +390,8 @@ impl OpenStore {
         self.learn(&first, &answers);
         let mut found: Vec<(ChunkHash, Fetched)> = first.into_iter().zip(answers).collect();
         let then = |((hash, answer), lookup): (&(ChunkHash, Fetched), &Lookup)| {
-            let then = lookup.then.filter(|_| matches!(answer, Ok(None)) && !self.is_damaged(hash))?;
+            let elsewhere = matches!(answer, Ok(None)) && !self.is_damaged(hash) && !until.is_others(hash);
+            let then = lookup.then.filter(|_| elsewhere)?;
             Some(hash.lying(then))
         };
         let asked: Vec<Option<ChunkHash>> = found.iter().zip(&lookups).map(then).collect();

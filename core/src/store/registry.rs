@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::bound::{self, Bound};
 use super::damage::Suspects;
+use super::describe::SaidByOperator;
 use super::followed::Followed;
 use super::open_store::OpenStore;
 use super::places::{Place, Places, Stored, Turn};
@@ -21,6 +22,7 @@ use crate::breaker::Breaker;
 use crate::budget::{Budgets, Owner, Shares};
 use crate::config::{self, Config, FaultTable, Layout1, Settings};
 use crate::counters::{Counters, Event, Gauged, Operation, StoreGauges};
+use crate::descriptor::{Descriptor, Descriptors};
 use crate::directory::Directory;
 use crate::envelope::{Enveloped, RecentNames, Setting};
 use crate::error::{Error, ErrorKind, contract_violation};
@@ -95,6 +97,9 @@ impl Key {
             quota: Quota::default(),
             near: None,
             layout1: Layout1::default(),
+            // What is near has none.
+            descriptor: Descriptor::default(),
+            require_descriptor: false,
             ..self.settings.clone()
         };
         Scope::of(&Key { settings, layers: Vec::new(), ..self.clone() })
@@ -331,6 +336,8 @@ impl OpenStore {
         let held = Arc::new(Holding::new(guarded, changes.clone(), settles, counters.clone()));
         let setting = Setting {
             reads_layout1: settings.layout1 == Layout1::Read,
+            requires_descriptor: settings.require_descriptor,
+            descriptors: Descriptors::default(),
             uri: uri.clone(),
             clock: setup.process.clock.clone(),
             counters: counters.clone(),
@@ -361,6 +368,11 @@ impl OpenStore {
             features,
             near,
             verifier,
+            said: SaidByOperator {
+                descriptor: settings.descriptor,
+                required: settings.require_descriptor,
+                told: Mutex::default(),
+            },
             followed: Followed::default(),
             spare: Spare::new(&setup.process.spare),
             removed: Mutex::default(),

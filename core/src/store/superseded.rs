@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use super::open_store::OpenStore;
+use crate::descriptor::Described;
 use crate::log::{self, Level};
 
 impl OpenStore {
     /// A manifest was published: remove what an earlier version published under its name, where the store may evict the newer
     /// one. By another thread: the save is done. Where it fails, the next put of the name tries again.
     pub(super) fn supersede(self: &Arc<Self>, name: &str) {
-        if !self.reads_layout1() || !self.may_evict() || !self.superseded.add(name) {
+        if !self.reads_layout1(Described::NOT) || !self.may_evict() || !self.superseded.add(name) {
             return;
         }
         let (store, of_helper) = (self.clone(), name.to_owned());

@@ -38,7 +38,8 @@ impl Store {
             let shared = &opened.shared;
             let name = opened.full_name(name)?;
             shared.check_manifest_len(data.len())?;
-            save.put_manifest(shared, &name, data, &shared.until_by(end))?;
+            let until = shared.until_by(end).describing(opened.described()?);
+            save.put_manifest(shared, &name, data, &until)?;
             shared.supersede(&name);
             shared.moved_in(data.len() as u64);
             Ok(())
@@ -55,7 +56,8 @@ impl Store {
             |opened| {
                 let shared = &opened.shared;
                 let name = opened.full_name(name).inspect_err(|_| shared.refused(1))?;
-                let until = shared.until_by(end);
+                let Some(described) = opened.asks_as(1) else { return Ok(None) };
+                let until = shared.until_by(end).describing(described);
                 until.expect(shared.max_manifest_bytes());
                 let found = shared.backend.get_manifest(&name, &until).and_then(|found| found.map(owned).transpose());
                 shared.answered(Item::Manifest(&name), found_bytes(&found), &until);
@@ -119,6 +121,9 @@ impl<'a> TimedStore<'a> {
         };
         self.store.counted_or(Operation::GetMany, misses, |opened| {
             let shared = &opened.shared;
+            if opened.asks_as(hashes.len()).is_none() {
+                return Ok(vec![None; hashes.len()]);
+            }
             let until = shared.until_by(self.end);
             let asked: Vec<ChunkHash> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect::<Result<_, _>>()?;
             let found = opened.buffers(&asked, &until);
@@ -177,6 +182,7 @@ impl OperationSave<'_> {
 
     fn put(&self, hash: &[u8], data: Bytes<'_>) -> Result<Put, Error> {
         self.store.store.counted(Operation::PutChunk, |opened| {
+            opened.described()?;
             opened.shared.check_len(data.len())?;
             opened.put(&self.state, ChunkHash::new(hash)?, data, &opened.shared.until_by(self.store.end))
         })

@@ -178,7 +178,9 @@ impl Opened {
         until: &Until,
     ) -> Vec<Result<Option<Fetched>, Error>> {
         let Opened { shared, save, .. } = self;
+        let Some(described) = self.asks_as(items.len()) else { return items.iter().map(|_| Ok(None)).collect() };
         let (mut chunks, first_of) = distinct(items.iter().map(|item| item.hash.as_ref().ok()));
+        chunks.iter_mut().for_each(|(_, hash)| *hash = hash.described_as(described));
         choose_memory(&mut chunks, &first_of, items);
         // What waits is what was put.
         let waiting = |data: Option<Arc<Buffer>>| match data {
@@ -194,7 +196,7 @@ impl Opened {
         for turn in 0..2 {
             let place = |(at, found): (usize, &Result<Found, Error>)| {
                 let layout = lookups.get(at)?.layouts().nth(turn).filter(|_| matches!(found, Ok(Found::Nothing)))?;
-                let (item, hash) = chunks.get(at)?;
+                let (item, hash) = chunks.get(at).filter(|(_, hash)| turn == 0 || !until.is_others(hash))?;
                 Some((at, (*item, hash.lying(layout))))
             };
             let (places, asked): (Vec<usize>, Vec<Asked>) = found.iter().enumerate().filter_map(place).unzip();

@@ -294,7 +294,9 @@ impl Opened {
 
     fn exists_admitted(&self, hashes: &[&[u8]], options: &BatchOptions, until: &Until) -> Vec<Result<Presence, Error>> {
         let Opened { shared, save, .. } = self;
-        let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect();
+        let Ok(described) = self.described() else { return hashes.iter().map(|_| Ok(Presence::Absent)).collect() };
+        let hash = |hash: &&[u8]| ChunkHash::new(hash).map(|hash| hash.described_as(described));
+        let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(hash).collect();
         let (distinct, first_of) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
         let waiting = save.waiting_each(distinct.iter().map(|(_, hash)| hash));
         let presence = |data: Option<Arc<Buffer>>| match data {

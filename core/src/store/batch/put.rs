@@ -5,6 +5,7 @@ use super::super::{Opened, Put};
 use super::{BatchOptions, NewChunk, Save, distinct, unanswered};
 use crate::backend::{Answers, Bytes, CONTENT_KEY_BYTES, ChunkHash, Committed, Layout};
 use crate::counters::{Event, Operation};
+use crate::descriptor::Described;
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
 
@@ -27,7 +28,7 @@ impl Opened {
         save: Option<&Save>,
         until: &Until,
     ) -> Answers<Put> {
-        let shared = &self.shared;
+        let (shared, described) = (&self.shared, self.described()?);
         if options.durable && !shared.features.properties.durable {
             let message = "durable puts: this backend does not survive a restart of its storage system";
             return Err(Error::new(ErrorKind::Unsupported, message));
@@ -36,7 +37,7 @@ impl Opened {
             return Err(Error::invalid("the save belongs to another store"));
         }
         let lens: Vec<usize> = chunks.iter().map(|chunk| chunk.pieces.iter().map(|piece| piece.len()).sum()).collect();
-        let hashes = self.places_of(chunks, &lens, options);
+        let hashes = self.places_of(chunks, &lens, options, described);
         // A chunk that is named twice is put once.
         let (distinct, first_of) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
         let pieces = |index: usize| chunks.get(index).map_or(&[][..], |chunk| chunk.pieces);
@@ -86,10 +87,11 @@ impl Opened {
         chunks: &[NewChunk<'_>],
         lens: &[usize],
         options: &BatchOptions,
+        described: Described,
     ) -> Vec<Result<ChunkHash, Error>> {
         let shared = &self.shared;
         let place = |(chunk, len): &(&NewChunk<'_>, &usize)| {
-            let hash = ChunkHash::new(chunk.hash)?;
+            let hash = ChunkHash::new(chunk.hash)?.described_as(described);
             let matches = || is_xxh3(&hash, chunk.pieces);
             let hash = hash.lying(shared.layout_of_new(&hash, options, matches));
             shared.check_stored_len(&hash, **len).map(|()| hash)

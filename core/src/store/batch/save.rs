@@ -137,7 +137,8 @@ impl Save {
                 opened.shared.check_manifest_len(data.len())?;
             }
             let named = name.as_deref().zip(manifest.map(|(_, data)| data));
-            let committed = state.commit(&opened.shared, named, &opened.shared.until_by(end))?;
+            let until = opened.shared.until_by(end).describing(opened.described()?);
+            let committed = state.commit(&opened.shared, named, &until)?;
             if let (Committed::Published, Some((name, data))) = (&committed, named) {
                 opened.shared.supersede(name);
                 opened.shared.moved_in(data.len() as u64);
