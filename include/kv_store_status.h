@@ -40,7 +40,8 @@ enum kv_store_status {
     KV_STORE_UNSUPPORTED = -6,  /* the backend, or the library, cannot do this at all */
     KV_STORE_COMPONENT = -7,    /* the component trapped or broke its contract; the next call gets a new instance */
     KV_STORE_OTHER = -8,        /* none of the others */
-    KV_STORE_MISMATCH = -10,    /* saved of another model, geometry, layout, dtype or number of tokens */
+    KV_STORE_MISMATCH = -10,    /* saved of another model, geometry, layout, dtype or number of tokens. put: there is a value of another
+                                   descriptor */
     KV_STORE_CANCELLED = -11,   /* cancelled by its caller, or what it was asked of has been shut down */
     KV_STORE_VERSION = -12,     /* saved by a later version, which this library does not read */
     KV_STORE_MISSING = -100,    /* there is none, or it is damaged */

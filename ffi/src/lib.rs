@@ -1,5 +1,6 @@
 //! The C ABI `kv_store_v1`. `include/kv_store_abi.h` is its documentation; `batch` is `include/kv_store_batch.h`, `paged`
-//! `include/kv_store_kvx.h`, `blocks` `include/kv_blocks.h`, `process` `include/kv_store_wasm.h`. Types and constants are those of the crate
+//! `include/kv_store_kvx.h`, `blocks` `include/kv_blocks.h`, `describe` `include/kv_store_describe.h`, `process`
+//! `include/kv_store_wasm.h`. Types and constants are those of the crate
 //! `kv-store-abi`.
 //!
 //! Every entry checks its arguments before it uses them, turns a panic into an error, and logs a failure, at most once a minute for each store and cause. Its
@@ -10,6 +11,7 @@ mod arguments;
 mod batch;
 mod blocks;
 mod deprecated;
+mod describe;
 mod last_error;
 mod log;
 mod metrics;
@@ -20,6 +22,7 @@ use std::ffi::c_char;
 
 pub use batch::kv_store_batch_get_vtable;
 pub use blocks::kv_blocks_get_vtable;
+pub use describe::kv_store_describe_get_vtable;
 pub use paged::kv_store_kvx_get_vtable;
 pub use process::kv_store_wasm_get_vtable;
 

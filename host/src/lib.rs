@@ -30,21 +30,25 @@ use kv_store_core::{
 
 /// The paged-KV kernels, whose views of caches [`paged`] takes.
 pub use kv_store_core::kvx;
-pub use kv_store_core::{limits, paged};
+pub use kv_store_core::{bundle, limits, paged};
 
 /// What an envelope takes besides its value.
 pub const ENVELOPE_BYTES: u64 = kv_store_core::envelope::TAIL_BYTES as u64;
 
 pub use doctor::{
-    ConfigReport, Depth, Diagnosis, Lack, NearLevel, Problem, Reached, Reaches, Secret, check_config, doctor,
+    ConfigReport, Depth, Diagnosis, Lack, NearLevel, Problem, Reached, Reaches, SaidOfValues, Secret, check_config,
+    doctor,
 };
 pub use host::{Host, HostBuilder};
 pub use inspect::{Import, Inspection, inspect};
 pub use kv_store_core::{
     BatchOptions, ChunkEntry, Done, Evicted, Eviction, Fetch, Fetched, ManifestEntry, Memory, NewChunk, Outcomes, Page,
-    Pages, Presence, Put, Request, RequestQueue, Save, SaveOutcome, StoreInfo, Usage,
+    Pages, Presence, Put, Request, RequestQueue, Save, SaveOutcome, StoreInfo, Stored, Usage,
 };
-pub use kv_store_core::{Buffer, Error, ErrorKind, Latency, Metrics, Series, StoreGauges, StoreUri, metrics};
+pub use kv_store_core::{
+    Buffer, Descriptor, DescriptorDigest, Error, ErrorKind, Field, Latency, Metrics, Series, StoreGauges, StoreUri,
+    metrics,
+};
 pub use open::Store;
 pub use policy::{Scheme, is_endpoint};
 pub use precompile::{Compiled, compile};

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use kv_store_abi::batch::{KV_STORE_BATCH_GET_VTABLE_SYMBOL, kv_store_batch_get_vtable_fn, kv_store_batch_vtable_t};
+use kv_store_abi::describe::{
+    KV_STORE_DESCRIBE_GET_VTABLE_SYMBOL, kv_store_describe_get_vtable_fn, kv_store_describe_vtable_t,
+};
 use kv_store_abi::store::{KV_STORE_GET_VTABLE_SYMBOL, kv_store_get_vtable_fn, kv_store_vtable};
 
 /// Its file beside this one. Both are of one build.
@@ -18,6 +21,7 @@ const STEM: &str = "libkv_store_wasm";
 pub struct Library {
     pub store: &'static kv_store_vtable,
     pub batch: &'static kv_store_batch_vtable_t,
+    pub describe: &'static kv_store_describe_vtable_t,
 }
 
 impl Library {
@@ -71,15 +75,18 @@ fn open(path: &Path) -> Result<Library, String> {
         if found.is_null() { Err(loader_error()) } else { Ok(found) }
     };
     let (store, batch) = (symbol(KV_STORE_GET_VTABLE_SYMBOL)?, symbol(KV_STORE_BATCH_GET_VTABLE_SYMBOL)?);
+    let describe = symbol(KV_STORE_DESCRIBE_GET_VTABLE_SYMBOL)?;
     // SAFETY: the functions of these names have these types in every library of this name, and their tables are static.
-    let (store, batch) = unsafe {
+    let (store, batch, describe) = unsafe {
         let store = std::mem::transmute::<*mut libc::c_void, kv_store_get_vtable_fn>(store);
         let batch = std::mem::transmute::<*mut libc::c_void, kv_store_batch_get_vtable_fn>(batch);
-        (store.and_then(|get| get().as_ref()), batch.and_then(|get| get().as_ref()))
+        let describe = std::mem::transmute::<*mut libc::c_void, kv_store_describe_get_vtable_fn>(describe);
+        let (store, batch) = (store.and_then(|get| get().as_ref()), batch.and_then(|get| get().as_ref()));
+        (store, batch, describe.and_then(|get| get().as_ref()))
     };
-    match (store, batch) {
-        (Some(store), Some(batch)) if batch.size as usize >= size_of::<kv_store_batch_vtable_t>() => {
-            Ok(Library { store, batch })
+    match (store, batch, describe) {
+        (Some(store), Some(batch), Some(describe)) if batch.size as usize >= size_of::<kv_store_batch_vtable_t>() => {
+            Ok(Library { store, batch, describe })
         }
         _ => Err(format!("{} is of an earlier version than this library", path.display())),
     }

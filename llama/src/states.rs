@@ -81,7 +81,7 @@ pub enum NotLoaded {
 
 impl States {
     pub fn open(uri: &str, model: Option<&str>) -> Result<States, String> {
-        Ok(States { store: Store::open(uri)?, model: model.map(str::to_owned) })
+        Ok(States { store: Store::open(uri, model)?, model: model.map(str::to_owned) })
     }
 
     /// Copy the state of a sequence, to be stored under a name.

@@ -4,10 +4,18 @@ use std::ffi::{CStr, CString};
 use std::ptr;
 
 use kv_store_abi::batch::*;
+use kv_store_abi::describe::kv_store_descriptor_t;
 use kv_store_abi::status::{KV_STORE_EXISTED, KV_STORE_LOST, KV_STORE_MISSING, KV_STORE_OK, KV_STORE_TOO_LONG};
 use kv_store_abi::store::kv_store_v1;
+use sha2::{Digest, Sha256};
 
 use crate::library::Library;
+
+/// The longest text of a descriptor, in bytes.
+const MAX_TEXT: usize = 512;
+
+/// Of the records and chunks of states: `docs/formats.md`.
+const FORMAT: &CStr = c"kvllama 1";
 
 /// An open store.
 pub struct Store {
@@ -49,15 +57,39 @@ pub enum Committed {
 }
 
 impl Store {
+    /// Open a store of states. `model`: what its caller calls the model. The names of states tell the rest: a fingerprint of it is in each.
+    ///
     /// # Errors
-    /// The library's text: it cannot be loaded, or the store cannot be opened.
-    pub fn open(uri: &str) -> Result<Store, String> {
+    /// The library's text: it cannot be loaded, the store cannot be opened, or the config says something else of its values.
+    pub fn open(uri: &str, model: Option<&str>) -> Result<Store, String> {
         let library = Library::get()?;
         let uri = CString::new(uri).map_err(|_| "the URI has a NUL".to_owned())?;
         let open = library.store.open.ok_or_else(lacking)?;
         // SAFETY: a C string.
         let handle = unsafe { open(uri.as_ptr()) };
-        if handle.is_null() { Err(last_error(library)) } else { Ok(Store { library, handle }) }
+        if handle.is_null() {
+            return Err(last_error(library));
+        }
+        let store = Store { library, handle };
+        store.describe(model)?;
+        Ok(store)
+    }
+
+    /// Say what the values are.
+    fn describe(&self, model: Option<&str>) -> Result<(), String> {
+        let model = model.map(|model| CString::new(short(model))).transpose();
+        let model = model.map_err(|_| "the model has a NUL".to_owned())?;
+        let said = kv_store_descriptor_t {
+            model: model.as_deref().map_or(ptr::null(), CStr::as_ptr),
+            engine: c"llama.cpp".as_ptr(),
+            format: FORMAT.as_ptr(),
+            ..kv_store_descriptor_t::default()
+        };
+        // SAFETY: the handle is open, and the texts are C strings that live until the call returns.
+        match unsafe { (self.library.describe.describe)(self.handle, &raw const said) } {
+            KV_STORE_OK => Ok(()),
+            _ => Err(last_error(self.library)),
+        }
     }
 
     /// Put chunks, as chunks of a save. Answers of each whether it is new.
@@ -221,6 +253,14 @@ fn lacking() -> String {
 }
 
 /// What the library says of this thread's last failure.
+/// A text that a descriptor takes: a digest of one that is none.
+fn short(text: &str) -> String {
+    match text.is_empty() || text.len() > MAX_TEXT || text.chars().any(char::is_control) {
+        true => Sha256::digest(text).iter().fold("sha256:".to_owned(), |hex, byte| hex + &format!("{byte:02x}")),
+        false => text.to_owned(),
+    }
+}
+
 fn last_error(library: Library) -> String {
     // SAFETY: NULL, or a C string that stays until the thread's next failure.
     let text = unsafe {

@@ -26,6 +26,7 @@ pub mod batch;
 pub mod blocks;
 pub mod cache;
 pub mod deprecated;
+pub mod describe;
 pub mod kvx;
 pub mod llama;
 pub mod process;

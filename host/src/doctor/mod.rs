@@ -1,6 +1,7 @@
 //! What an open of a URI would do, and what is wrong with it: the same decisions, told instead of taken.
 
 mod config;
+mod described;
 mod near;
 mod reach;
 mod rehearsal;
@@ -8,6 +9,7 @@ mod values;
 
 use std::path::PathBuf;
 
+pub use described::SaidOfValues;
 pub use near::NearLevel;
 
 use crate::backend::check_fault;
@@ -63,6 +65,8 @@ pub struct Diagnosis {
     pub reaches: Reaches,
     /// What is kept of its chunks on this machine, before the backend.
     pub near: Option<NearLevel>,
+    /// What the config says that its values are.
+    pub descriptor: SaidOfValues,
     /// The bounds in force.
     pub limits: Limits,
     /// The cache of compiled components.
@@ -289,6 +293,7 @@ impl Diagnosis {
             self.problem(true, error.to_string(), "remove the table `fault` from the backend's config");
         }
         self.look_near(&settings);
+        self.look_described(&settings);
         self.pinned_sha256 = settings.sha256.map(|pin| loader::hex(&pin.0));
 
         match settings.target(&uri, &served) {

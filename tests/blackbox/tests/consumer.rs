@@ -4,6 +4,8 @@
 
 #[path = "consumer/crash.rs"]
 mod crash;
+#[path = "consumer/describe.rs"]
+mod describe;
 #[path = "consumer/integrity.rs"]
 mod integrity;
 #[path = "consumer/log.rs"]

@@ -94,6 +94,7 @@ fn abi() -> Result<String, Failed> {
     const HEADERS: &[(&str, &str)] = &[
         ("kv_store_abi.h", "Stores, chunks and manifests: the ABI `kv_store_v1`"),
         ("kv_store_batch.h", "Batches, saves and queues on the same handle"),
+        ("kv_store_describe.h", "What the values of a store are"),
         ("kv_store_kvx.h", "Sequences of a paged cache, straight into and out of a store"),
         ("kv_blocks.h", "Token blocks in memory, over any store"),
         ("kv_cache.h", "The token-exact cache, in `libkv_cache.so`"),
