@@ -68,6 +68,8 @@ class Status(IntEnum):
     """The component trapped or broke its contract; the next call gets a new instance."""
     OTHER = -8
     """None of the others."""
+    MISMATCH = -10
+    """put: a value of another descriptor lies under the key."""
     CANCELLED = -11
     """Cancelled by `Queue.cancel` or `Queue.close`."""
     MISSING = -100

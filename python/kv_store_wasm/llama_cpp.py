@@ -94,7 +94,8 @@ class InStore:
 
     def __init__(self, uri: str, prefix: Sequence[str], timeout: float, counters: Counters) -> None:
         self._prefix, self._counters = prefix, counters
-        self._store = open_store(uri, timeout)
+        # Each part of the prefix decides what a state is, the salt too.
+        self._store = open_store(uri, timeout, engine="llama-cpp-python", format=MAGIC.decode(), model=" ".join(prefix))
 
     def has(self, tokens: Sequence[int]) -> bool:
         return any(outcome >= 0 for outcome in self._store.exists_many(list(self._blocks(tokens))))

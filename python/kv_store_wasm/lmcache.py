@@ -1,7 +1,7 @@
 """A client for LMCache's `native_plugin` L2 adapter. `docs/engines/lmcache.md` has the configuration.
 
 LMCache calls it from two threads and under a lock, so nothing here waits: batches go to a queue, whose eventfd LMCache polls. Its
-keys name model, rank, group, token hash and salt; what else must not be mixed, such as the dtype, goes into `salt`.
+keys name model, rank, group, token hash and salt. What else decides what bytes mean LMCache tells no client: `descriptor` says it.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from . import Status, keys
-from ._adapter import LOOKUP_TIMEOUT, TIMEOUT, Counters, load_timeout, namespace, open_store
+from ._adapter import LOOKUP_TIMEOUT, TIMEOUT, Counters, Said, load_timeout, namespace, open_store
 from ._versions import check
 
 __all__ = ["Client"]
@@ -24,7 +24,7 @@ class Client:
 
     uri: the store. salt: a further part of each key (a tenant, a dtype, a version of the model). depth: requests that may wait; a
     further one fails at once. timeout: seconds that a batch may take. lookup_timeout: seconds that a lookup may take, from its submit
-    on. compute_rate: bytes of KV a second that the engine computes; a load ends when computing its bytes would have taken as long.
+    on. descriptor: what the values are, by the names of `kv_store_wasm.open`: dtype, layout and the like. compute_rate: bytes of KV a second that the engine computes; a load ends when computing its bytes would have taken as long.
     """
 
     def __init__(
@@ -35,12 +35,13 @@ class Client:
         timeout: float = TIMEOUT,
         lookup_timeout: float = LOOKUP_TIMEOUT,
         compute_rate: float | None = None,
+        descriptor: Said | None = None,
     ) -> None:
         self.counters = Counters()
         self._timeout, self._lookup_timeout, self._compute_rate = timeout, min(timeout, lookup_timeout), compute_rate
         self._prefix = namespace("lmcache", salt=salt)
         check("lmcache.Client", "lmcache")
-        self._store = open_store(uri, timeout)
+        self._store = open_store(uri, timeout, descriptor, engine="lmcache")
         self._queue = self._store.queue(depth)
         self._fd = self._queue.fileno()
         self._numbers = itertools.count(1)

@@ -20,11 +20,14 @@ logger = logging.getLogger(__name__)
 
 KV = "kv"
 
+RANKS = ("tp", "pp", "attn_cp", "dcp")
+
 Pieces = list[tuple[int, int]]
 
 
 class Storage(HiCacheStorage):
-    """`extra_config`: uri, the store; salt, a further part of each key; timeout, seconds that a batch may take."""
+    """`extra_config`: uri, the store; salt, a further part of each key; timeout, seconds that a batch may take; descriptor, what the pages
+    are, by the names of `kv_store_wasm.open`: the model's revision and the like, which SGLang tells no storage."""
 
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
         extra = dict(storage_config.extra_config or {})
@@ -32,7 +35,16 @@ class Storage(HiCacheStorage):
         self._config = storage_config
         self._salt = str(extra.get("salt", ""))
         check("sglang.Storage", "sglang")
-        self._store = open_store(extra["uri"], float(extra.get("timeout", TIMEOUT)))
+        ranks = {name: f"{getattr(storage_config, f'{name}_rank', 0)}/{getattr(storage_config, f'{name}_size', 1)}" for name in RANKS}
+        self._store = open_store(
+            extra["uri"],
+            float(extra.get("timeout", TIMEOUT)),
+            extra.get("descriptor"),
+            engine="sglang",
+            model=storage_config.model_name,
+            # What MLA keeps is the same on each rank of tensor parallelism.
+            ranks=", ".join(f"{name} {part}" for name, part in ranks.items() if name != "tp" or not storage_config.is_mla_model),
+        )
         self._namespaces: dict[str, tuple[str, ...]] = {}
         self.mem_pool_host: Any = None
         self.registered_pools: dict[str, Any] = {}

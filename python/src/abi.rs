@@ -4,13 +4,14 @@
 //! The extension calls the C interface and not the Rust one because a queue over memory that somebody else owns is there,
 //! with its conditions written down: see `docs/decisions/wheel.md`.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString, c_char};
 use std::ptr::NonNull;
 
 use kv_store_abi::batch::*;
+use kv_store_abi::describe::{KV_STORE_DESCRIPTOR_BYTES, kv_store_describe_vtable_t, kv_store_descriptor_t};
 pub use kv_store_abi::status::KV_STORE_INVALID;
 use kv_store_abi::store::{kv_store_v1, kv_store_vtable};
-use kv_store_ffi::{kv_store_batch_get_vtable, kv_store_get_vtable};
+use kv_store_ffi::{kv_store_batch_get_vtable, kv_store_describe_get_vtable, kv_store_get_vtable};
 use pyo3::prelude::*;
 
 unsafe extern "C" {
@@ -25,6 +26,57 @@ fn handles() -> &'static kv_store_vtable {
 fn batches() -> &'static kv_store_batch_vtable_t {
     // SAFETY: never NULL, and static.
     unsafe { &*kv_store_batch_get_vtable() }
+}
+
+fn describing() -> &'static kv_store_describe_vtable_t {
+    // SAFETY: never NULL, and static.
+    unsafe { &*kv_store_describe_get_vtable() }
+}
+
+/// What is said of values: of each field its name and its text.
+pub struct Descriptor(Vec<(usize, CString)>);
+
+/// The fields of a descriptor: the name of each, and where it lies.
+const FIELDS: [(&str, fn(&mut kv_store_descriptor_t) -> &mut *const c_char); 14] = [
+    ("model", |said| &mut said.model),
+    ("architecture", |said| &mut said.architecture),
+    ("layout", |said| &mut said.layout),
+    ("dtype", |said| &mut said.dtype),
+    ("scales", |said| &mut said.scales),
+    ("block_tokens", |said| &mut said.block_tokens),
+    ("layers", |said| &mut said.layers),
+    ("heads", |said| &mut said.heads),
+    ("rank", |said| &mut said.rank),
+    ("ranks", |said| &mut said.ranks),
+    ("rope", |said| &mut said.rope),
+    ("adapters", |said| &mut said.adapters),
+    ("engine", |said| &mut said.engine),
+    ("format", |said| &mut said.format),
+];
+
+impl Descriptor {
+    /// Nothing is said.
+    pub fn new() -> Self {
+        Descriptor(Vec::new())
+    }
+
+    /// Say a field. `Err`: the names that there are.
+    pub fn say(&mut self, name: &str, text: CString) -> Result<(), String> {
+        let at = FIELDS.iter().position(|(field, _)| *field == name);
+        let at = at.ok_or_else(|| FIELDS.map(|(field, _)| field).join(", "))?;
+        self.0.push((at, text));
+        Ok(())
+    }
+
+    fn raw(&self) -> kv_store_descriptor_t {
+        let mut raw = kv_store_descriptor_t::default();
+        for (at, text) in &self.0 {
+            if let Some((_, place)) = FIELDS.get(*at) {
+                *place(&mut raw) = text.as_ptr();
+            }
+        }
+        raw
+    }
 }
 
 /// What is done with the items of a batch; the numbers are the header's.
@@ -69,6 +121,20 @@ impl Store {
     pub fn open(uri: &CStr) -> Option<Self> {
         // SAFETY: a C string.
         NonNull::new(unsafe { handles().open?(uri.as_ptr()) }).map(Store)
+    }
+
+    /// Say what its values are. Negative: a status.
+    pub fn describe(&self, descriptor: &Descriptor) -> i32 {
+        // SAFETY: the handle is open; the texts live until the call returns.
+        unsafe { (describing().describe)(self.0.as_ptr(), &descriptor.raw()) }
+    }
+
+    /// The digest that its values have; zeros: nothing is said.
+    pub fn descriptor(&self) -> [u8; KV_STORE_DESCRIPTOR_BYTES as usize] {
+        let mut digest = [0; KV_STORE_DESCRIPTOR_BYTES as usize];
+        // SAFETY: the handle is open, and there is room for so many bytes.
+        let _ = unsafe { (describing().digest)(self.0.as_ptr(), digest.as_mut_ptr()) };
+        digest
     }
 
     /// Carry out a batch. Negative: the items have no statuses.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::abi::{self, KV_STORE_INVALID, Operation};
 use crate::batch::{Batch, Options};
@@ -52,14 +52,42 @@ pub struct Store {
 }
 
 #[pyfunction]
-#[pyo3(signature = (uri, *, sealed = false, timeout = None))]
-pub fn open(py: Python<'_>, uri: &str, sealed: bool, timeout: Option<f64>) -> PyResult<Store> {
+#[pyo3(signature = (uri, *, sealed = false, timeout = None, descriptor = None))]
+pub fn open(
+    py: Python<'_>,
+    uri: &str,
+    sealed: bool,
+    timeout: Option<f64>,
+    descriptor: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Store> {
     Options::new(sealed, timeout)?;
+    let descriptor = descriptor.map(described).transpose()?;
     let c_uri = CString::new(uri).map_err(|_| crate::Error::new_err("the URI has a NUL byte"))?;
-    let opened = py.detach(|| abi::Store::open(&c_uri).ok_or_else(abi::last_error));
+    let open = || {
+        let store = abi::Store::open(&c_uri).ok_or_else(abi::last_error)?;
+        match descriptor.is_none_or(|descriptor| store.describe(&descriptor) >= 0) {
+            true => Ok(store),
+            // Before the store is closed, which may fail too.
+            false => Err(abi::last_error()),
+        }
+    };
+    let opened = py.detach(open);
     let handle = opened.map_err(crate::Error::new_err)?;
     let uri = uri.strip_prefix("wasm://").unwrap_or(uri).to_owned();
     Ok(Store { uri, sealed, timeout, handle: Mutex::new(Some(Arc::new(handle))) })
+}
+
+/// A descriptor, of texts and whole numbers by their names. What is None is not said.
+fn described(said: &Bound<'_, PyDict>) -> PyResult<abi::Descriptor> {
+    let mut descriptor = abi::Descriptor::new();
+    for (name, text) in said.iter().filter(|(_, text)| !text.is_none()) {
+        let (name, text) = (name.extract::<String>()?, text.str()?.to_string());
+        let text =
+            CString::new(text).map_err(|_| PyValueError::new_err(format!("descriptor: {name} has a NUL byte")))?;
+        let unknown = |names| PyValueError::new_err(format!("descriptor: there is no {name}; there are {names}"));
+        descriptor.say(&name, text).map_err(unknown)?;
+    }
+    Ok(descriptor)
 }
 
 impl Store {
@@ -79,6 +107,13 @@ impl Store {
     #[getter]
     fn uri(&self) -> &str {
         &self.uri
+    }
+
+    #[getter]
+    fn descriptor(&self) -> PyResult<Option<String>> {
+        let digest = self.usable()?.descriptor();
+        let hex = || digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(digest.iter().any(|byte| *byte != 0).then(hex))
     }
 
     #[getter]

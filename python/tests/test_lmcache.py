@@ -64,6 +64,18 @@ def test_another_salt_is_another_cache(uri: str) -> None:
     other.close()
 
 
+def test_another_dtype_is_a_miss_and_stays(uri: str) -> None:
+    one, other = (Client(uri, descriptor={"dtype": dtype}) for dtype in ("bfloat16", "float16"))
+    assert done(one, one.submit_batch_set(["name"], views([b"KV"])))[0]
+    memory = [bytearray(2)]
+    assert done(other, other.submit_batch_get(["name"], views(memory))) == (True, "", [False])
+    assert done(other, other.submit_batch_exists(["name"])) == (True, "", [False])
+    assert done(other, other.submit_batch_set(["name"], views([b"kv"]))) == (False, "MISMATCH", None)
+    assert done(one, one.submit_batch_get(["name"], views(memory))) == (True, "", [True]) and memory == [b"KV"]
+    one.close()
+    other.close()
+
+
 def test_a_full_queue_is_a_failed_completion(uri: str) -> None:
     client = Client(uri, depth=2)
     numbers = [client.submit_batch_exists(["name"]) for _ in range(6)]

@@ -296,3 +296,33 @@ def test_the_commands(uri: str) -> None:
     measured = run("bench", uri, "--size", "4096", "--items", "4", "--rounds", "2")
     assert measured.returncode == 0 and "x a copy in memory" in measured.stdout, measured.stderr
     assert run("bench", "no-such-scheme://x").returncode == 2
+
+
+def test_a_value_of_another_descriptor_is_missed_and_not_put_over(uri: str) -> None:
+    said: dict[str, str | int | None] = {"model": "sha256:1f0c", "dtype": "bfloat16", "rank": 0, "rope": None}
+    names, memory = [kv.key("a hash of tokens")], [bytearray(5)]
+    with kv.open(uri, descriptor=said) as one, kv.open(uri, descriptor={**said, "rank": 1}) as two, kv.open(uri) as unset:
+        assert one.descriptor is not None and one.descriptor != two.descriptor and unset.descriptor is None
+        assert len(one.descriptor) == 32
+        assert one.put_many(names, [b"value"]) == [Status.OK]
+        assert two.get_many_into(names, memory) == [Status.MISSING] and two.exists_many(names) == [Status.MISSING]
+        for replace in (False, True):
+            assert two.put_many(names, [b"other"], replace=replace) == [Status.MISMATCH]
+        assert "descriptor" in kv.last_error()
+        assert one.get_many_into(names, memory) == [5] and unset.get_many_into(names, memory) == [5]
+        assert one.put_many(names, [b"value"]) == [Status.EXISTED]
+        with one.save("conversation", b"manifest") as save:
+            pass
+        assert save.status == Status.OK and two.get_manifest("conversation") is None
+        with two.save("conversation", b"other") as save:
+            pass
+        assert save.status == Status.MISMATCH and one.get_manifest("conversation") == b"manifest"
+    assert 'reason="descriptor"' in kv.metrics()
+
+
+def test_a_descriptor_has_known_names_and_texts(uri: str) -> None:
+    with pytest.raises(ValueError, match="there is no colour; there are model, architecture"):
+        kv.open(uri, descriptor={"colour": "red"})
+    for wrong in ("", "two\nlines", "x" * 513):
+        with pytest.raises(kv.Error, match="model"):
+            kv.open(uri, descriptor={"model": wrong})
