@@ -1,6 +1,6 @@
 //! What `doctor` and `inspect` both tell people.
 
-use kv_store_wasm::{Inspection, NearLevel, Reaches, Scheme};
+use kv_store_wasm::{Inspection, NearLevel, Reaches, SaidOfValues, Scheme};
 
 use crate::{contract, show};
 
@@ -44,6 +44,20 @@ pub fn inspection(found: &Inspection) {
 }
 
 /// What is kept on this machine, before the backend.
+pub fn descriptor(values: &SaidOfValues) {
+    let SaidOfValues { said, unset, digest, required, .. } = values;
+    if said.is_empty() && !required {
+        return;
+    }
+    let said: Vec<String> = said.iter().map(|(name, text)| format!("{name} {text:?}")).collect();
+    let said = if said.is_empty() { "nothing by the config".to_owned() } else { said.join(", ") };
+    let digest = digest.as_ref().map(|digest| format!(" (descriptor {digest} where the engine says no more)"));
+    println!("values   {said}{}", digest.unwrap_or_default());
+    if *required && !unset.is_empty() {
+        println!("         required of the engine: {}", unset.join(", "));
+    }
+}
+
 pub fn near(near: &NearLevel) {
     let memory = (near.memory_bytes > 0).then(|| format!("{} in memory", show::bytes(near.memory_bytes)));
     let disk = near.disk.as_ref().map(|path| format!("{} in {}", show::bytes(near.disk_bytes), path.display()));

@@ -81,6 +81,7 @@ fn print(found: &Diagnosis, verbose: bool) {
     if let Some(near) = &found.near {
         describe::near(near);
     }
+    describe::descriptor(&found.descriptor);
     if verbose {
         print_rest(found);
     }

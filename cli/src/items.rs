@@ -7,7 +7,7 @@ use kv_store_wasm::{BatchOptions, ErrorKind, Presence, Put};
 use serde_json::json;
 
 use crate::failure::{Failure, Outcome};
-use crate::place::{Place, PlaceAndFile, open, open_existing, tell_former};
+use crate::place::{Place, PlaceAndFile, open, open_as_it_lies, tell_former};
 use crate::show;
 
 /// A chunk or a manifest.
@@ -96,7 +96,7 @@ pub struct RmArguments {
 pub fn get(arguments: &GetArguments) -> Outcome {
     let uri = &arguments.place.uri()?;
     let wanted = arguments.which.wanted()?;
-    let store = open_existing(uri)?;
+    let store = open_as_it_lies(uri)?;
     let found = match &wanted {
         Wanted::Manifest(name) => store.get_manifest(name),
         Wanted::Chunk(hash) => store.get_chunk(hash),
@@ -148,7 +148,7 @@ pub fn put(arguments: &PutArguments) -> Outcome {
 pub fn rm(arguments: &RmArguments) -> Outcome {
     let uri = &arguments.place.uri()?;
     let wanted = arguments.which.wanted()?;
-    let store = open_existing(uri)?;
+    let store = open_as_it_lies(uri)?;
     let failed = || Failure::of("rm", uri);
     // A removal succeeds where there is nothing, so the store is asked first. What cannot be read is there.
     let (was_there, said) = match &wanted {

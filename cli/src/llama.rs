@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::contents::{each_page_of_manifests, moment};
 use crate::failure::{Failure, Outcome};
-use crate::place::{Place, open_existing};
+use crate::place::{Place, open_as_it_lies};
 use crate::show;
 
 /// List or remove saved llama.cpp slots, by name
@@ -116,7 +116,7 @@ fn each(store: &Store, see: &mut dyn FnMut(&Name<'_>, &ManifestEntry) -> Outcome
 }
 
 fn list(arguments: &LsArguments) -> Outcome {
-    let store = open_existing(&arguments.place.uri()?)?;
+    let store = open_as_it_lies(&arguments.place.uri()?)?;
     let mut headed = arguments.json;
     each(&store, &mut |name, entry| {
         // What was appended goes with its slot.
@@ -141,7 +141,7 @@ fn list(arguments: &LsArguments) -> Outcome {
 fn remove(arguments: &RmArguments) -> Outcome {
     let uri = &arguments.place.uri()?;
     let RmArguments { slot, model, .. } = arguments;
-    let store = open_existing(uri)?;
+    let store = open_as_it_lies(uri)?;
     let model = model.as_deref().unwrap_or_default().to_ascii_lowercase();
     let mut found = Vec::new();
     each(&store, &mut |name, entry| {

@@ -71,6 +71,13 @@ pub fn open(uri: &str) -> Outcome<Store> {
     Store::open(uri).map_err(Failure::unable)
 }
 
+/// Open a store that is there to show what lies in it, whatever its descriptors are.
+pub fn open_as_it_lies(uri: &str) -> Outcome<Store> {
+    let store = open_existing(uri)?;
+    store.as_it_lies(None).map_err(Failure::unable)?;
+    Ok(store)
+}
+
 /// Open a store that is there, and make nothing.
 pub fn open_existing(uri: &str) -> Outcome<Store> {
     let host = Host::builder().must_exist().build().map_err(Failure::unable)?;

@@ -4,7 +4,7 @@ use kv_store_wasm::paged::{self, Checked, Description, Layer};
 use serde_json::json;
 
 use crate::failure::{Failure, Outcome};
-use crate::place::{Place, open_existing};
+use crate::place::{Place, open_as_it_lies};
 use crate::show;
 
 /// Describe a sequence that an engine saved from its paged KV cache, and read its chunks
@@ -32,7 +32,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { place, name, quick, json } = arguments;
     let uri = &place.uri()?;
-    let store = open_existing(uri)?;
+    let store = open_as_it_lies(uri)?;
     let failed = Failure::of("sequence", uri);
     let found = paged::describe(&store, name).map_err(|error| failed(format!("{name:?}: {error}")))?;
     let found =

@@ -1,21 +1,24 @@
 //! `copy`: a store into another one.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use kv_store_wasm::{BatchOptions, ChunkEntry, ManifestEntry, NewChunk, Presence, Put, Store};
+use kv_store_wasm::{BatchOptions, ChunkEntry, DescriptorDigest, ManifestEntry, NewChunk, Presence, Put, Store};
 use serde_json::json;
 
 use super::{batches, each_page_of_chunks, each_page_of_manifests, is_hash_of};
 use crate::failure::{Failure, Outcome};
-use crate::place::{open, open_existing};
+use crate::place::{open, open_as_it_lies, open_existing};
 use crate::{interrupt, show};
 
 /// Copy a store to another one, which may have another backend
 ///
 /// Chunks are copied first, then manifests. What the target has is not sent again, so a copy that was interrupted continues when
 /// it is run again. Damaged chunks are left out, and named. A manifest whose name the backend lists shortened, because it is too
-/// long, is copied to a store of the same backend.
+/// long, is copied to a store of the same backend. What lies under a descriptor lies under the same one in the copy.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store copy local-fs:///var/cache/kv redis://cache.svc:6379/3 --rate 100MB\n  \
     kv-store copy local-fs:///var/cache/kv redis://cache.svc:6379/3 --dry-run\n\n\
@@ -51,7 +54,7 @@ struct Copied {
 struct Copy<'a> {
     from: &'a Store,
     /// None: it would be made.
-    to: Option<&'a Store>,
+    to: Option<&'a Target>,
     dry_run: bool,
     pace: Pace,
     bar: ProgressBar,
@@ -63,10 +66,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let _interrupt = interrupt::says(
         "what was copied is kept, and a chunk is never half there; the same copy again goes on from there",
     );
-    let from = open_existing(&arguments.from)?;
+    let from = open_as_it_lies(&arguments.from)?;
     let to = match dry_run {
-        false => Some(open(&arguments.to)?),
-        true => match open_existing(&arguments.to) {
+        false => Some(Target::open(&arguments.to)?),
+        true => match Target::open_existing(&arguments.to) {
             Ok(to) => Some(to),
             // It is not there yet.
             Err(Failure::Not(_)) => None,
@@ -105,7 +108,8 @@ impl Copy<'_> {
         }
         let there = match self.to {
             Some(to) => {
-                to.exists_many(&hashes, &BatchOptions::default()).map_err(Failure::unable_of("copy to", to.uri()))?
+                let there = to.store.exists_many(&hashes, &BatchOptions::default());
+                there.map_err(Failure::unable_of("copy to", to.store.uri()))?
             }
             None => vec![Ok(Presence::Absent); hashes.len()],
         };
@@ -119,7 +123,7 @@ impl Copy<'_> {
             self.copied.bytes += missing.iter().filter_map(|entry| entry.bytes).sum::<u64>();
             return Ok(());
         };
-        let options = match to.info().durable {
+        let options = match to.store.info().durable {
             true => BatchOptions::default().with_durable(),
             false => BatchOptions::default(),
         };
@@ -137,7 +141,7 @@ impl Copy<'_> {
     fn manifest(&mut self, entry: &ManifestEntry) -> Outcome {
         let Copy { from, to, .. } = *self;
         // Such a name is the key that the backend made of a longer one: another backend would make another.
-        let same = to.is_none_or(|to| to.info().component_sha256 == from.info().component_sha256);
+        let same = to.is_none_or(|to| to.store.info().component_sha256 == from.info().component_sha256);
         if entry.name.starts_with('\0') && !same {
             self.copied.failed += 1;
             eprintln!(
@@ -152,13 +156,13 @@ impl Copy<'_> {
             self.copied.bytes += entry.bytes.unwrap_or(0);
             return Ok(());
         };
-        let content = from.get_manifest(&entry.name).map_err(Failure::unable_of("copy from", from.uri()))?;
+        let content = from.get_stored_manifest(&entry.name).map_err(Failure::unable_of("copy from", from.uri()))?;
         // It was removed since it was listed.
         let Some(content) = content else { return Ok(()) };
-        match to.put_manifest(&entry.name, &content) {
+        match to.under(content.descriptor)?.put_manifest(&entry.name, &content.value) {
             Ok(()) => {
                 self.copied.manifests += 1;
-                self.copied.bytes += content.len() as u64;
+                self.copied.bytes += content.value.len() as u64;
             }
             Err(error) => {
                 self.copied.failed += 1;
@@ -173,13 +177,13 @@ impl Copy<'_> {
 /// `plain`: whether each is without an envelope, so that nothing but its key may tell that it is damaged.
 fn copy_chunks(
     from: &Store,
-    to: &Store,
+    to: &Target,
     hashes: &[&[u8]],
     plain: &[bool],
     options: &BatchOptions,
     copied: &mut Copied,
 ) -> Outcome {
-    let answers = from.get_unchecked(hashes).map_err(Failure::unable_of("copy from", from.uri()))?;
+    let answers = from.get_stored(hashes).map_err(Failure::unable_of("copy from", from.uri()))?;
     let mut contents = Vec::with_capacity(hashes.len());
     for ((hash, plain), answer) in hashes.iter().zip(plain).zip(answers) {
         match answer {
@@ -192,10 +196,10 @@ fn copy_chunks(
         }
     }
     // Where the others of a batch are hashes of their content, one that is not is damaged.
-    let keyed = contents.iter().filter(|(hash, content, may_be)| *may_be && is_hash_of(hash, content)).count();
+    let keyed = contents.iter().filter(|(hash, content, may_be)| *may_be && is_hash_of(hash, &content.value)).count();
     if keyed * 2 > contents.len() {
         contents.retain(|(hash, content, may_be)| {
-            let sound = !may_be || is_hash_of(hash, content);
+            let sound = !may_be || is_hash_of(hash, &content.value);
             if !sound {
                 copied.failed += 1;
                 eprintln!("kv-store: chunk {} is damaged and not copied", show::hex(hash));
@@ -203,12 +207,21 @@ fn copy_chunks(
             sound
         });
     }
-    let pieces: Vec<[&[u8]; 1]> = contents.iter().map(|(_, content, _)| [&content[..]]).collect();
-    let new: Vec<NewChunk> =
-        contents.iter().zip(&pieces).map(|((hash, ..), pieces)| NewChunk::new(hash, pieces)).collect();
-    if new.is_empty() {
-        return Ok(());
+    let mut groups: BTreeMap<Option<DescriptorDigest>, Vec<(&[u8], &[u8])>> = BTreeMap::new();
+    for (hash, content, _) in &contents {
+        groups.entry(content.descriptor).or_default().push((hash, &content.value));
     }
+    for (descriptor, group) in &groups {
+        let store = to.under(*descriptor)?;
+        put_chunks(&store, group, options, copied)?;
+    }
+    Ok(())
+}
+
+/// Chunks of one descriptor.
+fn put_chunks(to: &Store, group: &[(&[u8], &[u8])], options: &BatchOptions, copied: &mut Copied) -> Outcome {
+    let pieces: Vec<[&[u8]; 1]> = group.iter().map(|(_, content)| [*content]).collect();
+    let new: Vec<NewChunk> = group.iter().zip(&pieces).map(|((hash, _), pieces)| NewChunk::new(hash, pieces)).collect();
     let outcomes = to.put_many(&new, options, None).map_err(Failure::unable_of("copy to", to.uri()))?;
     for (outcome, chunk) in outcomes.into_iter().zip(&new) {
         match outcome {
@@ -223,6 +236,42 @@ fn copy_chunks(
         copied.bytes += chunk.pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
     }
     Ok(())
+}
+
+/// Where a copy goes: a handle for each descriptor, on one store.
+struct Target {
+    uri: String,
+    /// Of what has none.
+    store: Rc<Store>,
+    described: RefCell<BTreeMap<DescriptorDigest, Rc<Store>>>,
+}
+
+impl Target {
+    fn open(uri: &str) -> Outcome<Self> {
+        Target::of(uri, open(uri)?)
+    }
+
+    fn open_existing(uri: &str) -> Outcome<Self> {
+        Target::of(uri, open_existing(uri)?)
+    }
+
+    fn of(uri: &str, store: Store) -> Outcome<Self> {
+        store.as_it_lies(None).map_err(Failure::unable)?;
+        Ok(Target { uri: uri.to_owned(), store: Rc::new(store), described: RefCell::default() })
+    }
+
+    /// The handle whose values lie under a descriptor.
+    fn under(&self, descriptor: Option<DescriptorDigest>) -> Outcome<Rc<Store>> {
+        let Some(digest) = descriptor else { return Ok(self.store.clone()) };
+        if let Some(there) = self.described.borrow().get(&digest) {
+            return Ok(there.clone());
+        }
+        let store = open(&self.uri)?;
+        store.as_it_lies(descriptor).map_err(Failure::unable)?;
+        let made = Rc::new(store);
+        self.described.borrow_mut().insert(digest, made.clone());
+        Ok(made)
+    }
 }
 
 /// Keeps to a number of bytes a second.
