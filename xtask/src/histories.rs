@@ -112,7 +112,12 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
                     std::fs::write(to, bytes)?;
                 }
             }
-            _ => {}
+            _ => {
+                let to = to.join(name);
+                if to.symlink_metadata().is_err() {
+                    std::os::unix::fs::symlink(std::fs::read_link(entry.path())?, to)?;
+                }
+            }
         }
     }
     Ok(())

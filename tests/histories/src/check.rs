@@ -164,7 +164,9 @@ impl Key<'_> {
         }
         let effect = Effect::Leaves(if call.kind == Kind::Remove { None } else { call.value });
         let acknowledged = match (call.kind, call.outcome) {
-            (Kind::Buffer, Outcome::Done(_)) if self.promise.buffers => self.published.get(&place).copied(),
+            (Kind::Buffer, Outcome::Done(_)) if self.promise.buffers => {
+                self.published.get(&place).copied().filter(|end| !self.is_removed_before(call, *end))
+            }
             // What was removed is not there.
             (_, Outcome::Done(_)) | (Kind::Remove, Outcome::Missing) => call.answered,
             _ => None,
@@ -173,6 +175,14 @@ impl Key<'_> {
             Some(end) => of(effect, Some(end), false),
             None => of(effect, Some(self.latest(call)), true),
         }
+    }
+
+    /// Whether another process may have removed a chunk so shortly before it was published that the store believed it there.
+    fn is_removed_before(&self, put: &Call, published: u64) -> bool {
+        let from = put.invoked.saturating_sub(self.promise.believes.as_nanos() as u64);
+        let removes = |other: &Call| other.kind == Kind::Remove && other.process != put.process;
+        let is_then = |other: &Call| other.invoked <= published && other.answered.is_none_or(|end| end >= from);
+        !self.promise.believes.is_zero() && self.calls().any(|(_, other)| removes(other) && is_then(other))
     }
 
     fn late(&self, call: &Call) -> Late {

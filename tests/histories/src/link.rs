@@ -1,9 +1,10 @@
 //! The network between one process and its server: a relay that can be cut, that keeps what is sent and delivers it later, also when the
 //! sender has gone, and that delivers what the process sends twice.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,11 +25,13 @@ pub enum Mode {
 struct Shared {
     server: u16,
     mode: AtomicU8,
-    /// Both ends of each connection, for [`Mode::Cut`].
-    open: Mutex<Vec<TcpStream>>,
+    /// Both ends of each connection, by its number.
+    open: Mutex<HashMap<u64, [TcpStream; 2]>>,
+    last: AtomicU64,
+    over: AtomicBool,
 }
 
-/// A running relay; its threads end with the process.
+/// A running relay. It ends with its value.
 pub struct Link {
     pub port: u16,
     shared: Arc<Shared>,
@@ -42,10 +45,20 @@ impl Link {
     pub fn start(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let shared = Arc::new(Shared { server, mode: AtomicU8::new(Mode::Passes as u8), open: Mutex::default() });
+        let mode = AtomicU8::new(Mode::Passes as u8);
+        let shared = Arc::new(Shared {
+            server,
+            mode,
+            open: Mutex::default(),
+            last: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        });
         let of_thread = shared.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                if of_thread.over.load(SeqCst) {
+                    return;
+                }
                 // None: it is cut, or the server does not listen; the client sees its connection closed.
                 let _ = of_thread.connect(client);
             }
@@ -56,16 +69,29 @@ impl Link {
     pub fn set(&self, mode: Mode) {
         self.shared.mode.store(mode as u8, SeqCst);
         if mode == Mode::Cut {
-            for stream in self.shared.lock().drain(..) {
-                let _ = stream.shutdown(Shutdown::Both);
-            }
+            self.shared.close_all();
         }
     }
 }
 
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.shared.over.store(true, SeqCst);
+        self.set(Mode::Cut);
+        // Its listener waits for somebody.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, [TcpStream; 2]>> {
         self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn close_all(&self) {
+        for stream in self.lock().drain().flat_map(|(_, ends)| ends) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 
     fn is(&self, mode: Mode) -> bool {
@@ -79,26 +105,26 @@ impl Shared {
         let server = TcpStream::connect(("127.0.0.1", self.server))?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
-        let mut open = self.lock();
-        open.push(client.try_clone()?);
-        open.push(server.try_clone()?);
-        // Those that are over are dropped by and by.
-        if open.len() > 2000 {
-            open.drain(..1000);
-        }
-        drop(open);
+        let number = self.last.fetch_add(1, SeqCst);
+        self.lock().insert(number, [client.try_clone()?, server.try_clone()?]);
         for (from, to, is_request) in [(client.try_clone()?, server.try_clone()?, true), (server, client, false)] {
             let (sender, receiver) = channel();
             let shared = self.clone();
             std::thread::spawn(move || read(from, &sender));
-            std::thread::spawn(move || shared.write(to, &receiver, is_request));
+            std::thread::spawn(move || {
+                shared.write(to, &receiver, is_request);
+                // What the process sent may still have to arrive when it has gone; behind the last answer nothing has.
+                if !is_request {
+                    shared.lock().remove(&number);
+                }
+            });
         }
         Ok(())
     }
 
     fn write(&self, mut to: TcpStream, received: &Receiver<Vec<u8>>, is_request: bool) {
         for bytes in received {
-            while self.is(Mode::Holds) {
+            while self.is(Mode::Holds) && !self.over.load(SeqCst) {
                 std::thread::sleep(LOOK);
             }
             let times = if is_request && self.is(Mode::Repeats) { 2 } else { 1 };

@@ -53,7 +53,7 @@ struct Arguments {
     /// So many rounds of each pair, whatever time they take
     #[arg(long, value_name = "N")]
     rounds: Option<u64>,
-    /// For how long the nemesis strikes in each round
+    /// For how long the nemesis strikes in each round; four deadlines of a call at least
     #[arg(long, value_name = "N", default_value_t = 6.0)]
     seconds: f64,
     /// What `cargo xtask dist` has laid out elsewhere, in place of what is installed: the library, its components, and memkv-server
@@ -62,6 +62,9 @@ struct Arguments {
     /// The component that they use, in place of the installed one; with one backend
     #[arg(long, value_name = "FILE")]
     component: Option<PathBuf>,
+    /// With redis: forbid the scripts by which the server refuses late changes, to see that histories show these
+    #[arg(long)]
+    unfenced: bool,
     /// End with the first history that breaks a rule
     #[arg(long)]
     first: bool,
@@ -117,7 +120,22 @@ fn main() -> ExitCode {
             });
             ExitCode::SUCCESS
         }
-        None => run(&arguments),
+        None => {
+            raise_open_files();
+            run(&arguments)
+        }
+    }
+}
+
+/// The links between processes and servers take more than the 1,024 files that a shell allows.
+fn raise_open_files() {
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limits` is filled before it is read.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limits) == 0 {
+            limits.rlim_cur = limits.rlim_max.min(1 << 16);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limits);
+        }
     }
 }
 
@@ -190,6 +208,7 @@ fn rows(arguments: &Arguments) -> Vec<Row> {
 fn run(arguments: &Arguments) -> ExitCode {
     let setting = Setting {
         dist: arguments.dist.clone().unwrap_or_else(dist),
+        unfenced: arguments.unfenced,
         component: arguments.component.clone(),
         time: Duration::from_secs_f64(arguments.seconds.clamp(0.0, 1e5)),
     };

@@ -35,6 +35,8 @@ pub struct Promise {
     pub others: Rule,
     /// `put_chunk` is answered before the chunk is stored.
     pub buffers: bool,
+    /// Chunks that others removed within this time before a `put_manifest`, or during it, may be missing under it though they were put.
+    pub believes: Duration,
     /// Deadline of a call, of the config.
     pub deadline: Duration,
 }
@@ -43,6 +45,9 @@ pub struct Promise {
 const GRACE: Duration = Duration::from_millis(1_000);
 /// For so long a master of Mooncake takes the end of an object that a writer has begun (`put_start_discard_timeout`).
 const BEGUN: Duration = Duration::from_secs(30);
+/// "Where the backend is not durable and evicts nothing by itself, chunks that another process removes within 2 s before the commit or during it
+/// may be missing under the manifest" (`kv_store_batch.h`).
+const BELIEVES: Duration = Duration::from_secs(2);
 
 impl Promise {
     /// What the backend of this scheme promises. None: it is none of those that ship and are shared by processes.
@@ -53,25 +58,34 @@ impl Promise {
             // "done by the deadline of their call or not at all, and in order"; the calls are made on the caller's thread.
             "local-fs" | "segments" => {
                 let at_return = rule(Late::Return, Late::Return);
-                Promise { manifests: at_return, content: at_return, others: at_return, buffers: false, deadline }
+                Promise {
+                    manifests: at_return,
+                    content: at_return,
+                    others: at_return,
+                    buffers: false,
+                    believes: Duration::ZERO,
+                    deadline,
+                }
             }
             // "from then on the server refuses the change"; "chunks whose key has not 8 bytes".
             "redis" | "memkv" => {
                 let content = rule(Late::Ever, Late::Deadline(GRACE));
-                Promise { manifests: fenced, content, others: fenced, buffers: true, deadline }
+                // memkv-server with --data is durable.
+                let believes = if scheme == "redis" { BELIEVES } else { Duration::ZERO };
+                Promise { manifests: fenced, content, others: fenced, buffers: true, believes, deadline }
             }
             // "a change of a manifest is carried out only if the name still has what the writer saw"; "not fenced: chunks".
             "s3" => {
                 let manifests = rule(Late::Unchanged, Late::Unchanged);
                 let chunks = rule(Late::Ever, Late::Ever);
-                Promise { manifests, content: chunks, others: chunks, buffers: true, deadline }
+                Promise { manifests, content: chunks, others: chunks, buffers: true, believes: BELIEVES, deadline }
             }
             // "another client's change that ended unknown may appear up to 30 s later"; "Durability. None".
             "mooncake" => {
                 let late = Late::Deadline(GRACE + BEGUN);
                 let manifests = Rule { loses: true, ..rule(late, late) };
                 let chunks = Rule { loses: true, ..rule(Late::Ever, Late::Ever) };
-                Promise { manifests, content: chunks, others: chunks, buffers: true, deadline }
+                Promise { manifests, content: chunks, others: chunks, buffers: true, believes: BELIEVES, deadline }
             }
             _ => return None,
         };

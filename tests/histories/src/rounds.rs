@@ -17,9 +17,11 @@ use crate::values::Random;
 pub struct Setting {
     /// What is installed: the library, its components, memkv-server.
     pub dist: PathBuf,
+    /// The server refuses no change for being late: redis without scripts.
+    pub unfenced: bool,
     /// In place of the installed component.
     pub component: Option<PathBuf>,
-    /// How long the nemesis strikes.
+    /// How long the nemesis strikes, and four deadlines at least.
     pub time: Duration,
 }
 
@@ -45,9 +47,11 @@ pub fn round(backend: Backend, nemesis: Nemesis, seed: u64, setting: &Setting) -
     engines.fill(&store);
     engines.wait();
     let mut random = Random(seed);
-    let end = Instant::now() + setting.time;
+    // Some bouts that are longer than a deadline, and between them time for changes to be acknowledged.
+    let deadline = store.promise.deadline;
+    let end = Instant::now() + setting.time.max(deadline * 4);
     while Instant::now() < end && engines.wrong.is_empty() {
-        std::thread::sleep(Duration::from_millis(100 + random.below(300)));
+        std::thread::sleep(Duration::from_millis(100 + random.below(deadline.as_millis() as u64)));
         nemesis.strike(&mut store, &mut engines, &mut random);
     }
     let promise = store.promise;

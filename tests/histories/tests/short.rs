@@ -37,3 +37,12 @@ fn histories_of_redis_hold() {
 fn histories_of_memkv_hold() {
     hold("memkv", "late,server-freeze");
 }
+
+#[test]
+fn late_changes_are_seen_where_the_server_refuses_none() {
+    let late = ["--only", "redis", "--nemesis", "late,server-freeze", "--unfenced", "--first", "--rounds", "6"];
+    let finished = histories(&late);
+    let said = String::from_utf8_lossy(&finished.stderr);
+    assert_eq!(finished.status.code(), Some(1), "{said}");
+    assert!(said.contains("brought-back: ") || said.contains("no-order: "), "{said}");
+}

@@ -100,7 +100,10 @@ fn a_late_manifest_does_not_undo_what_its_process_published_later() {
 #[test]
 fn a_late_manifest_may_be_seen_by_others_until_its_deadline() {
     // Process 1 was told nothing; process 2 publishes, and then the change of process 1 is seen.
-    let lines = |seen| ["1 set m/1 a 0 500 failed -1", "2 set m/1 b 510 520 done -", seen];
+    let holds = |scheme, seen: &[&str]| {
+        let former = ["1 set m/1 a 0 500 failed -1", "2 set m/1 b 510 520 done -"];
+        found(scheme, &[&former, seen].concat()).is_empty()
+    };
     for (scheme, early, after) in [
         ("local-fs", false, false),
         ("segments", false, false),
@@ -110,20 +113,10 @@ fn a_late_manifest_may_be_seen_by_others_until_its_deadline() {
         ("s3", false, false),
         ("mooncake", true, true),
     ] {
-        let of = |ms: u32| lines_of(ms, &lines);
-        let holds =
-            |lines: Vec<String>| found(scheme, &lines.iter().map(String::as_str).collect::<Vec<&str>>()).is_empty();
-        assert_eq!(holds(of(530)), early, "{scheme}");
-        let mut late = vec!["3 get m/1 - 4000 4001 done b".to_owned()];
-        late.extend(of(4100));
-        assert_eq!(holds(late), after, "{scheme}: after the deadline");
+        assert_eq!(holds(scheme, &["3 get m/1 - 530 531 done a"]), early, "{scheme}");
+        let late = ["3 get m/1 - 4000 4001 done b", "3 get m/1 - 4100 4101 done a"];
+        assert_eq!(holds(scheme, &late), after, "{scheme}: after the deadline");
     }
-}
-
-fn lines_of<'a>(ms: u32, lines: &impl Fn(&'a str) -> [&'a str; 3]) -> Vec<String> {
-    let mut all: Vec<String> = lines("").iter().take(2).map(|line| (*line).to_owned()).collect();
-    all.push(format!("3 get m/1 - {ms} {} done a", ms + 1));
-    all
 }
 
 #[test]
@@ -183,6 +176,24 @@ fn a_put_that_its_handle_keeps_is_there_with_the_next_manifest() {
     assert_eq!(found("redis", &failed), [""; 0], "it is kept on");
     // A backend that buffers nothing has it at once.
     assert_eq!(found("local-fs", &with("2 get c/1 - 10 11 done a")), [LOST]);
+}
+
+#[test]
+fn what_others_removed_shortly_before_a_manifest_may_be_missing_under_it() {
+    let removed = |process, at: u32| {
+        [
+            "1 put c/1 a 0 1 done -".to_owned(),
+            format!("{process} remove c/1 - {at} {} done -", at + 1),
+            "1 buffer c/1 a 5000 5001 done -".to_owned(),
+            "1 set m/1 b 5002 5003 done -".to_owned(),
+            "2 get c/1 - 5004 5005 missing -".to_owned(),
+        ]
+    };
+    let holds = |scheme, lines: [String; 5]| found(scheme, &lines.each_ref().map(String::as_str)).is_empty();
+    assert!(holds("redis", removed(3, 3500)) && holds("s3", removed(3, 3500)));
+    assert!(!holds("redis", removed(1, 3500)), "its own process knows of it");
+    assert!(!holds("redis", removed(3, 2500)), "long before");
+    assert!(!holds("memkv", removed(3, 3500)), "which is durable");
 }
 
 #[test]
