@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::record::{History, now};
 
 /// One that says nothing for so long hangs: no call takes a tenth of it.
-const SILENCE: Duration = Duration::from_secs(60);
+const SILENCE: Duration = Duration::from_secs(120);
 
 struct Engine {
     process: u32,

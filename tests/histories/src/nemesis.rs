@@ -88,9 +88,9 @@ impl Nemesis {
     /// One bout.
     pub fn strike(self, store: &mut Store, engines: &mut Engines, random: &mut Random) {
         let deadline = store.promise.deadline.as_millis() as u64;
-        // As often shorter than a deadline as longer, up to three of them.
+        // As often shorter than a deadline as longer: until long after it, or nobody could be told that a change came too late.
         let time =
-            ms(if random.below(2) == 0 { random.below(deadline) } else { deadline + random.below(2 * deadline) });
+            ms(if random.below(2) == 0 { random.below(deadline) } else { deadline + random.below(5 * deadline) });
         match self {
             Nemesis::Calm | Nemesis::Evict => std::thread::sleep(ms(300)),
             Nemesis::Kill => {

@@ -218,13 +218,26 @@ fn until(operations: &[Operation], moment: u64) -> Vec<Operation> {
     result
 }
 
-/// The operations without one whose absence explains nothing that is still seen; none, if it may be what is seen.
+/// The operations without one whose absence explains nothing that is still seen: an order of all is one of the rest too. None, if what it
+/// leaves may be what a read saw: no other change is between the two for sure.
 fn without(operations: &[Operation], place: usize) -> Option<Vec<Operation>> {
     let left = operations.get(place)?;
-    if let Effect::Leaves(state) = left.effect
-        && operations.iter().any(|other| other.effect == Effect::Saw(state))
-    {
-        return None;
+    if let Effect::Leaves(state) = left.effect {
+        let is_between = |change: &Operation, read: &Operation| {
+            let changes = matches!(change.effect, Effect::Leaves(_)) && !change.optional;
+            changes && left.end < change.begin && change.end < read.begin
+        };
+        let explains = |read: &Operation| {
+            read.effect == Effect::Saw(state)
+                && left.begin <= read.end
+                && !operations.iter().any(|change| is_between(change, read))
+        };
+        let leaves = |other: &&Operation| other.effect == Effect::Leaves(state);
+        // Whoever reads what is shown looks for where the value came from.
+        let is_source = state.is_some() && operations.iter().filter(leaves).count() == 1;
+        if operations.iter().any(|read| explains(read) || (is_source && read.effect == Effect::Saw(state))) {
+            return None;
+        }
     }
     let moved = |before: &usize| match before.cmp(&place) {
         std::cmp::Ordering::Less => Some(*before),

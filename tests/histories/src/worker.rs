@@ -4,7 +4,7 @@
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kv_store_abi::batch::{KV_STORE_ALLOCATE, KV_STORE_REPLACE, kv_store_batch_vtable_t};
 use kv_store_abi::status::{KV_STORE_MISSING, KV_STORE_OTHER};
@@ -72,6 +72,8 @@ struct Store<'a> {
     number: u32,
 }
 
+/// For so long keys are read at the end that cannot be read at first.
+const READS: Duration = Duration::from_secs(20);
 /// The thread that reads everything at the end.
 const LAST: u32 = 99;
 
@@ -293,12 +295,10 @@ impl Worker {
     fn read_all(&self) {
         std::thread::sleep(Duration::from_millis(self.options.settle));
         let mut left: Vec<Key> = Key::all().collect();
-        for _ in 0..20 {
+        let end = Instant::now() + READS;
+        while !left.is_empty() && Instant::now() < end {
             let Some(store) = self.open() else { continue };
-            left.retain(|key| matches!(self.read(LAST, &store, *key), Outcome::Failed(_)));
-            if left.is_empty() {
-                return;
-            }
+            left.retain(|key| Instant::now() > end || matches!(self.read(LAST, &store, *key), Outcome::Failed(_)));
             std::thread::sleep(Duration::from_millis(100));
         }
     }

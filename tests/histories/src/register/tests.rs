@@ -108,6 +108,12 @@ fn what_is_shown_of_a_violation_is_short_and_one_itself() {
     assert_eq!(check(&short, false), Verdict::Broken);
     assert_eq!(shortest(&operations[..60], false), None);
 
+    // Removals long before a read that found nothing are left out too.
+    let mut removed: Vec<Operation> = (0..20).map(|at| set(None, at * 10, at * 10 + 5)).collect();
+    removed.extend([set(A, 300, 301), set(None, 310, 311), get(None, 320, 321), get(A, 330, 331)]);
+    let short = shortest(&removed, false).expect("it is brought back");
+    assert_eq!(short.iter().map(|operation| operation.begin).collect::<Vec<u64>>(), [300, 310, 330]);
+
     let later = Operation { after: vec![1], ..set(B, 4, 5) };
     let late = [get(None, 0, 1), maybe(A, 2, EVER), later, get(A, 6, 7), get(A, 8, 9)];
     let short = shortest(&late, false).expect("a late change");
