@@ -20,6 +20,7 @@ mod dist;
 mod engines;
 mod former;
 mod guests;
+mod histories;
 mod languages;
 mod llama;
 mod llama_servers;
@@ -81,6 +82,14 @@ enum Command {
     #[command(disable_help_flag = true)]
     Simulate {
         /// Those of tests/simulate
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Record what eight processes call on one store while servers and processes are killed, frozen and cut off, and check it against what
+    /// each backend promises, for --minutes N from --seed S; see --help. --planted [PART OF A NAME]: which planted bugs that finds
+    #[command(disable_help_flag = true)]
+    Histories {
+        /// Those of tests/histories
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -149,6 +158,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Torture { arguments } => torture::run(&place, &arguments),
         Command::Models(options) => models::run(&place, &options),
         Command::Simulate { arguments } => simulate::run(&place, &arguments),
+        Command::Histories { arguments } => histories::run(&place, &arguments),
         Command::Wheel { test } => python::wheel(&place, test),
         Command::Dist => dist::run(&place).map(drop),
         Command::Book { check: false } => book::run(&place).map(drop),

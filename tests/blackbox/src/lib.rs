@@ -13,6 +13,7 @@ use std::process::Command;
 use std::sync::{LazyLock, Mutex, MutexGuard, Once};
 use std::time::Duration;
 
+pub mod batch;
 pub mod book;
 pub mod built;
 pub mod cluster;

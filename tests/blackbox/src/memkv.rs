@@ -33,15 +33,16 @@ impl MemkvServer {
 
     /// Start a server under another program, which is named with its arguments. It ends with its value only.
     pub fn start_under(program: &[&str], options: &[&str]) -> Self {
-        Self::start_command(&dist(), program, options)
+        Self::start_of_under(&dist(), program, options)
     }
 
     /// Start the server of another installation.
     pub fn start_of(dist: &Path, options: &[&str]) -> Self {
-        Self::start_command(dist, &[], options)
+        Self::start_of_under(dist, &[], options)
     }
 
-    fn start_command(dist: &Path, program: &[&str], options: &[&str]) -> Self {
+    /// The same under another program, which is named with its arguments.
+    pub fn start_of_under(dist: &Path, program: &[&str], options: &[&str]) -> Self {
         let server = dist.join("bin/memkv-server").display().to_string();
         let command = [program, &[&server], options].concat().into_iter().map(str::to_owned).collect();
         let mut server = MemkvServer { port: 0, command, process: None, said: Arc::default() };

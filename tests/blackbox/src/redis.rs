@@ -36,7 +36,9 @@ fn valkey() -> Option<PathBuf> {
 }
 
 pub struct RedisServer {
+    /// The server, and the program that runs it with arguments, if it is not started by itself.
     program: PathBuf,
+    under: Vec<String>,
     pub port: u16,
     /// 0: it speaks no TLS.
     pub tls_port: u16,
@@ -49,6 +51,12 @@ impl RedisServer {
     /// Start a server with further options, `--name value`.
     pub fn start(options: &[&str]) -> Self {
         Self::start_at(program(), options.iter().map(|option| option.to_string()).collect(), 0)
+    }
+
+    /// Start a server under another program, which is named with its arguments.
+    pub fn start_under(under: &[&str], options: &[&str]) -> Self {
+        let options = options.iter().map(|option| option.to_string()).collect();
+        Self::start_by(under.iter().map(|word| word.to_string()).collect(), program(), options, 0)
     }
 
     /// Start a Valkey. None: it is not installed, which is said.
@@ -76,8 +84,12 @@ impl RedisServer {
     }
 
     fn start_at(program: PathBuf, options: Vec<String>, tls_port: u16) -> Self {
+        Self::start_by(Vec::new(), program, options, tls_port)
+    }
+
+    fn start_by(under: Vec<String>, program: PathBuf, options: Vec<String>, tls_port: u16) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let mut server = RedisServer { program, port: free_port(), tls_port, options, folder, process: None };
+        let mut server = RedisServer { program, under, port: free_port(), tls_port, options, folder, process: None };
         server.restart();
         server
     }
@@ -112,7 +124,14 @@ impl Server for RedisServer {
 
     fn restart(&mut self) {
         self.stop();
-        let mut command = Command::new(&self.program);
+        let mut command = match self.under.split_first() {
+            Some((under, arguments)) => {
+                let mut command = Command::new(under);
+                command.args(arguments).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--databases", "10000"]);
         command.arg("--dir").arg(self.folder.path()).args(&self.options);
         self.process = Some(start(command.stdin(Stdio::null()).stdout(Stdio::null())));

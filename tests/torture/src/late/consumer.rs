@@ -12,11 +12,9 @@ use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use kv_store_abi::batch::{
-    KV_STORE_ALLOCATE, KV_STORE_BATCH_GET_VTABLE_SYMBOL, KV_STORE_REPLACE, Many, kv_store_batch_get_vtable_fn,
-    kv_store_batch_vtable_t, kv_store_call_t, kv_store_item_t, kv_store_piece_t,
-};
+use kv_store_abi::batch::{KV_STORE_ALLOCATE, KV_STORE_REPLACE, kv_store_batch_vtable_t};
 use kv_store_abi::status::KV_STORE_MISSING;
+use kv_store_tests::batch::{batches, one};
 use kv_store_tests::consumer::{Running, start};
 use kv_store_tests::{Handle, Library, faulty_library_path};
 
@@ -154,15 +152,6 @@ pub fn run(options: &Options) -> bool {
     true
 }
 
-fn batches(library: &Library) -> Option<&'static kv_store_batch_vtable_t> {
-    // SAFETY: as include/kv_store_batch.h declares it; the vtable is static.
-    unsafe {
-        let get: kv_store_batch_get_vtable_fn =
-            library.function(KV_STORE_BATCH_GET_VTABLE_SYMBOL.to_str().ok()?).ok()?;
-        get?().as_ref()
-    }
-}
-
 /// What a value is stored as.
 fn content(value: &str, len: usize) -> Vec<u8> {
     let mut bytes = format!("{value} ").into_bytes();
@@ -203,42 +192,14 @@ fn carry_out(
             Ok(Err(KV_STORE_MISSING)) => "missing".to_owned(),
             _ => "failed".to_owned(),
         },
-        "put" => done(Ok(one(store, batch.put_many, key, 0, &mut content()).0)),
-        "replace" => done(Ok(one(store, batch.put_many, key, KV_STORE_REPLACE, &mut content()).0)),
-        "remove" => done(Ok(one(store, batch.delete_many, key, 0, &mut []).0)),
-        "get" => match one(store, batch.get_many, key, KV_STORE_ALLOCATE, &mut []) {
+        "put" => done(Ok(one(store, batch.put_many, key.as_bytes(), 0, &mut content()).0)),
+        "replace" => done(Ok(one(store, batch.put_many, key.as_bytes(), KV_STORE_REPLACE, &mut content()).0)),
+        "remove" => done(Ok(one(store, batch.delete_many, key.as_bytes(), 0, &mut []).0)),
+        "get" => match one(store, batch.get_many, key.as_bytes(), KV_STORE_ALLOCATE, &mut []) {
             (0, bytes) => seen(&bytes),
             (KV_STORE_MISSING, _) => "missing".to_owned(),
             _ => "failed".to_owned(),
         },
         _ => "strange".to_owned(),
     }
-}
-
-/// A batch of one item: its status, and what was fetched.
-fn one(store: &Handle<'_>, call: Many, key: &str, flags: u32, value: &mut [u8]) -> (i32, Vec<u8>) {
-    let piece = kv_store_piece_t { data: value.as_mut_ptr().cast(), len: value.len() };
-    let mut item = kv_store_item_t {
-        hash: key.as_ptr(),
-        hash_len: key.len(),
-        pieces: if value.is_empty() { std::ptr::null() } else { &piece },
-        n_pieces: usize::from(!value.is_empty()),
-        len: 0,
-        data: std::ptr::null_mut(),
-        status: 0,
-        reserved: 0,
-    };
-    let size = size_of::<kv_store_call_t>() as u32;
-    let options = kv_store_call_t { size, flags, timeout_ms: 0, save: std::ptr::null_mut() };
-    // SAFETY: an open store, one item whose pointers lead to what it says, and options of that size, all valid during the call.
-    let answer = unsafe { call(store.raw, &mut item, 1, &options) };
-    let mut fetched = Vec::new();
-    if !item.data.is_null() {
-        // SAFETY: the library allocated `len` bytes by malloc, and they are ours to free.
-        unsafe {
-            fetched.extend_from_slice(std::slice::from_raw_parts(item.data.cast::<u8>(), item.len as usize));
-            libc::free(item.data);
-        }
-    }
-    (if answer == 0 { item.status } else { answer }, fetched)
 }

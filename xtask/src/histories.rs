@@ -1,0 +1,245 @@
+//! `cargo xtask histories`: build what is installed, and hand it to `tests/histories`; `--planted`: build it with planted bugs, and see whether
+//! their histories show them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::place::Place;
+use crate::{dist, guests, packages, servers, step};
+
+pub fn run(place: &Place, arguments: &[String]) -> Result<()> {
+    if let Some(at) = arguments.iter().position(|argument| argument == "--planted") {
+        let rest: Vec<&String> =
+            arguments.iter().enumerate().filter(|(own, _)| *own != at).map(|(_, word)| word).collect();
+        return match rest.as_slice() {
+            [] => planted(place, None),
+            [only] if !only.starts_with('-') => planted(place, Some(only)),
+            _ => bail!("--planted takes a part of the name of a bug, and nothing else"),
+        };
+    }
+    packages::install(packages::TESTS)?;
+    dist::run_for_long(place)?;
+    let mut histories = program(place);
+    if !arguments.iter().any(|argument| argument == "--list") {
+        histories.env(servers::VARIABLE, servers::install(place)?);
+    }
+    step::run_shown("histories", histories.args(arguments))
+}
+
+fn program(place: &Place) -> Command {
+    Command::new(place.target.join("release/kv-store-histories"))
+}
+
+/// Of `tests/histories/planted.toml`.
+#[derive(Deserialize)]
+struct Bug {
+    name: String,
+    by: By,
+    on: String,
+    nemesis: String,
+    file: String,
+    /// Of a script of redis, as it is and with the bug: a server that does not know a script by its name carries out nothing.
+    sha1: Option<[String; 2]>,
+    old: String,
+    new: String,
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum By {
+    Fix,
+    New,
+}
+
+#[derive(Deserialize)]
+struct Bugs {
+    bug: Vec<Bug>,
+}
+
+/// The crates whose bugs are planted all at once, with the file that gets their module, and how they ask for one.
+const TOGETHER: [(&str, &str); 2] = [("core/", "core/src/lib.rs"), ("memkv/server/", "memkv/server/src/main.rs")];
+/// What these crates ask. The variable is read once: no process changes it.
+const MODULE: &str = r#"//! Which planted bug is on.
+
+/// Whether it is this one.
+pub fn is(name: &str) -> bool {
+    static ON: std::sync::LazyLock<Option<String>> = std::sync::LazyLock::new(|| std::env::var("KV_STORE_PLANTED").ok());
+    ON.as_deref() == Some(name)
+}
+"#;
+/// The same, for `kv-store-histories`.
+const VARIABLE: &str = "KV_STORE_PLANTED";
+/// For how long a bug is looked for.
+const MINUTES: &str = "2";
+
+fn bugs(root: &Path) -> Result<Vec<Bug>> {
+    let text = std::fs::read_to_string(root.join("tests/histories/planted.toml"))?;
+    Ok(toml::from_str::<Bugs>(&text).context("planted.toml")?.bug)
+}
+
+impl Bug {
+    /// Whether it is built together with others.
+    fn is_native(&self) -> bool {
+        TOGETHER.iter().any(|(folder, _)| self.file.starts_with(folder))
+    }
+
+    /// The text of its file, with it.
+    fn planted(&self, text: &str) -> Result<String> {
+        let times = text.matches(&self.old).count();
+        ensure!(times == 1, "{}: its text is {times} times in {}: correct planted.toml", self.name, self.file);
+        let asks = format!("crate::planted::is({:?})", self.name);
+        let planted = text.replacen(&self.old, &self.new.replace("PLANTED", &asks), 1);
+        let Some([sound, own]) = &self.sha1 else { return Ok(planted) };
+        ensure!(planted.contains(sound), "{}: no script has the SHA-1 {sound}: correct planted.toml", self.name);
+        Ok(planted.replace(sound, own))
+    }
+}
+
+/// Copy the sources, without what is built.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == "target" || name == ".git" {
+            continue;
+        }
+        match entry.file_type()? {
+            kind if kind.is_dir() => copy(&entry.path(), &to.join(name))?,
+            // Written only where it changed, so that cargo builds no more than it must.
+            kind if kind.is_file() => {
+                let (bytes, to) = (std::fs::read(entry.path())?, to.join(name));
+                if !std::fs::read(&to).is_ok_and(|there| there == bytes) {
+                    std::fs::write(to, bytes)?;
+                }
+            }
+            _ => {
+                let to = to.join(name);
+                if to.symlink_metadata().is_err() {
+                    std::os::unix::fs::symlink(std::fs::read_link(entry.path())?, to)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Plant all that are built together.
+fn plant_together(bugs: &[Bug], into: &Path) -> Result<()> {
+    for (folder, root) in TOGETHER {
+        let module = into.join(root).with_file_name("planted.rs");
+        std::fs::write(module, MODULE)?;
+        let root = into.join(root);
+        let text = std::fs::read_to_string(&root)?;
+        std::fs::write(root, text + "\n/// Bugs that are planted.\npub mod planted;\n")?;
+        for bug in bugs.iter().filter(|bug| bug.file.starts_with(folder)) {
+            let path = into.join(&bug.file);
+            let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            std::fs::write(&path, bug.planted(&text)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The component of a guest with this bug.
+fn component(place: &Place, sources: &Path, number: usize, bug: &Bug) -> Result<PathBuf> {
+    let path = sources.join(&bug.file);
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    std::fs::write(&path, bug.planted(&text)?)?;
+    let folder = sources.join("target").join(format!("bug-{number}"));
+    let of_copy = Place { root: sources.to_owned(), dist: folder.clone(), ..place.clone() };
+    std::fs::create_dir_all(sources.join("target"))?;
+    let built = guests::build(&of_copy);
+    std::fs::write(&path, text)?;
+    built?;
+    Ok(folder.join("components").join(format!("{}.wasm", bug.on)))
+}
+
+/// Build with the bugs, and look for each.
+fn planted(place: &Place, only: Option<&str>) -> Result<()> {
+    packages::install(packages::TESTS)?;
+    dist::run_for_long(place)?;
+    let servers = servers::install(place)?;
+    let all = bugs(&place.root)?;
+    let sources = place.target.join("histories-planted");
+    copy(&place.root, &sources)?;
+    plant_together(&all, &sources)?;
+    // The program that looks is this one's, and stays: the copy's would take its place in the target folder.
+    let looks = sources.join("target/kv-store-histories");
+    std::fs::create_dir_all(sources.join("target"))?;
+    std::fs::copy(place.target.join("release/kv-store-histories"), &looks)?;
+    let of_copy = Place { root: sources.clone(), dist: sources.join("target/dist"), ..place.clone() };
+    let is_wanted = |bug: &&Bug| only.is_none_or(|only| bug.name.contains(only));
+    if all.iter().filter(is_wanted).any(Bug::is_native) {
+        let built = guests::build(&of_copy).and_then(|_| dist::libraries(&of_copy));
+        // Cargo lays the others back.
+        dist::run_for_long(place)?;
+        built?;
+    }
+    let (mut found, mut wanted) = (0, 0);
+    println!("| bug | by | found by | after, s |\n| --- | --- | --- | ---: |");
+    for (number, bug) in all.iter().enumerate().filter(|(_, bug)| is_wanted(bug)) {
+        wanted += 1;
+        let mut looking = Command::new(&looks);
+        looking.args(["--only", &bug.on, "--nemesis", &bug.nemesis, "--minutes", MINUTES, "--first"]);
+        looking.env(servers::VARIABLE, &servers);
+        if bug.is_native() {
+            looking.arg("--dist").arg(&of_copy.dist).env(VARIABLE, &bug.name);
+        } else {
+            looking.arg("--component").arg(component(place, &sources, number, bug)?);
+        }
+        let begun = Instant::now();
+        let output = looking.stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let by = if bug.by == By::Fix { "a fix taken back" } else { "new" };
+        match rule(&said) {
+            Some(rule) => {
+                found += 1;
+                println!("| {} | {by} | {rule} | {:.0} |", bug.name, begun.elapsed().as_secs_f64());
+            }
+            None => {
+                println!("| {} | {by} | **not found** | |", bug.name);
+                eprintln!("{said}");
+            }
+        }
+    }
+    println!("\n{found} of {wanted} found, in {MINUTES} minutes each at most");
+    ensure!(found == wanted, "{} bugs were not found", wanted - found);
+    Ok(())
+}
+
+/// The rule that a history broke, as it was said.
+fn rule(said: &str) -> Option<&str> {
+    const RULES: [&str; 4] = ["wrong-bytes", "no-order", "lost", "brought-back"];
+    said.lines().find_map(|line| line.split_once(": ").map(|(rule, _)| rule).filter(|rule| RULES.contains(rule)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bug whose text is not there is planted nowhere, and would never be found.
+    #[test]
+    fn each_bug_can_be_planted_in_todays_sources() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let bugs = bugs(root).unwrap();
+        assert_eq!((bugs.len(), bugs.iter().filter(|bug| bug.by == By::Fix).count()), (20, 10));
+        for bug in &bugs {
+            let text = std::fs::read_to_string(root.join(&bug.file)).unwrap();
+            let planted = bug.planted(&text).unwrap();
+            assert!(bug.is_native() == planted.contains("crate::planted::is"), "{}", bug.name);
+            assert!(bug.is_native() || bug.file.starts_with(&format!("guests/{}/", bug.on)), "{}", bug.name);
+        }
+    }
+
+    #[test]
+    fn a_rule_is_found_in_what_was_said() {
+        let said = "redis late with seed 1: VIOLATED, 5 calls\nbrought-back: m/1: no order of these calls\n  1 .. 2\n";
+        assert_eq!(rule(said), Some("brought-back"));
+        assert_eq!(rule("redis late with seed 1: holds, 5 calls\n"), None);
+    }
+}
