@@ -207,7 +207,7 @@ fn copy_chunks(
             sound
         });
     }
-    let mut groups: BTreeMap<Option<DescriptorDigest>, Vec<(&[u8], &[u8])>> = BTreeMap::new();
+    let mut groups: BTreeMap<Option<DescriptorDigest>, Vec<HashAndValue>> = BTreeMap::new();
     for (hash, content, _) in &contents {
         groups.entry(content.descriptor).or_default().push((hash, &content.value));
     }
@@ -218,8 +218,10 @@ fn copy_chunks(
     Ok(())
 }
 
+type HashAndValue<'a> = (&'a [u8], &'a [u8]);
+
 /// Chunks of one descriptor.
-fn put_chunks(to: &Store, group: &[(&[u8], &[u8])], options: &BatchOptions, copied: &mut Copied) -> Outcome {
+fn put_chunks(to: &Store, group: &[HashAndValue], options: &BatchOptions, copied: &mut Copied) -> Outcome {
     let pieces: Vec<[&[u8]; 1]> = group.iter().map(|(_, content)| [*content]).collect();
     let new: Vec<NewChunk> = group.iter().zip(&pieces).map(|((hash, _), pieces)| NewChunk::new(hash, pieces)).collect();
     let outcomes = to.put_many(&new, options, None).map_err(Failure::unable_of("copy to", to.uri()))?;
