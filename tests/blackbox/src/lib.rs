@@ -252,7 +252,8 @@ pub fn native_library(output: &Path) -> PathBuf {
     let folder = root().join("tests/native");
     let sources = std::fs::read_dir(&folder).expect("tests/native is there").flatten().map(|entry| entry.path());
     let sources = sources.filter(|path| path.extension().is_some_and(|extension| extension == "c"));
-    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    let cross = std::env::var("CROSS_COMPILE");
+    let mut compiler = Command::new(cross.map_or("cc".to_owned(), |cross| cross + "gcc"));
     compiler.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]);
     compiler.args(sources).arg("-I").arg(root().join("include")).arg("-o").arg(&output).arg("-pthread");
     let built = compiler.output().expect("cc runs: install gcc");

@@ -16,8 +16,15 @@ use crate::{aarch64, dist, packages, step};
 
 const STRIP: &str = "aarch64-linux-gnu-strip";
 /// What is built.
-const PACKAGES: &[&str] =
-    &["kv-store-library", "kv-cache", "kv-store-llama", "kv-store", "kv-store-compiler", "memkv-server", "kv-store-python"];
+const PACKAGES: &[&str] = &[
+    "kv-store-library",
+    "kv-cache",
+    "kv-store-llama",
+    "kv-store",
+    "kv-store-compiler",
+    "memkv-server",
+    "kv-store-python",
+];
 
 pub fn run(place: &Place, wheel: bool) -> Result<()> {
     let mut made = packed(place)?;
@@ -63,7 +70,9 @@ pub fn packed(place: &Place) -> Result<Vec<PathBuf>> {
 pub fn pack_wheel(place: &Place) -> Result<PathBuf> {
     let installed = installed(place);
     let module = place.target.join("aarch64").join("_lib.abi3.so");
-    step::output(Command::new(STRIP).arg("--strip-all").arg("-o").arg(&module).arg(built(place).join("libkv_store_python.so")))?;
+    step::output(
+        Command::new(STRIP).arg("--strip-all").arg("-o").arg(&module).arg(built(place).join("libkv_store_python.so")),
+    )?;
     let parts = [
         ("_lib.abi3.so", module),
         ("kv-store-compile", installed.join("libexec/kv-store-compile")),
