@@ -30,6 +30,12 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("child::tests::how_it_ends_is_told", "qemu starts no process that shares memory (CLONE_VM)"),
     ("child::tests::it_has_three_descriptors", "qemu starts no process that shares memory (CLONE_VM)"),
     ("confine::tests::it_can_take_memory", "qemu has no seccomp"),
+    ("a_directory_that_is_made_is_synchronised_by_name", "qemu has no seccomp, by which it forbids fsync"),
+    ("what_its_holder_lets_go_of_is_synchronised_name_and_all", "qemu has no seccomp, by which it forbids fsync"),
+    (
+        "a_process_that_was_stopped_while_it_wrote_does_not_undo_what_came_later",
+        "what it forks beside other threads does not go on under qemu",
+    ),
     ("a_mapped_page_that_cannot_be_read_is_an_error_and_no_signal", "qemu carries out no MADV_POPULATE_READ"),
 ];
 
