@@ -26,7 +26,9 @@ fn build_and_run(compiler: &str, language: &[&str], source: &str) -> Output {
     let (folder, path) = common::folder();
     let program = folder.path().join("program");
     let library = library();
-    let built = Command::new(compiler)
+    // That of the processor that an emulator stands for, which runs this test.
+    let cross = std::env::var("CROSS_COMPILE").unwrap_or_default();
+    let built = Command::new(cross + compiler)
         .args(language)
         .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-D_POSIX_C_SOURCE=200809L"])
         .arg(concat!("-DKV_CACHE_EXPECTED_VERSION=\"", env!("CARGO_PKG_VERSION"), "\""))

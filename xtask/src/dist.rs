@@ -1,6 +1,6 @@
 //! `cargo xtask dist`: what an operator installs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -61,29 +61,34 @@ pub fn cargo(place: &Place, command: &str) -> Command {
 fn build_workspace(place: &Place, sources: &mut Sources) -> Result<()> {
     let name = "building the libraries (the first build compiles wasmtime: some minutes)";
     step::run(place, name, &mut cargo(place, "build"))?;
-    let lib = place.dist.join("lib");
-    std::fs::create_dir_all(&lib)?;
-    let library = place.target.join("release").join(LIBRARY);
-    install(&library, &lib.join(SONAME))?;
-    link(SONAME, &lib.join(LIBRARY))?;
-    sources.add_built(&library)?;
-    for (file, folder) in [
-        (CACHE_LIBRARY, "lib"),
-        (LLAMA_LIBRARY, "lib"),
-        ("kv-store-compile", "libexec"),
-        ("kv-store", "bin"),
-        ("memkv-server", "bin"),
-    ] {
-        let folder = place.dist.join(folder);
-        std::fs::create_dir_all(&folder)?;
-        let made = place.target.join("release").join(file);
-        install(&made, &folder.join(file))?;
+    for made in install_all(&place.target.join("release"), &place.dist, "strip")? {
         sources.add_built(&made)?;
     }
     // cargo writes one list for it and the crate of that name.
     sources.add(&place.root.join("library"))?;
     sources.add_built(&place.target.join("release/libkv_store_faults.so"))?;
     lay_out_faults(place)
+}
+
+/// Install libraries and programs from where cargo has made them. Answers those files.
+pub fn install_all(release: &Path, dist: &Path, strip: &str) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for (file, folder, installed) in [
+        (LIBRARY, "lib", SONAME),
+        (CACHE_LIBRARY, "lib", CACHE_LIBRARY),
+        (LLAMA_LIBRARY, "lib", LLAMA_LIBRARY),
+        ("kv-store-compile", "libexec", "kv-store-compile"),
+        ("kv-store", "bin", "kv-store"),
+        ("memkv-server", "bin", "memkv-server"),
+    ] {
+        let folder = dist.join(folder);
+        std::fs::create_dir_all(&folder)?;
+        let made = release.join(file);
+        install(&made, &folder.join(installed), strip)?;
+        all.push(made);
+    }
+    link(SONAME, &dist.join("lib").join(LIBRARY))?;
+    Ok(all)
 }
 
 /// The library that injects faults, for tests: beside what is installed, with the same components and programs.
@@ -102,9 +107,9 @@ fn lay_out_faults(place: &Place) -> Result<()> {
 
 /// Copy without the names of functions that are not exported, a fifth of the bytes, which nothing here reads. Not by the profile's `strip`: with
 /// another profile wasmtime is compiled anew, and what lies in the target folder keeps the names for profilers and debuggers.
-fn install(file: &Path, to: &Path) -> Result<()> {
+fn install(file: &Path, to: &Path, strip: &str) -> Result<()> {
     let temporary = to.with_file_name(".new");
-    let mut strip = Command::new("strip");
+    let mut strip = Command::new(strip);
     step::output(strip.arg("--strip-all").arg("-o").arg(&temporary).arg(file))
         .with_context(|| format!("cannot strip {}: binutils are missing?", file.display()))?;
     std::fs::rename(&temporary, to)?;

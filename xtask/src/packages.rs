@@ -14,7 +14,7 @@ pub const C_GUESTS: &[&str] = &["clang-19", "lld-19", "libclang-rt-19-dev-wasm32
 /// What packs the components of tests/compat.
 pub const ZSTD: &[&str] = &["zstd"];
 /// What makes programs for aarch64, and what runs them.
-pub const AARCH64: &[&str] = &["qemu-user", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
+pub const AARCH64: &[&str] = &["qemu-user", "gcc-aarch64-linux-gnu", "g++-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
 pub const CLANG: &str = "clang-19";
 /// What tests look through: system calls, memory, symbols.
 pub const TESTS: &[&str] = &[

@@ -55,6 +55,8 @@ struct Copy<'a> {
     from: &'a Store,
     /// None: it would be made.
     to: Option<&'a Target>,
+    /// Both have the same backend.
+    same: bool,
     dry_run: bool,
     pace: Pace,
     bar: ProgressBar,
@@ -76,9 +78,14 @@ pub fn run(arguments: &Arguments) -> Outcome {
             Err(failure) => return Err(failure),
         },
     };
+    let scheme = |uri: &str| uri.split_once("://").map(|(scheme, _)| scheme.to_owned());
+    let same = match &to {
+        Some(to) => to.store.info().component_sha256 == from.info().component_sha256,
+        None => scheme(&arguments.from) == scheme(&arguments.to),
+    };
     let bar = super::bar(from.usage().ok().and_then(|usage| usage.chunks));
     let pace = Pace { rate: arguments.rate.filter(|_| !dry_run), begun: Instant::now() };
-    let mut copy = Copy { from: &from, to: to.as_ref(), dry_run, pace, bar, copied: Copied::default() };
+    let mut copy = Copy { from: &from, to: to.as_ref(), same, dry_run, pace, bar, copied: Copied::default() };
     each_page_of_chunks(&from, &mut |entries| copy.chunks(&entries))?;
     each_page_of_manifests(&from, &mut |entries| entries.iter().try_for_each(|entry| copy.manifest(entry)))?;
     copy.bar.finish_and_clear();
@@ -139,9 +146,8 @@ impl Copy<'_> {
     }
 
     fn manifest(&mut self, entry: &ManifestEntry) -> Outcome {
-        let Copy { from, to, .. } = *self;
+        let Copy { from, to, same, .. } = *self;
         // Such a name is the key that the backend made of a longer one: another backend would make another.
-        let same = to.is_none_or(|to| to.store.info().component_sha256 == from.info().component_sha256);
         if entry.name.starts_with('\0') && !same {
             self.copied.failed += 1;
             eprintln!(

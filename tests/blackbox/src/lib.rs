@@ -72,7 +72,12 @@ pub fn dist() -> PathBuf {
 
 /// The library's file.
 pub fn library_path() -> PathBuf {
-    dist().join("lib/libkv_store_wasm.so")
+    emulated().unwrap_or_else(|| dist().join("lib/libkv_store_wasm.so"))
+}
+
+/// A library for the processor that an emulator stands for, which runs this process. Programs of that processor, such as its compile helper, cannot be started.
+fn emulated() -> Option<PathBuf> {
+    std::env::var_os("KV_STORE_TEST_EMULATED").map(PathBuf::from)
 }
 
 /// The file of the library that obeys the table `fault` of a backend's config.
@@ -219,7 +224,9 @@ fn probe_config() -> String {
     // Manifests of more than a part.
     let limits = "breaker_failures = 0, patience_ms = 20000, deadline_ms = 60000, max_manifest_bytes = 134217728";
     let s3 = format!("[backend.s3]\nlimits = {{ {limits} }}\ntls.ca = '{ca}'\n");
-    probes.chain(wasi).chain([folders, redis, nodes, hasty, objects, s3]).chain(tenants).collect()
+    let compile = emulated().map(|_| "compile = 'in-process'\n".to_owned());
+    let tables = probes.chain(wasi).chain([folders, redis, nodes, hasty, objects, s3]).chain(tenants);
+    compile.into_iter().chain(tables).collect()
 }
 
 /// A C program from `tests/consumer`, built with every warning an error against the installed header.
@@ -246,7 +253,8 @@ pub fn native_library(output: &Path) -> PathBuf {
     let folder = root().join("tests/native");
     let sources = std::fs::read_dir(&folder).expect("tests/native is there").flatten().map(|entry| entry.path());
     let sources = sources.filter(|path| path.extension().is_some_and(|extension| extension == "c"));
-    let mut compiler = Command::new("cc");
+    let cross = std::env::var("CROSS_COMPILE");
+    let mut compiler = Command::new(cross.map_or("cc".to_owned(), |cross| cross + "gcc"));
     compiler.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]);
     compiler.args(sources).arg("-I").arg(root().join("include")).arg("-o").arg(&output).arg("-pthread");
     let built = compiler.output().expect("cc runs: install gcc");

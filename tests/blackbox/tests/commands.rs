@@ -195,6 +195,11 @@ fn a_copy_is_rehearsed_and_takes_long_names_to_the_same_backend() {
     let memory = run(&["copy", &from, "memory://other", "--json"]);
     expect(1, &memory);
     assert!(memory.stderr.contains("too long to be listed whole"), "{}", memory.stderr);
+    // A rehearsal says so of one that is not there yet.
+    let other = run(&["copy", &from, &format!("segments://{}", scratch.text("other")), "--dry-run"]);
+    expect(1, &other);
+    assert!(other.stderr.contains("too long to be listed whole"), "{}", other.stderr);
+    assert!(other.stdout.starts_with("1 chunk and 1 manifest would be copied, "), "{}", other.stdout);
 }
 
 #[test]

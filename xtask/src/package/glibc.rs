@@ -6,7 +6,6 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::place::Place;
 use crate::step;
 
 /// What packages promise: that of RHEL 8, and of `manylinux_2_28`. What is packed is linked for it ([`super::older_glibc`]).
@@ -31,16 +30,16 @@ impl fmt::Display for Version {
     }
 }
 
-/// What may be promised of all libraries and programs that are laid out.
-pub fn promised(place: &Place) -> Result<Version> {
+/// What may be promised of all libraries and programs that are laid out in `dist`.
+pub fn promised(dist: &Path, linked_for_older: bool) -> Result<Version> {
     let mut files: Vec<PathBuf> = Vec::new();
     for folder in ["lib", "bin", "libexec"] {
-        for entry in std::fs::read_dir(place.dist.join(folder))? {
+        for entry in std::fs::read_dir(dist.join(folder))? {
             files.push(entry?.path());
         }
     }
     files.retain(|file| file.is_file());
-    of_all(&files, place.rustc_wrapper.is_some())
+    of_all(&files, linked_for_older)
 }
 
 /// What may be promised of some files, which `linked_for_older` says were linked for [`LEAST`].

@@ -9,9 +9,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::stage::{copy_all, normalise, pages, write};
-use super::{Release, archive, licences, linked, macho};
+use super::{Release, archive, foreign, licences, linked, macho};
 use crate::place::Place;
-use crate::python::{self, Environment};
+use crate::python::Environment;
 use crate::{dist, step};
 
 /// What a target is called by rustc, by Apple, and by the number of its processor.
@@ -28,8 +28,8 @@ const TARGETS: [Target; 2] = [
 
 /// The least macOS: `preadv` is since 11.
 const LEAST: (u32, u32) = (11, 0);
-/// What links, and what makes a wheel of another's.
-const TOOLS: &[&str] = &["cargo-zigbuild==0.24.*", "ziglang==0.17.*", "wheel==0.48.*"];
+/// What links.
+const TOOLS: &[&str] = &["cargo-zigbuild==0.24.*", "ziglang==0.17.*"];
 /// What is built. The llama library is not: it takes the place of functions of libllama by ways of ELF.
 const PACKAGES: &[&str] =
     &["kv-store-library", "kv-cache", "kv-store", "kv-store-compiler", "memkv-server", "kv-store-python"];
@@ -68,7 +68,10 @@ pub fn run(place: &Place, triple: &str, wheel: bool) -> Result<()> {
     let mut made = vec![archive::tarball(&release, &tree)?];
     std::fs::remove_dir_all(tree.parent().context("the tree has a folder")?)?;
     if wheel {
-        made.push(pack_wheel(place, target, &release, &built)?);
+        let parts = [("_lib.abi3.so", MODULE), ("kv-store-compile", "kv-store-compile"), ("kv-store", "kv-store")];
+        let parts = parts.map(|(name, made)| (name, built.join(made)));
+        let platform = format!("macosx_{}_{}_{}", LEAST.0, LEAST.1, target.machine);
+        made.push(foreign::wheel(place, &release, &parts, &platform)?);
     }
     for path in &made {
         println!("{}  {}", super::digest(path)?, path.display());
@@ -203,48 +206,4 @@ fn readme(release: &Release) -> String {
         version = release.version,
         machine = release.machine,
     )
-}
-
-/// The wheel, made of Linux's: what is Python and what is a component is the same.
-fn pack_wheel(place: &Place, target: &Target, release: &Release, built: &Path) -> Result<PathBuf> {
-    // SAFETY: xtask has no other thread now that reads the environment.
-    unsafe { std::env::set_var("SOURCE_DATE_EPOCH", release.time.to_string()) };
-    let of_linux = python::pack(place)?;
-    let tools = Environment::named(place, "macos");
-    let folder = release.folder.join("wheel");
-    let wheel = |arguments: &[&str], file: &Path| {
-        let mut wheel = tools.python();
-        wheel.args(["-m", "wheel"]).args(arguments).arg(file).current_dir(&release.folder);
-        step::output(wheel.env("SOURCE_DATE_EPOCH", release.time.to_string()))
-    };
-    wheel(&["unpack", "--dest", "wheel"], &of_linux)?;
-    let unpacked = only(&folder)?;
-    let package = unpacked.join("kv_store_wasm");
-    for (name, made) in [("_lib.abi3.so", MODULE), ("kv-store-compile", "kv-store-compile"), ("kv-store", "kv-store")] {
-        // Programs come and go with Linux's wheel.
-        if package.join(name).exists() {
-            std::fs::copy(built.join(made), package.join(name))?;
-        }
-    }
-    normalise(&unpacked, release.time)?;
-    let packed = release.folder.join("packed");
-    std::fs::create_dir_all(&packed)?;
-    wheel(&["pack", "--dest-dir", "packed"], &unpacked)?;
-    let platform = format!("macosx_{}_{}_{}", LEAST.0, LEAST.1, target.machine);
-    wheel(&["tags", "--remove", "--platform-tag", &platform], &only(&packed)?)?;
-    let tagged = only(&packed)?;
-    let made = release.folder.join(tagged.file_name().context("a wheel has a name")?);
-    ensure!(made.to_string_lossy().ends_with(&format!("-{platform}.whl")), "the wheel is {}", made.display());
-    std::fs::rename(tagged, &made)?;
-    std::fs::remove_dir_all(folder)?;
-    std::fs::remove_dir(packed)?;
-    Ok(made)
-}
-
-/// The one thing in a folder.
-fn only(folder: &Path) -> Result<PathBuf> {
-    let mut found = std::fs::read_dir(folder)?;
-    let first = found.next().context("nothing was made")??.path();
-    ensure!(found.next().is_none(), "more than one thing is in {}", folder.display());
-    Ok(first)
 }

@@ -2,8 +2,10 @@
 //! of what is linked (SBOM). Two runs on one commit give the same bytes: every time is that of the commit, every list is sorted.
 
 mod archive;
+pub mod arm64;
 mod crates;
 mod elsewhere;
+mod foreign;
 pub mod glibc;
 mod licences;
 mod linked;
@@ -39,9 +41,14 @@ pub struct Options {
     /// Also fail where something is missing that only the owner can say: the address of the sources
     #[arg(long)]
     for_release: bool,
-    /// Instead the tarball and the wheel for macOS, of this processor: linked by zig, looked at, and not run. Compiles wasmtime once for each
-    #[arg(long, value_parser = macos::targets(), conflicts_with_all = ["test", "crates"])]
+    /// Instead the tarball and the wheel for another system, with the Debian package where that is Linux. What is for macOS is linked by zig, looked at,
+    /// and not run; what is for aarch64 is run by `cargo xtask test --aarch64`. Compiles wasmtime once for each
+    #[arg(long, value_parser = targets(), conflicts_with_all = ["test", "crates"])]
     target: Option<String>,
+}
+
+fn targets() -> Vec<&'static str> {
+    macos::targets().into_iter().chain([arm64::TARGET]).collect()
 }
 
 /// What is packed, and when.
@@ -69,7 +76,7 @@ impl Release {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             time: time.trim().parse().context("SOURCE_DATE_EPOCH is a number of seconds")?,
             machine: std::env::consts::ARCH,
-            glibc: glibc::promised(place)?,
+            glibc: glibc::promised(&place.dist, place.rustc_wrapper.is_some())?,
             system: "linux",
             folder: place.root.join("target/package"),
         })
@@ -83,8 +90,10 @@ impl Release {
 
 /// Build, and make every package.
 pub fn run(place: &Place, options: &Options) -> Result<()> {
-    if let Some(target) = &options.target {
-        return macos::run(place, target, !options.no_wheel);
+    match options.target.as_deref() {
+        Some(arm64::TARGET) => return arm64::run(place, !options.no_wheel),
+        Some(target) => return macos::run(place, target, !options.no_wheel),
+        None => {}
     }
     if options.for_release {
         crates::has_a_home(place)?;
@@ -108,31 +117,39 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     if options.crates {
         crates::pack(place, Verify::Yes)?;
     }
+    write_sums(&made, &place.root.join("target/package"))
+}
+
+/// Say what was made, with its digests, and write `SHA256SUMS` beside it.
+fn write_sums(made: &[PathBuf], folder: &Path) -> Result<()> {
     let mut sums = String::new();
-    for path in &made {
+    for path in made {
         let (digest, name) = (digest(path)?, path.file_name().context("a file has a name")?);
         sums += &format!("{digest}  {}\n", name.display());
         println!("{digest}  {}", path.display());
     }
-    std::fs::write(place.root.join("target/package/SHA256SUMS"), sums)?;
+    std::fs::write(folder.join("SHA256SUMS"), sums)?;
     Ok(())
 }
 
 /// Every package but the wheel, of what has been built and laid out.
 pub fn assemble(place: &Place) -> Result<Vec<PathBuf>> {
-    let release = Release::find(place)?;
+    assemble_for(place, &place.dist, &Release::find(place)?, &linked::find(place)?)
+}
+
+/// The same of the libraries and programs in `dist`, which may be for another processor.
+fn assemble_for(place: &Place, dist: &Path, release: &Release, linked: &linked::Linked) -> Result<Vec<PathBuf>> {
     let progress = step::Progress::start("assembling packages");
     progress.say(&format!("needs glibc {} or later", release.glibc));
     if release.folder.exists() {
         std::fs::remove_dir_all(&release.folder)?;
     }
     std::fs::create_dir_all(&release.folder)?;
-    let linked = linked::find(place)?;
     let sbom = release.folder.join(format!("{}.cdx.json", release.name()));
-    sbom::write(&release, &linked, &sbom)?;
-    let tree = stage::lay_out(place, &release, &linked)?;
-    let tarball = archive::tarball(&release, &tree)?;
-    let deb = archive::deb(place, &release, &tree)?;
+    sbom::write(release, linked, &sbom)?;
+    let tree = stage::lay_out(place, dist, release, linked)?;
+    let tarball = archive::tarball(release, &tree)?;
+    let deb = archive::deb(place, release, &tree)?;
     std::fs::remove_dir_all(tree.parent().context("the tree has a folder")?)?;
     let container = release.folder.join("Containerfile");
     std::fs::copy(place.root.join("packaging/Containerfile"), &container)?;

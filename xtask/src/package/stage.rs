@@ -11,10 +11,13 @@ use super::{Release, licences};
 use crate::place::{LIBRARY, Place, SONAME};
 use crate::step;
 
-/// Lay out the tree.
-pub fn lay_out(place: &Place, release: &Release, linked: &Linked) -> Result<PathBuf> {
+/// Lay out the tree, with the libraries and programs of `dist`.
+pub fn lay_out(place: &Place, dist: &Path, release: &Release, linked: &Linked) -> Result<PathBuf> {
     let tree = release.folder.join("stage").join(release.name());
-    for folder in ["lib", "libexec", "bin", "components", "include"] {
+    for folder in ["lib", "libexec", "bin"] {
+        copy_all(&dist.join(folder), &tree.join(folder))?;
+    }
+    for folder in ["components", "include"] {
         copy_all(&place.dist.join(folder), &tree.join(folder))?;
     }
     // As in target/dist, whose link is not copied.
