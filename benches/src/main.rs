@@ -57,6 +57,9 @@ struct Arguments {
     /// Open this URI, fetch one chunk, print the seconds that it took: what a fresh process does
     #[arg(long, hide = true)]
     first_answer: Option<String>,
+    /// Read all of the store in this folder each time that a line comes: what one of several processes does
+    #[arg(long, hide = true)]
+    read_cold: Option<PathBuf>,
     /// Do the operation of a row so many times: what is counted from outside
     #[arg(long, hide = true, requires = "times")]
     perform: Option<String>,
@@ -74,6 +77,9 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     if let Some(uri) = &arguments.first_answer {
         return rows::open::first_answer(&arguments.library, uri);
+    }
+    if let Some(folder) = &arguments.read_cold {
+        return rows::disk_processes::read_cold(&arguments.library, folder);
     }
     let work = arguments.work.context("--work is missing")?;
     if let (Some(name), Some(times)) = (&arguments.perform, arguments.times) {
@@ -125,6 +131,7 @@ fn main() -> Result<()> {
     rows::fs::run(&bench)?;
     rows::batch::run(&bench)?;
     rows::segments::run(&bench)?;
+    rows::disk::run(&bench)?;
     rows::prefetch::run(&bench)?;
     rows::threads::run(&bench)?;
     rows::open::run(&bench)?;

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 
 use anyhow::{Result, ensure};
 
+pub mod disk;
 pub mod memkv;
 pub mod process;
 pub mod resp;

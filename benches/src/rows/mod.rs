@@ -2,6 +2,8 @@
 
 pub mod batch;
 pub mod cluster;
+pub mod disk;
+pub mod disk_processes;
 pub mod fence;
 pub mod fs;
 pub mod growth;

@@ -24,7 +24,7 @@ pub fn run(bench: &Bench) -> Result<()> {
     save(bench, 64, 1 << 20, 1.2)
 }
 
-fn uri(folder: &Path) -> String {
+pub fn uri(folder: &Path) -> String {
     format!("segments://{}", folder.display())
 }
 
