@@ -70,6 +70,7 @@ pub struct Settings {
     pub root: Option<String>,
     pub verify: Verify,
     pub layout1: Layout1,
+    pub direct: Direct,
     pub options: BTreeMap<String, String>,
     pub tls: Tls,
     pub connect: Vec<Pattern>,
@@ -104,6 +105,19 @@ pub enum Verify {
     Auto,
     /// 8-byte hashes are XXH3-64 of the content.
     Xxh3,
+    Off,
+}
+
+/// When large values that do not lie in the page cache are read around it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direct {
+    /// A value is, unless it was read so not long ago: then it goes into the cache.
+    #[default]
+    Auto,
+    /// Each is, whenever it does not lie there.
+    On,
+    /// None is.
     Off,
 }
 
@@ -308,6 +322,7 @@ impl Config {
             root: backend.root,
             verify: backend.verify,
             layout1: backend.layout1,
+            direct: backend.direct,
             options: backend.options.into_iter().map(|(name, Value(text))| (name, text)).collect(),
             tls: backend.tls,
             connect: backend.connect,
@@ -358,6 +373,7 @@ impl Backend {
             endpoint: self.endpoint,
             verify: tenant.verify.unwrap_or(self.verify),
             layout1: tenant.layout1.unwrap_or(self.layout1),
+            direct: tenant.direct.unwrap_or(self.direct),
             options: self.options.into_iter().chain(tenant.options).collect(),
             // Whom it trusts, but not as whom it comes.
             tls: Tls { ca: tenant.tls.ca.or(self.tls.ca), ..tenant.tls },

@@ -8,7 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::{Layout1, Near, Tls, Verify};
+use super::{Direct, Layout1, Near, Tls, Verify};
 use crate::limits::GivenLimits;
 use crate::policy::{Folder, Pattern, Prefix, SecretSource, Variable};
 use crate::quota::Quota;
@@ -110,6 +110,7 @@ pub(super) struct Backend {
     pub endpoint: Option<String>,
     pub verify: Verify,
     pub layout1: Layout1,
+    pub direct: Direct,
     /// Handed to the backend's `open`.
     pub options: BTreeMap<String, Value>,
     pub tls: Tls,
@@ -170,6 +171,7 @@ pub(super) struct Tenant {
     pub root: Option<String>,
     pub verify: Option<Verify>,
     pub layout1: Option<Layout1>,
+    pub direct: Option<Direct>,
     #[serde(default)]
     pub options: BTreeMap<String, Value>,
     #[serde(default)]

@@ -218,6 +218,7 @@ const KEYS: &[&str] = &[
     "root",
     "verify",
     "layout1",
+    "direct",
     "options",
     "near",
     "tls",
