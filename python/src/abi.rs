@@ -36,8 +36,10 @@ fn describing() -> &'static kv_store_describe_vtable_t {
 /// What is said of values: of each field its name and its text.
 pub struct Descriptor(Vec<(usize, CString)>);
 
+type Field = fn(&mut kv_store_descriptor_t) -> &mut *const c_char;
+
 /// The fields of a descriptor: the name of each, and where it lies.
-const FIELDS: [(&str, fn(&mut kv_store_descriptor_t) -> &mut *const c_char); 14] = [
+const FIELDS: [(&str, Field); 14] = [
     ("model", |said| &mut said.model),
     ("architecture", |said| &mut said.architecture),
     ("layout", |said| &mut said.layout),

@@ -128,7 +128,6 @@ pub fn beside_the_device(
 /// The values of each side, which take turns, after one each that does not count.
 pub fn turns<const SIDES: usize>(sides: [&mut dyn FnMut() -> Result<f64>; SIDES]) -> Result<[Vec<f64>; SIDES]> {
     let mut values = [const { Vec::new() }; SIDES];
-    let mut sides = sides;
     for turn in 0..=PAIRS {
         for number in 0..SIDES {
             let which = (turn + number) % SIDES;

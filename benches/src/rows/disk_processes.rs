@@ -1,7 +1,7 @@
 //! Two processes that read at once what is not in the page cache, each a store of its own, beside the disk itself.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
@@ -78,7 +78,7 @@ impl Drop for Reader {
 }
 
 /// What such a process does.
-pub fn read_cold(library: &Path, folder: &PathBuf) -> Result<()> {
+pub fn read_cold(library: &Path, folder: &Path) -> Result<()> {
     let library = Library::load(library).map_err(anyhow::Error::msg)?;
     let mut cold = Cold::there(Batches::open(&library, &fs::uri(folder))?, folder, SIZE, BYTES)?;
     println!("done");
