@@ -360,8 +360,10 @@ mod tests {
     #[test]
     fn a_shutdown_uses_up_the_time_that_the_end_may_take() {
         let (go_on, gate) = std::sync::mpsc::channel::<()>();
+        let (comes, has_come) = std::sync::mpsc::channel();
         let gate = Mutex::new(gate);
         let hook: StepHook = Arc::new(move |_| {
+            let _ = comes.send(());
             let _ = gate.lock().unwrap().recv();
             Ok(())
         });
@@ -371,6 +373,8 @@ mod tests {
         let fingerprint = Fingerprint { bytes: [1; 32], mode: FingerprintMode::Safe };
         let identity = Identity { fingerprint, quant: 1, context_hash: [2; 32] };
         cache.save(Save::new(&identity, &[1], b"x").reason(Reason::Finish)).unwrap();
+        // One that was not begun yet is dropped, and nothing is waited for.
+        has_come.recv().unwrap();
         assert_eq!(cache.0.time_to_close(), Duration::from_millis(100));
         cache.shutdown(Duration::from_millis(30));
         assert!(cache.0.time_to_close() <= Duration::from_millis(70));

@@ -35,6 +35,7 @@ pub use path::RelativePath;
 pub use saves::UnderWay;
 pub use shared::Shared;
 pub use tally::Tally;
+pub(crate) use usage::used;
 pub use usage::{Evicted, Space};
 pub use write::Written;
 

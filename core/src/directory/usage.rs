@@ -42,7 +42,7 @@ pub(super) fn accessed(stat: &Stat) -> u64 {
 }
 
 /// When the file was last used.
-pub(super) fn used(stat: &Stat) -> u64 {
+pub(crate) fn used(stat: &Stat) -> u64 {
     accessed(stat).max(written(stat))
 }
 

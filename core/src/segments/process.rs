@@ -23,7 +23,7 @@ pub struct OfProcess {
 }
 
 /// Which folder it is, and whether nothing in it may be changed.
-type Folder = (u64, u64, bool);
+type Folder = (fs::Dev, u64, bool);
 
 impl OfProcess {
     /// None yet.
@@ -44,7 +44,7 @@ impl OfProcess {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = fs::openat(&parent, ".", flags, Mode::empty()).map_err(Error::from)?;
         let stat = fs::fstat(&root).map_err(Error::from)?;
-        let folder = (stat.st_dev, stat.st_ino, directory.is_read_only());
+        let folder = (stat.st_dev as fs::Dev, stat.st_ino, directory.is_read_only());
         let mut open = self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         open.retain(|(_, store)| store.strong_count() > 0);
         if let Some(store) = open.iter().find(|(of, _)| *of == folder).and_then(|(_, store)| store.upgrade()) {

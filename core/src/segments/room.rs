@@ -17,6 +17,7 @@ use super::format::{
 use super::log::Locked;
 use super::segment::{Record, Reserved, Writing, name_of};
 use super::store::{Known, Store};
+use crate::directory::used;
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
 
@@ -152,13 +153,7 @@ impl Store {
 
     /// When a value of a segment was last put or used by any process, in nanoseconds, as exact as uses are noted. 0: it is gone.
     pub(super) fn last_used(&self, segment: u32) -> u64 {
-        let nanoseconds = |seconds: i64, rest: u64| u64::try_from(seconds).unwrap_or(0) * 1_000_000_000 + rest;
-        match fs::statat(&self.folder.root, name_of(segment), AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => {
-                nanoseconds(stat.st_atime, stat.st_atime_nsec).max(nanoseconds(stat.st_mtime, stat.st_mtime_nsec))
-            }
-            Err(_) => 0,
-        }
+        fs::statat(&self.folder.root, name_of(segment), AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| used(&stat))
     }
 
     /// The first of these segments that nobody fills, with its lock; none where its file is lost.
