@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::{CROSS, TARGET, cargo};
-use crate::package::arm64;
+use crate::package::{arm64, elsewhere};
 use crate::place::{LIBRARY, Place};
 use crate::python::Environment;
 use crate::{guests, packages, step};
@@ -43,21 +43,22 @@ const REGISTERED: &str = "/proc/sys/fs/binfmt_misc/qemu-aarch64";
 /// By which qemu is told where the files of the other system are.
 const PREFIX: &str = "QEMU_LD_PREFIX";
 
+/// A program where the kernel starts those for aarch64.
+fn registered(program: &std::ffi::OsStr) -> Command {
+    if Path::new(REGISTERED).exists() {
+        return Command::new(program);
+    }
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--user", "--map-root-user", "--mount", "sh", "-c", REGISTER, "sh"]).arg(program);
+    unshare
+}
+
 /// The same command, where programs for aarch64 can be started, with the C library of the cross compiler unless the command names another.
 pub fn within(command: &Command) -> Result<Command> {
-    let mut within = match Path::new(REGISTERED).exists() {
-        true => Command::new(command.get_program()),
-        false => {
-            let mut unshare = Command::new("unshare");
-            unshare.args(["--user", "--map-root-user", "--mount", "sh", "-c", REGISTER, "sh"]);
-            let tried = step::output(unshare.arg("true"));
-            tried.context("the kernel starts no programs for aarch64 here: install qemu-user-binfmt, or take Linux 6.7 with user namespaces")?;
-            let mut unshare = Command::new("unshare");
-            unshare.args(["--user", "--map-root-user", "--mount", "sh", "-c", REGISTER, "sh"]);
-            unshare.arg(command.get_program());
-            unshare
-        }
-    };
+    step::output(&mut registered("true".as_ref())).context(
+        "the kernel starts no programs for aarch64 here: install qemu-user-binfmt, or take Linux 6.7 with user namespaces",
+    )?;
+    let mut within = registered(command.get_program());
     within.args(command.get_args()).env(PREFIX, "/usr/aarch64-linux-gnu").env("CROSS_COMPILE", CROSS);
     if let Some(folder) = command.get_current_dir() {
         within.current_dir(folder);
@@ -160,7 +161,7 @@ fn conformance(place: &Place, tree: &Path) -> Result<()> {
 fn pages(place: &Place, system: &System, tree: &Path) -> Result<()> {
     let folder = place.work().join("aarch64");
     let (file, copy, store) = (folder.join("file"), folder.join("copy"), format!("local-fs://{}/kv", folder.display()));
-    let data: Vec<u8> = (0..300_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let data = elsewhere::data();
     std::fs::write(&file, &data)?;
     let run = |words: &[&str]| -> Result<String> {
         step::output(system.program(place, &tree.join("bin/kv-store"))?.args(words))

@@ -3,7 +3,7 @@
 //!
 //! They are linked as usual, for the glibc of that compiler: [`super::older_glibc`] knows the start files of x86-64 alone.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -84,5 +84,5 @@ pub fn pack_wheel(place: &Place) -> Result<PathBuf> {
 }
 
 fn built(place: &Place) -> PathBuf {
-    Path::new(&place.target).join("aarch64").join(TARGET).join("release")
+    place.target.join("aarch64").join(TARGET).join("release")
 }

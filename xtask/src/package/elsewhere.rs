@@ -99,7 +99,8 @@ impl Root {
     }
 }
 
-fn data() -> Vec<u8> {
+/// Something to save.
+pub fn data() -> Vec<u8> {
     (0..300_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
 }
 

@@ -4,7 +4,7 @@
 mod archive;
 pub mod arm64;
 mod crates;
-mod elsewhere;
+pub mod elsewhere;
 mod foreign;
 pub mod glibc;
 mod licences;

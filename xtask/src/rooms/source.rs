@@ -21,7 +21,6 @@ impl Source {
         let file = syn::parse_file(text)?;
         let mut source = Source { path: path.into(), types: Vec::new(), functions: Vec::new(), paths: Vec::new() };
         source.visit_file(&file);
-        // Of its tests only the functions count.
         source.paths.sort();
         source.paths.dedup();
         Ok(source)
