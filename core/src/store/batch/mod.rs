@@ -18,7 +18,7 @@ pub use save::{Save, SaveOutcome};
 
 use super::seal::SEAL_BYTES;
 use super::{Opened, Put, Store};
-use crate::backend::{Answers, Backend, ChunkHash, ChunkMap, Layout, Presence};
+use crate::backend::{Answers, Backend, ChunkHash, Presence};
 use crate::counters::Operation;
 use crate::error::{Error, ErrorKind};
 use crate::payload::Buffer;
@@ -267,24 +267,27 @@ impl Opened {
 
     fn delete_admitted(&self, hashes: &[&[u8]], options: &BatchOptions, until: &Until) -> Vec<Result<(), Error>> {
         let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect();
-        let (distinct, _) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
+        let (distinct, first_of) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
         // Wherever each may lie.
-        let places = |(_, hash): &(usize, ChunkHash)| {
+        let places = |(number, (_, hash)): (usize, &(usize, ChunkHash))| {
             let hash = *hash;
-            self.shared.layouts_of_removed(&hash, options).map(move |layout| hash.lying(layout)).collect::<Vec<_>>()
+            let layouts = self.shared.layouts_of_removed(&hash, options);
+            layouts.map(move |layout| (number, hash.lying(layout))).collect::<Vec<_>>()
         };
-        let places: Vec<ChunkHash> = distinct.iter().flat_map(places).collect();
-        let mut answers: ChunkMap<Result<(), Error>> = ChunkMap::default();
+        let (numbers, places): (Vec<usize>, Vec<ChunkHash>) = distinct.iter().enumerate().flat_map(places).unzip();
+        let mut answers: Vec<Option<Result<(), Error>>> = distinct.iter().map(|_| None).collect();
         // Said twice: what is put meanwhile is asked for again, for the removal may have come after it. The second time of each call by
         // itself: a save may end before the others do.
         self.shared.removing(&places);
         let removed = |places: &[ChunkHash]| self.shared.removing(places);
         let deleted = self.shared.batches().delete_all(&places, &removed, until).each();
-        for (place, answer) in places.iter().zip(deleted) {
-            let whole = answers.entry(place.lying(Layout::Plain)).or_insert(Ok(()));
-            *whole = std::mem::replace(whole, Ok(())).and(answer);
+        for (number, answer) in numbers.into_iter().zip(deleted) {
+            if let Some(whole) = answers.get_mut(number) {
+                *whole = Some(whole.take().unwrap_or(Ok(())).and(answer));
+            }
         }
-        hashes.into_iter().map(|hash| answers.get(&hash?).cloned().unwrap_or_else(|| Err(unanswered()))).collect()
+        let answers: Vec<_> = answers.into_iter().map(|whole| whole.unwrap_or_else(|| Err(unanswered()))).collect();
+        of_each(hashes, &first_of, &answers)
     }
 
     /// As [`Store::exists_many`].
