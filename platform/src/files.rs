@@ -36,6 +36,48 @@ pub fn write_out(file: impl AsFd) -> Result<(), Errno> {
     way::files::write_out(file.as_fd())
 }
 
+/// How it is known that a read needs no disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// No read does: the files lie in memory.
+    All,
+    /// [`read_cached`] tells, and an open asks nobody else.
+    Some,
+    /// It is not known: an open alone may wait for a server.
+    Unknown,
+}
+
+/// How that is known of the file system that a directory lies on.
+///
+/// Linux: by its type. Portable: it is not.
+pub fn in_memory(directory: impl AsFd) -> Memory {
+    way::files::in_memory(directory.as_fd())
+}
+
+/// Read from a place of a file what lies in memory, up to the first byte that does not. `AGAIN`: the first one does not. 0: the file ends
+/// there. `OPNOTSUPP`: the file system cannot tell.
+///
+/// Linux: `preadv2` with `RWF_NOWAIT`. Portable: always `OPNOTSUPP`.
+///
+/// # Safety
+/// The pieces are valid for writes, and nobody else uses them.
+#[inline]
+pub unsafe fn read_cached(file: impl AsFd, pieces: &[libc::iovec], at: u64) -> Result<usize, Errno> {
+    // SAFETY: by this function's own condition.
+    unsafe { way::files::read_cached(file.as_fd(), pieces, at) }
+}
+
+/// Where reads around the page cache begin, how long they are, and where their memory lies: multiples of this.
+pub const AROUND_CACHE_ALIGNMENT: usize = 4096;
+
+/// From now on, reads through this descriptor and its copies go around the page cache, or through it again. What was written before is seen
+/// either way. A file system may still refuse them when they come (`INVAL`).
+///
+/// Linux: `O_DIRECT`. macOS: `F_NOCACHE`. Otherwise `OPNOTSUPP`.
+pub fn go_around_cache(file: impl AsFd, around: bool) -> Result<(), Errno> {
+    way::files::go_around_cache(file.as_fd(), around)
+}
+
 /// A file has another name, in one step, and nothing is replaced: `EXIST` where something has that name.
 ///
 /// Linux: `renameat2`, and as below where a file system lacks it. Portable: a hard link, after which the former name is removed. A process

@@ -26,6 +26,15 @@ pub fn open_below(root: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd,
     way::paths::open_below(root.as_fd(), path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW)
 }
 
+/// The same for a path below `root` on the same mount, if nothing on the way has to be fetched from a disk or a server. `AGAIN`: it may have
+/// to be, and nothing was waited for. The file is not made.
+///
+/// Linux: `RESOLVE_CACHED`; kernels before 5.12 open the file and may wait. Portable: always `AGAIN`.
+#[inline]
+pub fn open_cached(root: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    way::paths::open_cached(root.as_fd(), path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW)
+}
+
 /// What kind of file system of the kernel an open file or directory lies on; none where it is one for files.
 ///
 /// Linux: by the type of the file system. Portable: by its device, which is that of a place where systems mount theirs.

@@ -33,6 +33,17 @@ pub fn open_below(root: BorrowedFd, path: &str, flags: OFlags) -> Result<OwnedFd
     Err(Errno::AGAIN)
 }
 
+pub fn open_cached(root: BorrowedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    // What leads elsewhere is asked again, and then refused or waited for.
+    let is_name = !path.contains('/') && path != "..";
+    let below = if is_name { ResolveFlags::NO_SYMLINKS } else { RESOLVE };
+    match fs::openat2(root, path, flags, mode(flags), below | ResolveFlags::NO_XDEV | ResolveFlags::CACHED) {
+        Err(Errno::XDEV) => Err(Errno::AGAIN),
+        Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => open_below(root, path, flags),
+        opened => opened,
+    }
+}
+
 /// The same for a path that leads to another mount, which may be one of files, or one of the kernel.
 fn open_across(root: BorrowedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     // Without NO_XDEV only a path that would leave the directory is answered by XDEV.

@@ -1,9 +1,13 @@
 //! Hard links, `fsync`, zeros.
 
+#[cfg(target_vendor = "apple")]
+use std::os::fd::AsRawFd;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{self, AtFlags};
 use rustix::io::Errno;
+
+use crate::files::Memory;
 
 pub fn sync_data(file: BorrowedFd) -> Result<(), Errno> {
     sync(file)
@@ -23,6 +27,30 @@ pub fn start_writing(_: BorrowedFd) {}
 
 pub fn write_out(file: BorrowedFd) -> Result<(), Errno> {
     sync_data(file)
+}
+
+pub fn in_memory(_: BorrowedFd) -> Memory {
+    Memory::Unknown
+}
+
+/// # Safety
+/// None is needed: nothing is read.
+pub unsafe fn read_cached(_: BorrowedFd, _: &[libc::iovec], _: u64) -> Result<usize, Errno> {
+    Err(Errno::OPNOTSUPP)
+}
+
+#[cfg(target_vendor = "apple")]
+pub fn go_around_cache(file: BorrowedFd, around: bool) -> Result<(), Errno> {
+    // SAFETY: an open descriptor and a number.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_NOCACHE, libc::c_int::from(around)) } {
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(target_vendor = "apple"))]
+pub fn go_around_cache(_: BorrowedFd, _: bool) -> Result<(), Errno> {
+    Err(Errno::OPNOTSUPP)
 }
 
 pub fn rename_new(from: BorrowedFd, name: &str, to: BorrowedFd, new: &str) -> Result<(), Errno> {
