@@ -45,6 +45,8 @@ pub mod policy;
 pub mod process;
 mod quota;
 #[doc(hidden)]
+pub mod reads;
+#[doc(hidden)]
 pub mod sandbox;
 pub mod segments;
 #[doc(hidden)]

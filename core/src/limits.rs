@@ -228,6 +228,22 @@ pub const MAX_HELPERS: usize = 4;
 /// Threads that a pool has beyond those for a store or tenant of which nothing runs in it: of the helpers, of the queues, of those that look
 /// after bounded stores, and of those that write to disk tiers, each.
 pub const MAX_EXTRA_THREADS: usize = 8;
+/// Threads that read what is not in the page cache, in the process: what a disk is given to do at once.
+pub const MAX_READERS: usize = 32;
+/// What one tenant or backend has of them at most, so that a disk that does not answer leaves some to the others.
+pub const MAX_OWNER_READERS: usize = 24;
+/// Reads at once whose bytes are not copied yet, in the process; a call has one in any case. Guards the memory that they are read into.
+pub const MAX_READS: usize = 64;
+/// Reads beyond [`MAX_READS`], each for a tenant, backend or store that has none.
+pub const MAX_EXTRA_READS: usize = 16;
+/// What one tenant or backend has of [`MAX_READS`] at most.
+pub const MAX_OWNER_READS: usize = 48;
+/// Bytes of one read. Longer values are read in parts, side by side; an eighth more is read at once.
+pub const READ_PART_BYTES: usize = 1 << 20;
+/// How long the memory of reads is kept for the next ones; twice as long at most.
+pub const READ_BUFFERS_UNUSED: Duration = Duration::from_secs(1);
+/// A shorter value is never read around the page cache.
+pub const DIRECT_BYTES: u64 = 256 << 10;
 /// Compilations at once beyond [`MAX_COMPILATIONS`], each for a backend or tenant of which none is being compiled.
 pub const MAX_EXTRA_COMPILATIONS: usize = 2;
 /// Items of one batch of an engine. Guards the memory that their outcomes take.

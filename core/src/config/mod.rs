@@ -73,6 +73,7 @@ pub struct Settings {
     pub layout1: Layout1,
     pub descriptor: Descriptor,
     pub require_descriptor: bool,
+    pub direct: Direct,
     pub options: BTreeMap<String, String>,
     pub tls: Tls,
     pub connect: Vec<Pattern>,
@@ -107,6 +108,19 @@ pub enum Verify {
     Auto,
     /// 8-byte hashes are XXH3-64 of the content.
     Xxh3,
+    Off,
+}
+
+/// When large values that do not lie in the page cache are read around it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direct {
+    /// A value is, unless it was read so not long ago: then it goes into the cache.
+    #[default]
+    Auto,
+    /// Each is, whenever it does not lie there.
+    On,
+    /// None is.
     Off,
 }
 
@@ -313,6 +327,7 @@ impl Config {
             layout1: backend.layout1,
             descriptor: backend.descriptor,
             require_descriptor: backend.require_descriptor,
+            direct: backend.direct,
             options: backend.options.into_iter().map(|(name, Value(text))| (name, text)).collect(),
             tls: backend.tls,
             connect: backend.connect,
@@ -365,6 +380,7 @@ impl Backend {
             layout1: tenant.layout1.unwrap_or(self.layout1),
             descriptor: tenant.descriptor.over(&self.descriptor),
             require_descriptor: tenant.require_descriptor.unwrap_or(self.require_descriptor),
+            direct: tenant.direct.unwrap_or(self.direct),
             options: self.options.into_iter().chain(tenant.options).collect(),
             // Whom it trusts, but not as whom it comes.
             tls: Tls { ca: tenant.tls.ca.or(self.tls.ca), ..tenant.tls },

@@ -8,7 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::{Layout1, Near, Tls, Verify};
+use super::{Direct, Layout1, Near, Tls, Verify};
 use crate::descriptor::Descriptor;
 use crate::limits::GivenLimits;
 use crate::policy::{Folder, Pattern, Prefix, SecretSource, Variable};
@@ -115,6 +115,7 @@ pub(super) struct Backend {
     pub descriptor: Descriptor,
     /// Who leaves something of it unsaid is refused.
     pub require_descriptor: bool,
+    pub direct: Direct,
     /// Handed to the backend's `open`.
     pub options: BTreeMap<String, Value>,
     pub tls: Tls,
@@ -175,6 +176,7 @@ pub(super) struct Tenant {
     pub root: Option<String>,
     pub verify: Option<Verify>,
     pub layout1: Option<Layout1>,
+    pub direct: Option<Direct>,
     #[serde(default)]
     pub descriptor: Descriptor,
     pub require_descriptor: Option<bool>,

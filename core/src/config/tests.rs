@@ -220,6 +220,7 @@ const KEYS: &[&str] = &[
     "layout1",
     "descriptor",
     "require_descriptor",
+    "direct",
     "options",
     "near",
     "tls",

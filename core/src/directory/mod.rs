@@ -20,9 +20,10 @@ mod write;
 use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use kv_platform::files::Memory;
 use kv_platform::{files, paths};
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -32,6 +33,7 @@ pub use listing::Entry;
 pub use mounts::why_refused;
 pub(crate) use order::flock_within;
 pub use path::RelativePath;
+pub use read::{Found, Room, Wanted};
 pub use saves::UnderWay;
 pub use shared::Shared;
 pub use tally::Tally;
@@ -39,9 +41,11 @@ pub(crate) use usage::used;
 pub use usage::{Evicted, Space};
 pub use write::Written;
 
+use crate::config::Direct;
 use crate::error::{Error, ErrorKind};
 use crate::limits::USE_NOTED;
 use crate::process::Clock;
+use crate::reads::{Around, Readers};
 use crate::signals::files_are_bounded;
 use crate::threads::Whose;
 use crate::until::Until;
@@ -60,6 +64,11 @@ pub struct Directory {
     shared: Arc<Shared>,
     /// As whom it has files synced by other threads.
     whose: Whose,
+    /// How it is known that a read of a file needs no disk.
+    memory: Memory,
+    /// The file system cannot tell it after all.
+    untold: AtomicBool,
+    around: Arc<Around>,
     read_only: bool,
     /// The process had a bound on the length of files (RLIMIT_FSIZE) when the directory was opened: a write past it would
     /// raise SIGXFSZ.
@@ -103,6 +112,7 @@ impl Directory {
             }
         };
         check_root(path, &root)?;
+        let memory = files::in_memory(&root);
         let directory = Directory {
             root,
             read_only: false,
@@ -111,6 +121,9 @@ impl Directory {
             parents: Parents::new(shared),
             shared: shared.clone(),
             whose: Whose::default(),
+            memory,
+            untold: AtomicBool::new(false),
+            around: Arc::new(Around::new(Direct::default(), path.display())),
             unnoted: AtomicBool::new(false),
             noted_for: AtomicU64::new(USE_NOTED.as_nanos() as u64),
             guard: OnceLock::new(),
@@ -127,6 +140,7 @@ impl Directory {
         let root = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| Error::from(errno).context(path.display()))?;
         check_root(path, &root)?;
+        let memory = files::in_memory(&root);
         Ok(Directory {
             root,
             read_only: true,
@@ -135,6 +149,9 @@ impl Directory {
             parents: Parents::new(shared),
             shared: shared.clone(),
             whose: Whose::default(),
+            memory,
+            untold: AtomicBool::new(false),
+            around: Arc::new(Around::new(Direct::default(), path.display())),
             unnoted: AtomicBool::new(true),
             noted_for: AtomicU64::new(USE_NOTED.as_nanos() as u64),
             guard: OnceLock::new(),
@@ -142,6 +159,44 @@ impl Directory {
             order: Order::default(),
             following: Mutex::new(None),
         })
+    }
+
+    /// The same for a store: as whom others work for it, and when its large files are read around the page cache.
+    #[must_use]
+    pub fn of_store(mut self, whose: &Whose, direct: Direct) -> Self {
+        self.whose = whose.clone();
+        self.around = Arc::new(self.around.with(direct));
+        self
+    }
+
+    /// The same where nothing can be told of what lies in memory.
+    #[cfg(test)]
+    pub(crate) fn untold(mut self) -> Self {
+        self.memory = Memory::Unknown;
+        self
+    }
+
+    /// What reads for it what does not lie in memory.
+    pub(crate) fn readers(&self) -> &Arc<Readers> {
+        &self.shared.readers
+    }
+
+    /// How its files are read around the page cache.
+    pub(crate) fn around(&self) -> &Arc<Around> {
+        &self.around
+    }
+
+    /// How it is known that a read of a file needs no disk.
+    pub(crate) fn memory(&self) -> Memory {
+        match self.untold.load(Relaxed) {
+            true => Memory::Unknown,
+            false => self.memory,
+        }
+    }
+
+    /// As whom others work for it.
+    pub fn whose(&self) -> &Whose {
+        &self.whose
     }
 
     /// The time of its process.

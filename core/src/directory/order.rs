@@ -131,7 +131,7 @@ mod tests {
     use super::super::{RelativePath, Shared};
     use super::*;
     use crate::limits::Limits;
-    use crate::process::{Clock, Random, Time};
+    use crate::process::{Clock, Time};
     use std::path::Path;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -146,8 +146,7 @@ mod tests {
     }
 
     fn directory(at: &Path, clock: &Clock) -> Directory {
-        let threads = crate::threads::Threads::new(&Clock::default(), &Default::default());
-        let shared = Arc::new(Shared::new(clock.clone(), Random::default(), threads.helpers));
+        let shared = Arc::new(Shared::of_test(clock.clone()));
         Directory::open(at, &shared).unwrap()
     }
 

@@ -1,59 +1,370 @@
 //! Reading files. A file is opened non-blocking and must be regular: a planted FIFO must not hang a call.
+//!
+//! What lies in memory is read at once, by the thread whose call it is, straight into the caller's memory. All the rest of a batch is under
+//! way at the same time, see [`reads`](crate::reads), and the call waits for it until its deadline.
 
+use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{self, FileType, OFlags};
+use kv_platform::files::{self, Memory};
+use kv_platform::paths;
+use rustix::fs::{self, FileType, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{Directory, RelativePath, not_regular};
-use crate::error::Error;
+use super::{Directory, RelativePath, not_regular, usage};
+use crate::error::{Error, ErrorKind};
 use crate::payload::Destination;
+use crate::reads::{Arrived, Buffers, Flight, PROBE_BYTES, Parts, Range, Read, cut, first_part, parts};
+use crate::until::Until;
 
 /// Pieces of memory that one read fills.
 const PIECES: usize = 64;
 
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
+
+/// Bytes of a file, from `offset`: `len`, or all to the end.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub path: RelativePath,
+    pub offset: u64,
+    pub len: Option<u64>,
+}
+
+/// What became of a read.
+pub struct Found {
+    /// False: there is no such file.
+    pub read: Result<bool, Error>,
+    /// The memory that was answered for it. If the file became shorter meanwhile, or the read failed, it is partly empty.
+    pub destination: Option<Destination>,
+}
+
+/// Memory for so many bytes of the item of a number, or why there is none. It is asked before the bytes are put anywhere.
+pub type Room<'a> = dyn FnMut(usize, u64) -> Result<Destination, Error> + 'a;
+
 impl Directory {
-    /// Bytes of a file, from `offset`: `len`, or all to the end. False: there is no such file.
-    ///
-    /// `room` answers memory for so many bytes, or refuses them, before anything is read. If the file becomes shorter meanwhile,
-    /// it stays partly empty.
-    pub fn read<'a>(
-        &self,
-        path: &RelativePath,
-        offset: u64,
-        len: Option<u64>,
-        room: impl FnOnce(u64) -> Result<&'a mut Destination, Error>,
-    ) -> Result<bool, Error> {
-        let file = match self.open_file(path, OFlags::RDONLY | OFlags::NONBLOCK) {
-            Err(Errno::NOENT) => return Ok(false),
-            opened => opened?,
+    /// Read one file: see [`Directory::read_all`].
+    pub fn read(
+        self: &Arc<Self>,
+        wanted: Wanted,
+        until: Option<&Until>,
+        room: &mut dyn FnMut(u64) -> Result<Destination, Error>,
+    ) -> Found {
+        let found = self.read_all(vec![Ok(wanted)], until, &mut |_, len| room(len)).pop();
+        found.unwrap_or_else(|| failed(Error::new(ErrorKind::Other, "nothing was read")))
+    }
+
+    /// Read files, by the deadline of a call if there is one: an outcome for each, or for the first ones only where `room` answers
+    /// `Exhausted` for a further one, or the time is over before that was begun.
+    pub fn read_all(
+        self: &Arc<Self>,
+        wanted: Vec<Result<Wanted, Error>>,
+        until: Option<&Until>,
+        room: &mut Room<'_>,
+    ) -> Vec<Found> {
+        let mut batch = Batch {
+            directory: self,
+            until,
+            room,
+            found: Vec::with_capacity(wanted.len()),
+            flight: Flight::new(&self.shared.readers, &self.whose),
+            open: HashMap::default(),
+            most: wanted.len(),
         };
-        let stat = fs::fstat(&file)?;
+        for (index, wanted) in wanted.into_iter().enumerate() {
+            let late = index > 0 && until.is_some_and(|until| until.deadline() <= self.shared.clock.now());
+            if late || index >= batch.most {
+                break;
+            }
+            batch.found.push(None);
+            match wanted {
+                Ok(wanted) => batch.begin(index, wanted),
+                Err(error) => batch.settle(index, failed(error)),
+            }
+        }
+        batch.finish()
+    }
+}
+
+/// What comes back from the threads that read.
+enum Answer {
+    Missing,
+    Opened(Opened),
+    Part(Read),
+}
+
+/// A file that another thread has opened.
+struct Opened {
+    file: Arc<OwnedFd>,
+    /// The bytes that are wanted of it.
+    begin: u64,
+    len: u64,
+    /// The first of them.
+    first: Read,
+    /// It goes around the page cache.
+    around: bool,
+}
+
+/// An item whose parts are under way.
+struct Open {
+    destination: Destination,
+    parts: Parts,
+}
+
+/// The reads of one call.
+struct Batch<'a> {
+    directory: &'a Arc<Directory>,
+    until: Option<&'a Until>,
+    room: &'a mut Room<'a>,
+    /// None: it is under way.
+    found: Vec<Option<Found>>,
+    flight: Flight<'a, Answer>,
+    open: HashMap<usize, Open, foldhash::fast::RandomState>,
+    /// How many outcomes there will be.
+    most: usize,
+}
+
+impl Batch<'_> {
+    fn begin(&mut self, index: usize, wanted: Wanted) {
+        match self.directory.open_now(&wanted.path) {
+            Ok(file) => {
+                if let Err(error) = self.read_here(index, file, &wanted) {
+                    self.settle(index, failed(error));
+                }
+            }
+            Err(Errno::NOENT) => self.settle(index, Found { read: Ok(false), destination: None }),
+            Err(Errno::AGAIN) => {
+                let directory = self.directory.clone();
+                self.flight.start((index, 0), move |buffers| directory.open_and_read(&wanted, buffers));
+            }
+            Err(errno) => self.settle(index, failed(errno.into())),
+        }
+    }
+
+    /// Read what lies in memory of a file, and begin to read the rest.
+    fn read_here(&mut self, index: usize, file: OwnedFd, wanted: &Wanted) -> Result<(), Error> {
+        let directory = self.directory;
+        let (stat, len) = directory.look_at(&file, wanted)?;
+        let Some(mut destination) = self.room_for(index, len)? else { return Ok(()) };
+        let (filled, outcome) = directory.read_now(&file, &mut destination, wanted.offset, len);
+        self.moved(filled);
+        let (begin, end) = (wanted.offset + filled, wanted.offset + len);
+        match outcome {
+            Err(Errno::AGAIN) if begin < end => {
+                // A part lies in the cache, and the kernel has begun to read the rest into it.
+                let around = filled == 0 && directory.goes_around(&file, &stat, len);
+                self.open.insert(index, Open { destination, parts: Parts::default() });
+                self.begin_parts(index, &Arc::new(file), begin, end, around);
+            }
+            Err(errno) if errno != Errno::AGAIN => {
+                self.settle(index, Found { read: Err(errno.into()), destination: Some(destination) });
+            }
+            _ => self.settle(index, Found { read: Ok(true), destination: Some(destination) }),
+        }
+        Ok(())
+    }
+
+    /// Memory for an item. None: it and what follows is for another call.
+    fn room_for(&mut self, index: usize, len: u64) -> Result<Option<Destination>, Error> {
+        match (self.room)(index, len) {
+            Ok(destination) => Ok(Some(destination)),
+            // What was read so far may make room when it is handed on.
+            Err(error) if error.kind() == ErrorKind::Exhausted && index > 0 => {
+                self.most = self.most.min(index);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn begin_parts(&mut self, index: usize, file: &Arc<OwnedFd>, begin: u64, end: u64, around: bool) {
+        for (at, len) in parts(begin, end) {
+            let Some(open) = self.open.get_mut(&index) else { return };
+            let around = around.then(|| self.directory.around.clone());
+            let range = Range { file: file.clone(), at, len, around };
+            let tag = (index, open.parts.expect(len));
+            self.flight.start(tag, move |buffers| range.read(buffers).map(Answer::Part));
+        }
+    }
+
+    /// Wait for all that is under way.
+    fn finish(mut self) -> Vec<Found> {
+        loop {
+            match self.flight.next(self.until) {
+                Ok(Some(arrived)) => self.arrive(arrived),
+                Ok(None) => break,
+                Err(late) => {
+                    let late = late.context("the disk has not answered");
+                    for index in 0..self.found.len() {
+                        if self.found.get(index).is_some_and(Option::is_none) {
+                            self.fail(index, late.clone());
+                        }
+                    }
+                    break;
+                }
+            }
+        }
+        let most = self.most;
+        self.found.into_iter().take(most).map_while(|found| found).collect()
+    }
+
+    fn arrive(&mut self, arrived: Arrived<Answer>) {
+        let Arrived { tag: (index, number), outcome, place } = arrived;
+        if index >= self.most || self.found.get(index).is_none_or(Option::is_some) {
+            // It has failed, or is for another call.
+            return;
+        }
+        match outcome {
+            Ok(Answer::Part(part)) => {
+                if let Some(open) = self.open.get_mut(&index) {
+                    open.parts.put(number, part, place);
+                    self.place_parts(index);
+                }
+            }
+            Ok(Answer::Missing) => self.settle(index, Found { read: Ok(false), destination: None }),
+            Ok(Answer::Opened(opened)) => {
+                if let Err(error) = self.opened(index, opened) {
+                    self.settle(index, failed(error));
+                }
+            }
+            Err(error) => self.fail(index, error),
+        }
+    }
+
+    /// Another thread has opened a file and read its beginning.
+    fn opened(&mut self, index: usize, opened: Opened) -> Result<(), Error> {
+        let Opened { file, begin, len, first, around } = opened;
+        let Some(mut destination) = self.room_for(index, len)? else { return Ok(()) };
+        let (read, wanted) = (first.bytes().len(), first_part(begin, begin + len));
+        destination.push(first.bytes());
+        self.moved(read as u64);
+        if read < wanted || read as u64 == len {
+            self.settle(index, Found { read: Ok(true), destination: Some(destination) });
+            return Ok(());
+        }
+        self.open.insert(index, Open { destination, parts: Parts::default() });
+        self.begin_parts(index, &file, begin + read as u64, begin + len, around);
+        Ok(())
+    }
+
+    /// Put the parts where they belong that are next in order.
+    fn place_parts(&mut self, index: usize) {
+        let Some(open) = self.open.get_mut(&index) else { return };
+        let (mut moved, mut ended) = (0, false);
+        while let Some((part, wanted, _place)) = open.parts.take() {
+            open.destination.push(part.bytes());
+            moved += part.bytes().len() as u64;
+            // The file became shorter.
+            ended |= part.bytes().len() < wanted;
+        }
+        let done = ended || open.parts.is_done();
+        self.moved(moved);
+        if done && let Some(Open { destination, .. }) = self.open.remove(&index) {
+            self.settle(index, Found { read: Ok(true), destination: Some(destination) });
+        }
+    }
+
+    fn moved(&self, bytes: u64) {
+        self.until.into_iter().for_each(|until| until.moved(bytes));
+    }
+
+    fn fail(&mut self, index: usize, error: Error) {
+        let destination = self.open.remove(&index).map(|open| open.destination);
+        self.settle(index, Found { read: Err(error), destination });
+    }
+
+    fn settle(&mut self, index: usize, found: Found) {
+        if let Some(place) = self.found.get_mut(index) {
+            *place = Some(found);
+        }
+    }
+}
+
+fn failed(error: Error) -> Found {
+    Found { read: Err(error), destination: None }
+}
+
+impl Directory {
+    /// Open a file if nothing has to be waited for. `AGAIN`: something may have to be.
+    fn open_now(&self, path: &RelativePath) -> Result<OwnedFd, Errno> {
+        if self.memory == Memory::Unknown {
+            return Err(Errno::AGAIN);
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let parent = self.parents.get(path.parent(), || {
+            let path = if path.parent().is_empty() { ".".to_owned() } else { format!("{}/.", path.parent()) };
+            paths::open_cached(&self.root, &path, flags)
+        })?;
+        match paths::open_cached(&**parent, path.name(), FLAGS) {
+            // A directory that was removed holds nothing, and another may be in its place.
+            Err(Errno::NOENT) if fs::fstat(&**parent)?.st_nlink == 0 => Err(Errno::AGAIN),
+            opened => opened,
+        }
+    }
+
+    /// What there is about a file that is to be read, and how many bytes of it are wanted.
+    fn look_at(&self, file: &OwnedFd, wanted: &Wanted) -> Result<(Stat, u64), Error> {
+        let stat = fs::fstat(file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(not_regular());
         }
-        self.note_use(&stat, |times| fs::futimens(&file, times));
-        let behind = (stat.st_size as u64).checked_sub(offset);
-        let len = match (behind, len) {
+        self.note_use(&stat, |times| fs::futimens(file, times));
+        let behind = (stat.st_size as u64).checked_sub(wanted.offset);
+        let len = match (behind, wanted.len) {
             (Some(behind), None) => behind,
             (Some(behind), Some(len)) if len <= behind => len,
             _ => return Err(Error::invalid(format!("the file ends at {}, before the range asked for", stat.st_size))),
         };
-        let destination = room(len)?;
-        let mut at = offset;
+        Ok((stat, len))
+    }
+
+    /// Read what lies in memory: how many bytes, and why not more. `AGAIN`: the rest must be waited for.
+    fn read_now(&self, file: &OwnedFd, destination: &mut Destination, at: u64, len: u64) -> (u64, Result<(), Errno>) {
+        let mut filled = 0;
+        let mut most = if self.around.may_want(len) { PROBE_BYTES } else { usize::MAX };
         loop {
-            let count = match read_some(&file, destination, at) {
-                Err(Errno::INTR) => continue,
-                read => read?,
+            let read = match self.memory {
+                Memory::All => read_some(file, destination, at + filled),
+                _ if self.untold.load(Relaxed) => Err(Errno::AGAIN),
+                _ => read_some_cached(file, destination, at + filled, most),
             };
-            // All is read, or the file became shorter.
-            if count == 0 {
-                return Ok(true);
+            most = usize::MAX;
+            match read {
+                // All is read, or the file became shorter.
+                Ok(0) => return (filled, Ok(())),
+                Ok(count) => {
+                    // SAFETY: so many bytes of the rest were initialised.
+                    unsafe { destination.advance(count) };
+                    filled += count as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP) => self.untold.store(true, Relaxed),
+                Err(errno) => return (filled, Err(errno)),
             }
-            // SAFETY: so many bytes of the rest were initialised.
-            unsafe { destination.advance(count) };
-            at += count as u64;
         }
+    }
+
+    /// On a thread that may wait: open a file, and read the first part of it.
+    fn open_and_read(&self, wanted: &Wanted, buffers: &Buffers) -> Result<Answer, Error> {
+        let file = match self.open_file(&wanted.path, FLAGS) {
+            Err(Errno::NOENT) => return Ok(Answer::Missing),
+            opened => opened?,
+        };
+        let (stat, len) = self.look_at(&file, wanted)?;
+        let (begin, around) = (wanted.offset, self.goes_around(&file, &stat, len));
+        let file = Arc::new(file);
+        let around_cache = around.then(|| self.around.clone());
+        let range = Range { file: file.clone(), at: begin, len: first_part(begin, begin + len), around: around_cache };
+        let first = range.read(buffers)?;
+        Ok(Answer::Opened(Opened { file, begin, len, first, around }))
+    }
+
+    /// Whether what is left of a file is read around the page cache from now on.
+    fn goes_around(&self, file: &OwnedFd, stat: &Stat, len: u64) -> bool {
+        // A name may be given to other bytes, and the number of a file to another.
+        let which = stat.st_ino ^ usage::written(stat).rotate_left(32);
+        self.memory != Memory::All && self.around.wants(len, which) && self.around.turn(file)
     }
 }
 
@@ -64,11 +375,20 @@ fn read_some(file: &OwnedFd, destination: &mut Destination, at: u64) -> Result<u
     let count = destination.rest_in_pieces(&mut pieces);
     let read = match pieces.get(..count).unwrap_or_default() {
         [] => return Ok(0),
-        // The kernel has less to do for one than for a list.
-        // SAFETY: the piece is memory that is borrowed mutably and may hold anything.
-        [piece] => unsafe { libc::pread(file.as_raw_fd(), piece.iov_base, piece.iov_len, at) },
-        // SAFETY: so is each of these.
+        // SAFETY: the pieces are memory that is borrowed mutably and may hold anything.
         several => unsafe { libc::preadv(file.as_raw_fd(), several.as_ptr(), several.len() as libc::c_int, at) },
     };
     usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+/// The same of what lies in memory, and no more than so many bytes.
+fn read_some_cached(file: &OwnedFd, destination: &mut Destination, at: u64, most: usize) -> Result<usize, Errno> {
+    let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
+    let count = destination.rest_in_pieces(&mut pieces);
+    let count = cut(pieces.get_mut(..count).unwrap_or_default(), most);
+    match pieces.get(..count).unwrap_or_default() {
+        [] => Ok(0),
+        // SAFETY: the pieces are memory that is borrowed mutably and may hold anything.
+        pieces => unsafe { files::read_cached(file, pieces, at) },
+    }
 }

@@ -205,7 +205,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 mod tests {
     use super::super::{Evicted, RelativePath, Shared};
     use super::*;
-    use crate::process::{Clock, Random, Time};
+    use crate::process::{Clock, Time};
     use std::sync::atomic::AtomicU64;
     use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -225,8 +225,7 @@ mod tests {
 
     /// As another process has it: with names, saves and notes of its own.
     fn process(at: &std::path::Path, time: &Arc<Handed>) -> Arc<Directory> {
-        let threads = crate::threads::Threads::new(&Clock::default(), &Default::default());
-        let shared = Arc::new(Shared::new(Clock::of(time.clone()), Random::default(), threads.helpers));
+        let shared = Arc::new(Shared::of_test(Clock::of(time.clone())));
         let directory = Directory::open(at, &shared).unwrap();
         directory.announce_saves(GRACE);
         Arc::new(directory)

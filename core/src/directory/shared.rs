@@ -6,12 +6,14 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::Error;
 use crate::process::{Clock, Random};
+use crate::reads::Readers;
 use crate::threads::Helpers;
 
 /// What all directories of a process share.
 pub struct Shared {
     pub(super) clock: Clock,
     pub(super) helpers: Arc<Helpers>,
+    pub(super) readers: Arc<Readers>,
     random: Random,
     /// Directories that are kept open.
     pub(super) parents: AtomicUsize,
@@ -24,10 +26,11 @@ pub struct Shared {
 
 impl Shared {
     /// Of a process with these.
-    pub fn new(clock: Clock, random: Random, helpers: Arc<Helpers>) -> Self {
+    pub fn new(clock: Clock, random: Random, helpers: Arc<Helpers>, readers: Arc<Readers>) -> Self {
         Shared {
             clock,
             helpers,
+            readers,
             random,
             parents: AtomicUsize::new(0),
             synced: AtomicUsize::new(0),
@@ -56,9 +59,18 @@ impl Shared {
 impl Default for Shared {
     /// Those of a test, with threads of its own.
     fn default() -> Self {
-        let (clock, spawn) = Default::default();
-        let threads = crate::threads::Threads::new(&clock, &spawn);
-        Shared::new(clock, Random::default(), threads.helpers)
+        Shared::of_test(Clock::default())
+    }
+}
+
+#[cfg(test)]
+impl Shared {
+    /// The same by another time.
+    pub(crate) fn of_test(clock: Clock) -> Self {
+        let spawn = Default::default();
+        let helpers = crate::threads::Threads::new(&clock, &spawn).helpers;
+        let readers = Readers::new(&clock, &spawn, &helpers);
+        Shared::new(clock, Random::default(), helpers, readers)
     }
 }
 

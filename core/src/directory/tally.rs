@@ -325,9 +325,7 @@ mod tests {
         }
         let (scratch, _) = directory();
         let at = |seconds| {
-            let threads = crate::threads::Threads::new(&Clock::default(), &Default::default());
-            let clock = Clock::of(Arc::new(At(seconds)));
-            let shared = super::super::Shared::new(clock, Default::default(), threads.helpers);
+            let shared = super::super::Shared::of_test(Clock::of(Arc::new(At(seconds))));
             Tally::open(&Directory::open(scratch.path(), &Arc::new(shared)).unwrap(), 1000).unwrap()
         };
         const DAY: u64 = 86_400;

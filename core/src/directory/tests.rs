@@ -10,20 +10,22 @@ fn path(text: &str) -> RelativePath {
     RelativePath::parse(text.into()).unwrap()
 }
 
-fn open() -> (tempfile::TempDir, Directory) {
+fn open() -> (tempfile::TempDir, Arc<Directory>) {
     let scratch = tempfile::tempdir().unwrap();
     let directory = Directory::open(&scratch.path().join("store"), &Arc::default()).unwrap();
-    (scratch, directory)
+    (scratch, Arc::new(directory))
 }
 
-fn read(directory: &Directory, at: &str) -> Result<Option<Vec<u8>>, Error> {
+fn read(directory: &Arc<Directory>, at: &str) -> Result<Option<Vec<u8>>, Error> {
     read_range(directory, at, 0, None)
 }
 
-fn read_range(directory: &Directory, at: &str, offset: u64, len: Option<u64>) -> Result<Option<Vec<u8>>, Error> {
-    let mut destination = None;
-    directory.read(&path(at), offset, len, |len| Ok(destination.insert(Destination::Buffer(Filling::new(len)?))))?;
-    destination
+fn read_range(directory: &Arc<Directory>, at: &str, offset: u64, len: Option<u64>) -> Result<Option<Vec<u8>>, Error> {
+    let wanted = Wanted { path: path(at), offset, len };
+    let found = directory.read(wanted, None, &mut |len| Ok(Destination::Buffer(Filling::new(len)?)));
+    assert_eq!(found.read?, found.destination.is_some());
+    found
+        .destination
         .map(|destination| match destination {
             Destination::Buffer(filling) => Ok(filling.finish()?.to_vec()),
             Destination::Item(_) => panic!("there is no item"),
@@ -118,8 +120,9 @@ fn a_planted_fifo_hangs_nothing() {
 fn what_is_too_large_is_refused_before_it_is_read() {
     let (_scratch, directory) = open();
     directory.write(&path("f"), &[&[0; 100]], false, false, None).unwrap();
-    let full = |len| Err(Error::new(ErrorKind::Exhausted, format!("no room for {len}")));
-    assert_eq!(directory.read(&path("f"), 0, None, full).unwrap_err().to_string(), "no room for 100");
+    let full = &mut |len| Err(Error::new(ErrorKind::Exhausted, format!("no room for {len}")));
+    let wanted = Wanted { path: path("f"), offset: 0, len: None };
+    assert_eq!(directory.read(wanted, None, full).read.unwrap_err().to_string(), "no room for 100");
     let read = |offset, len| read_range(&directory, "f", offset, len).unwrap_err().kind();
     assert_eq!(read(101, None), ErrorKind::Invalid);
     assert_eq!(read(1, Some(u64::MAX)), ErrorKind::Invalid);
@@ -195,7 +198,7 @@ fn a_read_only_directory_is_read_and_never_written() {
     let store = scratch.path().join("store");
     std::fs::remove_dir_all(store.join(".kv-tmp")).unwrap();
 
-    let read_only = Directory::open_read_only(&store, &Arc::default()).unwrap();
+    let read_only = Arc::new(Directory::open_read_only(&store, &Arc::default()).unwrap());
     assert!(read_only.is_read_only() && !directory.is_read_only());
     assert_eq!(read(&read_only, "a/b").unwrap().unwrap(), b"x");
     assert_eq!(read_only.size(&at).unwrap(), Some(1));
@@ -236,7 +239,7 @@ fn no_directory_is_on_a_file_system_of_the_kernel() {
 
 #[test]
 fn no_path_leads_into_a_file_system_of_the_kernel() {
-    let root = Directory::open_read_only(Path::new("/"), &Arc::default()).unwrap();
+    let root = Arc::new(Directory::open_read_only(Path::new("/"), &Arc::default()).unwrap());
     let own = |name: &str| format!("proc/{}/{name}", std::process::id());
     for at in [&own("environ"), &own("mem"), "proc/version", "sys/kernel/notes", "dev/null"] {
         let refused = read(&root, at).expect_err(at);
@@ -268,4 +271,116 @@ fn directories_are_synced_no_longer_than_there_is_time() {
     assert_eq!(directory.sync_directories(&paths, in_time).unwrap_err().to_string(), "late");
     assert_eq!(asked.get(), most + 1);
     directory.sync_directories(&paths, || Ok(())).unwrap();
+}
+
+/// A directory whose files are all read by other threads, as those of a file system that cannot tell what lies in memory.
+fn untold(scratch: &tempfile::TempDir, direct: Direct) -> Arc<Directory> {
+    let directory = Directory::open(&scratch.path().join("store"), &Arc::default()).unwrap();
+    Arc::new(directory.of_store(&Whose::default(), direct).untold())
+}
+
+/// Bytes that differ from part to part.
+fn noise(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 31 + n / 4093) as u8).collect()
+}
+
+#[test]
+fn a_batch_that_other_threads_read_is_what_was_written() {
+    let (scratch, directory) = open();
+    let lens = [0, 1, 4096, (1 << 20) + 64, (3 << 20) + 7, 5000];
+    for (number, len) in lens.iter().enumerate() {
+        directory.write(&path(&format!("a/{number}")), &[&noise(*len)], false, false, None).unwrap();
+    }
+    std::fs::create_dir(scratch.path().join("store/folder")).unwrap();
+    for direct in [Direct::Off, Direct::On, Direct::Auto] {
+        let directory = untold(&scratch, direct);
+        let name = |number: usize| if number == 6 { "folder".to_owned() } else { format!("a/{number}") };
+        let mut wanted: Vec<_> =
+            (0..8).map(|number| Ok(Wanted { path: path(&name(number)), offset: 0, len: None })).collect();
+        wanted.push(Err(Error::invalid("no path")));
+        wanted.push(Ok(Wanted { path: path("a/4"), offset: 70_001, len: Some(2 << 20) }));
+        wanted.push(Ok(Wanted { path: path("a/5"), offset: 5001, len: None }));
+        let mut asked = vec![0; wanted.len()];
+        let found = directory.read_all(wanted, None, &mut |index, len| {
+            asked[index] += len;
+            Ok(Destination::Buffer(Filling::new(len)?))
+        });
+        assert_eq!(found.len(), 11);
+        let bytes =
+            |found: &Found| found.destination.as_ref().map(|all| all.filled().pieces().collect::<Vec<_>>().concat());
+        for (number, len) in lens.iter().enumerate() {
+            assert!(found[number].read.as_ref().is_ok_and(|found| *found) && asked[number] == *len as u64);
+            assert!(bytes(&found[number]) == Some(noise(*len)), "{number}");
+        }
+        let kind = |found: &Found| found.read.as_ref().map_err(Error::kind).copied();
+        assert_eq!((kind(&found[6]), kind(&found[7])), (Err(ErrorKind::Invalid), Ok(false)));
+        assert_eq!((kind(&found[8]), kind(&found[10])), (Err(ErrorKind::Invalid), Err(ErrorKind::Invalid)));
+        assert!(bytes(&found[9]).is_some_and(|bytes| bytes == noise((3 << 20) + 7)[70_001..][..2 << 20]));
+    }
+}
+
+#[test]
+fn what_is_cold_is_read_by_others_and_what_is_warm_is_not() {
+    use std::os::fd::AsRawFd;
+    let (scratch, directory) = open();
+    if directory.memory != Memory::Some {
+        eprintln!("skipped: {} is no file system of a disk", scratch.path().display());
+        return;
+    }
+    let all = noise((2 << 20) + 9);
+    directory.write(&path("f"), &[&all], false, true, None).unwrap();
+    let _ = crate::payload::counts::take();
+    assert!(read(&directory, "f").unwrap().unwrap() == all);
+    assert_eq!(crate::payload::counts::take().copied, 0, "what lies in memory goes straight to its place");
+    let file = std::fs::File::open(scratch.path().join("store/f")).unwrap();
+    // SAFETY: an open descriptor; 0 and 0 are the whole file.
+    assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
+    assert!(read(&directory, "f").unwrap().unwrap() == all);
+    let copied = crate::payload::counts::take().copied;
+    assert!(copied > all.len() / 2, "{copied} bytes came from others");
+}
+
+#[test]
+fn a_batch_ends_before_the_item_that_there_is_no_room_for() {
+    let (scratch, directory) = open();
+    (0..4).for_each(|n| drop(directory.write(&path(&n.to_string()), &[b"12345"], false, false, None).unwrap()));
+    for directory in [directory, untold(&scratch, Direct::Off)] {
+        let wanted = || (0..4).map(|n| Ok(Wanted { path: path(&n.to_string()), offset: 0, len: None })).collect();
+        let room_but_for = |refused: usize| {
+            directory.read_all(wanted(), None, &mut |index, len| match index == refused {
+                true => Err(Error::new(ErrorKind::Exhausted, "full")),
+                false => Ok(Destination::Buffer(Filling::new(len)?)),
+            })
+        };
+        let found = room_but_for(2);
+        assert!(found.len() == 2 && found.iter().all(|found| matches!(found.read, Ok(true))));
+        let found = room_but_for(0);
+        assert_eq!(found.len(), 4, "the first one has its outcome in any case");
+        assert!(found[0].read.is_err() && found[1..].iter().all(|found| matches!(found.read, Ok(true))));
+    }
+}
+
+#[test]
+fn a_file_system_that_does_not_answer_holds_no_caller_past_its_deadline() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (clock, spawn) = (crate::process::Clock::default(), crate::process::Spawn::of(|_, _| true));
+    // Threads that never come back from what they are given.
+    let helpers = crate::threads::Threads::new(&clock, &Default::default()).helpers;
+    let readers = Readers::new(&clock, &spawn, &helpers);
+    let shared = Arc::new(Shared::new(clock, Default::default(), helpers, readers));
+    let directory = Directory::open(&scratch.path().join("store"), &shared).unwrap().untold();
+    directory.write(&path("f"), &[b"12345"], false, false, None).unwrap();
+    let directory = Arc::new(directory);
+    let until = Until::new(&crate::limits::Limits { deadline_ms: 200, ..Default::default() });
+    let wanted = || Ok(Wanted { path: path("f"), offset: 0, len: None });
+    let begun = std::time::Instant::now();
+    let found =
+        directory.read_all(vec![wanted(), wanted()], Some(&until), &mut |_, _| panic!("nothing is known of it"));
+    assert!((200..30_000).contains(&begun.elapsed().as_millis()));
+    assert_eq!(found.len(), 2);
+    for Found { read, destination } in found {
+        let error = read.unwrap_err();
+        assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("disk"), "{error}");
+        assert!(destination.is_none());
+    }
 }

@@ -121,10 +121,10 @@ mod tests {
     use std::fs::{File, FileTimes};
     use std::sync::Arc;
 
-    fn directory() -> (tempfile::TempDir, Directory) {
+    fn directory() -> (tempfile::TempDir, Arc<Directory>) {
         let scratch = tempfile::tempdir().unwrap();
         let directory = Directory::open(scratch.path(), &Arc::default()).unwrap();
-        (scratch, directory)
+        (scratch, Arc::new(directory))
     }
 
     fn path(text: &str) -> RelativePath {
@@ -143,18 +143,16 @@ mod tests {
         [meta.accessed().unwrap(), meta.modified().unwrap()].map(|time| time.elapsed().unwrap_or_default().as_secs())
     }
 
-    fn read(directory: &Directory, name: &str) {
-        let mut filling = None;
-        let found = directory.read(&path(name), 0, None, |len| {
-            Ok(filling.insert(crate::payload::Destination::Buffer(crate::payload::Filling::new(len)?)))
-        });
-        assert!(found.unwrap());
+    fn read(directory: &Arc<Directory>, name: &str) {
+        let wanted = super::super::Wanted { path: path(name), offset: 0, len: None };
+        let room = &mut |len| Ok(crate::payload::Destination::Buffer(crate::payload::Filling::new(len)?));
+        assert!(directory.read(wanted, None, room).read.unwrap());
     }
 
     #[test]
     fn a_use_is_noted_four_times_a_minute_and_leaves_the_time_of_writing() {
         let (scratch, directory) = directory();
-        type Use = fn(&Directory, &str);
+        type Use = fn(&Arc<Directory>, &str);
         let uses: [(&str, Use); 2] =
             [("read", read), ("size", |directory, name| assert_eq!(directory.size(&path(name)).unwrap(), Some(0)))];
         for (name, use_it) in uses {

@@ -13,10 +13,13 @@ use twox_hash::XxHash3_64;
 
 use super::copies::Copy;
 use super::{Key, Scope};
-use crate::directory::{Directory, Entry, Guard, RelativePath, Shared, Tally, Written};
+use crate::config::Direct;
+use crate::directory::{Directory, Entry, Found, Guard, RelativePath, Shared, Tally, Wanted, Written};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::{Destination, Filling};
+use crate::threads::Whose;
+use crate::until::Until;
 
 const MAGIC: [u8; 8] = *b"KVNEAR01";
 const TRAILER_BYTES: usize = 48;
@@ -32,7 +35,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 const COUNT_RETRIED: Duration = Duration::from_secs(60);
 
 pub(super) struct Disk {
-    directory: Directory,
+    directory: Arc<Directory>,
     max_bytes: u64,
     /// Held while a file is written or removed, so that a delete waits for a write that began before it.
     changing: [Mutex<()>; STRIPES],
@@ -75,9 +78,10 @@ fn keep_free(total: u64) -> u64 {
 }
 
 impl Disk {
-    pub fn open(path: &Path, max_bytes: u64, shared: &Arc<Shared>) -> Result<Self, Error> {
+    /// `whose`: as whom others read from it.
+    pub fn open(path: &Path, max_bytes: u64, shared: &Arc<Shared>, whose: &Whose) -> Result<Self, Error> {
         check_directory(path)?;
-        let directory = Directory::open(path, shared)?;
+        let directory = Directory::open(path, shared)?.of_store(whose, Direct::Off);
         check_directory(path)?;
         let keep_free = keep_free(directory.space()?.total);
         Self::bounded(directory, max_bytes, keep_free)
@@ -95,6 +99,7 @@ impl Disk {
             || (),
         ));
         let changing = std::array::from_fn(|_| Mutex::default());
+        let directory = Arc::new(directory);
         Ok(Disk { directory, max_bytes, changing, state: Mutex::default() })
     }
 
@@ -108,15 +113,20 @@ impl Disk {
     }
 
     /// The copy of a chunk. A file that cannot be read for another reason than what is in it is no copy, and stays.
-    pub fn read(&self, key: &Key) -> Result<Option<Copy>, Damaged> {
+    pub fn read(&self, key: &Key, until: &Until) -> Result<Option<Copy>, Damaged> {
         let Ok(path) = path(key) else { return Ok(None) };
-        let mut destination = None;
-        let found =
-            self.directory.read(&path, 0, None, |len| Ok(destination.insert(Destination::Buffer(Filling::new(len)?))));
-        match found {
+        let wanted = Wanted { path, offset: 0, len: None };
+        let room = &mut |len| Ok(Destination::Buffer(Filling::new(len)?));
+        let Found { read, destination } = self.directory.read(wanted, Some(until), room);
+        match read {
             Ok(false) => return Ok(None),
             Ok(true) => {}
-            Err(error) if error.kind() == ErrorKind::Exhausted => return Ok(None),
+            // Nothing is wrong with the file where there is no memory, or no time.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Exhausted | ErrorKind::Unavailable | ErrorKind::Cancelled) =>
+            {
+                return Ok(None);
+            }
             Err(_) => return self.damaged(key),
         }
         let Some(Destination::Buffer(filling)) = destination else { return Ok(None) };
@@ -175,7 +185,7 @@ impl Disk {
         self.lock().tried = Some(self.directory.clock().now());
         let before = tally.total();
         let mut bytes = 0_u64;
-        let mut add = |entry: Found| bytes = bytes.saturating_add(entry.size);
+        let mut add = |entry: Listed| bytes = bytes.saturating_add(entry.size);
         if (0..FOLDERS).try_for_each(|folder| self.look(folder, &mut add)).is_ok() {
             tally.set(bytes, before);
         }
@@ -211,7 +221,7 @@ impl Disk {
         let bytes: u64 = found.iter().map(|entry| entry.size).sum();
         found.sort_unstable_by_key(|entry| entry.used);
         let mut removed = 0;
-        for Found { path, size, used } in found {
+        for Listed { path, size, used } in found {
             if removed > bytes / REMOVED_FRACTION {
                 break;
             }
@@ -223,7 +233,7 @@ impl Disk {
     }
 
     /// The files of a folder.
-    fn look(&self, folder: usize, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
+    fn look(&self, folder: usize, visit: &mut dyn FnMut(Listed)) -> Result<(), Error> {
         let folder = format!("{folder:02x}");
         let mut after: Option<String> = None;
         loop {
@@ -232,7 +242,7 @@ impl Disk {
             after = Some(last.name.clone());
             for Entry { name, size, used, directory, .. } in entries {
                 if let (false, Ok(path)) = (directory, RelativePath::parse(format!("{folder}/{name}"))) {
-                    visit(Found { path, size, used });
+                    visit(Listed { path, size, used });
                 }
             }
         }
@@ -254,7 +264,7 @@ impl Disk {
 }
 
 /// A file that lies there.
-struct Found {
+struct Listed {
     path: RelativePath,
     size: u64,
     used: u64,

@@ -74,8 +74,8 @@ impl NearLayer {
         Some((key, self.level.since(&key)))
     }
 
-    fn look(&self, hash: &ChunkHash) -> Looked {
-        match self.key(hash).filter(|_| self.keys.may_be()).and_then(|key| self.level.find(&key)) {
+    fn look(&self, hash: &ChunkHash, until: &Until) -> Looked {
+        match self.key(hash).filter(|_| self.keys.may_be()).and_then(|key| self.level.find(&key, until)) {
             Some(copy) if self.level.is_fresh(&copy) => Looked::Fresh(copy.data),
             Some(Copy { data, .. }) => Looked::Old(data),
             None => Looked::Nothing,
@@ -167,7 +167,7 @@ impl Backend for NearLayer {
     }
 
     fn get(&self, hashes: &[ChunkHash], targets: &mut [Target<'_>], until: &Until) -> Answers<Option<Got>> {
-        let mut looked: Vec<Looked> = hashes.iter().map(|hash| self.look(hash)).collect();
+        let mut looked: Vec<Looked> = hashes.iter().map(|hash| self.look(hash, until)).collect();
         self.confirm(hashes, &mut looked, until);
         let far: Vec<usize> = looked
             .iter()

@@ -18,6 +18,7 @@ use crate::log;
 use crate::payload::Buffer;
 use crate::process::Clock;
 use crate::threads::{Helpers, Whose};
+use crate::until::Until;
 
 pub struct Level {
     memory: Memory,
@@ -93,11 +94,12 @@ impl OfProcess {
     }
 
     pub(super) fn open(&self, owner: &Arc<Owner>, near: &Near, counters: &Arc<Counters>) -> Level {
+        let whose = Whose::of(owner);
         let disk = near.disk.as_deref().and_then(|path| {
             let refused = |error: &Error| {
                 log::line(log::Level::Warn, format_args!("near.disk {}: {error}; it is left out", path.display()));
             };
-            Disk::open(path, near.disk_bytes, &self.directories).inspect_err(refused).ok()
+            Disk::open(path, near.disk_bytes, &self.directories, &whose).inspect_err(refused).ok()
         });
         Level {
             memory: Memory::new(near.memory_bytes),
@@ -108,7 +110,7 @@ impl OfProcess {
             clock: self.clock.clone(),
             writer: self.writer.clone(),
             line: Line::default(),
-            whose: Whose::of(owner),
+            whose,
             #[cfg(test)]
             later: AtomicU64::new(0),
             #[cfg(test)]
@@ -160,13 +162,13 @@ impl Level {
     }
 
     /// The copy of a chunk, fresh or not. One of the disk tier comes into memory.
-    pub(super) fn find(self: &Arc<Self>, key: &Key) -> Option<Copy> {
+    pub(super) fn find(self: &Arc<Self>, key: &Key, until: &Until) -> Option<Copy> {
         if let Some(copy) = self.memory.get(key) {
             return Some(copy);
         }
         let disk = self.disk.as_ref()?;
         let deletes = self.deleted(key);
-        let found = disk.read(key).unwrap_or_else(|Damaged| {
+        let found = disk.read(key, until).unwrap_or_else(|Damaged| {
             self.count(Event::NearDamaged, 1);
             None
         });

@@ -283,6 +283,14 @@ impl Destination {
         }
     }
 
+    /// How many bytes are still to be filled.
+    pub fn left(&mut self) -> u64 {
+        match self {
+            Destination::Buffer(filling) => filling.rest().len() as u64,
+            Destination::Item(placing) => (placing.len - placing.filled) as u64,
+        }
+    }
+
     /// Memory that is still to be filled, of which there may be more behind; empty: all is. [`Destination::advance`] says how
     /// much of it was.
     pub fn rest(&mut self) -> &mut [MaybeUninit<u8>] {

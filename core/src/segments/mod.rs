@@ -7,6 +7,7 @@
 //! Invariants: what is answered has held against a checksum over its key, its place and itself; what the log does not say is not
 //! there; and a log that cannot be understood is left alone.
 
+mod batch;
 mod durable;
 mod folder;
 mod format;

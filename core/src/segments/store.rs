@@ -15,10 +15,10 @@ use super::format::{
 };
 use super::index::{Index, Total};
 use super::log::{Follow, Locked, Log, Step};
-use super::segment::{Record, Writing, head_bytes, name_of, read_record, write_all};
+use super::segment::{Filling, Record, Writing, name_of, write_all};
 use crate::error::{Error, ErrorKind};
 use crate::limits::{MAX_RECORDS, USE_NOTED};
-use crate::payload::{Destination, Filling};
+use crate::payload::{self, Destination};
 use crate::process::{Clock, Random};
 use crate::until::Until;
 
@@ -268,9 +268,9 @@ impl Store {
         if self.known().index.has_for_sure(key) {
             return Some(place);
         }
-        let mut value = Destination::Buffer(Filling::new(place.len.into()).ok()?);
+        let value = Destination::Buffer(payload::Filling::new(place.len.into()).ok()?);
         // What cannot be read is not there.
-        let holds = self.read(&place, key, &mut value).unwrap_or(false);
+        let holds = self.read(&place, key, value).is_ok_and(|(holds, _)| holds);
         if holds {
             self.known().index.note_sure(key, &place);
         }
@@ -310,12 +310,12 @@ impl Store {
     }
 
     /// Read the value that lies at a place into `value`, which has room for it. False: it is not there any more, or is not what was put.
-    pub fn read(&self, place: &Place, key: Key<'_>, value: &mut Destination) -> Result<bool, Error> {
-        let Some(file) = self.file(place.segment)? else { return Ok(false) };
-        let mut head = [0; RECORD_HEADER_BYTES + MAX_KEY_BYTES];
-        let Some(head) = head.get_mut(..head_bytes(key.bytes.len())) else { return Ok(false) };
-        let whole = read_record(&file, place.offset(), head, value)?;
-        Ok(whole && record_holds(head, place, key, value.filled().pieces()))
+    pub fn read(&self, place: &Place, key: Key<'_>, value: Destination) -> Result<(bool, Destination), Error> {
+        let Some(file) = self.file(place.segment)? else { return Ok((false, value)) };
+        let mut filling = Filling::new(key, value);
+        let whole = filling.read_all(&file, place.offset())?;
+        let holds = whole && record_holds(filling.head(), place, key, filling.destination.filled().pieces());
+        Ok((holds, filling.destination))
     }
 
     /// Store values: an outcome for each, or for the first ones if the time runs out. What is there stays, unless it is to be replaced.

@@ -39,8 +39,8 @@ fn get_of(store: &Store, key: Key<'_>) -> Result<Option<Vec<u8>>, Error> {
     store.follow(&until())?;
     let mut tried = None;
     while let Some(place) = store.find(key).filter(|place| tried != Some(*place)) {
-        let mut destination = Destination::Buffer(Filling::new(place.len.into())?);
-        if store.read(&place, key, &mut destination)? {
+        let destination = Destination::Buffer(Filling::new(place.len.into())?);
+        if let (true, destination) = store.read(&place, key, destination)? {
             return Ok(Some(destination.filled().pieces().collect::<Vec<_>>().concat()));
         }
         tried = Some(place);

@@ -14,6 +14,7 @@ use crate::counters::{self, Metrics};
 use crate::error::{Error, ErrorKind};
 use crate::process::{Clock, Fork, PerProcess, Random, Spawn, generation};
 use crate::quota::Metered;
+use crate::reads::Readers;
 use crate::threads::Threads;
 use crate::{directory, near, segments};
 
@@ -83,7 +84,9 @@ impl Process {
         let Parts { clock, spawn, random, forks } = parts;
         let threads = Threads::new(&clock, &spawn);
         let budgets = Arc::new(Budgets::default());
-        let directories = Arc::new(directory::Shared::new(clock.clone(), random.clone(), threads.helpers.clone()));
+        let readers = Readers::new(&clock, &spawn, &threads.helpers);
+        let helpers = threads.helpers.clone();
+        let directories = Arc::new(directory::Shared::new(clock.clone(), random.clone(), helpers, readers));
         let stores = OpenStores::new(budgets.most_idle_bytes(), clock.clone(), threads.helpers.clone());
         Arc::new(Process {
             near: near::OfProcess::new(clock.clone(), threads.near.clone(), directories.clone()),

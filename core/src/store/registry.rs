@@ -20,7 +20,7 @@ use super::verify::Verifier;
 use crate::backend::{Backend, Holding, Layer, Opening, Remembering, WithBreaker, Wrap, check_fault};
 use crate::breaker::Breaker;
 use crate::budget::{Budgets, Owner, Shares};
-use crate::config::{self, Config, FaultTable, Layout1, Settings};
+use crate::config::{self, Config, Direct, FaultTable, Layout1, Settings};
 use crate::counters::{Counters, Event, Gauged, Operation, StoreGauges};
 use crate::descriptor::{Descriptor, Descriptors};
 use crate::directory::Directory;
@@ -100,6 +100,7 @@ impl Key {
             // What is near has none.
             descriptor: Descriptor::default(),
             require_descriptor: false,
+            direct: Direct::default(),
             ..self.settings.clone()
         };
         Scope::of(&Key { settings, layers: Vec::new(), ..self.clone() })
@@ -303,6 +304,8 @@ impl OpenStore {
         let scope = key.scope();
         let Key { target, settings, .. } = key;
         let Process { directories, budgets, owners, metered, .. } = &*setup.process;
+        let owner = owners.get(&target.backend, settings.tenant.as_deref());
+        let whose = Whose::of(&owner);
         let directory = target.grants.directory.as_deref();
         let directory = directory.map(|path| Directory::open(path, directories)).transpose()?;
         let open_folder = |(name, folder): (&String, &Folder)| {
@@ -311,11 +314,10 @@ impl OpenStore {
                 FolderAccess::ReadWrite => Directory::open(&folder.path, directories),
             };
             let opened = opened.map_err(|error| error.context(format_args!("fs.{name}")))?;
-            Ok((name.clone(), Arc::new(opened)))
+            Ok((name.clone(), Arc::new(opened.of_store(&whose, settings.direct))))
         };
-        let owner = owners.get(&target.backend, settings.tenant.as_deref());
         let opened = Directories {
-            own: directory,
+            own: directory.map(|directory| directory.of_store(&whose, settings.direct)),
             folders: target.grants.fs.iter().map(open_folder).collect::<Result<_, Error>>()?,
             segments: setup.process.segments.clone(),
         };

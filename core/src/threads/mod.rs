@@ -106,6 +106,18 @@ impl Helpers {
         Helpers { queue, wake, most, cores, short_turns: false, own, clock, spawn }
     }
 
+    /// No owner has more than so many of its threads.
+    pub fn with_most_of_owner(mut self, most: usize) -> Self {
+        let queue = self.queue.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        queue.turns.bound_owners(most);
+        self
+    }
+
+    /// Whether there is a thread: without one nothing that is handed over would be done.
+    pub fn has_threads(&self) -> bool {
+        self.lock().threads > 0
+    }
+
     /// Jobs are waited for: its threads come to them soon though others keep the processors busy.
     fn in_short_turns(self) -> Self {
         Helpers { short_turns: true, ..self }
@@ -203,6 +215,11 @@ impl Lent<'_> {
 
     /// Have a job done some time. False: there is no helper, or too much of the store waits for them, and it was dropped.
     pub fn hand(self, job: impl FnOnce() + Send + 'static) -> bool {
+        self.give(Box::new(job)).is_ok()
+    }
+
+    /// The same, which gives a job back that will not be done.
+    pub fn give(self, job: Job) -> Result<(), Job> {
         let Lent { pool, whose } = self;
         let mut queue = pool.lock();
         let needed =
@@ -211,14 +228,14 @@ impl Lent<'_> {
             queue.threads += 1;
         }
         let pushed = match queue.threads {
-            0 => return false,
-            _ => queue.jobs.push(whose, pool.clock.hand(Box::new(job)), MAX_HELPER_JOBS),
+            0 => return Err(job),
+            _ => queue.jobs.push(whose, pool.clock.hand(job), MAX_HELPER_JOBS),
         };
         drop(queue);
         if pushed.is_ok() {
             pool.wake.notify_one();
         }
-        pushed.is_ok()
+        pushed
     }
 
     /// Do `work(0)` to `work(count - 1)`, each once, on at most so many threads: this one and what helpers are free. All is

@@ -3,6 +3,7 @@
 //! What runs is not interrupted, so a fair share is a matter of what may start:
 //! - The first job of an owner starts at once, on one of the pool's extra places if all others are taken.
 //! - The first job of a store starts on half of the extra places, so that the many stores of one owner leave the other half to others.
+//! - A pool may bound what runs of one owner, so that some places are left whatever the others do.
 //! - Every further job needs one of the places that are not extra, and comes after the first ones of others: the owner with the least running
 //!   is next, then the store with the least, then who has waited for longest.
 //!
@@ -43,6 +44,8 @@ impl fmt::Debug for Whose {
 pub struct Turns {
     most: usize,
     extra: usize,
+    /// What runs of one owner at most.
+    most_of_owner: usize,
     running: usize,
     owners: HashMap<usize, usize>,
     stores: HashMap<usize, usize>,
@@ -51,7 +54,17 @@ pub struct Turns {
 impl Turns {
     /// A pool with so many places, and so many more for first jobs.
     pub fn new(most: usize, extra: usize) -> Self {
-        Turns { most, extra, running: 0, owners: HashMap::new(), stores: HashMap::new() }
+        Turns { most, extra, most_of_owner: usize::MAX, running: 0, owners: HashMap::new(), stores: HashMap::new() }
+    }
+
+    /// No owner has more than so many of them.
+    pub fn with_most_of_owner(mut self, most: usize) -> Self {
+        self.bound_owners(most);
+        self
+    }
+
+    pub(super) fn bound_owners(&mut self, most: usize) {
+        self.most_of_owner = most;
     }
 
     /// How many places there are in all.
@@ -59,8 +72,14 @@ impl Turns {
         self.most + self.extra
     }
 
+    /// How much runs in all.
+    #[cfg(test)]
+    pub fn running(&self) -> usize {
+        self.running
+    }
+
     /// How much runs of the owner, and of the store.
-    fn running(&self, whose: &Whose) -> (usize, usize) {
+    fn running_of(&self, whose: &Whose) -> (usize, usize) {
         let (owner, store) = whose.keys();
         let running = |of: &HashMap<usize, usize>, key| of.get(&key).copied().unwrap_or(0);
         (running(&self.owners, owner), running(&self.stores, store))
@@ -68,7 +87,8 @@ impl Turns {
 
     /// Whether a job may start now, if nobody who waits comes before.
     pub fn may_start(&self, whose: &Whose) -> bool {
-        let extra = match self.running(whose) {
+        let extra = match self.running_of(whose) {
+            (of_owner, _) if of_owner >= self.most_of_owner => return false,
             (0, _) => self.extra,
             (_, 0) => self.extra / 2,
             _ => 0,
@@ -80,7 +100,7 @@ impl Turns {
     /// nobody who has more running starts before it.
     pub fn next<'a, K>(&self, waiting: impl Iterator<Item = (K, &'a Whose)>) -> Option<K> {
         // The first of equals.
-        let (key, whose) = waiting.min_by_key(|(_, whose)| self.running(whose))?;
+        let (key, whose) = waiting.min_by_key(|(_, whose)| self.running_of(whose))?;
         self.may_start(whose).then_some(key)
     }
 
@@ -212,6 +232,18 @@ mod tests {
             pool.finish(if pool.running.iter().any(|(_, of)| *of == "neighbour") { "neighbour" } else { "offender" })
         });
         assert!(pool.start().iter().all(|name| *name == "offender"));
+    }
+
+    #[test]
+    fn an_owner_that_is_bounded_leaves_places_though_it_is_alone() {
+        let (offender, neighbour) = (Whose::default(), Whose::default());
+        let mut pool = Pool { turns: Turns::new(8, 2).with_most_of_owner(6), ..Pool::new(0, 0) };
+        pool.ask(&offender, "offender", 100);
+        assert_eq!(pool.start(), ["offender"; 6]);
+        pool.ask(&neighbour, "neighbour", 100);
+        assert_eq!(pool.start(), ["neighbour"; 2], "nothing of the offender has ended");
+        pool.finish("neighbour");
+        assert_eq!(pool.start(), ["neighbour"]);
     }
 
     #[test]

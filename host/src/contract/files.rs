@@ -6,13 +6,13 @@ use std::time::Instant;
 use wasmtime::component::Resource;
 
 use super::payload::slices;
-use super::{State, answered};
+use super::{Incoming, State, answered};
 use crate::contract::bindings::kv_store::backend::files::{
     Entry, EvictOutcome, Host, HostDirectory, ReadOutcome, ReadRequest, RemoveOutcome, SizeOutcome, Space,
     WriteOutcome, WriteRequest,
 };
 use crate::contract::bindings::kv_store::backend::types;
-use crate::directory::{Directory, Evicted, RelativePath, Written};
+use crate::directory::{Directory, Evicted, Found, RelativePath, Wanted, Written};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::until::Until;
@@ -117,17 +117,22 @@ fn parse_all(paths: Vec<String>) -> Result<Vec<RelativePath>, Error> {
 impl HostDirectory for State {
     fn read(&mut self, handle: Resource<OpenDirectory>, requests: Vec<ReadRequest>) -> Answer<Vec<ReadOutcome>> {
         let directory = self.directory(&handle)?;
-        let mut outcomes = Vec::new();
-        for request in one_batch(requests, &self.until) {
-            let mut incoming = None;
-            let read = RelativePath::parse(request.path).and_then(|path| {
-                directory.read(&path, request.offset, request.len, |len| {
-                    self.until.moved(len);
-                    Ok(&mut incoming.insert(self.incoming(len, request.item)?).destination)
-                })
-            });
-            let read = match incoming {
-                Some(incoming) => self.settle(incoming, read.map(drop)).map(Some),
+        let (mut items, mut wanted) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
+        for ReadRequest { path, offset, len, item } in requests.into_iter().take(limits::MAX_BATCH_ITEMS) {
+            items.push((item, None));
+            wanted.push(RelativePath::parse(path).map(|path| Wanted { path, offset, len }));
+        }
+        let until = self.until.clone();
+        let found = directory.read_all(wanted, Some(&until), &mut |index, len| {
+            let Some((item, taken)) = items.get_mut(index) else { return Err(Error::invalid("nobody asked for it")) };
+            let Incoming { destination, room } = self.incoming(len, *item)?;
+            *taken = room;
+            Ok(destination)
+        });
+        let mut outcomes = Vec::with_capacity(found.len());
+        for (Found { read, destination }, (_, room)) in found.into_iter().zip(items) {
+            let read = match destination {
+                Some(destination) => self.settle(Incoming { destination, room }, read.map(drop)).map(Some),
                 None => read.map(|_missing| None),
             };
             outcomes.push(match read {

@@ -7,7 +7,7 @@ use wasmtime::component::Resource;
 
 use super::files::{FileEvent, watched};
 use super::payload::slices;
-use super::{Incoming, State, answered};
+use super::{Incoming, Reserved, State, answered};
 use crate::contract::bindings::kv_store::backend::payloads::Part;
 use crate::contract::bindings::kv_store::backend::records::{
     Bounds, Entry, Evicted, Host, HostRecordOptions, HostRecordStore, NewRecord, Page, Totals,
@@ -16,11 +16,11 @@ use crate::contract::bindings::kv_store::backend::store_types::{
     CommitOutcome, DeleteOutcome, GetOutcome, Hashes, Presence, PutOutcome,
 };
 use crate::contract::bindings::kv_store::backend::types;
-use crate::directory::Directory;
+use crate::directory::{Directory, Found};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Payload;
-use crate::segments::{Key, MAX_KEY_BYTES, NewValue, SPACES, Settings, Store, Stored};
+use crate::segments::{Key, MAX_KEY_BYTES, NewValue, Place, SPACES, Settings, Store, Stored};
 
 type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
@@ -106,25 +106,72 @@ impl State {
         Ok((store.clone(), directory.clone()))
     }
 
-    /// One record, into the memory of an item where it is for one.
-    fn record(&mut self, store: &Store, key: Key<'_>, item: Option<u32>) -> Result<Option<Resource<Payload>>, Error> {
-        let mut tried = None;
-        // It may have been evicted since the log was read, or lie elsewhere; at the same place it is damaged.
-        while let Some(place) = store.find(key).filter(|place| tried != Some(*place)) {
-            let mut incoming = self.incoming(place.len.into(), item)?;
-            self.until.moved(place.len.into());
-            match store.read(&place, key, &mut incoming.destination) {
-                Ok(true) => return self.settle(incoming, Ok(())).map(Some),
-                read => {
-                    let Incoming { destination, room: _ } = incoming;
-                    self.items.give_back(Some(destination));
-                    read?;
+    /// Records, each into the memory of an item where it is for one; the first ones, where there is no room for all.
+    fn read_records(
+        &mut self,
+        store: &Store,
+        directory: &Directory,
+        records: Vec<Record<'_>>,
+    ) -> Vec<Result<Option<Resource<Payload>>, Error>> {
+        let mut outcomes: Vec<Option<Result<Option<Resource<Payload>>, Error>>> = Vec::new();
+        outcomes.resize_with(records.len(), || None);
+        // Those that are there, by their numbers among all, and where they were tried.
+        let mut left: Vec<(usize, Record<'_>, Option<Place>)> =
+            records.into_iter().enumerate().map(|(at, record)| (at, record, None)).collect();
+        let until = self.until.clone();
+        while !left.is_empty() {
+            let mut there = Vec::with_capacity(left.len());
+            for (at, record, tried) in left.drain(..) {
+                // It may have been evicted since the log was read, or lie elsewhere; at the same place it is damaged.
+                match store.find(record.key).filter(|place| tried != Some(*place)) {
+                    Some(place) => there.push((at, record, place)),
+                    None => set(&mut outcomes, at, Ok(None)),
                 }
             }
-            tried = Some(place);
-            store.follow(&self.until)?;
+            let wanted: Vec<_> = there.iter().map(|(_, record, place)| (*place, record.key)).collect();
+            let mut rooms: Vec<Option<Reserved>> = wanted.iter().map(|_| None).collect();
+            let found = store.read_all(&wanted, directory, &until, &mut |index, len| {
+                let item = there.get(index).and_then(|(_, record, _)| record.item);
+                let Incoming { destination, room } = self.incoming(len, item)?;
+                if let Some(place) = rooms.get_mut(index) {
+                    *place = room;
+                }
+                Ok(destination)
+            });
+            for ((Found { read, destination }, room), (at, record, place)) in found.into_iter().zip(rooms).zip(there) {
+                match (read, destination) {
+                    (Ok(true), Some(destination)) => {
+                        let settled = self.settle(Incoming { destination, room }, Ok(()));
+                        set(&mut outcomes, at, settled.map(Some));
+                    }
+                    (read, destination) => {
+                        self.items.give_back(destination);
+                        match read {
+                            Ok(_) => left.push((at, record, Some(place))),
+                            Err(error) => set(&mut outcomes, at, Err(error)),
+                        }
+                    }
+                }
+            }
+            if !left.is_empty()
+                && let Err(error) = store.follow(&until)
+            {
+                left.drain(..).for_each(|(at, ..)| set(&mut outcomes, at, Err(error.clone())));
+            }
         }
-        Ok(None)
+        outcomes.into_iter().map_while(|outcome| outcome).collect()
+    }
+}
+
+/// A record that is to be read, and the item that it is for.
+struct Record<'a> {
+    key: Key<'a>,
+    item: Option<u32>,
+}
+
+fn set<T>(outcomes: &mut [Option<T>], at: usize, outcome: T) {
+    if let Some(place) = outcomes.get_mut(at) {
+        *place = Some(outcome);
     }
 }
 
@@ -151,17 +198,16 @@ impl HostRecordStore for State {
         hashes: Hashes,
         item: Option<u32>,
     ) -> Answer<Vec<GetOutcome>> {
-        let (store, _) = self.records(&handle)?;
+        let (store, directory) = self.records(&handle)?;
         let keys = match keys(space, &hashes).and_then(|keys| store.follow(&self.until).map(|()| keys)) {
             Ok(keys) => keys,
             Err(error) => return answered(Err(error)),
         };
         let mut outcomes = Vec::with_capacity(keys.len());
-        for (key, at) in keys.into_iter().zip(0_u32..) {
-            if at > 0 && self.until.check().is_err() {
-                break;
-            }
-            outcomes.push(match self.record(&store, key, item.and_then(|first| first.checked_add(at))) {
+        let records = keys.into_iter().zip(0_u32..);
+        let records = records.map(|(key, at)| Record { key, item: item.and_then(|first| first.checked_add(at)) });
+        for (read, at) in self.read_records(&store, &directory, records.collect()).into_iter().zip(0_u32..) {
+            outcomes.push(match read {
                 Ok(Some(payload)) => GetOutcome::Found(payload),
                 Ok(None) => GetOutcome::Missing,
                 // What was read so far may make room when the guest hands it on.

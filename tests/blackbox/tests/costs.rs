@@ -155,7 +155,7 @@ fn a_put_of_local_fs_is_five_calls_and_no_copy() {
 
 #[test]
 fn a_get_of_local_fs_is_four_calls_and_no_copy() {
-    let expected = [("close", 1), ("fstat", 1), ("openat2", 1), ("pread64", 1)];
+    let expected = [("close", 1), ("fstat", 1), ("openat2", 1), ("preadv2", 1)];
     assert_each_of_local_fs(Threads::Calling, "get", 6, &expected);
 }
 
@@ -166,7 +166,7 @@ fn a_chunk_that_was_prefetched_is_handed_over() {
 
 #[test]
 fn a_prefetch_of_local_fs_is_four_calls_and_no_copy() {
-    let expected = [("close", 1), ("fstat", 1), ("openat2", 1), ("pread64", 1)];
+    let expected = [("close", 1), ("fstat", 1), ("openat2", 1), ("preadv2", 1)];
     assert_each_of_local_fs(Threads::All, "prefetch", 0, &expected);
 }
 

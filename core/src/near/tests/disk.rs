@@ -10,6 +10,10 @@ use crate::directory::Directory;
 
 const DISK: u64 = 1 << 20;
 
+fn until() -> Until {
+    Until::new(&Limits::default())
+}
+
 fn on_disk(path: &Path, memory: u64) -> Around {
     around(&settings(memory, Some((path.to_owned(), DISK))))
 }
@@ -186,7 +190,7 @@ fn the_disk_tier_is_bounded_and_keeps_what_is_used() {
     }
     let now_oldest = files(&path).iter().map(|file| used_at(file)).min().unwrap();
     assert!(now_oldest > oldest);
-    assert!(keys.iter().all(|key| matches!(disk.read(key), Ok(Some(_)))), "what is younger is still there");
+    assert!(keys.iter().all(|key| matches!(disk.read(key, &until()), Ok(Some(_)))), "what is younger is still there");
 }
 
 #[test]
@@ -234,11 +238,11 @@ fn a_full_disk_costs_only_its_copies() {
     // As full as it may be: nothing may be written.
     let disk = Disk::bounded(Directory::open(&path, &Arc::default()).unwrap(), DISK, u64::MAX).unwrap();
     assert!(!disk.write(&place(1), &copy(1), || true));
-    assert!(matches!(disk.read(&place(1)), Ok(None)));
+    assert!(matches!(disk.read(&place(1), &until()), Ok(None)));
     assert!(files(&path).is_empty());
     // It is not tried again at once, and then it is.
     let disk = Disk::bounded(Directory::open(&path, &Arc::default()).unwrap(), DISK, 0).unwrap();
-    assert!(disk.write(&place(1), &copy(1), || true) && matches!(disk.read(&place(1)), Ok(Some(_))));
+    assert!(disk.write(&place(1), &copy(1), || true) && matches!(disk.read(&place(1), &until()), Ok(Some(_))));
     // A directory that is gone.
     let store = on_disk(&path, 0);
     let hash = store.put(b"anything");

@@ -1,0 +1,160 @@
+//! The reads of one call: those that are under way, those that wait for a place, and those that have come.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use super::{Buffers, Place, Readers};
+use crate::error::{Error, ErrorKind};
+use crate::process::Condition;
+use crate::threads::Whose;
+use crate::until::Until;
+
+/// How often a call that waits looks whether it was cancelled.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Which read it is: the number of its item, and of its part.
+pub type Tag = (usize, usize);
+
+/// The reads of a call. Those that are under way when it is dropped go on, and what they bring goes nowhere.
+pub struct Flight<'a, T> {
+    readers: &'a Arc<Readers>,
+    whose: &'a Whose,
+    landing: Option<Arc<Landing<T>>>,
+    waiting: VecDeque<(Tag, Work<T>)>,
+    under_way: usize,
+}
+
+type Work<T> = Box<dyn FnOnce(&Buffers) -> Result<T, Error> + Send>;
+
+/// A read that has come.
+pub struct Arrived<T> {
+    pub tag: Tag,
+    pub outcome: Result<T, Error>,
+    /// Free for another when its bytes are copied.
+    pub place: Place,
+}
+
+/// Where reads come to.
+struct Landing<T> {
+    state: Mutex<State<T>>,
+    came: Condition,
+}
+
+struct State<T> {
+    arrived: VecDeque<Arrived<T>>,
+    /// Nobody waits any more.
+    closed: bool,
+}
+
+impl<T> Landing<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// A read on its way. One that is dropped before it was made has failed.
+struct Ticket<T> {
+    landing: Arc<Landing<T>>,
+    tag: Tag,
+    place: Option<Place>,
+}
+
+impl<T> Ticket<T> {
+    fn land(&mut self, outcome: Result<T, Error>) {
+        let Some(place) = self.place.take() else { return };
+        let arrived = Arrived { tag: self.tag, outcome, place };
+        let mut state = self.landing.lock();
+        if state.closed {
+            // Dropped without the lock: it may be memory that is given back.
+            drop(state);
+            return drop(arrived);
+        }
+        state.arrived.push_back(arrived);
+        drop(state);
+        self.landing.came.notify_one();
+    }
+}
+
+impl<T> Drop for Ticket<T> {
+    fn drop(&mut self) {
+        self.land(Err(Error::new(
+            ErrorKind::Unavailable,
+            "too many reads of the store wait for its disk: make fewer calls at once",
+        )));
+    }
+}
+
+impl<'a, T: Send + 'static> Flight<'a, T> {
+    pub fn new(readers: &'a Arc<Readers>, whose: &'a Whose) -> Self {
+        Flight { readers, whose, landing: None, waiting: VecDeque::new(), under_way: 0 }
+    }
+
+    /// Begin a read, or have it wait for a place.
+    pub fn start(&mut self, tag: Tag, work: impl FnOnce(&Buffers) -> Result<T, Error> + Send + 'static) {
+        self.waiting.push_back((tag, Box::new(work)));
+        self.begin_waiting();
+    }
+
+    /// The next read that has come. None: there are no others. The error is that of the call, whose time is over: what is still under way
+    /// comes to nothing.
+    pub fn next(&mut self, until: Option<&Until>) -> Result<Option<Arrived<T>>, Error> {
+        self.begin_waiting();
+        let Some(landing) = self.landing.as_ref().filter(|_| self.under_way > 0) else { return Ok(None) };
+        let mut state = landing.lock();
+        loop {
+            if let Some(arrived) = state.arrived.pop_front() {
+                self.under_way -= 1;
+                return Ok(Some(arrived));
+            }
+            let left = match until {
+                None => LOOK,
+                Some(until) => {
+                    until.check()?;
+                    until.deadline().saturating_duration_since(self.readers.clock.now()).min(LOOK)
+                }
+            };
+            state = landing.came.wait_timeout(&landing.state, state, left);
+        }
+    }
+
+    fn begin_waiting(&mut self) {
+        while !self.waiting.is_empty() {
+            let Some(place) = self.readers.place(self.whose, self.under_way == 0) else { return };
+            let Some((tag, work)) = self.waiting.pop_front() else { return };
+            let clock = &self.readers.clock;
+            let landing = self.landing.get_or_insert_with(|| {
+                let state = Mutex::new(State { arrived: VecDeque::new(), closed: false });
+                Arc::new(Landing { state, came: Condition::new(clock) })
+            });
+            let mut ticket = Ticket { landing: landing.clone(), tag, place: Some(place) };
+            let buffers = self.readers.buffers.clone();
+            let job = Box::new(move || {
+                // Whoever wanted it may have gone.
+                if !ticket.landing.lock().closed {
+                    let outcome = work(&buffers);
+                    ticket.land(outcome);
+                }
+            });
+            self.under_way += 1;
+            if let Err(job) = self.readers.pool.lent(self.whose).give(job)
+                && !self.readers.pool.has_threads()
+            {
+                // Without a thread nobody else can.
+                job();
+            }
+        }
+    }
+}
+
+impl<T> Drop for Flight<'_, T> {
+    fn drop(&mut self) {
+        if let Some(landing) = &self.landing {
+            let mut state = landing.lock();
+            state.closed = true;
+            let arrived = std::mem::take(&mut state.arrived);
+            drop(state);
+            drop(arrived);
+        }
+    }
+}

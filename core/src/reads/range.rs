@@ -1,0 +1,174 @@
+//! One read of a file: around the page cache where that is wanted and the file system lets it, and through it otherwise.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use kv_platform::files::{self, AROUND_CACHE_ALIGNMENT};
+use rustix::io::Errno;
+
+use super::buffers::{Buffer, Buffers};
+use crate::config::Direct;
+use crate::error::Error;
+use crate::log::{self, Level};
+
+/// Values of which it is known that they were read around the page cache.
+const SEEN: usize = 1 << 12;
+
+/// What is asked for to see whether a value lies in the page cache.
+pub const PROBE_BYTES: usize = 4096;
+
+/// Cut memory to its first bytes: how many pieces of it are left.
+pub fn cut(pieces: &mut [libc::iovec], mut most: usize) -> usize {
+    let fits = |piece: &mut libc::iovec| {
+        piece.iov_len = piece.iov_len.min(most);
+        most -= piece.iov_len;
+        piece.iov_len > 0
+    };
+    pieces.iter_mut().map(fits).take_while(|fits| *fits).count()
+}
+
+/// What reads around the page cache for one directory.
+pub struct Around {
+    direct: Direct,
+    /// What the directory is called, for the log.
+    label: String,
+    /// The file system does not let it.
+    refused: AtomicBool,
+    seen: Box<[AtomicU64]>,
+}
+
+impl Around {
+    pub fn new(direct: Direct, label: impl fmt::Display) -> Self {
+        let seen = if direct == Direct::Auto { SEEN } else { 0 };
+        let seen = std::iter::repeat_with(|| AtomicU64::new(0)).take(seen).collect();
+        Around { direct, label: label.to_string(), refused: AtomicBool::new(false), seen }
+    }
+
+    /// The same by another setting.
+    #[must_use]
+    pub fn with(&self, direct: Direct) -> Self {
+        Around::new(direct, &self.label)
+    }
+
+    /// Whether a value of so many bytes may be read around the cache if it does not lie there. To be told that, only its first bytes are
+    /// asked for ([`PROBE_BYTES`]): the kernel begins to read all that it is asked for, though nobody waits.
+    pub fn may_want(&self, len: u64) -> bool {
+        len >= crate::limits::DIRECT_BYTES && self.direct != Direct::Off && !self.refused.load(Relaxed)
+    }
+
+    /// Whether a value of so many bytes is to be read around the cache. `which`: a number that tells it from others.
+    pub fn wants(&self, len: u64, which: u64) -> bool {
+        if !self.may_want(len) || self.direct == Direct::On {
+            return self.may_want(len);
+        }
+        let mixed = which.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let place = self.seen.get((mixed >> 32) as usize % SEEN);
+        place.is_some_and(|place| place.swap(mixed, Relaxed) != mixed)
+    }
+
+    /// Have reads through this descriptor go around the cache.
+    pub fn turn(&self, file: impl AsFd) -> bool {
+        files::go_around_cache(file, true).inspect_err(|errno| self.refuse(*errno)).is_ok()
+    }
+
+    fn refuse(&self, errno: Errno) {
+        // Said once for each directory.
+        if !self.refused.swap(true, Relaxed) {
+            log::line(
+                Level::Info,
+                format_args!(
+                    "{}: its file system does not read around the page cache ({errno}): values are read through it",
+                    self.label
+                ),
+            );
+        }
+    }
+}
+
+impl fmt::Debug for Around {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Around").field("direct", &self.direct).finish_non_exhaustive()
+    }
+}
+
+/// Bytes of a file that are to be read.
+pub struct Range {
+    pub file: Arc<dyn AsFd + Send + Sync>,
+    pub at: u64,
+    pub len: usize,
+    /// Reads through the descriptor go around the cache.
+    pub around: Option<Arc<Around>>,
+}
+
+impl Range {
+    /// Read it, as far as the file goes.
+    pub fn read(&self, buffers: &Buffers) -> Result<Read, Error> {
+        if let Some(around) = &self.around {
+            match self.read_around(buffers) {
+                // Some file systems let a file be opened so, and then refuse to read it.
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => {
+                    around.refuse(Errno::INVAL);
+                    let _ = files::go_around_cache(&*self.file, false);
+                }
+                read => return Ok(read?),
+            }
+        }
+        let mut buffer = buffers.take(self.len)?;
+        let end = read_all(&*self.file, &mut buffer, self.at, self.len, 1)?;
+        Ok(Read { buffer, begin: 0, end })
+    }
+
+    fn read_around(&self, buffers: &Buffers) -> Result<Read, Errno> {
+        const ALIGNMENT: u64 = AROUND_CACHE_ALIGNMENT as u64;
+        let from = self.at / ALIGNMENT * ALIGNMENT;
+        let begin = (self.at - from) as usize;
+        let wanted = (begin + self.len).next_multiple_of(AROUND_CACHE_ALIGNMENT);
+        let mut buffer = buffers.take(wanted).map_err(|_| Errno::NOMEM)?;
+        let read = read_all(&*self.file, &mut buffer, from, wanted, AROUND_CACHE_ALIGNMENT)?;
+        let end = read.min(begin + self.len);
+        Ok(Read { buffer, begin: begin.min(end), end })
+    }
+}
+
+/// Read so many bytes, or up to the end of the file: how many there are. What is read by steps of several bytes ends where one is not whole.
+fn read_all(file: &dyn AsFd, buffer: &mut Buffer, at: u64, len: usize, step: usize) -> Result<usize, Errno> {
+    let (file, (data, room)) = (file.as_fd(), buffer.room());
+    let len = len.min(room);
+    let mut filled = 0;
+    while filled < len {
+        let place = libc::off_t::try_from(at + filled as u64).map_err(|_| Errno::INVAL)?;
+        // SAFETY: so many bytes of the buffer are left, and nobody else has it.
+        let read = unsafe { libc::pread(file.as_raw_fd(), data.add(filled).cast(), len - filled, place) };
+        match usize::try_from(read) {
+            Ok(0) => break,
+            Ok(read) => {
+                filled += read;
+                if !read.is_multiple_of(step) {
+                    break;
+                }
+            }
+            Err(_) => match Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO) {
+                Errno::INTR => {}
+                errno => return Err(errno),
+            },
+        }
+    }
+    Ok(filled)
+}
+
+/// Bytes that were read.
+pub struct Read {
+    buffer: Buffer,
+    begin: usize,
+    /// All bytes before it are initialised.
+    end: usize,
+}
+
+impl Read {
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: so many bytes were read.
+        unsafe { self.buffer.bytes(self.begin, self.end) }
+    }
+}
