@@ -343,7 +343,9 @@ fn what_is_cold_is_read_by_others_and_what_is_warm_is_not() {
 #[test]
 fn a_batch_ends_before_the_item_that_there_is_no_room_for() {
     let (scratch, directory) = open();
-    (0..4).for_each(|n| drop(directory.write(&path(&n.to_string()), &[b"12345"], false, false, None).unwrap()));
+    for n in 0..4 {
+        directory.write(&path(&n.to_string()), &[b"12345"], false, false, None).unwrap();
+    }
     for directory in [directory, untold(&scratch, Direct::Off)] {
         let wanted = || (0..4).map(|n| Ok(Wanted { path: path(&n.to_string()), offset: 0, len: None })).collect();
         let room_but_for = |refused: usize| {

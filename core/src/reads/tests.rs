@@ -180,7 +180,9 @@ fn what_was_read_around_the_cache_of_late_goes_into_it() {
     let auto = Around::new(Direct::Auto, "a directory");
     assert!(!auto.wants(large - 1, 1) && auto.wants(large, 1) && !auto.wants(large, 1));
     assert!(auto.wants(large, 2), "another value");
-    (3..100_000).for_each(|which| drop(auto.wants(large, which)));
+    for which in 3..100_000 {
+        auto.wants(large, which);
+    }
     assert!(auto.wants(large, 1), "that was long ago");
     let (on, off) = (auto.with(Direct::On), auto.with(Direct::Off));
     assert!((0..3).all(|_| on.wants(large, 1) && !off.wants(large, 1)) && !on.wants(large - 1, 1));

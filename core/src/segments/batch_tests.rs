@@ -22,7 +22,9 @@ fn records_that_other_threads_read_are_those_that_were_put() {
     let keys: Vec<[u8; 4]> = (0..values.len() as u32).map(u32::to_le_bytes).collect();
     let pieces: Vec<[&[u8]; 1]> = values.iter().map(|value| [&value[..]]).collect();
     let batch: Vec<NewValue<'_>> = keys.iter().zip(&pieces).map(|(bytes, pieces)| (key(bytes), &pieces[..])).collect();
-    store.put(&batch, false, &until()).unwrap().into_iter().for_each(|stored| drop(stored.unwrap()));
+    for stored in store.put(&batch, false, &until()).unwrap() {
+        stored.unwrap();
+    }
     let mut wanted: Vec<Wanted<'_>> = keys.iter().map(|bytes| (store.find(key(bytes)).unwrap(), key(bytes))).collect();
     // Another record's place, and a segment that is gone.
     wanted.push((wanted[3].0, key(&keys[4])));
