@@ -3,7 +3,7 @@
 //! What lies in memory is read at once, by the thread whose call it is, straight into the caller's memory. All the rest of a batch is under
 //! way at the same time, see [`reads`](crate::reads), and the call waits for it until its deadline.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,12 +15,19 @@ use rustix::io::Errno;
 
 use super::{Directory, RelativePath, not_regular, usage};
 use crate::error::{Error, ErrorKind};
+use crate::limits::MAX_READS;
 use crate::payload::Destination;
 use crate::reads::{Arrived, Buffers, Flight, PROBE_BYTES, Parts, Range, Read, cut, first_part, parts};
 use crate::until::Until;
 
 /// Pieces of memory that one read fills.
 const PIECES: usize = 64;
+
+/// What is left of a file is read ahead by the kernel whole, if it is not longer: the usual bound of readahead.
+const READ_AHEAD: u64 = 128 << 10;
+
+/// So many files that are read ahead and have not come are looked at before the others are left for later.
+const LATE: usize = 4;
 
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
 
@@ -55,8 +62,9 @@ impl Directory {
         found.unwrap_or_else(|| failed(Error::new(ErrorKind::Other, "nothing was read")))
     }
 
-    /// Read files, by the deadline of a call if there is one: an outcome for each, or for the first ones only where `room` answers
-    /// `Exhausted` for a further one, or the time is over before that was begun.
+    /// Read files, by the deadline of a call if there is one: an outcome for each, or for the first ones only where the time is over before a
+    /// further one was begun, or `room` has answered `Exhausted`. Then what lies behind the first such outcome is nothing but memory to be
+    /// given back.
     pub fn read_all(
         self: &Arc<Self>,
         wanted: Vec<Result<Wanted, Error>>,
@@ -70,11 +78,13 @@ impl Directory {
             found: Vec::with_capacity(wanted.len()),
             flight: Flight::new(&self.shared.readers, &self.whose),
             open: HashMap::default(),
+            ahead: VecDeque::new(),
+            waited_for: 1,
             most: wanted.len(),
         };
         for (index, wanted) in wanted.into_iter().enumerate() {
             let late = index > 0 && until.is_some_and(|until| until.deadline() <= self.shared.clock.now());
-            if late || index >= batch.most {
+            if late || !batch.make_place() || index >= batch.most {
                 break;
             }
             batch.found.push(None);
@@ -112,6 +122,15 @@ struct Open {
     parts: Parts,
 }
 
+/// A short file of which the kernel reads the rest into the page cache, though nobody waits for it.
+struct Ahead {
+    index: usize,
+    file: OwnedFd,
+    destination: Destination,
+    begin: u64,
+    end: u64,
+}
+
 /// The reads of one call.
 struct Batch<'a> {
     directory: &'a Arc<Directory>,
@@ -121,6 +140,10 @@ struct Batch<'a> {
     found: Vec<Option<Found>>,
     flight: Flight<'a, Answer>,
     open: HashMap<usize, Open, foldhash::fast::RandomState>,
+    /// In the order in which they were begun.
+    ahead: VecDeque<Ahead>,
+    /// How many of those `ahead` others wait for while none has come.
+    waited_for: usize,
     /// How many outcomes there will be.
     most: usize,
 }
@@ -146,7 +169,7 @@ impl Batch<'_> {
     fn read_here(&mut self, index: usize, file: OwnedFd, wanted: &Wanted) -> Result<(), Error> {
         let directory = self.directory;
         let (stat, len) = directory.look_at(&file, wanted)?;
-        let Some(mut destination) = self.room_for(index, len)? else { return Ok(()) };
+        let mut destination = self.room_for(index, len)?;
         let (filled, outcome) = directory.read_now(&file, &mut destination, wanted.offset, len);
         self.moved(filled);
         let (begin, end) = (wanted.offset + filled, wanted.offset + len);
@@ -154,6 +177,10 @@ impl Batch<'_> {
             Err(Errno::AGAIN) if begin < end => {
                 // A part lies in the cache, and the kernel has begun to read the rest into it.
                 let around = filled == 0 && directory.goes_around(&file, &stat, len);
+                if !around && end - begin <= READ_AHEAD {
+                    self.ahead.push_back(Ahead { index, file, destination, begin, end });
+                    return Ok(());
+                }
                 self.open.insert(index, Open { destination, parts: Parts::default() });
                 self.begin_parts(index, &Arc::new(file), begin, end, around);
             }
@@ -165,16 +192,16 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Memory for an item. None: it and what follows is for another call.
-    fn room_for(&mut self, index: usize, len: u64) -> Result<Option<Destination>, Error> {
+    /// Memory for an item. Where there is none, what follows is for another call: what was read so far may make room when it is handed on.
+    fn room_for(&mut self, index: usize, len: u64) -> Result<Destination, Error> {
         match (self.room)(index, len) {
-            Ok(destination) => Ok(Some(destination)),
-            // What was read so far may make room when it is handed on.
-            Err(error) if error.kind() == ErrorKind::Exhausted && index > 0 => {
-                self.most = self.most.min(index);
-                Ok(None)
+            Ok(destination) => Ok(destination),
+            Err(error) => {
+                if error.kind() == ErrorKind::Exhausted && index > 0 {
+                    self.most = self.most.min(index);
+                }
+                Err(error)
             }
-            Err(error) => Err(error),
         }
     }
 
@@ -188,25 +215,89 @@ impl Batch<'_> {
         }
     }
 
-    /// Wait for all that is under way.
-    fn finish(mut self) -> Vec<Found> {
-        loop {
-            match self.flight.next(self.until) {
-                Ok(Some(arrived)) => self.arrive(arrived),
-                Ok(None) => break,
-                Err(late) => {
-                    let late = late.context("the disk has not answered");
-                    for index in 0..self.found.len() {
-                        if self.found.get(index).is_some_and(Option::is_none) {
-                            self.fail(index, late.clone());
-                        }
-                    }
-                    break;
-                }
+    /// Have fewer reads under way than a call may have, before a further one is begun. False: the time is over.
+    fn make_place(&mut self) -> bool {
+        while self.flight.is_full() || self.ahead.len() >= MAX_READS {
+            match self.go_on() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_late) => return false,
             }
         }
-        let most = self.most;
-        self.found.into_iter().take(most).map_while(|found| found).collect()
+        true
+    }
+
+    /// Wait for all that is under way.
+    fn finish(mut self) -> Vec<Found> {
+        let unsettled = loop {
+            match self.go_on() {
+                Ok(true) => {}
+                Ok(false) => {
+                    break Error::new(ErrorKind::Exhausted, "there was no room for what is asked for before it");
+                }
+                Err(late) => break late.context("the disk has not answered"),
+            }
+        };
+        for Ahead { index, destination, .. } in std::mem::take(&mut self.ahead) {
+            self.settle(index, Found { read: Err(unsettled.clone()), destination: Some(destination) });
+        }
+        for index in 0..self.found.len() {
+            if self.found.get(index).is_some_and(Option::is_none) {
+                self.fail(index, unsettled.clone());
+            }
+        }
+        self.found.into_iter().flatten().collect()
+    }
+
+    /// Wait for a read that is under way. False: there is none.
+    fn go_on(&mut self) -> Result<bool, Error> {
+        self.take_ahead();
+        let arrived = self.flight.next(self.until)?;
+        let there_was = arrived.is_some();
+        arrived.into_iter().for_each(|arrived| self.arrive(arrived));
+        Ok(there_was)
+    }
+
+    /// Read what has come of what the kernel reads ahead. Others wait for the oldest of what has not: for one file as long as the rest comes
+    /// meanwhile, and for ever more where it does not, because the kernel reads nothing ahead.
+    fn take_ahead(&mut self) {
+        if self.ahead.is_empty() {
+            return;
+        }
+        let (mut late, mut came) = (Vec::new(), false);
+        while late.len() < LATE
+            && let Some(ahead) = self.ahead.pop_front()
+        {
+            match self.read_ahead(ahead) {
+                None => came = true,
+                Some(ahead) => late.push(ahead),
+            }
+        }
+        late.into_iter().rev().for_each(|ahead| self.ahead.push_front(ahead));
+        self.waited_for = if came { 1 } else { (2 * self.waited_for).min(MAX_READS) };
+        while self.flight.len() < self.waited_for
+            && let Some(Ahead { index, file, destination, begin, end }) = self.ahead.pop_front()
+        {
+            self.open.insert(index, Open { destination, parts: Parts::default() });
+            self.begin_parts(index, &Arc::new(file), begin, end, false);
+        }
+    }
+
+    /// Read on in a file that the kernel reads ahead. It is given back if not all has come.
+    fn read_ahead(&mut self, ahead: Ahead) -> Option<Ahead> {
+        let Ahead { index, file, mut destination, begin, end } = ahead;
+        let (filled, outcome) = self.directory.read_now(&file, &mut destination, begin, end - begin);
+        self.moved(filled);
+        match outcome {
+            Err(Errno::AGAIN) if begin + filled < end => {
+                return Some(Ahead { index, file, destination, begin: begin + filled, end });
+            }
+            Err(errno) if errno != Errno::AGAIN => {
+                self.settle(index, Found { read: Err(errno.into()), destination: Some(destination) });
+            }
+            _ => self.settle(index, Found { read: Ok(true), destination: Some(destination) }),
+        }
+        None
     }
 
     fn arrive(&mut self, arrived: Arrived<Answer>) {
@@ -235,7 +326,7 @@ impl Batch<'_> {
     /// Another thread has opened a file and read its beginning.
     fn opened(&mut self, index: usize, opened: Opened) -> Result<(), Error> {
         let Opened { file, begin, len, first, around } = opened;
-        let Some(mut destination) = self.room_for(index, len)? else { return Ok(()) };
+        let mut destination = self.room_for(index, len)?;
         let (read, wanted) = (first.bytes().len(), first_part(begin, begin + len));
         destination.push(first.bytes());
         self.moved(read as u64);

@@ -341,6 +341,37 @@ fn what_is_cold_is_read_by_others_and_what_is_warm_is_not() {
 }
 
 #[test]
+fn a_batch_of_short_files_that_are_cold_is_what_was_written() {
+    use std::os::fd::AsRawFd;
+    let (scratch, directory) = open();
+    if directory.memory != Memory::Some {
+        eprintln!("skipped: {} is no file system of a disk", scratch.path().display());
+        return;
+    }
+    // More than a call has under way, of which some are in part in memory, and some are read in parts.
+    let len = |n: usize| if n % 50 == 49 { 300_000 } else { 1 + n * 997 % 120_000 };
+    for n in 0..200 {
+        directory.write(&path(&n.to_string()), &[&noise(len(n))], false, n == 199, None).unwrap();
+    }
+    for turn in 0..3 {
+        for n in 0..200 {
+            let file = std::fs::File::open(scratch.path().join(format!("store/{n}"))).unwrap();
+            file.sync_data().unwrap();
+            let from = if n % 3 == turn { 8192 } else { 0 };
+            // SAFETY: an open descriptor; a length of 0 is all to the end.
+            assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), from, 0, libc::POSIX_FADV_DONTNEED) }, 0);
+        }
+        let wanted = (0..200).map(|n| Ok(Wanted { path: path(&n.to_string()), offset: 0, len: None })).collect();
+        let found = directory.read_all(wanted, None, &mut |_, len| Ok(Destination::Buffer(Filling::new(len)?)));
+        assert_eq!(found.len(), 200);
+        for (n, Found { read, destination }) in found.into_iter().enumerate() {
+            let bytes = destination.unwrap().filled().pieces().collect::<Vec<_>>().concat();
+            assert!(read.unwrap() && bytes == noise(len(n)), "{n}");
+        }
+    }
+}
+
+#[test]
 fn a_batch_ends_before_the_item_that_there_is_no_room_for() {
     let (scratch, directory) = open();
     for n in 0..4 {
@@ -355,7 +386,8 @@ fn a_batch_ends_before_the_item_that_there_is_no_room_for() {
             })
         };
         let found = room_but_for(2);
-        assert!(found.len() == 2 && found.iter().all(|found| matches!(found.read, Ok(true))));
+        assert!(found[..2].iter().all(|found| matches!(found.read, Ok(true))));
+        assert!(found[2].read.as_ref().is_err_and(|error| error.kind() == ErrorKind::Exhausted));
         let found = room_but_for(0);
         assert_eq!(found.len(), 4, "the first one has its outcome in any case");
         assert!(found[0].read.is_err() && found[1..].iter().all(|found| matches!(found.read, Ok(true))));

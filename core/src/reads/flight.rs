@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{Buffers, Place, Readers};
 use crate::error::{Error, ErrorKind};
+use crate::limits::MAX_READS;
 use crate::process::Condition;
 use crate::threads::Whose;
 use crate::until::Until;
@@ -88,6 +89,16 @@ impl<T> Drop for Ticket<T> {
 impl<'a, T: Send + 'static> Flight<'a, T> {
     pub fn new(readers: &'a Arc<Readers>, whose: &'a Whose) -> Self {
         Flight { readers, whose, landing: None, waiting: VecDeque::new(), under_way: 0 }
+    }
+
+    /// How many reads have not come yet.
+    pub fn len(&self) -> usize {
+        self.under_way + self.waiting.len()
+    }
+
+    /// Whether there are so many that the call begins no other item before one of them has come: each may hold a descriptor.
+    pub fn is_full(&self) -> bool {
+        self.len() >= MAX_READS
     }
 
     /// Begin a read, or have it wait for a place.

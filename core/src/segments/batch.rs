@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::format::{Key, Place, record_holds};
+use super::format::{Key, Place};
 use super::segment::{Filling, name_of};
 use super::store::Store;
 use crate::directory::{Directory, Found, Room};
@@ -51,7 +51,7 @@ impl Store {
         let (open, found) = (Vec::with_capacity(wanted.len()), Vec::with_capacity(wanted.len()));
         let mut batch = Batch { store: self, directory, wanted, until, room, flight, open, found };
         for (index, (place, key)) in wanted.iter().enumerate() {
-            if index > 0 && until.check().is_err() {
+            if index > 0 && until.check().is_err() || !batch.make_place() {
                 break;
             }
             let begun = batch.begin(index, place, *key);
@@ -96,14 +96,14 @@ impl Batch<'_, '_> {
         let Some(file) = self.store.file(place.segment)? else {
             return Ok(Begun::Done(Found { read: Ok(false), destination: None }));
         };
-        let mut filling = Filling::new(key, (self.room)(index, place.len.into())?);
+        let mut filling = Filling::new(place, key, (self.room)(index, place.len.into())?);
         let begin = place.offset();
         let end = begin + filling.left();
         let probe = self.directory.around().may_want(end - begin);
         let (filled, outcome) = filling.read_now(&file, begin, self.directory.memory(), probe);
         self.until.moved(filled);
         match outcome {
-            Ok(()) => Ok(Begun::Done(judged(filling, place, key))),
+            Ok(()) => Ok(Begun::Done(judged(filling, key))),
             Err(Errno::AGAIN) => Ok(Begun::Cold(Cold { filling, file: file.clone(), begin: begin + filled, end })),
             Err(errno) => {
                 let error = Error::from(errno).context("reading a segment");
@@ -160,14 +160,26 @@ impl Batch<'_, '_> {
         self.until.moved(moved);
         if (done || failed.is_some())
             && let Some(Open { filling, .. }) = of_item.take()
-            && let Some((place, key)) = self.wanted.get(index)
+            && let Some((_, key)) = self.wanted.get(index)
         {
             let found = match failed {
                 Some(error) => Found { read: Err(error), destination: Some(filling.destination) },
-                None => judged(filling, place, *key),
+                None => judged(filling, *key),
             };
             self.settle(index, found);
         }
+    }
+
+    /// Have fewer reads under way than a call may have, before a further one is begun. False: the time is over.
+    fn make_place(&mut self) -> bool {
+        while self.flight.is_full() {
+            match self.flight.next(Some(self.until)) {
+                Ok(Some(arrived)) => self.arrive(arrived),
+                Ok(None) => break,
+                Err(_late) => return false,
+            }
+        }
+        true
     }
 
     /// Wait for all that is under way.
@@ -199,9 +211,8 @@ impl Batch<'_, '_> {
 }
 
 /// Whether what was read is what was put there.
-fn judged(filling: Filling, place: &Place, key: Key<'_>) -> Found {
-    let holds = filling.left() == 0 && record_holds(filling.head(), place, key, filling.destination.filled().pieces());
-    Found { read: Ok(holds), destination: Some(filling.destination) }
+fn judged(mut filling: Filling, key: Key<'_>) -> Found {
+    Found { read: Ok(filling.holds(key)), destination: Some(filling.destination) }
 }
 
 #[cfg(test)]

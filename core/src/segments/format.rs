@@ -78,21 +78,51 @@ fn record_fields(segment: u32, key: Key<'_>, len: u32) -> [u8; RECORD_HEADER_BYT
 }
 
 fn record_sum<'a>(fields: &[u8], key: Key<'_>, value: impl Iterator<Item = &'a [u8]>) -> [u8; 16] {
-    let mut sum = XxHash3_128::new();
-    sum.write(fields);
-    sum.write(key.bytes);
+    let mut sum = begin_sum(fields, key);
     value.for_each(|piece| sum.write(piece));
     sum.finish_128().to_le_bytes()
 }
 
-/// Whether what was read is the record of this key at this place. `head`: its header and key.
-pub fn record_holds<'a>(head: &[u8], place: &Place, key: Key<'_>, value: impl Iterator<Item = &'a [u8]>) -> bool {
-    let Some((header, found)) = head.split_first_chunk::<RECORD_HEADER_BYTES>() else { return false };
-    let Some((covered, sum)) = header.split_last_chunk::<16>() else { return false };
-    // The header says of itself what the index says; then the checksum holds for all of it.
-    covered == record_fields(place.segment, key, place.len)
-        && found == key.bytes
-        && record_sum(covered, key, value) == *sum
+fn begin_sum(fields: &[u8], key: Key<'_>) -> XxHash3_128 {
+    let mut sum = XxHash3_128::new();
+    sum.write(fields);
+    sum.write(key.bytes);
+    sum
+}
+
+/// The check of a record whose value comes bit by bit, which is summed while it is still in the processor's cache.
+pub struct Checking {
+    fields: [u8; RECORD_HEADER_BYTES - 16],
+    sum: XxHash3_128,
+    /// Bytes of the value that are in it.
+    summed: usize,
+}
+
+impl Checking {
+    /// Of the record of this key at this place.
+    pub fn new(place: &Place, key: Key<'_>) -> Self {
+        let fields = record_fields(place.segment, key, place.len);
+        Checking { sum: begin_sum(&fields, key), fields, summed: 0 }
+    }
+
+    /// `value`: what is there of it, of which the first bytes may have been seen before.
+    pub fn see<'a>(&mut self, value: impl Iterator<Item = &'a [u8]>) {
+        let mut seen = self.summed;
+        for piece in value {
+            let new = piece.get(seen..).unwrap_or_default();
+            seen = seen.saturating_sub(piece.len());
+            self.sum.write(new);
+            self.summed += new.len();
+        }
+    }
+
+    /// Whether it is the record of this key. `head`: its header and key.
+    pub fn holds(&self, head: &[u8], key: Key<'_>) -> bool {
+        let Some((header, found)) = head.split_first_chunk::<RECORD_HEADER_BYTES>() else { return false };
+        let Some((covered, sum)) = header.split_last_chunk::<16>() else { return false };
+        // The header says of itself what the index says; then the checksum holds for all of it.
+        covered == self.fields && found == key.bytes && self.sum.finish_128().to_le_bytes() == *sum
+    }
 }
 
 /// The key of the record at a place, of whose value so many bytes were read too, if it holds.
@@ -101,7 +131,9 @@ pub fn record_key<'a>(bytes: &'a [u8], place: &Place) -> Option<(Key<'a>, &'a [u
     let (head, value) = bytes.split_at_checked(RECORD_HEADER_BYTES + key_len)?;
     let key = Key { space, bytes: head.get(RECORD_HEADER_BYTES..)? };
     let value = value.get(..place.len as usize)?;
-    record_holds(head, place, key, std::iter::once(value)).then_some((key, value))
+    let mut checking = Checking::new(place, key);
+    checking.see(std::iter::once(value));
+    checking.holds(head, key).then_some((key, value))
 }
 
 /// What an entry of the log says.
@@ -352,13 +384,20 @@ mod tests {
         );
     }
 
+    /// The value seen two bytes at a time, each time with what came before.
+    fn holds(head: &[u8], place: &Place, key: Key<'_>, value: &[u8]) -> bool {
+        let mut checking = Checking::new(place, key);
+        (0..=value.len()).for_each(|end| checking.see(value[..end].chunks(2)));
+        checking.holds(head, key)
+    }
+
     #[test]
     fn a_record_is_answered_only_whole_under_its_key_at_its_place() {
         let bytes = record();
         let value = |bytes: &[u8], place: &Place, key: Key<'_>| {
             let (head, value) = bytes.split_at_checked(RECORD_HEADER_BYTES + key.bytes.len())?;
             let value = value.get(..place.len as usize)?;
-            record_holds(head, place, key, value.chunks(2)).then_some(value.to_vec())
+            holds(head, place, key, value).then_some(value.to_vec())
         };
         assert_eq!(value(&bytes, &PLACE, KEY), Some(b"value".to_vec()));
         assert_eq!(value(&[&bytes[..], b"behind it"].concat(), &PLACE, KEY), Some(b"value".to_vec()));
@@ -386,7 +425,7 @@ mod tests {
     fn an_empty_value_is_a_record_too() {
         let (place, key) = (Place { segment: 1, unit: 0, len: 0 }, Key { space: 0, bytes: b"k" });
         let head = record_head(1, key, 0, std::iter::empty());
-        assert!(record_holds(&head, &place, key, std::iter::empty()));
+        assert!(holds(&head, &place, key, &[]));
         assert_eq!(record_room(1, 0), 64);
         assert_eq!(record_room(64, 24), 128);
         assert_eq!(record_room(64, 25), 192);

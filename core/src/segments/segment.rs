@@ -10,7 +10,7 @@ use rustix::fs::{self, FlockOperation};
 use rustix::io::Errno;
 
 use super::folder::{Folder, io_error};
-use super::format::{Entry, Key, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, record_head};
+use super::format::{Checking, Entry, Key, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, record_head};
 use crate::error::{Error, ErrorKind};
 use crate::payload::Destination;
 use crate::reads::{PROBE_BYTES, cut};
@@ -130,18 +130,23 @@ pub struct Filling {
     head_filled: usize,
     pub destination: Destination,
     left: u64,
+    checking: Checking,
 }
 
 impl Filling {
-    pub fn new(key: Key<'_>, mut destination: Destination) -> Self {
+    pub fn new(place: &Place, key: Key<'_>, mut destination: Destination) -> Self {
         let head = vec![0; head_bytes(key.bytes.len())];
         let left = head.len() as u64 + destination.left();
-        Filling { head, head_filled: 0, destination, left }
+        Filling { head, head_filled: 0, destination, left, checking: Checking::new(place, key) }
     }
 
-    /// The header and key, when all is there.
-    pub fn head(&self) -> &[u8] {
-        &self.head
+    /// Whether all of it is there, and is what was put under this key.
+    pub fn holds(&mut self, key: Key<'_>) -> bool {
+        if self.left > 0 {
+            return false;
+        }
+        self.checking.see(self.destination.filled().pieces());
+        self.checking.holds(&self.head, key)
     }
 
     /// Bytes that are still to come.
@@ -172,7 +177,7 @@ impl Filling {
         unsafe { self.destination.advance(count - of_head) };
     }
 
-    /// Copy bytes behind those that are there.
+    /// Copy bytes behind those that are there, and check them meanwhile.
     pub fn push(&mut self, bytes: &[u8]) {
         let of_head = bytes.len().min(self.head.len() - self.head_filled);
         let (first, behind) = bytes.split_at_checked(of_head).unwrap_or((bytes, &[]));
@@ -182,6 +187,7 @@ impl Filling {
         }
         self.head_filled = end;
         self.destination.push(behind);
+        self.checking.see(self.destination.filled().pieces());
         self.left = self.left.saturating_sub(bytes.len() as u64);
     }
 

@@ -10,9 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuar
 use rustix::fs::{self, AtFlags, OFlags, Timespec, Timestamps, UTIME_OMIT};
 
 use super::folder::Folder;
-use super::format::{
-    Entry, Header, Key, MAX_KEY_BYTES, Place, RECORD_HEADER_BYTES, SPACES, makes_sense, record_holds, record_room,
-};
+use super::format::{Entry, Header, Key, MAX_KEY_BYTES, Place, RECORD_HEADER_BYTES, SPACES, makes_sense, record_room};
 use super::index::{Index, Total};
 use super::log::{Follow, Locked, Log, Step};
 use super::segment::{Filling, Record, Writing, name_of, write_all};
@@ -312,9 +310,8 @@ impl Store {
     /// Read the value that lies at a place into `value`, which has room for it. False: it is not there any more, or is not what was put.
     pub fn read(&self, place: &Place, key: Key<'_>, value: Destination) -> Result<(bool, Destination), Error> {
         let Some(file) = self.file(place.segment)? else { return Ok((false, value)) };
-        let mut filling = Filling::new(key, value);
-        let whole = filling.read_all(&file, place.offset())?;
-        let holds = whole && record_holds(filling.head(), place, key, filling.destination.filled().pieces());
+        let mut filling = Filling::new(place, key, value);
+        let holds = filling.read_all(&file, place.offset())? && filling.holds(key);
         Ok((holds, filling.destination))
     }
 

@@ -129,8 +129,14 @@ impl HostDirectory for State {
             *taken = room;
             Ok(destination)
         });
-        let mut outcomes = Vec::with_capacity(found.len());
+        let (mut outcomes, mut ended) = (Vec::with_capacity(found.len()), false);
         for (Found { read, destination }, (_, room)) in found.into_iter().zip(items) {
+            // What was read so far may make room when the guest hands it on.
+            ended |= read.as_ref().is_err_and(|error| error.kind() == ErrorKind::Exhausted) && !outcomes.is_empty();
+            if ended {
+                self.items.give_back(destination);
+                continue;
+            }
             let read = match destination {
                 Some(destination) => self.settle(Incoming { destination, room }, read.map(drop)).map(Some),
                 None => read.map(|_missing| None),
@@ -138,8 +144,6 @@ impl HostDirectory for State {
             outcomes.push(match read {
                 Ok(Some(payload)) => ReadOutcome::Found(payload),
                 Ok(None) => ReadOutcome::Missing,
-                // What was read so far may make room when the guest hands it on.
-                Err(error) if error.kind() == ErrorKind::Exhausted && !outcomes.is_empty() => break,
                 Err(error) => ReadOutcome::Failed(error.into()),
             });
         }

@@ -106,14 +106,14 @@ impl State {
         Ok((store.clone(), directory.clone()))
     }
 
-    /// Records, each into the memory of an item where it is for one; the first ones, where there is no room for all.
+    /// Records, each into the memory of an item where it is for one. None: there was no room or no time for it.
     fn read_records(
         &mut self,
         store: &Store,
         directory: &Directory,
         records: Vec<Record<'_>>,
-    ) -> Vec<Result<Option<Resource<Payload>>, Error>> {
-        let mut outcomes: Vec<Option<Result<Option<Resource<Payload>>, Error>>> = Vec::new();
+    ) -> Vec<Option<Result<Option<Resource<Payload>>, Error>>> {
+        let mut outcomes = Vec::new();
         outcomes.resize_with(records.len(), || None);
         // Those that are there, by their numbers among all, and where they were tried.
         let mut left: Vec<(usize, Record<'_>, Option<Place>)> =
@@ -159,7 +159,7 @@ impl State {
                 left.drain(..).for_each(|(at, ..)| set(&mut outcomes, at, Err(error.clone())));
             }
         }
-        outcomes.into_iter().map_while(|outcome| outcome).collect()
+        outcomes
     }
 }
 
@@ -206,14 +206,20 @@ impl HostRecordStore for State {
         let mut outcomes = Vec::with_capacity(keys.len());
         let records = keys.into_iter().zip(0_u32..);
         let records = records.map(|(key, at)| Record { key, item: item.and_then(|first| first.checked_add(at)) });
-        for (read, at) in self.read_records(&store, &directory, records.collect()).into_iter().zip(0_u32..) {
-            outcomes.push(match read {
-                Ok(Some(payload)) => GetOutcome::Found(payload),
-                Ok(None) => GetOutcome::Missing,
+        let mut ended = false;
+        for read in self.read_records(&store, &directory, records.collect()) {
+            match read {
+                // The guest asks for what is behind the end once more.
+                Some(Ok(Some(payload))) if ended => self.drop_payload(payload)?,
+                _ if ended => {}
+                Some(Ok(Some(payload))) => outcomes.push(GetOutcome::Found(payload)),
+                Some(Ok(None)) => outcomes.push(GetOutcome::Missing),
                 // What was read so far may make room when the guest hands it on.
-                Err(error) if error.kind() == ErrorKind::Exhausted && at > 0 => break,
-                Err(error) => GetOutcome::Failed(error.into()),
-            });
+                Some(Err(error)) if error.kind() != ErrorKind::Exhausted || outcomes.is_empty() => {
+                    outcomes.push(GetOutcome::Failed(error.into()));
+                }
+                _ => ended = true,
+            }
         }
         Ok(Ok(outcomes))
     }
