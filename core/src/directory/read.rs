@@ -258,8 +258,8 @@ impl Batch<'_> {
         Ok(there_was)
     }
 
-    /// Read what has come of what the kernel reads ahead. Others wait for the oldest of what has not: for one file as long as the rest comes
-    /// meanwhile, and for ever more where it does not, because the kernel reads nothing ahead.
+    /// Read what has come of what the kernel reads ahead. For one file in the middle of what has not, another thread waits, so that half of
+    /// it has come when this one is woken; for ever more of them where nothing comes, because the kernel reads nothing ahead.
     fn take_ahead(&mut self) {
         if self.ahead.is_empty() {
             return;
@@ -276,7 +276,7 @@ impl Batch<'_> {
         late.into_iter().rev().for_each(|ahead| self.ahead.push_front(ahead));
         self.waited_for = if came { 1 } else { (2 * self.waited_for).min(MAX_READS) };
         while self.flight.len() < self.waited_for
-            && let Some(Ahead { index, file, destination, begin, end }) = self.ahead.pop_front()
+            && let Some(Ahead { index, file, destination, begin, end }) = self.ahead.remove(self.ahead.len() / 2)
         {
             self.open.insert(index, Open { destination, parts: Parts::default() });
             self.begin_parts(index, &Arc::new(file), begin, end, false);

@@ -179,7 +179,7 @@ impl Batches<'_> {
         judge: &(dyn Fn(&ChunkHash, &Target<'_>, &Got) -> T + Sync),
         until: &Until,
     ) -> Outcomes<Option<(Got, T)>> {
-        let most = self.items.min(hashes.len().div_ceil(2 * self.hands()).max(limits::LEAST_BATCH_ITEMS));
+        let most = self.items.min(hashes.len().div_ceil(self.hands()).max(limits::LEAST_BATCH_ITEMS));
         let batches: Vec<_> = hashes.chunks(most).zip(targets.chunks(most)).collect();
         Outcomes::join(self.side_by_side(&batches, &|(hashes, targets)| {
             let mut targets = targets.to_vec();
