@@ -275,7 +275,7 @@ impl Batch<'_> {
         }
         late.into_iter().rev().for_each(|ahead| self.ahead.push_front(ahead));
         self.waited_for = if came { 1 } else { (2 * self.waited_for).min(MAX_READS) };
-        while self.flight.len() < self.waited_for
+        while self.flight.not_come() < self.waited_for
             && let Some(Ahead { index, file, destination, begin, end }) = self.ahead.remove(self.ahead.len() / 2)
         {
             self.open.insert(index, Open { destination, parts: Parts::default() });

@@ -92,13 +92,13 @@ impl<'a, T: Send + 'static> Flight<'a, T> {
     }
 
     /// How many reads have not come yet.
-    pub fn len(&self) -> usize {
+    pub fn not_come(&self) -> usize {
         self.under_way + self.waiting.len()
     }
 
     /// Whether there are so many that the call begins no other item before one of them has come: each may hold a descriptor.
     pub fn is_full(&self) -> bool {
-        self.len() >= MAX_READS
+        self.not_come() >= MAX_READS
     }
 
     /// Begin a read, or have it wait for a place.

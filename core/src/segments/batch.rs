@@ -62,7 +62,7 @@ impl Store {
                     batch.found.push(None);
                     match begun {
                         Ok(Begun::Done(found)) => batch.settle(index, found),
-                        Ok(Begun::Cold(cold)) => batch.begin_parts(index, cold),
+                        Ok(Begun::Cold(cold)) => batch.begin_parts(index, *cold),
                         Err(error) => batch.settle(index, Found { read: Err(error), destination: None }),
                     }
                 }
@@ -80,7 +80,7 @@ impl Store {
 /// What came of what lies in memory.
 enum Begun {
     Done(Found),
-    Cold(Cold),
+    Cold(Box<Cold>),
 }
 
 /// What does not.
@@ -104,7 +104,10 @@ impl Batch<'_, '_> {
         self.until.moved(filled);
         match outcome {
             Ok(()) => Ok(Begun::Done(judged(filling, key))),
-            Err(Errno::AGAIN) => Ok(Begun::Cold(Cold { filling, file: file.clone(), begin: begin + filled, end })),
+            Err(Errno::AGAIN) => {
+                let cold = Cold { filling, file: file.clone(), begin: begin + filled, end };
+                Ok(Begun::Cold(Box::new(cold)))
+            }
             Err(errno) => {
                 let error = Error::from(errno).context("reading a segment");
                 Ok(Begun::Done(Found { read: Err(error), destination: Some(filling.destination) }))
