@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn only_what_is_there_is_answered() {
-        let metrics: Source = Box::new(|| OfProcess::default().report(&Default::default()));
+        let metrics: Source = Box::new(|| OfProcess::default().report(&Default::default(), 0));
         assert!(respond(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", &metrics).2.ends_with("# EOF\n"));
         for (asked, status) in [
             (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn a_store_that_fails_again_and_again_is_not_ready() {
         let metrics = |breaker_open| {
-            let mut metrics = OfProcess::default().report(&Default::default());
+            let mut metrics = OfProcess::default().report(&Default::default(), 0);
             let uri = "redis://away".to_owned();
             let store = crate::counters::StoreGauges {
                 backend: "redis".into(),
@@ -340,7 +340,7 @@ mod tests {
         let Listener::Tcp(tcp) = &listener else { unreachable!() };
         let at = tcp.local_addr().unwrap();
         thread::spawn(move || {
-            serve(Some(&listener), None, &(Box::new(|| OfProcess::default().report(&Default::default())) as Source));
+            serve(Some(&listener), None, &(Box::new(|| OfProcess::default().report(&Default::default(), 0)) as Source));
         });
         at
     }
@@ -390,7 +390,7 @@ mod tests {
     fn each_process_has_a_file_of_its_own_and_removes_those_of_the_dead() {
         let scratch = tempfile::tempdir().unwrap();
         let at = |name: &str| scratch.path().join(name);
-        let metrics: Source = Box::new(|| OfProcess::default().report(&Default::default()));
+        let metrics: Source = Box::new(|| OfProcess::default().report(&Default::default(), 0));
         for name in ["kv-1.prom", "kv-2.prom", "kv-x.prom", "other-3.prom", "kv-.prom"] {
             let file = fs::File::create(at(name)).unwrap();
             let ago = if name == "kv-2.prom" { Duration::ZERO } else { 2 * METRICS_ABANDONED };
@@ -416,7 +416,7 @@ mod tests {
         config.metrics_file = Some(scratch.path().join("kv.prom"));
         let (engine, command) = (OfProcess::default(), OfProcess::default());
         command.serve_nothing();
-        let report = || OfProcess::default().report(&Default::default());
+        let report = || OfProcess::default().report(&Default::default(), 0);
         command.serve(&config, &Spawn::default(), report);
         assert!(!socket.exists());
         engine.serve(&config, &Spawn::default(), report);

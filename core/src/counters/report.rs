@@ -30,6 +30,8 @@ pub struct Metrics {
     pub series: Vec<Series>,
     /// Bytes in the write buffers of all handles.
     pub write_buffer_bytes: u64,
+    /// Memory into which files are read that do not lie in the page cache.
+    pub read_buffer_bytes: u64,
     /// Payload bytes that all instances hold.
     pub payload_bytes: u64,
     /// What instances cost beside them: linear memory, tables, globals, handles.
@@ -101,7 +103,7 @@ pub struct Latency {
 
 impl OfProcess {
     /// All of it at this moment.
-    pub fn report(&self, budgets: &Budgets) -> Metrics {
+    pub fn report(&self, budgets: &Budgets, read_buffer_bytes: u64) -> Metrics {
         let mut series: Vec<Series> = {
             let all = self.all.lock();
             all.iter().map(|((backend, tenant), counters)| Series::new(backend, tenant.as_deref(), counters)).collect()
@@ -111,6 +113,7 @@ impl OfProcess {
         Metrics {
             series,
             write_buffer_bytes: write_buffers.used(),
+            read_buffer_bytes,
             payload_bytes: payload_bytes.used(),
             memory_bytes: memory_bytes.used(),
             descriptors: descriptors.used(),
@@ -240,6 +243,11 @@ impl Collector for Families {
         }
         for (name, help, value) in [
             ("write_buffer_bytes", "Bytes in the write buffers of all handles", metrics.write_buffer_bytes),
+            (
+                "read_buffer_bytes",
+                "Bytes of memory into which files are read that are not in the page cache",
+                metrics.read_buffer_bytes,
+            ),
             ("payload_bytes", "Payload bytes that all instances hold", metrics.payload_bytes),
             ("memory_bytes", "What instances cost beside their payloads", metrics.memory_bytes),
             ("descriptors", "Descriptors that are open for components", metrics.descriptors),
@@ -342,6 +350,7 @@ mod tests {
         Metrics {
             series,
             write_buffer_bytes: 1,
+            read_buffer_bytes: 6,
             payload_bytes: 2,
             memory_bytes: 3,
             descriptors: 4,
@@ -361,7 +370,7 @@ mod tests {
         let count = types.len();
         types.sort_unstable();
         types.dedup();
-        assert_eq!((types.len(), count), (EVENTS.len() + 13, EVENTS.len() + 13));
+        assert_eq!((types.len(), count), (EVENTS.len() + 14, EVENTS.len() + 14));
         assert!(text.contains(r#"kv_store_traps_total{backend="a",tenant="x://\"}\n\\"} 0"#), "{text}");
         assert!(text.contains(r#"kv_store_stored_bytes{backend="a",uri="a://x"} 7"#), "{text}");
         assert!(

@@ -39,6 +39,11 @@ impl Shared {
         }
     }
 
+    /// Memory into which files are read that do not lie in memory.
+    pub fn read_buffer_bytes(&self) -> u64 {
+        self.readers.buffers.bytes()
+    }
+
     /// A name for a temporary file that no other has: not in this process, not in another one on the same directory, be it of
     /// another container with the same process number.
     pub(super) fn temporary_name(&self) -> Result<String, Error> {

@@ -109,7 +109,7 @@ impl Process {
 
     /// Its counters at this moment.
     pub fn metrics(&self) -> Metrics {
-        self.counters.report(&self.budgets)
+        self.counters.report(&self.budgets, self.directories.read_buffer_bytes())
     }
 
     /// Whether it is still the process that it was made in.
