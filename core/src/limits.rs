@@ -404,8 +404,11 @@ pub const MAX_SECRET_NAME_BYTES: usize = 64;
 /// Files that are open at once to be synced, in the process; beyond that each call has one. Guards the consumer's file
 /// descriptors.
 pub const MAX_SYNCED: usize = 128;
-/// Directories kept open between calls, in the process. Guards the consumer's file descriptors.
-pub const MAX_PARENTS: usize = 128;
+/// Directories kept open between calls, in the process: those of two stores of files, each with 256 folders. Guards the consumer's file
+/// descriptors.
+pub const MAX_PARENTS: usize = 512;
+/// They are at most one part in so many of what the process may have open (RLIMIT_NOFILE).
+pub const PARENT_FRACTION: u64 = 8;
 /// How long such a directory is believed to be the one under its name.
 pub const PARENT_BELIEVED: Duration = Duration::from_secs(1);
 /// How long one may lie unused before it is closed; twice as long at most.

@@ -14,7 +14,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::Shared;
-use crate::limits::{MAX_PARENTS, PARENT_BELIEVED, PARENT_UNUSED};
+use crate::limits::{PARENT_BELIEVED, PARENT_UNUSED};
 
 #[derive(Debug)]
 pub(super) struct Parents {
@@ -69,11 +69,11 @@ impl Parents {
 
     fn keep(&self, path: &str, parent: &Arc<Parent>, now: Instant) {
         let mut kept = lock(&self.kept);
-        if self.shared.parents.load(Relaxed) > MAX_PARENTS {
+        if self.shared.parents.load(Relaxed) > self.shared.most_parents {
             kept.by_path.clear();
         }
         // Still too many are those of other directories.
-        if self.shared.parents.load(Relaxed) > MAX_PARENTS {
+        if self.shared.parents.load(Relaxed) > self.shared.most_parents {
             return;
         }
         if !kept.swept {
@@ -168,7 +168,7 @@ mod tests {
             lock(&parents.kept).by_path.len() == 1
         };
         assert!(keeps_one());
-        let many: Vec<_> = (0..MAX_PARENTS).map(|_| Counted::new(&shared)).collect();
+        let many: Vec<_> = (0..shared.most_parents).map(|_| Counted::new(&shared)).collect();
         assert!(!keeps_one());
         drop(many);
         assert!(keeps_one());

@@ -4,7 +4,10 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
+use rustix::process::{Resource, getrlimit};
+
 use crate::error::Error;
+use crate::limits;
 use crate::process::{Clock, Random};
 use crate::reads::Readers;
 use crate::threads::Helpers;
@@ -17,6 +20,8 @@ pub struct Shared {
     random: Random,
     /// Directories that are kept open.
     pub(super) parents: AtomicUsize,
+    /// How many they may be.
+    pub(super) most_parents: usize,
     /// Files that are open to be synced.
     pub(super) synced: AtomicUsize,
     /// What the names of temporary files begin with, and how many there were.
@@ -27,12 +32,14 @@ pub struct Shared {
 impl Shared {
     /// Of a process with these.
     pub fn new(clock: Clock, random: Random, helpers: Arc<Helpers>, readers: Arc<Readers>) -> Self {
+        let files = getrlimit(Resource::Nofile).current.map_or(u64::MAX, |files| files / limits::PARENT_FRACTION);
         Shared {
             clock,
             helpers,
             readers,
             random,
             parents: AtomicUsize::new(0),
+            most_parents: limits::MAX_PARENTS.min(usize::try_from(files).unwrap_or(usize::MAX)),
             synced: AtomicUsize::new(0),
             prefix: OnceLock::new(),
             temporaries: AtomicU64::new(0),
