@@ -122,17 +122,15 @@ impl HostDirectory for State {
             items.push((item, None));
             wanted.push(RelativePath::parse(path).map(|path| Wanted { path, offset, len }));
         }
-        let until = self.until.clone();
+        let (until, mut on_way) = (self.until.clone(), 0);
         let found = directory.read_all(wanted, Some(&until), &mut |index, len| {
             let Some((item, taken)) = items.get_mut(index) else { return Err(Error::invalid("nobody asked for it")) };
-            let Incoming { destination, room } = self.incoming(len, *item)?;
+            let Incoming { destination, room } = self.incoming(len, *item, &mut on_way)?;
             *taken = room;
             Ok(destination)
         });
         let (mut outcomes, mut ended) = (Vec::with_capacity(found.len()), false);
         for (Found { read, destination }, (_, room)) in found.into_iter().zip(items) {
-            // What was read so far may make room when the guest hands it on.
-            ended |= read.as_ref().is_err_and(|error| error.kind() == ErrorKind::Exhausted) && !outcomes.is_empty();
             if ended {
                 self.items.give_back(destination);
                 continue;
@@ -141,11 +139,13 @@ impl HostDirectory for State {
                 Some(destination) => self.settle(Incoming { destination, room }, read.map(drop)).map(Some),
                 None => read.map(|_missing| None),
             };
-            outcomes.push(match read {
-                Ok(Some(payload)) => ReadOutcome::Found(payload),
-                Ok(None) => ReadOutcome::Missing,
-                Err(error) => ReadOutcome::Failed(error.into()),
-            });
+            match read {
+                Ok(Some(payload)) => outcomes.push(ReadOutcome::Found(payload)),
+                Ok(None) => outcomes.push(ReadOutcome::Missing),
+                // What was read so far may make room when the guest hands it on.
+                Err(error) if error.kind() == ErrorKind::Exhausted && !outcomes.is_empty() => ended = true,
+                Err(error) => outcomes.push(ReadOutcome::Failed(error.into())),
+            }
         }
         Ok(Ok(outcomes))
     }

@@ -377,8 +377,8 @@ impl State {
 
     /// Memory for so many bytes that the guest receives or reads: that of the item that they answer, if it is there and free,
     /// or else of the host's own, for which room is taken before the first byte comes: several that receive at once have no
-    /// more together than is there.
-    fn incoming(&mut self, len: u64, item: Option<u32>) -> Result<Incoming, Error> {
+    /// more together than is there. `on_way`: the bytes for which the same call has taken room, and not handed on yet.
+    fn incoming(&mut self, len: u64, item: Option<u32>, on_way: &mut u64) -> Result<Incoming, Error> {
         if let Some(placing) = item.and_then(|item| self.items.claim(item, len)) {
             return Ok(Incoming { destination: Destination::Item(placing), room: None });
         }
@@ -389,7 +389,8 @@ impl State {
             );
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
-        let room = Some(self.reserve(len)?);
+        let room = Some(Reserved::take(&self.access, self.payload_bytes.saturating_add(*on_way), len)?);
+        *on_way += len;
         Filling::new(len).map(|filling| Incoming { destination: Destination::Buffer(filling), room })
     }
 

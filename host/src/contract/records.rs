@@ -130,9 +130,10 @@ impl State {
             }
             let wanted: Vec<_> = there.iter().map(|(_, record, place)| (*place, record.key)).collect();
             let mut rooms: Vec<Option<Reserved>> = wanted.iter().map(|_| None).collect();
+            let mut on_way = 0;
             let found = store.read_all(&wanted, directory, &until, &mut |index, len| {
                 let item = there.get(index).and_then(|(_, record, _)| record.item);
-                let Incoming { destination, room } = self.incoming(len, item)?;
+                let Incoming { destination, room } = self.incoming(len, item, &mut on_way)?;
                 if let Some(place) = rooms.get_mut(index) {
                     *place = room;
                 }

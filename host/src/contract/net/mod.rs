@@ -296,7 +296,7 @@ impl HostConnection for State {
             Ok(link) => link,
             Err(error) => return answered(Err(error)),
         };
-        let mut incoming = match self.incoming(len, item) {
+        let mut incoming = match self.incoming(len, item, &mut 0) {
             Ok(incoming) => incoming,
             // Nothing was taken.
             Err(error) => return self.give_back(&handle, link, Err(error)),
