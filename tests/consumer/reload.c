@@ -58,7 +58,12 @@ int main(int argc, char **argv)
     /* Time for the library's threads to wake up in code that may be gone. */
     usleep(50000);
     CHECK(pthread_join(thread, NULL) == 0);
-    CHECK(own_threads() >= threads && own_threads() <= threads + 4);
+    /* The one that compiled may have ended meanwhile, and up to 4 helpers may have come. */
+    int now = own_threads();
+    if (now + 1 < threads || now > threads + 4) {
+        fprintf(stderr, "%d threads, where there were %d\n", now, threads);
+        return 1;
+    }
     CHECK(restore(kv, kept, "before", &seed, &size) == 0 && seed == 5);
 
     for (int round = 0; round < 5; round++) {
