@@ -58,7 +58,7 @@ impl Directory {
         until: Option<&Until>,
         room: &mut dyn FnMut(u64) -> Result<Destination, Error>,
     ) -> Found {
-        let found = self.read_all(vec![Ok(wanted)], until, &mut |_, len| room(len)).pop();
+        let found = self.read_all([Ok(wanted)], until, &mut |_, len| room(len)).pop();
         found.unwrap_or_else(|| failed(Error::new(ErrorKind::Other, "nothing was read")))
     }
 
@@ -67,10 +67,11 @@ impl Directory {
     /// given back.
     pub fn read_all(
         self: &Arc<Self>,
-        wanted: Vec<Result<Wanted, Error>>,
+        wanted: impl IntoIterator<Item = Result<Wanted, Error>, IntoIter: ExactSizeIterator>,
         until: Option<&Until>,
         room: &mut Room<'_>,
     ) -> Vec<Found> {
+        let wanted = wanted.into_iter();
         let mut batch = Batch {
             directory: self,
             until,
@@ -82,7 +83,7 @@ impl Directory {
             waited_for: 1,
             most: wanted.len(),
         };
-        for (index, wanted) in wanted.into_iter().enumerate() {
+        for (index, wanted) in wanted.enumerate() {
             let late = index > 0 && until.is_some_and(|until| until.deadline() <= self.shared.clock.now());
             if late || !batch.make_place() || index >= batch.most {
                 break;
@@ -229,6 +230,13 @@ impl Batch<'_> {
 
     /// Wait for all that is under way.
     fn finish(mut self) -> Vec<Found> {
+        if self.flight.not_come() > 0 || !self.ahead.is_empty() || self.most < self.found.len() {
+            self.wait_for_all();
+        }
+        self.found.into_iter().map_while(|found| found).collect()
+    }
+
+    fn wait_for_all(&mut self) {
         let unsettled = loop {
             match self.go_on() {
                 Ok(true) => {}
@@ -246,7 +254,6 @@ impl Batch<'_> {
                 self.fail(index, unsettled.clone());
             }
         }
-        self.found.into_iter().flatten().collect()
     }
 
     /// Wait for a read that is under way. False: there is none.

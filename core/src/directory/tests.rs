@@ -361,7 +361,7 @@ fn a_batch_of_short_files_that_are_cold_is_what_was_written() {
             // SAFETY: an open descriptor; a length of 0 is all to the end.
             assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), from, 0, libc::POSIX_FADV_DONTNEED) }, 0);
         }
-        let wanted = (0..200).map(|n| Ok(Wanted { path: path(&n.to_string()), offset: 0, len: None })).collect();
+        let wanted = (0..200).map(|n| Ok(Wanted { path: path(&n.to_string()), offset: 0, len: None }));
         let found = directory.read_all(wanted, None, &mut |_, len| Ok(Destination::Buffer(Filling::new(len)?)));
         assert_eq!(found.len(), 200);
         for (n, Found { read, destination }) in found.into_iter().enumerate() {
@@ -378,7 +378,7 @@ fn a_batch_ends_before_the_item_that_there_is_no_room_for() {
         directory.write(&path(&n.to_string()), &[b"12345"], false, false, None).unwrap();
     }
     for directory in [directory, untold(&scratch, Direct::Off)] {
-        let wanted = || (0..4).map(|n| Ok(Wanted { path: path(&n.to_string()), offset: 0, len: None })).collect();
+        let wanted = || (0..4).map(|n| Ok(Wanted { path: path(&n.to_string()), offset: 0, len: None }));
         let room_but_for = |refused: usize| {
             directory.read_all(wanted(), None, &mut |index, len| match index == refused {
                 true => Err(Error::new(ErrorKind::Exhausted, "full")),

@@ -6,7 +6,7 @@ use std::time::Instant;
 use wasmtime::component::Resource;
 
 use super::payload::slices;
-use super::{Incoming, State, answered};
+use super::{Incoming, Reserved, State, answered};
 use crate::contract::bindings::kv_store::backend::files::{
     Entry, EvictOutcome, Host, HostDirectory, ReadOutcome, ReadRequest, RemoveOutcome, SizeOutcome, Space,
     WriteOutcome, WriteRequest,
@@ -117,11 +117,12 @@ fn parse_all(paths: Vec<String>) -> Result<Vec<RelativePath>, Error> {
 impl HostDirectory for State {
     fn read(&mut self, handle: Resource<OpenDirectory>, requests: Vec<ReadRequest>) -> Answer<Vec<ReadOutcome>> {
         let directory = self.directory(&handle)?;
-        let (mut items, mut wanted) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
-        for ReadRequest { path, offset, len, item } in requests.into_iter().take(limits::MAX_BATCH_ITEMS) {
-            items.push((item, None));
-            wanted.push(RelativePath::parse(path).map(|path| Wanted { path, offset, len }));
-        }
+        let count = requests.len().min(limits::MAX_BATCH_ITEMS);
+        let mut items: Vec<(Option<u32>, Option<Reserved>)> = Vec::with_capacity(count);
+        items.extend(requests.iter().take(count).map(|request| (request.item, None)));
+        let wanted = requests.into_iter().take(count).map(|ReadRequest { path, offset, len, item: _ }| {
+            RelativePath::parse(path).map(|path| Wanted { path, offset, len })
+        });
         let (until, mut on_way) = (self.until.clone(), 0);
         let found = directory.read_all(wanted, Some(&until), &mut |index, len| {
             let Some((item, taken)) = items.get_mut(index) else { return Err(Error::invalid("nobody asked for it")) };
