@@ -331,6 +331,10 @@ fn what_is_cold_is_read_by_others_and_what_is_warm_is_not() {
     directory.write(&path("f"), &[&all], false, true, None).unwrap();
     let _ = crate::payload::counts::take();
     assert!(read(&directory, "f").unwrap().unwrap() == all);
+    if directory.memory() != Memory::Some {
+        eprintln!("skipped: it cannot be told here what lies in memory, as under qemu");
+        return;
+    }
     assert_eq!(crate::payload::counts::take().copied, 0, "what lies in memory goes straight to its place");
     let file = std::fs::File::open(scratch.path().join("store/f")).unwrap();
     // SAFETY: an open descriptor; 0 and 0 are the whole file.
