@@ -3,7 +3,7 @@
 //! What lies in memory is read at once, by the thread whose call it is, straight into the caller's memory. All the rest of a batch is under
 //! way at the same time, see [`reads`](crate::reads), and the call waits for it until its deadline.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,7 +17,7 @@ use super::{Directory, RelativePath, not_regular, usage};
 use crate::error::{Error, ErrorKind};
 use crate::limits::MAX_READS;
 use crate::payload::Destination;
-use crate::reads::{Arrived, Buffers, Flight, PROBE_BYTES, Parts, Range, Read, cut, first_part, parts};
+use crate::reads::{Arrived, Buffers, Flight, PROBE_BYTES, Parts, Place, Range, Read, cut, first_part, parts};
 use crate::until::Until;
 
 /// Pieces of memory that one read fills.
@@ -79,6 +79,8 @@ impl Directory {
             found: Vec::with_capacity(wanted.len()),
             flight: Flight::new(&self.shared.readers, &self.whose),
             open: HashMap::default(),
+            unopened: BTreeSet::new(),
+            opened: BTreeMap::new(),
             ahead: VecDeque::new(),
             waited_for: 1,
             most: wanted.len(),
@@ -141,6 +143,10 @@ struct Batch<'a> {
     found: Vec<Option<Found>>,
     flight: Flight<'a, Answer>,
     open: HashMap<usize, Open, foldhash::fast::RandomState>,
+    /// Files that others open, and those of them that are open before an earlier one: memory is asked for in their order, or the first one
+    /// could be left without.
+    unopened: BTreeSet<usize>,
+    opened: BTreeMap<usize, (Opened, Place)>,
     /// In the order in which they were begun.
     ahead: VecDeque<Ahead>,
     /// How many of those `ahead` others wait for while none has come.
@@ -160,6 +166,7 @@ impl Batch<'_> {
             Err(Errno::NOENT) => self.settle(index, Found { read: Ok(false), destination: None }),
             Err(Errno::AGAIN) => {
                 let directory = self.directory.clone();
+                self.unopened.insert(index);
                 self.flight.start((index, 0), move |buffers| directory.open_and_read(&wanted, buffers));
             }
             Err(errno) => self.settle(index, failed(errno.into())),
@@ -320,13 +327,32 @@ impl Batch<'_> {
                     self.place_parts(index);
                 }
             }
-            Ok(Answer::Missing) => self.settle(index, Found { read: Ok(false), destination: None }),
-            Ok(Answer::Opened(opened)) => {
-                if let Err(error) = self.opened(index, opened) {
-                    self.settle(index, failed(error));
-                }
+            Ok(Answer::Missing) => {
+                self.unopened.remove(&index);
+                self.settle(index, Found { read: Ok(false), destination: None });
             }
-            Err(error) => self.fail(index, error),
+            Ok(Answer::Opened(opened)) => {
+                self.opened.insert(index, (opened, place));
+            }
+            Err(error) => {
+                self.unopened.remove(&index);
+                self.fail(index, error);
+            }
+        }
+        self.take_opened();
+    }
+
+    /// Go on with the files that are open, up to the first that is not.
+    fn take_opened(&mut self) {
+        while let Some(first) = self.unopened.first().copied()
+            && let Some((opened, _place)) = self.opened.remove(&first)
+        {
+            self.unopened.remove(&first);
+            if first < self.most
+                && let Err(error) = self.opened(first, opened)
+            {
+                self.settle(first, failed(error));
+            }
         }
     }
 

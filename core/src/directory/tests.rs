@@ -399,6 +399,24 @@ fn a_batch_ends_before_the_item_that_there_is_no_room_for() {
 }
 
 #[test]
+fn files_that_others_open_are_given_memory_in_their_order() {
+    let (scratch, directory) = open();
+    for n in 0..60 {
+        // The first ones take longest.
+        directory.write(&path(&n.to_string()), &[&noise(1 + (59 - n) * 20_000)], false, false, None).unwrap();
+    }
+    let directory = untold(&scratch, Direct::Off);
+    let wanted = (0..60).map(|n| Ok(Wanted { path: path(&n.to_string()), offset: 0, len: None }));
+    let mut asked = Vec::new();
+    let found = directory.read_all(wanted, None, &mut |index, len| {
+        asked.push(index);
+        Ok(Destination::Buffer(Filling::new(len)?))
+    });
+    assert!(found.len() == 60 && found.iter().all(|found| matches!(found.read, Ok(true))));
+    assert_eq!(asked, (0..60).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_file_system_that_does_not_answer_holds_no_caller_past_its_deadline() {
     let scratch = tempfile::tempdir().unwrap();
     let (clock, spawn) = (crate::process::Clock::default(), crate::process::Spawn::of(|_, _| true));
