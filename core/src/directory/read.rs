@@ -4,11 +4,11 @@
 //! way at the same time, see [`reads`](crate::reads), and the call waits for it until its deadline.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use kv_platform::files::{self, Memory};
+use kv_platform::files::Memory;
 use kv_platform::paths;
 use rustix::fs::{self, FileType, OFlags, Stat};
 use rustix::io::Errno;
@@ -17,11 +17,10 @@ use super::{Directory, RelativePath, not_regular, usage};
 use crate::error::{Error, ErrorKind};
 use crate::limits::MAX_READS;
 use crate::payload::Destination;
-use crate::reads::{Arrived, Buffers, Flight, PROBE_BYTES, Parts, Place, Range, Read, cut, first_part, parts};
+use crate::reads::{
+    Arrived, Buffers, Flight, PROBE_BYTES, Parts, Place, Range, Read, fill, first_part, parts, read_now,
+};
 use crate::until::Until;
-
-/// Pieces of memory that one read fills.
-const PIECES: usize = 64;
 
 /// What is left of a file is read ahead by the kernel whole, if it is not longer: the usual bound of readahead.
 const READ_AHEAD: u64 = 128 << 10;
@@ -182,20 +181,16 @@ impl Batch<'_> {
         self.moved(filled);
         let (begin, end) = (wanted.offset + filled, wanted.offset + len);
         match outcome {
-            Err(Errno::AGAIN) if begin < end => {
+            Err(Errno::AGAIN) => {
                 // A part lies in the cache, and the kernel has begun to read the rest into it.
                 let around = filled == 0 && directory.goes_around(&file, &stat, len);
                 if !around && end - begin <= READ_AHEAD {
                     self.ahead.push_back(Ahead { index, file, destination, begin, end });
                     return Ok(());
                 }
-                self.open.insert(index, Open { destination, parts: Parts::default() });
-                self.begin_parts(index, &Arc::new(file), begin, end, around);
+                self.begin_parts(index, destination, &Arc::new(file), (begin, end), around);
             }
-            Err(errno) if errno != Errno::AGAIN => {
-                self.settle(index, Found { read: Err(errno.into()), destination: Some(destination) });
-            }
-            _ => self.settle(index, Found { read: Ok(true), destination: Some(destination) }),
+            outcome => self.came(index, destination, outcome),
         }
         Ok(())
     }
@@ -213,14 +208,22 @@ impl Batch<'_> {
         }
     }
 
-    fn begin_parts(&mut self, index: usize, file: &Arc<OwnedFd>, begin: u64, end: u64, around: bool) {
+    /// Begin to read what is left of a file, from `begin` to `end`.
+    fn begin_parts(
+        &mut self,
+        index: usize,
+        destination: Destination,
+        file: &Arc<OwnedFd>,
+        (begin, end): (u64, u64),
+        around: bool,
+    ) {
+        let mut expected = Parts::default();
         for (at, len) in parts(begin, end) {
-            let Some(open) = self.open.get_mut(&index) else { return };
             let around = around.then(|| self.directory.around.clone());
             let range = Range { file: file.clone(), at, len, around };
-            let tag = (index, open.parts.expect(len));
-            self.flight.start(tag, move |buffers| range.read(buffers).map(Answer::Part));
+            self.flight.start((index, expected.expect(len)), move |buffers| range.read(buffers).map(Answer::Part));
         }
+        self.open.insert(index, Open { destination, parts: expected });
     }
 
     /// Have fewer reads under way than a call may have, before a further one is begun. False: the time is over.
@@ -292,8 +295,7 @@ impl Batch<'_> {
         while self.flight.not_come() < self.waited_for
             && let Some(Ahead { index, file, destination, begin, end }) = self.ahead.remove(self.ahead.len() / 2)
         {
-            self.open.insert(index, Open { destination, parts: Parts::default() });
-            self.begin_parts(index, &Arc::new(file), begin, end, false);
+            self.begin_parts(index, destination, &Arc::new(file), (begin, end), false);
         }
     }
 
@@ -303,15 +305,18 @@ impl Batch<'_> {
         let (filled, outcome) = self.directory.read_now(&file, &mut destination, begin, end - begin);
         self.moved(filled);
         match outcome {
-            Err(Errno::AGAIN) if begin + filled < end => {
+            Err(Errno::AGAIN) => {
                 return Some(Ahead { index, file, destination, begin: begin + filled, end });
             }
-            Err(errno) if errno != Errno::AGAIN => {
-                self.settle(index, Found { read: Err(errno.into()), destination: Some(destination) });
-            }
-            _ => self.settle(index, Found { read: Ok(true), destination: Some(destination) }),
+            outcome => self.came(index, destination, outcome),
         }
         None
+    }
+
+    /// Nothing more comes of an item.
+    fn came(&mut self, index: usize, destination: Destination, outcome: Result<(), Errno>) {
+        let read = outcome.map(|()| true).map_err(Error::from);
+        self.settle(index, Found { read, destination: Some(destination) });
     }
 
     fn arrive(&mut self, arrived: Arrived<Answer>) {
@@ -367,8 +372,7 @@ impl Batch<'_> {
             self.settle(index, Found { read: Ok(true), destination: Some(destination) });
             return Ok(());
         }
-        self.open.insert(index, Open { destination, parts: Parts::default() });
-        self.begin_parts(index, &file, begin + read as u64, begin + len, around);
+        self.begin_parts(index, destination, &file, (begin + read as u64, begin + len), around);
         Ok(())
     }
 
@@ -445,28 +449,15 @@ impl Directory {
 
     /// Read what lies in memory: how many bytes, and why not more. `AGAIN`: the rest must be waited for.
     fn read_now(&self, file: &OwnedFd, destination: &mut Destination, at: u64, len: u64) -> (u64, Result<(), Errno>) {
-        let mut filled = 0;
-        let mut most = if self.around.may_want(len) { PROBE_BYTES } else { usize::MAX };
-        loop {
-            let read = match self.memory {
-                Memory::All => read_some(file, destination, at + filled),
-                _ if self.untold.load(Relaxed) => Err(Errno::AGAIN),
-                _ => read_some_cached(file, destination, at + filled, most),
-            };
-            most = usize::MAX;
-            match read {
-                // All is read, or the file became shorter.
-                Ok(0) => return (filled, Ok(())),
-                Ok(count) => {
-                    // SAFETY: so many bytes of the rest were initialised.
-                    unsafe { destination.advance(count) };
-                    filled += count as u64;
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP) => self.untold.store(true, Relaxed),
-                Err(errno) => return (filled, Err(errno)),
+        let most = if self.memory == Memory::Some && self.around.may_want(len) { PROBE_BYTES } else { usize::MAX };
+        // SAFETY: the pieces are memory that is borrowed mutably and may hold anything.
+        fill(destination, at, most, |pieces, at| match unsafe { read_now(self.memory(), file, pieces, at) } {
+            Err(Errno::OPNOTSUPP) => {
+                self.untold.store(true, Relaxed);
+                Err(Errno::AGAIN)
             }
-        }
+            read => read,
+        })
     }
 
     /// On a thread that may wait: open a file, and read the first part of it.
@@ -489,30 +480,5 @@ impl Directory {
         // A name may be given to other bytes, and the number of a file to another.
         let which = stat.st_ino ^ usage::written(stat).rotate_left(32);
         self.memory != Memory::All && self.around.wants(len, which) && self.around.turn(file)
-    }
-}
-
-/// Read as much as fits and as the kernel gives at once. 0: nothing is to be read, or the file ends.
-fn read_some(file: &OwnedFd, destination: &mut Destination, at: u64) -> Result<usize, Errno> {
-    let at = libc::off_t::try_from(at).map_err(|_| Errno::INVAL)?;
-    let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
-    let count = destination.rest_in_pieces(&mut pieces);
-    let read = match pieces.get(..count).unwrap_or_default() {
-        [] => return Ok(0),
-        // SAFETY: the pieces are memory that is borrowed mutably and may hold anything.
-        several => unsafe { libc::preadv(file.as_raw_fd(), several.as_ptr(), several.len() as libc::c_int, at) },
-    };
-    usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
-}
-
-/// The same of what lies in memory, and no more than so many bytes.
-fn read_some_cached(file: &OwnedFd, destination: &mut Destination, at: u64, most: usize) -> Result<usize, Errno> {
-    let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
-    let count = destination.rest_in_pieces(&mut pieces);
-    let count = cut(pieces.get_mut(..count).unwrap_or_default(), most);
-    match pieces.get(..count).unwrap_or_default() {
-        [] => Ok(0),
-        // SAFETY: the pieces are memory that is borrowed mutably and may hold anything.
-        pieces => unsafe { files::read_cached(file, pieces, at) },
     }
 }

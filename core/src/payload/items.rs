@@ -300,32 +300,6 @@ impl Destination {
         }
     }
 
-    /// All memory that is still to be filled, as far as the kernel takes it at once. Answers how many pieces there are.
-    pub fn rest_in_pieces(&mut self, pieces: &mut [libc::iovec]) -> usize {
-        match self {
-            Destination::Buffer(filling) => {
-                let rest = filling.rest();
-                let all = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
-                pieces.iter_mut().zip((!rest.is_empty()).then_some(all)).map(|(piece, rest)| *piece = rest).count()
-            }
-            Destination::Item(Placing { memory, len, filled, .. }) => {
-                let rest = memory.iovecs(*filled as u64, *len as u64);
-                pieces.iter_mut().zip(rest).map(|(piece, rest)| *piece = rest).count()
-            }
-        }
-    }
-
-    /// # Safety
-    /// The first `count` bytes of what is still to be filled have been initialised.
-    pub unsafe fn advance(&mut self, count: usize) {
-        match self {
-            // SAFETY: by this function's own condition.
-            Destination::Buffer(filling) => unsafe { filling.advance(count) },
-            // SAFETY: as above.
-            Destination::Item(placing) => unsafe { placing.advance(count) },
-        }
-    }
-
     /// What was filled so far.
     pub fn filled(&self) -> Bytes<'_> {
         match self {
@@ -348,6 +322,41 @@ impl Destination {
                 placing.push(part);
                 placing.filled - before
             }
+        }
+    }
+}
+
+/// Memory that is filled from its beginning.
+pub trait Fill {
+    /// All memory that is still to be filled, as far as the kernel takes it at once. Answers how many pieces there are.
+    fn rest_in_pieces(&mut self, pieces: &mut [libc::iovec]) -> usize;
+
+    /// # Safety
+    /// The first `count` bytes of what is still to be filled have been initialised.
+    unsafe fn advance(&mut self, count: usize);
+}
+
+impl Fill for Destination {
+    fn rest_in_pieces(&mut self, pieces: &mut [libc::iovec]) -> usize {
+        match self {
+            Destination::Buffer(filling) => {
+                let rest = filling.rest();
+                let all = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+                pieces.iter_mut().zip((!rest.is_empty()).then_some(all)).map(|(piece, rest)| *piece = rest).count()
+            }
+            Destination::Item(Placing { memory, len, filled, .. }) => {
+                let rest = memory.iovecs(*filled as u64, *len as u64);
+                pieces.iter_mut().zip(rest).map(|(piece, rest)| *piece = rest).count()
+            }
+        }
+    }
+
+    unsafe fn advance(&mut self, count: usize) {
+        match self {
+            // SAFETY: by this function's own condition.
+            Destination::Buffer(filling) => unsafe { filling.advance(count) },
+            // SAFETY: as above.
+            Destination::Item(placing) => unsafe { placing.advance(count) },
         }
     }
 }

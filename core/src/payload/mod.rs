@@ -14,7 +14,7 @@ pub use buffer::Buffer;
 pub use buffer::Filling;
 pub use buffer::counts;
 pub use items::{Damaged, Got};
-pub use items::{Destination, Items, Placed, Source};
+pub use items::{Destination, Fill, Items, Placed, Source};
 pub use memory::{Bytes, Memory};
 
 /// What a guest's handle stands for.

@@ -21,7 +21,7 @@ use crate::threads::{Helpers, Turns, Whose};
 pub use buffers::Buffers;
 pub use flight::{Arrived, Flight, Tag};
 pub use parts::{Parts, first_part, parts};
-pub use range::{Around, PROBE_BYTES, Range, Read, cut};
+pub use range::{Around, PROBE_BYTES, Range, Read, fill, read_now, read_pieces};
 
 /// What reads for all stores of a process.
 pub struct Readers {

@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use kv_platform::files::{self, AROUND_CACHE_ALIGNMENT};
+use kv_platform::files::{self, AROUND_CACHE_ALIGNMENT, Memory};
 use rustix::io::Errno;
 
 use super::buffers::{Buffer, Buffers};
 use crate::config::Direct;
 use crate::error::Error;
 use crate::log::{self, Level};
+use crate::payload::Fill;
 
 /// Values of which it is known that they were read around the page cache.
 const SEEN: usize = 1 << 12;
@@ -20,13 +21,68 @@ const SEEN: usize = 1 << 12;
 pub const PROBE_BYTES: usize = 4096;
 
 /// Cut memory to its first bytes: how many pieces of it are left.
-pub fn cut(pieces: &mut [libc::iovec], mut most: usize) -> usize {
+pub(super) fn cut(pieces: &mut [libc::iovec], mut most: usize) -> usize {
     let fits = |piece: &mut libc::iovec| {
         piece.iov_len = piece.iov_len.min(most);
         most -= piece.iov_len;
         piece.iov_len > 0
     };
     pieces.iter_mut().map(fits).take_while(|fits| *fits).count()
+}
+
+/// Pieces of memory that one read fills.
+const PIECES: usize = 64;
+
+/// Read from a place until all is filled, or the file ends: how many bytes, and why not more. `most`: what is asked for at first.
+pub fn fill(
+    memory: &mut impl Fill,
+    at: u64,
+    mut most: usize,
+    read: impl Fn(&[libc::iovec], u64) -> Result<usize, Errno>,
+) -> (u64, Result<(), Errno>) {
+    let mut filled = 0;
+    loop {
+        let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
+        let count = memory.rest_in_pieces(&mut pieces);
+        let count = cut(pieces.get_mut(..count).unwrap_or_default(), std::mem::replace(&mut most, usize::MAX));
+        if count == 0 {
+            return (filled, Ok(()));
+        }
+        match read(pieces.get(..count).unwrap_or_default(), at + filled) {
+            Ok(0) => return (filled, Ok(())),
+            Ok(count) => {
+                // SAFETY: so many bytes were read.
+                unsafe { memory.advance(count) };
+                filled += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return (filled, Err(errno)),
+        }
+    }
+}
+
+/// Read what lies in memory, as it is known of the file system. `AGAIN`: it has to be waited for. `OPNOTSUPP`: that cannot be told after all.
+///
+/// # Safety
+/// The pieces are valid for writes, and nobody else uses them.
+pub unsafe fn read_now(known: Memory, file: impl AsFd, pieces: &[libc::iovec], at: u64) -> Result<usize, Errno> {
+    match known {
+        Memory::Unknown => Err(Errno::AGAIN),
+        // SAFETY: by this function's own condition.
+        Memory::All => unsafe { read_pieces(file, pieces, at) },
+        // SAFETY: as above.
+        Memory::Some => unsafe { files::read_cached(file, pieces, at) },
+    }
+}
+
+/// # Safety
+/// The pieces are valid for writes, and nobody else uses them.
+pub unsafe fn read_pieces(file: impl AsFd, pieces: &[libc::iovec], at: u64) -> Result<usize, Errno> {
+    let (file, count) = (file.as_fd().as_raw_fd(), pieces.len() as libc::c_int);
+    let at = libc::off_t::try_from(at).map_err(|_| Errno::INVAL)?;
+    // SAFETY: by this function's own condition.
+    let read = unsafe { libc::preadv(file, pieces.as_ptr(), count, at) };
+    usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 /// What reads around the page cache for one directory.

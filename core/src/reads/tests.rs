@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::range::cut;
 use super::*;
 use crate::config::Direct;
 use crate::error::{Error, ErrorKind};

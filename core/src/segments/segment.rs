@@ -2,18 +2,17 @@
 
 use std::fs::File;
 use std::io::IoSlice;
-use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
-use kv_platform::files::{self, Memory};
+use kv_platform::files::Memory;
 use rustix::fs::{self, FlockOperation};
 use rustix::io::Errno;
 
 use super::folder::{Folder, io_error};
 use super::format::{Checking, Entry, Key, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, record_head};
 use crate::error::{Error, ErrorKind};
-use crate::payload::Destination;
-use crate::reads::{PROBE_BYTES, cut};
+use crate::payload::{Destination, Fill};
+use crate::reads::{PROBE_BYTES, fill, read_now, read_pieces};
 
 pub fn name_of(segment: u32) -> String {
     format!("s-{segment:08x}")
@@ -122,8 +121,6 @@ pub fn write_all(folder: &Folder, file: &File, mut at: u64, mut slices: &mut [Io
 }
 
 /// Pieces of memory that one read fills.
-const PIECES: usize = 64;
-
 /// A record on its way into memory: its header and key, and its value where it belongs.
 pub struct Filling {
     head: Vec<u8>,
@@ -154,29 +151,6 @@ impl Filling {
         self.left
     }
 
-    /// What is still to be filled, for the kernel.
-    fn rest_in_pieces(&mut self, pieces: &mut [libc::iovec; PIECES]) -> usize {
-        let rest = self.head.get_mut(self.head_filled..).filter(|rest| !rest.is_empty());
-        let of_head = rest.map(|rest| libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() });
-        match (of_head, &mut *pieces) {
-            (None, pieces) => self.destination.rest_in_pieces(pieces),
-            (Some(of_head), [first, behind @ ..]) => {
-                *first = of_head;
-                1 + self.destination.rest_in_pieces(behind)
-            }
-        }
-    }
-
-    /// # Safety
-    /// So many bytes of what is still to be filled have been initialised.
-    unsafe fn advance(&mut self, count: usize) {
-        let of_head = count.min(self.head.len() - self.head_filled);
-        self.head_filled += of_head;
-        self.left = self.left.saturating_sub(count as u64);
-        // SAFETY: by this function's own condition.
-        unsafe { self.destination.advance(count - of_head) };
-    }
-
     /// Copy bytes behind those that are there, and check them meanwhile.
     pub fn push(&mut self, bytes: &[u8]) {
         let of_head = bytes.len().min(self.head.len() - self.head_filled);
@@ -194,65 +168,44 @@ impl Filling {
     /// Read what lies in memory: how many bytes, and why not more. `AGAIN`: the rest must be waited for. `probe`: its first bytes are asked
     /// for before the others.
     pub fn read_now(&mut self, file: &File, at: u64, memory: Memory, probe: bool) -> (u64, Result<(), Errno>) {
-        let mut most = if probe && memory == Memory::Some { PROBE_BYTES } else { usize::MAX };
-        self.read(&mut most, at, |pieces, at| match memory {
-            Memory::Unknown => Err(Errno::AGAIN),
-            // SAFETY: the pieces are memory that is borrowed mutably and may hold anything.
-            Memory::All => unsafe { read_pieces(file, pieces, at) },
-            // SAFETY: as above.
-            Memory::Some => match unsafe { files::read_cached(file, pieces, at) } {
-                Err(Errno::OPNOTSUPP) => Err(Errno::AGAIN),
-                read => read,
-            },
+        let most = if probe && memory == Memory::Some { PROBE_BYTES } else { usize::MAX };
+        // SAFETY: the pieces are memory that is borrowed mutably and may hold anything.
+        fill(self, at, most, |pieces, at| match unsafe { read_now(memory, file, pieces, at) } {
+            Err(Errno::OPNOTSUPP) => Err(Errno::AGAIN),
+            read => read,
         })
     }
 
     /// Read all of it, and wait for what does not lie in memory. False: the file ends before.
     pub fn read_all(&mut self, file: &File, at: u64) -> Result<bool, Error> {
-        let mut most = usize::MAX;
         // SAFETY: the pieces are memory that is borrowed mutably and may hold anything.
-        let (_, read) = self.read(&mut most, at, |pieces, at| unsafe { read_pieces(file, pieces, at) });
+        let (_, read) = fill(self, at, usize::MAX, |pieces, at| unsafe { read_pieces(file, pieces, at) });
         read.map_err(|errno| Error::from(errno).context("reading a segment"))?;
         Ok(self.left == 0)
     }
+}
 
-    /// `most`: what is asked for at first.
-    fn read(
-        &mut self,
-        most: &mut usize,
-        at: u64,
-        read: impl Fn(&[libc::iovec], u64) -> Result<usize, Errno>,
-    ) -> (u64, Result<(), Errno>) {
-        let mut filled = 0;
-        loop {
-            let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
-            let count = self.rest_in_pieces(&mut pieces);
-            if count == 0 {
-                return (filled, Ok(()));
-            }
-            let pieces = pieces.get_mut(..count).unwrap_or_default();
-            let count = cut(pieces, std::mem::replace(most, usize::MAX));
-            match read(pieces.get(..count).unwrap_or_default(), at + filled) {
-                Ok(0) => return (filled, Ok(())),
-                Ok(count) => {
-                    // SAFETY: so many bytes were read.
-                    unsafe { self.advance(count) };
-                    filled += count as u64;
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return (filled, Err(errno)),
+impl Fill for Filling {
+    fn rest_in_pieces(&mut self, pieces: &mut [libc::iovec]) -> usize {
+        let rest = self.head.get_mut(self.head_filled..).filter(|rest| !rest.is_empty());
+        let of_head = rest.map(|rest| libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() });
+        match (of_head, &mut *pieces) {
+            (None, pieces) => self.destination.rest_in_pieces(pieces),
+            (Some(_), []) => 0,
+            (Some(of_head), [first, behind @ ..]) => {
+                *first = of_head;
+                1 + self.destination.rest_in_pieces(behind)
             }
         }
     }
-}
 
-/// # Safety
-/// The pieces are valid for writes, and nobody else uses them.
-unsafe fn read_pieces(file: &File, pieces: &[libc::iovec], at: u64) -> Result<usize, Errno> {
-    let place = libc::off_t::try_from(at).map_err(|_| Errno::INVAL)?;
-    // SAFETY: by this function's own condition.
-    let read = unsafe { libc::preadv(file.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int, place) };
-    usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    unsafe fn advance(&mut self, count: usize) {
+        let of_head = count.min(self.head.len() - self.head_filled);
+        self.head_filled += of_head;
+        self.left = self.left.saturating_sub(count as u64);
+        // SAFETY: by this function's own condition.
+        unsafe { self.destination.advance(count - of_head) };
+    }
 }
 
 /// Bytes from a record's beginning to its value's.

@@ -16,7 +16,7 @@ use crate::budget::ConnectionPermit;
 use crate::contract::memory::{Arriving, Memory};
 use crate::error::{self, Error};
 use crate::limits::RECEIVE_BUFFER_BYTES;
-use crate::payload::Destination;
+use crate::payload::{Destination, Fill};
 use crate::until::Until;
 
 /// A connection, as it is handed on: what waits with it holds a pointer, and not its state.
