@@ -4,7 +4,7 @@
 //! waits longer than [`limits::ROOM_AWAITED`]. What is over is removed elsewhere (`store::upkeep`), which is woken from here.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use super::Directory;
 use super::tally::Tally;
@@ -27,6 +27,8 @@ pub struct Guard {
     high: u64,
     /// Bytes that may be written before the space is looked at again.
     headroom: AtomicI64,
+    /// Bytes that are being written: the file system may not count them yet.
+    writing: AtomicU64,
     /// Of a store that evicts.
     pub tally: Option<Tally>,
     /// The most files, and their count.
@@ -67,6 +69,7 @@ impl Guard {
             name,
             high: max_bytes - max_bytes / 20,
             headroom: AtomicI64::new(0),
+            writing: AtomicU64::new(0),
             tally,
             entries: None,
             evicts: false,
@@ -164,11 +167,14 @@ impl Guard {
         Error::new(ErrorKind::Exhausted, message)
     }
 
-    /// Room for `len` bytes more, of a directory with so much space left.
-    fn admit(&self, len: u64, available: impl Fn() -> Result<u64, Error>) -> Result<(), Error> {
+    /// Room for `len` bytes more, of a directory with so much space left. It is theirs until what is answered is dropped.
+    fn admit(&self, len: u64, available: impl Fn() -> Result<u64, Error>) -> Result<Admitted<'_>, Error> {
+        let admitted = Admitted { guard: self, len };
+        let others = self.writing.fetch_add(len, SeqCst);
         let signed = i64::try_from(len).unwrap_or(i64::MAX);
         if self.keep_free > 0 && self.headroom.fetch_sub(signed, Relaxed) < signed {
-            let available = available()?;
+            // Looked at after the others were counted: what ends in between counts twice, never not at all.
+            let available = available()?.saturating_sub(others);
             let Some(left) = available.checked_sub(self.keep_free).and_then(|left| left.checked_sub(len)) else {
                 self.headroom.store(0, Relaxed);
                 if self.tally.is_some() {
@@ -185,7 +191,7 @@ impl Guard {
             };
             self.leave(left);
         }
-        let Some(tally) = &self.tally else { return Ok(()) };
+        let Some(tally) = &self.tally else { return Ok(admitted) };
         let used = tally.total().saturating_add(len);
         if used > self.high {
             self.wake();
@@ -197,14 +203,14 @@ impl Guard {
             );
             return Err(self.refuse(message));
         }
-        let Some((max, entries)) = &self.entries else { return Ok(()) };
+        let Some((max, entries)) = &self.entries else { return Ok(admitted) };
         if entries.total() >= max - max / 20 {
             self.wake();
         }
         if entries.total() >= *max && !self.await_until(|| entries.total() < *max) {
             return Err(self.refuse(format!("the store is full: max_entries = {max}, until some files are removed")));
         }
-        Ok(())
+        Ok(admitted)
     }
 
     /// Wait a moment for the eviction, which others have outrun.
@@ -227,6 +233,20 @@ impl Guard {
     }
 }
 
+/// Room that a write was given.
+#[must_use = "the room is another's when this is dropped"]
+#[derive(Debug)]
+pub struct Admitted<'a> {
+    guard: &'a Guard,
+    len: u64,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.guard.writing.fetch_sub(self.len, SeqCst);
+    }
+}
+
 impl Directory {
     /// Bound what is written from now on. The first bounds stay.
     pub fn set_guard(&self, guard: Guard) {
@@ -237,12 +257,10 @@ impl Directory {
         self.guard.get()
     }
 
-    /// Refuse a file of so many bytes that is over a bound.
-    pub fn admit(&self, len: u64) -> Result<(), Error> {
-        match self.guard.get() {
-            Some(guard) => guard.admit(len, || Ok(self.space()?.available)),
-            None => Ok(()),
-        }
+    /// Refuse a file of so many bytes that is over a bound. What is answered is held until it is written.
+    pub fn admit(&self, len: u64) -> Result<Option<Admitted<'_>>, Error> {
+        let Some(guard) = self.guard.get() else { return Ok(None) };
+        guard.admit(len, || Ok(self.space()?.available)).map(Some)
     }
 
     /// Count of the bytes of the files, where they are bounded.
@@ -270,9 +288,21 @@ mod tests {
             looks.fetch_add(1, Relaxed);
             Ok(1400)
         };
-        (0..4).for_each(|_| guard.admit(100, look).unwrap());
+        (0..4).for_each(|_| drop(guard.admit(100, look).unwrap()));
         assert_eq!(looks.load(Relaxed), 3, "the first of them fits");
         assert!(Guard::new(&Clock::default(), 0, None, None, || ()).admit(10, || unreachable!()).is_ok());
+    }
+
+    #[test]
+    fn what_others_are_writing_is_not_given_twice() {
+        let guard = Guard::new(&Clock::default(), 1000, None, None, || ());
+        // The file system counts none of it before it is written.
+        let look = || Ok(1250);
+        let first = guard.admit(100, look).unwrap();
+        let second = guard.admit(100, look).unwrap();
+        assert_eq!(guard.admit(100, look).unwrap_err().kind(), ErrorKind::Exhausted);
+        drop((first, second));
+        assert!(guard.admit(100, look).is_ok());
     }
 
     #[test]

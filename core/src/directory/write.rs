@@ -70,7 +70,7 @@ impl Directory {
     ) -> Result<Written, Error> {
         self.check_writable()?;
         let len = parts.iter().map(|part| part.len() as u64).sum();
-        self.admit(len)?;
+        let _room = self.admit(len)?;
         match self.write_once(path, parts, len, replace, durable, until) {
             Err(error) if is_full(&error) && self.guard().is_some_and(Guard::await_after_running_out) => {
                 self.write_once(path, parts, len, replace, durable, until)

@@ -250,16 +250,16 @@ impl HostRecordStore for State {
                 break;
             }
             pieces.push(value.and_then(|value| {
-                directory.admit(bytes(&value))?;
-                Ok(value)
+                let room = directory.admit(bytes(&value))?;
+                Ok((value, room))
             }));
         }
-        let whole = keys.iter().zip(&pieces).filter_map(|(key, value)| Some((*key, value.as_deref().ok()?)));
+        let whole = keys.iter().zip(&pieces).filter_map(|(key, value)| Some((*key, &*value.as_ref().ok()?.0)));
         let stored = store.put(&whole.collect::<Vec<NewValue<'_>>>(), replace, &self.until);
         answered(stored.map(|stored| {
             let mut stored = stored.into_iter();
             let outcomes = pieces.into_iter().zip(&keys).map_while(|(value, key)| match value {
-                Ok(value) => stored.next().inspect(|outcome| {
+                Ok((value, _room)) => stored.next().inspect(|outcome| {
                     if matches!(outcome, Ok(Stored::New)) {
                         note(*key, Some((bytes(&value), false)));
                         let tally = directory.tally();
@@ -300,7 +300,7 @@ impl HostRecordStore for State {
         };
         answered((|| {
             let value = value.transpose()?;
-            value.iter().try_for_each(|value| directory.admit(bytes(value)))?;
+            let _room = value.as_ref().map(|value| directory.admit(bytes(value))).transpose()?;
             let mut all = Vec::new();
             for hashes in &fresh {
                 all.extend(all_keys(space, hashes)?.take(limits::MAX_FRESH_CHUNKS + 1));
