@@ -3,13 +3,16 @@
 use std::marker::PhantomData;
 
 use crate::error::Error;
-use crate::payload::{Buffer, Bytes as Placed, Got, Memory};
+use crate::payload::{Buffer, Bytes as Placed, Covering, Got, Memory, SUMMED_AT_ONCE, Sum, Summing};
 
 /// Where one chunk goes.
 #[derive(Clone, Copy, Default)]
 pub struct Target<'a> {
     /// None: the host allocates.
     pieces: Option<&'a [libc::iovec]>,
+    /// A checksum is wanted of what lies there.
+    covering: Option<&'a Covering>,
+    sum: Option<Sum>,
     _exclusive: PhantomData<&'a mut [u8]>,
 }
 
@@ -20,14 +23,34 @@ unsafe impl Sync for Target<'_> {}
 
 impl<'a> Target<'a> {
     /// A buffer that the host makes when the length is known.
-    pub const ALLOCATE: Target<'static> = Target { pieces: None, _exclusive: PhantomData };
+    pub const ALLOCATE: Target<'static> = Target { pieces: None, covering: None, sum: None, _exclusive: PhantomData };
 
     /// Memory of the caller, one piece after another.
     ///
     /// # Safety
     /// Each piece must stay valid for writes, and be used by nobody else, as long as the target is. It need not be initialised.
     pub unsafe fn memory(pieces: &'a [libc::iovec]) -> Self {
-        Target { pieces: Some(pieces), _exclusive: PhantomData }
+        Target { pieces: Some(pieces), ..Target::ALLOCATE }
+    }
+
+    /// Have a checksum made of what is placed there, by whoever can do so at less cost than by reading it once more.
+    #[must_use]
+    pub fn summed(self, covering: Option<&'a Covering>) -> Self {
+        Target { covering, ..self }
+    }
+
+    /// What the checksum that is wanted covers.
+    pub fn covering(&self) -> Option<&'a Covering> {
+        self.covering
+    }
+
+    /// The checksum of what lies there now. `None`: it was not made.
+    pub fn set_sum(&mut self, sum: Option<Sum>) {
+        self.sum = sum;
+    }
+
+    pub fn sum(&self) -> Option<Sum> {
+        self.sum
     }
 
     /// The pieces of memory; `None` where the host allocates.
@@ -44,13 +67,20 @@ impl<'a> Target<'a> {
             return Some(Got::TooLong(data.len()));
         }
         let (mut at, mut rest) = (0, data);
+        let mut summing = self.covering.cloned().map(Summing::new);
+        let at_once = if summing.is_some() { SUMMED_AT_ONCE } else { data.len() };
         while !rest.is_empty() {
             let room = memory.next_room(at, len);
-            let (now, later) = rest.split_at(room.len().min(rest.len()));
+            let (now, later) = rest.split_at(room.len().min(rest.len()).min(at_once));
             let Some(room) = room.get_mut(..now.len()).filter(|room| !room.is_empty()) else { break };
             room.write_copy_of_slice(now);
             (at, rest) = (at + now.len() as u64, later);
+            if let Some(summing) = &mut summing {
+                // SAFETY: so many bytes have been written.
+                summing.take(unsafe { Placed::of(&memory, at) }, len);
+            }
         }
+        self.sum = summing.and_then(|summing| summing.sum());
         Some(Got::Placed(data.len()))
     }
 

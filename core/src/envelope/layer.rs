@@ -10,16 +10,21 @@ use super::generations::Generations;
 use super::keys::{is_component_name, reduced_key, reduced_name, stored_key, stored_name};
 use super::meanings::Meanings;
 use super::names::RecentNames;
-use super::tail::{Generation, Judged, Kind, Sound, TAIL_BYTES, judge, tail, without_generation};
+use super::tail::{
+    Generation, Judged, Kind, Sound, TAIL_BYTES, covering, judge, judge_summed, tail, without_generation,
+};
 use crate::backend::{Answers, Backend, ChunkHash, ChunkSet, Committed, Got, NewChunk, Presence, Put, Target};
 use crate::backend::{Bytes as ToStore, Layout};
 use crate::counters::{Counters, Event, Unanswered};
 use crate::descriptor::{DescriptorDigest, Descriptors};
 use crate::error::{Error, ErrorKind, contract_violation};
 use crate::log::{self, Level};
-use crate::payload::{Buffer, Bytes, Damaged, Memory};
+use crate::payload::{Buffer, Bytes, Covering, Damaged, Memory};
 use crate::process::Clock;
 use crate::until::Until;
+
+/// Into less room goes a value that lies in the processor's caches still when it is judged.
+const SUMMED_FROM: usize = 32 << 10;
 
 /// A backend whose manifests, and some of whose chunks, lie in envelopes.
 pub struct Enveloped {
@@ -139,7 +144,8 @@ impl Enveloped {
                 // SAFETY: the target was promised to be valid and nobody else's, and it is only read here.
                 let memory = unsafe { Memory::room(pieces) };
                 // SAFETY: the backend has placed so many bytes there.
-                judge(Kind::Chunk, reduced_key(hash).as_slice(), unsafe { Bytes::of(&memory, *len as u64) })
+                let placed = unsafe { Bytes::of(&memory, *len as u64) };
+                judge_summed(Kind::Chunk, reduced_key(hash).as_slice(), placed, target.and_then(Target::sum))
             }
         };
         Ok(match (judged, got) {
@@ -340,12 +346,19 @@ impl Backend for Enveloped {
             Some(begin..rooms.len())
         };
         let ranges: Vec<Option<Range<usize>>> = hashes.iter().zip(&*targets).zip(&mut tails).map(with_tail).collect();
+        let room = |range: &Option<Range<usize>>| rooms.get(range.clone()?);
+        let covering_of = |(hash, range)| {
+            let room: usize = room(range)?.iter().map(|piece| piece.iov_len).sum();
+            (room >= SUMMED_FROM).then(|| covering(Kind::Chunk, reduced_key(hash).as_slice()))
+        };
+        let coverings: Vec<Option<Covering>> = hashes.iter().zip(&ranges).map(covering_of).collect();
         let mut places: Vec<Target<'_>> = targets
             .iter()
-            .zip(ranges)
-            .map(|(target, range)| match range.and_then(|range| rooms.get(range)) {
+            .zip(&ranges)
+            .enumerate()
+            .map(|(at, (target, range))| match room(range) {
                 // SAFETY: the pieces are those of the target, which its maker has promised, and a tail of this call.
-                Some(pieces) => unsafe { Target::memory(pieces) },
+                Some(pieces) => unsafe { Target::memory(pieces) }.summed(coverings.get(at).and_then(Option::as_ref)),
                 None => *target,
             })
             .collect();

@@ -14,7 +14,7 @@ use twox_hash::XxHash3_128;
 
 use crate::descriptor::DescriptorDigest;
 use crate::error::{Error, ErrorKind};
-use crate::payload::{Bytes, Damaged};
+use crate::payload::{Bytes, Covering, Damaged, Sum};
 
 /// What an envelope adds to a value.
 pub const TAIL_BYTES: usize = 64;
@@ -99,6 +99,11 @@ pub fn tail<'a>(
 
 /// Hold what a backend has answered under a key against its checksum.
 pub fn judge(kind: Kind, key: &[u8], stored: Bytes<'_>) -> Judged {
+    judge_summed(kind, key, stored, None)
+}
+
+/// As [`judge`]. `sum`: of these bytes with what [`covering`] says, where it was made when they came.
+pub fn judge_summed(kind: Kind, key: &[u8], stored: Bytes<'_>, sum: Option<Sum>) -> Judged {
     let stored_len = stored.len();
     let damaged = |digest| Judged::Damaged(Damaged { len: usize::try_from(stored_len).unwrap_or(usize::MAX), digest });
     let Some(len) = stored_len.checked_sub(TAIL_BYTES as u64) else {
@@ -115,7 +120,10 @@ pub fn judge(kind: Kind, key: &[u8], stored: Bytes<'_>) -> Judged {
     }
     let [first, second, third, generation] = tail.as_chunks::<16>().0 else { return damaged(0) };
     let Some(covered) = tail.split_at(16).1.first_chunk::<COVERED_BYTES>() else { return damaged(0) };
-    let checksum = checksum(kind, key, len, stored.range(0, len), covered);
+    let checksum = match sum.filter(|sum| sum.stored == stored_len) {
+        Some(sum) => sum.checksum,
+        None => checksum(kind, key, len, stored.range(0, len), covered),
+    };
     if checksum.to_le_bytes() != *first {
         let mut digest = XxHash3_128::new();
         digest.write(&checksum.to_le_bytes());
@@ -149,11 +157,24 @@ pub fn without_generation(stored: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(without)
 }
 
+/// What the checksum covers of a value and its tail.
+pub fn covering(kind: Kind, key: &[u8]) -> Covering {
+    let mut before = Vec::with_capacity(1 + size_of::<u64>() + key.len());
+    before_value(kind, key, |bytes| before.extend_from_slice(bytes));
+    let part = TAIL_BYTES - COVERED_BYTES - NO_GENERATION.len();
+    Covering { before, behind: TAIL_BYTES as u64, part: part as u64..(part + COVERED_BYTES) as u64 }
+}
+
+/// What the checksum covers before the length of the value.
+fn before_value(kind: Kind, key: &[u8], mut write: impl FnMut(&[u8])) {
+    write(&[kind as u8]);
+    write(&(key.len() as u64).to_le_bytes());
+    write(key);
+}
+
 fn checksum<'a>(kind: Kind, key: &[u8], len: u64, pieces: impl Iterator<Item = &'a [u8]>, covered: &Covered) -> u128 {
     let mut digest = XxHash3_128::new();
-    digest.write(&[kind as u8]);
-    digest.write(&(key.len() as u64).to_le_bytes());
-    digest.write(key);
+    before_value(kind, key, |bytes| digest.write(bytes));
     digest.write(&len.to_le_bytes());
     pieces.for_each(|piece| digest.write(piece));
     digest.write(covered);
@@ -174,6 +195,7 @@ pub(crate) fn of_later_version(kind: Kind, key: &[u8], value: &[u8]) -> Vec<u8> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::payload::Summing;
 
     fn stored(kind: Kind, key: &[u8], value: &[u8]) -> Vec<u8> {
         [value, &tail(kind, key, None, value.len(), std::iter::once(value))].concat()
@@ -185,6 +207,37 @@ mod tests {
 
     fn sound(len: usize, generation: Option<Generation>) -> Judged {
         Judged::Sound(Sound { len, generation, descriptor: None })
+    }
+
+    #[test]
+    fn a_sum_that_is_made_on_the_way_is_the_one_that_is_made_at_the_end() {
+        let value: Vec<u8> = (0..10_000).map(|n: u32| (n * n >> 3) as u8).collect();
+        for len in [0, 1, 17, 240, 241, 1024, 10_000] {
+            let stored = stored(Kind::Chunk, b"key", &value[..len]);
+            let whole = Bytes::Slice(&stored);
+            let sound = judge(Kind::Chunk, b"key", whole);
+            for step in [1, 7, 63, 64, 65, 256, 4096, 20_000] {
+                let mut summing = Summing::new(covering(Kind::Chunk, b"key"));
+                for again in 0..2 {
+                    summing.begin_anew();
+                    for end in (step..stored.len()).step_by(step).chain([stored.len()]) {
+                        assert_eq!(summing.sum(), None, "{len} bytes, {end} came");
+                        summing.take(Bytes::Slice(&stored[..end]), stored.len() as u64);
+                    }
+                    let sum = summing.sum();
+                    assert!(sum.is_some(), "{again}");
+                    assert_eq!(judge_summed(Kind::Chunk, b"key", whole, sum), sound, "{len} in steps of {step}");
+                    assert!(matches!(judge_summed(Kind::Chunk, b"kez", whole, None), Judged::Damaged(_)));
+                }
+                let other = summing.sum().map(|sum| Sum { checksum: sum.checksum ^ 1, ..sum });
+                assert!(matches!(judge_summed(Kind::Chunk, b"key", whole, other), Judged::Damaged(_)), "it is used");
+                let of_less = other.map(|sum| Sum { stored: sum.stored - 1, ..sum });
+                assert_eq!(judge_summed(Kind::Chunk, b"key", whole, of_less), sound, "it is not of these bytes");
+            }
+        }
+        let mut summing = Summing::new(covering(Kind::Chunk, b"key"));
+        summing.take(Bytes::Slice(&[0; 63]), 63);
+        assert_eq!(summing.sum(), None, "there is no tail");
     }
 
     /// As [`golden_envelope`], with the digest of a descriptor. Computed with Python's xxhash, not with this code.

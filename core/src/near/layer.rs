@@ -267,6 +267,9 @@ impl NearLayer {
         if answers.len() > asked.len() {
             return Err(contract_violation("answered more items than it was asked for"));
         }
+        for (index, place) in far.iter().zip(&places) {
+            targets.get_mut(*index).into_iter().for_each(|target| target.set_sum(place.sum()));
+        }
         let mut places = places.iter_mut();
         for ((hash, since), answer) in asked.iter().zip(since).zip(&answers) {
             let place = places.next();

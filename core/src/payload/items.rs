@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::Payload;
 use super::buffer::{Buffer, Filling};
 use super::memory::{Bytes, Memory};
+use super::sum::{Covering, SUMMED_AT_ONCE, Sum, Summing};
 use crate::error::{Error, ErrorKind};
 
 #[derive(Default)]
@@ -40,6 +41,8 @@ struct Room {
     memory: Option<Memory>,
     /// How many bytes of a payload lie there.
     placed: Option<usize>,
+    /// Of what lies there, where one is wanted. On its way with the memory.
+    sum: Option<Box<Summing>>,
 }
 
 /// Bytes in the memory of an item, from its start.
@@ -74,12 +77,24 @@ impl Items {
         self.of_call = OfCall::Sources(sources);
     }
 
-    /// Begin a call that gets items into these memories; the host allocates for those that have none.
+    /// Begin a call that gets items into these memories, and sums up on the way what is to be summed up; the host allocates for those that
+    /// have none.
     ///
     /// # Safety
     /// Each must stay valid, and be used by nobody else, until [`Items::end`].
-    pub unsafe fn begin_get(&mut self, rooms: impl Iterator<Item = Option<Memory>>) {
-        self.of_call = OfCall::Rooms(rooms.map(|memory| Room { memory, placed: None }).collect());
+    pub unsafe fn begin_get(&mut self, rooms: impl Iterator<Item = (Option<Memory>, Option<Covering>)>) {
+        let room = |(memory, covering): (_, Option<Covering>)| {
+            let sum = covering.map(|covering| Box::new(Summing::new(covering)));
+            Room { memory, placed: None, sum }
+        };
+        self.of_call = OfCall::Rooms(rooms.map(room).collect());
+    }
+
+    /// The checksum of what lies in the memory of an item, where one was wanted and all of it has come.
+    pub fn sum(&self, item: u32) -> Option<Sum> {
+        let Room { placed, sum, .. } = self.room(item)?;
+        let sum = sum.as_ref()?.sum()?;
+        (placed.map(|placed| placed as u64) == Some(sum.stored)).then_some(sum)
     }
 
     /// The call is over: its items, and what was placed in them, are nobody's any more.
@@ -143,7 +158,9 @@ impl Items {
     pub fn claim(&mut self, item: u32, len: u64) -> Option<Placing> {
         let room = self.room_mut(item).filter(|room| room.placed.is_none())?;
         let memory = room.memory.take_if(|memory| len <= memory.len())?;
-        Some(Placing { memory, item, len: usize::try_from(len).ok()?, filled: 0 })
+        let mut sum = room.sum.take();
+        sum.iter_mut().for_each(|sum| sum.begin_anew());
+        Some(Placing { memory, item, len: usize::try_from(len).ok()?, filled: 0, sum })
     }
 
     /// All memory of an item, for bytes whose number [`Destination::shorten`] says before they come. To be settled or given back.
@@ -154,20 +171,20 @@ impl Items {
 
     /// Give the memory of an item back in which nothing lies after all.
     pub fn give_back(&mut self, destination: Option<Destination>) {
-        if let Some(Destination::Item(Placing { memory, item, .. })) = destination
+        if let Some(Destination::Item(Placing { memory, item, sum, .. })) = destination
             && let Some(room) = self.room_mut(item)
         {
-            room.memory = Some(memory);
+            (room.memory, room.sum) = (Some(memory), sum);
         }
     }
 
     /// Give the memory of an item back, full or not. `Corrupt` if bytes are missing.
     pub fn settle(&mut self, placing: Placing) -> Result<Placed, Error> {
-        let Placing { memory, item, len, filled } = placing;
+        let Placing { memory, item, len, filled, sum } = placing;
         let call = self.call;
         let full = filled == len;
         if let Some(room) = self.room_mut(item) {
-            room.memory = Some(memory);
+            (room.memory, room.sum) = (Some(memory), sum);
             room.placed = full.then_some(len);
         }
         if full { Ok(Placed { call, item, len }) } else { Err(missing(filled, len)) }
@@ -233,17 +250,43 @@ pub struct Placing {
     item: u32,
     len: usize,
     filled: usize,
+    sum: Option<Box<Summing>>,
 }
 
 impl Placing {
+    /// How far it is filled before what came is looked at.
+    fn next_look(&self) -> usize {
+        match self.sum {
+            Some(_) => self.len.min(self.filled.saturating_add(SUMMED_AT_ONCE)),
+            None => self.len,
+        }
+    }
+
     fn rest(&mut self) -> &mut [MaybeUninit<u8>] {
-        self.memory.next_room(self.filled as u64, self.len as u64)
+        let end = self.next_look() as u64;
+        self.memory.next_room(self.filled as u64, end)
+    }
+
+    fn rest_in_pieces(&mut self) -> impl Iterator<Item = libc::iovec> {
+        let end = self.next_look() as u64;
+        self.memory.iovecs(self.filled as u64, end)
     }
 
     /// # Safety
     /// The first `count` bytes of what is still to be filled have been initialised.
-    unsafe fn advance(&mut self, count: usize) {
+    unsafe fn came(&mut self, count: usize) {
         self.filled = self.filled.saturating_add(count).min(self.len);
+        if let Some(sum) = &mut self.sum {
+            // SAFETY: so many bytes were filled, and the memory is valid by the promise of `begin_get`.
+            sum.take(unsafe { Bytes::of(&self.memory, self.filled as u64) }, self.len as u64);
+        }
+    }
+
+    /// # Safety
+    /// As [`Placing::came`].
+    unsafe fn advance(&mut self, count: usize) {
+        // SAFETY: by this function's own condition.
+        unsafe { self.came(count) };
         super::counts::add(|counts| counts.placed += count);
     }
 
@@ -259,7 +302,8 @@ impl Placing {
             }
             to.write_copy_of_slice(from);
             part = behind;
-            self.filled += count;
+            // SAFETY: so many bytes have just been written.
+            unsafe { self.came(count) };
             super::counts::add(|counts| counts.copied += count);
         }
     }
@@ -328,7 +372,7 @@ impl Destination {
 
 /// Memory that is filled from its beginning.
 pub trait Fill {
-    /// All memory that is still to be filled, as far as the kernel takes it at once. Answers how many pieces there are.
+    /// Memory that is to be filled next, as far as the kernel takes it at once. Answers how many pieces there are; none: all is filled.
     fn rest_in_pieces(&mut self, pieces: &mut [libc::iovec]) -> usize;
 
     /// # Safety
@@ -344,9 +388,8 @@ impl Fill for Destination {
                 let all = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
                 pieces.iter_mut().zip((!rest.is_empty()).then_some(all)).map(|(piece, rest)| *piece = rest).count()
             }
-            Destination::Item(Placing { memory, len, filled, .. }) => {
-                let rest = memory.iovecs(*filled as u64, *len as u64);
-                pieces.iter_mut().zip(rest).map(|(piece, rest)| *piece = rest).count()
+            Destination::Item(placing) => {
+                pieces.iter_mut().zip(placing.rest_in_pieces()).map(|(piece, rest)| *piece = rest).count()
             }
         }
     }
@@ -363,4 +406,59 @@ impl Fill for Destination {
 
 fn missing(filled: usize, len: usize) -> Error {
     Error::new(ErrorKind::Corrupt, format!("only {filled} of {len} bytes arrived"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is filled into an item is summed up on the way, once for each payload that lies there.
+    #[test]
+    fn an_item_has_the_checksum_of_what_lies_in_it() {
+        let covering = Covering { before: b"key".to_vec(), behind: 4, part: 1..3 };
+        let value: Vec<u8> = (0..3 * SUMMED_AT_ONCE).map(|n| (n % 251) as u8).collect();
+        let expected = |value: &[u8]| {
+            let mut summing = Summing::new(covering.clone());
+            summing.take(Bytes::Slice(value), value.len() as u64);
+            summing.sum()
+        };
+        let (mut memory, mut other) = (vec![0_u8; value.len()], vec![0_u8; 10]);
+        let room = |memory: &mut Vec<u8>| libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
+        let (first, second) = (room(&mut memory), room(&mut other));
+        let mut items = Items::default();
+        // SAFETY: the memory outlives the items, and nobody else uses it meanwhile.
+        let rooms = unsafe {
+            [
+                (Some(Memory::room(&[first])), Some(covering.clone())),
+                (Some(Memory::room(&[second])), None),
+                (None, Some(covering.clone())),
+            ]
+        };
+        // SAFETY: as above.
+        unsafe { items.begin_get(rooms.into_iter()) };
+
+        let mut placing = items.claim(0, value.len() as u64).unwrap();
+        assert!(placing.rest().len() <= SUMMED_AT_ONCE, "it is looked at on the way");
+        placing.push(&value[..200_000]);
+        let mut destination = Destination::Item(placing);
+        for part in value[200_000..].chunks(1000) {
+            destination.rest()[..part.len()].write_copy_of_slice(part);
+            // SAFETY: so many bytes were written.
+            unsafe { destination.advance(part.len()) };
+        }
+        assert_eq!(items.sum(0), None, "it is on its way");
+        let Destination::Item(placing) = destination else { unreachable!() };
+        let placed = items.settle(placing).unwrap();
+        assert_eq!(items.sum(0), expected(&value));
+        assert!(items.sum(0).is_some());
+
+        items.release(&placed);
+        assert_eq!(items.sum(0), None, "nobody has what lies there");
+        assert!(matches!(items.land(0, Arc::new(Buffer::concat(&[b"others"]).unwrap())), Ok(Got::Placed(6))));
+        assert_eq!(items.sum(0), expected(b"others"));
+        items.land(1, Arc::new(Buffer::concat(&[b"others"]).unwrap())).unwrap();
+        assert_eq!([items.sum(1), items.sum(2), items.sum(3)], [None; 3], "none is wanted, or nothing lies there");
+        items.end();
+        assert_eq!(items.sum(0), None);
+    }
 }

@@ -7,6 +7,7 @@ mod buffer;
 mod items;
 mod memory;
 pub mod spare;
+mod sum;
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ pub use buffer::counts;
 pub use items::{Damaged, Got};
 pub use items::{Destination, Fill, Items, Placed, Source};
 pub use memory::{Bytes, Memory};
+pub use sum::{Covering, SUMMED_AT_ONCE, Sum, Summing};
 
 /// What a guest's handle stands for.
 pub enum Payload {

@@ -120,7 +120,6 @@ pub fn write_all(folder: &Folder, file: &File, mut at: u64, mut slices: &mut [Io
     Ok(())
 }
 
-/// Pieces of memory that one read fills.
 /// A record on its way into memory: its header and key, and its value where it belongs.
 pub struct Filling {
     head: Vec<u8>,
@@ -205,6 +204,7 @@ impl Fill for Filling {
         self.left = self.left.saturating_sub(count as u64);
         // SAFETY: by this function's own condition.
         unsafe { self.destination.advance(count - of_head) };
+        self.checking.see(self.destination.filled().pieces());
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) fn begin(state: &mut State, spaces: &mut [Option<Space>]) {
     state.items().end();
     let rooms: Vec<_> = spaces.iter_mut().map(|space| space.as_mut().map(Space::memory)).collect();
     // SAFETY: as in `Space::memory`.
-    unsafe { state.items().begin_get(rooms.into_iter()) };
+    unsafe { state.items().begin_get(rooms.into_iter().map(|memory| (memory, None))) };
     counts::take();
 }
 

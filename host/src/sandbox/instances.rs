@@ -65,9 +65,9 @@ impl Backend for Pool {
         self.call(until, async |call: &mut Call<'_>| {
             // SAFETY: `targets` is borrowed for longer than the call: the pool ends the items before it returns, and if this
             // unwinds the instance, with the items, is dropped on the way.
-            let rooms = targets.iter().take(asked.len()).map(|target| unsafe { target.room() });
+            let room = |target: &Target<'_>| (unsafe { target.room() }, target.covering().cloned());
             // SAFETY: as above.
-            unsafe { call.store.data_mut().items().begin_get(rooms) };
+            unsafe { call.store.data_mut().items().begin_get(targets.iter().take(asked.len()).map(room)) };
             let answers = call.guest.call_get_chunks(&mut *call.store, &list).await?;
             let answers = match answers.map_err(Error::from).and_then(|answers| expect_some(answers, asked.len())) {
                 Ok(answers) => answers,
@@ -78,7 +78,12 @@ impl Backend for Pool {
                 GetOutcome::Failed(error) => Err(error.into()),
                 GetOutcome::Found(payload) => Ok(Some(payload)),
             });
-            Ok(call.store.data_mut().land(answers.collect()))
+            let state = call.store.data_mut();
+            let landed = state.land(answers.collect());
+            for (target, item) in targets.iter_mut().zip(0..).filter(|(target, _)| target.covering().is_some()) {
+                target.set_sum(state.items().sum(item));
+            }
+            Ok(landed)
         })
     }
 

@@ -148,7 +148,7 @@ fn rooms(state: &mut State, memory: &mut [Vec<u8>]) {
         })
         .collect();
     // SAFETY: as above.
-    unsafe { state.items().begin_get(rooms.into_iter()) };
+    unsafe { state.items().begin_get(rooms.into_iter().map(|memory| (memory, None))) };
     counts::take();
 }
 
