@@ -21,7 +21,9 @@ pub struct Place {
 
 impl Place {
     pub fn find() -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the clone")?.to_owned();
+        // Where cargo runs it from: in a build folder that several clones share, another of them may have compiled it.
+        let run_from = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let root = Path::new(&run_from).parent().context("xtask lies in the clone")?.to_owned();
         let target = match std::env::var_os("CARGO_TARGET_DIR") {
             Some(named) => std::path::absolute(named)?,
             None => root.join("target"),

@@ -60,7 +60,10 @@ pub fn not_installed(program: &str) {
 
 /// The clone.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("tests/blackbox lies in the clone").to_owned()
+    // Where cargo or `cargo xtask` runs this from: in a build folder that several clones share, another of them may have compiled it.
+    let run_from = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let is_clone = |folder: &&Path| folder.join("xtask/Cargo.toml").exists();
+    Path::new(&run_from).ancestors().find(is_clone).expect("tests/blackbox lies in the clone").to_owned()
 }
 
 /// What an operator installs, built from the sources as they are, see [`built`].
