@@ -321,6 +321,8 @@ impl Destination {
         match (self, usize::try_from(len)) {
             (Destination::Item(placing), Ok(len)) if len as u64 <= placing.memory.len() => {
                 placing.len = len;
+                // It begins with the length.
+                placing.sum.iter_mut().for_each(|sum| sum.begin_anew());
                 true
             }
             _ => false,
@@ -456,9 +458,22 @@ mod tests {
         assert_eq!(items.sum(0), None, "nobody has what lies there");
         assert!(matches!(items.land(0, Arc::new(Buffer::concat(&[b"others"]).unwrap())), Ok(Got::Placed(6))));
         assert_eq!(items.sum(0), expected(b"others"));
+        let mut all = items.claim_all(1).unwrap();
+        assert!(!all.shorten(11));
+        items.give_back(Some(all));
         items.land(1, Arc::new(Buffer::concat(&[b"others"]).unwrap())).unwrap();
         assert_eq!([items.sum(1), items.sum(2), items.sum(3)], [None; 3], "none is wanted, or nothing lies there");
         items.end();
         assert_eq!(items.sum(0), None);
+
+        // SAFETY: as above.
+        unsafe { items.begin_get([(Some(Memory::room(&[first])), Some(covering.clone()))].into_iter()) };
+        let mut all = items.claim_all(0).unwrap();
+        all.push(b"ab");
+        assert!(all.shorten(6), "so long is it after all");
+        all.push(b"cdef");
+        let Destination::Item(placing) = all else { unreachable!() };
+        items.settle(placing).unwrap();
+        assert_eq!(items.sum(0), expected(b"abcdef"));
     }
 }
