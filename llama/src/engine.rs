@@ -126,7 +126,9 @@ impl Engine {
                 let read = unsafe { (self.load_file)(context, path.as_ptr(), 0, std::ptr::null_mut(), 0, &mut tokens) };
                 (read == FILE_HEADER_BYTES && tokens == 1).then_some(())
             };
-            VERSIONS.into_iter().find(|version| accepts(version).is_some())
+            // llama.cpp logs an error for each that it does not know: today's is asked for first.
+            let others = VERSIONS.into_iter().filter(|version| *version != layout::LAST_VERSION);
+            std::iter::once(layout::LAST_VERSION).chain(others).find(|version| accepts(version).is_some())
         })
     }
 

@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_sum_that_is_made_on_the_way_is_the_one_that_is_made_at_the_end() {
-        let value: Vec<u8> = (0..10_000).map(|n: u32| (n * n >> 3) as u8).collect();
+        let value: Vec<u8> = (0..10_000).map(|n: u32| ((n * n) >> 3) as u8).collect();
         for len in [0, 1, 17, 240, 241, 1024, 10_000] {
             let stored = stored(Kind::Chunk, b"key", &value[..len]);
             let whole = Bytes::Slice(&stored);
