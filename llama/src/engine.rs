@@ -127,7 +127,7 @@ impl Engine {
                 (read == FILE_HEADER_BYTES && tokens == 1).then_some(())
             };
             // llama.cpp logs an error for each that it does not know: today's is asked for first.
-            let others = VERSIONS.into_iter().filter(|version| *version != layout::LAST_VERSION);
+            let others = VERSIONS.filter(|version| *version != layout::LAST_VERSION);
             std::iter::once(layout::LAST_VERSION).chain(others).find(|version| accepts(version).is_some())
         })
     }
