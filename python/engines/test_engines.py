@@ -6,9 +6,12 @@ import inspect
 import json
 import os
 import pathlib
+import re
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from typing import Any
 
 import pytest
@@ -16,6 +19,13 @@ from sglang_alone import import_sglang
 from vllm_alone import import_vllm, offloading_spec
 
 TESTS = pathlib.Path(__file__).parent.parent / "tests"
+DOCS = pathlib.Path(__file__).parent.parent.parent / "docs"
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 def lmcache_spec(uri: str, **more: Any) -> dict[str, Any]:
@@ -55,6 +65,34 @@ def test_lmcache_evicts(uri: str) -> None:
     found = runner.bench_lookup(adapter, 1, 4, 1, lambda _: [keys], print)
     assert found.success_counts == [1]
     adapter.close()
+
+
+@pytest.mark.parametrize("page", ["start/lmcache.md", "engines/lmcache.md"])
+def test_lmcache_starts_as_its_pages_say(page: str, uri: str, tmp_path: pathlib.Path) -> None:
+    text = (DOCS / page).read_text()
+    [command] = [block for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "lmcache server" in block]
+    command = command[command.index("lmcache server") :].strip()
+    [named] = re.findall(r'"uri": "([^"]*)"', command)
+    ports = [free_port() for _ in range(3)]
+    options = "--port {} --http-port {} --prometheus-port {}".format(*ports)
+    command = command.replace(named, uri).replace("lmcache server", f"exec lmcache server {options}")
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    log = tmp_path / "log"
+    with open(log, "wb") as written:
+        server = subprocess.Popen(["sh", "-c", command], stdout=written, stderr=written, env={**os.environ, "PATH": path})
+    try:
+        end = time.monotonic() + 120
+        while True:
+            assert server.poll() is None and time.monotonic() < end, log.read_text()
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{ports[1]}/openapi.json", timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.2)
+        assert "native_plugin" in log.read_text(), log.read_text()
+    finally:
+        server.terminate()
+        server.wait(60)
 
 
 def test_aibrix_puts_and_gets_through_its_manager(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
