@@ -68,6 +68,13 @@ pub fn expect(code: i32, finished: &Finished) {
     assert_eq!(finished.status.code(), Some(code), "{}\n{}", finished.stdout, finished.stderr);
 }
 
+/// The commands that a `--help` lists.
+pub fn commands_in(help: &str) -> Vec<&str> {
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // What goes on below a command is indented further.
+    lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|name| !name.is_empty())).collect()
+}
+
 /// Run a process to its end.
 pub fn finish(command: &mut Command) -> Finished {
     finish_within(BOUND, command)

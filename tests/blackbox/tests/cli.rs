@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kv_store_tests::consumer::{Finished, consumer, expect, finish, succeed};
+use kv_store_tests::consumer::{Finished, commands_in, consumer, expect, finish, succeed};
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::servers::Server as _;
 use kv_store_tests::{dist, kv_store, native_library, root, test_components};
@@ -227,8 +227,7 @@ fn counters_tell_what_a_command_did() {
 fn every_command_explains_itself() {
     let help = run(&["--help"]);
     expect(0, &help);
-    let commands = help.stdout.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap();
-    let commands: Vec<&str> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let commands = commands_in(&help.stdout);
     assert!(commands.len() >= 8, "{commands:?}");
     for command in commands.into_iter().filter(|command| *command != "help") {
         let help = run(&[command, "--help"]);

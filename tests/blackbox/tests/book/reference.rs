@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::promises;
 use kv_store_tests::book::{contract, header};
-use kv_store_tests::consumer::finish;
+use kv_store_tests::consumer::{commands_in, finish};
 use kv_store_tests::{dist, root};
 use libtest_mimic::Failed;
 
@@ -49,8 +49,7 @@ const SERVERS: &[&str] =
 /// Every command of `kv-store` is on a page.
 pub fn is_complete() -> Result<(), Failed> {
     let help = help_of("kv-store")?;
-    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    let names: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
+    let names = commands_in(&help);
     let on_pages: Vec<&str> = [STORES, FILES, CACHE, BACKENDS, SERVERS].concat();
     let missing: Vec<&str> = names
         .iter()
