@@ -240,6 +240,7 @@ fn every_command_explains_itself() {
         // What an argument is stands behind it or below it.
         let lines: Vec<&str> = help.stdout.lines().collect();
         for (at, line) in lines.iter().enumerate() {
+            assert!(line.chars().count() <= 100, "{command} --help is wider than where there is no terminal: {line:?}");
             let argument = ["  <", "  [", "      --", "  -"].iter().any(|start| line.starts_with(start));
             let below = lines.get(at + 1).is_some_and(|below| below.starts_with("          "));
             let said = below || line.trim().split_once("  ").is_some();
