@@ -130,11 +130,16 @@ fn a_sync_that_is_missing_is_seen() {
 #[test]
 fn late_changes_are_seen_where_servers_refuse_none() {
     for name in ["late-redis", "late-cluster", "late-memkv", "late-memkv-disk", "late-s3"] {
-        let mut late = torture();
-        late.args(["--only", name, "--seed", "1", "--rounds", "3"]).env("KV_STORE_TORTURE_UNFENCED", "1");
-        let found = late.output().expect("it runs");
-        let said = String::from_utf8_lossy(&found.stderr);
-        assert!(!found.status.success() && said.contains("after a change that ended late"), "{name}: {said}");
+        // How late a change comes is also the machine's doing.
+        let seen = (1..=12).any(|seed: u64| {
+            let mut late = torture();
+            late.args(["--only", name, "--rounds", "1", "--seed", &seed.to_string()]);
+            let found = late.env("KV_STORE_TORTURE_UNFENCED", "1").output().expect("it runs");
+            let said = String::from_utf8_lossy(&found.stderr);
+            assert_eq!(found.status.success(), !said.contains("after a change that ended late"), "{name}: {said}");
+            !found.status.success()
+        });
+        assert!(seen, "{name}");
     }
 }
 
