@@ -55,7 +55,11 @@ impl Root {
                 std::fs::remove_dir_all(&folder)?;
             }
             let mut debootstrap = Command::new("debootstrap");
-            debootstrap.args(["--variant=minbase", &format!("--include={more}"), suite]).arg(&folder).arg(MIRROR);
+            debootstrap.arg("--variant=minbase");
+            if !more.is_empty() {
+                debootstrap.arg(format!("--include={more}"));
+            }
+            debootstrap.arg(suite).arg(&folder).arg(MIRROR);
             step::run(place, &format!("making a Debian system ({suite})"), &mut debootstrap)?;
             std::fs::write(&made, "")?;
         }
