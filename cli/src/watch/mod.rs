@@ -57,9 +57,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
             ))
         })?;
         let now = (samples::parse(&text), Instant::now());
-        let (empty, begun) = (Samples::new(), now.1);
-        let (former, at) = before.as_ref().map_or((&empty, begun), |(samples, at)| (samples, *at));
-        let seconds = now.1.duration_since(at).as_secs_f64();
+        let empty = Samples::new();
+        let former = before.as_ref().map_or(&empty, |(samples, _)| samples);
+        let seconds = before.as_ref().map(|(_, at)| now.1.duration_since(*at).as_secs_f64());
         let own = |backend: &str| wanted.as_ref().is_none_or(|wanted| wanted == backend);
         let rows: Vec<Row> = samples::series(&now.0)
             .into_iter()

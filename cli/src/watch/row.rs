@@ -30,8 +30,11 @@ pub struct Row {
     buffered: f64,
     prefetched: f64,
     near: f64,
-    put_per_s: f64,
-    got_per_s: f64,
+    /// Bytes.
+    put: f64,
+    got: f64,
+    /// Between the readings. None: all since the engine began, and it is not known when that was.
+    seconds: Option<f64>,
     evicted: f64,
     errors: Vec<(String, f64)>,
     latencies: Vec<Latency>,
@@ -86,9 +89,8 @@ impl Own<'_> {
 }
 
 impl Row {
-    pub fn new(now: &Samples, before: &Samples, backend: &str, tenant: Option<&str>, seconds: f64) -> Self {
+    pub fn new(now: &Samples, before: &Samples, backend: &str, tenant: Option<&str>, seconds: Option<f64>) -> Self {
         let own = Own { now, before, backend, tenant };
-        let per_s = |name: &str| own.risen(name) / if seconds > 0.0 { seconds } else { 1.0 };
         let (mut all, mut each) = (Buckets::new(), BTreeMap::<&str, Buckets>::new());
         for (labels, _, since) in own.samples("kv_store_call_seconds_bucket") {
             let bound = labels.get("le").and_then(|bound| bound.replace("+Inf", "inf").parse::<f64>().ok());
@@ -111,8 +113,9 @@ impl Row {
             buffered: own.risen("kv_store_write_buffer_hits_total"),
             prefetched: own.risen("kv_store_prefetch_hits_total"),
             near: own.risen("kv_store_near_hits_total"),
-            put_per_s: per_s("kv_store_put_bytes_total"),
-            got_per_s: per_s("kv_store_got_bytes_total"),
+            put: own.risen("kv_store_put_bytes_total"),
+            got: own.risen("kv_store_got_bytes_total"),
+            seconds,
             evicted: own.risen("kv_store_evicted_total"),
             errors: own.by("kv_store_errors_total", "kind"),
             latencies: each.into_iter().filter_map(latency).collect(),
@@ -125,27 +128,40 @@ impl Row {
         }
     }
 
+    fn per_s(&self, bytes: f64) -> Option<f64> {
+        self.seconds.filter(|seconds| *seconds > 0.0).map(|seconds| bytes / seconds)
+    }
+
+    /// Bytes a second, or all of them where that is not known.
+    fn moved(&self, bytes: f64) -> String {
+        match self.per_s(bytes) {
+            Some(rate) => format!("{}/s", show::bytes(rate as u64)),
+            None => show::bytes(bytes as u64),
+        }
+    }
+
     pub fn json(&self) -> Value {
-        let Row { backend, tenant, hits, misses, put_per_s, got_per_s, p50, p99, stored, breaker_open, .. } = self;
+        let Row { backend, tenant, hits, misses, p50, p99, stored, breaker_open, .. } = self;
         let unanswered: serde_json::Map<_, _> =
             self.unanswered.iter().map(|(reason, count)| (reason.clone(), json!(count))).collect();
         json!({
             "backend": backend, "tenant": tenant, "hits": hits, "misses": misses, "unanswered": unanswered,
-            "put_bytes_per_s": put_per_s, "got_bytes_per_s": got_per_s, "p50_s": p50, "p99_s": p99,
+            "put_bytes": self.put, "got_bytes": self.got,
+            "put_bytes_per_s": self.per_s(self.put), "got_bytes_per_s": self.per_s(self.got), "p50_s": p50, "p99_s": p99,
             "stored_bytes": stored, "breaker_open": breaker_open,
         })
     }
 
     /// One line, where there is no terminal.
     pub fn line(&self) -> String {
-        let Row { backend, tenant, hits, misses, put_per_s, got_per_s, p50, p99, stored, .. } = self;
+        let Row { backend, tenant, hits, misses, p50, p99, stored, .. } = self;
         let whose = tenant.as_deref().unwrap_or(backend);
         let stored = stored.map_or_else(|| "-".to_owned(), |bytes| show::bytes(bytes as u64));
         let time_of = |seconds: &Option<f64>| seconds.map_or_else(|| "-".to_owned(), time);
         format!(
-            "{whose:<32} hits {hits:>8} misses {misses:>8}  put {}/s  got {}/s  p50 {}  p99 {}  stored {stored}  breaker {}",
-            show::bytes(*put_per_s as u64),
-            show::bytes(*got_per_s as u64),
+            "{whose:<32} hits {hits:>8} misses {misses:>8}  put {}  got {}  p50 {}  p99 {}  stored {stored}  breaker {}",
+            self.moved(self.put),
+            self.moved(self.got),
             time_of(p50),
             time_of(p99),
             self.breaker(),
@@ -183,8 +199,7 @@ impl Row {
                 lines.push(format!("  {label} {}", counts.join("  ")));
             }
         }
-        let rate = |bytes: f64| format!("{}/s", show::bytes(bytes as u64));
-        lines.push(format!("  bytes      put {}  got {}", rate(self.put_per_s), rate(self.got_per_s)));
+        lines.push(format!("  bytes      put {}  got {}", self.moved(self.put), self.moved(self.got)));
         for Latency { operation, calls, p50, p99 } in &self.latencies {
             lines.push(format!("  {operation:<15} {calls:>8.0} calls  p50 {}  p99 {}", time(*p50), time(*p99)));
         }
@@ -241,7 +256,7 @@ kv_store_near_disk_bytes{backend=\"redis\",uri=\"redis://h:1/0\"} 5000
 
     #[test]
     fn a_page_says_what_was_found_where_and_why_the_rest_was_not() {
-        let row = Row::new(&parse(NOW), &parse(BEFORE), "redis", None, 2.0);
+        let row = Row::new(&parse(NOW), &parse(BEFORE), "redis", None, Some(2.0));
         let page = row.lines();
         let expected = [
             "redis  breaker OPEN",
@@ -253,8 +268,12 @@ kv_store_near_disk_bytes{backend=\"redis\",uri=\"redis://h:1/0\"} 5000
         ];
         assert_eq!(page, expected);
         assert_eq!(row.json()["unanswered"], json!({"late": 9.0, "absent": 1.0}));
+        // Nobody knows for how long the engine has run.
+        let first = Row::new(&parse(NOW), &Samples::new(), "redis", None, None);
+        assert_eq!(first.lines()[3], "  bytes      put 0 bytes  got 4.0 MB");
+        assert!(first.line().contains("got 4.0 MB  p50") && first.json()["got_bytes_per_s"].is_null(), "{first:?}");
         // The process began anew meanwhile.
-        let row = Row::new(&parse(BEFORE), &parse(NOW), "redis", None, 2.0);
+        let row = Row::new(&parse(BEFORE), &parse(NOW), "redis", None, Some(2.0));
         assert_eq!((row.hits, row.unanswered), (10.0, vec![("absent".to_owned(), 100.0)]));
     }
 
