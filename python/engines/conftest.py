@@ -10,4 +10,4 @@ assert _spec is not None and _spec.loader is not None
 _module = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = _module
 _spec.loader.exec_module(_module)
-redis, uri, store = _module.redis, _module.uri, _module.store
+redis, uri, store, free_port = _module.redis, _module.uri, _module.store, _module.free_port

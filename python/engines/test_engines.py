@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -15,17 +14,12 @@ import urllib.request
 from typing import Any
 
 import pytest
+from conftest import free_port
 from sglang_alone import import_sglang
 from vllm_alone import import_vllm, offloading_spec
 
 TESTS = pathlib.Path(__file__).parent.parent / "tests"
 DOCS = pathlib.Path(__file__).parent.parent.parent / "docs"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def lmcache_spec(uri: str, **more: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 //! Where things lie: the clone, the build folder, the layout of what is built.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 /// The folders that commands use.
 #[derive(Clone)]
@@ -21,9 +21,7 @@ pub struct Place {
 
 impl Place {
     pub fn find() -> Result<Self> {
-        // Where cargo runs it from: in a build folder that several clones share, another of them may have compiled it.
-        let run_from = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-        let root = Path::new(&run_from).parent().context("xtask lies in the clone")?.to_owned();
+        let root = kv_store_tests::root();
         let target = match std::env::var_os("CARGO_TARGET_DIR") {
             Some(named) => std::path::absolute(named)?,
             None => root.join("target"),

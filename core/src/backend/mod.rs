@@ -27,7 +27,7 @@ pub use holding::Holding;
 pub use layer::{Layer, Opening, Wrap, check_fault};
 pub use remembering::{KnownChunks, Remembering};
 pub use removed::Removed;
-pub use target::Target;
+pub use target::{Target, capacity};
 pub use with_breaker::WithBreaker;
 
 use crate::counters::Answer;

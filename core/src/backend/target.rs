@@ -3,7 +3,12 @@
 use std::marker::PhantomData;
 
 use crate::error::Error;
-use crate::payload::{Buffer, Bytes as Placed, Covering, Got, Memory, SUMMED_AT_ONCE, Sum, Summing};
+use crate::payload::{self, Buffer, Bytes as Placed, Covering, Got, Memory, Sum};
+
+/// How many bytes there is room for.
+pub fn capacity(pieces: &[libc::iovec]) -> usize {
+    pieces.iter().fold(0, |sum, piece| sum.saturating_add(piece.iov_len))
+}
 
 /// Where one chunk goes.
 #[derive(Clone, Copy, Default)]
@@ -61,26 +66,11 @@ impl<'a> Target<'a> {
     /// Copy a value there. `None`: the host allocates.
     pub fn place(&mut self, data: &[u8]) -> Option<Got> {
         // SAFETY: `Target::memory` was promised that the pieces are valid and nobody else's.
-        let mut memory = unsafe { Memory::room(self.pieces?) };
-        let len = data.len() as u64;
-        if memory.len() < len {
+        let memory = unsafe { Memory::room(self.pieces?) };
+        if memory.len() < data.len() as u64 {
             return Some(Got::TooLong(data.len()));
         }
-        let (mut at, mut rest) = (0, data);
-        let mut summing = self.covering.cloned().map(Summing::new);
-        let at_once = if summing.is_some() { SUMMED_AT_ONCE } else { data.len() };
-        while !rest.is_empty() {
-            let room = memory.next_room(at, len);
-            let (now, later) = rest.split_at(room.len().min(rest.len()).min(at_once));
-            let Some(room) = room.get_mut(..now.len()).filter(|room| !room.is_empty()) else { break };
-            room.write_copy_of_slice(now);
-            (at, rest) = (at + now.len() as u64, later);
-            if let Some(summing) = &mut summing {
-                // SAFETY: so many bytes have been written.
-                summing.take(unsafe { Placed::of(&memory, at) }, len);
-            }
-        }
-        self.sum = summing.and_then(|summing| summing.sum());
+        self.sum = payload::place(memory, data, self.covering.cloned());
         Some(Got::Placed(data.len()))
     }
 

@@ -13,7 +13,9 @@ use super::names::RecentNames;
 use super::tail::{
     Generation, Judged, Kind, Sound, TAIL_BYTES, covering, judge, judge_summed, tail, without_generation,
 };
-use crate::backend::{Answers, Backend, ChunkHash, ChunkSet, Committed, Got, NewChunk, Presence, Put, Target};
+use crate::backend::{
+    Answers, Backend, ChunkHash, ChunkSet, Committed, Got, NewChunk, Presence, Put, Target, capacity,
+};
 use crate::backend::{Bytes as ToStore, Layout};
 use crate::counters::{Counters, Event, Unanswered};
 use crate::descriptor::{DescriptorDigest, Descriptors};
@@ -348,17 +350,16 @@ impl Backend for Enveloped {
         let ranges: Vec<Option<Range<usize>>> = hashes.iter().zip(&*targets).zip(&mut tails).map(with_tail).collect();
         let room = |range: &Option<Range<usize>>| rooms.get(range.clone()?);
         let covering_of = |(hash, range)| {
-            let room: usize = room(range)?.iter().map(|piece| piece.iov_len).sum();
-            (room >= SUMMED_FROM).then(|| covering(Kind::Chunk, reduced_key(hash).as_slice()))
+            (capacity(room(range)?) >= SUMMED_FROM).then(|| covering(Kind::Chunk, reduced_key(hash).as_slice()))
         };
         let coverings: Vec<Option<Covering>> = hashes.iter().zip(&ranges).map(covering_of).collect();
         let mut places: Vec<Target<'_>> = targets
             .iter()
             .zip(&ranges)
-            .enumerate()
-            .map(|(at, (target, range))| match room(range) {
+            .zip(&coverings)
+            .map(|((target, range), covering)| match room(range) {
                 // SAFETY: the pieces are those of the target, which its maker has promised, and a tail of this call.
-                Some(pieces) => unsafe { Target::memory(pieces) }.summed(coverings.get(at).and_then(Option::as_ref)),
+                Some(pieces) => unsafe { Target::memory(pieces) }.summed(covering.as_ref()),
                 None => *target,
             })
             .collect();

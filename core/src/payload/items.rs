@@ -309,6 +309,15 @@ impl Placing {
     }
 }
 
+/// Copy a value to memory that it fits into. Answers its checksum, where one is wanted.
+pub fn place(memory: Memory, data: &[u8], covering: Option<Covering>) -> Option<Sum> {
+    let sum = covering.map(|covering| Box::new(Summing::new(covering)));
+    // It is no item's, and is never settled.
+    let mut placing = Placing { memory, item: 0, len: data.len(), filled: 0, sum };
+    placing.push(data);
+    placing.sum?.sum()
+}
+
 /// Where bytes go that a guest receives or reads.
 pub enum Destination {
     Buffer(Filling),

@@ -15,9 +15,11 @@ pub use buffer::Buffer;
 pub use buffer::Filling;
 pub use buffer::counts;
 pub use items::{Damaged, Got};
-pub use items::{Destination, Fill, Items, Placed, Source};
+pub use items::{Destination, Fill, Items, Placed, Source, place};
 pub use memory::{Bytes, Memory};
-pub use sum::{Covering, SUMMED_AT_ONCE, Sum, Summing};
+#[cfg(test)]
+pub use sum::Summing;
+pub use sum::{Covering, Sum};
 
 /// What a guest's handle stands for.
 pub enum Payload {

@@ -214,7 +214,7 @@ impl Batch<'_, '_> {
 }
 
 /// Whether what was read is what was put there.
-fn judged(mut filling: Filling, key: Key<'_>) -> Found {
+fn judged(filling: Filling, key: Key<'_>) -> Found {
     Found { read: Ok(filling.holds(key)), destination: Some(filling.destination) }
 }
 

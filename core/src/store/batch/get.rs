@@ -10,7 +10,7 @@ use super::super::open_store::{Item, OpenStore};
 use super::super::seal::{SEAL_BYTES, seal};
 use super::super::verify::is_xxh3;
 use super::{BatchOptions, Fetched, Memory, distinct, unanswered};
-use crate::backend::{Answers, ChunkHash, Target};
+use crate::backend::{Answers, ChunkHash, Target, capacity};
 use crate::counters::{Operation, Unanswered};
 use crate::error::Error;
 use crate::payload::{Buffer, Got};
@@ -81,10 +81,6 @@ impl Wanted {
 
 pub fn room(data: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: data.cast(), iov_len: len }
-}
-
-fn capacity(pieces: &[libc::iovec]) -> usize {
-    pieces.iter().fold(0, |sum, piece| sum.saturating_add(piece.iov_len))
 }
 
 /// The first bytes of memory that has been filled.
