@@ -179,10 +179,41 @@ mod tests {
             libc::WIFSTOPPED(status)
         }
 
+        /// Whether it has ended; it can be waited for still.
+        fn has_ended(&self) -> bool {
+            // SAFETY: all zeroes is a value of this plain structure.
+            let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            // SAFETY: `found` is ours.
+            assert_eq!(unsafe { libc::waitid(libc::P_PID, self.0.unsigned_abs(), &raw mut found, how) }, 0);
+            // SAFETY: `waitid` filled it, with 0 where the child has not ended.
+            (unsafe { found.si_pid() }) != 0
+        }
+
         fn go_on_to_its_end(&self) {
             self.signal(libc::SIGCONT);
             assert!(!self.is_stopped());
         }
+    }
+
+    /// A process that was stopped after it had begun to write and before it renamed. One that was not caught there has done its work, and
+    /// is begun anew.
+    fn stopped_while_it_writes(own: &Directory, at: &Path, write: impl Fn()) -> Child {
+        for _ in 0..100 {
+            own.write(&path(), &[b"former"], true, false, None).unwrap();
+            let child = Child::run(&write);
+            while std::fs::read_dir(at.join(".kv-tmp")).unwrap().next().is_none() && !child.has_ended() {
+                std::hint::spin_loop();
+            }
+            child.signal(libc::SIGSTOP);
+            if child.is_stopped() {
+                if std::fs::metadata(at.join("manifest")).unwrap().len() == 6 {
+                    return child;
+                }
+                child.go_on_to_its_end();
+            }
+        }
+        panic!("it never was caught while it wrote");
     }
 
     #[test]
@@ -192,20 +223,13 @@ mod tests {
             let scratch = tempfile::tempdir().unwrap();
             let clock = Clock::default();
             let own = directory(scratch.path(), &clock);
-            own.write(&path(), &[b"former"], true, false, None).unwrap();
             let temporaries = scratch.path().join(".kv-tmp");
             let value = vec![b'a'; 64 << 20];
-            let child = Child::run(|| {
+            let child = stopped_while_it_writes(&own, scratch.path(), || {
                 let own = directory(scratch.path(), &clock);
                 let until = ordered.then(|| until(&clock, 300));
                 let _ = own.write(&path(), &[&value, &value], true, false, until.as_ref());
             });
-            // It has begun to write, and has not renamed.
-            while std::fs::read_dir(&temporaries).unwrap().next().is_none() {
-                std::hint::spin_loop();
-            }
-            child.signal(libc::SIGSTOP);
-            assert!(child.is_stopped() && std::fs::metadata(scratch.path().join("manifest")).unwrap().len() == 6);
             std::thread::sleep(Duration::from_millis(400));
             match removes {
                 false => drop(own.write(&path(), &[b"later"], true, false, Some(&until(&clock, 60_000))).unwrap()),
