@@ -11,6 +11,7 @@
 mod aarch64;
 mod bench;
 mod book;
+mod compare;
 mod compat;
 mod compiled;
 mod dashboard;
@@ -93,6 +94,9 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Kills, flipped bits, power losses, full disks, frozen servers and two writers for every store of KV state, this one among them, and
+    /// docs/proof.md. Needs the engines of `cargo xtask test --engines`
+    Compare(compare::Options),
     /// Lay out what an operator installs: target/dist/{lib,libexec,components,include,bin}
     Dist,
     /// Build the Python wheel: target/wheels/*.whl
@@ -159,6 +163,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Models(options) => models::run(&place, &options),
         Command::Simulate { arguments } => simulate::run(&place, &arguments),
         Command::Histories { arguments } => histories::run(&place, &arguments),
+        Command::Compare(options) => compare::run(&place, &options),
         Command::Wheel { test } => python::wheel(&place, test),
         Command::Dist => dist::run(&place).map(drop),
         Command::Book { check: false } => book::run(&place).map(drop),

@@ -69,6 +69,9 @@ enum Command {
     /// Check what a crash in the midst of such saves may leave
     #[command(hide = true)]
     States(states::Options),
+    /// States that a power loss may leave of what another program wrote
+    #[command(hide = true)]
+    Images(states::images::Options),
     /// A consumer that does what it is told
     #[command(hide = true)]
     LateConsumer(late::Options),
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
             Command::Watch(options) => worker::watch(&options),
             Command::Script(script) => states::record(&script),
             Command::States(options) => states::run(&options),
+            Command::Images(options) => states::images::run(&options),
             Command::LateConsumer(options) => late::run(&options),
             Command::SoakWriter(options) => soak::write(&options),
         };

@@ -5,6 +5,7 @@
 //! ([`judge`]).
 
 mod disk;
+pub mod images;
 mod judge;
 mod script;
 mod trace;
