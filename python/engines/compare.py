@@ -37,7 +37,8 @@ class Process:
     def __init__(self, store: "Store", around: tuple[str, ...] = (), **environment: str) -> None:
         command = [*around, store.python, "-P", str(HERE / "compared_stores.py"), store.name, store.place]
         pipe = subprocess.PIPE
-        given = {**os.environ, **store.environment, **environment, "PYTHONPATH": store.path}
+        path = os.pathsep.join(filter(None, [*store.path, os.environ.get("PYTHONPATH")]))
+        given = {**os.environ, **environment, "PYTHONPATH": path}
         log = open(store.scratch / "log", "ab")
         self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, bufsize=0, env=given)
         self.heard = b""
@@ -94,10 +95,10 @@ class Store:
         self.name, self.scratch = name, scratch
         self.folder = place or scratch / "store"
         self.folder.mkdir(exist_ok=True)
-        self.python, self.path, self.environment = sys.executable, str(HERE), {}
+        self.python, self.path = sys.executable, [str(HERE)]
         if "llama.cpp" in name:
             self.python = os.environ["KV_COMPARE_LLAMA_PYTHON"]
-            self.path = f"{HERE}:{os.environ['KV_COMPARE_LLAMA_PACKAGE']}"
+            self.path.append(os.environ["KV_COMPARE_LLAMA_PACKAGE"])
         self.server = Server(scratch, *options) if "redis" in name else None
         self.place = str(self.server.port) if self.server else str(self.folder)
 
@@ -107,9 +108,6 @@ class Store:
     def __exit__(self, *_: object) -> None:
         if self.server:
             self.server.stop()
-
-    def is_on_a_server(self) -> bool:
-        return self.server is not None
 
 
 class Server:

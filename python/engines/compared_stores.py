@@ -101,10 +101,11 @@ class SGLang:
     """SGLang's storage backend `file`."""
 
     def __init__(self, place: str) -> None:
+        # First: it would find what stands in for SGLang's utilities.
+        import torch
         from sglang_alone import import_sglang
 
         import_sglang()
-        import torch
         from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
         from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 
