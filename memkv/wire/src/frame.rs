@@ -201,18 +201,13 @@ impl Header {
     }
 
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let [m0, m1, m2, m3] = MAGIC;
+        let begin = u64::from_le_bytes([m0, m1, m2, m3, self.version as u8, self.code, self.status as u8, 0]);
+        let lengths = u64::from(self.fields) | u64::from(self.left) << 32;
         let mut bytes = [0; HEADER_BYTES];
-        let all = [
-            &MAGIC[..],
-            &[self.version as u8, self.code, self.status as u8, 0],
-            &self.fields.to_le_bytes(),
-            &self.left.to_le_bytes(),
-            &self.value.to_le_bytes(),
-            &self.sequence.to_le_bytes(),
-        ];
-        for (byte, value) in bytes.iter_mut().zip(all.into_iter().flatten()) {
-            *byte = *value;
-        }
+        // By words: byte by byte a component takes fifteen times as long.
+        let words = bytes.as_chunks_mut().0.iter_mut().zip([begin, lengths, self.value, self.sequence]);
+        words.for_each(|(place, word)| *place = word.to_le_bytes());
         bytes
     }
 
