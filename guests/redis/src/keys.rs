@@ -22,7 +22,7 @@ impl Keys {
         let (len, end) = (bulks.len(), bulks.len().saturating_sub(LINE_END.len()));
         let place = end.saturating_sub(first.len())..end;
         if hashes.len() > 1 {
-            // Only the hashes differ, so one copy is left for each key, which costs as much as a hundred instructions.
+            // Only the hashes differ, so one copy is left for each key: each is a call of the runtime, however short it is.
             bulks = bulks.repeat(hashes.len());
             for (bulk, hash) in bulks.chunks_exact_mut(len).zip(hashes) {
                 if let Some(place) = bulk.get_mut(place.clone()) {
