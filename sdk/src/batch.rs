@@ -16,12 +16,17 @@ pub struct Hashes<'a> {
 impl<'a> Hashes<'a> {
     pub(crate) fn of(hashes: &'a store::Hashes) -> Self {
         // The host has no hashes of width 0.
-        Hashes { width: (hashes.width as usize).max(1), bytes: &hashes.bytes }
+        Hashes::new(hashes.width as usize, &hashes.bytes)
+    }
+
+    /// Hashes of one width, one after another.
+    pub fn new(width: usize, bytes: &'a [u8]) -> Self {
+        Hashes { width: width.max(1), bytes }
     }
 
     /// A key by itself.
     pub fn one(key: &'a [u8]) -> Self {
-        Hashes { width: key.len().max(1), bytes: key }
+        Hashes::new(key.len(), key)
     }
 
     /// How many there are.

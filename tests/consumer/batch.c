@@ -107,6 +107,27 @@ static void many(kv_store_v1 *store, uint32_t sealed, uint64_t seed)
     CHECK(batch->exists_many(store, gone, 2, NULL) == 0 && gone[1].status == KV_STORE_MISSING);
 }
 
+/* Which of many are there: all of a stretch, none of one, and every third. */
+static void holes(kv_store_v1 *store)
+{
+    static uint8_t hash[ITEMS][16];
+    kv_store_piece_t value = {"value", 5};
+    kv_store_item_t items[ITEMS];
+    int there[ITEMS], some = 0;
+    for (int i = 0; i < ITEMS; i++) {
+        fill(hash[i], sizeof hash[i], 77000 + (uint64_t)i);
+        there[i] = i < 40 || (i >= 60 && i % 3 == 0);
+        if (there[i])
+            items[some++] = item_of(hash[i], sizeof hash[i], &value, 1);
+    }
+    CHECK(batch->put_many(store, items, (size_t)some, NULL) == 0);
+    for (int i = 0; i < ITEMS; i++)
+        items[i] = item_of(hash[i], sizeof hash[i], NULL, 0);
+    CHECK(batch->exists_many(store, items, ITEMS, NULL) == 0);
+    for (int i = 0; i < ITEMS; i++)
+        CHECK(items[i].status == (there[i] ? KV_STORE_OK : KV_STORE_MISSING));
+}
+
 static void refusals(kv_store_v1 *store)
 {
     kv_store_item_t item = item_of("hash", 4, NULL, 0), before = item;
@@ -411,6 +432,7 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "all") == 0) {
         many(store, 0, 1);
         many(store, KV_STORE_SEALED, 2);
+        holes(store);
         waiting(store);
         queues(store, argv[2]);
         refusals(store);

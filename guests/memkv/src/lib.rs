@@ -62,7 +62,7 @@ impl Backend for Memkv {
         let asked = hashes.first(MAX_BATCH_KEYS);
         self.server.with_session(|session| {
             let there = are_there(session, asked)?;
-            Ok(there.into_iter().map(Presence::from).collect())
+            Ok(there.map(Presence::from).collect())
         })
     }
 
@@ -199,7 +199,7 @@ fn committed(session: &mut Session, fresh: &[Hashes], answer: &Answer) -> Result
 }
 
 /// Which of a batch of chunks the server has.
-fn are_there(session: &mut Session, hashes: Hashes) -> Result<Vec<bool>> {
+fn are_there(session: &mut Session, hashes: Hashes) -> Result<impl Iterator<Item = bool> + use<>> {
     let keys = hashes.iter().collect();
     let answer = session.ask_one(Op::Exists, Exists { keys }.encode(), None)?;
     if answer.status != Status::Ok {
@@ -208,7 +208,7 @@ fn are_there(session: &mut Session, hashes: Hashes) -> Result<Vec<bool>> {
     if answer.fields.len() != hashes.len() {
         return Err(session.corrupt("EXISTS was answered for another number of chunks"));
     }
-    Ok(answer.fields.iter().map(|there| *there == 1).collect())
+    Ok(answer.fields.into_iter().map(|there| there == 1))
 }
 
 /// The outcome of a commit, where the server does not have all chunks.

@@ -228,10 +228,10 @@ fn agree(
     Ok(Agreed { outgoing, incoming, terms, fence, unanswered: 0 })
 }
 
-fn receive_header(conversation: &Conversation, incoming: &mut Incoming) -> Result<([u8; HEADER_BYTES], Header)> {
+fn receive_header(conversation: &Conversation, incoming: &mut Incoming) -> Result<(Vec<u8>, Header)> {
     let bytes = conversation.receive_exact(HEADER_BYTES as u32)?;
-    let bytes: [u8; HEADER_BYTES] = bytes.try_into().map_err(|_| conversation.corrupt("a short header"))?;
-    let header = conversation.in_step(incoming.open(&bytes).map_err(misunderstood))?;
+    let header = bytes.first_chunk().ok_or_else(|| conversation.corrupt("a short header"))?;
+    let header = conversation.in_step(incoming.open(header).map_err(misunderstood))?;
     Ok((bytes, header))
 }
 
@@ -369,7 +369,7 @@ impl Session<'_> {
             Err(error) => return Err(error),
         };
         let tag = conversation.receive_exact(TAG_LEN)?;
-        let parts = [Part::Bytes(bytes.to_vec()), Part::Bytes(fields.clone()), Part::Payload(&value)];
+        let parts = [Part::Bytes(bytes), Part::Bytes(fields.clone()), Part::Payload(&value)];
         let expected = conversation.in_step(payloads::hmac_sha256(self.agreed.incoming.key().bytes(), &parts))?;
         if !<[u8; TAG_BYTES]>::try_from(expected).is_ok_and(|expected| Tag(expected).matches(&tag)) {
             return Err(conversation.corrupt("the signature of an answer is wrong: it was changed on the way"));

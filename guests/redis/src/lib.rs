@@ -9,6 +9,7 @@
 
 mod change;
 mod cluster;
+mod keys;
 mod maintenance;
 mod one;
 mod resp;
@@ -25,6 +26,7 @@ use kv_store_sdk::{
 
 use change::{Change, Done, Failure, Fence, Onward};
 use cluster::Cluster;
+use keys::Keys;
 use one::One;
 use server::{Login, Session};
 
@@ -59,14 +61,14 @@ struct Value<'a> {
 /// Strings by key, on one server or on many. An outcome belongs to the key at its place; item n of the running call is the value of
 /// key n.
 trait Strings {
-    fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<Presence>>;
+    fn exist(&self, keys: &Keys) -> Result<Vec<Presence>>;
     /// `only_new`: what exists is left as it is.
     fn set(&self, values: &[Value], only_new: bool) -> Result<Vec<PutOutcome>>;
     /// The values that the host has room for; those of the last keys may be left out.
-    fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<GetOutcome>>;
-    fn delete(&self, keys: &[Vec<u8>]) -> Result<Vec<DeleteOutcome>>;
+    fn get(&self, keys: &Keys) -> Result<Vec<GetOutcome>>;
+    fn delete(&self, keys: &Keys) -> Result<Vec<DeleteOutcome>>;
     /// Let values live for so many seconds from now. False: there is none.
-    fn expire(&self, keys: &[Vec<u8>], seconds: u64) -> Result<Vec<bool>>;
+    fn expire(&self, keys: &Keys, seconds: u64) -> Result<Vec<bool>>;
     /// A value that is no item.
     fn get_one(&self, key: Vec<u8>) -> Result<Option<Payload>>;
     /// Whether under a key lies what a deleted manifest leaves.
@@ -108,8 +110,11 @@ impl Redis {
         chunk_key(&self.prefix, self.is_cluster, hash)
     }
 
-    fn chunk_keys(&self, hashes: Hashes) -> Vec<Vec<u8>> {
-        hashes.iter().map(|hash| self.chunk_key(hash)).collect()
+    fn chunk_keys(&self, hashes: Hashes) -> Keys {
+        match self.is_cluster {
+            true => hashes.iter().map(|hash| self.chunk_key(hash)).collect(),
+            false => Keys::ending_in(hashes, [self.prefix.as_bytes(), CHUNK.as_bytes()]),
+        }
     }
 
     fn chunk_ttl(&self) -> Option<u64> {
@@ -204,7 +209,7 @@ impl Backend for Redis {
     }
 
     fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
-        self.delete(self.chunk_keys(hashes.first(PIPELINE as usize)), false, true)
+        self.delete(&self.chunk_keys(hashes.first(PIPELINE as usize)), false, true)
     }
 
     fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
@@ -242,7 +247,8 @@ impl Backend for Redis {
     }
 
     fn delete_manifest(&mut self, name: &str) -> Result<()> {
-        match self.delete(vec![self.manifest_key(name)], true, true)?.pop() {
+        let key = self.manifest_key(name);
+        match self.delete(&[key].into_iter().collect(), true, true)?.pop() {
             Some(DeleteOutcome::Failed(error)) => Err(error),
             _ => Ok(()),
         }
@@ -251,9 +257,9 @@ impl Backend for Redis {
 
 impl Redis {
     /// Remove what lies under these keys. `items`: key n is item n of the running call.
-    fn delete(&self, keys: Vec<Vec<u8>>, is_manifest: bool, items: bool) -> Result<Vec<DeleteOutcome>> {
-        let Some(fence) = &self.fence else { return self.strings.delete(&keys) };
-        let changes: Vec<Change> = keys.into_iter().map(|key| Change::Delete { key, is_manifest }).collect();
+    fn delete(&self, keys: &Keys, is_manifest: bool, items: bool) -> Result<Vec<DeleteOutcome>> {
+        let Some(fence) = &self.fence else { return self.strings.delete(keys) };
+        let changes: Vec<Change> = keys.iter().map(|key| Change::Delete { key: key.to_vec(), is_manifest }).collect();
         let outcome = |outcome: std::result::Result<Done, Failure>| match outcome {
             Ok(_) => DeleteOutcome::Gone,
             Err(Failure { error, .. }) => DeleteOutcome::Failed(error),

@@ -177,7 +177,7 @@ impl Redis {
     fn remove(&self, keys: Vec<Vec<u8>>, are_manifests: bool) -> Result<u64> {
         let mut removed = 0;
         for group in keys.chunks(PIPELINE as usize) {
-            let outcomes = self.delete(group.to_vec(), are_manifests, false)?;
+            let outcomes = self.delete(&group.iter().collect(), are_manifests, false)?;
             removed += outcomes.iter().filter(|outcome| matches!(outcome, DeleteOutcome::Gone)).count() as u64;
         }
         Ok(removed)

@@ -2,15 +2,20 @@
 //!
 //! What is sent here and given up may still be done, so what must not be done late is sent by [`crate::change`].
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use kv_store_sdk::payloads::Part;
 use kv_store_sdk::{DeleteOutcome, Error, ErrorKind, GetOutcome, Payload, Presence, PutOutcome, Result};
 
 use crate::change::{DELETED, Onward};
-use crate::resp::{self, Reply};
+use crate::keys::Keys;
+use crate::resp;
 use crate::server::{Login, Session};
 use crate::{Strings, Value, temporary};
+
+/// Keys of one EXISTS. A longer one is answered in fewer lines, and more keys must be asked for one by one where some are there.
+const GROUP: usize = 16;
 
 pub struct One {
     login: Rc<Login>,
@@ -28,22 +33,40 @@ impl One {
 }
 
 impl Strings for One {
-    fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<Presence>> {
+    fn exist(&self, keys: &Keys) -> Result<Vec<Presence>> {
         self.with_session(|session| {
-            // Of several keys EXISTS only counts those that are there; mostly it is all of them, or none.
-            let arguments: Vec<&[u8]> = [&b"EXISTS"[..]].into_iter().chain(keys.iter().map(Vec::as_slice)).collect();
-            session.send(&[Part::Bytes(resp::command(&arguments))])?;
-            match session.reply()? {
-                Reply::Integer(0) => return Ok(vec![Presence::Absent; keys.len()]),
-                Reply::Integer(all) if all == keys.len() as i64 => {
-                    return Ok(vec![Presence::Present(None); keys.len()]);
-                }
-                Reply::Integer(_) => {}
-                other => return Err(session.unexpected(&other, "EXISTS")),
+            // Of several keys EXISTS only counts those that are there: mostly all of them, none, or the first ones.
+            let groups = || (0..keys.len()).step_by(GROUP).map(|first| first..keys.len().min(first + GROUP));
+            let mut asked = Vec::with_capacity(keys.arguments(0..keys.len()).len() + groups().len() * 32);
+            groups().for_each(|group| resp::push_of_keys(&mut asked, &[b"EXISTS"], keys, group));
+            session.send(&[Part::Bytes(asked)])?;
+            let counts = session.replies(groups().len())?.into_iter().map(|reply| session.count(reply?, "EXISTS"));
+            let counts = counts.collect::<Result<Vec<_>>>()?;
+            let known = |group: &Range<usize>, count: i64| match count {
+                0 => Some(Presence::Absent),
+                all if all == group.len() as i64 => Some(Presence::Present(None)),
+                _ => None,
+            };
+            // Of the groups of which some are there each key.
+            let unknown = groups().zip(&counts).filter(|(group, count)| known(group, **count).is_none());
+            let unknown: Keys = unknown.flat_map(|(group, _)| keys.each(group)).collect();
+            let mut each = Vec::new().into_iter();
+            if unknown.len() > 0 {
+                session.send(&[resp::for_each(&unknown, &[b"EXISTS"], &[])])?;
+                each = session.replies(unknown.len())?.into_iter();
             }
-            session.send(&[resp::for_each(keys, &[b"EXISTS"], &[])])?;
-            let replies = session.replies(keys.len())?;
-            replies.into_iter().map(|reply| session.presence(reply?)).collect()
+            let mut there = Vec::with_capacity(keys.len());
+            for (group, count) in groups().zip(counts) {
+                match known(&group, count) {
+                    Some(all) => there.resize(group.end, all),
+                    None => {
+                        for reply in each.by_ref().take(group.len()) {
+                            there.push(session.presence(reply?)?);
+                        }
+                    }
+                }
+            }
+            Ok(there)
         })
     }
 
@@ -55,14 +78,13 @@ impl Strings for One {
         })
     }
 
-    fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<GetOutcome>> {
+    fn get(&self, keys: &Keys) -> Result<Vec<GetOutcome>> {
         self.with_session(|session| {
-            if let [key] = keys {
-                session.send(&[resp::one_key("GET", key)])?;
+            if keys.len() == 1 {
+                session.send(&[resp::of_keys(&[b"GET"], keys)])?;
                 return session.whole(|| read_values(session, 1));
             }
-            let arguments: Vec<&[u8]> = [&b"MGET"[..]].into_iter().chain(keys.iter().map(Vec::as_slice)).collect();
-            session.send(&[Part::Bytes(resp::command(&arguments))])?;
+            session.send(&[resp::of_keys(&[b"MGET"], keys)])?;
             let count = session.array()?;
             // From here to the last value any failure leaves replies unread.
             session.whole(|| {
@@ -74,7 +96,7 @@ impl Strings for One {
         })
     }
 
-    fn delete(&self, keys: &[Vec<u8>]) -> Result<Vec<DeleteOutcome>> {
+    fn delete(&self, keys: &Keys) -> Result<Vec<DeleteOutcome>> {
         self.with_session(|session| {
             session.send(&[resp::for_each(keys, &[b"DEL"], &[])])?;
             let replies = session.replies(keys.len())?;
@@ -82,7 +104,7 @@ impl Strings for One {
         })
     }
 
-    fn expire(&self, keys: &[Vec<u8>], seconds: u64) -> Result<Vec<bool>> {
+    fn expire(&self, keys: &Keys, seconds: u64) -> Result<Vec<bool>> {
         self.with_session(|session| {
             session.send(&[resp::for_each(keys, &[b"EXPIRE"], &[itoa::Buffer::new().format(seconds).as_bytes()])])?;
             let replies = session.replies(keys.len())?;

@@ -1,7 +1,13 @@
 //! RESP2: commands as they are sent, and the replies that are not payloads.
 
+use std::ops::Range;
+
 use kv_store_sdk::Error;
 use kv_store_sdk::payloads::Part;
+
+use crate::keys::Keys;
+
+pub const LINE_END: &[u8] = b"\r\n";
 
 /// A command of small arguments.
 pub fn command(arguments: &[impl AsRef<[u8]>]) -> Vec<u8> {
@@ -9,7 +15,7 @@ pub fn command(arguments: &[impl AsRef<[u8]>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(room + 16);
     push_count(&mut bytes, b'*', arguments.len() as u64);
     for argument in arguments {
-        push_bulk(&mut bytes, argument.as_ref());
+        push_bulk(&mut bytes, &[argument.as_ref()]);
     }
     bytes
 }
@@ -19,17 +25,31 @@ pub fn one_key(name: &str, key: &[u8]) -> Part<'static> {
     Part::Bytes(command(&[name.as_bytes(), key]))
 }
 
+/// A command of these words and then some keys of a batch.
+pub fn push_of_keys(all: &mut Vec<u8>, words: &[&[u8]], keys: &Keys, which: Range<usize>) {
+    push_count(all, b'*', (words.len() + which.len()) as u64);
+    words.iter().for_each(|word| push_bulk(all, &[word]));
+    all.extend_from_slice(keys.arguments(which));
+}
+
+/// One command of these words and then all keys.
+pub fn of_keys(words: &[&[u8]], keys: &Keys) -> Part<'static> {
+    let mut all = Vec::with_capacity(keys.arguments(0..keys.len()).len() + 64);
+    push_of_keys(&mut all, words, keys, 0..keys.len());
+    Part::Bytes(all)
+}
+
 /// One command after another, for each key one: the words before it, and those behind it. One part, because a batch has hundreds.
-pub fn for_each(keys: &[Vec<u8>], before: &[&[u8]], after: &[&[u8]]) -> Part<'static> {
+pub fn for_each(keys: &Keys, before: &[&[u8]], after: &[&[u8]]) -> Part<'static> {
     let (mut head, mut tail) = (Vec::new(), Vec::new());
     push_count(&mut head, b'*', (before.len() + 1 + after.len()) as u64);
-    before.iter().for_each(|word| push_bulk(&mut head, word));
-    after.iter().for_each(|word| push_bulk(&mut tail, word));
-    let room: usize = keys.iter().map(|key| head.len() + key.len() + 16 + tail.len()).sum();
+    before.iter().for_each(|word| push_bulk(&mut head, &[word]));
+    after.iter().for_each(|word| push_bulk(&mut tail, &[word]));
+    let room = keys.arguments(0..keys.len()).len() + keys.len() * (head.len() + tail.len());
     let mut all = Vec::with_capacity(room);
-    for key in keys {
+    for number in 0..keys.len() {
         all.extend_from_slice(&head);
-        push_bulk(&mut all, key);
+        all.extend_from_slice(keys.arguments(number..number + 1));
         all.extend_from_slice(&tail);
     }
     Part::Bytes(all)
@@ -70,27 +90,28 @@ pub fn around(words: &[&[u8]], value: Option<u64>, rest: &[Vec<u8>]) -> (Vec<u8>
     let mut before = Vec::with_capacity(room + 32);
     push_count(&mut before, b'*', (words.len() + usize::from(value.is_some()) + rest.len()) as u64);
     for word in words {
-        push_bulk(&mut before, word);
+        push_bulk(&mut before, &[word]);
     }
     let mut after = Vec::new();
     let tail = match value {
         None => &mut before,
         Some(len) => {
             push_count(&mut before, b'$', len);
-            after.extend_from_slice(b"\r\n");
+            after.extend_from_slice(LINE_END);
             &mut after
         }
     };
     for argument in rest {
-        push_bulk(tail, argument);
+        push_bulk(tail, &[argument]);
     }
     (before, after)
 }
 
-fn push_bulk(bytes: &mut Vec<u8>, argument: &[u8]) {
-    push_count(bytes, b'$', argument.len() as u64);
-    bytes.extend_from_slice(argument);
-    bytes.extend_from_slice(b"\r\n");
+/// The argument that these parts are.
+pub fn push_bulk(bytes: &mut Vec<u8>, parts: &[&[u8]]) {
+    push_count(bytes, b'$', parts.iter().map(|part| part.len() as u64).sum());
+    parts.iter().for_each(|part| bytes.extend_from_slice(part));
+    bytes.extend_from_slice(LINE_END);
 }
 
 /// A kind of reply or argument, and how much of it there is.
@@ -98,7 +119,7 @@ fn push_count(bytes: &mut Vec<u8>, kind: u8, count: u64) {
     bytes.push(kind);
     // A batch has hundreds of these, and `format!` takes as long for one as all the rest of its argument.
     bytes.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());
-    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(LINE_END);
 }
 
 /// The line that these bytes begin with, and how many of them it has with its end. `None`: its end is still to come.
@@ -126,17 +147,25 @@ impl Reply {
     pub fn parse(line: &[u8]) -> Option<Self> {
         let (kind, rest) = line.split_first()?;
         let text = || String::from_utf8_lossy(rest).into_owned();
-        let number = || std::str::from_utf8(rest).ok()?.parse::<i64>().ok();
         Some(match kind {
             b'+' => Reply::Status(text()),
             b'-' => Reply::Refused(text()),
-            b':' => Reply::Integer(number()?),
-            b'$' | b'*' if number()? == -1 => Reply::Nothing,
-            b'$' => Reply::Bulk(number()?.try_into().ok()?),
-            b'*' => Reply::Array(number()?.try_into().ok()?),
+            b':' => Reply::Integer(number(rest)?),
+            b'$' | b'*' => match number(rest)? {
+                -1 => Reply::Nothing,
+                len if *kind == b'$' => Reply::Bulk(len.try_into().ok()?),
+                len => Reply::Array(len.try_into().ok()?),
+            },
             _ => return None,
         })
     }
+}
+
+/// Mostly a few digits, which `parse` would look at three times. So many fit.
+fn number(text: &[u8]) -> Option<i64> {
+    let digit = |number: i64, byte: &u8| byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0'));
+    let few = if (1..=18).contains(&text.len()) { text.iter().try_fold(0, digit) } else { None };
+    few.or_else(|| std::str::from_utf8(text).ok()?.parse().ok())
 }
 
 /// A reply with all that is in it, for replies that describe the server.
@@ -327,7 +356,8 @@ mod tests {
         ) {
             let single = |key: &Vec<u8>| command(&[&before[..], std::slice::from_ref(key), &after].concat());
             let words = [&before, &after].map(|words| words.iter().map(Vec::as_slice).collect::<Vec<_>>());
-            let Part::Bytes(all) = for_each(&keys, &words[0], &words[1]) else { panic!("other bytes") };
+            let all: Keys = keys.iter().collect();
+            let Part::Bytes(all) = for_each(&all, &words[0], &words[1]) else { panic!("other bytes") };
             prop_assert_eq!(all, keys.iter().flat_map(single).collect::<Vec<u8>>());
         }
 

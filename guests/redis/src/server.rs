@@ -133,12 +133,17 @@ impl<'a> Session<'a> {
         self.conversation.corrupt(format!("{command} was answered by {reply:?}: is this a Redis server?"))
     }
 
+    /// The number that such a command is answered by.
+    pub fn count(&self, reply: Reply, command: &str) -> Result<i64> {
+        match reply {
+            Reply::Integer(count) => Ok(count),
+            other => Err(self.unexpected(&other, command)),
+        }
+    }
+
     /// What a reply to EXISTS of one key says.
     pub fn presence(&self, reply: Reply) -> Result<Presence> {
-        match reply {
-            Reply::Integer(count) => Ok(Presence::from(count > 0)),
-            other => Err(self.unexpected(&other, "EXISTS")),
-        }
+        Ok(Presence::from(self.count(reply, "EXISTS")? > 0))
     }
 
     /// What a reply to SET says.
@@ -153,10 +158,7 @@ impl<'a> Session<'a> {
 
     /// What a reply to EXPIRE says.
     pub fn renewed(&self, reply: Reply) -> Result<bool> {
-        match reply {
-            Reply::Integer(count) => Ok(count > 0),
-            other => Err(self.unexpected(&other, "EXPIRE")),
-        }
+        Ok(self.count(reply, "EXPIRE")? > 0)
     }
 
     /// What a reply to DEL says.

@@ -98,8 +98,15 @@ impl SessionKeys {
 impl Tag {
     /// Compare without saying, by the time it takes, how much of it is right.
     pub fn matches(&self, other: &[u8]) -> bool {
-        self.0.ct_eq(other).into()
+        other.try_into().is_ok_and(|other| words(&self.0).ct_eq(&words(other)).into())
     }
+}
+
+/// A tag as it is compared: byte by byte would be a third of what a component does for a small answer.
+fn words(tag: &[u8; TAG_BYTES]) -> [u64; TAG_BYTES / 8] {
+    let mut words = [0; TAG_BYTES / 8];
+    words.iter_mut().zip(tag.as_chunks().0).for_each(|(word, eight)| *word = u64::from_ne_bytes(*eight));
+    words
 }
 
 /// A tag in the making.

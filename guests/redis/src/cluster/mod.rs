@@ -18,6 +18,7 @@ use kv_store_sdk::{
 };
 
 use crate::change::{DELETED, Onward};
+use crate::keys::Keys;
 use crate::resp::{self, Reply};
 use crate::server::{Login, Session};
 use crate::{Strings, Value, temporary};
@@ -253,8 +254,8 @@ impl Cluster {
 }
 
 impl Strings for Cluster {
-    fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<Presence>> {
-        let commands = keys.iter().map(|key| Command { key: key.clone(), parts: vec![resp::one_key("EXISTS", key)] });
+    fn exist(&self, keys: &Keys) -> Result<Vec<Presence>> {
+        let commands = keys.iter().map(|key| Command { key: key.to_vec(), parts: vec![resp::one_key("EXISTS", key)] });
         // When in doubt: absent.
         let known = |outcome: Result<Presence>| outcome.unwrap_or(Presence::Absent);
         let outcomes = self.run(&commands.collect::<Vec<_>>(), |_, reply, session| session.presence(reply));
@@ -271,19 +272,19 @@ impl Strings for Cluster {
         Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(PutOutcome::Failed)).collect())
     }
 
-    fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<GetOutcome>> {
+    fn get(&self, keys: &Keys) -> Result<Vec<GetOutcome>> {
         Ok(get_outcomes(self.values(keys, |number| u32::try_from(number).ok())))
     }
 
-    fn delete(&self, keys: &[Vec<u8>]) -> Result<Vec<DeleteOutcome>> {
-        let commands = keys.iter().map(|key| Command { key: key.clone(), parts: vec![resp::one_key("DEL", key)] });
+    fn delete(&self, keys: &Keys) -> Result<Vec<DeleteOutcome>> {
+        let commands = keys.iter().map(|key| Command { key: key.to_vec(), parts: vec![resp::one_key("DEL", key)] });
         let outcomes =
             self.run(&commands.collect::<Vec<_>>(), |_, reply, session| Ok(session.delete_outcome(Ok(reply))));
         Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(DeleteOutcome::Failed)).collect())
     }
 
-    fn expire(&self, keys: &[Vec<u8>], seconds: u64) -> Result<Vec<bool>> {
-        let commands = keys.iter().map(|key| Command { key: key.clone(), parts: vec![resp::expire(key, seconds)] });
+    fn expire(&self, keys: &Keys, seconds: u64) -> Result<Vec<bool>> {
+        let commands = keys.iter().map(|key| Command { key: key.to_vec(), parts: vec![resp::expire(key, seconds)] });
         self.run(&commands.collect::<Vec<_>>(), |_, reply, session| session.renewed(reply)).into_iter().collect()
     }
 
@@ -340,14 +341,14 @@ impl Strings for Cluster {
     }
 
     fn get_one(&self, key: Vec<u8>) -> Result<Option<Payload>> {
-        self.values(&[key], |_| None).pop().unwrap_or(Ok(None))
+        self.values(&[key].into_iter().collect(), |_| None).pop().unwrap_or(Ok(None))
     }
 }
 
 impl Cluster {
     /// The values of keys; `item`: where the value of each belongs.
-    fn values(&self, keys: &[Vec<u8>], item: impl Fn(usize) -> Option<u32>) -> Vec<Result<Option<Payload>>> {
-        let commands = keys.iter().map(|key| Command { key: key.clone(), parts: vec![resp::one_key("GET", key)] });
+    fn values(&self, keys: &Keys, item: impl Fn(usize) -> Option<u32>) -> Vec<Result<Option<Payload>>> {
+        let commands = keys.iter().map(|key| Command { key: key.to_vec(), parts: vec![resp::one_key("GET", key)] });
         self.run(&commands.collect::<Vec<_>>(), |number, reply, session| match reply {
             Reply::Nothing => Ok(None),
             Reply::Bulk(len) => match session.bulk(len, item(number)) {

@@ -7,11 +7,12 @@ use crate::{MAX_KEY_BYTES, NONCE_BYTES, Nonce};
 pub fn push_short(bytes: &mut Vec<u8>, short: &[u8]) {
     // What is longer than any key is cut here and refused by whoever reads it.
     let short = short.get(..u16::MAX.into()).unwrap_or(short);
-    bytes.extend((short.len() as u16).to_le_bytes());
-    bytes.extend(short);
+    bytes.extend_from_slice(&(short.len() as u16).to_le_bytes());
+    bytes.extend_from_slice(short);
 }
 
 pub fn push_keys(bytes: &mut Vec<u8>, keys: &[&[u8]]) {
+    bytes.reserve(4 + keys.iter().map(|key| 2 + key.len()).sum::<usize>());
     bytes.extend(u32::try_from(keys.len()).unwrap_or(u32::MAX).to_le_bytes());
     keys.iter().for_each(|key| push_short(bytes, key));
 }
