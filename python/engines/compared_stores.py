@@ -36,6 +36,9 @@ class Subject(Protocol):
     def get(self, number: int) -> bytes | None:
         """None: a miss."""
 
+    def close(self) -> None:
+        """As its engine does when it ends."""
+
 
 class Ours:
     """This library through its wheel; a put is acknowledged when its save is."""
@@ -60,6 +63,9 @@ class Ours:
         memory = bytearray(SIZE)
         [answer] = self.store.get_many_into([self.key(number)], [memory])
         return bytes(memory[:answer]) if answer >= 0 else None
+
+    def close(self) -> None:
+        self.store.close()
 
 
 class LMCache:
@@ -96,6 +102,9 @@ class LMCache:
         self.adapter.submit_unlock(keys)
         return ctypes.string_at(self.buffer.data_ptr(), SIZE) if loaded.success_counts == [1] else None
 
+    def close(self) -> None:
+        self.adapter.close()
+
 
 class SGLang:
     """SGLang's storage backend `file`."""
@@ -126,6 +135,9 @@ class SGLang:
             return None
         found = self.storage.get(name, page)
         return None if found is None else bytes(found.numpy().tobytes())
+
+    def close(self) -> None:
+        """It holds nothing open."""
 
 
 class Vllm:
@@ -179,6 +191,9 @@ class Vllm:
         self.memory[:] = 0
         return self.memory.tobytes() if self.job(self.tier.submit_load, number, True) else None
 
+    def close(self) -> None:
+        self.tier.shutdown()
+
 
 class RocksDB:
     """RocksDB by AIBrix's connector."""
@@ -216,6 +231,9 @@ class RocksDB:
         region = self.Region()
         return region.data if self.check(self.connector._get(b"%064x" % number, region)).is_ok() else None
 
+    def close(self) -> None:
+        self.check(self.connector.close())
+
 
 class Llama:
     """llama.cpp's files of a sequence, which are those of llama-server's slots."""
@@ -233,7 +251,8 @@ class Llama:
     def state(self) -> bytes:
         length = self.cpp.llama_state_seq_get_size(self.llama.ctx, 0)
         memory = (ctypes.c_uint8 * length)()
-        return bytes(memory)[: self.cpp.llama_state_seq_get_data(self.llama.ctx, memory, length, 0)]
+        written = self.cpp.llama_state_seq_get_data(self.llama.ctx, memory, length, 0)
+        return bytes(memory)[:written]
 
     def compute(self, number: int) -> list[int]:
         tokens = [3 + (number * 7919 + place * 31) % 200 for place in range(self.TOKENS)]
@@ -259,6 +278,9 @@ class Llama:
     def expected(self, number: int) -> bytes:
         tokens = self.compute(number)
         return self.state() + bytes((self.cpp.llama_token * len(tokens))(*tokens))
+
+    def close(self) -> None:
+        self.llama.close()
 
 
 SUBJECTS: dict[str, Callable[[str], Subject]] = {
@@ -308,32 +330,38 @@ def main() -> None:
     def say(answer: dict[str, Any]) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
+    def opened(place: str) -> Subject | None:
+        try:
+            subject = SUBJECTS[name](place)
+        except Exception as error:
+            say({"open": short(error)})
+            return None
+        say({"open": None})
+        return subject
+
     name, place = sys.argv[1:]
-    try:
-        subject = SUBJECTS[name](place)
-    except Exception as error:
-        say({"open": short(error)})
-        return
-    say({"open": None})
+    subject = opened(place)
     for line in sys.stdin:
         asked = json.loads(line)
         start = time.monotonic()
-        match asked["do"]:
-            case "get":
-                say({**judge(subject, asked["number"]), "seconds": time.monotonic() - start})
-            case "put":
-                answer = put(subject, asked["number"], asked.get("writer", 0))
-                if answer["ok"]:
-                    # For who reads the system calls: it is acknowledged from here on.
-                    os.write(1, f"mark done {asked['number']}\n".encode())
-                say({**answer, "seconds": time.monotonic() - start})
-            case "reopen":
-                subject = None  # type: ignore[assignment]
-                try:
-                    subject = SUBJECTS[name](asked["place"])
-                    say({"open": None})
-                except Exception as error:
-                    say({"open": short(error)})
+        if asked["do"] == "reopen":
+            if subject:
+                subject.close()
+            subject = opened(asked["place"])
+        elif not subject:
+            say({"ok": False, "got": "refused", "why": "it is not open"})
+        elif asked["do"] == "get":
+            say({**judge(subject, asked["number"]), "seconds": time.monotonic() - start})
+        else:
+            answer = put(subject, asked["number"], asked.get("writer", 0))
+            if answer["ok"]:
+                # For who reads the system calls: it is acknowledged from here on.
+                os.write(1, f"mark done {asked['number']}\n".encode())
+            say({**answer, "seconds": time.monotonic() - start})
+    if subject:
+        subject.close()
+    # What torch does at its end takes seconds.
+    os._exit(0)
 
 
 if __name__ == "__main__":
