@@ -152,6 +152,27 @@ def test_damaged_lost_and_frozen_stores_are_computed(
     assert killed["tokens"] == computed["tokens"] and counted(killed, "hits") == counted(before, "hits")
 
 
+def test_whichever_part_is_gone_the_same_tokens_come(uri: str, processes: list[Vllm]) -> None:
+    """Blocks of two groups of layers: all that a prompt needs is loaded, or it is computed."""
+    [asked], one = prompts(1), processes[0]
+    assert one.make("gemma", {"uri": uri}) == {"ready": True}
+    computed = one.run([asked])
+    folder = pathlib.Path(uri.removeprefix("local-fs://"))
+
+    def parts() -> list[pathlib.Path]:
+        return sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 4096)
+
+    names = parts()
+    assert len(names) == 2 * (len(asked) + ANSWER) // BLOCK
+    for name in names:
+        name.unlink()
+        lost = one.run([asked], reset=True)
+        assert lost["tokens"] == computed["tokens"], name
+        # What was computed in its place is stored, if it is needed.
+        whole_again = one.run([asked], reset=True)
+        assert whole_again["tokens"] == computed["tokens"] and whole_again["cached"] == [whole(asked)], name
+
+
 @pytest.mark.parametrize("model", ["llama", "gemma"])
 def test_preempted_requests_answer_the_same(model: str, uri: str, processes: list[Vllm]) -> None:
     """More requests than blocks: some lose theirs, and load them again."""
