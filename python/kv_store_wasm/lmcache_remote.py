@@ -169,8 +169,9 @@ class Connector(RemoteConnector):
         give_back(chunks)
 
     def _is_one(self, chunk: Any) -> bool:
-        size = chunk.get_size()
-        return chunk.get_memory_format() == self.meta_fmt and 0 < size <= self.full_chunk_size_bytes and size % self.single_token_size == 0
+        size: int = chunk.get_size()
+        of_this_format: bool = chunk.get_memory_format() == self.meta_fmt
+        return of_this_format and 0 < size <= self.full_chunk_size_bytes and size % self.single_token_size == 0
 
     # The rest
 
