@@ -52,7 +52,7 @@ fn each_planted_fault_is_found_for_what_it_is() {
         ("tears-manifests", "manifest-atomic", "came damaged"),
         ("never-existed", "chunk-duplicate", "expected 1, got 0"),
         // Who is not told that a value is there puts over another's.
-        ("never-existed", "descriptors", "put_many over a chunk of another descriptor"),
+        ("never-existed", "restart-descriptors", "put_many over what another process put"),
         ("wrong-length", "chunk-roundtrip", "get_chunk: expected"),
         ("forgets", "restart", "get_manifest in another process"),
         // Seen by whichever case has two instances at work at once.
