@@ -68,6 +68,8 @@ def test_rows_of_another_descriptor_are_not_found_and_stay(tmp_path: pathlib.Pat
         with rows.open(**settings, descriptor=said) as cache:
             row = cache.longest(MODEL, PROMPT)
             assert row is not None and row.state == b"of one"
+            # It holds the directory.
+            del row
     with pytest.raises(ValueError, match="modle"):
         rows.open(**settings, descriptor={"modle": "sha256:1"})
 
