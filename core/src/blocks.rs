@@ -376,12 +376,7 @@ mod tests {
         assert_eq!(block(&tested.described(two).unwrap()), None);
         let other = tested.described(two).unwrap();
         put(&other, 2);
-        assert!(
-            other
-                .metrics()
-                .of(Level::L2, Op::Put)
-                .is_some_and(|put| put.errors.iter().any(|error| *error == ("denied", 1)))
-        );
+        assert!(other.metrics().of(Level::L2, Op::Put).is_some_and(|put| put.errors.contains(&("denied", 1))));
         assert_eq!((tested.backend.keys(), tested.backend.stored(key)), (stored.clone(), before));
         assert_eq!(block(&tested.described(one).unwrap()), Some([1; 100]));
         // Other bytes of one's own replace the former ones, as without a descriptor.
