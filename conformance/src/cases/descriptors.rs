@@ -12,10 +12,10 @@ pub const CASES: &[Case] = &[Case {
     run: descriptors,
 }];
 
-/// A process remembers whose values it has met: one that has met none must learn it from the backend.
+/// A process remembers whose values it has met: one that has met none must learn it from what is stored.
 pub const RESTART: Restart = Restart {
     name: "restart-descriptors",
-    asks: "another process does not find, nor put over, what lies under another descriptor (put-chunks answers existed)",
+    asks: "another process does not find, nor put over, what lies under another descriptor",
     before: leave_described,
     after: meet_described,
 };
@@ -69,8 +69,8 @@ fn meet_described(subject: &Subject) -> Verdict {
     if !subject.library.describes() {
         return Ok(());
     }
-    let (key, name) = (subject.hash(1), subject.name("described"));
-    let other = of(subject, &subject.uri(), "another")?;
+    let (uri, key, name) = (subject.uri(), subject.hash(1), subject.name("described"));
+    let other = of(subject, &uri, "another")?;
     if let Some(batches) = other.batches() {
         let save = batches.save().ok_or("save_begin failed")?;
         let refused = save.put_many(&[(&key, &bytes(2, 1000))])?;
@@ -80,7 +80,7 @@ fn meet_described(subject: &Subject) -> Verdict {
     expect("put_manifest over one of another process and descriptor", refused, KV_STORE_MISMATCH)?;
     let found = other.get_chunk(&key)?.map_or_else(|answer| answer, |_| 0);
     expect_failure("get_chunk under another descriptor", found)?;
-    let one = of(subject, &subject.uri(), "one")?;
+    let one = of(subject, &uri, "one")?;
     expect("get_chunk under its own descriptor", one.get_chunk(&key)?, Ok(bytes(1, 1000)))?;
     expect("get_manifest under its own descriptor", one.get_manifest(&name)?, Ok(b"one's".to_vec()))
 }
