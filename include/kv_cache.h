@@ -62,6 +62,8 @@
  *                         over; what was begun may still end well
  *   KV_STORE_EXHAUSTED    no room: larger than the budget, all rows in use, the
  *                         disk is full
+ *   KV_STORE_MISMATCH     save: the row in its place is of another descriptor
+ *                         ([descriptor] of the config), and stays
  *   KV_STORE_CANCELLED    after shutdown, or in a forked child
  *   KV_STORE_OTHER        the system refused, or a bug in the library
  * A call that fails sets its output pointers to NULL and its output numbers to 0;
@@ -222,7 +224,7 @@ typedef struct kv_cache_gc_t {
                                    last call because there were too many */
     uint64_t evicted;           /* rows, for the budget */
     uint64_t evicted_bytes;
-    uint64_t later_left;        /* row files of a later version, which are left alone */
+    uint64_t later_left;        /* row files of a later version, or of another descriptor, which are left alone */
     uint64_t misnamed_left;     /* files named *.kvc like no row, which are left alone */
 } kv_cache_gc_t;
 

@@ -61,6 +61,13 @@ impl<'a> Batches<'a> {
         Ok(Batches { handle, vtable })
     }
 
+    /// Say that values are of a model.
+    pub fn describe(&self, model: &str) -> Result<()> {
+        let answer = self.handle.describe(model).map_err(|error| anyhow!(error))?;
+        ensure!(answer == 0, "describe answered {answer}");
+        Ok(())
+    }
+
     /// Store the blocks; none of them may be there.
     pub fn put(&self, blocks: &mut Blocks) -> Result<()> {
         self.run(self.vtable.put_many, blocks, |item, _| item.status == 0)

@@ -130,6 +130,7 @@ fn main() -> Result<()> {
     }
     rows::fs::run(&bench)?;
     rows::batch::run(&bench)?;
+    rows::descriptor::run(&bench)?;
     rows::segments::run(&bench)?;
     rows::disk::run(&bench)?;
     rows::prefetch::run(&bench)?;

@@ -96,6 +96,21 @@ pub enum Dtype {
     I4,
 }
 
+impl Dtype {
+    /// As a config names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dtype::F32 => "f32",
+            Dtype::F16 => "f16",
+            Dtype::Bf16 => "bf16",
+            Dtype::Fp8E4m3 => "fp8_e4m3",
+            Dtype::Fp8E5m2 => "fp8_e5m2",
+            Dtype::I8 => "i8",
+            Dtype::I4 => "i4",
+        }
+    }
+}
+
 impl std::str::FromStr for Dtype {
     type Err = String;
 
@@ -188,6 +203,7 @@ mod tests {
         // The names of the other types, which are in the scope as Rust shows them.
         let names = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Fp8E4m3, Dtype::Fp8E5m2, Dtype::I8, Dtype::I4];
         assert_eq!(format!("{names:?}"), "[F32, F16, Bf16, Fp8E4m3, Fp8E5m2, I8, I4]");
+        assert_eq!(names.map(|dtype| dtype.name().parse()), names.map(Ok));
         let names = [KeyBuilder::Raw, KeyBuilder::Simple, KeyBuilder::Rolling];
         assert_eq!(format!("{names:?}"), "[Raw, Simple, Rolling]");
         assert_eq!(KeyHash::Farm128.name(), "farm-128");

@@ -7,6 +7,10 @@ use kv_store_abi::batch::{
     KV_STORE_ALLOCATE, KV_STORE_BATCH_GET_VTABLE_SYMBOL, kv_store_batch_get_vtable_fn, kv_store_batch_vtable_t,
     kv_store_call_t, kv_store_item_t, kv_store_piece_t, kv_store_save_t,
 };
+use kv_store_abi::describe::{
+    KV_STORE_DESCRIBE_GET_VTABLE_SYMBOL, kv_store_describe_get_vtable_fn, kv_store_describe_vtable_t,
+    kv_store_descriptor_t,
+};
 use kv_store_abi::store::{KV_STORE_GET_VTABLE_SYMBOL, kv_store_get_vtable_fn, kv_store_v1, kv_store_vtable};
 
 /// A loaded library. It stays loaded.
@@ -14,6 +18,8 @@ pub struct Library {
     vtable: &'static kv_store_vtable,
     /// `kv_store_batch.h`. None: the library has none.
     batches: Option<&'static kv_store_batch_vtable_t>,
+    /// `kv_store_describe.h`. None: the library has none.
+    describes: Option<&'static kv_store_describe_vtable_t>,
     /// None: it is linked in.
     loaded: Option<&'static libloading::Library>,
 }
@@ -32,7 +38,13 @@ macro_rules! function {
 impl Library {
     /// A library that is linked in.
     pub fn linked(vtable: &'static kv_store_vtable, batches: Option<&'static kv_store_batch_vtable_t>) -> Self {
-        Library { vtable, batches, loaded: None }
+        Library { vtable, batches, describes: None, loaded: None }
+    }
+
+    /// The same with `kv_store_describe.h`.
+    #[must_use]
+    pub fn describing(self, describes: &'static kv_store_describe_vtable_t) -> Self {
+        Library { describes: Some(describes), ..self }
     }
 
     /// Load a library as a consumer does.
@@ -55,7 +67,11 @@ impl Library {
                 .get::<kv_store_batch_get_vtable_fn>(KV_STORE_BATCH_GET_VTABLE_SYMBOL.to_bytes_with_nul())
                 .ok()
                 .and_then(|get| (*get)?().as_ref());
-            Ok(Library { vtable, batches, loaded: Some(Box::leak(Box::new(library))) })
+            let describes = library
+                .get::<kv_store_describe_get_vtable_fn>(KV_STORE_DESCRIBE_GET_VTABLE_SYMBOL.to_bytes_with_nul())
+                .ok()
+                .and_then(|get| (*get)?().as_ref());
+            Ok(Library { vtable, batches, describes, loaded: Some(Box::leak(Box::new(library))) })
         }
     }
 
@@ -71,6 +87,11 @@ impl Library {
 
     pub fn vtable(&self) -> &'static kv_store_vtable {
         self.vtable
+    }
+
+    /// Whether it has `kv_store_describe.h`.
+    pub fn describes(&self) -> bool {
+        self.describes.is_some()
     }
 
     pub fn open(&self, uri: &str) -> Option<Handle<'_>> {
@@ -163,6 +184,15 @@ impl Handle<'_> {
         let name = CString::new(name).map_err(|error| error.to_string())?;
         // SAFETY: a C string.
         Ok(unsafe { delete(self.raw, name.as_ptr()) })
+    }
+
+    /// Say of the handle's values that they are of a model.
+    pub fn describe(&self, model: &str) -> Call {
+        let describes = self.library.describes.ok_or("the library has no descriptors")?;
+        let model = CString::new(model).map_err(|error| error.to_string())?;
+        let said = kv_store_descriptor_t { model: model.as_ptr(), ..kv_store_descriptor_t::default() };
+        // SAFETY: the handle is open, and the text is a C string that lives until the call returns.
+        Ok(unsafe { (describes.describe)(self.raw, &said) })
     }
 
     /// The same store by `kv_store_batch.h`. None: the library has none.

@@ -3,6 +3,7 @@
 mod arguments;
 mod chunks;
 mod concurrency;
+mod descriptors;
 mod manifests;
 mod outputs;
 mod processes;
@@ -15,8 +16,15 @@ pub use processes::{KILLED, PAIRS};
 pub use restart::RESTARTS;
 
 /// Every case.
-pub const CASES: &[&[Case]] =
-    &[chunks::CASES, manifests::CASES, outputs::CASES, arguments::CASES, concurrency::CASES, upkeep::CASES];
+pub const CASES: &[&[Case]] = &[
+    chunks::CASES,
+    manifests::CASES,
+    outputs::CASES,
+    arguments::CASES,
+    concurrency::CASES,
+    upkeep::CASES,
+    descriptors::CASES,
+];
 
 /// Fails with what was expected and what came.
 fn expect<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Verdict {

@@ -72,6 +72,8 @@ pub enum Needs {
     Apart,
     /// Version 2 of the vtable.
     Prefetch,
+    /// `kv_store_describe.h`.
+    Descriptors,
     /// Values of so many bytes.
     Values(u64),
     /// See [`Facts::held`].
@@ -141,6 +143,7 @@ impl<'a> Subject<'a> {
             Needs::Prefetch if self.library.vtable().version < 2 => {
                 Some("the vtable is of version 1, which has no prefetch_chunks".into())
             }
+            Needs::Descriptors if !self.library.describes() => Some("the library has no descriptors".into()),
             Needs::Held if self.facts.held.is_none() => Some("the library does not tell what it holds".into()),
             Needs::Values(bytes) if matches!(self.place, Place::Given { .. }) => {
                 Some(format!("it would leave {bytes} bytes in a store that may be in use"))

@@ -8,7 +8,8 @@ pub use kv_store_core::blocks::*;
 use crate::error::Error;
 use crate::open::Store;
 
-/// Open a block cache over the store that its config names: `l2.backend` is a store's URI, `noop`, or empty.
+/// Open a block cache over the store that its config names: `l2.backend` is a store's URI, `noop`, or empty. What the config and the spec say
+/// of the blocks is said of the store's values ([`describe`]).
 ///
 /// ```no_run
 /// # fn main() -> Result<(), kv_store_wasm::Error> {
@@ -20,10 +21,15 @@ use crate::open::Store;
 /// # }
 /// ```
 pub fn open(config: Config, spec: Spec) -> Result<Cache, Error> {
+    said(&config)?;
     let far: Option<Arc<dyn Far>> = match config.l2.backend.as_str() {
         "" => None,
         "noop" => Some(Arc::new(Noop)),
-        uri => Some(Arc::new(StoreFar::start(Arc::new(Store::open(uri)?.into()), config.l2.num_async_workers)?)),
+        uri => {
+            let store: kv_store_core::Store = Store::open(uri)?.into();
+            describe(&store, &config, &spec)?;
+            Some(Arc::new(StoreFar::start(Arc::new(store), config.l2.num_async_workers)?))
+        }
     };
     Ok(Cache::open(config, spec, far)?)
 }

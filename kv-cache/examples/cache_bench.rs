@@ -265,6 +265,7 @@ fn scan(path: &Path) {
             prompt: "",
             host: "",
             payload_bytes: 16 << 20,
+            descriptor: None,
         };
         let file = std::fs::File::create(path.join(format!("{}.kvc", IDENTITY.key(&tokens)))).unwrap();
         let metadata = row.encode(0);

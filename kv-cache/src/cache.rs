@@ -102,6 +102,7 @@ impl Cache {
             reservation_time_to_live: Duration::from_millis(config.policy.reservation_ms),
             hook: options.hook,
             warned_of_quant: AtomicBool::new(false),
+            descriptor: config.descriptor.digest(),
         });
         let (mut tiers, mut failed, mut last_error) = (Vec::new(), Vec::new(), None);
         if let Some(ram) = &config.ram {

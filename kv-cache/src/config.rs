@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 pub use kv_size::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::kind::TierKind;
 use crate::policy::Policy;
@@ -42,6 +43,8 @@ pub struct Config {
     pub queue: QueueConfig,
     /// Eviction under memory pressure.
     pub pressure: PressureConfig,
+    /// What the states are, beside what their keys say.
+    pub descriptor: Descriptor,
 }
 
 /// The tier `ram`.
@@ -144,6 +147,7 @@ impl Config {
     /// Whether it makes sense.
     pub(crate) fn check(&self) -> Result<()> {
         self.policy.check()?;
+        self.descriptor.check()?;
         let files = [&self.ram_file, &self.disk].map(Option::as_ref);
         if files.into_iter().flatten().any(|tier| !tier.path.is_absolute()) {
             return Err(Error::invalid("the path of a tier must be absolute"));

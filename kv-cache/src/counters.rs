@@ -92,6 +92,8 @@ counters! {
     foreign_files,
     /// Row files of a later version, or with reserved fields that are set. They are left alone.
     newer_files,
+    /// Rows of another descriptor, under keys that are looked for or saved. They are left alone.
+    other_descriptors,
     /// Files whose names end like a row's and are none, as they were when the cache was opened. They are left alone.
     misnamed_files,
     /// Temporary files of writers that died.
@@ -106,6 +108,7 @@ impl Counters {
             Flaw::Truncated => &self.truncated_files,
             Flaw::Foreign => &self.foreign_files,
             Flaw::Newer(_) | Flaw::Reserved => &self.newer_files,
+            Flaw::OtherDescriptor => &self.other_descriptors,
             Flaw::Corrupt(_) => &self.corrupt_files,
         };
         add(count, 1);

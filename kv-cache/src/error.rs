@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use crate::row::Flaw;
+
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -24,6 +26,8 @@ pub enum ErrorKind {
     Closed,
     /// The operating system refused.
     Io,
+    /// The row in the place of a save is of another descriptor, and is left alone.
+    Mismatch,
     /// A bug in this crate.
     Internal,
 }
@@ -50,10 +54,15 @@ impl Error {
         Error::new(ErrorKind::InvalidArgument, message)
     }
 
-    /// An operation that the system refused: `Full` where there is no room, else `Io`.
+    /// An operation that the system refused: `Full` where there is no room, else `Io`; or a save over a row of another descriptor.
     pub(crate) fn io(operation: impl Into<String>, source: io::Error) -> Error {
         let full = matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG));
-        let kind = if full { ErrorKind::Full } else { ErrorKind::Io };
+        let mismatch = source.get_ref().is_some_and(|cause| cause.downcast_ref() == Some(&Flaw::OtherDescriptor));
+        let kind = match (full, mismatch) {
+            (true, _) => ErrorKind::Full,
+            (_, true) => ErrorKind::Mismatch,
+            _ => ErrorKind::Io,
+        };
         Error { kind, message: operation.into(), source: Some(source) }
     }
 }

@@ -346,6 +346,7 @@ impl Lane {
             prompt: &save.prompt,
             host: &self.host,
             payload_bytes: save.payload.len() as u64,
+            descriptor: self.shared.descriptor,
         };
         let mut payload = Payload::Owned(save.payload);
         // A test's hook may panic; the lane goes on.

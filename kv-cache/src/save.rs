@@ -154,6 +154,7 @@ impl Cache {
             prompt: save.prompt,
             host: self.host(),
             payload_bytes: save.payload.as_slice().len() as u64,
+            descriptor: self.shared().descriptor,
         }
     }
 }

@@ -184,7 +184,7 @@ pub fn stats(path: &Path) -> Result<DirectoryStats> {
             *stats.reasons.entry(format!("{:?}", head.reason).to_lowercase()).or_default() += 1;
             *stats.models.entry(hex(&found.metadata.identity.fingerprint.bytes)).or_default() += 1;
         }
-        Seen::Later(_) => stats.newer += 1,
+        Seen::OfOthers(_) => stats.newer += 1,
         Seen::Flawed(_) | Seen::Unread(_) => stats.bad += 1,
     });
     Ok(stats)
@@ -253,7 +253,7 @@ impl Rest {
         let flawed = |flaw: Flaw| BadFile { name: name.to_owned(), why: flaw.to_string(), flaw: Some(flaw) };
         match seen {
             Seen::Row(..) => {}
-            Seen::Later(flaw) => self.left.push(flawed(flaw)),
+            Seen::OfOthers(flaw) => self.left.push(flawed(flaw)),
             Seen::Flawed(flaw) => self.bad.push(flawed(flaw)),
             Seen::Unread(error) => {
                 self.bad.push(BadFile { name: name.to_owned(), why: format!("it cannot be read: {error}"), flaw: None })

@@ -173,6 +173,7 @@ fn a_hundred_thousand_rows_are_indexed_without_their_payloads() {
             prompt: "",
             host: "",
             payload_bytes: 1 << 40,
+            descriptor: None,
         };
         // A payload of a terabyte, in a file without blocks: whoever reads it does not come back.
         let path = row_path(&path, &tokens);

@@ -9,6 +9,9 @@ import types
 def import_sglang() -> None:
     if "sglang" in sys.modules:
         return
+    # It looks at each module that is loaded, and takes the stand-ins below for files.
+    import torch  # noqa: F401
+
     found = importlib.util.find_spec("sglang")
     assert found is not None and found.submodule_search_locations
     root = list(found.submodule_search_locations)[0]

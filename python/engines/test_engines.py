@@ -2,13 +2,16 @@
 factories of SGLang and vLLM; and the stand-ins of the other tests beside the classes that they stand in for. `cargo xtask test --engines` runs it."""
 
 import ast
+import asyncio
 import inspect
 import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from typing import Any
@@ -59,6 +62,148 @@ def test_lmcache_evicts(uri: str) -> None:
     found = runner.bench_lookup(adapter, 1, 4, 1, lambda _: [keys], print)
     assert found.success_counts == [1]
     adapter.close()
+
+
+class InProcess:
+    """LMCache's remote backend as an engine's process has it, with the connector as its plugin, and what it gives back."""
+
+    def __init__(self, uri: str, **settings: Any) -> None:
+        import torch
+        from lmcache.v1.config import LMCacheEngineConfig
+        from lmcache.v1.memory_allocators.host_memory_allocator import HostMemoryAllocator
+        from lmcache.v1.metadata import LMCacheMetadata
+        from lmcache.v1.storage_backend.local_cpu_backend import LocalCPUBackend
+        from lmcache.v1.storage_backend.remote_backend import RemoteBackend
+
+        named = {"module_path": "kv_store_wasm.lmcache_remote", "class_name": "Adapter", "uri": uri, **settings}
+        extra = {f"remote_storage_plugin.kv_store_wasm.{name}": value for name, value in named.items()}
+        self.config = LMCacheEngineConfig.from_defaults(
+            chunk_size=16, local_cpu=False, max_local_cpu_size=0.1, remote_storage_plugins=["kv_store_wasm"], extra_config=extra
+        )
+        self.config.remote_serde = "naive"
+        self.metadata = LMCacheMetadata("model", 1, 1, 0, 0, torch.bfloat16, (4, 2, 16, 2, 8), chunk_size=16)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.memory = LocalCPUBackend(self.config, self.metadata, "cpu", memory_allocator=HostMemoryAllocator(64 << 20))
+        self.backend = RemoteBackend(self.config, self.metadata, self.loop, self.memory, "cpu", plugin_name="kv_store_wasm")
+        assert self.backend.connection is not None
+        self.connector = self.backend.connection.getWrappedConnector()
+
+    def key(self, number: int) -> Any:
+        import torch
+        from lmcache.utils import CacheEngineKey
+
+        return CacheEngineKey("model", 1, 0, number, torch.bfloat16)
+
+    def chunk(self, tokens: int, seed: int) -> Any:
+        import torch
+
+        shape = torch.Size([2, 4, tokens, 16])
+        made = self.memory.allocate([shape], self.connector.meta_dtypes, self.connector.meta_fmt)
+        assert made is not None
+        made.tensor.copy_(torch.randn(shape, generator=torch.Generator().manual_seed(seed)))
+        return made
+
+    def put(self, numbers: list[int], chunks: list[Any]) -> None:
+        self.backend.batched_submit_put_task([self.key(number) for number in numbers], chunks)
+        deadline = time.monotonic() + 60
+        while sum(self.connector.counters.snapshot()[name] for name in ("stored", "existed", "failures", "refused")) < len(numbers):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        self.backend.close()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(60)
+
+
+@pytest.mark.parametrize("backend", ["local-fs", "redis"])
+def test_lmcache_in_process_stores_and_loads_chunks(backend: str, uri: str, request: pytest.FixtureRequest) -> None:
+    import torch
+
+    where = uri if backend == "local-fs" else request.getfixturevalue("redis").uri
+    one, other = InProcess(where), InProcess(where)
+    # The last chunk of a prompt has fewer tokens.
+    chunks = [one.chunk(16 if number < 3 else 5, number) for number in range(4)]
+    numbers = [*range(4)]
+    assert other.backend.batched_contains([other.key(number) for number in numbers]) == 0
+    one.put(numbers, chunks)
+    assert one.connector.counters.snapshot()["stored"] == 4
+    assert other.backend.batched_contains([other.key(number) for number in [*numbers, 9]]) == 4
+    assert other.backend.contains(other.key(2)) and not other.backend.contains(other.key(9))
+    found = other.backend.batched_get_blocking([other.key(number) for number in [*numbers, 9]])
+    assert found[4] is None
+    for mine, theirs in zip(chunks, found):
+        assert theirs.get_shape() == mine.get_shape() and torch.equal(theirs.tensor, mine.tensor)
+    assert torch.equal(other.backend.get_blocking(other.key(3)).tensor, chunks[3].tensor)
+    # The run up to a hole, as its asynchronous lookups want it; and removal.
+    assert one.backend.remove(one.key(1))
+    wanted = [other.key(number) for number in numbers]
+    loaded = asyncio.run_coroutine_threadsafe(other.backend.batched_get_non_blocking("id", wanted), other.loop).result(60)
+    assert len(loaded) == 1
+    contained = asyncio.run_coroutine_threadsafe(other.backend.batched_async_contains("id", wanted), other.loop).result(60)
+    assert contained == 1
+    # Of other weights under this name nothing is found.
+    third = InProcess(where, descriptor={"model": "sha256:9f86d081"})
+    assert third.backend.get_blocking(third.key(0)) is None
+    for made in (one, other, third):
+        made.close()
+
+
+def test_lmcache_in_process_is_held_up_by_no_frozen_server(redis: Any) -> None:
+    made = InProcess(redis.uri, timeout=2.0, compute_rate=1 << 20)
+    chunk = made.chunk(16, 1)
+    made.put([1], [chunk])
+    redis.process.send_signal(signal.SIGSTOP)
+    begun = time.monotonic()
+    assert not made.backend.contains(made.key(1))
+    looked = time.monotonic()
+    assert made.backend.batched_get_blocking([made.key(1)]) == [None]
+    loaded = time.monotonic()
+    redis.process.send_signal(signal.SIGCONT)
+    # 8 KiB at 1 MiB a second are computed sooner than the shortest load ends.
+    assert looked - begun < 1.5 and loaded - looked < 1.0
+    deadline = time.monotonic() + 60
+    while not made.backend.contains(made.key(1)):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert made.backend.get_blocking(made.key(1)) is not None
+    made.close()
+
+
+def test_lmcache_in_process_gets_memory_back_when_the_store_has_let_go_of_it(redis: Any) -> None:
+    made = InProcess(redis.uri, timeout=3.0)
+    made.put([1], [made.chunk(16, 1)])
+    given: list[Any] = []
+    allocate = made.memory.allocate
+    made.memory.allocate = lambda *asked: given.append(allocate(*asked)) or given[-1]
+    made.config.blocking_timeout_secs = 0.3
+    redis.process.send_signal(signal.SIGSTOP)
+    assert made.backend.get_blocking(made.key(1)) is None
+    assert [chunk.get_ref_count() for chunk in given] == [1], "the answer may still come into it"
+    redis.process.send_signal(signal.SIGCONT)
+    deadline = time.monotonic() + 60
+    while given[0].get_ref_count():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    made.close()
+
+
+def test_lmcache_in_process_refuses_what_it_cannot_keep(uri: str) -> None:
+    from lmcache.v1.storage_backend.connector import CreateConnector
+
+    made = InProcess(uri)
+    for name, value, said in (("use_layerwise", True, "use_layerwise"), ("remote_serde", "cachegen", "naive")):
+        before = getattr(made.config, name)
+        setattr(made.config, name, value)
+        with pytest.raises(ValueError, match=said):
+            CreateConnector("plugin://kv_store_wasm", made.loop, made.memory, made.config, made.metadata, plugin_name="kv_store_wasm")
+        setattr(made.config, name, before)
+    del made.config.extra_config["remote_storage_plugin.kv_store_wasm.uri"]
+    with pytest.raises(ValueError, match="uri"):
+        CreateConnector("plugin://kv_store_wasm", made.loop, made.memory, made.config, made.metadata, plugin_name="kv_store_wasm")
+    made.close()
 
 
 @pytest.mark.parametrize("page", ["start/lmcache.md", "engines/lmcache.md"])

@@ -152,6 +152,73 @@ def test_damaged_lost_and_frozen_stores_are_computed(
     assert killed["tokens"] == computed["tokens"] and counted(killed, "hits") == counted(before, "hits")
 
 
+def damage(files: list[pathlib.Path], drawn: random.Random) -> None:
+    """Of some files a bit is flipped, some are cut short, some are gone."""
+    for path in files:
+        match drawn.randrange(6):
+            case 0:
+                content = bytearray(path.read_bytes())
+                content[drawn.randrange(len(content))] ^= 1 << drawn.randrange(8)
+                path.write_bytes(content)
+            case 1:
+                path.write_bytes(path.read_bytes()[: drawn.randrange(path.stat().st_size)])
+            case 2:
+                path.unlink()
+
+
+@pytest.mark.parametrize("model", ["llama", "gemma"])
+@pytest.mark.parametrize("backend", ["local-fs", "redis"])
+def test_the_same_tokens_come_whatever_becomes_of_the_store_between_prompts(
+    model: str, backend: str, uri: str, redis: Any, processes: list[Vllm]
+) -> None:
+    """The environment variable VLLM_PROMPTS says how many prompts; some at a time share a beginning."""
+    count, at_once, drawn = int(os.environ.get("VLLM_PROMPTS", "16")), 4, random.Random(1)
+    asked = [prompt for start in range(0, count, 20) for prompt in prompts(min(20, count - start), seed=start)]
+    plain, one = processes
+    assert plain.make(model, None) == {"ready": True}
+    wanted = plain.run(asked)["tokens"]
+    folder = pathlib.Path(uri.removeprefix("local-fs://"))
+    where = uri if backend == "local-fs" else redis.uri
+    assert one.make(model, {"uri": where, "timeout": 1.0, "lookup_timeout": 0.5}) == {"ready": True}
+    for number, start in enumerate(range(0, count, at_once)):
+        part = slice(start, start + at_once)
+        for turn in ("computed", "found", "harmed", "computed again"):
+            if turn == "harmed" and backend == "local-fs":
+                damage(sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 4096), drawn)
+            elif turn == "harmed" and number % 2:
+                redis.process.send_signal(signal.SIGSTOP)
+            elif turn == "harmed":
+                redis.kill()
+            said = one.run(asked[part], reset=True)
+            assert said["tokens"] == wanted[part], (turn, start)
+            if turn == "harmed" and backend == "redis" and number % 2:
+                redis.process.send_signal(signal.SIGCONT)
+            elif turn == "harmed" and backend == "redis":
+                redis.start()
+    assert counted(said, "hits") > 0 and counted(said, "misses") + counted(said, "failed_lookups") > 0
+
+
+def test_whichever_part_is_gone_the_same_tokens_come(uri: str, processes: list[Vllm]) -> None:
+    """Blocks of two groups of layers: all that a prompt needs is loaded, or it is computed."""
+    [asked], one = prompts(1), processes[0]
+    assert one.make("gemma", {"uri": uri}) == {"ready": True}
+    computed = one.run([asked])
+    folder = pathlib.Path(uri.removeprefix("local-fs://"))
+
+    def parts() -> list[pathlib.Path]:
+        return sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 4096)
+
+    names = parts()
+    assert len(names) == 2 * (len(asked) + ANSWER) // BLOCK
+    for name in names:
+        name.unlink()
+        lost = one.run([asked], reset=True)
+        assert lost["tokens"] == computed["tokens"], name
+        # What was computed in its place is stored, if it is needed.
+        whole_again = one.run([asked], reset=True)
+        assert whole_again["tokens"] == computed["tokens"] and whole_again["cached"] == [whole(asked)], name
+
+
 @pytest.mark.parametrize("model", ["llama", "gemma"])
 def test_preempted_requests_answer_the_same(model: str, uri: str, processes: list[Vllm]) -> None:
     """More requests than blocks: some lose theirs, and load them again."""

@@ -1,6 +1,7 @@
 """The worker's half of vLLM's connector over tensors: pages that lie apart, buffers that hold few blocks, blocks that do not come."""
 
 import dataclasses
+import pathlib
 import signal
 import time
 from collections.abc import Iterator
@@ -97,6 +98,32 @@ def test_what_does_not_come_is_named_and_the_rest_is_there(make: Any, uri: str) 
     # Another rank's blocks are not its own.
     other.worker.start([Job(4, "d", blocks(1), 5.0)], False, ("test", "rank=1", ""))
     assert other.until(1).failed == {"d"}
+
+
+@pytest.mark.parametrize("how", ["removed", "torn"])
+def test_whichever_part_is_gone_the_request_is_not_loaded(how: str, make: Any, tmp_path: pathlib.Path) -> None:
+    """A prompt's blocks of all groups and layers are useful together only: with any of them gone after the lookup the load has failed."""
+    uri = f"local-fs://{tmp_path}/store"
+    one, other = make(uri), make(uri)
+    parts = blocks(1, 2, 3, 4)
+    one.worker.start([Job(0, "a", parts, 5.0)], True, PREFIX)
+    assert one.until(1).saved == {0: True}
+    with kv.open(uri, sealed=True) as store:
+        for number, part in enumerate(parts, 1):
+            [key] = kv.keys([part.name], *PREFIX)
+            before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and key.hex() in path.name}
+            assert len(before) == 1
+            for path, stored in before.items():
+                path.unlink() if how == "removed" else path.write_bytes(stored[: len(stored) // 2])
+            other.worker.start([Job(number, "b", parts, 5.0)], False, PREFIX)
+            ended = other.until(1)
+            assert ended.loaded == ended.failed == {"b"} and ended.missing == {part.number}, part
+            one.worker.start([Job(number, "a", parts, 5.0)], True, PREFIX)
+            assert one.until(1).saved == {number: True}
+            [outcome] = store.exists_many([key])
+            assert outcome >= 0
+        other.worker.start([Job(99, "b", parts, 5.0)], False, PREFIX)
+        assert not other.until(1).failed
 
 
 def test_a_server_that_does_not_answer_ends_loads_and_saves(make: Any, redis: Any) -> None:

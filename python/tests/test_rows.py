@@ -56,6 +56,25 @@ def test_rows_of_a_directory_outlive_the_cache(tmp_path: pathlib.Path) -> None:
     assert bytes(row.state) == state
 
 
+def test_rows_of_another_descriptor_are_not_found_and_stay(tmp_path: pathlib.Path) -> None:
+    settings: dict[str, Any] = {"directory": tmp_path, "disk_bytes": 1 << 20}
+    one: dict[str, str | int | None] = {"model": "sha256:1", "layers": 32, "rope": None}
+    two: dict[str, str | int | None] = {"model": "sha256:2", "layers": 32}
+    with rows.open(**settings, descriptor=one) as cache:
+        assert cache.put(MODEL, PROMPT[:32], b"of one") == Status.OK
+    with rows.open(**settings, descriptor=two) as cache:
+        assert cache.longest(MODEL, PROMPT) is None
+        assert json.loads(cache.stats())["other_descriptors"] == 1
+    for said in (one, None):
+        with rows.open(**settings, descriptor=said) as cache:
+            row = cache.longest(MODEL, PROMPT)
+            assert row is not None and bytes(row.state) == b"of one"
+            # It holds the directory.
+            del row
+    with pytest.raises(ValueError, match="modle"):
+        rows.open(**settings, descriptor={"modle": "sha256:1"})
+
+
 def test_a_damaged_row_is_a_miss(tmp_path: pathlib.Path) -> None:
     settings: dict[str, Any] = {"directory": tmp_path, "disk_bytes": 1 << 20}
     with rows.open(**settings) as cache:

@@ -13,6 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "stand_ins"))
 
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy
 
+import kv_store_wasm as kv_store
 from conftest import Redis
 from kv_store_wasm.sglang import Storage
 
@@ -191,6 +192,29 @@ def test_pools_of_hybrid_models(uri: str) -> None:
     assert found(PoolHitPolicy.BLOCK_GROUPS, names) == (5, {"kv": 5}, [1, 2, 3, 4, 5])
     got = made.batch_get_v2([Transfer("mamba", [names[1], names[4]], indices(6, 7))])
     assert got == {"mamba": [True, False]} and state.page(6 * PAGE) == b"s" * 2 * PAGE * LAYERS * TOKEN
+
+
+def test_whichever_page_of_a_hybrid_model_is_gone_no_longer_prefix_is_offered(uri: str) -> None:
+    """Pages of all pools are useful together only: what lacks one is no hit, and a page that goes after the question is named by the load."""
+    pools = {"kv": Pool("page_first"), "indexer": Pool("page_first")}
+    made = storage(uri, pools["kv"])
+    made.register_mem_host_pool_v2(pools["indexer"], "indexer")
+    names = [f"hash{n}" for n in range(4)]
+    pages = indices(0, 1, 2, 3)
+    both = [Transfer(pool, names, pages) for pool in pools]
+    assert made.batch_set_v2(both) == {pool: [True] * 4 for pool in pools}
+    with kv_store.open(uri) as store:
+        for pool in pools:
+            for number, name in enumerate(names):
+                [key] = kv_store.keys([name], *made._namespace(pool))
+                assert store.delete_many([key]) == [0]
+                asked = made.batch_exists_v2(names, [Transfer("indexer", names)])
+                assert asked.kv_hit_pages == number, (pool, name)
+                got = made.batch_get_v2(both)
+                assert got[pool] == [name != other for other in names]
+                assert all(all(found) for other, found in got.items() if other != pool)
+                made.batch_set_v2(both)
+    assert made.batch_exists_v2(names, [Transfer("indexer", names)]).kv_hit_pages == 4
 
 
 def test_calls_that_make_no_sense_are_failures_and_do_not_raise(uri: str) -> None:

@@ -82,6 +82,7 @@ const DISTINCT: &[&str] = &[
     "cluster/",
     "mooncake/",
     "fence/",
+    "descriptor/",
     "save96/",
     "save96-batch/",
     "growth/",

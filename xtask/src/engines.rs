@@ -177,10 +177,59 @@ pub fn test(place: &Place) -> Result<()> {
     step::run_shown("the connector in vLLM", &mut tests)
 }
 
+/// The page with the table of releases, and what that stands between.
+const PAGE: &str = "docs/engines/index.md";
+const TABLE: [&str; 2] = ["<!-- table: cargo xtask test --engines --newest -->\n", "<!-- end -->\n"];
+
+/// The adapters in the releases that PyPI has today, written into the page. Fails where one does not pass in the newest release of its engine.
+pub fn test_newest(place: &Place) -> Result<()> {
+    let engines = Engines::prepare(place)?;
+    let folder = place.work().join("releases");
+    std::fs::create_dir_all(&folder)?;
+    let mut versions = engines.python(place)?;
+    eprintln!("== the adapters in the newest releases");
+    let rows = step::output(versions.arg("-P").arg("versions.py").arg(&folder))?;
+    print!("{rows}");
+    let path = place.root.join(PAGE);
+    let page = std::fs::read_to_string(&path)?;
+    std::fs::write(&path, with_table(&page, &rows)?)?;
+    let mut seen = std::collections::BTreeSet::new();
+    let newest =
+        rows.lines().filter(|row| row.split('|').nth(1).is_some_and(|package| seen.insert(package.to_owned())));
+    let failed: Vec<&str> = newest.filter(|row| !row.ends_with("| passes |")).collect();
+    anyhow::ensure!(failed.is_empty(), "not in the newest release:\n{}", failed.join("\n"));
+    Ok(())
+}
+
+/// The page with these rows in place of those of its table.
+fn with_table(page: &str, rows: &str) -> Result<String> {
+    let missing = || format!("{PAGE} has no {}", TABLE[0].trim());
+    let (before, rest) = page.split_once(TABLE[0]).with_context(missing)?;
+    let (_, after) = rest.split_once(TABLE[1]).with_context(missing)?;
+    let head = "| package | release | the adapter's tests |\n| --- | --- | --- |\n";
+    Ok(format!("{before}{}{head}{rows}{}{after}", TABLE[0], TABLE[1]))
+}
+
 /// A program that prints rows, and the server that it measures against while this lives.
 pub fn bench(place: &Place, engines: &Engines, program: &str, folder: &Path) -> Result<(Command, RedisServer)> {
     let redis = RedisServer::start(&[]);
     let mut bench = engines.python(place)?;
     bench.arg(program).env("KV_STORE_BENCH_REDIS", redis.port.to_string()).env("KV_STORE_BENCH_FOLDER", folder);
     Ok((bench, redis))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_releases_is_replaced_and_the_page_has_one() {
+        let page = std::fs::read_to_string(kv_store_tests::root().join(PAGE)).unwrap();
+        let written = with_table(&page, "| lmcache | 9.9.9 | passes |\n").unwrap();
+        assert_eq!(written.matches("9.9.9").count(), 1);
+        let again = with_table(&written, "| lmcache | 9.9.10 | passes |\n").unwrap();
+        assert!(!again.contains("9.9.9 ") && again.contains("| lmcache | 9.9.10 | passes |\n<!-- end -->"));
+        assert_eq!(page.split_once(TABLE[0]).unwrap().0, again.split_once(TABLE[0]).unwrap().0);
+        assert!(with_table("no table", "").is_err());
+    }
 }

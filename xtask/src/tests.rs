@@ -27,8 +27,9 @@ pub struct Options {
     /// SGLang, vLLM's tiers and a vLLM that serves models on a CPU with the adapters (6.5 GB and 10 minutes the first time)
     #[arg(long)]
     engines: bool,
-    /// Only Debian's newest llama-server, whatever its version is; `--engines` runs it only if it has the version that the checks name
-    #[arg(long, conflicts_with_all = ["quick", "engines", "languages", "aarch64", "second_host"])]
+    /// Only Debian's newest llama-server, whatever its version is; `--engines` runs it only if it has the version that the checks name. With
+    /// `--engines`: only the adapters in the newest releases that PyPI has of LMCache, SGLang and AIBrix; writes the table of docs/engines/index.md
+    #[arg(long, conflicts_with_all = ["quick", "languages", "aarch64", "second_host"])]
     newest: bool,
     /// Mixed requests to servers with the automatic cache, for each of the four kinds of models
     #[arg(long, default_value_t = 200)]
@@ -57,6 +58,8 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     let start = step::Moment::now();
     if options.quick {
         quick::run(place)?;
+    } else if options.engines && options.newest {
+        crate::engines::test_newest(place)?;
     } else if options.engines {
         engines(place, options.requests)?;
     } else if options.newest {

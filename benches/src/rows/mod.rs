@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod cluster;
+pub mod descriptor;
 pub mod disk;
 pub mod disk_processes;
 pub mod fence;

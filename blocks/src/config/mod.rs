@@ -5,6 +5,7 @@
 
 mod env;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -51,6 +52,9 @@ pub struct Config {
     pub l1: NearConfig,
     /// The far level.
     pub l2: FarConfig,
+    /// What the engine says of its blocks, beside what the spec says: texts by the names of a descriptor's fields (`docs/envelope.md`). Who makes a
+    /// far level of `l2.backend` says it of its values.
+    pub descriptor: BTreeMap<String, String>,
     /// Variables that were found and have no effect here, each with why. Nothing to set.
     #[serde(skip)]
     pub ignored: Vec<String>,
@@ -126,6 +130,7 @@ impl Default for Config {
             token_validation: false,
             l1: NearConfig::default(),
             l2: FarConfig::default(),
+            descriptor: BTreeMap::new(),
             ignored: Vec::new(),
             former: Vec::new(),
         }

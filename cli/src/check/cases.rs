@@ -281,7 +281,12 @@ fn held() -> Held {
 /// The library that is linked into this program.
 fn linked() -> Library {
     // SAFETY: never NULL, and static.
-    let (vtable, batches) =
-        unsafe { (&*kv_store_ffi::kv_store_get_vtable(), &*kv_store_ffi::kv_store_batch_get_vtable()) };
-    Library::linked(vtable, Some(batches))
+    let (vtable, batches, describes) = unsafe {
+        (
+            &*kv_store_ffi::kv_store_get_vtable(),
+            &*kv_store_ffi::kv_store_batch_get_vtable(),
+            &*kv_store_ffi::kv_store_describe_get_vtable(),
+        )
+    };
+    Library::linked(vtable, Some(batches)).describing(describes)
 }

@@ -18,6 +18,7 @@ pub const RESTARTS: &[Restart] = &[
         before: meet_damage,
         after: heal,
     },
+    super::descriptors::RESTART,
 ];
 
 const CHUNKS: u64 = 20;

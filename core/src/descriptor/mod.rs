@@ -199,6 +199,15 @@ impl Descriptor {
     }
 }
 
+/// A text that a descriptor takes: the SHA-256 of one that is too long, or has control characters.
+#[must_use]
+pub(crate) fn short(text: &str) -> String {
+    if text.len() <= MAX_DESCRIPTOR_FIELD_BYTES && !text.chars().any(char::is_control) {
+        return text.to_owned();
+    }
+    Sha256::digest(text).iter().fold("sha256:".to_owned(), |hex, byte| hex + &format!("{byte:02x}"))
+}
+
 impl DescriptorDigest {
     /// As it lies in an envelope; `None` for zeros.
     #[doc(hidden)]

@@ -23,6 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
         prompt: &row.prompt,
         host: &row.host,
         payload_bytes: row.head.payload_bytes.min(1 << 40),
+        descriptor: row.descriptor,
     };
     let encoded = new.encode(row.head.payload_crc32c);
     let again = parse(&encoded, encoded.len() as u64 + new.payload_bytes).expect("what we write is read");

@@ -27,6 +27,7 @@ pub(super) fn status_of(kind: ErrorKind) -> c_int {
         ErrorKind::Busy | ErrorKind::Timeout => KV_STORE_UNAVAILABLE,
         ErrorKind::Full => KV_STORE_EXHAUSTED,
         ErrorKind::Closed => KV_STORE_CANCELLED,
+        ErrorKind::Mismatch => KV_STORE_MISMATCH,
         ErrorKind::Io | ErrorKind::Internal => KV_STORE_OTHER,
     }
 }

@@ -22,7 +22,7 @@ fn former(status: c_int) -> kv_cache_status_t {
         (_, Some(ErrorKind::Full)) => KV_CACHE_FULL,
         (_, Some(ErrorKind::Timeout)) => KV_CACHE_TIMEOUT,
         (_, Some(ErrorKind::Closed)) => KV_CACHE_CLOSED,
-        (_, Some(ErrorKind::Io)) => KV_CACHE_IO,
+        (_, Some(ErrorKind::Io | ErrorKind::Mismatch)) => KV_CACHE_IO,
         (_, Some(ErrorKind::Internal) | None) => KV_CACHE_INTERNAL,
     }
 }

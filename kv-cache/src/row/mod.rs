@@ -11,7 +11,8 @@
 //! A row that this crate wrote also has a **seal**: record 0x80, first of all, with the sum (`metadata_sum`) of everything
 //! before the payload. The format has a checksum of the payload only. With the seal the only bits of a file that can change
 //! unseen are those of the hit count and the time of the last use, which other software of this format rewrites in place.
-//! Other readers of the format pass over the seal, and rows of theirs, which have none, are read by what they repeat (counts,
+//! A row of a cache that says what its states are has a digest of that in record 0x81 (`docs/envelope.md`, "Descriptors").
+//! Other readers of the format pass over both, and rows of theirs, which have none, are read by what they repeat (counts,
 //! lengths, and the key, which is the file's name).
 
 mod parse;
@@ -45,6 +46,7 @@ const TAG_DETAIL: u8 = 0x07;
 const TAG_TOKEN_COUNT: u8 = 0x08;
 const TAG_TOKENS: u8 = 0x09;
 const TAG_SEAL: u8 = 0x80;
+const TAG_DESCRIPTOR: u8 = 0x81;
 /// What the software record of a sealed row begins with: without its seal such a row is damaged.
 const SOFTWARE: &str = "kv-cache/";
 
@@ -103,15 +105,19 @@ pub enum Flaw {
     /// Reserved fields of its header are set, which this version gives no meaning.
     #[error("reserved fields of its header are set, which version {VERSION} gives no meaning")]
     Reserved,
+    /// A row whose descriptor is another one than the reader's.
+    #[error("its state is of another descriptor")]
+    OtherDescriptor,
     /// A row that contradicts itself.
     #[error("{0}")]
     Corrupt(&'static str),
 }
 
 impl Flaw {
-    /// Whether the file is a row that later software can read: it is not served, and left alone.
-    pub fn is_later(&self) -> bool {
-        matches!(self, Flaw::Newer(_) | Flaw::Reserved)
+    /// Whether the file is a row that others can read, later software or who says the same of its states: it is not served, and left
+    /// alone.
+    pub fn is_of_others(&self) -> bool {
+        matches!(self, Flaw::Newer(_) | Flaw::Reserved | Flaw::OtherDescriptor)
     }
 }
 

@@ -49,6 +49,8 @@ pub struct RowMetadata {
     pub detail: String,
     /// Whether its seal is there; it is right, then.
     pub sealed: bool,
+    /// The digest of what its writer says of it.
+    pub descriptor: Option<[u8; 16]>,
 }
 
 impl RowMetadata {
@@ -162,6 +164,7 @@ fn parse_known(bytes: &[u8], file_bytes: u64) -> Result<RowMetadata, Flaw> {
         detail: text(found.detail),
         software,
         sealed,
+        descriptor: found.descriptor,
     })
 }
 
@@ -184,6 +187,7 @@ struct Records<'a> {
     detail: Option<&'a [u8]>,
     token_count: Option<u32>,
     tokens: Option<&'a [u8]>,
+    descriptor: Option<[u8; 16]>,
 }
 
 impl<'a> Records<'a> {
@@ -214,6 +218,7 @@ impl<'a> Records<'a> {
                 TAG_SOFTWARE => once(&mut found.software, value)?,
                 TAG_DETAIL => once(&mut found.detail, value)?,
                 TAG_TOKEN_COUNT => once(&mut found.token_count, u32::from_le_bytes(*fixed(value)?))?,
+                TAG_DESCRIPTOR => once(&mut found.descriptor, *fixed(value)?)?,
                 TAG_TOKENS => once(&mut found.tokens, value)?,
                 _ => {}
             }

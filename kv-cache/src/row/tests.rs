@@ -22,6 +22,7 @@ fn row(tokens: &[u32]) -> NewRow<'_> {
         prompt: "Once upon a time",
         host: "gpu-3",
         payload_bytes: 5,
+        descriptor: None,
     }
 }
 
@@ -79,6 +80,26 @@ fn golden_row() {
     assert_eq!(format!("{:?}", SaveReason::ALL), "[Unknown, Cold, Continued, Evict, Shutdown, Finish]");
     let modes = [FingerprintMode::Safe, FingerprintMode::GgufChunked, FingerprintMode::FastUnsafe];
     assert_eq!(modes.map(FingerprintMode::number), [0, 1, 2]);
+}
+
+/// The same of a cache that says of its states `model = "m"`. Made as above.
+#[test]
+fn golden_row_with_a_descriptor() {
+    const FILE: &str = "\
+        4b564301040500000300000000000000002000000000000000f153650000000000f153650000000005000000000000001b010000000000000500\
+        000000000000df68db6600000000100000004f6e63652075706f6e20612074696d65bb00000080040000006184d3570120000000aaaaaaaaaaaa\
+        aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa0201000000000301000000070420000000bbbbbbbbbbbbbbbbbbbbbbbbbbbbbb\
+        bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb05050000006770752d33060e0000006b762d63616368652f302e332e30070b000000656e64206f6620\
+        7475726e8110000000bbfe34e58fcf3cd96fc78613bd715865080400000003000000090c0000000100000002000000040302017374617465";
+    let descriptor = crate::Descriptor([("model".to_owned(), "m".to_owned())].into()).digest();
+    let described = NewRow { descriptor, ..row(&[1, 2, 0x0102_0304]) };
+    let mut file = described.layout_by("kv-cache/0.3.0").seal(Crc::of(b"state"));
+    file.extend(b"state");
+    assert_eq!(file.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), FILE);
+    let read = parse(&file, file.len() as u64).unwrap();
+    assert_eq!((read.descriptor, read.sealed), (descriptor, true));
+    let described = NewRow { descriptor, ..row(&[1, 2, 3]) };
+    assert_eq!(described.encode(0).len(), described.encoded_len());
 }
 
 /// The offsets of the format's text, looked at without our parser.

@@ -27,6 +27,8 @@ pub struct NewRow<'a> {
     pub host: &'a str,
     /// Length of the payload.
     pub payload_bytes: u64,
+    /// The digest of what is said of the state, if anything is.
+    pub descriptor: Option<[u8; 16]>,
 }
 
 /// A row's metadata of the right length, before the payload's checksum is known.
@@ -76,6 +78,7 @@ impl NewRow<'_> {
             + record(cut(self.host, MAX_TEXT_BYTES).len())
             + record(SOFTWARE.len() + env!("CARGO_PKG_VERSION").len())
             + if detail == 0 { 0 } else { record(detail) }
+            + self.descriptor.map_or(0, |digest| record(digest.len()))
             + record(4)
             + record(self.tokens.len() * 4);
         HEAD_BYTES + 4 + cut(self.prompt, MAX_PROMPT_BYTES).len() + 4 + records
@@ -97,6 +100,9 @@ impl NewRow<'_> {
         push(&mut records, TAG_SOFTWARE, software.as_bytes());
         if !self.detail.is_empty() {
             push(&mut records, TAG_DETAIL, cut(self.detail, MAX_TEXT_BYTES).as_bytes());
+        }
+        if let Some(digest) = &self.descriptor {
+            push(&mut records, TAG_DESCRIPTOR, digest);
         }
         push(&mut records, TAG_TOKEN_COUNT, &(self.tokens.len() as u32).to_le_bytes());
         records.push(TAG_TOKENS);

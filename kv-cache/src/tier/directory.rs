@@ -15,6 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use kv_platform::signals::without_signal;
 use rustix::fs::{self, AtFlags, Dir as DirStream, FlockOperation, Mode, OFlags};
 
+use crate::descriptor::DIGEST_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::limits::{MAX_SET_ASIDE, MAX_SET_ASIDE_BYTES};
@@ -28,6 +29,8 @@ const LOCK: &str = ".lock";
 pub(crate) struct Directory {
     pub path: PathBuf,
     fd: OwnedFd,
+    /// The digest of what is said of the rows: others' are not read. `None`: all are.
+    pub descriptor: Option<[u8; DIGEST_BYTES]>,
     /// Held as long as the directory is open: exclusive where it is ours, else shared, where the file system has locks.
     lock: Option<File>,
     ours: bool,
@@ -68,7 +71,7 @@ pub(crate) struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SetAside {
     Moved,
-    /// It was a good row, or one of a later version, and is in its place.
+    /// It was a good row, or one of others, and is in its place.
     PutBack,
 }
 
@@ -131,6 +134,7 @@ impl Directory {
         Ok(Directory {
             path: path.to_owned(),
             fd,
+            descriptor: None,
             lock: None,
             ours: false,
             temporaries: AtomicU64::new(start),
@@ -244,8 +248,13 @@ impl Directory {
             Name::Row(key) if found.metadata.key() != key => {
                 Err(Flaw::Corrupt("its content is not that of its name").into())
             }
+            _ if self.is_of_another_descriptor(&found) => Err(Flaw::OtherDescriptor.into()),
             _ => Ok(found),
         }
+    }
+
+    fn is_of_another_descriptor(&self, found: &Found) -> bool {
+        self.descriptor.is_some_and(|own| found.metadata.descriptor.is_some_and(|of_row| of_row != own))
     }
 
     /// A row has its name now, which a power cut may take.
@@ -314,11 +323,11 @@ impl Directory {
         Ok(removed + self.trimmed.swap(0, Relaxed))
     }
 
-    /// Whether the file at `path` is a whole row for the place `name`, or one of a later version.
+    /// Whether the file at `path` is a whole row for the place `name`, or one of others.
     fn is_to_be_kept(&self, path: &str, name: &str) -> bool {
         match self.inspect_as(path, name) {
             Ok(found) => self.check_payload(&found).is_ok(),
-            Err(Unread::Flaw(flaw)) => flaw.is_later(),
+            Err(Unread::Flaw(flaw)) => flaw.is_of_others(),
             Err(Unread::Io(_)) => false,
         }
     }

@@ -124,7 +124,7 @@ impl Tier {
                 }
                 "another process saved it again; look up again".into()
             }
-            (AtName::Later(later), _) => {
+            (AtName::OfOthers(later), _) => {
                 self.shared.counters.flaw(&later);
                 later.to_string()
             }
@@ -147,7 +147,7 @@ impl Tier {
                 let anew = self.row_of(row.key, &found, 0);
                 if anew.has_the_file_of(row) { AtName::Damaged } else { AtName::SavedAnew(anew) }
             }
-            Err(Unread::Flaw(flaw)) if flaw.is_later() => AtName::Later(flaw),
+            Err(Unread::Flaw(flaw)) if flaw.is_of_others() => AtName::OfOthers(flaw),
             Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound => AtName::Nothing,
             Err(_) => AtName::Damaged,
         }
@@ -174,8 +174,8 @@ impl Tier {
 enum AtName {
     /// A good row of the key, in a file other than the one that was indexed.
     SavedAnew(Row),
-    /// A row of a later version.
-    Later(Flaw),
+    /// A row of a later version or of another descriptor.
+    OfOthers(Flaw),
     Damaged,
     Nothing,
 }

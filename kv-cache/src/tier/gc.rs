@@ -83,7 +83,7 @@ impl Tier {
             let unknown: Vec<_> = names.into_iter().filter(|(_, name)| row_key(name).is_some_and(is_unknown)).collect();
             let mut orphans = Vec::new();
             directory.look_at(&unknown, |name, seen| match seen {
-                Seen::Later(_) => gc.later_left += 1,
+                Seen::OfOthers(_) => gc.later_left += 1,
                 Seen::Row(key, found) => orphans.push(self.row_of(key, &found, 0)),
                 Seen::Flawed(flaw) => self.condemn_file(directory, name, &flaw),
                 Seen::Unread(_) => {}

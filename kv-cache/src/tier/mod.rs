@@ -27,10 +27,12 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::counters::{Counters, TierStats, add};
+use crate::descriptor::DIGEST_BYTES;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::kind::TierKind;
 use crate::log;
+use crate::row::Flaw;
 use directory::row_name;
 pub(crate) use directory::{Directory, Found, Name};
 use entry::{Body, Row};
@@ -52,6 +54,8 @@ pub(crate) struct Shared {
     pub hook: Option<StepHook>,
     /// It was said that rows are saved that other software deletes.
     pub warned_of_quant: AtomicBool,
+    /// The digest of what is said of the states.
+    pub descriptor: Option<[u8; DIGEST_BYTES]>,
 }
 
 impl Shared {
@@ -97,7 +101,8 @@ impl Tier {
 
     /// Open a directory and index what is in it.
     pub fn files(kind: TierKind, path: &Path, exclusive: bool, budget: u64, shared: Arc<Shared>) -> Result<Tier> {
-        let directory = Directory::open(path, exclusive)?;
+        let mut directory = Directory::open(path, exclusive)?;
+        directory.descriptor = shared.descriptor;
         let tier = Tier::new(kind, budget, Some(directory), shared);
         tier.scan()?;
         Ok(tier)
@@ -124,9 +129,9 @@ impl Tier {
         let mut left = LeftAlone::of(&names);
         directory.look_at(&names, |name, seen| match seen {
             Seen::Row(key, found) => rows.push((found.modified, self.row_of(key, &found, 0))),
-            Seen::Later(flaw) => {
+            Seen::OfOthers(flaw) => {
                 self.shared.counters.flaw(&flaw);
-                left.later += 1;
+                *(if flaw == Flaw::OtherDescriptor { &mut left.described } else { &mut left.later }) += 1;
             }
             Seen::Flawed(flaw) => self.condemn_file(directory, name, &flaw),
             Seen::Unread(error) => log::warn(format_args!("{}/{name} is left out: {error}", directory.path.display())),
@@ -242,6 +247,8 @@ impl Tier {
 struct LeftAlone {
     /// Rows of a later version.
     later: u64,
+    /// Rows of another descriptor.
+    described: u64,
     /// Names that end like a row's and are none.
     misnamed: u64,
 }
@@ -250,13 +257,16 @@ impl LeftAlone {
     /// Those whose name says so.
     fn of(names: &[(String, Name)]) -> LeftAlone {
         let misnamed = names.iter().filter(|(_, name)| *name == Name::Misnamed).count();
-        LeftAlone { later: 0, misnamed: misnamed as u64 }
+        LeftAlone { misnamed: misnamed as u64, ..LeftAlone::default() }
     }
 }
 
 impl std::fmt::Display for LeftAlone {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let LeftAlone { later, misnamed } = self;
-        write!(f, "left alone: {later} rows of a later version, {misnamed} files named like no row")
+        let LeftAlone { later, described, misnamed } = self;
+        write!(
+            f,
+            "left alone: {later} rows of a later version, {described} of another descriptor, {misnamed} files named like no row"
+        )
     }
 }

@@ -157,7 +157,8 @@ impl Directory {
                     Err(Unread::Io(error)) => return Err(error),
                 },
                 Ok(_) => self.remove(&name)?,
-                Err(Unread::Flaw(flaw)) if flaw.is_later() => {
+                Err(Unread::Flaw(flaw @ Flaw::OtherDescriptor)) => return Err(io::Error::other(flaw)),
+                Err(Unread::Flaw(flaw)) if flaw.is_of_others() => {
                     return Err(io::Error::other(format!("a file with its name exists, and is left alone: {flaw}")));
                 }
                 Err(Unread::Flaw(flaw)) => condemn(&flaw),

@@ -12,8 +12,8 @@ use crate::row::Flaw;
 /// The outcome for one name.
 pub(crate) enum Seen {
     Row(Key, Box<Found>),
-    /// A row of a later version, which is left alone.
-    Later(Flaw),
+    /// A row of a later version or of another descriptor, which is left alone.
+    OfOthers(Flaw),
     Flawed(Flaw),
     /// It could not be read; it may be another time.
     Unread(std::io::Error),
@@ -22,7 +22,7 @@ pub(crate) enum Seen {
 impl From<Unread> for Seen {
     fn from(unread: Unread) -> Self {
         match unread {
-            Unread::Flaw(flaw) if flaw.is_later() => Seen::Later(flaw),
+            Unread::Flaw(flaw) if flaw.is_of_others() => Seen::OfOthers(flaw),
             Unread::Flaw(flaw) => Seen::Flawed(flaw),
             Unread::Io(error) => Seen::Unread(error),
         }

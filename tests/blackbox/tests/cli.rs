@@ -9,7 +9,7 @@ use std::process::Command;
 use kv_store_tests::consumer::{Finished, commands_in, consumer, expect, finish, succeed};
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::servers::Server as _;
-use kv_store_tests::{dist, kv_store, native_library, root, test_components};
+use kv_store_tests::{compile_against, dist, kv_store, library_path, native_library, root, test_components};
 
 fn run(arguments: &[&str]) -> Finished {
     finish(kv_store().args(arguments))
@@ -39,6 +39,26 @@ fn a_native_library_passes_the_same_suite() {
     let checked = run(&["check", renamed.to_str().unwrap(), "--uri", &uri, "--filter", "file-name"]);
     expect(1, &checked);
     assert!(checked.stdout.contains("FAIL  file-name"), "{}", checked.stdout);
+}
+
+/// Whatever the backend does, the library compares descriptors: so the fault is planted there.
+#[test]
+fn a_library_that_ignores_descriptors_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libkv_store_ignores.so");
+    compile_against(&dist(), "ignores_descriptors.c", "c", &["-fPIC", "-shared"], &library);
+    let uri = format!("local-fs://{}/store", folder.path().display());
+    let mut check = kv_store();
+    check.args(["check", library.to_str().unwrap(), "--uri", &uri, "--filter", "descriptors"]);
+    let checked = finish(check.env("KV_STORE_LIBRARY", library_path()));
+    expect(1, &checked);
+    for (case, why) in [
+        ("descriptors", "get_chunk under another descriptor"),
+        ("restart-descriptors", "put_many over what another process put under another descriptor"),
+    ] {
+        let failure = checked.stdout.split("  FAIL  ").find(|part| part.starts_with(&format!("{case}:")));
+        assert!(failure.is_some_and(|part| part.contains(why)), "{case}: {}", checked.stdout);
+    }
 }
 
 #[test]
