@@ -125,7 +125,7 @@ pub unsafe extern "C" fn save(
         // SAFETY: by this function's own condition.
         let copied = unsafe { states.copy(&slot, name, tokens) }.map_err(other)?;
         let bytes = copied.file_bytes();
-        states.store(copied).map_err(other)?;
+        states.store(&copied).map_err(other)?;
         Ok(bytes as i64)
     })
 }

@@ -153,7 +153,7 @@ fn run() {
 
 fn store(states: &States, copied: Copied, local: Option<Local>) {
     let name = copied.name().to_owned();
-    let stored = states.store(copied).and_then(|stored| {
+    let stored = states.store(&copied).and_then(|stored| {
         let Some(local) = local.as_ref() else { return Ok(()) };
         local.wait();
         let appendix = local.appendix().map_err(|error| format!("its context checkpoints: {error}"))?;

@@ -52,6 +52,21 @@ impl Copied {
         Ok(Copied { name, manifest, fingerprint, version, tokens, said, state, begun })
     }
 
+    /// What a context never made.
+    #[cfg(test)]
+    pub fn for_tests(tokens: &[Token]) -> Copied {
+        Copied {
+            name: String::new(),
+            manifest: String::new(),
+            fingerprint: [0; 32],
+            version: 0,
+            tokens: tokens.to_vec(),
+            said: tokens.len(),
+            state: StateMemory::new(1).unwrap(),
+            begun: Instant::now(),
+        }
+    }
+
     /// The state, as llama.cpp wrote it.
     pub fn state(&self) -> &[u8] {
         &self.state

@@ -100,17 +100,18 @@ impl States {
     ///
     /// # Errors
     /// Why the state is not stored; the one that was under the name before stays.
-    pub fn store(&self, copied: Copied) -> Result<Stored, String> {
+    pub fn store(&self, copied: &Copied) -> Result<Stored, String> {
         let Copied { name, manifest, fingerprint, version, tokens, said, state, begun } = copied;
+        let (fingerprint, version) = (*fingerprint, *version);
         let size = state.len() as u64;
-        let cut = Cut::new(&state, version);
+        let cut = Cut::new(state, version);
         let rest = cut.rest(size).ok_or("the state was cut wrongly: a defect of kv-store-llama, please report it")?;
         let rest = rest.into_iter().flat_map(|range| state.get(range).unwrap_or_default()).copied().collect();
         let chunks: Vec<_> = cut.chunks().collect();
-        let put = self.put(&state, &chunks, &manifest, |hashes| Record {
+        let put = self.put(state, &chunks, manifest, |hashes| Record {
             fingerprint,
             version,
-            tokens,
+            tokens: tokens.clone(),
             size,
             cut: cut.clone(),
             hashes,
@@ -124,7 +125,7 @@ impl States {
             log::Bytes(put.new_bytes as u64),
             begun.elapsed().as_secs_f64() * 1e3,
         ));
-        Ok(Stored { manifest, fingerprint, version, seal: put.seal, new_bytes: put.new_bytes as u64 })
+        Ok(Stored { manifest: manifest.clone(), fingerprint, version, seal: put.seal, new_bytes: put.new_bytes as u64 })
     }
 
     /// Store what the server has appended to the file of a state, bound to this state.

@@ -109,6 +109,24 @@ class Server:
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
 
+    def streamed(self, path, body, timeout=ANSWER_SECONDS):
+        """Seconds until the first token of an answer, and all of its text."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", json.dumps({**body, "stream": True}).encode())
+        request.add_header("Content-Type", "application/json")
+        begun, first, text = time.monotonic(), None, ""
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            for line in answer:
+                if not line.startswith(b"data: {"):
+                    continue
+                part = json.loads(line[len(b"data: "):])
+                said = [choice["delta"].get("content") for choice in part.get("choices", [])] or [part.get("content")]
+                # A token may be a part of a character; the first event of a chat says no more than who speaks.
+                if first is None and (any(said) or "stop" in part):
+                    first = time.monotonic() - begun
+                text += "".join(one or "" for one in said)
+        require("a first token came", first is not None)
+        return first, text
+
     def complete(self, prompt, n_predict=8, timeout=ANSWER_SECONDS, **more):
         """The answer to a greedy completion."""
         status, answer = self.ask("/completion", {

@@ -123,8 +123,16 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
 
     let mut rows = Vec::new();
     if options.engines {
-        rows.extend(run.llama_server()?);
-        rows.extend(run.engines()?);
+        let llama = options.filter.as_ref().is_some_and(|filter| filter.contains("llama"));
+        if run.may_want("engines/llama-server/") {
+            rows.extend(run.llama_server()?);
+        }
+        if llama {
+            rows.extend(run.llama()?);
+        } else {
+            // Their environments are large, and no row of theirs has llama in its name.
+            rows.extend(run.engines()?);
+        }
     } else {
         rows.extend(run.library()?);
         rows.extend(run.mooncake()?);
@@ -279,7 +287,17 @@ impl Run<'_> {
         std::fs::write(&config, "[backend.local-fs]\noptions.durability = 'rename'\n")?;
         let rounds = if self.options.quick { 5 } else { 21 };
         let mut bench = llama.bench_server(&server, &self.place.llama_library(), &model, &self.scratch, rounds);
-        self.rows("llama-server", bench.env("KV_STORE_WASM_CONFIG", &config))
+        let mut rows = self.rows("llama-server", bench.env("KV_STORE_WASM_CONFIG", &config))?;
+        match llama.smollm2(&|step| eprintln!("   {step}")) {
+            Ok(model) => {
+                let rounds = if self.options.quick { 3 } else { 7 };
+                let library = self.place.llama_library();
+                let mut bench = llama.bench_auto(&server, &library, &model, &self.scratch, rounds);
+                rows.extend(self.rows("the automatic cache", &mut bench)?);
+            }
+            Err(error) => eprintln!("   no rows of the automatic cache: {error:#}"),
+        }
+        Ok(rows)
     }
 
     /// The measurements of a crate, one of its examples, which takes a filter.

@@ -1,7 +1,8 @@
-//! `cargo xtask demo`: a real llama.cpp saves the KV state of a conversation through a sandboxed backend, and a fresh
-//! process goes on with it. What is printed was measured in this run, or said by the library itself.
+//! `cargo xtask demo`: two llama-servers with a trained model and one store (`real`). Where model or server cannot be had, a real llama.cpp
+//! with random weights saves the KV state of a conversation through a sandboxed backend, and a fresh process goes on with it. What is
+//! printed was measured in this run, or said by the library itself.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -12,6 +13,8 @@ use crate::place::Place;
 use crate::step::Progress;
 use crate::{dist, packages};
 
+mod real;
+
 /// The manifest's name.
 const NAME: &str = "conversation";
 const FIRST_TOKENS: u32 = 512;
@@ -20,12 +23,24 @@ const MORE_TOKENS: u32 = 1024;
 pub fn run(place: &Place, json: bool) -> Result<()> {
     dist::run(place)?;
     let llama = prepare(place)?;
+    let folder = place.root.join("target/demo");
+    match real::Real::prepare(&llama) {
+        Ok(real) => {
+            let report = real.run(place, &llama, &emptied(&folder)?.join("store"))?;
+            if json {
+                println!("{report}");
+            } else {
+                real::print_for_people(place, &report);
+            }
+            return Ok(());
+        }
+        Err(error) => eprintln!("   a model with random weights is used: {error:#}"),
+    }
     let progress = Progress::start("making a model with random weights");
     let model = llama.model(&llama::LARGE)?;
     progress.done();
 
-    let folder = place.root.join("target/demo");
-    let demo = Demo::new(place, &llama, model, folder)?;
+    let demo = Demo::new(place, &llama, model, emptied(&folder)?)?;
     let report = demo.run()?;
     if json {
         println!("{report}");
@@ -33,6 +48,15 @@ pub fn run(place: &Place, json: bool) -> Result<()> {
         print_for_people(&demo, &report);
     }
     Ok(())
+}
+
+/// This folder, with nothing in it.
+fn emptied(folder: &Path) -> Result<PathBuf> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+    }
+    std::fs::create_dir_all(folder)?;
+    Ok(folder.to_owned())
 }
 
 /// libllama and the client, built if they are not there.
@@ -54,10 +78,6 @@ struct Demo<'a> {
 
 impl<'a> Demo<'a> {
     fn new(place: &'a Place, llama: &'a Llama, model: PathBuf, folder: PathBuf) -> Result<Self> {
-        if folder.exists() {
-            std::fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
-        }
-        std::fs::create_dir_all(&folder)?;
         Ok(Demo { place, llama, model, config: place.empty_config()?, folder })
     }
 

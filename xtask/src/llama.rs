@@ -26,6 +26,7 @@ pub use work::program;
 use work::{Work, digest, find_program, remove, write};
 
 pub mod newest;
+mod smollm2;
 mod work;
 
 /// Debian packages with the programs and headers that [`ensure`] needs.
@@ -288,6 +289,18 @@ impl Llama {
         let mut check = self.script("check_auto.py", server, library);
         check.args(["--uri", uri]);
         check
+    }
+
+    /// The command that asks two servers with one store about a text (`demo_server.py`).
+    pub fn demo_server(&self, server: [&OsStr; 2], library: &Path) -> Command {
+        self.script("demo_server.py", server, library)
+    }
+
+    /// The command that times the automatic cache beside a server without it (`bench_auto.py`), in a folder below `work`.
+    pub fn bench_auto(&self, server: &Path, library: &Path, model: &Path, work: &Path, rounds: u32) -> Command {
+        let mut bench = self.script("bench_auto.py", ["--server".as_ref(), server.as_os_str()], library);
+        bench.arg("--model").arg(model).arg("--work").arg(work).args(["--rounds", &rounds.to_string()]);
+        bench
     }
 
     fn script(&self, name: &str, server: [&OsStr; 2], library: &Path) -> Command {

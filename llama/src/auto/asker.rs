@@ -65,10 +65,12 @@ impl Asker {
             });
             thread.send(question).ok()?;
         }
-        let found = match answered.recv_timeout(patience) {
-            Ok(found) => found,
-            Err(RecvTimeoutError::Timeout) => Err(format!("no answer within {:.1} s", patience.as_secs_f64())),
-            Err(RecvTimeoutError::Disconnected) => Err("its thread ended".to_owned()),
+        let (found, waited) = match answered.recv_timeout(patience) {
+            Ok(found) => (found, None),
+            Err(RecvTimeoutError::Timeout) => {
+                (Err(format!("no answer within {:.0} ms", patience.as_secs_f64() * 1e3)), Some(patience))
+            }
+            Err(RecvTimeoutError::Disconnected) => (Err("its thread ended".to_owned()), None),
         };
         let mut state = self.state();
         match found {
@@ -77,9 +79,9 @@ impl Asker {
                 Some(found)
             }
             Err(error) => {
-                let pause = state.pause.failed();
+                let pause = state.pause.failed(waited);
                 state.paused_until = Some(Instant::now() + pause);
-                log::line(format_args!("the store is not asked for {} s: {error}", pause.as_secs()));
+                log::line(format_args!("the store is not asked for {:.1} s: {error}", pause.as_secs_f64()));
                 None
             }
         }

@@ -34,7 +34,8 @@ stand_in!("llama_memory_seq_rm": fn memory_remove(memory: Memory, sequence: i32,
 
 stand_in!("llama_memory_seq_cp": fn memory_copy(memory: Memory, from: i32, to: i32, first: i32, end: i32), without Default::default(), |original| {
     with_memory(memory, |tracked| {
-        tracked.fulfil_all();
+        tracked.fulfil(from);
+        tracked.fulfil(to);
         tracked.changed(Some(to));
     });
     inside(|| original(memory, from, to, first, end));
@@ -42,7 +43,7 @@ stand_in!("llama_memory_seq_cp": fn memory_copy(memory: Memory, from: i32, to: i
 
 stand_in!("llama_memory_seq_keep": fn memory_keep(memory: Memory, sequence: i32), without Default::default(), |original| {
     with_memory(memory, |tracked| {
-        tracked.fulfil_all();
+        tracked.fulfil(sequence);
         tracked.only(sequence);
     });
     inside(|| original(memory, sequence));
@@ -50,7 +51,7 @@ stand_in!("llama_memory_seq_keep": fn memory_keep(memory: Memory, sequence: i32)
 
 stand_in!("llama_memory_seq_add": fn memory_add(memory: Memory, sequence: i32, first: i32, end: i32, delta: i32), without Default::default(), |original| {
     with_memory(memory, |tracked| {
-        tracked.fulfil_all();
+        tracked.fulfil_moved(sequence);
         tracked.changed((sequence >= 0).then_some(sequence));
     });
     inside(|| original(memory, sequence, first, end, delta));
@@ -58,7 +59,7 @@ stand_in!("llama_memory_seq_add": fn memory_add(memory: Memory, sequence: i32, f
 
 stand_in!("llama_memory_seq_div": fn memory_divide(memory: Memory, sequence: i32, first: i32, end: i32, by: i32), without Default::default(), |original| {
     with_memory(memory, |tracked| {
-        tracked.fulfil_all();
+        tracked.fulfil_moved(sequence);
         tracked.changed((sequence >= 0).then_some(sequence));
     });
     inside(|| original(memory, sequence, first, end, by));
@@ -113,7 +114,10 @@ stand_in!("llama_state_seq_get_data": fn state_get(context: Context, state: *mut
 
 stand_in!("llama_state_seq_get_data_ext":
     fn state_get_ext(context: Context, state: *mut u8, size: usize, sequence: i32, flags: u32) -> usize, without 0, |original| {
-    with(context, |tracked| tracked.fulfil(sequence));
+    with(context, |tracked| {
+        tracked.fulfil(sequence);
+        tracked.keep_checkpoint(sequence);
+    });
     let bytes = inside(|| original(context, state, size, sequence, flags));
     // With other flags the bytes are not all of the state.
     if flags & !PARTIAL == 0 {

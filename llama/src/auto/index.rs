@@ -1,8 +1,8 @@
 //! Names of states by their tokens, and the records that lead from a beginning to the states that have it.
 //!
-//! A state of so many tokens is a record of a state (`record`) under [`state_name`]. For each whole block of [`BLOCK`] tokens of its
-//! beginning there is an index record under [`index_name`], which lists up to [`MOST`] states. A prompt that shares a beginning with a state
-//! finds it by the index of the last block that they share.
+//! A state of so many tokens is a record of a state (`record`) under [`state_name`]. For each of its [`lengths`] (the first 64 tokens, the
+//! first 128, and each whole block of [`BLOCK`]) there is an index record under [`index_name`], which lists up to [`MOST`] states. A prompt
+//! that shares a beginning with a state finds it by the index of the last such length that they share.
 //!
 //! The index is a hint: the record of a state has its tokens, and they are compared before it is used.
 //!
@@ -18,8 +18,12 @@ use crate::engine::Token;
 
 /// Tokens of a block.
 pub const BLOCK: usize = 256;
+/// Beginnings of less than a block that have index records too.
+const SHORT: [usize; 2] = [SHORTEST, 128];
+/// Tokens of the shortest state that is stored.
+pub const SHORTEST: usize = 64;
 /// States that one index record lists.
-pub const MOST: usize = 8;
+pub const MOST: usize = 32;
 const MAGIC: &[u8; 8] = b"kvlindex";
 const VERSION: u32 = 1;
 const ENTRY_BYTES: usize = 20;
@@ -32,6 +36,12 @@ pub type Hash = [u8; 16];
 pub struct Entry {
     pub tokens: u32,
     pub hash: Hash,
+}
+
+/// The lengths of the beginnings of so many tokens that have index records; they ascend.
+pub fn lengths(tokens: usize) -> Vec<usize> {
+    let blocks = (1..=tokens / BLOCK).map(|block| block * BLOCK);
+    SHORT.into_iter().filter(|short| *short <= tokens).chain(blocks).collect()
 }
 
 /// The hash of the first so many tokens, for each of these numbers, which ascend.
@@ -70,7 +80,7 @@ pub fn state_name(key: &[u8; 32], tokens: usize, hash: &Hash) -> String {
     name("llama-prefix", key, tokens, hash)
 }
 
-/// The manifest of the index of a beginning of whole blocks.
+/// The manifest of the index of a beginning that has one of the [`lengths`].
 pub fn index_name(key: &[u8; 32], tokens: usize, hash: &Hash) -> String {
     name("llama-index", key, tokens, hash)
 }
@@ -150,14 +160,21 @@ mod tests {
     }
 
     #[test]
+    fn beginnings_with_an_index_are_dense_where_prompts_are_short() {
+        assert_eq!(lengths(63), [0_usize; 0]);
+        assert_eq!(lengths(255), [64, 128]);
+        assert_eq!(lengths(800), [64, 128, 256, 512, 768]);
+    }
+
+    #[test]
     fn the_newest_states_are_listed_once() {
         let entry = |tokens| Entry { tokens, hash: [tokens as u8; 16] };
         let mut entries = Vec::new();
-        for tokens in 0..20 {
+        for tokens in 0..100 {
             entries = with(entries, entry(tokens));
         }
         assert_eq!(entries.len(), MOST);
-        assert_eq!(entries[0], entry(19));
+        assert_eq!(entries[0], entry(99));
         assert_eq!(with(entries.clone(), entries[3])[..2], [entries[3], entries[0]]);
         assert_eq!(decode(&encode(&entries)).unwrap(), entries);
     }

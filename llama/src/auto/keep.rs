@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::asker::Asker;
-use super::index::{self, BLOCK, Entry};
+use super::index::{self, Entry};
 use super::llama::Llama;
 use super::policy::Credit;
 use super::search::Manifests;
@@ -51,10 +51,9 @@ pub fn key(engine: &Engine, llama: &Llama, context: Context) -> Result<(u32, [u8
 
 /// A state to be stored.
 pub struct Kept {
-    copied: Copied,
+    copied: Arc<Copied>,
     key: [u8; 32],
-    tokens: Vec<Token>,
-    /// Tokens whose blocks have their index records.
+    /// Tokens whose beginnings have their index records.
     indexed: usize,
     credit: Arc<Mutex<Credit>>,
 }
@@ -76,7 +75,7 @@ impl Kept {
         let said = format!("a beginning of {} tokens", tokens.len());
         // SAFETY: by this function's own condition.
         match unsafe { Copied::of(slot, &said, |_| name, made, &tokens) } {
-            Ok(copied) => Some(Kept { copied, key, tokens, indexed, credit }),
+            Ok(copied) => Some(Kept { copied: Arc::new(copied), key, indexed, credit }),
             Err(error) => {
                 log::line(format_args!("automatic cache: not stored: {error}"));
                 None
@@ -84,10 +83,15 @@ impl Kept {
         }
     }
 
+    /// The state. It is held until the store has it.
+    pub fn state(&self) -> &Arc<Copied> {
+        &self.copied
+    }
+
     /// Store it while the program goes on.
     pub fn store_later(self) {
         background::later(self.copied.bytes(), move || {
-            let length = self.tokens.len();
+            let length = self.copied.tokens.len();
             if let Err(error) = preload::store().and_then(|states| self.store(&states)) {
                 log::line(format_args!("automatic cache: not stored: a beginning of {length} tokens: {error}"));
             }
@@ -95,16 +99,17 @@ impl Kept {
     }
 
     fn store(self, states: &States) -> Result<(), String> {
-        let Kept { copied, key, tokens, indexed, credit } = self;
-        let stored = states.store(copied);
+        let Kept { copied, key, indexed, credit } = self;
+        let tokens = copied.tokens.as_slice();
+        let stored = states.store(&copied);
         let written = stored.as_ref().map_or(0, |stored| stored.new_bytes);
         // A failure has written something, too: what, is not known.
         credit.lock().unwrap_or_else(PoisonError::into_inner).written(written);
         stored?;
-        let entry = Entry { tokens: u32::try_from(tokens.len()).unwrap_or(u32::MAX), hash: index::hash(&tokens) };
-        let blocks = indexed / BLOCK + 1..=tokens.len() / BLOCK;
-        let lengths: Vec<usize> = blocks.map(|block| block * BLOCK).collect();
-        let hashes = index::hashes(&tokens, lengths.iter().copied());
+        let entry = Entry { tokens: u32::try_from(tokens.len()).unwrap_or(u32::MAX), hash: index::hash(tokens) };
+        let mut lengths = index::lengths(tokens.len());
+        lengths.retain(|length| *length > indexed);
+        let hashes = index::hashes(tokens, lengths.iter().copied());
         for (length, hash) in lengths.iter().zip(&hashes) {
             let name = index::index_name(&key, *length, hash);
             let former = states.manifest(&name)?.and_then(|bytes| index::decode(&bytes)).unwrap_or_default();

@@ -4,7 +4,7 @@
 //! - `context` follows one context: which tokens its sequences have (`sequence`), what of a batch is computed (`batch`, `compute`), what is
 //!   loaded and stored. `remembered` knows states that the program itself took out and puts back.
 //! - `search` finds the longest beginning by the names of `index`; `policy` says which states are stored, `rates` which loads are worth it.
-//! - `keep` stores and asks, `asker` bounds how long a question is waited for.
+//! - `keep` stores and asks, `asker` bounds how long a question is waited for. `fresh` has what is not stored yet.
 //! - `imports` finds functions that this library does not know.
 //!
 //! `docs/decisions/automatic-prefix-cache.md` has the reasons.
@@ -14,6 +14,7 @@ mod batch;
 mod batches;
 mod compute;
 mod context;
+mod fresh;
 mod hooks;
 mod imports;
 mod index;

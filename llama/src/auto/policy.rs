@@ -2,10 +2,11 @@
 //!
 //! A state of a model whose sequences can be shortened serves every beginning of its tokens, so one at the end of a prompt is enough.
 //! Others (sliding windows, recurrent models) serve their own length only, so they are stored more often, and batches are cut at lengths
-//! that other prompts have too.
+//! that other prompts have too: at multiples of the micro-batch, and at branches. A branch is where a prompt leaves an earlier one, or
+//! where it ends within it. The second prompt that comes there stores the state, and the third one loads it.
 //! What is written is bounded by what was computed: each computed token allows [`Credit::per_token`] bytes.
 
-use super::index::BLOCK;
+use super::index::{BLOCK, SHORTEST};
 
 /// A prompt of a model that can be shortened is stored before its end when it grows by so many tokens.
 const LONG: usize = 8192;
@@ -29,7 +30,7 @@ pub enum Kind {
 /// sequence, and its logits were asked for or not.
 pub fn stores(kind: Kind, length: usize, kept: usize, batch: usize, output: bool) -> bool {
     let new = length.saturating_sub(kept);
-    if length < BLOCK {
+    if length < SHORTEST {
         return false;
     }
     match kind {
@@ -38,15 +39,23 @@ pub fn stores(kind: Kind, length: usize, kept: usize, batch: usize, output: bool
     }
 }
 
-/// Where the batch of a model whose states cannot be shortened is cut next, behind `at`: at a multiple of `step`, and not behind `limit`.
-pub fn next_cut(at: usize, step: usize, limit: usize) -> Option<usize> {
-    let next = (at / step + 1).checked_mul(step)?;
-    (next <= limit).then_some(next)
+/// Whether a branch is worth a state of its own, where a prompt is computed from `from` on.
+pub fn is_branch(branch: usize, from: usize) -> bool {
+    branch >= SHORTEST && branch.saturating_sub(from) >= TURN
 }
 
-/// Whether to store the state of a turn whose last tokens are about to go. `lost` of them are in no stored state.
+/// Where the batch of a model whose states cannot be shortened is cut next, behind `at`: at a multiple of `step` or at the branch, and not
+/// behind `limit`.
+pub fn next_cut(at: usize, step: usize, branch: Option<usize>, limit: usize) -> Option<usize> {
+    let multiple = (at / step + 1).checked_mul(step);
+    let branch = branch.filter(|branch| *branch > at);
+    multiple.into_iter().chain(branch).min().filter(|next| *next <= limit)
+}
+
+/// Whether to store the state of a turn whose last tokens are about to go, or of a place that the program comes back to. `lost` of its tokens
+/// are in no stored state.
 pub fn stores_turn(length: usize, lost: usize) -> bool {
-    length >= BLOCK && lost >= TURN
+    length >= SHORTEST && lost >= TURN
 }
 
 /// Bytes that may be written.
@@ -85,7 +94,7 @@ mod tests {
         let stores = |length, kept, batch, output| stores(Kind::Shortens, length, kept, batch, output);
         assert!(stores(300, 0, 300, true));
         assert!(!stores(300, 0, 300, false), "its end comes");
-        assert!(!stores(255, 0, 255, true), "too short");
+        assert!(stores(64, 0, 64, true) && !stores(63, 0, 63, true), "too short");
         assert!(!stores(600, 300, 1, true), "generated");
         assert!(!stores(331, 300, 31, true), "nearly all of it is stored");
         assert!(stores(332, 300, 32, true));
@@ -97,18 +106,33 @@ mod tests {
         let stores = |length, kept| stores(Kind::Fixed, length, kept, 1, false);
         assert!(stores(256, 0) && stores(512, 256));
         assert!(!stores(255, 0) && !stores(511, 256));
-        assert!(stores_turn(300, 32) && !stores_turn(300, 31) && !stores_turn(200, 100));
+        assert!(stores_turn(300, 32) && !stores_turn(300, 31) && !stores_turn(63, 63));
     }
 
     #[test]
     fn cuts_are_at_multiples_whatever_the_batches_are() {
         let cuts = |from, limit| {
-            std::iter::successors(next_cut(from, 512, limit), move |at| next_cut(*at, 512, limit)).collect::<Vec<_>>()
+            let next = move |at| next_cut(at, 512, None, limit);
+            std::iter::successors(next(from), move |at| next(*at)).collect::<Vec<_>>()
         };
         assert_eq!(cuts(0, 1600), [512, 1024, 1536]);
         assert_eq!(cuts(700, 1024), [1024], "behind a load");
         assert_eq!(cuts(512, 1023), [0_usize; 0]);
         assert_eq!(cuts(usize::MAX - 5, usize::MAX), [0_usize; 0]);
+    }
+
+    #[test]
+    fn cuts_are_at_a_branch_too() {
+        let cuts = |from, branch, limit| {
+            let next = move |at| next_cut(at, 256, Some(branch), limit);
+            std::iter::successors(next(from), move |at| next(*at)).collect::<Vec<_>>()
+        };
+        assert_eq!(cuts(0, 300, 600), [256, 300, 512]);
+        assert_eq!(cuts(0, 256, 300), [256]);
+        assert_eq!(cuts(0, 300, 299), [256], "an output is asked for below it");
+        assert_eq!(cuts(300, 300, 600), [512], "it is loaded");
+        assert!(is_branch(64, 0) && !is_branch(63, 0), "too short");
+        assert!(is_branch(288, 256) && !is_branch(287, 256) && !is_branch(200, 256), "nearly all of it is there");
     }
 
     #[test]

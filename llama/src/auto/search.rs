@@ -1,7 +1,10 @@
 //! Which state of the store has the longest beginning of a prompt.
 
-use super::index::{self, BLOCK};
+use std::sync::Arc;
+
+use super::index;
 use super::policy::Kind;
+use crate::copied::Copied;
 use crate::engine::Token;
 use crate::record::Record;
 
@@ -26,52 +29,97 @@ pub struct Query {
     pub tokens: Vec<Token>,
     /// How many of the tokens the context has.
     pub present: usize,
+    /// Logits are asked for behind them: prompts end here.
+    pub ends: bool,
 }
 
 /// A state that has a beginning of the tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
-    pub record: Record,
+#[derive(Clone)]
+pub enum Candidate {
+    Stored(Record),
+    /// It is being stored.
+    Held(Arc<Copied>),
 }
 
 impl Candidate {
+    pub fn tokens(&self) -> &[Token] {
+        match self {
+            Candidate::Stored(record) => &record.tokens,
+            Candidate::Held(copied) => &copied.tokens,
+        }
+    }
+
+    /// Bytes of the state.
+    pub fn size(&self) -> u64 {
+        match self {
+            Candidate::Stored(record) => record.size,
+            Candidate::Held(copied) => copied.state().len() as u64,
+        }
+    }
+
     /// How many of the tokens it spares to compute.
     pub fn covers(&self, kind: Kind, tokens: &[Token]) -> usize {
-        let own = &self.record.tokens;
-        let same = own.iter().zip(tokens).take_while(|(own, token)| own == token).count();
+        let same = self.shares(tokens);
         match kind {
             Kind::Shortens => same,
-            Kind::Fixed if same == own.len() => same,
+            Kind::Fixed if same == self.tokens().len() => same,
             Kind::Fixed => 0,
         }
     }
+
+    /// How many of the tokens it begins with.
+    fn shares(&self, tokens: &[Token]) -> usize {
+        shared(self.tokens(), tokens)
+    }
+}
+
+/// How many tokens both begin with.
+pub fn shared(one: &[Token], other: &[Token]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}
+
+/// What a search finds.
+#[derive(Default)]
+pub struct Found {
+    /// The state that covers the most, and of those the smallest. `None`: none covers more than the context has.
+    pub candidate: Option<Candidate>,
+    /// Where another prompt leaves this one, if that is behind the candidate: no state ends there. Only where states are used as long as
+    /// they are.
+    pub branch: Option<usize>,
+    /// A longer state begins with all of the tokens, and more of them may come.
+    pub goes_on: bool,
+}
+
+/// A beginning of the wanted tokens that may have an index record.
+struct Beginning {
+    length: usize,
+    hash: index::Hash,
 }
 
 impl Query {
-    /// The state that covers the most, and of those the smallest. `None`: none covers more than the context has.
-    ///
     /// # Errors
     /// The store failed.
-    pub fn search(&self, store: &impl Manifests) -> Result<Option<Candidate>, String> {
-        let blocks = self.tokens.len() / BLOCK;
-        let hashes = index::hashes(&self.tokens, (1..=blocks).map(|block| block * BLOCK));
-        let read = |block: usize| -> Result<Option<Vec<index::Entry>>, String> {
-            let Some(hash) = block.checked_sub(1).and_then(|at| hashes.get(at)) else { return Ok(None) };
-            let found = store.manifest(&index::index_name(&self.key, block * BLOCK, hash))?;
+    pub fn search(&self, store: &impl Manifests) -> Result<Found, String> {
+        let lengths = index::lengths(self.tokens.len());
+        let hashes = index::hashes(&self.tokens, lengths.iter().copied());
+        let beginnings: Vec<Beginning> =
+            lengths.into_iter().zip(hashes).map(|(length, hash)| Beginning { length, hash }).collect();
+        let read = |at: usize| -> Result<Option<Vec<index::Entry>>, String> {
+            let Some(Beginning { length, hash }) = beginnings.get(at) else { return Ok(None) };
+            let found = store.manifest(&index::index_name(&self.key, *length, hash))?;
             Ok(found.and_then(|bytes| index::decode(&bytes)))
         };
-        let Some((last, mut entries)) = last_block(blocks, &read)? else { return Ok(None) };
+        let Some((last, entries)) = last_indexed(beginnings.len(), &read)? else { return Ok(Found::default()) };
         let mut best: Option<(usize, Candidate)> = None;
-        for block in (1..=last).rev().take(MOST_INDEXES) {
-            if block < last {
-                entries = read(block)?.unwrap_or_default();
-            }
-            for entry in self.useful(&entries, block, &hashes) {
+        let below = beginnings.get(..=last).unwrap_or_default();
+        for (at, beginning) in below.iter().enumerate().rev().take(MOST_INDEXES) {
+            let listed = if at < last { read(at)?.unwrap_or_default() } else { entries.clone() };
+            for entry in self.useful(&listed, beginning) {
                 let Some(candidate) = self.read(store, &entry)? else { continue };
                 let covers = candidate.covers(self.kind, &self.tokens);
-                let better = best.as_ref().is_none_or(|(most, best)| {
-                    covers > *most || (covers == *most && candidate.record.size < best.record.size)
-                });
+                let better = best
+                    .as_ref()
+                    .is_none_or(|(most, best)| covers > *most || (covers == *most && candidate.size() < best.size()));
                 if covers > self.present && better {
                     best = Some((covers, candidate));
                 }
@@ -79,30 +127,67 @@ impl Query {
                     break;
                 }
             }
-            if best.is_some() || block * BLOCK <= self.present {
+            if best.is_some() || beginning.length <= self.present {
                 break;
             }
         }
-        Ok(best.map(|(_, candidate)| candidate))
+        let covered = best.as_ref().map_or(0, |(covers, _)| *covers).max(self.present);
+        let found = Found { candidate: best.map(|(_, candidate)| candidate), ..Found::default() };
+        // Whatever is not listed behind the last index ends before the next one.
+        let end = beginnings.get(last + 1).map_or(self.tokens.len(), |next| next.length);
+        match self.kind {
+            Kind::Fixed if covered < end => self.with_branch(store, &entries, covered, found),
+            _ => Ok(found),
+        }
     }
 
-    /// The states of the index record of a block that may have a beginning of the tokens, the best first.
-    fn useful(&self, entries: &[index::Entry], block: usize, hashes: &[index::Hash]) -> Vec<index::Entry> {
+    /// What was found, and where the newest states of an index record leave these tokens.
+    fn with_branch(
+        &self,
+        store: &impl Manifests,
+        entries: &[index::Entry],
+        covered: usize,
+        mut found: Found,
+    ) -> Result<Found, String> {
+        let others = entries.iter().filter(|entry| !self.begins_with(entry)).take(MOST_RECORDS);
+        let mut branch = covered;
+        for entry in others {
+            let Some(other) = self.read(store, entry)? else { continue };
+            branch = branch.max(other.shares(&self.tokens));
+            if branch == self.tokens.len() {
+                break;
+            }
+        }
+        found.goes_on = branch == self.tokens.len() && !self.ends;
+        if branch == covered || found.goes_on {
+            return Ok(found);
+        }
+        let own = self.tokens.get(..branch).unwrap_or_default();
+        // A state that is there may have left the index for newer ones.
+        match self.read(store, &index::Entry { tokens: own.len() as u32, hash: index::hash(own) })? {
+            Some(candidate) if candidate.covers(self.kind, &self.tokens) == branch => found.candidate = Some(candidate),
+            _ => found.branch = Some(branch),
+        }
+        Ok(found)
+    }
+
+    /// Whether the state of an entry is one of a beginning of these tokens, by its hash.
+    fn begins_with(&self, entry: &index::Entry) -> bool {
+        self.tokens.get(..entry.tokens as usize).is_some_and(|own| index::hash(own) == entry.hash)
+    }
+
+    /// The states of the index record of a beginning that may be of use, the best first.
+    fn useful(&self, entries: &[index::Entry], beginning: &Beginning) -> Vec<index::Entry> {
         let mut useful = entries.to_vec();
         if self.kind == Kind::Fixed {
-            useful.retain(|entry| {
-                let own = self.tokens.get(..entry.tokens as usize);
-                own.is_some_and(|own| own.len() > self.present && index::hash(own) == entry.hash)
-            });
+            useful.retain(|entry| entry.tokens as usize > self.present && self.begins_with(entry));
             useful.sort_by_key(|entry| std::cmp::Reverse(entry.tokens));
         }
         useful.truncate(MOST_RECORDS);
-        // The state that ends with the block is stored where batches are cut. Newer ones may have taken its place in the index.
-        if let (Kind::Fixed, Some(hash)) = (self.kind, block.checked_sub(1).and_then(|at| hashes.get(at))) {
-            let own = index::Entry { tokens: (block * BLOCK) as u32, hash: *hash };
-            if block * BLOCK > self.present && !useful.contains(&own) {
-                useful.push(own);
-            }
+        // The state that ends with the beginning is stored where batches are cut. Newer ones may have taken its place in the index.
+        let own = index::Entry { tokens: beginning.length as u32, hash: beginning.hash };
+        if self.kind == Kind::Fixed && beginning.length > self.present && !useful.contains(&own) {
+            useful.push(own);
         }
         useful
     }
@@ -117,23 +202,21 @@ impl Query {
             && record.version == self.version
             && record.tokens.len() == entry.tokens as usize
             && index::hash(&record.tokens) == entry.hash;
-        Ok(same.then_some(Candidate { record }))
+        Ok(same.then_some(Candidate::Stored(record)))
     }
 }
 
-/// Reads the index record of a block.
+/// Reads the index record of a beginning.
 type Read<'a> = &'a dyn Fn(usize) -> Result<Option<Vec<index::Entry>>, String>;
 
-/// The last of so many blocks that has an index record. A state has one for each of its blocks, so those that have one are the first.
-fn last_block(blocks: usize, read: Read<'_>) -> Result<Option<(usize, Vec<index::Entry>)>, String> {
-    if blocks == 0 {
-        return Ok(None);
+/// The last of so many beginnings that has an index record. A state has one for each of its own, so those that have one are the first.
+fn last_indexed(count: usize, read: Read<'_>) -> Result<Option<(usize, Vec<index::Entry>)>, String> {
+    let Some(last) = count.checked_sub(1) else { return Ok(None) };
+    if let Some(entries) = read(last)? {
+        return Ok(Some((last, entries)));
     }
-    if let Some(entries) = read(blocks)? {
-        return Ok(Some((blocks, entries)));
-    }
-    let Some(mut found) = read(1)? else { return Ok(None) };
-    let (mut known, mut missing) = (1, blocks);
+    let Some(mut found) = read(0)? else { return Ok(None) };
+    let (mut known, mut missing) = (0, last);
     while missing - known > 1 {
         let middle = known + (missing - known) / 2;
         match read(middle)? {
@@ -182,17 +265,21 @@ mod tests {
             };
             self.manifests.insert(index::state_name(&KEY, tokens.len(), &hash), record.encode());
             let entry = index::Entry { tokens: tokens.len() as u32, hash };
-            for block in 1..=tokens.len() / BLOCK {
-                let name = index::index_name(&KEY, block * BLOCK, &index::hash(&tokens[..block * BLOCK]));
+            for length in index::lengths(tokens.len()) {
+                let name = index::index_name(&KEY, length, &index::hash(&tokens[..length]));
                 let former = self.manifests.get(&name).and_then(|bytes| index::decode(bytes)).unwrap_or_default();
                 self.manifests.insert(name, index::encode(&index::with(former, entry)));
             }
         }
 
-        fn covers(&self, kind: Kind, tokens: &[Token], present: usize) -> Option<usize> {
-            let query = Query { key: KEY, version: 4, kind, tokens: tokens.to_vec(), present };
+        fn find(&self, kind: Kind, tokens: &[Token], present: usize, ends: bool) -> (Option<usize>, Option<usize>) {
+            let query = Query { key: KEY, version: 4, kind, tokens: tokens.to_vec(), present, ends };
             let found = query.search(self).unwrap();
-            found.map(|found| found.covers(kind, tokens))
+            (found.candidate.map(|found| found.covers(kind, tokens)), found.branch)
+        }
+
+        fn covers(&self, kind: Kind, tokens: &[Token], present: usize) -> Option<usize> {
+            self.find(kind, tokens, present, true).0
         }
     }
 
@@ -212,9 +299,10 @@ mod tests {
         assert_eq!(find(2999, 2999, 0), Some(2999), "a longer state is shortened");
         assert_eq!(find(2500, 2000, 0), Some(2500));
         assert_eq!(find(2500, 1999, 0), Some(1999), "to a token");
-        assert_eq!(find(2500, 100, 0), None, "no whole block");
+        assert_eq!(find(2500, 100, 0), Some(100));
+        assert_eq!(find(2500, 63, 0), None, "too short");
         assert_eq!(find(3000, 3000, 3000), None, "it is there");
-        assert_eq!(find(200, 200, 0), None);
+        assert_eq!(find(200, 200, 0), Some(200));
     }
 
     #[test]
@@ -236,8 +324,45 @@ mod tests {
     fn a_state_that_ends_with_a_block_is_found_behind_many_newer_ones() {
         let mut store = Fake::default();
         store.keep(&tokens(512, 512));
-        (0..20).for_each(|more| store.keep(&tokens(600 + more, 513)));
+        (0..40).for_each(|more| store.keep(&tokens(600 + more, 513)));
         assert_eq!(store.covers(Kind::Fixed, &tokens(700, 700), 0), Some(512));
+    }
+
+    #[test]
+    fn a_branch_is_seen_by_the_second_prompt_and_loaded_by_the_third() {
+        let mut store = Fake::default();
+        [256, 512, 900].into_iter().for_each(|len| store.keep(&tokens(len, len)));
+        let find =
+            |store: &Fake, len, differs, present, ends| store.find(Kind::Fixed, &tokens(len, differs), present, ends);
+        assert_eq!(find(&store, 1000, 700, 0, true), (Some(512), Some(700)));
+        assert_eq!(find(&store, 1000, 700, 512, true), (None, Some(700)), "the next batch of a prompt");
+        assert_eq!(find(&store, 1000, 100, 0, true), (None, Some(100)));
+        assert_eq!(find(&store, 700, 700, 0, true), (Some(512), Some(700)), "a prompt that ends within another");
+        assert_eq!(find(&store, 700, 700, 0, false), (Some(512), None), "a batch ends, and the prompt goes on");
+        let goes_on = |tokens: &[Token], ends| {
+            let query = Query { key: KEY, version: 4, kind: Kind::Fixed, tokens: tokens.to_vec(), present: 0, ends };
+            query.search(&store).unwrap().goes_on
+        };
+        assert!(goes_on(&tokens(700, 700), false) && !goes_on(&tokens(700, 700), true));
+        assert!(!goes_on(&tokens(700, 699), false) && !goes_on(&tokens(900, 900), false));
+        assert_eq!(find(&store, 1000, 1000, 0, true), (Some(900), None), "a prompt that goes on behind a state");
+        assert_eq!(find(&store, 1000, 700, 768, true), (None, None), "it is there");
+        assert_eq!(store.find(Kind::Shortens, &tokens(1000, 700), 0, true), (Some(700), None));
+        store.keep(&tokens(1000, 700)[..700]);
+        (0..40).for_each(|more| store.keep(&tokens(800 + more, 800 + more)));
+        assert_eq!(find(&store, 1000, 700, 0, true), (Some(700), None), "behind many newer ones");
+    }
+
+    #[test]
+    fn a_long_prompt_reads_the_states_that_it_left_once() {
+        let mut store = Fake::default();
+        store.keep(&tokens(900, 900));
+        let long = tokens(4096, 700);
+        assert_eq!(store.find(Kind::Fixed, &long, 512, false), (None, Some(700)));
+        store.asked.take();
+        assert_eq!(store.find(Kind::Fixed, &long, 1024, false), (None, None));
+        let records = store.asked.get();
+        assert!(records <= 7, "{records} questions, of indexes");
     }
 
     #[test]

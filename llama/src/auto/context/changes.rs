@@ -28,6 +28,15 @@ impl Tracked {
         }
     }
 
+    /// The program takes a state, to come back to it: other prompts may come there too, where a state is used as long as it is.
+    pub fn keep_checkpoint(&mut self, sequence: i32) {
+        let Some(known) = self.sequences.get(&sequence).filter(|known| known.is_exact()) else { return };
+        let new = known.len().saturating_sub(known.kept());
+        if self.kind == Kind::Fixed && !known.is_promised() && policy::stores_turn(known.len(), new) {
+            self.keep(sequence);
+        }
+    }
+
     /// Learn what this context's states say of its cache.
     fn learn(&mut self, sequence: i32) {
         let made = (self.version, self.key);
@@ -37,7 +46,8 @@ impl Tracked {
         }
     }
 
-    fn keep(&mut self, sequence: i32) {
+    /// Store the state of a sequence, if there is room.
+    pub(super) fn keep(&mut self, sequence: i32) {
         let left = self.credit.lock().unwrap_or_else(PoisonError::into_inner).is_left();
         let known = self.sequence(sequence);
         let (tokens, kept) = (known.tokens().to_vec(), known.kept());
@@ -49,6 +59,7 @@ impl Tracked {
         }
         // SAFETY: the same.
         if let Some(state) = unsafe { keep::Kept::copy(&slot, made, tokens, kept, Arc::clone(&self.credit)) } {
+            self.fresh.add(state.state());
             state.store_later();
             let known = self.sequence(sequence);
             known.keep(known.len());

@@ -15,6 +15,7 @@ impl Tracked {
     /// As a batch does.
     pub(super) fn cut(&mut self, part: &Part, from: usize) -> Result<usize, i32> {
         let kind = self.kind;
+        let branch = self.branches.remove(&part.sequence).filter(|branch| policy::is_branch(*branch, from));
         let known = self.sequence(part.sequence);
         if kind != Kind::Fixed || !known.is_exact() || known.is_promised() || known.len() != from {
             return Ok(from);
@@ -23,7 +24,7 @@ impl Tracked {
         // SAFETY: the context is the caller's.
         let step = BLOCK.max(unsafe { (self.llama.n_ubatch)(self.context) } as usize);
         let mut at = from;
-        while let Some(next) = policy::next_cut(at, step, part.limit()) {
+        while let Some(next) = policy::next_cut(at, step, branch, part.limit()) {
             let tokens = part.tokens.get(at - part.first..next - part.first).unwrap_or_default();
             self.sequence(part.sequence).promise(tokens);
             match self.fulfil(part.sequence) {
@@ -31,7 +32,10 @@ impl Tracked {
                 status => return Err(status),
             }
             self.credit.lock().unwrap_or_else(PoisonError::into_inner).computed(next - at);
-            self.keep_after(part.sequence, next - at, false);
+            match branch {
+                Some(branch) if branch == next => self.keep(part.sequence),
+                _ => self.keep_after(part.sequence, next - at, false),
+            }
             at = next;
         }
         Ok(at)

@@ -4,32 +4,30 @@
 //! Invariant: what the program is told of a sequence is what computing its tokens gives. A beginning that is promised is loaded or computed
 //! before anything reads it; a load that fails leaves an empty sequence, and its tokens are computed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::batch::{Batch, Entry, Part};
 use super::compute::{FATAL, run_decode, run_process};
-use super::index;
+use super::fresh::Fresh;
 use super::keep;
 use super::llama::{BatchExt, Compute, Llama, Memory};
 use super::policy::{Credit, Kind};
 use super::rates::Rates;
 use super::remembered::Remembered;
-use super::search::{Candidate, Query};
+use super::search::Candidate;
 use super::sequence::Sequence;
-use crate::engine::{Context, Engine, Token};
-use crate::layout::Form;
+use crate::engine::{Context, Engine};
 use crate::log;
 use crate::states::Slot;
 
 mod changes;
 mod cut;
+mod find;
 
 /// Fewer tokens are not worth a question to the store.
 const FEW: usize = 32;
-/// The longest that a search is waited for.
-const SEARCH: Duration = Duration::from_secs(1);
 /// A pause between two batches that is no computing.
 const IDLE: Duration = Duration::from_secs(1);
 /// A context that is followed.
@@ -48,6 +46,12 @@ pub struct Tracked {
     sequences: HashMap<i32, Sequence>,
     /// What promised tokens are loaded from.
     candidates: HashMap<i32, Candidate>,
+    /// States that are being stored.
+    fresh: Fresh,
+    /// Sequences whose part is promised whole.
+    promising: HashSet<i32>,
+    /// Where the prompt of a part leaves an earlier one, until the part is computed.
+    branches: HashMap<i32, usize>,
     /// Where the outputs of the last batch are, if it was cut.
     outputs: Option<Vec<Option<i32>>>,
     /// For batches of this library's own.
@@ -106,6 +110,9 @@ impl Tracked {
             window,
             sequences: HashMap::new(),
             candidates: HashMap::new(),
+            fresh: Fresh::default(),
+            promising: HashSet::new(),
+            branches: HashMap::new(),
             outputs: None,
             scratch: None,
             embeddings: false,
@@ -214,6 +221,8 @@ impl Tracked {
 
     /// The position from which a part is computed here. Below it, tokens were loaded, or are promised.
     fn begin(&mut self, part: &Part) -> Result<usize, i32> {
+        self.branches.remove(&part.sequence);
+        self.promising.remove(&part.sequence);
         let known = self.sequence(part.sequence);
         if !known.is_exact() {
             return Ok(part.first);
@@ -229,13 +238,18 @@ impl Tracked {
         let (present, mut all) = (known.present(), known.tokens().to_vec());
         all.extend_from_slice(&part.tokens);
         let wanted = all.get(..part.limit()).unwrap_or_default();
-        let Some((covers, candidate)) = self.best(part, wanted, present) else {
+        let best = self.best(part, wanted, present);
+        if self.promising.contains(&part.sequence) {
+            return Ok(part.end());
+        }
+        let Some((covers, candidate)) = best else {
             let status = self.fulfil(part.sequence);
             return if status == 0 { Ok(part.first) } else { Err(status) };
         };
         if covers == all.len() && self.kind == Kind::Shortens {
             // The rest of the prompt comes, and one load is enough.
             self.candidates.insert(part.sequence, candidate);
+            self.promising.insert(part.sequence);
             return Ok(covers);
         }
         let whole = wanted.get(..covers).unwrap_or_default();
@@ -244,88 +258,6 @@ impl Tracked {
         }
         let status = self.fulfil(part.sequence);
         if status == 0 { Ok(part.first) } else { Err(status) }
-    }
-
-    /// The state that spares the most of the wanted tokens, if that is worth a load.
-    fn best(&mut self, part: &Part, wanted: &[Token], present: usize) -> Option<(usize, Candidate)> {
-        let held = self.candidates.remove(&part.sequence);
-        let held = held.map(|held| (held.covers(self.kind, wanted), held));
-        let found = match &held {
-            Some((covers, _)) if *covers == wanted.len() => None,
-            _ if part.tokens.len() < FEW || self.form.is_none() => None,
-            _ => self.search(wanted, present),
-        };
-        let best = match (held, found) {
-            (Some(held), Some(found)) if found.0 > held.0 => Some(found),
-            (Some(held), _) => Some(held),
-            (None, found) => found,
-        };
-        let (covers, candidate) = best?;
-        let gain = covers.saturating_sub(present);
-        // What was promised is loaded as well, so a state that has no new tokens is of use then.
-        let useful = gain >= FEW && covers >= part.first && (covers > part.first || present < part.first);
-        (useful && self.rates.is_worth(candidate.record.size, gain)).then_some((covers, candidate))
-    }
-
-    fn search(&mut self, wanted: &[Token], present: usize) -> Option<(usize, Candidate)> {
-        if wanted.len() < index::BLOCK {
-            return None;
-        }
-        let (key, version, kind) = (self.key, self.version, self.kind);
-        let query = Query { key, version, kind, tokens: wanted.to_vec(), present };
-        let patience = SEARCH.min(self.rates.computing(wanted.len() - present.min(wanted.len())));
-        let candidate = keep::ask(patience, move |states| query.search(states))??;
-        Some((candidate.covers(kind, wanted), candidate))
-    }
-
-    /// Load a state and shorten it to these tokens. When it fails, the sequence may be empty; what is known of it stays.
-    fn load(&mut self, sequence: i32, candidate: &Candidate, tokens: &[Token], present: usize) -> bool {
-        let begun = Instant::now();
-        let record = candidate.record.clone();
-        let (size, length) = (record.size, record.tokens.len());
-        let patience = self.rates.computing(tokens.len().saturating_sub(present));
-        let Some(state) = keep::ask(patience, move |states| states.fetch_state(&record)) else { return false };
-        if !self.fits(&state, length) {
-            log::line("automatic cache: a state of this key is of another cache: it is not loaded");
-            return false;
-        }
-        let (engine, context, memory) = (self.engine, self.context, self.memory);
-        self.sequence(sequence).has(0);
-        // SAFETY: the context is the caller's; the state has its size in bytes.
-        let loaded = unsafe {
-            (engine.memory_remove)(memory, sequence, -1, -1)
-                && (engine.state_set)(context, state.as_ptr(), state.len(), sequence) == state.len()
-                && self.ends_at(sequence, length)
-                && (tokens.len() == length
-                    || ((engine.memory_remove)(memory, sequence, tokens.len() as i32, -1)
-                        && self.ends_at(sequence, tokens.len())))
-        };
-        drop(state);
-        if !loaded {
-            // SAFETY: the same.
-            unsafe { (engine.memory_remove)(memory, sequence, -1, -1) };
-            log::line("automatic cache: llama.cpp refused a state: its tokens are computed");
-            return false;
-        }
-        let known = self.sequence(sequence);
-        known.is(tokens);
-        known.keep(tokens.len());
-        self.rates.loaded(size, begun.elapsed());
-        log::line(format_args!(
-            "automatic cache: loaded {} tokens of sequence {sequence}, {} of them not computed, {}, {:.1} ms",
-            tokens.len(),
-            tokens.len().saturating_sub(present),
-            log::Bytes(size),
-            begun.elapsed().as_secs_f64() * 1e3,
-        ));
-        true
-    }
-
-    /// Whether a state is one that this context could have written of so many tokens.
-    fn fits(&self, state: &[u8], length: usize) -> bool {
-        let form = Form::of(state, self.version);
-        let positions = form.as_ref().is_none_or(|form| form.has(length, self.kind == Kind::Shortens));
-        positions && self.form.as_ref().is_some_and(|own| *own == form.map(|form| form.words))
     }
 
     fn ends_at(&self, sequence: i32, length: usize) -> bool {
@@ -341,7 +273,13 @@ impl Tracked {
         promised.into_iter().map(|sequence| self.fulfil(sequence)).find(|status| *status != 0).unwrap_or(0)
     }
 
-    /// Load or compute what is promised of a sequence. Answers as a batch does.
+    /// Load or compute what is promised of a sequence whose positions move; of all, for a negative one.
+    pub fn fulfil_moved(&mut self, sequence: i32) -> i32 {
+        if sequence < 0 { self.fulfil_all() } else { self.fulfil(sequence) }
+    }
+
+    /// Load or compute what is promised of a sequence. Answers as a batch does. What is computed here takes the outputs of the program's last
+    /// batch away, so only what is done to this very sequence may lead here.
     pub fn fulfil(&mut self, sequence: i32) -> i32 {
         let known = self.sequence(sequence);
         if !known.is_promised() {
@@ -380,7 +318,7 @@ impl Tracked {
 
     /// A part was computed, from a position on.
     fn computed(&mut self, part: &Part, from: Option<usize>) {
-        let promised = self.candidates.contains_key(&part.sequence);
+        let promised = self.promising.remove(&part.sequence);
         let known = self.sequence(part.sequence);
         if !known.is_exact() || known.len() < part.first {
             self.lose(part.sequence);
