@@ -113,6 +113,12 @@ impl Sequence {
         }
     }
 
+    /// Whether a sliding window lacks what the next token looks at, where the context has the positions from `first` on. A token looks at
+    /// itself and at the `window - 1` before it.
+    pub fn lacks(&self, window: usize, first: usize) -> bool {
+        first > (self.len() + 1).saturating_sub(window)
+    }
+
     fn reaches_the_end(&self, end: i32) -> bool {
         usize::try_from(end).is_ok_and(|end| end >= self.len()) || end < 0
     }
@@ -184,6 +190,18 @@ mod tests {
         assert!(!sequence.is_exact());
         sequence.removed(0, -1);
         assert!(sequence.is_exact());
+    }
+
+    #[test]
+    fn a_window_is_whole_after_the_last_token_of_a_checkpoint_went() {
+        // The state of 1001 tokens has the last 512 positions of them, and llama-server computes the last one again.
+        let mut sequence = of(&[7; 1001], &[]);
+        let first = 1001 - 512;
+        assert!(!sequence.lacks(512, first));
+        sequence.removed(1000, -1);
+        assert!(!sequence.lacks(512, first) && sequence.lacks(512, first + 1));
+        sequence.removed(999, -1);
+        assert!(sequence.lacks(512, first) && !of(&[7; 100], &[]).lacks(512, 0));
     }
 
     #[test]

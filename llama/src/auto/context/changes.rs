@@ -98,10 +98,9 @@ impl Tracked {
             let before = known.len();
             known.removed(first, end);
             if window > 0 && known.is_exact() && known.len() < before && known.len() > 0 {
-                // The window may lack what the next token looks at.
                 // SAFETY: the memory is of the caller's context.
                 let least = unsafe { (llama.pos_min)(memory, *number) };
-                if usize::try_from(least).is_ok_and(|least| least > known.len().saturating_sub(window)) {
+                if usize::try_from(least).is_ok_and(|least| known.lacks(window, least)) {
                     known.lose();
                 }
             }
