@@ -252,7 +252,6 @@ fn lacking() -> String {
     "the store library lacks a function of its ABI: is it of another build?".to_owned()
 }
 
-/// What the library says of this thread's last failure.
 /// A text that a descriptor takes: a digest of one that is none.
 fn short(text: &str) -> String {
     match text.is_empty() || text.len() > MAX_TEXT || text.chars().any(char::is_control) {
@@ -261,6 +260,7 @@ fn short(text: &str) -> String {
     }
 }
 
+/// What the library says of this thread's last failure.
 fn last_error(library: Library) -> String {
     // SAFETY: NULL, or a C string that stays until the thread's next failure.
     let text = unsafe {

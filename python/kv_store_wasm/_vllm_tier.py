@@ -8,7 +8,14 @@ import select
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext
+from vllm.v1.kv_offload.base import (
+    Locality,
+    LookupResult,
+    Medium,
+    OffloadingCounterMetadata,
+    OffloadingEvent,
+    RequestOffloadingContext,
+)
 from vllm.v1.kv_offload.file_mapper import FileMapper
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
@@ -18,11 +25,24 @@ from ._versions import check
 
 __all__ = ["Tier"]
 
+METRIC = "vllm:kv_store_wasm_tier_"
+COUNTS = {
+    "stored": "Chunks that were stored",
+    "existed": "Chunks that were there when they were to be stored",
+    "hits": "Chunks that were loaded",
+    "misses": "Chunks that were to be loaded and were not there",
+    "failures": "Chunks that the store failed to store or load",
+    "refused": "Batches that found the queue full",
+    "shed": "Chunks that were not stored, because as much as may wait was waiting",
+}
+"""What is counted, and what vLLM's Prometheus endpoint says of it."""
+
 
 class Tier(SecondaryTierManager):
     """`secondary_tiers` of the configuration has its arguments: uri, the store; salt, a further part of each key; timeout, seconds
-    that a batch may take; depth, batches that may wait: a further one fails at once; descriptor, what the chunks are, by the names of
-    `kv_store_wasm.open`: what it says is said in place of what vLLM tells."""
+    that a batch may take; depth, batches that may wait: a further one fails at once; save_bytes, what may wait to be stored: chunks over
+    it are not stored; enable_kv_events, whether stored chunks are announced, where vLLM publishes events; descriptor, what the chunks
+    are, by the names of `kv_store_wasm.open`: what it says is said in place of what vLLM tells."""
 
     medium: ClassVar[Medium | None] = Medium.STORAGE
 
@@ -35,6 +55,8 @@ class Tier(SecondaryTierManager):
         salt: str = "",
         timeout: float = TIMEOUT,
         depth: int = 1024,
+        save_bytes: int = 1 << 30,
+        enable_kv_events: bool = False,
         descriptor: Said | None = None,
         locality: str | None = None,
         backpressure_detector: Any = None,
@@ -42,6 +64,11 @@ class Tier(SecondaryTierManager):
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         self.locality = Locality(locality) if locality is not None else None
         self.counters = Counters()
+        self._told = self.counters.snapshot()
+        self._save_bytes, self._saving = save_bytes, 0
+        publishes = getattr(offloading_spec, "kv_events_config", None)
+        self._announces = enable_kv_events and publishes is not None and publishes.enable_kv_cache_events
+        self._events: list[OffloadingEvent] = []
         # vLLM's own account of what makes chunks differ: model, dtype, layout, groups, and ranks where they matter.
         named = FileMapper.from_offloading_spec(
             root_dir="",
@@ -104,9 +131,19 @@ class Tier(SecondaryTierManager):
 
     def submit_store(self, job_metadata: Any) -> None:
         job, names, chunks = self._chunks(job_metadata)
+        size = len(names) * self._size
+        if self._saving and self._saving + size > self._save_bytes:
+            self.counters.add("shed", len(names))
+            self._finished.append(JobResult(job_id=job, success=False, transfer_bytes=0))
+            return
+        self._saving += size
 
         def stored(outcomes: list[int]) -> None:
+            self._saving -= size
             self.counters.put(outcomes)
+            there = [name for name, outcome in zip(names, outcomes) if outcome >= 0]
+            if there and self._announces:
+                self._events.append(OffloadingEvent(keys=there, medium=Medium.STORAGE, removed=False, locality=self.locality))
             success = all(outcome >= 0 for outcome in outcomes)
             self._finished.append(JobResult(job_id=job, success=success, transfer_bytes=len(outcomes) * self._size))
 
@@ -135,6 +172,31 @@ class Tier(SecondaryTierManager):
         self._poll()
         finished, self._finished = self._finished, []
         return finished
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        events, self._events = self._events, []
+        return events
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
+        return {
+            METRIC + name: OffloadingCounterMetadata(documentation=text, labelnames=("tier",)) for name, text in COUNTS.items()
+        }
+
+    def get_stats(self) -> Any:
+        """What was counted since the last call; None: nothing."""
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+
+        now = self.counters.snapshot()
+        new = {name: now.get(name, 0) - self._told.get(name, 0) for name in COUNTS}
+        self._told = now
+        if not any(new.values()):
+            return None
+        stats = OffloadingConnectorStats()
+        for name, count in new.items():
+            if count:
+                stats.increase_counter(METRIC + name, count, (self.tier_type,))
+        return stats
 
     def has_pending_work(self) -> bool:
         return bool(self._pending or self._wanted or self._finished)

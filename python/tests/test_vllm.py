@@ -5,11 +5,14 @@ import os
 import pathlib
 import sys
 import time
+import types
 from typing import Any
+
+import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "stand_ins"))
 
-from vllm.v1.kv_offload.base import LookupResult
+from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, OffloadingEvent
 from vllm.v1.kv_offload.tiering.base import JobResult
 
 from conftest import Redis
@@ -20,10 +23,16 @@ CHUNKS = 16
 
 
 @dataclasses.dataclass
+class Events:
+    enable_kv_cache_events: bool = True
+
+
+@dataclasses.dataclass
 class Spec:
     model: str = "a/model"
     rank: int = 0
     blocks_per_chunk: int = 1
+    kv_events_config: Events = dataclasses.field(default_factory=Events)
 
 
 @dataclasses.dataclass
@@ -117,6 +126,57 @@ def test_a_full_queue_is_failed_jobs_and_misses(uri: str) -> None:
     assert {result.job_id for result in results} == {0, 1, 2, 3}
     assert {result.job_id for result in results if not result.success} == {1, 2, 3}
     assert made.counters.snapshot()["refused"] == 3
+    made.shutdown()
+
+
+def test_what_may_wait_to_be_stored_is_bounded(uri: str) -> None:
+    made, _ = tier(uri, save_bytes=2 * CHUNK)
+    # One job may be over it alone: it would never be stored else.
+    made.submit_store(Job(0, [name(0), name(1), name(2)], [0, 1, 2]))
+    made.submit_store(Job(1, [name(3)], [3]))
+    assert {(result.job_id, result.success) for result in finished(made)} == {(0, True), (1, False)}
+    for job in range(2, 5):
+        made.submit_store(Job(job, [name(job + 2)], [job]))
+    results = {result.job_id: result for result in finished(made)}
+    assert [results[job].success for job in range(2, 5)] == [True, True, False] and results[4].transfer_bytes == 0
+    assert made.counters.snapshot()["shed"] == 2
+    assert verdicts(made, Request("one"), [name(3), name(4)]) == [LookupResult.MISS, LookupResult.HIT]
+    made.shutdown()
+
+
+def test_stored_chunks_are_announced_where_vllm_publishes_events(uri: str) -> None:
+    announcing, _ = tier(uri, enable_kv_events=True, locality="LOCAL")
+    silent = [tier(uri)[0], tier(uri, Spec(kv_events_config=Events(False)), enable_kv_events=True)[0]]
+    for made in (announcing, *silent):
+        made.submit_store(Job(1, [name(1), name(2)], [0, 1]))
+        finished(made)
+    event = OffloadingEvent([name(1), name(2)], Medium.STORAGE, removed=False, locality=Locality.LOCAL)
+    assert list(announcing.take_events()) == [event]
+    assert not list(announcing.take_events()) and not any(list(made.take_events()) for made in silent)
+    for made in (announcing, *silent):
+        made.shutdown()
+
+
+def test_metrics_are_the_counts_since_the_last_time(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OffloadingConnectorStats(dict[tuple[str, tuple[str, ...]], int]):
+        def increase_counter(self, name: str, count: int, labels: tuple[str, ...]) -> None:
+            self[name, labels] = count
+
+    module = types.ModuleType("vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics")
+    module.OffloadingConnectorStats = OffloadingConnectorStats  # type: ignore[attr-defined]
+    parts = module.__name__.split(".")
+    for end in range(2, len(parts)):
+        monkeypatch.setitem(sys.modules, ".".join(parts[:end]), types.ModuleType(".".join(parts[:end])))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    made, _ = tier(uri)
+    assert made.get_stats() is None
+    made.submit_store(Job(1, [name(1), name(2)], [0, 1]))
+    finished(made)
+    stored = ("vllm:kv_store_wasm_tier_stored", ("Tier",))
+    assert made.get_stats() == {stored: 2} and made.get_stats() is None
+    defined = Tier.build_metric_definitions({})
+    assert all(metric.labelnames == ("tier",) for metric in defined.values())
+    assert {metric.removeprefix("vllm:kv_store_wasm_tier_") for metric in defined} >= set(made.counters.snapshot()) - {"deleted"}
     made.shutdown()
 
 

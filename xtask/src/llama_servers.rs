@@ -15,9 +15,9 @@ use crate::{demo, package, step};
 /// A seed of each run of mixed requests. What is checked must hold for all.
 const SEED: u32 = 32;
 
-/// Of the tokens that could be reused, the least that must not be computed. It is far below what is seen (0.4 to 0.9 on an idle machine), because a
+/// Of the tokens that could be reused, the least that must not be computed. It is far below what is seen (0.6 to 0.95 where nothing else runs), because a
 /// load that would take longer than computing is skipped, and tiny models compute fast: a busy machine loads less.
-const SHARE: &str = "0.1";
+const SHARE: &str = "0.3";
 
 /// Two llama-servers that are built, one store, and the library of the tarball as it is unpacked.
 pub fn test(place: &Place) -> Result<()> {

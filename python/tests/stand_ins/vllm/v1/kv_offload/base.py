@@ -24,3 +24,17 @@ class LookupResult(Enum):
 @dataclass(frozen=True)
 class RequestOffloadingContext:
     policy: str = "chunk_level"
+
+
+@dataclass
+class OffloadingEvent:
+    keys: list[bytes]
+    medium: Medium
+    removed: bool
+    locality: Locality | None = None
+
+
+@dataclass(frozen=True)
+class OffloadingCounterMetadata:
+    documentation: str
+    labelnames: tuple[str, ...] = ()

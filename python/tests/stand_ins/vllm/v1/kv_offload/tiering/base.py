@@ -1,11 +1,11 @@
 """What the adapter uses of `vllm.v1.kv_offload.tiering.base` 0.33.0."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vllm.v1.kv_offload.base import Medium
+from vllm.v1.kv_offload.base import Medium, OffloadingEvent
 
 
 @dataclass
@@ -39,6 +39,14 @@ class SecondaryTierManager(ABC):
     def has_pending_work(self) -> bool:
         return False
 
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        return ()
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def get_stats(self) -> Any: ...
     @abstractmethod
     def on_new_request(self, req_context: Any) -> Any: ...
     def on_request_finished(self, req_context: Any) -> None: ...
