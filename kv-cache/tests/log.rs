@@ -45,7 +45,9 @@ fn lines_go_to_the_callback_and_say_what_other_software_would_delete() {
     drop(open(&disk(&other, 1 << 20)));
     let left = said();
     assert!(
-        left.len() == 1 && left[0].ends_with("left alone: 0 rows of a later version, 1 files named like no row"),
+        left.len() == 1
+            && left[0]
+                .ends_with("left alone: 0 rows of a later version, 0 of another descriptor, 1 files named like no row"),
         "{left:?}"
     );
 

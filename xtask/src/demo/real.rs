@@ -88,7 +88,7 @@ pub fn print_for_people(place: &Place, report: &Value) {
     let same = if answer(first) == answer(second) {
         "the same answer, to the letter"
     } else {
-        "another answer: a near tie was rounded otherwise"
+        "another answer: what is left is computed in smaller batches, which llama.cpp rounds otherwise"
     };
     println!("           {same}");
     println!(
