@@ -25,7 +25,7 @@ import redis as redis_client
 from compared_stores import PATIENCE, SIZE, SUBJECTS
 
 QUICK = "--quick" in sys.argv
-SEED = int(os.environ.get("KV_COMPARE_SEED", 1))
+SEED = 1
 VALUES = 16
 HERE = pathlib.Path(__file__).parent
 STRACE = ["strace", "-f", "-y", "-xx", "-qqq", "-s", "4194304"]
@@ -34,13 +34,11 @@ STRACE = ["strace", "-f", "-y", "-xx", "-qqq", "-s", "4194304"]
 class Process:
     """A process that has a store open."""
 
-    def __init__(self, store: "Store", around: tuple[str, ...] = (), **environment: str) -> None:
-        command = [*around, store.python, "-P", str(HERE / "compared_stores.py"), store.name, store.place]
+    def __init__(self, store: "Store", around: tuple[str, ...] = ()) -> None:
+        command = [*around, store.python, str(HERE / "compared_stores.py"), store.name, store.place]
         pipe = subprocess.PIPE
-        path = os.pathsep.join(filter(None, [*store.path, os.environ.get("PYTHONPATH")]))
-        given = {**os.environ, **environment, "PYTHONPATH": path}
         log = open(store.scratch / "log", "ab")
-        self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, bufsize=0, env=given)
+        self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, bufsize=0, env={**os.environ, **store.environment})
         self.heard = b""
         self.refused = self.answer(120).get("open")
 
@@ -79,7 +77,10 @@ class Process:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it as an engine ends: it closes what it has open."""
+        self.end()
+
+    def end(self) -> None:
+        """As an engine ends: it closes what it has open."""
         assert self.child.stdin
         try:
             self.child.stdin.close()
@@ -95,10 +96,10 @@ class Store:
         self.name, self.scratch = name, scratch
         self.folder = place or scratch / "store"
         self.folder.mkdir(exist_ok=True)
-        self.python, self.path = sys.executable, [str(HERE)]
+        self.python, self.environment = sys.executable, dict[str, str]()
         if "llama.cpp" in name:
             self.python = os.environ["KV_COMPARE_LLAMA_PYTHON"]
-            self.path.append(os.environ["KV_COMPARE_LLAMA_PACKAGE"])
+            self.environment["PYTHONPATH"] = os.environ["KV_COMPARE_LLAMA_PACKAGE"]
         self.server = Server(scratch, *options) if "redis" in name else None
         self.place = str(self.server.port) if self.server else str(self.folder)
 
@@ -258,7 +259,7 @@ def power_loss(store: Store, row: Row, _: random.Random) -> None:
     torture = os.environ["KV_COMPARE_TORTURE"]
     log, images = store.scratch / "trace", store.scratch / "images"
     calls = subprocess.run([torture, "images", "--calls"], capture_output=True, text=True, check=True).stdout.strip()
-    with Process(store, (*STRACE, "-e", calls, "-o", str(log)), KV_COMPARE_SIZE=str(SIZE)) as process:
+    with Process(store, (*STRACE, "-e", calls, "-o", str(log))) as process:
         for number in range(6):
             row.put(process.ask(do="put", number=number))
     many = "16" if QUICK else "120"
@@ -283,8 +284,7 @@ def power_loss(store: Store, row: Row, _: random.Random) -> None:
             row.saw["its process died"] += 1
             reader = Process(store)
         shutil.rmtree(image["folder"])
-    with reader:
-        pass
+    reader.end()
 
 
 @contextmanager
@@ -340,8 +340,7 @@ def two_writers(store: Store, row: Row, _: random.Random) -> None:
             acknowledged.update(number for number in numbers if row.put(writer.answer()))
         first += 4
     for process in (*writers, reader):
-        with process:
-            pass
+        process.end()
     read(store, row, sorted(acknowledged))
 
 
@@ -363,7 +362,7 @@ def fits(history: str, store: str) -> bool:
 
 def run(history: str, name: str) -> None:
     row = Row(name, history)
-    with tempfile.TemporaryDirectory(dir=os.environ.get("KV_COMPARE_FOLDER")) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder)
         options = ("--maxmemory", str(16 * SIZE), "--maxmemory-policy", "noeviction") if history == "full disk" else ()
         chance = random.Random(f"{SEED} {history} {name}")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-SIZE = int(os.environ.get("KV_COMPARE_SIZE", 256 << 10))
+SIZE = 256 << 10
 """Bytes of a value."""
 
 PATIENCE = 30.0

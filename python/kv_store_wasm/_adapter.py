@@ -29,6 +29,7 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._taken: dict[str, int] = {}
         self._counts: dict[str, int] = dict.fromkeys(("stored", "existed", "hits", "misses", "failures", "refused", "deleted"), 0)
 
     def add(self, name: str, count: int) -> None:
@@ -52,6 +53,13 @@ class Counters:
     def snapshot(self) -> dict[str, int]:
         with self._lock:
             return dict(self._counts)
+
+    def take(self) -> dict[str, int]:
+        """What came since this was called last, without what did not."""
+        with self._lock:
+            new = {name: count - self._taken.get(name, 0) for name, count in self._counts.items()}
+            self._taken = dict(self._counts)
+        return {name: count for name, count in new.items() if count}
 
 
 def open_store(uri: str, timeout: float | None, descriptor: Said | None = None, **known: object) -> Store:

@@ -171,7 +171,6 @@ class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
         self._worker: Worker | None = None
         self._scheduler: Scheduler | None = None
         self._ended = Ended()
-        self._told: dict[str, int] = {}
         self._prefix: Prefix = ()
         if role == base.KVConnectorRole.SCHEDULER:
             self._scheduler = self._new_scheduler(vllm_config, kv_cache_config)
@@ -368,10 +367,8 @@ class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
 
     def get_kv_connector_stats(self) -> Stats | None:
         half = self._scheduler or self._worker
-        counted = half.counters.snapshot() if half is not None else {}
-        new = {name: count - self._told.get(name, 0) for name, count in counted.items() if name in COUNTERS}
-        self._told = counted
-        stats = Stats(data={name: count for name, count in new.items() if count})
+        new = half.counters.take() if half is not None else {}
+        stats = Stats(data={name: count for name, count in new.items() if name in COUNTERS})
         return None if stats.is_empty() else stats
 
     @classmethod

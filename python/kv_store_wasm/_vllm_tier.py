@@ -64,7 +64,6 @@ class Tier(SecondaryTierManager):
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         self.locality = Locality(locality) if locality is not None else None
         self.counters = Counters()
-        self._told = self.counters.snapshot()
         self._save_bytes, self._saving = save_bytes, 0
         publishes = getattr(offloading_spec, "kv_events_config", None)
         self._announces = enable_kv_events and publishes is not None and publishes.enable_kv_cache_events
@@ -187,15 +186,12 @@ class Tier(SecondaryTierManager):
         """What was counted since the last call; None: nothing."""
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 
-        now = self.counters.snapshot()
-        new = {name: now.get(name, 0) - self._told.get(name, 0) for name in COUNTS}
-        self._told = now
-        if not any(new.values()):
+        new = {name: count for name, count in self.counters.take().items() if name in COUNTS}
+        if not new:
             return None
         stats = OffloadingConnectorStats()
         for name, count in new.items():
-            if count:
-                stats.increase_counter(METRIC + name, count, (self.tier_type,))
+            stats.increase_counter(METRIC + name, count, (self.tier_type,))
         return stats
 
     def has_pending_work(self) -> bool:

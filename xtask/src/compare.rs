@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 use crate::engines::Engines;
 use crate::place::Place;
-use crate::python::Environment;
-use crate::{demo, dist, llama, packages};
+use crate::python::{self, Environment};
+use crate::{demo, dist, llama, packages, table};
 
 const PAGE: &str = "docs/proof.md";
 const TABLE: [&str; 2] = ["<!-- table: cargo xtask compare -->\n", "<!-- end -->\n"];
@@ -47,11 +47,9 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     let engines = Engines::prepare(place)?;
     let mut compare = engines.python(place)?;
     let client = demo::prepare(place)?;
-    let needs = ["numpy>=2,<3", "diskcache", "jinja2", "typing_extensions"];
-    let of_llama = Environment::kept(place, "llama-cpp-python", &needs)?.python();
+    let of_llama = Environment::kept(place, "llama-cpp-python", python::LLAMA_NEEDS)?.python();
     let (package, library) = client.python_package();
-    compare.args(["-P", "compare.py"]).args(options.quick.then_some("--quick")).args(&options.parts);
-    compare.env("PYTHONPATH", place.root.join("python/engines"));
+    compare.arg("compare.py").args(options.quick.then_some("--quick")).args(&options.parts);
     compare.env("KV_COMPARE_TORTURE", place.target.join("release/kv-store-torture"));
     compare.env("KV_COMPARE_LLAMA_PYTHON", of_llama.get_program()).env("KV_COMPARE_LLAMA_PACKAGE", package);
     compare.env("KV_COMPARE_LLAMA_MODEL", client.model(&llama::SMALL)?).env("LLAMA_CPP_LIB_PATH", library);
@@ -94,10 +92,8 @@ fn cell(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ").replace(['|', '<', '>', '*', '`', '_', '['], " ")
 }
 
-fn with_table(page: &str, table: &str) -> Result<String> {
-    let (before, rest) = page.split_once(TABLE[0]).with_context(|| format!("{PAGE} has no {:?}", TABLE[0]))?;
-    let (_, after) = rest.split_once(TABLE[1]).with_context(|| format!("{PAGE} has no {:?}", TABLE[1]))?;
-    Ok(format!("{before}{}{HEAD}{table}{}{after}", TABLE[0], TABLE[1]))
+fn with_table(page: &str, rows: &str) -> Result<String> {
+    table::replaced(PAGE, page, TABLE, |_| format!("{HEAD}{rows}"))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use kv_store_tests::redis::RedisServer;
 
 use crate::place::Place;
 use crate::python::{self, Environment};
-use crate::{dist, packages, step};
+use crate::{dist, packages, step, table};
 
 /// Programs that print rows.
 pub const BENCHES: &[&str] =
@@ -203,11 +203,8 @@ pub fn test_newest(place: &Place) -> Result<()> {
 
 /// The page with these rows in place of those of its table.
 fn with_table(page: &str, rows: &str) -> Result<String> {
-    let missing = || format!("{PAGE} has no {}", TABLE[0].trim());
-    let (before, rest) = page.split_once(TABLE[0]).with_context(missing)?;
-    let (_, after) = rest.split_once(TABLE[1]).with_context(missing)?;
     let head = "| package | release | the adapter's tests |\n| --- | --- | --- |\n";
-    Ok(format!("{before}{}{head}{rows}{}{after}", TABLE[0], TABLE[1]))
+    table::replaced(PAGE, page, TABLE, |_| format!("{head}{rows}"))
 }
 
 /// A program that prints rows, and the server that it measures against while this lives.

@@ -12,7 +12,7 @@ use kv_store_tests::objects::ObjectServer;
 use serde::Deserialize;
 
 use crate::place::Place;
-use crate::{dist, guests, packages, python, step, toolchain};
+use crate::{dist, guests, packages, python, step, table, toolchain};
 
 /// Where the table is, and what it stands between.
 const PAGE: &str = "docs/vendor/languages.md";
@@ -246,10 +246,8 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     }
     let path = place.root.join(PAGE);
     let page = std::fs::read_to_string(&path)?;
-    let (before, rest) = page.split_once(TABLE[0]).with_context(|| format!("{PAGE} has no {:?}", TABLE[0]))?;
-    let (_, after) = rest.split_once(TABLE[1]).with_context(|| format!("{PAGE} has no {:?}", TABLE[1]))?;
     let head = "| language | component | `kv-store build` | compiled, once | open | put of 64 KiB | get of 64 KiB |\n| --- | --- | --- | --- | --- | --- | --- |\n";
-    std::fs::write(&path, format!("{before}{}{head}{rows}{}{after}", TABLE[0], TABLE[1]))?;
+    std::fs::write(&path, table::replaced(PAGE, &page, TABLE, |_| format!("{head}{rows}"))?)?;
     println!("{head}{rows}written to {PAGE}");
     Ok(())
 }

@@ -40,6 +40,7 @@ mod servers;
 mod simulate;
 mod sources;
 mod step;
+mod table;
 mod tests;
 mod toolchain;
 mod torture;

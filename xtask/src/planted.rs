@@ -346,12 +346,12 @@ fn table(every: &[Bug], rows: &BTreeMap<String, String>) -> String {
 /// Put what was found of a bug into the page, beside the rows that it has.
 fn write(path: &Path, every: &[Bug], bug: &Bug, found: &Found) -> Result<()> {
     let page = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let (before, rest) = page.split_once(TABLE[0]).with_context(|| format!("{PAGE} has no {:?}", TABLE[0]))?;
-    let (former, after) = rest.split_once(TABLE[1]).with_context(|| format!("{PAGE} has no {:?}", TABLE[1]))?;
-    let mut rows = rows(former);
-    rows.insert(bug.name.clone(), row(bug, found));
-    let table = table(every, &rows);
-    Ok(std::fs::write(path, format!("{before}{}{table}{}{after}", TABLE[0], TABLE[1]))?)
+    let page = crate::table::replaced(PAGE, &page, TABLE, |former| {
+        let mut rows = rows(former);
+        rows.insert(bug.name.clone(), row(bug, found));
+        table(every, &rows)
+    })?;
+    Ok(std::fs::write(path, page)?)
 }
 
 /// A redis-server that keeps nothing over a restart, and the script that restarts it.

@@ -114,11 +114,14 @@ pub fn test(place: &Place) -> Result<Environment> {
     Ok(fresh)
 }
 
+/// What llama-cpp-python imports, which is taken from its sources and not installed.
+pub const LLAMA_NEEDS: &[&str] = &["numpy>=2,<3", "diskcache", "jinja2", "typing_extensions"];
+
 /// llama-cpp-python completes the same with our cache as without one.
 pub fn llama(place: &Place, fresh: &Environment, llama: &Llama, model: &Path) -> Result<()> {
     let (package, library) = llama.python_package();
     fresh.install(place, "installing what llama-cpp-python needs", |pip| {
-        pip.args(["numpy>=2,<3", "diskcache", "jinja2", "typing_extensions"]);
+        pip.args(LLAMA_NEEDS);
     })?;
     let store = place.work().join("llama-cpp-python");
     if store.exists() {

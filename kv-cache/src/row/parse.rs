@@ -58,6 +58,11 @@ impl RowMetadata {
     pub fn key(&self) -> Key {
         self.identity.key(&self.tokens)
     }
+
+    /// Whether writer and reader both say what the state is, and not the same.
+    pub(crate) fn is_of_another(&self, own: Option<[u8; 16]>) -> bool {
+        own.zip(self.descriptor).is_some_and(|(own, of_row)| own != of_row)
+    }
 }
 
 /// Check the fixed part of a file of `file_bytes` bytes. After it, `payload_offset` bytes are to be read for [`parse`].

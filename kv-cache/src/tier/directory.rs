@@ -248,13 +248,9 @@ impl Directory {
             Name::Row(key) if found.metadata.key() != key => {
                 Err(Flaw::Corrupt("its content is not that of its name").into())
             }
-            _ if self.is_of_another_descriptor(&found) => Err(Flaw::OtherDescriptor.into()),
+            _ if found.metadata.is_of_another(self.descriptor) => Err(Flaw::OtherDescriptor.into()),
             _ => Ok(found),
         }
-    }
-
-    fn is_of_another_descriptor(&self, found: &Found) -> bool {
-        self.descriptor.is_some_and(|own| found.metadata.descriptor.is_some_and(|of_row| of_row != own))
     }
 
     /// A row has its name now, which a power cut may take.
