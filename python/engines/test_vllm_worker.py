@@ -1,4 +1,7 @@
-"""The worker's half of vLLM's connector over tensors: pages that lie apart, buffers that hold few blocks, blocks that do not come."""
+"""The worker's half of vLLM's connector over tensors: pages that lie apart, buffers that hold few blocks, blocks that do not come.
+
+Where PyTorch has an accelerator, each test runs on it too.
+"""
 
 import dataclasses
 import pathlib
@@ -16,6 +19,10 @@ from kv_store_wasm._vllm_worker import Ended, Layer, Worker
 
 BLOCKS = 24
 PREFIX = ("test", "rank=0", "")
+
+
+DEVICE = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+ON_A_DEVICE = pytest.param("device", marks=pytest.mark.skipif(DEVICE is None, reason="PyTorch has no accelerator here"))
 
 
 @dataclasses.dataclass
@@ -38,20 +45,22 @@ class Side:
         return found
 
 
-@pytest.fixture(params=["direct", "staged"])
+@pytest.fixture(params=["direct", "staged", ON_A_DEVICE])
 def make(request: pytest.FixtureRequest) -> Iterator[Any]:
     made: list[tuple[Worker, kv.Store]] = []
 
     def side(uri: str) -> Side:
-        apart = torch.randn(2, BLOCKS, 4, 16).transpose(0, 1)
-        tensors = [torch.randn(BLOCKS, 8, 32), torch.randn(BLOCKS * 2, 4, 32).to(torch.bfloat16), apart]
+        device = DEVICE if request.param == "device" else torch.device("cpu")
+        assert device is not None
+        apart = torch.randn(2, BLOCKS, 4, 16, device=device).transpose(0, 1)
+        tensors = [torch.randn(BLOCKS, 8, 32, device=device), torch.randn(BLOCKS * 2, 4, 32, device=device).to(torch.bfloat16), apart]
         layers = [Layer(tensor, BLOCKS) for tensor in tensors]
         assert [len(layer.runs) for layer in layers] == [1, 1, 2]
         store = kv.open(uri, sealed=True, timeout=5.0)
-        staged = request.param == "staged"
+        staged = request.param != "direct"
         # A buffer holds three blocks of the first group, and there are two buffers.
         size = 3 * (layers[0].bytes + layers[1].bytes)
-        worker = Worker(store.queue(64), [layers[:2], layers[2:]], torch.device("cpu"), staged, 2, size)
+        worker = Worker(store.queue(64), [layers[:2], layers[2:]], device, staged, 2, size)
         made.append((worker, store))
         return Side(worker, tensors)
 
@@ -140,6 +149,33 @@ def test_a_server_that_does_not_answer_ends_loads_and_saves(make: Any, redis: An
     redis.kill()
     one.worker.start([Job(4, "d", blocks(8), 0.3)], False, PREFIX)
     assert one.until(1).failed == {"d"}
+
+
+@pytest.mark.skipif(DEVICE is None, reason="PyTorch has no accelerator here")
+def test_a_save_takes_what_the_steps_before_it_compute_and_a_load_is_seen_by_those_after_it(uri: str) -> None:
+    """A step has only submitted its kernels when its pages are to be saved: the copies wait for them, and the engine's thread does not."""
+    assert DEVICE is not None
+    busy = torch.randn(4096, 4096, device=DEVICE)
+    pages = [torch.zeros(BLOCKS, 1 << 18, device=DEVICE) for _ in range(2)]
+    with kv.open(uri, sealed=True, timeout=30.0) as store:
+        workers = [Worker(store.queue(64), [[Layer(of, BLOCKS)]], DEVICE, True, 2, 3 << 20) for of in pages]
+        one, other = (Side(worker, [of]) for worker, of in zip(workers, pages))
+        for round in range(1, 6):
+            for _ in range(200):
+                busy = (busy @ busy).clamp(-1, 1)
+            pages[0].fill_(float(round))
+            step = torch.accelerator.current_stream(DEVICE).record_event()
+            names = [Block(0, number, f"{round}/{number}".encode()) for number in range(BLOCKS)]
+            one.worker.start([Job(round, "a", names, 30.0)], True, PREFIX)
+            one.worker.poll()
+            # The first allocation of pinned memory and the loading of kernels wait for the device.
+            assert round == 1 or not step.query(), "the engine's thread has waited for the step"
+            assert one.until(1).saved == {round: True}
+            other.worker.start([Job(round, "b", names, 30.0)], False, PREFIX)
+            assert not other.until(1).failed
+            assert torch.equal(pages[1], torch.full_like(pages[1], float(round))), round
+        for worker in workers:
+            worker.close()
 
 
 def test_pages_that_are_no_whole_number_for_each_block_are_refused() -> None:

@@ -262,13 +262,17 @@ class Worker:
         assert part.buffer is not None
         layers = self._groups[part.blocks[0].group]
         if part.job.save:
-            index = torch.tensor([block.number for block in part.blocks], device=self._device)
+            index = self._there([block.number for block in part.blocks])
             for pages, memory in part.buffer.rows(layers, len(part.blocks)):
                 memory.copy_(pages.index_select(0, index), non_blocking=True)
             return
         # Only what came is written: the rest of the buffer is undefined.
         came = [number for number, good in enumerate(part.good) if good]
-        index = torch.tensor([part.blocks[number].number for number in came], device=self._device)
+        index = self._there([part.blocks[number].number for number in came])
+        rows = self._there(came)
         for pages, memory in part.buffer.rows(layers, len(part.blocks)):
-            rows = memory if len(came) == len(part.blocks) else memory[came]
-            pages.index_copy_(0, index, rows.to(self._device, non_blocking=True))
+            pages.index_copy_(0, index, memory.to(self._device, non_blocking=True).index_select(0, rows))
+
+    def _there(self, numbers: list[int]) -> torch.Tensor:
+        """On the device, from pinned memory: a copy from other memory would wait for the step that computes."""
+        return torch.tensor(numbers, pin_memory=self._device.type != "cpu").to(self._device, non_blocking=True)
