@@ -104,16 +104,55 @@ fn all(place: &Place) -> Result<()> {
         rustfmt(place, workspace)?;
     }
     deny::check(place)?;
+    // One crate after another is most of what is built here: the second processor has the tests that need nothing of it.
+    let row: [step::Step; 5] =
+        [&|| simulate::test(place), &|| alone(place), &|| portable::units(place), &|| natively(place), &|| {
+            xtask(place)
+        }];
+    step::beside(&row, || built(place))?;
+    // First, because the tests run the pages for Python too.
+    let wheel = python::test(place)?;
+    // To the end, so that one run tells all that fails.
+    let mut tests = dist::cargo(place, "test");
+    tests.arg("--no-fail-fast");
+    tests.env(servers::VARIABLE, servers::install(place)?).env("KV_STORE_TEST_PYTHON", wheel.programs());
+    let compiled = Compiled::take(place)?;
+    step::run_shown("tests", &mut tests)?;
+    compiled.keep()?;
+    languages::test(place, &Language::QUICK)?;
+    package::tests::run(place, package::Verify::No)?;
+    eprintln!("== one row of the benchmarks, for that they run");
+    bench::run(place, &bench::Options::one_row("prefetch/hit"))?;
+    llama(place, &wheel)
+}
+
+/// What is installed, its lints and its pages, and the programs of the tests.
+fn built(place: &Place) -> Result<()> {
     dist::run(place)?;
     guests::build_for_tests(place)?;
-
     clippy(place)?;
     let mut doc = dist::cargo(place, "doc");
     step::run_shown("API docs, without warnings", doc.arg("--no-deps").env("RUSTDOCFLAGS", "-D warnings"))?;
     let _ = book::run(place)?;
     other_kernels(place)?;
-    portable::units(place)?;
-    // The guests as programs of this machine, for their lints and for what is pure in them.
+    step::run_shown("building the tests", dist::cargo(place, "test").arg("--no-run"))
+}
+
+/// Tests with dependencies of their own, so that wasmtime is not compiled anew.
+fn alone(place: &Place) -> Result<()> {
+    for (what, workspace, target) in [
+        ("the block cache's threads under loom", "blocks/loom", "loom"),
+        ("the models of the protocols", "tests/models", "models"),
+    ] {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(place.root.join(workspace)).args(["test", "--release", "--locked", "--target-dir"]);
+        step::run_shown(what, cargo.arg(place.target.join(target)))?;
+    }
+    Ok(())
+}
+
+/// The guests as programs of this machine, for their lints and for what is pure in them.
+fn natively(place: &Place) -> Result<()> {
     for (what, workspace, target) in
         [("the guests", "guests", "guests-native"), ("http-wire beside hyper", "http-wire/oracle", "http-oracle")]
     {
@@ -124,35 +163,16 @@ fn all(place: &Place) -> Result<()> {
             step::run_shown(&format!("{command} of {what}"), &mut cargo)?;
         }
     }
-    // With dependencies of their own, so that wasmtime is not compiled anew.
-    for (what, workspace, target) in [
-        ("the block cache's threads under loom", "blocks/loom", "loom"),
-        ("the models of the protocols", "tests/models", "models"),
-    ] {
-        let mut cargo = Command::new("cargo");
-        cargo.current_dir(place.root.join(workspace)).args(["test", "--release", "--locked", "--target-dir"]);
-        step::run_shown(what, cargo.arg(place.target.join(target)))?;
-    }
-    simulate::test(place)?;
-    // First, because the tests run the pages for Python too.
-    let wheel = python::test(place)?;
-    // To the end, so that one run tells all that fails.
-    let mut tests = dist::cargo(place, "test");
-    tests.arg("--no-fail-fast");
-    tests.env(servers::VARIABLE, servers::install(place)?).env("KV_STORE_TEST_PYTHON", wheel.programs());
-    let compiled = Compiled::take(place)?;
-    step::run_shown("tests", &mut tests)?;
-    compiled.keep()?;
+    Ok(())
+}
+
+fn xtask(place: &Place) -> Result<()> {
     for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
         let mut xtask = Command::new("cargo");
         xtask.current_dir(&place.root).args([command, "--locked", "--package", "xtask"]).args(rest);
         step::run_shown(&format!("{command} of xtask"), &mut xtask)?;
     }
-    languages::test(place, &Language::QUICK)?;
-    package::tests::run(place, package::Verify::No)?;
-    eprintln!("== one row of the benchmarks, for that they run");
-    bench::run(place, &bench::Options::one_row("prefetch/hit"))?;
-    llama(place, &wheel)
+    Ok(())
 }
 
 pub fn rustfmt(place: &Place, workspace: &str) -> Result<()> {
