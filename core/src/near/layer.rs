@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::copies::{Copy, Since};
 use super::level::{Level, Usage};
 use super::{Key, Scope};
-use crate::backend::{Answers, Backend, Bytes, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
+use crate::backend::{Answers, Backend, Bytes, Changes, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
 use crate::counters::Event;
+use crate::envelope::stored_key;
 use crate::error::{Error, contract_violation};
 use crate::payload::Buffer;
 use crate::until::Until;
@@ -25,6 +26,7 @@ pub struct NearLayer {
     level: Arc<Level>,
     scope: Scope,
     keys: Arc<dyn ContentKeys>,
+    changes: Arc<Changes>,
 }
 
 /// What is known of an item of a get before the backend is asked.
@@ -36,8 +38,15 @@ enum Looked {
 }
 
 impl NearLayer {
-    pub fn new(inner: Arc<dyn Backend>, level: Arc<Level>, scope: Scope, keys: Arc<dyn ContentKeys>) -> Self {
-        NearLayer { inner, level, scope, keys }
+    /// changes: those of the store that may still be carried out.
+    pub fn new(
+        inner: Arc<dyn Backend>,
+        level: Arc<Level>,
+        scope: Scope,
+        keys: Arc<dyn ContentKeys>,
+        changes: Arc<Changes>,
+    ) -> Self {
+        NearLayer { inner, level, scope, keys, changes }
     }
 
     /// The backend without the level.
@@ -69,8 +78,10 @@ impl NearLayer {
         Some(Key { scope: self.scope, hash: hash.as_slice().try_into().ok()? })
     }
 
+    /// None: it is not kept. While a removal may still be carried out that ended unknown, a copy would outlive the chunk, and nobody would
+    /// be told.
     fn since(&self, hash: &ChunkHash) -> Option<(Key, Since)> {
-        let key = self.key(hash).filter(|_| self.keys.may_be())?;
+        let key = self.key(hash).filter(|_| self.keys.may_be() && !self.changes.is_unsettled(&stored_key(hash)))?;
         Some((key, self.level.since(&key)))
     }
 

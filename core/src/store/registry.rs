@@ -349,7 +349,7 @@ impl OpenStore {
         let near = settings.near.as_ref().map(|near| {
             let of_process = &setup.process.near;
             let level = of_process.level((&target.backend, settings.tenant.as_deref()), &reach.owner, near, counters);
-            Arc::new(NearLayer::new(enveloped.clone(), level, scope, verifier.clone()))
+            Arc::new(NearLayer::new(enveloped.clone(), level, scope, verifier.clone(), changes.clone()))
         });
         let backend = Remembering::new(match &near {
             Some(near) => near.clone(),

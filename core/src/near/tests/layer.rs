@@ -1,6 +1,7 @@
 //! What is answered from near, and what is not.
 
 use super::*;
+use crate::backend::Holding;
 
 const MEMORY: u64 = 1 << 20;
 
@@ -102,6 +103,27 @@ fn what_is_deleted_while_it_is_fetched_is_not_kept() {
 }
 
 #[test]
+fn no_copy_is_taken_while_a_removal_may_come_that_ended_unknown() {
+    let (far, level) = (Arc::<Far>::default(), open(&settings(MEMORY, None)));
+    let changes = none_unknown();
+    let counters = counters::OfProcess::default().of("near-test", None);
+    let holding = Arc::new(Holding::new(far.clone(), changes.clone(), true, counters));
+    let keys = Arc::new(Keys(true));
+    let near = NearLayer::new(holding, level.clone(), Scope::of(&"a store"), keys, changes.clone());
+    let until = Until::new(&Limits::default());
+    let store = Around { far, level, near: Arc::new(near), until };
+    let hash = store.put(b"removed late");
+    // What it had near is forgotten, and the chunk is there until the removal arrives.
+    store.far.failing.store(1, SeqCst);
+    assert!(store.near.delete(&[hash], &store.until).is_err());
+    store.far.failing.store(0, SeqCst);
+    assert!(changes.holds());
+    assert_eq!(store.get(&hash).unwrap(), b"removed late");
+    store.far.chunks().clear();
+    assert_eq!(store.get(&hash), None, "a copy is answered of what the late removal took");
+}
+
+#[test]
 fn only_chunks_under_the_hash_of_their_content_are_kept() {
     let store = around(&settings(MEMORY, None));
     let names: [&[u8]; 3] = [b"8 bytes!", b"sixteen bytes...", b"x"];
@@ -124,7 +146,8 @@ fn only_chunks_under_the_hash_of_their_content_are_kept() {
     store.near.put(&[new], true, &store.until).unwrap();
     assert_eq!(store.get(&key(b"true")).unwrap(), b"other");
     // A store whose keys are found to be none.
-    let opaque = NearLayer::new(store.far.clone(), store.level.clone(), Scope::of(&"a store"), Arc::new(Keys(false)));
+    let keys = Arc::new(Keys(false));
+    let opaque = NearLayer::new(store.far.clone(), store.level.clone(), Scope::of(&"a store"), keys, none_unknown());
     let asked = store.far.gets();
     let kept = store.put(b"kept");
     assert!(store.get(&kept).is_some() && store.far.gets() == asked);

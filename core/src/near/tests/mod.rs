@@ -15,7 +15,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::OfProcess;
 use super::{ContentKeys, Level, NearLayer, Scope};
-use crate::backend::{Answers, Backend, Bytes, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
+
+use crate::backend::{Answers, Backend, Bytes, Changes, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
 use crate::config::Near;
 use crate::counters;
 use crate::error::{Error, ErrorKind};
@@ -108,7 +109,9 @@ impl Backend for Far {
         Ok(found.into_iter().map(got).collect())
     }
 
-    fn delete(&self, hashes: &[ChunkHash], _: &Until) -> Answers<()> {
+    fn delete(&self, hashes: &[ChunkHash], until: &Until) -> Answers<()> {
+        // Without a layer that holds changes there is nobody to tell.
+        until.change().into_iter().for_each(|change| drop(change.begin(&[0], b"")));
         let answered = self.begin(&self.others, hashes.len())?;
         let mut chunks = self.chunks();
         hashes.iter().take(answered).for_each(|hash| drop(chunks.remove(hash)));
@@ -180,8 +183,13 @@ fn around(settings: &Near) -> Around {
     layer(&Arc::default(), &open(settings), "a store")
 }
 
+/// No change of these tests ends unknown.
+fn none_unknown() -> Arc<Changes> {
+    Arc::new(Changes::new(Clock::default()))
+}
+
 fn layer(far: &Arc<Far>, level: &Arc<Level>, store: &str) -> Around {
-    let near = NearLayer::new(far.clone(), level.clone(), Scope::of(&store), Arc::new(Keys(true)));
+    let near = NearLayer::new(far.clone(), level.clone(), Scope::of(&store), Arc::new(Keys(true)), none_unknown());
     let until = Until::new(&Limits::default());
     Around { far: far.clone(), level: level.clone(), near: Arc::new(near), until }
 }
