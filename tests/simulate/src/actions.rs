@@ -170,7 +170,7 @@ impl Engine {
     fn prefetch(&self, op: &Operation, handle: usize, keys: &[Key]) {
         let content = keys.iter().filter(|key| key.kind == Kind::Content);
         let opaque = keys.iter().filter(|key| key.kind == Kind::Opaque);
-        self.tell(|world, _| keys.iter().for_each(|key| world.oracle.prefetched(op.ledger, *key, op.start)));
+        self.tell(|world, _| keys.iter().for_each(|key| world.oracle.prefetched(op, *key)));
         let store = self.handle(handle).store;
         let hashes: Vec<u8> = content.flat_map(|key| self.hash(*key)).collect();
         let _ = store.prefetch_chunks(&hashes, 8);

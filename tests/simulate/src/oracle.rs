@@ -95,7 +95,8 @@ pub struct Oracle {
     pub seen: HashMap<(usize, Key), Vec<(Moment, Version)>>,
     /// The order in which manifests were published.
     pub order: HashMap<(Key, Version), u64>,
-    pub prefetched: HashMap<(Ledger, Key), Moment>,
+    /// By which operations.
+    pub prefetched: HashMap<(Ledger, Key), Vec<u32>>,
     /// Puts of a chunk by a process: from when to when.
     pub puts: HashMap<(usize, Key), Vec<Span>>,
     pub numbered: u64,
@@ -316,8 +317,8 @@ impl Oracle {
         self.owed.get(&ledger).is_some_and(|owed| owed.contains_key(&key))
     }
 
-    pub fn prefetched(&mut self, ledger: Ledger, key: Key, now: Moment) {
-        self.prefetched.entry((ledger, key)).or_insert(now);
+    pub fn prefetched(&mut self, op: &Operation, key: Key) {
+        self.prefetched.entry((op.ledger, key)).or_default().push(op.number);
     }
 
     pub fn puts(&mut self, process: usize, key: Key, start: Moment) {

@@ -231,10 +231,12 @@ impl World {
     }
 
     /// Whether `get_chunk` may answer what changed by itself: a store whose keys nobody knows yet may have others than hashes. Batches say
-    /// what their keys are.
+    /// what their keys are. What it answers may have come with a prefetch before it.
     pub fn may_be_unchecked(&self, op: &Operation, key: Key) -> bool {
+        let prefetches = self.oracle.prefetched.get(&(op.ledger, key)).into_iter().flatten();
         let changed = self.lying(key).any(|slot| slot.rotted.is_some())
             || self.faulty.contains(&op.number)
+            || prefetches.into_iter().any(|prefetch| self.faulty.contains(prefetch))
             || !self.failovers.is_empty();
         !self.shape.verifies && key.kind == Kind::Content && changed && self.unchecked.contains(&op.number)
     }
