@@ -335,6 +335,17 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_are_noted_for_those_who_ask() {
+        let (until, hash) = (Until::new(&Limits::default()), ChunkHash::new(b"a chunk").unwrap());
+        let descriptor = DescriptorDigest::read(&[7; 16]).unwrap();
+        for (until, noted) in [(until.clone(), None), (until.noting_descriptors(), Some(descriptor))] {
+            until.note_chunk(&hash, Some(descriptor));
+            until.note_manifest(Some(descriptor));
+            assert_eq!((until.descriptor_of_chunk(&hash), until.descriptor_of_manifest()), (noted, noted));
+        }
+    }
+
+    #[test]
     fn no_byte_extends_the_operators_maximum() {
         let limits = Limits { deadline_ms: 2000, call_ms: 5000, ..Limits::default() };
         let until = Until::new(&limits);

@@ -95,3 +95,22 @@ impl<'a> Target<'a> {
         self.pieces.map(|pieces| unsafe { Memory::room(pieces) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_that_is_wanted_is_made_of_what_is_placed() {
+        let mut memory = [0_u8; 8];
+        let pieces = [libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() }];
+        let covering = Covering { before: b"key".to_vec(), behind: 0, part: 0..0 };
+        for wanted in [None, Some(&covering)] {
+            // SAFETY: the memory outlives the target, and is read after it alone.
+            let mut target = unsafe { Target::memory(&pieces) }.summed(wanted);
+            assert!(matches!(target.place(b"value"), Some(Got::Placed(5))));
+            assert_eq!((target.covering().is_some(), target.sum().is_some()), (wanted.is_some(), wanted.is_some()));
+        }
+        assert_eq!(memory, *b"value\0\0\0");
+    }
+}

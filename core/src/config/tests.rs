@@ -301,6 +301,7 @@ fn a_list_of_servers_is_no_way_around_a_tenant() {
     };
     let of = |config: &Config, uri: &str| settings(config, uri).map(|found| found.tenant);
     let config = tenants(&["redis://", "redis://h/7", "redis://a:1,b:2/x"]).unwrap();
+    assert!(config.schemes_of_tenants().eq(["redis"]));
     for (uri, tenant) in [
         ("redis://h,H:6379/7", "redis://h/7"),
         ("redis://b:2,a:1/x/y", "redis://a:1,b:2/x"),

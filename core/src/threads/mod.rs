@@ -314,6 +314,15 @@ mod tests {
     }
 
     #[test]
+    fn one_thing_takes_as_many_as_can_run_and_are_there() {
+        for (cores, most, hands) in [(2, 8, 2), (8, 2, 3), (1, 0, 1)] {
+            let on = Spawn::default().on_cores(cores);
+            assert_eq!(on.cores(), cores);
+            assert_eq!(Helpers::new(most, 0, Clock::default(), on).hands(), hands);
+        }
+    }
+
+    #[test]
     fn two_can_be_at_it_at_once() {
         let (here, both) = (Mutex::new(0), Condvar::new());
         helpers(2).lent(&Whose::default()).side_by_side(2, 2, &|_| {
