@@ -191,6 +191,19 @@ fn writing_goes_on_after_somebody_removed_everything() {
 }
 
 #[test]
+fn a_directory_that_was_made_anew_is_read() {
+    let (scratch, directory) = open();
+    directory.write(&path("chunks/a/x"), &[b"x"], false, false, None).unwrap();
+    assert_eq!(read(&directory, "chunks/a/x").unwrap().unwrap(), b"x");
+    // The one that reads found kept open is no longer there.
+    let folder = scratch.path().join("store/chunks/a");
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("y"), b"y").unwrap();
+    assert_eq!(read(&directory, "chunks/a/y").unwrap().unwrap(), b"y");
+}
+
+#[test]
 fn a_read_only_directory_is_read_and_never_written() {
     let (scratch, directory) = open();
     let at = path("a/b");
