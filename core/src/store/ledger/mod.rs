@@ -111,11 +111,16 @@ impl<D: Clone> Ledger<D> {
             }
             _ => {}
         }
-        Ok(match self.chunks.get(hash) {
+        let (newest, full) = (self.next(), self.chunks.len() + self.lost.len() >= MAX_FRESH_CHUNKS);
+        Ok(match self.chunks.get_mut(hash) {
             Some(Place::Waiting { .. }) => Admission::Held,
-            Some(Place::Stored { .. }) if !damaged => Admission::Held,
+            Some(Place::Stored { order, .. }) if !damaged => {
+                // A commit that is under way settles what was put before it, and this put came after.
+                *order = newest;
+                Admission::Held
+            }
             Some(Place::Stored { .. }) => Admission::New,
-            None if self.chunks.len() + self.lost.len() >= MAX_FRESH_CHUNKS => Admission::Full,
+            None if full => Admission::Full,
             None => Admission::New,
         })
     }
