@@ -1,6 +1,7 @@
 """Four threads, random sizes and keys, absent keys, a store that is opened again, a server that is killed in the middle: no wrong
 byte, no exception, no call past its deadline."""
 
+import os
 import random
 import threading
 import time
@@ -89,3 +90,38 @@ def test_stress(redis: Redis) -> None:
     assert failures == []
     # All of it happened: calls that went well, keys that were absent, a server that was gone.
     assert {0, Status.MISSING} <= set(outcomes) and set(outcomes) - {0, Status.MISSING}, outcomes
+
+
+def held() -> tuple[int, int]:
+    """Descriptors of this process, and bytes of its memory that no file has."""
+    with open("/proc/self/smaps_rollup") as rollup:
+        [anonymous] = [int(line.split()[1]) << 10 for line in rollup if line.startswith("Anonymous:")]
+    return len(os.listdir("/proc/self/fd")), anonymous
+
+
+def test_restarts_of_the_server_leave_nothing_behind(redis: Redis) -> None:
+    data = random.Random(1).randbytes(1 << 16)
+    keys = kv.keys([str(number) for number in range(8)], "restarts")
+    memory = [bytearray(len(data)) for _ in keys]
+    after = []
+    with kv.open(redis.uri, sealed=True, timeout=TIMEOUT) as store:
+
+        def until(wanted: bool) -> None:
+            deadline = time.monotonic() + PATIENCE
+            while (store.put_many(keys[:1], [data])[0] >= 0) != wanted:
+                assert time.monotonic() < deadline
+                time.sleep(0.002)
+
+        for _ in range(16):
+            redis.kill()
+            until(False)
+            redis.start()
+            until(True)
+            for _ in range(20):
+                assert min(store.put_many(keys, [data] * len(keys))) >= 0
+                assert store.get_many_into(keys, memory) == [len(data)] * len(keys)
+            after.append(held())
+    # The first ones bring what is kept: connections, buffers, threads.
+    (descriptors, anonymous), (later_descriptors, later) = after[5], after[-1]
+    assert later_descriptors <= descriptors, after
+    assert later <= anonymous + (2 << 20), after
