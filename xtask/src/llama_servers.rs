@@ -15,7 +15,7 @@ use crate::{demo, package, step};
 /// A seed of each run of mixed requests. What is checked must hold for all.
 const SEED: u32 = 32;
 
-/// Of the tokens that could be reused, the least that must not be computed. It is far below what is seen (0.6 to 0.95 where nothing else runs), because a
+/// Of the tokens that could be reused, the least that must not be computed. It is far below what is seen (0.7 to 0.95), because a
 /// load that would take longer than computing is skipped, and tiny models compute fast: a busy machine loads less.
 const SHARE: &str = "0.3";
 
