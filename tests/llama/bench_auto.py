@@ -65,12 +65,15 @@ def first_token(args, folder):
                 # A server's first request pays for pages and threads: not what is measured.
                 server.first_token(prompt(-1 - number, 48))
                 done[library], text = server.first_token(long, 16)
+                if not library:
+                    # Its own prefix cache computes the last token alone, as whoever loads the rest does; llama.cpp rounds by sizes of batches.
+                    _, text = server.first_token(long, 16)
                 texts.add(text)
             if library:
                 require("the state was loaded", f"{args.tokens - 1} tokens of sequence" in server.said())
         rounds.append(done)
     ours, peer = (1e3 * statistics.median(done[side] for done in rounds) for side in (True, False))
-    expect("different greedy texts", len(texts), 1)
+    expect("different greedy texts, loaded and from the server's own prefix cache", len(texts), 1)
     row("first-token", ours, peer, peer / ours, "ms", "lower")
 
 

@@ -38,14 +38,18 @@ class Server(llama_server.Server):
 class Prompts:
     """Prompts that begin as others do, of a tree of texts, in tokens."""
 
-    def __init__(self, seed, vocabulary, context):
+    def __init__(self, seed, vocabulary, context, text=()):
         self.random = random.Random(seed)
-        self.vocabulary, self.context = vocabulary, context
+        # Tokens of a text that prompts are pieces of, or else the range that random ones are of.
+        self.text, self.vocabulary, self.context = text, vocabulary, context
         self.longest = longest = context - 200
         self.trunks = [self.words(self.random.randint(longest // 4, longest // 2)) for _ in range(6)]
         self.talks = []
 
     def words(self, count):
+        if self.text:
+            first = self.random.randrange(len(self.text) - count)
+            return self.text[first:first + count]
         return [self.random.randrange(*self.vocabulary) for _ in range(count)]
 
     def next(self):
@@ -53,7 +57,7 @@ class Prompts:
         kind = self.random.choice(["new", "same", "branch", "cut", "turn", "short", "cancelled", "copies", "long"])
         trunk = self.random.choice(self.trunks)
         if kind == "new":
-            return kind, self.words(self.random.randint(300, self.longest // 2))
+            return kind, self.words(self.random.randint(min(300, self.longest // 2), self.longest // 2))
         if kind == "same":
             return kind, list(trunk)
         if kind == "branch":
@@ -135,8 +139,18 @@ def conditions(args):
     return {"as it is": [], "--cache-ram 0": ["--cache-ram", "0"], "--context-shift": ["--context-shift"], "speculative": draft}
 
 
+def tokens_of_text(args, folder):
+    """The text in the model's tokens."""
+    if not args.text:
+        return ()
+    with llama_server.Server(args, folder / "tokens.log", args.model, ["--no-webui", "-c", "256", "-fit", "off"]) as server:
+        status, answer = server.ask("/tokenize", {"content": pathlib.Path(args.text).read_text()})
+    require(f"the status of /tokenize is 200, not {status}", status == 200)
+    return answer["tokens"]
+
+
 def check_mixed(args, folder):
-    prompts = Prompts(args.seed, args.vocabulary, args.context)
+    prompts = Prompts(args.seed, args.vocabulary, args.context, tokens_of_text(args, folder))
     records, states, computed, kinds, total = [], {}, set(), collections.Counter(), collections.Counter()
     for number in range(args.servers):
         name, options = list(conditions(args).items())[number % len(conditions(args))]
@@ -186,6 +200,30 @@ def check_swap(args, folder):
     print(f"ok: two models under one name: {len(asked)} prompts each, 0 wrong answers", flush=True)
 
 
+def check_same(args, folder):
+    """A prompt that is loaded is continued as one that was computed, and as by the server's own prefix cache: probabilities are the same bit for
+    bit, because the last token of a prompt is computed alone each time."""
+    prompts = Prompts(args.seed, args.vocabulary, args.context, tokens_of_text(args, folder))
+    asked = [prompts.words(prompts.random.randint(100, args.context - 100)) for _ in range(args.requests)]
+    options = ["--no-webui", "-np", "1", "-c", str(args.context), "-t", str(args.threads), "-tb", str(args.threads), "--cache-ram", "0", "-fit", "off"]
+    env = {"KV_STORE_LLAMA_URI": args.uri, "KV_STORE_LLAMA_AUTO": "1"}
+
+    def answer(server, prompt):
+        answer = server.complete(prompt, args.predict, n_probs=8)
+        return answer["tokens"], answer["completion_probabilities"]
+
+    with llama_server.Server(args, folder / "computes.log", args.model, options, [args.lib], env) as server:
+        computed, own = zip(*[(answer(server, prompt), answer(server, prompt)) for prompt in asked])
+        require("prompts are computed", loads(server.said()) == 0)
+    with llama_server.Server(args, folder / "loads.log", args.model, options, [args.lib], env) as server:
+        loaded = [answer(server, prompt) for prompt in asked]
+        require("prompts are loaded, all but the last token", loads(server.said()) == sum(len(prompt) - 1 for prompt in asked))
+    for name, other in [("computed", computed), ("of the server's own prefix cache", own)]:
+        wrong = sum(one != two for one, two in zip(loaded, other))
+        require(f"{wrong} of {len(asked)} loaded prompts have other probabilities than {name}", wrong == 0)
+    print(f"ok: seed {args.seed}: {len(asked)} prompts, the same probabilities computed, by the server's own prefix cache, and loaded", flush=True)
+
+
 def replay(args, records):
     line, folder = [args.replay, *records], None
     if args.root:
@@ -203,6 +241,8 @@ def parse_arguments():
         parser.add_argument(f"--{name}", required=True, help=what)
     parser.add_argument("--draft", help="a GGUF file that drafts for the model")
     parser.add_argument("--swap", help="another GGUF file of the model's shape: only check that the two never meet under one name")
+    parser.add_argument("--text", help="a file that prompts are pieces of, in place of random tokens")
+    parser.add_argument("--same", action="store_true", help="only check that loaded prompts are continued as computed ones")
     parser.add_argument("--share", type=float, default=0.0, help="of what could be reused, the least that must not be computed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--requests", type=int, default=80)
@@ -228,6 +268,8 @@ def main():
     try:
         if args.swap:
             check_swap(args, folder)
+        elif args.same:
+            check_same(args, folder)
         else:
             replay(args, check_mixed(args, folder))
     except CheckFailed as error:

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """A question about a long text, asked of two llama-servers with one store.
 
-The first computes the text. It ends, and the second, which has an empty memory, finds the text in the store. Prints one JSON object: the answers,
-the times until their first words, what was stored and what was loaded.
+The first computes the text, and is asked again: llama-server's own prefix cache has the text then, all but its last token. It ends, and the second,
+which has an empty memory, finds the text in the store. Prints one JSON object: the answers, the times until their first words, what was stored and
+what was loaded.
 """
 
 import argparse
@@ -25,11 +26,12 @@ def ask(args, name, folder):
     with llama_server.Server(args, folder / f"{name}.log", args.model, options, [args.lib], env) as server:
         body = {"messages": [{"role": "user", "content": f"{text}\n\n{QUESTION}"}], "max_tokens": args.predict, "temperature": 0, "seed": 1}
         first, answer = server.streamed("/v1/chat/completions", body)
+        again = server.streamed("/v1/chat/completions", body)
         status, counted = server.ask("/tokenize", {"content": text})
         require(f"the status of /tokenize is 200, not {status}", status == 200)
     said = server.said()
     loaded = re.findall(r"automatic cache: loaded \d+ tokens of sequence \d+, (\d+) of them not computed", said)
-    return {"first_words_ms": 1e3 * first, "answer": answer.strip(), "text_tokens": len(counted["tokens"]),
+    return {"first_words_ms": 1e3 * first, "answer": answer.strip(), "again_ms": 1e3 * again[0], "again": again[1].strip(), "text_tokens": len(counted["tokens"]),
             "not_computed": sum(map(int, loaded)),
             "said": [line for line in said.splitlines() if line.startswith("kv-store-llama: ")]}
 

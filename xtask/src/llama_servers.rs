@@ -15,9 +15,18 @@ use crate::{demo, package, step};
 /// A seed of each run of mixed requests. What is checked must hold for all.
 const SEED: u32 = 32;
 
-/// Of the tokens that could be reused, the least that must not be computed. It is far below what is seen (0.6 to 0.95 where nothing else runs), because a
+/// Of the tokens that could be reused, the least that must not be computed. It is far below what is seen (0.7 to 0.95), because a
 /// load that would take longer than computing is skipped, and tiny models compute fast: a busy machine loads less.
 const SHARE: &str = "0.3";
+
+/// Of SmolLM2, whose tokens take long enough to compute that every load is worth it.
+const TRAINED_SHARE: &str = "0.7";
+/// Mixed requests to SmolLM2. Each is computed twice: by a server and by the replay.
+const TRAINED_REQUESTS: &str = "200";
+/// Prompts that SmolLM2 continues after a load as after computing.
+const TRAINED_PROMPTS: &str = "6";
+/// What prompts of SmolLM2 are pieces of.
+const TEXT: &str = "docs/architecture.md";
 
 /// Two llama-servers that are built, one store, and the library of the tarball as it is unpacked.
 pub fn test(place: &Place) -> Result<()> {
@@ -55,17 +64,23 @@ pub fn test_newest(place: &Place, wanted: Option<&str>, requests: u32) -> Result
     let server = ["--root".as_ref(), newest.root.as_os_str()];
     slots(place, &llama, server, &place.llama_library(), &name)?;
     let draft = llama.tiny("llama", llama::DRAFT_LAYERS, llama::MODEL_SEED)?;
-    let auto = |what: &str, kind: &llama::Kind, requests: u32, more: &dyn Fn(&mut Command, &Path)| -> Result<()> {
+    let check = |what: &str, model: &Path, more: &dyn Fn(&mut Command, &Path)| -> Result<()> {
         let folder = empty_store(place, "auto")?;
         let uri = format!("wasm://local-fs://{}", folder.display());
         let mut check = llama.check_auto(server, &place.llama_library(), &uri);
         newest.recorders(&mut check);
-        let model = llama.tiny(kind.architecture, llama::TINY_LAYERS, llama::MODEL_SEED)?;
-        check.arg("--model").arg(model).arg("--work").arg(records(place)).arg("--draft").arg(&draft);
-        check.args(["--seed", &SEED.to_string(), "--requests", &requests.to_string()]);
+        check.arg("--model").arg(model).arg("--work").arg(records(place)).args(["--seed", &SEED.to_string()]);
         more(&mut check, &folder);
         place.for_consumers(&mut check)?;
-        step::run_shown(&format!("{name}: {what}, a {} model", kind.name), &mut check)
+        step::run_shown(&format!("{name}: {what}"), &mut check)
+    };
+    trained(place, &llama, &check)?;
+    let auto = |what: &str, kind: &llama::Kind, requests: u32, more: &dyn Fn(&mut Command, &Path)| -> Result<()> {
+        let model = llama.tiny(kind.architecture, llama::TINY_LAYERS, llama::MODEL_SEED)?;
+        check(&format!("{what}, a {} model", kind.name), &model, &|check, folder| {
+            check.arg("--draft").arg(&draft).args(["--requests", &requests.to_string()]);
+            more(check, folder);
+        })
     };
     for kind in llama::KINDS {
         auto("the automatic cache", kind, requests, &|check, _| {
@@ -80,6 +95,24 @@ pub fn test_newest(place: &Place, wanted: Option<&str>, requests: u32) -> Result
         })?;
     }
     Ok(())
+}
+
+/// A check of the automatic cache, with a model: what it is called, and what it is given beside the usual, from the store's folder.
+type Check<'a> = &'a dyn Fn(&str, &Path, &dyn Fn(&mut Command, &Path)) -> Result<()>;
+
+/// The automatic cache below a trained model.
+fn trained(place: &Place, llama: &Llama, check: Check<'_>) -> Result<()> {
+    let progress = step::Progress::start("preparing SmolLM2");
+    let model = llama.smollm2(&|step| progress.say(step))?;
+    progress.done();
+    let text = place.root.join(TEXT);
+    check("SmolLM2 goes on after a load as after computing", &model, &|check, _| {
+        check.args(["--same", "--context", "512", "--requests", TRAINED_PROMPTS]).arg("--text").arg(&text);
+    })?;
+    check("the automatic cache, SmolLM2", &model, &|check, _| {
+        check.args(["--share", TRAINED_SHARE, "--requests", TRAINED_REQUESTS, "--context", "768"]);
+        check.arg("--text").arg(&text);
+    })
 }
 
 /// Saves and restores of slots, through local-fs and redis.

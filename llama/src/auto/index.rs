@@ -44,6 +44,16 @@ pub fn lengths(tokens: usize) -> Vec<usize> {
     SHORT.into_iter().filter(|short| *short <= tokens).chain(blocks).collect()
 }
 
+/// The lengths of the beginnings of so many tokens whose index records list the state of all of them, where the first `indexed` are in a state
+/// that is listed already: those behind it. The last one below its end has it always, because a prompt that goes on behind the state, or
+/// leaves it before its end, asks there.
+pub fn listed(tokens: usize, indexed: usize) -> Vec<usize> {
+    let mut lengths = lengths(tokens);
+    let last = lengths.iter().rev().find(|length| **length < tokens).copied().unwrap_or(0);
+    lengths.retain(|length| *length > indexed || *length >= last);
+    lengths
+}
+
 /// The hash of the first so many tokens, for each of these numbers, which ascend.
 pub fn hashes(tokens: &[Token], lengths: impl IntoIterator<Item = usize>) -> Vec<Hash> {
     let mut hash = XxHash3_128::new();
@@ -164,6 +174,17 @@ mod tests {
         assert_eq!(lengths(63), [0_usize; 0]);
         assert_eq!(lengths(255), [64, 128]);
         assert_eq!(lengths(800), [64, 128, 256, 512, 768]);
+    }
+
+    #[test]
+    fn a_state_is_listed_where_prompts_that_share_it_ask() {
+        assert_eq!(listed(800, 0), [64, 128, 256, 512, 768]);
+        assert_eq!(listed(800, 600), [768]);
+        assert_eq!(listed(760, 600), [512], "of it, no length is new");
+        assert_eq!(listed(768, 512), [512, 768], "prompts that leave it before its end ask below it");
+        assert_eq!(listed(100, 90), [64]);
+        assert_eq!(listed(64, 0), [64]);
+        assert_eq!(listed(63, 0), [0_usize; 0]);
     }
 
     #[test]

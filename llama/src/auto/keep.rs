@@ -107,8 +107,7 @@ impl Kept {
         credit.lock().unwrap_or_else(PoisonError::into_inner).written(written);
         stored?;
         let entry = Entry { tokens: u32::try_from(tokens.len()).unwrap_or(u32::MAX), hash: index::hash(tokens) };
-        let mut lengths = index::lengths(tokens.len());
-        lengths.retain(|length| *length > indexed);
+        let lengths = index::listed(tokens.len(), indexed);
         let hashes = index::hashes(tokens, lengths.iter().copied());
         for (length, hash) in lengths.iter().zip(&hashes) {
             let name = index::index_name(&key, *length, hash);

@@ -2,7 +2,7 @@
 //!
 //! A state of a model whose sequences can be shortened serves every beginning of its tokens, so one at the end of a prompt is enough.
 //! Others (sliding windows, recurrent models) serve their own length only, so they are stored more often, and batches are cut at lengths
-//! that other prompts have too: at multiples of the micro-batch, and at branches. A branch is where a prompt leaves an earlier one, or
+//! that other prompts have too: at multiples of the micro-batch, at branches, and at ends. A branch is where a prompt leaves an earlier one, or
 //! where it ends within it. The second prompt that comes there stores the state, and the third one loads it.
 //! What is written is bounded by what was computed: each computed token allows [`Credit::per_token`] bytes.
 
@@ -44,12 +44,30 @@ pub fn is_branch(branch: usize, from: usize) -> bool {
     branch >= SHORTEST && branch.saturating_sub(from) >= TURN
 }
 
-/// Where the batch of a model whose states cannot be shortened is cut next, behind `at`: at a multiple of `step` or at the branch, and not
-/// behind `limit`.
-pub fn next_cut(at: usize, step: usize, branch: Option<usize>, limit: usize) -> Option<usize> {
-    let multiple = (at / step + 1).checked_mul(step);
-    let branch = branch.filter(|branch| *branch > at);
-    multiple.into_iter().chain(branch).min().filter(|next| *next <= limit)
+/// Where a part of a batch is cut. No cut is behind `limit`, from where on outputs are asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Cuts {
+    /// At multiples of this, where states cannot be shortened.
+    pub step: Option<usize>,
+    pub branch: Option<usize>,
+    /// At the limit too: the part ends a prompt.
+    pub end: bool,
+    pub limit: usize,
+}
+
+impl Cuts {
+    /// The next one behind `at`.
+    pub fn next(&self, at: usize) -> Option<usize> {
+        let multiple = self.step.and_then(|step| (at / step + 1).checked_mul(step));
+        let end = self.end.then_some(self.limit);
+        multiple.into_iter().chain(self.branch).chain(end).filter(|next| *next > at && *next <= self.limit).min()
+    }
+}
+
+/// Whether the end of a prompt is computed apart from what is below it, where `limit` tokens need no outputs. Whoever loads the prompt
+/// later computes the same batch then, and llama.cpp rounds by the sizes of batches. Shorter prompts are not stored.
+pub fn cuts_end(limit: usize) -> bool {
+    limit >= SHORTEST
 }
 
 /// Whether to store the state of a turn whose last tokens are about to go, or of a place that the program comes back to. `lost` of its tokens
@@ -109,12 +127,13 @@ mod tests {
         assert!(stores_turn(300, 32) && !stores_turn(300, 31) && !stores_turn(63, 63));
     }
 
+    fn all(cuts: Cuts, from: usize) -> Vec<usize> {
+        std::iter::successors(cuts.next(from), move |at| cuts.next(*at)).collect()
+    }
+
     #[test]
     fn cuts_are_at_multiples_whatever_the_batches_are() {
-        let cuts = |from, limit| {
-            let next = move |at| next_cut(at, 512, None, limit);
-            std::iter::successors(next(from), move |at| next(*at)).collect::<Vec<_>>()
-        };
+        let cuts = |from, limit| all(Cuts { step: Some(512), branch: None, end: false, limit }, from);
         assert_eq!(cuts(0, 1600), [512, 1024, 1536]);
         assert_eq!(cuts(700, 1024), [1024], "behind a load");
         assert_eq!(cuts(512, 1023), [0_usize; 0]);
@@ -123,16 +142,24 @@ mod tests {
 
     #[test]
     fn cuts_are_at_a_branch_too() {
-        let cuts = |from, branch, limit| {
-            let next = move |at| next_cut(at, 256, Some(branch), limit);
-            std::iter::successors(next(from), move |at| next(*at)).collect::<Vec<_>>()
-        };
+        let cuts = |from, branch, limit| all(Cuts { step: Some(256), branch: Some(branch), end: false, limit }, from);
         assert_eq!(cuts(0, 300, 600), [256, 300, 512]);
         assert_eq!(cuts(0, 256, 300), [256]);
         assert_eq!(cuts(0, 300, 299), [256], "an output is asked for below it");
         assert_eq!(cuts(300, 300, 600), [512], "it is loaded");
         assert!(is_branch(64, 0) && !is_branch(63, 0), "too short");
         assert!(is_branch(288, 256) && !is_branch(287, 256) && !is_branch(200, 256), "nearly all of it is there");
+    }
+
+    #[test]
+    fn a_cut_is_at_the_end_of_a_prompt() {
+        let cuts = |step, from, end, limit| all(Cuts { step, branch: None, end, limit }, from);
+        assert_eq!(cuts(None, 0, true, 300), [300]);
+        assert_eq!(cuts(None, 0, false, 300), [0_usize; 0], "the prompt goes on");
+        assert_eq!(cuts(None, 300, true, 300), [0_usize; 0], "all of it is loaded");
+        assert_eq!(cuts(Some(256), 0, true, 300), [256, 300]);
+        assert_eq!(cuts(Some(256), 0, true, 256), [256]);
+        assert!(cuts_end(64) && !cuts_end(63), "it is not stored");
     }
 
     #[test]

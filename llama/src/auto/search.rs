@@ -252,6 +252,11 @@ mod tests {
 
     impl Fake {
         fn keep(&mut self, tokens: &[Token]) {
+            self.keep_grown(tokens, 0);
+        }
+
+        /// Keep the state of a prompt that has grown from one of so many tokens, which is kept.
+        fn keep_grown(&mut self, tokens: &[Token], kept: usize) {
             let hash = index::hash(tokens);
             let rest = vec![1; tokens.len()];
             let record = Record {
@@ -265,7 +270,7 @@ mod tests {
             };
             self.manifests.insert(index::state_name(&KEY, tokens.len(), &hash), record.encode());
             let entry = index::Entry { tokens: tokens.len() as u32, hash };
-            for length in index::lengths(tokens.len()) {
+            for length in index::listed(tokens.len(), kept) {
                 let name = index::index_name(&KEY, length, &index::hash(&tokens[..length]));
                 let former = self.manifests.get(&name).and_then(|bytes| index::decode(bytes)).unwrap_or_default();
                 self.manifests.insert(name, index::encode(&index::with(former, entry)));
@@ -351,6 +356,19 @@ mod tests {
         store.keep(&tokens(1000, 700)[..700]);
         (0..40).for_each(|more| store.keep(&tokens(800 + more, 800 + more)));
         assert_eq!(find(&store, 1000, 700, 0, true), (Some(700), None), "behind many newer ones");
+    }
+
+    #[test]
+    fn a_state_of_a_prompt_that_has_grown_is_found() {
+        let mut store = Fake::default();
+        for (kept, len) in [(0, 256), (256, 512), (512, 700)] {
+            store.keep_grown(&tokens(len, len), kept);
+        }
+        assert_eq!(store.covers(Kind::Fixed, &tokens(750, 750), 0), Some(700));
+        assert_eq!(store.covers(Kind::Shortens, &tokens(750, 690), 0), Some(690));
+        let find = |len, differs| store.find(Kind::Fixed, &tokens(len, differs), 0, true);
+        assert_eq!(find(800, 400), (Some(256), Some(400)), "a branch below a state at a multiple");
+        assert_eq!(find(800, 650), (Some(512), Some(650)));
     }
 
     #[test]

@@ -67,7 +67,8 @@ impl Real {
 pub fn print_for_people(place: &Place, report: &Value) {
     let (first, second) = (&report["first"], &report["second"]);
     let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
-    let answer = |server: &Value| server["answer"].as_str().unwrap_or_default().to_owned();
+    let text = |answer: &Value| answer.as_str().unwrap_or_default().to_owned();
+    let answer = |server: &Value| text(&server["answer"]);
     let [cold, loaded] = [first, second].map(|server| number(&server["first_words_ms"]));
 
     println!("\nTwo llama-servers, one store: a text that the first has read is not computed again by the second.\n");
@@ -77,6 +78,8 @@ pub fn print_for_people(place: &Place, report: &Value) {
     println!("question   {}\n", report["question"].as_str().unwrap_or_default());
     println!("first      {:.0} ms until its first words, all of it computed", cold);
     println!("           {}", answer(first));
+    println!("again      {:.0} ms, from the first server's own prefix cache", number(&first["again_ms"]));
+    println!("           {}", text(&first["again"]));
     let stored = &report["stored"];
     println!("stored     {} files, {:.1} MB", stored["files"], number(&stored["bytes"]) / 1e6);
     println!(
@@ -85,10 +88,11 @@ pub fn print_for_people(place: &Place, report: &Value) {
         cold / loaded
     );
     println!("           {}", answer(second));
-    let same = if answer(first) == answer(second) {
-        "the same answer, to the letter"
-    } else {
-        "another answer: what is left is computed in smaller batches, which llama.cpp rounds otherwise"
+    let same = match [answer(first), text(&first["again"])].map(|other| other == answer(second)) {
+        [true, true] => "the same answer as both of the first server, to the letter",
+        [false, true] => "the same answer as the first server's own prefix cache gives, another one than computed",
+        [true, false] => "the same answer as computed, another one than the first server's own prefix cache gives",
+        [false, false] => "another answer: llama.cpp rounds batches of other sizes otherwise",
     };
     println!("           {same}");
     println!(
