@@ -42,6 +42,7 @@ COUNTERS = {
     "failures": "Blocks that the store did not load or save",
     "stored": "Blocks that were saved",
     "existed": "Blocks that were there when they were to be saved",
+    "mismatched": "Blocks that were not saved, because one of another descriptor is there",
     "refused": "Blocks that were not submitted",
     "shed": "Requests that ended before all their blocks could be saved",
     "loaded_bytes": "Bytes that were loaded",

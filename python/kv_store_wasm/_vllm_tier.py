@@ -32,8 +32,11 @@ COUNTS = {
     "hits": "Chunks that were loaded",
     "misses": "Chunks that were to be loaded and were not there",
     "failures": "Chunks that the store failed to store or load",
+    "mismatched": "Chunks that were not stored, because one of another descriptor is there",
     "refused": "Batches that found the queue full",
     "shed": "Chunks that were not stored, because as much as may wait was waiting",
+    "loaded_bytes": "Bytes that were loaded",
+    "saved_bytes": "Bytes that were stored",
 }
 """What is counted, and what vLLM's Prometheus endpoint says of it."""
 
@@ -139,7 +142,7 @@ class Tier(SecondaryTierManager):
 
         def stored(outcomes: list[int]) -> None:
             self._saving -= size
-            self.counters.put(outcomes)
+            self.counters.put(outcomes, [self._size] * len(outcomes))
             there = [name for name, outcome in zip(names, outcomes) if outcome >= 0]
             if there and self._announces:
                 self._events.append(OffloadingEvent(keys=there, medium=Medium.STORAGE, removed=False, locality=self.locality))
@@ -154,7 +157,7 @@ class Tier(SecondaryTierManager):
         def loaded(outcomes: list[int]) -> None:
             # A chunk of another length is one of another layout.
             good = [name for name, outcome in zip(names, outcomes) if outcome == self._size]
-            self.counters.got(outcomes, len(good))
+            self.counters.got(outcomes, [outcome == self._size for outcome in outcomes])
             # What could not be loaded is not promised again: vLLM computes it.
             for verdicts in self._verdicts.values():
                 for name in set(names).difference(good).intersection(verdicts):

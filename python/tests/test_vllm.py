@@ -172,8 +172,8 @@ def test_metrics_are_the_counts_since_the_last_time(uri: str, monkeypatch: pytes
     assert made.get_stats() is None
     made.submit_store(Job(1, [name(1), name(2)], [0, 1]))
     finished(made)
-    stored = ("vllm:kv_store_wasm_tier_stored", ("Tier",))
-    assert made.get_stats() == {stored: 2} and made.get_stats() is None
+    stored, saved = (f"vllm:kv_store_wasm_tier_{count}" for count in ("stored", "saved_bytes"))
+    assert made.get_stats() == {(stored, ("Tier",)): 2, (saved, ("Tier",)): 2 * CHUNK} and made.get_stats() is None
     defined = Tier.build_metric_definitions({})
     assert all(metric.labelnames == ("tier",) for metric in defined.values())
     assert {metric.removeprefix("vllm:kv_store_wasm_tier_") for metric in defined} >= set(made.counters.snapshot()) - {"deleted"}
