@@ -25,6 +25,15 @@ TESTS = pathlib.Path(__file__).parent.parent / "tests"
 DOCS = pathlib.Path(__file__).parent.parent.parent / "docs"
 
 
+def shown(name: str, **labels: str) -> float:
+    """What the default registry of prometheus_client has, where engines in this process have their own metrics."""
+    from prometheus_client import REGISTRY
+
+    value = REGISTRY.get_sample_value(f"{name}_total", labels)
+    assert value is not None, name
+    return value
+
+
 def lmcache_spec(uri: str, **more: Any) -> dict[str, Any]:
     plugin = {"type": "native_plugin", "module_path": "kv_store_wasm.lmcache", "class_name": "Client"}
     return {**plugin, "adapter_params": {"uri": uri}, **more}
@@ -62,6 +71,27 @@ def test_lmcache_evicts(uri: str) -> None:
     found = runner.bench_lookup(adapter, 1, 4, 1, lambda _: [keys], print)
     assert found.success_counts == [1]
     adapter.close()
+
+
+def test_lmcache_server_shows_what_the_client_counts(uri: str) -> None:
+    """In a process of its own: a meter provider is set once."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+import test_engines
+from lmcache.v1.mp_observability import otel_init
+import prometheus_client
+prometheus_client.start_http_server = lambda *_, **__: None
+otel_init.init_otel_metrics(prometheus_port=1)
+test_engines.test_lmcache_evicts({uri!r})
+for line in prometheus_client.generate_latest().decode().splitlines():
+    if "kv_store_wasm" in line and not line.startswith("#"):
+        print(line)
+"""
+    ran = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    found = {name: float(value) for name, value in re.findall(r"lmcache_mp_kv_store_wasm_(\w+?)_total\{.*\} (\S+)", ran.stdout)}
+    assert found == {"stored": 4, "saved_bytes": 4 << 16, "deleted": 3}, ran.stdout
 
 
 class InProcess:
@@ -137,6 +167,10 @@ def test_lmcache_in_process_stores_and_loads_chunks(backend: str, uri: str, requ
     for mine, theirs in zip(chunks, found):
         assert theirs.get_shape() == mine.get_shape() and torch.equal(theirs.tensor, mine.tensor)
     assert torch.equal(other.backend.get_blocking(other.key(3)).tensor, chunks[3].tensor)
+    labels = {"model_name": "model", "worker_id": "0"}
+    counts = other.connector.counters.snapshot()
+    assert counts["loaded_bytes"] == sum(chunk.get_size() for chunk in chunks) + chunks[3].get_size()
+    assert shown("lmcache:kv_store_wasm_stored", **labels) >= 4 and shown("lmcache:kv_store_wasm_loaded_bytes", **labels) >= counts["loaded_bytes"]
     # The run up to a hole, as its asynchronous lookups want it; and removal.
     assert one.backend.remove(one.key(1))
     wanted = [other.key(number) for number in numbers]
@@ -284,6 +318,16 @@ def test_aibrix_puts_and_gets_through_its_manager(uri: str, monkeypatch: pytest.
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(found.to_tensors(), kept))
     found.release()
     second.close()
+    # Each manager has a connection; these are of one name.
+    [connection] = {labels["connection"] for labels in connections()}
+    assert shown("aibrix:kv_store_wasm_stored", connection=connection) == shown("aibrix:kv_store_wasm_hits", connection=connection) == 16
+
+
+def connections() -> list[dict[str, str]]:
+    from prometheus_client import REGISTRY
+
+    metrics = [metric for metric in REGISTRY.collect() if metric.name == "aibrix:kv_store_wasm_stored"]
+    return [sample.labels for metric in metrics for sample in metric.samples]
 
 
 def test_sglang_makes_the_backend_and_moves_pages(uri: str) -> None:
@@ -307,7 +351,7 @@ def test_sglang_makes_the_backend_and_moves_pages(uri: str) -> None:
     config = HiCacheStorageConfig(
         **ranks,
         is_mla_model=False,
-        enable_storage_metrics=False,
+        enable_storage_metrics=True,
         is_page_first_layout=True,
         model_name="model",
         extra_config={**extra, "uri": uri},
@@ -322,6 +366,14 @@ def test_sglang_makes_the_backend_and_moves_pages(uri: str) -> None:
     assert backend.batch_get_v1(names, torch.arange(4)) == [True] * 4
     assert torch.equal(pool.kv_buffer[:, :4], before[:, :4])
     assert backend.batch_exists_v2(names).kv_hit_pages == 4
+    labels = {"model_name": "model", "tp_rank": "0", "pp_rank": "0"}
+    assert shown("sglang:kv_store_wasm_stored", **labels) == shown("sglang:kv_store_wasm_hits", **labels) == 4
+    assert shown("sglang:kv_store_wasm_saved_bytes", **labels) == shown("sglang:kv_store_wasm_loaded_bytes", **labels) == 4 * 8192
+    from sglang.srt.observability.metrics_collector import StorageMetrics
+
+    stats = backend.get_stats()
+    assert type(stats) is StorageMetrics and stats.prefetch_pgs == stats.backup_pgs == [4]
+    assert len(stats.prefetch_bandwidth) == len(stats.backup_bandwidth) == 1
 
 
 def test_vllm_makes_the_tier_and_moves_chunks(uri: str) -> None:

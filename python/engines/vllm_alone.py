@@ -3,6 +3,7 @@
 `python vllm_alone.py WHEEL FOLDER` takes the tiers out of vLLM's wheel: 5 MB of its 840.
 """
 
+import dataclasses
 import importlib.util
 import logging
 import os
@@ -17,7 +18,7 @@ PARTS = ("vllm/v1/", "vllm/fs_io_C")
 
 def import_vllm() -> None:
     """`vllm.v1.kv_offload` can be imported after this."""
-    if "vllm" in sys.modules:
+    if "vllm" in sys.modules or importlib.util.find_spec("vllm") is not None:
         return
     root = os.path.join(sys.prefix, "vllm-tiers/vllm")
     assert os.path.isdir(root), f"{root} is missing"
@@ -50,7 +51,8 @@ def offloading_spec(chunk_bytes: int, model: str = "model", rank: int = 0) -> An
     )
     return Spec(
         config.OffloadingConfig(
-            groups=(config.OffloadingGroupConfig(16, ("0",), 0),),
+            # Its last field came with 0.30.
+            groups=(config.OffloadingGroupConfig(*(16, ("0",), 0)[: len(dataclasses.fields(config.OffloadingGroupConfig))]),),
             worker_kv_bytes_per_block=chunk_bytes,
             enable_kv_cache_events=False,
             extra_config={},

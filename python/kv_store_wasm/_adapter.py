@@ -2,9 +2,10 @@
 
 import hashlib
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from . import Status, Store, open
+from ._metrics import COUNTS
 
 __all__ = ["LOOKUP_TIMEOUT", "TIMEOUT", "Counters", "Said", "described", "load_timeout", "namespace", "open_store"]
 
@@ -25,30 +26,39 @@ SHORTEST = 0.05
 
 
 class Counters:
-    """Counts of what became of items and calls, for people and for metrics."""
+    """Counts of what became of items and calls, for people and for metrics. also: is told each count, where an engine has metrics of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, also: Callable[[str, int], None] | None = None) -> None:
         self._lock = threading.Lock()
+        self._also = also
         self._taken: dict[str, int] = {}
-        self._counts: dict[str, int] = dict.fromkeys(("stored", "existed", "hits", "misses", "failures", "refused", "deleted"), 0)
+        self._counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
 
     def add(self, name: str, count: int) -> None:
-        if count:
-            with self._lock:
-                self._counts[name] = self._counts.get(name, 0) + count
+        if not count:
+            return
+        with self._lock:
+            self._counts[name] = self._counts.get(name, 0) + count
+        if self._also is not None:
+            self._also(name, count)
 
-    def put(self, outcomes: Iterable[int]) -> None:
-        outcomes = list(outcomes)
+    def put(self, outcomes: Sequence[int], sizes: Iterable[int] = ()) -> None:
+        """sizes: of each item its bytes, where they are counted."""
+        mismatched = outcomes.count(Status.MISMATCH)
         self.add("stored", outcomes.count(Status.OK))
         self.add("existed", outcomes.count(Status.EXISTED))
-        self.add("failures", sum(outcome < 0 for outcome in outcomes))
+        self.add("mismatched", mismatched)
+        self.add("failures", sum(outcome < 0 for outcome in outcomes) - mismatched)
+        self.add("saved_bytes", sum(size for outcome, size in zip(outcomes, sizes) if outcome == Status.OK))
 
-    def got(self, outcomes: Iterable[int], hits: int) -> None:
-        outcomes = list(outcomes)
+    def got(self, outcomes: Sequence[int], found: Sequence[bool]) -> None:
+        """found: of each item, whether its outcome, a length, is that of what was asked for."""
+        hits = sum(found)
         failures = sum(outcome < 0 and outcome not in (Status.MISSING, Status.TOO_LONG) for outcome in outcomes)
         self.add("hits", hits)
         self.add("failures", failures)
         self.add("misses", len(outcomes) - hits - failures)
+        self.add("loaded_bytes", sum(outcome for outcome, here in zip(outcomes, found) if here))
 
     def snapshot(self) -> dict[str, int]:
         with self._lock:

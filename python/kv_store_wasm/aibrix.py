@@ -17,6 +17,7 @@ from aibrix_kvcache.status import Status, StatusCodes
 from . import Status as Outcome
 from . import Store, key, keys
 from ._adapter import TIMEOUT, Counters, namespace, open_store
+from ._metrics import prometheus
 from ._versions import check
 
 __all__ = ["NAME", "StoreConnector", "register"]
@@ -40,7 +41,7 @@ class StoreConnector(Connector):
     a batch may take."""
 
     def __init__(self, conn_id: str, executor: Executor, uri: str, salt: str = "", timeout: float = TIMEOUT) -> None:
-        self.counters = Counters()
+        self.counters = Counters(prometheus("aibrix:kv_store_wasm_", "blocks", connection=conn_id))
         self._uri, self._timeout, self._executor = uri, timeout, executor
         self._prefix = namespace("aibrix", connection=conn_id, salt=salt)
         self._connection = conn_id
@@ -104,7 +105,7 @@ class StoreConnector(Connector):
         # A value of another length is one of another layout.
         lengths = [sum(length for _, length in region) for region in regions]
         found = [outcome == length for outcome, length in zip(outcomes, lengths)]
-        self.counters.got(outcomes, sum(found))
+        self.counters.got(outcomes, found)
         run = found.index(False) if False in found else len(found)
         missing = [status(outcome if outcome < 0 else Outcome.MISSING) for outcome in outcomes[run : run + 1]]
         return [Status.ok()] * run + missing + [status(Outcome.MISSING)] * (len(found) - run - len(missing))
@@ -112,7 +113,7 @@ class StoreConnector(Connector):
     async def mput(self, keys: Sequence[bytes], mrs: Sequence[Any]) -> list[Status]:
         regions = [pieces(mr) for mr in mrs]
         outcomes = await self._batch(len(keys), lambda store: store.put_many(self._keys(keys), regions))
-        self.counters.put(outcomes)
+        self.counters.put(outcomes, [sum(length for _, length in region) for region in regions])
         return [status(outcome) for outcome in outcomes]
 
     def _key(self, name: bytes) -> bytes:

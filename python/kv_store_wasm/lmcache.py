@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from . import Status, keys
 from ._adapter import LOOKUP_TIMEOUT, TIMEOUT, Counters, Said, load_timeout, namespace, open_store
+from ._metrics import opentelemetry
 from ._versions import check
 
 __all__ = ["Client"]
@@ -37,7 +38,8 @@ class Client:
         compute_rate: float | None = None,
         descriptor: Said | None = None,
     ) -> None:
-        self.counters = Counters()
+        # The server has its own metrics there, and shows them all together.
+        self.counters = Counters(opentelemetry("lmcache_mp.kv_store_wasm_", "chunks"))
         self._timeout, self._lookup_timeout, self._compute_rate = timeout, min(timeout, lookup_timeout), compute_rate
         self._prefix = namespace("lmcache", salt=salt)
         check("lmcache.Client", "lmcache")
@@ -56,7 +58,14 @@ class Client:
         return self._fd
 
     def submit_batch_set(self, names: list[str], values: list[memoryview]) -> int:
-        return self._submit(lambda: self._queue.submit_put(keys(names, *self._prefix), values), self._put)
+        sizes = [value.nbytes for value in values]
+
+        def put(number: int, outcomes: list[int]) -> Completion:
+            self.counters.put(outcomes, sizes)
+            worst = min(outcomes, default=0)
+            return number, worst >= 0, "" if worst >= 0 else Status(worst).name, None
+
+        return self._submit(lambda: self._queue.submit_put(keys(names, *self._prefix), values), put)
 
     def submit_batch_get(self, names: list[str], values: list[memoryview]) -> int:
         lengths = [value.nbytes for value in values]
@@ -64,7 +73,7 @@ class Client:
         def got(number: int, outcomes: list[int]) -> Completion:
             # A value of another length than its memory is of another layout.
             found = [outcome == length for outcome, length in zip(outcomes, lengths)]
-            self.counters.got(outcomes, sum(found))
+            self.counters.got(outcomes, found)
             return number, True, "", found
 
         timeout = load_timeout(self._timeout, self._compute_rate, sum(lengths))
@@ -114,11 +123,6 @@ class Client:
             self._refused.append((number, False, why, None))
             os.eventfd_write(self._fd, 1)
         return number
-
-    def _put(self, number: int, outcomes: list[int]) -> Completion:
-        self.counters.put(outcomes)
-        worst = min(outcomes, default=0)
-        return number, worst >= 0, "" if worst >= 0 else Status(worst).name, None
 
     def _exists(self, number: int, outcomes: list[int]) -> Completion:
         return number, True, "", [outcome >= 0 for outcome in outcomes]

@@ -14,6 +14,7 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 
 from . import Status, keys
 from ._adapter import LOOKUP_TIMEOUT, TIMEOUT, Counters, load_timeout, namespace, open_store
+from ._metrics import prometheus
 from ._versions import check
 from .aio import AsyncQueue
 
@@ -70,7 +71,8 @@ class Connector(RemoteConnector):
             raise ValueError("kv_store_wasm.lmcache_remote: use_layerwise is not supported: chunks of single layers have other shapes")
         if config.remote_serde not in (None, "naive"):
             raise ValueError(f"kv_store_wasm.lmcache_remote: remote_serde is {config.remote_serde}; only naive is supported")
-        self.counters = Counters()
+        labels = {"model_name": metadata.model_name, "worker_id": metadata.worker_id}
+        self.counters = Counters(prometheus("lmcache:kv_store_wasm_", "chunks", **labels))
         self._timeout, self._compute_rate = float(timeout), None if compute_rate is None else float(compute_rate)
         self._lookup_timeout = min(self._timeout, float(lookup_timeout))
         self._memory = local_cpu_backend
@@ -125,7 +127,7 @@ class Connector(RemoteConnector):
         names = self._keys([keys[number] for number in asked])
         outcomes = await self._holding(room, lambda: self._queue().get_many_into(names, [chunk.byte_array for chunk in room], timeout=timeout))
         found = [self._found(chunk, outcome) for chunk, outcome in zip(room, outcomes)]
-        self.counters.got(outcomes, sum(chunk is not None for chunk in found))
+        self.counters.got(outcomes, [chunk is not None for chunk in found])
         for chunk, kept in zip(room, found):
             if kept is None:
                 chunk.ref_count_down()
@@ -165,7 +167,7 @@ class Connector(RemoteConnector):
             chunk.ref_count_up()
         names = self._keys([keys[number] for number in whole])
         outcomes = await self._holding(chunks, lambda: self._queue().put_many(names, [chunk.byte_array for chunk in chunks], timeout=self._timeout))
-        self.counters.put(outcomes)
+        self.counters.put(outcomes, [chunk.get_size() for chunk in chunks])
         give_back(chunks)
 
     def _is_one(self, chunk: Any) -> bool:

@@ -4,14 +4,18 @@ Pages go straight between the host pool and the store: a page is one value, whos
 V, or one for each layer). Pools that name none are copied page by page. Calls come from SGLang's background threads, and wait.
 """
 
+import importlib
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, PoolTransferResult
 
-from . import keys
+from . import Status, keys
 from ._adapter import TIMEOUT, Counters, namespace, open_store
+from ._metrics import prometheus
 from ._versions import check
 
 __all__ = ["Storage"]
@@ -22,6 +26,12 @@ KV = "kv"
 
 RANKS = ("tp", "pp", "attn_cp", "dcp")
 
+COLLECTOR = "sglang.srt.observability.metrics_collector"
+"""Where SGLang has the class of what it takes from a storage backend for its own metrics."""
+
+BATCHES = 1024
+"""Batches of one kind that are kept for SGLang, which asks for them in each of its steps."""
+
 Pieces = list[tuple[int, int]]
 
 
@@ -31,7 +41,13 @@ class Storage(HiCacheStorage):
 
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
         extra = dict(storage_config.extra_config or {})
-        self.counters = Counters()
+        labels = {"model_name": storage_config.model_name, "tp_rank": storage_config.tp_rank, "pp_rank": getattr(storage_config, "pp_rank", 0)}
+        measured = bool(getattr(storage_config, "enable_storage_metrics", False))
+        self.counters = Counters(prometheus("sglang:kv_store_wasm_", "pages", **labels) if measured else None)
+        self._statistics = statistics() if measured else None
+        # Of each batch the pages, the bytes and the seconds.
+        self._loads: deque[tuple[int, int, float]] = deque(maxlen=BATCHES)
+        self._saves: deque[tuple[int, int, float]] = deque(maxlen=BATCHES)
         self._config = storage_config
         self._salt = str(extra.get("salt", ""))
         check("sglang.Storage", "sglang")
@@ -134,8 +150,20 @@ class Storage(HiCacheStorage):
         """Nothing: other engines may use the store, and its keys are not listed."""
         logger.warning("kv-store-wasm: clear() leaves the store as it is")
 
-    def get_stats(self) -> None:
-        return None
+    def get_stats(self) -> Any:
+        """Of the batches since the last call the pages, and GiB a second, as SGLang's histograms take them."""
+        if self._statistics is None:
+            return None
+        stats = self._statistics()
+        for batches, pages, bandwidth in (
+            (self._loads, stats.prefetch_pgs, stats.prefetch_bandwidth),
+            (self._saves, stats.backup_pgs, stats.backup_bandwidth),
+        ):
+            while batches:
+                count, size, seconds = batches.popleft()
+                pages.append(count)
+                bandwidth.append(size / seconds / (1 << 30))
+        return stats
 
     def close(self) -> None:
         self._store.close()
@@ -183,15 +211,24 @@ class Storage(HiCacheStorage):
         return [outcome >= 0 for outcome in self._store.exists_many(keys(page_keys, *self._namespace(name)))]
 
     def _fetch(self, name: str, page_keys: Sequence[str], pieces: list[Pieces]) -> list[bool]:
+        begun = time.perf_counter()
         outcomes = self._store.get_many_into(keys(page_keys, *self._namespace(name)), pieces)
         # A page of another length is one of another layout.
-        found = [outcome == sum(size for _, size in page) for outcome, page in zip(outcomes, pieces)]
-        self.counters.got(outcomes, sum(found))
+        sizes = [sum(size for _, size in page) for page in pieces]
+        found = [outcome == size for outcome, size in zip(outcomes, sizes)]
+        self.counters.got(outcomes, found)
+        if any(found):
+            self._loads.append((sum(found), sum(size for size, here in zip(sizes, found) if here), time.perf_counter() - begun))
         return found
 
     def _store_values(self, name: str, page_keys: Sequence[str], pieces: list[Pieces]) -> list[bool]:
+        begun = time.perf_counter()
         outcomes = self._store.put_many(keys(page_keys, *self._namespace(name)), pieces)
-        self.counters.put(outcomes)
+        sizes = [sum(size for _, size in page) for page in pieces]
+        self.counters.put(outcomes, sizes)
+        stored = [size for outcome, size in zip(outcomes, sizes) if outcome == Status.OK]
+        if stored:
+            self._saves.append((len(stored), sum(stored), time.perf_counter() - begun))
         return [outcome >= 0 for outcome in outcomes]
 
     def _namespace(self, name: str) -> tuple[str, ...]:
@@ -219,6 +256,15 @@ class Storage(HiCacheStorage):
         )
         self._namespaces[name] = found
         return found
+
+
+def statistics() -> Any:
+    """SGLang's class of what it takes from `get_stats`. None: this release has none there."""
+    try:
+        return importlib.import_module(COLLECTOR).StorageMetrics
+    except (ImportError, AttributeError) as error:
+        logger.warning("kv-store-wasm: SGLang's histograms have no pages of the store: %s", error)
+        return None
 
 
 def leading(found: Sequence[bool]) -> int:

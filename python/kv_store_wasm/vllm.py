@@ -14,12 +14,15 @@ __all__ = ["Connector", "Tier"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Connector":
-        from ._vllm_connector import Connector
+    try:
+        if name == "Connector":
+            from ._vllm_connector import Connector
 
-        return Connector
-    if name == "Tier":
-        from ._vllm_tier import Tier
+            return Connector
+        if name == "Tier":
+            from ._vllm_tier import Tier
 
-        return Tier
+            return Tier
+    except (AttributeError, ImportError) as error:
+        raise ImportError(f"kv_store_wasm.vllm.{name} cannot be loaded into this vLLM, which lacks what it needs: {error}") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

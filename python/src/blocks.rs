@@ -62,6 +62,7 @@ pub fn open_blocks(
     heads: Option<(u32, u32)>,
     rank: Option<(u32, u32)>,
 ) -> PyResult<BlockCache> {
+    crate::log::start(py);
     let invalid = |error: String| crate::Error::new_err(error);
     let mut spec = Spec::new(model, block_tokens, block_bytes);
     spec.layout = Layout::try_from(layout.to_owned()).map_err(invalid)?;

@@ -1,11 +1,12 @@
 //! The extension module `kv_store_wasm._lib`. `kv_store_wasm/_lib.pyi` is its documentation.
 //!
 //! `abi` is the C interface with owners, `batch` turns Python's objects into its items, `store` and `queue` are the classes. `blocks`
-//! is the block cache, `rows` the token-exact one.
+//! is the block cache, `rows` the token-exact one, `log` the way of the library's lines to `logging`.
 
 mod abi;
 mod batch;
 mod blocks;
+mod log;
 mod queue;
 mod rows;
 mod store;
@@ -43,7 +44,11 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(keys, module)?)?;
     module.add_function(wrap_pyfunction!(last_error, module)?)?;
     module.add_function(wrap_pyfunction!(metrics, module)?)?;
-    module.add_function(wrap_pyfunction!(doctor, module)?)
+    module.add_function(wrap_pyfunction!(doctor, module)?)?;
+    module.add_function(wrap_pyfunction!(log::log_begin, module)?)?;
+    module.add_function(wrap_pyfunction!(log::log_next, module)?)?;
+    module.add_function(wrap_pyfunction!(log::log_end, module)?)?;
+    module.add_function(wrap_pyfunction!(log::log_rest, module)?)
 }
 
 /// Hashes parts so that no two lists of them make the same bytes.

