@@ -79,6 +79,9 @@ pub struct Owed {
     pub named: Option<Moment>,
 }
 
+/// A manifest that was read: when, and its place in `order` then. What is carried out twice gets a later one.
+type Seen = (Moment, Version, u64);
+
 /// From when to when something ran, if it has ended.
 type Span = (Moment, Option<Moment>);
 
@@ -91,8 +94,8 @@ pub struct Oracle {
     pub published: HashMap<Ledger, Vec<(Moment, Moment)>>,
     /// Keys of which anything was ever taken away, or tried to be.
     pub touched: BTreeSet<Key>,
-    /// What a process has read of a manifest, and when.
-    pub seen: HashMap<(usize, Key), Vec<(Moment, Version)>>,
+    /// What a process has read of a manifest.
+    pub seen: HashMap<(usize, Key), Vec<Seen>>,
     /// The order in which manifests were published.
     pub order: HashMap<(Key, Version), u64>,
     /// By which operations.

@@ -215,12 +215,11 @@ impl World {
 
     /// A manifest was read: a process that has seen a newer one takes no older one.
     pub fn check_order(&mut self, op: &Operation, key: Key, version: Version, now: Moment) {
-        let order = |version| self.oracle.order.get(&(key, version)).copied().unwrap_or(0);
-        let own = order(version);
+        let own = self.oracle.order.get(&(key, version)).copied().unwrap_or(0);
         let seen = self.oracle.seen.entry((op.process, key)).or_default();
-        let newer = seen.iter().find(|(end, seen)| *end < op.start && order(*seen) > own).copied();
-        seen.push((now, version));
-        if let Some((end, newer)) = newer {
+        let newer = seen.iter().find(|(end, _, order)| *end < op.start && *order > own).copied();
+        seen.push((now, version, own));
+        if let Some((end, newer, _)) = newer {
             let text = format!(
                 "{key}: operation {} read value {version}; its process had read the newer value {newer} at {}",
                 op.number,
