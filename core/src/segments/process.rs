@@ -67,3 +67,32 @@ impl OfProcess {
         Ok(store)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::store::tests::{SETTINGS, key, open, until};
+    use super::*;
+
+    #[test]
+    fn a_long_log_is_read_for_longer_than_a_call_may_take() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = |n: u32| format!("{n:060}");
+        let (former, value) = (open(&folder), [&b"x"[..]]);
+        for first in (0..60_000).step_by(1000) {
+            let names: Vec<String> = (first..first + 1000).map(name).collect();
+            let values: Vec<_> = names.iter().map(|name| (key(name.as_bytes()), &value[..])).collect();
+            assert!(former.put(&values, false, &until()).unwrap().iter().all(Result::is_ok));
+        }
+        drop(former);
+        // The thread's work is done when it is asked for.
+        let at_once = Spawn::of(|_, job| {
+            job();
+            true
+        });
+        let process = OfProcess::new(at_once, Clock::default(), Random::default());
+        let directory = Directory::open_read_only(folder.path(), &Arc::default()).unwrap();
+        let limits = Limits { deadline_ms: 0, ..Limits::default() };
+        let store = process.open(&directory, &SETTINGS, &limits, &until()).unwrap();
+        assert!(store.find(key(name(59_999).as_bytes())).is_some());
+    }
+}
