@@ -450,31 +450,5 @@ impl Stored for OpenStore {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bound_that_is_no_number_fails_the_open() {
-        let check = |value: &str| check_facts(&[("x".into(), "y".into()), ("max-bytes".into(), value.into())]);
-        for good in ["0", "18446744073709551615"] {
-            check(good).unwrap();
-        }
-        for wrong in ["", "a lot", "-1", "+1", "1.5", "18446744073709551616", "1 "] {
-            assert_eq!(check(wrong).unwrap_err().kind(), ErrorKind::Component, "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn what_a_component_says_of_itself_is_cut() {
-        let mut label = "l".repeat(1 << 20);
-        let mut more: Vec<_> = (0..1000).map(|_| ("x".to_owned(), "y".to_owned())).collect();
-        cut(&mut label, &mut more);
-        assert!(label.len() <= limits::MAX_LOG_LINE_BYTES + 3 && label.capacity() < 4096);
-        assert_eq!(more.capacity(), 0);
-        let known = [("max-bytes", "7"), (Features::REPLACES_IN_STEPS, "1"), ("x", "y")];
-        let mut more = known.map(|(fact, value)| (fact.to_owned(), value.to_owned())).to_vec();
-        cut(&mut label, &mut more);
-        assert_eq!(more.len(), 2);
-        assert!(Features { more, ..Features::default() }.replaces_in_steps());
-    }
-}
+#[path = "registry_tests.rs"]
+mod tests;
