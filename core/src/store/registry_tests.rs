@@ -17,28 +17,39 @@ fn a_bound_that_is_no_number_fails_the_open() {
     }
 }
 
+struct NoLayer;
+
+impl Layer for NoLayer {
+    fn open(&self, _: &Opening<'_>) -> Result<Option<Wrap>, Error> {
+        Ok(None)
+    }
+}
+
 #[test]
 fn what_is_near_is_found_again_under_other_bounds_and_nothing_else() {
     let uri = StoreUri::parse("local-fs:///kv/store").unwrap();
-    let scope = |lines: &str| {
+    let key = |lines: &str, layers| {
         let text = format!("[backend.local-fs]\nroot = '/kv'\n{lines}\n");
         let config = Config::parse(Path::new("/etc/c.toml"), &text).unwrap();
         let served = as_shipped("local-fs");
         let settings = config.settings(&uri, &served).unwrap();
         let target = settings.target(&uri, &served).unwrap();
-        Key { component: [0; 32], target, settings, layers: Vec::new() }.scope()
+        Key { component: [0; 32], target, settings, layers }
     };
+    let scope = |lines: &str| key(lines, Vec::new()).scope();
     let plain = scope("");
     for bound in [
         "limits.deadline_ms = 50",
         "quota.bytes_in_per_s = 1000000",
         "near = { memory_bytes = 1048576 }",
         "layout1 = 'off'",
+        "descriptor = { engine = 'llama.cpp' }",
         "require_descriptor = true",
         "direct = 'off'",
     ] {
         assert!(scope(bound) == plain, "{bound}");
     }
+    assert!(key("", vec![SameLayer(Arc::new(NoLayer))]).scope() == plain);
     for other in ["options.durability = 'rename'", "verify = 'off'"] {
         assert!(scope(other) != plain, "{other}");
     }
