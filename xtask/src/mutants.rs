@@ -231,6 +231,11 @@ impl<'a> Tool<'a> {
             for name in mutants {
                 command.args(["--re", &format!("^{}$", escaped(name))]);
             }
+            // Mutants that delete a field are run whatever names are asked for (27.1.0), but for those of other files.
+            let files: BTreeSet<&str> = mutants.iter().filter_map(|name| name.split(':').next()).collect();
+            for file in files {
+                command.args(["--file", file]);
+            }
         }
         // 2: some survive; 3: some ran out of time.
         let status = command.status().with_context(|| format!("cannot run {}", self.program.display()))?;
