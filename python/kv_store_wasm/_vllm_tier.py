@@ -159,8 +159,9 @@ class Tier(SecondaryTierManager):
 
         def loaded(outcomes: list[int]) -> None:
             # A chunk of another length is one of another layout.
-            good = [name for name, outcome in zip(names, outcomes) if outcome == self._size]
-            self.counters.got(outcomes, [outcome == self._size for outcome in outcomes])
+            found = [outcome == self._size for outcome in outcomes]
+            good = [name for name, here in zip(names, found) if here]
+            self.counters.got(outcomes, found)
             # What could not be loaded is not promised again: vLLM computes it.
             for verdicts in self._verdicts.values():
                 for name in set(names).difference(good).intersection(verdicts):

@@ -27,11 +27,11 @@ const HISTORIES: u64 = 20_000;
 
 /// The part that `cargo xtask test` has: lints, tests, and [`HISTORIES`].
 pub fn test(place: &Place) -> Result<()> {
-    for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
+    step::lint_and_test("the simulation", |command| {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(place.root.join("tests/simulate")).args([command, "--release", "--locked", "--target-dir"]);
-        cargo.arg(place.target.join(FOLDER)).args(rest);
-        step::run_shown(&format!("{command} of the simulation"), &mut cargo)?;
-    }
+        cargo.arg(place.target.join(FOLDER));
+        cargo
+    })?;
     run(place, &["--histories".to_owned(), HISTORIES.to_string()])
 }

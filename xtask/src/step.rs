@@ -40,6 +40,14 @@ pub fn run_shown(name: &str, command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The lints and the tests of what `cargo` is a command for, each as a step.
+pub fn lint_and_test(what: &str, cargo: impl Fn(&str) -> Command) -> Result<()> {
+    for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
+        run_shown(&format!("{command} of {what}"), cargo(command).args(rest))?;
+    }
+    Ok(())
+}
+
 thread_local! {
     /// Whether this thread has the row of [`beside`].
     static ASIDE: Cell<bool> = const { Cell::new(false) };

@@ -156,23 +156,22 @@ fn natively(place: &Place) -> Result<()> {
     for (what, workspace, target) in
         [("the guests", "guests", "guests-native"), ("http-wire beside hyper", "http-wire/oracle", "http-oracle")]
     {
-        for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
+        step::lint_and_test(what, |command| {
             let mut cargo = Command::new("cargo");
             cargo.current_dir(place.root.join(workspace)).args([command, "--locked", "--target-dir"]);
-            cargo.arg(place.target.join(target)).args(rest);
-            step::run_shown(&format!("{command} of {what}"), &mut cargo)?;
-        }
+            cargo.arg(place.target.join(target));
+            cargo
+        })?;
     }
     Ok(())
 }
 
 fn xtask(place: &Place) -> Result<()> {
-    for (command, rest) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
-        let mut xtask = Command::new("cargo");
-        xtask.current_dir(&place.root).args([command, "--locked", "--package", "xtask"]).args(rest);
-        step::run_shown(&format!("{command} of xtask"), &mut xtask)?;
-    }
-    Ok(())
+    step::lint_and_test("xtask", |command| {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(&place.root).args([command, "--locked", "--package", "xtask"]);
+        cargo
+    })
 }
 
 pub fn rustfmt(place: &Place, workspace: &str) -> Result<()> {

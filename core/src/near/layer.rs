@@ -81,7 +81,11 @@ impl NearLayer {
     /// None: it is not kept. While a removal may still be carried out that ended unknown, a copy would outlive the chunk, and nobody would
     /// be told.
     fn since(&self, hash: &ChunkHash) -> Option<(Key, Since)> {
-        let key = self.key(hash).filter(|_| self.keys.may_be() && !self.changes.is_unsettled(&stored_key(hash)))?;
+        let key = self.key(hash).filter(|_| self.keys.may_be())?;
+        // Nearly always none may, and then no key is made to look for.
+        if self.changes.holds() && self.changes.is_unsettled(&stored_key(hash)) {
+            return None;
+        }
         Some((key, self.level.since(&key)))
     }
 

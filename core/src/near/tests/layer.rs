@@ -105,7 +105,7 @@ fn what_is_deleted_while_it_is_fetched_is_not_kept() {
 #[test]
 fn no_copy_is_taken_while_a_removal_may_come_that_ended_unknown() {
     let (far, level) = (Arc::<Far>::default(), open(&settings(MEMORY, None)));
-    let changes = none_unknown();
+    let changes = changes();
     let counters = counters::OfProcess::default().of("near-test", None);
     let holding = Arc::new(Holding::new(far.clone(), changes.clone(), true, counters));
     let keys = Arc::new(Keys(true));
@@ -147,7 +147,7 @@ fn only_chunks_under_the_hash_of_their_content_are_kept() {
     assert_eq!(store.get(&key(b"true")).unwrap(), b"other");
     // A store whose keys are found to be none.
     let keys = Arc::new(Keys(false));
-    let opaque = NearLayer::new(store.far.clone(), store.level.clone(), Scope::of(&"a store"), keys, none_unknown());
+    let opaque = NearLayer::new(store.far.clone(), store.level.clone(), Scope::of(&"a store"), keys, changes());
     let asked = store.far.gets();
     let kept = store.put(b"kept");
     assert!(store.get(&kept).is_some() && store.far.gets() == asked);

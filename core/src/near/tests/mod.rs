@@ -15,7 +15,6 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::OfProcess;
 use super::{ContentKeys, Level, NearLayer, Scope};
-
 use crate::backend::{Answers, Backend, Bytes, Changes, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
 use crate::config::Near;
 use crate::counters;
@@ -183,13 +182,13 @@ fn around(settings: &Near) -> Around {
     layer(&Arc::default(), &open(settings), "a store")
 }
 
-/// No change of these tests ends unknown.
-fn none_unknown() -> Arc<Changes> {
+/// Those of a store, none of which has ended unknown yet.
+fn changes() -> Arc<Changes> {
     Arc::new(Changes::new(Clock::default()))
 }
 
 fn layer(far: &Arc<Far>, level: &Arc<Level>, store: &str) -> Around {
-    let near = NearLayer::new(far.clone(), level.clone(), Scope::of(&store), Arc::new(Keys(true)), none_unknown());
+    let near = NearLayer::new(far.clone(), level.clone(), Scope::of(&store), Arc::new(Keys(true)), changes());
     let until = Until::new(&Limits::default());
     Around { far: far.clone(), level: level.clone(), near: Arc::new(near), until }
 }
