@@ -19,6 +19,7 @@ from llama_cpp.llama_cache import BaseLlamaCache
 
 from . import Status, key
 from ._adapter import TIMEOUT, Counters, namespace, open_store
+from ._versions import check
 from .rows import Rows
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class StoreCache(BaseLlamaCache):
 
     def __init__(self, where: str | Rows, llama: Any, salt: str = "", timeout: float = TIMEOUT) -> None:
         super().__init__()
+        check("llama_cpp.StoreCache", "llama-cpp-python")
         self.counters = Counters()
         prefix = namespace("llama-cpp-python", salt=salt, **fingerprint(llama))
         self._kept = InRows(where, prefix) if isinstance(where, Rows) else InStore(where, prefix, timeout, self.counters)
