@@ -87,6 +87,38 @@ impl Oracle {
         let known = self.versions.get(tokens).into_iter().flatten().any(|version| block(tokens, *version) == bytes);
         assert!(known, "bytes that were not put for {tokens:?}, or were deleted");
     }
+
+    /// Put a new version of the blocks from this one on. Answers how many were taken.
+    fn put(&mut self, cache: &Cache, tokens: &[i32], from: usize) -> usize {
+        let blocks = tokens.len() / BLOCK - from;
+        self.next = self.next.wrapping_add(1);
+        let values: Vec<Vec<u8>> = (0..blocks).map(|index| block(&tokens[..end(from, index)], self.next)).collect();
+        let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
+        let (prefix, query) = tokens.split_at(from * BLOCK);
+        // What was not taken may have been all the same, where writes were late.
+        for index in 0..blocks {
+            self.versions.entry(tokens[..end(from, index)].to_vec()).or_default().insert(self.next);
+        }
+        let taken = cache.put(prefix, query, &values).unwrap() / BLOCK;
+        assert!(taken <= blocks);
+        taken
+    }
+
+    fn get(&self, cache: &Cache, tokens: &[i32], from: usize) {
+        let (prefix, query) = tokens.split_at(from * BLOCK);
+        let mut into = vec![vec![0xaa; BYTES]; query.len() / BLOCK];
+        let mut rooms: Vec<&mut [u8]> = into.iter_mut().map(Vec::as_mut_slice).collect();
+        let found = cache.get(prefix, query, &mut rooms).unwrap() / BLOCK;
+        into.iter().take(found).enumerate().for_each(|(index, bytes)| self.check(&tokens[..end(from, index)], bytes));
+        for bytes in into.iter().skip(found + 1) {
+            assert!(bytes.iter().all(|byte| *byte == 0xaa), "nothing is written behind the run");
+        }
+    }
+}
+
+/// How many tokens there are up to the end of a block, by its index behind `from`.
+fn end(from: usize, index: usize) -> usize {
+    (from + index + 1) * BLOCK
 }
 
 fn run(config: &Config, collides: bool, calls: &[Call]) {
@@ -94,40 +126,15 @@ fn run(config: &Config, collides: bool, calls: &[Call]) {
     let cache = open(config.clone(), &far);
     let mut oracle = Oracle { versions: HashMap::new(), next: 0 };
     let mut kept = Vec::new();
-    let end = |from: usize, index: usize| (from + index + 1) * BLOCK;
     for call in calls {
         match *call {
             Call::Put { prompt, from, blocks } => {
-                let tokens = tokens(prompt, from + blocks);
-                oracle.next = oracle.next.wrapping_add(1);
-                let values: Vec<Vec<u8>> =
-                    (0..blocks).map(|index| block(&tokens[..end(from, index)], oracle.next)).collect();
-                let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
-                let (prefix, query) = tokens.split_at(from * BLOCK);
-                // What was not taken may have been all the same, where writes were late.
-                for index in 0..blocks {
-                    oracle.versions.entry(tokens[..end(from, index)].to_vec()).or_default().insert(oracle.next);
-                }
-                let taken = cache.put(prefix, query, &values).unwrap() / BLOCK;
-                assert!(taken <= blocks);
+                let taken = oracle.put(&cache, &tokens(prompt, from + blocks), from);
                 if config.l1.enabled && kept.is_empty() && !collides {
                     assert_eq!(taken, blocks, "the near level takes all");
                 }
             }
-            Call::Get { prompt, from, blocks } => {
-                let tokens = tokens(prompt, from + blocks);
-                let (prefix, query) = tokens.split_at(from * BLOCK);
-                let mut into = vec![vec![0xaa; BYTES]; blocks];
-                let mut rooms: Vec<&mut [u8]> = into.iter_mut().map(Vec::as_mut_slice).collect();
-                let found = cache.get(prefix, query, &mut rooms).unwrap() / BLOCK;
-                into.iter()
-                    .take(found)
-                    .enumerate()
-                    .for_each(|(index, bytes)| oracle.check(&tokens[..end(from, index)], bytes));
-                for bytes in into.iter().skip(found + 1) {
-                    assert!(bytes.iter().all(|byte| *byte == 0xaa), "nothing is written behind the run");
-                }
-            }
+            Call::Get { prompt, from, blocks } => oracle.get(&cache, &tokens(prompt, from + blocks), from),
             Call::Acquire { prompt, blocks, keep } => {
                 let tokens = tokens(prompt, blocks);
                 let acquired = cache.acquire(&[], &tokens).unwrap();

@@ -5,10 +5,13 @@
 
 #![allow(clippy::indexing_slicing, reason = "of arrays of a fixed length, whose indices were checked with the call")]
 
-use crate::cache::{KvCache, KvTokensMut, KvTokensUninit, RawCache, RawTokens, Span, row_bytes};
+use std::ops::Range;
+
+use crate::cache::{KvCache, KvTokensMut, KvTokensUninit, RawCache, RawTokens, Span, Tensor, row_bytes};
 use crate::error::{Result, invalid};
 use crate::index::IndexSlice;
 use crate::kernel::{Conversion, Direction, Mover, Stage};
+use crate::layout::CacheShape;
 use crate::run::{Run, Runs};
 use crate::scale::KvScales;
 use crate::table::{BlockTable, Side};
@@ -133,41 +136,51 @@ impl Gather<'_> {
         threads::run(parts, |part| {
             for side in [Side::Key, Side::Value] {
                 let i = side as usize;
-                let mover = &movers[i];
-                let mut stage = Stage::new();
-                let stage = stage.room(mover.stage_len())?;
                 // Each thread takes an equal share of the tokens, in the order of the table.
                 let share = |n: usize| match n == parts {
                     true => total[i],
                     false => (u128::from(total[i]) * n as u128 / parts as u128) as u64,
                 };
-                let (start, end) = (share(part), share(part + 1));
-                let mut seen = 0u64;
                 let to = if side == Side::Key { out.key } else { out.value };
-                let mut runs = Runs::new(shape, mover.crosses_blocks(shape), |run: Run| {
-                    // SAFETY: `BlockTable::runs` bounds the run; output, pools and stage are
-                    // disjoint, and the shares of the threads are too.
-                    unsafe { mover.run(&run, to, stage) };
-                    Ok(())
-                });
-                self.table.runs(side, &tensors[i], shape, lens, &mut |run| {
-                    let first = seen;
-                    seen += run.tokens;
-                    let (low, high) = (first.max(start), seen.min(end));
-                    if low >= high {
-                        return Ok(());
-                    }
-                    runs.push(Run {
-                        offset: run.offset + (low - first),
-                        io: run.io + (low - first),
-                        tokens: high - low,
-                        ..run
-                    })
-                })?;
-                runs.finish()?;
-                mover.finish();
+                // SAFETY: output, pools and stage are disjoint, and the shares of the threads are too.
+                unsafe { self.move_share(side, &tensors[i], &movers[i], shape, share(part)..share(part + 1), to)? };
             }
             Ok(())
         })
+    }
+
+    /// Move the tokens of one side that are so far in the order of the table.
+    ///
+    /// # Safety
+    /// As [`run_raw`](Self::run_raw), for the tokens of `share`; `to` is the side's part of the output.
+    unsafe fn move_share(
+        &self,
+        side: Side,
+        tensor: &Tensor,
+        mover: &Mover<'_>,
+        shape: &CacheShape,
+        share: Range<u64>,
+        to: *mut u8,
+    ) -> Result<()> {
+        let mut stage = Stage::new();
+        let stage = stage.room(mover.stage_len())?;
+        let mut seen = 0u64;
+        let mut runs = Runs::new(shape, mover.crosses_blocks(shape), |run: Run| {
+            // SAFETY: `BlockTable::runs` bounds the run; and as above.
+            unsafe { mover.run(&run, to, stage) };
+            Ok(())
+        });
+        self.table.runs(side, tensor, shape, (&self.seq_lens, self.max_seq_len), &mut |run| {
+            let first = seen;
+            seen += run.tokens;
+            let (low, high) = (first.max(share.start), seen.min(share.end));
+            if low >= high {
+                return Ok(());
+            }
+            runs.push(Run { offset: run.offset + (low - first), io: run.io + (low - first), tokens: high - low, ..run })
+        })?;
+        runs.finish()?;
+        mover.finish();
+        Ok(())
     }
 }

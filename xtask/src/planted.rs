@@ -137,30 +137,7 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     );
 
     let folder = tempfile::tempdir()?;
-    let mut subjects = Vec::new();
-    for guest in GUESTS.iter().filter(|guest| bugs.iter().any(|bug| bug.guest == **guest)) {
-        let named = |name: &str| copy(&components[*guest], &folder.path().join(name).join(format!("{name}.wasm")));
-        subjects.push((Bug::sound(guest), named(&format!("sound-{guest}"))?));
-        for bug in bugs.iter().filter(|bug| bug.guest == *guest) {
-            subjects.push((bug.clone(), named(&bug.name)?));
-        }
-    }
-    for bug in bugs.iter().filter(|bug| bug.replaced.is_some()) {
-        let replaced = bug.replaced.as_ref().context("it was looked at")?;
-        let built = languages::build_changed(place, &replaced.language, &replaced.kind, &|source| {
-            ensure!(
-                source.matches(&replaced.old).count() == 1,
-                "{}: not once in the template: {}",
-                bug.name,
-                replaced.old
-            );
-            Ok(source.replacen(&replaced.old, &replaced.new, 1))
-        })?;
-        // The template's component is named after its language, and knows no other scheme.
-        let name = format!("{}-{}.wasm", replaced.language, replaced.kind);
-        subjects.push((bug.clone(), copy(&built, &folder.path().join(&bug.name).join(name))?));
-    }
-
+    let subjects = subjects(place, &bugs, &components, folder.path())?;
     let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     std::thread::scope(|scope| {
         for _ in 0..options.jobs {
@@ -201,6 +178,39 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     let escaped: Vec<&str> = missed(&judged).filter(|bug| bug.escaped).map(|bug| bug.name.as_str()).collect();
     ensure!(escaped.is_empty(), "these escaped before, and escape again: {}", escaped.join(", "));
     Ok(())
+}
+
+/// The component of each bug in a folder of its own, and of each guest as it is without one.
+fn subjects(
+    place: &Place,
+    bugs: &[Bug],
+    components: &BTreeMap<String, PathBuf>,
+    folder: &Path,
+) -> Result<Vec<(Bug, PathBuf)>> {
+    let mut subjects = Vec::new();
+    for guest in GUESTS.iter().filter(|guest| bugs.iter().any(|bug| bug.guest == **guest)) {
+        let named = |name: &str| copy(&components[*guest], &folder.join(name).join(format!("{name}.wasm")));
+        subjects.push((Bug::sound(guest), named(&format!("sound-{guest}"))?));
+        for bug in bugs.iter().filter(|bug| bug.guest == *guest) {
+            subjects.push((bug.clone(), named(&bug.name)?));
+        }
+    }
+    for bug in bugs.iter().filter(|bug| bug.replaced.is_some()) {
+        let replaced = bug.replaced.as_ref().context("it was looked at")?;
+        let built = languages::build_changed(place, &replaced.language, &replaced.kind, &|source| {
+            ensure!(
+                source.matches(&replaced.old).count() == 1,
+                "{}: not once in the template: {}",
+                bug.name,
+                replaced.old
+            );
+            Ok(source.replacen(&replaced.old, &replaced.new, 1))
+        })?;
+        // The template's component is named after its language, and knows no other scheme.
+        let name = format!("{}-{}.wasm", replaced.language, replaced.kind);
+        subjects.push((bug.clone(), copy(&built, &folder.join(&bug.name).join(name))?));
+    }
+    Ok(subjects)
 }
 
 impl Bug {

@@ -22,7 +22,7 @@ pub fn test(place: &Place) -> Result<()> {
     packages::install(packages::ZSTD)?;
     packages::install(&["redis-server"])?;
     let folder = place.work().join("second-host");
-    let Some((node, version)) = install(place, &folder)? else { return Ok(()) };
+    let Some(host) = install(place, &folder)? else { return Ok(()) };
     dist::run(place)?;
     guests::build_for_tests(place)?;
 
@@ -35,15 +35,6 @@ pub fn test(place: &Place) -> Result<()> {
             failed.push(name.to_owned());
         }
     };
-    let run = |what: &str, component: &Path, uri: &str, directory: &str, servers: &str, secrets: &str| {
-        let mut command = Command::new(&node);
-        command.current_dir(&folder).args(["run.mjs", what]).arg(component);
-        let output = command.args([uri, directory, servers, secrets]).output().context("cannot run Node.js")?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        ensure!(output.status.success(), "{}{}", said.trim(), String::from_utf8_lossy(&output.stderr).trim());
-        Ok(said)
-    };
-
     let (echo, objects) = (echo::start(), ObjectServer::start());
     let network = format!("127.0.0.1:{echo},127.0.0.1:{}", objects.port);
     let redis = RedisServer::start(&[]);
@@ -53,16 +44,17 @@ pub fn test(place: &Place) -> Result<()> {
         let directory = scratch.path().join(format!("{name}-store"));
         std::fs::create_dir_all(&directory)?;
         let directory = directory.display().to_string();
-        if name.starts_with("python") && version < NODE {
+        if name.starts_with("python") && host.version < NODE {
             eprintln!(
-                "   {name}: left out: it takes Node.js {NODE} (this is {version}): constant expressions with additions"
+                "   {name}: left out: it takes Node.js {NODE} (this is {}): constant expressions with additions",
+                host.version
             );
             continue;
         }
         if name.ends_with("-calls") {
             let found =
-                run("rows", &component, &format!("{name}://{directory}"), &directory, "", "").and_then(|files| {
-                    Ok(files + &run("rows", &component, &format!("{name}://{network}/x"), "", &network, "")?)
+                host.run("rows", &component, &format!("{name}://{directory}"), &directory, "", "").and_then(|files| {
+                    Ok(files + &host.run("rows", &component, &format!("{name}://{network}/x"), "", &network, "")?)
                 });
             judge(&name, found.and_then(|found| compare(&place.root.join("tests/compat/calls.txt"), &found)));
             continue;
@@ -70,7 +62,7 @@ pub fn test(place: &Place) -> Result<()> {
         let (uri, servers, secrets) = match name.as_str() {
             "local-fs" | "segments" => (format!("{name}://{directory}"), String::new(), String::new()),
             "edges" => {
-                for (what, outcome) in edges(place, &component, scratch.path(), &network, &run)? {
+                for (what, outcome) in edges(place, &host, &component, scratch.path(), &network)? {
                     judge(&what, outcome);
                 }
                 continue;
@@ -89,27 +81,52 @@ pub fn test(place: &Place) -> Result<()> {
             "rust-maintenance" => ("memory://second-host".into(), String::new(), String::new()),
             template => (format!("{template}-memory://second-host"), String::new(), String::new()),
         };
-        judge(&name, run("check", &component, &uri, &directory, &servers, &secrets).map(drop));
+        judge(&name, host.run("check", &component, &uri, &directory, &servers, &secrets).map(drop));
     }
 
     let component = place.root.join("target/test-components/edges.wasm");
-    for (what, outcome) in edges(place, &component, scratch.path(), &network, &run)? {
+    for (what, outcome) in edges(place, &host, &component, scratch.path(), &network)? {
         judge(&format!("{what}, as it is built now"), outcome);
     }
     ensure!(failed.is_empty(), "on the second host these differ: {}", failed.join(", "));
     Ok(())
 }
 
-/// What runs a component: what is asked, the component, its URI, and the directory, servers and secrets that it is granted.
-type Run<'a> = &'a dyn Fn(&str, &Path, &str, &str, &str, &str) -> Result<String>;
+/// The program that runs a component.
+struct Host {
+    node: PathBuf,
+    /// Node.js's.
+    version: u32,
+    folder: PathBuf,
+}
+
+impl Host {
+    /// Run a component: what is asked of it, its URI, and the directory, servers and secrets that it is granted. Answers what is said.
+    fn run(
+        &self,
+        what: &str,
+        component: &Path,
+        uri: &str,
+        directory: &str,
+        servers: &str,
+        secrets: &str,
+    ) -> Result<String> {
+        let mut command = Command::new(&self.node);
+        command.current_dir(&self.folder).args(["run.mjs", what]).arg(component);
+        let output = command.args([uri, directory, servers, secrets]).output().context("cannot run Node.js")?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success(), "{}{}", said.trim(), String::from_utf8_lossy(&output.stderr).trim());
+        Ok(said)
+    }
+}
 
 /// What the guest `edges` finds, by table.
 fn edges(
     place: &Place,
+    host: &Host,
     component: &Path,
     scratch: &Path,
     servers: &str,
-    run: Run<'_>,
 ) -> Result<Vec<(String, Result<()>)>> {
     let folder = tempfile::tempdir_in(scratch)?;
     let table = |name: &str| place.root.join("tests/second-host").join(format!("edges-{name}.txt"));
@@ -118,16 +135,16 @@ fn edges(
         let directory = folder.path().join(name);
         std::fs::create_dir(&directory)?;
         let directory = directory.display().to_string();
-        let found = run("edges", component, &format!("edges://{directory}"), &directory, "", "");
+        let found = host.run("edges", component, &format!("edges://{directory}"), &directory, "", "");
         judged.push((format!("edges-{name}"), found.and_then(|found| compare(&table(name), &found))));
     }
-    let found = run("edges", component, &format!("edges://{servers}/x"), "", servers, "");
+    let found = host.run("edges", component, &format!("edges://{servers}/x"), "", servers, "");
     judged.push(("edges-network".into(), found.and_then(|found| compare(&table("network"), &found))));
     Ok(judged)
 }
 
 /// The program's folder with what it imports, and the Node.js that runs it. None: there is none, which is said.
-fn install(place: &Place, folder: &Path) -> Result<Option<(PathBuf, u32)>> {
+fn install(place: &Place, folder: &Path) -> Result<Option<Host>> {
     std::fs::create_dir_all(folder)?;
     let sources = place.root.join("tests/second-host");
     for entry in std::fs::read_dir(&sources)? {
@@ -153,10 +170,11 @@ fn install(place: &Place, folder: &Path) -> Result<Option<(PathBuf, u32)>> {
     }
     // That of the package `node`, where npm has a program for this machine.
     let installed = folder.join("node_modules/.bin/node");
-    Ok(match version(&installed) {
+    let found = match version(&installed) {
         Some(version) => Some((installed, version)),
         None => own.map(|own| ("node".into(), own)),
-    })
+    };
+    Ok(found.map(|(node, version)| Host { node, version, folder: folder.to_owned() }))
 }
 
 /// The components of 1.0 and 1.1, by name, under the names of their schemes.

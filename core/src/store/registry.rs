@@ -241,6 +241,28 @@ pub struct Directories {
     pub segments: Arc<OfProcess>,
 }
 
+impl Directories {
+    fn open(target: &Target, settings: &Settings, setup: &Setup, owner: &Arc<Owner>) -> Result<Self, Error> {
+        let Process { directories, segments, .. } = &*setup.process;
+        let whose = Whose::of(owner);
+        let directory = target.grants.directory.as_deref();
+        let directory = directory.map(|path| Directory::open(path, directories)).transpose()?;
+        let open_folder = |(name, folder): (&String, &Folder)| {
+            let opened = match folder.access {
+                FolderAccess::ReadOnly => Directory::open_read_only(&folder.path, directories),
+                FolderAccess::ReadWrite => Directory::open(&folder.path, directories),
+            };
+            let opened = opened.map_err(|error| error.context(format_args!("fs.{name}")))?;
+            Ok((name.clone(), Arc::new(opened.of_store(&whose, settings.direct))))
+        };
+        Ok(Directories {
+            own: directory.map(|directory| directory.of_store(&whose, settings.direct)),
+            folders: target.grants.fs.iter().map(open_folder).collect::<Result<_, Error>>()?,
+            segments: segments.clone(),
+        })
+    }
+}
+
 /// What the instances of a store may reach.
 pub fn reach(
     target: &Target,
@@ -303,24 +325,9 @@ impl OpenStore {
         let Place { breaker, changes, .. } = place;
         let scope = key.scope();
         let Key { target, settings, .. } = key;
-        let Process { directories, budgets, owners, metered, .. } = &*setup.process;
+        let Process { budgets, owners, metered, .. } = &*setup.process;
         let owner = owners.get(&target.backend, settings.tenant.as_deref());
-        let whose = Whose::of(&owner);
-        let directory = target.grants.directory.as_deref();
-        let directory = directory.map(|path| Directory::open(path, directories)).transpose()?;
-        let open_folder = |(name, folder): (&String, &Folder)| {
-            let opened = match folder.access {
-                FolderAccess::ReadOnly => Directory::open_read_only(&folder.path, directories),
-                FolderAccess::ReadWrite => Directory::open(&folder.path, directories),
-            };
-            let opened = opened.map_err(|error| error.context(format_args!("fs.{name}")))?;
-            Ok((name.clone(), Arc::new(opened.of_store(&whose, settings.direct))))
-        };
-        let opened = Directories {
-            own: directory.map(|directory| directory.of_store(&whose, settings.direct)),
-            folders: target.grants.fs.iter().map(open_folder).collect::<Result<_, Error>>()?,
-            segments: setup.process.segments.clone(),
-        };
+        let opened = Directories::open(&target, &settings, setup, &owner)?;
         let meters = metered.of(&target.backend, settings.tenant.as_deref());
         let reach = Arc::new(reach(&target, &settings, opened, (budgets, owner), (counters, meters)));
         let uri = target.store.as_str().to_owned();

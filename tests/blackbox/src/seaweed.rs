@@ -75,12 +75,7 @@ impl Seaweed {
 
     fn attempt(program: &Path, volumes: usize, gateways: usize) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let config = format!(
-            r#"{{"identities":[{{"name":"tests","credentials":[{{"accessKey":"{ACCESS_KEY_ID}","secretKey":"{SECRET_ACCESS_KEY}"}}],
-            "actions":["Admin","Read","Write","List"]}}]}}"#
-        );
-        let config_path = folder.path().join("s3.json");
-        std::fs::write(&config_path, config).expect("it is ours");
+        let config_path = write_config(folder.path());
         let run = |name: &str, arguments: &[String]| {
             let log = std::fs::File::create(folder.path().join(format!("{name}.log"))).expect("it is ours");
             let mut command = Command::new(program);
@@ -140,27 +135,31 @@ impl Seaweed {
             seaweed.gateway_processes.push(run(&format!("s3-{number}"), &words(line)));
         }
         seaweed.folder = folder;
-        let begun = Instant::now();
-        for port in &seaweed.gateways {
-            // 403: it is up, and wants a signature.
-            while !status(*port, "GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").starts_with("HTTP/1.1 403") {
-                if begun.elapsed() > PATIENCE {
-                    return None;
-                }
-                std::thread::sleep(Duration::from_millis(50));
-            }
-        }
-        // The volume servers take files.
-        let body = "POST /ready HTTP/1.1\r\nhost: h\r\ncontent-type: multipart/form-data; boundary=b\r\ncontent-length: 78\r\n\
-                    connection: close\r\n\r\n--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"ready\"\r\n\r\nx\r\n--b--\r\n";
-        while !status(filer_port, body).starts_with("HTTP/1.1 201") {
-            if begun.elapsed() > PATIENCE {
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(50));
+        if !seaweed.is_ready_in_time(filer_port) {
+            return None;
         }
         seaweed.make_bucket(program, master_port, filer_port);
         Some(seaweed)
+    }
+
+    /// Wait until its gateways and its volume servers take requests.
+    fn is_ready_in_time(&self, filer_port: u16) -> bool {
+        let begun = Instant::now();
+        let wait = |port: u16, request: &str, ready: &str| loop {
+            if status(port, request).starts_with(ready) {
+                return true;
+            }
+            if begun.elapsed() > PATIENCE {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        // 403: it is up, and wants a signature.
+        let get = "GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
+        // The volume servers take files.
+        let post = "POST /ready HTTP/1.1\r\nhost: h\r\ncontent-type: multipart/form-data; boundary=b\r\ncontent-length: 78\r\n\
+                    connection: close\r\n\r\n--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"ready\"\r\n\r\nx\r\n--b--\r\n";
+        self.gateways.iter().all(|port| wait(*port, get, "HTTP/1.1 403")) && wait(filer_port, post, "HTTP/1.1 201")
     }
 
     /// The same over TLS, by way of the first gateway.
@@ -187,6 +186,17 @@ impl Seaweed {
         let hosts: Vec<String> = self.gateways.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         format!("s3+http://{}/{BUCKET}/{prefix}", hosts.join(","))
     }
+}
+
+/// The file that names who may use the gateways.
+fn write_config(folder: &Path) -> PathBuf {
+    let config = format!(
+        r#"{{"identities":[{{"name":"tests","credentials":[{{"accessKey":"{ACCESS_KEY_ID}","secretKey":"{SECRET_ACCESS_KEY}"}}],
+        "actions":["Admin","Read","Write","List"]}}]}}"#
+    );
+    let path = folder.join("s3.json");
+    std::fs::write(&path, config).expect("it is ours");
+    path
 }
 
 /// What a server answers to a request; empty: nothing.

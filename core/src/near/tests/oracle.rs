@@ -24,6 +24,22 @@ struct May {
     seen_gone: bool,
 }
 
+impl May {
+    /// Whether this may be answered now; `lying`: the backend may have given other bytes.
+    fn check(&self, found: Option<Got>, data: &[u8], clock: u64, lying: bool, at: &str) {
+        match found {
+            None => assert!(!self.there, "{at}: it is there"),
+            Some(Got::Buffer(found)) => {
+                // A lie comes from the backend, and so from what is there.
+                assert!(found[..] == *data || lying && self.there, "{at}: other bytes");
+                let young = self.deleted.is_some_and(|deleted| clock - deleted < TTL);
+                assert!(self.there || young && !self.seen_gone, "{at}: it is gone since {:?}", self.deleted);
+            }
+            Some(other) => panic!("{at}: {other:?}"),
+        }
+    }
+}
+
 const CHUNKS: u64 = 40;
 
 fn run(seed: u64, memory: u64, disk: Option<PathBuf>) {
@@ -90,18 +106,9 @@ fn run(seed: u64, memory: u64, disk: Option<PathBuf>) {
                 let lying = store.far.lying.load(SeqCst) != 0;
                 for (number, answer) in numbers.iter().zip(answers) {
                     let at = format!("seed {seed}, step {step}, chunk {number}");
-                    let may = &may[*number as usize];
                     match answer {
                         Err(_) => assert!(failing, "{at}"),
-                        Ok(None) => assert!(!may.there, "{at}: it is there"),
-                        Ok(Some(Got::Buffer(found))) => {
-                            let true_bytes = found[..] == data(*number);
-                            // A lie comes from the backend, and so from what is there.
-                            assert!(true_bytes || lying && may.there, "{at}: other bytes");
-                            let young = may.deleted.is_some_and(|deleted| clock - deleted < TTL);
-                            assert!(may.there || young && !may.seen_gone, "{at}: it is gone since {:?}", may.deleted);
-                        }
-                        Ok(Some(other)) => panic!("{at}: {other:?}"),
+                        Ok(found) => may[*number as usize].check(found, &data(*number), clock, lying, &at),
                     }
                 }
             }
