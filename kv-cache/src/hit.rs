@@ -28,9 +28,9 @@ pub enum HitKind {
 
 /// A row that was found. While it lives the row is not evicted, and the cache's directories stay locked.
 #[derive(Clone)]
-pub struct Hit(Arc<Inner>);
+pub struct Hit(Arc<PinnedHit>);
 
-struct Inner {
+struct PinnedHit {
     row: Pinned,
     kind: HitKind,
     // After the row: the row is released first.
@@ -39,7 +39,7 @@ struct Inner {
 
 impl Hit {
     pub(crate) fn new(cache: Cache, row: Pinned, kind: HitKind) -> Hit {
-        Hit(Arc::new(Inner { row, kind, cache }))
+        Hit(Arc::new(PinnedHit { row, kind, cache }))
     }
 
     /// How it was found.

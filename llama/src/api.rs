@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use kv_store_abi::llama::{KV_STORE_LLAMA_VTABLE_VERSION, kv_store_llama_t, kv_store_llama_vtable_t, llama_context};
 use kv_store_abi::status::{KV_STORE_CORRUPT, KV_STORE_INVALID, KV_STORE_MISSING, KV_STORE_OTHER, KV_STORE_TOO_LONG};
 
-use crate::engine::{Context, Engine, Sequence, Token};
+use crate::engine::{Context, Engine, SequenceId, Token};
 use crate::preload::answer;
 use crate::states::{Loaded, NotLoaded, Slot, States};
 
@@ -75,7 +75,7 @@ unsafe fn slot<'a>(
     states: *const kv_store_llama_t,
     context: *mut llama_context,
     name: *const c_char,
-    sequence: Sequence,
+    sequence: SequenceId,
 ) -> Result<(&'a States, &'a str, Slot), Failure> {
     // SAFETY: by this function's own condition.
     let (states, name) = unsafe { (states.cast::<States>().as_ref(), text(name)?) };
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn save(
     states: *const kv_store_llama_t,
     context: *mut llama_context,
     name: *const c_char,
-    sequence: Sequence,
+    sequence: SequenceId,
     tokens: *const Token,
     count: usize,
 ) -> i64 {
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn load(
     states: *const kv_store_llama_t,
     context: *mut llama_context,
     name: *const c_char,
-    sequence: Sequence,
+    sequence: SequenceId,
     tokens: *mut Token,
     room: usize,
     count: *mut usize,

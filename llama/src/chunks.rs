@@ -13,7 +13,7 @@ pub const BATCH_BYTES: usize = 4 << 20;
 const MOST_THREADS: usize = 4;
 const BYTES_A_THREAD: usize = 16 << 20;
 /// Chunks of a state that are moved together.
-pub type Batch<'a> = (&'a [Vec<Range<usize>>], Range<usize>);
+pub type ChunkBatch<'a> = (&'a [Vec<Range<usize>>], Range<usize>);
 
 /// Memory of which threads fill parts that do not overlap.
 #[derive(Clone, Copy)]
@@ -63,7 +63,7 @@ pub fn hash(pieces: &[&[u8]]) -> ChunkHash {
 }
 
 /// Chunks in batches of about [`BATCH_BYTES`], each with the numbers of its chunks.
-pub fn batches(chunks: &[Vec<Range<usize>>]) -> Vec<Batch<'_>> {
+pub fn batches(chunks: &[Vec<Range<usize>>]) -> Vec<ChunkBatch<'_>> {
     let mut batches = Vec::new();
     let mut begin = 0;
     let mut bytes = 0;
@@ -79,8 +79,8 @@ pub fn batches(chunks: &[Vec<Range<usize>>]) -> Vec<Batch<'_>> {
 
 /// Do something with each batch, on more than one thread where there is enough. The answers are in the batches' order.
 pub fn side_by_side<T: Send>(
-    batches: &[Batch<'_>],
-    work: impl Fn(&Batch<'_>) -> Result<T, String> + Sync,
+    batches: &[ChunkBatch<'_>],
+    work: impl Fn(&ChunkBatch<'_>) -> Result<T, String> + Sync,
 ) -> impl Iterator<Item = Result<T, String>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let wanted = (batches.len() * BATCH_BYTES).div_ceil(BYTES_A_THREAD);

@@ -8,7 +8,7 @@ use std::ffi::c_char;
 use kv_store_abi::llama::{kv_store_llama_t, llama_context};
 
 use crate::api;
-use crate::engine::{Sequence, Token};
+use crate::engine::{SequenceId, Token};
 
 /// # Safety
 /// As `open` of the table.
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn kv_store_llama_save(
     states: *const kv_store_llama_t,
     context: *mut llama_context,
     name: *const c_char,
-    sequence: Sequence,
+    sequence: SequenceId,
     tokens: *const Token,
     count: usize,
 ) -> usize {
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn kv_store_llama_load(
     states: *const kv_store_llama_t,
     context: *mut llama_context,
     name: *const c_char,
-    sequence: Sequence,
+    sequence: SequenceId,
     tokens: *mut Token,
     room: usize,
     count: *mut usize,

@@ -13,11 +13,11 @@ use crate::memory::StateMemory;
 
 /// `llama_context`, `llama_model` and the like: only ever passed on.
 pub type Context = *mut c_void;
-pub type Sequence = i32;
+pub type SequenceId = i32;
 pub type Token = i32;
 
-pub type SaveFile = unsafe extern "C" fn(Context, *const c_char, Sequence, *const Token, usize) -> usize;
-pub type LoadFile = unsafe extern "C" fn(Context, *const c_char, Sequence, *mut Token, usize, *mut usize) -> usize;
+pub type SaveFile = unsafe extern "C" fn(Context, *const c_char, SequenceId, *const Token, usize) -> usize;
+pub type LoadFile = unsafe extern "C" fn(Context, *const c_char, SequenceId, *mut Token, usize, *mut usize) -> usize;
 
 /// `LLAMA_STATE_SEQ_MAGIC` of `llama.h`.
 const FILE_MAGIC: u32 = u32::from_be_bytes(*b"ggsq");
@@ -33,11 +33,11 @@ pub const MEMORY_HEADER_BYTES: usize = 8;
 pub struct Engine {
     pub save_file: SaveFile,
     pub load_file: LoadFile,
-    pub state_size: unsafe extern "C" fn(Context, Sequence) -> usize,
-    pub state_get: unsafe extern "C" fn(Context, *mut u8, usize, Sequence) -> usize,
-    pub state_set: unsafe extern "C" fn(Context, *const u8, usize, Sequence) -> usize,
+    pub state_size: unsafe extern "C" fn(Context, SequenceId) -> usize,
+    pub state_get: unsafe extern "C" fn(Context, *mut u8, usize, SequenceId) -> usize,
+    pub state_set: unsafe extern "C" fn(Context, *const u8, usize, SequenceId) -> usize,
     pub get_memory: unsafe extern "C" fn(Context) -> *mut c_void,
-    pub memory_remove: unsafe extern "C" fn(*mut c_void, Sequence, i32, i32) -> bool,
+    pub memory_remove: unsafe extern "C" fn(*mut c_void, SequenceId, i32, i32) -> bool,
     pub get_model: unsafe extern "C" fn(Context) -> *const c_void,
     model_params: unsafe extern "C" fn(*const c_void) -> u64,
     model_layers: unsafe extern "C" fn(*const c_void) -> i32,
@@ -45,7 +45,7 @@ pub struct Engine {
     model_kv_heads: unsafe extern "C" fn(*const c_void) -> i32,
     /// What follows is of help only.
     sequences: Option<unsafe extern "C" fn(Context) -> u32>,
-    last_position: Option<unsafe extern "C" fn(*mut c_void, Sequence) -> i32>,
+    last_position: Option<unsafe extern "C" fn(*mut c_void, SequenceId) -> i32>,
 }
 
 /// What a model is, as far as its shape goes.
@@ -136,7 +136,7 @@ impl Engine {
     ///
     /// # Safety
     /// As [`Engine::version`].
-    pub unsafe fn forget(&self, context: Context, sequence: Sequence) {
+    pub unsafe fn forget(&self, context: Context, sequence: SequenceId) {
         // SAFETY: by this function's own condition.
         unsafe {
             let memory = (self.get_memory)(context);
@@ -150,7 +150,7 @@ impl Engine {
     ///
     /// # Safety
     /// As [`Engine::version`].
-    pub unsafe fn positions(&self, context: Context, sequence: Sequence) -> Option<usize> {
+    pub unsafe fn positions(&self, context: Context, sequence: SequenceId) -> Option<usize> {
         let last_position = self.last_position?;
         // SAFETY: by this function's own condition.
         let last = unsafe {
@@ -164,7 +164,7 @@ impl Engine {
     ///
     /// # Safety
     /// As [`Engine::version`].
-    pub unsafe fn streams(&self, context: Context, sequence: Sequence) -> u32 {
+    pub unsafe fn streams(&self, context: Context, sequence: SequenceId) -> u32 {
         // SAFETY: by this function's own condition.
         unsafe {
             let sequences = self.sequences.map_or(1, |sequences| sequences(context));

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::auto;
 use crate::background;
-use crate::engine::{Context, Engine, LoadFile, SaveFile, Sequence, Token, function};
+use crate::engine::{Context, Engine, LoadFile, SaveFile, SequenceId, Token, function};
 use crate::local::Local;
 use crate::log;
 use crate::settings::{MODEL, Settings, URI};
@@ -34,7 +34,7 @@ pub fn adapted() -> bool {
 pub unsafe extern "C" fn llama_state_seq_save_file(
     context: Context,
     path: *const c_char,
-    sequence: Sequence,
+    sequence: SequenceId,
     tokens: *const Token,
     count: usize,
 ) -> usize {
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn llama_state_seq_save_file(
 pub unsafe extern "C" fn llama_state_seq_load_file(
     context: Context,
     path: *const c_char,
-    sequence: Sequence,
+    sequence: SequenceId,
     tokens: *mut Token,
     room: usize,
     count: *mut usize,
@@ -223,9 +223,9 @@ pub fn guarded(work: impl FnOnce() -> Option<usize>) -> Option<usize> {
 pub unsafe extern "C" fn llama_adapter_lora_init(model: *mut c_void, path: *const c_char) -> *mut c_void {
     ADAPTED.store(true, Relaxed);
     let Some(original) = function(c"llama_adapter_lora_init") else { return std::ptr::null_mut() };
-    type Original = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    type LoraInit = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
     // SAFETY: it is the function of this name and type; the conditions are this function's own.
-    unsafe { std::mem::transmute::<*mut c_void, Original>(original)(model, path) }
+    unsafe { std::mem::transmute::<*mut c_void, LoraInit>(original)(model, path) }
 }
 
 /// As in `llama.h`; that it was called is noted.
@@ -236,9 +236,9 @@ pub unsafe extern "C" fn llama_adapter_lora_init(model: *mut c_void, path: *cons
 pub unsafe extern "C" fn llama_adapter_lora_init_from_file_ptr(model: *mut c_void, file: *mut c_void) -> *mut c_void {
     ADAPTED.store(true, Relaxed);
     let Some(original) = function(c"llama_adapter_lora_init_from_file_ptr") else { return std::ptr::null_mut() };
-    type Original = unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut c_void;
+    type LoraInitFromFilePtr = unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut c_void;
     // SAFETY: it is the function of this name and type; the conditions are this function's own.
-    unsafe { std::mem::transmute::<*mut c_void, Original>(original)(model, file) }
+    unsafe { std::mem::transmute::<*mut c_void, LoraInitFromFilePtr>(original)(model, file) }
 }
 
 /// As in `llama.h`; that it was called with data is noted, and the automatic cache is off then.
@@ -260,9 +260,11 @@ pub unsafe extern "C" fn llama_set_adapter_cvec(
         unsafe { auto::adapted(context) };
     }
     let Some(original) = function(c"llama_set_adapter_cvec") else { return -1 };
-    type Original = unsafe extern "C" fn(Context, *const f32, usize, i32, i32, i32) -> i32;
+    type SetAdapterCvec = unsafe extern "C" fn(Context, *const f32, usize, i32, i32, i32) -> i32;
     // SAFETY: it is the function of this name and type; the conditions are this function's own.
-    unsafe { std::mem::transmute::<*mut c_void, Original>(original)(context, data, len, embd, first_layer, last_layer) }
+    unsafe {
+        std::mem::transmute::<*mut c_void, SetAdapterCvec>(original)(context, data, len, embd, first_layer, last_layer)
+    }
 }
 
 /// Runs when the library is loaded.

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use crate::background;
-use crate::chunks::{Batch, Whole, batches, hash, name_of, pieces, side_by_side};
+use crate::chunks::{ChunkBatch, Whole, batches, hash, name_of, pieces, side_by_side};
 use crate::copied::{Copied, file_bytes};
-use crate::engine::{Context, Engine, Sequence, Token};
+use crate::engine::{Context, Engine, SequenceId, Token};
 use crate::layout::{self, Cut};
 use crate::local::MAX_APPENDIX;
 use crate::log;
@@ -31,7 +31,7 @@ pub struct States {
 pub struct Slot {
     pub engine: Engine,
     pub context: Context,
-    pub sequence: Sequence,
+    pub sequence: SequenceId,
 }
 
 /// What a load answers.
@@ -328,7 +328,7 @@ impl States {
         let chunks: Vec<_> = record.cut.chunks().collect();
         let whole = Whole { start: state.as_mut_ptr(), len: state.len() };
         // All of a state is looked at, also when a part is damaged: so one load finds all that is.
-        let get = |(chunks, which): &Batch<'_>| -> Result<bool, String> {
+        let get = |(chunks, which): &ChunkBatch<'_>| -> Result<bool, String> {
             let hashes = record.hashes.get(which.clone()).unwrap_or_default();
             // SAFETY: a cut that was decoded has ranges that do not overlap, and each chunk is in one batch.
             let sound = unsafe { self.fetch(&whole, chunks, hashes, false)? };

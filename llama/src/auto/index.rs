@@ -33,7 +33,7 @@ pub type Hash = [u8; 16];
 
 /// A state that an index record names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct IndexedState {
     pub tokens: u32,
     pub hash: Hash,
 }
@@ -96,12 +96,12 @@ pub fn index_name(key: &[u8; 32], tokens: usize, hash: &Hash) -> String {
 }
 
 /// The bytes of an index record.
-pub fn encode(entries: &[Entry]) -> Vec<u8> {
+pub fn encode(entries: &[IndexedState]) -> Vec<u8> {
     let entries = entries.get(..MOST).unwrap_or(entries);
     let mut out = MAGIC.to_vec();
     out.extend(VERSION.to_le_bytes());
     out.extend((entries.len() as u32).to_le_bytes());
-    for Entry { tokens, hash } in entries {
+    for IndexedState { tokens, hash } in entries {
         out.extend(tokens.to_le_bytes());
         out.extend(hash);
     }
@@ -110,7 +110,7 @@ pub fn encode(entries: &[Entry]) -> Vec<u8> {
 }
 
 /// Read an index record. `None`: it is none, or damaged.
-pub fn decode(bytes: &[u8]) -> Option<Vec<Entry>> {
+pub fn decode(bytes: &[u8]) -> Option<Vec<IndexedState>> {
     let (body, seal) = bytes.split_last_chunk::<16>()?;
     if XxHash3_128::oneshot(body).to_le_bytes() != *seal {
         return None;
@@ -124,13 +124,13 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<Entry>> {
     }
     let entry = |bytes: &[u8; ENTRY_BYTES]| {
         let (tokens, hash) = bytes.split_first_chunk::<4>()?;
-        Some(Entry { tokens: u32::from_le_bytes(*tokens), hash: hash.try_into().ok()? })
+        Some(IndexedState { tokens: u32::from_le_bytes(*tokens), hash: hash.try_into().ok()? })
     };
     entries.iter().map(entry).collect()
 }
 
 /// An index record with one more state, which comes first.
-pub fn with(entries: Vec<Entry>, entry: Entry) -> Vec<Entry> {
+pub fn with(entries: Vec<IndexedState>, entry: IndexedState) -> Vec<IndexedState> {
     std::iter::once(entry).chain(entries.into_iter().filter(|other| *other != entry)).take(MOST).collect()
 }
 
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn golden_index_record() {
-        let entries = [Entry { tokens: 300, hash: [7; 16] }, Entry { tokens: 256, hash: [9; 16] }];
+        let entries = [IndexedState { tokens: 300, hash: [7; 16] }, IndexedState { tokens: 256, hash: [9; 16] }];
         let bytes = encode(&entries);
         assert_eq!(
             hex(&bytes),
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_newest_states_are_listed_once() {
-        let entry = |tokens| Entry { tokens, hash: [tokens as u8; 16] };
+        let entry = |tokens| IndexedState { tokens, hash: [tokens as u8; 16] };
         let mut entries = Vec::new();
         for tokens in 0..100 {
             entries = with(entries, entry(tokens));
@@ -203,7 +203,7 @@ mod tests {
     proptest! {
         #[test]
         fn damaged_records_are_none(at in 0..52_usize, bit in 0..8_u32, cut in 0..52_usize, noise: Vec<u8>) {
-            let mut bytes = encode(&[Entry { tokens: 300, hash: [7; 16] }]);
+            let mut bytes = encode(&[IndexedState { tokens: 300, hash: [7; 16] }]);
             prop_assert_eq!(bytes.len(), 52);
             prop_assert!(decode(&bytes[..cut]).is_none());
             bytes[at] ^= 1 << bit;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::asker::Asker;
-use super::index::{self, Entry};
+use super::index::{self, IndexedState};
 use super::llama::Llama;
 use super::policy::Credit;
 use super::search::Manifests;
@@ -106,7 +106,7 @@ impl Kept {
         // A failure has written something, too: what, is not known.
         credit.lock().unwrap_or_else(PoisonError::into_inner).written(written);
         stored?;
-        let entry = Entry { tokens: u32::try_from(tokens.len()).unwrap_or(u32::MAX), hash: index::hash(tokens) };
+        let entry = IndexedState { tokens: u32::try_from(tokens.len()).unwrap_or(u32::MAX), hash: index::hash(tokens) };
         let lengths = index::listed(tokens.len(), indexed);
         let hashes = index::hashes(tokens, lengths.iter().copied());
         for (length, hash) in lengths.iter().zip(&hashes) {

@@ -104,7 +104,7 @@ impl Query {
         let hashes = index::hashes(&self.tokens, lengths.iter().copied());
         let beginnings: Vec<Beginning> =
             lengths.into_iter().zip(hashes).map(|(length, hash)| Beginning { length, hash }).collect();
-        let read = |at: usize| -> Result<Option<Vec<index::Entry>>, String> {
+        let read = |at: usize| -> Result<Option<Vec<index::IndexedState>>, String> {
             let Some(Beginning { length, hash }) = beginnings.get(at) else { return Ok(None) };
             let found = store.manifest(&index::index_name(&self.key, *length, hash))?;
             Ok(found.and_then(|bytes| index::decode(&bytes)))
@@ -145,7 +145,7 @@ impl Query {
     fn with_branch(
         &self,
         store: &impl Manifests,
-        entries: &[index::Entry],
+        entries: &[index::IndexedState],
         covered: usize,
         mut found: Found,
     ) -> Result<Found, String> {
@@ -164,7 +164,7 @@ impl Query {
         }
         let own = self.tokens.get(..branch).unwrap_or_default();
         // A state that is there may have left the index for newer ones.
-        match self.read(store, &index::Entry { tokens: own.len() as u32, hash: index::hash(own) })? {
+        match self.read(store, &index::IndexedState { tokens: own.len() as u32, hash: index::hash(own) })? {
             Some(candidate) if candidate.covers(self.kind, &self.tokens) == branch => found.candidate = Some(candidate),
             _ => found.branch = Some(branch),
         }
@@ -172,12 +172,12 @@ impl Query {
     }
 
     /// Whether the state of an entry is one of a beginning of these tokens, by its hash.
-    fn begins_with(&self, entry: &index::Entry) -> bool {
+    fn begins_with(&self, entry: &index::IndexedState) -> bool {
         self.tokens.get(..entry.tokens as usize).is_some_and(|own| index::hash(own) == entry.hash)
     }
 
     /// The states of the index record of a beginning that may be of use, the best first.
-    fn useful(&self, entries: &[index::Entry], beginning: &Beginning) -> Vec<index::Entry> {
+    fn useful(&self, entries: &[index::IndexedState], beginning: &Beginning) -> Vec<index::IndexedState> {
         let mut useful = entries.to_vec();
         if self.kind == Kind::Fixed {
             useful.retain(|entry| entry.tokens as usize > self.present && self.begins_with(entry));
@@ -185,7 +185,7 @@ impl Query {
         }
         useful.truncate(MOST_RECORDS);
         // The state that ends with the beginning is stored where batches are cut. Newer ones may have taken its place in the index.
-        let own = index::Entry { tokens: beginning.length as u32, hash: beginning.hash };
+        let own = index::IndexedState { tokens: beginning.length as u32, hash: beginning.hash };
         if self.kind == Kind::Fixed && beginning.length > self.present && !useful.contains(&own) {
             useful.push(own);
         }
@@ -193,7 +193,7 @@ impl Query {
     }
 
     /// The record that an entry names, if it is what its name says.
-    fn read(&self, store: &impl Manifests, entry: &index::Entry) -> Result<Option<Candidate>, String> {
+    fn read(&self, store: &impl Manifests, entry: &index::IndexedState) -> Result<Option<Candidate>, String> {
         let name = index::state_name(&self.key, entry.tokens as usize, &entry.hash);
         let Some(record) = store.manifest(&name)?.and_then(|bytes| Record::decode(&bytes).ok()) else {
             return Ok(None);
@@ -207,10 +207,10 @@ impl Query {
 }
 
 /// Reads the index record of a beginning.
-type Read<'a> = &'a dyn Fn(usize) -> Result<Option<Vec<index::Entry>>, String>;
+type Read<'a> = &'a dyn Fn(usize) -> Result<Option<Vec<index::IndexedState>>, String>;
 
 /// The last of so many beginnings that has an index record. A state has one for each of its own, so those that have one are the first.
-fn last_indexed(count: usize, read: Read<'_>) -> Result<Option<(usize, Vec<index::Entry>)>, String> {
+fn last_indexed(count: usize, read: Read<'_>) -> Result<Option<(usize, Vec<index::IndexedState>)>, String> {
     let Some(last) = count.checked_sub(1) else { return Ok(None) };
     if let Some(entries) = read(last)? {
         return Ok(Some((last, entries)));
@@ -269,7 +269,7 @@ mod tests {
                 rest,
             };
             self.manifests.insert(index::state_name(&KEY, tokens.len(), &hash), record.encode());
-            let entry = index::Entry { tokens: tokens.len() as u32, hash };
+            let entry = index::IndexedState { tokens: tokens.len() as u32, hash };
             for length in index::listed(tokens.len(), kept) {
                 let name = index::index_name(&KEY, length, &index::hash(&tokens[..length]));
                 let former = self.manifests.get(&name).and_then(|bytes| index::decode(bytes)).unwrap_or_default();

@@ -11,12 +11,12 @@ pub const SMALL_BYTES: u64 = 64 << 10;
 
 pub struct Inflight {
     bound: u64,
-    state: Mutex<State>,
+    state: Mutex<InflightState>,
     freed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct InflightState {
     used: u64,
     /// A share has grown past the bound.
     overdrawn: bool,
@@ -40,7 +40,7 @@ impl Inflight {
         Share { of: self, bytes: 0, overdrawn: false }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InflightState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

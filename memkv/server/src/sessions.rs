@@ -19,12 +19,12 @@ pub struct Sessions {
 
 struct Of {
     stream: Arc<TcpStream>,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
     done: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct SessionState {
     running: bool,
     ended: bool,
 }
@@ -65,7 +65,7 @@ impl Sessions {
 }
 
 impl Of {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
