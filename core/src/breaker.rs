@@ -20,19 +20,19 @@ pub struct Breaker {
     first_pause: Duration,
     /// Whether there is anything to look at: while all is well no call takes the lock.
     troubled: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<BreakerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BreakerState {
     /// Failures in a row.
     failures: u64,
     last: Option<Instant>,
-    open: Option<Open>,
+    open: Option<OpenCircuit>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenCircuit {
     until: Instant,
     pause: Duration,
     /// What failed last.
@@ -139,7 +139,7 @@ impl Breaker {
         // A server that comes and goes is told once a minute.
         let due = log::due(Level::Error, &["breaker", &self.uri]);
         let told = due.is_some();
-        state.open = Some(Open { until: now + pause, pause, cause: cause.to_owned(), probing: false, told });
+        state.open = Some(OpenCircuit { until: now + pause, pause, cause: cause.to_owned(), probing: false, told });
         drop(state);
         let (uri, pause) = (&self.uri, pause.as_millis());
         let text = format_args!(
@@ -151,7 +151,7 @@ impl Breaker {
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BreakerState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -70,11 +70,11 @@ impl IdleDescriptors {
     }
 
     /// Close those of the stores that `share` is bounded together with at this bound.
-    fn close(&self, share: &Share, bound: Bound) {
+    fn close(&self, share: &Share, bound: BoundLevel) {
         let together = |other: &Share| match bound {
-            Bound::Store => std::ptr::eq(other, share),
-            Bound::Owner => Arc::ptr_eq(&other.owner, &share.owner),
-            Bound::Process => true,
+            BoundLevel::Store => std::ptr::eq(other, share),
+            BoundLevel::Owner => Arc::ptr_eq(&other.owner, &share.owner),
+            BoundLevel::Process => true,
         };
         let of_share =
             |(other, idle): &OfShare| other.upgrade().filter(|other| together(other)).and_then(|_| idle.upgrade());
@@ -209,7 +209,7 @@ impl Shares {
 
 /// Which bound is met.
 #[derive(Clone, Copy)]
-enum Bound {
+enum BoundLevel {
     Store,
     Owner,
     Process,
@@ -220,11 +220,11 @@ impl Share {
     pub fn take(&self, amount: u64) -> Result<(), Error> {
         self.take_within_all(amount).map_err(|bound| {
             let (budget, most, whose) = match bound {
-                Bound::Store => (&self.store, self.store.limit, "one store of the process"),
-                Bound::Owner => {
+                BoundLevel::Store => (&self.store, self.store.limit, "one store of the process"),
+                BoundLevel::Owner => {
                     ((self.of_owner)(&self.owner), self.owner_limit, "all stores of one backend or tenant together")
                 }
-                Bound::Process => {
+                BoundLevel::Process => {
                     let process = (self.of_process)(&self.budgets);
                     (process, process.limit, "all stores of the process together")
                 }
@@ -236,19 +236,19 @@ impl Share {
     }
 
     /// Nothing is taken where a bound is met.
-    fn take_within_all(&self, amount: u64) -> Result<(), Bound> {
+    fn take_within_all(&self, amount: u64) -> Result<(), BoundLevel> {
         if !self.store.take(amount) {
-            return Err(Bound::Store);
+            return Err(BoundLevel::Store);
         }
         let owner = (self.of_owner)(&self.owner);
         if !owner.take_within(amount, self.owner_limit) {
             self.store.give_back(amount);
-            return Err(Bound::Owner);
+            return Err(BoundLevel::Owner);
         }
         if !(self.of_process)(&self.budgets).take(amount) {
             self.store.give_back(amount);
             owner.give_back(amount);
-            return Err(Bound::Process);
+            return Err(BoundLevel::Process);
         }
         Ok(())
     }

@@ -66,10 +66,10 @@ impl ErrorKind {
 /// ```
 // One word, because results are moved with every call, and futures hold several.
 #[derive(Clone, Debug)]
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorDetails>);
 
 #[derive(Clone, Debug)]
-struct Inner {
+struct ErrorDetails {
     kind: ErrorKind,
     message: String,
     /// It says nothing against the backend.
@@ -121,7 +121,7 @@ impl Error {
     #[doc(hidden)]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
-        Error(Box::new(Inner {
+        Error(Box::new(ErrorDetails {
             kind,
             message,
             busy: false,

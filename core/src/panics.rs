@@ -18,15 +18,15 @@ thread_local! {
 
 /// Run, with a panic turned into its text.
 pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
-    struct Leave;
-    impl Drop for Leave {
+    struct LeaveGuard;
+    impl Drop for LeaveGuard {
         fn drop(&mut self) {
             WITHIN.set(WITHIN.get().saturating_sub(1));
         }
     }
     install();
     WITHIN.set(WITHIN.get().saturating_add(1));
-    let _leave = Leave;
+    let _leave = LeaveGuard;
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| text(&*panic).to_owned())
 }
 

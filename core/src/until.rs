@@ -52,7 +52,7 @@ struct Inner {
     own: Option<Instant>,
     cancelled: Option<Arc<AtomicBool>>,
     /// The first [`limits::MAX_SERVERS_OF_A_CALL`] servers that answered or failed.
-    servers: Mutex<Vec<Server>>,
+    servers: Mutex<Vec<MetServer>>,
     dropped: Mutex<Dropped>,
 }
 
@@ -67,7 +67,7 @@ struct Dropped {
 }
 
 /// A server that a call met.
-struct Server {
+struct MetServer {
     authority: String,
     /// What it did last.
     answered: bool,
@@ -127,12 +127,12 @@ impl Until {
         if let Some(server) = servers.iter_mut().find(|server| server.authority == authority) {
             server.answered = answered;
         } else if servers.len() < limits::MAX_SERVERS_OF_A_CALL {
-            servers.push(Server { authority: authority.to_owned(), answered });
+            servers.push(MetServer { authority: authority.to_owned(), answered });
         }
     }
 
     /// Whether some servers failed and others answered: what failed says nothing of the store as a whole.
-    pub fn met_some_in_vain(&self) -> bool {
+    pub fn some_servers_unreachable(&self) -> bool {
         let servers = self.servers();
         servers.iter().any(|server| server.answered) && servers.iter().any(|server| !server.answered)
     }
@@ -166,7 +166,7 @@ impl Until {
         self.inner.dropped.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn servers(&self) -> MutexGuard<'_, Vec<Server>> {
+    fn servers(&self) -> MutexGuard<'_, Vec<MetServer>> {
         self.inner.servers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -389,16 +389,16 @@ mod tests {
     #[test]
     fn some_servers_are_lost_while_others_answer() {
         let until = Until::new(&Limits::default());
-        assert!(!until.met_some_in_vain());
+        assert!(!until.some_servers_unreachable());
         until.met("a:1", false);
-        assert!(!until.met_some_in_vain(), "no other server answered");
+        assert!(!until.some_servers_unreachable(), "no other server answered");
         until.clone().met("b:1", true);
-        assert!(until.met_some_in_vain());
+        assert!(until.some_servers_unreachable());
         // A kept connection was closed, and a new one serves.
         until.met("a:1", true);
-        assert!(!until.met_some_in_vain());
+        assert!(!until.some_servers_unreachable());
         ["a:1", "b:1"].iter().for_each(|server| until.met(server, false));
-        assert!(!until.met_some_in_vain(), "all are lost");
+        assert!(!until.some_servers_unreachable(), "all are lost");
         (0..2 * limits::MAX_SERVERS_OF_A_CALL).for_each(|port| until.met(&format!("c:{port}"), false));
         assert_eq!(until.servers().len(), limits::MAX_SERVERS_OF_A_CALL);
     }

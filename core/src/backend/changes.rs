@@ -31,17 +31,17 @@ pub enum Key {
 /// The table of one store in this process, for all its handles and instances.
 pub struct Changes {
     clock: Clock,
-    table: Mutex<Table>,
+    table: Mutex<ChangeTable>,
     /// A place was given back.
     freed: Condition,
-    /// Those of `Table::unknown`, readable without the lock.
+    /// Those of `ChangeTable::unknown`, readable without the lock.
     unknown: AtomicUsize,
     /// The component has said once which changes it sends.
     tells: AtomicBool,
 }
 
 #[derive(Default)]
-struct Table {
+struct ChangeTable {
     held: HashMap<Key, Vec<Held>, foldhash::fast::RandomState>,
     taken: usize,
     /// How many of those taken are of changes that ended unknown.
@@ -60,14 +60,14 @@ struct Held {
 /// The changes of one call of the component, by the numbers of its items.
 pub struct Change {
     of: Arc<Changes>,
-    places: Mutex<Vec<Place>>,
+    places: Mutex<Vec<ChangedItem>>,
     /// The component settles former changes that ended unknown.
     settles: bool,
     /// Bytes were sent during the call.
     sent: AtomicBool,
 }
 
-struct Place {
+struct ChangedItem {
     key: Key,
     number: u64,
     /// The component said that it sends it, and not that it was not carried out.
@@ -109,7 +109,7 @@ impl Changes {
         let free: Vec<Key> = free.collect();
         let places = free.into_iter().map(|key| {
             let number = table.enter(key.clone());
-            Place { key, number, begun: false, token: Box::default(), former: Vec::new() }
+            ChangedItem { key, number, begun: false, token: Box::default(), former: Vec::new() }
         });
         let places = places.collect();
         Ok(Arc::new(Change::of(self, settles, places)))
@@ -148,7 +148,7 @@ impl Changes {
 
     /// Wait until no former change of a key may be carried out any more (`holds`), and (`takes`) there is a free place and no other change of
     /// the same manifest is under way.
-    fn wait(&self, key: &Key, holds: bool, takes: bool, until: &Until) -> Result<MutexGuard<'_, Table>, Error> {
+    fn wait(&self, key: &Key, holds: bool, takes: bool, until: &Until) -> Result<MutexGuard<'_, ChangeTable>, Error> {
         let mut table = self.lock();
         loop {
             let held = if holds { table.held_until(key, table.time(&self.clock)) } else { None };
@@ -179,7 +179,7 @@ impl Changes {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ChangeTable> {
         self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -207,7 +207,7 @@ fn full_table() -> Error {
     Error::new(ErrorKind::Exhausted, message)
 }
 
-impl Table {
+impl ChangeTable {
     fn enter(&mut self, key: Key) -> u64 {
         self.numbered += 1;
         self.taken += 1;
@@ -250,7 +250,7 @@ impl Table {
 
     /// Give back the places of those that cannot be carried out any more.
     fn forget_over(&mut self, now: Instant) {
-        let Table { held, taken, unknown, .. } = self;
+        let ChangeTable { held, taken, unknown, .. } = self;
         held.retain(|_, held| {
             held.retain(|held| {
                 let over = held.end.is_some_and(|end| end <= now);
@@ -264,7 +264,7 @@ impl Table {
 }
 
 impl Change {
-    fn of(of: &Arc<Changes>, settles: bool, places: Vec<Place>) -> Self {
+    fn of(of: &Arc<Changes>, settles: bool, places: Vec<ChangedItem>) -> Self {
         Change { of: of.clone(), places: Mutex::new(places), settles, sent: AtomicBool::new(false) }
     }
 
@@ -346,7 +346,7 @@ impl Change {
         lost
     }
 
-    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+    fn places(&self) -> MutexGuard<'_, Vec<ChangedItem>> {
         self.places.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -33,7 +33,7 @@ impl Time for Turned {
     }
 }
 
-struct Store {
+struct HoldingStore {
     fake: Arc<Fake>,
     time: Arc<Turned>,
     clock: Clock,
@@ -41,16 +41,16 @@ struct Store {
     holding: Holding,
 }
 
-fn store(settles: bool) -> Store {
+fn store(settles: bool) -> HoldingStore {
     let time = Arc::new(Turned { passed: Mutex::default(), zero: Instant::now(), runs: AtomicBool::new(false) });
     let clock = Clock::of(time.clone());
     let (fake, changes) = (Arc::new(Fake::default()), Arc::new(Changes::new(clock.clone())));
     let counters = counters::OfProcess::default().of("holding-test", None);
     let holding = Holding::new(fake.clone(), changes.clone(), settles, counters);
-    Store { fake, time, clock, changes, holding }
+    HoldingStore { fake, time, clock, changes, holding }
 }
 
-impl Store {
+impl HoldingStore {
     /// A call of so many milliseconds that begins now.
     fn until(&self, ms: u64) -> Until {
         Until::with(&self.clock, &Limits { deadline_ms: ms, ..Limits::default() }, None, None)
@@ -133,7 +133,7 @@ fn a_component_that_settles_is_told_of_former_changes_and_does_not_wait() {
 fn an_end_is_unknown_only_of_what_may_have_been_sent() {
     let refused = || Some(Error::new(ErrorKind::Denied, "read only"));
     let sending = |until: &Until| until.change().unwrap().sending();
-    let held = |prepare: &dyn Fn(&Store)| {
+    let held = |prepare: &dyn Fn(&HoldingStore)| {
         let store = store(false);
         prepare(&store);
         assert!(store.manifest("m", &store.until(1000)).is_err());
@@ -142,7 +142,7 @@ fn an_end_is_unknown_only_of_what_may_have_been_sent() {
     assert!(!held(&|store| store.fake.fail_calls(away())), "nothing was sent");
     // A component that does not say what it sends may have sent it, unless the storage system refused.
     let silent = |failure: fn() -> Option<Error>| {
-        move |store: &Store| {
+        move |store: &HoldingStore| {
             store.fake.during_changes(sending);
             store.fake.fail_calls(failure());
         }

@@ -26,7 +26,7 @@ impl Remembering {
     }
 
     /// A chunk has so many bytes.
-    pub fn saw_len(&self, len: usize) {
+    pub fn note_len(&self, len: usize) {
         self.lengths.saw(len);
     }
 
@@ -64,8 +64,8 @@ impl Backend for Remembering {
         let answers = self.inner.get(hashes, targets, until)?;
         for (hash, answer) in hashes.iter().zip(&answers) {
             match answer {
-                Ok(Some(Got::Placed(len) | Got::TooLong(len))) => self.saw_len(*len),
-                Ok(Some(Got::Buffer(data))) => self.saw_len(data.len()),
+                Ok(Some(Got::Placed(len) | Got::TooLong(len))) => self.note_len(*len),
+                Ok(Some(Got::Buffer(data))) => self.note_len(data.len()),
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     self.known().found_damaged(*hash);
                 }

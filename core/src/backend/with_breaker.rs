@@ -52,7 +52,7 @@ impl WithBreaker {
                 pass.give_back();
                 return answer.map_err(|error| until.check().err().unwrap_or(error));
             }
-            Some(error) if error.kind() == ErrorKind::Unavailable && until.met_some_in_vain() => {
+            Some(error) if error.kind() == ErrorKind::Unavailable && until.some_servers_unreachable() => {
                 pass.report(None);
             }
             None if !asks => pass.give_back(),

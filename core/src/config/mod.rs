@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use serde::Deserialize;
 
 pub use near::Near;
-pub use read::{FileIdentity, Kept, Source};
+pub use read::{ConfigCache, FileIdentity, Source};
 pub use review::Table;
 pub use tables::{Digest, FaultTable, Helper};
 

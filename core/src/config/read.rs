@@ -16,15 +16,15 @@ use crate::process::Clock;
 
 /// The files that were parsed, by their paths, and what they say.
 #[derive(Default)]
-pub struct Kept {
+pub struct ConfigCache {
     files: Mutex<HashMap<PathBuf, (FileIdentity, Arc<Config>)>>,
     clock: Clock,
 }
 
-impl Kept {
+impl ConfigCache {
     /// None yet.
     pub fn new(clock: Clock) -> Self {
-        Kept { files: Mutex::default(), clock }
+        ConfigCache { files: Mutex::default(), clock }
     }
 }
 
@@ -57,7 +57,7 @@ const SAME_SECONDS: Duration = Duration::from_secs(2);
 
 impl Source {
     /// The config as it is now.
-    pub fn load(&self, kept: &Kept) -> Result<Arc<Config>, Error> {
+    pub fn load(&self, kept: &ConfigCache) -> Result<Arc<Config>, Error> {
         match self {
             Source::Search => Config::search(kept),
             Source::File(path) => Config::named(kept, path, &format!("the config {}", path.display())),
@@ -89,7 +89,7 @@ impl Config {
     }
 
     /// The file at a path that somebody named.
-    fn named(kept: &Kept, path: &Path, what: &str) -> Result<Arc<Self>, Error> {
+    fn named(kept: &ConfigCache, path: &Path, what: &str) -> Result<Arc<Self>, Error> {
         let doing = |error: Error| error.context(what);
         if !path.is_absolute() {
             return Err(doing(Error::invalid("must be an absolute path: the working directory is the engine's")));
@@ -102,7 +102,7 @@ impl Config {
     }
 
     /// The config file, if there is one.
-    fn search(kept: &Kept) -> Result<Arc<Self>, Error> {
+    fn search(kept: &ConfigCache) -> Result<Arc<Self>, Error> {
         if let Some(named) = std::env::var_os(VARIABLE) {
             let path = PathBuf::from(named);
             return Self::named(kept, &path, &format!("{VARIABLE} {}", path.display()));
@@ -120,14 +120,14 @@ impl Config {
     }
 
     /// This config file.
-    pub fn load_from(path: &Path, kept: &Kept) -> Result<Arc<Self>, Error> {
+    pub fn load_from(path: &Path, kept: &ConfigCache) -> Result<Arc<Self>, Error> {
         let unreadable = |error: std::io::Error| Error::invalid(format!("{}: {error}", path.display()));
         let path = std::path::absolute(path).map_err(unreadable)?;
         Self::of_file(kept, &path, open(&path).map_err(unreadable)?)
     }
 
     /// What a file says: as it was parsed before, if it is the same.
-    fn of_file(files: &Kept, path: &Path, file: File) -> Result<Arc<Self>, Error> {
+    fn of_file(files: &ConfigCache, path: &Path, file: File) -> Result<Arc<Self>, Error> {
         let wrong = |what: &str| Error::invalid(format!("{}: {what}", path.display()));
         let meta = file.metadata().map_err(|error| wrong(&error.to_string()))?;
         if !meta.is_file() {
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn load_by(kept: &Kept, path: &Path) -> Result<Arc<Config>, Error> {
+    fn load_by(kept: &ConfigCache, path: &Path) -> Result<Arc<Config>, Error> {
         Config::of_file(kept, path, open(path).unwrap())
     }
 
@@ -210,7 +210,7 @@ mod tests {
     fn what_may_not_be_believed_is_refused_and_nothing_hangs() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("config.toml");
-        let load = |path: &Path| load_by(&Kept::default(), path);
+        let load = |path: &Path| load_by(&ConfigCache::default(), path);
         std::fs::write(&path, "[backend.x]\n").unwrap();
         load(&path).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o646)).unwrap();
@@ -229,7 +229,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("config.toml");
         let mut former: Option<Arc<Config>> = None;
-        let kept = Kept::default();
+        let kept = ConfigCache::default();
         let load = |path: &Path| load_by(&kept, path);
         for scheme in ["a", "b"] {
             std::fs::write(&path, format!("[backend.{scheme}]\n")).unwrap();

@@ -20,11 +20,11 @@ pub(super) struct Tenants {
 }
 
 /// What was made so far, by scheme and the port that is meant where a URI names none.
-type Made = HashMap<(String, Option<u16>), Arc<Index>>;
+type Made = HashMap<(String, Option<u16>), Arc<TenantIndex>>;
 
 /// The tenants of one scheme, by what they cover where a port that is not named is a certain one, or not known.
 #[derive(Debug, Default)]
-struct Index {
+struct TenantIndex {
     /// The port that is meant where none is named, if it is known.
     port: Option<u16>,
     by_site: HashMap<Site, usize>,
@@ -92,13 +92,13 @@ impl Tenants {
         scheme: &str,
         port: Option<u16>,
         prefix: impl Fn(usize) -> Option<&'a Prefix>,
-    ) -> Result<Arc<Index>, Error> {
+    ) -> Result<Arc<TenantIndex>, Error> {
         let key = (scheme.to_owned(), port);
         // Never waited for: a fork may leave it locked for ever. Who comes at the same moment makes an index of its own.
         if let Some(made) = self.made.try_lock().ok().and_then(|made| made.get(&key).cloned()) {
             return Ok(made);
         }
-        let mut index = Index { port, ..Index::default() };
+        let mut index = TenantIndex { port, ..TenantIndex::default() };
         for number in self.by_scheme.get(scheme).into_iter().flatten() {
             let Some(prefix) = prefix(*number) else { continue };
             index.add(*number, prefix).map_err(|error| of(prefix, error))?;
@@ -138,7 +138,7 @@ fn of(prefix: &Prefix, error: Error) -> Error {
     error.context(format_args!("tenant {}", prefix.uri().as_str()))
 }
 
-impl Index {
+impl TenantIndex {
     fn add(&mut self, number: usize, prefix: &Prefix) -> Result<(), Error> {
         let site = prefix.site(self.port);
         if self.shares_servers(prefix.uri(), &site).is_some() {

@@ -17,7 +17,7 @@ pub(super) trait Stream: Read + Write + AsFd + Send {}
 impl<S: Read + Write + AsFd + Send> Stream for S {}
 
 /// What is answered: the status, the type and the body.
-pub(super) type Answer = (&'static str, &'static str, String);
+pub(super) type HttpAnswer = (&'static str, &'static str, String);
 
 /// The connections that are open, the one that has been for longest first.
 #[derive(Default)]
@@ -56,7 +56,7 @@ impl Connections {
     }
 
     /// Go on with those that are ready, and end those whose time is over. `ready`: in the order of [`Connections::waited_for`].
-    pub(super) fn go_on(&mut self, ready: &[bool], now: Instant, respond: &dyn Fn(&[u8]) -> Answer) {
+    pub(super) fn go_on(&mut self, ready: &[bool], now: Instant, respond: &dyn Fn(&[u8]) -> HttpAnswer) {
         let mut ready = ready.iter();
         self.0.retain_mut(|connection| {
             let goes_on = !ready.next().is_some_and(|ready| *ready) || connection.go_on(respond);
@@ -67,7 +67,7 @@ impl Connections {
 
 impl Connection {
     /// Read or write what can be without waiting. False: it has ended.
-    fn go_on(&mut self, respond: &dyn Fn(&[u8]) -> Answer) -> bool {
+    fn go_on(&mut self, respond: &dyn Fn(&[u8]) -> HttpAnswer) -> bool {
         if self.answer.is_none() {
             let mut piece = [0; 1024];
             match self.stream.read(&mut piece) {
@@ -112,7 +112,7 @@ mod tests {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         connections.add(Box::new(ours), begun);
         let until = connections.due().unwrap();
-        let nobody_asks = |_: &[u8]| -> Answer { panic!("nothing was asked") };
+        let nobody_asks = |_: &[u8]| -> HttpAnswer { panic!("nothing was asked") };
         connections.go_on(&[false], until - Duration::from_nanos(1), &nobody_asks);
         assert_eq!(connections.due(), Some(until));
         connections.go_on(&[false], until, &nobody_asks);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::connections::{Answer, Connections, Stream};
+use super::connections::{Connections, HttpAnswer, Stream};
 use super::{Metrics, OfProcess};
 use crate::config::Config;
 use crate::limits::{MAX_METRICS_LOOKED_AT, METRICS_ABANDONED, METRICS_WRITTEN};
@@ -31,7 +31,7 @@ enum Listener {
 
 /// Which places are served by this process.
 #[derive(Default)]
-pub(crate) struct Served(Mutex<Option<(Option<String>, Option<PathBuf>)>>);
+pub(crate) struct ServedMetrics(Mutex<Option<(Option<String>, Option<PathBuf>)>>);
 
 impl OfProcess {
     /// Begin to serve what the config asks for, unless this process does already. What cannot be is one warning. `metrics`: what is
@@ -48,15 +48,15 @@ impl OfProcess {
     }
 }
 
-impl Served {
+impl ServedMetrics {
     fn lock(&self) -> MutexGuard<'_, Option<(Option<String>, Option<PathBuf>)>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-type Source = Box<dyn Fn() -> Metrics + Send + Sync>;
+type MetricsSource = Box<dyn Fn() -> Metrics + Send + Sync>;
 
-fn begin(served: &Served, config: &Config, spawn: &Spawn, metrics: Source) {
+fn begin(served: &ServedMetrics, config: &Config, spawn: &Spawn, metrics: MetricsSource) {
     let (listen, file) = (config.metrics.as_deref().map(named), config.metrics_file.as_deref().map(MetricsFile::new));
     let mut served = served.lock();
     // The first that the config said holds: a port does not move under those who scrape it.
@@ -158,7 +158,7 @@ fn is_abandoned(path: &Path) -> bool {
     is_socket && std::os::unix::net::UnixStream::connect(path).is_err()
 }
 
-fn serve(listener: Option<&Listener>, file: Option<&MetricsFile>, metrics: &Source) {
+fn serve(listener: Option<&Listener>, file: Option<&MetricsFile>, metrics: &MetricsSource) {
     let mut told = false;
     let mut due = Instant::now();
     let mut connections = Connections::default();
@@ -211,7 +211,7 @@ fn serve(listener: Option<&Listener>, file: Option<&MetricsFile>, metrics: &Sour
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Status line, type and body.
-fn respond(asked: &[u8], metrics: &Source) -> Answer {
+fn respond(asked: &[u8], metrics: &MetricsSource) -> HttpAnswer {
     let line = asked.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|byte| *byte == b' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -226,7 +226,7 @@ fn respond(asked: &[u8], metrics: &Source) -> Answer {
 }
 
 /// Whether each store that is open can be asked.
-fn ready(metrics: &Metrics) -> Answer {
+fn ready(metrics: &Metrics) -> HttpAnswer {
     let away: Vec<&str> = metrics.stores.iter().filter(|store| store.breaker_open).map(|store| &*store.uri).collect();
     match away.is_empty() {
         true => ("200 OK", TEXT, "ready\n".into()),
@@ -253,7 +253,7 @@ impl MetricsFile {
     }
 
     /// The file appears whole under its name, as collectors of text files want it.
-    fn write(&self, metrics: &Source) -> io::Result<()> {
+    fn write(&self, metrics: &MetricsSource) -> io::Result<()> {
         let name = self.path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
         let mut temporary = std::ffi::OsString::from(".");
         temporary.push(name);
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn only_what_is_there_is_answered() {
-        let metrics: Source = Box::new(|| OfProcess::default().report(&Default::default(), 0));
+        let metrics: MetricsSource = Box::new(|| OfProcess::default().report(&Default::default(), 0));
         assert!(respond(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", &metrics).2.ends_with("# EOF\n"));
         for (asked, status) in [
             (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
@@ -324,7 +324,8 @@ mod tests {
             metrics.stores.push(store);
             metrics
         };
-        let (well, away): (Source, Source) = (Box::new(move || metrics(false)), Box::new(move || metrics(true)));
+        let (well, away): (MetricsSource, MetricsSource) =
+            (Box::new(move || metrics(false)), Box::new(move || metrics(true)));
         for (asked, status) in [(&b"GET /health HTTP/1.1\r\n\r\n"[..], "200"), (b"GET /ready HTTP/1.1\r\n\r\n", "200")]
         {
             assert!(respond(asked, &well).0.starts_with(status));
@@ -340,7 +341,11 @@ mod tests {
         let Listener::Tcp(tcp) = &listener else { unreachable!() };
         let at = tcp.local_addr().unwrap();
         thread::spawn(move || {
-            serve(Some(&listener), None, &(Box::new(|| OfProcess::default().report(&Default::default(), 0)) as Source));
+            serve(
+                Some(&listener),
+                None,
+                &(Box::new(|| OfProcess::default().report(&Default::default(), 0)) as MetricsSource),
+            );
         });
         at
     }
@@ -390,7 +395,7 @@ mod tests {
     fn each_process_has_a_file_of_its_own_and_removes_those_of_the_dead() {
         let scratch = tempfile::tempdir().unwrap();
         let at = |name: &str| scratch.path().join(name);
-        let metrics: Source = Box::new(|| OfProcess::default().report(&Default::default(), 0));
+        let metrics: MetricsSource = Box::new(|| OfProcess::default().report(&Default::default(), 0));
         for name in ["kv-1.prom", "kv-2.prom", "kv-x.prom", "other-3.prom", "kv-.prom"] {
             let file = fs::File::create(at(name)).unwrap();
             let ago = if name == "kv-2.prom" { Duration::ZERO } else { 2 * METRICS_ABANDONED };

@@ -238,19 +238,19 @@ impl Counters {
 /// The counters of a process, its open stores, and who asks for them.
 #[derive(Default)]
 pub struct OfProcess {
-    all: All,
-    pub(crate) open: report::Open,
-    pub(crate) served: listener::Served,
+    all: CountersByBackend,
+    pub(crate) open: report::GaugedStores,
+    pub(crate) served: listener::ServedMetrics,
 }
 
 #[derive(Default)]
-struct All(Mutex<HashMap<Key, Arc<Counters>>>);
+struct CountersByBackend(Mutex<HashMap<BackendAndTenant, Arc<Counters>>>);
 
 /// A backend, and its tenant.
-type Key = (String, Option<String>);
+type BackendAndTenant = (String, Option<String>);
 
-impl All {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<Counters>>> {
+impl CountersByBackend {
+    fn lock(&self) -> MutexGuard<'_, HashMap<BackendAndTenant, Arc<Counters>>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_number_of_series_is_bounded() {
-        let all = All::default();
+        let all = CountersByBackend::default();
         for n in 0..limits::MAX_SERIES + 100 {
             all.of(&format!("scheme-{n}"), None).count(Event::Traps);
         }

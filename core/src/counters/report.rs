@@ -136,9 +136,9 @@ pub trait Gauged: Send + Sync {
 
 /// Those that are open.
 #[derive(Default)]
-pub(crate) struct Open(Mutex<Vec<Weak<dyn Gauged>>>);
+pub(crate) struct GaugedStores(Mutex<Vec<Weak<dyn Gauged>>>);
 
-impl Open {
+impl GaugedStores {
     /// Those that still are.
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<dyn Gauged>>> {
         let mut open = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

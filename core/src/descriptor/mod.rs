@@ -249,9 +249,9 @@ impl fmt::Display for Descriptor {
 /// A table of the config: each field a text, or a whole number.
 impl<'de> Deserialize<'de> for Descriptor {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
+        struct DescriptorVisitor;
 
-        impl<'de> Visitor<'de> for Fields {
+        impl<'de> Visitor<'de> for DescriptorVisitor {
             type Value = Descriptor;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -262,25 +262,25 @@ impl<'de> Deserialize<'de> for Descriptor {
                 let mut descriptor = Descriptor::default();
                 while let Some(name) = map.next_key::<String>()? {
                     let field = Field::of(&name).ok_or_else(|| de::Error::unknown_field(&name, &NAMES))?;
-                    let Said(text) = map.next_value()?;
+                    let FieldText(text) = map.next_value()?;
                     descriptor = descriptor.with(field, &text).map_err(de::Error::custom)?;
                 }
                 Ok(descriptor)
             }
         }
 
-        deserializer.deserialize_map(Fields)
+        deserializer.deserialize_map(DescriptorVisitor)
     }
 }
 
 /// What the config says of a field.
-struct Said(String);
+struct FieldText(String);
 
-impl<'de> Deserialize<'de> for Said {
+impl<'de> Deserialize<'de> for FieldText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match toml::Value::deserialize(deserializer)? {
-            toml::Value::String(text) => Ok(Said(text)),
-            toml::Value::Integer(number) => Ok(Said(number.to_string())),
+            toml::Value::String(text) => Ok(FieldText(text)),
+            toml::Value::Integer(number) => Ok(FieldText(number.to_string())),
             _ => Err(de::Error::custom("a field of a descriptor is a text or a whole number")),
         }
     }

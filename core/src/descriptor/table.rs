@@ -25,11 +25,11 @@ impl Described {
 /// Digests by their numbers, read without a lock. None is ever removed.
 #[derive(Default)]
 pub struct Descriptors {
-    parts: [OnceLock<Part>; DESCRIPTORS / DESCRIPTORS_OF_A_PART],
+    parts: [OnceLock<TablePart>; DESCRIPTORS / DESCRIPTORS_OF_A_PART],
     numbers: Mutex<HashMap<DescriptorDigest, u16>>,
 }
 
-type Part = Box<[OnceLock<DescriptorDigest>; DESCRIPTORS_OF_A_PART]>;
+type TablePart = Box<[OnceLock<DescriptorDigest>; DESCRIPTORS_OF_A_PART]>;
 
 impl Descriptors {
     /// The number of a digest, a new one where it has none. `None` is [`Described::NOT`].

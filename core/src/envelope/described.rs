@@ -25,7 +25,7 @@ use crate::payload::Bytes;
 use crate::until::Until;
 
 /// What came of a put, and of a chunk to look at: its key, and about how many bytes it has.
-type Answer = Result<Put, Error>;
+type PutResult = Result<Put, Error>;
 type ToLookAt = Option<(ChunkHash, u64)>;
 
 /// What lies where a chunk is to be put.
@@ -233,7 +233,7 @@ impl Enveloped {
         let asked: Vec<ToLookAt> = chunks.iter().zip(&answers).map(|item| existed(&item)).collect();
         let items: Vec<(ChunkHash, u64)> = asked.iter().flatten().copied().collect();
         let mut looked = self.look(&items, until).into_iter();
-        let of = |((chunk, answer), asked): ((&NewChunk<'_>, Answer), &ToLookAt)| {
+        let of = |((chunk, answer), asked): ((&NewChunk<'_>, PutResult), &ToLookAt)| {
             let Some(lies) = asked.and_then(|_| looked.next()) else {
                 if let Ok(Put::New) = answer {
                     self.chunk_was_put(&chunk.0);

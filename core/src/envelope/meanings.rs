@@ -21,11 +21,11 @@ pub type Meaning = Option<DescriptorDigest>;
 pub struct Meanings {
     /// Something was remembered: where nobody says descriptors, no lock is taken.
     used: AtomicBool,
-    known: Mutex<Known>,
+    known: Mutex<KnownMeanings>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownMeanings {
     chunks: Recent<ChunkHash, foldhash::fast::RandomState>,
     /// By the XXH3-128 of the name.
     manifests: Recent<u128, std::hash::RandomState>,
@@ -91,7 +91,7 @@ impl Meanings {
         self.note(meaning.is_some(), |known| known.manifests.set(key, meaning, now));
     }
 
-    fn note(&self, learns: bool, note: impl FnOnce(&mut Known)) {
+    fn note(&self, learns: bool, note: impl FnOnce(&mut KnownMeanings)) {
         if learns {
             self.used.store(true, Relaxed);
         }
@@ -100,7 +100,7 @@ impl Meanings {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, KnownMeanings> {
         self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -15,17 +15,17 @@ const SECOND: u64 = 0xffff_ffff;
 
 /// Lines that were written of late, each with how often it was not written since.
 pub(super) struct Repeats {
-    places: [Place; limits::LOG_CAUSES],
+    places: [Cause; limits::LOG_CAUSES],
 }
 
-struct Place {
+struct Cause {
     line: AtomicU64,
     more: AtomicU64,
 }
 
 impl Repeats {
     pub(super) const fn new() -> Self {
-        Repeats { places: [const { Place { line: AtomicU64::new(0), more: AtomicU64::new(0) } }; limits::LOG_CAUSES] }
+        Repeats { places: [const { Cause { line: AtomicU64::new(0), more: AtomicU64::new(0) } }; limits::LOG_CAUSES] }
     }
 
     /// Whether a line may be written now, and how often it was not since it last was. `which` tells lines apart, and is the hash of
@@ -36,7 +36,7 @@ impl Repeats {
         loop {
             let near =
                 (0..PROBED).filter_map(|n| self.places.get((which as usize).wrapping_add(n) % limits::LOG_CAUSES));
-            let seen: Vec<(&Place, u64)> = near.map(|place| (place, place.line.load(Relaxed))).collect();
+            let seen: Vec<(&Cause, u64)> = near.map(|place| (place, place.line.load(Relaxed))).collect();
             let own = seen.iter().find(|(_, line)| *line != 0 && line & !SECOND == which & !SECOND);
             if let Some((place, line)) = own {
                 if second.saturating_sub(line & SECOND) < limits::LOG_REPEATED.as_secs() {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use twox_hash::XxHash3_64;
 
 use super::copies::Copy;
-use super::{Key, Scope};
+use super::{CopyKey, Scope};
 use crate::config::Direct;
 use crate::directory::{Directory, Entry, Found, Guard, RelativePath, Shared, Tally, Wanted, Written};
 use crate::error::{Error, ErrorKind};
@@ -39,11 +39,11 @@ pub(super) struct Disk {
     max_bytes: u64,
     /// Held while a file is written or removed, so that a delete waits for a write that began before it.
     changing: [Mutex<()>; STRIPES],
-    state: Mutex<State>,
+    state: Mutex<DiskState>,
 }
 
 #[derive(Default)]
-struct State {
+struct DiskState {
     /// Where the last search for what is to be removed ended.
     folder: usize,
     /// Nothing is written before.
@@ -54,7 +54,7 @@ struct State {
 
 /// What lay there was no copy of the chunk, and was removed.
 #[derive(Debug)]
-pub(super) struct Damaged;
+pub(super) struct DamagedCopy;
 
 /// Why a near level cannot have its disk tier in this directory, which need not exist yet.
 pub fn check_directory(path: &Path) -> Result<(), Error> {
@@ -113,7 +113,7 @@ impl Disk {
     }
 
     /// The copy of a chunk. A file that cannot be read for another reason than what is in it is no copy, and stays.
-    pub fn read(&self, key: &Key, until: &Until) -> Result<Option<Copy>, Damaged> {
+    pub fn read(&self, key: &CopyKey, until: &Until) -> Result<Option<Copy>, DamagedCopy> {
         let Ok(path) = path(key) else { return Ok(None) };
         let wanted = Wanted { path, offset: 0, len: None };
         let room = &mut |len| Ok(Destination::Buffer(Filling::new(len)?));
@@ -133,14 +133,14 @@ impl Disk {
         parse(key, filling).map_or_else(|| self.damaged(key), |copy| Ok(Some(copy)))
     }
 
-    fn damaged(&self, key: &Key) -> Result<Option<Copy>, Damaged> {
+    fn damaged(&self, key: &CopyKey) -> Result<Option<Copy>, DamagedCopy> {
         self.remove(key);
-        Err(Damaged)
+        Err(DamagedCopy)
     }
 
     /// Write a copy, in place of an older one, unless `is_current` says that it was deleted; it is asked while no delete is at this
     /// chunk's file. False: it was not written.
-    pub fn write(&self, key: &Key, copy: &Copy, is_current: impl FnOnce() -> bool) -> bool {
+    pub fn write(&self, key: &CopyKey, copy: &Copy, is_current: impl FnOnce() -> bool) -> bool {
         let len = copy.data.len().saturating_add(TRAILER_BYTES) as u64;
         let Ok(path) = path(key) else { return false };
         if !self.has_room_for(copy.data.len()) || self.is_paused() || !self.make_room(len) {
@@ -167,7 +167,7 @@ impl Disk {
     }
 
     /// Remove the copy of a chunk. One that stays for a failure of the file system is not found again once its time is up.
-    pub fn remove(&self, key: &Key) {
+    pub fn remove(&self, key: &CopyKey) {
         let Ok(path) = path(key) else { return };
         let _changing = self.change(key);
         let _ = self.directory.remove(&path, false, None);
@@ -185,7 +185,7 @@ impl Disk {
         self.lock().tried = Some(self.directory.clock().now());
         let before = tally.total();
         let mut bytes = 0_u64;
-        let mut add = |entry: Listed| bytes = bytes.saturating_add(entry.size);
+        let mut add = |entry: ListedFile| bytes = bytes.saturating_add(entry.size);
         if (0..FOLDERS).try_for_each(|folder| self.look(folder, &mut add)).is_ok() {
             tally.set(bytes, before);
         }
@@ -221,7 +221,7 @@ impl Disk {
         let bytes: u64 = found.iter().map(|entry| entry.size).sum();
         found.sort_unstable_by_key(|entry| entry.used);
         let mut removed = 0;
-        for Listed { path, size, used } in found {
+        for ListedFile { path, size, used } in found {
             if removed > bytes / REMOVED_FRACTION {
                 break;
             }
@@ -233,7 +233,7 @@ impl Disk {
     }
 
     /// The files of a folder.
-    fn look(&self, folder: usize, visit: &mut dyn FnMut(Listed)) -> Result<(), Error> {
+    fn look(&self, folder: usize, visit: &mut dyn FnMut(ListedFile)) -> Result<(), Error> {
         let folder = format!("{folder:02x}");
         let mut after: Option<String> = None;
         loop {
@@ -242,7 +242,7 @@ impl Disk {
             after = Some(last.name.clone());
             for Entry { name, size, used, directory, .. } in entries {
                 if let (false, Ok(path)) = (directory, RelativePath::parse(format!("{folder}/{name}"))) {
-                    visit(Listed { path, size, used });
+                    visit(ListedFile { path, size, used });
                 }
             }
         }
@@ -253,18 +253,18 @@ impl Disk {
     }
 
     #[allow(clippy::indexing_slicing, reason = "the remainder is below the length, which is not 0")]
-    fn change(&self, key: &Key) -> MutexGuard<'_, ()> {
+    fn change(&self, key: &CopyKey) -> MutexGuard<'_, ()> {
         let stripe = &self.changing[usize::from(key.hash[0]) % STRIPES];
         stripe.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DiskState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 /// A file that lies there.
-struct Listed {
+struct ListedFile {
     path: RelativePath,
     size: u64,
     used: u64,
@@ -274,13 +274,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn path(key: &Key) -> Result<RelativePath, Error> {
-    let Key { scope: Scope(scope), hash } = key;
+fn path(key: &CopyKey) -> Result<RelativePath, Error> {
+    let CopyKey { scope: Scope(scope), hash } = key;
     RelativePath::parse(format!("{:02x}/{}-{}", hash[0], hex(scope), hex(hash)))
 }
 
-fn trailer(key: &Key, copy: &Copy) -> [u8; TRAILER_BYTES] {
-    let Key { scope: Scope(scope), hash } = key;
+fn trailer(key: &CopyKey, copy: &Copy) -> [u8; TRAILER_BYTES] {
+    let CopyKey { scope: Scope(scope), hash } = key;
     let mut trailer = [0; TRAILER_BYTES];
     let parts: [&[u8]; 4] = [&MAGIC, scope, hash, &copy.confirmed.to_le_bytes()];
     let mut bytes = parts.into_iter().flatten();
@@ -299,7 +299,7 @@ fn sum(trailer: &[u8; TRAILER_BYTES], len: usize) -> u64 {
 }
 
 /// The copy in the bytes of a file. None: it is damaged, or of another chunk.
-fn parse(key: &Key, mut filling: Filling) -> Option<Copy> {
+fn parse(key: &CopyKey, mut filling: Filling) -> Option<Copy> {
     let bytes = filling.filled();
     if bytes.len() as u64 != filling.room() {
         return None;

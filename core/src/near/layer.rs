@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::copies::{Copy, Since};
 use super::level::{Level, Usage};
-use super::{Key, Scope};
+use super::{CopyKey, Scope};
 use crate::backend::{Answers, Backend, Bytes, Changes, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
 use crate::counters::Event;
 use crate::envelope::stored_key;
@@ -71,16 +71,16 @@ impl NearLayer {
     }
 
     /// None: it is no content hash. What lies in an envelope is none.
-    fn key(&self, hash: &ChunkHash) -> Option<Key> {
+    fn key(&self, hash: &ChunkHash) -> Option<CopyKey> {
         if hash.is_enveloped() {
             return None;
         }
-        Some(Key { scope: self.scope, hash: hash.as_slice().try_into().ok()? })
+        Some(CopyKey { scope: self.scope, hash: hash.as_slice().try_into().ok()? })
     }
 
     /// None: it is not kept. While a removal may still be carried out that ended unknown, a copy would outlive the chunk, and nobody would
     /// be told.
-    fn since(&self, hash: &ChunkHash) -> Option<(Key, Since)> {
+    fn since(&self, hash: &ChunkHash) -> Option<(CopyKey, Since)> {
         let key = self.key(hash).filter(|_| self.keys.may_be())?;
         // Nearly always none may, and then no key is made to look for.
         if self.changes.holds() && self.changes.is_unsettled(&stored_key(hash)) {
@@ -133,7 +133,12 @@ impl NearLayer {
     }
 
     /// Keep what a call has brought, where its key is the hash of it.
-    fn keep(&self, hash: &ChunkHash, since: Option<(Key, Since)>, data: impl FnOnce() -> Result<Arc<Buffer>, Error>) {
+    fn keep(
+        &self,
+        hash: &ChunkHash,
+        since: Option<(CopyKey, Since)>,
+        data: impl FnOnce() -> Result<Arc<Buffer>, Error>,
+    ) {
         if let Some((key, since)) = since
             && let Ok(data) = data()
             && self.keys.is_key_of(hash, &[&data])

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use super::Key;
+use super::CopyKey;
 use super::copies::{Copy, Since};
-use super::disk::{Damaged, Disk};
-use super::memory::{Memory, Moved};
+use super::disk::{DamagedCopy, Disk};
+use super::memory::{MemoryTier, Moved};
 use super::writer::{Line, Writer};
 use crate::budget::Owner;
 use crate::config::Near;
@@ -21,7 +21,7 @@ use crate::threads::{Helpers, Whose};
 use crate::until::Until;
 
 pub struct Level {
-    memory: Memory,
+    memory: MemoryTier,
     disk: Option<Disk>,
     /// Nanoseconds.
     ttl: u64,
@@ -102,7 +102,7 @@ impl OfProcess {
             Disk::open(path, near.disk_bytes, &self.directories, &whose).inspect_err(refused).ok()
         });
         Level {
-            memory: Memory::new(near.memory_bytes),
+            memory: MemoryTier::new(near.memory_bytes),
             disk,
             ttl: u64::try_from(Duration::from_secs(near.ttl_s).as_nanos()).unwrap_or(u64::MAX),
             deletes: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -152,7 +152,7 @@ impl Level {
     }
 
     /// To be asked before a call of the backend begins, for what it may bring.
-    pub(super) fn since(&self, key: &Key) -> Since {
+    pub(super) fn since(&self, key: &CopyKey) -> Since {
         Since { time: self.now(), deletes: self.deleted(key) }
     }
 
@@ -162,13 +162,13 @@ impl Level {
     }
 
     /// The copy of a chunk, fresh or not. One of the disk tier comes into memory.
-    pub(super) fn find(self: &Arc<Self>, key: &Key, until: &Until) -> Option<Copy> {
+    pub(super) fn find(self: &Arc<Self>, key: &CopyKey, until: &Until) -> Option<Copy> {
         if let Some(copy) = self.memory.get(key) {
             return Some(copy);
         }
         let disk = self.disk.as_ref()?;
         let deletes = self.deleted(key);
-        let found = disk.read(key, until).unwrap_or_else(|Damaged| {
+        let found = disk.read(key, until).unwrap_or_else(|DamagedCopy| {
             self.count(Event::NearDamaged, 1);
             None
         });
@@ -180,7 +180,7 @@ impl Level {
     }
 
     /// Keep a chunk that a call of the backend has brought, or has stored.
-    pub(super) fn keep(self: &Arc<Self>, key: &Key, data: Arc<Buffer>, since: Since) {
+    pub(super) fn keep(self: &Arc<Self>, key: &CopyKey, data: Arc<Buffer>, since: Since) {
         let copy = Copy { data, confirmed: since.time };
         self.take_in(Moved { key: *key, copy, on_disk: false, deletes: since.deletes });
     }
@@ -191,22 +191,22 @@ impl Level {
         if self.disk.is_some() {
             left.into_iter()
                 .filter(|moved| !moved.on_disk && self.is_fresh(&moved.copy))
-                .for_each(|moved| self.writer.hand(self, moved));
+                .for_each(|moved| self.writer.queue_copy(self, moved));
         }
     }
 
     /// The backend has a chunk, as a call has said. False: there is no copy in memory.
-    pub(super) fn confirm(&self, key: &Key, since: Since) -> bool {
+    pub(super) fn confirm(&self, key: &CopyKey, since: Since) -> bool {
         self.memory.confirm(key, since.time, || self.deleted(key) == since.deletes)
     }
 
     /// Whether the copy in memory is these very bytes. They were held against the hash when they came.
-    pub(super) fn holds(&self, key: &Key, data: &Arc<Buffer>) -> bool {
+    pub(super) fn holds(&self, key: &CopyKey, data: &Arc<Buffer>) -> bool {
         self.memory.holds(key, data)
     }
 
     /// Remove the copy of a chunk, and keep none that is on its way.
-    pub(super) fn forget(&self, key: &Key) {
+    pub(super) fn forget(&self, key: &CopyKey) {
         self.memory.remove(key, || {
             self.deletes(key).fetch_add(1, SeqCst);
         });
@@ -216,12 +216,12 @@ impl Level {
     }
 
     /// How many chunks were deleted of which this may be one.
-    pub(super) fn deleted(&self, key: &Key) -> u64 {
+    pub(super) fn deleted(&self, key: &CopyKey) -> u64 {
         self.deletes(key).load(SeqCst)
     }
 
     #[allow(clippy::indexing_slicing, reason = "the remainder is below the length, which is not 0")]
-    fn deletes(&self, key: &Key) -> &AtomicU64 {
+    fn deletes(&self, key: &CopyKey) -> &AtomicU64 {
         &self.deletes[usize::from(key.hash[0]) % STRIPES]
     }
 }

@@ -7,27 +7,27 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use kv_blocks::policy::{Policy, S3Fifo, S3FifoOptions};
 
-use super::Key;
+use super::CopyKey;
 use super::copies::Copy;
 use crate::payload::Buffer;
 
 /// What a copy costs beside its bytes: its place in the table, in the list and in the policy, and the heads of its memory.
 pub(super) const ENTRY_BYTES: u64 = 256;
 
-pub(super) struct Memory {
-    state: Mutex<State>,
+pub(super) struct MemoryTier {
+    state: Mutex<MemoryState>,
     capacity: u64,
 }
 
-struct State {
-    index: HashMap<Key, u32, foldhash::fast::RandomState>,
-    entries: Vec<Entry>,
+struct MemoryState {
+    index: HashMap<CopyKey, u32, foldhash::fast::RandomState>,
+    entries: Vec<CachedChunk>,
     unused: Vec<u32>,
     policy: S3Fifo,
 }
 
-struct Entry {
-    key: Key,
+struct CachedChunk {
+    key: CopyKey,
     /// None: the number is unused.
     copy: Option<Copy>,
     /// The disk tier has it, with the same time.
@@ -36,18 +36,18 @@ struct Entry {
 
 /// A copy on its way in or out.
 pub(super) struct Moved {
-    pub key: Key,
+    pub key: CopyKey,
     pub copy: Copy,
     pub on_disk: bool,
     /// How many deletes there had been when it was known to be the backend's. After one more it is nobody's.
     pub deletes: u64,
 }
 
-impl Memory {
+impl MemoryTier {
     pub fn new(capacity: u64) -> Self {
         let policy = S3Fifo::new(capacity, S3FifoOptions::default());
-        let state = State { index: HashMap::default(), entries: Vec::new(), unused: Vec::new(), policy };
-        Memory { state: Mutex::new(state), capacity }
+        let state = MemoryState { index: HashMap::default(), entries: Vec::new(), unused: Vec::new(), policy };
+        MemoryTier { state: Mutex::new(state), capacity }
     }
 
     /// Whether so many bytes can be kept at all.
@@ -56,7 +56,7 @@ impl Memory {
     }
 
     /// The copy of a chunk. Counts as a use of it.
-    pub fn get(&self, key: &Key) -> Option<Copy> {
+    pub fn get(&self, key: &CopyKey) -> Option<Copy> {
         let mut state = self.lock();
         let entry = *state.index.get(key)?;
         state.policy.access(entry);
@@ -64,18 +64,18 @@ impl Memory {
     }
 
     /// Whether the copy of a chunk is this very memory.
-    pub fn holds(&self, key: &Key, data: &Arc<Buffer>) -> bool {
+    pub fn holds(&self, key: &CopyKey, data: &Arc<Buffer>) -> bool {
         let state = self.lock();
         let entry = state.index.get(key).and_then(|entry| state.entries.get(*entry as usize));
         entry.and_then(|entry| entry.copy.as_ref()).is_some_and(|copy| Arc::ptr_eq(&copy.data, data))
     }
 
     /// The backend was found to have a chunk. False: there is no copy.
-    pub fn confirm(&self, key: &Key, time: u64, is_current: impl FnOnce() -> bool) -> bool {
+    pub fn confirm(&self, key: &CopyKey, time: u64, is_current: impl FnOnce() -> bool) -> bool {
         let mut state = self.lock();
         let Some(entry) = state.index.get(key).copied() else { return false };
         let entry = state.entries.get_mut(entry as usize);
-        let Some(Entry { copy: Some(copy), on_disk, .. }) = entry else { return false };
+        let Some(CachedChunk { copy: Some(copy), on_disk, .. }) = entry else { return false };
         if is_current() && copy.confirmed < time {
             (copy.confirmed, *on_disk) = (time, false);
         }
@@ -83,8 +83,8 @@ impl Memory {
     }
 
     /// Keep a copy, unless it was deleted meanwhile. Returns what was given up for it, and the copy itself where there is no room
-    /// for it. `deletes` is asked under the lock under which [`Memory::remove`] counts.
-    pub fn insert(&self, new: Moved, deletes: impl Fn(&Key) -> u64) -> Vec<Moved> {
+    /// for it. `deletes` is asked under the lock under which [`MemoryTier::remove`] counts.
+    pub fn insert(&self, new: Moved, deletes: impl Fn(&CopyKey) -> u64) -> Vec<Moved> {
         if !self.has_room_for(new.copy.data.len()) {
             return vec![new];
         }
@@ -108,7 +108,7 @@ impl Memory {
             let Some(gone) = state.give_up(&deletes) else { break };
             left.push(gone);
         }
-        let (key, entry) = (new.key, Entry { key: new.key, copy: Some(new.copy), on_disk: new.on_disk });
+        let (key, entry) = (new.key, CachedChunk { key: new.key, copy: Some(new.copy), on_disk: new.on_disk });
         let number = match state.unused.pop() {
             Some(number) => {
                 if let Some(place) = state.entries.get_mut(number as usize) {
@@ -127,7 +127,7 @@ impl Memory {
     }
 
     /// Remove the copy of a chunk. `count` counts the delete.
-    pub fn remove(&self, key: &Key, count: impl FnOnce()) {
+    pub fn remove(&self, key: &CopyKey, count: impl FnOnce()) {
         let mut state = self.lock();
         count();
         let Some(entry) = state.index.get(key).copied() else { return };
@@ -142,22 +142,22 @@ impl Memory {
         self.lock().policy.bytes()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-impl State {
-    fn give_up(&mut self, deletes: impl Fn(&Key) -> u64) -> Option<Moved> {
+impl MemoryState {
+    fn give_up(&mut self, deletes: impl Fn(&CopyKey) -> u64) -> Option<Moved> {
         let number = self.policy.victim(&mut |_| false)?;
-        let Entry { key, copy, on_disk } = self.take_out(number)?;
+        let CachedChunk { key, copy, on_disk } = self.take_out(number)?;
         Some(Moved { key, copy: copy?, on_disk, deletes: deletes(&key) })
     }
 
     /// Remove an entry that the policy has forgotten.
-    fn take_out(&mut self, number: u32) -> Option<Entry> {
+    fn take_out(&mut self, number: u32) -> Option<CachedChunk> {
         let entry = self.entries.get_mut(number as usize)?;
-        let gone = Entry { key: entry.key, copy: entry.copy.take(), on_disk: entry.on_disk };
+        let gone = CachedChunk { key: entry.key, copy: entry.copy.take(), on_disk: entry.on_disk };
         self.index.remove(&gone.key);
         self.unused.push(number);
         Some(gone)

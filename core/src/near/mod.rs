@@ -30,7 +30,7 @@ pub struct Scope([u8; 16]);
 
 /// A copy's place: the store and the chunk's hash.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
+struct CopyKey {
     scope: Scope,
     hash: [u8; 8],
 }
@@ -47,7 +47,7 @@ impl Scope {
     }
 }
 
-impl Key {
+impl CopyKey {
     /// What S3-FIFO remembers of it.
     fn fingerprint(&self) -> u64 {
         let Scope(scope) = self.scope;

@@ -44,7 +44,7 @@ impl Writer {
     }
 
     /// Have a copy written that the memory has given up.
-    pub(super) fn hand(self: &Arc<Self>, level: &Arc<Level>, moved: Moved) {
+    pub(super) fn queue_copy(self: &Arc<Self>, level: &Arc<Level>, moved: Moved) {
         let len = moved.copy.data.len();
         let mut copies = level.line.lock();
         let of_level = copies.bytes.saturating_add(len);
@@ -72,7 +72,7 @@ impl Writer {
     /// Ask for a thread to write one copy of a level.
     fn ask(self: &Arc<Self>, level: &Arc<Level>) {
         let (own, of) = (self.clone(), level.clone());
-        if self.pool.lent(&level.whose).hand(move || own.serve(&of)) {
+        if self.pool.lent(&level.whose).spawn_job(move || own.serve(&of)) {
             return;
         }
         let mut copies = level.line.lock();

@@ -111,10 +111,10 @@ impl Description {
                 let number = chunk as usize;
                 match data.map(|data| examine(store, &sequence, chunk, id, data)).transpose()? {
                     None => checked.missing.push(number),
-                    Some(Examined::Sound(_)) => checked.sound += 1,
-                    Some(Examined::Removed) => checked.damaged.push((number, None)),
-                    Some(Examined::Damaged(why)) => checked.damaged.push((number, Some(why.to_string()))),
-                    Some(Examined::Foreign) => checked.foreign.push(number),
+                    Some(ExaminedChunk::Sound(_)) => checked.sound += 1,
+                    Some(ExaminedChunk::Removed) => checked.damaged.push((number, None)),
+                    Some(ExaminedChunk::Damaged(why)) => checked.damaged.push((number, Some(why.to_string()))),
+                    Some(ExaminedChunk::Foreign) => checked.foreign.push(number),
                 }
             }
         }
@@ -168,7 +168,7 @@ fn layer_of(
 }
 
 /// What bytes that were fetched under a chunk's key are.
-enum Examined {
+enum ExaminedChunk {
     /// The chunk, as it was saved.
     Sound(Arc<Buffer>),
     /// They were damaged, and the chunk is removed: the next save of it, by whichever process, stores it again.
@@ -185,18 +185,18 @@ fn examine(
     chunk: u32,
     id: &ChunkId,
     data: Arc<Buffer>,
-) -> Result<Examined, Error> {
+) -> Result<ExaminedChunk, Error> {
     let (mut found, mut data) = (id_of(&data), data);
     if found.key != id.key {
         data = match store.found_damaged(&id.key, &data, &|again| id_of(again).key == id.key)? {
             Damage::Passing(again) => again,
-            Damage::Removed => return Ok(Examined::Removed),
-            Damage::Stays(why) => return Ok(Examined::Damaged(why)),
+            Damage::Removed => return Ok(ExaminedChunk::Removed),
+            Damage::Stays(why) => return Ok(ExaminedChunk::Damaged(why)),
         };
         found = id_of(&data);
     }
     let same = found == *id && data.len() as u64 == sequence.chunk_bytes(chunk);
-    Ok(if same { Examined::Sound(data) } else { Examined::Foreign })
+    Ok(if same { ExaminedChunk::Sound(data) } else { ExaminedChunk::Foreign })
 }
 
 fn id_of(bytes: &[u8]) -> ChunkId {

@@ -8,7 +8,7 @@ use kvx::{KvCacheMut, KvScales, KvTokens, Slots, Write};
 
 use super::geometry::{Layer, Sequence};
 use super::manifest::Manifest;
-use super::{Convert, Examined, check_model, check_scales, examine, layer_of, of_layer, spread};
+use super::{Convert, ExaminedChunk, check_model, check_scales, examine, layer_of, of_layer, spread};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::log;
@@ -74,7 +74,7 @@ impl From<Error> for RestoreError {
 }
 
 /// A chunk that has been fetched and checked, and its number.
-type Fetched = (u32, Arc<Buffer>);
+type FetchedChunk = (u32, Arc<Buffer>);
 
 impl<'a> Restore<'a> {
     /// A restore into these slots. What else can be said is as where nothing is: no model, nothing converted, one thread, the
@@ -172,7 +172,7 @@ impl Restore<'_> {
     }
 
     /// Fetch chunks and check them, all or none.
-    fn fetch(&self, store: TimedStore<'_>, manifest: &Manifest, chunks: &[u32]) -> Result<Vec<Fetched>, Error> {
+    fn fetch(&self, store: TimedStore<'_>, manifest: &Manifest, chunks: &[u32]) -> Result<Vec<FetchedChunk>, Error> {
         let batches = parts(&manifest.sequence, chunks, limits::KV_BATCH_BYTES);
         let fetched = Mutex::new(Vec::with_capacity(chunks.len()));
         spread(store.threads(), self.threads, batches.len(), |batch| {
@@ -185,17 +185,17 @@ impl Restore<'_> {
                 let data = data.ok_or_else(|| gone(*chunk))?;
                 let corrupt = |what: String| Error::new(ErrorKind::Corrupt, format!("chunk {chunk} {what}"));
                 let data = match examine(store, &manifest.sequence, *chunk, id, data)? {
-                    Examined::Sound(data) => data,
-                    Examined::Removed => {
+                    ExaminedChunk::Sound(data) => data,
+                    ExaminedChunk::Removed => {
                         return Err(corrupt(
                             "was damaged, and is removed; the next save of the sequence stores it".into(),
                         ));
                     }
-                    Examined::Damaged(why) => {
+                    ExaminedChunk::Damaged(why) => {
                         let what = "is damaged, and was not removed; the next save by this process replaces it";
                         return Err(corrupt(format!("{what} ({why})")));
                     }
-                    Examined::Foreign => {
+                    ExaminedChunk::Foreign => {
                         return Err(corrupt("is not there: its key is that of a chunk with other content".into()));
                     }
                 };
@@ -214,7 +214,7 @@ impl Restore<'_> {
         &self,
         store: TimedStore<'_>,
         sequence: &Sequence,
-        fetched: &[Fetched],
+        fetched: &[FetchedChunk],
         all: u64,
         tokens: u32,
         layers: &mut [KvCacheMut<'_>],

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::geometry::Sequence;
 use super::manifest::{ChunkId, Manifest};
-use super::{Examined, check_model, check_scales, chunk_id, examine, layer_of, of_layer, spread};
+use super::{ExaminedChunk, check_model, check_scales, chunk_id, examine, layer_of, of_layer, spread};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::{Buffer, Filling};
@@ -161,8 +161,8 @@ impl Save<'_> {
         }
         let Some(data) = store.get_buffers(&[id.key])?.pop().flatten() else { return Ok(()) };
         match examine(store, sequence, chunk, id, data)? {
-            Examined::Sound(_) | Examined::Removed | Examined::Damaged(_) => Ok(()),
-            Examined::Foreign => {
+            ExaminedChunk::Sound(_) | ExaminedChunk::Removed | ExaminedChunk::Damaged(_) => Ok(()),
+            ExaminedChunk::Foreign => {
                 let what = format!("chunk {chunk} cannot be stored: its key is that of a chunk with other content");
                 Err(Error::new(ErrorKind::Corrupt, what))
             }

@@ -25,7 +25,7 @@ enum OfCall {
     #[default]
     None,
     Sources(Vec<Source>),
-    Rooms(Vec<Room>),
+    Rooms(Vec<ItemRoom>),
 }
 
 /// The bytes of an item to put.
@@ -36,7 +36,7 @@ pub struct Source {
 }
 
 /// Where an item to get belongs.
-struct Room {
+struct ItemRoom {
     /// None: the host allocates. Also while something is on its way there.
     memory: Option<Memory>,
     /// How many bytes of a payload lie there.
@@ -85,14 +85,14 @@ impl Items {
     pub unsafe fn begin_get(&mut self, rooms: impl Iterator<Item = (Option<Memory>, Option<Covering>)>) {
         let room = |(memory, covering): (_, Option<Covering>)| {
             let sum = covering.map(|covering| Box::new(Summing::new(covering)));
-            Room { memory, placed: None, sum }
+            ItemRoom { memory, placed: None, sum }
         };
         self.of_call = OfCall::Rooms(rooms.map(room).collect());
     }
 
     /// The checksum of what lies in the memory of an item, where one was wanted and all of it has come.
     pub fn sum(&self, item: u32) -> Option<Sum> {
-        let Room { placed, sum, .. } = self.room(item)?;
+        let ItemRoom { placed, sum, .. } = self.room(item)?;
         let sum = sum.as_ref()?.sum()?;
         (placed.map(|placed| placed as u64) == Some(sum.stored)).then_some(sum)
     }
@@ -135,19 +135,19 @@ impl Items {
         };
         match self.room(*item).filter(|_| *call == self.call) {
             // SAFETY: so many bytes were filled, and the memory is valid by the promise of `begin_get`.
-            Some(Room { memory: Some(memory), .. }) => Ok(unsafe { Bytes::of(memory, *len as u64) }),
+            Some(ItemRoom { memory: Some(memory), .. }) => Ok(unsafe { Bytes::of(memory, *len as u64) }),
             _ => Err(Error::invalid("this payload lay in the memory of a call that is over; `share` keeps one")),
         }
     }
 
-    fn room(&self, item: u32) -> Option<&Room> {
+    fn room(&self, item: u32) -> Option<&ItemRoom> {
         match &self.of_call {
             OfCall::Rooms(rooms) => rooms.get(item as usize),
             _ => None,
         }
     }
 
-    fn room_mut(&mut self, item: u32) -> Option<&mut Room> {
+    fn room_mut(&mut self, item: u32) -> Option<&mut ItemRoom> {
         match &mut self.of_call {
             OfCall::Rooms(rooms) => rooms.get_mut(item as usize),
             _ => None,
@@ -201,7 +201,7 @@ impl Items {
 
     /// Put a value where its item belongs: see [`Got`]. `data` is what the guest answered for the item.
     pub fn land(&mut self, item: u32, data: Arc<Buffer>) -> Result<Got, Error> {
-        let Some(Room { memory: Some(memory), .. }) = self.room(item) else { return Ok(Got::Buffer(data)) };
+        let Some(ItemRoom { memory: Some(memory), .. }) = self.room(item) else { return Ok(Got::Buffer(data)) };
         if data.len() as u64 > memory.len() {
             return Ok(Got::TooLong(data.len()));
         }

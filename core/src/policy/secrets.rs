@@ -104,9 +104,9 @@ impl fmt::Display for SecretSource {
 /// `"VARIABLE"`, `{ env = "VARIABLE" }` or `{ file = "/run/secrets/x" }`.
 impl<'de> serde::Deserialize<'de> for SecretSource {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Source;
+        struct SecretSourceVisitor;
 
-        impl<'de> Visitor<'de> for Source {
+        impl<'de> Visitor<'de> for SecretSourceVisitor {
             type Value = SecretSource;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -146,14 +146,14 @@ impl<'de> serde::Deserialize<'de> for SecretSource {
             }
         }
 
-        impl Clone for Source {
+        impl Clone for SecretSourceVisitor {
             fn clone(&self) -> Self {
                 *self
             }
         }
-        impl Copy for Source {}
+        impl Copy for SecretSourceVisitor {}
 
-        deserializer.deserialize_any(Source)
+        deserializer.deserialize_any(SecretSourceVisitor)
     }
 }
 

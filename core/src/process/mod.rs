@@ -22,9 +22,9 @@ use crate::signals::with_signals_blocked;
 
 /// Fills memory with bytes that nobody can foretell, or that follow from a seed.
 #[derive(Clone)]
-pub struct Random(Arc<Fill>);
+pub struct Random(Arc<FillRandom>);
 
-type Fill = dyn Fn(&mut [u8]) -> Result<(), Error> + Send + Sync;
+type FillRandom = dyn Fn(&mut [u8]) -> Result<(), Error> + Send + Sync;
 
 /// Starts threads. What it starts runs until the process ends, and nobody joins it.
 #[derive(Clone)]

@@ -22,11 +22,11 @@ const LENGTHS: [(usize, usize); 2] =
 
 /// The buffers of a process.
 pub struct Buffers {
-    kept: Arc<Kept>,
+    kept: Arc<BufferPool>,
     helpers: Arc<Helpers>,
 }
 
-struct Kept {
+struct BufferPool {
     free: Mutex<Free>,
     /// Bytes of all that there are, those in use included.
     bytes: AtomicU64,
@@ -43,7 +43,7 @@ struct Free {
 
 impl Buffers {
     pub fn new(helpers: &Arc<Helpers>) -> Self {
-        let kept = Kept { free: Mutex::default(), bytes: AtomicU64::new(0) };
+        let kept = BufferPool { free: Mutex::default(), bytes: AtomicU64::new(0) };
         Buffers { kept: Arc::new(kept), helpers: helpers.clone() }
     }
 
@@ -77,7 +77,7 @@ impl Buffers {
     }
 }
 
-impl Kept {
+impl BufferPool {
     fn lock(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -89,7 +89,7 @@ impl Kept {
 }
 
 /// Give memory back that no read has used for a while, until there is none.
-fn sweep_later(helpers: &Arc<Helpers>, kept: Weak<Kept>) -> bool {
+fn sweep_later(helpers: &Arc<Helpers>, kept: Weak<BufferPool>) -> bool {
     let again = Arc::downgrade(helpers);
     helpers.hand_later(limits::READ_BUFFERS_UNUSED, move || {
         let Some(all) = kept.upgrade() else { return };
@@ -108,7 +108,7 @@ fn sweep_later(helpers: &Arc<Helpers>, kept: Weak<Kept>) -> bool {
 pub struct Buffer {
     memory: Option<Aligned>,
     class: usize,
-    kept: Arc<Kept>,
+    kept: Arc<BufferPool>,
 }
 
 impl Buffer {

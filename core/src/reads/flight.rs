@@ -22,11 +22,11 @@ pub struct Flight<'a, T> {
     readers: &'a Arc<Readers>,
     whose: &'a Whose,
     landing: Option<Arc<Landing<T>>>,
-    waiting: VecDeque<(Tag, Work<T>)>,
+    waiting: VecDeque<(Tag, ReadWork<T>)>,
     under_way: usize,
 }
 
-type Work<T> = Box<dyn FnOnce(&Buffers) -> Result<T, Error> + Send>;
+type ReadWork<T> = Box<dyn FnOnce(&Buffers) -> Result<T, Error> + Send>;
 
 /// A read that has come.
 pub struct Arrived<T> {
@@ -38,18 +38,18 @@ pub struct Arrived<T> {
 
 /// Where reads come to.
 struct Landing<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<LandingState<T>>,
     came: Condition,
 }
 
-struct State<T> {
+struct LandingState<T> {
     arrived: VecDeque<Arrived<T>>,
     /// Nobody waits any more.
     closed: bool,
 }
 
 impl<T> Landing<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, LandingState<T>> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -135,7 +135,7 @@ impl<'a, T: Send + 'static> Flight<'a, T> {
             let Some((tag, work)) = self.waiting.pop_front() else { return };
             let clock = &self.readers.clock;
             let landing = self.landing.get_or_insert_with(|| {
-                let state = Mutex::new(State { arrived: VecDeque::new(), closed: false });
+                let state = Mutex::new(LandingState { arrived: VecDeque::new(), closed: false });
                 Arc::new(Landing { state, came: Condition::new(clock) })
             });
             let mut ticket = Ticket { landing: landing.clone(), tag, place: Some(place) };

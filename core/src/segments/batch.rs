@@ -19,7 +19,7 @@ use crate::until::Until;
 pub type Wanted<'a> = (Place, Key<'a>);
 
 /// A record whose parts are under way.
-struct Open {
+struct OpenRecord {
     filling: Filling,
     parts: Parts,
 }
@@ -32,7 +32,7 @@ struct Batch<'a, 'k> {
     until: &'a Until,
     room: &'a mut Room<'a>,
     flight: Flight<'a, Read>,
-    open: Vec<Option<Open>>,
+    open: Vec<Option<OpenRecord>>,
     found: Vec<Option<Found>>,
 }
 
@@ -137,7 +137,7 @@ impl Batch<'_, '_> {
             self.flight.start((index, expected.expect(len)), move |buffers| range.read(buffers));
         }
         if let Some(open) = self.open.get_mut(index) {
-            *open = Some(Open { filling, parts: expected });
+            *open = Some(OpenRecord { filling, parts: expected });
         }
     }
 
@@ -162,7 +162,7 @@ impl Batch<'_, '_> {
         }
         self.until.moved(moved);
         if (done || failed.is_some())
-            && let Some(Open { filling, .. }) = of_item.take()
+            && let Some(OpenRecord { filling, .. }) = of_item.take()
             && let Some((_, key)) = self.wanted.get(index)
         {
             let found = match failed {
@@ -194,7 +194,7 @@ impl Batch<'_, '_> {
                 Err(late) => {
                     let late = late.context("the disk has not answered");
                     for index in 0..self.open.len() {
-                        if let Some(Open { filling, .. }) = self.open.get_mut(index).and_then(Option::take) {
+                        if let Some(OpenRecord { filling, .. }) = self.open.get_mut(index).and_then(Option::take) {
                             let destination = Some(filling.destination);
                             self.settle(index, Found { read: Err(late.clone()), destination });
                         }

@@ -33,14 +33,14 @@ pub trait Follow {
 
 pub struct Log {
     folder: Arc<Folder>,
-    read: Mutex<Read>,
+    read: Mutex<LogPosition>,
     /// The file and the length that were read, for those who only want to know whether there is more.
     seen_inode: AtomicU64,
     seen: AtomicU64,
 }
 
 /// How far the log was read.
-struct Read {
+struct LogPosition {
     file: Option<Arc<File>>,
     inode: u64,
     to: u64,
@@ -50,7 +50,7 @@ struct Read {
 /// The right to read on.
 pub struct Tail<'a> {
     log: &'a Log,
-    read: MutexGuard<'a, Read>,
+    read: MutexGuard<'a, LogPosition>,
 }
 
 /// The right to append. Nobody else appends meanwhile; before the first entry all that the log says is to be followed.
@@ -66,7 +66,7 @@ impl Log {
     pub fn new(folder: Arc<Folder>) -> Self {
         Log {
             folder,
-            read: Mutex::new(Read { file: None, inode: 0, to: 0, behind: Behind::default() }),
+            read: Mutex::new(LogPosition { file: None, inode: 0, to: 0, behind: Behind::default() }),
             seen_inode: AtomicU64::new(0),
             seen: AtomicU64::new(u64::MAX),
         }
@@ -138,7 +138,7 @@ impl Tail<'_> {
         if found.map(|(inode, _)| inode) != self.read.file.as_ref().map(|_| self.read.inode) {
             self.begin(by)?;
         }
-        let Read { file, to, behind, .. } = &mut *self.read;
+        let LogPosition { file, to, behind, .. } = &mut *self.read;
         if let Some(file) = file {
             let mut each = |entries: Vec<Entry>| {
                 by(Step::Apply(&entries));
@@ -172,7 +172,7 @@ impl Tail<'_> {
         let known = file.read_exact_at(&mut header, 0).ok().and_then(|()| Header::read(&header));
         let (header, behind) = known.ok_or_else(foreign)?;
         let inode = fs::fstat(&file).map_err(|errno| Error::from(errno).context("the index log"))?.st_ino;
-        *self.read = Read { file: Some(Arc::new(file)), inode, to: LOG_HEADER_BYTES as u64, behind };
+        *self.read = LogPosition { file: Some(Arc::new(file)), inode, to: LOG_HEADER_BYTES as u64, behind };
         self.log.seen_inode.store(inode, SeqCst);
         by(Step::Begin(Some(&header)));
         Ok(())
@@ -186,7 +186,7 @@ impl Tail<'_> {
         keeps: &mut dyn FnMut(&Entry) -> bool,
         until: &Until,
     ) -> Result<(Vec<Entry>, Option<Cursor>), Error> {
-        let Read { file: Some(file), inode, to: end, .. } = &*self.read else { return Ok((Vec::new(), None)) };
+        let LogPosition { file: Some(file), inode, to: end, .. } = &*self.read else { return Ok((Vec::new(), None)) };
         let inode = *inode;
         // In a log that was compacted meanwhile it begins anew.
         let mut at = match from.filter(|from| from.inode == inode && from.at <= *end) {
@@ -268,7 +268,7 @@ impl Locked<'_> {
     pub fn append(&mut self, mut entries: &[Entry], by: &mut impl Follow) -> Result<(), Error> {
         while !entries.is_empty() {
             self.writable()?;
-            let Read { file: Some(file), to, behind, .. } = &mut *self.0.read else { return Err(foreign()) };
+            let LogPosition { file: Some(file), to, behind, .. } = &mut *self.0.read else { return Err(foreign()) };
             let (bytes, taken, next) = frame(entries, *behind);
             let (now, later) = entries.split_at_checked(taken.max(1)).unwrap_or((entries, &[]));
             let folder = &self.0.log.folder;

@@ -19,11 +19,11 @@ pub struct OfProcess {
     spawn: Spawn,
     clock: Clock,
     random: Random,
-    open: Mutex<Vec<(Folder, Weak<Store>)>>,
+    open: Mutex<Vec<(FolderIdentity, Weak<Store>)>>,
 }
 
 /// Which folder it is, and whether nothing in it may be changed.
-type Folder = (fs::Dev, u64, bool);
+type FolderIdentity = (fs::Dev, u64, bool);
 
 impl OfProcess {
     /// None yet.

@@ -210,7 +210,7 @@ impl Store {
         copied.into_iter().try_for_each(|segment| self.sync_segment(segment, until))?;
         {
             let (mut locked, mut known) = self.locked(until)?;
-            let key = |copy: &Copy| known.index.find(Key { space: copy.space, bytes: &copy.key });
+            let key = |copy: &CopiedRecord| known.index.find(Key { space: copy.space, bytes: &copy.key });
             let still = copies.iter().filter(|copy| key(copy) == Some(copy.from));
             let mut entries: Vec<Entry> = still.map(|copy| copy.entry.clone()).collect();
             entries.push(Entry::Evicted { segment: victim });
@@ -224,7 +224,7 @@ impl Store {
     }
 
     /// Copy a value to the segment that this process fills. None: it does not hold, or there is no room.
-    fn copy(&self, file: &File, from: Place, segment_bytes: u64) -> Result<Option<Copy>, Error> {
+    fn copy(&self, file: &File, from: Place, segment_bytes: u64) -> Result<Option<CopiedRecord>, Error> {
         let mut bytes = vec![0; RECORD_HEADER_BYTES + MAX_KEY_BYTES + from.len as usize];
         let mut len = 0;
         while let Some(room) = bytes.get_mut(len..).filter(|room| !room.is_empty()) {
@@ -242,7 +242,7 @@ impl Store {
         let record = Record::new(key, &pieces, from.len, reserved);
         self.write_one(&record)?;
         let entry = record.entry();
-        Ok(Some(Copy {
+        Ok(Some(CopiedRecord {
             from,
             space: key.space,
             key: key.bytes.to_vec(),
@@ -327,7 +327,7 @@ impl Store {
 }
 
 /// A value that was copied out of a segment, and that no log names yet.
-struct Copy {
+struct CopiedRecord {
     from: Place,
     space: u8,
     key: Vec<u8>,

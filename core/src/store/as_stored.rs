@@ -59,7 +59,7 @@ impl Store {
 impl super::Opened {
     /// The values of this handle are so, whatever the config requires.
     fn takes(&self, descriptor: Descriptor, described: Described) -> Result<(), Error> {
-        let said = super::describe::Said::accepted(descriptor, described);
+        let said = super::describe::HandleDescription::accepted(descriptor, described);
         self.said.set(said).map_err(|_| Error::new(ErrorKind::Invalid, "the handle was used, or described, before"))
     }
 }

@@ -27,21 +27,21 @@ pub(super) struct Batches<'a> {
 type Numbered<'a> = (usize, &'a NewChunk<'a>);
 
 /// What became of a batch.
-pub(super) struct Outcomes<T> {
+pub(super) struct BatchOutcomes<T> {
     /// The outcome of each item in order. `None`: nothing is known of it, because the whole call failed.
     pub items: Vec<Option<Result<T, Error>>>,
     /// Why a call failed.
     pub failure: Option<Error>,
 }
 
-impl<T> Outcomes<T> {
+impl<T> BatchOutcomes<T> {
     fn unknown(len: usize) -> Self {
-        Outcomes { items: std::iter::repeat_with(|| None).take(len).collect(), failure: None }
+        BatchOutcomes { items: std::iter::repeat_with(|| None).take(len).collect(), failure: None }
     }
 
     fn join(parts: Vec<Self>) -> Self {
         let mut parts = parts.into_iter();
-        let mut joined = parts.next().unwrap_or_else(|| Outcomes::unknown(0));
+        let mut joined = parts.next().unwrap_or_else(|| BatchOutcomes::unknown(0));
         for part in parts {
             joined.items.extend(part.items);
             joined.failure = joined.failure.or(part.failure);
@@ -77,8 +77,8 @@ impl Batches<'_> {
     }
 
     /// Store what the backend does not have, side by side where it allows that. `replace`: store also what it has.
-    pub(super) fn put_all(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Outcomes<Put> {
-        let mut outcomes = Outcomes::unknown(chunks.len());
+    pub(super) fn put_all(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> BatchOutcomes<Put> {
+        let mut outcomes = BatchOutcomes::unknown(chunks.len());
         let (damaged, mut missing): (Vec<_>, Vec<_>) = {
             let known = self.backend.known();
             chunks.iter().enumerate().partition(|(_, (hash, _))| known.is_damaged(hash))
@@ -92,7 +92,7 @@ impl Batches<'_> {
             }
             // Of all of them at once: most batches are there as a whole, or not at all.
             let hashes: Vec<ChunkHash> = missing.iter().map(|(_, (hash, _))| *hash).collect();
-            let Outcomes { items, failure } = self.present_for_put(&hashes, until);
+            let BatchOutcomes { items, failure } = self.present_for_put(&hashes, until);
             outcomes.failure = failure;
             let mut items = items.into_iter();
             missing.retain(|(index, (hash, _))| match items.next().flatten() {
@@ -112,7 +112,7 @@ impl Batches<'_> {
         for (chunks, replace) in [(missing, replace), (unsettled, replace), (damaged, true)] {
             let batches = self.cut(&chunks);
             let parts = self.side_by_side(&batches, &|batch| self.put_batch(batch, replace, until));
-            let Outcomes { items, failure } = Outcomes::join(parts);
+            let BatchOutcomes { items, failure } = BatchOutcomes::join(parts);
             outcomes.failure = outcomes.failure.or(failure);
             for ((index, _), outcome) in chunks.iter().zip(items) {
                 if let Some(outcome) = outcome {
@@ -139,8 +139,8 @@ impl Batches<'_> {
     }
 
     /// Store one batch, with as many calls as it takes.
-    fn put_batch(&self, mut rest: &[Numbered<'_>], replace: bool, until: &Until) -> Outcomes<Put> {
-        let mut outcomes = Outcomes::unknown(rest.len());
+    fn put_batch(&self, mut rest: &[Numbered<'_>], replace: bool, until: &Until) -> BatchOutcomes<Put> {
+        let mut outcomes = BatchOutcomes::unknown(rest.len());
         let mut done = 0;
         // How many of the rest go one by one, because a batch of them was too much for the guest.
         let mut singly = 0_usize;
@@ -178,12 +178,12 @@ impl Batches<'_> {
         targets: &[Target<'_>],
         judge: &(dyn Fn(&ChunkHash, &Target<'_>, &Got) -> T + Sync),
         until: &Until,
-    ) -> Outcomes<Option<(Got, T)>> {
+    ) -> BatchOutcomes<Option<(Got, T)>> {
         let most = self.items.min(hashes.len().div_ceil(self.hands()).max(limits::LEAST_BATCH_ITEMS));
         let batches: Vec<_> = hashes.chunks(most).zip(targets.chunks(most)).collect();
-        Outcomes::join(self.side_by_side(&batches, &|(hashes, targets)| {
+        BatchOutcomes::join(self.side_by_side(&batches, &|(hashes, targets)| {
             let mut targets = targets.to_vec();
-            let mut outcomes = Outcomes::unknown(hashes.len());
+            let mut outcomes = BatchOutcomes::unknown(hashes.len());
             let mut done = 0;
             while let (Some(rest @ [_, ..]), Some(targets)) = (hashes.get(done..), targets.get_mut(done..)) {
                 match self.backend.get(rest, targets, until) {
@@ -214,10 +214,10 @@ impl Batches<'_> {
         hashes: &[ChunkHash],
         removed: &(dyn Fn(&[ChunkHash]) + Sync),
         until: &Until,
-    ) -> Outcomes<()> {
+    ) -> BatchOutcomes<()> {
         let batches: Vec<&[ChunkHash]> = hashes.chunks(self.items).collect();
-        Outcomes::join(self.side_by_side(&batches, &|batch| {
-            let mut outcomes = Outcomes::unknown(batch.len());
+        BatchOutcomes::join(self.side_by_side(&batches, &|batch| {
+            let mut outcomes = BatchOutcomes::unknown(batch.len());
             let mut done = 0;
             while let Some(rest) = batch.get(done..).filter(|rest| !rest.is_empty()) {
                 let deleted = self.backend.delete(rest, until);
@@ -258,10 +258,10 @@ impl Batches<'_> {
     }
 
     /// Which chunks need not be put; one that lies under another descriptor is `Mismatch`.
-    fn present_for_put(&self, hashes: &[ChunkHash], until: &Until) -> Outcomes<Presence> {
+    fn present_for_put(&self, hashes: &[ChunkHash], until: &Until) -> BatchOutcomes<Presence> {
         let batches: Vec<&[ChunkHash]> = hashes.chunks(self.items).collect();
-        Outcomes::join(self.side_by_side(&batches, &|batch| {
-            let mut outcomes = Outcomes::unknown(batch.len());
+        BatchOutcomes::join(self.side_by_side(&batches, &|batch| {
+            let mut outcomes = BatchOutcomes::unknown(batch.len());
             let mut done = 0;
             while let Some(rest) = batch.get(done..).filter(|rest| !rest.is_empty()) {
                 match self.backend.exists_for_put(rest, until) {
@@ -292,13 +292,13 @@ impl Batches<'_> {
     }
 
     /// Which chunks the backend has, with the lengths that it knows.
-    pub(super) fn exists_all(&self, hashes: &[ChunkHash], until: &Until) -> Outcomes<Presence> {
+    pub(super) fn exists_all(&self, hashes: &[ChunkHash], until: &Until) -> BatchOutcomes<Presence> {
         let batches: Vec<&[ChunkHash]> = hashes.chunks(self.items).collect();
-        Outcomes::join(self.side_by_side(&batches, &|batch| match self.presence(batch, until) {
+        BatchOutcomes::join(self.side_by_side(&batches, &|batch| match self.presence(batch, until) {
             Ok(present) => {
-                Outcomes { items: present.into_iter().map(|present| Some(Ok(present))).collect(), failure: None }
+                BatchOutcomes { items: present.into_iter().map(|present| Some(Ok(present))).collect(), failure: None }
             }
-            Err(error) => Outcomes { failure: Some(error), ..Outcomes::unknown(batch.len()) },
+            Err(error) => BatchOutcomes { failure: Some(error), ..BatchOutcomes::unknown(batch.len()) },
         }))
     }
 }
@@ -382,7 +382,7 @@ mod tests {
         let fake = Arc::new(Fake::default());
         fake.too_many.store(1, Relaxed);
         let (backend, until) = around(&fake);
-        let Outcomes { items, failure } = batches(&backend).put_all(&chunks(3), false, &until);
+        let BatchOutcomes { items, failure } = batches(&backend).put_all(&chunks(3), false, &until);
         let of_component =
             |put: &Option<Result<Put, Error>>| matches!(put, Some(Err(error)) if error.kind() == ErrorKind::Component);
         assert!(failure.is_none() && items.iter().all(of_component), "{items:?}");
@@ -413,11 +413,11 @@ mod tests {
         let (backend, until) = around(&fake);
         let batches = batches(&backend);
         fake.fail_calls(Some(Error::new(ErrorKind::Unavailable, "away")));
-        let Outcomes { items, failure } = batches.put_all(&chunks(9), false, &until);
+        let BatchOutcomes { items, failure } = batches.put_all(&chunks(9), false, &until);
         assert!(items.len() == 9 && items.iter().all(Option::is_none) && failure.is_some());
         let got = batches.get_all(&hashes(3), &[Target::ALLOCATE; 3], &|_, _, _| (), &until).each();
         assert!(got.iter().all(Result::is_err));
-        let Outcomes { items, failure } = batches.exists_all(&hashes(9), &until);
+        let BatchOutcomes { items, failure } = batches.exists_all(&hashes(9), &until);
         assert!(items.iter().all(Option::is_none) && failure.is_some());
     }
 }

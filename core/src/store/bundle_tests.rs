@@ -52,9 +52,9 @@ impl Harming {
     }
 }
 
-struct Around(Arc<Fake>, Harmed);
+struct HarmingLayer(Arc<Fake>, Harmed);
 
-impl Layer for Around {
+impl Layer for HarmingLayer {
     fn open(&self, _: &Opening<'_>) -> Result<Option<Wrap>, Error> {
         let layer = Harming(self.0.clone(), self.1.clone());
         Ok(Some(Box::new(|_| Arc::new(layer))))
@@ -97,21 +97,21 @@ impl Backend for Harming {
     }
 }
 
-struct Tested {
+struct BundleStore {
     backend: Arc<Fake>,
     harmed: Harmed,
     setup: Setup,
 }
 
-impl Tested {
+impl BundleStore {
     fn new(write_through: bool) -> Self {
         let properties = Properties { write_through, wants_fresh: true, ..Properties::default() };
         let fakes = Arc::new(Fakes::of(Features { properties, ..Features::default() }));
         let (backend, harmed) = (fakes.store(URI), Harmed::default());
-        let layers: Vec<Arc<dyn Layer>> = vec![Arc::new(Around(backend.clone(), harmed.clone()))];
+        let layers: Vec<Arc<dyn Layer>> = vec![Arc::new(HarmingLayer(backend.clone(), harmed.clone()))];
         // No breaker: what the faults come to is not the backend's health.
         let setup = Setup { layers, ..fakes.setup("[backend.fake]\nlayout1 = \"off\"\nlimits.breaker_failures = 0\n") };
-        Tested { backend, harmed, setup }
+        BundleStore { backend, harmed, setup }
     }
 }
 
@@ -138,7 +138,7 @@ fn is(found: &[(String, Buffer)], contents: &[(String, Vec<u8>)]) -> bool {
 #[test]
 fn a_bundle_is_loaded_whole_and_says_what_it_lacks() {
     for write_through in [true, false] {
-        let tested = Tested::new(write_through);
+        let tested = BundleStore::new(write_through);
         let store = Store::open_with(URI, &tested.setup).unwrap();
         let whole = contents(1, 0, 3);
         assert!(matches!(bundle::load(&store, "b").unwrap(), Loaded::Nothing));
@@ -166,7 +166,7 @@ fn a_bundle_is_loaded_whole_and_says_what_it_lacks() {
 }
 
 /// What befalls one bundle, of one number.
-fn befall(tested: &Tested, number: u64, parts: u64) -> (usize, impl FnOnce(&Fake) + Send + 'static) {
+fn befall(tested: &BundleStore, number: u64, parts: u64) -> (usize, impl FnOnce(&Fake) + Send + 'static) {
     let dice = |what: u64, sides: u64| xxh3_64_with_seed(&what.to_le_bytes(), number) % sides;
     let (version, part) = (dice(1, 2), dice(2, parts) as usize);
     let content = contents(number, version, parts).swap_remove(part).1;
@@ -194,7 +194,7 @@ fn of_a_hundred_thousand_bundles_none_is_found_in_part() {
     const BUNDLES: u64 = if cfg!(debug_assertions) { 5_000 } else { 100_000 };
     let (mut wholes, mut lacks, mut refused, mut spared) = (0, 0, 0, 0);
     for write_through in [true, false] {
-        let tested = Tested::new(write_through);
+        let tested = BundleStore::new(write_through);
         let store = Store::open_with(URI, &tested.setup).unwrap();
         for number in 0..BUNDLES / 2 {
             let parts = 2 + number % 4;

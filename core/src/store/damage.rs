@@ -44,10 +44,10 @@ pub(crate) struct Judge<'a> {
 /// Chunks that were found damaged once: with which bytes, and when first. Bounded: the oldest are forgotten, and are then found
 /// for the first time again.
 #[derive(Default)]
-pub(super) struct Suspects(Mutex<Found>);
+pub(super) struct Suspects(Mutex<DamagedChunks>);
 
 #[derive(Default)]
-struct Found {
+struct DamagedChunks {
     young: ChunkMap<(Damaged, Instant)>,
     old: ChunkMap<(Damaged, Instant)>,
 }
@@ -88,7 +88,7 @@ impl Suspects {
         found.old.remove(hash);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Found> {
+    fn lock(&self) -> MutexGuard<'_, DamagedChunks> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

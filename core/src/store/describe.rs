@@ -24,17 +24,17 @@ pub(super) struct SaidByOperator {
 }
 
 /// What is said of the values of one handle.
-pub(super) struct Said {
+pub(super) struct HandleDescription {
     descriptor: Descriptor,
     described: Described,
     /// Why it may neither put nor get.
     refused: Option<String>,
 }
 
-impl Said {
+impl HandleDescription {
     /// So it is, and nobody is refused.
     pub fn accepted(descriptor: Descriptor, described: Described) -> Self {
-        Said { descriptor, described, refused: None }
+        HandleDescription { descriptor, described, refused: None }
     }
 }
 
@@ -75,10 +75,10 @@ impl Store {
 }
 
 impl Opened {
-    fn said(&self) -> &Said {
+    fn said(&self) -> &HandleDescription {
         self.said.get_or_init(|| {
             let shared = self.shared();
-            let unsaid = |error: Error| Said {
+            let unsaid = |error: Error| HandleDescription {
                 descriptor: Descriptor::default(),
                 described: Described::NOT,
                 refused: Some(error.to_string()),
@@ -91,7 +91,7 @@ impl Opened {
     ///
     /// `Denied`: somebody must say more of it.
     pub(super) fn described(&self) -> Result<Described, Error> {
-        let Said { described, refused, .. } = self.said();
+        let HandleDescription { described, refused, .. } = self.said();
         match refused {
             None => Ok(*described),
             Some(why) => Err(Error::new(ErrorKind::Denied, why.clone())),
@@ -100,7 +100,7 @@ impl Opened {
 
     /// What so many chunks or manifests are asked for as. `None`: they are misses, and are counted.
     pub(super) fn asks_as(&self, items: usize) -> Option<Described> {
-        let Said { described, refused, .. } = self.said();
+        let HandleDescription { described, refused, .. } = self.said();
         if refused.is_none() {
             return Some(*described);
         }
@@ -113,7 +113,7 @@ impl Opened {
 
 impl OpenStore {
     /// A handle's values are so.
-    fn say(&self, descriptor: Descriptor) -> Result<Said, Error> {
+    fn say(&self, descriptor: Descriptor) -> Result<HandleDescription, Error> {
         let digest = descriptor.digest();
         let described = self.enveloped.descriptors().number(digest)?;
         let unset: Vec<&str> = descriptor.unset().map(crate::descriptor::Field::name).collect();
@@ -125,7 +125,7 @@ impl OpenStore {
             )
         });
         self.tell_said(&descriptor, digest, &unset, refused.as_deref());
-        Ok(Said { descriptor, described, refused })
+        Ok(HandleDescription { descriptor, described, refused })
     }
 
     /// One line for each descriptor.

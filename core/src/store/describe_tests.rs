@@ -19,24 +19,24 @@ use crate::sandbox::{Features, Properties};
 const URI: &str = "fake://h:1/store";
 const KEY: &[u8] = b"a hash of tokens, and of no more";
 
-type Fields<'a> = &'a [(Field, &'a str)];
+type DescribedFields<'a> = &'a [(Field, &'a str)];
 
 /// A backend, and the process whose handles are on it. Its time stands still.
-struct Tested {
+struct DescribedStore {
     backend: Arc<Fake>,
     process: Arc<Process>,
     time: Arc<Standing>,
     setup: Setup,
 }
 
-impl Tested {
+impl DescribedStore {
     fn new(write_through: bool, config: &str) -> Self {
         let time = Arc::new(Standing(Mutex::default(), Instant::now()));
         let process = Process::new(Parts { clock: Clock::of(time.clone()), ..Parts::default() });
         let properties = Properties { write_through, cheap_repeat: write_through, ..Properties::default() };
         let fakes = Arc::new(Fakes::of(Features { properties, ..Features::default() }));
         let setup = Setup { process: process.clone(), ..fakes.setup(config) };
-        Tested { backend: fakes.store(URI), process, time, setup }
+        DescribedStore { backend: fakes.store(URI), process, time, setup }
     }
 
     fn open(&self) -> Store {
@@ -44,7 +44,7 @@ impl Tested {
     }
 
     /// A handle of an engine that says this of its values.
-    fn of(&self, fields: Fields<'_>) -> Store {
+    fn of(&self, fields: DescribedFields<'_>) -> Store {
         let store = self.open();
         store.describe(&said(fields)).unwrap();
         store
@@ -54,7 +54,7 @@ impl Tested {
     fn elsewhere(&self) -> Self {
         let process = Process::new(Parts { clock: Clock::of(self.time.clone()), ..Parts::default() });
         let setup = Setup { process: process.clone(), ..self.setup.clone() };
-        Tested { backend: self.backend.clone(), process, time: self.time.clone(), setup }
+        DescribedStore { backend: self.backend.clone(), process, time: self.time.clone(), setup }
     }
 
     fn reason(&self, reason: &str) -> u64 {
@@ -70,7 +70,7 @@ impl Tested {
     }
 }
 
-fn said(fields: Fields<'_>) -> Descriptor {
+fn said(fields: DescribedFields<'_>) -> Descriptor {
     fields.iter().fold(Descriptor::default(), |descriptor, (field, text)| descriptor.with(*field, text).unwrap())
 }
 
@@ -95,7 +95,7 @@ fn is_mismatch<T>(outcome: &Result<T, Error>) -> bool {
     outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Mismatch)
 }
 
-const VLLM: Fields<'_> = &[
+const VLLM: DescribedFields<'_> = &[
     (Field::Model, "sha256:1f0c"),
     (Field::Architecture, "Qwen2ForCausalLM"),
     (Field::Layout, "NHD"),
@@ -114,7 +114,7 @@ const VLLM: Fields<'_> = &[
 
 /// What was stored as one thing and read as another, each with where it was reported: what the writer and the reader say in which
 /// they differ.
-const CONFUSIONS: &[(&str, Fields<'_>, Fields<'_>)] = &[
+const CONFUSIONS: &[(&str, DescribedFields<'_>, DescribedFields<'_>)] = &[
     ("vLLM #55904: HND after NHD", &[(Field::Layout, "NHD")], &[(Field::Layout, "HND")]),
     ("vLLM #55904: NHD after HND", &[(Field::Layout, "HND")], &[(Field::Layout, "NHD")]),
     ("vLLM #55904: blocks across layers", &[(Field::Layout, "LBNHC")], &[(Field::Layout, "BLHNC")]),
@@ -159,7 +159,7 @@ const CONFUSIONS: &[(&str, Fields<'_>, Fields<'_>)] = &[
     ("SGLang #24758: another engine's pages", &[(Field::Engine, "sglang")], &[(Field::Engine, "vllm")]),
 ];
 
-fn with(fields: Fields<'_>) -> Descriptor {
+fn with(fields: DescribedFields<'_>) -> Descriptor {
     said(fields).over(&said(VLLM))
 }
 
@@ -170,8 +170,8 @@ fn thirty_confusions_are_thirty_misses_and_nobody_misses_its_own() {
     assert_eq!(CONFUSIONS.len(), 30);
     for write_through in [true, false] {
         for (what, writes, reads) in CONFUSIONS {
-            let tested = Tested::new(write_through, "");
-            let open = |tested: &Tested, descriptor: &Descriptor| {
+            let tested = DescribedStore::new(write_through, "");
+            let open = |tested: &DescribedStore, descriptor: &Descriptor| {
                 let store = tested.open();
                 store.describe(descriptor).unwrap();
                 store
@@ -212,12 +212,12 @@ fn thirty_confusions_are_thirty_misses_and_nobody_misses_its_own() {
     }
 }
 
-const ONE: Fields<'_> = &[(Field::Model, "one")];
-const TWO: Fields<'_> = &[(Field::Model, "two")];
+const ONE: DescribedFields<'_> = &[(Field::Model, "one")];
+const TWO: DescribedFields<'_> = &[(Field::Model, "two")];
 
 #[test]
 fn a_put_that_waits_is_refused_by_its_manifest() {
-    let tested = Tested::new(false, "");
+    let tested = DescribedStore::new(false, "");
     put(&tested.of(ONE), b"one's").unwrap();
     let two = tested.elsewhere().of(TWO);
     let before = tested.backend.keys();
@@ -235,7 +235,7 @@ fn a_put_that_waits_is_refused_by_its_manifest() {
 
 #[test]
 fn what_nobody_described_is_as_before() {
-    let tested = Tested::new(true, "");
+    let tested = DescribedStore::new(true, "");
     let (unset, one) = (tested.open(), tested.of(ONE));
     put(&unset, b"plain").unwrap();
     unset.put_manifest("m", b"plain").unwrap();
@@ -259,7 +259,7 @@ fn what_nobody_described_is_as_before() {
 
 #[test]
 fn chunks_under_hashes_of_their_content_are_shared_and_their_manifest_is_not() {
-    let tested = Tested::new(true, "");
+    let tested = DescribedStore::new(true, "");
     let (one, two) = (tested.of(ONE), tested.of(TWO));
     let key = xxh3_64(b"content").to_le_bytes();
     one.put_chunk(&key, b"content").unwrap();
@@ -270,7 +270,7 @@ fn chunks_under_hashes_of_their_content_are_shared_and_their_manifest_is_not() {
 
 #[test]
 fn what_is_gone_makes_room_for_another() {
-    let tested = Tested::new(true, "");
+    let tested = DescribedStore::new(true, "");
     let (one, two) = (tested.of(ONE), tested.of(TWO));
     put(&one, b"one's").unwrap();
     one.put_manifest("m", b"one's").unwrap();
@@ -286,7 +286,7 @@ fn what_is_gone_makes_room_for_another() {
 
 #[test]
 fn what_another_process_put_since_is_noticed_after_a_while_at_the_latest() {
-    let tested = Tested::new(true, "");
+    let tested = DescribedStore::new(true, "");
     let one = tested.of(ONE);
     put(&one, b"one's").unwrap();
     one.put_manifest("m", b"one's").unwrap();
@@ -308,7 +308,7 @@ fn what_another_process_put_since_is_noticed_after_a_while_at_the_latest() {
 #[test]
 fn a_repeated_put_reads_what_lies_there_once() {
     for write_through in [true, false] {
-        let tested = Tested::new(write_through, "");
+        let tested = DescribedStore::new(write_through, "");
         put(&tested.of(ONE), b"one's").unwrap();
         let tested = tested.elsewhere();
         let one = tested.of(ONE);
@@ -327,7 +327,7 @@ fn a_repeated_put_reads_what_lies_there_once() {
 
 #[test]
 fn a_damaged_value_is_replaced_whosever_it_was() {
-    let tested = Tested::new(true, "");
+    let tested = DescribedStore::new(true, "");
     put(&tested.of(ONE), b"one's").unwrap();
     let key = [KEY, b"\x02kv2"].concat();
     let mut stored = tested.backend.stored(&key).unwrap();
@@ -340,7 +340,7 @@ fn a_damaged_value_is_replaced_whosever_it_was() {
 
 #[test]
 fn a_value_of_layout_1_is_not_answered_in_place_of_anothers() {
-    let tested = Tested::new(true, "");
+    let tested = DescribedStore::new(true, "");
     tested.backend.store(KEY, b"of a former version");
     let (one, two) = (tested.of(ONE), tested.of(TWO));
     assert_eq!(got(&two).as_deref(), Some(&b"of a former version"[..]));
@@ -352,7 +352,7 @@ fn a_value_of_layout_1_is_not_answered_in_place_of_anothers() {
 
 #[test]
 fn a_handle_is_described_before_it_is_used_and_once() {
-    let tested = Tested::new(true, "[backend.fake.descriptor]\nmodel = \"one\"\nrank = 3\n");
+    let tested = DescribedStore::new(true, "[backend.fake.descriptor]\nmodel = \"one\"\nrank = 3\n");
     let store = tested.open();
     assert_eq!(store.descriptor().unwrap(), said(&[(Field::Model, "one"), (Field::Rank, "3")]));
     store.describe(&said(&[(Field::Dtype, "int8")])).unwrap();
@@ -374,15 +374,15 @@ fn a_handle_is_described_before_it_is_used_and_once() {
 #[test]
 fn a_tenant_says_more_than_its_backend() {
     let config = "[backend.fake.descriptor]\nmodel = \"one\"\nrank = 0\n[[tenant]]\nuri = \"fake://h:1/\"\ndescriptor.rank = 1\n";
-    let tested = Tested::new(true, config);
+    let tested = DescribedStore::new(true, config);
     assert_eq!(tested.open().descriptor().unwrap(), said(&[(Field::Model, "one"), (Field::Rank, "1")]));
 }
 
 #[test]
 fn where_a_descriptor_is_required_whoever_leaves_a_field_unset_is_refused() {
-    let tested = Tested::new(true, "[backend.fake]\nrequire_descriptor = true\ndescriptor.rope = \"none\"\n");
-    let plain = Tested {
-        setup: Setup { config: Tested::new(true, "").setup.config, ..tested.setup.clone() },
+    let tested = DescribedStore::new(true, "[backend.fake]\nrequire_descriptor = true\ndescriptor.rope = \"none\"\n");
+    let plain = DescribedStore {
+        setup: Setup { config: DescribedStore::new(true, "").setup.config, ..tested.setup.clone() },
         ..tested.elsewhere()
     };
     put(&plain.open(), b"of who says nothing").unwrap();
@@ -419,7 +419,7 @@ fn where_a_descriptor_is_required_whoever_leaves_a_field_unset_is_refused() {
 #[test]
 fn a_batch_has_an_outcome_for_each_item() {
     for (write_through, most) in [(true, 0), (false, 0), (true, 1), (false, 1)] {
-        let tested = Tested::new(write_through, "");
+        let tested = DescribedStore::new(write_through, "");
         tested.backend.most_answered.store(most, Relaxed);
         let keys: Vec<Vec<u8>> = (0..9_u8).map(|n| [KEY, &[n]].concat()).collect();
         let batch = |store: &Store, keys: &[Vec<u8>], options: BatchOptions| {

@@ -8,15 +8,15 @@ use crate::limits::FOLLOWED_CHUNKS;
 
 /// A map that forgets, as [`super::known::KnownChunks`] does.
 #[derive(Default)]
-pub(super) struct Followed(Mutex<Generations>);
+pub(super) struct Successors(Mutex<SuccessorMaps>);
 
 #[derive(Default)]
-struct Generations {
+struct SuccessorMaps {
     young: ChunkMap<ChunkHash>,
     old: ChunkMap<ChunkHash>,
 }
 
-impl Followed {
+impl Successors {
     pub(super) fn add(&self, chunk: ChunkHash, next: ChunkHash) {
         let mut maps = self.lock();
         if maps.young.len() >= FOLLOWED_CHUNKS {
@@ -34,7 +34,7 @@ impl Followed {
         std::iter::successors(Some(chunk), next).take_while(new).take(limit).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Generations> {
+    fn lock(&self) -> MutexGuard<'_, SuccessorMaps> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_run_is_foreseen_up_to_its_limit_and_its_loop() {
-        let followed = Followed::default();
+        let followed = Successors::default();
         (0..9).for_each(|n| followed.add(chunk(n), chunk(n + 1)));
         assert!(followed.from(chunk(5), 100) == [5, 6, 7, 8, 9].map(chunk));
         assert!(followed.from(chunk(0), 3) == [0, 1, 2].map(chunk));
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let followed = Followed::default();
+        let followed = Successors::default();
         (0..5 * FOLLOWED_CHUNKS as u32).for_each(|n| followed.add(chunk(n), chunk(n + 1)));
         let maps = followed.lock();
         assert!(maps.young.len() <= FOLLOWED_CHUNKS && maps.old.len() <= FOLLOWED_CHUNKS);

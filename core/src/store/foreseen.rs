@@ -8,7 +8,7 @@ use crate::backend::{ChunkHash, ChunkMap};
 use crate::limits::CONFIRMED_FOR;
 
 #[derive(Default)]
-pub(super) struct Foreseen {
+pub(super) struct ConfirmedAhead {
     confirmed: ChunkMap<Confirmed>,
     /// The last chunk that was put.
     last: Option<ChunkHash>,
@@ -23,7 +23,7 @@ pub(super) struct Confirmed {
     pub generation: u64,
 }
 
-impl Foreseen {
+impl ConfirmedAhead {
     /// A chunk was put; the next save that puts the one before it may expect it.
     pub(super) fn follow(&mut self, store: &OpenStore, hash: ChunkHash) {
         if let Some(before) = self.last.replace(hash) {

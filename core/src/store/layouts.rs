@@ -6,7 +6,7 @@
 
 use super::batch::BatchOptions;
 use super::open_store::OpenStore;
-use super::verify::Keys;
+use super::verify::KeyScheme;
 use crate::backend::{ChunkHash, Layout};
 use crate::descriptor::Described;
 use crate::envelope::TAIL_BYTES;
@@ -43,7 +43,9 @@ impl OpenStore {
     /// Where `put_chunk` puts a chunk, after the verifier saw it.
     pub(super) fn layout_of_chunk(&self, hash: &ChunkHash) -> Layout {
         match self.verifier.keys() {
-            Keys::Unsettled | Keys::Hashes | Keys::Unchecked if hash.may_be_of_content() => Layout::Plain,
+            KeyScheme::Unsettled | KeyScheme::Hashes | KeyScheme::Unchecked if hash.may_be_of_content() => {
+                Layout::Plain
+            }
             _ => Layout::Enveloped,
         }
     }
@@ -57,7 +59,7 @@ impl OpenStore {
             return Layout::Enveloped;
         }
         // The keys of a batch may be anything, whatever is known of other users' keys.
-        let waived = options.xxh3_keys || self.verifier.insists() || self.verifier.keys() == Keys::Unchecked;
+        let waived = options.xxh3_keys || self.verifier.insists() || self.verifier.keys() == KeyScheme::Unchecked;
         if waived || matches() { Layout::Plain } else { Layout::Enveloped }
     }
 
@@ -67,9 +69,9 @@ impl OpenStore {
             return Lookup::enveloped(self.reads_layout1(hash.described()));
         }
         match self.verifier.keys() {
-            Keys::Hashes => Lookup::PLAIN,
-            Keys::Unsettled | Keys::Unchecked => Lookup::PLAIN_FIRST,
-            Keys::Opaque => Lookup::enveloped(true),
+            KeyScheme::Hashes => Lookup::PLAIN,
+            KeyScheme::Unsettled | KeyScheme::Unchecked => Lookup::PLAIN_FIRST,
+            KeyScheme::Opaque => Lookup::enveloped(true),
         }
     }
 
@@ -85,8 +87,8 @@ impl OpenStore {
             return Lookup::PLAIN;
         }
         match self.verifier.keys() {
-            Keys::Opaque => Lookup::enveloped(true),
-            Keys::Unsettled | Keys::Unchecked | Keys::Hashes => Lookup::PLAIN_FIRST,
+            KeyScheme::Opaque => Lookup::enveloped(true),
+            KeyScheme::Unsettled | KeyScheme::Unchecked | KeyScheme::Hashes => Lookup::PLAIN_FIRST,
         }
     }
 

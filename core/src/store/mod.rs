@@ -75,7 +75,7 @@ pub struct Opened {
     /// Comes before each manifest's name; from the config's `root`.
     prefix: Option<String>,
     /// What its values are, from its first use on.
-    said: OnceLock<describe::Said>,
+    said: OnceLock<describe::HandleDescription>,
     /// The chunks that the next manifest publishes.
     save: Arc<SaveState>,
     prefetched: Prefetched,
@@ -171,7 +171,7 @@ impl Store {
     pub fn flush(&self) -> Result<(), Error> {
         let flush = |Opened { shared, save, .. }: &Opened| {
             save.flush(shared, &shared.until())?;
-            save.tell_losses(shared)
+            save.check_losses(shared)
         };
         self.usable().and_then(flush).map_err(|error| error.during("flush"))
     }
@@ -315,7 +315,7 @@ impl Opened {
         let shared = &self.shared;
         let len = data.len();
         let put = save.put(shared, hash, data, until)?;
-        shared.saw_len(len);
+        shared.note_len(len);
         shared.moved_in(len as u64);
         shared.counters.add(Event::Duplicates, u64::from(put == Put::Existed));
         Ok(put)

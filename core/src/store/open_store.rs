@@ -9,11 +9,11 @@ use super::StoreInfo;
 use super::batches::Batches;
 use super::damage::{Damage, Suspects};
 use super::describe::SaidByOperator;
-use super::followed::Followed;
+use super::followed::Successors;
 use super::layouts::Lookup;
 use super::process::Process;
 use super::spare::Spare;
-use super::upkeep::Kept;
+use super::upkeep::BoundedStore;
 use super::verify::Verifier;
 use crate::backend::{Backend, Bytes, Changes, ChunkHash, Committed, Got, KnownChunks, Put, Remembering, Removed};
 use crate::breaker::Breaker;
@@ -70,7 +70,7 @@ pub struct OpenStore {
     /// Manifests whose names in layout 1 were removed, or are about to be.
     pub superseded: RecentNames,
     /// What was put after what, from which a save that is saved again is foreseen.
-    pub followed: Followed,
+    pub followed: Successors,
     /// Memory for chunks that wait.
     pub spare: Spare,
     /// What its handles have removed a moment ago.
@@ -84,13 +84,13 @@ pub struct OpenStore {
     pub clock: Clock,
     pub counters: Arc<Counters>,
     /// What is known of a store that is bounded.
-    pub kept: OnceLock<Arc<Kept>>,
+    pub kept: OnceLock<Arc<BoundedStore>>,
     pub tenant: Option<String>,
     pub quota: Quota,
 }
 
 /// What became of one chunk that was asked for.
-pub(super) type Fetched = Result<Option<Arc<Buffer>>, Error>;
+pub(super) type ChunkAnswer = Result<Option<Arc<Buffer>>, Error>;
 
 impl Answer for Committed {}
 
@@ -266,8 +266,8 @@ impl OpenStore {
         self.features.batch_items.map_or(limits::DEFAULT_BATCH_ITEMS, suits)
     }
 
-    pub(super) fn saw_len(&self, len: usize) {
-        self.backend.saw_len(len);
+    pub(super) fn note_len(&self, len: usize) {
+        self.backend.note_len(len);
     }
 
     /// How many chunks may be asked for at once, if they are as long as the longest of late, for the answers to have so many
@@ -338,7 +338,7 @@ impl OpenStore {
     }
 
     /// Fetch chunks with one call, into buffers. What came damaged out of its envelope is a miss.
-    pub(super) fn get_answers(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Fetched>, Error> {
+    pub(super) fn get_answers(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<ChunkAnswer>, Error> {
         let answers = self.backend.get(hashes, &mut [], until)?;
         let buffer = |(hash, answer): (&ChunkHash, Result<Option<Got>, Error>)| match answer? {
             None => Ok(None),
@@ -374,7 +374,7 @@ impl OpenStore {
     /// Fetch chunks: an answer for some of them, from the first on. What failed is a miss here.
     pub(super) fn get_some(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Option<Arc<Buffer>>>, Error> {
         let answers = self.get_looked_up(hashes, until)?;
-        let checked = |(hash, answer): (ChunkHash, Fetched)| {
+        let checked = |(hash, answer): (ChunkHash, ChunkAnswer)| {
             answer.ok().flatten().and_then(|data| self.check(&hash, data, until))
         };
         Ok(answers.into_iter().map(checked).collect())
@@ -382,14 +382,14 @@ impl OpenStore {
 
     /// Fetch chunks where `get_chunk` looks for them: an answer for some of them, from the first on, and where each was found. One
     /// call, and one more for those that may be in another layout.
-    fn get_looked_up(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<(ChunkHash, Fetched)>, Error> {
+    fn get_looked_up(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<(ChunkHash, ChunkAnswer)>, Error> {
         let lookups: Vec<Lookup> = hashes.iter().map(|hash| self.lookup_of_chunk(hash)).collect();
         let first: Vec<ChunkHash> =
             hashes.iter().zip(&lookups).map(|(hash, lookup)| hash.lying(lookup.first)).collect();
         let answers = self.get_answers(&first, until)?;
         self.learn(&first, &answers);
-        let mut found: Vec<(ChunkHash, Fetched)> = first.into_iter().zip(answers).collect();
-        let then = |((hash, answer), lookup): (&(ChunkHash, Fetched), &Lookup)| {
+        let mut found: Vec<(ChunkHash, ChunkAnswer)> = first.into_iter().zip(answers).collect();
+        let then = |((hash, answer), lookup): (&(ChunkHash, ChunkAnswer), &Lookup)| {
             let elsewhere = matches!(answer, Ok(None)) && !self.is_damaged(hash) && !until.is_others(hash);
             let then = lookup.then.filter(|_| elsewhere)?;
             Some(hash.lying(then))
@@ -416,7 +416,7 @@ impl OpenStore {
         self.counters.add(Event::Layout1Reads, u64::from(found && !hash.is_enveloped()));
     }
 
-    fn learn(&self, hashes: &[ChunkHash], answers: &[Fetched]) {
+    fn learn(&self, hashes: &[ChunkHash], answers: &[ChunkAnswer]) {
         let found = hashes.iter().zip(answers).filter_map(|(hash, answer)| match answer {
             Ok(Some(data)) if !hash.is_enveloped() => Some((hash, &data[..])),
             _ => None,

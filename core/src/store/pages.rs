@@ -6,11 +6,11 @@ use super::maintenance::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page};
 use crate::error::{Error, ErrorKind, contract_violation};
 use crate::limits::{MAX_EMPTY_EVICTIONS, MAX_EMPTY_PAGES, MAX_EVICTION_CALLS, MAX_PAGES};
 
-type Fetch<'a, T> = Box<dyn FnMut(Option<&str>) -> Result<Page<T>, Error> + 'a>;
+type FetchPage<'a, T> = Box<dyn FnMut(Option<&str>) -> Result<Page<T>, Error> + 'a>;
 
 /// The pages of a listing, one after the other. A listing ends after an error, also where a component would go on for ever.
 pub struct Pages<'a, T> {
-    fetch: Fetch<'a, T>,
+    fetch: FetchPage<'a, T>,
     /// Outer none: there is no further page.
     after: Option<Option<String>>,
     course: Course,

@@ -18,8 +18,8 @@ use crate::process::{Clock, Condition};
 use crate::threads::Helpers;
 
 /// What is open, by what makes two opens the same.
-pub(super) struct Places<K, S> {
-    entries: Mutex<HashMap<K, Entry<S>>>,
+pub(super) struct StoreTable<K, S> {
+    entries: Mutex<HashMap<K, SlotEntry<S>>>,
     /// Groups of stores that are being torn down.
     leaving: Arc<Leaving>,
     /// What stores without a handle may hold together.
@@ -38,19 +38,19 @@ struct Leaving {
 
 /// Stores that are torn down when it is dropped, by whomever.
 struct Group<S> {
-    stores: Vec<Arc<Place<S>>>,
+    stores: Vec<Arc<StoreSlot<S>>>,
     leaving: Arc<Leaving>,
 }
 
-struct Entry<S> {
-    place: Arc<Place<S>>,
+struct SlotEntry<S> {
+    place: Arc<StoreSlot<S>>,
     /// Since when it has no handle, as far as it was looked.
     idle_since: Option<Instant>,
 }
 
 /// Where one store is.
-pub(super) struct Place<S> {
-    opening: Mutex<Opening<S>>,
+pub(super) struct StoreSlot<S> {
+    opening: Mutex<OpeningState<S>>,
     done: Condition,
     clock: Clock,
     /// Opens that fail are calls that fail.
@@ -59,13 +59,13 @@ pub(super) struct Place<S> {
     pub changes: Arc<Changes>,
 }
 
-struct Opening<S> {
+struct OpeningState<S> {
     store: Option<Arc<S>>,
     under_way: bool,
 }
 
 /// What a store is to this module.
-pub trait Stored: Send + Sync + 'static {
+pub trait SharedStore: Send + Sync + 'static {
     /// It is still what an open would make.
     fn is_current(&self) -> bool;
     /// What it costs while nobody uses it.
@@ -77,7 +77,7 @@ pub trait Stored: Send + Sync + 'static {
 }
 
 /// What an open finds.
-pub(super) enum Turn<'a, S> {
+pub(super) enum OpenTurn<'a, S> {
     /// Somebody has opened it.
     Open(Arc<S>),
     /// It is the caller's to open.
@@ -85,29 +85,29 @@ pub(super) enum Turn<'a, S> {
 }
 
 /// Leave to open a store. Dropped, it is the next one's.
-pub(super) struct Opener<'a, S>(&'a Place<S>);
+pub(super) struct Opener<'a, S>(&'a StoreSlot<S>);
 
-impl<K, S> Places<K, S> {
+impl<K, S> StoreTable<K, S> {
     /// `most_idle_bytes`: what stores without a handle may hold together.
     pub(super) fn new(most_idle_bytes: u64, clock: Clock, helpers: Arc<Helpers>) -> Self {
         let (entries, timed, timed_soon) = Default::default();
         let leaving = Arc::new(Leaving { groups: Mutex::default(), done: Condition::new(&clock) });
-        Places { entries, leaving, most_idle_bytes, timed, timed_soon, clock, helpers }
+        StoreTable { entries, leaving, most_idle_bytes, timed, timed_soon, clock, helpers }
     }
 }
 
-impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
+impl<K: Clone + Eq + Hash + Send + 'static, S: SharedStore> StoreTable<K, S> {
     /// The place of a store; `breaker` makes that of a new one.
-    pub(super) fn place(&self, key: &K, breaker: impl FnOnce() -> Breaker) -> Arc<Place<S>> {
+    pub(super) fn place(&self, key: &K, breaker: impl FnOnce() -> Breaker) -> Arc<StoreSlot<S>> {
         let mut entries = self.lock();
         let idle = if entries.contains_key(key) {
             Vec::new()
         } else {
             take_idle(&mut entries, 1, self.most_idle_bytes, self.clock.now())
         };
-        let new = || Entry {
-            place: Arc::new(Place {
-                opening: Mutex::new(Opening { store: None, under_way: false }),
+        let new = || SlotEntry {
+            place: Arc::new(StoreSlot {
+                opening: Mutex::new(OpeningState { store: None, under_way: false }),
                 done: Condition::new(&self.clock),
                 clock: self.clock.clone(),
                 breaker: Arc::new(breaker()),
@@ -126,7 +126,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
     /// Tear down the idle ones of these stores, and wait for others that leave, until a deadline. Answers whether there were any.
     pub(super) fn make_room(&self, of: impl Fn(&K) -> bool, deadline: Instant) -> bool {
         let mut entries = self.lock();
-        let is_idle = |entry: &Entry<S>| Arc::strong_count(&entry.place) == 1 && entry.place.idle_bytes() > Some(0);
+        let is_idle = |entry: &SlotEntry<S>| Arc::strong_count(&entry.place) == 1 && entry.place.idle_bytes() > Some(0);
         let idle: Vec<K> =
             entries.iter().filter(|(key, entry)| of(key) && is_idle(entry)).map(|(key, _)| key.clone()).collect();
         let idle: Vec<_> = idle.iter().filter_map(|key| entries.remove(key)).collect();
@@ -146,13 +146,13 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
     }
 
     /// On a helper, or here where there is none.
-    fn tear_down(&self, idle: Vec<Arc<Place<S>>>) {
+    fn tear_down(&self, idle: Vec<Arc<StoreSlot<S>>>) {
         if idle.is_empty() {
             return;
         }
         *self.leaving.lock() += 1;
         let group = Group { stores: idle, leaving: self.leaving.clone() };
-        self.helpers.hand(move || drop(group));
+        self.helpers.spawn_job(move || drop(group));
     }
 
     /// A handle was closed. `held`: bytes that the stores of the process hold, those with a handle included.
@@ -217,24 +217,24 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: Stored> Places<K, S> {
         left
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, Entry<S>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, SlotEntry<S>>> {
         self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 /// Take out what is idle and over a bound, with room for so many more.
-fn take_idle<K: Clone + Eq + Hash, S: Stored>(
-    entries: &mut HashMap<K, Entry<S>>,
+fn take_idle<K: Clone + Eq + Hash, S: SharedStore>(
+    entries: &mut HashMap<K, SlotEntry<S>>,
     more: usize,
     most_bytes: u64,
     now: Instant,
-) -> Vec<Arc<Place<S>>> {
+) -> Vec<Arc<StoreSlot<S>>> {
     let mut idle = Vec::new();
     for (key, entry) in entries.iter_mut() {
         match entry.place.idle_bytes().filter(|_| Arc::strong_count(&entry.place) == 1) {
             Some(bytes) => {
                 let (since, kept_for) = (*entry.idle_since.get_or_insert(now), entry.place.kept_for());
-                idle.push(Idle { key: key.clone(), since, kept_for, bytes });
+                idle.push(IdleStore { key: key.clone(), since, kept_for, bytes });
             }
             None => entry.idle_since = None,
         }
@@ -245,7 +245,7 @@ fn take_idle<K: Clone + Eq + Hash, S: Stored>(
 }
 
 /// A store without a handle.
-struct Idle<K> {
+struct IdleStore<K> {
     key: K,
     since: Instant,
     kept_for: Duration,
@@ -254,14 +254,14 @@ struct Idle<K> {
 
 /// Which of the idle stores go: what is idle for too long; and so many in any case, and as many as are over the bound in bytes, the one
 /// that is idle for longest first.
-fn over<K>(mut idle: Vec<Idle<K>>, too_many: usize, most_bytes: u64, now: Instant) -> Vec<K> {
+fn over<K>(mut idle: Vec<IdleStore<K>>, too_many: usize, most_bytes: u64, now: Instant) -> Vec<K> {
     idle.sort_by_key(|store| store.since);
     let mut bytes: u64 = idle.iter().map(|store| store.bytes).fold(0, u64::saturating_add);
-    let late = |store: &Idle<K>| now.saturating_duration_since(store.since) >= store.kept_for;
+    let late = |store: &IdleStore<K>| now.saturating_duration_since(store.since) >= store.kept_for;
     let (late, rest): (Vec<_>, Vec<_>) = idle.into_iter().partition(late);
     late.iter().for_each(|store| bytes = bytes.saturating_sub(store.bytes));
     let mut gone = late.len();
-    let goes = |store: &Idle<K>| {
+    let goes = |store: &IdleStore<K>| {
         let goes = gone < too_many || bytes > most_bytes;
         gone += 1;
         bytes = bytes.saturating_sub(store.bytes);
@@ -285,22 +285,22 @@ impl Leaving {
     }
 }
 
-impl<S: Stored> Place<S> {
+impl<S: SharedStore> StoreSlot<S> {
     /// The store, if it is open and nobody is in the way.
     pub(super) fn current(&self) -> Option<Arc<S>> {
         self.lock().current()
     }
 
     /// Wait for the store, or for the turn to open it, until a deadline.
-    pub(super) fn turn(&self, deadline: Instant) -> Result<Turn<'_, S>, Error> {
+    pub(super) fn turn(&self, deadline: Instant) -> Result<OpenTurn<'_, S>, Error> {
         let mut opening = self.lock();
         loop {
             if let Some(store) = opening.current() {
-                return Ok(Turn::Open(store));
+                return Ok(OpenTurn::Open(store));
             }
             if !opening.under_way {
                 opening.under_way = true;
-                return Ok(Turn::Mine(Opener(self)));
+                return Ok(OpenTurn::Mine(Opener(self)));
             }
             let left = deadline.saturating_duration_since(self.clock.now());
             if left.is_zero() {
@@ -326,18 +326,18 @@ impl<S: Stored> Place<S> {
         self.lock().store.as_ref().map_or(limits::IDLE_STORE_FOR, |store| store.kept_for())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Opening<S>> {
+    fn lock(&self) -> MutexGuard<'_, OpeningState<S>> {
         self.opening.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-impl<S: Stored> Opening<S> {
+impl<S: SharedStore> OpeningState<S> {
     fn current(&self) -> Option<Arc<S>> {
         self.store.as_ref().filter(|store| store.is_current()).cloned()
     }
 }
 
-impl<S: Stored> Opener<'_, S> {
+impl<S: SharedStore> Opener<'_, S> {
     /// It is open.
     pub(super) fn opened(self, store: Arc<S>) {
         let former = self.0.lock().store.replace(store);

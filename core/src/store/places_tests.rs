@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-struct Fake {
+struct FakeStore {
     bytes: u64,
     torn_down: Option<Sender<thread::ThreadId>>,
 }
@@ -15,7 +15,7 @@ struct Fake {
 /// Of so many bytes on, it is one that keeps a directory open.
 const OF_A_DIRECTORY: u64 = 1 << 40;
 
-impl Stored for Fake {
+impl SharedStore for FakeStore {
     fn is_current(&self) -> bool {
         true
     }
@@ -29,7 +29,7 @@ impl Stored for Fake {
     }
 }
 
-impl Drop for Fake {
+impl Drop for FakeStore {
     fn drop(&mut self) {
         if let Some(torn_down) = &self.torn_down {
             let _ = torn_down.send(thread::current().id());
@@ -37,19 +37,19 @@ impl Drop for Fake {
     }
 }
 
-type Fakes = Places<u32, Fake>;
+type FakeStores = StoreTable<u32, FakeStore>;
 
-fn fakes() -> Fakes {
+fn fakes() -> FakeStores {
     let (clock, spawn) = Default::default();
     let threads = Threads::new(&clock, &spawn);
-    Places::new(IDLE_STORE_BYTES, clock, threads.helpers)
+    StoreTable::new(IDLE_STORE_BYTES, clock, threads.helpers)
 }
 
-fn open(fakes: &Fakes, key: u32, fake: Fake) -> Arc<Fake> {
+fn open(fakes: &FakeStores, key: u32, fake: FakeStore) -> Arc<FakeStore> {
     let place = fakes.place(&key, || Breaker::new("x", &Limits::default(), &Clock::default()));
     match place.turn(Instant::now()).unwrap() {
-        Turn::Open(there) => there,
-        Turn::Mine(opener) => {
+        OpenTurn::Open(there) => there,
+        OpenTurn::Mine(opener) => {
             let opened = Arc::new(fake);
             opener.opened(opened.clone());
             opened
@@ -57,17 +57,17 @@ fn open(fakes: &Fakes, key: u32, fake: Fake) -> Arc<Fake> {
     }
 }
 
-fn small() -> Fake {
-    Fake { bytes: 1, torn_down: None }
+fn small() -> FakeStore {
+    FakeStore { bytes: 1, torn_down: None }
 }
 
 #[test]
 fn what_is_idle_for_longest_goes_first_and_no_more_than_must() {
     let now = Instant::now() + 2 * IDLE_STORE_FOR;
-    let idle = |ages: &[(u64, u64)]| -> Vec<Idle<u64>> {
+    let idle = |ages: &[(u64, u64)]| -> Vec<IdleStore<u64>> {
         let store = |(age, bytes): &(u64, u64)| {
             let (since, kept_for) = (now - Duration::from_secs(*age), IDLE_STORE_FOR);
-            Idle { key: *age, since, kept_for, bytes: *bytes }
+            IdleStore { key: *age, since, kept_for, bytes: *bytes }
         };
         ages.iter().map(store).collect()
     };
@@ -84,7 +84,7 @@ fn what_is_idle_for_longest_goes_first_and_no_more_than_must() {
 fn an_idle_store_stays_within_the_bounds_and_is_torn_down_elsewhere() {
     let fakes = Arc::new(fakes());
     let (torn_down, waits) = channel();
-    let large = |torn_down| Fake { bytes: IDLE_STORE_BYTES, torn_down };
+    let large = |torn_down| FakeStore { bytes: IDLE_STORE_BYTES, torn_down };
     let kept = open(&fakes, 0, large(Some(torn_down.clone())));
     drop(open(&fakes, 1, small()));
     // It has a handle, and what has none is small.
@@ -96,7 +96,7 @@ fn an_idle_store_stays_within_the_bounds_and_is_torn_down_elsewhere() {
     assert_ne!(by, thread::current().id());
     // What comes to an open place is what was there.
     let (none, _) = channel();
-    assert!(open(&fakes, 3, Fake { bytes: 7, torn_down: Some(none) }).bytes == 7);
+    assert!(open(&fakes, 3, FakeStore { bytes: 7, torn_down: Some(none) }).bytes == 7);
     assert!(open(&fakes, 3, small()).bytes == 7);
 }
 
@@ -106,7 +106,7 @@ fn a_store_that_keeps_a_directory_open_is_closed_soon_and_others_stay() {
     let (torn_down, waits) = channel();
     drop(open(&fakes, 0, small()));
     fakes.closed(0);
-    let fake = || Fake { bytes: OF_A_DIRECTORY, torn_down: Some(torn_down.clone()) };
+    let fake = || FakeStore { bytes: OF_A_DIRECTORY, torn_down: Some(torn_down.clone()) };
     drop(open(&fakes, 1, fake()));
     let used = open(&fakes, 2, fake());
     fakes.closed(0);
@@ -122,7 +122,7 @@ fn a_store_that_keeps_a_directory_open_is_closed_soon_and_others_stay() {
 fn room_is_made_by_idle_stores_and_by_no_others() {
     let fakes = Arc::new(fakes());
     let (torn_down, waits) = channel();
-    let fake = || Fake { bytes: 5, torn_down: Some(torn_down.clone()) };
+    let fake = || FakeStore { bytes: 5, torn_down: Some(torn_down.clone()) };
     let used = open(&fakes, 0, fake());
     (1..4).for_each(|key| drop(open(&fakes, key, fake())));
     let soon = || Instant::now() + Duration::from_secs(60);
@@ -155,8 +155,9 @@ fn stores_without_a_handle_are_bounded_in_number() {
 fn who_waits_for_another_open_waits_no_longer_than_its_deadline() {
     let fakes = fakes();
     let place = fakes.place(&1, || Breaker::new("x", &Limits::default(), &Clock::default()));
-    let Ok(Turn::Mine(opener)) = place.turn(Instant::now()) else { panic!("nobody else opens it") };
-    let late = |turn: Result<Turn<'_, Fake>, Error>| turn.err().map(|error| error.to_string()).unwrap_or_default();
+    let Ok(OpenTurn::Mine(opener)) = place.turn(Instant::now()) else { panic!("nobody else opens it") };
+    let late =
+        |turn: Result<OpenTurn<'_, FakeStore>, Error>| turn.err().map(|error| error.to_string()).unwrap_or_default();
     thread::scope(|scope| {
         let waiting: Vec<_> =
             (0..4).map(|_| scope.spawn(|| late(place.turn(Instant::now() + Duration::from_millis(20))))).collect();
@@ -164,10 +165,11 @@ fn who_waits_for_another_open_waits_no_longer_than_its_deadline() {
             assert!(waits.join().unwrap().contains("until the deadline"));
         }
         // One that failed is the next one's, and one that is open is everybody's.
-        let next = scope.spawn(|| matches!(place.turn(Instant::now() + Duration::from_secs(60)), Ok(Turn::Mine(_))));
+        let next =
+            scope.spawn(|| matches!(place.turn(Instant::now() + Duration::from_secs(60)), Ok(OpenTurn::Mine(_))));
         drop(opener);
         assert!(next.join().unwrap());
     });
     drop(open(&fakes, 1, small()));
-    assert!(matches!(place.turn(Instant::now()), Ok(Turn::Open(_))) && place.current().is_some());
+    assert!(matches!(place.turn(Instant::now()), Ok(OpenTurn::Open(_))) && place.current().is_some());
 }

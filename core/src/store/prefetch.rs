@@ -17,14 +17,14 @@ pub(super) struct Prefetched(Mutex<Cache>);
 
 #[derive(Default)]
 struct Cache {
-    chunks: ChunkMap<Kept>,
+    chunks: ChunkMap<PrefetchedChunk>,
     /// In the order of their coming, each with the prefetch that brought it; some have been taken since.
     order: VecDeque<(ChunkHash, u64)>,
     bytes: usize,
     prefetches: u64,
 }
 
-struct Kept {
+struct PrefetchedChunk {
     data: Arc<Buffer>,
     /// It came before anything was known of the store's keys, and is judged when it is taken.
     unjudged: bool,
@@ -33,7 +33,7 @@ struct Kept {
 impl Prefetched {
     /// Take a chunk out. None too if it turns out not to be what its hash says.
     pub(super) fn take(&self, shared: &OpenStore, hash: &ChunkHash, until: &Until) -> Option<Arc<Buffer>> {
-        let Kept { data, unjudged } = self.lock().remove(hash)?;
+        let PrefetchedChunk { data, unjudged } = self.lock().remove(hash)?;
         if unjudged { shared.check(hash, data, until) } else { Some(data) }
     }
 
@@ -64,7 +64,7 @@ impl Prefetched {
                 let mut cache = self.lock();
                 for (hash, data) in rest.iter().zip(&found) {
                     if let Some(data) = data {
-                        if !cache.keep(*hash, Kept { data: data.clone(), unjudged }, prefetch) {
+                        if !cache.keep(*hash, PrefetchedChunk { data: data.clone(), unjudged }, prefetch) {
                             full.store(true, Relaxed);
                             return Ok(());
                         }
@@ -85,7 +85,7 @@ impl Prefetched {
 
 impl Cache {
     /// Keep a chunk, in place of older ones if need be. False: no room.
-    fn keep(&mut self, hash: ChunkHash, kept: Kept, prefetch: u64) -> bool {
+    fn keep(&mut self, hash: ChunkHash, kept: PrefetchedChunk, prefetch: u64) -> bool {
         let len = kept.data.len();
         while self.bytes + len > limits::PREFETCH_BYTES || self.order.len() >= limits::PREFETCH_CHUNKS {
             match self.order.front() {
@@ -105,7 +105,7 @@ impl Cache {
         true
     }
 
-    fn remove(&mut self, hash: &ChunkHash) -> Option<Kept> {
+    fn remove(&mut self, hash: &ChunkHash) -> Option<PrefetchedChunk> {
         let kept = self.chunks.remove(hash)?;
         self.bytes -= kept.data.len();
         if self.chunks.is_empty() {
@@ -119,9 +119,9 @@ impl Cache {
 mod tests {
     use super::*;
 
-    fn chunk(n: u32) -> (ChunkHash, Kept) {
+    fn chunk(n: u32) -> (ChunkHash, PrefetchedChunk) {
         let data = Arc::new(Buffer::concat(&[&[0; 1000]]).unwrap());
-        (ChunkHash::new(&n.to_le_bytes()).unwrap(), Kept { data, unjudged: false })
+        (ChunkHash::new(&n.to_le_bytes()).unwrap(), PrefetchedChunk { data, unjudged: false })
     }
 
     #[test]

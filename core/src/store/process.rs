@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use super::registry::OpenStores;
-use super::upkeep::Upkeep;
+use super::upkeep::Evictor;
 use crate::budget::{Budgets, Owners};
-use crate::config::{Config, Kept};
+use crate::config::{Config, ConfigCache};
 use crate::counters::{self, Metrics};
 use crate::error::{Error, ErrorKind};
 use crate::process::{Clock, Fork, PerProcess, Random, Spawn, generation};
@@ -33,7 +33,7 @@ pub struct Process {
     /// What happened.
     pub counters: counters::OfProcess,
     /// The config files that it has read.
-    pub configs: Kept,
+    pub configs: ConfigCache,
     /// What its open directories share.
     pub directories: Arc<directory::Shared>,
     /// Its segment stores.
@@ -42,7 +42,7 @@ pub struct Process {
     /// Bytes of memory that are kept for chunks to come.
     pub(super) spare: Arc<AtomicUsize>,
     pub(super) stores: Arc<OpenStores>,
-    pub(super) upkeep: Arc<Upkeep>,
+    pub(super) upkeep: Arc<Evictor>,
     spawn: Spawn,
     fork: Fork,
 }
@@ -91,8 +91,8 @@ impl Process {
         Arc::new(Process {
             near: near::OfProcess::new(clock.clone(), threads.near.clone(), directories.clone()),
             segments: Arc::new(segments::OfProcess::new(spawn.clone(), clock.clone(), random.clone())),
-            upkeep: Arc::new(Upkeep::new(clock.clone(), spawn.clone())),
-            configs: Kept::new(clock.clone()),
+            upkeep: Arc::new(Evictor::new(clock.clone(), spawn.clone())),
+            configs: ConfigCache::new(clock.clone()),
             stores: Arc::new(stores),
             directories,
             counters: counters::OfProcess::default(),

@@ -64,18 +64,18 @@ pub struct Completion<J> {
 }
 
 /// A queue of one store, which it keeps open.
-pub struct Queue<J: Job<S>, S: Served = Opened>(std::mem::ManuallyDrop<Arc<Inner<J, S>>>);
+pub struct Queue<J: Job<S>, S: Served = Opened>(std::mem::ManuallyDrop<Arc<SharedQueue<J, S>>>);
 
-struct Inner<J, S> {
+struct SharedQueue<J, S> {
     opened: Arc<S>,
     depth: usize,
     event: Event,
-    state: Mutex<State<J>>,
+    state: Mutex<QueueState<J>>,
     idle: Condition,
 }
 
-struct State<J> {
-    waiting: VecDeque<Request<J>>,
+struct QueueState<J> {
+    waiting: VecDeque<QueuedJob<J>>,
     /// By a number of its own: its cookie, and what cancels it.
     running: HashMap<u64, (u64, Arc<AtomicBool>)>,
     completed: VecDeque<Completion<J>>,
@@ -85,14 +85,14 @@ struct State<J> {
     closed: bool,
 }
 
-struct Request<J> {
+struct QueuedJob<J> {
     cookie: u64,
     job: J,
     /// When it is late. `None`: it has the time of any call, from when it begins.
     deadline: Option<Instant>,
 }
 
-impl<J> State<J> {
+impl<J> QueueState<J> {
     fn undrained(&self) -> usize {
         self.waiting.len() + self.running.len() + self.completed.len()
     }
@@ -112,7 +112,7 @@ impl<S: Served, J: Job<S>> Queue<J, S> {
             let most = limits::MAX_QUEUE_DEPTH;
             return Err(Error::invalid(format!("a queue has a depth of 1 to {most}, not {depth}")));
         }
-        let state = State {
+        let state = QueueState {
             waiting: VecDeque::new(),
             running: HashMap::new(),
             completed: VecDeque::new(),
@@ -123,7 +123,7 @@ impl<S: Served, J: Job<S>> Queue<J, S> {
         let event = Event::new()
             .map_err(|cause| Error::new(ErrorKind::Exhausted, format!("cannot make an event to wait for: {cause}")))?;
         let idle = Condition::new(opened.threads().1);
-        let inner = Inner { opened, depth, event, state: Mutex::new(state), idle };
+        let inner = SharedQueue { opened, depth, event, state: Mutex::new(state), idle };
         Ok(Queue(std::mem::ManuallyDrop::new(Arc::new(inner))))
     }
 
@@ -145,7 +145,7 @@ impl<S: Served, J: Job<S>> Queue<J, S> {
             return Err((job, Error::new(ErrorKind::Exhausted, message)));
         }
         let deadline = timeout.and_then(|timeout| inner.opened.threads().1.now().checked_add(timeout));
-        state.waiting.push_back(Request { cookie, job, deadline });
+        state.waiting.push_back(QueuedJob { cookie, job, deadline });
         if state.turns < limits::MAX_QUEUE_THREADS {
             state.turns += 1;
             drop(state);
@@ -173,17 +173,17 @@ impl<S: Served, J: Job<S>> Queue<J, S> {
         Ok(self.usable()?.cancel(|of| of == cookie))
     }
 
-    fn usable(&self) -> Result<&Arc<Inner<J, S>>, Error> {
+    fn usable(&self) -> Result<&Arc<SharedQueue<J, S>>, Error> {
         self.0.opened.check_process()?;
         Ok(&self.0)
     }
 }
 
-impl<S: Served, J: Job<S>> Inner<J, S> {
+impl<S: Served, J: Job<S>> SharedQueue<J, S> {
     /// Ask for a turn on a thread, which carries out one request.
     fn take_turn(self: &Arc<Self>) {
         let inner = self.clone();
-        if !self.opened.threads().0.hand(move || inner.serve()) {
+        if !self.opened.threads().0.spawn_job(move || inner.serve()) {
             // No thread can be made, or all queues together have too many turns waiting.
             let mut state = self.lock();
             self.end_turn(&mut state);
@@ -224,14 +224,14 @@ impl<S: Served, J: Job<S>> Inner<J, S> {
         }
     }
 
-    fn end_turn(&self, state: &mut State<J>) {
+    fn end_turn(&self, state: &mut QueueState<J>) {
         state.turns -= 1;
         if state.turns == 0 {
             self.idle.notify_all();
         }
     }
 
-    fn complete(&self, state: &mut State<J>, mut request: Request<J>, outcome: Result<(), Error>) {
+    fn complete(&self, state: &mut QueueState<J>, mut request: QueuedJob<J>, outcome: Result<(), Error>) {
         if let Err(why) = &outcome {
             request.job.give_up(why);
         }
@@ -252,7 +252,7 @@ impl<S: Served, J: Job<S>> Inner<J, S> {
         count
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<J>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<J>> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -9,7 +9,7 @@ use crate::threads::{Lent, Threads, Whose};
 
 /// What jobs are carried out on: counts them.
 #[derive(Default)]
-struct Fake {
+struct FakeOpened {
     threads: Threads,
     whose: Whose,
     clock: Clock,
@@ -20,7 +20,7 @@ struct Fake {
     too_late: AtomicUsize,
 }
 
-impl Served for Fake {
+impl Served for FakeOpened {
     fn check_process(&self) -> Result<(), Error> {
         Ok(())
     }
@@ -35,15 +35,15 @@ impl Served for Fake {
 }
 
 /// Fills memory of its own, and looks at its time on the way as a batch does between its calls.
-struct Fill {
+struct FillJob {
     memory: Vec<u8>,
     /// How long it takes over a byte, whatever happens meanwhile.
     pause: Duration,
     given_up: Option<ErrorKind>,
 }
 
-impl Job<Fake> for Fill {
-    fn run(&mut self, store: &Fake, until: &Until) -> Result<(), Error> {
+impl Job<FakeOpened> for FillJob {
+    fn run(&mut self, store: &FakeOpened, until: &Until) -> Result<(), Error> {
         for byte in &mut self.memory {
             until.check()?;
             thread::sleep(self.pause);
@@ -59,12 +59,12 @@ impl Job<Fake> for Fill {
     }
 }
 
-fn fill(len: usize) -> Fill {
-    Fill { memory: vec![0; len], pause: Duration::ZERO, given_up: None }
+fn fill(len: usize) -> FillJob {
+    FillJob { memory: vec![0; len], pause: Duration::ZERO, given_up: None }
 }
 
 /// Wait until the descriptor says that something is done.
-fn wait(queue: &Queue<Fill, Fake>) {
+fn wait(queue: &Queue<FillJob, FakeOpened>) {
     let mut ready = libc::pollfd { fd: queue.event().unwrap(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry of ours.
     assert_eq!(unsafe { libc::poll(&mut ready, 1, 60_000) }, 1, "nothing is done");
@@ -74,7 +74,7 @@ fn wait(queue: &Queue<Fill, Fake>) {
 fn each_request_completes_once_whoever_submits_cancels_and_drains() {
     const THREADS: u64 = 3;
     const EACH: u64 = 200;
-    let fake = Arc::new(Fake::default());
+    let fake = Arc::new(FakeOpened::default());
     let queue = &Queue::of(fake.clone(), 16).unwrap();
     let mut completed = BTreeSet::new();
     let mut filled = 0;
@@ -121,9 +121,9 @@ fn each_request_completes_once_whoever_submits_cancels_and_drains() {
 fn closing_waits_until_no_job_runs() {
     let pause = Duration::from_millis(2);
     for _ in 0..10 {
-        let fake = Arc::new(Fake::default());
+        let fake = Arc::new(FakeOpened::default());
         let queue = Queue::of(fake.clone(), 64).unwrap();
-        (0..32).for_each(|cookie| assert!(queue.submit(cookie, Fill { pause, ..fill(64) }, None).is_ok()));
+        (0..32).for_each(|cookie| assert!(queue.submit(cookie, FillJob { pause, ..fill(64) }, None).is_ok()));
         thread::sleep(pause);
         drop(queue);
         fake.closed.store(true, Relaxed);
@@ -134,7 +134,7 @@ fn closing_waits_until_no_job_runs() {
 
 #[test]
 fn a_late_request_is_given_up_and_a_full_queue_gives_the_job_back() {
-    let queue = Queue::of(Arc::new(Fake::default()), 1).unwrap();
+    let queue = Queue::of(Arc::new(FakeOpened::default()), 1).unwrap();
     assert!(queue.submit(1, fill(1), Some(Duration::ZERO)).is_ok());
     let (job, full) = queue.submit(2, fill(3), None).expect_err("it is full");
     assert_eq!((job.memory.len(), full.kind()), (3, ErrorKind::Exhausted));
@@ -142,6 +142,6 @@ fn a_late_request_is_given_up_and_a_full_queue_gives_the_job_back() {
     let late = queue.drain(9).unwrap().pop().expect("it is done");
     assert_eq!((late.cookie, late.job.given_up), (1, Some(ErrorKind::Unavailable)));
     for depth in [0, limits::MAX_QUEUE_DEPTH + 1] {
-        assert!(Queue::<Fill, Fake>::of(Arc::default(), depth).is_err());
+        assert!(Queue::<FillJob, FakeOpened>::of(Arc::default(), depth).is_err());
     }
 }

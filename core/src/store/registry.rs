@@ -10,9 +10,9 @@ use std::time::Duration;
 use super::bound::{self, Bound};
 use super::damage::Suspects;
 use super::describe::SaidByOperator;
-use super::followed::Followed;
+use super::followed::Successors;
 use super::open_store::OpenStore;
-use super::places::{Place, Places, Stored, Turn};
+use super::places::{OpenTurn, SharedStore, StoreSlot, StoreTable};
 use super::process::Process;
 use super::spare::Spare;
 use super::upkeep;
@@ -57,7 +57,7 @@ pub struct Setup {
 /// All that makes two opens the same. The target holds URI and grants, the settings tenant, limits and options: what
 /// belongs to one tenant is never another's.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct StoreKey {
     component: [u8; 32],
     target: Target,
     settings: Settings,
@@ -88,7 +88,7 @@ impl Hash for SameLayer {
     }
 }
 
-impl Key {
+impl StoreKey {
     /// What keeps the chunks that are near apart: all that decides whose bytes they are. Bounds and times do not, so that what is on
     /// a disk is found again after they were changed.
     fn scope(&self) -> Scope {
@@ -103,18 +103,18 @@ impl Key {
             direct: Direct::default(),
             ..self.settings.clone()
         };
-        Scope::of(&Key { settings, layers: Vec::new(), ..self.clone() })
+        Scope::of(&StoreKey { settings, layers: Vec::new(), ..self.clone() })
     }
 
     /// Whether what one store has counts for the other's share too.
-    fn has_owner_of(&self, other: &Key) -> bool {
-        let owner = |key: &Key| (key.target.backend.clone(), key.settings.tenant.clone());
+    fn has_owner_of(&self, other: &StoreKey) -> bool {
+        let owner = |key: &StoreKey| (key.target.backend.clone(), key.settings.tenant.clone());
         owner(self) == owner(other)
     }
 }
 
 /// The open stores of a process.
-pub(super) type OpenStores = Places<Key, OpenStore>;
+pub(super) type OpenStores = StoreTable<StoreKey, OpenStore>;
 
 /// The store that a URI names, and what prefixes its manifests.
 pub(super) fn open(uri: &StoreUri, setup: &Setup) -> Result<(Arc<OpenStore>, Option<String>), Error> {
@@ -161,7 +161,7 @@ fn open_with(
     let prefix = target.prefix.clone();
     let target = Target { prefix: None, ..target };
     let layers = setup.layers.iter().cloned().map(SameLayer).collect();
-    let key = Key { component: component.digest(), target, settings, layers };
+    let key = StoreKey { component: component.digest(), target, settings, layers };
     let Process { stores: places, clock, .. } = &*setup.process;
     let until = Until::with(clock, &key.settings.limits, None, None);
     let place = places.place(&key, || Breaker::new(key.target.store.as_str(), &key.settings.limits, clock));
@@ -172,8 +172,8 @@ fn open_with(
     let refused = |_: &Error| counters.count(Event::BreakerRefused);
     place.breaker.admit().inspect_err(refused)?.give_back();
     let opener = match place.turn(until.deadline())? {
-        Turn::Open(shared) => return Ok((shared, prefix)),
-        Turn::Mine(opener) => opener,
+        OpenTurn::Open(shared) => return Ok((shared, prefix)),
+        OpenTurn::Mine(opener) => opener,
     };
     // Those before in the line may have opened the breaker.
     let pass = place.breaker.admit().inspect_err(refused)?;
@@ -316,15 +316,15 @@ fn cut(label: &mut String, more: &mut Vec<(String, String)>) {
 impl OpenStore {
     fn open(
         component: Arc<dyn Component>,
-        key: Key,
+        key: StoreKey,
         setup: &Setup,
-        place: &Place<OpenStore>,
+        place: &StoreSlot<OpenStore>,
         counters: &Arc<Counters>,
         until: &Until,
     ) -> Result<Self, Error> {
-        let Place { breaker, changes, .. } = place;
+        let StoreSlot { breaker, changes, .. } = place;
         let scope = key.scope();
-        let Key { target, settings, .. } = key;
+        let StoreKey { target, settings, .. } = key;
         let Process { budgets, owners, metered, .. } = &*setup.process;
         let owner = owners.get(&target.backend, settings.tenant.as_deref());
         let opened = Directories::open(&target, &settings, setup, &owner)?;
@@ -382,7 +382,7 @@ impl OpenStore {
                 required: settings.require_descriptor,
                 told: Mutex::default(),
             },
-            followed: Followed::default(),
+            followed: Successors::default(),
             spare: Spare::new(&setup.process.spare),
             removed: Mutex::default(),
             keeps_all: AtomicBool::new(false),
@@ -434,7 +434,7 @@ impl Gauged for OpenStore {
     }
 }
 
-impl Stored for OpenStore {
+impl SharedStore for OpenStore {
     /// Whether the directories that were opened are still those under their names.
     fn is_current(&self) -> bool {
         let Reach { directory, folders, grants, .. } = &*self.reach;

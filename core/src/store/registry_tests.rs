@@ -34,7 +34,7 @@ fn what_is_near_is_found_again_under_other_bounds_and_nothing_else() {
         let served = as_shipped("local-fs");
         let settings = config.settings(&uri, &served).unwrap();
         let target = settings.target(&uri, &served).unwrap();
-        Key { component: [0; 32], target, settings, layers }
+        StoreKey { component: [0; 32], target, settings, layers }
     };
     let scope = |lines: &str| key(lines, Vec::new()).scope();
     let plain = scope("");

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::Put;
-use super::batches::Outcomes;
+use super::batches::BatchOutcomes;
 use super::flushing::Flushing;
-use super::foreseen::{Confirmed, Foreseen};
+use super::foreseen::{Confirmed, ConfirmedAhead};
 use super::ledger::{self, Admission, Ledger};
 use super::open_store::OpenStore;
 use crate::backend::{Bytes, Committed};
@@ -24,19 +24,19 @@ use crate::process::Clock;
 use crate::until::Until;
 
 pub(super) struct SaveState {
-    state: Mutex<State>,
+    state: Mutex<SaveProgress>,
     /// A commit waits for a flush that another thread began.
     flushing: Flushing,
 }
 
 #[derive(Default)]
-struct State {
+struct SaveProgress {
     /// Tells who evicts from the store's directory that chunks were put which no manifest names yet.
     under_way: Option<UnderWay>,
     /// Puts that are running: what they are about is not in the ledger yet.
     putting: usize,
     ledger: Ledger<Arc<Buffer>>,
-    foreseen: Foreseen,
+    foreseen: ConfirmedAhead,
     /// Write buffer taken for chunks that are being copied.
     reserved: usize,
     /// Bytes put since the last flush began.
@@ -157,7 +157,7 @@ impl SaveState {
         if store.is_damaged(&hash) || store.is_unsettled(&hash) {
             return false;
         }
-        let found = |state: &mut State| {
+        let found = |state: &mut SaveProgress| {
             let Confirmed { at, generation } = state.foreseen.take(&hash, || store.now())?;
             if store.was_removed(&hash, at) {
                 return None;
@@ -215,7 +215,7 @@ impl SaveState {
     /// Have a helper store what waits, while the consumer goes on. `end`: that of the caller's operation, which waits for it.
     fn flush_early(self: &Arc<Self>, store: &Arc<OpenStore>, end: Option<Instant>) {
         let (save, of_helper) = (self.clone(), store.clone());
-        let handed = store.helpers().hand(move || {
+        let handed = store.helpers().spawn_job(move || {
             // What failed for a passing reason stays for the manifest; what failed for good is in the ledger.
             if save.flush(&of_helper, &of_helper.until_by(end)).is_ok() {
                 save.lock().flushing_early = false;
@@ -241,7 +241,7 @@ impl SaveState {
         let generation = store.generation_of_data();
         let batch: Vec<_> = chunks.iter().map(|(hash, data)| (*hash, Bytes::Buffered(data))).collect();
         let confirmed = store.now();
-        let Outcomes { items, mut failure } = store.batches().put_all(&batch, false, until);
+        let BatchOutcomes { items, mut failure } = store.batches().put_all(&batch, false, until);
         for ((hash, data), outcome) in chunks.iter().zip(items) {
             let freed = match outcome {
                 Some(Ok(_)) => self.lock().ledger.stored(*hash, data.len(), confirmed, generation),
@@ -269,12 +269,12 @@ impl SaveState {
         }
         flushed?;
         self.find_losses(store, until)?;
-        self.tell_losses(store)?;
+        self.check_losses(store)?;
         match self.publish(store, Some((name, data)), until)? {
             Committed::Published => Ok(()),
             // Where another thread has put them again since, the next manifest publishes them.
             Committed::Absent(gone) => {
-                self.tell_losses(store).and_then(|()| gone.first().map_or(Ok(()), |hash| Err(vanished(hash))))
+                self.check_losses(store).and_then(|()| gone.first().map_or(Ok(()), |hash| Err(vanished(hash))))
             }
         }
     }
@@ -311,7 +311,7 @@ impl SaveState {
         Ok(committed)
     }
 
-    fn lose(&self, store: &OpenStore, state: &mut State, hash: ChunkHash) {
+    fn lose(&self, store: &OpenStore, state: &mut SaveProgress, hash: ChunkHash) {
         store.saw_absent(&hash);
         store.release_buffer(state.ledger.lose(hash, vanished(&hash)));
     }
@@ -361,8 +361,8 @@ impl SaveState {
     }
 
     /// Why no manifest may be published: chunks that were accepted are lost.
-    pub(super) fn tell_losses(&self, store: &OpenStore) -> Result<(), Error> {
-        self.lock().ledger.tell(store.now()).map_or(Ok(()), Err)
+    pub(super) fn check_losses(&self, store: &OpenStore) -> Result<(), Error> {
+        self.lock().ledger.loss_error(store.now()).map_or(Ok(()), Err)
     }
 
     /// The ledger is full: commit the half that was stored first, without a manifest.
@@ -404,7 +404,7 @@ impl SaveState {
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SaveProgress> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

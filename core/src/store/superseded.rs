@@ -15,7 +15,7 @@ impl OpenStore {
             return;
         }
         let (store, of_helper) = (self.clone(), name.to_owned());
-        let handed = self.helpers().hand(move || {
+        let handed = self.helpers().spawn_job(move || {
             let removed = store.enveloped.delete_layout1_manifest(&of_helper, &store.until());
             if let Err(error) = removed {
                 store.superseded.forget(&of_helper);

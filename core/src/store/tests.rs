@@ -144,16 +144,16 @@ fn a_change_that_ended_unknown_is_known_to_all_handles_and_after_a_close() {
 }
 
 /// Counts the puts that pass, and those of layers around it.
-struct Counted(&'static str, Arc<Mutex<Vec<&'static str>>>);
+struct CountingLayer(&'static str, Arc<Mutex<Vec<&'static str>>>);
 
-struct Counting(Arc<dyn Backend>, Counted);
+struct Counting(Arc<dyn Backend>, CountingLayer);
 
-impl Layer for Counted {
+impl Layer for CountingLayer {
     fn open(&self, store: &Opening<'_>) -> Result<Option<Wrap>, Error> {
         if store.uri.contains("refused") {
             return Err(Error::invalid("this layer refuses it"));
         }
-        let own = Counted(self.0, self.1.clone());
+        let own = CountingLayer(self.0, self.1.clone());
         let wrap: Wrap = Box::new(|inner| Arc::new(Counting(inner, own)));
         Ok(Some(wrap).filter(|_| store.uri.contains("store")))
     }
@@ -201,7 +201,7 @@ fn layers_that_a_host_names_lie_around_the_instances_in_their_order() {
     let fakes = written_through();
     let passed = Arc::new(Mutex::new(Vec::new()));
     let layers: Vec<Arc<dyn Layer>> =
-        ["inner", "outer"].map(|name| Arc::new(Counted(name, passed.clone())) as Arc<dyn Layer>).into();
+        ["inner", "outer"].map(|name| Arc::new(CountingLayer(name, passed.clone())) as Arc<dyn Layer>).into();
     let setup = Setup { layers, ..fakes.setup("") };
     Store::open_with(URI, &setup).unwrap().put_chunk(b"a", b"x").unwrap();
     assert_eq!(*passed.lock().unwrap(), ["outer", "inner"]);

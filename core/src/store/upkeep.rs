@@ -21,32 +21,32 @@ const RETRIED: Duration = Duration::from_secs(1);
 const UPKEEP_PASS: Duration = Duration::from_secs(10);
 
 /// Looks after the bounded stores of a process.
-pub(crate) struct Upkeep {
+pub(crate) struct Evictor {
     clock: Clock,
     spawn: Spawn,
-    state: Mutex<State>,
+    state: Mutex<EvictorState>,
     wake: Condition,
 }
 
-struct State {
+struct EvictorState {
     turns: Turns,
-    stores: Vec<Place>,
+    stores: Vec<ScheduledStore>,
     threads: usize,
     last: u64,
 }
 
 /// A store that is looked after.
-struct Place {
+struct ScheduledStore {
     number: u64,
     whose: Whose,
-    store: Weak<Kept>,
+    store: Weak<BoundedStore>,
     due: Option<Instant>,
     /// A thread is at it.
     busy: bool,
 }
 
 /// What is kept of a store beside it.
-pub(super) struct Kept {
+pub(super) struct BoundedStore {
     number: u64,
     bound: Bound,
     directory: Arc<Directory>,
@@ -57,7 +57,7 @@ pub(super) struct Kept {
 }
 
 /// Bound a store that was just opened. `None`: it is not in a directory that it may write to.
-pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<Kept>>, Error> {
+pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<BoundedStore>>, Error> {
     let directory = shared.reach.directory.clone().filter(|directory| !directory.is_read_only());
     let Some(directory) = directory else { return Ok(None) };
     let upkeep = &shared.process.upkeep;
@@ -113,7 +113,7 @@ pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<
     if let (Some(guard), Ok(space)) = (directory.guard(), directory.space()) {
         guard.look(space.available);
     }
-    let kept = Arc::new(Kept {
+    let kept = Arc::new(BoundedStore {
         number,
         bound,
         directory,
@@ -127,21 +127,21 @@ pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<
     Ok(Some(kept))
 }
 
-impl Upkeep {
+impl Evictor {
     pub(crate) fn new(clock: Clock, spawn: Spawn) -> Self {
         let turns = Turns::new(limits::MAX_UPKEEP_THREADS, limits::MAX_EXTRA_THREADS);
-        let state = State { turns, stores: Vec::new(), threads: 0, last: 0 };
-        Upkeep { wake: Condition::new(&clock), clock, spawn, state: Mutex::new(state) }
+        let state = EvictorState { turns, stores: Vec::new(), threads: 0, last: 0 };
+        Evictor { wake: Condition::new(&clock), clock, spawn, state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, EvictorState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn add(self: &Arc<Self>, kept: &Arc<Kept>, whose: &Whose) {
+    fn add(self: &Arc<Self>, kept: &Arc<BoundedStore>, whose: &Whose) {
         let mut state = self.lock();
         state.stores.retain(|place| place.store.strong_count() > 0 || place.busy);
-        state.stores.push(Place {
+        state.stores.push(ScheduledStore {
             number: kept.number,
             whose: whose.clone(),
             store: Arc::downgrade(kept),
@@ -171,7 +171,7 @@ impl Upkeep {
             if let Some((number, whose, store)) = state.next(now) {
                 drop(state);
                 let next = store.as_ref().and_then(|store| {
-                    let tended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| store.tend()));
+                    let tended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| store.run_pass()));
                     tended.unwrap_or(Some(limits::UPKEEP_PERIOD))
                 });
                 drop(store);
@@ -199,10 +199,10 @@ impl Upkeep {
     }
 }
 
-impl State {
+impl EvictorState {
     /// Begin with a store that is due: of the owner that has the least under way, the one that has waited for longest.
-    fn next(&mut self, now: Instant) -> Option<(u64, Whose, Option<Arc<Kept>>)> {
-        let due = |place: &Place| place.due.filter(|due| *due <= now && !place.busy);
+    fn next(&mut self, now: Instant) -> Option<(u64, Whose, Option<Arc<BoundedStore>>)> {
+        let due = |place: &ScheduledStore| place.due.filter(|due| *due <= now && !place.busy);
         let mut waiting: Vec<(Instant, usize)> =
             self.stores.iter().enumerate().filter_map(|(at, place)| Some((due(place)?, at))).collect();
         waiting.sort_unstable();
@@ -220,7 +220,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl Kept {
+impl BoundedStore {
     /// What the store holds, as far as is known.
     /// Whether something is evicted for its bounds.
     pub(super) fn evicts(&self) -> bool {
@@ -232,7 +232,7 @@ impl Kept {
     }
 
     /// Do what is to be done now. When to look again.
-    fn tend(&self) -> Option<Duration> {
+    fn run_pass(&self) -> Option<Duration> {
         let shared = self.shared.upgrade()?;
         let (guard, tally) = self.directory.guard().and_then(|guard| Some((guard, guard.tally.as_ref()?)))?;
         guard.begin_upkeep();
@@ -245,7 +245,7 @@ impl Kept {
         if !self.bound.evicts {
             guard.set_hopeless(true);
         } else if let Err(error) = self.evict(&shared, guard, tally) {
-            self.tell(&shared, format_args!("cannot evict: {error}"));
+            self.warn_rarely(&shared, format_args!("cannot evict: {error}"));
         }
         guard.made_room();
         match guard.hold_if_hopeless() {
@@ -264,7 +264,7 @@ impl Kept {
                     entries.set(chunks.saturating_add(manifests), files_before);
                 }
             }
-            Err(error) => self.tell(shared, format_args!("cannot count what it holds: {error}")),
+            Err(error) => self.warn_rarely(shared, format_args!("cannot count what it holds: {error}")),
         }
     }
 
@@ -293,7 +293,7 @@ impl Kept {
             drop(pressure);
             if spent {
                 let (keep_free, half) = (bound.keep_free, used);
-                self.tell(
+                self.warn_rarely(
                     shared,
                     format_args!(
                         "{available} bytes of the disk are free, keep_free = {keep_free}: others fill it. The store has evicted half \
@@ -310,7 +310,10 @@ impl Kept {
             if evicted.bytes > 0 && tally.removed() == removed {
                 // It would be asked again and again.
                 let said = evicted.bytes;
-                self.tell(shared, format_args!("the component says that it evicted {said} bytes, and removed no file"));
+                self.warn_rarely(
+                    shared,
+                    format_args!("the component says that it evicted {said} bytes, and removed no file"),
+                );
                 evicted.bytes = 0;
             }
             guard.set_hopeless(evicted.bytes == 0 && bytes > 0);
@@ -321,7 +324,7 @@ impl Kept {
             if evicted.bytes == 0 {
                 if bytes > 0 && tally.total() > bound.max_bytes.unwrap_or(u64::MAX) {
                     let max = bound.max_bytes.unwrap_or(0);
-                    self.tell(
+                    self.warn_rarely(
                         shared,
                         format_args!(
                             "over max_bytes = {max}, and saves that are under way need all of it: puts are refused"
@@ -335,7 +338,7 @@ impl Kept {
     }
 
     /// Tell the operator something that may be so for long, a line a minute.
-    fn tell(&self, shared: &OpenStore, what: std::fmt::Arguments<'_>) {
+    fn warn_rarely(&self, shared: &OpenStore, what: std::fmt::Arguments<'_>) {
         let mut told = self.told.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if told.is_none_or(|told| shared.process.clock.since(told) >= limits::LOSS_TOLD_FOR) {
             *told = Some(shared.process.clock.now());

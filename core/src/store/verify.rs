@@ -18,7 +18,7 @@ pub(super) struct Verifier {
 
 /// What is known of a store's keys of 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keys {
+pub(super) enum KeyScheme {
     Unsettled,
     /// They are hashes of the content.
     Hashes,
@@ -75,13 +75,13 @@ impl Verifier {
     }
 
     /// What is known of keys of 8 bytes.
-    pub(super) fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> KeyScheme {
         match (self.mode, self.keyed.load(Relaxed)) {
-            (Verify::Xxh3, _) => Keys::Hashes,
-            (Verify::Off, _) => Keys::Unchecked,
-            (Verify::Auto, UNSETTLED) => Keys::Unsettled,
-            (Verify::Auto, OPAQUE) => Keys::Opaque,
-            (Verify::Auto, _) => Keys::Hashes,
+            (Verify::Xxh3, _) => KeyScheme::Hashes,
+            (Verify::Off, _) => KeyScheme::Unchecked,
+            (Verify::Auto, UNSETTLED) => KeyScheme::Unsettled,
+            (Verify::Auto, OPAQUE) => KeyScheme::Opaque,
+            (Verify::Auto, _) => KeyScheme::Hashes,
         }
     }
 

@@ -27,12 +27,12 @@ pub(super) struct FanOut {
     work: &'static (dyn Fn(usize) + Sync),
     count: usize,
     next: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<FanOutState>,
     left: Condition,
 }
 
 #[derive(Default)]
-struct State {
+struct FanOutState {
     closed: bool,
     helping: usize,
     panic: Option<Box<dyn Any + Send>>,
@@ -41,7 +41,7 @@ struct State {
 impl FanOut {
     /// `work(0)` to `work(count - 1)` are to be done. `clock`: by which it is waited for those who help.
     pub(super) fn new(work: &'static (dyn Fn(usize) + Sync), count: usize, clock: &Clock) -> Self {
-        let (next, state) = (AtomicUsize::new(0), Mutex::new(State::default()));
+        let (next, state) = (AtomicUsize::new(0), Mutex::new(FanOutState::default()));
         FanOut { work, count, next, state, left: Condition::new(clock) }
     }
 
@@ -83,7 +83,7 @@ impl FanOut {
         state.panic.take()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FanOutState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -113,15 +113,16 @@ mod tests {
     }
 
     /// What each piece writes to, which only one thread may at a time, and its caller reads once all is done.
-    struct Written([UnsafeCell<u32>; 2]);
+    struct WrittenPieces([UnsafeCell<u32>; 2]);
 
     // SAFETY: loom reports two threads that use a cell at once, which is what these tests look for.
-    unsafe impl Sync for Written {}
+    unsafe impl Sync for WrittenPieces {}
 
     #[test]
     fn each_piece_is_done_once_and_before_it_is_finished() {
         loom::model(|| {
-            let written: &'static Written = Box::leak(Box::new(Written([UnsafeCell::new(0), UnsafeCell::new(0)])));
+            let written: &'static WrittenPieces =
+                Box::leak(Box::new(WrittenPieces([UnsafeCell::new(0), UnsafeCell::new(0)])));
             // SAFETY: a cell's pointer is used within the closure only.
             let work = |index: usize| written.0[index].with_mut(|cell| unsafe { *cell += 1 });
             let shared = Arc::new(FanOut::new(Box::leak(Box::new(work)), 2, &Clock::default()));

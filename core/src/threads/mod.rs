@@ -58,7 +58,7 @@ impl Threads {
 
 /// A pool of threads.
 pub struct Helpers {
-    queue: Mutex<Queue>,
+    queue: Mutex<JobQueue>,
     wake: Condition,
     most: usize,
     cores: usize,
@@ -76,7 +76,7 @@ pub struct Lent<'a> {
     whose: &'a Whose,
 }
 
-struct Queue {
+struct JobQueue {
     turns: Turns,
     jobs: Lines<Job>,
     /// By when each is due, and a number of its own.
@@ -92,7 +92,7 @@ impl Helpers {
     /// `most`: so many threads, and `extra` more for those of whom nothing runs.
     pub fn new(most: usize, extra: usize, clock: Clock, spawn: Spawn) -> Self {
         let cores = spawn.cores();
-        let queue = Queue {
+        let queue = JobQueue {
             turns: Turns::new(most, extra),
             jobs: Lines::default(),
             later: BTreeMap::new(),
@@ -133,12 +133,12 @@ impl Helpers {
         self.cores.min(self.most + 1)
     }
 
-    /// Have a job of the process's own done some time. False: as for [`Lent::hand`].
-    pub fn hand(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
-        self.lent(&self.own).hand(job)
+    /// Have a job of the process's own done some time. False: as for [`Lent::spawn_job`].
+    pub fn spawn_job(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
+        self.lent(&self.own).spawn_job(job)
     }
 
-    /// Have a job of the process's own done when so much time has passed, or somewhat later. False: as for [`Lent::hand`].
+    /// Have a job of the process's own done when so much time has passed, or somewhat later. False: as for [`Lent::spawn_job`].
     pub fn hand_later(self: &Arc<Self>, after: Duration, job: impl FnOnce() + Send + 'static) -> bool {
         let mut queue = self.lock();
         if queue.threads == 0 && self.most > 0 && self.start_thread() {
@@ -202,7 +202,7 @@ impl Helpers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, JobQueue> {
         self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -214,7 +214,7 @@ impl Lent<'_> {
     }
 
     /// Have a job done some time. False: there is no helper, or too much of the store waits for them, and it was dropped.
-    pub fn hand(self, job: impl FnOnce() + Send + 'static) -> bool {
+    pub fn spawn_job(self, job: impl FnOnce() + Send + 'static) -> bool {
         self.give(Box::new(job)).is_ok()
     }
 
@@ -247,7 +247,7 @@ impl Lent<'_> {
         let shared = Arc::new(FanOut::new(work, count, &self.pool.clock));
         for _ in 1..count.min(hands).min(self.pool.most + 1) {
             let shared = shared.clone();
-            self.hand(move || shared.help());
+            self.spawn_job(move || shared.help());
         }
         let own = catch_unwind(AssertUnwindSafe(|| shared.run()));
         let helped = shared.finish();
@@ -280,7 +280,7 @@ impl Lent<'_> {
     }
 }
 
-impl Queue {
+impl JobQueue {
     /// What is to be done now, if anything.
     fn next_job(&mut self, clock: &Clock, own: &Whose) -> Option<(Whose, Job)> {
         self.jobs.pop(&self.turns).or_else(|| {
@@ -345,8 +345,8 @@ mod tests {
     fn what_waits_for_helpers_is_bounded() {
         let (helpers, whose) = (helpers(1), Whose::default());
         let (go, wait) = std::sync::mpsc::channel::<()>();
-        assert!(helpers.hand(move || wait.recv().unwrap_err().to_string().clear()));
-        let handed = (0..10 * MAX_HELPER_JOBS).filter(|_| helpers.lent(&whose).hand(|| ())).count();
+        assert!(helpers.spawn_job(move || wait.recv().unwrap_err().to_string().clear()));
+        let handed = (0..10 * MAX_HELPER_JOBS).filter(|_| helpers.lent(&whose).spawn_job(|| ())).count();
         drop(go);
         assert!((MAX_HELPER_JOBS - 1..=MAX_HELPER_JOBS).contains(&handed), "{handed}");
     }
@@ -357,20 +357,20 @@ mod tests {
         struct Asks(Arc<Helpers>);
         impl Drop for Asks {
             fn drop(&mut self) {
-                self.0.hand(|| ());
+                self.0.spawn_job(|| ());
             }
         }
         let helpers = helpers(1);
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let (begun, begins) = std::sync::mpsc::channel();
-        assert!(helpers.hand(move || {
+        assert!(helpers.spawn_job(move || {
             begun.send(()).unwrap();
             let _ = wait.recv();
         }));
         begins.recv_timeout(Duration::from_secs(60)).unwrap();
-        assert_eq!((0..10 * MAX_HELPER_JOBS).filter(|_| helpers.hand(|| ())).count(), MAX_HELPER_JOBS);
+        assert_eq!((0..10 * MAX_HELPER_JOBS).filter(|_| helpers.spawn_job(|| ())).count(), MAX_HELPER_JOBS);
         let (asks, (done, ends)) = (Asks(helpers.clone()), std::sync::mpsc::channel());
-        thread::spawn(move || done.send(asks.0.clone().hand(move || drop(asks))).unwrap());
+        thread::spawn(move || done.send(asks.0.clone().spawn_job(move || drop(asks))).unwrap());
         assert_eq!(ends.recv_timeout(Duration::from_secs(60)), Ok(false), "it waits for itself");
         drop(go);
     }
@@ -385,8 +385,8 @@ mod tests {
         }
         // A thread that a job holds up for long leaves the clock to another.
         let (go, held) = std::sync::mpsc::channel::<()>();
-        assert!(helpers.hand(move || held.recv().unwrap_err().to_string().clear()));
-        assert!(helpers.hand(move || done.send(0).unwrap()));
+        assert!(helpers.spawn_job(move || held.recv().unwrap_err().to_string().clear()));
+        assert!(helpers.spawn_job(move || done.send(0).unwrap()));
         let order: Vec<i32> = (0..4).map(|_| wait.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
         assert_eq!(order, [0, 1, 2, 3]);
         drop(go);
@@ -394,10 +394,10 @@ mod tests {
 
     #[test]
     fn without_helpers_a_job_is_refused() {
-        assert!(!helpers(0).hand(|| unreachable!()));
+        assert!(!helpers(0).spawn_job(|| unreachable!()));
         assert!(!helpers(0).hand_later(Duration::ZERO, || unreachable!()));
         let (done, wait) = std::sync::mpsc::channel();
-        assert!(helpers(1).hand(move || done.send(()).unwrap()));
+        assert!(helpers(1).spawn_job(move || done.send(()).unwrap()));
         wait.recv_timeout(Duration::from_secs(60)).unwrap();
     }
 
@@ -415,14 +415,14 @@ mod tests {
                 begun.send(("offender", number)).unwrap();
                 let _ = held.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).recv();
             };
-            assert!(helpers.lent(&offender).hand(job));
+            assert!(helpers.lent(&offender).spawn_job(job));
         }
         let started: Vec<_> = (0..3).map(|_| begins.recv_timeout(LONG).unwrap()).collect();
         assert!(started.iter().all(|(who, _)| *who == "offender"));
         // None of them ends, and 17 more of the offender's wait.
         for number in 0..2 {
             let begun = begun.clone();
-            assert!(helpers.lent(&neighbour).hand(move || begun.send(("neighbour", number)).unwrap()));
+            assert!(helpers.lent(&neighbour).spawn_job(move || begun.send(("neighbour", number)).unwrap()));
             assert_eq!(begins.recv_timeout(LONG).unwrap(), ("neighbour", number));
         }
         drop(go);

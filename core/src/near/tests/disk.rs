@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::super::disk::Disk;
-use super::super::{Key, check_directory, copies};
+use super::super::{CopyKey, check_directory, copies};
 use super::*;
 use crate::directory::Directory;
 
@@ -14,7 +14,7 @@ fn until() -> Until {
     Until::new(&Limits::default())
 }
 
-fn on_disk(path: &Path, memory: u64) -> Around {
+fn on_disk(path: &Path, memory: u64) -> NearAround {
     around(&settings(memory, Some((path.to_owned(), DISK))))
 }
 
@@ -179,7 +179,7 @@ fn the_disk_tier_is_bounded_and_keeps_what_is_used() {
     assert!(least > DISK / 2, "{least}: it is not emptied for what is new");
     // The least recently used go first.
     let disk = Disk::bounded(Directory::open(&path, &Arc::default()).unwrap(), DISK, 0).unwrap();
-    let keys: Vec<Key> = (10_000..10_020).map(place).collect();
+    let keys: Vec<CopyKey> = (10_000..10_020).map(place).collect();
     for (key, number) in keys.iter().zip(10_000..) {
         assert!(disk.write(key, &copy(number), || true));
     }
@@ -203,8 +203,8 @@ fn a_copy_takes_a_fraction_of_the_disk_at_most() {
     assert!(!disk.has_room_for(most + 1) && !disk.has_room_for(usize::MAX));
 }
 
-fn place(number: u64) -> Key {
-    Key { scope: Scope::of(&7), hash: key(&data(number)).as_slice().try_into().unwrap() }
+fn place(number: u64) -> CopyKey {
+    CopyKey { scope: Scope::of(&7), hash: key(&data(number)).as_slice().try_into().unwrap() }
 }
 
 fn copy(number: u64) -> copies::Copy {
@@ -222,7 +222,7 @@ fn golden_file() {
     let path = scratch.path().join("near");
     let disk = Disk::bounded(Directory::open(&path, &Arc::default()).unwrap(), DISK, 0).unwrap();
     let hash = [0x75, 0x1c, 0xcf, 0x1c, 0x95, 0x40, 0x05, 0x18];
-    let key = Key { scope: Scope(std::array::from_fn(|n| n as u8)), hash };
+    let key = CopyKey { scope: Scope(std::array::from_fn(|n| n as u8)), hash };
     let data = Arc::new(Buffer::concat(&[b"chunk"]).unwrap());
     assert!(disk.write(&key, &copies::Copy { data, confirmed: 0x0102_0304_0506_0708 }, || true));
     let file = std::fs::read(path.join("75/000102030405060708090a0b0c0d0e0f-751ccf1c95400518")).unwrap();

@@ -108,10 +108,10 @@ fn no_copy_is_taken_while_a_removal_may_come_that_ended_unknown() {
     let changes = changes();
     let counters = counters::OfProcess::default().of("near-test", None);
     let holding = Arc::new(Holding::new(far.clone(), changes.clone(), true, counters));
-    let keys = Arc::new(Keys(true));
+    let keys = Arc::new(FixedKeyScheme(true));
     let near = NearLayer::new(holding, level.clone(), Scope::of(&"a store"), keys, changes.clone());
     let until = Until::new(&Limits::default());
-    let store = Around { far, level, near: Arc::new(near), until };
+    let store = NearAround { far, level, near: Arc::new(near), until };
     let hash = store.put(b"removed late");
     // What it had near is forgotten, and the chunk is there until the removal arrives.
     store.far.failing.store(1, SeqCst);
@@ -146,7 +146,7 @@ fn only_chunks_under_the_hash_of_their_content_are_kept() {
     store.near.put(&[new], true, &store.until).unwrap();
     assert_eq!(store.get(&key(b"true")).unwrap(), b"other");
     // A store whose keys are found to be none.
-    let keys = Arc::new(Keys(false));
+    let keys = Arc::new(FixedKeyScheme(false));
     let opaque = NearLayer::new(store.far.clone(), store.level.clone(), Scope::of(&"a store"), keys, changes());
     let asked = store.far.gets();
     let kept = store.put(b"kept");

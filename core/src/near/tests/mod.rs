@@ -134,9 +134,9 @@ impl Backend for Far {
 }
 
 /// Keys are the XXH3-64 of the content, or may not be.
-struct Keys(bool);
+struct FixedKeyScheme(bool);
 
-impl ContentKeys for Keys {
+impl ContentKeys for FixedKeyScheme {
     fn may_be(&self) -> bool {
         self.0
     }
@@ -147,7 +147,7 @@ impl ContentKeys for Keys {
 }
 
 /// A near level around a backend.
-struct Around {
+struct NearAround {
     far: Arc<Far>,
     level: Arc<Level>,
     near: Arc<NearLayer>,
@@ -178,7 +178,7 @@ fn settle() {
     process().settle();
 }
 
-fn around(settings: &Near) -> Around {
+fn around(settings: &Near) -> NearAround {
     layer(&Arc::default(), &open(settings), "a store")
 }
 
@@ -187,13 +187,13 @@ fn changes() -> Arc<Changes> {
     Arc::new(Changes::new(Clock::default()))
 }
 
-fn layer(far: &Arc<Far>, level: &Arc<Level>, store: &str) -> Around {
-    let near = NearLayer::new(far.clone(), level.clone(), Scope::of(&store), Arc::new(Keys(true)), changes());
+fn layer(far: &Arc<Far>, level: &Arc<Level>, store: &str) -> NearAround {
+    let near = NearLayer::new(far.clone(), level.clone(), Scope::of(&store), Arc::new(FixedKeyScheme(true)), changes());
     let until = Until::new(&Limits::default());
-    Around { far: far.clone(), level: level.clone(), near: Arc::new(near), until }
+    NearAround { far: far.clone(), level: level.clone(), near: Arc::new(near), until }
 }
 
-impl Around {
+impl NearAround {
     fn put(&self, data: &[u8]) -> ChunkHash {
         let hash = key(data);
         assert!(self.near.put(&[(hash, Bytes::Borrowed(data))], false, &self.until).unwrap()[0].is_ok());

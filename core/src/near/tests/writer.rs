@@ -9,13 +9,13 @@ const LONG: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
 /// A level whose copies go to the disk at once, in a process of its own, with what tells that a write begins and lets it go on.
-struct Held {
-    store: Around,
+struct HeldWriter {
+    store: NearAround,
     begins: Receiver<()>,
     go: Option<Sender<()>>,
 }
 
-fn held(process: &OfProcess, path: &Path) -> Held {
+fn held(process: &OfProcess, path: &Path) -> HeldWriter {
     let settings = settings(0, Some((path.to_owned(), 1 << 30)));
     let level = Arc::new(process.open(&Arc::default(), &settings, &counters::OfProcess::default().of("near", None)));
     let ((begun, begins), (go, wait)) = (channel(), channel::<()>());
@@ -25,14 +25,14 @@ fn held(process: &OfProcess, path: &Path) -> Held {
         let _ = wait.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).recv();
     };
     *level.held.lock().unwrap() = Some(Arc::new(hold));
-    Held { store: layer(&Arc::default(), &level, "a store"), begins, go: Some(go) }
+    HeldWriter { store: layer(&Arc::default(), &level, "a store"), begins, go: Some(go) }
 }
 
 fn process() -> OfProcess {
     OfProcess::new(Clock::default(), Threads::default().near, Arc::default())
 }
 
-fn waiting(held: &Held) -> usize {
+fn waiting(held: &HeldWriter) -> usize {
     held.store.level.line.waiting()
 }
 

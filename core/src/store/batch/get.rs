@@ -101,7 +101,7 @@ unsafe fn filled(pieces: &[libc::iovec], mut len: usize) -> Vec<&[u8]> {
 }
 
 /// What was found of one chunk.
-enum Found {
+enum FoundChunk {
     /// So many bytes of value lie in the memory of the item that was chosen for it.
     Placed(usize),
     /// The value is the first so many bytes of a buffer.
@@ -182,16 +182,17 @@ impl Opened {
         let waiting = |data: Option<Arc<Buffer>>| match data {
             Some(data) => {
                 let len = data.len();
-                Ok(Found::Buffer(data, len))
+                Ok(FoundChunk::Buffer(data, len))
             }
-            None => Ok(Found::Nothing),
+            None => Ok(FoundChunk::Nothing),
         };
-        let mut found: Vec<Result<Found, Error>> =
+        let mut found: Vec<Result<FoundChunk, Error>> =
             save.waiting_each(chunks.iter().map(|(_, hash)| hash)).into_iter().map(waiting).collect();
         let lookups: Vec<Lookup> = chunks.iter().map(|(_, hash)| shared.lookup_of(hash, options)).collect();
         for turn in 0..2 {
-            let place = |(at, found): (usize, &Result<Found, Error>)| {
-                let layout = lookups.get(at)?.layouts().nth(turn).filter(|_| matches!(found, Ok(Found::Nothing)))?;
+            let place = |(at, found): (usize, &Result<FoundChunk, Error>)| {
+                let layout =
+                    lookups.get(at)?.layouts().nth(turn).filter(|_| matches!(found, Ok(FoundChunk::Nothing)))?;
                 let (item, hash) = chunks.get(at).filter(|(_, hash)| turn == 0 || !until.is_others(hash))?;
                 Some((at, (*item, hash.lying(layout))))
             };
@@ -202,7 +203,8 @@ impl Opened {
             // SAFETY: by this function's own condition.
             let answers = unsafe { shared.look_up(items, &asked, options, until) };
             for ((at, (_, hash)), answer) in places.into_iter().zip(&asked).zip(answers) {
-                let there = matches!(answer, Ok(Found::Placed(_) | Found::Buffer(..) | Found::TooLong(_)));
+                let there =
+                    matches!(answer, Ok(FoundChunk::Placed(_) | FoundChunk::Buffer(..) | FoundChunk::TooLong(_)));
                 shared.saw_layout1(hash, turn > 0 && there);
                 if let Some(place) = found.get_mut(at) {
                     *place = answer;
@@ -216,10 +218,10 @@ impl Opened {
                 return Err(unanswered());
             };
             let fetched = match found.as_ref().map_err(Clone::clone)? {
-                Found::Nothing | Found::Wrong => return Ok(None),
-                Found::TooLong(len) => Fetched::TooLong(*len),
-                Found::Placed(len) if index == *chosen => Fetched::Placed(*len),
-                Found::Placed(len) => {
+                FoundChunk::Nothing | FoundChunk::Wrong => return Ok(None),
+                FoundChunk::TooLong(len) => Fetched::TooLong(*len),
+                FoundChunk::Placed(len) if index == *chosen => Fetched::Placed(*len),
+                FoundChunk::Placed(len) => {
                     let memory = items.get(*chosen).and_then(|item| item.pieces.as_deref()).unwrap_or_default();
                     // SAFETY: the value lies in the memory of the chosen item, and this is another one's.
                     let value = unsafe { filled(memory, *len) };
@@ -227,7 +229,7 @@ impl Opened {
                     unsafe { item.deliver(&value)? }
                 }
                 // SAFETY: by this function's own condition; the value is in a buffer of the host.
-                Found::Buffer(data, len) => unsafe { item.deliver(&[data.get(..*len).unwrap_or_default()])? },
+                FoundChunk::Buffer(data, len) => unsafe { item.deliver(&[data.get(..*len).unwrap_or_default()])? },
             };
             Ok(Some(fetched))
         };
@@ -265,7 +267,7 @@ impl OpenStore {
         asked: &[Asked],
         options: &BatchOptions,
         until: &Until,
-    ) -> Vec<Result<Found, Error>> {
+    ) -> Vec<Result<FoundChunk, Error>> {
         let plain = Plain { sealed: options.sealed, content_keyed: options.xxh3_keys || self.verifier.insists() };
         // A seal of earlier versions lies behind its value: it has room behind the caller's.
         let mut seals = vec![[0_u8; SEAL_BYTES]; if options.sealed { asked.len() } else { 0 }];
@@ -299,16 +301,16 @@ impl OpenStore {
         let found = |(((_, hash), room), answer): ((&Asked, &Option<Cow<'_, [libc::iovec]>>), _)| {
             let (got, len) = match answer? {
                 Some(answer) => answer,
-                None => return Ok(Found::Nothing),
+                None => return Ok(FoundChunk::Nothing),
             };
             let damaged = match (got, len) {
-                (Got::Buffer(data), Some(len)) => return Ok(Found::Buffer(data, len)),
-                (Got::Placed(_), Some(len)) => return Ok(Found::Placed(len)),
-                (Got::TooLong(len), _) => return Ok(Found::TooLong(len.saturating_sub(plain.seal_bytes(hash)))),
+                (Got::Buffer(data), Some(len)) => return Ok(FoundChunk::Buffer(data, len)),
+                (Got::Placed(_), Some(len)) => return Ok(FoundChunk::Placed(len)),
+                (Got::TooLong(len), _) => return Ok(FoundChunk::TooLong(len.saturating_sub(plain.seal_bytes(hash)))),
                 // It was never sealed, as far as can be known: the next sealed put stores it in an envelope.
                 (Got::Buffer(_) | Got::Placed(_), None) if plain.sealed => {
                     until.dropped_chunk(hash, Unanswered::Flag);
-                    return Ok(Found::Wrong);
+                    return Ok(FoundChunk::Wrong);
                 }
                 (Got::Buffer(data), None) => damage::damaged(&data),
                 (Got::Placed(len), None) => {
@@ -325,9 +327,9 @@ impl OpenStore {
             match self.found_damaged(hash, damaged, &judge, until) {
                 Damage::Passing(sound) => {
                     let len = sound.len();
-                    Ok(Found::Buffer(sound, len))
+                    Ok(FoundChunk::Buffer(sound, len))
                 }
-                Damage::Removed | Damage::Stays(_) => Ok(Found::Wrong),
+                Damage::Removed | Damage::Stays(_) => Ok(FoundChunk::Wrong),
             }
         };
         asked.iter().zip(&rooms).zip(answers).map(found).collect()

@@ -67,7 +67,7 @@ impl Opened {
         }
         for ((hash, data), outcome) in batch.iter().zip(&outcomes) {
             if let Ok(put) = outcome {
-                shared.saw_len(data.len());
+                shared.note_len(data.len());
                 shared.moved_in(data.len() as u64);
                 shared.counters.add(Event::Duplicates, u64::from(*put == Put::Existed));
                 if let Some(save) = save {

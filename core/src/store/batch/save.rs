@@ -28,9 +28,9 @@ use crate::process::{Clock, Condition};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Save(Arc<Begun>);
+pub struct Save(Arc<BegunSave>);
 
-struct Begun {
+struct BegunSave {
     opened: Arc<Opened>,
     state: SaveState,
     submitted: Submitted,
@@ -88,7 +88,7 @@ impl Save {
     pub(super) fn begin(opened: Arc<Opened>) -> Self {
         let clock = &opened.shared.process.clock;
         let (state, submitted) = (SaveState::new(clock), Submitted::new(clock));
-        Save(Arc::new(Begun { opened, state, submitted }))
+        Save(Arc::new(BegunSave { opened, state, submitted }))
     }
 
     /// Whether it is a save of this store.
@@ -128,7 +128,7 @@ impl Save {
         manifest: Option<(&str, &[u8])>,
         end: Option<Instant>,
     ) -> Result<SaveOutcome, Error> {
-        let Begun { opened, state, submitted } = &*self.0;
+        let BegunSave { opened, state, submitted } = &*self.0;
         opened.check_process()?;
         submitted.wait();
         let committed = opened.counted(Operation::Commit, || {

@@ -16,7 +16,7 @@ use crate::limits::{CONFIRMED_FOR, LOSS_TOLD_FOR, MAX_FRESH_CHUNKS};
 
 /// `D`: the bytes of a waiting chunk.
 pub(super) struct Ledger<D> {
-    chunks: ChunkMap<Place<D>>,
+    chunks: ChunkMap<ChunkStatus<D>>,
     lost: ChunkMap<Loss>,
     /// Numbers the events, so that chunks are handed on in the order of the puts and a commit settles only what it named.
     events: u64,
@@ -24,7 +24,7 @@ pub(super) struct Ledger<D> {
     waiting_bytes: usize,
 }
 
-enum Place<D> {
+enum ChunkStatus<D> {
     Waiting {
         data: D,
         len: usize,
@@ -113,13 +113,13 @@ impl<D: Clone> Ledger<D> {
         }
         let (newest, full) = (self.next(), self.chunks.len() + self.lost.len() >= MAX_FRESH_CHUNKS);
         Ok(match self.chunks.get_mut(hash) {
-            Some(Place::Waiting { .. }) => Admission::Held,
-            Some(Place::Stored { order, .. }) if !damaged => {
+            Some(ChunkStatus::Waiting { .. }) => Admission::Held,
+            Some(ChunkStatus::Stored { order, .. }) if !damaged => {
                 // A commit that is under way settles what was put before it, and this put came after.
                 *order = newest;
                 Admission::Held
             }
-            Some(Place::Stored { .. }) => Admission::New,
+            Some(ChunkStatus::Stored { .. }) => Admission::New,
             None if full => Admission::Full,
             None => Admission::New,
         })
@@ -130,7 +130,7 @@ impl<D: Clone> Ledger<D> {
         self.lost.remove(&hash);
         let order = self.next();
         self.waiting_bytes += cost(len);
-        let former = self.chunks.insert(hash, Place::Waiting { data, len, order });
+        let former = self.chunks.insert(hash, ChunkStatus::Waiting { data, len, order });
         self.freed(former)
     }
 
@@ -138,7 +138,7 @@ impl<D: Clone> Ledger<D> {
     pub(super) fn stored(&mut self, hash: ChunkHash, len: usize, confirmed: Instant, generation: u64) -> usize {
         self.lost.remove(&hash);
         let order = self.next();
-        let former = self.chunks.insert(hash, Place::Stored { len, order, confirmed, generation });
+        let former = self.chunks.insert(hash, ChunkStatus::Stored { len, order, confirmed, generation });
         self.freed(former)
     }
 
@@ -160,7 +160,8 @@ impl<D: Clone> Ledger<D> {
 
     /// The data lived in instances and one was lost: every chunk stored in another generation is lost.
     pub(super) fn lose_other_generations(&mut self, current: u64, why: &Error) {
-        let gone = |place: &Place<D>| matches!(place, Place::Stored { generation, .. } if *generation != current);
+        let gone =
+            |place: &ChunkStatus<D>| matches!(place, ChunkStatus::Stored { generation, .. } if *generation != current);
         for (hash, _) in self.chunks.extract_if(|_, place| gone(place)) {
             self.lost.insert(hash, Loss { why: why.clone(), refused: false, put_again: false, told: None });
         }
@@ -169,7 +170,7 @@ impl<D: Clone> Ledger<D> {
     /// The bytes of a chunk that waits.
     pub(super) fn data(&self, hash: &ChunkHash) -> Option<&D> {
         match self.chunks.get(hash) {
-            Some(Place::Waiting { data, .. }) => Some(data),
+            Some(ChunkStatus::Waiting { data, .. }) => Some(data),
             _ => None,
         }
     }
@@ -180,8 +181,8 @@ impl<D: Clone> Ledger<D> {
             .chunks
             .iter()
             .filter_map(|(hash, place)| match place {
-                Place::Waiting { data, order, .. } => Some((*order, *hash, data)),
-                Place::Stored { .. } => None,
+                ChunkStatus::Waiting { data, order, .. } => Some((*order, *hash, data)),
+                ChunkStatus::Stored { .. } => None,
             })
             .collect();
         waiting.sort_unstable_by_key(|(order, ..)| *order);
@@ -200,8 +201,8 @@ impl<D: Clone> Ledger<D> {
         was_removed: impl Fn(&ChunkHash, Instant) -> bool,
     ) -> Vec<ChunkHash> {
         let old = |confirmed: Instant| now.saturating_duration_since(confirmed) >= CONFIRMED_FOR;
-        let stale = |(hash, place): (&ChunkHash, &Place<D>)| match place {
-            Place::Stored { confirmed, order, .. } if old(*confirmed) || was_removed(hash, *confirmed) => {
+        let stale = |(hash, place): (&ChunkHash, &ChunkStatus<D>)| match place {
+            ChunkStatus::Stored { confirmed, order, .. } if old(*confirmed) || was_removed(hash, *confirmed) => {
                 Some((*order, *hash))
             }
             _ => None,
@@ -213,19 +214,19 @@ impl<D: Clone> Ledger<D> {
 
     /// Those of the stored chunks of which something holds.
     pub(super) fn stored_of(&self, holds: impl Fn(&ChunkHash) -> bool) -> Vec<ChunkHash> {
-        let stored = self.chunks.iter().filter(|(_, place)| matches!(place, Place::Stored { .. }));
+        let stored = self.chunks.iter().filter(|(_, place)| matches!(place, ChunkStatus::Stored { .. }));
         stored.map(|(hash, _)| *hash).filter(|hash| holds(hash)).collect()
     }
 
     /// The backend still had a chunk at a moment.
     pub(super) fn confirm(&mut self, hash: &ChunkHash, now: Instant) {
-        if let Some(Place::Stored { confirmed, .. }) = self.chunks.get_mut(hash) {
+        if let Some(ChunkStatus::Stored { confirmed, .. }) = self.chunks.get_mut(hash) {
             *confirmed = now;
         }
     }
 
     /// Why nothing may be committed: chunks were lost. Whoever asks is told.
-    pub(super) fn tell(&mut self, now: Instant) -> Option<Error> {
+    pub(super) fn loss_error(&mut self, now: Instant) -> Option<Error> {
         self.lost.retain(|_, loss| !loss.is_over(now));
         let mut first = None;
         let mut count = 0;
@@ -261,8 +262,8 @@ impl<D: Clone> Ledger<D> {
             .chunks
             .iter()
             .filter_map(|(hash, place)| match place {
-                Place::Stored { order, len, .. } => Some((*order, *hash, *len as u64)),
-                Place::Waiting { .. } => None,
+                ChunkStatus::Stored { order, len, .. } => Some((*order, *hash, *len as u64)),
+                ChunkStatus::Waiting { .. } => None,
             })
             .collect();
         stored.sort_unstable_by_key(|(order, ..)| *order);
@@ -274,7 +275,7 @@ impl<D: Clone> Ledger<D> {
 
     /// A commit has named every chunk that was stored up to a mark.
     pub(super) fn named(&mut self, mark: Mark) {
-        self.chunks.retain(|_, place| !matches!(place, Place::Stored { order, .. } if *order <= mark.0));
+        self.chunks.retain(|_, place| !matches!(place, ChunkStatus::Stored { order, .. } if *order <= mark.0));
     }
 
     /// Whether no chunk waits or is stored without a manifest that names it.
@@ -284,7 +285,7 @@ impl<D: Clone> Ledger<D> {
 
     /// Forget everything. Returns how many chunks waited and their memory, which is free now.
     pub(super) fn discard(&mut self) -> (usize, usize) {
-        let waiting = self.chunks.values().filter(|place| matches!(place, Place::Waiting { .. })).count();
+        let waiting = self.chunks.values().filter(|place| matches!(place, ChunkStatus::Waiting { .. })).count();
         let freed = std::mem::take(self).waiting_bytes;
         (waiting, freed)
     }
@@ -294,8 +295,8 @@ impl<D: Clone> Ledger<D> {
         self.events
     }
 
-    fn freed(&mut self, former: Option<Place<D>>) -> usize {
-        let Some(Place::Waiting { len, .. }) = former else { return 0 };
+    fn freed(&mut self, former: Option<ChunkStatus<D>>) -> usize {
+        let Some(ChunkStatus::Waiting { len, .. }) = former else { return 0 };
         self.waiting_bytes -= cost(len);
         cost(len)
     }

@@ -28,9 +28,9 @@ fn a_loss_is_told_to_everybody_until_its_window_ends() {
     ledger.stored(hash(1), 10, start, 0);
     ledger.lose(hash(1), gone());
     let told = start + Duration::from_secs(3600);
-    assert!(ledger.tell(told).is_some(), "a loss that nobody was told of does not pass");
-    assert!(ledger.tell(told + LOSS_TOLD_FOR - Duration::from_millis(1)).is_some());
-    assert!(ledger.tell(told + LOSS_TOLD_FOR).is_none());
+    assert!(ledger.loss_error(told).is_some(), "a loss that nobody was told of does not pass");
+    assert!(ledger.loss_error(told + LOSS_TOLD_FOR - Duration::from_millis(1)).is_some());
+    assert!(ledger.loss_error(told + LOSS_TOLD_FOR).is_none());
 }
 
 #[test]
@@ -38,11 +38,11 @@ fn a_chunk_that_is_put_again_is_not_lost() {
     let (mut ledger, now) = (Ledger::default(), Instant::now());
     ledger.lose(hash(1), gone());
     ledger.lose(hash(2), gone());
-    assert!(ledger.tell(now).unwrap().to_string().contains("2 chunks are lost"));
+    assert!(ledger.loss_error(now).unwrap().to_string().contains("2 chunks are lost"));
     ledger.wait(hash(1), (), 10);
-    assert!(ledger.tell(now).is_some());
+    assert!(ledger.loss_error(now).is_some());
     ledger.stored(hash(2), 10, now, 0);
-    assert!(ledger.tell(now).is_none());
+    assert!(ledger.loss_error(now).is_none());
 }
 
 #[test]
@@ -51,10 +51,10 @@ fn a_chunk_that_was_refused_for_good_is_refused_again_for_the_window() {
     ledger.wait(hash(1), (), 10);
     assert_eq!(ledger.refused(hash(1), Error::invalid("too large")), cost(10));
     assert!(ledger.admit(&hash(1), false, now).is_err());
-    assert!(ledger.tell(now).is_none(), "who put it again knows that it is not there");
+    assert!(ledger.loss_error(now).is_none(), "who put it again knows that it is not there");
     assert!(ledger.admit(&hash(1), false, now + LOSS_TOLD_FOR / 2).is_err());
     assert!(matches!(ledger.admit(&hash(1), false, now + LOSS_TOLD_FOR), Ok(Admission::New)));
-    assert!(ledger.tell(now + LOSS_TOLD_FOR).is_none());
+    assert!(ledger.loss_error(now + LOSS_TOLD_FOR).is_none());
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_full_ledger_lets_go_of_its_oldest_half() {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum LedgerStep {
     Put(u8),
     Store(u8),
     Refuse(u8),
@@ -110,16 +110,16 @@ enum Step {
     Sleep(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = LedgerStep> {
     let chunk = 0..6_u8;
     prop_oneof![
-        3 => chunk.clone().prop_map(Step::Put),
-        3 => chunk.clone().prop_map(Step::Store),
-        1 => chunk.clone().prop_map(Step::Refuse),
-        1 => chunk.prop_map(Step::Lose),
-        2 => Just(Step::Tell),
-        2 => Just(Step::Commit),
-        1 => (0..3000_u64).prop_map(Step::Sleep),
+        3 => chunk.clone().prop_map(LedgerStep::Put),
+        3 => chunk.clone().prop_map(LedgerStep::Store),
+        1 => chunk.clone().prop_map(LedgerStep::Refuse),
+        1 => chunk.prop_map(LedgerStep::Lose),
+        2 => Just(LedgerStep::Tell),
+        2 => Just(LedgerStep::Commit),
+        1 => (0..3000_u64).prop_map(LedgerStep::Sleep),
     ]
 }
 
@@ -160,7 +160,7 @@ impl Oracle {
         self.lost.insert(chunk, Lost { told: None, refused, put_again: false });
     }
 
-    fn tell(&mut self) -> bool {
+    fn loses(&mut self) -> bool {
         let now = self.now;
         let over: Vec<u8> = self.lost.iter().filter(|(_, lost)| self.is_over(lost)).map(|(n, _)| *n).collect();
         self.lost.retain(|n, _| !over.contains(n));
@@ -177,7 +177,7 @@ proptest! {
         for step in steps {
             let now = start + Duration::from_millis(oracle.now);
             match step {
-                Step::Put(n) => {
+                LedgerStep::Put(n) => {
                     let admitted = ledger.admit(&hash(n), false, now);
                     let refused = oracle.put(n);
                     prop_assert_eq!(admitted.is_err(), refused);
@@ -196,29 +196,29 @@ proptest! {
                         oracle.lost.remove(&n);
                     }
                 }
-                Step::Store(n) => {
+                LedgerStep::Store(n) => {
                     let freed = ledger.stored(hash(n), 10, now, 0);
                     prop_assert_eq!(freed > 0, oracle.waiting.remove(&n));
                     oracle.stored.retain(|stored| *stored != n);
                     oracle.stored.push(n);
                     oracle.lost.remove(&n);
                 }
-                Step::Refuse(n) => {
+                LedgerStep::Refuse(n) => {
                     ledger.refused(hash(n), gone());
                     oracle.lose(n, true);
                 }
-                Step::Lose(n) => {
+                LedgerStep::Lose(n) => {
                     ledger.lose(hash(n), gone());
                     oracle.lose(n, false);
                 }
-                Step::Tell => prop_assert_eq!(ledger.tell(now).is_some(), oracle.tell()),
-                Step::Commit => {
+                LedgerStep::Tell => prop_assert_eq!(ledger.loss_error(now).is_some(), oracle.loses()),
+                LedgerStep::Commit => {
                     let unnamed = ledger.unnamed();
                     prop_assert!(unnamed.hashes == hashes(&oracle.stored));
                     ledger.named(unnamed.mark);
                     oracle.stored.clear();
                 }
-                Step::Sleep(millis) => oracle.now += millis,
+                LedgerStep::Sleep(millis) => oracle.now += millis,
             }
             let waiting: BTreeSet<u8> = ledger.waiting().iter().map(|(_, n)| *n).collect();
             prop_assert_eq!(&waiting, &oracle.waiting);
