@@ -9,7 +9,8 @@ use kv_store_abi::status::{KV_STORE_CORRUPT, KV_STORE_INVALID, KV_STORE_MISSING,
 
 use crate::engine::{Context, Engine, SequenceId, Token};
 use crate::preload::answer;
-use crate::states::{Loaded, NotLoaded, Slot, States};
+use crate::slot::Slot;
+use crate::states::{Loaded, NotLoaded, States};
 
 static VTABLE: kv_store_llama_vtable_t = kv_store_llama_vtable_t {
     size: size_of::<kv_store_llama_vtable_t>() as u32,

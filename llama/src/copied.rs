@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::engine::{FILE_HEADER_BYTES, MEMORY_HEADER_BYTES, Token};
 use crate::memory::StateMemory;
-use crate::states::Slot;
+use crate::slot::Slot;
 
 /// A state that was copied, and is not stored yet.
 pub struct Copied {

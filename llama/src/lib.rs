@@ -14,6 +14,7 @@
 //!
 //! Invariant: llama.cpp is given the bytes of a state that the same model wrote, all of them, or nothing.
 
+mod adapters;
 mod api;
 mod auto;
 mod background;
@@ -30,6 +31,7 @@ mod model;
 mod preload;
 mod record;
 mod settings;
+mod slot;
 mod states;
 mod store;
 

@@ -10,21 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use crate::adapters;
 use crate::auto;
 use crate::background;
 use crate::engine::{Context, Engine, LoadFile, SaveFile, SequenceId, Token, function};
 use crate::local::Local;
 use crate::log;
 use crate::settings::{MODEL, Settings, URI};
-use crate::states::{Loaded, NotLoaded, Slot, States};
-
-/// A LoRA adapter or a control vector was loaded in this process.
-static ADAPTED: AtomicBool = AtomicBool::new(false);
-
-/// Whether models of this process may compute with more than their files have.
-pub fn adapted() -> bool {
-    ADAPTED.load(Relaxed)
-}
+use crate::slot::Slot;
+use crate::states::{Loaded, NotLoaded, States};
 
 /// As in `llama.h`.
 ///
@@ -221,7 +215,7 @@ pub fn guarded(work: impl FnOnce() -> Option<usize>) -> Option<usize> {
 /// As there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_adapter_lora_init(model: *mut c_void, path: *const c_char) -> *mut c_void {
-    ADAPTED.store(true, Relaxed);
+    adapters::note();
     let Some(original) = function(c"llama_adapter_lora_init") else { return std::ptr::null_mut() };
     type LoraInit = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
     // SAFETY: it is the function of this name and type; the conditions are this function's own.
@@ -234,7 +228,7 @@ pub unsafe extern "C" fn llama_adapter_lora_init(model: *mut c_void, path: *cons
 /// As there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_adapter_lora_init_from_file_ptr(model: *mut c_void, file: *mut c_void) -> *mut c_void {
-    ADAPTED.store(true, Relaxed);
+    adapters::note();
     let Some(original) = function(c"llama_adapter_lora_init_from_file_ptr") else { return std::ptr::null_mut() };
     type LoraInitFromFilePtr = unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut c_void;
     // SAFETY: it is the function of this name and type; the conditions are this function's own.
@@ -255,7 +249,7 @@ pub unsafe extern "C" fn llama_set_adapter_cvec(
     last_layer: i32,
 ) -> i32 {
     if !data.is_null() {
-        ADAPTED.store(true, Relaxed);
+        adapters::note();
         // SAFETY: by this function's own condition.
         unsafe { auto::adapted(context) };
     }

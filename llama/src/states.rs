@@ -7,13 +7,14 @@ use std::time::Instant;
 use crate::background;
 use crate::chunks::{ChunkBatch, Whole, batches, hash, name_of, pieces, side_by_side};
 use crate::copied::{Copied, file_bytes};
-use crate::engine::{Context, Engine, SequenceId, Token};
+use crate::engine::Token;
 use crate::layout::{self, Cut};
 use crate::local::MAX_APPENDIX;
 use crate::log;
 use crate::memory::StateMemory;
 use crate::model;
 use crate::record::{ChunkHash, Record, SEAL_BYTES};
+use crate::slot::Slot;
 use crate::store::{Committed, New, Store, Wanted};
 
 /// How often a save puts again what the store lost meanwhile.
@@ -24,14 +25,6 @@ pub struct States {
     store: Store,
     /// What names the model, in place of its file.
     model: Option<String>,
-}
-
-/// A sequence of a context. Made by the caller of a function that has llama.cpp's own conditions.
-#[derive(Clone, Copy)]
-pub struct Slot {
-    pub engine: Engine,
-    pub context: Context,
-    pub sequence: SequenceId,
 }
 
 /// What a load answers.
@@ -386,7 +379,7 @@ impl States {
         let (version, shape) = unsafe { (slot.engine.version(slot.context), slot.engine.shape(slot.context)) };
         let version = version.ok_or("this libllama writes sequence states of an unknown version")?;
         let named = self.model.as_deref();
-        if named.is_none() && crate::preload::adapted() {
+        if named.is_none() && crate::adapters::were_loaded() {
             return Err(format!(
                 "a LoRA adapter or control vector was loaded, and the library cannot tell which slots used it: name model \
                  and adapters with {}",

@@ -84,7 +84,7 @@ impl Cache {
     pub fn open(config: Config, spec: Spec, far: Option<Arc<dyn Far>>) -> Result<Self> {
         config.check()?;
         spec.check()?;
-        let block_tokens = config.block_tokens(&spec)?;
+        let block_tokens = config.block_tokens(spec.engine_block_tokens)?;
         let shape = Shape::new(block_tokens, spec.block_bytes, config.token_validation);
         let pass = (config.chunk_size / block_tokens).max(limits::MIN_PASS_BLOCKS);
         let least = pass.max(config.l2.op_batch) * limits::LEAST_PASSES_UNDER_WAY;

@@ -14,7 +14,6 @@ use crate::error::{Error, Result};
 use crate::key::{KeyBuilder, KeyHash};
 use crate::limits;
 use crate::policy::{PolicyKind, S3FifoOptions};
-use crate::spec::Spec;
 
 /// The config of a cache.
 ///
@@ -35,7 +34,7 @@ use crate::spec::Spec;
 pub struct Config {
     /// Tokens of one pass, rounded down to whole blocks, at least 4 blocks. 512.
     pub chunk_size: usize,
-    /// Tokens of a block; -1: those of the engine, which the [`Spec`] says.
+    /// Tokens of a block; -1: those of the engine, which the [`Spec`](crate::Spec) says.
     pub block_size: i64,
     /// Tokens of a prompt beyond which the rest is ignored; -1: 16,777,216.
     pub max_seq_len: i64,
@@ -240,9 +239,9 @@ impl Config {
         within("l2.num_async_workers", (1..=limits::MAX_WORKERS).contains(&l2.num_async_workers), "1 to 256")
     }
 
-    /// Tokens of a block.
-    pub(crate) fn block_tokens(&self, spec: &Spec) -> Result<usize> {
-        let tokens = usize::try_from(self.block_size).unwrap_or(spec.engine_block_tokens);
+    /// Tokens of a block; `of_the_engine`: those of the engine, as the spec says them.
+    pub(crate) fn block_tokens(&self, of_the_engine: usize) -> Result<usize> {
+        let tokens = usize::try_from(self.block_size).unwrap_or(of_the_engine);
         if (1..=limits::MAX_BLOCK_TOKENS).contains(&tokens) {
             return Ok(tokens);
         }

@@ -11,7 +11,8 @@ use super::search::Manifests;
 use crate::copied::Copied;
 use crate::engine::{Context, Engine, Token};
 use crate::settings::{MODEL, Settings};
-use crate::states::{Slot, States};
+use crate::slot::Slot;
+use crate::states::States;
 use crate::{background, layout, log, model, preload};
 
 impl Manifests for States {

@@ -191,7 +191,7 @@ unsafe fn follow(context: Context) -> Option<Tracked> {
         Ok(Some(function)) => Some(format!("this library does not know {function}")),
         Err(error) => Some(error),
     };
-    let adapted = || match crate::preload::adapted() {
+    let adapted = || match crate::adapters::were_loaded() {
         true => Err("a LoRA adapter or control vector was loaded".to_owned()),
         false => Ok(()),
     };

@@ -17,7 +17,7 @@ use std::time::SystemTime;
 use sha2::{Digest, Sha256};
 use twox_hash::XxHash3_64;
 
-use crate::store::{Name, Value};
+use crate::names::{Name, Value};
 
 const MAGIC: &[u8; 8] = b"MKVFILE1";
 
@@ -251,7 +251,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
 
-    use crate::store::{Deleted, Put, Store, Terms, name};
+    use crate::names::name;
+    use crate::store::{Deleted, Put, Store, Terms};
     use memkv_wire::fields::Kind;
 
     fn open(root: &Path, bound: u64) -> Store {

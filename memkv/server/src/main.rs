@@ -6,6 +6,7 @@ mod admin;
 mod clock;
 mod disk;
 mod inflight;
+mod names;
 mod options;
 mod serve;
 mod sessions;

@@ -14,9 +14,10 @@ use memkv_wire::{
 };
 
 use crate::inflight::{SMALL_BYTES, Share};
+use crate::names::{self, Name, Value};
 use crate::sessions::{Running, Session};
 use crate::stats::refusal_name;
-use crate::store::{self, Name, Terms, Value};
+use crate::store::{self, Terms};
 use crate::stream::{End, Frame, Input, Output, PATIENCE};
 use crate::{Server, clock};
 
@@ -146,7 +147,7 @@ struct Client<'a> {
 
 impl Client<'_> {
     fn name(&self, kind: Kind, key: &[u8]) -> Name {
-        store::name(&self.namespace, kind, key)
+        names::name(&self.namespace, kind, key)
     }
 
     fn chunks(&self, keys: &[&[u8]]) -> Vec<Name> {

@@ -20,7 +20,7 @@ use super::search::Candidate;
 use super::sequence::Sequence;
 use crate::engine::{Context, Engine};
 use crate::log;
-use crate::states::Slot;
+use crate::slot::Slot;
 
 mod changes;
 mod cut;

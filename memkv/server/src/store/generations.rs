@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lru::LruCache;
 
-use super::Name;
+use crate::names::Name;
 
 /// How long readers remember.
 const KEPT: Duration = Duration::from_secs(600);

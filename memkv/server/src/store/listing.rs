@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use memkv_wire::fields::{Evict, Evicted, Kind, Listed, Usage};
 
+use super::Store;
 use super::table::Entry;
-use super::{Store, is_manifest, place};
 use crate::clock;
+use crate::names::{is_manifest, place};
 
 /// Entries that leave while the table is locked once.
 const EVICTED_TOGETHER: usize = 16 << 10;

@@ -6,8 +6,8 @@ use std::time::Instant;
 use lru::LruCache;
 
 use super::generations::Generations;
-use super::{Name, Value, is_manifest};
 use crate::clock;
+use crate::names::{Name, Value, is_manifest};
 
 /// What an entry costs beside its bytes: the table, allocations, counts.
 const ENTRY_BYTES: u64 = 200;

@@ -1,7 +1,9 @@
 use super::*;
 use std::time::Duration;
 
-use memkv_wire::fields::{Evict, Evicted};
+use memkv_wire::fields::{Evict, Evicted, Kind};
+
+use crate::names::name;
 
 fn chunk(n: u64) -> Name {
     name("ns", Kind::Chunk, &n.to_le_bytes())
