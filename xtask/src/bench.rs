@@ -18,10 +18,10 @@ use kv_store_tests::namespace::{Namespace, isolated};
 use crate::place::{LIBRARY, Place};
 use crate::step::{self, Progress};
 use crate::{demo, dist, engines, guests, llama, packages, servers};
-use row::{Counted, Row};
+use row::{Instructions, Row};
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct BenchOptions {
     /// Fewer rounds, and without the rows that take longest: less than 3 minutes, and rougher figures
     #[arg(long)]
     quick: bool,
@@ -44,10 +44,10 @@ pub struct Options {
     engines: bool,
 }
 
-impl Options {
+impl BenchOptions {
     /// As few rounds of one row as there can be.
     pub fn one_row(name: &str) -> Self {
-        Options {
+        BenchOptions {
             quick: true,
             json: false,
             filter: Some(name.to_owned()),
@@ -99,7 +99,7 @@ fn may_hold(names: &str, filter: &str) -> bool {
     names.contains(filter) || filter.starts_with(names) || !DISTINCT.iter().any(|own| filter.starts_with(own))
 }
 
-pub fn run(place: &Place, options: &Options) -> Result<()> {
+pub fn run(place: &Place, options: &BenchOptions) -> Result<()> {
     packages::install(packages::TESTS)?;
     dist::run_for_long(place)?;
     let native = llama::native_store(&place.llama(), &place.root, &|step| eprintln!("   {step}"))?;
@@ -162,7 +162,7 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
 
 struct Run<'a> {
     place: &'a Place,
-    options: &'a Options,
+    options: &'a BenchOptions,
     native: PathBuf,
     scratch: PathBuf,
 }
@@ -230,12 +230,12 @@ impl Run<'_> {
         program.arg("--library").arg(self.place.library()).arg("--work").arg(&self.scratch);
         program.arg("--instructions").arg(self.place.target.join("release").join(LIBRARY));
         if !self.options.json {
-            println!("{}", Counted::HEADER);
+            println!("{}", Instructions::HEADER);
         }
         self.lines("instructions", self.pass_on(&mut program), |line| {
             match self.options.json {
                 true => println!("{line}"),
-                false => println!("{}", serde_json::from_str::<Counted>(line)?.line()),
+                false => println!("{}", serde_json::from_str::<Instructions>(line)?.line()),
             }
             Ok(())
         })
@@ -342,8 +342,7 @@ impl Run<'_> {
 
     /// Adapters in Python engines, by the engines' own tools where they have some.
     fn engines(&self) -> Result<Vec<Row>> {
-        let wheel = engines::wheel(self.place)?;
-        let engines = engines::Engines::prepare(self.place, &wheel)?;
+        let engines = engines::Engines::prepare(self.place)?;
         let mut rows = Vec::new();
         for program in engines::BENCHES {
             let (mut bench, _redis) = engines::bench(self.place, &engines, program, &self.scratch)?;
@@ -354,7 +353,7 @@ impl Run<'_> {
         }
         let filter = self.options.filter.as_deref().unwrap_or("engines/");
         if "engines/vllm/first-token/".contains(filter) || filter.contains("first-token") {
-            let vllm = engines::Vllm::prepare(self.place, &wheel)?;
+            let vllm = engines::Vllm::prepare(self.place)?;
             let mut bench = vllm.python(self.place)?;
             bench.arg(engines::BENCH_VLLM).env("KV_STORE_BENCH_FOLDER", &self.scratch).arg(filter);
             rows.extend(self.rows(engines::BENCH_VLLM, bench.args(self.options.quick.then_some("--quick")))?);

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::engines::{self, Engines};
+use crate::engines::Engines;
 use crate::place::Place;
 use crate::python::{self, Environment};
 use crate::{demo, dist, llama, packages, table};
@@ -19,7 +19,7 @@ const HEAD: &str = "| history | store | acknowledged | asked for | right | wrong
                     | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n";
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct CompareOptions {
     /// Fewer kills and states of the disk; docs/proof.md stays as it is
     #[arg(long)]
     quick: bool,
@@ -29,7 +29,7 @@ pub struct Options {
 
 /// As compare.py prints it.
 #[derive(Deserialize)]
-struct Row {
+struct HistoryRow {
     history: String,
     store: String,
     acknowledged: u64,
@@ -41,10 +41,10 @@ struct Row {
     saw: Vec<String>,
 }
 
-pub fn run(place: &Place, options: &Options) -> Result<()> {
+pub fn run(place: &Place, options: &CompareOptions) -> Result<()> {
     packages::install(packages::TESTS)?;
     dist::run_for_long(place)?;
-    let engines = Engines::prepare(place, &engines::wheel(place)?)?;
+    let engines = Engines::prepare(place)?;
     let mut compare = engines.python(place)?;
     let client = demo::prepare(place)?;
     let of_llama = Environment::kept(place, "llama-cpp-python", python::LLAMA_NEEDS)?.python();
@@ -54,14 +54,14 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     compare.env("KV_COMPARE_LLAMA_PYTHON", of_llama.get_program()).env("KV_COMPARE_LLAMA_PACKAGE", package);
     compare.env("KV_COMPARE_LLAMA_MODEL", client.model(&llama::SMALL)?).env("LLAMA_CPP_LIB_PATH", library);
     let mut compare = compare.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<HistoryRow> = Vec::new();
     for line in BufReader::new(compare.stdout.take().context("it has an output")?).lines() {
-        let row: Row = serde_json::from_str(&line?)?;
+        let row: HistoryRow = serde_json::from_str(&line?)?;
         eprint!("{}", row.line());
         rows.push(row);
     }
     ensure!(compare.wait()?.success(), "compare.py failed");
-    let table: String = rows.iter().map(Row::line).collect();
+    let table: String = rows.iter().map(HistoryRow::line).collect();
     println!("{HEAD}{table}");
     if options.quick || !options.parts.is_empty() {
         return Ok(());
@@ -73,9 +73,9 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     Ok(())
 }
 
-impl Row {
+impl HistoryRow {
     fn line(&self) -> String {
-        let Row { history, store, acknowledged, asked, right, wrong, lost, longest, .. } = self;
+        let HistoryRow { history, store, acknowledged, asked, right, wrong, lost, longest, .. } = self;
         let saw: BTreeSet<String> = self.saw.iter().map(|saw| cell(saw)).collect();
         let saw: Vec<String> = saw.into_iter().collect();
         let wrong = if *wrong > 0 { format!("**{wrong}**") } else { "0".to_owned() };
@@ -104,7 +104,7 @@ mod tests {
     fn a_row_is_a_line_and_the_table_takes_the_place_of_the_former() {
         let row = r#"{"store": "s", "history": "kill", "acknowledged": 2, "asked": 3, "right": 1, "wrong": 1, "lost": 0, "longest": 0.25,
             "saw": ["get: OSError: /tmp/x/store is | gone", "put: later"]}"#;
-        let row: Row = serde_json::from_str(row).unwrap();
+        let row: HistoryRow = serde_json::from_str(row).unwrap();
         let line = "| kill | s | 2 | 3 | 1 | **1** | 0 | 0.2 | get: OSError: ... is   gone; put: later |\n";
         assert_eq!(row.line(), line);
         let page = format!("before\n{}old\n{}after\n", TABLE[0], TABLE[1]);

@@ -9,7 +9,7 @@ use crate::place::Place;
 use crate::{dist, packages, step};
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct CompatDataOptions {
     /// What `cargo xtask dist` has laid out in a clone of another version; with --release, which names it
     #[arg(long, requires = "release")]
     dist: Option<PathBuf>,
@@ -18,7 +18,7 @@ pub struct Options {
     release: Option<String>,
 }
 
-pub fn run(place: &Place, options: &Options) -> Result<()> {
+pub fn run(place: &Place, options: &CompatDataOptions) -> Result<()> {
     let version = options.release.as_deref().unwrap_or(env!("CARGO_PKG_VERSION"));
     let folder = kv_store_tests::compat::folder_of(version);
     if folder.exists() {

@@ -40,7 +40,7 @@ struct Panel {
     title: String,
     grid_pos: GridPos,
     field_config: FieldConfig,
-    targets: Vec<Target>,
+    targets: Vec<Query>,
 }
 
 /// In units of Grafana: 24 across.
@@ -64,7 +64,7 @@ struct Defaults {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Target {
+struct Query {
     expr: String,
     legend_format: String,
 }
@@ -76,7 +76,7 @@ struct Series {
     values: Vec<(f64, String)>,
 }
 
-struct Line {
+struct Curve {
     name: String,
     points: Vec<(f64, f64)>,
 }
@@ -98,7 +98,7 @@ pub fn run(place: &Place) -> Result<()> {
     load::run(place, &work, &listener)?;
     progress.done();
     let drawn = place.root.join("docs/dashboard.svg");
-    let lines: Vec<Vec<Line>> =
+    let lines: Vec<Vec<Curve>> =
         dashboard.panels.iter().map(|panel| prometheus.lines(panel, begun)).collect::<Result<_>>()?;
     draw(&dashboard, &lines, &drawn)?;
     eprintln!("wrote {}", drawn.display());
@@ -140,7 +140,7 @@ impl Prometheus {
     }
 
     /// What a panel shows: its targets' answers over the whole time, in seconds since `begun`.
-    fn lines(&self, panel: &Panel, begun: u64) -> Result<Vec<Line>> {
+    fn lines(&self, panel: &Panel, begun: u64) -> Result<Vec<Curve>> {
         let mut lines = Vec::new();
         for target in &panel.targets {
             let mut query = Command::new(&self.promtool);
@@ -153,7 +153,7 @@ impl Prometheus {
                 let points = values.into_iter().map(|(at, value)| Ok((at - begun as f64, value.parse()?)));
                 let points: Vec<(f64, f64)> = points.collect::<Result<_>>()?;
                 let points = points.into_iter().filter(|(_, value)| value.is_finite()).collect();
-                lines.push(Line { name, points });
+                lines.push(Curve { name, points });
             }
         }
         Ok(lines)
@@ -178,7 +178,7 @@ fn legend(format: &str, labels: &BTreeMap<String, String>) -> String {
     words.join(" ")
 }
 
-fn draw(dashboard: &Dashboard, lines: &[Vec<Line>], path: &Path) -> Result<()> {
+fn draw(dashboard: &Dashboard, lines: &[Vec<Curve>], path: &Path) -> Result<()> {
     let scale = |units: u32| (units * PANEL.0 / 12) as i32;
     let top = 30;
     let down = |units: u32| (top + units * PANEL.1 / 8) as i32;

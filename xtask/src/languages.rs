@@ -28,7 +28,7 @@ const CALLS: &str = "tests/guests/calls";
 const KINDS: [&str; 3] = ["memory", "files", "http"];
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct LanguagesOptions {
     /// Also put the components into tests/compat, packed, for tests of all later versions
     #[arg(long)]
     keep: bool,
@@ -197,7 +197,7 @@ pub fn test(place: &Place, languages: &[Language]) -> Result<()> {
 
 /// The part of `kv-store check --times --json` that is used.
 #[derive(Deserialize)]
-struct Report {
+struct TimesReport {
     compile_ms: u64,
     times: Times,
 }
@@ -210,7 +210,7 @@ struct Times {
 }
 
 /// Build a component in each language, measure each, and write the table.
-pub fn run(place: &Place, options: &Options) -> Result<()> {
+pub fn run(place: &Place, options: &LanguagesOptions) -> Result<()> {
     dist::run(place)?;
     if options.calls {
         return calls(place);
@@ -226,7 +226,7 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
         // A folder that the library makes itself, for this user alone: one that others can read is not used.
         check.env("KV_STORE_WASM_CACHE", cache.path().join("aot")).arg("check").arg(&built.component);
         check.args(["--stores", "names", "--filter", "chunk-roundtrip", "--times", "--json"]);
-        let report: Report = serde_json::from_str(&step::output(&mut check)?)?;
+        let report: TimesReport = serde_json::from_str(&step::output(&mut check)?)?;
         let Times { open_us, put_us, get_us } = report.times;
         rows += &format!(
             "| {} | {} | {:.1} s | {:.1} s | {:.1} ms | {put_us:.0} us | {get_us:.0} us |\n",

@@ -109,18 +109,18 @@ pub const TINY_LAYERS: u32 = 4;
 pub const DRAFT_LAYERS: u32 = 1;
 
 /// A kind of models that the automatic cache treats in its own way.
-pub struct Kind {
+pub struct ModelKind {
     pub name: &'static str,
     pub architecture: &'static str,
     /// Whether its states can be shortened. Others share with another prompt what both have up to a multiple of 256 tokens.
     pub shortens: bool,
 }
 
-pub const KINDS: &[Kind] = &[
-    Kind { name: "dense", architecture: "llama", shortens: true },
-    Kind { name: "sliding-window", architecture: "gemma3", shortens: false },
-    Kind { name: "recurrent", architecture: "mamba", shortens: false },
-    Kind { name: "hybrid", architecture: "jamba", shortens: false },
+pub const KINDS: &[ModelKind] = &[
+    ModelKind { name: "dense", architecture: "llama", shortens: true },
+    ModelKind { name: "sliding-window", architecture: "gemma3", shortens: false },
+    ModelKind { name: "recurrent", architecture: "mamba", shortens: false },
+    ModelKind { name: "hybrid", architecture: "jamba", shortens: false },
 ];
 
 /// A built llama.cpp and what belongs to it. All paths are absolute.

@@ -75,7 +75,7 @@ pub fn test_newest(place: &Place, wanted: Option<&str>, requests: u32) -> Result
         step::run_shown(&format!("{name}: {what}"), &mut check)
     };
     trained(place, &llama, &check)?;
-    let auto = |what: &str, kind: &llama::Kind, requests: u32, more: &dyn Fn(&mut Command, &Path)| -> Result<()> {
+    let auto = |what: &str, kind: &llama::ModelKind, requests: u32, more: &dyn Fn(&mut Command, &Path)| -> Result<()> {
         let model = llama.tiny(kind.architecture, llama::TINY_LAYERS, llama::MODEL_SEED)?;
         check(&format!("{what}, a {} model", kind.name), &model, &|check, folder| {
             check.arg("--draft").arg(&draft).args(["--requests", &requests.to_string()]);

@@ -65,9 +65,9 @@ enum Command {
         json: bool,
     },
     /// Measure the library beside its peers, and write docs/benchmarks.md
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
     /// Run every test, rustfmt and clippy; --quick: those worth running after each change
-    Test(tests::Options),
+    Test(tests::TestOptions),
     /// Look for known holes in what we depend on, and for withdrawn versions; needs github.com
     Advisories,
     /// Kill, starve and lie to what is installed, for --minutes N from --seed S, and show what held; see --help
@@ -78,7 +78,7 @@ enum Command {
         arguments: Vec<String>,
     },
     /// Search the models of the backends' protocols for an order of events that undoes an acknowledged change
-    Models(models::Options),
+    Models(models::ModelsOptions),
     /// Run histories of engines over a simulated store, for --seconds, --minutes or --hours N, or again by --seed N; --planted: which planted
     /// bugs that finds; --json, --table
     #[command(disable_help_flag = true)]
@@ -97,7 +97,7 @@ enum Command {
     },
     /// Kills, flipped bits, power losses, full disks, frozen servers and two writers for every store of KV state, this one among them, and
     /// docs/proof.md. Needs the engines of `cargo xtask test --engines`
-    Compare(compare::Options),
+    Compare(compare::CompareOptions),
     /// Lay out what an operator installs: target/dist/{lib,libexec,components,include,bin}
     Dist,
     /// Build the Python wheel: target/wheels/*.whl
@@ -115,19 +115,19 @@ enum Command {
     /// Draw docs/dashboard.json as a real Prometheus sees a library at work: docs/dashboard.svg
     Dashboard,
     /// Make the tarball, the Debian package, the wheel, the container file and the list of what is linked: target/package
-    Package(package::Options),
+    Package(package::PackageOptions),
     /// Build the guests: target/dist/components, and target/test-components for tests
     Guests,
     /// Build a component in each language, measure it, and write docs/vendor/languages.md
-    Languages(languages::Options),
+    Languages(languages::LanguagesOptions),
     /// Have this version write the data that each later version must read: tests/compat/data/VERSION
-    CompatData(compat::Options),
+    CompatData(compat::CompatDataOptions),
     /// Change the code in small ways, and see whether tests fail: cargo-mutants over crates, and docs/mutants.md
-    Mutants(mutants::Options),
+    Mutants(mutants::MutantsOptions),
     /// Count how many planted bugs `kv-store check` finds, and write docs/vendor/planted.md
-    Planted(planted::Options),
+    Planted(planted::PlantedOptions),
     /// Count what makes the tree hard to find one's way in: folders at the root, names with several meanings, long functions and files, circles
-    Rooms(rooms::Options),
+    Rooms(rooms::RoomsOptions),
     /// Install what the other commands need: the guest toolchain, CMake, a Python environment
     Setup,
 }

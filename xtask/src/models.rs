@@ -8,7 +8,7 @@ use crate::place::Place;
 use crate::step;
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct ModelsOptions {
     /// One JSON object a line on standard output, for machines
     #[arg(long)]
     json: bool,
@@ -20,7 +20,7 @@ pub struct Options {
     only: Option<String>,
 }
 
-pub fn run(place: &Place, options: &Options) -> Result<()> {
+pub fn run(place: &Place, options: &ModelsOptions) -> Result<()> {
     let mut models = Command::new("cargo");
     models.current_dir(place.root.join("tests/models")).args([
         "run",

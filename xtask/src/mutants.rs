@@ -34,7 +34,7 @@ const RUN_TOGETHER: usize = 10;
 const EXCLUSIONS: &str = ".cargo/mutants.toml";
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct MutantsOptions {
     /// Crates, by folder; all of them where none is named
     crates: Vec<String>,
     /// Print how many mutants each crate has, and which are left out and why; run none
@@ -78,7 +78,7 @@ enum Scenario {
     Mutant(Mutant),
 }
 
-pub fn run(place: &Place, options: &Options) -> Result<()> {
+pub fn run(place: &Place, options: &MutantsOptions) -> Result<()> {
     if options.page {
         return page::write(place, &page::read(place)?, &exclusions(place)?);
     }

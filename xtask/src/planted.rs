@@ -25,7 +25,7 @@ const TIMEOUT: &str = "60";
 const REFUSAL: &str = r"-OOM command not allowed when used memory is above maxmemory\r\n";
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct PlantedOptions {
     /// Only the bugs whose name contains this text; the page's other rows stay as they are
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -45,7 +45,7 @@ pub struct Options {
 
 /// A bug, or with `what` empty a guest that has none.
 #[derive(Clone)]
-struct Bug {
+struct PlantedBug {
     guest: String,
     class: String,
     name: String,
@@ -95,7 +95,7 @@ const fn escaped(_: &str) -> bool {
 include!("../../tests/planted/bugs.rs");
 
 /// What `kv-store check` said of a bug.
-enum Found {
+enum Detection {
     /// The cases that failed; or that it could not run, which an author sees too.
     By(Vec<String>),
     Missed,
@@ -103,7 +103,7 @@ enum Found {
 
 /// The part of `kv-store check --json` that is used.
 #[derive(Deserialize)]
-struct Report {
+struct CheckReport {
     cases: Vec<Case>,
 }
 
@@ -115,7 +115,7 @@ struct Case {
     why: String,
 }
 
-pub fn run(place: &Place, options: &Options) -> Result<()> {
+pub fn run(place: &Place, options: &PlantedOptions) -> Result<()> {
     ensure!(options.jobs > 0, "--jobs: at least 1");
     packages::install(&["redis-server"])?;
     dist::run(place)?;
@@ -127,7 +127,7 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
         true => rows(&std::fs::read_to_string(&page)?),
         false => BTreeMap::new(),
     };
-    let wanted = |bug: &Bug| {
+    let wanted = |bug: &PlantedBug| {
         !known.contains_key(&bug.name) && options.only.as_deref().is_none_or(|text| bug.name.contains(text))
     };
     bugs.retain(|bug| wanted(bug) && !(options.quick && matches!(bug.guest.as_str(), "javascript" | "python")));
@@ -165,8 +165,8 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
     let mut judged = Vec::new();
     for ((bug, _), found) in subjects.iter().zip(results.into_values()) {
         match (bug.what.is_empty(), found?) {
-            (true, Found::By(cases)) => bail!("{} is sound and does not pass: {}", bug.name, cases.join("; ")),
-            (true, Found::Missed) => {}
+            (true, Detection::By(cases)) => bail!("{} is sound and does not pass: {}", bug.name, cases.join("; ")),
+            (true, Detection::Missed) => {}
             (false, found) => judged.push((bug, found)),
         }
     }
@@ -183,14 +183,14 @@ pub fn run(place: &Place, options: &Options) -> Result<()> {
 /// The component of each bug in a folder of its own, and of each guest as it is without one.
 fn subjects(
     place: &Place,
-    bugs: &[Bug],
+    bugs: &[PlantedBug],
     components: &BTreeMap<String, PathBuf>,
     folder: &Path,
-) -> Result<Vec<(Bug, PathBuf)>> {
+) -> Result<Vec<(PlantedBug, PathBuf)>> {
     let mut subjects = Vec::new();
     for guest in GUESTS.iter().filter(|guest| bugs.iter().any(|bug| bug.guest == **guest)) {
         let named = |name: &str| copy(&components[*guest], &folder.join(name).join(format!("{name}.wasm")));
-        subjects.push((Bug::sound(guest), named(&format!("sound-{guest}"))?));
+        subjects.push((PlantedBug::sound(guest), named(&format!("sound-{guest}"))?));
         for bug in bugs.iter().filter(|bug| bug.guest == *guest) {
             subjects.push((bug.clone(), named(&bug.name)?));
         }
@@ -213,15 +213,15 @@ fn subjects(
     Ok(subjects)
 }
 
-impl Bug {
+impl PlantedBug {
     fn sound(guest: &str) -> Self {
         let (class, what) = Default::default();
-        Bug { guest: guest.into(), class, name: format!("sound-{guest}"), what, escaped: false, replaced: None }
+        PlantedBug { guest: guest.into(), class, name: format!("sound-{guest}"), what, escaped: false, replaced: None }
     }
 }
 
-fn all(place: &Place) -> Result<Vec<Bug>> {
-    let guests = IN_GUESTS.iter().map(|(guest, class, name, what, escaped)| Bug {
+fn all(place: &Place) -> Result<Vec<PlantedBug>> {
+    let guests = IN_GUESTS.iter().map(|(guest, class, name, what, escaped)| PlantedBug {
         guest: (*guest).into(),
         class: (*class).into(),
         name: (*name).into(),
@@ -232,7 +232,7 @@ fn all(place: &Place) -> Result<Vec<Bug>> {
     let path = place.root.join("tests/planted/replaced.toml");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let templates: InTemplates = toml::from_str(&text)?;
-    let templates = templates.bug.into_iter().map(|replaced| Bug {
+    let templates = templates.bug.into_iter().map(|replaced| PlantedBug {
         guest: replaced.language.clone(),
         class: replaced.class.clone(),
         name: replaced.name.clone(),
@@ -250,7 +250,7 @@ fn copy(component: &Path, to: &Path) -> Result<PathBuf> {
 }
 
 /// Check one component, with a server of its own where it needs one.
-fn check(place: &Place, bug: &Bug, component: &Path, filter: Option<&str>) -> Result<Found> {
+fn check(place: &Place, bug: &PlantedBug, component: &Path, filter: Option<&str>) -> Result<Detection> {
     let mut check = Command::new(place.dist.join("bin/kv-store"));
     place.for_consumers(&mut check)?;
     check.arg("check").arg(component).args(["--json", "--timeout", TIMEOUT]).stdin(Stdio::null());
@@ -279,9 +279,9 @@ fn check(place: &Place, bug: &Bug, component: &Path, filter: Option<&str>) -> Re
     }
     let output = check.output().context("cannot run kv-store")?;
     match output.status.code() {
-        Some(0) => Ok(Found::Missed),
+        Some(0) => Ok(Detection::Missed),
         Some(1) => {
-            let report: Report = serde_json::from_slice(&output.stdout)?;
+            let report: CheckReport = serde_json::from_slice(&output.stdout)?;
             let failed = report.cases.into_iter().filter(|case| case.verdict == "failed");
             let first_line = |why: &str| why.lines().next().unwrap_or_default().to_owned();
             let shown = |case: Case| match bug.what.is_empty() {
@@ -289,34 +289,34 @@ fn check(place: &Place, bug: &Bug, component: &Path, filter: Option<&str>) -> Re
                 true => format!("{}: {}", case.name, first_line(&case.why)),
                 false => case.name,
             };
-            Ok(Found::By(failed.map(shown).collect()))
+            Ok(Detection::By(failed.map(shown).collect()))
         }
         Some(2) => {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            Ok(Found::By(vec![if bug.what.is_empty() { said } else { "open".into() }]))
+            Ok(Detection::By(vec![if bug.what.is_empty() { said } else { "open".into() }]))
         }
         _ => bail!("kv-store check of {}: {}", bug.name, output.status),
     }
 }
 
-fn say(bug: &Bug, found: &Result<Found>) {
+fn say(bug: &PlantedBug, found: &Result<Detection>) {
     match found {
-        Ok(Found::By(cases)) => eprintln!("   {}: {}", bug.name, cases.join(", ")),
-        Ok(Found::Missed) if bug.what.is_empty() => eprintln!("   {}: passes", bug.name),
-        Ok(Found::Missed) => eprintln!("   {}: MISSED ({})", bug.name, bug.what),
+        Ok(Detection::By(cases)) => eprintln!("   {}: {}", bug.name, cases.join(", ")),
+        Ok(Detection::Missed) if bug.what.is_empty() => eprintln!("   {}: passes", bug.name),
+        Ok(Detection::Missed) => eprintln!("   {}: MISSED ({})", bug.name, bug.what),
         Err(error) => eprintln!("   {}: {error:#}", bug.name),
     }
 }
 
-fn missed<'a>(judged: &'a [(&Bug, Found)]) -> impl Iterator<Item = &'a Bug> {
-    judged.iter().filter(|(_, found)| matches!(found, Found::Missed)).map(|(bug, _)| *bug)
+fn missed<'a>(judged: &'a [(&PlantedBug, Detection)]) -> impl Iterator<Item = &'a PlantedBug> {
+    judged.iter().filter(|(_, found)| matches!(found, Detection::Missed)).map(|(bug, _)| *bug)
 }
 
-fn row(bug: &Bug, found: &Found) -> String {
-    let Bug { class, name, guest, what, .. } = bug;
+fn row(bug: &PlantedBug, found: &Detection) -> String {
+    let PlantedBug { class, name, guest, what, .. } = bug;
     let found = match found {
-        Found::Missed => MISSED.to_owned(),
-        Found::By(cases) => match cases.as_slice() {
+        Detection::Missed => MISSED.to_owned(),
+        Detection::By(cases) => match cases.as_slice() {
             [first, second, _, ..] => format!("{first}, {second} and {} more", cases.len() - 2),
             few => few.join(", "),
         },
@@ -334,8 +334,8 @@ fn rows(table: &str) -> BTreeMap<String, String> {
 }
 
 /// The table of all bugs that were looked at, in their order.
-fn table(every: &[Bug], rows: &BTreeMap<String, String>) -> String {
-    let known: Vec<(&Bug, &String)> = every.iter().filter_map(|bug| Some((bug, rows.get(&bug.name)?))).collect();
+fn table(every: &[PlantedBug], rows: &BTreeMap<String, String>) -> String {
+    let known: Vec<(&PlantedBug, &String)> = every.iter().filter_map(|bug| Some((bug, rows.get(&bug.name)?))).collect();
     let of = |escaped: bool| known.iter().filter(move |(bug, _)| bug.escaped == escaped);
     let found = |escaped: bool| of(escaped).filter(|(_, row)| !row.contains(MISSED)).count();
     let mut table = format!(
@@ -354,7 +354,7 @@ fn table(every: &[Bug], rows: &BTreeMap<String, String>) -> String {
 }
 
 /// Put what was found of a bug into the page, beside the rows that it has.
-fn write(path: &Path, every: &[Bug], bug: &Bug, found: &Found) -> Result<()> {
+fn write(path: &Path, every: &[PlantedBug], bug: &PlantedBug, found: &Detection) -> Result<()> {
     let page = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let page = crate::table::replaced(PAGE, &page, TABLE, |former| {
         let mut rows = rows(former);
@@ -401,21 +401,26 @@ mod tests {
 
     #[test]
     fn rows_of_a_former_run_stay_beside_new_ones() {
-        let bug = |name: &str, escaped| Bug { name: name.into(), what: "does".into(), escaped, ..Bug::sound("files") };
+        let bug = |name: &str, escaped| PlantedBug {
+            name: name.into(),
+            what: "does".into(),
+            escaped,
+            ..PlantedBug::sound("files")
+        };
         let every = [bug("one", true), bug("two", false), bug("three", false)];
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page.md");
-        let former = format!("before\n{}{}\n{}after\n", TABLE[0], row(&every[1], &Found::Missed), TABLE[1]);
+        let former = format!("before\n{}{}\n{}after\n", TABLE[0], row(&every[1], &Detection::Missed), TABLE[1]);
         std::fs::write(&path, former).unwrap();
-        write(&path, &every, &every[0], &Found::By(vec!["a".into(), "b".into(), "c".into()])).unwrap();
+        write(&path, &every, &every[0], &Detection::By(vec!["a".into(), "b".into(), "c".into()])).unwrap();
         let page = std::fs::read_to_string(&path).unwrap();
         let sentence = "finds 1 of 1 bugs that once escaped it, and 0 of 1 others. It was not run on 1 more.\n";
         assert!(page.contains(sentence), "{page}");
         let (one, two) =
             (page.find("| a, b and 1 more |").unwrap(), page.find("`two` | files | does | **missed** |").unwrap());
         assert!(one < two && page.starts_with("before\n") && page.ends_with("after\n"), "{page}");
-        write(&path, &every, &every[1], &Found::By(vec!["d".into()])).unwrap();
-        write(&path, &every, &every[2], &Found::Missed).unwrap();
+        write(&path, &every, &every[1], &Detection::By(vec!["d".into()])).unwrap();
+        write(&path, &every, &every[2], &Detection::Missed).unwrap();
         let page = std::fs::read_to_string(&path).unwrap();
         assert!(page.contains("finds 1 of 1 bugs that once escaped it, and 1 of 2 others.\n"), "{page}");
     }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct TestOptions {
     /// Only what is worth running after each change: 3 minutes, without root and without servers; says what it left out
     #[arg(long, conflicts_with_all = ["engines", "languages"])]
     quick: bool,
@@ -54,7 +54,7 @@ pub struct Options {
     former: Option<Vec<PathBuf>>,
 }
 
-pub fn run(place: &Place, options: &Options) -> Result<()> {
+pub fn run(place: &Place, options: &TestOptions) -> Result<()> {
     let start = step::Moment::now();
     if options.quick {
         quick::run(place)?;
@@ -122,7 +122,7 @@ fn all(place: &Place) -> Result<()> {
     languages::test(place, &Language::QUICK)?;
     package::tests::run(place, package::Verify::No)?;
     eprintln!("== one row of the benchmarks, for that they run");
-    bench::run(place, &bench::Options::one_row("prefetch/hit"))?;
+    bench::run(place, &bench::BenchOptions::one_row("prefetch/hit"))?;
     llama(place, &wheel)
 }
 

@@ -33,7 +33,7 @@ impl Row {
 
 /// What one call takes, in instructions.
 #[derive(serde::Deserialize)]
-pub struct Counted {
+pub struct Instructions {
     name: String,
     all: u64,
     guest: u64,
@@ -43,14 +43,14 @@ pub struct Counted {
     system_calls: f64,
 }
 
-impl Counted {
+impl Instructions {
     /// What stands over the lines.
     pub const HEADER: &str =
         "instructions of a call               all     guest   lifting   library      libc   system calls";
 
     /// One line for people.
     pub fn line(&self) -> String {
-        let Counted { name, all, guest, lifting, host, libc, system_calls } = self;
+        let Instructions { name, all, guest, lifting, host, libc, system_calls } = self;
         format!("{name:32} {all:>9} {guest:>9} {lifting:>9} {host:>9} {libc:>9} {system_calls:>14.1}")
     }
 }

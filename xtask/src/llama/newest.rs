@@ -71,7 +71,7 @@ pub fn ensure(llama: &Llama, wanted: Option<&str>, say: &dyn Fn(&str)) -> Result
         unpack(&apt, &dir, &root)?;
         super::write(&stamp, version)?;
     }
-    let compiled = Compiled { llama, root: &root, say };
+    let compiled = NewestCompiler { llama, root: &root, say };
     let newest = Newest {
         version: upstream,
         front: compiled.recorder("front")?,
@@ -145,13 +145,13 @@ fn unpack(apt: &Apt, dir: &Path, root: &Path) -> Result<()> {
 }
 
 /// What is compiled with its headers, for its libllama.
-struct Compiled<'a> {
+struct NewestCompiler<'a> {
     llama: &'a Llama,
     root: &'a Path,
     say: &'a dyn Fn(&str),
 }
 
-impl Compiled<'_> {
+impl NewestCompiler<'_> {
     fn recorder(&self, side: &str) -> Result<PathBuf> {
         let options = [format!("-DSIDE=\"{side}\""), "-shared".to_owned(), "-fPIC".to_owned()];
         self.program(&format!("recorder-{side}.so"), "recorder.c", &options)

@@ -27,13 +27,13 @@ pub enum Verify {
 }
 
 #[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
+struct WorkspaceMetadata {
+    packages: Vec<Manifest>,
 }
 
 /// What a manifest says.
 #[derive(Deserialize)]
-struct Package {
+struct Manifest {
     name: String,
     description: Option<String>,
     license: Option<String>,
@@ -45,11 +45,11 @@ struct Package {
     publish: Option<Vec<String>>,
     metadata: Option<serde_json::Value>,
     manifest_path: PathBuf,
-    dependencies: Vec<Dependency>,
+    dependencies: Vec<ManifestDependency>,
 }
 
 #[derive(Deserialize)]
-struct Dependency {
+struct ManifestDependency {
     name: String,
     /// None: a normal one.
     kind: Option<String>,
@@ -106,15 +106,15 @@ fn archive(place: &Place, name: &str) -> PathBuf {
 }
 
 /// The members of the workspace that do not say `publish = false`.
-fn to_publish(place: &Place) -> Result<Vec<Package>> {
+fn to_publish(place: &Place) -> Result<Vec<Manifest>> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(&place.root).args(["metadata", "--no-deps", "--locked", "--format-version", "1"]);
-    let metadata: Metadata = serde_json::from_str(&step::output(&mut cargo)?)?;
+    let metadata: WorkspaceMetadata = serde_json::from_str(&step::output(&mut cargo)?)?;
     Ok(metadata.packages.into_iter().filter(|package| package.publish.is_none()).collect())
 }
 
 /// What a reader of crates.io or docs.rs would miss, and what crates.io refuses.
-fn lacks(package: &Package, all: &[Package]) -> Vec<String> {
+fn lacks(package: &Manifest, all: &[Manifest]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut want = |holds: bool, what: &str| {
         if !holds {
@@ -179,10 +179,10 @@ pub fn used_elsewhere(place: &Place, tree: &Path, work: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn package(name: &str, dependency: Option<(&str, Option<&str>)>) -> Package {
+    fn package(name: &str, dependency: Option<(&str, Option<&str>)>) -> Manifest {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("size");
         let says = || Some("says".to_owned());
-        Package {
+        Manifest {
             name: name.to_owned(),
             description: says(),
             license: says(),
@@ -193,7 +193,7 @@ mod tests {
             publish: None,
             metadata: Some(serde_json::json!({ "docs": { "rs": {} } })),
             manifest_path: root.join("Cargo.toml"),
-            dependencies: Vec::from_iter(dependency.map(|(name, kind)| Dependency {
+            dependencies: Vec::from_iter(dependency.map(|(name, kind)| ManifestDependency {
                 name: name.to_owned(),
                 kind: kind.map(str::to_owned),
                 path: Some(PathBuf::new()),
@@ -205,7 +205,7 @@ mod tests {
     fn what_a_crate_lacks_is_named() {
         let whole = package("one", None);
         assert!(lacks(&whole, &[]).is_empty(), "{:?}", lacks(&whole, &[]));
-        let bare = Package {
+        let bare = Manifest {
             description: None,
             repository: Some(String::new()),
             readme: Some("NONE.md".into()),

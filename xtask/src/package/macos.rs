@@ -15,15 +15,15 @@ use crate::python::Environment;
 use crate::{dist, step};
 
 /// What a target is called by rustc, by Apple, and by the number of its processor.
-struct Target {
+struct MacTarget {
     triple: &'static str,
     machine: &'static str,
     cpu: u32,
 }
 
-const TARGETS: [Target; 2] = [
-    Target { triple: "aarch64-apple-darwin", machine: "arm64", cpu: object::macho::CPU_TYPE_ARM64 },
-    Target { triple: "x86_64-apple-darwin", machine: "x86_64", cpu: object::macho::CPU_TYPE_X86_64 },
+const TARGETS: [MacTarget; 2] = [
+    MacTarget { triple: "aarch64-apple-darwin", machine: "arm64", cpu: object::macho::CPU_TYPE_ARM64 },
+    MacTarget { triple: "x86_64-apple-darwin", machine: "x86_64", cpu: object::macho::CPU_TYPE_X86_64 },
 ];
 
 /// The least macOS: `preadv` is since 11.
@@ -81,7 +81,7 @@ pub fn run(place: &Place, triple: &str, wheel: bool) -> Result<()> {
 }
 
 /// Build for the target. Answers the folder of what was built.
-fn build(place: &Place, target: &Target) -> Result<PathBuf> {
+fn build(place: &Place, target: &MacTarget) -> Result<PathBuf> {
     let tools = Environment::kept(place, "macos", TOOLS)?;
     let add = format!("rustup target add {}", target.triple);
     step::output(Command::new("rustup").args(["target", "add", target.triple])).with_context(|| add)?;
@@ -100,7 +100,7 @@ fn build(place: &Place, target: &Target) -> Result<PathBuf> {
 }
 
 /// Each file is what macOS and those who load it need.
-fn check(place: &Place, target: &Target, built: &Path) -> Result<()> {
+fn check(place: &Place, target: &MacTarget, built: &Path) -> Result<()> {
     let exports = std::fs::read_to_string(place.root.join("include/exports.txt"))?;
     let exports: BTreeSet<String> = exports.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
     let cache = declared(&place.root.join("include/kv_cache.h"))?;
@@ -165,7 +165,7 @@ fn declared(header: &Path) -> Result<BTreeSet<String>> {
 }
 
 /// The tree of the tarball.
-fn lay_out(place: &Place, target: &Target, release: &Release, built: &Path) -> Result<PathBuf> {
+fn lay_out(place: &Place, target: &MacTarget, release: &Release, built: &Path) -> Result<PathBuf> {
     let tree = release.folder.join("stage").join(release.name());
     for folder in ["components", "include"] {
         copy_all(&place.dist.join(folder), &tree.join(folder))?;

@@ -28,7 +28,7 @@ use crate::place::Place;
 use crate::{dist, python, step};
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct PackageOptions {
     /// Leave the wheel out, which needs Python's registry
     #[arg(long)]
     no_wheel: bool,
@@ -89,7 +89,7 @@ impl Release {
 }
 
 /// Build, and make every package.
-pub fn run(place: &Place, options: &Options) -> Result<()> {
+pub fn run(place: &Place, options: &PackageOptions) -> Result<()> {
     match options.target.as_deref() {
         Some(arm64::TARGET) => return arm64::run(place, !options.no_wheel),
         Some(target) => return macos::run(place, target, !options.no_wheel),

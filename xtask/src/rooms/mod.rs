@@ -23,7 +23,7 @@ const FILE_LINES: usize = 500;
 const NAMED: usize = 5;
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct RoomsOptions {
     /// One JSON object on standard output, with all that is over and not the first of each
     #[arg(long)]
     json: bool,
@@ -49,7 +49,7 @@ struct Counted {
     places: Vec<String>,
 }
 
-pub fn run(place: &Place, options: &Options) -> Result<()> {
+pub fn run(place: &Place, options: &RoomsOptions) -> Result<()> {
     let counts = count(&place.root)?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&counts)?);
