@@ -9,7 +9,7 @@
 //! However much a call moves, it ends after the operator's maximum (`call_ms`), which nothing extends.
 //!
 //! Once a server has been waited for as long as the operator's patience, in vain, what is left of the call may take as long again
-//! ([`Until::waited_in_vain`]): a call that meets servers that hang ends within twice the patience, however many items lie there and
+//! ([`Until::note_timeout`]): a call that meets servers that hang ends within twice the patience, however many items lie there and
 //! however many calls of a guest it takes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -115,7 +115,7 @@ impl Until {
     }
 
     /// A server was waited for so long, without a byte. A guest that waits for less than the operator lets it has its reasons.
-    pub fn waited_in_vain(&self, patience: Duration) {
+    pub fn note_timeout(&self, patience: Duration) {
         if patience >= self.inner.patience {
             self.inner.given_up.get_or_init(|| self.inner.clock.now() + self.inner.patience);
         }
@@ -369,18 +369,18 @@ mod tests {
     fn a_wait_in_vain_leaves_as_much_time_again_once() {
         let limits = Limits { deadline_ms: 60_000, patience_ms: 1000, ..Limits::default() };
         let until = Until::new(&limits);
-        until.waited_in_vain(Duration::from_millis(999));
+        until.note_timeout(Duration::from_millis(999));
         assert_eq!(seconds(&until), 60.0, "a guest's own patience is its own");
         assert!(!until.ends_by_patience());
-        until.waited_in_vain(Duration::from_millis(1000));
+        until.note_timeout(Duration::from_millis(1000));
         let first = seconds(&until);
         assert!((1.0..2.0).contains(&first), "{first}");
         std::thread::sleep(Duration::from_millis(5));
-        until.clone().waited_in_vain(Duration::from_millis(1500));
+        until.clone().note_timeout(Duration::from_millis(1500));
         until.grant(1 << 30);
         assert_eq!(seconds(&until), first);
         let soon = Until::new(&Limits { patience_ms: 1, ..limits });
-        soon.waited_in_vain(Duration::from_millis(1));
+        soon.note_timeout(Duration::from_millis(1));
         std::thread::sleep(Duration::from_millis(5));
         assert!(soon.ends_by_patience());
         assert!(soon.check().is_err_and(|error| error.to_string().contains("patience_ms")));

@@ -288,7 +288,7 @@ fn a_change_is_held_until_the_latest_deadline_that_was_told() {
     let until = Until::with(&store.clock, &limits, None, None);
     store.fake.during_changes(|until| {
         until.change().unwrap().begin(&[0], b"");
-        until.waited_in_vain(Duration::from_millis(100));
+        until.note_timeout(Duration::from_millis(100));
     });
     store.fake.fail_calls(away());
     assert!(store.manifest("m", &until).is_err());

@@ -200,7 +200,7 @@ impl Items {
     }
 
     /// Put a value where its item belongs: see [`Got`]. `data` is what the guest answered for the item.
-    pub fn land(&mut self, item: u32, data: Arc<Buffer>) -> Result<Got, Error> {
+    pub fn place_buffer(&mut self, item: u32, data: Arc<Buffer>) -> Result<Got, Error> {
         let Some(ItemRoom { memory: Some(memory), .. }) = self.room(item) else { return Ok(Got::Buffer(data)) };
         if data.len() as u64 > memory.len() {
             return Ok(Got::TooLong(data.len()));
@@ -465,12 +465,12 @@ mod tests {
 
         items.release(&placed);
         assert_eq!(items.sum(0), None, "nobody has what lies there");
-        assert!(matches!(items.land(0, Arc::new(Buffer::concat(&[b"others"]).unwrap())), Ok(Got::Placed(6))));
+        assert!(matches!(items.place_buffer(0, Arc::new(Buffer::concat(&[b"others"]).unwrap())), Ok(Got::Placed(6))));
         assert_eq!(items.sum(0), expected(b"others"));
         let mut all = items.claim_all(1).unwrap();
         assert!(!all.shorten(11));
         items.give_back(Some(all));
-        items.land(1, Arc::new(Buffer::concat(&[b"others"]).unwrap())).unwrap();
+        items.place_buffer(1, Arc::new(Buffer::concat(&[b"others"]).unwrap())).unwrap();
         assert_eq!([items.sum(1), items.sum(2), items.sum(3)], [None; 3], "none is wanted, or nothing lies there");
         items.end();
         assert_eq!(items.sum(0), None);

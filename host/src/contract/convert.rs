@@ -4,8 +4,11 @@ use crate::contract::bindings::kv_store::backend::types;
 use crate::error::{Error, ErrorKind};
 use crate::{limits, log};
 
+/// What a function of the contract comes to: a trap, or what the guest gets.
+pub(crate) type GuestAnswer<T> = wasmtime::Result<Result<T, types::Error>>;
+
 /// A host function's answer: its failure is the guest's to handle, and no trap.
-pub(crate) fn answered<T>(result: Result<T, Error>) -> wasmtime::Result<Result<T, types::Error>> {
+pub(crate) fn answered<T>(result: Result<T, Error>) -> GuestAnswer<T> {
     Ok(result.map_err(types::Error::from))
 }
 

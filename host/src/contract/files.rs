@@ -5,19 +5,17 @@ use std::time::Instant;
 
 use wasmtime::component::Resource;
 
+use super::GuestAnswer;
 use super::payload::slices;
 use super::{Incoming, Reserved, State, answered};
 use crate::contract::bindings::kv_store::backend::files::{
     Entry, EvictOutcome, Host, HostDirectory, ReadOutcome, ReadRequest, RemoveOutcome, SizeOutcome, Space,
     WriteOutcome, WriteRequest,
 };
-use crate::contract::bindings::kv_store::backend::types;
 use crate::directory::{Directory, Evicted, Found, RelativePath, Wanted, Written};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::until::Until;
-
-type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
 /// What guests did with a file, by its path below the directory that was granted, or with a record: `records SPACE/KEY`, the key in hex.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +49,7 @@ pub(super) fn watched() -> Option<fn(FileEvent)> {
     WATCH.get().copied()
 }
 
-fn tell(event: FileEvent) {
+fn report(event: FileEvent) {
     if let Some(watch) = watched() {
         watch(event);
     }
@@ -61,7 +59,7 @@ fn tell(event: FileEvent) {
 pub struct OpenDirectory(Arc<Directory>);
 
 impl Host for State {
-    fn open_directory(&mut self, grant: String) -> Answer<Resource<OpenDirectory>> {
+    fn open_directory(&mut self, grant: String) -> GuestAnswer<Resource<OpenDirectory>> {
         let granted = self.granted(&grant);
         answered(granted.and_then(|directory| self.push(OpenDirectory(directory), limits::HANDLE_BYTES)))
     }
@@ -115,7 +113,7 @@ fn parse_all(paths: Vec<String>) -> Result<Vec<RelativePath>, Error> {
 }
 
 impl HostDirectory for State {
-    fn read(&mut self, handle: Resource<OpenDirectory>, requests: Vec<ReadRequest>) -> Answer<Vec<ReadOutcome>> {
+    fn read(&mut self, handle: Resource<OpenDirectory>, requests: Vec<ReadRequest>) -> GuestAnswer<Vec<ReadOutcome>> {
         let directory = self.directory(&handle)?;
         let count = requests.len().min(limits::MAX_BATCH_ITEMS);
         let mut items: Vec<(Option<u32>, Option<Reserved>)> = Vec::with_capacity(count);
@@ -156,7 +154,7 @@ impl HostDirectory for State {
         handle: Resource<OpenDirectory>,
         requests: Vec<WriteRequest>,
         durable: bool,
-    ) -> Answer<Vec<WriteOutcome>> {
+    ) -> GuestAnswer<Vec<WriteOutcome>> {
         let directory = self.directory(&handle)?;
         let (mut outcomes, mut written) = (Vec::new(), Vec::new());
         for request in one_batch(requests, &self.until) {
@@ -166,7 +164,7 @@ impl HostDirectory for State {
                 let outcome = directory.write(&path, &parts, request.replace, durable, Some(&self.until))?;
                 if outcome == Written::Written {
                     let len = parts.iter().map(|part| part.len() as u64).sum();
-                    tell(FileEvent::Written { path: path.as_str(), len, durable });
+                    report(FileEvent::Written { path: path.as_str(), len, durable });
                 }
                 written.push(path);
                 Ok(outcome)
@@ -183,7 +181,7 @@ impl HostDirectory for State {
         Ok(Ok(outcomes))
     }
 
-    fn sizes(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> Answer<Vec<SizeOutcome>> {
+    fn sizes(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> GuestAnswer<Vec<SizeOutcome>> {
         let directory = self.directory(&handle)?;
         let size = |path| match RelativePath::parse(path).and_then(|path| directory.size(&path)) {
             Ok(Some(size)) => SizeOutcome::Size(size),
@@ -193,11 +191,11 @@ impl HostDirectory for State {
         Ok(Ok(one_batch(paths, &self.until).map(size).collect()))
     }
 
-    fn sync(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> Answer<()> {
+    fn sync(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> GuestAnswer<()> {
         let directory = self.directory(&handle)?;
         answered(parse_all(paths).and_then(|paths| {
             directory.sync(&paths, self.in_time())?;
-            paths.iter().for_each(|path| tell(FileEvent::Synced { path: path.as_str() }));
+            paths.iter().for_each(|path| report(FileEvent::Synced { path: path.as_str() }));
             Ok(())
         }))
     }
@@ -207,7 +205,7 @@ impl HostDirectory for State {
         handle: Resource<OpenDirectory>,
         paths: Vec<String>,
         durable: bool,
-    ) -> Answer<Vec<RemoveOutcome>> {
+    ) -> GuestAnswer<Vec<RemoveOutcome>> {
         let directory = self.directory(&handle)?;
         let remove = |path| match RelativePath::parse(path)
             .and_then(|path| directory.remove(&path, durable, Some(&self.until)))
@@ -224,7 +222,7 @@ impl HostDirectory for State {
         handle: Resource<OpenDirectory>,
         paths: Vec<String>,
         unused_since: u64,
-    ) -> Answer<Vec<EvictOutcome>> {
+    ) -> GuestAnswer<Vec<EvictOutcome>> {
         let directory = self.directory(&handle)?;
         let remove = |path| {
             let evicted = RelativePath::parse(path).and_then(|path| directory.remove_unused(&path, unused_since));
@@ -238,7 +236,7 @@ impl HostDirectory for State {
         Ok(Ok(one_batch(paths, &self.until).map(remove).collect()))
     }
 
-    fn space(&mut self, handle: Resource<OpenDirectory>) -> Answer<Space> {
+    fn space(&mut self, handle: Resource<OpenDirectory>) -> GuestAnswer<Space> {
         let space = self.directory(&handle)?.space();
         answered(space.map(|space| Space { total: space.total, available: space.available }))
     }
@@ -249,7 +247,7 @@ impl HostDirectory for State {
         path: String,
         after: Option<String>,
         limit: u32,
-    ) -> Answer<Vec<Entry>> {
+    ) -> GuestAnswer<Vec<Entry>> {
         let directory = self.directory(&handle)?;
         if limit == 0 {
             // An empty answer says that there is no more.

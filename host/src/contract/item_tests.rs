@@ -83,7 +83,7 @@ fn files_are_read_where_they_belong_without_a_copy() {
         ["short", "long", "short"].iter().zip(0..).map(|(path, item)| found(read(&mut state, path, Some(item))));
     let answers = answers.collect();
     assert_eq!(counts::take(), counts::of_files(folder.path(), 10 + long.len() + 10));
-    let got = state.land(answers).unwrap();
+    let got = state.place_answers(answers).unwrap();
     assert!(matches!(got[0], Ok(Some(Got::Placed(10)))) && matches!(got[1], Ok(Some(Got::Placed(200_000)))));
     assert!(matches!(&got[2], Ok(Some(Got::Buffer(data))) if &data[..] == b"0123456789"));
     assert_eq!(counts::take(), Counts::default(), "an answer is handed on as it lies");
@@ -101,7 +101,7 @@ fn a_file_that_is_too_long_is_told_and_not_cut() {
     let mut spaces = [Some(Space::new(&[5, 4]))];
     begin(&mut state, &mut spaces);
     let handle = read(&mut state, "f", Some(0));
-    let got = state.land(vec![found(handle)]).unwrap();
+    let got = state.place_answers(vec![found(handle)]).unwrap();
     assert!(matches!(got[..], [Ok(Some(Got::TooLong(10)))]));
     state.items().end();
     assert_eq!(spaces[0].as_ref().unwrap().bytes(), [0xee; 9]);
@@ -133,7 +133,7 @@ fn what_was_placed_can_be_used_in_its_call_and_ends_with_it() {
     assert_eq!(HostPayload::read(&mut state, again(&shared), 0, 10).unwrap().unwrap(), b"0123456789");
     // Nor is it an answer to a later call, though that has the same memory.
     begin(&mut state, &mut spaces);
-    let violation = state.land(vec![found(placed)]).expect_err("it is over");
+    let violation = state.place_answers(vec![found(placed)]).expect_err("it is over");
     assert_eq!(violation.kind(), ErrorKind::Component);
 }
 
@@ -148,7 +148,7 @@ fn an_item_can_be_read_again_when_the_first_payload_is_dropped() {
     let first = read(&mut state, "a", Some(0));
     HostPayload::drop(&mut state, first).unwrap();
     let second = read(&mut state, "b", Some(0));
-    let got = state.land(vec![found(second)]).unwrap();
+    let got = state.place_answers(vec![found(second)]).unwrap();
     assert!(matches!(got[..], [Ok(Some(Got::Placed(5)))]));
     assert_eq!(counts::take(), counts::of_files(folder.path(), 15));
     state.items().end();
@@ -181,7 +181,7 @@ fn what_is_received_is_placed_but_for_what_came_with_the_line_before() {
         let borrow = || Resource::new_borrow(connection.rep());
         state.receive_until(borrow(), b"\n".to_vec(), 100).await.unwrap().unwrap();
         let handle = state.receive_payload(borrow(), 3_000_000, Some(1)).await.unwrap().unwrap();
-        state.land(vec![Ok(None), found(handle)]).unwrap()
+        state.place_answers(vec![Ok(None), found(handle)]).unwrap()
     });
     serving.join().unwrap();
     assert!(matches!(got.expect("it waits for ever")[..], [Ok(None), Ok(Some(Got::Placed(3_000_000)))]));
@@ -234,7 +234,7 @@ proptest! {
             prop_assert_eq!(bytes, content(*file));
         }
         let expected: Vec<Option<usize>> = answered.iter().map(|answer| answer.as_ref().map(|(file, _)| *file)).collect();
-        let got = state.land(answered.into_iter().map(|answer| Ok(answer.map(|(_, handle)| handle))).collect()).unwrap();
+        let got = state.place_answers(answered.into_iter().map(|answer| Ok(answer.map(|(_, handle)| handle))).collect()).unwrap();
         state.items().end();
         for ((got, expected), space) in got.iter().zip(expected).zip(&spaces) {
             match (got.as_ref().unwrap(), expected, space) {

@@ -33,7 +33,7 @@ pub use net::{ConnectOptions, Connection};
 pub(crate) use net::{IdleConnections, Lookups, Tls};
 pub use records::{RecordOptions, RecordStore};
 
-pub(crate) use convert::answered;
+pub(crate) use convert::{GuestAnswer, answered};
 use cpu::Cpu;
 use limiter::Limiter;
 use memory::Memory;
@@ -325,7 +325,7 @@ impl State {
     }
 
     /// Put what the guest answered for each item where the item belongs.
-    pub(crate) fn land(&mut self, answers: Answers) -> Result<Vec<Result<Option<Got>, Error>>, Error> {
+    pub(crate) fn place_answers(&mut self, answers: Answers) -> Result<Vec<Result<Option<Got>, Error>>, Error> {
         /// On its way: bytes, or how many lie in the item's memory already.
         enum Arrived {
             Bytes(Arc<Buffer>),
@@ -362,7 +362,7 @@ impl State {
         let mut land = |(at, arrived): (usize, Result<Option<Arrived>, Error>)| match arrived? {
             None => Ok(None),
             Some(Arrived::Placed(len)) => Ok(Some(Got::Placed(len))),
-            Some(Arrived::Bytes(buffer)) => self.items.land(at as u32, buffer).map(Some),
+            Some(Arrived::Bytes(buffer)) => self.items.place_buffer(at as u32, buffer).map(Some),
         };
         Ok(arrived.into_iter().enumerate().map(&mut land).collect())
     }

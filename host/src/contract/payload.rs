@@ -8,14 +8,12 @@ use sha2::{Digest, Sha256};
 use twox_hash::XxHash3_64;
 use wasmtime::component::{Resource, ResourceTable};
 
+use super::GuestAnswer;
 use super::{Reserved, State, answered};
 use crate::contract::bindings::kv_store::backend::payloads::{Host, HostPayload, ItemRange, Part, Range};
-use crate::contract::bindings::kv_store::backend::types;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::{Buffer, Bytes, Filling, Items, Payload};
-
-type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
 /// The bytes of a handle's payload.
 fn bytes<'a>(
@@ -96,7 +94,7 @@ pub(super) fn slices<'a>(
 
 impl State {
     /// Run a checksum over parts.
-    fn over<T>(&self, parts: &[Part], digest: impl FnOnce(&[&[u8]]) -> Result<T, Error>) -> Answer<T> {
+    fn over<T>(&self, parts: &[Part], digest: impl FnOnce(&[&[u8]]) -> Result<T, Error>) -> GuestAnswer<T> {
         answered(slices(&self.table, &self.items, parts)?.and_then(|slices| digest(&slices)))
     }
 
@@ -114,13 +112,13 @@ impl State {
         Ok(())
     }
 
-    fn give_made(&mut self, made: Result<(Buffer, Reserved), Error>) -> Answer<Resource<Payload>> {
+    fn give_made(&mut self, made: Result<(Buffer, Reserved), Error>) -> GuestAnswer<Resource<Payload>> {
         answered(made.and_then(|(buffer, reserved)| self.give(Arc::new(buffer), reserved)))
     }
 }
 
 impl Host for State {
-    fn crc32c(&mut self, parts: Vec<Part>) -> Answer<u32> {
+    fn crc32c(&mut self, parts: Vec<Part>) -> GuestAnswer<u32> {
         self.over(&parts, |slices| {
             let mut crc = 0;
             self.piecewise(slices, |piece| crc = crc32c::crc32c_append(crc, piece))?;
@@ -128,7 +126,7 @@ impl Host for State {
         })
     }
 
-    fn xxh3(&mut self, parts: Vec<Part>) -> Answer<u64> {
+    fn xxh3(&mut self, parts: Vec<Part>) -> GuestAnswer<u64> {
         self.over(&parts, |slices| {
             if let [slice] = slices
                 && slice.len() <= limits::UNINTERRUPTED_BYTES
@@ -141,7 +139,7 @@ impl Host for State {
         })
     }
 
-    fn sha256(&mut self, parts: Vec<Part>) -> Answer<Vec<u8>> {
+    fn sha256(&mut self, parts: Vec<Part>) -> GuestAnswer<Vec<u8>> {
         self.over(&parts, |slices| {
             let mut hasher = Sha256::new();
             self.piecewise(slices, |piece| hasher.update(piece))?;
@@ -149,7 +147,7 @@ impl Host for State {
         })
     }
 
-    fn hmac_sha256(&mut self, key: Vec<u8>, parts: Vec<Part>) -> Answer<Vec<u8>> {
+    fn hmac_sha256(&mut self, key: Vec<u8>, parts: Vec<Part>) -> GuestAnswer<Vec<u8>> {
         self.over(&parts, |slices| {
             let mut mac = Hmac::<Sha256>::new_from_slice(&key).map_err(|error| Error::invalid(error.to_string()))?;
             self.piecewise(slices, |piece| mac.update(piece))?;
@@ -159,12 +157,12 @@ impl Host for State {
 }
 
 impl HostPayload for State {
-    fn from_bytes(&mut self, bytes: Vec<u8>) -> Answer<Resource<Payload>> {
+    fn from_bytes(&mut self, bytes: Vec<u8>) -> GuestAnswer<Resource<Payload>> {
         let made = self.reserve(bytes.len() as u64).and_then(|room| Ok((Buffer::concat(&[&bytes])?, room)));
         self.give_made(made)
     }
 
-    fn from_parts(&mut self, parts: Vec<Part>) -> Answer<Resource<Payload>> {
+    fn from_parts(&mut self, parts: Vec<Part>) -> GuestAnswer<Resource<Payload>> {
         // What the host holds already is not copied.
         let whole = match parts.as_slice() {
             [Part::Item(item)] => self.items.buffer_of_item(*item),
@@ -192,7 +190,7 @@ impl HostPayload for State {
         Ok(bytes(&self.table, &self.items, &handle)?.map_or(0, Bytes::len))
     }
 
-    fn read(&mut self, handle: Resource<Payload>, offset: u64, len: u32) -> Answer<Vec<u8>> {
+    fn read(&mut self, handle: Resource<Payload>, offset: u64, len: u32) -> GuestAnswer<Vec<u8>> {
         if len as usize > limits::MAX_GUEST_COPY_BYTES {
             let message = format!("{len} bytes at once; read at most {}", limits::MAX_GUEST_COPY_BYTES);
             return answered(Err(Error::new(ErrorKind::Exhausted, message)));
@@ -203,7 +201,7 @@ impl HostPayload for State {
         answered(cut.map(|()| gathered.slices.concat()))
     }
 
-    fn share(&mut self, handle: Resource<Payload>) -> Answer<Resource<Payload>> {
+    fn share(&mut self, handle: Resource<Payload>) -> GuestAnswer<Resource<Payload>> {
         self.from_parts(vec![Part::Payload(handle)])
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use wasmtime::component::Resource;
 
+use super::GuestAnswer;
 use super::files::{FileEvent, watched};
 use super::payload::slices;
 use super::{Incoming, Reserved, State, answered};
@@ -15,14 +16,11 @@ use crate::contract::bindings::kv_store::backend::records::{
 use crate::contract::bindings::kv_store::backend::store_types::{
     CommitOutcome, DeleteOutcome, GetOutcome, Hashes, Presence, PutOutcome,
 };
-use crate::contract::bindings::kv_store::backend::types;
 use crate::directory::{Directory, Found};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Payload;
 use crate::segments::{Key, MAX_KEY_BYTES, NewValue, Place, SPACES, Settings, Store, Stored};
-
-type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
 /// What a guest's handle to options stands for.
 #[derive(Default)]
@@ -39,7 +37,7 @@ impl Host for State {
         &mut self,
         grant: String,
         options: Option<Resource<RecordOptions>>,
-    ) -> Answer<Resource<RecordStore>> {
+    ) -> GuestAnswer<Resource<RecordStore>> {
         let mut settings = match options {
             Some(handle) => self.table.get(&handle)?.0,
             None => Settings::default(),
@@ -185,7 +183,7 @@ fn put_outcome(outcome: Result<Stored, Error>) -> PutOutcome {
 }
 
 impl HostRecordStore for State {
-    fn exists(&mut self, handle: Resource<RecordStore>, space: u8, hashes: Hashes) -> Answer<Vec<Presence>> {
+    fn exists(&mut self, handle: Resource<RecordStore>, space: u8, hashes: Hashes) -> GuestAnswer<Vec<Presence>> {
         let (store, _) = self.records(&handle)?;
         let lens = keys(space, &hashes).and_then(|keys| store.exists(&keys, &self.until));
         let presence = |len: Option<u32>| len.map_or(Presence::Absent, |len| Presence::Present(Some(u64::from(len))));
@@ -198,7 +196,7 @@ impl HostRecordStore for State {
         space: u8,
         hashes: Hashes,
         item: Option<u32>,
-    ) -> Answer<Vec<GetOutcome>> {
+    ) -> GuestAnswer<Vec<GetOutcome>> {
         let (store, directory) = self.records(&handle)?;
         let keys = match keys(space, &hashes).and_then(|keys| store.follow(&self.until).map(|()| keys)) {
             Ok(keys) => keys,
@@ -232,7 +230,7 @@ impl HostRecordStore for State {
         hashes: Hashes,
         values: Vec<Vec<Part>>,
         replace: bool,
-    ) -> Answer<Vec<PutOutcome>> {
+    ) -> GuestAnswer<Vec<PutOutcome>> {
         let (store, directory) = self.records(&handle)?;
         let keys = match keys(space, &hashes) {
             Ok(keys) => keys,
@@ -278,7 +276,7 @@ impl HostRecordStore for State {
         space: u8,
         hashes: Hashes,
         durable: bool,
-    ) -> Answer<Vec<DeleteOutcome>> {
+    ) -> GuestAnswer<Vec<DeleteOutcome>> {
         let (store, _) = self.records(&handle)?;
         answered(keys(space, &hashes).and_then(|keys| {
             store.delete(&keys, durable, &self.until)?;
@@ -292,7 +290,7 @@ impl HostRecordStore for State {
         space: u8,
         fresh: Vec<Hashes>,
         last: Option<NewRecord>,
-    ) -> Answer<CommitOutcome> {
+    ) -> GuestAnswer<CommitOutcome> {
         let (store, directory) = self.records(&handle)?;
         let value = match &last {
             Some(record) => Some(slices(&self.table, &self.items, &record.value)?),
@@ -330,7 +328,13 @@ impl HostRecordStore for State {
         })())
     }
 
-    fn entries(&mut self, handle: Resource<RecordStore>, space: u8, after: Option<String>, limit: u32) -> Answer<Page> {
+    fn entries(
+        &mut self,
+        handle: Resource<RecordStore>,
+        space: u8,
+        after: Option<String>,
+        limit: u32,
+    ) -> GuestAnswer<Page> {
         let (store, _) = self.records(&handle)?;
         if limit == 0 || usize::from(space) >= SPACES {
             return answered(Err(Error::invalid("a listing is of one of the spaces 0 to 3, and its limit 1 or more")));
@@ -344,7 +348,7 @@ impl HostRecordStore for State {
         }))
     }
 
-    fn usage(&mut self, handle: Resource<RecordStore>, space: u8) -> Answer<Totals> {
+    fn usage(&mut self, handle: Resource<RecordStore>, space: u8) -> GuestAnswer<Totals> {
         let (store, _) = self.records(&handle)?;
         if usize::from(space) >= SPACES {
             return answered(Err(Error::invalid("the spaces are 0 to 3")));
@@ -366,7 +370,7 @@ impl HostRecordStore for State {
         bytes: u64,
         unused_since: Option<u64>,
         keep_since: u64,
-    ) -> Answer<Evicted> {
+    ) -> GuestAnswer<Evicted> {
         let (store, directory) = self.records(&handle)?;
         let evicted = store.evict(bytes, unused_since, keep_since, &self.until);
         answered(evicted.map(|evicted| {
@@ -387,10 +391,10 @@ impl HostRecordStore for State {
 
 /// Tell who watches files of a record that was written, with its length and whether it is durable, or was synced.
 fn note(key: Key<'_>, written: Option<(u64, bool)>) {
-    let Some(tell) = watched() else { return };
+    let Some(report) = watched() else { return };
     let key_in_hex: String = key.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let path = format!("records {}/{key_in_hex}", key.space);
-    tell(match written {
+    report(match written {
         Some((len, durable)) => FileEvent::Written { path: &path, len, durable },
         None => FileEvent::Synced { path: &path },
     });

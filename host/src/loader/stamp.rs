@@ -26,7 +26,7 @@ const COMPONENT: u8 = 4;
 const HEAD_BYTES: usize = 1 + 5 + 5 + STAMP.len();
 
 /// A module or a component whose sections are being walked.
-struct Scope {
+struct WalkedScope {
     end: u64,
     is_component: bool,
 }
@@ -34,12 +34,12 @@ struct Scope {
 /// The pairs of key and value in the section of a component of `len` bytes.
 pub(super) fn read(file: &File, len: u64) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
-    let (mut scopes, mut at) = (vec![Scope { end: len, is_component: true }], PREAMBLE_BYTES);
+    let (mut scopes, mut at) = (vec![WalkedScope { end: len, is_component: true }], PREAMBLE_BYTES);
     for _ in 0..limits::MAX_SECTIONS_WALKED {
         while scopes.len() > 1 && scopes.last().is_some_and(|scope| at >= scope.end) {
             scopes.pop();
         }
-        let Some(Scope { end, is_component }) = scopes.last().filter(|scope| at < scope.end) else { break };
+        let Some(WalkedScope { end, is_component }) = scopes.last().filter(|scope| at < scope.end) else { break };
         let head = read_at(file, at, HEAD_BYTES.min(usize::try_from(end - at).unwrap_or(HEAD_BYTES)))?;
         let Some(section) = Section::parse(&head) else { break };
         let (body, next) = (at + section.head_len, at + section.head_len + section.len);
@@ -58,7 +58,7 @@ pub(super) fn read(file: &File, len: u64) -> Result<Vec<(String, String)>> {
             MODULE | COMPONENT if *is_component => {
                 let preamble = read_at(file, body, bounded(section.len.min(PREAMBLE_BYTES)))?;
                 if scopes.len() < limits::MAX_COMPONENT_DEPTH {
-                    scopes.push(Scope { end: next, is_component: preamble.ends_with(&OF_COMPONENT) });
+                    scopes.push(WalkedScope { end: next, is_component: preamble.ends_with(&OF_COMPONENT) });
                     at = next.min(body + PREAMBLE_BYTES);
                 }
             }

@@ -98,7 +98,34 @@ fn count() {
         drop(restored);
         let mut layers: Vec<KvCacheMut<'_>> = caches_mut(&mut outs, layout);
 
-        // The same without: a gather into a buffer, put; got back, and written.
+        let Apart { gathered, copied_in, copied_out } = Apart::count(&store, &caches, &mut layers, &slots, layout);
+        assert_eq!(gathered, ALL, "the gather, which the fused save has too");
+        // Where the backend copies, the envelopes too.
+        let stored = ALL + 2 * LAYERS * ENVELOPE_BYTES as usize;
+        assert!((put_copies * ALL..=put_copies * stored).contains(&copied_in), "{uri}: {copied_in}");
+        // What is read, too.
+        let envelopes = restore_copies * (stored - ALL);
+        assert_eq!(copied_out, get_copies * ALL + envelopes, "{uri}");
+        let fused = (placed_by_save + copied_by_save) / ALL;
+        println!("{uri}, {layout:?}: bytes moved per byte saved: {fused} fused, {} apart", 1 + put_copies);
+    }
+}
+
+/// The bytes that a save and a restore move that are not fused: a gather into a buffer, put; got back, and written.
+struct Apart {
+    gathered: usize,
+    copied_in: usize,
+    copied_out: usize,
+}
+
+impl Apart {
+    fn count(
+        store: &Store,
+        caches: &[KvCache<'_>],
+        layers: &mut [KvCacheMut<'_>],
+        slots: &[i64],
+        layout: Layout,
+    ) -> Self {
         let (mut gathered, mut copied_in, mut copied_out) = (0, 0, 0);
         for (layer, cache) in caches.iter().enumerate() {
             let [key, value] = gathered_of(cache);
@@ -118,18 +145,10 @@ fn count() {
                 store.get_chunk(&hash).unwrap().unwrap()
             });
             copied_out += counts::take().copied;
-            let write = Write { slots: Slots { slots: slots[..].into(), invalid_slot: -1 }, scales: None, threads: 1 };
+            let write = Write { slots: Slots { slots: slots.into(), invalid_slot: -1 }, scales: None, threads: 1 };
             write.run(cache, &KvTokens { key: &key, value: &value, dtype: DType::F16 }).unwrap();
         }
-        assert_eq!(gathered, ALL, "the gather, which the fused save has too");
-        // Where the backend copies, the envelopes too.
-        let stored = ALL + 2 * LAYERS * ENVELOPE_BYTES as usize;
-        assert!((put_copies * ALL..=put_copies * stored).contains(&copied_in), "{uri}: {copied_in}");
-        // What is read, too.
-        let envelopes = restore_copies * (stored - ALL);
-        assert_eq!(copied_out, get_copies * ALL + envelopes, "{uri}");
-        let fused = (placed_by_save + copied_by_save) / ALL;
-        println!("{uri}, {layout:?}: bytes moved per byte saved: {fused} fused, {} apart", 1 + put_copies);
+        Apart { gathered, copied_in, copied_out }
     }
 }
 

@@ -12,15 +12,15 @@ use crate::payload::{Destination, Filling};
 use crate::until::Until;
 
 /// A request that got no whole response. Its connection is at an unknown place.
-pub(super) struct Failed {
+pub(super) struct BrokenExchange {
     pub error: Error,
     /// The server closed the connection before a byte of a response.
     pub silent: bool,
 }
 
-impl From<Error> for Failed {
+impl From<Error> for BrokenExchange {
     fn from(error: Error) -> Self {
-        Failed { error, silent: false }
+        BrokenExchange { error, silent: false }
     }
 }
 
@@ -36,7 +36,7 @@ pub(super) async fn exchange(
     room: &mut Option<Destination>,
     quota: &Quota<'_>,
     until: &Until,
-) -> Result<(Answer, bool), Failed> {
+) -> Result<(Answer, bool), BrokenExchange> {
     let mut parts = Vec::with_capacity(1 + plan.body.len());
     parts.push(plan.head.as_slice());
     parts.extend_from_slice(&plan.body);
@@ -48,7 +48,7 @@ pub(super) async fn exchange(
         Ok(received) => received,
         Err(error) => {
             let silent = link.came() == before && link.is_closed();
-            return Err(Failed { error: sent.err().unwrap_or(error), silent });
+            return Err(BrokenExchange { error: sent.err().unwrap_or(error), silent });
         }
     };
     let body = receive_body(link, &head, plan.max_body, room, quota, until).await?;

@@ -5,10 +5,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::exchange::{Failed, exchange};
+use super::exchange::{BrokenExchange, exchange};
 use super::{Answer, Plan, Quota};
 use crate::contract::Access;
-use crate::contract::net::{Link, OpenLink, Place, all, in_call, tell, tell_if_lost};
+use crate::contract::net::{Link, OpenLink, Place, all, in_call, note_if_late, note_if_unreachable};
 use crate::counters::Event;
 use crate::error::{Error, ErrorKind};
 use crate::payload::Destination;
@@ -30,7 +30,7 @@ struct Queue<'a> {
     lanes: HashMap<String, u64>,
 }
 
-type Outcome = Result<Answer, Error>;
+type ExchangeOutcome = Result<Answer, Error>;
 
 pub(super) struct Lanes<'a> {
     access: &'a Arc<Access>,
@@ -39,7 +39,7 @@ pub(super) struct Lanes<'a> {
     queue: Mutex<Queue<'a>>,
     /// Lanes that one server has at once, at most.
     per_server: u64,
-    done: Mutex<Vec<(Task<'a>, Outcome)>>,
+    done: Mutex<Vec<(Task<'a>, ExchangeOutcome)>>,
     /// Lanes that have not ended.
     open: AtomicUsize,
 }
@@ -61,7 +61,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// Make all requests, on so many connections at once at most.
-    pub(super) async fn run(self, most: u64) -> Vec<(Task<'a>, Outcome)> {
+    pub(super) async fn run(self, most: u64) -> Vec<(Task<'a>, ExchangeOutcome)> {
         let count = lock(&self.queue).tasks.len().min(usize::try_from(most).unwrap_or(usize::MAX));
         self.open.store(count, Relaxed);
         all((0..count).map(|_| self.lane())).await;
@@ -129,25 +129,25 @@ impl<'a> Lanes<'a> {
     }
 
     /// Make a request, and have the call know whether its server answers.
-    async fn make(&self, task: &mut Task<'a>, kept: Option<Link>) -> Option<(Outcome, Option<Link>)> {
+    async fn make(&self, task: &mut Task<'a>, kept: Option<Link>) -> Option<(ExchangeOutcome, Option<Link>)> {
         let made = self.ask(task, kept).await?;
         let place = &task.plan.wanted.place;
         match &made.0 {
             Ok(_) => self.until.met(place.authority(), true),
-            Err(error) => tell_if_lost(self.until, place, error),
+            Err(error) => note_if_unreachable(self.until, place, error),
         }
         Some(made)
     }
 
     /// Make a request, on a kept connection or a new one. None: there is no room for another connection, and other lanes are left.
-    async fn ask(&self, task: &mut Task<'a>, kept: Option<Link>) -> Option<(Outcome, Option<Link>)> {
+    async fn ask(&self, task: &mut Task<'a>, kept: Option<Link>) -> Option<(ExchangeOutcome, Option<Link>)> {
         if let Some(mut link) = kept {
             self.access.reach.counters.count(Event::Resumed);
             match self.exchange(&mut link, task).await {
                 Ok((answer, reusable)) => return Some((Ok(answer), reusable.then_some(link))),
                 // The server had closed it by then.
-                Err(Failed { silent: true, error }) if task.plan.idempotent => drop(error),
-                Err(Failed { error, .. }) => return Some((Err(error), None)),
+                Err(BrokenExchange { silent: true, error }) if task.plan.idempotent => drop(error),
+                Err(BrokenExchange { error, .. }) => return Some((Err(error), None)),
             }
         }
         let mut link = match Box::pin(self.access.connect(&task.plan.wanted, self.until)).await {
@@ -158,17 +158,17 @@ impl<'a> Lanes<'a> {
         self.access.reach.counters.count(Event::Connected);
         Some(match self.exchange(&mut link, task).await {
             Ok((answer, reusable)) => (Ok(answer), reusable.then_some(link)),
-            Err(Failed { error, .. }) => (Err(error), None),
+            Err(BrokenExchange { error, .. }) => (Err(error), None),
         })
     }
 
-    async fn exchange(&self, link: &mut OpenLink, task: &mut Task<'a>) -> Result<(Answer, bool), Failed> {
+    async fn exchange(&self, link: &mut OpenLink, task: &mut Task<'a>) -> Result<(Answer, bool), BrokenExchange> {
         let Task { plan, room, .. } = task;
         link.begin(Some(self.access.patience(plan.wanted.own_patience, self.until)));
         let exchanged = exchange(link, plan, room, &self.quota, self.until);
         match in_call(self.until, async { Ok(exchanged.await) }).await {
-            Ok(outcome) => outcome.inspect_err(|failed| tell(self.until, &failed.error)),
-            Err(late) => Err(Failed { error: late, silent: false }),
+            Ok(outcome) => outcome.inspect_err(|failed| note_if_late(self.until, &failed.error)),
+            Err(late) => Err(BrokenExchange { error: late, silent: false }),
         }
     }
 }

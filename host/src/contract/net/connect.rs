@@ -11,7 +11,7 @@ use wasmtime::component::Resource;
 use super::link::{Link, OpenLink, Stream};
 use super::side_by_side::{all, too_many};
 use super::socket::Socket;
-use super::{CONNECTION_BYTES, Connection, Place, in_call, tell_if_lost};
+use super::{CONNECTION_BYTES, Connection, Place, in_call, note_if_unreachable};
 use crate::budget::ConnectionPermit;
 use crate::contract::bindings::kv_store::backend::net::ConnectRequest;
 use crate::contract::{Access, State};
@@ -146,7 +146,7 @@ impl Access {
 
     /// Take a place for a connection, and resolve the server's name.
     async fn begin(&self, wanted: &Wanted, until: &Until) -> Result<Begun, Error> {
-        self.resolved(wanted, until).await.inspect_err(|error| tell_if_lost(until, &wanted.place, error))
+        self.resolved(wanted, until).await.inspect_err(|error| note_if_unreachable(until, &wanted.place, error))
     }
 
     async fn resolved(&self, wanted: &Wanted, until: &Until) -> Result<Begun, Error> {
@@ -159,7 +159,7 @@ impl Access {
 
     /// Connect to the first address that answers, over TLS where that is wanted.
     async fn finish(&self, wanted: &Wanted, begun: Begun, until: &Until) -> Result<Link, Error> {
-        self.connected(wanted, begun, until).await.inspect_err(|error| tell_if_lost(until, &wanted.place, error))
+        self.connected(wanted, begun, until).await.inspect_err(|error| note_if_unreachable(until, &wanted.place, error))
     }
 
     async fn connected(&self, wanted: &Wanted, begun: Begun, until: &Until) -> Result<Link, Error> {

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use wasmtime::component::Resource;
 
+use super::GuestAnswer;
 use super::payload::{passed_bytes, slices};
 use super::{State, answered};
 use crate::contract::bindings::kv_store::backend::net::{
@@ -35,8 +36,6 @@ pub(super) use link::{Link, OpenLink};
 pub(crate) use resolve::Lookups;
 pub(super) use side_by_side::all;
 pub(crate) use tls::Tls;
-
-type Answer<T> = wasmtime::Result<Result<T, types::Error>>;
 
 /// What a guest's handle to a connection stands for.
 pub struct Connection {
@@ -73,18 +72,18 @@ pub(super) const CONNECTION_BYTES: usize = limits::HANDLE_BYTES + 2 * limits::RE
 /// Wait for something of the network, no longer than to the end of the call, which moves while bytes arrive.
 pub(super) async fn in_call<T>(until: &Until, what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let outcome = before_it_is(|| until.deadline(), what).await.unwrap_or_else(|| Err(late(until)));
-    outcome.inspect_err(|error| tell(until, error))
+    outcome.inspect_err(|error| note_if_late(until, error))
 }
 
 /// Have the call know of a wait that ran out.
-pub(super) fn tell(until: &Until, error: &Error) {
+pub(super) fn note_if_late(until: &Until, error: &Error) {
     if let Some(patience) = error.waited() {
-        until.waited_in_vain(patience);
+        until.note_timeout(patience);
     }
 }
 
 /// Have the call know that a server does not answer, if that is what failed.
-pub(super) fn tell_if_lost(until: &Until, place: &Place, error: &Error) {
+pub(super) fn note_if_unreachable(until: &Until, place: &Place, error: &Error) {
     if error.kind() == ErrorKind::Unavailable {
         until.met(&place.authority, false);
     }
@@ -126,21 +125,23 @@ impl State {
     }
 
     /// Give it back, unless it failed: whatever fails, but for want of room, leaves it at an unknown place.
-    fn give_back<T>(&mut self, handle: &Resource<Connection>, link: Link, outcome: Result<T, Error>) -> Answer<T> {
+    fn give_back<T>(&mut self, handle: &Resource<Connection>, link: Link, outcome: Result<T, Error>) -> GuestAnswer<T> {
         self.put_back(self.table.get(handle)?, link, &outcome);
         answered(outcome)
     }
 
     fn put_back<T>(&self, connection: &Connection, link: Link, outcome: &Result<T, Error>) {
         match outcome {
-            Err(error) if error.kind() != ErrorKind::Exhausted => tell_if_lost(&self.until, &connection.place, error),
+            Err(error) if error.kind() != ErrorKind::Exhausted => {
+                note_if_unreachable(&self.until, &connection.place, error)
+            }
             Err(_) if link.is_broken() => {}
             _ => self.held_links.put(connection.number, link),
         }
     }
 
     /// Have the call know that a server answered, if it did.
-    fn tell_if_heard<T>(
+    fn note_if_answered<T>(
         &self,
         handle: &Resource<Connection>,
         link: &Link,
@@ -167,7 +168,7 @@ impl Host for State {
         &mut self,
         authority: String,
         options: Option<Resource<ConnectOptions>>,
-    ) -> Answer<Resource<Connection>> {
+    ) -> GuestAnswer<Resource<Connection>> {
         answered(self.connect_one(&authority, options).await?)
     }
 
@@ -182,7 +183,7 @@ impl Host for State {
         Ok(each_answered(self.send_several(&messages).await?))
     }
 
-    async fn ready(&mut self, connections: Vec<Resource<Connection>>, patience: Option<u64>) -> Answer<Vec<u32>> {
+    async fn ready(&mut self, connections: Vec<Resource<Connection>>, patience: Option<u64>) -> GuestAnswer<Vec<u32>> {
         answered(self.readable(&connections, patience).await?)
     }
 
@@ -211,7 +212,7 @@ impl HostConnectOptions for State {
         Ok(())
     }
 
-    async fn set_session(&mut self, handle: Resource<ConnectOptions>, session: String) -> Answer<()> {
+    async fn set_session(&mut self, handle: Resource<ConnectOptions>, session: String) -> GuestAnswer<()> {
         answered(self.table.get_mut(&handle)?.set_session(session))
     }
 
@@ -239,13 +240,13 @@ macro_rules! on_link {
             Err(error) => return answered(Err(error)),
         };
         let outcome = in_call(&$state.until, $work).await;
-        $state.tell_if_heard(&$handle, &$link, &outcome)?;
+        $state.note_if_answered(&$handle, &$link, &outcome)?;
         $state.give_back(&$handle, $link, outcome)
     }};
 }
 
 impl HostConnection for State {
-    async fn send(&mut self, handle: Resource<Connection>, parts: Vec<Part>) -> Answer<()> {
+    async fn send(&mut self, handle: Resource<Connection>, parts: Vec<Part>) -> GuestAnswer<()> {
         let _passed = match self.reserve(passed_bytes(parts.iter())) {
             Ok(passed) => passed,
             Err(error) => return answered(Err(error)),
@@ -268,18 +269,23 @@ impl HostConnection for State {
         self.give_back(&handle, link, outcome)
     }
 
-    async fn receive_exact(&mut self, handle: Resource<Connection>, len: u32) -> Answer<Vec<u8>> {
+    async fn receive_exact(&mut self, handle: Resource<Connection>, len: u32) -> GuestAnswer<Vec<u8>> {
         on_link!(self, handle, link => async { link.receive_exact(check_copy(len)?, &self.memory).await })
     }
 
-    async fn receive_until(&mut self, handle: Resource<Connection>, delimiter: Vec<u8>, limit: u32) -> Answer<Vec<u8>> {
+    async fn receive_until(
+        &mut self,
+        handle: Resource<Connection>,
+        delimiter: Vec<u8>,
+        limit: u32,
+    ) -> GuestAnswer<Vec<u8>> {
         if delimiter.is_empty() || delimiter.len() > limits::MAX_DELIMITER_BYTES {
             return answered(Err(Error::invalid("a delimiter has 1 to 16 bytes")));
         }
         on_link!(self, handle, link => async { link.receive_until(&delimiter, check_copy(limit)?, &self.memory).await })
     }
 
-    async fn receive_some(&mut self, handle: Resource<Connection>, limit: u32) -> Answer<Vec<u8>> {
+    async fn receive_some(&mut self, handle: Resource<Connection>, limit: u32) -> GuestAnswer<Vec<u8>> {
         if limit == 0 {
             return answered(Err(Error::invalid("the limit of receive-some must be at least 1")));
         }
@@ -291,7 +297,7 @@ impl HostConnection for State {
         handle: Resource<Connection>,
         len: u64,
         item: Option<u32>,
-    ) -> Answer<Resource<Payload>> {
+    ) -> GuestAnswer<Resource<Payload>> {
         let mut link = match self.take_link(&handle)? {
             Ok(link) => link,
             Err(error) => return answered(Err(error)),
@@ -302,16 +308,16 @@ impl HostConnection for State {
             Err(error) => return self.give_back(&handle, link, Err(error)),
         };
         let received = in_call(&self.until, link.receive_into(&mut incoming.destination, &self.until)).await;
-        self.tell_if_heard(&handle, &link, &received)?;
+        self.note_if_answered(&handle, &link, &received)?;
         let connection = self.table.get(&handle)?;
         match &received {
             Ok(()) => self.held_links.put(connection.number, link),
-            Err(error) => tell_if_lost(&self.until, &connection.place, error),
+            Err(error) => note_if_unreachable(&self.until, &connection.place, error),
         }
         answered(self.settle(incoming, received))
     }
 
-    async fn skip(&mut self, handle: Resource<Connection>, len: u64) -> Answer<()> {
+    async fn skip(&mut self, handle: Resource<Connection>, len: u64) -> GuestAnswer<()> {
         on_link!(self, handle, link => link.skip(len))
     }
 

@@ -22,7 +22,7 @@ pub(crate) struct Lookups {
     under_way: &'static UnderWay,
 }
 
-type Found = Result<Vec<IpAddr>, String>;
+type LookedUp = Result<Vec<IpAddr>, String>;
 
 /// The lookups of the process.
 #[derive(Default)]
@@ -33,10 +33,10 @@ struct OfProcess {
 }
 
 #[derive(Default)]
-struct UnderWay(Mutex<HashMap<String, watch::Receiver<Option<Found>>>>);
+struct UnderWay(Mutex<HashMap<String, watch::Receiver<Option<LookedUp>>>>);
 
 impl UnderWay {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, watch::Receiver<Option<Found>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, watch::Receiver<Option<LookedUp>>>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -61,7 +61,7 @@ impl Lookups {
         self.resolve_by(name, system).await
     }
 
-    async fn resolve_by(&self, name: &str, ask: fn(&str) -> Found) -> Result<Vec<IpAddr>, Error> {
+    async fn resolve_by(&self, name: &str, ask: fn(&str) -> LookedUp) -> Result<Vec<IpAddr>, Error> {
         if let Ok(address) = name.parse() {
             return Ok(vec![address]);
         }
@@ -76,12 +76,12 @@ impl Lookups {
     }
 
     /// The answer to a lookup that somebody has begun.
-    fn joined(&self, name: &str) -> Option<watch::Receiver<Option<Found>>> {
+    fn joined(&self, name: &str) -> Option<watch::Receiver<Option<LookedUp>>> {
         self.under_way.lock().get(name).cloned()
     }
 
     /// Look a name up on a thread of the driver's, when it is its owner's turn.
-    async fn begin(&self, name: &str, ask: fn(&str) -> Found) -> Result<watch::Receiver<Option<Found>>, Error> {
+    async fn begin(&self, name: &str, ask: fn(&str) -> LookedUp) -> Result<watch::Receiver<Option<LookedUp>>, Error> {
         let closed = |_| Error::new(ErrorKind::Other, "no name is looked up any more");
         let turn = self.turns.clone().acquire_owned().await.map_err(closed)?;
         let (tell, answer) = watch::channel(None);
@@ -118,7 +118,7 @@ impl Drop for Listed {
 }
 
 /// Ask the C library.
-fn system(name: &str) -> Found {
+fn system(name: &str) -> LookedUp {
     let found = (name, 0).to_socket_addrs().map_err(|error| error.to_string())?;
     Ok(found.map(|address| address.ip()).collect())
 }
@@ -154,7 +154,7 @@ mod tests {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
         static OPEN: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
         /// Answers nothing before the test is over.
-        fn silent(_name: &str) -> Found {
+        fn silent(_name: &str) -> LookedUp {
             ASKED.fetch_add(1, SeqCst);
             let (open, wake) = &OPEN;
             drop(wake.wait_while(open.lock().unwrap(), |open| !*open).unwrap());

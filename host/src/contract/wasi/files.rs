@@ -21,25 +21,30 @@ use crate::budget::{Permit, Share};
 use crate::directory::open_below;
 use crate::limits;
 
-pub(super) type Answer<T> = wasmtime::Result<(Result<T, ErrorCode>,)>;
-pub(super) type Store<'a> = StoreContextMut<'a, State>;
+pub(super) type WasiAnswer<T> = wasmtime::Result<(Result<T, ErrorCode>,)>;
+pub(super) type WasiStore<'a> = StoreContextMut<'a, State>;
 
 /// In place of wasmtime-wasi's functions of these names.
 pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     let mut types = linker.instance(&format!("wasi:filesystem/types@{VERSION}"))?;
     types.func_wrap(
         "[method]descriptor.open-at",
-        |mut store: Store, (parent, _follow, path, how, flags): OpenAt| -> Answer<Resource<Descriptor>> {
+        |mut store: WasiStore, (parent, _follow, path, how, flags): OpenAt| -> WasiAnswer<Resource<Descriptor>> {
             store.data_mut().open_at(&parent, &path, how, flags)
         },
     )?;
     types.func_wrap(
         "[method]descriptor.symlink-at",
-        |_: Store, _: (Resource<Descriptor>, String, String)| -> Answer<()> { Ok((Err(ErrorCode::NotPermitted),)) },
+        |_: WasiStore, _: (Resource<Descriptor>, String, String)| -> WasiAnswer<()> {
+            Ok((Err(ErrorCode::NotPermitted),))
+        },
     )?;
-    types.func_wrap_async("[method]descriptor.read-directory", |mut store: Store, (directory,): (Resource<_>,)| {
-        Box::new(async move { store.data_mut().read_directory(directory).await })
-    })?;
+    types.func_wrap_async(
+        "[method]descriptor.read-directory",
+        |mut store: WasiStore, (directory,): (Resource<_>,)| {
+            Box::new(async move { store.data_mut().read_directory(directory).await })
+        },
+    )?;
     types.resource("directory-entry-stream", ResourceType::host::<ReaddirIterator>(), |mut store, listing| {
         let state = store.data_mut();
         let wasi = state.wasi();
@@ -91,7 +96,7 @@ impl State {
         path: &str,
         how: OpenFlags,
         flags: DescriptorFlags,
-    ) -> Answer<Resource<Descriptor>> {
+    ) -> WasiAnswer<Resource<Descriptor>> {
         let access = self.access.clone();
         let wasi = self.wasi();
         let opened = match wasi.table.get(parent)? {
@@ -161,7 +166,7 @@ pub(super) fn refused(errno: Errno) -> ErrorCode {
 
 impl State {
     /// wasmtime-wasi takes all entries into memory at once, so they are counted first.
-    async fn read_directory(&mut self, directory: Resource<Descriptor>) -> Answer<Resource<ReaddirIterator>> {
+    async fn read_directory(&mut self, directory: Resource<Descriptor>) -> WasiAnswer<Resource<ReaddirIterator>> {
         let wasi = self.wasi();
         if wasi.listings.len() >= limits::MAX_WASI_LISTINGS {
             return Ok((Err(ErrorCode::InsufficientMemory),));

@@ -12,13 +12,13 @@ use wasmtime_wasi::filesystem::{Descriptor, Dir, WasiFilesystemView};
 use wasmtime_wasi::p2::bindings::filesystem::types::{ErrorCode, HostDescriptor, NewTimestamp, PathFlags};
 use wasmtime_wasi::p2::{FsError, FsResult};
 
-use super::files::{Answer, Store, refused};
+use super::files::{WasiAnswer, WasiStore, refused};
 use super::{State, VERSION};
 use crate::directory::open_below;
 
 /// What a path of a guest names.
 #[derive(Debug, PartialEq, Eq)]
-struct Place<'a> {
+struct NamedPath<'a> {
     /// The directory that `name` lies in; none: the one that the path is relative to.
     upper: Option<&'a str>,
     name: &'a str,
@@ -26,7 +26,7 @@ struct Place<'a> {
     directory: bool,
 }
 
-impl<'a> Place<'a> {
+impl<'a> NamedPath<'a> {
     fn of(path: &'a str) -> Result<Self, ErrorCode> {
         let trimmed = path.trim_end_matches('/');
         if path.starts_with('/') {
@@ -35,17 +35,17 @@ impl<'a> Place<'a> {
         let directory = trimmed.len() < path.len();
         Ok(match trimmed.rsplit_once('/') {
             _ if trimmed.is_empty() => return Err(ErrorCode::NoEntry),
-            Some((_, "." | "..")) => Place { upper: Some(trimmed), name: ".", directory },
-            Some((upper, name)) => Place { upper: Some(upper), name, directory },
-            None if matches!(trimmed, "." | "..") => Place { upper: Some(trimmed), name: ".", directory },
-            None => Place { upper: None, name: trimmed, directory },
+            Some((_, "." | "..")) => NamedPath { upper: Some(trimmed), name: ".", directory },
+            Some((upper, name)) => NamedPath { upper: Some(upper), name, directory },
+            None if matches!(trimmed, "." | "..") => NamedPath { upper: Some(trimmed), name: ".", directory },
+            None => NamedPath { upper: None, name: trimmed, directory },
         })
     }
 }
 
 /// The directory that a path's last part lies in, and that part.
 fn locate(root: &Dir, path: &str) -> Result<(Dir, String), ErrorCode> {
-    let place = Place::of(path)?;
+    let place = NamedPath::of(path)?;
     let directory = match place.upper {
         None => root.clone(),
         Some(upper) => {
@@ -82,13 +82,13 @@ impl State {
         }))
     }
 
-    fn done<T>(&mut self, directory: Handle, outcome: FsResult<T>) -> Answer<T> {
+    fn done<T>(&mut self, directory: Handle, outcome: FsResult<T>) -> WasiAnswer<T> {
         self.wasi().table.delete(directory)?;
         answer(outcome)
     }
 }
 
-fn answer<T>(outcome: Result<T, FsError>) -> Answer<T> {
+fn answer<T>(outcome: Result<T, FsError>) -> WasiAnswer<T> {
     Ok((match outcome {
         Ok(answer) => Ok(answer),
         Err(error) => Err(error.downcast()?),
@@ -99,7 +99,7 @@ fn answer<T>(outcome: Result<T, FsError>) -> Answer<T> {
 macro_rules! on_path {
     ($types:ident, $function:literal, $given:pat in $type:ty, ($root:ident, $path:ident),
      |$view:ident, $at:ident, $name:ident| $call:expr) => {
-        $types.func_wrap_async(concat!("[method]descriptor.", $function), |mut store: Store, $given: $type| {
+        $types.func_wrap_async(concat!("[method]descriptor.", $function), |mut store: WasiStore, $given: $type| {
             Box::new(async move {
                 let state = store.data_mut();
                 let (located, $name) = match state.located(&$root, &$path)? {
@@ -150,13 +150,16 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
         view.set_times_at(at, no_links(), name, read, written)
     });
     type Two = (Handle, String, Handle, String);
-    types.func_wrap_async("[method]descriptor.rename-at", |mut store: Store, (from, old, to, new): Two| {
+    types.func_wrap_async("[method]descriptor.rename-at", |mut store: WasiStore, (from, old, to, new): Two| {
         Box::new(async move { store.data_mut().on_two(Both::Rename, (&from, &old), (&to, &new)).await })
     })?;
-    type Link = (Handle, PathFlags, String, Handle, String);
-    types.func_wrap_async("[method]descriptor.link-at", |mut store: Store, (from, flags, old, to, new): Link| {
-        Box::new(async move { store.data_mut().on_two(Both::Link(flags), (&from, &old), (&to, &new)).await })
-    })?;
+    type LinkArguments = (Handle, PathFlags, String, Handle, String);
+    types.func_wrap_async(
+        "[method]descriptor.link-at",
+        |mut store: WasiStore, (from, flags, old, to, new): LinkArguments| {
+            Box::new(async move { store.data_mut().on_two(Both::Link(flags), (&from, &old), (&to, &new)).await })
+        },
+    )?;
     Ok(())
 }
 
@@ -167,7 +170,7 @@ enum Both {
 }
 
 impl State {
-    async fn on_two(&mut self, what: Both, from: (&Handle, &str), to: (&Handle, &str)) -> Answer<()> {
+    async fn on_two(&mut self, what: Both, from: (&Handle, &str), to: (&Handle, &str)) -> WasiAnswer<()> {
         let (from, old) = match self.located(from.0, from.1)? {
             Ok(located) => located,
             Err(error) => return Ok((Err(error),)),
@@ -192,7 +195,7 @@ mod tests {
     use wasmtime_wasi::{FsPerms, OpenMode};
 
     fn place(path: &str) -> (Option<&str>, &str, bool) {
-        let Place { upper, name, directory } = Place::of(path).unwrap();
+        let NamedPath { upper, name, directory } = NamedPath::of(path).unwrap();
         (upper, name, directory)
     }
 
@@ -205,8 +208,8 @@ mod tests {
         assert_eq!(place("a/.."), (Some("a/.."), ".", false));
         assert_eq!(place("."), (Some("."), ".", false));
         assert_eq!(place("../b"), (Some(".."), "b", false));
-        assert_eq!(Place::of("/a").unwrap_err(), ErrorCode::NotPermitted);
-        assert_eq!(Place::of("").unwrap_err(), ErrorCode::NoEntry);
+        assert_eq!(NamedPath::of("/a").unwrap_err(), ErrorCode::NotPermitted);
+        assert_eq!(NamedPath::of("").unwrap_err(), ErrorCode::NoEntry);
     }
 
     #[test]

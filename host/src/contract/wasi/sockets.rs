@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker, ready};
 
-use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource, ResourceType};
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddress, IpAddressFamily, Network};
 use wasmtime_wasi::p2::bindings::sockets::tcp_create_socket::Host;
@@ -17,14 +16,12 @@ use wasmtime_wasi::p2::{DynPollable, Pollable, TcpSocket, subscribe};
 use wasmtime_wasi::sockets::{SocketAddrUse, WasiSocketsView};
 
 use super::super::Access;
+use super::files::{WasiAnswer, WasiStore};
 use super::{State, VERSION};
 use crate::budget::Permit;
 use crate::error::Error;
 use crate::limits;
 use crate::log::{self, Level};
-
-type Answer<T> = wasmtime::Result<(Result<T, ErrorCode>,)>;
-type Store<'a> = StoreContextMut<'a, State>;
 
 /// What an instance has learned of the servers that it was granted.
 pub(super) struct Sockets {
@@ -159,19 +156,19 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     let mut lookup = linker.instance(&format!("wasi:sockets/ip-name-lookup@{VERSION}"))?;
     lookup.func_wrap(
         "resolve-addresses",
-        |mut store: Store, (network, name): (Resource<Network>, String)| -> Answer<Resource<Addresses>> {
+        |mut store: WasiStore, (network, name): (Resource<Network>, String)| -> WasiAnswer<Resource<Addresses>> {
             store.data_mut().resolve(network, name)
         },
     )?;
     lookup.func_wrap(
         "[method]resolve-address-stream.resolve-next-address",
-        |mut store: Store, (lookup,): (Resource<Addresses>,)| -> Answer<Option<IpAddress>> {
+        |mut store: WasiStore, (lookup,): (Resource<Addresses>,)| -> WasiAnswer<Option<IpAddress>> {
             store.data_mut().next_address(&lookup)
         },
     )?;
     lookup.func_wrap(
         "[method]resolve-address-stream.subscribe",
-        |mut store: Store, (lookup,): (Resource<Addresses>,)| -> wasmtime::Result<(Resource<DynPollable>,)> {
+        |mut store: WasiStore, (lookup,): (Resource<Addresses>,)| -> wasmtime::Result<(Resource<DynPollable>,)> {
             Ok((subscribe(&mut store.data_mut().wasi().table, lookup)?,))
         },
     )?;
@@ -182,7 +179,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     let mut create = linker.instance(&format!("wasi:sockets/tcp-create-socket@{VERSION}"))?;
     create.func_wrap(
         "create-tcp-socket",
-        |mut store: Store, (family,): (IpAddressFamily,)| -> Answer<Resource<TcpSocket>> {
+        |mut store: WasiStore, (family,): (IpAddressFamily,)| -> WasiAnswer<Resource<TcpSocket>> {
             store.data_mut().create_socket(family)
         },
     )?;
@@ -196,7 +193,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
 }
 
 impl State {
-    fn create_socket(&mut self, family: IpAddressFamily) -> Answer<Resource<TcpSocket>> {
+    fn create_socket(&mut self, family: IpAddressFamily) -> WasiAnswer<Resource<TcpSocket>> {
         let permit = match self.access.reach.shares.descriptors.permit() {
             Ok(permit) => permit,
             Err(full) => {
@@ -214,7 +211,7 @@ impl State {
         }
     }
 
-    fn resolve(&mut self, network: Resource<Network>, name: String) -> Answer<Resource<Addresses>> {
+    fn resolve(&mut self, network: Resource<Network>, name: String) -> WasiAnswer<Resource<Addresses>> {
         let access = self.access.clone();
         let wasi = self.wasi();
         wasi.table.get(&network)?;
@@ -232,7 +229,7 @@ impl State {
     }
 
     /// The next address of a granted name. Whether it may be reached is asked when it is connected to.
-    fn next_address(&mut self, lookup: &Resource<Addresses>) -> Answer<Option<IpAddress>> {
+    fn next_address(&mut self, lookup: &Resource<Addresses>) -> WasiAnswer<Option<IpAddress>> {
         let wasi = self.wasi();
         let addresses = wasi.table.get_mut(lookup)?;
         let address = match addresses.next() {

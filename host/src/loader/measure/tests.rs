@@ -273,109 +273,130 @@ fn module_of(section: &impl wasm_encoder::Section) -> Vec<u8> {
     around(&module)
 }
 
-/// Each bound on a count: what has as many passes, what has one more is refused by its name.
-#[test]
-fn each_count_may_be_at_its_bound_and_not_one_over_it() {
-    type Make = fn(u64) -> Vec<u8>;
-    let imports: Make = |count| {
+/// A component of one section.
+fn component_of(section: &impl wasm_encoder::ComponentSection) -> Vec<u8> {
+    let mut component = Component::new();
+    component.section(section);
+    component.finish()
+}
+
+/// What has so many of them.
+mod of {
+    use super::*;
+
+    pub fn imports(count: u64) -> Vec<u8> {
         let mut section = ImportSection::new();
         (0..count).for_each(|_| {
             section.import("", "", EntityType::Function(0));
         });
         module_of(&section)
-    };
-    let exports: Make = |count| {
+    }
+
+    pub fn exports(count: u64) -> Vec<u8> {
         let mut section = ExportSection::new();
         (0..count).for_each(|_| {
             section.export("", ExportKind::Func, 0);
         });
         module_of(&section)
-    };
-    // The segment counts too.
-    let elements: Make = |count| {
+    }
+
+    /// The segment counts too.
+    pub fn elements(count: u64) -> Vec<u8> {
         let mut section = ElementSection::new();
         section.passive(Elements::Functions(vec![0; count as usize - 1].into()));
         module_of(&section)
-    };
-    let data: Make = |count| {
+    }
+
+    pub fn data(count: u64) -> Vec<u8> {
         let mut section = DataSection::new();
         (0..count).for_each(|_| {
             section.passive([]);
         });
         module_of(&section)
-    };
-    let types: Make = |count| {
+    }
+
+    pub fn types(count: u64) -> Vec<u8> {
         let mut section = TypeSection::new();
         (0..count).for_each(|_| section.ty().function([], []));
         module_of(&section)
-    };
-    // A section of so many bytes: one export, whose name fills it.
-    let outline: Make = |bytes| {
+    }
+
+    /// A section of so many bytes: one export, whose name fills it.
+    pub fn outline(bytes: u64) -> Vec<u8> {
         const BESIDE_THE_NAME: u64 = 6;
         let mut section = ExportSection::new();
         section.export(&"x".repeat((bytes - BESIDE_THE_NAME) as usize), ExportKind::Func, 0);
         module_of(&section)
-    };
-    let depth: Make = |count| levels(Component::new(), count as u32 - 1, 0).finish();
-    let parts: Make = |count| {
+    }
+
+    pub fn depth(count: u64) -> Vec<u8> {
+        levels(Component::new(), count as u32 - 1, 0).finish()
+    }
+
+    pub fn parts(count: u64) -> Vec<u8> {
         let (mut component, module) = (Component::new(), Module::new());
         (1..count).for_each(|_| {
             component.section(&ModuleSection(&module));
         });
         component.finish()
-    };
-    let named_imports: Make = |count| {
+    }
+
+    pub fn named_imports(count: u64) -> Vec<u8> {
         let mut section = ComponentImportSection::new();
         (0..count).for_each(|_| {
             section.import("a", ComponentTypeRef::Func(0));
         });
-        let mut component = Component::new();
-        component.section(&section);
-        component.finish()
-    };
-    let named_exports: Make = |count| {
+        component_of(&section)
+    }
+
+    pub fn named_exports(count: u64) -> Vec<u8> {
         let mut section = ComponentExportSection::new();
         (0..count).for_each(|_| {
             section.export("a", ComponentExportKind::Func, 0, None);
         });
-        let mut component = Component::new();
-        component.section(&section);
-        component.finish()
-    };
-    let component_instances: Make = |count| levels(Component::new(), 1, count).finish();
-    let adapters: Make = |count| {
+        component_of(&section)
+    }
+
+    pub fn component_instances(count: u64) -> Vec<u8> {
+        levels(Component::new(), 1, count).finish()
+    }
+
+    pub fn adapters(count: u64) -> Vec<u8> {
         let mut section = CanonicalFunctionSection::new();
         (0..count).for_each(|_| {
             section.lower(0, []);
         });
-        let mut component = Component::new();
-        component.section(&section);
-        component.finish()
-    };
-    let items: Make = |count| {
+        component_of(&section)
+    }
+
+    pub fn items(count: u64) -> Vec<u8> {
         let mut section = ComponentAliasSection::new();
         (0..count).for_each(|_| {
             section.alias(Alias::Outer { kind: ComponentOuterAliasKind::Type, count: 0, index: 0 });
         });
-        let mut component = Component::new();
-        component.section(&section);
-        component.finish()
-    };
+        component_of(&section)
+    }
+}
+
+/// Each bound on a count: what has as many passes, what has one more is refused by its name.
+#[test]
+fn each_count_may_be_at_its_bound_and_not_one_over_it() {
+    type Make = fn(u64) -> Vec<u8>;
     let bounds: [(u64, &str, Make); 14] = [
-        (limits::MAX_IMPORTS, "imports of modules", imports),
-        (limits::MAX_EXPORTS, "exports of modules", exports),
+        (limits::MAX_IMPORTS, "imports of modules", of::imports),
+        (limits::MAX_EXPORTS, "exports of modules", of::exports),
         (limits::MAX_DEFINITIONS, "functions, tables and globals", |count| around(&globals(count))),
-        (limits::MAX_ELEMENTS, "elements in segments", elements),
-        (limits::MAX_DATA_SEGMENTS, "data segments", data),
-        (limits::MAX_TYPES, "types", types),
-        (limits::MAX_OUTLINE_BYTES, "bytes outside of code and data", outline),
-        (limits::MAX_COMPONENT_DEPTH as u64, "components within each other", depth),
-        (limits::MAX_COMPONENT_PARTS, "modules and components", parts),
-        (limits::MAX_COMPONENT_NAMES as u64, "imports or exports", named_imports),
-        (limits::MAX_COMPONENT_NAMES as u64, "imports or exports", named_exports),
-        (limits::MAX_COMPONENT_INSTANCES, "instances of components within it", component_instances),
-        (limits::MAX_ADAPTERS, "functions that are lifted or lowered", adapters),
-        (limits::MAX_COMPONENT_ITEMS, "aliases, imports, exports and arguments", items),
+        (limits::MAX_ELEMENTS, "elements in segments", of::elements),
+        (limits::MAX_DATA_SEGMENTS, "data segments", of::data),
+        (limits::MAX_TYPES, "types", of::types),
+        (limits::MAX_OUTLINE_BYTES, "bytes outside of code and data", of::outline),
+        (limits::MAX_COMPONENT_DEPTH as u64, "components within each other", of::depth),
+        (limits::MAX_COMPONENT_PARTS, "modules and components", of::parts),
+        (limits::MAX_COMPONENT_NAMES as u64, "imports or exports", of::named_imports),
+        (limits::MAX_COMPONENT_NAMES as u64, "imports or exports", of::named_exports),
+        (limits::MAX_COMPONENT_INSTANCES, "instances of components within it", of::component_instances),
+        (limits::MAX_ADAPTERS, "functions that are lifted or lowered", of::adapters),
+        (limits::MAX_COMPONENT_ITEMS, "aliases, imports, exports and arguments", of::items),
     ];
     for (most, what, make) in bounds {
         let at_bound = check(&make(most));
