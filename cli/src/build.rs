@@ -14,7 +14,7 @@ use crate::{show, sources};
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store build\n  kv-store build -- --offline\n\n\
     Exit codes: 0 built; 1 it does not compile, or is no backend; 2 there is no project, or a tool is missing.")]
-pub struct Arguments {
+pub struct BuildArguments {
     /// The project's folder
     #[arg(long, default_value = ".")]
     project: PathBuf,
@@ -37,7 +37,7 @@ pub fn built_project(folder: &Path) -> Outcome<Project> {
     Err(Failure::unable(format!("{} is not there yet: kv-store build makes it", component.display())))
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &BuildArguments) -> Outcome {
     let project = Project::find(&arguments.project)?;
     let component = project.build(&Tools { options: &arguments.options })?;
     let path = project.component();

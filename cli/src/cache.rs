@@ -20,13 +20,13 @@ use crate::show;
     arg_required_else_help = true,
     disable_help_subcommand = true
 )]
-pub struct Arguments {
+pub struct CacheArguments {
     #[command(subcommand)]
-    command: Command,
+    command: CacheCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum CacheCommand {
     /// List the rows, most recently used first
     #[command(after_help = "Example:\n  kv-store cache ls /var/cache/kv --json\n\n\
         Exit codes: 0 all files are rows; 1 one is not; 2 the directory can not be used.")]
@@ -38,7 +38,7 @@ enum Command {
     /// Read every row and remove damaged files and temporary files of dead writers; then, with --budget, evict the rows used least recently
     #[command(after_help = "Example:\n  kv-store cache gc /var/cache/kv --budget 50GiB\n\n\
         Exit codes: 0 as asked; 2 a process has the directory open, or it can not be used.")]
-    Gc(GcArguments),
+    Gc(CacheGcArguments),
     /// Count rows, bytes, tokens, models
     #[command(after_help = "Example:\n  kv-store cache stats /var/cache/kv --json\n\n\
         Exit codes: 0 all files are rows; 1 one is not; 2 the directory can not be used.")]
@@ -54,7 +54,7 @@ struct Directory {
 }
 
 #[derive(clap::Args)]
-struct GcArguments {
+struct CacheGcArguments {
     #[command(flatten)]
     place: Directory,
     /// Evict rows until the others take at most this: bytes, or as in 512MiB, 50GiB
@@ -65,21 +65,21 @@ struct GcArguments {
     quick: bool,
 }
 
-impl Arguments {
+impl CacheArguments {
     pub fn json(&self) -> bool {
         match &self.command {
-            Command::Ls(place) | Command::Verify(place) | Command::Stats(place) => place.json,
-            Command::Gc(arguments) => arguments.place.json,
+            CacheCommand::Ls(place) | CacheCommand::Verify(place) | CacheCommand::Stats(place) => place.json,
+            CacheCommand::Gc(arguments) => arguments.place.json,
         }
     }
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &CacheArguments) -> Outcome {
     match &arguments.command {
-        Command::Ls(place) => list(place),
-        Command::Verify(place) => verify(place),
-        Command::Gc(arguments) => gc(arguments),
-        Command::Stats(place) => stats(place),
+        CacheCommand::Ls(place) => list(place),
+        CacheCommand::Verify(place) => verify(place),
+        CacheCommand::Gc(arguments) => gc(arguments),
+        CacheCommand::Stats(place) => stats(place),
     }
 }
 
@@ -119,7 +119,7 @@ fn verify(place: &Directory) -> Outcome {
     outcome(verified.bad.is_empty())
 }
 
-fn gc(arguments: &GcArguments) -> Outcome {
+fn gc(arguments: &CacheGcArguments) -> Outcome {
     let options = tool::GcOptions { budget: arguments.budget, quick: arguments.quick };
     let gc = tool::gc(&arguments.place.directory, options).map_err(Failure::unable)?;
     if arguments.place.json {

@@ -15,24 +15,24 @@ use crate::show;
     arg_required_else_help = true,
     disable_help_subcommand = true
 )]
-pub struct Arguments {
+pub struct ConfigArguments {
     #[command(subcommand)]
-    command: Command,
+    command: ConfigCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum ConfigCommand {
     /// Check a config file: keys, values, tables that no backend uses, options and secrets that a backend does not know
     ///
     /// Components that are found check their options, and the URIs of tenants, with no network and no right to change a file. What
     /// CI does not have, such as secrets, is only a note.
     #[command(after_help = "Example:\n  kv-store config check deploy/config.toml --json\n\n\
         Exit codes: 0 no problems; 1 an open would fail over it, or part of it is ignored; 2 it can not be read.")]
-    Check(CheckArguments),
+    Check(ConfigCheckArguments),
 }
 
 #[derive(clap::Args)]
-pub struct CheckArguments {
+pub struct ConfigCheckArguments {
     /// The file to check; default: the one that an open would read
     file: Option<PathBuf>,
     /// One JSON object on standard output
@@ -40,15 +40,15 @@ pub struct CheckArguments {
     json: bool,
 }
 
-impl Arguments {
+impl ConfigArguments {
     pub fn json(&self) -> bool {
-        let Command::Check(arguments) = &self.command;
+        let ConfigCommand::Check(arguments) = &self.command;
         arguments.json
     }
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
-    let Command::Check(arguments) = &arguments.command;
+pub fn run(arguments: &ConfigArguments) -> Outcome {
+    let ConfigCommand::Check(arguments) = &arguments.command;
     if let Some(file) = arguments.file.as_deref().filter(|file| !file.is_file()) {
         return Err(Failure::unable(format!("config check {}: there is no such file", file.display())));
     }

@@ -16,7 +16,7 @@ use crate::{describe, show};
     after_help = "Example:\n  kv-store doctor redis://cache.svc:6379/3\n  kv-store doctor --probe local-fs:///var/cache/kv\n\n\
     Exit codes: 0 no problems found; 1 an open would fail."
 )]
-pub struct Arguments {
+pub struct DoctorArguments {
     #[command(flatten)]
     place: Place,
     /// Also open it, which logs in to its server, and makes the last part of a directory's path
@@ -33,7 +33,7 @@ pub struct Arguments {
     pub json: bool,
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &DoctorArguments) -> Outcome {
     let depth = match (arguments.offline, arguments.probe) {
         (true, _) => Depth::Offline,
         (false, false) => Depth::Connect,

@@ -16,7 +16,7 @@ use crate::{contract, describe, show};
     after_help = "Example:\n  kv-store inspect acme.wasm\n  kv-store inspect redis.wasm --uri redis://cache.svc:6379/3\n\n\
     Exit codes: 0 this host would load it; 1 it would not; 2 there is no such file, or it is no component."
 )]
-pub struct Arguments {
+pub struct InspectArguments {
     /// The component's file
     component: PathBuf,
     /// The store that it would be opened for
@@ -27,7 +27,7 @@ pub struct Arguments {
     pub json: bool,
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &InspectArguments) -> Outcome {
     let found = kv_store_wasm::inspect(&arguments.component).map_err(Failure::unable)?;
     let diagnosis = arguments.uri.as_deref().map(|uri| kv_store_wasm::doctor(uri, Depth::Offline));
     if arguments.json {

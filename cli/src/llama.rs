@@ -20,26 +20,26 @@ use crate::show;
     arg_required_else_help = true,
     disable_help_subcommand = true
 )]
-pub struct Arguments {
+pub struct LlamaArguments {
     #[command(subcommand)]
-    command: Command,
+    command: LlamaCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum LlamaCommand {
     /// List the slots
     #[command(after_help = "Example:\n  kv-store llama ls redis://cache.svc:6379/3 --json\n\n\
         Exit codes: 0 listed; 1 there is no such store; 2 the store does not open, or its backend lists nothing.")]
-    Ls(LsArguments),
+    Ls(LlamaLsArguments),
     /// Remove a slot, of all models or of one
     #[command(after_help = "Example:\n  kv-store llama rm local-fs:///var/cache/kv --slot chat.bin --model 0001\n\n\
         Exit codes: 0 removed; 1 not removed, or there is no such store; 2 the store does not open, or its backend lists nothing; \
         3 there was nothing to remove.")]
-    Rm(RmArguments),
+    Rm(LlamaRmArguments),
 }
 
 #[derive(clap::Args)]
-struct LsArguments {
+struct LlamaLsArguments {
     #[command(flatten)]
     place: Place,
     /// A JSON object on standard output for each slot
@@ -48,7 +48,7 @@ struct LsArguments {
 }
 
 #[derive(clap::Args)]
-struct RmArguments {
+struct LlamaRmArguments {
     #[command(flatten)]
     place: Place,
     /// The name of the slot's file
@@ -62,19 +62,19 @@ struct RmArguments {
     json: bool,
 }
 
-impl Arguments {
+impl LlamaArguments {
     pub fn json(&self) -> bool {
         match &self.command {
-            Command::Ls(arguments) => arguments.json,
-            Command::Rm(arguments) => arguments.json,
+            LlamaCommand::Ls(arguments) => arguments.json,
+            LlamaCommand::Rm(arguments) => arguments.json,
         }
     }
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &LlamaArguments) -> Outcome {
     match &arguments.command {
-        Command::Ls(arguments) => list(arguments),
-        Command::Rm(arguments) => remove(arguments),
+        LlamaCommand::Ls(arguments) => list(arguments),
+        LlamaCommand::Rm(arguments) => remove(arguments),
     }
 }
 
@@ -115,7 +115,7 @@ fn each(store: &Store, see: &mut dyn FnMut(&Name<'_>, &ManifestEntry) -> Outcome
     })
 }
 
-fn list(arguments: &LsArguments) -> Outcome {
+fn list(arguments: &LlamaLsArguments) -> Outcome {
     let store = open_as_it_lies(&arguments.place.uri()?)?;
     let mut headed = arguments.json;
     each(&store, &mut |name, entry| {
@@ -138,9 +138,9 @@ fn list(arguments: &LsArguments) -> Outcome {
     })
 }
 
-fn remove(arguments: &RmArguments) -> Outcome {
+fn remove(arguments: &LlamaRmArguments) -> Outcome {
     let uri = &arguments.place.uri()?;
-    let RmArguments { slot, model, .. } = arguments;
+    let LlamaRmArguments { slot, model, .. } = arguments;
     let store = open_as_it_lies(uri)?;
     let model = model.as_deref().unwrap_or_default().to_ascii_lowercase();
     let mut found = Vec::new();

@@ -20,9 +20,11 @@ mod new;
 mod pages;
 mod place;
 mod project;
+mod sdk;
 mod sequence;
 mod show;
 mod sources;
+mod stores;
 mod transfer;
 mod update;
 mod watch;
@@ -49,17 +51,17 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    Check(check::Arguments),
+    Check(check::CheckArguments),
     #[command(hide = true)]
-    CheckCases(check::cases::Arguments),
-    Inspect(inspect::Arguments),
-    Doctor(doctor::Arguments),
-    Config(config::Arguments),
-    New(new::Arguments),
-    Update(update::Arguments),
+    CheckCases(check::cases::CheckCasesArguments),
+    Inspect(inspect::InspectArguments),
+    Doctor(doctor::DoctorArguments),
+    Config(config::ConfigArguments),
+    New(new::NewArguments),
+    Update(update::UpdateArguments),
     #[command(hide = true)]
-    Pages(pages::Arguments),
-    Build(build::Arguments),
+    Pages(pages::PagesArguments),
+    Build(build::BuildArguments),
     Save(transfer::SaveArguments),
     Restore(transfer::RestoreArguments),
     Get(items::GetArguments),
@@ -70,10 +72,10 @@ enum Command {
     Gc(contents::GcArguments),
     Verify(contents::VerifyArguments),
     Copy(contents::CopyArguments),
-    Watch(watch::Arguments),
-    Sequence(sequence::Arguments),
-    Llama(llama::Arguments),
-    Cache(cache::Arguments),
+    Watch(watch::WatchArguments),
+    Sequence(sequence::SequenceArguments),
+    Llama(llama::LlamaArguments),
+    Cache(cache::CacheArguments),
 }
 
 impl Command {

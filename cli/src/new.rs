@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Outcome};
 use crate::project::{self, Language};
+use crate::sdk::{self, SDK};
 use crate::show;
 
 /// Create a project for a backend, in a new folder
@@ -14,7 +15,7 @@ use crate::show;
     after_help = "Example:\n  kv-store new acme && cd acme && kv-store build && kv-store check\n  kv-store new acme --language python\n  kv-store new acme --kind http\n\n\
     Exit codes: 0 made; 2 the name makes no sense, or the folder is there or can not be written."
 )]
-pub struct Arguments {
+pub struct NewArguments {
     /// The backend's name and scheme: a lower-case letter, then lower-case letters, digits and '-'
     name: String,
     /// The language of the backend
@@ -22,7 +23,7 @@ pub struct Arguments {
     language: Language,
     /// What the template stores things in
     #[arg(long, value_enum, default_value = "memory")]
-    kind: Kind,
+    kind: TemplateKind,
     /// The folder in which to create the folder NAME
     #[arg(long, default_value = ".", value_name = "FOLDER")]
     r#in: PathBuf,
@@ -34,7 +35,7 @@ pub struct Arguments {
 /// What a new backend does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum TemplateKind {
     /// Keeps everything in the host's memory
     Memory,
     /// Files in the directory that the URI names
@@ -43,23 +44,23 @@ enum Kind {
     Http,
 }
 
-impl Kind {
+impl TemplateKind {
     /// The backend's source, in a language that has templates.
     fn source(self, language: Language) -> Outcome<&'static str> {
         Ok(match (language, self) {
-            (Language::Rust, Kind::Memory) => include_str!("../template/lib.rs.in"),
-            (Language::Rust, Kind::Files) => include_str!("../template/files.rs.in"),
+            (Language::Rust, TemplateKind::Memory) => include_str!("../template/lib.rs.in"),
+            (Language::Rust, TemplateKind::Files) => include_str!("../template/files.rs.in"),
             // The example of docs/http-backends.md, which the conformance suite runs on.
-            (Language::Rust, Kind::Http) => include_str!("../../tests/guests/objects/src/lib.rs"),
-            (Language::C, Kind::Memory) => include_str!("../template/c/memory.c.in"),
-            (Language::C, Kind::Files) => include_str!("../template/c/files.c.in"),
-            (Language::C, Kind::Http) => include_str!("../template/c/http.c.in"),
-            (Language::Javascript, Kind::Memory) => include_str!("../template/javascript/memory.js.in"),
-            (Language::Javascript, Kind::Files) => include_str!("../template/javascript/files.js.in"),
-            (Language::Javascript, Kind::Http) => include_str!("../template/javascript/http.js.in"),
-            (Language::Python, Kind::Memory) => include_str!("../template/python/memory.py.in"),
-            (Language::Python, Kind::Files) => include_str!("../template/python/files.py.in"),
-            (Language::Python, Kind::Http) => include_str!("../template/python/http.py.in"),
+            (Language::Rust, TemplateKind::Http) => include_str!("../../tests/guests/objects/src/lib.rs"),
+            (Language::C, TemplateKind::Memory) => include_str!("../template/c/memory.c.in"),
+            (Language::C, TemplateKind::Files) => include_str!("../template/c/files.c.in"),
+            (Language::C, TemplateKind::Http) => include_str!("../template/c/http.c.in"),
+            (Language::Javascript, TemplateKind::Memory) => include_str!("../template/javascript/memory.js.in"),
+            (Language::Javascript, TemplateKind::Files) => include_str!("../template/javascript/files.js.in"),
+            (Language::Javascript, TemplateKind::Http) => include_str!("../template/javascript/http.js.in"),
+            (Language::Python, TemplateKind::Memory) => include_str!("../template/python/memory.py.in"),
+            (Language::Python, TemplateKind::Files) => include_str!("../template/python/files.py.in"),
+            (Language::Python, TemplateKind::Http) => include_str!("../template/python/http.py.in"),
             (Language::Go, _) => return Err(Failure::unable(Language::GO)),
         })
     }
@@ -68,11 +69,11 @@ impl Kind {
     /// it store things, and what it wishes for.
     fn described(self) -> [&'static str; 3] {
         match self {
-            Kind::Memory => ["", "stores = \"names\"", ""],
-            Kind::Files => {
+            TemplateKind::Memory => ["", "stores = \"names\"", ""],
+            TemplateKind::Files => {
                 ["\n  import kv-store:backend/files@1.1.0;", "stores = \"directories\"", "\"the directory in the URI\""]
             }
-            Kind::Http => [
+            TemplateKind::Http => [
                 "\n  import kv-store:backend/http@1.1.0;",
                 "# stores = \"@NAME@://127.0.0.1:8080/check\"",
                 "\"the server in the URI\"",
@@ -83,9 +84,9 @@ impl Kind {
     /// For the README: what the source does, and how a URI of it looks.
     fn explained(self) -> [&'static str; 2] {
         match self {
-            Kind::Memory => ["keeps everything in the host's memory", "@NAME@://"],
-            Kind::Files => ["keeps files in the directory that the URI names", "@NAME@:///var/cache/kv"],
-            Kind::Http => {
+            TemplateKind::Memory => ["keeps everything in the host's memory", "@NAME@://"],
+            TemplateKind::Files => ["keeps files in the directory that the URI names", "@NAME@:///var/cache/kv"],
+            TemplateKind::Http => {
                 ["keeps objects on a server that takes PUT, GET, HEAD and DELETE", "@NAME@://127.0.0.1:8080/prefix"]
             }
         }
@@ -94,21 +95,10 @@ impl Kind {
     /// What `check` needs to be told.
     fn check(self, name: &str) -> String {
         match self {
-            Kind::Memory | Kind::Files => "kv-store check".to_owned(),
-            Kind::Http => format!("kv-store check --uri {name}://127.0.0.1:8080/check   # a server of yours"),
+            TemplateKind::Memory | TemplateKind::Files => "kv-store check".to_owned(),
+            TemplateKind::Http => format!("kv-store check --uri {name}://127.0.0.1:8080/check   # a server of yours"),
         }
     }
-}
-
-/// The SDK and the contract, as this program was built with them.
-pub const SDK: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/sdk.rs"));
-/// Where the contract lies among them.
-const CONTRACT: &str = "sdk/wit/backend.wit";
-/// Where it lies in a project in another language than Rust.
-pub const CONTRACT_OF_OTHERS: &str = "wit/deps/kv-store-backend/backend.wit";
-
-pub fn contract() -> &'static str {
-    SDK.iter().find(|(path, _)| *path == CONTRACT).map_or("", |(_, text)| *text)
 }
 
 type Files = &'static [(&'static str, &'static str)];
@@ -154,7 +144,7 @@ fn setup(language: Language) -> &'static str {
     }
 }
 
-fn files(language: Language, kind: Kind) -> Outcome<Vec<(&'static str, &'static str)>> {
+fn files(language: Language, kind: TemplateKind) -> Outcome<Vec<(&'static str, &'static str)>> {
     let source = [(language.source(), kind.source(language)?)];
     let (own, keys) = match language {
         Language::Rust => return Ok([RUST, &source, SDK].concat()),
@@ -162,11 +152,11 @@ fn files(language: Language, kind: Kind) -> Outcome<Vec<(&'static str, &'static 
         Language::Javascript => (JAVASCRIPT, JAVASCRIPT_KEYS),
         Language::Python => (PYTHON, PYTHON_KEYS),
     };
-    let keys = if kind == Kind::Memory { &[] } else { keys };
-    Ok([&source, keys, own, COMMON, &[(CONTRACT_OF_OTHERS, contract())]].concat())
+    let keys = if kind == TemplateKind::Memory { &[] } else { keys };
+    Ok([&source, keys, own, COMMON, &[(sdk::CONTRACT_OF_OTHERS, sdk::contract())]].concat())
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &NewArguments) -> Outcome {
     let (name, language) = (arguments.name.as_str(), arguments.language);
     if !project::is_name(name) {
         return Err(Failure::unable(format!(

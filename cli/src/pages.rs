@@ -9,11 +9,11 @@ use crate::failure::{Failure, Outcome};
 
 /// Write the manual pages and shell completions into a folder
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct PagesArguments {
     folder: PathBuf,
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &PagesArguments) -> Outcome {
     let unable = |error: std::io::Error| Failure::unable(format!("pages {}: {error}", arguments.folder.display()));
     let (man, completions) = (arguments.folder.join("man"), arguments.folder.join("completions"));
     for folder in [&man, &completions] {

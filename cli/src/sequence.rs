@@ -15,7 +15,7 @@ use crate::show;
 #[command(after_help = "Example:\n  kv-store sequence local-fs:///var/cache/kv --name conversation-7\n\n\
     Exit codes: 0 it is there with all its chunks; 1 there is none, it is damaged or something else, or chunks are missing or \
     damaged; 2 the store does not open.")]
-pub struct Arguments {
+pub struct SequenceArguments {
     #[command(flatten)]
     place: Place,
     /// The manifest's name
@@ -29,8 +29,8 @@ pub struct Arguments {
     pub json: bool,
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
-    let Arguments { place, name, quick, json } = arguments;
+pub fn run(arguments: &SequenceArguments) -> Outcome {
+    let SequenceArguments { place, name, quick, json } = arguments;
     let uri = &place.uri()?;
     let store = open_as_it_lies(uri)?;
     let failed = Failure::of("sequence", uri);

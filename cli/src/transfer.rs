@@ -124,8 +124,7 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
     let store = open(uri)?;
 
     let bar = show::bytes_bar(len);
-    let (mut whole, mut chunks, mut bytes) = (XxHash3_128::new(), Vec::new(), 0_u64);
-    let (mut existed, mut new_bytes) = (0_u64, 0_u64);
+    let (mut whole, mut chunks, mut saved) = (XxHash3_128::new(), Vec::new(), Saved::default());
     let saving = store.begin_save().map_err(failed())?;
     let at_once = (BATCH_BYTES / arguments.chunk as usize).clamp(1, MOST_PIECES);
     let mut pieces: Vec<Vec<u8>> = vec![Vec::new(); at_once];
@@ -148,19 +147,19 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
             store.put_many(&items, &BatchOptions::default().with_xxh3_keys(), Some(&saving)).map_err(failed())?;
         for ((key, [piece]), outcome) in batch.iter().zip(outcomes) {
             match outcome.map_err(failed())? {
-                Put::Existed => existed += 1,
-                Put::New => new_bytes += piece.len() as u64,
+                Put::Existed => saved.existed += 1,
+                Put::New => saved.new_bytes += piece.len() as u64,
             }
             chunks.push(show::hex(key));
-            bytes += piece.len() as u64;
+            saved.bytes += piece.len() as u64;
         }
-        bar.set_position(bytes);
+        bar.set_position(saved.bytes);
     }
-    let count = chunks.len();
+    saved.chunks = chunks.len();
     let manifest = Manifest {
         format: FORMAT.into(),
         version: VERSION,
-        bytes,
+        bytes: saved.bytes,
         chunk_bytes: arguments.chunk,
         xxh3_128: format!("{:032x}", whole.finish_128()),
         chunks,
@@ -169,7 +168,7 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
     match saving.commit(Some((&arguments.name, &manifest))).map_err(failed())? {
         SaveOutcome::Published => {}
         SaveOutcome::Lost(lost) => {
-            let lost = lost.len();
+            let (lost, count) = (lost.len(), saved.chunks);
             return Err(Failure::not(format!(
                 "save {}: the store has lost {lost} of {count} chunks since they were put; save again",
                 uri
@@ -178,22 +177,42 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
     }
     bar.finish_and_clear();
 
-    let rate = show::rate(bytes, begun);
-    if arguments.json {
+    let rate = show::rate(saved.bytes, begun);
+    match arguments.json {
+        true => saved.show_json(uri, &arguments.name, rate),
+        false => saved.show(rate),
+    }
+    Ok(())
+}
+
+/// What a save has put.
+#[derive(Default)]
+struct Saved {
+    chunks: usize,
+    bytes: u64,
+    /// Chunks that the store had already.
+    existed: u64,
+    new_bytes: u64,
+}
+
+impl Saved {
+    fn show_json(&self, uri: &str, name: &str, rate: f64) {
         show::json(&json!({
-            "uri": uri, "name": arguments.name, "bytes": bytes, "chunks": count, "chunks_known": existed,
-            "bytes_new": new_bytes, "bytes_per_second": rate,
+            "uri": uri, "name": name, "bytes": self.bytes, "chunks": self.chunks, "chunks_known": self.existed,
+            "bytes_new": self.new_bytes, "bytes_per_second": rate,
         }));
-    } else {
+    }
+
+    fn show(&self, rate: f64) {
         println!(
-            "saved {} in {}, {existed} already stored, {} new; {}/s",
-            show::bytes(bytes),
-            show::count(count as u64, "chunk"),
-            show::bytes(new_bytes),
+            "saved {} in {}, {} already stored, {} new; {}/s",
+            show::bytes(self.bytes),
+            show::count(self.chunks as u64, "chunk"),
+            self.existed,
+            show::bytes(self.new_bytes),
             show::bytes(rate as u64)
         );
     }
-    Ok(())
 }
 
 /// Where the bytes of a restore go.

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Outcome};
-use crate::new::{self, SDK};
 use crate::project::{Language, Project};
+use crate::sdk::{self, CONTRACT_OF_OTHERS, SDK};
 use crate::show;
 
 /// Update the SDK of a project that `new` made
@@ -15,7 +15,7 @@ use crate::show;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store update && kv-store build && kv-store check\n\n\
     Exit codes: 0 updated, or nothing had changed; 2 there is no such project, or it can not be written.")]
-pub struct Arguments {
+pub struct UpdateArguments {
     /// The project's folder
     #[arg(long, default_value = ".")]
     project: PathBuf,
@@ -24,12 +24,12 @@ pub struct Arguments {
     pub json: bool,
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &UpdateArguments) -> Outcome {
     let folder = &arguments.project;
     let changed = match Project::find(folder)?.language {
         Language::Rust => update_sdk(folder)?,
         _ => {
-            let contract = (PathBuf::from(new::CONTRACT_OF_OTHERS), new::contract().to_owned());
+            let contract = (PathBuf::from(CONTRACT_OF_OTHERS), sdk::contract().to_owned());
             write_changed(folder, std::iter::once(contract).chain(renamed(folder)))?
         }
     };
@@ -107,7 +107,7 @@ fn renamed(folder: &Path) -> Vec<(PathBuf, String)> {
 
 /// The version in the contract's package line.
 fn contract_version() -> &'static str {
-    let line = new::contract().lines().find_map(|line| line.strip_prefix("package kv-store:backend@"));
+    let line = sdk::contract().lines().find_map(|line| line.strip_prefix("package kv-store:backend@"));
     line.and_then(|version| version.strip_suffix(';')).unwrap_or_default()
 }
 

@@ -1,17 +1,16 @@
 //! What the contract asks of two stores of one server: each has what was put into it, and nothing of the other. A connection that one of
 //! them has set up and given back must not serve the other.
 
+use super::CaseResult;
 use super::tap::{Chunk, Instances, Tap};
 
 pub const NAME: &str = "beside";
 pub const ASKS: &str = "two stores of one server, used in turns, have nothing of each other";
 
-type Verdict = Result<(), String>;
-
 /// How often both are used. A connection that was given back serves whoever comes next.
 const ROUNDS: u8 = 3;
 
-pub fn run(tap: &Tap, uri: &str, beside: &str, salt: u64) -> Result<Verdict, String> {
+pub fn run(tap: &Tap, uri: &str, beside: &str, salt: u64) -> Result<CaseResult, String> {
     let open = |uri: &str| Instances::open(tap, uri).map_err(|why| format!("{uri}: {why}"));
     let stores = [open(uri)?, open(beside)?];
     let name = format!("{NAME}~{salt:016x}");

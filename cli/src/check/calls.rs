@@ -5,18 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use kv_store_conformance::Held;
 use kv_store_wasm::Put;
 
+use super::CaseResult;
 use super::names;
 use super::tap::{Chunk, Instances};
 
-/// A case's verdict: nothing, or what was wrong, in words for the author of the backend.
-type Verdict = Result<(), String>;
-
-pub struct Case {
+pub struct CallCase {
     pub name: &'static str,
     /// What the contract asks for, in a sentence.
     pub asks: &'static str,
     needs: Needs,
-    run: fn(&Subject) -> Verdict,
+    run: fn(&CallSubject) -> CaseResult,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,50 +26,50 @@ enum Needs {
     Lasting,
 }
 
-pub const CASES: &[Case] = &[
-    Case {
+pub const CASES: &[CallCase] = &[
+    CallCase {
         name: "calls-batch",
         asks: "in a batch of any width, answer i belongs to item i: putting, asking, fetching and removing",
         needs: Needs::Nothing,
         run: batch,
     },
-    Case {
+    CallCase {
         name: "calls-keys",
         asks: "hashes that differ in one byte, in its digits or in bytes that are no text are different chunks",
         needs: Needs::Nothing,
         run: keys,
     },
-    Case {
+    CallCase {
         name: "calls-apart",
         asks: "chunks and manifests never meet, and a manifest that is removed takes nothing else along",
         needs: Needs::Nothing,
         run: apart,
     },
-    Case {
+    CallCase {
         name: "calls-names",
         asks: "manifests whose names differ in an end or a character that means something elsewhere are different ones",
         needs: Needs::Nothing,
         run: |subject| names::run(subject.instances, subject.salt),
     },
-    Case {
+    CallCase {
         name: "calls-replace",
         asks: "with `replace` what exists is written again and is not `existed`; unless the store `replaces-in-steps`, a reader meanwhile gets the former bytes or the new ones",
         needs: Needs::Nothing,
         run: replace,
     },
-    Case {
+    CallCase {
         name: "calls-fresh",
         asks: "commit takes `fresh` of any width and number, answers those that are gone, and no others, and removes none",
         needs: Needs::Fresh,
         run: fresh,
     },
-    Case {
+    CallCase {
         name: "calls-kept",
         asks: "what was answered holds when the instance is dropped",
         needs: Needs::Lasting,
         run: kept,
     },
-    Case {
+    CallCase {
         name: "calls-growth",
         asks: "10,000 puts, and commits, over the same keys need no more memory than 2,000",
         needs: Needs::Nothing,
@@ -80,7 +78,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// The instances of a store, and numbers that nobody else uses in it.
-pub struct Subject<'a> {
+pub struct CallSubject<'a> {
     pub instances: &'a Instances,
     pub salt: u64,
     /// What the instances of this process hold.
@@ -88,7 +86,7 @@ pub struct Subject<'a> {
 }
 
 /// Run a case. The outer `Err`: why it makes no sense here.
-pub fn run(case: &Case, subject: &Subject) -> Result<Verdict, String> {
+pub fn run(case: &CallCase, subject: &CallSubject) -> Result<CaseResult, String> {
     if case.needs == Needs::Fresh && !subject.instances.store.info().wants_fresh {
         return Err(
             "it is not `durable`, `evicts` or `wants-fresh`, so commit is not told which chunks are fresh".into()
@@ -110,7 +108,7 @@ const WIDTHS: [usize; 4] = [16, 33, 24, 64];
 /// The number of `calls-fresh` in one list.
 const FRESH: u64 = 150;
 
-impl Subject<'_> {
+impl CallSubject<'_> {
     /// A hash that nobody else puts.
     fn hash(&self, width: usize, number: u64) -> Vec<u8> {
         let mut hash = [&number.to_le_bytes()[..], &self.salt.to_le_bytes()].concat();
@@ -152,7 +150,7 @@ impl Subject<'_> {
 /// Names of manifests that these cases use.
 const NAMES: [&str; 5] = ["calls", "calls/below", "calls-beside", "call", "CALLS"];
 
-fn batch(subject: &Subject) -> Verdict {
+fn batch(subject: &CallSubject) -> CaseResult {
     let instances = subject.instances;
     for width in WIDTHS {
         let all: Vec<Chunk> = (0..COUNT).map(|number| subject.chunk(width, number)).collect();
@@ -170,7 +168,7 @@ fn batch(subject: &Subject) -> Verdict {
         // What is there beside what is not.
         let asked: Vec<Vec<u8>> =
             all.iter().rev().zip(&never).flat_map(|((hash, _), never)| [hash.clone(), never.clone()]).collect();
-        let expect = |gone: &[usize], after: &str| -> Verdict {
+        let expect = |gone: &[usize], after: &str| -> CaseResult {
             let (there, found) = (instances.exists(&asked)?, instances.get(&asked)?);
             for (at, (there, found)) in there.into_iter().zip(found).enumerate() {
                 let place = all.len() - 1 - at / 2;
@@ -212,7 +210,7 @@ fn batch(subject: &Subject) -> Verdict {
     Ok(())
 }
 
-fn keys(subject: &Subject) -> Verdict {
+fn keys(subject: &CallSubject) -> CaseResult {
     let instances = subject.instances;
     // Ends of hashes that some ways to write a key take for the same.
     let ends: [&[u8]; 10] = [
@@ -257,7 +255,7 @@ fn hex(hash: Option<&Vec<u8>>) -> String {
     hash.into_iter().flatten().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn apart(subject: &Subject) -> Verdict {
+fn apart(subject: &CallSubject) -> CaseResult {
     let instances = subject.instances;
     let (hash, data) = subject.chunk(16, 1);
     let digits = hex(Some(&hash));
@@ -309,7 +307,7 @@ fn apart(subject: &Subject) -> Verdict {
     verdict
 }
 
-fn replace(subject: &Subject) -> Verdict {
+fn replace(subject: &CallSubject) -> CaseResult {
     let instances = subject.instances;
     let hashes: Vec<Vec<u8>> = (0..4).map(|number| subject.hash(16, number)).collect();
     // The same length, a shorter and a longer one.
@@ -320,7 +318,7 @@ fn replace(subject: &Subject) -> Verdict {
     let mut former = None;
     for version in &versions {
         let put = |replace| instances.put(&chunks(version), replace);
-        let read = || -> Verdict {
+        let read = || -> CaseResult {
             while !stop.load(Relaxed) {
                 for found in instances.get(&hashes)? {
                     match found {
@@ -357,7 +355,7 @@ fn replace(subject: &Subject) -> Verdict {
     Ok(())
 }
 
-fn fresh(subject: &Subject) -> Verdict {
+fn fresh(subject: &CallSubject) -> CaseResult {
     let instances = subject.instances;
     let name = subject.name("calls");
     let other = subject.chunk(24, 1);
@@ -411,7 +409,7 @@ fn fresh(subject: &Subject) -> Verdict {
     Ok(())
 }
 
-fn kept(subject: &Subject) -> Verdict {
+fn kept(subject: &CallSubject) -> CaseResult {
     let instances = subject.instances;
     let (name, hashes) = (subject.name("calls"), |numbers: std::ops::Range<u64>| -> Vec<Vec<u8>> {
         numbers.map(|number| subject.hash(16, number)).collect()
@@ -451,7 +449,7 @@ const ROUNDS: std::ops::Range<u64> = 5..40;
 /// What a round may add: the host's bookkeeping, and the allocator of a component.
 const SLACK: Held = Held { payload_bytes: 1 << 20, memory_bytes: 256 << 10 };
 
-fn growth(subject: &Subject) -> Verdict {
+fn growth(subject: &CallSubject) -> CaseResult {
     let instances = subject.instances;
     let name = subject.name("calls");
     let chunks: Vec<Chunk> = (0..8).map(|number| subject.chunk(16, number)).collect();

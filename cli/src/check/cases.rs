@@ -1,7 +1,7 @@
 //! The process in which a case runs: it loads the subject, runs the case, and says what came.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::tap::{Instances, Tap};
 use super::times::{self, Times};
-use super::{beside, calls, durable, eviction, existence, items, maintenance, network, pairs, parameters};
+use super::{CaseResult, beside, calls, durable, eviction, existence, items, maintenance, network, pairs, parameters};
 use crate::failure::{Failure, Outcome};
 
 /// Run a case in this process (what `check` starts)
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct CheckCasesArguments {
     /// A native library; without it, ours with the component that the environment names
     #[arg(long)]
     library: Option<PathBuf>,
@@ -81,19 +81,13 @@ fn say(said: &Said) -> Outcome {
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Failure::unable)
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &CheckCasesArguments) -> Outcome {
     // A config may ask for faults; the installed library injects none.
     let tap = Tap::default();
     kv_store_faults::install_with(tap.clone());
     arguments.memory.map_or(Ok(()), bound_memory)?;
     if let (Some(component), Some(seconds)) = (&arguments.compile, arguments.seconds) {
-        return say(&match kv_store_wasm::compile(component, Duration::from_secs(seconds)) {
-            Ok(compiled) => {
-                let milliseconds = u64::try_from(compiled.took.as_millis()).unwrap_or(u64::MAX);
-                Said::Compiled { milliseconds, kept: compiled.kept }
-            }
-            Err(error) => Said::Refused(error.to_string()),
-        });
+        return say(&compile(component, Duration::from_secs(seconds)));
     }
     if arguments.times {
         let stores = arguments.stores.as_deref().unwrap_or_default();
@@ -128,82 +122,112 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let case_name = name.split(':').next().unwrap_or(name);
     count.store(0, Relaxed);
     let uri = || fresh(case_name);
+    if let Some(said) = run_own(arguments, name, &tap, &first, &uri)? {
+        return say(&said);
+    }
     let place = match &arguments.uri {
         Some(uri) => Place::Given { uri: uri.clone(), salt: arguments.salt },
         None => Place::Fresh(&uri),
     };
+    let subject = Subject::new(&library, facts, place, case_name);
+    match arguments.soak {
+        Some(seconds) => say(&soak(&subject, Duration::from_secs(seconds), arguments.salt)),
+        None => say(&run_of_the_abi(name, &subject)?),
+    }
+}
+
+fn compile(component: &Path, within: Duration) -> Said {
+    match kv_store_wasm::compile(component, within) {
+        Ok(compiled) => {
+            let milliseconds = u64::try_from(compiled.took.as_millis()).unwrap_or(u64::MAX);
+            Said::Compiled { milliseconds, kept: compiled.kept }
+        }
+        Err(error) => Said::Refused(error.to_string()),
+    }
+}
+
+/// Run a case of this library's own interface; None: it is none of these. `first` is the store that was opened, `fresh` names another.
+fn run_own(
+    arguments: &CheckCasesArguments,
+    name: &str,
+    tap: &Tap,
+    first: &str,
+    fresh: &dyn Fn() -> String,
+) -> Outcome<Option<Said>> {
+    let (salt, case_name) = (arguments.salt, name.split(':').next().unwrap_or(name));
+    let store = |uri: &str| kv_store_wasm::Store::open(uri).map_err(Failure::unable);
+    let instances = || Instances::open(tap, first).map_err(Failure::unable);
     if name == existence::NAME {
-        let store = kv_store_wasm::Store::open(&first).map_err(Failure::unable)?;
-        let verdict = existence::run(&store, arguments.salt);
-        return say(&verdict.map_or_else(Said::Failed, |()| Said::Passed));
+        let verdict = existence::run(&store(first)?, salt);
+        return Ok(Some(verdict.map_or_else(Said::Failed, |()| Said::Passed)));
     }
     if let Some(case) = items::CASES.iter().find(|case| case.name == name) {
-        let store = kv_store_wasm::Store::open(&first).map_err(Failure::unable)?;
-        return say(&said(items::run(case, &store, arguments.salt)));
+        return Ok(Some(said(items::run(case, &store(first)?, salt))));
     }
     if name == parameters::NAME {
-        return say(&parameters::run(&first).map_or_else(Said::Failed, |()| Said::Passed));
+        return Ok(Some(parameters::run(first).map_or_else(Said::Failed, |()| Said::Passed)));
     }
     if let Some(case) = calls::CASES.iter().find(|case| case.name == name) {
-        let instances = Instances::open(&tap, &first).map_err(Failure::unable)?;
-        let subject = calls::Subject { instances: &instances, salt: arguments.salt, held };
-        return say(&said(calls::run(case, &subject)));
+        let subject = calls::CallSubject { instances: &instances()?, salt, held };
+        return Ok(Some(said(calls::run(case, &subject))));
     }
     if name == durable::NAME {
-        let instances = Instances::open(&tap, &first).map_err(Failure::unable)?;
-        return say(&said(durable::run(&instances, arguments.salt)));
+        return Ok(Some(said(durable::run(&instances()?, salt))));
     }
     if case_name == pairs::NAME {
-        let instances = Instances::open(&tap, &first).map_err(Failure::unable)?;
-        let subject = pairs::Subject { instances: &instances, salt: arguments.salt };
-        return say(&said(pairs::run(&subject, name.ends_with(":second"))));
+        let subject = pairs::PairSubject { instances: &instances()?, salt };
+        return Ok(Some(said(pairs::run(&subject, name.ends_with(":second")))));
     }
     if let Some(other) = arguments.beside.as_deref().filter(|_| name == beside::NAME) {
-        return say(&said(beside::run(&tap, &first, other, arguments.salt)));
+        return Ok(Some(said(beside::run(tap, first, other, salt))));
     }
     if case_name == network::RESTARTED {
-        let instances = Instances::open(&tap, &first).map_err(Failure::unable)?;
-        return say(&said(network::restarted(&instances, arguments.salt, name.ends_with(":after"))));
+        return Ok(Some(said(network::restarted(&instances()?, salt, name.ends_with(":after")))));
     }
     if let Some(case) = maintenance::CASES.iter().chain(eviction::CASES).find(|case| case.name == name) {
-        let store = kv_store_wasm::Store::open(&arguments.uri.clone().unwrap_or_else(uri)).map_err(Failure::unable)?;
-        return say(&said(maintenance::run(case, &store, arguments.salt, arguments.uri.is_none())));
+        let store = store(&arguments.uri.clone().unwrap_or_else(fresh))?;
+        return Ok(Some(said(maintenance::run(case, &store, salt, arguments.uri.is_none()))));
     }
     if let Some(case) = network::CASES.iter().find(|case| case.name == name) {
         let given =
             arguments.uri.as_deref().ok_or_else(|| Failure::unable("this case needs a store that was given"))?;
-        return say(&said(network::run(case, &tap, given, arguments.refusal.as_deref(), arguments.salt)));
+        return Ok(Some(said(network::run(case, tap, given, arguments.refusal.as_deref(), salt))));
     }
-    let subject = Subject::new(&library, facts, place, case_name);
-    if let Some(seconds) = arguments.soak {
-        let soaked = kv_store_conformance::soak(&subject, Duration::from_secs(seconds), arguments.salt);
-        subject.clean();
-        return say(&match soaked {
-            Err(why) => Said::Failed(why),
-            Ok(soaked) => {
-                eprintln!(
-                    "{} operations, {} manifests published, {} calls failed",
-                    soaked.operations.load(Relaxed),
-                    soaked.saves.load(Relaxed),
-                    soaked.failures.load(Relaxed)
-                );
-                Said::Passed
-            }
-        });
+    Ok(None)
+}
+
+fn soak(subject: &Subject, length: Duration, salt: u64) -> Said {
+    let soaked = kv_store_conformance::soak(subject, length, salt);
+    subject.clean();
+    match soaked {
+        Err(why) => Said::Failed(why),
+        Ok(soaked) => {
+            eprintln!(
+                "{} operations, {} manifests published, {} calls failed",
+                soaked.operations.load(Relaxed),
+                soaked.saves.load(Relaxed),
+                soaked.failures.load(Relaxed)
+            );
+            Said::Passed
+        }
     }
+}
+
+/// Run a case that knows the library only through its C ABI.
+fn run_of_the_abi(name: &str, subject: &Subject) -> Outcome<Said> {
     let (needs, run) = find(name).ok_or_else(|| Failure::unable("there is no case of this name"))?;
     if let Some(why) = subject.skips(needs) {
-        return say(&Said::Skipped(why));
+        return Ok(Said::Skipped(why));
     }
-    let verdict = run(&subject);
+    let verdict = run(subject);
     if is_last(name) {
         subject.clean();
     }
-    say(&verdict.map_or_else(Said::Failed, |()| Said::Passed))
+    Ok(verdict.map_or_else(Said::Failed, |()| Said::Passed))
 }
 
 /// What a case of this library's own interface says. The outer `Err`: why it makes no sense.
-fn said(verdict: Result<Result<(), String>, String>) -> Said {
+fn said(verdict: Result<CaseResult, String>) -> Said {
     match verdict {
         Err(why) => Said::Skipped(why),
         Ok(verdict) => verdict.map_or_else(Said::Failed, |()| Said::Passed),
@@ -216,7 +240,7 @@ fn is_last(name: &str) -> bool {
     !goes_on && !name.ends_with(":second")
 }
 
-type Run = Box<dyn Fn(&Subject) -> Result<(), String>>;
+type Run = Box<dyn Fn(&Subject) -> CaseResult>;
 
 /// What a process does for a case, or for its part of one.
 fn find(name: &str) -> Option<(Needs, Run)> {

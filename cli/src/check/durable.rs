@@ -6,13 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kv_store_wasm::raw::files::{FileEvent, watch};
 
+use super::CaseResult;
 use super::tap::{Chunk, Instances};
 
 pub const NAME: &str = "durable-files";
 pub const ASKS: &str =
     "a `durable` store that keeps files or records syncs what is fresh, then publishes, and syncs the manifest";
-
-type Verdict = Result<(), String>;
 
 /// Chunks and manifests here are at least so long: a shorter file is not theirs.
 const LEAST: u64 = 5000;
@@ -49,7 +48,7 @@ fn note(event: FileEvent) {
 }
 
 /// Run the case. The outer `Err`: why it makes no sense here.
-pub fn run(instances: &Instances, salt: u64) -> Result<Verdict, String> {
+pub fn run(instances: &Instances, salt: u64) -> Result<CaseResult, String> {
     if !instances.store.info().durable {
         return Err("it does not say that it is `durable`".into());
     }
@@ -84,7 +83,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-fn judge(instances: &Instances, chunks: &[Chunk], hashes: &[Vec<u8>], name: &str) -> Verdict {
+fn judge(instances: &Instances, chunks: &[Chunk], hashes: &[Vec<u8>], name: &str) -> CaseResult {
     let (first, rest) = chunks.split_at(1);
     instances.put(first, false)?;
     let alone: Vec<Vec<u8>> = first.iter().map(|(hash, _)| hash.clone()).collect();
@@ -105,7 +104,7 @@ fn judge(instances: &Instances, chunks: &[Chunk], hashes: &[Vec<u8>], name: &str
     }
 }
 
-fn unsynced(after: &str) -> Verdict {
+fn unsynced(after: &str) -> CaseResult {
     let ledger = ledger();
     match ledger.unsynced.first_key_value() {
         None => Ok(()),

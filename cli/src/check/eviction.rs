@@ -6,22 +6,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kv_store_wasm::{ChunkEntry, Eviction, Store};
 
-use super::maintenance::{Case, Subject, Verdict};
+use super::CaseResult;
+use super::maintenance::{MaintenanceCase, MaintenanceSubject};
 
-pub const CASES: &[Case] = &[
-    Case {
+pub const CASES: &[MaintenanceCase] = &[
+    MaintenanceCase {
         name: "maintenance-pages",
         asks: "while entries are removed page by page, the others are still listed, and their times are nanoseconds",
         alone: false,
         run: pages,
     },
-    Case {
+    MaintenanceCase {
         name: "maintenance-order",
         asks: "evict removes the least recently used first, a manifest before its chunks, and counts what it removed",
         alone: true,
         run: order,
     },
-    Case {
+    MaintenanceCase {
         name: "maintenance-unused",
         asks: "evict removes all that was last used before unused-since, and with no bytes to remove nothing else",
         alone: true,
@@ -54,8 +55,8 @@ fn listed(store: &Store) -> Result<BTreeMap<Vec<u8>, ChunkEntry>, String> {
     Ok(found)
 }
 
-fn pages(subject: &Subject) -> Verdict {
-    let Subject { store, .. } = subject;
+fn pages(subject: &MaintenanceSubject) -> CaseResult {
+    let MaintenanceSubject { store, .. } = subject;
     subject.fill()?;
     let ours: BTreeSet<Vec<u8>> = subject.hashes().map(|hash| ChunkEntry::listed_hash(&hash)).collect();
     let (mut seen, mut after, now) = (BTreeSet::new(), None::<String>, now());
@@ -97,17 +98,17 @@ const CHUNKS: u64 = 4;
 const SAVES: u64 = 6;
 const LEN: usize = 1000;
 
-fn hash(subject: &Subject, save: u64, number: u64) -> Vec<u8> {
+fn hash(subject: &MaintenanceSubject, save: u64, number: u64) -> Vec<u8> {
     [&subject.salt.to_be_bytes()[..], &save.to_be_bytes(), &number.to_be_bytes()].concat()
 }
 
-fn name(subject: &Subject, save: u64) -> String {
+fn name(subject: &MaintenanceSubject, save: u64) -> String {
     subject.name(&format!("evicted-{save}"))
 }
 
 /// Saves, a few milliseconds apart, of which the first is read again after the others.
-fn fill(subject: &Subject) -> Verdict {
-    let Subject { store, .. } = subject;
+fn fill(subject: &MaintenanceSubject) -> CaseResult {
+    let MaintenanceSubject { store, .. } = subject;
     for save in 0..SAVES {
         for number in 0..CHUNKS {
             store.put_chunk(&hash(subject, save, number), &vec![save as u8; LEN]).map_err(refused)?;
@@ -123,8 +124,8 @@ fn fill(subject: &Subject) -> Verdict {
     Ok(())
 }
 
-fn order(subject: &Subject) -> Verdict {
-    let Subject { store, .. } = subject;
+fn order(subject: &MaintenanceSubject) -> CaseResult {
+    let MaintenanceSubject { store, .. } = subject;
     fill(subject)?;
     let mut before = listed(store)?;
     for _ in 0..10_000 {
@@ -175,8 +176,8 @@ fn order(subject: &Subject) -> Verdict {
     Err("evict goes on for ever".into())
 }
 
-fn unused(subject: &Subject) -> Verdict {
-    let Subject { store, .. } = subject;
+fn unused(subject: &MaintenanceSubject) -> CaseResult {
+    let MaintenanceSubject { store, .. } = subject;
     fill(subject)?;
     let before = listed(store)?;
     let times: Vec<u64> = before.values().filter_map(|entry| entry.used).collect();

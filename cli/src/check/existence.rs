@@ -3,6 +3,8 @@
 
 use kv_store_wasm::{BatchOptions, Presence, Store};
 
+use super::CaseResult;
+
 pub const NAME: &str = "exists";
 pub const ASKS: &str =
     "exists answers absent for a chunk that was never put, and present, with its length if any, for one that was";
@@ -10,7 +12,7 @@ pub const ASKS: &str =
 /// Chunks of each kind.
 const COUNT: u64 = 5;
 
-pub fn run(store: &Store, salt: u64) -> Result<(), String> {
+pub fn run(store: &Store, salt: u64) -> CaseResult {
     // Wide enough that nobody else has put them.
     let hash = |number: u64| [number.to_be_bytes(), salt.to_be_bytes(), *b"exists-c", number.to_le_bytes()].concat();
     let put: Vec<Vec<u8>> = (0..COUNT).map(hash).collect();

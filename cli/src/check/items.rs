@@ -3,51 +3,50 @@
 
 use kv_store_wasm::{BatchOptions, ErrorKind, Fetch, Fetched, Memory, NewChunk, Put, SaveOutcome, Store};
 
-/// A case's verdict: nothing, or what was wrong, in words for the author of the backend.
-type Verdict = Result<(), String>;
+use super::CaseResult;
 
-pub struct Case {
+pub struct ItemCase {
     pub name: &'static str,
     /// What the contract asks for, in a sentence.
     pub asks: &'static str,
     /// It is for backends whose `commit` is told what is fresh.
     told_fresh: bool,
-    run: fn(&Subject) -> Verdict,
+    run: fn(&ItemSubject) -> CaseResult,
 }
 
 /// A store, and numbers that nobody else uses in it.
-struct Subject<'a> {
+struct ItemSubject<'a> {
     store: &'a Store,
     case: &'static str,
     salt: u64,
 }
 
-pub const CASES: &[Case] = &[
-    Case {
+pub const CASES: &[ItemCase] = &[
+    ItemCase {
         name: "batch-items",
         asks: "each item of a batch is stored, answered and removed under its own hash",
         told_fresh: false,
         run: items,
     },
-    Case {
+    ItemCase {
         name: "batch-existed",
         asks: "in a batch that is put, `existed` is answered for what is there, and for nothing that was removed",
         told_fresh: false,
         run: existed,
     },
-    Case {
+    ItemCase {
         name: "misses",
         asks: "what is not there is `missing`, absent or none, and no failure; removing it succeeds",
         told_fresh: false,
         run: misses,
     },
-    Case {
+    ItemCase {
         name: "commit-alone",
         asks: "a commit without a manifest succeeds, and changes no manifest",
         told_fresh: false,
         run: commit_alone,
     },
-    Case {
+    ItemCase {
         name: "commit-absent",
         asks: "commit publishes nothing when a chunk of its `fresh` is gone, and answers `absent` with that chunk",
         told_fresh: true,
@@ -56,13 +55,13 @@ pub const CASES: &[Case] = &[
 ];
 
 /// Run a case. The outer `Err`: why it makes no sense here.
-pub fn run(case: &Case, store: &Store, salt: u64) -> Result<Verdict, String> {
+pub fn run(case: &ItemCase, store: &Store, salt: u64) -> Result<CaseResult, String> {
     if case.told_fresh && !store.info().wants_fresh {
         return Err(
             "it is not `durable`, `evicts` or `wants-fresh`, so commit is not told which chunks are fresh".into()
         );
     }
-    let subject = Subject { store, case: case.name, salt };
+    let subject = ItemSubject { store, case: case.name, salt };
     if case.told_fresh && !subject.removes()? {
         return Err("the backend removes no chunks".into());
     }
@@ -74,7 +73,7 @@ pub fn run(case: &Case, store: &Store, salt: u64) -> Result<Verdict, String> {
 /// Chunks of a batch.
 const COUNT: u64 = 6;
 
-impl Subject<'_> {
+impl ItemSubject<'_> {
     /// 24 bytes that nobody else puts, other ones for each case.
     fn hash(&self, number: u64) -> Vec<u8> {
         let case = self.case.bytes().fold(0_u64, |all, byte| all.rotate_left(8) ^ u64::from(byte));
@@ -135,7 +134,7 @@ impl Subject<'_> {
     }
 
     /// These chunks are there as they were put, and the others are not.
-    fn expect(&self, there: &[u64], after: &str) -> Verdict {
+    fn expect(&self, there: &[u64], after: &str) -> CaseResult {
         // Not in the order in which they were put.
         let asked: Vec<u64> = (0..COUNT).rev().collect();
         for (number, found) in asked.iter().zip(self.get(&asked)?) {
@@ -161,7 +160,7 @@ impl Subject<'_> {
     }
 }
 
-fn items(subject: &Subject) -> Verdict {
+fn items(subject: &ItemSubject) -> CaseResult {
     let all: Vec<u64> = (0..COUNT).collect();
     subject.put(&all)?;
     subject.expect(&all, "a batch was put")?;
@@ -171,7 +170,7 @@ fn items(subject: &Subject) -> Verdict {
     Ok(())
 }
 
-fn existed(subject: &Subject) -> Verdict {
+fn existed(subject: &ItemSubject) -> CaseResult {
     let put = |numbers: &[u64], there: &[u64], after: &str| {
         for (number, answer) in numbers.iter().zip(subject.put(numbers)?) {
             let expected = if there.contains(number) { Put::Existed } else { Put::New };
@@ -193,8 +192,8 @@ fn existed(subject: &Subject) -> Verdict {
     subject.expect(&all, "all were put again")
 }
 
-fn misses(subject: &Subject) -> Verdict {
-    let Subject { store, .. } = subject;
+fn misses(subject: &ItemSubject) -> CaseResult {
+    let ItemSubject { store, .. } = subject;
     subject.put(&[0])?;
     let asked = [COUNT, 0, COUNT + 1];
     if subject.get(&asked)?.iter().map(Option::is_some).ne([false, true, false]) {
@@ -209,8 +208,8 @@ fn misses(subject: &Subject) -> Verdict {
     store.delete_manifest(&subject.name()).map_err(|error| format!("delete-manifest of what was never put: {error}"))
 }
 
-fn commit_alone(subject: &Subject) -> Verdict {
-    let Subject { store, .. } = subject;
+fn commit_alone(subject: &ItemSubject) -> CaseResult {
+    let ItemSubject { store, .. } = subject;
     let failed = |error: kv_store_wasm::Error| format!("commit: {error}");
     let (name, data, hash) = (subject.name(), subject.data(0), subject.hash(0));
     store.put_manifest(&name, b"before").map_err(failed)?;
@@ -230,8 +229,8 @@ fn commit_alone(subject: &Subject) -> Verdict {
     Ok(())
 }
 
-fn commit_absent(subject: &Subject) -> Verdict {
-    let Subject { store, .. } = subject;
+fn commit_absent(subject: &ItemSubject) -> CaseResult {
+    let ItemSubject { store, .. } = subject;
     let failed = |error: kv_store_wasm::Error| error.to_string();
     let name = subject.name();
     store.put_manifest(&name, b"before").map_err(failed)?;

@@ -3,55 +3,59 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::CaseResult;
+
 use kv_store_wasm::{BatchOptions, ChunkEntry, ErrorKind, Eviction, Presence, Store, Usage};
 
-/// A case's verdict: nothing, or what was wrong, in words for the author of the backend.
-pub type Verdict = Result<(), String>;
-
-pub struct Case {
+pub struct MaintenanceCase {
     pub name: &'static str,
     /// What the contract asks for, in a sentence.
     pub asks: &'static str,
     /// It removes what others may have stored.
     pub alone: bool,
-    pub run: fn(&Subject) -> Verdict,
+    pub run: fn(&MaintenanceSubject) -> CaseResult,
 }
 
 /// A store, and numbers that nobody else uses in it.
-pub struct Subject<'a> {
+pub struct MaintenanceSubject<'a> {
     pub store: &'a Store,
     pub salt: u64,
     /// Nobody else has stored anything.
     alone: bool,
 }
 
-pub const CASES: &[Case] = &[
-    Case {
+pub const CASES: &[MaintenanceCase] = &[
+    MaintenanceCase {
         name: "maintenance-list",
         asks: "what is stored is listed at least once, page by page, with its size, and nothing else is",
         alone: false,
         run: list,
     },
-    Case {
+    MaintenanceCase {
         name: "maintenance-delete",
         asks: "what was removed is not listed any more, and a listed name can be removed",
         alone: false,
         run: delete,
     },
-    Case { name: "maintenance-usage", asks: "what usage knows is what was stored", alone: false, run: usage },
-    Case {
+    MaintenanceCase {
+        name: "maintenance-usage",
+        asks: "what usage knows is what was stored",
+        alone: false,
+        run: usage,
+    },
+    MaintenanceCase {
         name: "maintenance-evict",
         asks: "evict leaves what was stored after keep-since, removes the rest, and a manifest no later than its chunks",
         alone: true,
         run: evict,
     },
-    Case {
+    MaintenanceCase {
         name: "maintenance-long-name",
         asks: "a long name is listed as it is, or as a text that begins with NUL, under which the manifest is found and removed",
         alone: false,
         run: long_name,
     },
-    Case {
+    MaintenanceCase {
         name: "maintenance-commit",
         asks: "commit publishes nothing over chunks of its `fresh` that were evicted, and answers `absent` with those",
         alone: true,
@@ -60,7 +64,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// Run a case. The outer `Err`: why it makes no sense here.
-pub fn run(case: &Case, store: &Store, salt: u64, alone: bool) -> Result<Verdict, String> {
+pub fn run(case: &MaintenanceCase, store: &Store, salt: u64, alone: bool) -> Result<CaseResult, String> {
     if !store.is_maintained().map_err(|error| error.to_string())? {
         return Err("the component does not export kv-store:backend/maintenance".into());
     }
@@ -80,7 +84,7 @@ pub fn run(case: &Case, store: &Store, salt: u64, alone: bool) -> Result<Verdict
             "it is not `durable`, `evicts` or `wants-fresh`, so commit is not told which chunks are fresh".into()
         );
     }
-    let subject = Subject { store, salt, alone };
+    let subject = MaintenanceSubject { store, salt, alone };
     let verdict = (case.run)(&subject);
     subject.clean();
     Ok(verdict)
@@ -93,9 +97,9 @@ fn len_of(number: u64) -> u64 {
 }
 
 /// Names that a storage system might take for something else.
-const NAMES: [&str; 8] = ["plain", "with/slash", "Case", ".hidden", "..", "chunks", "é \n*?[a]", "m:c:%2f"];
+const NAMES: [&str; 8] = ["plain", "with/slash", "MaintenanceCase", ".hidden", "..", "chunks", "é \n*?[a]", "m:c:%2f"];
 
-impl Subject<'_> {
+impl MaintenanceSubject<'_> {
     /// Hashes of all widths that consumers use, and of bytes that mean something to storage systems.
     fn hash(&self, number: u64) -> Vec<u8> {
         let width = 8_usize << (number % 4);
@@ -110,7 +114,7 @@ impl Subject<'_> {
         hash
     }
 
-    /// The hashes of the chunks that [`Subject::fill`] puts.
+    /// The hashes of the chunks that [`MaintenanceSubject::fill`] puts.
     pub fn hashes(&self) -> impl Iterator<Item = Vec<u8>> {
         (0..CHUNKS).map(|number| self.hash(number))
     }
@@ -119,7 +123,7 @@ impl Subject<'_> {
         if self.alone { name.to_owned() } else { format!("{name}~{:016x}", self.salt) }
     }
 
-    pub fn fill(&self) -> Verdict {
+    pub fn fill(&self) -> CaseResult {
         for number in 0..CHUNKS {
             self.store
                 .put_chunk(&self.hash(number), &vec![number as u8; len_of(number) as usize])
@@ -158,7 +162,7 @@ impl Subject<'_> {
     }
 }
 
-fn list(subject: &Subject) -> Verdict {
+fn list(subject: &MaintenanceSubject) -> CaseResult {
     subject.fill()?;
     let listed = subject.chunks()?;
     for number in 0..CHUNKS {
@@ -184,7 +188,7 @@ fn list(subject: &Subject) -> Verdict {
     Ok(())
 }
 
-fn delete(subject: &Subject) -> Verdict {
+fn delete(subject: &MaintenanceSubject) -> CaseResult {
     subject.fill()?;
     let gone: Vec<Vec<u8>> = (0..CHUNKS / 2).map(|number| subject.hash(number)).collect();
     let hashes: Vec<&[u8]> = gone.iter().map(Vec::as_slice).collect();
@@ -212,7 +216,7 @@ fn delete(subject: &Subject) -> Verdict {
     }
 }
 
-fn usage(subject: &Subject) -> Verdict {
+fn usage(subject: &MaintenanceSubject) -> CaseResult {
     let ask = || subject.store.usage().map_err(|error| format!("usage: {error}"));
     let before = ask()?;
     subject.fill()?;
@@ -232,7 +236,7 @@ fn usage(subject: &Subject) -> Verdict {
     }
 }
 
-fn evict(subject: &Subject) -> Verdict {
+fn evict(subject: &MaintenanceSubject) -> CaseResult {
     subject.fill()?;
     let refused = |error: kv_store_wasm::Error| format!("evict: {error}");
     let all = u64::MAX / 4;
@@ -270,8 +274,8 @@ fn evict(subject: &Subject) -> Verdict {
     Err("evict goes on for ever".into())
 }
 
-fn long_name(subject: &Subject) -> Verdict {
-    let Subject { store, .. } = subject;
+fn long_name(subject: &MaintenanceSubject) -> CaseResult {
+    let MaintenanceSubject { store, .. } = subject;
     let refused = |error: kv_store_wasm::Error| error.to_string();
     let name = subject.name(&"a long name/".repeat(300));
     store.put_manifest(&name, name.as_bytes()).map_err(refused)?;
@@ -296,8 +300,8 @@ fn long_name(subject: &Subject) -> Verdict {
     }
 }
 
-fn commit_evicted(subject: &Subject) -> Verdict {
-    let Subject { store, .. } = subject;
+fn commit_evicted(subject: &MaintenanceSubject) -> CaseResult {
+    let MaintenanceSubject { store, .. } = subject;
     let refused = |error: kv_store_wasm::Error| error.to_string();
     let (hash, name) = (subject.hash(1), subject.name("over-evicted"));
     store.put_manifest(&name, b"before").map_err(refused)?;

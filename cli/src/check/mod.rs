@@ -28,10 +28,11 @@ use std::time::Duration;
 
 use crate::failure::{Failure, Outcome};
 use crate::show::{self, Tone};
+use crate::stores::Stores;
 use report::{Judged, Report, Verdict};
 use runner::{Runner, Server};
-pub use subject::Stores;
-use subject::{Kind, Tested};
+use subject::{SubjectKind, Tested};
+use times::Times;
 
 /// Run the conformance suite of the ABI kv_store_v1 against a backend
 ///
@@ -46,7 +47,7 @@ use subject::{Kind, Tested};
     after_help = "Example:\n  kv-store check acme.wasm\n  kv-store check redis.wasm --uri redis://127.0.0.1:6379/15\n\n\
     Exit codes: 0 all cases passed; 1 a case failed; 2 the suite could not run."
 )]
-pub struct Arguments {
+pub struct CheckArguments {
     subject: Option<PathBuf>,
     /// The store to test in
     #[arg(long)]
@@ -89,13 +90,16 @@ pub struct Arguments {
     pub json: bool,
 }
 
+/// What a case of this program's own finds: nothing, or what was wrong, in words for the author of the backend.
+type CaseResult = Result<(), String>;
+
 /// At least what a process needs to start. Without a unit MiB were meant once, so a small number is refused, not obeyed.
 fn memory(text: &str) -> Result<u64, String> {
     let bytes = kv_size::Bytes::flag(text)?;
     if bytes >= 1 << 20 { Ok(bytes) } else { Err("less than 1MiB: write the unit, as in 8GiB".into()) }
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &CheckArguments) -> Outcome {
     let given = arguments.uri.clone().map(Stores::Given).or_else(|| arguments.stores.clone());
     let (file, stores) = match &arguments.subject {
         Some(file) => (file.clone(), given),
@@ -105,7 +109,6 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
     };
     let tested = Tested::find(&file, stores.as_ref())?;
-    let wanted = |name: &str| arguments.filter.as_deref().is_none_or(|text| name.contains(text));
     let show = !arguments.json;
     let timeout = Duration::from_secs(arguments.timeout.max(1));
     let server = Server { refusal: arguments.refusal.clone(), beside: arguments.beside.clone() };
@@ -119,110 +122,31 @@ pub fn run(arguments: &Arguments) -> Outcome {
         println!("compiled in {:.1} s{again}", took.as_secs_f64());
     }
     let label = runner.probe()?;
-
-    let mut judged = Vec::new();
-    let mut judge = |name: &str, asks: &str, verdict: Verdict| {
-        if show {
-            print(name, asks, &verdict);
-        }
-        judged.push(Judged { name: name.to_owned(), asks: asks.to_owned(), verdict });
-    };
     if show {
         println!("{}: {label}", file.display());
     }
-    if let Some((verdict, asks)) = tested.file_name().filter(|_| wanted("file-name")) {
-        judge("file-name", asks, verdict);
+
+    let mut suite = Suite { arguments, tested: &tested, runner: &runner, judged: Vec::new() };
+    suite.run_cases_of_the_abi()?;
+    if tested.kind == SubjectKind::Component {
+        suite.run_cases_of_components()?;
     }
-    for case in kv_store_conformance::CASES.iter().copied().flatten().filter(|case| wanted(case.name)) {
-        judge(case.name, case.asks, runner.case(case.name)?);
-    }
-    for restart in kv_store_conformance::RESTARTS.iter().filter(|restart| wanted(restart.name)) {
-        judge(restart.name, restart.asks, runner.restart(restart.name)?);
-    }
-    for killed in kv_store_conformance::KILLED.iter().filter(|killed| wanted(killed.name)) {
-        judge(killed.name, killed.asks, runner.killed(killed.name)?);
-    }
-    for pair in kv_store_conformance::PAIRS.iter().filter(|pair| wanted(pair.name)) {
-        judge(pair.name, pair.asks, runner.pair(pair.name)?);
-    }
-    if tested.kind == Kind::Component && wanted(existence::NAME) {
-        judge(existence::NAME, existence::ASKS, runner.case(existence::NAME)?);
-    }
-    if tested.kind == Kind::Component {
-        for case in items::CASES.iter().filter(|case| wanted(case.name)) {
-            judge(case.name, case.asks, runner.case(case.name)?);
-        }
-        for case in calls::CASES.iter().filter(|case| wanted(case.name)) {
-            judge(case.name, case.asks, runner.case(case.name)?);
-        }
-        if wanted(durable::NAME) {
-            judge(durable::NAME, durable::ASKS, runner.case(durable::NAME)?);
-        }
-        if wanted(pairs::NAME) {
-            judge(pairs::NAME, pairs::ASKS, runner.pair(pairs::NAME)?);
-        }
-    }
-    if tested.kind == Kind::Component && wanted(parameters::NAME) {
-        judge(parameters::NAME, parameters::ASKS, runner.case(parameters::NAME)?);
-    }
-    if tested.kind == Kind::Component && wanted(parameters::OPTION) {
-        judge(parameters::OPTION, parameters::OPTION_ASKS, runner.unknown_option()?);
-    }
-    if tested.kind == Kind::Component {
-        for case in maintenance::CASES.iter().chain(eviction::CASES).filter(|case| wanted(case.name)) {
-            judge(case.name, case.asks, runner.case(case.name)?);
-        }
-    }
-    if matches!(tested.stores, Stores::Given(_)) {
-        for case in network::CASES.iter().filter(|case| wanted(case.name) && case.is_for(&tested.imports)) {
-            judge(case.name, case.asks, runner.case(case.name)?);
-        }
-    }
-    if arguments.beside.is_some() && tested.kind == Kind::Component && wanted(beside::NAME) {
-        judge(beside::NAME, beside::ASKS, runner.case(beside::NAME)?);
-    }
-    if let Some(program) = arguments.restart.as_deref().filter(|_| wanted(network::RESTARTED)) {
-        judge(network::RESTARTED, network::RESTARTED_ASKS, runner.restarted(network::RESTARTED, program)?);
-    }
+    suite.run_cases_of_servers()?;
     if let Some(minutes) = arguments.soak {
-        if tested.kind == Kind::Native {
-            return Err(Failure::unable(
-                "check: --soak injects faults into calls of a component, and this is native code: leave --soak out",
-            ));
-        }
-        let bar = show::spinner(&format!("soak: {minutes} min"));
-        let soaked =
-            Duration::try_from_secs_f64(minutes * 60.0).map_err(Failure::unable).and_then(|length| runner.soak(length));
-        bar.finish_and_clear();
-        let (verdict, done) = soaked?;
-        let passed = matches!(verdict, Verdict::Passed);
-        judge("soak", "what was acknowledged is there and right, while calls into the component fail", verdict);
-        if show && passed {
-            println!("        {minutes} min: {done}");
-        }
+        suite.soak(minutes)?;
     }
-    if judged.is_empty() {
+    if suite.judged.is_empty() {
         return Err(Failure::unable(
             "check: no case has this text in its name; without a filter all cases are run and named",
         ));
     }
 
     let sha256 = runner.sha256().map(str::to_owned);
-    let mut report = Report::new(file.display().to_string(), label, sha256, judged);
+    let mut report = Report::new(file.display().to_string(), label, sha256, suite.judged);
     report.compile_ms = compiled.and_then(|(took, _)| u64::try_from(took.as_millis()).ok());
     report.filter = arguments.filter.clone();
     if arguments.times {
-        if tested.kind == Kind::Native {
-            return Err(Failure::unable(
-                "check: --times measures a component, and this is native code: leave --times out",
-            ));
-        }
-        let times = runner.times()?;
-        report.times = Some(times);
-        if show {
-            let open = times.open_us as f64 / 1e3;
-            println!("open {open:.1} ms, put of 64 KiB {:.0} us, get of 64 KiB {:.0} us", times.put_us, times.get_us);
-        }
+        report.times = Some(measure(&tested, &runner, show)?);
     }
     if let Some(path) = &arguments.report {
         report.write(path)?;
@@ -233,6 +157,123 @@ pub fn run(arguments: &Arguments) -> Outcome {
         println!("{} passed, {} failed, {} skipped", report.passed, report.failed, report.skipped);
     }
     if report.failed > 0 { Err(Failure::Not(None)) } else { Ok(()) }
+}
+
+/// The cases that were run, in the order of the report.
+struct Suite<'a> {
+    arguments: &'a CheckArguments,
+    tested: &'a Tested,
+    runner: &'a Runner<'a>,
+    judged: Vec<Judged>,
+}
+
+impl Suite<'_> {
+    fn is_wanted(&self, name: &str) -> bool {
+        self.arguments.filter.as_deref().is_none_or(|text| name.contains(text))
+    }
+
+    fn judge(&mut self, name: &str, asks: &str, verdict: Verdict) {
+        if !self.arguments.json {
+            print(name, asks, &verdict);
+        }
+        self.judged.push(Judged { name: name.to_owned(), asks: asks.to_owned(), verdict });
+    }
+
+    /// Run a case if it is wanted, in one way of the runner's.
+    fn run(&mut self, name: &str, asks: &str, run: impl FnOnce(&Runner<'_>) -> Outcome<Verdict>) -> Outcome {
+        if self.is_wanted(name) {
+            self.judge(name, asks, run(self.runner)?);
+        }
+        Ok(())
+    }
+
+    /// What a native library must do too.
+    fn run_cases_of_the_abi(&mut self) -> Outcome {
+        if let Some((verdict, asks)) = self.tested.file_name().filter(|_| self.is_wanted("file-name")) {
+            self.judge("file-name", asks, verdict);
+        }
+        for case in kv_store_conformance::CASES.iter().copied().flatten() {
+            self.run(case.name, case.asks, |runner| runner.case(case.name))?;
+        }
+        for restart in kv_store_conformance::RESTARTS {
+            self.run(restart.name, restart.asks, |runner| runner.restart(restart.name))?;
+        }
+        for killed in kv_store_conformance::KILLED {
+            self.run(killed.name, killed.asks, |runner| runner.killed(killed.name))?;
+        }
+        for pair in kv_store_conformance::PAIRS {
+            self.run(pair.name, pair.asks, |runner| runner.pair(pair.name))?;
+        }
+        Ok(())
+    }
+
+    /// What only the host can ask of its guest.
+    fn run_cases_of_components(&mut self) -> Outcome {
+        self.run(existence::NAME, existence::ASKS, |runner| runner.case(existence::NAME))?;
+        for case in items::CASES {
+            self.run(case.name, case.asks, |runner| runner.case(case.name))?;
+        }
+        for case in calls::CASES {
+            self.run(case.name, case.asks, |runner| runner.case(case.name))?;
+        }
+        self.run(durable::NAME, durable::ASKS, |runner| runner.case(durable::NAME))?;
+        self.run(pairs::NAME, pairs::ASKS, |runner| runner.pair(pairs::NAME))?;
+        self.run(parameters::NAME, parameters::ASKS, |runner| runner.case(parameters::NAME))?;
+        self.run(parameters::OPTION, parameters::OPTION_ASKS, |runner| runner.unknown_option())?;
+        for case in maintenance::CASES.iter().chain(eviction::CASES) {
+            self.run(case.name, case.asks, |runner| runner.case(case.name))?;
+        }
+        Ok(())
+    }
+
+    /// What is asked of a store that was given with its server.
+    fn run_cases_of_servers(&mut self) -> Outcome {
+        if matches!(self.tested.stores, Stores::Given(_)) {
+            for case in network::CASES.iter().filter(|case| case.is_for(&self.tested.imports)) {
+                self.run(case.name, case.asks, |runner| runner.case(case.name))?;
+            }
+        }
+        if self.arguments.beside.is_some() && self.tested.kind == SubjectKind::Component {
+            self.run(beside::NAME, beside::ASKS, |runner| runner.case(beside::NAME))?;
+        }
+        if let Some(program) = self.arguments.restart.as_deref() {
+            let (name, asks) = (network::RESTARTED, network::RESTARTED_ASKS);
+            self.run(name, asks, |runner| runner.restarted(name, program))?;
+        }
+        Ok(())
+    }
+
+    fn soak(&mut self, minutes: f64) -> Outcome {
+        if self.tested.kind == SubjectKind::Native {
+            return Err(Failure::unable(
+                "check: --soak injects faults into calls of a component, and this is native code: leave --soak out",
+            ));
+        }
+        let bar = show::spinner(&format!("soak: {minutes} min"));
+        let length = Duration::try_from_secs_f64(minutes * 60.0).map_err(Failure::unable);
+        let soaked = length.and_then(|length| self.runner.soak(length));
+        bar.finish_and_clear();
+        let (verdict, done) = soaked?;
+        let passed = matches!(verdict, Verdict::Passed);
+        self.judge("soak", "what was acknowledged is there and right, while calls into the component fail", verdict);
+        if passed && !self.arguments.json {
+            println!("        {minutes} min: {done}");
+        }
+        Ok(())
+    }
+}
+
+/// What `--times` adds to the report.
+fn measure(tested: &Tested, runner: &Runner<'_>, show: bool) -> Outcome<Times> {
+    if tested.kind == SubjectKind::Native {
+        return Err(Failure::unable("check: --times measures a component, and this is native code: leave --times out"));
+    }
+    let times = runner.times()?;
+    if show {
+        let open = times.open_us as f64 / 1e3;
+        println!("open {open:.1} ms, put of 64 KiB {:.0} us, get of 64 KiB {:.0} us", times.put_us, times.get_us);
+    }
+    Ok(times)
 }
 
 fn print(name: &str, asks: &str, verdict: &Verdict) {

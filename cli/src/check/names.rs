@@ -3,6 +3,7 @@
 
 use kv_store_wasm::raw::backend::stored_name;
 
+use super::CaseResult;
 use super::tap::Instances;
 
 /// Ends of names that a path, a query or a file system takes for the same, or for something else.
@@ -11,7 +12,7 @@ const ENDS: [&str; 20] = [
     "x&y=z", "x;y", "x*",
 ];
 
-pub fn run(instances: &Instances, salt: u64) -> Result<(), String> {
+pub fn run(instances: &Instances, salt: u64) -> CaseResult {
     let names = ENDS.map(|end| format!("names~{:016x}/{end}", salt));
     let [first, ..] = &names;
     let names = if instances.publish_as_is(first, &[1; 50])? { names } else { names.map(|name| stored_name(&name)) };

@@ -4,51 +4,49 @@
 
 use std::time::{Duration, Instant};
 
+use super::CaseResult;
 use super::relay::{Mode, Relay};
 use super::tap::{Chunk, Instances, Tap};
 
-/// A case's verdict: nothing, or what was wrong, in words for the author of the backend.
-type Verdict = Result<(), String>;
-
-pub struct Case {
+pub struct NetworkCase {
     pub name: &'static str,
     /// What the contract asks for, in a sentence.
     pub asks: &'static str,
     /// It is for components that import one of these.
     imports: &'static [&'static str],
-    run: fn(&Subject) -> Verdict,
+    run: fn(&NetworkSubject) -> CaseResult,
 }
 
 const HTTP: &str = "kv-store:backend/http";
 const NET: &str = "kv-store:backend/net";
 const SOCKETS: &str = "wasi:sockets/";
 
-pub const CASES: &[Case] = &[
-    Case {
+pub const CASES: &[NetworkCase] = &[
+    NetworkCase {
         name: "patience",
         asks: "while the server hangs, calls fail instead of reporting a miss; when it is back, the store works again",
         imports: &[NET, HTTP, SOCKETS],
         run: patience,
     },
-    Case {
+    NetworkCase {
         name: "http-refusals",
         asks: "requests that the server refuses (503, 403) fail: nothing is reported as stored, published or missing",
         imports: &[HTTP],
         run: refusals,
     },
-    Case {
+    NetworkCase {
         name: "net-refusals",
         asks: "what the server refuses fails: nothing is reported as stored, removed, published or missing",
         imports: &[NET, SOCKETS],
         run: said_refusals,
     },
-    Case {
+    NetworkCase {
         name: "closed",
         asks: "while the server closes each connection, calls fail instead of reporting a miss or a success; then the store works again",
         imports: &[NET, HTTP, SOCKETS],
         run: closed,
     },
-    Case {
+    NetworkCase {
         name: "garbled",
         asks: "while the server's answers have other bytes, nothing is reported as stored or published, and no instance traps",
         imports: &[NET, HTTP, SOCKETS],
@@ -61,7 +59,7 @@ pub const RESTARTED: &str = "server-restart";
 pub const RESTARTED_ASKS: &str = "what a `durable` store has published is there after a restart of its server";
 
 /// The part before the restart, and the one after it. The outer `Err`: why it makes no sense here.
-pub fn restarted(instances: &Instances, salt: u64, is_after: bool) -> Result<Verdict, String> {
+pub fn restarted(instances: &Instances, salt: u64, is_after: bool) -> Result<CaseResult, String> {
     if !instances.store.info().durable {
         return Err("it does not say that it is `durable`".into());
     }
@@ -86,14 +84,14 @@ pub fn restarted(instances: &Instances, salt: u64, is_after: bool) -> Result<Ver
     Ok(verdict)
 }
 
-impl Case {
+impl NetworkCase {
     /// Whether a component with these imports can be asked.
     pub fn is_for(&self, imports: &[String]) -> bool {
         imports.iter().any(|import| self.imports.iter().any(|wanted| import.starts_with(wanted)))
     }
 }
 
-struct Subject {
+struct NetworkSubject {
     instances: Instances,
     relay: Relay,
     salt: u64,
@@ -105,7 +103,7 @@ const PASSED: u32 = 3;
 const RECOVERY: Duration = Duration::from_secs(40);
 
 /// Run a case. The outer `Err`: why it makes no sense here.
-pub fn run(case: &Case, tap: &Tap, uri: &str, refusal: Option<&str>, salt: u64) -> Result<Verdict, String> {
+pub fn run(case: &NetworkCase, tap: &Tap, uri: &str, refusal: Option<&str>, salt: u64) -> Result<CaseResult, String> {
     let refusal = match (case.name, refusal) {
         ("net-refusals", None) => {
             return Err("what does the server say when it refuses? give it as --refusal TEXT".into());
@@ -116,7 +114,7 @@ pub fn run(case: &Case, tap: &Tap, uri: &str, refusal: Option<&str>, salt: u64) 
     let opened =
         Instances::open(tap, &through).and_then(|instances| instances.manifest("kv-store-check").map(|_| instances));
     let why_not = |error: String| format!("the store does not open through a relay of ours: {error}");
-    let subject = Subject { instances: opened.map_err(why_not)?, relay, salt };
+    let subject = NetworkSubject { instances: opened.map_err(why_not)?, relay, salt };
     if subject.relay.connections() == 0 {
         return Err("it makes no connections to the servers that the URI names".into());
     }
@@ -147,7 +145,7 @@ fn unescape(text: &str) -> Vec<u8> {
     bytes
 }
 
-impl Subject {
+impl NetworkSubject {
     fn hash(&self, number: u64) -> [u8; 16] {
         let mut hash = [0x5e; 16];
         hash.iter_mut().zip(self.salt.to_le_bytes()).for_each(|(to, from)| *to = from);
@@ -177,7 +175,7 @@ impl Subject {
     }
 
     /// What was saved under this number is there.
-    fn expect(&self, number: u64) -> Verdict {
+    fn expect(&self, number: u64) -> CaseResult {
         let manifest =
             self.instances.store.get_manifest(&self.name()).map_err(|error| format!("get_manifest: {error}"))?;
         if manifest.as_deref() != Some(&number.to_le_bytes()) {
@@ -194,7 +192,7 @@ impl Subject {
     }
 
     /// What a call acknowledges holds, also if the server has refused all but the first requests of the call.
-    fn holds(&self, mode: Mode, after: u32) -> Verdict {
+    fn holds(&self, mode: Mode, after: u32) -> CaseResult {
         let (instances, name) = (&self.instances, self.name());
         let (there, _, _) = self.put_there()?;
         let (hash, data) = (self.hash(200 + u64::from(after)).to_vec(), self.data(200));
@@ -246,7 +244,7 @@ impl Subject {
     }
 
     /// Save under this number, as soon as it works again.
-    fn recover(&self, number: u64, after: &str) -> Verdict {
+    fn recover(&self, number: u64, after: &str) -> CaseResult {
         let begun = Instant::now();
         loop {
             match self.save(number) {
@@ -263,7 +261,7 @@ impl Subject {
     }
 
     /// Ask for what is there and for what is not: both must fail.
-    fn all_fails(&self, there: u64, absent: u64, while_: &str) -> Verdict {
+    fn all_fails(&self, there: u64, absent: u64, while_: &str) -> CaseResult {
         if let Ok(None) = self.instances.store.get_chunk(&self.hash(there)) {
             return Err(format!(
                 "while {while_}, a chunk that is there was answered as missing: answer `failed`, or an error"
@@ -280,7 +278,7 @@ impl Subject {
     }
 }
 
-fn patience(subject: &Subject) -> Verdict {
+fn patience(subject: &NetworkSubject) -> CaseResult {
     subject.save(1).map_err(|error| error.to_string())?;
     subject.expect(1)?;
     subject.relay.set(Mode::Stall);
@@ -290,7 +288,7 @@ fn patience(subject: &Subject) -> Verdict {
     subject.recover(3, "a server that hung goes on")
 }
 
-fn refusals(subject: &Subject) -> Verdict {
+fn refusals(subject: &NetworkSubject) -> CaseResult {
     subject.save(1).map_err(|error| error.to_string())?;
     subject.expect(1)?;
     for (number, status) in (2..).zip([503, 403]) {
@@ -310,7 +308,7 @@ fn refusals(subject: &Subject) -> Verdict {
     last.and_then(|()| subject.recover(4, "refusals"))
 }
 
-fn said_refusals(subject: &Subject) -> Verdict {
+fn said_refusals(subject: &NetworkSubject) -> CaseResult {
     subject.save(1).map_err(|error| error.to_string())?;
     subject.expect(1)?;
     fails(subject, Mode::Say { after: 0 }, "the server refuses each request")?;
@@ -318,7 +316,7 @@ fn said_refusals(subject: &Subject) -> Verdict {
     subject.recover(2, "refusals")
 }
 
-fn closed(subject: &Subject) -> Verdict {
+fn closed(subject: &NetworkSubject) -> CaseResult {
     subject.save(1).map_err(|error| error.to_string())?;
     subject.expect(1)?;
     fails(subject, Mode::Close, "the server closes each connection")?;
@@ -326,7 +324,7 @@ fn closed(subject: &Subject) -> Verdict {
 }
 
 /// No call succeeds, and nothing is missing, while the relay is in a mode.
-fn fails(subject: &Subject, mode: Mode, while_: &str) -> Verdict {
+fn fails(subject: &NetworkSubject, mode: Mode, while_: &str) -> CaseResult {
     let instances = &subject.instances;
     let (there, new, name) = subject.put_there()?;
     subject.relay.set(mode);
@@ -348,7 +346,7 @@ fn fails(subject: &Subject, mode: Mode, while_: &str) -> Verdict {
     }
 }
 
-fn garbled(subject: &Subject) -> Verdict {
+fn garbled(subject: &NetworkSubject) -> CaseResult {
     subject.save(1).map_err(|error| error.to_string())?;
     subject.expect(1)?;
     let instances = &subject.instances;

@@ -4,24 +4,23 @@ use std::time::{Duration, Instant};
 
 use kv_store_wasm::Put;
 
+use super::CaseResult;
 use super::tap::{Chunk, Instances};
 
 pub const NAME: &str = "shared-chunks";
 pub const ASKS: &str =
     "a chunk that one process stores, replaces or removes is so for another that has looked at it before";
 
-type Verdict = Result<(), String>;
-
 /// How long one process waits for the other.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub struct Subject<'a> {
+pub struct PairSubject<'a> {
     pub instances: &'a Instances,
     pub salt: u64,
 }
 
 /// Run the part of one process. The outer `Err`: why it makes no sense here.
-pub fn run(subject: &Subject, is_second: bool) -> Result<Verdict, String> {
+pub fn run(subject: &PairSubject, is_second: bool) -> Result<CaseResult, String> {
     if !subject.instances.store.info().shared {
         return Err("the backend is not shared by processes".into());
     }
@@ -33,7 +32,7 @@ pub fn run(subject: &Subject, is_second: bool) -> Result<Verdict, String> {
     Ok(verdict)
 }
 
-impl Subject<'_> {
+impl PairSubject<'_> {
     fn hash(&self, number: u64) -> Vec<u8> {
         [&self.salt.to_le_bytes()[..], b"shared-c", &number.to_le_bytes()].concat()
     }
@@ -46,11 +45,11 @@ impl Subject<'_> {
         format!("shared-chunks~{:016x}", self.salt)
     }
 
-    fn say(&self, turn: u8) -> Verdict {
+    fn say(&self, turn: u8) -> CaseResult {
         self.instances.commit(&[], Some((&self.name(), &[turn; 40]))).map(drop)
     }
 
-    fn wait(&self, turn: u8) -> Verdict {
+    fn wait(&self, turn: u8) -> CaseResult {
         let begun = Instant::now();
         while self.instances.manifest(&self.name())?.is_none_or(|found| found != [turn; 40]) {
             if begun.elapsed() > PATIENCE {
@@ -61,7 +60,7 @@ impl Subject<'_> {
         Ok(())
     }
 
-    fn expect(&self, number: u64, content: Option<u8>, after: &str) -> Verdict {
+    fn expect(&self, number: u64, content: Option<u8>, after: &str) -> CaseResult {
         let hash = [self.hash(number)];
         let there = self.instances.exists(&hash)?.iter().any(Option::is_some);
         let found = self.instances.get(&hash)?.pop().flatten();
@@ -81,7 +80,7 @@ impl Subject<'_> {
     }
 }
 
-fn first(subject: &Subject) -> Verdict {
+fn first(subject: &PairSubject) -> CaseResult {
     let instances = subject.instances;
     instances.put(&[subject.chunk(1, 1)], false)?;
     subject.say(1)?;
@@ -98,7 +97,7 @@ fn first(subject: &Subject) -> Verdict {
     Ok(())
 }
 
-fn second(subject: &Subject) -> Verdict {
+fn second(subject: &PairSubject) -> CaseResult {
     let instances = subject.instances;
     subject.wait(1)?;
     // What an instance might remember of each.

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use super::CaseResult;
+
 use kv_store_wasm::{ErrorKind, Store};
 
 pub const NAME: &str = "unknown-parameter";
@@ -37,7 +39,7 @@ impl log::Log for Warnings {
 }
 
 /// Open a store that has nothing to lose, with a parameter that no backend knows.
-pub fn run(uri: &str) -> Result<(), String> {
+pub fn run(uri: &str) -> CaseResult {
     let warned = Arc::new(AtomicBool::new(false));
     kv_store_wasm::raw::log::set_sink(Some(Box::new(Warnings(warned.clone()))));
     let separator = if uri.contains('?') { '&' } else { '?' };

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use super::cases::{EXPECTED, Said};
 use super::report::Verdict;
-use super::subject::{Kind, Stores, Tested};
+use super::subject::{SubjectKind, Tested};
 use super::times::Times;
 use super::{parameters, soak};
 use crate::failure::{Failure, Outcome};
+use crate::stores::Stores;
 
 /// When a process that saves is killed, after it has saved once.
 const KILLED_AFTER_MS: [u64; 6] = [3, 17, 41, 97, 211, 503];
@@ -59,7 +60,7 @@ impl<'a> Runner<'a> {
     pub fn new(tested: &'a Tested, timeout: Duration, memory: u64, server: Server) -> Outcome<Self> {
         let folder = tempfile::Builder::new().prefix("kv-store-check-").tempdir().map_err(Failure::unable)?;
         let mut expected = None;
-        if tested.kind == Kind::Component {
+        if tested.kind == SubjectKind::Component {
             let components = folder.path().join("components");
             std::fs::create_dir(&components).map_err(Failure::unable)?;
             let name = components.join(format!("{}.wasm", tested.scheme));
@@ -79,7 +80,7 @@ impl<'a> Runner<'a> {
 
     /// Compile the component, in a process that has the memory of a case. None: it is native code.
     pub fn compile(&self, seconds: u64) -> Outcome<Option<(Duration, bool)>> {
-        if self.tested.kind == Kind::Native {
+        if self.tested.kind == SubjectKind::Native {
             return Ok(None);
         }
         let program = std::env::current_exe().map_err(Failure::unable)?;
@@ -242,7 +243,7 @@ impl<'a> Runner<'a> {
         if let Some(beside) = &self.server.beside {
             command.args(["--beside", beside]);
         }
-        if self.tested.kind == Kind::Native {
+        if self.tested.kind == SubjectKind::Native {
             command.arg("--library").arg(&self.tested.file);
         }
         if let Some(expected) = &self.expected {

@@ -6,10 +6,11 @@ use kv_store_wasm::StoreUri;
 
 use super::report::Verdict;
 use crate::failure::{Failure, Outcome};
+use crate::stores::Stores;
 
 pub struct Tested {
     pub file: PathBuf,
-    pub kind: Kind,
+    pub kind: SubjectKind,
     pub scheme: String,
     pub stores: Stores,
     /// What the component imports.
@@ -17,41 +18,9 @@ pub struct Tested {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SubjectKind {
     Component,
     Native,
-}
-
-/// Where it stores things. As text: `directories`, `names`, or a URI.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(try_from = "String")]
-pub enum Stores {
-    Given(String),
-    /// Each case has directories of its own.
-    Directories,
-    /// `scheme://NAME`, each another store.
-    Names,
-}
-
-impl std::str::FromStr for Stores {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "directories" => Ok(Stores::Directories),
-            "names" => Ok(Stores::Names),
-            uri if uri.contains("://") => Ok(Stores::Given(uri.to_owned())),
-            _ => Err(format!("{text:?} is not directories, names, or a URI")),
-        }
-    }
-}
-
-impl TryFrom<String> for Stores {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
 }
 
 impl Tested {
@@ -61,9 +30,9 @@ impl Tested {
         let real = file.canonicalize().map_err(|error| Failure::unable(format!("{shown}: {error}")))?;
         let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let (kind, named) = match file.extension().and_then(|extension| extension.to_str()) {
-            Some("wasm") => (Kind::Component, stem),
+            Some("wasm") => (SubjectKind::Component, stem),
             Some("so" | "dylib") => {
-                (Kind::Native, stem.strip_prefix("libkv_store_").unwrap_or(&stem).replace('_', "-"))
+                (SubjectKind::Native, stem.strip_prefix("libkv_store_").unwrap_or(&stem).replace('_', "-"))
             }
             _ => {
                 let message =
@@ -72,18 +41,18 @@ impl Tested {
             }
         };
         let (imports, listed): (Vec<String>, Vec<String>) = match kind {
-            Kind::Component => {
+            SubjectKind::Component => {
                 let inspected = kv_store_wasm::inspect(&real).map_err(Failure::unable)?;
                 let imports = inspected.imports.into_iter().map(|import| import.name).collect();
                 (imports, inspected.schemes.into_iter().map(|listed| listed.scheme).collect())
             }
-            Kind::Native => Default::default(),
+            SubjectKind::Native => Default::default(),
         };
         let stores = match (stores, kind) {
             (Some(stores), _) => Some(stores.clone()),
-            (None, Kind::Component) => stores_for(&imports),
+            (None, SubjectKind::Component) => stores_for(&imports),
             // All that can be known of native code is its name.
-            (None, Kind::Native) => (named == "local-fs").then_some(Stores::Directories),
+            (None, SubjectKind::Native) => (named == "local-fs").then_some(Stores::Directories),
         };
         let stores = stores.ok_or_else(|| {
             let example = if named == "redis" { "redis://127.0.0.1:6379/15" } else { "SCHEME://HOST:PORT/STORE" };
@@ -107,7 +76,7 @@ impl Tested {
     pub fn file_name(&self) -> Option<(Verdict, &'static str)> {
         let asks = "a native library is named libkv_store_<scheme>.so or .dylib";
         let name = self.file.file_name()?.to_string_lossy();
-        (self.kind == Kind::Native).then(|| match name.starts_with("libkv_store_") {
+        (self.kind == SubjectKind::Native).then(|| match name.starts_with("libkv_store_") {
             true => (Verdict::Passed, asks),
             false => (Verdict::Failed(format!("it is named {name}")), asks),
         })

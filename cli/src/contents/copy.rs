@@ -24,7 +24,7 @@ use crate::{interrupt, show};
     kv-store copy local-fs:///var/cache/kv redis://cache.svc:6379/3 --dry-run\n\n\
     Exit codes: 0 all of it is there; 1 something was not copied, or there is no store to read; 2 a store does not open, or the \
     first one lists nothing.")]
-pub struct Arguments {
+pub struct CopyArguments {
     /// The store to read
     from: String,
     /// The store to write
@@ -63,7 +63,7 @@ struct Copy<'a> {
     copied: Copied,
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &CopyArguments) -> Outcome {
     let dry_run = arguments.dry_run;
     let _interrupt = interrupt::says(
         "what was copied is kept, and a chunk is never half there; the same copy again goes on from there",

@@ -14,7 +14,7 @@ use crate::show;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kv-store du local-fs:///var/cache/kv\n\n\
     Exit codes: 0 said; 2 the store does not open, or its backend lists nothing.")]
-pub struct Arguments {
+pub struct DuArguments {
     #[command(flatten)]
     place: Place,
     /// One JSON object on standard output
@@ -50,7 +50,7 @@ pub fn held(store: &Store) -> Outcome<Held> {
     Ok(held)
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &DuArguments) -> Outcome {
     let uri = &arguments.place.uri()?;
     let store = open_existing(uri)?;
     let Held { bytes, chunks, manifests, capacity } = held(&store)?;

@@ -19,7 +19,7 @@ use crate::{interrupt, show};
 #[command(after_help = "Example:\n  kv-store gc local-fs:///var/cache/kv --older-than 30d --dry-run\n  \
     kv-store gc local-fs:///var/cache/kv --max-bytes 500GiB\n\n\
     Exit codes: 0 the store is as asked; 1 it is still larger; 2 the store does not open, or its backend evicts nothing.")]
-pub struct Arguments {
+pub struct GcArguments {
     #[command(flatten)]
     place: Place,
     /// Remove what was unused for this long: a number and s, m, h or d
@@ -47,7 +47,7 @@ struct Gone {
     manifests: u64,
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &GcArguments) -> Outcome {
     let _interrupt = interrupt::says("what was removed is gone, and the rest is as it was; the same gc again goes on");
     let uri = &arguments.place.uri()?;
     let store = open_existing(uri)?;

@@ -20,7 +20,7 @@ use crate::show;
     after_help = "Example:\n  kv-store ls local-fs:///var/cache/kv\n  kv-store ls redis://cache.svc:6379/3 --chunks --json\n\n\
     Exit codes: 0 listed; 2 the store does not open, or its backend lists nothing."
 )]
-pub struct Arguments {
+pub struct LsArguments {
     #[command(flatten)]
     place: Place,
     /// The chunks, by their hashes in hex
@@ -40,7 +40,7 @@ pub struct Arguments {
     pub json: bool,
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &LsArguments) -> Outcome {
     let uri = &arguments.place.uri()?;
     let store = open_as_it_lies(uri)?;
     let (after, refused) = (arguments.after.clone(), || Failure::unable_of("list", store.uri()));

@@ -7,11 +7,11 @@ mod gc;
 mod ls;
 mod verify;
 
-pub use copy::{Arguments as CopyArguments, run as copy};
-pub use du::{Arguments as DuArguments, run as du};
-pub use gc::{Arguments as GcArguments, run as gc};
-pub use ls::{Arguments as LsArguments, run as ls};
-pub use verify::{Arguments as VerifyArguments, run as verify};
+pub use copy::{CopyArguments, run as copy};
+pub use du::{DuArguments, run as du};
+pub use gc::{GcArguments, run as gc};
+pub use ls::{LsArguments, run as ls};
+pub use verify::{VerifyArguments, run as verify};
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -20,7 +20,7 @@ const REMEMBERED: usize = 10_000;
 #[command(after_help = "Example:\n  kv-store verify local-fs:///var/cache/kv --repair\n\n\
     Exit codes: 0 all of it is sound, or was repaired; 1 something is damaged; 2 the store does not open, or its backend lists \
     nothing.")]
-pub struct Arguments {
+pub struct VerifyArguments {
     #[command(flatten)]
     place: Place,
     /// Remove what is damaged, so that the next save stores it again
@@ -63,7 +63,7 @@ impl Found {
     }
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &VerifyArguments) -> Outcome {
     let uri = &arguments.place.uri()?;
     let store = open_existing(uri)?;
     let total = store.usage().ok().and_then(|usage| usage.chunks);

@@ -49,8 +49,8 @@ fn sources(folder: &Path) -> Outcome<Vec<PathBuf>> {
 
 /// `kv_backend.h` is written for the contract of this program: what a compiler says of another text may come of that.
 fn hint(folder: &Path) -> &'static str {
-    let text = std::fs::read_to_string(folder.join(crate::new::CONTRACT_OF_OTHERS));
-    if text.is_ok_and(|text| text == crate::new::contract()) {
+    let text = std::fs::read_to_string(folder.join(crate::sdk::CONTRACT_OF_OTHERS));
+    if text.is_ok_and(|text| text == crate::sdk::contract()) {
         ""
     } else {
         ". The contract in wit/deps is not that of this kv-store: kv-store update brings it up to date"
@@ -151,7 +151,7 @@ mod tests {
     /// The header that is made of a project's `wit`, with this contract and this world.
     fn header(contract: &str, world: &str) -> Result<String, String> {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(crate::new::CONTRACT_OF_OTHERS);
+        let path = folder.path().join(crate::sdk::CONTRACT_OF_OTHERS);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, contract).unwrap();
         let wit = folder.path().join("wit");
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn bindings_are_made_of_the_texts_of_the_project() {
-        let contract = crate::new::contract();
+        let contract = crate::sdk::contract();
         let plain = header(contract, &format!("{PROJECT}}}")).unwrap();
         // All that the contract offers, under short names.
         assert!(
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn texts_of_which_no_bindings_can_be_made_are_named() {
-        let contract = crate::new::contract();
+        let contract = crate::sdk::contract();
         let why = |contract: &str, world: &str| header(contract, world).unwrap_err();
         assert!(why("package acme:other;", "package local:project;\nworld backend {}").contains("run kv-store update"));
         assert!(why(contract, "package local:project;\nworld other {}").contains("backend"));
@@ -201,11 +201,11 @@ mod tests {
     #[test]
     fn a_compiler_that_fails_over_another_contract_has_a_hint() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(crate::new::CONTRACT_OF_OTHERS);
+        let path = folder.path().join(crate::sdk::CONTRACT_OF_OTHERS);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, "package kv-store:backend@1.1.0;").unwrap();
         assert!(hint(folder.path()).contains("kv-store update"));
-        std::fs::write(&path, crate::new::contract()).unwrap();
+        std::fs::write(&path, crate::sdk::contract()).unwrap();
         assert_eq!(hint(folder.path()), "");
     }
 }

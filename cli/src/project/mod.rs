@@ -15,9 +15,9 @@ use kv_store_wasm::StoreUri;
 use serde::{Deserialize, Serialize};
 use wit_component::ComponentEncoder;
 
-use crate::check::Stores;
 use crate::contract;
 use crate::failure::{Failure, Outcome};
+use crate::stores::Stores;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -23,7 +23,7 @@ use samples::Samples;
     after_help = "Example:\n  kv-store watch 127.0.0.1:9464\n  kv-store watch unix:/run/kv-metrics redis://cache.svc:6379/3\n\n\
     Exit codes: 0 watched; 2 the counters can not be read."
 )]
-pub struct Arguments {
+pub struct WatchArguments {
     /// The engine's counters: HOST:PORT or unix:/path, as in `metrics` of its config, or the path of its `metrics_file`
     metrics: String,
     /// Only the backend of this URI
@@ -39,7 +39,7 @@ pub struct Arguments {
     pub json: bool,
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &WatchArguments) -> Outcome {
     let wanted = arguments.uri.as_deref().map(|uri| {
         let uri = uri.strip_prefix("wasm://").unwrap_or(uri);
         uri.split("://").next().unwrap_or_default().to_owned()
@@ -80,7 +80,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// Draw the page over the former one. What does not fit the terminal is named at its end.
-fn page(arguments: &Arguments, is_first: bool, rows: &[Row]) {
+fn page(arguments: &WatchArguments, is_first: bool, rows: &[Row]) {
     let terminal = Term::stdout();
     let (height, width) = terminal.size();
     let since = if is_first { "since the engine began".to_owned() } else { format!("the last {} s", arguments.every) };

@@ -37,6 +37,35 @@ struct Call {
     dims: [u32; 4],
     layout: u32,
     dtype: u32,
+    /// Of the tokens that are written and gathered.
+    io_dtype: u32,
+    /// Whether indices have 8 bytes, and not 4.
+    wide: bool,
+}
+
+impl Call {
+    fn index_dtype(&self) -> u32 {
+        if self.wide { 7 } else { 6 }
+    }
+}
+
+/// What the descriptors point to.
+struct Buffers {
+    pools: [Vec<u8>; 2],
+    out: [Vec<u8>; 2],
+    indices: Vec<u8>,
+}
+
+impl Buffers {
+    fn new(u: &mut Unstructured<'_>) -> arbitrary::Result<Self> {
+        let mut indices = vec![0u8; 4096];
+        for index in indices.chunks_exact_mut(4) {
+            let number: i32 = if u.ratio(15, 16)? { u.int_in_range(-1..=9)? } else { u.arbitrary()? };
+            index.copy_from_slice(&number.to_ne_bytes());
+        }
+        let pools = [(); 2].map(|()| vec![1u8; BUFFER]);
+        Ok(Buffers { pools, out: [(); 2].map(|()| vec![2u8; BUFFER * 4]), indices })
+    }
 }
 
 fn tensor(
@@ -92,7 +121,6 @@ fn cache(u: &mut Unstructured<'_>, call: &Call, pools: &mut [Vec<u8>; 2]) -> arb
 fn io(
     u: &mut Unstructured<'_>,
     call: &Call,
-    dtype: u32,
     lead: &[i64],
     out: &mut [Vec<u8>; 2],
 ) -> arbitrary::Result<kvx_kv_io_desc_t> {
@@ -100,8 +128,8 @@ fn io(
     let shape = [lead, &[i64::from(call.dims[2]), i64::from(call.dims[3])]].concat();
     let mut desc: kvx_kv_io_desc_t = zeros();
     desc.size = some(u, 248)?;
-    desc.key = tensor(u, &shape, dtype, 15, key)?;
-    desc.value = tensor(u, &shape, dtype, 15, value)?;
+    desc.key = tensor(u, &shape, call.io_dtype, 15, key)?;
+    desc.value = tensor(u, &shape, call.io_dtype, 15, value)?;
     // Rows with gaps: 64 of 4 * 32 elements and these still fit.
     let gap = if u.ratio(1, 4)? { u.int_in_range(0..=8)? } else { 0 };
     for i in 0..lead.len() {
@@ -139,31 +167,35 @@ fn run(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
         let status = unsafe { kvx_validate_cache_desc(&desc) };
         assert!(status <= KVX_STATUS_UNSUPPORTED);
     }
-    let call = Call {
+    let mut call = Call {
         // 8 * 8 * 4 * 32 elements of 4 bytes are half of a buffer; strides up to 8 are for smaller ones.
         dims: [u.int_in_range(0..=8)?, u.int_in_range(0..=8)?, u.int_in_range(0..=4)?, u.int_in_range(0..=32)?],
         layout: *u.choose(&[0, 1, 2, 3, 15])?,
         dtype: u.int_in_range(0..=6)?,
+        io_dtype: 0,
+        wide: false,
     };
-    let mut pools = [(); 2].map(|()| vec![1u8; BUFFER]);
-    let mut out = [(); 2].map(|()| vec![2u8; BUFFER * 4]);
-    let len = 4096;
-    let mut indices = vec![0u8; len];
-    for index in indices.chunks_exact_mut(4) {
-        let number: i32 = if u.ratio(15, 16)? { u.int_in_range(-1..=9)? } else { u.arbitrary()? };
-        index.copy_from_slice(&number.to_ne_bytes());
-    }
-    let wide = u.arbitrary()?;
-    let index_dtype = if wide { 7 } else { 6 };
-    let desc = cache(u, &call, &mut pools)?;
-    let io_dtype = if u.arbitrary()? { call.dtype } else { u.int_in_range(0..=6)? };
+    let mut buffers = Buffers::new(u)?;
+    call.wide = u.arbitrary()?;
+    let desc = cache(u, &call, &mut buffers.pools)?;
+    call.io_dtype = if u.arbitrary()? { call.dtype } else { u.int_in_range(0..=6)? };
+    write(u, &call, &desc, &mut buffers)?;
+    gather(u, &call, &desc, &mut buffers)
+}
 
+fn write(
+    u: &mut Unstructured<'_>,
+    call: &Call,
+    cache: &kvx_cache_desc_t,
+    buffers: &mut Buffers,
+) -> arbitrary::Result<()> {
+    let Buffers { out, indices, .. } = buffers;
     let tokens: u32 = u.int_in_range(0..=64)?;
     let mut write: kvx_write_desc_t = zeros();
     write.size = some(u, 512)?;
-    write.io = io(u, &call, io_dtype, &[tokens.into()], &mut out)?;
+    write.io = io(u, call, &[tokens.into()], out)?;
     write.slots.size = some(u, 32)?;
-    write.slots.dtype = some(u, index_dtype)?;
+    write.slots.dtype = some(u, call.index_dtype())?;
     write.slots.token_count = u.int_in_range(0..=64)?;
     if u.ratio(7, 8)? {
         write.slots.token_count = tokens;
@@ -172,12 +204,21 @@ fn run(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     write.slots.slots = indices.as_ptr().cast();
     write.k_scale = if u.arbitrary()? { indices.as_ptr().cast() } else { std::ptr::null() };
     write.v_scale = write.k_scale;
-    write.k_scale_desc = scale(u, &call, &indices)?;
-    write.v_scale_desc = scale(u, &call, &indices)?;
+    write.k_scale_desc = scale(u, call, indices)?;
+    write.v_scale_desc = scale(u, call, indices)?;
     // SAFETY: real buffers, larger than what the descriptors describe.
-    let status = unsafe { kvx_write_kv(&desc, &write, std::ptr::null_mut::<c_void>()) };
+    let status = unsafe { kvx_write_kv(cache, &write, std::ptr::null_mut::<c_void>()) };
     assert!(status <= KVX_STATUS_OUT_OF_RANGE);
+    Ok(())
+}
 
+fn gather(
+    u: &mut Unstructured<'_>,
+    call: &Call,
+    cache: &kvx_cache_desc_t,
+    buffers: &mut Buffers,
+) -> arbitrary::Result<()> {
+    let Buffers { out, indices, .. } = buffers;
     let [seqs, width, beams, max]: [u32; 4] =
         [u.int_in_range(0..=4)?, u.int_in_range(0..=4)?, u.int_in_range(0..=2)?, u.int_in_range(0..=16)?];
     let mut gather: kvx_gather_desc_t = zeros();
@@ -185,14 +226,14 @@ fn run(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let table = &mut gather.block_table;
     table.size = some(u, 64)?;
     table.format = u.int_in_range(0..=4)?;
-    table.index_dtype = some(u, if table.format == 3 { 6 } else { index_dtype })?;
-    table.indptr_dtype = some(u, index_dtype)?;
+    table.index_dtype = some(u, if table.format == 3 { 6 } else { call.index_dtype() })?;
+    table.indptr_dtype = some(u, call.index_dtype())?;
     table.seq_count = seqs;
     table.beam_width = if table.format == 3 { beams } else { some(u, 1)? };
     table.max_blocks_per_seq = some(u, width)?;
     let ragged = table.format == 2;
     let mut indptr = vec![0u8; 64];
-    let size = if wide { 8 } else { 4 };
+    let size = if call.wide { 8 } else { 4 };
     for (i, entry) in indptr.chunks_exact_mut(size).take(seqs as usize + 1).enumerate() {
         entry.copy_from_slice(&(i as u64 * 3).to_ne_bytes()[..size]);
     }
@@ -214,9 +255,9 @@ fn run(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     gather.seq_lens.lengths = indices[512..].as_ptr().cast();
     gather.seq_lens.seq_count = gather.seq_lens.seq_count.min(256);
     gather.max_seq_len = max;
-    gather.io = io(u, &call, io_dtype, &[rows.into(), max.into()], &mut out)?;
+    gather.io = io(u, call, &[rows.into(), max.into()], out)?;
     // SAFETY: as above.
-    let status = unsafe { kvx_gather_kv(&desc, &gather, std::ptr::null_mut::<c_void>()) };
+    let status = unsafe { kvx_gather_kv(cache, &gather, std::ptr::null_mut::<c_void>()) };
     assert!(status <= KVX_STATUS_OUT_OF_RANGE);
     Ok(())
 }

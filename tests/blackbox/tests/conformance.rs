@@ -23,6 +23,35 @@ struct Backend {
     lasting: bool,
 }
 
+impl Backend {
+    /// One of ours that keeps what it has when the process ends.
+    fn lasting(name: &'static str, fresh_uri: impl Fn() -> String + Sync + 'static) -> Self {
+        Backend { name, library: library(), fresh_uri: Box::new(fresh_uri), lasting: true }
+    }
+
+    /// One of ours whose stores end with the process.
+    fn of_the_process(name: &'static str, fresh_uri: impl Fn() -> String + Sync + 'static) -> Self {
+        Backend { lasting: false, ..Backend::lasting(name, fresh_uri) }
+    }
+
+    /// Each case of the suite.
+    fn trials(&'static self) -> impl Iterator<Item = Trial> {
+        CASES.iter().copied().flatten().map(move |case| {
+            let name = format!("{}::{}", self.name, case.name);
+            // A segment has 256 MiB, its header and a key included.
+            let max_value_bytes = if self.name == "segments" { (256 << 20) - 1 } else { u64::MAX };
+            let facts = Facts { lasting: self.lasting, shared: self.lasting, max_value_bytes, held: None };
+            let subject = move || Subject::new(self.library, facts, Place::Fresh(&*self.fresh_uri), case.name);
+            match subject().skips(case.needs) {
+                Some(reason) => Trial::test(format!("{name} ({reason})"), || Ok(())).with_ignored_flag(true),
+                None => Trial::test(name, move || {
+                    (case.run)(&subject()).map_err(|wrong| format!("{}; {wrong}", case.asks).into())
+                }),
+            }
+        })
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let scratch = tempfile::tempdir().expect("a temporary directory");
@@ -48,12 +77,7 @@ fn main() -> ExitCode {
     let plain = databases("redis", redis.port);
     let encrypted = databases("rediss", redis.tls_port);
     let valkey = RedisServer::start_valkey();
-    let valkeys = valkey.as_ref().map(|server| Backend {
-        name: "valkey",
-        library: library(),
-        fresh_uri: Box::new(databases("redis", server.port)),
-        lasting: true,
-    });
+    let valkeys = valkey.as_ref().map(|server| Backend::lasting("valkey", databases("redis", server.port)));
     let memkv = MemkvServer::start(&["--memory", "2GiB"]);
     let (namespace, count) = (memkv.uri("n"), AtomicU64::new(0));
     let namespaces = move || format!("{namespace}{}", count.fetch_add(1, Relaxed));
@@ -64,40 +88,23 @@ fn main() -> ExitCode {
     let count = Arc::new(AtomicU64::new(0));
     let s3 = |name: &'static str, bucket: String| {
         let count = count.clone();
-        let fresh_uri = move || format!("{bucket}{}", count.fetch_add(1, Relaxed));
-        Backend { name, library: library(), fresh_uri: Box::new(fresh_uri), lasting: true }
+        Backend::lasting(name, move || format!("{bucket}{}", count.fetch_add(1, Relaxed)))
     };
     let s3 = seaweed.iter().flat_map(|server| [s3("s3", server.uri("n")), s3("s3-tls", server.tls_uri("n"))]);
     let s3: Vec<Backend> = s3.collect();
-    let ours = library();
     let backends: Vec<&'static Backend> = [
-        Backend {
-            name: "local-fs",
-            library: ours,
-            fresh_uri: Box::new(directories("local-fs", "wasm")),
-            lasting: true,
-        },
-        Backend {
-            name: "native",
-            library: native,
-            fresh_uri: Box::new(directories("local-fs", "native")),
-            lasting: true,
-        },
-        Backend {
-            name: "segments",
-            library: ours,
-            fresh_uri: Box::new(directories("segments", "segments")),
-            lasting: true,
-        },
-        Backend { name: "std-fs", library: ours, fresh_uri: Box::new(directories("std-fs", "std-fs")), lasting: true },
-        Backend { name: "c-fs", library: ours, fresh_uri: Box::new(directories("c-fs", "c-fs")), lasting: true },
-        Backend { name: "redis", library: ours, fresh_uri: Box::new(plain), lasting: true },
-        Backend { name: "rediss", library: ours, fresh_uri: Box::new(encrypted), lasting: true },
-        Backend { name: "memkv", library: ours, fresh_uri: Box::new(namespaces), lasting: true },
-        Backend { name: "objects", library: ours, fresh_uri: Box::new(places), lasting: true },
-        Backend { name: "memory", library: ours, fresh_uri: Box::new(names("memory")), lasting: false },
-        Backend { name: "buffered", library: ours, fresh_uri: Box::new(names("probe-buffered")), lasting: false },
-        Backend { name: "batches", library: ours, fresh_uri: Box::new(names("probe-batches")), lasting: false },
+        Backend::lasting("local-fs", directories("local-fs", "wasm")),
+        Backend { library: native, ..Backend::lasting("native", directories("local-fs", "native")) },
+        Backend::lasting("segments", directories("segments", "segments")),
+        Backend::lasting("std-fs", directories("std-fs", "std-fs")),
+        Backend::lasting("c-fs", directories("c-fs", "c-fs")),
+        Backend::lasting("redis", plain),
+        Backend::lasting("rediss", encrypted),
+        Backend::lasting("memkv", namespaces),
+        Backend::lasting("objects", places),
+        Backend::of_the_process("memory", names("memory")),
+        Backend::of_the_process("buffered", names("probe-buffered")),
+        Backend::of_the_process("batches", names("probe-batches")),
     ]
     .into_iter()
     .chain(s3)
@@ -105,21 +112,7 @@ fn main() -> ExitCode {
     .map(|backend| &*Box::leak(Box::new(backend)))
     .collect();
 
-    let trials = backends.into_iter().flat_map(|backend| {
-        CASES.iter().copied().flatten().map(move |case| {
-            let name = format!("{}::{}", backend.name, case.name);
-            // A segment has 256 MiB, its header and a key included.
-            let max_value_bytes = if backend.name == "segments" { (256 << 20) - 1 } else { u64::MAX };
-            let facts = Facts { lasting: backend.lasting, shared: backend.lasting, max_value_bytes, held: None };
-            let subject = move || Subject::new(backend.library, facts, Place::Fresh(&*backend.fresh_uri), case.name);
-            match subject().skips(case.needs) {
-                Some(reason) => Trial::test(format!("{name} ({reason})"), || Ok(())).with_ignored_flag(true),
-                None => Trial::test(name, move || {
-                    (case.run)(&subject()).map_err(|wrong| format!("{}; {wrong}", case.asks).into())
-                }),
-            }
-        })
-    });
+    let trials = backends.into_iter().flat_map(Backend::trials);
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     drop(scratch);
     drop((redis, valkey, memkv, seaweed));

@@ -52,20 +52,7 @@ fn main() {
         std::fs::create_dir_all(&path).unwrap();
         path
     };
-    let guest =
-        |scheme: &str, guest: &str, rest: &str| table(scheme, &test_components().join(format!("{guest}.wasm")), rest);
-    let slow = "options = { answers = '1', slow-reads = '1000', cheap-repeat = '1' }";
-    prepare(
-        &[
-            table("bomb", &bomb, "limits = { compile_ms = 30000, breaker_failures = 0 }"),
-            guest("slow-queue", "probe", &format!("{slow}\nlimits = {{ deadline_ms = 2000, breaker_failures = 0 }}")),
-            guest("endless-probe", "probe", ENDLESS),
-            guest("circling", "probe", "limits = { deadline_ms = 300, call_ms = 1000, breaker_failures = 0 }"),
-            guest("evicts-slowly", "broken-maintenance", "limits = { maintenance_ms = 3000, breaker_failures = 0 }"),
-            guest("bounded-maintenance", "broken-maintenance", LIMITS),
-        ]
-        .concat(),
-    );
+    prepare(&config(&bomb));
     let neighbour = Neighbour::open(folder.path());
     let (http, net) = (serve(true), serve(false));
     let next = AtomicU64::new(0);
@@ -118,6 +105,22 @@ fn main() {
         }
     }
     queue.cancel(1).unwrap();
+}
+
+/// The schemes of all stores here; `bomb` is the component that takes long to compile.
+fn config(bomb: &Path) -> String {
+    let guest =
+        |scheme: &str, guest: &str, rest: &str| table(scheme, &test_components().join(format!("{guest}.wasm")), rest);
+    let slow = "options = { answers = '1', slow-reads = '1000', cheap-repeat = '1' }";
+    [
+        table("bomb", bomb, "limits = { compile_ms = 30000, breaker_failures = 0 }"),
+        guest("slow-queue", "probe", &format!("{slow}\nlimits = {{ deadline_ms = 2000, breaker_failures = 0 }}")),
+        guest("endless-probe", "probe", ENDLESS),
+        guest("circling", "probe", "limits = { deadline_ms = 300, call_ms = 1000, breaker_failures = 0 }"),
+        guest("evicts-slowly", "broken-maintenance", "limits = { maintenance_ms = 3000, breaker_failures = 0 }"),
+        guest("bounded-maintenance", "broken-maintenance", LIMITS),
+    ]
+    .concat()
 }
 
 fn open(uri: &str) -> Store {

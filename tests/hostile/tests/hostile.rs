@@ -214,85 +214,7 @@ pub fn run_all() {
     arguments.test_threads = Some(1);
     let (made, places) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     PLACES.set(places.path().to_owned()).expect("it runs once");
-    let make = |name: &str, bytes: Vec<u8>, rest: &str| {
-        let path = made.path().join(format!("{name}.wasm"));
-        std::fs::write(&path, bytes).unwrap();
-        table(name, &path, rest)
-    };
-    let sound = std::fs::read(component("forged-answer")).unwrap();
-    let probe =
-        |scheme: &str, guest: &str, rest: &str| table(scheme, &test_components().join(format!("{guest}.wasm")), rest);
-    // Another for each round, because a failure is remembered.
-    let rounds = |name: &str, bytes: &dyn Fn(usize) -> Vec<u8>, rest: &str| {
-        (0..=ROUNDS.load(SeqCst)).map(|n| make(&format!("{name}-{n}"), bytes(n), rest)).collect::<String>()
-    };
-    let quick = std::fs::read(component("bound-in-words")).unwrap();
-    let memory = std::fs::read(dist().join("components/memory.wasm")).unwrap();
-    let slow_and_quick = (0..=ROUNDS.load(SeqCst))
-        .map(|n| {
-            let slow = [0, 1].map(|of| {
-                // One function, which is compiled by one thread.
-                let bytes = bombs::loops(9_900 + 2 * n + of);
-                make(&format!("slow-{of}-of-{n}"), bytes, "limits.compile_ms = 1500")
-            });
-            let same = |name: String, bytes: &[u8]| table(&name, &shares::another(&name, bytes, made.path()), LIMITS);
-            let killed = [format!("killed-{n}"), format!("killed-twice-{n}")].map(|name| same(name, &memory));
-            [slow.concat(), killed.concat(), same(format!("quick-{n}"), &quick)].concat()
-        })
-        .collect::<String>();
-    let read_only = format!("fs.ro = {{ path = '{}' }}", files::read_only().display());
-    prepare(
-        &[
-            make("many-memories", bytes::instantiated(&sound, &bytes::with_memory(), 20), LIMITS),
-            make("many-globals", bytes::instantiated(&sound, &bytes::with_globals(10_000), 90), SMALL),
-            make("many-instances", bytes::instantiated(&sound, &Module::new(), 100), LIMITS),
-            rounds("slow", &|n| bombs::long(400, 5000 + n), "limits.compile_ms = 50"),
-            rounds("large", &|n| bombs::branches(800, 3900 + n as u32), "limits.compile_bytes = 104857600"),
-            slow_and_quick,
-            make("large-file", bombs::long(110, 116_000), "limits.compile_ms = 50"),
-            make("no-backend", bytes::with_functions(400, 5000), "limits.compile_ms = 50"),
-            make("nested-deep", bombs::nested(28, 2), LIMITS),
-            make("nested-wide", bombs::nested(3, 900), LIMITS),
-            make("branches", bombs::branches(10_000, 20_000), LIMITS),
-            make("loops", bombs::loops(340_000), LIMITS),
-            make("elements", bombs::elements(1_000_000), LIMITS),
-            make("types", bombs::types(60_000), LIMITS),
-            make("oversized-function", bytes::with_functions(1, 200_000), LIMITS),
-            make("truncated", sound[..sound.len() / 2].to_vec(), LIMITS),
-            probe("hostile-probe", "probe", LIMITS),
-            probe("endless-probe", "probe", ENDLESS),
-            probe(
-                "slow-reads",
-                "probe",
-                "options = { answers = '1', slow-reads = '100', cheap-repeat = '1' }\nlimits = { deadline_ms = 300, breaker_failures = 0 }",
-            ),
-            probe(
-                "slow-queue",
-                "probe",
-                "options = { answers = '1', slow-reads = '1000', cheap-repeat = '1' }\nlimits = { deadline_ms = 2000, breaker_failures = 0 }",
-            ),
-            probe("short-manifests", "probe", "limits = { max_manifest_bytes = 1048576, breaker_failures = 0 }"),
-            probe("circling", "probe", "limits = { deadline_ms = 300, call_ms = 1000, breaker_failures = 0 }"),
-            probe("metered-probe", "probe", "quota.cpu_ms_per_s = 20\nlimits.breaker_failures = 0"),
-            probe("evicts-slowly", "broken-maintenance", "limits = { maintenance_ms = 20000, breaker_failures = 0 }"),
-            probe("bounded-maintenance", "broken-maintenance", LIMITS),
-            probe("hostile-wasi", "wasi-probe", LIMITS),
-            probe("endless-wasi", "wasi-probe", ENDLESS),
-            probe("hostile-wasi-ro", "wasi-probe", &format!("{LIMITS}\n{read_only}")),
-            probe("idle-probe", "probe", "limits = { idle_ms = 200, breaker_failures = 0 }"),
-            table("filling", &component("fills-memory"), "limits.breaker_failures = 0"),
-            ["lists-in-circles", "lists-nothing", "evicts-nothing", "frees-nothing"]
-                .map(|fault| probe(fault, "broken-maintenance", LIMITS))
-                .concat(),
-            probe("leaks", "broken", "limits = { payload_bytes = 1048576, breaker_failures = 0 }"),
-            probe("forgets", "broken", "limits = { memory_bytes = 8388608, breaker_failures = 0 }"),
-            probe("granted-proc", "probe", &format!("{LIMITS}\nfs.all = {{ path = '/proc/self' }}")),
-            table("rebound", &component("connects-anywhere"), &format!("{LIMITS}\nconnect = ['localhost:*']")),
-            table("lying", &component("wrong-bytes"), &format!("{LIMITS}\nverify = 'xxh3'")),
-            table("lying-twice", &component("removes-too-many"), &format!("{}\nverify = 'xxh3'", LIMITS.replacen('{', "{ damaged_ms = 0,", 1))),
-        ]
-        .concat(),
-    );
+    prepare(&config(made.path()));
     let neighbour: &'static Neighbour = Box::leak(Box::new(Neighbour::open()));
     if !arguments.list {
         let alone = neighbour.alone();
@@ -315,4 +237,103 @@ pub fn run_all() {
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     drop((made, places));
     conclusion.exit();
+}
+
+/// The config of the run: a table for each scheme. `made` is the folder of the components that are made here.
+fn config(made: &Path) -> String {
+    [components(made), compiled_in_turn(made), guests()].concat()
+}
+
+/// Writes a component, and gives it a scheme.
+fn make(made: &Path, name: &str, bytes: Vec<u8>, rest: &str) -> String {
+    let path = made.join(format!("{name}.wasm"));
+    std::fs::write(&path, bytes).unwrap();
+    table(name, &path, rest)
+}
+
+/// Components of bytes that no toolchain writes.
+fn components(made: &Path) -> String {
+    let make = |name: &str, bytes: Vec<u8>, rest: &str| make(made, name, bytes, rest);
+    let sound = std::fs::read(component("forged-answer")).unwrap();
+    // Another for each round, because a failure is remembered.
+    let rounds = |name: &str, bytes: &dyn Fn(usize) -> Vec<u8>, rest: &str| {
+        (0..=ROUNDS.load(SeqCst)).map(|n| make(&format!("{name}-{n}"), bytes(n), rest)).collect::<String>()
+    };
+    [
+        make("many-memories", bytes::instantiated(&sound, &bytes::with_memory(), 20), LIMITS),
+        make("many-globals", bytes::instantiated(&sound, &bytes::with_globals(10_000), 90), SMALL),
+        make("many-instances", bytes::instantiated(&sound, &Module::new(), 100), LIMITS),
+        rounds("slow", &|n| bombs::long(400, 5000 + n), "limits.compile_ms = 50"),
+        rounds("large", &|n| bombs::branches(800, 3900 + n as u32), "limits.compile_bytes = 104857600"),
+        make("large-file", bombs::long(110, 116_000), "limits.compile_ms = 50"),
+        make("no-backend", bytes::with_functions(400, 5000), "limits.compile_ms = 50"),
+        make("nested-deep", bombs::nested(28, 2), LIMITS),
+        make("nested-wide", bombs::nested(3, 900), LIMITS),
+        make("branches", bombs::branches(10_000, 20_000), LIMITS),
+        make("loops", bombs::loops(340_000), LIMITS),
+        make("elements", bombs::elements(1_000_000), LIMITS),
+        make("types", bombs::types(60_000), LIMITS),
+        make("oversized-function", bytes::with_functions(1, 200_000), LIMITS),
+        make("truncated", sound[..sound.len() / 2].to_vec(), LIMITS),
+    ]
+    .concat()
+}
+
+/// For each round: what compiles slowly, what compiles quickly beside it, and what is killed while it is compiled.
+fn compiled_in_turn(made: &Path) -> String {
+    let quick = std::fs::read(component("bound-in-words")).unwrap();
+    let memory = std::fs::read(dist().join("components/memory.wasm")).unwrap();
+    (0..=ROUNDS.load(SeqCst))
+        .map(|n| {
+            let slow = [0, 1].map(|of| {
+                // One function, which is compiled by one thread.
+                let bytes = bombs::loops(9_900 + 2 * n + of);
+                make(made, &format!("slow-{of}-of-{n}"), bytes, "limits.compile_ms = 1500")
+            });
+            let same = |name: String, bytes: &[u8]| table(&name, &shares::another(&name, bytes, made), LIMITS);
+            let killed = [format!("killed-{n}"), format!("killed-twice-{n}")].map(|name| same(name, &memory));
+            [slow.concat(), killed.concat(), same(format!("quick-{n}"), &quick)].concat()
+        })
+        .collect()
+}
+
+/// The guests of tests/guests, each with the limits under which it misbehaves.
+fn guests() -> String {
+    let probe =
+        |scheme: &str, guest: &str, rest: &str| table(scheme, &test_components().join(format!("{guest}.wasm")), rest);
+    let read_only = format!("fs.ro = {{ path = '{}' }}", files::read_only().display());
+    [
+        probe("hostile-probe", "probe", LIMITS),
+        probe("endless-probe", "probe", ENDLESS),
+        probe(
+            "slow-reads",
+            "probe",
+            "options = { answers = '1', slow-reads = '100', cheap-repeat = '1' }\nlimits = { deadline_ms = 300, breaker_failures = 0 }",
+        ),
+        probe(
+            "slow-queue",
+            "probe",
+            "options = { answers = '1', slow-reads = '1000', cheap-repeat = '1' }\nlimits = { deadline_ms = 2000, breaker_failures = 0 }",
+        ),
+        probe("short-manifests", "probe", "limits = { max_manifest_bytes = 1048576, breaker_failures = 0 }"),
+        probe("circling", "probe", "limits = { deadline_ms = 300, call_ms = 1000, breaker_failures = 0 }"),
+        probe("metered-probe", "probe", "quota.cpu_ms_per_s = 20\nlimits.breaker_failures = 0"),
+        probe("evicts-slowly", "broken-maintenance", "limits = { maintenance_ms = 20000, breaker_failures = 0 }"),
+        probe("bounded-maintenance", "broken-maintenance", LIMITS),
+        probe("hostile-wasi", "wasi-probe", LIMITS),
+        probe("endless-wasi", "wasi-probe", ENDLESS),
+        probe("hostile-wasi-ro", "wasi-probe", &format!("{LIMITS}\n{read_only}")),
+        probe("idle-probe", "probe", "limits = { idle_ms = 200, breaker_failures = 0 }"),
+        table("filling", &component("fills-memory"), "limits.breaker_failures = 0"),
+        ["lists-in-circles", "lists-nothing", "evicts-nothing", "frees-nothing"]
+            .map(|fault| probe(fault, "broken-maintenance", LIMITS))
+            .concat(),
+        probe("leaks", "broken", "limits = { payload_bytes = 1048576, breaker_failures = 0 }"),
+        probe("forgets", "broken", "limits = { memory_bytes = 8388608, breaker_failures = 0 }"),
+        probe("granted-proc", "probe", &format!("{LIMITS}\nfs.all = {{ path = '/proc/self' }}")),
+        table("rebound", &component("connects-anywhere"), &format!("{LIMITS}\nconnect = ['localhost:*']")),
+        table("lying", &component("wrong-bytes"), &format!("{LIMITS}\nverify = 'xxh3'")),
+        table("lying-twice", &component("removes-too-many"), &format!("{}\nverify = 'xxh3'", LIMITS.replacen('{', "{ damaged_ms = 0,", 1))),
+    ]
+    .concat()
 }

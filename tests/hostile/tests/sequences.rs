@@ -141,6 +141,10 @@ struct Machine {
 
 type Checked = Result<(), TestCaseError>;
 
+fn pointer(name: &Option<CString>) -> *const std::ffi::c_char {
+    name.as_ref().map_or(null(), |name| name.as_ptr())
+}
+
 impl Machine {
     fn new(uri: &str) -> Self {
         // SAFETY: what the library answers is constant.
@@ -185,94 +189,111 @@ impl Machine {
         Ok(())
     }
 
+    fn is_open(&self) -> bool {
+        !self.handle.is_null()
+    }
+
     fn call(&mut self, call: &Call) -> Checked {
-        let kv_store_vtable {
-            open,
-            close,
-            put_chunk,
-            get_chunk,
-            put_manifest,
-            get_manifest,
-            delete_manifest,
-            prefetch_chunks,
-            ..
-        } = self.vtable;
-        let handle = self.handle;
-        let opened = !handle.is_null();
-        let pointer = |name: &Option<CString>| name.as_ref().map_or(null(), |name| name.as_ptr());
-        // SAFETY: pointers are NULL or to as many bytes as said, for as long as the call; the handle is NULL or open; outputs
-        // are NULL or places for one.
-        unsafe {
-            match call {
-                Call::Open if opened => {}
-                Call::Open => {
-                    self.handle = open.expect("open")(self.uri.as_ptr());
-                    prop_assert!(!self.handle.is_null());
-                }
-                Call::Close => {
-                    close.expect("close")(handle);
-                    self.handle = null_mut();
-                }
-                Call::PutChunk(hash, null) => {
-                    let content = |hash: &[u8]| vec![hash.first().copied().unwrap_or(0); hash.len() * 3];
-                    let data = match null {
-                        0 => Bytes::There(content(hash.legal().unwrap_or_default())),
-                        len => Bytes::Null(*len),
-                    };
-                    let ((hash_at, hash_len), (at, len)) = (hash.raw(), data.raw());
-                    let answer = put_chunk.expect("put_chunk")(handle, hash_at, hash_len, at, len);
-                    match (hash.hash(), data.legal()) {
-                        (Some(hash), Some(data)) if opened => {
-                            // A chunk is immutable: the first stays.
-                            let there = self.chunks.contains_key(hash);
-                            prop_assert_eq!(answer, i32::from(there));
-                            self.chunks.entry(hash.to_vec()).or_insert(data.to_vec());
-                        }
-                        _ => prop_assert!(answer < 0, "{answer}"),
-                    }
-                }
-                Call::GetChunk(hash, outputs) => {
-                    let (at, len) = hash.raw();
-                    let expected = hash.hash().filter(|_| opened).and_then(|hash| self.chunks.get(hash));
-                    self.get(*outputs, expected, |data, out| {
-                        get_chunk.expect("get_chunk")(handle, at, len, data, out)
-                    })?;
-                }
-                Call::PutManifest(name, data) => {
-                    let ((at, len), c) = (data.raw(), name.c());
-                    let answer = put_manifest.expect("put_manifest")(handle, pointer(&c), at, len);
-                    match (name.legal(), data.legal()) {
-                        (Some(name), Some(data)) if opened => {
-                            prop_assert_eq!(answer, 0);
-                            self.manifests.insert(name, data.to_vec());
-                        }
-                        _ => prop_assert!(answer < 0, "{answer}"),
-                    }
-                }
-                Call::GetManifest(name, outputs) => {
-                    let c = name.c();
-                    let expected = name.legal().filter(|_| opened).and_then(|name| self.manifests.get(&name));
-                    self.get(*outputs, expected, |data, len| {
-                        get_manifest.expect("get_manifest")(handle, pointer(&c), data, len)
-                    })?;
-                }
-                Call::DeleteManifest(name) => {
-                    let c = name.c();
-                    let answer = delete_manifest.expect("delete_manifest")(handle, pointer(&c));
-                    match name.legal().filter(|_| opened) {
-                        Some(name) => {
-                            prop_assert_eq!(answer, 0);
-                            self.manifests.remove(&name);
-                        }
-                        None => prop_assert!(answer < 0, "{answer}"),
-                    }
-                }
-                Call::Prefetch(hashes, len, count) => {
-                    let answer = prefetch_chunks.expect("prefetch_chunks")(handle, hashes.raw().0, *len, *count);
-                    prop_assert!(answer <= 0 && (opened || answer < 0), "{answer}");
-                }
+        match call {
+            Call::Open if self.is_open() => Ok(()),
+            Call::Open => self.open(),
+            Call::Close => {
+                // SAFETY: the handle is NULL or open.
+                unsafe { self.vtable.close.expect("close")(self.handle) };
+                self.handle = null_mut();
+                Ok(())
             }
+            Call::PutChunk(hash, null) => self.put_chunk(hash, *null),
+            Call::GetChunk(hash, outputs) => self.get_chunk(hash, *outputs),
+            Call::PutManifest(name, data) => self.put_manifest(name, data),
+            Call::GetManifest(name, outputs) => self.get_manifest(name, *outputs),
+            Call::DeleteManifest(name) => self.delete_manifest(name),
+            Call::Prefetch(hashes, len, count) => self.prefetch(hashes, *len, *count),
         }
+    }
+
+    // In each of these, pointers are NULL or to as many bytes as said, for as long as the call; the handle is NULL or open; outputs
+    // are NULL or places for one.
+
+    fn open(&mut self) -> Checked {
+        // SAFETY: see above.
+        self.handle = unsafe { self.vtable.open.expect("open")(self.uri.as_ptr()) };
+        prop_assert!(self.is_open());
+        Ok(())
+    }
+
+    fn put_chunk(&mut self, hash: &Bytes, null: usize) -> Checked {
+        let content = |hash: &[u8]| vec![hash.first().copied().unwrap_or(0); hash.len() * 3];
+        let data = match null {
+            0 => Bytes::There(content(hash.legal().unwrap_or_default())),
+            len => Bytes::Null(len),
+        };
+        let ((hash_at, hash_len), (at, len)) = (hash.raw(), data.raw());
+        // SAFETY: see above.
+        let answer = unsafe { self.vtable.put_chunk.expect("put_chunk")(self.handle, hash_at, hash_len, at, len) };
+        match (hash.hash(), data.legal()) {
+            (Some(hash), Some(data)) if self.is_open() => {
+                // A chunk is immutable: the first stays.
+                let there = self.chunks.contains_key(hash);
+                prop_assert_eq!(answer, i32::from(there));
+                self.chunks.entry(hash.to_vec()).or_insert(data.to_vec());
+            }
+            _ => prop_assert!(answer < 0, "{answer}"),
+        }
+        Ok(())
+    }
+
+    fn get_chunk(&self, hash: &Bytes, outputs: Outputs) -> Checked {
+        let (at, len) = hash.raw();
+        let expected = hash.hash().filter(|_| self.is_open()).and_then(|hash| self.chunks.get(hash));
+        self.get(outputs, expected, |data, out| {
+            // SAFETY: see above.
+            unsafe { self.vtable.get_chunk.expect("get_chunk")(self.handle, at, len, data, out) }
+        })
+    }
+
+    fn put_manifest(&mut self, name: &Name, data: &Bytes) -> Checked {
+        let ((at, len), c) = (data.raw(), name.c());
+        // SAFETY: see above.
+        let answer = unsafe { self.vtable.put_manifest.expect("put_manifest")(self.handle, pointer(&c), at, len) };
+        match (name.legal(), data.legal()) {
+            (Some(name), Some(data)) if self.is_open() => {
+                prop_assert_eq!(answer, 0);
+                self.manifests.insert(name, data.to_vec());
+            }
+            _ => prop_assert!(answer < 0, "{answer}"),
+        }
+        Ok(())
+    }
+
+    fn get_manifest(&self, name: &Name, outputs: Outputs) -> Checked {
+        let c = name.c();
+        let expected = name.legal().filter(|_| self.is_open()).and_then(|name| self.manifests.get(&name));
+        self.get(outputs, expected, |data, len| {
+            // SAFETY: see above.
+            unsafe { self.vtable.get_manifest.expect("get_manifest")(self.handle, pointer(&c), data, len) }
+        })
+    }
+
+    fn delete_manifest(&mut self, name: &Name) -> Checked {
+        let c = name.c();
+        // SAFETY: see above.
+        let answer = unsafe { self.vtable.delete_manifest.expect("delete_manifest")(self.handle, pointer(&c)) };
+        match name.legal().filter(|_| self.is_open()) {
+            Some(name) => {
+                prop_assert_eq!(answer, 0);
+                self.manifests.remove(&name);
+            }
+            None => prop_assert!(answer < 0, "{answer}"),
+        }
+        Ok(())
+    }
+
+    fn prefetch(&self, hashes: &Bytes, len: usize, count: usize) -> Checked {
+        let prefetch = self.vtable.prefetch_chunks.expect("prefetch_chunks");
+        // SAFETY: see above.
+        let answer = unsafe { prefetch(self.handle, hashes.raw().0, len, count) };
+        prop_assert!(answer <= 0 && (self.is_open() || answer < 0), "{answer}");
         Ok(())
     }
 }

@@ -105,6 +105,17 @@ impl Program<'_> {
 
     fn step(&mut self, call: u8, held: &mut Held) -> Result<()> {
         match call % 42 {
+            call @ 0..=8 => self.payloads(call, held),
+            call @ 9..=22 => self.connections(call, held),
+            call @ 23..=25 => self.http(call, held),
+            call @ 26..=32 => self.files(call, held),
+            call @ 33..=35 => self.system(call),
+            call => self.records(call, held),
+        }
+    }
+
+    fn payloads(&mut self, call: u8, held: &mut Held) -> Result<()> {
+        match call {
             0 => held.payloads.push(Payload::from_bytes(&self.bytes())?),
             1 => {
                 let made = Payload::from_parts(&self.parts(&held.payloads))?;
@@ -119,7 +130,13 @@ impl Program<'_> {
             5 => drop(payloads::crc32c(&self.parts(&held.payloads))?),
             6 => drop(payloads::xxh3(&self.parts(&held.payloads))?),
             7 => drop(payloads::sha256(&self.parts(&held.payloads))?),
-            8 => drop(payloads::hmac_sha256(&self.bytes(), &self.parts(&held.payloads))?),
+            _ => drop(payloads::hmac_sha256(&self.bytes(), &self.parts(&held.payloads))?),
+        }
+        Ok(())
+    }
+
+    fn connections(&mut self, call: u8, held: &mut Held) -> Result<()> {
+        match call {
             9 => {
                 let made = net::connect(&self.server.clone(), self.pick(&held.options))?;
                 held.connections.push(made);
@@ -150,19 +167,25 @@ impl Program<'_> {
             19 => drop(net::ready(&held.connections.iter().collect::<Vec<_>>(), Some(self.number() % 20_000_000))?),
             20 => drop(held.connections.pop().map(net::park)),
             21 => held.connections.truncate(usize::from(self.byte()) / 16),
-            22 => {
+            _ => {
                 let options = ConnectOptions::new();
                 options.set_session(&self.text())?;
                 options.set_patience(self.number() % 50_000_000);
                 held.options.push(options);
             }
+        }
+        Ok(())
+    }
+
+    fn http(&mut self, call: u8, held: &mut Held) -> Result<()> {
+        match call {
             23 | 24 => {
                 let (headers, path, body) = (self.count(), self.text(), self.parts(&held.payloads));
                 let item = Some(0).filter(|_| self.byte() % 2 == 0);
                 let value = "v".repeat(self.number().min(10_000) as usize);
                 let (options, count) = (self.pick(&held.requests), self.byte());
                 let request = |n: usize| http::Request {
-                    method: if call % 42 == 23 { "GET" } else { "PUT" }.into(),
+                    method: if call == 23 { "GET" } else { "PUT" }.into(),
                     authority: self.server.clone(),
                     path: format!("/{}", path.len()),
                     headers: (0..headers.min(20)).map(|header| (format!("x-{header}"), value.clone())).collect(),
@@ -173,11 +196,17 @@ impl Program<'_> {
                 let answers = http::send(&(0..usize::from(count) % 64).map(request).collect::<Vec<_>>());
                 held.payloads.extend(answers.into_iter().flatten().map(|answer| answer.body));
             }
-            25 => {
+            _ => {
                 let options = http::RequestOptions::new();
                 options.set_max_body(self.number());
                 held.requests.push(options);
             }
+        }
+        Ok(())
+    }
+
+    fn files(&mut self, call: u8, held: &mut Held) -> Result<()> {
+        match call {
             26 => held.directories.push(files::open_directory("any")?),
             27 => {
                 let (path, offset, count) = (self.text(), self.number(), self.count());
@@ -212,17 +241,29 @@ impl Program<'_> {
                 let limit = self.number() as u32;
                 drop(self.pick(&held.directories).map(|directory| directory.entries(&path, Some(&after), limit)));
             }
-            32 => drop(self.pick(&held.directories).map(Directory::space)),
+            _ => drop(self.pick(&held.directories).map(Directory::space)),
+        }
+        Ok(())
+    }
+
+    fn system(&mut self, call: u8) -> Result<()> {
+        match call {
             33 => system::log(system::Level::Info, &self.text()),
             34 => {
                 drop(system::secret(&self.text())?);
                 drop(system::fact(&self.text()));
                 system::sleep(self.number() % 3_000_000)?;
             }
-            35 => {
+            _ => {
                 drop(changes::begin(&[0], &self.bytes()));
                 changes::not_done(&vec![0; self.count()]);
             }
+        }
+        Ok(())
+    }
+
+    fn records(&mut self, call: u8, held: &mut Held) -> Result<()> {
+        match call {
             36 => {
                 let options = RecordOptions::new();
                 options.set_max_bytes(self.number());

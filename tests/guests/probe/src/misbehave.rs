@@ -13,59 +13,22 @@ pub fn act(how: &str) -> Result<()> {
         "sleep" => system::sleep(3_600_000_000_000),
         // Long for another call, and within the deadline.
         "pause" => system::sleep(500_000_000),
-        "nap" => {
-            // As long as the host allows, again and again: never answering.
-            loop {
-                let _ = system::sleep(system::remaining() / 2);
-            }
-        }
+        // As long as the host allows, again and again: never answering.
+        "nap" => loop {
+            let _ = system::sleep(system::remaining() / 2);
+        },
         "recurse" => {
             std::hint::black_box(recurse(1));
             Ok(())
         }
-        "grow" => {
-            let mut held: Vec<Vec<u8>> = Vec::new();
-            loop {
-                let mut more = Vec::new();
-                if more.try_reserve_exact(1 << 20).is_err() {
-                    return Err(Error::exhausted("no more memory"));
-                }
-                more.resize(1 << 20, 1);
-                held.push(more);
-                if held.len() > 32 {
-                    return Err(Error::other("more than 32 MiB"));
-                }
-            }
-        }
-        "hoard" => {
-            // Payloads instead of memory: the host says when it is enough.
-            let mut held = Vec::new();
-            while held.len() <= 64 {
-                held.push(Payload::from_bytes(&vec![0; 1 << 20])?);
-            }
-            Err(Error::other("more than 64 MiB"))
-        }
+        "grow" => grow(),
+        "hoard" => hoard(),
         "past-the-end" => Payload::from_bytes(b"abc")?.read(u64::MAX, 2).map(drop),
-        "hash" => {
-            // The same bytes again and again: a list of small parts, and no end of work.
-            let data = Payload::from_bytes(&vec![0; 8 << 20])?;
-            let parts: Vec<Part> = (0..100_000).map(|_| Part::Payload(&data)).collect();
-            payloads::sha256(&parts).map(drop)
-        }
+        // The same bytes again and again: a list of small parts, and no end of work.
+        "hash" => hash_8_mib(100_000),
         // A moment of work in the host, and a moment of the guest's own that waits in each tick of the clock.
-        "hash-32-mib" => {
-            let data = Payload::from_bytes(&vec![0; 8 << 20])?;
-            payloads::sha256(&[Part::Payload(&data), Part::Payload(&data), Part::Payload(&data), Part::Payload(&data)])
-                .map(drop)
-        }
-        "work-and-wait" => {
-            for _ in 0..10 {
-                let begun = system::monotonic();
-                while system::monotonic() - begun < 8_000_000 {}
-                system::sleep(1_500_000)?;
-            }
-            Ok(())
-        }
+        "hash-32-mib" => hash_8_mib(4),
+        "work-and-wait" => work_and_wait(),
         // There is none in most calls, and one in a commit.
         "item" => payloads::xxh3(&[Part::Item(7)]).map(drop),
         "item-past-the-end" => {
@@ -113,47 +76,98 @@ pub fn act(how: &str) -> Result<()> {
         "record-options" => records::flood_of_options(),
         "sync-ro" => files::open_directory("ro")?.sync(&["file".into()]),
         _ => match how.split_once(':') {
-            Some(("connections", server)) => {
-                let mut held = Vec::new();
-                while held.len() < 100 {
-                    held.push(net::connect(server, None)?);
-                }
-                Ok(())
-            }
-            Some(("requests", server)) => {
-                let requests: Vec<_> = (0..5000).map(|_| request("GET", server, "", Vec::new())).collect();
-                http::send(&requests).pop().unwrap_or_else(|| Err(Error::other("no answer"))).map(drop)
-            }
-            Some((smuggle, server)) if smuggle.starts_with("smuggle-") => {
-                let header = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
-                let request = match &smuggle["smuggle-".len()..] {
-                    "header" => request("GET", server, "/", header("x", "y\r\n\r\nGET /other HTTP/1.1\r\nhost: h")),
-                    "own" => request("GET", server, "/", header("Transfer-Encoding", "chunked")),
-                    "path" => request("GET", server, "/ HTTP/1.1\r\nhost: h\r\n\r\nGET /other", Vec::new()),
-                    _ => request("GET / HTTP/1.1\r\n\r\nGET", server, "/", Vec::new()),
-                };
-                http::send(&[request]).pop().unwrap_or_else(|| Err(Error::other("no answer"))).map(drop)
-            }
-            Some((get, server)) if get.starts_with("get") => {
-                let requests = [request("GET", server, "/", Vec::new())];
-                http::send(&requests).pop().unwrap_or_else(|| Err(Error::other("no answer"))).map(drop)
-            }
-            // A line as long as its server likes.
-            Some(("line", server)) => net::connect(server, None)?.receive_until(b"\n.\n", 64 << 20).map(drop),
-            // Bytes that come and are dropped, without end.
-            Some(("circle", server)) => {
-                let connection = net::connect(server, None)?;
-                loop {
-                    drop(connection.receive_payload(1 << 20, None)?);
-                }
-            }
-            // As many as it may have, and kept when the call is over.
-            Some(("keep-connections", server)) => {
-                std::iter::from_fn(|| net::connect(server, None).ok()).for_each(std::mem::forget);
-                Ok(())
-            }
-            _ => Err(Error::invalid(format!("no such misbehaviour: {how}"))),
+            Some((how, server)) => act_on(server, how),
+            None => Err(unknown(how)),
         },
+    }
+}
+
+/// The ways that need a server, `HOW:SERVER`.
+fn act_on(server: &str, how: &str) -> Result<()> {
+    match how {
+        "connections" => {
+            let mut held = Vec::new();
+            while held.len() < 100 {
+                held.push(net::connect(server, None)?);
+            }
+            Ok(())
+        }
+        "requests" => send((0..5000).map(|_| request("GET", server, "", Vec::new())).collect()),
+        _ if how.starts_with("smuggle-") => send(vec![smuggling(&how["smuggle-".len()..], server)]),
+        _ if how.starts_with("get") => send(vec![request("GET", server, "/", Vec::new())]),
+        // A line as long as its server likes.
+        "line" => net::connect(server, None)?.receive_until(b"\n.\n", 64 << 20).map(drop),
+        // Bytes that come and are dropped, without end.
+        "circle" => {
+            let connection = net::connect(server, None)?;
+            loop {
+                drop(connection.receive_payload(1 << 20, None)?);
+            }
+        }
+        // As many as it may have, and kept when the call is over.
+        "keep-connections" => {
+            std::iter::from_fn(|| net::connect(server, None).ok()).for_each(std::mem::forget);
+            Ok(())
+        }
+        _ => Err(unknown(how)),
+    }
+}
+
+fn unknown(how: &str) -> Error {
+    Error::invalid(format!("no such misbehaviour: {how}"))
+}
+
+fn work_and_wait() -> Result<()> {
+    for _ in 0..10 {
+        let begun = system::monotonic();
+        while system::monotonic() - begun < 8_000_000 {}
+        system::sleep(1_500_000)?;
+    }
+    Ok(())
+}
+
+fn grow() -> Result<()> {
+    let mut held: Vec<Vec<u8>> = Vec::new();
+    while held.len() <= 32 {
+        let mut more = Vec::new();
+        if more.try_reserve_exact(1 << 20).is_err() {
+            return Err(Error::exhausted("no more memory"));
+        }
+        more.resize(1 << 20, 1);
+        held.push(more);
+    }
+    Err(Error::other("more than 32 MiB"))
+}
+
+/// Payloads instead of memory: the host says when it is enough.
+fn hoard() -> Result<()> {
+    let mut held = Vec::new();
+    while held.len() <= 64 {
+        held.push(Payload::from_bytes(&vec![0; 1 << 20])?);
+    }
+    Err(Error::other("more than 64 MiB"))
+}
+
+/// The hash of so many times the same 8 MiB.
+fn hash_8_mib(times: usize) -> Result<()> {
+    let data = Payload::from_bytes(&vec![0; 8 << 20])?;
+    let parts: Vec<Part> = (0..times).map(|_| Part::Payload(&data)).collect();
+    payloads::sha256(&parts).map(drop)
+}
+
+/// Send requests, and answer as the last of them did.
+fn send(requests: Vec<http::Request>) -> Result<()> {
+    http::send(&requests).pop().unwrap_or_else(|| Err(Error::other("no answer"))).map(drop)
+}
+
+/// A request with another one hidden in a part of it.
+fn smuggling<'a>(place: &str, server: &str) -> http::Request<'a> {
+    let header = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+    match place {
+        "header" => request("GET", server, "/", header("x", "y\r\n\r\nGET /other HTTP/1.1\r\nhost: h")),
+        "own" => request("GET", server, "/", header("Transfer-Encoding", "chunked")),
+        "path" => request("GET", server, "/ HTTP/1.1\r\nhost: h\r\n\r\nGET /other", Vec::new()),
+        _ => request("GET / HTTP/1.1\r\n\r\nGET", server, "/", Vec::new()),
     }
 }
 

@@ -13,9 +13,47 @@ use wasip2::sockets::network::{ErrorCode, IpAddress, IpAddressFamily, IpSocketAd
 use wasip2::sockets::{ip_name_lookup, tcp_create_socket, udp_create_socket};
 
 pub fn act(what: &str, with: &str) -> String {
-    match what {
+    process(what, with)
+        .or_else(|| paths(what, with))
+        .or_else(|| clocks(what))
+        .or_else(|| many(what, with))
+        .or_else(|| sockets(what, with))
+        .unwrap_or_else(|| format!("error: no such thing: {what}"))
+}
+
+/// What a process is told, what it prints, and how it ends.
+fn process(what: &str, with: &str) -> Option<String> {
+    Some(match what {
         "environment" => std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect(),
         "arguments" => std::env::args().collect::<Vec<_>>().join(" "),
+        "random" => {
+            let bytes = wasip2::random::random::get_random_bytes(number(with));
+            format!("{} {}", bytes.len(), bytes.iter().any(|byte| *byte != 0))
+        }
+        "input" => {
+            let mut input = String::new();
+            said(std::io::stdin().read_to_string(&mut input).map(|count| count.to_string()))
+        }
+        "print" => {
+            println!("first of\u{1b}[31m {with}\nsecond of {with}");
+            eprintln!("{}", "long ".repeat(1000));
+            eprint!("unended {with}");
+            "done".into()
+        }
+        "print-bytes" => said(std::io::stderr().write_all(b"\xff\xfe\x80 bytes\n").map(|()| "done")),
+        "flood" => {
+            (0..10_000).for_each(|_| eprintln!("a flood"));
+            "done".into()
+        }
+        "exit" => std::process::exit(3),
+        "panic" => panic!("told to"),
+        _ => return None,
+    })
+}
+
+/// What can be done to a path.
+fn paths(what: &str, with: &str) -> Option<String> {
+    Some(match what {
         "roots" => get_directories().into_iter().map(|(_, name)| name).collect::<Vec<_>>().join(" "),
         "list" => said(std::fs::read_dir(with).map(|entries| {
             let mut names: Vec<String> =
@@ -39,26 +77,19 @@ pub fn act(what: &str, with: &str) -> String {
         }
         "hard-link" => {
             let (of, at) = with.split_once(' ').unwrap_or_default();
-            let Some((root, _)) = get_directories().into_iter().next() else { return "no root".into() };
+            let Some((root, _)) = get_directories().into_iter().next() else { return Some("no root".into()) };
             code(root.link_at(PathFlags::empty(), of, &root, at).map(|()| "done"))
         }
         // A file is opened to be read, and then made shorter.
         "shorten" => said(std::fs::File::open(with).and_then(|file| file.set_len(0)).map(|()| "done")),
         "truncate" => said(std::fs::OpenOptions::new().write(true).truncate(true).open(with).map(|_| "done")),
-        "input" => {
-            let mut input = String::new();
-            said(std::io::stdin().read_to_string(&mut input).map(|count| count.to_string()))
-        }
-        "print" => {
-            println!("first of\u{1b}[31m {with}\nsecond of {with}");
-            eprintln!("{}", "long ".repeat(1000));
-            eprint!("unended {with}");
-            "done".into()
-        }
-        "flood" => {
-            (0..10_000).for_each(|_| eprintln!("a flood"));
-            "done".into()
-        }
+        _ => return None,
+    })
+}
+
+/// What waits.
+fn clocks(what: &str) -> Option<String> {
+    Some(match what {
         "sleep" => {
             std::thread::sleep(Duration::from_secs(3600));
             "slept".into()
@@ -72,19 +103,19 @@ pub fn act(what: &str, with: &str) -> String {
             std::thread::sleep(Duration::from_millis(2));
             "woken".into()
         }
+        _ => return None,
+    })
+}
+
+/// Handles of the host, as many as asked for.
+fn many(what: &str, with: &str) -> Option<String> {
+    Some(match what {
         "pollables" => {
             let held: Vec<_> = (0..number(with)).map(|n| monotonic_clock::subscribe_duration(n << 40)).collect();
             held.len().to_string()
         }
-        "print-bytes" => said(std::io::stderr().write_all(b"\xff\xfe\x80 bytes\n").map(|()| "done")),
-        "exit" => std::process::exit(3),
-        "panic" => panic!("told to"),
-        "random" => {
-            let bytes = wasip2::random::random::get_random_bytes(number(with));
-            format!("{} {}", bytes.len(), bytes.iter().any(|byte| *byte != 0))
-        }
         "files" => {
-            let Some((root, _)) = get_directories().pop() else { return "no root".into() };
+            let Some((root, _)) = get_directories().pop() else { return Some("no root".into()) };
             let open = |_| root.open_at(PathFlags::empty(), "many", OpenFlags::CREATE, DescriptorFlags::WRITE);
             let opened: Vec<_> = (0..number(with)).map(open).collect();
             format!("{}", opened.iter().filter(|file| file.is_ok()).count())
@@ -97,7 +128,7 @@ pub fn act(what: &str, with: &str) -> String {
             made.leak().len().to_string()
         }
         "keep-files" => {
-            let Some((root, _)) = get_directories().pop() else { return "no root".into() };
+            let Some((root, _)) = get_directories().pop() else { return Some("no root".into()) };
             let open = |_| root.open_at(PathFlags::empty(), "many", OpenFlags::CREATE, DescriptorFlags::WRITE);
             // A stream keeps a file open without its descriptor.
             let stream = |file: wasip2::filesystem::types::Descriptor| file.write_via_stream(0).ok();
@@ -106,11 +137,18 @@ pub fn act(what: &str, with: &str) -> String {
             opened.leak().len().to_string()
         }
         "listings" => {
-            let Some((root, _)) = get_directories().pop() else { return "no root".into() };
+            let Some((root, _)) = get_directories().pop() else { return Some("no root".into()) };
             let held: Vec<_> = (0..number(with)).map(|_| root.read_directory()).collect();
             let refused = held.iter().filter(|listing| listing.is_err()).count();
             format!("{refused} refused")
         }
+        _ => return None,
+    })
+}
+
+/// What can be done with a network.
+fn sockets(what: &str, with: &str) -> Option<String> {
+    Some(match what {
         "connect" => {
             let (address, port) = with.split_once(' ').unwrap_or_default();
             match address.parse::<Ipv4Addr>() {
@@ -123,8 +161,8 @@ pub fn act(what: &str, with: &str) -> String {
         }
         "listen" => code(listen()),
         "datagrams" => code(udp_create_socket::create_udp_socket(IpAddressFamily::Ipv4).map(|_| "done")),
-        _ => format!("error: no such thing: {what}"),
-    }
+        _ => return None,
+    })
 }
 
 fn number(text: &str) -> u64 {

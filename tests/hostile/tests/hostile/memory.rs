@@ -84,37 +84,10 @@ pub fn cases() -> Vec<Case> {
             // What stays of it varies by about one store.
             resident_more: 256 << 20,
             budget: MOST_IDLE_BYTES,
-            ..case("fills-memory", || {
-                (0..24).for_each(|n| drop(open(&format!("filling://{n}"))));
-                // They are torn down on another thread.
-                let begun = Instant::now();
-                while metrics().unwrap().memory_bytes > MOST_IDLE_BYTES {
-                    assert!(begun.elapsed() < PATIENCE, "closed stores keep their memory");
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-            })
+            ..case("fills-memory", fills_memory)
         },
-        case("a leak of each payload", || {
-            let store = open(&format!("leaks://{}", keeping().join("leaks").display()));
-            let chunk = vec![7; 64 << 10];
-            store.put_chunk(b"key", &chunk).unwrap();
-            // The third that it keeps is more than 128 KiB: the next call has another instance.
-            for _ in 0..66 {
-                assert_eq!(store.get_chunk(b"key").expect("it is answered").as_deref(), Some(&*chunk));
-            }
-        }),
-        case("a store that is full", || {
-            let store = open(&format!("forgets://{}", keeping().join("forgets").display()));
-            let key = |n: u32| n.to_le_bytes();
-            let full = (0..100_000).find_map(|n| Some((n, store.put_chunk(&key(n), b"kept").err()?)));
-            let (stored, error) = full.expect("it is full");
-            assert!(error.kind() == Exhausted && error.to_string().contains("are kept for reads"), "{error}");
-            // It is the instance that holds them.
-            for n in 0..stored {
-                assert_eq!(store.get_chunk(&key(n)).expect("it is answered").as_deref(), Some(&b"kept"[..]), "{n}");
-            }
-            fails(Exhausted, "are kept for reads", || store.put_chunk(&key(stored), b"more"));
-        }),
+        case("a leak of each payload", a_leak_of_each_payload),
+        case("a store that is full", a_store_that_is_full),
         case("wasi-probe random", || {
             let store = open("hostile-wasi://x");
             fails(Component, "it asked for 18446744073709551615 random bytes; one call gives 1048576", || {
@@ -130,4 +103,37 @@ pub fn cases() -> Vec<Case> {
         fetching("quadratic-list", Component, "trapped: too much data is being copied between the host and the guest"),
         calling("quadratic-parts", Component, "trapped: too much data is being copied between the host and the guest"),
     ]
+}
+
+fn fills_memory() {
+    (0..24).for_each(|n| drop(open(&format!("filling://{n}"))));
+    // They are torn down on another thread.
+    let begun = Instant::now();
+    while metrics().unwrap().memory_bytes > MOST_IDLE_BYTES {
+        assert!(begun.elapsed() < PATIENCE, "closed stores keep their memory");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn a_leak_of_each_payload() {
+    let store = open(&format!("leaks://{}", keeping().join("leaks").display()));
+    let chunk = vec![7; 64 << 10];
+    store.put_chunk(b"key", &chunk).unwrap();
+    // The third that it keeps is more than 128 KiB: the next call has another instance.
+    for _ in 0..66 {
+        assert_eq!(store.get_chunk(b"key").expect("it is answered").as_deref(), Some(&*chunk));
+    }
+}
+
+fn a_store_that_is_full() {
+    let store = open(&format!("forgets://{}", keeping().join("forgets").display()));
+    let key = |n: u32| n.to_le_bytes();
+    let full = (0..100_000).find_map(|n| Some((n, store.put_chunk(&key(n), b"kept").err()?)));
+    let (stored, error) = full.expect("it is full");
+    assert!(error.kind() == Exhausted && error.to_string().contains("are kept for reads"), "{error}");
+    // It is the instance that holds them.
+    for n in 0..stored {
+        assert_eq!(store.get_chunk(&key(n)).expect("it is answered").as_deref(), Some(&b"kept"[..]), "{n}");
+    }
+    fails(Exhausted, "are kept for reads", || store.put_chunk(&key(stored), b"more"));
 }

@@ -26,108 +26,119 @@ pub fn cases() -> Vec<Case> {
             budget: INSTANCES * OF_AN_INSTANCE,
             // glibc keeps the free end of each thread's arena, 16 MiB here, of which there are 8 for each processor.
             resident_more: 256 << 20,
-            ..case("probe line", || {
-                // 60 MiB, the end of the line, and a byte more, on each connection.
-                let server = server(|mut stream| {
-                    use std::io::Write;
-                    static LINE: [u8; 1 << 20] = [7; 1 << 20];
-                    (0..60).try_for_each(|_| stream.write_all(&LINE))?;
-                    stream.write_all(b"\n.\nx")
-                });
-                let store = open(&format!("hostile-probe://{}", server.address));
-                std::thread::scope(|scope| {
-                    for _ in 0..INSTANCES {
-                        scope.spawn(|| {
-                            let line = format!("do:line:{}", server.address);
-                            fails(Exhausted, "requested > memory_bytes = 33554432", || store.get_manifest(&line));
-                        });
-                    }
-                });
-                goes_on(&store);
-            })
+            ..case("probe line", probe_line)
         },
-        case("probe circle", || {
-            // A v1 get, which may answer 1 GiB: at 8 MiB a second the bytes would justify two minutes.
-            let server = server(flooding);
-            let store = open(&format!("circling://{}", server.address));
-            let what = format!("do:circle:{}", server.address);
-            fails(Unavailable, "call_ms in the config, which no byte extends", || store.get_chunk(what.as_bytes()));
-            goes_on(&store);
-        }),
-        case("evicts-slowly", || {
-            static NEXT: AtomicUsize = AtomicUsize::new(0);
-            let directory = |name: &str| {
-                let directory = place(name);
-                std::fs::create_dir_all(&directory).unwrap();
-                directory.display().to_string()
-            };
-            let _slow: Vec<Store> = (0..SLOW_STORES)
-                .map(|n| open(&format!("evicts-slowly://{}", directory(&format!("slow-{n}")))))
-                .collect();
-            // As many as there are threads were counted, and are evicted from, for 18 s.
-            let begun = Instant::now();
-            while event("evicts-slowly", "guest_calls") < 2 * UPKEEP_THREADS {
-                assert!(begun.elapsed() < PATIENCE, "nothing is evicted");
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            let neighbour = open(&format!("bounded-maintenance://{}", directory("bounded-neighbour")));
-            let evicted = || event("bounded-maintenance", "evicted");
-            let (before, begun) = (evicted(), Instant::now());
-            while evicted() == before {
-                assert!(begun.elapsed() < PATIENCE / 2, "nothing of a neighbour is evicted beside them");
-                // Refused at the most while its one instance is asked to evict.
-                let _ = neighbour.put_chunk(&NEXT.fetch_add(1, SeqCst).to_le_bytes(), &[0; 100]);
-                // What no manifest names yet is not evicted.
-                neighbour.put_manifest("m", b"").unwrap();
-            }
-        }),
-        case("compile beside slow ones", || {
-            static ROUND: AtomicUsize = AtomicUsize::new(0);
-            let round = ROUND.fetch_add(1, SeqCst);
-            std::thread::scope(|scope| {
-                let slow: Vec<_> = (0..2)
-                    .map(|n| {
-                        scope.spawn(move || {
-                            let uri = format!("slow-{n}-of-{round}://x");
-                            // Where it began late it is not ended yet when its caller has waited long enough.
-                            fails(Unavailable, "(compile_ms)", || Store::open(&uri));
-                        })
-                    })
-                    .collect();
-                // Both are compiled, as far as there are processes that do so.
-                let started = Instant::now();
-                while compilers().len() < slow.len() {
-                    assert!(started.elapsed() < PATIENCE, "they are not compiled");
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                // Compiled, it is refused for what it answers, so that it is not kept.
-                fails(Component, "answered max-bytes", || Store::open(&format!("quick-{round}://x")));
-                let ended = slow.iter().filter(|slow| slow.is_finished()).count();
-                assert_eq!(ended, 0, "a neighbour's component was compiled after those of others");
-            });
-        }),
-        case("compiler killed once", || {
-            static ROUND: AtomicUsize = AtomicUsize::new(0);
-            let uri = format!("killed-{}://x", ROUND.fetch_add(1, SeqCst));
-            let (opened, killed) = killing(1, || Store::open(&uri));
-            assert_eq!(killed, 1, "it was compiled before it could be killed");
-            // Compiled after all: what it misses is its own scheme.
-            let error = opened.err().expect("it is another scheme's").to_string();
-            assert!(error.contains("expected memory://"), "{error}");
-        }),
-        case("compiler killed twice", || {
-            static ROUND: AtomicUsize = AtomicUsize::new(0);
-            let uri = format!("killed-twice-{}://x", ROUND.fetch_add(1, SeqCst));
-            let (opened, killed) = killing(2, || Store::open(&uri));
-            let error = opened.err().expect("both attempts were killed").to_string();
-            assert!(killed == 2 && error.contains("was ended twice by signal 9"), "{killed}: {error}");
-            // No word about the component: the next open tries it.
-            let error = Store::open(&uri).err().expect("it is another scheme's").to_string();
-            assert!(error.contains("expected memory://"), "{error}");
-        }),
+        case("probe circle", probe_circle),
+        case("evicts-slowly", evicts_slowly),
+        case("compile beside slow ones", compile_beside_slow_ones),
+        case("compiler killed once", compiler_killed_once),
+        case("compiler killed twice", compiler_killed_twice),
         metered("hash-32-mib"),
         metered("work-and-wait"),
     ]
+}
+
+fn probe_line() {
+    // 60 MiB, the end of the line, and a byte more, on each connection.
+    let server = server(|mut stream| {
+        use std::io::Write;
+        static LINE: [u8; 1 << 20] = [7; 1 << 20];
+        (0..60).try_for_each(|_| stream.write_all(&LINE))?;
+        stream.write_all(b"\n.\nx")
+    });
+    let store = open(&format!("hostile-probe://{}", server.address));
+    std::thread::scope(|scope| {
+        for _ in 0..INSTANCES {
+            scope.spawn(|| {
+                let line = format!("do:line:{}", server.address);
+                fails(Exhausted, "requested > memory_bytes = 33554432", || store.get_manifest(&line));
+            });
+        }
+    });
+    goes_on(&store);
+}
+
+fn probe_circle() {
+    // A v1 get, which may answer 1 GiB: at 8 MiB a second the bytes would justify two minutes.
+    let server = server(flooding);
+    let store = open(&format!("circling://{}", server.address));
+    let what = format!("do:circle:{}", server.address);
+    fails(Unavailable, "call_ms in the config, which no byte extends", || store.get_chunk(what.as_bytes()));
+    goes_on(&store);
+}
+
+fn evicts_slowly() {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let directory = |name: &str| {
+        let directory = place(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        directory.display().to_string()
+    };
+    let _slow: Vec<Store> =
+        (0..SLOW_STORES).map(|n| open(&format!("evicts-slowly://{}", directory(&format!("slow-{n}"))))).collect();
+    // As many as there are threads were counted, and are evicted from, for 18 s.
+    let begun = Instant::now();
+    while event("evicts-slowly", "guest_calls") < 2 * UPKEEP_THREADS {
+        assert!(begun.elapsed() < PATIENCE, "nothing is evicted");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let neighbour = open(&format!("bounded-maintenance://{}", directory("bounded-neighbour")));
+    let evicted = || event("bounded-maintenance", "evicted");
+    let (before, begun) = (evicted(), Instant::now());
+    while evicted() == before {
+        assert!(begun.elapsed() < PATIENCE / 2, "nothing of a neighbour is evicted beside them");
+        // Refused at the most while its one instance is asked to evict.
+        let _ = neighbour.put_chunk(&NEXT.fetch_add(1, SeqCst).to_le_bytes(), &[0; 100]);
+        // What no manifest names yet is not evicted.
+        neighbour.put_manifest("m", b"").unwrap();
+    }
+}
+
+fn compile_beside_slow_ones() {
+    static ROUND: AtomicUsize = AtomicUsize::new(0);
+    let round = ROUND.fetch_add(1, SeqCst);
+    std::thread::scope(|scope| {
+        let slow: Vec<_> = (0..2)
+            .map(|n| {
+                scope.spawn(move || {
+                    let uri = format!("slow-{n}-of-{round}://x");
+                    // Where it began late it is not ended yet when its caller has waited long enough.
+                    fails(Unavailable, "(compile_ms)", || Store::open(&uri));
+                })
+            })
+            .collect();
+        // Both are compiled, as far as there are processes that do so.
+        let started = Instant::now();
+        while compilers().len() < slow.len() {
+            assert!(started.elapsed() < PATIENCE, "they are not compiled");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Compiled, it is refused for what it answers, so that it is not kept.
+        fails(Component, "answered max-bytes", || Store::open(&format!("quick-{round}://x")));
+        let ended = slow.iter().filter(|slow| slow.is_finished()).count();
+        assert_eq!(ended, 0, "a neighbour's component was compiled after those of others");
+    });
+}
+
+fn compiler_killed_once() {
+    static ROUND: AtomicUsize = AtomicUsize::new(0);
+    let uri = format!("killed-{}://x", ROUND.fetch_add(1, SeqCst));
+    let (opened, killed) = killing(1, || Store::open(&uri));
+    assert_eq!(killed, 1, "it was compiled before it could be killed");
+    // Compiled after all: what it misses is its own scheme.
+    let error = opened.err().expect("it is another scheme's").to_string();
+    assert!(error.contains("expected memory://"), "{error}");
+}
+
+fn compiler_killed_twice() {
+    static ROUND: AtomicUsize = AtomicUsize::new(0);
+    let uri = format!("killed-twice-{}://x", ROUND.fetch_add(1, SeqCst));
+    let (opened, killed) = killing(2, || Store::open(&uri));
+    let error = opened.err().expect("both attempts were killed").to_string();
+    assert!(killed == 2 && error.contains("was ended twice by signal 9"), "{killed}: {error}");
+    // No word about the component: the next open tries it.
+    let error = Store::open(&uri).err().expect("it is another scheme's").to_string();
+    assert!(error.contains("expected memory://"), "{error}");
 }
 
 /// A guest whose quota of processor time is 20 ms a second, and that uses it in such a way.
