@@ -1,11 +1,10 @@
 //! `--against LIB`: the library beside a former one, in turns within one process, over the single calls of the ABI, on files and on servers.
 //!
-//! How far two runs of one library lie apart is measured first, with the former one against itself. Where that is over [`SPREAD`] the
+//! How far two runs of one library lie apart is measured first, with the former one against itself. Where that is over [`SPREAD`](crate::spread::SPREAD) the
 //! times of this machine say nothing, and instructions and system calls of both are counted in processes of their own: by perf and strace,
 //! or step by step, see [`steps`].
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -15,12 +14,9 @@ use serde_json::json;
 
 use crate::consumer::{Client, key};
 use crate::measure::{Bench, Mode, rounded};
+use crate::spread::GOAL;
 use crate::{rows, steps};
 
-/// Beyond it a library is measured by what it does, and not by how long that takes.
-pub const SPREAD: f64 = 0.03;
-/// What a row must come to.
-pub const GOAL: f64 = 0.97;
 /// Operations that are counted; as many before them are not.
 const COUNTED: u64 = 200;
 /// The same where each of their instructions takes microseconds.
@@ -189,9 +185,6 @@ impl Times {
 fn load(path: &Path) -> Result<Library> {
     Library::load(path).map_err(anyhow::Error::msg)
 }
-
-/// By row, how far a library lies from itself.
-pub type Spreads = HashMap<String, f64>;
 
 /// Where the former library is: what was installed beside it is used with it.
 pub fn found(path: PathBuf) -> Result<PathBuf> {

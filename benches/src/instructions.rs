@@ -64,7 +64,7 @@ pub fn run(library: &Path, symbols: &Path, work: &Path, filter: Option<&str>) ->
     let config = work.join("instructions.toml");
     std::fs::write(&config, CONFIG).context("cannot write a config")?;
     for store in STORES {
-        let server = Server::start(store);
+        let server = StoreServer::start(store);
         for operation in OPERATIONS {
             let name = format!("instructions/{store}/{operation}");
             if filter.is_some_and(|filter| !name.contains(filter)) {
@@ -119,30 +119,30 @@ pub fn perform(name: &str, times: u64, library: &Path, uri: &str) -> Result<()> 
 }
 
 /// What a store is on.
-enum Server {
+enum StoreServer {
     None,
     Redis(RedisServer),
     Memkv(MemkvServer),
 }
 
-impl Server {
+impl StoreServer {
     fn start(store: &str) -> Self {
         match store {
-            "redis" => Server::Redis(RedisServer::start(&[])),
-            "memkv" => Server::Memkv(MemkvServer::start(&[])),
-            _ => Server::None,
+            "redis" => StoreServer::Redis(RedisServer::start(&[])),
+            "memkv" => StoreServer::Memkv(MemkvServer::start(&[])),
+            _ => StoreServer::None,
         }
     }
 
     fn uri(&self, work: &Path) -> Result<String> {
         Ok(match self {
-            Server::None => {
+            StoreServer::None => {
                 let folder = work.join("instructions");
                 std::fs::create_dir_all(&folder)?;
                 fs::uri(&folder)
             }
-            Server::Redis(server) => format!("redis://127.0.0.1:{}/1", server.port),
-            Server::Memkv(server) => format!("memkv://127.0.0.1:{}/ours", server.port),
+            StoreServer::Redis(server) => format!("redis://127.0.0.1:{}/1", server.port),
+            StoreServer::Memkv(server) => format!("memkv://127.0.0.1:{}/ours", server.port),
         })
     }
 }

@@ -12,6 +12,7 @@ mod instructions;
 mod measure;
 mod peers;
 mod rows;
+mod spread;
 mod steps;
 
 use std::cell::RefCell;

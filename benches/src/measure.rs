@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow};
 use kv_store_conformance::Library;
 use serde_json::json;
 
-use crate::against::{GOAL, SPREAD, Spreads};
+use crate::spread::{GOAL, SPREAD, Spreads};
 
 /// One run of the benchmarks.
 pub struct Bench {

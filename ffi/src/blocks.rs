@@ -11,7 +11,7 @@ use super::arguments::text;
 use super::{guarded, last_error, status};
 
 /// What a `kv_blocks_t` of C points to. A `kv_blocks_acquired_t` is an [`Acquired`].
-struct Handle {
+struct BlocksHandle {
     cache: Cache,
     /// A child that was forked off has none of its threads.
     process: u32,
@@ -56,7 +56,7 @@ fn failed(operation: &str, error: &Error) -> i64 {
 /// `handle` is NULL or came from `open` and was not closed.
 unsafe fn call(operation: &str, handle: *mut kv_blocks_t, run: impl FnOnce(&Cache) -> Result<i64, Error>) -> i64 {
     // SAFETY: by this function's own condition; handles are only ever shared.
-    let handle = unsafe { handle.cast::<Handle>().as_ref() };
+    let handle = unsafe { handle.cast::<BlocksHandle>().as_ref() };
     let outcome = guarded(operation, || match handle {
         None => Err(Error::invalid("the handle is NULL")),
         Some(handle) if handle.process != std::process::id() => {
@@ -110,7 +110,7 @@ unsafe extern "C" fn open(toml: *const c_char, spec: *const kv_blocks_spec_t) ->
         blocks::open(config, spec)
     });
     match opened {
-        Ok(cache) => Box::into_raw(Box::new(Handle { cache, process: std::process::id() })).cast(),
+        Ok(cache) => Box::into_raw(Box::new(BlocksHandle { cache, process: std::process::id() })).cast(),
         Err(error) => {
             failed("open", &error);
             std::ptr::null_mut()
@@ -321,7 +321,7 @@ unsafe extern "C" fn metrics(handle: *mut kv_blocks_t, buffer: *mut c_char, len:
 
 unsafe extern "C" fn close(handle: *mut kv_blocks_t) {
     // SAFETY: the caller passes NULL or a live handle, for the last time.
-    let Some(process) = unsafe { handle.cast::<Handle>().as_ref() }.map(|handle| handle.process) else { return };
+    let Some(process) = unsafe { handle.cast::<BlocksHandle>().as_ref() }.map(|handle| handle.process) else { return };
     if process != std::process::id() {
         // A thread of the parent may hold a lock for ever: nothing is freed.
         return;
@@ -330,7 +330,7 @@ unsafe extern "C" fn close(handle: *mut kv_blocks_t) {
     unsafe { call("close", handle, |cache| cache.close().map(|()| 0).map_err(Error::from)) };
     let dropped = guarded("close", || {
         // SAFETY: as above.
-        drop(unsafe { Box::from_raw(handle.cast::<Handle>()) });
+        drop(unsafe { Box::from_raw(handle.cast::<BlocksHandle>()) });
         Ok(())
     });
     if let Err(error) = dropped {

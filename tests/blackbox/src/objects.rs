@@ -54,7 +54,7 @@ struct Upload {
 }
 
 #[derive(Default)]
-struct State {
+struct ObjectState {
     objects: BTreeMap<String, Object>,
     uploads: BTreeMap<String, Upload>,
     /// Conditions are ignored.
@@ -74,10 +74,10 @@ struct State {
 /// A running server; its threads end with the process.
 pub struct ObjectServer {
     pub port: u16,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ObjectState>>,
 }
 
-impl State {
+impl ObjectState {
     fn insert(&mut self, key: &str, bytes: Vec<u8>, headers: Vec<(&'static str, String)>, parts: usize) -> String {
         let put = self.objects.values().map(|object| object.put).max().map_or(0, |last| last + 1);
         let digest: String = Sha256::digest(&bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
@@ -90,7 +90,7 @@ impl State {
     }
 
     /// Whether a condition of a request does not hold.
-    fn refuses(&self, request: &Request, key: &str) -> bool {
+    fn refuses(&self, request: &ObjectRequest, key: &str) -> bool {
         let found = self.objects.get(key);
         let differs = |tag: &String| found.is_none_or(|object| object.tag != *tag);
         let holds_none = request.headers.contains_key("if-none-match") && found.is_some();
@@ -98,7 +98,7 @@ impl State {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<ObjectState>) -> MutexGuard<'_, ObjectState> {
     state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -106,7 +106,7 @@ impl ObjectServer {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let state: Arc<Mutex<State>> = Arc::default();
+        let state: Arc<Mutex<ObjectState>> = Arc::default();
         let server = ObjectServer { port, state: state.clone() };
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -177,7 +177,7 @@ impl ObjectServer {
 }
 
 /// What is asked.
-pub struct Request {
+pub struct ObjectRequest {
     line: String,
     method: String,
     /// Without the query.
@@ -187,7 +187,7 @@ pub struct Request {
     body: Vec<u8>,
 }
 
-fn receive(stream: &mut BufReader<TcpStream>) -> Option<Request> {
+fn receive(stream: &mut BufReader<TcpStream>) -> Option<ObjectRequest> {
     let mut line = String::new();
     stream.read_line(&mut line).ok().filter(|count| *count > 0)?;
     let line = line.trim_end().to_owned();
@@ -206,7 +206,7 @@ fn receive(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let pair = |pair: &str| pair.split_once('=').map(|(name, value)| (name.to_owned(), decoded(value)));
     let query = query.split('&').filter_map(pair).collect();
-    Some(Request { method, path: path.to_owned(), query, headers, body, line })
+    Some(ObjectRequest { method, path: path.to_owned(), query, headers, body, line })
 }
 
 /// A value of a query without percent-encoding.
@@ -259,7 +259,7 @@ impl Answer {
     }
 }
 
-fn serve(stream: TcpStream, state: &Mutex<State>) {
+fn serve(stream: TcpStream, state: &Mutex<ObjectState>) {
     let Ok(mut writing) = stream.try_clone() else { return };
     let mut reading = BufReader::new(stream);
     while let Some(mut request) = receive(&mut reading) {
@@ -337,8 +337,8 @@ fn serve(stream: TcpStream, state: &Mutex<State>) {
 }
 
 /// Carry a request out.
-fn take(request: &Request, state: &mut State) -> Answer {
-    let Request { method, path, query, headers, body, .. } = request;
+fn take(request: &ObjectRequest, state: &mut ObjectState) -> Answer {
+    let ObjectRequest { method, path, query, headers, body, .. } = request;
     let key = path.trim_start_matches('/').to_owned();
     let upload = query.get("uploadId").cloned();
     match (method.as_str(), upload) {
@@ -417,7 +417,7 @@ fn take(request: &Request, state: &mut State) -> Answer {
 }
 
 /// A part of the objects of a bucket. Its continuation token is one that no query takes as it is.
-fn listed(state: &State, bucket: &str, query: &BTreeMap<String, String>) -> Answer {
+fn listed(state: &ObjectState, bucket: &str, query: &BTreeMap<String, String>) -> Answer {
     const TOKEN: &str = "after +=&";
     let most = query.get("max-keys").and_then(|most| most.parse().ok()).unwrap_or(1000);
     let begin = format!("{bucket}/{}", query.get("prefix").map_or("", String::as_str));

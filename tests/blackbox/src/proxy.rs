@@ -38,7 +38,7 @@ pub type Ask<'a> = &'a mut dyn FnMut(&Request) -> Option<Response>;
 pub type Lie = fn(&Request, Ask<'_>) -> Option<Response>;
 
 #[derive(Default)]
-struct State {
+struct ProxyState {
     holds: bool,
     lie: Option<Lie>,
     /// Makes the order in which held requests are passed on.
@@ -47,7 +47,7 @@ struct State {
 
 struct Shared {
     server: u16,
-    state: Mutex<State>,
+    state: Mutex<ProxyState>,
     goes_on: Condvar,
     lies: AtomicUsize,
 }
@@ -98,7 +98,7 @@ impl Proxy {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
