@@ -3,17 +3,16 @@
 use std::path::Path;
 use std::time::Duration;
 
+use kv_store_tests::clock::Clock;
 use kv_store_tests::cluster::RedisCluster;
+use kv_store_tests::disk::Disk;
+use kv_store_tests::link::Link;
 use kv_store_tests::memkv::MemkvServer;
 use kv_store_tests::mooncake::{self, Mooncake};
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::seaweed::{BUCKET, Seaweed};
 use kv_store_tests::servers::Server;
-use kv_store_tests::skipped;
 
-use crate::clock::Clock;
-use crate::disk::Disk;
-use crate::link::Link;
 use crate::nemesis::Nemesis;
 use crate::promise::Promise;
 use crate::rounds::Setting;
@@ -219,11 +218,6 @@ fn config(backend: Backend, nemesis: Nemesis, component: Option<&Path>, deadline
          limits.patience_ms = {patience}\n\
          {component}{connect}{further}\n"
     )
-}
-
-/// Say why something is not done here.
-pub fn cannot(what: &str, why: &str) {
-    skipped(format_args!("{what}: {why}"));
 }
 
 impl Store {
