@@ -178,7 +178,7 @@ fn start(backend: Backend, nemesis: Nemesis, (data, dist): (&Path, &Path), under
         Backend::Redis => {
             let mut options = vec!["--appendonly", "yes", "--appendfsync", "always"];
             if evicts {
-                options.extend(["--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru"]);
+                options.extend(["--maxmemory", "24mb", "--maxmemory-policy", "allkeys-lru"]);
             }
             Servers::Redis(RedisServer::start_under(&under, &options))
         }

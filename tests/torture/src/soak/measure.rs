@@ -20,7 +20,7 @@ const WARM: std::ops::Range<f64> = 0.2..0.4;
 /// The part of the run that is held against it.
 const LAST: f64 = 0.75;
 /// How much more a process may take then: allocators are not exact, and keep what threads have freed.
-const MORE_KIB: u64 = 32 << 10;
+const MORE_KIB: u64 = 64 << 10;
 const MORE_FILES: u64 = 32;
 
 /// What came of one process: the most that it took when it was warm, what it may take for that, and the least that it took at the end.
@@ -83,7 +83,7 @@ fn open_files(pid: u32) -> u64 {
 /// What a log may have after so many seconds: what the start and each server that goes and comes may say, and so much in an hour.
 pub fn log_budget(processes: u64, seconds: f64, bytes_per_hour: u64) -> u64 {
     /// Of one process, at its start.
-    const START: u64 = 16 << 10;
+    const START: u64 = 4 << 10;
     processes * (START + (bytes_per_hour as f64 * seconds / 3600.0) as u64)
 }
 
@@ -104,12 +104,12 @@ mod tests {
     fn what_fills_at_first_and_what_swings_is_flat() {
         let flat = series(|at| 30_000 + (at.min(35.0) * 1000.0) as u64, |at| 20 + at as u64 % 30);
         assert!(flat.iter().all(Flat::holds), "{flat:?}");
-        assert_eq!(flat[0], Flat { warm: 65_000, may: 65_000 + 32_768, last: 65_000 });
+        assert_eq!(flat[0], Flat { warm: 65_000, may: 65_000 + 65_536, last: 65_000 });
     }
 
     #[test]
     fn what_grows_to_the_end_is_seen() {
-        let flat = series(|at| 30_000 + (at * 1_000.0) as u64, |_| 20);
+        let flat = series(|at| 30_000 + (at * 2_000.0) as u64, |_| 20);
         assert!(!flat[0].holds() && flat[1].holds(), "{flat:?}");
         let flat = series(|_| 30_000, |at| 20 + at as u64);
         assert!(flat[0].holds() && !flat[1].holds(), "{flat:?}");
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_budget_of_a_log_grows_with_time_and_processes() {
-        assert_eq!(log_budget(2, 0.0, 1000), 2 * (16 << 10));
-        assert_eq!(log_budget(1, 7200.0, 1000), (16 << 10) + 2000);
+        assert_eq!(log_budget(2, 0.0, 1000), 2 * (4 << 10));
+        assert_eq!(log_budget(1, 7200.0, 1000), (4 << 10) + 2000);
     }
 }

@@ -31,7 +31,7 @@ pub use writer::{Options as WriterOptions, write};
 /// What is done on purpose, to see that a soak sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Plant {
-    /// Writers take 20 MiB a second more
+    /// Writers take 40 MiB a second more
     Memory,
     /// Writers keep 40 descriptors a second
     Files,

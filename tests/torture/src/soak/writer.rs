@@ -131,7 +131,7 @@ impl Writer {
     /// Leaks that were planted.
     fn leak(&self, leaked: &mut Vec<(Vec<u8>, Option<std::fs::File>)>) {
         match self.options.plant {
-            Some(Plant::Memory) => leaked.push((vec![1; 2 << 20], None)),
+            Some(Plant::Memory) => leaked.push((vec![1; 4 << 20], None)),
             Some(Plant::Files) => {
                 leaked.extend((0..4).map(|_| (Vec::new(), std::fs::File::open("/dev/null").ok())));
             }
