@@ -131,9 +131,10 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Write it, without what is built.
+    /// Write it, without what is built, in place of a former one.
     fn write(&self, to: &Path) -> Result<()> {
         self.folder(Path::new(""), to)?;
+        self.remove_former(Path::new(""), to)?;
         self.planted.iter().try_for_each(|(path, text)| write_changed(&to.join(path), text.as_bytes()))
     }
 
@@ -154,6 +155,25 @@ impl<'a> Copy<'a> {
                         std::os::unix::fs::symlink(std::fs::read_link(entry.path())?, to)?;
                     }
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Remove what the clone has no more.
+    fn remove_former(&self, folder: &Path, to: &Path) -> Result<()> {
+        for entry in std::fs::read_dir(to.join(folder))? {
+            let entry = entry?;
+            let path = folder.join(entry.file_name());
+            if entry.file_name() == "target" || self.planted.contains_key(&path) {
+                continue;
+            }
+            let is_there = self.root.join(&path).symlink_metadata().is_ok();
+            match (is_there, entry.file_type()?.is_dir()) {
+                (true, true) => self.remove_former(&path, to)?,
+                (true, false) => {}
+                (false, true) => std::fs::remove_dir_all(entry.path())?,
+                (false, false) => std::fs::remove_file(entry.path())?,
             }
         }
         Ok(())
@@ -260,6 +280,39 @@ mod tests {
             assert!(bug.is_native() == planted.contains("crate::planted::is"), "{}", bug.name);
             assert!(bug.is_native() || bug.file.starts_with(&format!("guests/{}/", bug.on)), "{}", bug.name);
         }
+    }
+
+    /// What is not written anew is not built anew, and a file that was moved is not there twice.
+    #[test]
+    fn a_copy_follows_the_clone_and_has_what_is_planted() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, to) = (folder.path().join("clone"), folder.path().join("copy"));
+        let write = |name: &str, text: &str| {
+            std::fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
+            std::fs::write(root.join(name), text).unwrap();
+        };
+        for (_, library) in TOGETHER {
+            write(library, "mod a;");
+        }
+        write("core/src/a.rs", "one two");
+        write("core/src/b/c.rs", "c");
+        write("target/made", "by cargo");
+        let text = "[[bug]]\nname = 'n'\nby = 'new'\non = 'redis'\nnemesis = 'calm'\nfile = 'core/src/a.rs'\nold = 'two'\nnew = 'PLANTED'\n";
+        let bugs = toml::from_str::<Bugs>(text).unwrap().bug;
+        Copy::of(&root, &bugs).unwrap().write(&to).unwrap();
+        std::fs::create_dir_all(to.join("target")).unwrap();
+        let read = |name: &str| std::fs::read_to_string(to.join(name)).ok();
+        assert_eq!(read("core/src/a.rs").as_deref(), Some("one crate::planted::is(\"n\")"));
+        assert!(
+            read("core/src/planted.rs").is_some_and(|text| text.contains("fn is(")) && read("target/made").is_none()
+        );
+        let times = |names: [&str; 3]| names.map(|name| std::fs::metadata(to.join(name)).unwrap().modified().unwrap());
+        let former = times(["core/src/a.rs", "core/src/lib.rs", "core/src/planted.rs"]);
+        std::fs::remove_dir_all(root.join("core/src/b")).unwrap();
+        write("core/src/b.rs", "b");
+        Copy::of(&root, &bugs).unwrap().write(&to).unwrap();
+        assert_eq!(times(["core/src/a.rs", "core/src/lib.rs", "core/src/planted.rs"]), former);
+        assert!(read("core/src/b/c.rs").is_none() && read("core/src/b.rs").is_some() && to.join("target").exists());
     }
 
     #[test]
