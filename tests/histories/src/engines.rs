@@ -118,7 +118,7 @@ impl Engines {
         let process = self.last;
         let record = self.folder.join(format!("calls-{process}"));
         let settle = store.promise.deadline.as_millis() + 600;
-        let mut command = self.command(store, &store.config(slot));
+        let mut command = self.command(store, &store.config(slot, self.seed));
         command.args(["worker", "--uri", &store.uri(slot)]);
         command.arg("--library").arg(&self.library).arg("--record").arg(&record);
         let numbers =

@@ -189,22 +189,12 @@ impl Worker {
         if self.options.press && random.below(2) == 0 {
             return self.press(writes);
         }
-        let changed = match random.below(100) {
+        match random.below(100) {
             0..=14 => self.save(thread, writes, name, random),
             15..=24 => self.save_buffered(thread, writes, name, random),
-            25..=29 => self.forget(thread, writes, name),
-            step => return self.step_without_change(step, thread, writes, reads, random),
-        };
-        // Who does not know what became of a change wants it gone, and at once.
-        if matches!(changed, Outcome::Failed(_)) && random.below(2) == 0 {
-            self.forget(thread, writes, name);
-        }
-    }
-
-    /// Of a hundred: steps that change no manifest.
-    fn step_without_change(&self, step: u64, thread: u32, writes: &Store<'_>, reads: &Store<'_>, random: &mut Random) {
-        let name = Key::Manifest(random.below(MANIFESTS));
-        match step {
+            25..=29 => drop(self.call((thread, writes.number), Kind::Remove, name, None, || {
+                called(writes.handle.delete_manifest(&name.name()))
+            })),
             30..=59 if self.options.press => {}
             30..=59 => drop(self.read(thread, reads, name)),
             60..=65 => self.put(thread, writes, Key::Content(random.below(CONTENTS))),
@@ -231,16 +221,10 @@ impl Worker {
         value(self.options.process, self.values.fetch_add(1, Relaxed), random)
     }
 
-    fn forget(&self, thread: u32, store: &Store<'_>, name: Key) -> Outcome {
-        self.call((thread, store.number), Kind::Remove, name, None, || {
-            called(store.handle.delete_manifest(&name.name()))
-        })
-    }
-
-    /// `save_begin`, `put_many`, `save_commit`. Answers what became of the last call.
-    fn save(&self, thread: u32, store: &Store<'_>, name: Key, random: &mut Random) -> Outcome {
+    /// `save_begin`, `put_many`, `save_commit`.
+    fn save(&self, thread: u32, store: &Store<'_>, name: Key, random: &mut Random) {
         let Some(batches) = store.handle.batches() else { return self.save_buffered(thread, store, name, random) };
-        let Some(save) = batches.save() else { return Outcome::Unknown };
+        let Some(save) = batches.save() else { return };
         // Its commit publishes nothing that the handle keeps.
         let by = (thread, self.handles.fetch_add(1, Relaxed));
         for _ in 0..random.below(3) {
@@ -252,15 +236,15 @@ impl Worker {
                     Err(_) => Outcome::Failed(KV_STORE_OTHER),
                 });
             if !matches!(put, Outcome::Done(_)) {
-                return put;
+                return;
             }
         }
         let bytes = self.value(random);
-        self.call(by, Kind::Set, name, Some(digest(&bytes)), || called(save.commit(&name.name(), &bytes)))
+        self.call(by, Kind::Set, name, Some(digest(&bytes)), || called(save.commit(&name.name(), &bytes)));
     }
 
-    /// `put_chunk`, `put_manifest`. Answers what became of the last call.
-    fn save_buffered(&self, thread: u32, store: &Store<'_>, name: Key, random: &mut Random) -> Outcome {
+    /// `put_chunk`, `put_manifest`.
+    fn save_buffered(&self, thread: u32, store: &Store<'_>, name: Key, random: &mut Random) {
         for _ in 0..random.below(3) {
             let key = self.saved(random);
             let bytes = content(number(key));
@@ -271,7 +255,7 @@ impl Worker {
         let bytes = self.value(random);
         self.call((thread, store.number), Kind::Set, name, Some(digest(&bytes)), || {
             called(store.handle.put_manifest(&name.name(), &bytes))
-        })
+        });
     }
 
     fn put(&self, thread: u32, store: &Store<'_>, key: Key) {

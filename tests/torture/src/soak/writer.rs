@@ -244,7 +244,7 @@ impl Writer {
         };
         for chunk in &chunks {
             let bytes = self.content(*chunk);
-            if !self.called(|| store.put_chunk(&hash(&bytes), &bytes)).is_some_and(|answer| answer >= 0) {
+            if self.called(|| store.put_chunk(&hash(&bytes), &bytes)).is_none_or(|answer| answer < 0) {
                 self.count(REFUSED);
                 return false;
             }
