@@ -76,6 +76,8 @@ pub fn is(name: &str) -> bool {
 const VARIABLE: &str = "KV_STORE_PLANTED";
 /// For how long a bug is looked for.
 const MINUTES: &str = "2";
+/// Of a round: what strikes does so more often than where rounds are short, for the least part of them.
+const SECONDS: &str = "10";
 
 fn bugs(root: &Path) -> Result<Vec<Bug>> {
     let text = std::fs::read_to_string(root.join("tests/histories/planted.toml"))?;
@@ -231,7 +233,7 @@ fn planted(place: &Place, only: Option<&str>) -> Result<()> {
     for (number, bug) in all.iter().enumerate().filter(|(_, bug)| is_wanted(bug)) {
         wanted += 1;
         let mut looking = Command::new(&looks);
-        looking.args(["--only", &bug.on, "--nemesis", &bug.nemesis, "--minutes", MINUTES, "--first"]);
+        looking.args(["--only", &bug.on, "--nemesis", &bug.nemesis, "--minutes", MINUTES, "--seconds", SECONDS, "--first"]);
         looking.env(servers::VARIABLE, &servers);
         if bug.is_native() {
             looking.arg("--dist").arg(&of_copy.dist).env(VARIABLE, &bug.name);

@@ -35,7 +35,7 @@ pub enum Plant {
     Memory,
     /// Writers keep 40 descriptors a second
     Files,
-    /// The library logs all that it can
+    /// Writers log 20 KB a second
     Log,
     /// Writers remove manifests behind their own backs
     Lost,
@@ -116,9 +116,6 @@ impl Setting {
         command.args(&words[1..]).args(["soak-writer", "--uri", &field.uri(writer)]).arg("--library").arg(library);
         command.args(["--seed", &self.seed.to_string(), "--process", &writer.to_string()]).args(options);
         environment(&mut command, config);
-        if self.plant == Some(Plant::Log) {
-            command.env("KV_STORE_WASM_LOG", "debug");
-        }
         command
     }
 }
@@ -160,11 +157,15 @@ fn run(fields: &mut [Field], mut grounds: Vec<Ground>, mut wrong: Vec<String>, s
     let (begun, over) = (Instant::now(), AtomicBool::new(false));
     let bar = bar(setting);
     std::thread::scope(|scope| {
-        for (number, field) in fields.iter_mut().enumerate() {
-            let seed = setting.seed.wrapping_add(GOLDEN.wrapping_mul(number as u64 + 1));
-            let over = &over;
-            scope.spawn(move || field.strike_until(over, begun, setting.time, seed));
-        }
+        let strikers: Vec<_> = fields
+            .iter_mut()
+            .zip(1..)
+            .map(|(field, number)| {
+                let seed = setting.seed.wrapping_add(GOLDEN.wrapping_mul(number));
+                let (name, over) = (field.kind.name, &over);
+                (name, scope.spawn(move || field.strike_until(over, begun, setting.time, seed)))
+            })
+            .collect();
         let mut said = Instant::now();
         while begun.elapsed() < setting.time && wrong.is_empty() {
             look(&mut grounds, begun, setting);
@@ -182,6 +183,9 @@ fn run(fields: &mut [Field], mut grounds: Vec<Ground>, mut wrong: Vec<String>, s
             std::thread::sleep(LOOK);
         }
         over.store(true, Relaxed);
+        // It has said why.
+        let failed = strikers.into_iter().filter_map(|(name, striker)| striker.join().is_err().then_some(name));
+        wrong.extend(failed.map(|name| format!("{name}: could not be struck to the end: its server does not start?")));
     });
     let seconds = begun.elapsed().as_secs_f64();
     grounds.iter_mut().flat_map(|ground| &mut ground.writers).for_each(Writer::finish);
