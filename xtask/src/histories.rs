@@ -233,7 +233,8 @@ fn planted(place: &Place, only: Option<&str>) -> Result<()> {
     for (number, bug) in all.iter().enumerate().filter(|(_, bug)| is_wanted(bug)) {
         wanted += 1;
         let mut looking = Command::new(&looks);
-        looking.args(["--only", &bug.on, "--nemesis", &bug.nemesis, "--minutes", MINUTES, "--seconds", SECONDS, "--first"]);
+        looking.args(["--only", &bug.on, "--nemesis", &bug.nemesis, "--first"]);
+        looking.args(["--minutes", MINUTES, "--seconds", SECONDS]);
         looking.env(servers::VARIABLE, &servers);
         if bug.is_native() {
             looking.arg("--dist").arg(&of_copy.dist).env(VARIABLE, &bug.name);
