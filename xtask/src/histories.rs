@@ -1,6 +1,7 @@
 //! `cargo xtask histories`: build what is installed, and hand it to `tests/histories`; `--planted`: build it with planted bugs, and see whether
 //! their histories show them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -75,6 +76,8 @@ pub fn is(name: &str) -> bool {
 const VARIABLE: &str = "KV_STORE_PLANTED";
 /// For how long a bug is looked for.
 const MINUTES: &str = "2";
+/// Of a round: what strikes does so more often than where rounds are short, for the least part of them.
+const SECONDS: &str = "10";
 
 fn bugs(root: &Path) -> Result<Vec<Bug>> {
     let text = std::fs::read_to_string(root.join("tests/histories/planted.toml"))?;
@@ -99,48 +102,90 @@ impl Bug {
     }
 }
 
-/// Copy the sources, without what is built.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    std::fs::create_dir_all(to)?;
-    for entry in std::fs::read_dir(from)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name == "target" || name == ".git" {
-            continue;
-        }
-        match entry.file_type()? {
-            kind if kind.is_dir() => copy(&entry.path(), &to.join(name))?,
-            // Written only where it changed, so that cargo builds no more than it must.
-            kind if kind.is_file() => {
-                let (bytes, to) = (std::fs::read(entry.path())?, to.join(name));
-                if !std::fs::read(&to).is_ok_and(|there| there == bytes) {
-                    std::fs::write(to, bytes)?;
-                }
-            }
-            _ => {
-                let to = to.join(name);
-                if to.symlink_metadata().is_err() {
-                    std::os::unix::fs::symlink(std::fs::read_link(entry.path())?, to)?;
-                }
-            }
-        }
-    }
-    Ok(())
+/// The sources, with what is planted in some of them.
+struct Copy<'a> {
+    root: &'a Path,
+    /// By their paths in the clone.
+    planted: BTreeMap<PathBuf, String>,
 }
 
-/// Plant all that are built together.
-fn plant_together(bugs: &[Bug], into: &Path) -> Result<()> {
-    for (folder, root) in TOGETHER {
-        let module = into.join(root).with_file_name("planted.rs");
-        std::fs::write(module, MODULE)?;
-        let root = into.join(root);
-        let text = std::fs::read_to_string(&root)?;
-        std::fs::write(root, text + "\n/// Bugs that are planted.\npub mod planted;\n")?;
-        for bug in bugs.iter().filter(|bug| bug.file.starts_with(folder)) {
-            let path = into.join(&bug.file);
-            let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-            std::fs::write(&path, bug.planted(&text)?)?;
+impl<'a> Copy<'a> {
+    /// With all bugs that are built together.
+    fn of(root: &'a Path, bugs: &[Bug]) -> Result<Self> {
+        let mut copy = Copy { root, planted: BTreeMap::new() };
+        for (folder, library) in TOGETHER {
+            copy.planted.insert(Path::new(library).with_file_name("planted.rs"), MODULE.to_owned());
+            let text = copy.text(library)?;
+            copy.planted.insert(library.into(), text + "\n/// Bugs that are planted.\npub mod planted;\n");
+            for bug in bugs.iter().filter(|bug| bug.file.starts_with(folder)) {
+                let planted = bug.planted(&copy.text(&bug.file)?)?;
+                copy.planted.insert(bug.file.clone().into(), planted);
+            }
         }
+        Ok(copy)
+    }
+
+    /// A file as it is by now.
+    fn text(&self, path: &str) -> Result<String> {
+        match self.planted.get(Path::new(path)) {
+            Some(text) => Ok(text.clone()),
+            None => std::fs::read_to_string(self.root.join(path)).with_context(|| path.to_owned()),
+        }
+    }
+
+    /// Write it, without what is built, in place of a former one.
+    fn write(&self, to: &Path) -> Result<()> {
+        self.folder(Path::new(""), to)?;
+        self.remove_former(Path::new(""), to)?;
+        self.planted.iter().try_for_each(|(path, text)| write_changed(&to.join(path), text.as_bytes()))
+    }
+
+    fn folder(&self, folder: &Path, to: &Path) -> Result<()> {
+        std::fs::create_dir_all(to.join(folder))?;
+        for entry in std::fs::read_dir(self.root.join(folder))? {
+            let entry = entry?;
+            let (name, path) = (entry.file_name(), folder.join(entry.file_name()));
+            if name == "target" || name == ".git" || self.planted.contains_key(&path) {
+                continue;
+            }
+            match entry.file_type()? {
+                kind if kind.is_dir() => self.folder(&path, to)?,
+                kind if kind.is_file() => write_changed(&to.join(path), &std::fs::read(entry.path())?)?,
+                _ => {
+                    let to = to.join(path);
+                    if to.symlink_metadata().is_err() {
+                        std::os::unix::fs::symlink(std::fs::read_link(entry.path())?, to)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Remove what the clone has no more.
+    fn remove_former(&self, folder: &Path, to: &Path) -> Result<()> {
+        for entry in std::fs::read_dir(to.join(folder))? {
+            let entry = entry?;
+            let path = folder.join(entry.file_name());
+            if entry.file_name() == "target" || self.planted.contains_key(&path) {
+                continue;
+            }
+            let is_there = self.root.join(&path).symlink_metadata().is_ok();
+            match (is_there, entry.file_type()?.is_dir()) {
+                (true, true) => self.remove_former(&path, to)?,
+                (true, false) => {}
+                (false, true) => std::fs::remove_dir_all(entry.path())?,
+                (false, false) => std::fs::remove_file(entry.path())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Write only what changed, so that cargo builds no more than it must.
+fn write_changed(path: &Path, bytes: &[u8]) -> Result<()> {
+    if !std::fs::read(path).is_ok_and(|there| there == bytes) {
+        std::fs::write(path, bytes).with_context(|| path.display().to_string())?;
     }
     Ok(())
 }
@@ -166,8 +211,7 @@ fn planted(place: &Place, only: Option<&str>) -> Result<()> {
     let servers = servers::install(place)?;
     let all = bugs(&place.root)?;
     let sources = place.target.join("histories-planted");
-    copy(&place.root, &sources)?;
-    plant_together(&all, &sources)?;
+    Copy::of(&place.root, &all)?.write(&sources)?;
     // The program that looks is this one's, and stays: the copy's would take its place in the target folder.
     let looks = sources.join("target/kv-store-histories");
     std::fs::create_dir_all(sources.join("target"))?;
@@ -175,17 +219,22 @@ fn planted(place: &Place, only: Option<&str>) -> Result<()> {
     let of_copy = Place { root: sources.clone(), dist: sources.join("target/dist"), ..place.clone() };
     let is_wanted = |bug: &&Bug| only.is_none_or(|only| bug.name.contains(only));
     if all.iter().filter(is_wanted).any(Bug::is_native) {
-        let built = guests::build(&of_copy).and_then(|_| dist::libraries(&of_copy));
-        // Cargo lays the others back.
-        dist::run_for_long(place)?;
-        built?;
+        // The components are the installed ones: nothing of theirs is planted here. What cargo has made of the copy stays in the target folder
+        // until it makes something of the clone.
+        std::fs::create_dir_all(of_copy.components())?;
+        for component in std::fs::read_dir(place.components())? {
+            let component = component?;
+            std::fs::copy(component.path(), of_copy.components().join(component.file_name()))?;
+        }
+        dist::libraries(&of_copy)?;
     }
     let (mut found, mut wanted) = (0, 0);
     println!("| bug | by | found by | after, s |\n| --- | --- | --- | ---: |");
     for (number, bug) in all.iter().enumerate().filter(|(_, bug)| is_wanted(bug)) {
         wanted += 1;
         let mut looking = Command::new(&looks);
-        looking.args(["--only", &bug.on, "--nemesis", &bug.nemesis, "--minutes", MINUTES, "--first"]);
+        looking.args(["--only", &bug.on, "--nemesis", &bug.nemesis, "--first"]);
+        looking.args(["--minutes", MINUTES, "--seconds", SECONDS]);
         looking.env(servers::VARIABLE, &servers);
         if bug.is_native() {
             looking.arg("--dist").arg(&of_copy.dist).env(VARIABLE, &bug.name);
@@ -234,6 +283,39 @@ mod tests {
             assert!(bug.is_native() == planted.contains("crate::planted::is"), "{}", bug.name);
             assert!(bug.is_native() || bug.file.starts_with(&format!("guests/{}/", bug.on)), "{}", bug.name);
         }
+    }
+
+    /// What is not written anew is not built anew, and a file that was moved is not there twice.
+    #[test]
+    fn a_copy_follows_the_clone_and_has_what_is_planted() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, to) = (folder.path().join("clone"), folder.path().join("copy"));
+        let write = |name: &str, text: &str| {
+            std::fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
+            std::fs::write(root.join(name), text).unwrap();
+        };
+        for (_, library) in TOGETHER {
+            write(library, "mod a;");
+        }
+        write("core/src/a.rs", "one two");
+        write("core/src/b/c.rs", "c");
+        write("target/made", "by cargo");
+        let text = "[[bug]]\nname = 'n'\nby = 'new'\non = 'redis'\nnemesis = 'calm'\nfile = 'core/src/a.rs'\nold = 'two'\nnew = 'PLANTED'\n";
+        let bugs = toml::from_str::<Bugs>(text).unwrap().bug;
+        Copy::of(&root, &bugs).unwrap().write(&to).unwrap();
+        std::fs::create_dir_all(to.join("target")).unwrap();
+        let read = |name: &str| std::fs::read_to_string(to.join(name)).ok();
+        assert_eq!(read("core/src/a.rs").as_deref(), Some("one crate::planted::is(\"n\")"));
+        assert!(
+            read("core/src/planted.rs").is_some_and(|text| text.contains("fn is(")) && read("target/made").is_none()
+        );
+        let times = |names: [&str; 3]| names.map(|name| std::fs::metadata(to.join(name)).unwrap().modified().unwrap());
+        let former = times(["core/src/a.rs", "core/src/lib.rs", "core/src/planted.rs"]);
+        std::fs::remove_dir_all(root.join("core/src/b")).unwrap();
+        write("core/src/b.rs", "b");
+        Copy::of(&root, &bugs).unwrap().write(&to).unwrap();
+        assert_eq!(times(["core/src/a.rs", "core/src/lib.rs", "core/src/planted.rs"]), former);
+        assert!(read("core/src/b/c.rs").is_none() && read("core/src/b.rs").is_some() && to.join("target").exists());
     }
 
     #[test]

@@ -51,11 +51,10 @@ impl<'a> Sources<'a> {
         let text = std::fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
         let read = dependencies(&text);
         // A target folder that was copied can name files of another clone: those that build scripts asked for.
-        // What build scripts write lies in the target folder, which may be in the clone.
-        let ours: Vec<&PathBuf> = read
-            .iter()
-            .filter(|path| path.starts_with(&self.place.root) && !path.starts_with(&self.place.target))
-            .collect();
+        // What build scripts write lies in the target folder, which may be in the clone; and a copy of the clone may lie in that folder.
+        let Place { root, target, .. } = self.place;
+        let is_made = |path: &Path| path.starts_with(target) && !root.starts_with(target);
+        let ours: Vec<&PathBuf> = read.iter().filter(|path| path.starts_with(root) && !is_made(path)).collect();
         ensure!(!ours.is_empty(), "{} names no file of this clone", list.display());
         for path in ours {
             self.add(path)?;
@@ -121,6 +120,21 @@ mod tests {
             ["/c/src/lib.rs", "/c/with space.rs"]
         );
         assert!(read("").is_empty() && read("/t/a:").is_empty());
+    }
+
+    #[test]
+    fn a_copy_in_the_target_folder_has_sources_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, root) = (folder.path().to_owned(), folder.path().join("copy"));
+        std::fs::create_dir_all(root.join("a/src")).unwrap();
+        std::fs::write(root.join("a/src/lib.rs"), "1").unwrap();
+        let read = format!("x: {} {}\n", root.join("a/src/lib.rs").display(), target.join("release/made.rs").display());
+        std::fs::write(target.join("liba.d"), read).unwrap();
+        let dist = root.join("target/dist");
+        let place = Place { root: root.clone(), target: target.clone(), dist, features: &[], rustc_wrapper: None };
+        let mut sources = Sources::begin(&place, &place.dist).unwrap();
+        sources.add_built(&target.join("liba.so")).unwrap();
+        assert_eq!(sources.files, BTreeSet::from([root.join("a/src/lib.rs")]));
     }
 
     #[test]

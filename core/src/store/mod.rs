@@ -329,9 +329,12 @@ impl Drop for Store {
         if chunks > 0 {
             shared.counters.add(Event::Discarded, chunks as u64);
             let uri = &shared.uri;
-            log::line(
+            // An engine that opens a store for each save, and whose saves fail, closes as often.
+            log::repeated(
                 Level::Warn,
-                format_args!("{uri}: closed with {chunks} chunks that no manifest followed; discarded"),
+                &["discarded", uri],
+                uri,
+                format_args!("closed with {chunks} chunks that no manifest followed; discarded"),
             );
         }
         let process = shared.process.clone();

@@ -62,6 +62,11 @@ impl MemkvServer {
         self.said.lock().expect("nobody panics with it").clone()
     }
 
+    /// Bytes that it wrote to standard error so far, also before it was started again.
+    pub fn said_bytes(&self) -> usize {
+        self.said.lock().expect("nobody panics with it").len()
+    }
+
     /// Wait until it has written something to standard error.
     pub fn expect_said(&self, part: &str) {
         let begun = Instant::now();

@@ -6,11 +6,12 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use kv_store_tests::clock::Clock;
 use kv_store_tests::consumer::{Running, finish, start};
 use kv_store_tests::{built, memkv, root, seaweed};
 
 use crate::backends::{Backend, PROCESSES, Store};
-use crate::clock::Clock;
+use crate::nemesis::Nemesis;
 use crate::record::{History, now};
 
 /// One that says nothing for so long hangs: no call takes a tenth of it.
@@ -23,6 +24,11 @@ struct Engine {
     record: PathBuf,
 }
 
+/// Whether the process of a slot has a store evict, under the nemesis of that: each second one.
+pub fn presses(slot: usize) -> bool {
+    slot % 2 == 1
+}
+
 /// What processes run with.
 pub struct Engines {
     folder: PathBuf,
@@ -30,7 +36,7 @@ pub struct Engines {
     seed: u64,
     slots: Vec<Option<Engine>>,
     clocks: Vec<Clock>,
-    with_clocks: bool,
+    nemesis: Nemesis,
     last: u32,
     /// Of those that are over.
     history: History,
@@ -40,7 +46,7 @@ pub struct Engines {
 }
 
 impl Engines {
-    pub fn new(folder: &Path, library: &Path, seed: u64, with_clocks: bool) -> Self {
+    pub fn new(folder: &Path, library: &Path, seed: u64, nemesis: Nemesis) -> Self {
         let clocks = (0..PROCESSES).map(|slot| Clock::create(&folder.join(format!("clock-{slot}")))).collect();
         Engines {
             folder: folder.to_owned(),
@@ -48,7 +54,7 @@ impl Engines {
             seed,
             slots: (0..PROCESSES).map(|_| None).collect(),
             clocks,
-            with_clocks,
+            nemesis,
             last: 0,
             history: History::default(),
             kills: 0,
@@ -112,7 +118,7 @@ impl Engines {
         let process = self.last;
         let record = self.folder.join(format!("calls-{process}"));
         let settle = store.promise.deadline.as_millis() + 600;
-        let mut command = self.command(store, store.config());
+        let mut command = self.command(store, &store.config(slot, self.seed));
         command.args(["worker", "--uri", &store.uri(slot)]);
         command.arg("--library").arg(&self.library).arg("--record").arg(&record);
         let numbers =
@@ -120,7 +126,8 @@ impl Engines {
         command.args(numbers.iter().flat_map(|(name, number)| [*name, number.as_str()]));
         // "Manifests that name it are missing until it is put again."
         command.args(if store.backend == Backend::Memkv { &["--apart"][..] } else { &[] });
-        if self.with_clocks {
+        command.args(if self.nemesis == Nemesis::Evict && presses(slot) { &["--press"][..] } else { &[] });
+        if self.nemesis == Nemesis::Clock {
             command.envs(self.clocks[slot].environment());
         }
         let said = std::fs::File::create(self.log_path(process)).expect("a temporary directory can be written to");

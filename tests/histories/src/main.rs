@@ -4,10 +4,7 @@
 
 mod backends;
 mod check;
-mod clock;
-mod disk;
 mod engines;
-mod link;
 mod nemesis;
 mod promise;
 mod record;

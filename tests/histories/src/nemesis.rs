@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use kv_store_tests::link::Mode;
+
 use crate::backends::{Backend, PROCESSES, Servers, Store};
-use crate::engines::Engines;
-use crate::link::Mode;
+use crate::engines::{Engines, presses};
 use crate::values::Random;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +64,7 @@ pub const NEMESES: &[(Nemesis, &str, &[Backend], &str)] = &[
         Nemesis::Evict,
         "evict",
         &[LocalFs, Segments, Redis, Memkv, Mooncake],
-        "the store is smaller than what is put into it",
+        "the store is smaller than what is put into it, and who reads is stopped now and then",
     ),
     (Nemesis::Reshard, "reshard", &[Cluster], "slots move between the masters"),
 ];
@@ -92,7 +93,14 @@ impl Nemesis {
         let time =
             ms(if random.below(2) == 0 { random.below(deadline) } else { deadline + random.below(5 * deadline) });
         match self {
-            Nemesis::Calm | Nemesis::Evict => std::thread::sleep(ms(300)),
+            Nemesis::Calm => std::thread::sleep(ms(300)),
+            // What the others store is evicted before anybody has read it.
+            Nemesis::Evict => {
+                let read: Vec<usize> = (0..PROCESSES).filter(|slot| !presses(*slot)).collect();
+                read.iter().for_each(|slot| engines.freeze(*slot, true));
+                std::thread::sleep(ms(200 + random.below(2_500)));
+                read.iter().for_each(|slot| engines.freeze(*slot, false));
+            }
             Nemesis::Kill => {
                 engines.kill(random.below(PROCESSES as u64) as usize);
                 std::thread::sleep(ms(random.below(100)));

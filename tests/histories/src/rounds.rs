@@ -41,8 +41,7 @@ pub struct Round {
 pub fn round(backend: Backend, nemesis: Nemesis, seed: u64, setting: &Setting) -> Option<Round> {
     let scratch = tempfile::tempdir().expect("a temporary directory");
     let mut store = Store::start(backend, nemesis, scratch.path(), setting)?;
-    let mut engines =
-        Engines::new(scratch.path(), &setting.dist.join("lib/libkv_store_wasm.so"), seed, nemesis == Nemesis::Clock);
+    let mut engines = Engines::new(scratch.path(), &setting.dist.join("lib/libkv_store_wasm.so"), seed, nemesis);
     engines.warm_up(&store);
     engines.fill(&store);
     engines.wait();

@@ -74,12 +74,17 @@ pub fn content(number: u64) -> Vec<u8> {
 /// A value that no other call of any process stores: little mostly, and what backends send in another way than that.
 pub fn value(process: u32, number: u64, random: &mut Random) -> Vec<u8> {
     let length = match random.below(20) {
-        0..=13 => 24 + random.below(200),
-        14..=17 => 4_000 + random.below(4_000),
+        0..=9 => 24 + random.below(200),
+        10..=17 => 4_000 + random.below(4_000),
         18 => 100_000,
         _ => 400_000,
     };
     bytes(Random((u64::from(process) << 40 | number).wrapping_mul(GOLDEN) ^ GOLDEN), length)
+}
+
+/// What nobody reads.
+pub fn filler(number: u64, length: u64) -> Vec<u8> {
+    bytes(Random(number.wrapping_mul(GOLDEN)), length)
 }
 
 fn bytes(mut random: Random, length: u64) -> Vec<u8> {

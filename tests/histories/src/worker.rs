@@ -12,7 +12,7 @@ use kv_store_tests::batch::{batches, one};
 use kv_store_tests::{Handle, Library};
 
 use crate::record::{Begun, Kind, Outcome, Recorder};
-use crate::values::{CONTENTS, GOLDEN, Key, MANIFESTS, OTHERS, Random, content, digest, value};
+use crate::values::{CONTENTS, GOLDEN, Key, MANIFESTS, OTHERS, Random, content, digest, filler, value};
 
 #[derive(Clone, clap::Args)]
 pub struct Options {
@@ -39,6 +39,9 @@ pub struct Options {
     /// Chunks that saves name are not removed: the backend has no manifest while one of its chunks is gone, and has it again after that.
     #[arg(long)]
     apart: bool,
+    /// Have the store evict: store much that nobody reads, and read no manifest.
+    #[arg(long)]
+    press: bool,
 }
 
 #[derive(Clone, clap::Args)]
@@ -74,6 +77,8 @@ struct Store<'a> {
 
 /// For so long keys are read at the end that cannot be read at first.
 const READS: Duration = Duration::from_secs(20);
+/// Bytes of what only has the store evict.
+const PRESSES: u64 = 200_000;
 /// The thread that reads everything at the end.
 const LAST: u32 = 99;
 
@@ -181,12 +186,16 @@ impl Worker {
 
     fn step(&self, thread: u32, writes: &Store<'_>, reads: &Store<'_>, random: &mut Random) {
         let name = Key::Manifest(random.below(MANIFESTS));
+        if self.options.press && random.below(2) == 0 {
+            return self.press(writes);
+        }
         match random.below(100) {
             0..=14 => self.save(thread, writes, name, random),
             15..=24 => self.save_buffered(thread, writes, name, random),
             25..=29 => drop(self.call((thread, writes.number), Kind::Remove, name, None, || {
                 called(writes.handle.delete_manifest(&name.name()))
             })),
+            30..=59 if self.options.press => {}
             30..=59 => drop(self.read(thread, reads, name)),
             60..=65 => self.put(thread, writes, Key::Content(random.below(CONTENTS))),
             66..=70 => self.remove(thread, writes, self.removed(random)),
@@ -255,6 +264,14 @@ impl Worker {
         self.call((thread, store.number), Kind::Put, key, Some(digest(&bytes)), || {
             outcome(one(&store.handle, batch.put_many, &key.hash(), 0, &mut bytes).0)
         });
+    }
+
+    /// Put what is in no record, under a key that nobody else has.
+    fn press(&self, store: &Store<'_>) {
+        let Some(batch) = self.batch else { return };
+        let number = self.values.fetch_add(1, Relaxed);
+        let key = format!("press {:>4} {number:>10}", self.options.process);
+        one(&store.handle, batch.put_many, key.as_bytes(), 0, &mut filler(number, PRESSES));
     }
 
     fn replace(&self, thread: u32, store: &Store<'_>, key: Key, random: &mut Random) {

@@ -33,6 +33,9 @@ struct Arguments {
     /// For how long; the round at hand is finished
     #[arg(long, value_name = "N", default_value_t = 1.0)]
     minutes: f64,
+    /// The same in hours
+    #[arg(long, value_name = "N", conflicts_with = "minutes")]
+    hours: Option<f64>,
     /// Of the first round; each that follows has one of its own
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -45,9 +48,22 @@ struct Arguments {
     /// The suites that take servers away from storage systems of more than one machine, in place of the others
     #[arg(long)]
     far: bool,
-    /// Four writers that outrun a store of local-fs that is bounded to 256 MiB, instead of the suites
+    /// In place of the suites: processes on bounded stores and on stores that keep everything, while clocks pass a year, disks fill, servers are
+    /// killed and what is sent arrives late. Fails on a wrong byte, a lost value, and memory, descriptors or logs that grow
     #[arg(long)]
     soak: bool,
+    /// With --soak: only these stores, separated by commas
+    #[arg(long, value_name = "STORE", value_delimiter = ',', requires = "soak", value_parser = soak::store_names())]
+    stores: Vec<String>,
+    /// With --soak: what each process may log in an hour, in KiB
+    #[arg(long, value_name = "KIB", requires = "soak", default_value_t = 256)]
+    log_budget: u64,
+    /// With --soak: its result as JSON
+    #[arg(long, requires = "soak")]
+    json: bool,
+    /// With --soak: do something that it must find
+    #[arg(long, requires = "soak", hide = true)]
+    plant: Option<soak::Plant>,
     /// Name the suites
     #[arg(long)]
     list: bool,
@@ -77,7 +93,7 @@ enum Command {
     LateConsumer(late::Options),
     /// One of the writers of --soak
     #[command(hide = true)]
-    SoakWriter(soak::Options),
+    SoakWriter(soak::WriterOptions),
 }
 
 fn suite_names() -> Vec<&'static str> {
@@ -106,12 +122,19 @@ fn main() -> ExitCode {
             Command::States(options) => states::run(&options),
             Command::Images(options) => states::images::run(&options),
             Command::LateConsumer(options) => late::run(&options),
-            Command::SoakWriter(options) => soak::write(&options),
+            Command::SoakWriter(options) => soak::write(options),
         };
         return ExitCode::from(u8::from(!held));
     }
     if arguments.soak {
-        return soak::soak(arguments.minutes, arguments.seed);
+        return soak::soak(&soak::Setting {
+            time: arguments.time(),
+            seed: arguments.seed,
+            json: arguments.json,
+            stores: arguments.stores,
+            log_bytes_per_hour: arguments.log_budget << 10,
+            plant: arguments.plant,
+        });
     }
     if arguments.list {
         let suites: Vec<&Suite> = if arguments.far { far::SUITES.iter().collect() } else { near().collect() };
@@ -119,6 +142,13 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     torture(&arguments)
+}
+
+impl Arguments {
+    fn time(&self) -> Duration {
+        let minutes = self.hours.map_or(self.minutes, |hours| hours * 60.0);
+        Duration::from_secs_f64(minutes.clamp(0.0, 1e6) * 60.0)
+    }
 }
 
 /// What a suite has come to.
@@ -143,7 +173,7 @@ fn torture(arguments: &Arguments) -> ExitCode {
     };
     let fresh = |suite| Row { suite, rounds: 0, total: Story::new(), took: Duration::ZERO };
     let mut rows: Vec<Row> = all().filter(wanted).map(fresh).collect();
-    let time = Duration::from_secs_f64(arguments.minutes.clamp(0.0, 1e6) * 60.0);
+    let time = arguments.time();
     let (begun, mut violations) = (Instant::now(), Vec::new());
     let bar = bar(arguments, time, rows.len() as u64);
     'rounds: for round in 0.. {

@@ -184,3 +184,48 @@ fn a_crash_of_the_config_kills() {
     let killed = worker(scratch.path(), "fault = { seed = 1, crash = 0.1 }", "--operations 1000 --unsure");
     assert_eq!(killed.status.signal(), Some(9), "{killed:?}");
 }
+
+/// Some seconds of `--soak`, with further options, and its result.
+fn soak(further: &[&str]) -> (bool, serde_json::Value, String) {
+    let finished = torture().args(["--soak", "--json", "--seed", "1"]).args(further).output().expect("it runs");
+    let (stdout, stderr) = (String::from_utf8_lossy(&finished.stdout), String::from_utf8_lossy(&finished.stderr));
+    let result = serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}"));
+    (finished.status.success(), result, stderr.into_owned())
+}
+
+#[test]
+fn a_soak_of_all_stores_holds() {
+    let (held, result, said) = soak(&["--minutes", "0.15"]);
+    assert!(held && result["violations"] == serde_json::json!([]), "{said}{result}");
+    let stores = result["stores"].as_array().expect("a list");
+    assert_eq!(stores.len(), 6, "{result}");
+    for store in stores {
+        let count = |name: &str| store["counts"][name].as_u64().expect("a number");
+        assert!(count("saved") > 0 && count("whole") > 0 && count("calls") > count("saved"), "{store}");
+        assert!(
+            store["strikes"].as_u64() > Some(0) && store["log_bytes"].as_u64() <= store["log_budget_bytes"].as_u64()
+        );
+        assert!(store["processes"].as_object().is_some_and(|processes| processes.len() >= 2), "{store}");
+    }
+}
+
+#[test]
+fn a_soak_sees_what_is_planted() {
+    let planted = [
+        ("memory", "memory has grown"),
+        ("files", "open files have grown"),
+        ("log", "bytes were logged"),
+        ("lost", "lost: "),
+        ("wrong", "wrong bytes: "),
+    ];
+    std::thread::scope(|scope| {
+        for (plant, found) in planted {
+            scope.spawn(move || {
+                let (held, result, said) = soak(&["--minutes", "0.1", "--stores", "kept-local-fs", "--plant", plant]);
+                let violations = result["violations"].as_array().expect("a list");
+                let is_it = |violation: &serde_json::Value| violation.as_str().is_some_and(|text| text.contains(found));
+                assert!(!held && violations.iter().any(is_it), "{plant}: {said}");
+            });
+        }
+    });
+}

@@ -16,12 +16,14 @@ use wasmtime_wasi::p2::{DynPollable, Pollable, TcpSocket, subscribe};
 use wasmtime_wasi::sockets::{SocketAddrUse, WasiSocketsView};
 
 use super::super::Access;
-use super::files::{WasiAnswer, WasiStore};
+use super::files::WasiStore;
 use super::{State, VERSION};
 use crate::budget::Permit;
 use crate::error::Error;
 use crate::limits;
 use crate::log::{self, Level};
+
+type SocketAnswer<T> = wasmtime::Result<(Result<T, ErrorCode>,)>;
 
 /// What an instance has learned of the servers that it was granted.
 pub(super) struct Sockets {
@@ -156,13 +158,13 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     let mut lookup = linker.instance(&format!("wasi:sockets/ip-name-lookup@{VERSION}"))?;
     lookup.func_wrap(
         "resolve-addresses",
-        |mut store: WasiStore, (network, name): (Resource<Network>, String)| -> WasiAnswer<Resource<Addresses>> {
+        |mut store: WasiStore, (network, name): (Resource<Network>, String)| -> SocketAnswer<Resource<Addresses>> {
             store.data_mut().resolve(network, name)
         },
     )?;
     lookup.func_wrap(
         "[method]resolve-address-stream.resolve-next-address",
-        |mut store: WasiStore, (lookup,): (Resource<Addresses>,)| -> WasiAnswer<Option<IpAddress>> {
+        |mut store: WasiStore, (lookup,): (Resource<Addresses>,)| -> SocketAnswer<Option<IpAddress>> {
             store.data_mut().next_address(&lookup)
         },
     )?;
@@ -179,7 +181,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     let mut create = linker.instance(&format!("wasi:sockets/tcp-create-socket@{VERSION}"))?;
     create.func_wrap(
         "create-tcp-socket",
-        |mut store: WasiStore, (family,): (IpAddressFamily,)| -> WasiAnswer<Resource<TcpSocket>> {
+        |mut store: WasiStore, (family,): (IpAddressFamily,)| -> SocketAnswer<Resource<TcpSocket>> {
             store.data_mut().create_socket(family)
         },
     )?;
@@ -193,7 +195,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
 }
 
 impl State {
-    fn create_socket(&mut self, family: IpAddressFamily) -> WasiAnswer<Resource<TcpSocket>> {
+    fn create_socket(&mut self, family: IpAddressFamily) -> SocketAnswer<Resource<TcpSocket>> {
         let permit = match self.access.reach.shares.descriptors.permit() {
             Ok(permit) => permit,
             Err(full) => {
@@ -211,7 +213,7 @@ impl State {
         }
     }
 
-    fn resolve(&mut self, network: Resource<Network>, name: String) -> WasiAnswer<Resource<Addresses>> {
+    fn resolve(&mut self, network: Resource<Network>, name: String) -> SocketAnswer<Resource<Addresses>> {
         let access = self.access.clone();
         let wasi = self.wasi();
         wasi.table.get(&network)?;
@@ -229,7 +231,7 @@ impl State {
     }
 
     /// The next address of a granted name. Whether it may be reached is asked when it is connected to.
-    fn next_address(&mut self, lookup: &Resource<Addresses>) -> WasiAnswer<Option<IpAddress>> {
+    fn next_address(&mut self, lookup: &Resource<Addresses>) -> SocketAnswer<Option<IpAddress>> {
         let wasi = self.wasi();
         let addresses = wasi.table.get_mut(lookup)?;
         let address = match addresses.next() {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use kv_store_tests::root;
+use crate::root;
 
 pub struct Clock {
     path: PathBuf,
@@ -21,7 +21,7 @@ fn library() -> &'static Path {
         let (path, fresh) = (folder.join("clock.so"), folder.join(format!("clock.{}", std::process::id())));
         let mut compiler = Command::new("cc");
         compiler.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]);
-        compiler.arg(root().join("tests/histories/native/clock.c")).arg("-ldl").arg("-o").arg(&fresh);
+        compiler.arg(root().join("tests/blackbox/native/clock.c")).arg("-ldl").arg("-o").arg(&fresh);
         let built = compiler.output().expect("cc runs: install gcc");
         assert!(built.status.success(), "clock.c: {}", String::from_utf8_lossy(&built.stderr));
         std::fs::rename(&fresh, &path).expect("the target folder can be written to");
@@ -40,7 +40,7 @@ impl Clock {
 
     /// The environment of a process that goes by it.
     pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
-        [("LD_PRELOAD", library().to_owned()), ("HISTORIES_CLOCK", self.path.clone())]
+        [("LD_PRELOAD", library().to_owned()), ("TESTS_CLOCK", self.path.clone())]
     }
 
     /// What runs a program that goes by it.

@@ -1,5 +1,5 @@
 /*
- * Preloaded into a process of a history: its wall clock is off by what the file says that HISTORIES_CLOCK names, nanoseconds as an int64_t
+ * Preloaded into a process of a test: its wall clock is off by what the file says that TESTS_CLOCK names, nanoseconds as an int64_t
  * that others may change at any time. What is counted from the start of the machine is left alone.
  */
 #define _GNU_SOURCE
@@ -17,7 +17,7 @@ static int (*real_gettime)(clockid_t, struct timespec *);
 
 __attribute__((constructor)) static void begin(void) {
     *(void **)&real_gettime = dlsym(RTLD_NEXT, "clock_gettime");
-    const char *name = getenv("HISTORIES_CLOCK");
+    const char *name = getenv("TESTS_CLOCK");
     int file = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0) {
         return;

@@ -16,7 +16,7 @@ pub enum Mode {
     Passes,
     /// Connections are closed, and none is made.
     Cut,
-    /// What is sent arrives when the mode changes.
+    /// What is sent arrives when the mode changes; what the process sent, on each connection some time after that, so that a later one overtakes it.
     Holds,
     /// What the process sends arrives twice.
     Repeats,
@@ -37,6 +37,8 @@ pub struct Link {
     shared: Arc<Shared>,
 }
 
+/// How much longer than the others a connection may keep what was sent.
+const SPREAD_MS: u64 = 400;
 /// Between two looks at the mode.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -112,7 +114,9 @@ impl Shared {
             let shared = self.clone();
             std::thread::spawn(move || read(from, &sender));
             std::thread::spawn(move || {
-                shared.write(to, &receiver, is_request);
+                // By its number, and so in no order.
+                let longer = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % SPREAD_MS;
+                shared.write(to, &receiver, is_request, Duration::from_millis(longer));
                 // What the process sent may still have to arrive when it has gone; behind the last answer nothing has.
                 if !is_request {
                     shared.lock().remove(&number);
@@ -122,10 +126,16 @@ impl Shared {
         Ok(())
     }
 
-    fn write(&self, mut to: TcpStream, received: &Receiver<Vec<u8>>, is_request: bool) {
+    /// `longer`: how long after it may pass on what it has kept.
+    fn write(&self, mut to: TcpStream, received: &Receiver<Vec<u8>>, is_request: bool, longer: Duration) {
         for bytes in received {
+            let mut kept = false;
             while self.is(Mode::Holds) && !self.over.load(SeqCst) {
+                kept = true;
                 std::thread::sleep(LOOK);
+            }
+            if kept && is_request {
+                std::thread::sleep(longer);
             }
             let times = if is_request && self.is(Mode::Repeats) { 2 } else { 1 };
             for _ in 0..times {
@@ -161,9 +171,12 @@ mod tests {
         let (sender, receiver) = channel();
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
-                let mut bytes = Vec::new();
-                let _ = stream.read_to_end(&mut bytes);
-                sender.send(bytes).unwrap();
+                let sender = sender.clone();
+                std::thread::spawn(move || {
+                    let mut bytes = Vec::new();
+                    let _ = stream.read_to_end(&mut bytes);
+                    let _ = sender.send(bytes);
+                });
             }
         });
         (port, receiver)
@@ -195,6 +208,18 @@ mod tests {
         link.set(Mode::Cut);
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
         assert_eq!(arrived.recv_timeout(wait).unwrap(), b"cut");
+        // A later connection overtakes what an earlier one has kept.
+        link.set(Mode::Passes);
+        drop(send(&link, b"first"));
+        assert_eq!(arrived.recv_timeout(wait).unwrap(), b"first");
+        link.set(Mode::Holds);
+        drop((0..9).map(|_| send(&link, b"earlier")).collect::<Vec<_>>());
+        std::thread::sleep(Duration::from_millis(100));
+        link.set(Mode::Passes);
+        drop(send(&link, b"later"));
+        let order: Vec<Vec<u8>> = (0..10).map(|_| arrived.recv_timeout(wait).unwrap()).collect();
+        assert_ne!(order.last().unwrap(), b"later");
+        link.set(Mode::Cut);
         // Nothing arrives any more.
         drop(TcpStream::connect(("127.0.0.1", link.port)));
         assert!(arrived.recv_timeout(Duration::from_millis(100)).is_err());
