@@ -7,6 +7,8 @@ use std::time::Duration;
 use memkv_wire::fields::{Evict, Evicted, Kind, Listed, Usage};
 
 use super::table::Entry;
+#[cfg(any(test, simulated))]
+use super::{Name, Value};
 use super::{Store, is_manifest, place};
 use crate::clock;
 
@@ -34,6 +36,14 @@ impl Store {
             Listed { key: key.to_vec(), size: value.len() as u64, stored: *stored, used: *used }
         };
         first.into_iter().map(listed).collect()
+    }
+
+    /// What a get of each name would answer now, without a use of it: for a simulation, which compares it with what clients are answered.
+    #[cfg(any(test, simulated))]
+    pub fn peek(&self, names: &[Name]) -> Vec<Option<Value>> {
+        let table = self.lock();
+        let answered = |entry: &&Entry| entry.chunks.iter().all(|chunk| table.entries.contains(chunk));
+        names.iter().map(|name| table.entries.peek(name).filter(answered).map(|entry| entry.value.clone())).collect()
     }
 
     /// How much a namespace holds.
