@@ -13,7 +13,9 @@
 pub fn begin(items: &[u32], token: &[u8]) -> Vec<Vec<u8>> {
     #[cfg(target_family = "wasm")]
     return crate::bindings::kv_store::backend::changes::begin(items, token);
-    #[cfg(not(target_family = "wasm"))]
+    #[cfg(all(not(target_family = "wasm"), feature = "native-host"))]
+    return crate::native::changes::begin(items, token);
+    #[cfg(not(any(target_family = "wasm", feature = "native-host")))]
     {
         let _ = (items, token);
         Vec::new()
@@ -24,6 +26,8 @@ pub fn begin(items: &[u32], token: &[u8]) -> Vec<Vec<u8>> {
 pub fn not_done(items: &[u32]) {
     #[cfg(target_family = "wasm")]
     crate::bindings::kv_store::backend::changes::not_done(items);
-    #[cfg(not(target_family = "wasm"))]
+    #[cfg(all(not(target_family = "wasm"), feature = "native-host"))]
+    crate::native::changes::not_done(items);
+    #[cfg(not(any(target_family = "wasm", feature = "native-host")))]
     let _ = items;
 }

@@ -28,12 +28,27 @@ mod batch;
 #[doc(hidden)]
 #[allow(missing_docs, clippy::missing_safety_doc)]
 pub mod bindings {
+    #[cfg(not(feature = "native-host"))]
     wit_bindgen::generate!({
         path: "wit",
         world: "backend",
         pub_export_macro: true,
         default_bindings_module: "kv_store_sdk::bindings",
         generate_all,
+    });
+    #[cfg(feature = "native-host")]
+    wit_bindgen::generate!({
+        path: "wit",
+        world: "backend",
+        pub_export_macro: true,
+        default_bindings_module: "kv_store_sdk::bindings",
+        generate_all,
+        with: {
+            "kv-store:backend/payloads@1.1.0": crate::native::payloads,
+            "kv-store:backend/net@1.1.0": crate::native::net,
+            "kv-store:backend/system@1.1.0": crate::native::system,
+            "kv-store:backend/changes@1.1.0": crate::native::changes,
+        },
     });
 }
 pub mod changes;
@@ -55,24 +70,32 @@ mod error;
 pub mod eviction;
 pub mod key;
 mod maintenance;
+#[cfg(feature = "native-host")]
+#[doc(hidden)]
+#[allow(missing_docs)]
+pub mod native;
 mod options;
 mod several;
 pub mod uri;
 
 pub use backend::{Backend, Features};
 pub use batch::{Chunk, Hashes, Manifest, absent, get_outcomes};
-pub use bindings::kv_store::backend::payloads::{Part, Payload};
 pub use bindings::kv_store::backend::store_types::{
     CommitOutcome, DeleteOutcome, GetOutcome, Presence, Properties, PutOutcome,
 };
 pub use bindings::kv_store::backend::types::{Error, ErrorKind};
-pub use bindings::kv_store::backend::{files, http, net, payloads, records, system};
+pub use bindings::kv_store::backend::{files, http, records};
+#[cfg(not(feature = "native-host"))]
+pub use bindings::kv_store::backend::{net, payloads, system};
 pub use conversation::{Conversation, Peer};
 pub use maintained_bindings::exports::kv_store::backend::maintenance::{
     ChunkEntry, ChunkPage, Evicted, Eviction, ManifestEntry, ManifestPage, Totals,
 };
 pub use maintenance::Maintenance;
+#[cfg(feature = "native-host")]
+pub use native::{net, payloads, system};
 pub use options::Options;
+pub use payloads::{Part, Payload};
 pub use several::{Next, Request, ask};
 
 /// What a backend's operations return.
@@ -158,6 +181,48 @@ pub mod __private {
     }
 }
 
+/// What [`export!`] makes for the host of a component.
+#[cfg(not(feature = "native-host"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! export_component {
+    ($component:ident { $($more:tt)* }) => {
+        $crate::bindings::export!($component with_types_in $crate::bindings);
+        $($more)*
+    };
+}
+
+/// Several backends may be in one native program: they export no symbols.
+#[cfg(feature = "native-host")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! export_component {
+    ($component:ident { $($more:tt)* }) => {};
+}
+
+#[cfg(not(feature = "native-host"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! export_native {
+    ($backend:ty) => {};
+}
+
+/// And for a program that runs the backend natively.
+#[cfg(feature = "native-host")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! export_native {
+    ($backend:ty) => {
+        /// Open a store over the host of the running call.
+        pub fn open(
+            uri: &str,
+            options: Vec<(String, String)>,
+        ) -> $crate::Result<(Box<dyn $crate::native::Opened>, $crate::Features)> {
+            $crate::native::open::<$backend>(uri, options)
+        }
+    };
+}
+
 /// Make a component of a [`Backend`], or, with `TYPE, maintenance`, of one that implements [`Maintenance`] too.
 ///
 /// After the type may come, in this order and each of them or not:
@@ -218,9 +283,9 @@ macro_rules! export {
                 }
             }
 
-            $crate::bindings::export!(Component with_types_in $crate::bindings);
-            $($more)*
+            $crate::export_component!(Component { $($more)* });
         };
+        $crate::export_native!($backend);
     };
     ($backend:ty, maintenance $($rest:tt)*) => {
         $crate::export!(@ {

@@ -109,10 +109,11 @@ impl SaveState {
             self.lock().reserved -= cost;
             store.release_buffer(cost);
         })?;
+        let damaged = store.is_damaged(&hash);
         let (freed, flush_early) = {
             let mut state = self.lock();
             state.reserved -= cost;
-            let freed = state.ledger.wait(hash, data, len);
+            let freed = state.ledger.wait(hash, data, len, damaged);
             state.foreseen.follow(store, hash);
             state.unflushed += cost;
             let much = state.unflushed >= limits::EARLY_FLUSH_BYTES && !state.flushing_early && store.hands() > 1;

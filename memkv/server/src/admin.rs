@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use memkv_wire::Version;
 use serde_json::json;
 
-use crate::Server;
 use crate::serve::SERVER;
+use crate::server::Server;
 
 const MAX_REQUEST_BYTES: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);

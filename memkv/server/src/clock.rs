@@ -1,4 +1,4 @@
-//! The two clocks of the server.
+//! The two clocks of the server, by which it dates what it stores and refuses what is late.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

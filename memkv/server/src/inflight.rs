@@ -3,8 +3,7 @@
 //! A share grows as bytes come. One share at a time may grow past the bound, to the size of its frame, so that frames
 //! which each have a part of what they need do not wait for each other: together they hold the bound and one frame.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
-use std::time::Instant;
+use crate::os::{Condvar, Instant, Mutex, MutexGuard};
 
 /// What a frame may hold, or its names may take, without a share: however much others receive, this gets through.
 pub const SMALL_BYTES: u64 = 64 << 10;

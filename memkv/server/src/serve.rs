@@ -1,9 +1,8 @@
 //! One client: the frames that it sends, in order, and what each is answered.
 
 use std::io;
-use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memkv_wire::fields::{
     BatchGet, Commit, Connect, Connected, Delete, Evict, Exists, Kind, List, Listing, Lookup, Put,
@@ -13,13 +12,15 @@ use memkv_wire::{
     SESSION_BYTES, SessionKeys, Status, Version,
 };
 
+use crate::clock;
 use crate::inflight::{SMALL_BYTES, Share};
 use crate::names::{self, Name, Value};
+use crate::os::{self, Instant, TcpStream};
+use crate::server::Server;
 use crate::sessions::{Running, Session};
 use crate::stats::refusal_name;
 use crate::store::{self, Terms};
 use crate::stream::{End, Frame, Input, Output, PATIENCE};
-use crate::{Server, clock};
 
 /// How long a client may take to say who it is.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -121,9 +122,7 @@ fn connect<'a>(
     }
     let mut nonce = [0; 32];
     let mut id = [0; SESSION_BYTES];
-    getrandom::fill(&mut nonce)
-        .and_then(|()| getrandom::fill(&mut id))
-        .map_err(|error| io::Error::other(error.to_string()))?;
+    os::fill(&mut nonce).and_then(|()| os::fill(&mut id)).map_err(|error| io::Error::other(error.to_string()))?;
     // Version 1 has no name for a session, so nobody can replace it.
     let session = (version >= Version::Two).then(|| server.sessions.begin(id, stream.clone()));
     let (durable, max_value) = (server.store.is_durable(), server.max_value);

@@ -6,10 +6,11 @@
 //! `tests/models/src/memkv.rs`: "an acknowledged change is not undone".
 
 use std::collections::HashMap;
-use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use memkv_wire::SessionId;
+
+use crate::os::{Condvar, Mutex, MutexGuard, Shutdown, TcpStream};
 
 /// The sessions that there are: no more than connections.
 #[derive(Default)]

@@ -3,12 +3,12 @@
 //! Every wait is bounded: for the next frame by the idle time, for the rest of one by the time that its length is given.
 
 use std::io::{self, BufRead, BufReader, IoSlice, Write};
-use std::net::{Shutdown, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memkv_wire::{Fault, HEADER_BYTES, Header, Incoming, Key, Outgoing, TAG_BYTES, Version};
 
 use crate::inflight::{Inflight, SMALL_BYTES, Share};
+use crate::os::{Instant, Shutdown, TcpStream};
 
 /// How long a frame may take, besides a second for each MiB of it, and how long a client may not read its answers.
 pub const PATIENCE: Duration = Duration::from_secs(20);

@@ -9,6 +9,7 @@ use kv_store_core::{Error, ErrorKind};
 
 use crate::chance::Dice;
 use crate::guest::Guest;
+use crate::names::Stored;
 use crate::planted;
 use crate::threads::{MICROSECOND, MILLISECOND, Moment};
 use crate::world::{Origin, Pending, Reply, Request, World};
@@ -47,6 +48,8 @@ pub enum Fate {
     Dead,
     /// Nothing reaches the storage system.
     Unreachable,
+    /// A thread of the server stands still.
+    Stopped,
 }
 
 pub const FATES: &[Fate] = &[
@@ -84,6 +87,7 @@ impl Fate {
             Fate::Spoiled => "spoiled",
             Fate::Dead => "dead",
             Fate::Unreachable => "unreachable",
+            Fate::Stopped => "server stopped",
         }
     }
 }
@@ -120,7 +124,7 @@ fn unavailable(text: &str) -> Error {
 }
 
 impl Request {
-    fn items(&self) -> usize {
+    pub fn items(&self) -> usize {
         match self {
             Request::Exists(places) | Request::Get(places) | Request::Delete(places) => places.len(),
             Request::Put { chunks, .. } => chunks.len(),
@@ -133,7 +137,16 @@ impl Request {
         !matches!(self, Request::Commit { .. } | Request::GetManifest(_) | Request::DeleteManifest(_))
     }
 
-    fn is_read(&self) -> bool {
+    /// Whether it asks for the removal of what lies there.
+    pub fn removes(&self, place: &Stored) -> bool {
+        match self {
+            Request::Delete(places) => places.contains(place),
+            Request::DeleteManifest(removed) => removed == place,
+            _ => false,
+        }
+    }
+
+    pub fn is_read(&self) -> bool {
         matches!(self, Request::Exists(_) | Request::Get(_) | Request::GetManifest(_))
     }
 

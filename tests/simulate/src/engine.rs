@@ -16,8 +16,6 @@ use crate::queued::Queued;
 use crate::sim::{self, Sim};
 use crate::threads::{MILLISECOND, Moment, SECOND, Task};
 
-pub const URI: &str = "sim://store:1/one";
-
 /// What the end of a history waits for the circuit breaker.
 const RECOVERY: Moment = 40 * SECOND;
 
@@ -79,7 +77,8 @@ pub fn run(sim: &Arc<Sim>, process: usize) {
 impl Engine {
     fn open(sim: &Arc<Sim>, process: usize, handles: usize) -> Arc<Self> {
         let setup = sim::setup(sim, process);
-        let open = || Arc::new(Store::open_with(URI, &setup).expect("a simulated store opens"));
+        let uri = sim::uri(&sim.plan);
+        let open = || Arc::new(Store::open_with(&uri, &setup).expect("a simulated store opens"));
         let stores: Vec<Arc<Store>> = (0..handles).map(|_| open()).collect();
         let first = stores.first().expect("an engine has a handle");
         let saves = (0..SAVES).map(|_| first.begin_save().expect("a save begins")).collect();
@@ -118,7 +117,7 @@ impl Engine {
 
     /// Close a handle, and open another.
     pub fn reopen(&self, handle: usize) {
-        let Ok(store) = Store::open_with(URI, &self.setup) else { return };
+        let Ok(store) = Store::open_with(&sim::uri(&self.sim.plan), &self.setup) else { return };
         let number = self.opened.fetch_add(1, Relaxed);
         let former = std::mem::replace(&mut *self.place(handle), Handle { store: Arc::new(store), number });
         // The queue and the saves keep the first one open.

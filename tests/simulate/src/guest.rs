@@ -16,7 +16,8 @@ use kv_store_core::{Buffer, Error, ErrorKind};
 
 use crate::calls::{self, Asked};
 use crate::names::{self, Stored};
-use crate::plan::Shape;
+use crate::plan::{self, Shape};
+use crate::shipped::{self, Shipped};
 use crate::sim::Sim;
 use crate::world::{Reply, Request};
 
@@ -67,10 +68,14 @@ impl Component for Guest {
     fn open(
         self: Arc<Self>,
         _: Arc<Reach>,
-        _: &str,
+        uri: &str,
         _: Vec<(String, String)>,
-        _: &Until,
+        until: &Until,
     ) -> Result<(Arc<dyn Instances>, Features), Error> {
+        if self.sim.plan.shape.backend != plan::Backend::Contract {
+            let (of, features) = shipped::open(&self.sim, self.process, uri, until)?;
+            return Ok((Arc::new(Shipped(of)), features));
+        }
         let features = features(&self.sim.plan.shape);
         Ok((self, features))
     }

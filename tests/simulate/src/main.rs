@@ -3,7 +3,8 @@
 //!
 //! A seed is a [`plan`]: engines with threads and what they do, what a component says of its store, what befalls it. [`threads`] are
 //! coroutines by a time of their own, handed to `kv_store_core` as a process. A [`guest`] stands for a component; its [`calls`] meet
-//! faults on their way to the [`world`], which is the storage system. The [`oracle`] notes what engines
+//! faults on their way to the [`world`], which is the storage system. In some histories a [`shipped`] backend takes its place, and its server
+//! that of the storage system. The [`oracle`] notes what engines
 //! were told, and the [`rules`] say what each answer promises.
 
 mod actions;
@@ -20,6 +21,7 @@ mod planted;
 mod queued;
 mod report;
 mod rules;
+mod shipped;
 mod shrink;
 mod sim;
 mod threads;
@@ -32,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use arguments::Arguments;
 use oracle::Violation;
-use plan::{Less, Plan};
+use plan::{Less, Plan, Which};
 use report::{Found, Report};
 use threads::Stacks;
 
@@ -90,7 +92,7 @@ fn main() -> ExitCode {
 /// Run one history, and tell it.
 fn one(seed: u64, arguments: &Arguments) -> Report {
     let begun = Instant::now();
-    let plan = Plan::of(seed);
+    let plan = Plan::of(seed, arguments.backend);
     let history = sim::run(&plan, &arguments.less, &mut Stacks::default(), true);
     let mut report = Report::default();
     report.add(seed, &history);
@@ -101,9 +103,11 @@ fn one(seed: u64, arguments: &Arguments) -> Report {
     let less = arguments.less.clone();
     report.found = history.violation.map(|violation| Found {
         seed,
+        backend: arguments.backend,
         violation,
         less,
         trace: history.trace,
+        over: plan.shape.backend.name(),
         after: begun.elapsed(),
     });
     report
@@ -149,7 +153,7 @@ fn search(arguments: &Arguments) -> Report {
     });
     let mut report = std::mem::take(&mut *lock(&search.report));
     let first = lock(&search.first).take();
-    report.found = first.map(|(seed, violation, after)| shortest(seed, violation, after));
+    report.found = first.map(|(seed, violation, after)| shortest(seed, arguments.backend, violation, after));
     report
 }
 
@@ -165,7 +169,7 @@ impl Search {
             }
             running.store(seed, Relaxed);
             since.store(begun.elapsed().as_millis() as u64, Relaxed);
-            let history = sim::run(&Plan::of(seed), &Less::default(), &mut stacks, false);
+            let history = sim::run(&Plan::of(seed, arguments.backend), &Less::default(), &mut stacks, false);
             since.store(u64::MAX, Relaxed);
             lock(&self.report).add(seed, &history);
             if let Some(violation) = history.violation {
@@ -192,10 +196,11 @@ impl Search {
 }
 
 /// The shortest history that breaks the same rule.
-fn shortest(seed: u64, violation: Violation, after: Duration) -> Found {
+fn shortest(seed: u64, backend: Option<Which>, violation: Violation, after: Duration) -> Found {
     let mut stacks = Stacks::default();
-    let plan = Plan::of(seed);
+    let plan = Plan::of(seed, backend);
     let less = shrink::shrink(&plan, violation.rule, &mut stacks);
     let history = sim::run(&plan, &less, &mut stacks, true);
-    Found { seed, violation: history.violation.unwrap_or(violation), less, trace: history.trace, after }
+    let over = plan.shape.backend.name();
+    Found { seed, backend, violation: history.violation.unwrap_or(violation), less, trace: history.trace, over, after }
 }

@@ -6,9 +6,55 @@ use crate::chance::Dice;
 use crate::names::{Key, Kind, Lengths};
 use crate::threads::{MILLISECOND, Moment, SECOND};
 
+/// What serves the store of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// A simulated storage system that keeps the contract, with any properties.
+    Contract,
+    /// The shipped memkv and its server, which keeps at most so many bytes.
+    Memkv { memory: u64 },
+}
+
+/// A backend, as arguments name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Contract,
+    Memkv,
+}
+
+impl Which {
+    pub const ALL: [Which; 2] = [Which::Contract, Which::Memkv];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Which::Contract => "contract",
+            Which::Memkv => "memkv",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        Which::ALL.into_iter().find(|which| which.name() == name)
+    }
+
+    /// That of a seed.
+    pub fn of(seed: u64) -> Self {
+        if Dice::of(seed, &[6]).met(150) { Which::Memkv } else { Which::Contract }
+    }
+}
+
+impl Backend {
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Contract => Which::Contract.name(),
+            Backend::Memkv { .. } => Which::Memkv.name(),
+        }
+    }
+}
+
 /// What a component says of its store, and what an operator sets.
 #[derive(Clone, Debug)]
 pub struct Shape {
+    pub backend: Backend,
     pub durable: bool,
     pub cheap_repeat: bool,
     pub write_through: bool,
@@ -210,6 +256,7 @@ impl Shape {
         let big = dice.met(40);
         let settles = dice.met(450);
         Shape {
+            backend: Backend::Contract,
             durable,
             cheap_repeat: dice.met(500),
             write_through: dice.met(350),
@@ -236,6 +283,28 @@ impl Shape {
         }
     }
 
+    /// The same operators over memkv, of which what it says of its store is known.
+    fn over_memkv(self, dice: &mut Dice) -> Self {
+        // Of the smallest some keys fit, and more are evicted than not.
+        let memory = match self.lengths.big {
+            true => [2 << 20, 8 << 20, 64 << 20][dice.index(3)],
+            false => [4 << 10, 8 << 10, 1 << 20][dice.index(3)],
+        };
+        Shape {
+            backend: Backend::Memkv { memory },
+            durable: false,
+            cheap_repeat: false,
+            write_through: false,
+            holds_data: false,
+            wants_fresh: true,
+            evicts: true,
+            settles: true,
+            tells: true,
+            batch_items: 256,
+            ..self
+        }
+    }
+
     fn key(&self, dice: &mut Dice, kind: Kind) -> Key {
         let most = u64::from(self.keys[kind as usize]);
         Key { kind, number: dice.below(most) as u8 }
@@ -252,9 +321,13 @@ impl Shape {
 }
 
 impl Plan {
-    pub fn of(seed: u64) -> Self {
+    /// `which`: over this backend, and not over that of the seed.
+    pub fn of(seed: u64, which: Option<Which>) -> Self {
         let dice = &mut Dice::of(seed, &[1]);
-        let shape = Shape::of(dice);
+        let mut shape = Shape::of(dice);
+        if which.unwrap_or(Which::of(seed)) == Which::Memkv {
+            shape = shape.over_memkv(dice);
+        }
         let mut numbers = 0;
         let mut engines = Vec::new();
         let count = if shape.holds_data { 1 } else { [1, 1, 2, 2, 3][dice.index(5)] };
@@ -393,7 +466,8 @@ fn event(shape: &Shape, dice: &mut Dice, engines: usize) -> Option<Event> {
         6 => Event::Kill(dice.index(engines)),
         7 => Event::Freeze(dice.within(10, 3000) * MILLISECOND),
         8 => Event::Partition(dice.index(engines), dice.within(10, 3000) * MILLISECOND),
-        9 => Event::Rot(any(dice)),
+        // What a server has in memory stays as it is.
+        9 if shape.backend == Backend::Contract => Event::Rot(any(dice)),
         10 if dice.met(400) => Event::WallJump(i128::from(dice.within(0, 40 * SECOND)) - 20 * i128::from(SECOND)),
         11 => Event::NoThreads(dice.within(100, 4000) * MILLISECOND),
         12 if shape.holds_data => Event::Retire,

@@ -1,4 +1,4 @@
-//! `--planted`: which of the planted bugs the search finds. They are planted in a copy of `core`, all at once, each behind a question
+//! `--planted`: which of the planted bugs the search finds. They are planted in a copy of the sources, all at once, each behind a question
 //! whether it is the one that is on; the copy is built once, with this crate beside it.
 
 use std::fs;
@@ -11,19 +11,45 @@ use serde_json::{Value, json};
 use crate::planted::VARIABLE;
 
 const BUGS: &str = include_str!("../planted.toml");
-/// What the copy consists of: `core`, what it is made of, and this crate.
-const COPIED: &[&str] = &["core", "blocks", "ffi/abi", "http-wire", "platform", "size", "kvx", "tests/simulate"];
+/// What the copy consists of: `core` and what it is made of, what shipped backends are made of, and this crate.
+const COPIED: &[&str] = &[
+    "core",
+    "blocks",
+    "ffi/abi",
+    "http-wire",
+    "platform",
+    "size",
+    "kvx",
+    "sdk",
+    "memkv/wire",
+    "wit",
+    "guests/memkv/src",
+    "memkv/server/src",
+    "tests/simulate",
+];
+/// Those of them that are no members of the workspace.
+const NO_MEMBERS: &[&str] = &["wit", "guests/memkv/src", "memkv/server/src", "tests/simulate"];
+/// Where bugs are planted: what `in` names, the folder of its sources, and that of the root of its crate.
+const PLACES: &[(&str, &str, &str)] = &[
+    ("core", "core/src", "core/src"),
+    ("guests/memkv", "guests/memkv/src", "guests/memkv/src"),
+    ("memkv/server", "memkv/server/src", "tests/simulate/memkv-server/src"),
+];
 /// Where the folder for what is built is named.
 const TARGET: &str = "KV_SIMULATE_TARGET";
 
 /// A bug to plant.
 struct Bug {
     name: String,
-    /// Where in `core`, and what becomes what. None: it is in the simulated storage system.
+    /// The backend of the histories that it is searched for in. None: that of each seed.
+    backend: Option<String>,
+    /// Where it is, and what becomes what. None: it is in the simulated storage system.
     replaced: Option<Replaced>,
 }
 
 struct Replaced {
+    /// The folder of the sources.
+    sources: &'static str,
     file: String,
     old: String,
     new: String,
@@ -43,19 +69,24 @@ fn bugs() -> Result<Vec<Bug>, String> {
         let text = |key: &str| table.get(key).and_then(toml::Value::as_str).map(str::to_owned);
         let name = text("name").ok_or("a bug has no name")?;
         let replaced = match (text("file"), text("old"), text("new")) {
-            (Some(file), Some(old), Some(new)) => Some(Replaced { file, old, new }),
+            (Some(file), Some(old), Some(new)) => {
+                let within = text("in").unwrap_or_else(|| "core".to_owned());
+                let place = PLACES.iter().find(|(place, ..)| *place == within);
+                let (_, sources, _) = place.ok_or_else(|| format!("{name}: nothing is planted in {within}"))?;
+                Some(Replaced { sources, file, old, new })
+            }
             (None, None, None) if name.starts_with("store:") => None,
             _ => return Err(format!("{name}: file, old and new go together")),
         };
-        Ok(Bug { name, replaced })
+        Ok(Bug { name, backend: text("backend"), replaced })
     };
     bugs.iter().map(bug).collect()
 }
 
 impl Replaced {
-    /// Plant it in the sources of `core`.
-    fn plant(&self, name: &str, core: &Path) -> Result<(), String> {
-        let path = core.join("src").join(&self.file);
+    /// Plant it in the copy.
+    fn plant(&self, name: &str, copy: &Path) -> Result<(), String> {
+        let path = copy.join(self.sources).join(&self.file);
         let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let times = text.matches(&self.old).count();
         if times != 1 {
@@ -78,7 +109,8 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
         if name == "target" || name == "fuzz" || name == "loom" {
             continue;
         }
-        match entry.file_type()?.is_dir() {
+        // The interfaces of `sdk` lie elsewhere.
+        match entry.path().is_dir() {
             true => copy(&entry.path(), &to.join(name))?,
             false => drop(fs::copy(entry.path(), to.join(name))?),
         }
@@ -98,16 +130,18 @@ fn plant_all(bugs: &[Bug], into: &Path) -> Result<(), String> {
     let workspace = fs::read_to_string(root().join("Cargo.toml")).map_err(failed)?;
     let (before, rest) = workspace.split_once("members = [").ok_or("the workspace has no members")?;
     let (_, behind) = rest.split_once(']').ok_or("the members of the workspace have no end")?;
-    let members = COPIED.iter().filter(|folder| **folder != "tests/simulate").map(|folder| format!("\"{folder}\""));
+    let members = COPIED.iter().filter(|folder| !NO_MEMBERS.contains(folder)).map(|folder| format!("\"{folder}\""));
     let members = members.collect::<Vec<_>>().join(", ");
     fs::write(into.join("Cargo.toml"), format!("{before}members = [{members}]{behind}")).map_err(failed)?;
-    let core = into.join("core");
-    fs::copy(root().join("tests/simulate/src/planted.rs"), core.join("src/planted.rs")).map_err(failed)?;
-    let library = core.join("src/lib.rs");
-    let text = fs::read_to_string(&library).map_err(failed)?;
-    fs::write(&library, text + "\n/// Bugs that are planted.\npub mod planted;\n").map_err(failed)?;
+    for (.., library) in PLACES {
+        let library = into.join(library);
+        fs::copy(root().join("tests/simulate/src/planted.rs"), library.join("planted.rs")).map_err(failed)?;
+        let root = library.join("lib.rs");
+        let text = fs::read_to_string(&root).map_err(failed)?;
+        fs::write(&root, text + "\n/// Bugs that are planted.\npub mod planted;\n").map_err(failed)?;
+    }
     bugs.iter().try_for_each(|bug| match &bug.replaced {
-        Some(replaced) => replaced.plant(&bug.name, &core),
+        Some(replaced) => replaced.plant(&bug.name, into),
         None => Ok(()),
     })
 }
@@ -124,14 +158,17 @@ fn build(copy: &Path, target: &Path) -> Result<PathBuf, String> {
     }
 }
 
-fn search(program: &Path, bug: Option<&str>, seconds: u64) -> Result<Searched, String> {
+fn search(program: &Path, bug: Option<&Bug>, seconds: u64) -> Result<Searched, String> {
     let begun = Instant::now();
     let mut searched = Command::new(program);
     searched.args(["--json", "--seconds", &seconds.to_string()]).stdin(Stdio::null()).stderr(Stdio::null());
     searched.env_remove(VARIABLE);
-    searched.envs(bug.map(|bug| (VARIABLE, bug)));
+    searched.envs(bug.map(|bug| (VARIABLE, &bug.name)));
+    if let Some(backend) = bug.and_then(|bug| bug.backend.as_deref()) {
+        searched.args(["--backend", backend]);
+    }
     let output = searched.output().map_err(|error| format!("cannot run {}: {error}", program.display()))?;
-    let name = bug.unwrap_or("none").to_owned();
+    let name = bug.map_or("none", |bug| &bug.name).to_owned();
     // A history that hangs ends without a report.
     let Ok(report) = serde_json::from_slice::<Value>(&output.stdout) else {
         let hangs = (begun.elapsed().as_secs_f64(), "hangs".to_owned(), 0, String::new());
@@ -162,7 +199,7 @@ pub fn run(only: Option<&str>, time: Duration, as_json: bool) -> Result<bool, St
     let wanted = bugs.iter().filter(|bug| only.is_none_or(|only| bug.name.contains(only)));
     let mut all = Vec::new();
     for bug in wanted {
-        let searched = search(&program, Some(&bug.name), seconds)?;
+        let searched = search(&program, Some(bug), seconds)?;
         if !as_json {
             eprintln!("{}", searched.line());
         }
@@ -215,8 +252,10 @@ mod tests {
         let into = std::env::temp_dir().join(format!("kv-store-planted-{}", std::process::id()));
         let planted = plant_all(&bugs, &into);
         let text = fs::read_to_string(into.join("core/src/store/save.rs")).unwrap();
+        let members = fs::read_to_string(into.join("Cargo.toml")).unwrap();
         fs::remove_dir_all(&into).unwrap();
         planted.unwrap();
+        assert!(members.contains("\"sdk\"") && !members.contains("\"tests/simulate\""), "{members}");
         assert!(text.contains("crate::planted::is(\"saves: losses are not told\")"));
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::calls::FATES;
 use crate::oracle::{Violation, ms};
-use crate::plan::Less;
+use crate::plan::{Less, Which};
 use crate::sim::History;
 use crate::threads::{Moment, SECOND};
 
@@ -17,6 +17,8 @@ pub const OFTEN: u64 = 1000;
 #[derive(Default)]
 pub struct Report {
     pub histories: u64,
+    /// How many of them were over each backend.
+    pub over: BTreeMap<&'static str, u64>,
     pub operations: u64,
     pub steps: u64,
     /// Of all histories, in seconds.
@@ -30,9 +32,13 @@ pub struct Report {
 /// A history that breaks a rule.
 pub struct Found {
     pub seed: u64,
+    /// Where it was asked for.
+    pub backend: Option<Which>,
     pub violation: Violation,
     pub less: Less,
     pub trace: Vec<String>,
+    /// What serves its store.
+    pub over: &'static str,
     /// Seconds of the run until it was found.
     pub after: Duration,
 }
@@ -40,6 +46,7 @@ pub struct Found {
 impl Report {
     pub fn add(&mut self, seed: u64, history: &History) {
         self.histories += 1;
+        *self.over.entry(history.backend.name()).or_default() += 1;
         self.operations += history.operations;
         self.steps += history.steps;
         self.simulated += history.time / SECOND;
@@ -62,6 +69,7 @@ impl Report {
             self.pairs.iter().map(|((action, fault), count)| json!({"action": action, "fault": fault, "count": count}));
         json!({
             "histories": self.histories,
+            "backends": self.over,
             "operations": self.operations,
             "calls_without_a_fault": self.actions(),
             "steps": self.steps,
@@ -75,9 +83,11 @@ impl Report {
     }
 
     pub fn text(&self, elapsed: Duration) -> String {
+        let over = |(backend, count): (&&str, &u64)| format!("{count} over {backend}");
         let mut text = format!(
-            "{} histories, {} operations that reached a backend, {} simulated seconds in {:.1} s; digest {:016x}\n",
+            "{} histories ({}), {} operations that reached a backend, {} simulated seconds in {:.1} s; digest {:016x}\n",
             self.histories,
+            self.over.iter().map(over).collect::<Vec<_>>().join(", "),
             self.operations,
             self.simulated,
             elapsed.as_secs_f64(),
@@ -123,6 +133,9 @@ impl Found {
     /// What replays the shortened history.
     pub fn command(&self) -> String {
         let mut command = format!("cargo xtask simulate --seed {}", self.seed);
+        if let Some(backend) = self.backend {
+            command += &format!(" --backend {}", backend.name());
+        }
         if let Some(keep) = &self.less.keep {
             command += &format!(" --keep {}", list(keep.iter().copied()));
         }
@@ -136,6 +149,7 @@ impl Found {
         let Violation { rule, text, at } = &self.violation;
         json!({
             "seed": self.seed,
+            "backend": self.over,
             "rule": rule,
             "text": text,
             "at": ms(*at as Moment),
@@ -147,7 +161,7 @@ impl Found {
 
     fn text(&self) -> String {
         let Violation { rule, text, at } = &self.violation;
-        let mut all = format!("seed {} breaks \"{rule}\" at {}: {text}\n", self.seed, ms(*at));
+        let mut all = format!("seed {}, over {}, breaks \"{rule}\" at {}: {text}\n", self.seed, self.over, ms(*at));
         all += "the shortest history that was found:\n";
         self.trace.iter().for_each(|line| all += &format!("{line}\n"));
         all + &format!("again: {}\n", self.command())

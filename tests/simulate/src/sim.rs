@@ -13,7 +13,8 @@ use crate::chance::Dice;
 use crate::engine;
 use crate::guest::Guest;
 use crate::oracle::{Violation, ms};
-use crate::plan::{Event, Less, Plan};
+use crate::plan::{Backend, Event, Less, Plan};
+use crate::shipped::server::{self, Running};
 use crate::threads::{Ended, MILLISECOND, Moment, SECOND, Stacks, Task, Threads};
 use crate::world::World;
 
@@ -22,6 +23,8 @@ pub struct Sim {
     pub less: Less,
     pub threads: Arc<Threads>,
     world: Mutex<World>,
+    /// The server of a shipped backend.
+    pub memkv: Option<Running>,
     /// What each operation does, for the coverage.
     actions: HashMap<u32, &'static str>,
     covered: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
@@ -31,6 +34,8 @@ pub struct Sim {
 /// What came of a history.
 pub struct History {
     pub violation: Option<Violation>,
+    /// What served its store.
+    pub backend: Backend,
     /// The same for the same seed.
     pub digest: u64,
     pub operations: u64,
@@ -88,8 +93,10 @@ impl Sim {
 pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> History {
     let threads = Threads::new(plan.seed);
     let actions = plan.steps().map(|step| (step.number, step.action.name())).collect();
+    let world = World::new(plan);
     let sim = Arc::new(Sim {
-        world: Mutex::new(World::new(plan)),
+        memkv: Running::of(plan, world.keys.keys()),
+        world: Mutex::new(world),
         plan: plan.clone(),
         less: less.clone(),
         threads: threads.clone(),
@@ -97,6 +104,7 @@ pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> Histo
         covered: Mutex::default(),
         trace: traced.then(Mutex::default),
     });
+    server::start(&sim);
     for planned in plan.events.iter().filter(|planned| less.keeps(planned.number)) {
         let (own, event, number) = (sim.clone(), planned.event.clone(), planned.number);
         threads.at(planned.at, move || befall(&own, &event, number));
@@ -109,6 +117,7 @@ pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> Histo
     // What is given up ends soon after its deadline; stores without a handle are kept for a while, and would be for ever.
     let after = 2000 * SECOND;
     let ended = threads.run(stacks, AT_MOST, after);
+    server::end(&sim);
     let mut world = sim.world();
     let now = threads.moment();
     match ended {
@@ -126,7 +135,17 @@ pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> Histo
     let covered = std::mem::take(&mut *sim.covered.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
     let trace = sim.trace.as_ref().map(|trace| trace.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone());
     let (digest, steps) = (threads.digest(), threads.steps());
-    History { violation, digest, operations, covered, trace: trace.unwrap_or_default(), time: threads.done(), steps }
+    let backend = plan.shape.backend;
+    History {
+        violation,
+        backend,
+        digest,
+        operations,
+        covered,
+        trace: trace.unwrap_or_default(),
+        time: threads.done(),
+        steps,
+    }
 }
 
 /// Have an event come.
@@ -134,11 +153,12 @@ fn befall(sim: &Arc<Sim>, event: &Event, number: u32) {
     let now = sim.threads.moment();
     sim.say(|| format!("event {number}: {event:?}"));
     sim.cover_event(event.name());
-    let mut world = sim.world();
-    if world.calm {
+    let mut dice = Dice::of(sim.plan.seed, &[3, u64::from(number)]);
+    let calm = sim.world().calm;
+    if calm || server::befall(sim, event, &mut dice) {
         return;
     }
-    let mut dice = Dice::of(sim.plan.seed, &[3, u64::from(number)]);
+    let mut world = sim.world();
     match event {
         Event::Evict(key) | Event::Remove(key) => world.evict(*key, now),
         Event::EvictMany(per_mille) => world.evict_many(*per_mille, &mut dice, now),
@@ -200,14 +220,27 @@ pub fn setup(sim: &Arc<Sim>, process: usize) -> Setup {
     }
 }
 
+fn scheme(plan: &Plan) -> &'static str {
+    match plan.shape.backend {
+        Backend::Contract => "sim",
+        Backend::Memkv { .. } => "memkv",
+    }
+}
+
+/// What engines open.
+pub fn uri(plan: &Plan) -> String {
+    format!("{}://{}/one", scheme(plan), server::AUTHORITY)
+}
+
 fn config(sim: &Sim) -> String {
     let shape = &sim.plan.shape;
     let near =
         shape.near_ttl_s.map_or(String::new(), |ttl| format!("near = {{ memory_bytes = 1048576, ttl_s = {ttl} }}\n"));
     let verify = if shape.verifies { "xxh3" } else { "auto" };
     let layout1 = if shape.layout1 { "read" } else { "off" };
+    let scheme = scheme(&sim.plan);
     format!(
-        "[backend.sim]\nlayout1 = \"{layout1}\"\nverify = \"{verify}\"\n{near}limits = {{ deadline_ms = {}, call_ms = 60000, patience_ms = {}, breaker_failures = {}, breaker_ms = 200, damaged_ms = {} }}\n",
+        "[backend.{scheme}]\nlayout1 = \"{layout1}\"\nverify = \"{verify}\"\n{near}limits = {{ deadline_ms = {}, call_ms = 60000, patience_ms = {}, breaker_failures = {}, breaker_ms = 200, damaged_ms = {} }}\n",
         shape.deadline / MILLISECOND,
         shape.deadline / MILLISECOND,
         shape.breaker_failures,

@@ -178,6 +178,11 @@ impl Threads {
         state.due(moment, Due::Event(Box::new(event)));
     }
 
+    /// The number of the running thread. None: none runs.
+    pub fn current(&self) -> Option<usize> {
+        self.lock().current
+    }
+
     /// What the running thread works for.
     pub fn task(&self) -> Task {
         let state = self.lock();

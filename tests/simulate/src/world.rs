@@ -164,13 +164,13 @@ impl World {
         }
     }
 
-    fn set(&mut self, place: &Stored, entry: Option<Entry>, now: Moment) {
+    pub fn set(&mut self, place: &Stored, entry: Option<Entry>, now: Moment) {
         let slot = self.slots.entry(place.clone()).or_default();
         slot.past.push((now, entry.clone()));
         slot.visible = entry;
     }
 
-    fn remove(&mut self, place: &Stored, by: Option<Origin>, now: Moment) {
+    pub fn remove(&mut self, place: &Stored, by: Option<Origin>, now: Moment) {
         let had = self.slots.get(place).is_some_and(|slot| slot.visible.is_some());
         if had {
             self.set(place, None, now);
@@ -271,7 +271,7 @@ impl World {
         Some(entry.bytes.clone())
     }
 
-    fn entry(&self, place: &Stored, bytes: &Arc<Vec<u8>>, now: Moment) -> Entry {
+    pub fn entry(&self, place: &Stored, bytes: &Arc<Vec<u8>>, now: Moment) -> Entry {
         let version = self.keys.get(place).and_then(|key| names::stored_version(self.shape.lengths, *key, bytes));
         Entry { bytes: bytes.clone(), sound: true, version, used: now }
     }

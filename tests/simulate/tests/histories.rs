@@ -29,6 +29,20 @@ fn histories_break_no_rule_and_replay_whatever_runs_beside_them() {
 }
 
 #[test]
+fn a_shipped_backend_and_its_server_break_no_rule_and_replay() {
+    let (output, report) = run(None, &["--backend", "memkv", "--histories", "300", "--jobs", "1"]);
+    assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
+    assert_eq!(report["backends"], serde_json::json!({"memkv": 300}));
+    assert!(report["operations"].as_u64().unwrap() > 20_000, "{}", report["operations"]);
+    let (_, again) = run(None, &["--backend", "memkv", "--histories", "300", "--jobs", "3"]);
+    assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
+    // Nobody names a backend: most seeds are over the storage system that keeps the contract.
+    let (_, report) = run(None, &["--histories", "300"]);
+    let over = |backend: &str| report["backends"][backend].as_u64().unwrap();
+    assert!(over("memkv") >= 20 && over("contract") > 2 * over("memkv"), "{}", report["backends"]);
+}
+
+#[test]
 fn what_breaks_a_rule_is_told_short_and_replays() {
     for bug in [
         "store: a commit publishes over chunks that are absent",
@@ -54,9 +68,12 @@ fn what_breaks_a_rule_is_told_short_and_replays() {
 
 #[test]
 fn wrong_arguments_are_told() {
-    for (arguments, why) in
-        [(&["--seed"][..], "needs a value"), (&["--seed", "x"], "no number"), (&["--what"], "no argument")]
-    {
+    for (arguments, why) in [
+        (&["--seed"][..], "needs a value"),
+        (&["--seed", "x"], "no number"),
+        (&["--what"], "no argument"),
+        (&["--backend", "redis"], "neither contract nor memkv"),
+    ] {
         let output = Command::new(PROGRAM).args(arguments).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(2) && told.contains(why), "{told}");

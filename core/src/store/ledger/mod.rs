@@ -125,10 +125,16 @@ impl<D: Clone> Ledger<D> {
         })
     }
 
-    /// A chunk was accepted and waits. Returns the memory of a former one, which is free now.
-    pub(super) fn wait(&mut self, hash: ChunkHash, data: D, len: usize) -> usize {
+    /// A chunk was accepted and waits. Returns the memory of a former one, which is free now. One that another thread has stored since it was
+    /// admitted stays as it is, and what is returned is its own: a manifest that is being published counts on it, and would neither flush
+    /// nor name what waits. `damaged`: as of [`Ledger::admit`].
+    pub(super) fn wait(&mut self, hash: ChunkHash, data: D, len: usize, damaged: bool) -> usize {
         self.lost.remove(&hash);
         let order = self.next();
+        if let Some(ChunkStatus::Stored { order: stored, .. }) = self.chunks.get_mut(&hash).filter(|_| !damaged) {
+            *stored = order;
+            return cost(len);
+        }
         self.waiting_bytes += cost(len);
         let former = self.chunks.insert(hash, ChunkStatus::Waiting { data, len, order });
         self.freed(former)

@@ -39,7 +39,7 @@ fn a_chunk_that_is_put_again_is_not_lost() {
     ledger.lose(hash(1), gone());
     ledger.lose(hash(2), gone());
     assert!(ledger.loss_error(now).unwrap().to_string().contains("2 chunks are lost"));
-    ledger.wait(hash(1), (), 10);
+    ledger.wait(hash(1), (), 10, false);
     assert!(ledger.loss_error(now).is_some());
     ledger.stored(hash(2), 10, now, 0);
     assert!(ledger.loss_error(now).is_none());
@@ -48,7 +48,7 @@ fn a_chunk_that_is_put_again_is_not_lost() {
 #[test]
 fn a_chunk_that_was_refused_for_good_is_refused_again_for_the_window() {
     let (mut ledger, now) = (Ledger::default(), Instant::now());
-    ledger.wait(hash(1), (), 10);
+    ledger.wait(hash(1), (), 10, false);
     assert_eq!(ledger.refused(hash(1), Error::invalid("too large")), cost(10));
     assert!(ledger.admit(&hash(1), false, now).is_err());
     assert!(ledger.loss_error(now).is_none(), "who put it again knows that it is not there");
@@ -72,12 +72,32 @@ fn what_is_stored_during_a_commit_stays_for_the_next() {
     assert!(ledger.unnamed().hashes == hashes(&[2, 3, 1]));
 }
 
+/// Two threads put a chunk: the one that asked first waits for the answer, the other one was told that it exists. A manifest that is being
+/// published then counts on the chunk, and has flushed what waits already.
+#[test]
+fn a_chunk_that_another_thread_stored_since_it_was_admitted_is_named() {
+    let (mut ledger, now) = (Ledger::default(), Instant::now());
+    assert!(matches!(ledger.admit(&hash(1), false, now), Ok(Admission::New)));
+    ledger.stored(hash(1), 10, now, 0);
+    assert_eq!(ledger.wait(hash(1), (), 10, false), cost(10));
+    assert!(ledger.unnamed().hashes == hashes(&[1]) && ledger.waiting().is_empty());
+    // It was put after what is published now.
+    let unnamed = ledger.unnamed();
+    ledger.stored(hash(2), 10, now, 0);
+    ledger.wait(hash(1), (), 10, false);
+    ledger.named(unnamed.mark);
+    assert!(ledger.unnamed().hashes == hashes(&[2, 1]));
+    // The bytes of one that is damaged are needed.
+    assert_eq!(ledger.wait(hash(1), (), 10, true), 0);
+    assert!(ledger.unnamed().hashes == hashes(&[2]) && ledger.waiting().len() == 1);
+}
+
 #[test]
 fn data_of_a_lost_instance_is_lost_and_what_waits_is_not() {
     let (mut ledger, now) = (Ledger::default(), Instant::now());
     ledger.stored(hash(1), 10, now, 0);
     ledger.stored(hash(2), 10, now, 1);
-    ledger.wait(hash(3), (), 10);
+    ledger.wait(hash(3), (), 10, false);
     ledger.lose_other_generations(1, &gone());
     assert!(ledger.lost().eq([&hash(1)]));
     assert_eq!(ledger.waiting().len(), 1);
@@ -191,7 +211,7 @@ proptest! {
                         oracle.stored.push(n);
                     }
                     if !held {
-                        ledger.wait(hash(n), n, 10);
+                        ledger.wait(hash(n), n, 10, false);
                         oracle.waiting.insert(n);
                         oracle.lost.remove(&n);
                     }
@@ -238,7 +258,7 @@ fn a_ledger_that_threads_share_names_each_chunk_once() {
         for number in 0..3 {
             scope.spawn(move || {
                 for n in 0..EACH {
-                    ledger.lock().unwrap().wait(hash(number, n), vec![1; 8], 8);
+                    ledger.lock().unwrap().wait(hash(number, n), vec![1; 8], 8, false);
                 }
             });
         }

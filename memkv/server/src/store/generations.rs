@@ -5,11 +5,12 @@
 //! The bound is on names; what is forgotten for it matters only where the clock is set back as well.
 
 use std::num::NonZeroUsize;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lru::LruCache;
 
 use crate::names::Name;
+use crate::os::Instant;
 
 /// How long readers remember.
 const KEPT: Duration = Duration::from_secs(600);

@@ -9,6 +9,8 @@ use memkv_wire::fields::{Evict, Evicted, Kind, Listed, Usage};
 use super::Store;
 use super::table::Entry;
 use crate::clock;
+#[cfg(simulated)]
+use crate::names::{Name, Value};
 use crate::names::{is_manifest, place};
 
 /// Entries that leave while the table is locked once.
@@ -35,6 +37,14 @@ impl Store {
             Listed { key: key.to_vec(), size: value.len() as u64, stored: *stored, used: *used }
         };
         first.into_iter().map(listed).collect()
+    }
+
+    /// What a get of each name would answer now, without a use of it: for a simulation, which compares it with what clients are answered.
+    #[cfg(simulated)]
+    pub fn peek(&self, names: &[Name]) -> Vec<Option<Value>> {
+        let table = self.lock();
+        let answered = |entry: &&Entry| entry.chunks.iter().all(|chunk| table.entries.contains(chunk));
+        names.iter().map(|name| table.entries.peek(name).filter(answered).map(|entry| entry.value.clone())).collect()
     }
 
     /// How much a namespace holds.

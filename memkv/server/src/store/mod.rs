@@ -15,8 +15,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::UNIX_EPOCH;
 
 use lru::LruCache;
@@ -25,6 +25,7 @@ use memkv_wire::GENERATION_BYTES;
 use crate::clock;
 use crate::disk::{Disk, Doubt, Staged};
 use crate::names::{Name, Value, is_manifest};
+use crate::os::{self, Mutex, MutexGuard};
 use generations::Generations;
 use table::{Pinned, Table, cost};
 
@@ -201,7 +202,7 @@ impl Store {
     /// Publish a manifest, once all its chunks are here, and on disk for good if there is one.
     pub fn put_manifest(&self, name: Name, mut value: Vec<u8>, chunks: &[Name], terms: Terms) -> Put {
         let mut random = [0; 8];
-        if let Err(error) = getrandom::fill(&mut random) {
+        if let Err(error) = os::fill(&mut random) {
             return Put::Failed(format!("the server has no random numbers: {error}"));
         }
         let (pinned, generation) = {

@@ -1,13 +1,13 @@
 //! The table: entries in the order of their last use, and what of them must stay.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use lru::LruCache;
 
 use super::generations::Generations;
 use crate::clock;
 use crate::names::{Name, Value, is_manifest};
+use crate::os::Instant;
 
 /// What an entry costs beside its bytes: the table, allocations, counts.
 const ENTRY_BYTES: u64 = 200;

@@ -1,0 +1,5 @@
+//! What of the server is for simulations alone.
+
+fn main() {
+    println!("cargo:rustc-cfg=simulated");
+}

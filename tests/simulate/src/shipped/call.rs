@@ -1,0 +1,245 @@
+//! One call of a shipped backend: the host that it runs over, and what befalls it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use kv_store_core::process::Clock;
+use kv_store_core::until::Until;
+use kv_store_sdk::native::system::Level;
+use kv_store_sdk::native::{Host, Stream};
+use kv_store_sdk::{Error, Result};
+
+use super::net::{Near, Wire};
+use super::{Instances, server};
+use crate::calls::Fate;
+use crate::chance::Dice;
+use crate::sim::Sim;
+use crate::threads::{MICROSECOND, MILLISECOND, Moment};
+use crate::world::{Origin, Request};
+
+/// Unwinds a backend that traps, or whose process ends.
+pub struct Trap;
+
+/// What may befall a call.
+const FATES: &[Fate] =
+    &[Fate::Slow, Fate::Busy, Fate::Lost, Fate::Unanswered, Fate::Late, Fate::Trap, Fate::Hangs, Fate::Flipped];
+
+/// A call that takes longer was waiting for something.
+const LONG: Moment = 20 * MILLISECOND;
+
+/// A call that is under way.
+pub struct Call {
+    pub sim: Arc<Sim>,
+    pub until: Until,
+    pub origin: Origin,
+    pub fate: Fate,
+    /// Nothing befalls it, not even that the server stands still.
+    pub calm: bool,
+    begun: Moment,
+    of: Arc<Instances>,
+    own: Weak<Call>,
+    items: Vec<Rc<[u8]>>,
+    dice: RefCell<Dice>,
+    /// Steps to the trap.
+    steps: Cell<u64>,
+    /// Sends until it is struck.
+    sends: Cell<u64>,
+    struck: Cell<bool>,
+}
+
+impl Call {
+    pub fn begin(of: &Arc<Instances>, request: Request, items: Vec<Rc<[u8]>>, until: &Until, calm: bool) -> Rc<Self> {
+        let sim = of.sim.clone();
+        let operation = sim.threads.task().operation;
+        let mut world = sim.world();
+        world.calls += 1;
+        let call = world.calls;
+        let nth = world.calls_of.entry(operation).or_default();
+        *nth += 1;
+        let mut dice = Dice::of(sim.plan.seed, &[2, u64::from(operation), *nth]);
+        let met = dice.met(world.shape.trouble);
+        let mut fate = *dice.pick(FATES).unwrap_or(&Fate::Well);
+        if !met || calm || world.calm || sim.less.calm.contains(&operation) {
+            fate = Fate::Well;
+        }
+        let now = sim.threads.moment();
+        let end = sim.threads.moment_of(until.deadline());
+        let unreachable = world.unreachable_until(of.process, now).is_some_and(|until| until + MILLISECOND >= end);
+        if unreachable && !calm {
+            fate = Fate::Unreachable;
+        }
+        if fate != Fate::Well {
+            world.faulty.insert(operation);
+            world.may_end_unknown(&request);
+        }
+        drop(world);
+        let origin = Origin { process: of.process, operation, call };
+        sim.say(|| {
+            let text = sim.world().describe(&request);
+            format!("  call {call} of {operation}: {text}")
+        });
+        server::called(&sim, call, request, calm);
+        let (steps, sends) = (1 + dice.below(12), dice.below(2));
+        let (sim, until, dice) = (sim.clone(), until.clone(), RefCell::new(dice));
+        let (steps, sends, struck) = (Cell::new(steps), Cell::new(sends), Cell::new(false));
+        let of = of.clone();
+        Rc::new_cyclic(|own| {
+            let own = own.clone();
+            Call { sim, until, origin, fate, calm, begun: now, of, own, items, dice, steps, sends, struck }
+        })
+    }
+
+    /// It has returned.
+    pub fn ended(&self) {
+        let now = self.sim.threads.moment();
+        // What comes after it in its operation has less time.
+        if now - self.begun > LONG {
+            self.took_long();
+        }
+        self.sim.world().returned.insert(self.origin.call, now);
+        let met = if self.struck.get() || self.fate == Fate::Unreachable { self.fate } else { Fate::Well };
+        self.sim.cover(self.origin.operation, met);
+    }
+
+    pub fn end(&self) -> Moment {
+        self.sim.threads.moment_of(self.until.deadline())
+    }
+
+    fn is_dead(&self) -> bool {
+        self.sim.world().dead.get(self.origin.process).copied().unwrap_or(true)
+    }
+
+    /// Before each step of it: here it may trap, and here its time is over.
+    pub fn step(&self) -> Result<()> {
+        if self.fate == Fate::Trap && !self.struck.get() {
+            self.steps.set(self.steps.get() - 1);
+            self.struck.set(self.steps.get() == 0);
+        }
+        if (self.is_dead() && !self.calm) || (self.fate == Fate::Trap && self.struck.get()) {
+            std::panic::resume_unwind(Box::new(Trap));
+        }
+        match self.sim.threads.moment() >= self.end() {
+            true => {
+                self.took_long();
+                Err(Error::unavailable("the deadline of the call has passed"))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// It may be that nothing got through for a part of it, or that it waited for a change of another one.
+    pub fn took_long(&self) {
+        let unreachable = self.sim.world().unreachable_until(self.origin.process, self.begun);
+        if unreachable.is_some() || server::stood_still(&self.sim) > self.begun {
+            self.is_disturbed();
+        }
+    }
+
+    /// Something else than its own fate befell it.
+    pub fn is_disturbed(&self) {
+        self.sim.world().faulty.insert(self.origin.operation);
+    }
+
+    /// Whether what befalls the call befalls the bytes that are about to be sent.
+    pub fn strikes(&self) -> bool {
+        if self.struck.get() || matches!(self.fate, Fate::Well | Fate::Trap | Fate::Busy | Fate::Unreachable) {
+            return false;
+        }
+        let left = self.sends.get();
+        self.sends.set(left.saturating_sub(1));
+        self.struck.set(left == 0);
+        left == 0
+    }
+
+    /// Wait, not beyond the end.
+    fn wait(&self, long: Moment) {
+        let left = self.end().saturating_sub(self.sim.threads.moment());
+        self.sim.threads.pause(long.min(left));
+    }
+}
+
+impl Host for Call {
+    fn item(&self, item: u32) -> Option<Rc<[u8]>> {
+        self.items.get(item as usize).cloned()
+    }
+
+    fn connect(&self, authority: &str, session: Option<&str>) -> Result<(Box<dyn Stream>, bool)> {
+        self.step()?;
+        while let Some(near) = session.and_then(|session| self.of.take_parked(session)) {
+            if near.wire.is_silent(self.sim.threads.moment()) {
+                near.wire.resume();
+                near.call.replace(self.own.clone());
+                return Ok((Box::new(near), true));
+            }
+        }
+        let there = self.dice.borrow_mut().within(40 * MICROSECOND, 2 * MILLISECOND);
+        self.wait(there);
+        self.step()?;
+        let now = self.sim.threads.moment();
+        let partition = self.sim.world().partitioned.get(&self.origin.process).copied().unwrap_or(0);
+        if partition > now && !self.calm {
+            self.wait(partition - now);
+        }
+        self.step()?;
+        let refuses = self.fate == Fate::Busy && !self.struck.replace(true);
+        if (refuses || server::is_down(&self.sim)) && !self.calm {
+            self.is_disturbed();
+            self.until.met(authority, false);
+            return Err(Error::unavailable("the server refuses the connection"));
+        }
+        let wire: Arc<Wire> = server::serve(&self.sim, self.origin.process);
+        let near = Near { sim: self.sim.clone(), wire, call: RefCell::new(self.own.clone()) };
+        Ok((Box::new(near), false))
+    }
+
+    fn park(&self, _: &str, session: Option<&str>, stream: Box<dyn Stream>) {
+        if let Some(session) = session {
+            self.of.park(session, stream);
+        }
+    }
+
+    fn secret(&self, name: &str) -> Result<Option<String>> {
+        Ok((name == "auth-key").then(|| server::KEY.to_owned()))
+    }
+
+    fn fact(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn wall(&self) -> u64 {
+        Clock::of(self.sim.threads.clone()).wall_ns()
+    }
+
+    fn monotonic(&self) -> u64 {
+        // Each process has a clock of its own.
+        self.sim.threads.moment() + (1 + self.origin.process as u64) * 1_000_000_007
+    }
+
+    fn remaining(&self) -> u64 {
+        self.end().saturating_sub(self.sim.threads.moment())
+    }
+
+    fn sleep(&self, nanoseconds: u64) -> Result<()> {
+        self.wait(nanoseconds);
+        self.step()
+    }
+
+    fn random(&self) -> u64 {
+        self.dice.borrow_mut().next()
+    }
+
+    fn log(&self, _: Level, message: &str) {
+        self.sim.say(|| format!("  the backend says: {message}"));
+    }
+
+    fn begin(&self, items: &[u32], token: &[u8]) -> Vec<Vec<u8>> {
+        self.until.change().map(|change| change.begin(items, token)).unwrap_or_default()
+    }
+
+    fn not_done(&self, items: &[u32]) {
+        if let Some(change) = self.until.change() {
+            change.not_done(items);
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What is seen in the server of a backend, as the rules have it of a storage system.
+
+use std::sync::Arc;
+
+use crate::names::Stored;
+use crate::threads::Moment;
+use crate::world::{Origin, Request, World};
+
+impl World {
+    /// A backend's server has a value under a place. `by`: it is new, and of this request.
+    pub fn found(&mut self, place: &Stored, bytes: &Arc<Vec<u8>>, by: Option<(&Request, Origin)>, now: Moment) {
+        let lies = self.slots.get(place).and_then(|slot| slot.visible.as_ref());
+        if lies.is_some_and(|lies| Arc::ptr_eq(&lies.bytes, bytes)) {
+            return;
+        }
+        let entry = self.entry(place, bytes, now);
+        if let Some(((request, origin), key)) = by.zip(self.keys.get(place).copied()) {
+            self.oracle.applied(key, entry.version, origin, now);
+            if matches!(request, Request::Put { replace: true, .. }) {
+                self.oracle.mended(origin.process, key);
+            }
+        }
+        self.set(place, Some(entry), now);
+    }
+
+    /// It has nothing there any more.
+    pub fn missed(&mut self, place: &Stored, by: Option<Origin>, now: Moment) {
+        if self.slots.get(place).is_some_and(|slot| slot.visible.is_some()) {
+            self.remove(place, by, now);
+        }
+    }
+}
