@@ -252,7 +252,8 @@ mod tests {
         let into = std::env::temp_dir().join(format!("kv-store-planted-{}", std::process::id()));
         let planted = plant_all(&bugs, &into);
         let text = fs::read_to_string(into.join("core/src/store/save.rs")).unwrap();
-        let members = fs::read_to_string(into.join("Cargo.toml")).unwrap();
+        let workspace = fs::read_to_string(into.join("Cargo.toml")).unwrap();
+        let members = workspace.lines().find(|line| line.starts_with("members = ")).unwrap();
         fs::remove_dir_all(&into).unwrap();
         planted.unwrap();
         assert!(members.contains("\"sdk\"") && !members.contains("\"tests/simulate\""), "{members}");
