@@ -28,11 +28,18 @@ fn tests(folder: &str) -> String {
     text
 }
 
-/// What a guest in Rust can be told to do: the names before the arms of the match over it, and whether each is told with what.
+/// What a guest in Rust can be told to do: the names before the arms of the matches over it, and whether each is told with what.
 fn told(source: &str) -> Vec<(String, bool)> {
-    let begin = source.find("pub fn act(").expect("there is an act");
-    let body = &source[begin..];
-    let body = &body[..body.find("\n}").expect("it ends")];
+    let functions = source.split("\nfn ").flat_map(|text| text.split("\npub fn "));
+    let bodies = functions.filter_map(|function| {
+        let (signature, body) = function.split_once('\n')?;
+        let over_it = ["(what: &str", "(how: &str"].iter().any(|first| signature.contains(first));
+        over_it.then(|| body.split("\n}").next().unwrap_or(body))
+    });
+    bodies.flat_map(arms).collect()
+}
+
+fn arms(body: &str) -> Vec<(String, bool)> {
     let mut arms: Vec<(String, bool)> = Vec::new();
     for line in body.lines() {
         if let Some((name, _)) = line.strip_prefix("        \"").and_then(|arm| arm.split_once("\" =>")) {
