@@ -41,6 +41,31 @@ pub fn environment<'a>(command: &'a mut Command, config: &Path) -> &'a mut Comma
         .envs(std::env::var_os(built::ANY).map(|any| (built::ANY, any)))
 }
 
+/// What a process says on its standard output, which is a pipe, line by line.
+pub fn lines_of(running: &mut Running) -> Receiver<String> {
+    let stdout = running.0.stdout.take().expect("a pipe");
+    let (heard, lines) = channel();
+    std::thread::spawn(move || {
+        // What a killed process had not ended is no line.
+        let mut reader = BufReader::new(stdout);
+        let mut line = String::new();
+        while reader.read_line(&mut line).is_ok_and(|read| read > 0) && line.ends_with('\n') {
+            if heard.send(line.trim_end().to_owned()).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+    lines
+}
+
+/// The last lines of a log.
+pub fn end_of(log: &Path, count: usize) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
 /// Why hearing ended.
 #[derive(PartialEq, Eq)]
 pub enum Heard {
@@ -80,19 +105,7 @@ impl Process {
         let said = std::fs::File::create(&log).expect("a temporary directory can be written to");
         let mut running =
             start(environment(&mut command, &config).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said));
-        let stdout = running.0.stdout.take().expect("a pipe");
-        let (heard, lines) = channel();
-        std::thread::spawn(move || {
-            // What a killed process had not ended is no line.
-            let mut reader = BufReader::new(stdout);
-            let mut line = String::new();
-            while reader.read_line(&mut line).is_ok_and(|read| read > 0) && line.ends_with('\n') {
-                if heard.send(line.trim_end().to_owned()).is_err() {
-                    return;
-                }
-                line.clear();
-            }
-        });
+        let lines = lines_of(&mut running);
         Process { running, lines, log, complained: false, wrong: false }
     }
 
@@ -150,9 +163,7 @@ impl Process {
             Some(status) => story.wrong.push(format!("it ended with {status}")),
         }
         if self.wrong || story.wrong.len() > before {
-            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-            let lines: Vec<&str> = log.lines().collect();
-            story.log = lines[lines.len().saturating_sub(12)..].join("\n");
+            story.log = end_of(&self.log, 12);
         }
         status
     }

@@ -131,9 +131,6 @@ fn several(package: &Path, sources: &[Source]) -> Vec<Counted> {
 mod tests {
     use super::*;
 
-    /// What may be longer nevertheless, and why: `path: function`, or the path of a file.
-    const MAY_BE_LONG: &[(&str, &str)] = &[];
-
     fn source(path: &str, text: &str) -> Source {
         Source::read(path, text).unwrap()
     }
@@ -166,14 +163,10 @@ mod tests {
         assert!(counts.root_folders.iter().any(|folder| folder == "core"), "{:?}", counts.root_folders);
         assert!(counts.circles.iter().all(|circle| circle.len() > 1), "{:?}", counts.circles);
         let long: Vec<&str> = counts.functions.iter().chain(&counts.files).map(|long| long.what.as_str()).collect();
-        let excepted: Vec<&str> = MAY_BE_LONG.iter().map(|(what, _)| *what).collect();
-        let new: Vec<&&str> = long.iter().filter(|what| !excepted.contains(what)).collect();
         assert!(
-            new.is_empty(),
-            "over {FUNCTION_LINES} lines of a function or {FILE_LINES} of a file, split it: {new:?}"
+            long.is_empty(),
+            "over {FUNCTION_LINES} lines of a function or {FILE_LINES} of a file, split it: {long:?}"
         );
-        let old: Vec<&&str> = excepted.iter().filter(|what| !long.contains(what)).collect();
-        assert!(old.is_empty(), "no longer long, take it out of MAY_BE_LONG: {old:?}");
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub const KEY: &str = "070707070707070707070707070707070707070707070707070707070
 const NAMESPACE: &str = "one";
 /// Threads of servers work for nobody's process.
 const NOBODY: usize = usize::MAX;
+/// Whom a thread of the server works for that has read nothing yet.
+const IDLE: Origin = Origin { process: NOBODY, operation: 0, call: 0 };
 
 /// The server that runs, and what is known of it.
 pub struct Running {
@@ -220,7 +222,7 @@ pub fn serve(sim: &Arc<Sim>, process: usize) -> Arc<Wire> {
         let job = move || {
             let Some(sim) = own.upgrade() else { return };
             let (Some(running), Some(thread)) = (&sim.memkv, sim.threads.current()) else { return };
-            running.state().serving.insert(thread, Origin { process: NOBODY, operation: 0, call: 0 });
+            running.state().serving.insert(thread, IDLE);
             server.attend(number, &stream);
             settled(&sim);
             running.state().serving.remove(&thread);
@@ -238,9 +240,8 @@ pub fn works_for(sim: &Sim, origin: Origin) {
 
 /// Whom the running thread of the server works for.
 pub fn origin(sim: &Sim) -> Origin {
-    let none = Origin { process: NOBODY, operation: 0, call: 0 };
-    let (Some(running), Some(thread)) = (&sim.memkv, sim.threads.current()) else { return none };
-    running.state().serving.get(&thread).copied().unwrap_or(none)
+    let (Some(running), Some(thread)) = (&sim.memkv, sim.threads.current()) else { return IDLE };
+    running.state().serving.get(&thread).copied().unwrap_or(IDLE)
 }
 
 /// Whether nothing may befall a call: its own wish, or the history's end.
@@ -253,9 +254,10 @@ pub fn is_calm(sim: &Sim, origin: Origin) -> bool {
 pub fn settled(sim: &Sim) {
     let Some(running) = &sim.memkv else { return };
     let origin = origin(sim);
-    let request = running.state().requests.get(&origin.call).map(|(request, _)| request.clone());
-    if request.as_ref().is_some_and(|request| !request.is_read()) {
-        look(sim, running, request.as_ref().map(|request| (request, origin)));
+    let changes = |(request, _): &(Request, bool)| (!request.is_read()).then(|| request.clone());
+    let request = running.state().requests.get(&origin.call).and_then(changes);
+    if let Some(request) = request {
+        look(sim, running, Some((&request, origin)));
     }
 }
 

@@ -5,6 +5,7 @@
 mod fields;
 mod measure;
 mod report;
+mod running;
 mod writer;
 
 use std::path::Path;
@@ -23,8 +24,6 @@ use fields::{BOUND, DEADLINE, Field, KINDS, Kind, Seen, WRITERS};
 use measure::Series;
 use report::{Report, Row};
 use running::Writer;
-
-mod running;
 
 pub use writer::{Options as WriterOptions, write};
 

@@ -1,14 +1,15 @@
 //! A writer as the runner sees it.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use kv_store_tests::consumer::Running;
 
 use super::measure::Series;
 use super::writer::COUNTS;
+use crate::process::{end_of, lines_of};
 
 /// One that says nothing for so long hangs: a writer says twice a second what it has done.
 const SILENCE: Duration = Duration::from_secs(120);
@@ -31,15 +32,7 @@ pub struct Writer {
 
 impl Writer {
     pub fn new(name: String, mut running: Running, log: PathBuf) -> Self {
-        let stdout = running.0.stdout.take().expect("a pipe");
-        let (hears, lines) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if hears.send(line).is_err() {
-                    return;
-                }
-            }
-        });
+        let lines = lines_of(&mut running);
         let series = Series::new(name);
         let (heard, counts, wrong) = (Instant::now(), Default::default(), Vec::new());
         Writer { series, running, lines, heard, looked: 0.0, log, counts, wrong, ready: false, ended: false }
@@ -87,9 +80,7 @@ impl Writer {
 
     /// What has become of it, with the end of its log.
     fn about(&self, what: &str) -> String {
-        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
-        format!("{} {what}: {}", self.series.name, lines[lines.len().saturating_sub(8)..].join("\n"))
+        format!("{} {what}: {}", self.series.name, end_of(&self.log, 8))
     }
 
     /// Note what it takes, where it was not looked at for so many seconds.
