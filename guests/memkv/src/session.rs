@@ -153,10 +153,13 @@ impl Server {
                     Some(End::At(_)) if !self.lost.borrow().is_empty() => return Ok(session.leave()),
                     Some(End::At(end)) => end,
                 };
-                let former = begins(session.agreed.fence.as_ref().map(|fence| &fence.session));
-                if session.agreed.fence.is_some() {
+                let own = session.agreed.fence.as_ref().map(|fence| &fence.session);
+                let former = begins(own);
+                if let Some(own) = own {
                     let replaced = self.replaced.borrow();
-                    *more.borrow_mut() = former.into_iter().filter(|former| !replaced.contains(former)).collect();
+                    // What was sent in this session is carried out before what follows.
+                    let is_over = |former: &SessionId| former == own || replaced.contains(former);
+                    *more.borrow_mut() = former.into_iter().filter(|former| !is_over(former)).collect();
                     if !more.borrow().is_empty() {
                         return Ok(session.leave());
                     }

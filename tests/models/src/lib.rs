@@ -10,7 +10,7 @@ pub mod memkv;
 pub mod mooncake;
 pub mod redis;
 pub mod s3;
-mod sessions;
+pub mod sessions;
 
 use check::Case;
 

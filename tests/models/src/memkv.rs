@@ -22,6 +22,7 @@ pub const TODAY: Rules = Rules {
     replaces: Replaces::Nothing,
     holds: false,
     doubts_refusals: false,
+    looks_first: true,
     single_threaded: false,
     falls: 0,
 };

@@ -24,6 +24,7 @@ pub const TODAY: Rules = Rules {
     replaces: Replaces::Nothing,
     holds: false,
     doubts_refusals: false,
+    looks_first: false,
     single_threaded: true,
     falls: 0,
 };

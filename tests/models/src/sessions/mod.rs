@@ -8,7 +8,7 @@
 //! Time is true time in ticks. Clients' clocks run with it; the server's began at another number, and may fall behind by
 //! [`Rules::falls`] ticks in all: drift, a step back of a wall clock, a machine that was paused with its clock.
 
-mod model;
+pub mod model;
 
 use crate::check::{Case, Expects};
 use crate::history::NOT_UNDONE;
@@ -73,6 +73,8 @@ pub struct Rules {
     pub holds: bool,
     /// A refusal of what was sent twice is no answer: the first may have been carried out.
     pub doubts_refusals: bool,
+    /// Before it carries out what is put only where nothing lies, the server looks whether something does, in a step of its own.
+    pub looks_first: bool,
     /// The server reads and carries out a frame in one step.
     pub single_threaded: bool,
     /// Ticks that the server's clock may fall behind.

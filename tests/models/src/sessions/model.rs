@@ -57,6 +57,8 @@ struct Frame {
     change: Number,
     /// By the server's clock.
     end: i8,
+    /// Nothing was found where it is to be put.
+    looked: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,10 +86,45 @@ pub enum Action {
     Greet(u8),
     Learn(u8),
     Read(u8),
+    /// The server looks whether something lies there, before it carries out what is put only where nothing does.
+    Look(u8),
     CarryOut(u8),
     Answer(u8),
     Lose(u8),
     GiveUp(u8),
+}
+
+impl State {
+    pub fn now(&self) -> u8 {
+        self.now
+    }
+
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    pub fn content(&self) -> Content {
+        self.content
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// What a client is about to do, and not told of yet.
+    pub fn runs(&self, client: u8) -> Option<Number> {
+        self.clients[client as usize].change
+    }
+
+    /// Whether the server has read a frame of a connection, and not carried it out.
+    pub fn is_running(&self, connection: u8) -> bool {
+        self.connections[connection as usize].running.is_some()
+    }
+
+    /// Whether the server reads no more of a connection.
+    pub fn has_ended(&self, connection: u8) -> bool {
+        self.connections[connection as usize].ended
+    }
 }
 
 impl Sessions {
@@ -173,8 +210,14 @@ impl Sessions {
         if state.now >= deadline {
             return None;
         }
+        // So near to its deadline that it would be refused: it is not sent.
+        if self.rules.end == End::Absolute && state.now + self.rules.margin >= deadline {
+            of.change = None;
+            state.history.ended(number, untold(of.sent));
+            return Some(());
+        }
         let end = deadline as i8 + ahead - self.rules.margin as i8;
-        connection.sent = Some(Frame { change: number, end });
+        connection.sent = Some(Frame { change: number, end, looked: false });
         of.sent = 2.min(of.sent + 1);
         if self.rules.holds {
             of.held_until = deadline;
@@ -203,21 +246,47 @@ impl Sessions {
 
     fn carry_out(&self, state: &mut State, connection: u8) -> Option<()> {
         let clock = self.clock(state);
+        if self.is_to_look(state, connection) {
+            return None;
+        }
         let of = &mut state.connections[connection as usize];
         let frame = of.running.take()?;
         let late = match self.rules.end {
             End::None | End::SeenWhenRead => false,
             End::Relative | End::Absolute => clock >= frame.end,
         };
-        let kind = self.changes[frame.change as usize - 1].1;
         of.answer = Some(if late {
             Phase::Refused
-        } else if kind == Kind::PutNew && self.is_there(state.content) {
+        } else if self.kind(frame) == Kind::PutNew && self.is_there(state.content) {
             Phase::Existed
         } else {
             state.content = Some(frame.change);
             Phase::Acknowledged
         });
+        Some(())
+    }
+
+    fn kind(&self, frame: Frame) -> Kind {
+        self.changes[frame.change as usize - 1].1
+    }
+
+    /// Whether the server looks next, before it carries out what it has read of a connection.
+    pub fn is_to_look(&self, state: &State, connection: u8) -> bool {
+        let running = state.connections[connection as usize].running;
+        self.rules.looks_first && running.is_some_and(|frame| !frame.looked && self.kind(frame) == Kind::PutNew)
+    }
+
+    fn look(&self, state: &mut State, connection: u8) -> Option<()> {
+        if !self.is_to_look(state, connection) {
+            return None;
+        }
+        let is_there = self.is_there(state.content);
+        let of = &mut state.connections[connection as usize];
+        match &mut of.running {
+            // However late it comes.
+            Some(_) if is_there => (of.running, of.answer) = (None, Some(Phase::Existed)),
+            running => running.as_mut()?.looked = true,
+        }
         Some(())
     }
 
@@ -263,17 +332,20 @@ impl Sessions {
         let of = &state.clients[client as usize];
         let number = of.change?;
         let is_late = state.now >= state.history.end(number);
-        let is_lost = of.connection.is_none() && of.sent > 0;
-        if !is_late && !is_lost {
+        if !is_late && of.connection.is_some() {
             return None;
         }
         self.close(state, client);
         let of = &mut state.clients[client as usize];
         of.change = None;
-        // What was never sent is not unknown.
-        state.history.ended(number, if of.sent > 0 { Phase::Unknown } else { Phase::Refused });
+        state.history.ended(number, untold(of.sent));
         Some(())
     }
+}
+
+/// What a client knows of a change that was not answered, and that it has sent so many times.
+fn untold(sent: u8) -> Phase {
+    if sent > 0 { Phase::Unknown } else { Phase::Refused }
 }
 
 impl Model for Sessions {
@@ -332,12 +404,13 @@ impl Model for Sessions {
             actions.push(if of.connection.is_some() { Action::Lose(client) } else { Action::Connect(client) });
         }
         for (connection, _) in (0..).zip(&state.connections).filter(|(_, of)| !of.ended) {
-            actions.extend([Action::Greet(connection), Action::Read(connection), Action::CarryOut(connection)]);
+            actions.extend([Action::Greet(connection), Action::Read(connection)]);
+            actions.extend([Action::Look(connection), Action::CarryOut(connection)]);
         }
         // A frame that was read is done, whatever became of its connection.
         for (connection, of) in (0..).zip(&state.connections) {
             if of.ended && of.running.is_some() {
-                actions.push(Action::CarryOut(connection));
+                actions.extend([Action::Look(connection), Action::CarryOut(connection)]);
             }
         }
     }
@@ -359,6 +432,7 @@ impl Model for Sessions {
             Action::Greet(connection) => self.greet(&mut state, connection)?,
             Action::Learn(client) => self.learn(&mut state, client)?,
             Action::Read(connection) => self.read(&mut state, connection)?,
+            Action::Look(connection) => self.look(&mut state, connection)?,
             Action::CarryOut(connection) => self.carry_out(&mut state, connection)?,
             Action::Answer(client) => self.answer(&mut state, client)?,
             Action::Lose(client) => self.close(&mut state, client),

@@ -21,8 +21,8 @@ pub trait System {
 
     fn fill(&self, bytes: &mut [u8]);
 
-    /// The running thread is about to take a lock: others may go on.
-    fn turn(&self);
+    /// The running thread is about to take a lock of what has this type: others may go on.
+    fn turn(&self, of: &'static str);
 
     /// The running thread waits for others.
     fn wait(&self, long: Duration);
@@ -179,7 +179,7 @@ impl<T> Mutex<T> {
     }
 
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
-        system(|system| system.turn());
+        system(|system| system.turn(std::any::type_name::<T>()));
         self.take()
     }
 

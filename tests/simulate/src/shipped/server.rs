@@ -72,7 +72,7 @@ impl System for Os {
         bytes.iter_mut().for_each(|byte| *byte = dice.next() as u8);
     }
 
-    fn turn(&self) {
+    fn turn(&self, _: &'static str) {
         let Some(sim) = self.sim.upgrade() else { return };
         let Some(running) = &sim.memkv else { return };
         // What is dropped while a history ends waits for nobody.
