@@ -20,12 +20,13 @@ pub fn sync(file: impl AsFd) -> Result<(), Errno> {
     way::files::sync(file.as_fd())
 }
 
-/// Only a hint: the system begins to write a file out, so that the syncs of several files wait for all of them at once.
+/// Only a hint: the system begins to write out so many bytes of a file from a place on (0: all), so that a later sync waits for less, and
+/// the syncs of several files for all of them at once.
 ///
 /// Linux: `sync_file_range`. Portable: nothing.
 #[inline]
-pub fn start_writing(file: impl AsFd) {
-    way::files::start_writing(file.as_fd());
+pub fn start_writing(file: impl AsFd, from: u64, bytes: u64) {
+    way::files::start_writing(file.as_fd(), from, bytes);
 }
 
 /// The bytes of a file are with the disk, whose cache is flushed by the next [`sync`] of anything on the same file system.

@@ -76,6 +76,8 @@ pub struct Directory {
     /// Where files are written before they are renamed; opened when it is first needed.
     temporaries: Mutex<Option<Arc<OwnedFd>>>,
     parents: Parents,
+    /// What is written here is made durable afterwards.
+    syncs: AtomicBool,
     /// Times of use cannot be noted here: the file system is mounted to read only, or the files are somebody else's.
     unnoted: AtomicBool,
     /// How old a noted time of use may be, in nanoseconds.
@@ -124,6 +126,7 @@ impl Directory {
             memory,
             untold: AtomicBool::new(false),
             around: Arc::new(Around::new(Direct::default(), path.display())),
+            syncs: AtomicBool::new(false),
             unnoted: AtomicBool::new(false),
             noted_for: AtomicU64::new(USE_NOTED.as_nanos() as u64),
             guard: OnceLock::new(),
@@ -152,6 +155,7 @@ impl Directory {
             memory,
             untold: AtomicBool::new(false),
             around: Arc::new(Around::new(Direct::default(), path.display())),
+            syncs: AtomicBool::new(false),
             unnoted: AtomicBool::new(true),
             noted_for: AtomicU64::new(USE_NOTED.as_nanos() as u64),
             guard: OnceLock::new(),

@@ -55,6 +55,10 @@ pub enum Written {
     Existed,
 }
 
+/// Where saves are made durable, the disk begins to write a file of so many bytes as soon as it is there: the sync waits for less. Of
+/// shorter ones several are written as one.
+const WRITTEN_EARLY: u64 = 64 << 10;
+
 impl Directory {
     /// Write a file of the parts in order. It appears whole or not at all. `replace`: over one that exists, which is
     /// otherwise kept; after power loss either one is there, whole. `durable`: its bytes survive power loss before its name
@@ -99,7 +103,12 @@ impl Directory {
         let placed = written.and_then(|()| match (durable, replace) {
             (true, _) => Ok(uninterrupted(|| files::sync_data(&file))?),
             (false, true) => Ok(write_out(&file)?),
-            (false, false) => Ok(()),
+            (false, false) => {
+                if len >= WRITTEN_EARLY && self.syncs.load(Relaxed) {
+                    files::start_writing(&file, 0, 0);
+                }
+                Ok(())
+            }
         });
         let place = || Ok(self.place(&temporaries, &name, path, replace)?);
         let placed = placed.and_then(|()| match (replace, until) {
@@ -142,6 +151,7 @@ impl Directory {
     /// (`docs/decisions/what-could-not-be-synced-is-removed.md`).
     pub fn sync(&self, paths: &[RelativePath], in_time: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
         self.check_writable()?;
+        self.syncs.store(true, Relaxed);
         let mut rest = paths;
         while !rest.is_empty() {
             in_time()?;
@@ -155,7 +165,7 @@ impl Directory {
                 })
             };
             let files = group.iter().map(open).collect::<Result<Vec<OwnedFd>, Error>>()?;
-            files.iter().for_each(files::start_writing);
+            files.iter().for_each(|file| files::start_writing(file, 0, 0));
             let files: Vec<_> = files.iter().zip(group).collect();
             side_by_side(self.shared.helpers.lent(&self.whose), &files, &|(file, path)| {
                 Ok(uninterrupted(|| files::sync_data(file)).inspect_err(|errno| {

@@ -1,6 +1,7 @@
 //! What survives a power loss: the segments in which values lie, then the log that names them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::folder::io_error;
 use super::format::{Entry, Key, RECORD_ALIGNMENT};
@@ -97,6 +98,7 @@ impl Store {
     /// Have a segment survive a power loss. What may be lost where that fails is marked: the kernel tells each failure once, and nobody
     /// else would learn of it. Of a segment that was evicted meanwhile nothing is lost.
     pub(super) fn sync_segment(&self, segment: u32, until: &Until) -> Result<(), Error> {
+        self.syncs.store(true, Relaxed);
         let own = self.writing().as_ref().filter(|own| own.segment == segment).map(|own| own.file.clone());
         let file = match own {
             Some(file) => Some(file),

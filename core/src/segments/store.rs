@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use kv_platform::files;
 use rustix::fs::{self, AtFlags, OFlags, Timespec, Timestamps, UTIME_OMIT};
 
 use super::folder::Folder;
@@ -37,6 +38,8 @@ const SEGMENT_BYTES: u64 = 256 << 20;
 const SEGMENTS: u64 = 8;
 /// The shortest that a segment is made for that.
 const LEAST_SEGMENT: u64 = 64 << 10;
+/// Where saves are made durable, the disk begins to write so many bytes as soon as they are in a segment: the sync waits for less.
+const WRITTEN_EARLY: u64 = 64 << 10;
 /// One is filled, one was filled, and one is evicted.
 pub(super) const LEAST_SEGMENTS: u64 = 3;
 
@@ -63,6 +66,8 @@ pub struct Store {
     pub(super) max_values: AtomicU64,
     known: RwLock<Known>,
     pub(super) writing: Mutex<Option<Arc<Writing>>>,
+    /// What is put here is made durable afterwards.
+    pub(super) syncs: AtomicBool,
     /// A thread reads a long log: what it has not come to is not there yet.
     replaying: AtomicBool,
 }
@@ -147,6 +152,7 @@ impl Store {
             max_values: AtomicU64::new(max_values),
             known: RwLock::new(known),
             writing: Mutex::new(None),
+            syncs: AtomicBool::new(false),
             replaying: AtomicBool::new(false),
         })
     }
@@ -398,9 +404,11 @@ impl Store {
             let Some((first, _)) = run.first() else { continue };
             let (file, at) = (first.reserved.writing.file.clone(), first.place.offset());
             let mut slices: Vec<IoSlice<'_>> = run.iter().flat_map(|(record, _)| record.slices()).collect();
-            let written = write_all(&self.folder, &file, at, &mut slices);
-            if let Err(error) = &written {
-                run.iter_mut().for_each(|(_, outcome)| **outcome = Err(error.clone()));
+            let bytes: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
+            match write_all(&self.folder, &file, at, &mut slices) {
+                Ok(()) if bytes >= WRITTEN_EARLY && self.syncs.load(Relaxed) => files::start_writing(&*file, at, bytes),
+                Ok(()) => {}
+                Err(error) => run.iter_mut().for_each(|(_, outcome)| **outcome = Err(error.clone())),
             }
         }
     }

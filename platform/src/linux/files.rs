@@ -18,9 +18,10 @@ pub fn sync(file: BorrowedFd) -> Result<(), Errno> {
 }
 
 #[inline]
-pub fn start_writing(file: BorrowedFd) {
-    // SAFETY: an open descriptor; 0 and 0 are the whole file.
-    unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+pub fn start_writing(file: BorrowedFd, from: u64, bytes: u64) {
+    let (from, bytes) = (from.min(i64::MAX as u64) as i64, bytes.min(i64::MAX as u64) as i64);
+    // SAFETY: an open descriptor; 0 bytes are all to the end of the file.
+    unsafe { libc::sync_file_range(file.as_raw_fd(), from, bytes, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
 #[inline]

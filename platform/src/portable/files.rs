@@ -23,7 +23,7 @@ pub fn sync(file: BorrowedFd) -> Result<(), Errno> {
     fs::fsync(file)
 }
 
-pub fn start_writing(_: BorrowedFd) {}
+pub fn start_writing(_: BorrowedFd, _: u64, _: u64) {}
 
 pub fn write_out(file: BorrowedFd) -> Result<(), Errno> {
     sync_data(file)
