@@ -240,8 +240,11 @@ impl Backend for Redis {
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
         let key = self.manifest_key(name);
         match self.strings.get_one(key.clone()) {
-            // Perhaps only the generation of a manifest that was deleted.
-            Err(error) if error.code.as_deref() == Some("WRONGTYPE") && self.strings.is_deleted(key)? => Ok(None),
+            // Perhaps only the generation of a manifest that was deleted, which another process may have published anew meanwhile.
+            Err(error) if error.code.as_deref() == Some("WRONGTYPE") => match self.strings.is_deleted(key.clone())? {
+                true => Ok(None),
+                false => self.strings.get_one(key),
+            },
             answer => answer,
         }
     }

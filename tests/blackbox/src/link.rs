@@ -1,5 +1,5 @@
 //! The network between one process and its server: a relay that can be cut, that keeps what is sent and delivers it later, also when the
-//! sender has gone, and that delivers what the process sends twice.
+//! sender has gone or its connection broke meanwhile, and that delivers what the process sends twice.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -18,6 +18,8 @@ pub enum Mode {
     Cut,
     /// What is sent arrives when the mode changes; what the process sent, on each connection some time after that, so that a later one overtakes it.
     Holds,
+    /// As passing, but that the process finds all connections broken that it has now. What is kept of them still arrives.
+    Breaks,
     /// What the process sends arrives twice.
     Repeats,
 }
@@ -70,8 +72,10 @@ impl Link {
 
     pub fn set(&self, mode: Mode) {
         self.shared.mode.store(mode as u8, SeqCst);
-        if mode == Mode::Cut {
-            self.shared.close_all();
+        match mode {
+            Mode::Cut => self.shared.close_all(),
+            Mode::Breaks => self.shared.close_to_the_process(),
+            _ => {}
         }
     }
 }
@@ -93,6 +97,12 @@ impl Shared {
     fn close_all(&self) {
         for stream in self.lock().drain().flat_map(|(_, ends)| ends) {
             let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn close_to_the_process(&self) {
+        for [process, _server] in self.lock().values() {
+            let _ = process.shutdown(Shutdown::Both);
         }
     }
 
@@ -219,6 +229,18 @@ mod tests {
         drop(send(&link, b"later"));
         let order: Vec<Vec<u8>> = (0..10).map(|_| arrived.recv_timeout(wait).unwrap()).collect();
         assert_ne!(order.last().unwrap(), b"later");
+        // A connection that breaks has what was sent on it arrive, though its sender knows that it is broken and sends it again.
+        while arrived.recv_timeout(Duration::from_millis(500)).is_ok() {}
+        link.set(Mode::Holds);
+        let mut stream = send(&link, b"sent");
+        std::thread::sleep(Duration::from_millis(100));
+        link.set(Mode::Breaks);
+        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
+        drop(send(&link, b"sent again"));
+        let mut both: Vec<Vec<u8>> = (0..2).map(|_| arrived.recv_timeout(wait).unwrap()).collect();
+        both.sort();
+        assert_eq!(both, [&b"sent"[..], b"sent again"]);
+
         link.set(Mode::Cut);
         // Nothing arrives any more.
         drop(TcpStream::connect(("127.0.0.1", link.port)));

@@ -114,6 +114,7 @@ impl Store {
         let links = port.into_iter().flat_map(|port| (0..PROCESSES).map(move |_| Link::start(port))).collect();
         let promise = Promise::of(backend.scheme(), backend.deadline())?;
         let promise = if nemesis.loses(backend) { promise.losing() } else { promise };
+        let promise = if nemesis == Nemesis::Break { promise.breaking(backend.scheme()) } else { promise };
         let store = data.join("store");
         let uri = match &servers {
             Servers::Files(_) => format!("{}://{}", backend.scheme(), store.display()),

@@ -98,6 +98,9 @@ impl Key<'_> {
         let operations = self.operations(&wrong);
         for operation in &operations {
             match (operation.effect, operation.optional) {
+                // What may have been repeated was acknowledged.
+                (Effect::Leaves(_), true) if matches!(self.history.calls[operation.call].outcome, Outcome::Done(_)) => {
+                }
                 (Effect::Leaves(_), true) => report.unknown += 1,
                 (Effect::Leaves(_), false) => report.acknowledged += 1,
                 (Effect::Saw(Some(_)), _) => report.seen += 1,
@@ -146,11 +149,21 @@ impl Key<'_> {
                 }
                 if !operation.optional {
                     operation.after = self.ended_by(call, &operations);
+                    operations.extend(self.repeated(&operation).filter(|_| read.contains(&state)));
                 }
             }
             operations.push(operation);
         }
         operations
+    }
+
+    /// A change that was acknowledged, once more.
+    fn repeated(&self, operation: &Operation) -> Option<Operation> {
+        let end = match self.promise.rule(self.key).repeats? {
+            Late::Return => operation.end,
+            Late::Deadline(_) | Late::Unchanged | Late::Ever => EVER,
+        };
+        Some(Operation { end, optional: true, after: Vec::new(), ..operation.clone() })
     }
 
     /// What a call did to the register. None: nothing follows from it.

@@ -85,7 +85,11 @@ impl Engines {
     /// This program, about to run where it reaches the store.
     fn command(&self, store: &Store, config: &str) -> Command {
         let path = self.folder.join(format!("config-{}.toml", config.len()));
-        std::fs::write(&path, config).expect("a temporary directory can be written to");
+        // At once: a process that was started before may be reading it.
+        let new = path.with_extension("new");
+        std::fs::write(&new, config)
+            .and_then(|()| std::fs::rename(&new, &path))
+            .expect("a temporary directory can be written to");
         let program = std::env::current_exe().expect("the program has a path").display().to_string();
         let words: Vec<String> = store.words().into_iter().chain([program]).collect();
         let mut command = Command::new(&words[0]);

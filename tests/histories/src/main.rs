@@ -93,6 +93,9 @@ enum Command {
         /// The store may lose what it has acknowledged
         #[arg(long)]
         loses: bool,
+        /// Connections broke before what was sent on them had arrived
+        #[arg(long)]
+        breaks: bool,
     },
 }
 
@@ -105,8 +108,13 @@ fn main() -> ExitCode {
     match arguments.command {
         Some(Command::Worker(options)) => ExitCode::from(u8::from(!worker::run(options))),
         Some(Command::Open(options)) => ExitCode::from(u8::from(!worker::open(&options))),
-        Some(Command::Check { file, backend, deadline, loses }) => {
-            check_kept(&file, &backend, Duration::from_millis(deadline), loses)
+        Some(Command::Check { file, backend, deadline, loses, breaks }) => {
+            let scheme = if backend == "cluster" { "redis" } else { &backend };
+            let promise = Promise::of(scheme, Duration::from_millis(deadline)).map(|promise| {
+                let promise = if loses { promise.losing() } else { promise };
+                if breaks { promise.breaking(scheme) } else { promise }
+            });
+            check_kept(&file, promise)
         }
         None if arguments.list => {
             BACKENDS.iter().for_each(|(_, name, about)| println!("{name:<14} {about}"));
@@ -136,12 +144,10 @@ fn raise_open_files() {
     }
 }
 
-fn check_kept(file: &std::path::Path, backend: &str, deadline: Duration, loses: bool) -> ExitCode {
-    let scheme = if backend == "cluster" { "redis" } else { backend };
+fn check_kept(file: &std::path::Path, promise: Option<Promise>) -> ExitCode {
     let read = || -> Result<_, String> {
         let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let promise = Promise::of(scheme, deadline).ok_or("this backend promises nothing")?;
-        Ok((History::parse(&text)?, if loses { promise.losing() } else { promise }))
+        Ok((History::parse(&text)?, promise.ok_or("this backend promises nothing")?))
     };
     let (history, promise) = match read() {
         Ok(read) => read,

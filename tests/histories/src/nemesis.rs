@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kv_store_tests::link::Mode;
+use kv_store_tests::link::{Link, Mode};
 
 use crate::backends::{Backend, PROCESSES, Servers, Store};
 use crate::engines::{Engines, presses};
@@ -17,6 +17,7 @@ pub enum Nemesis {
     ServerFreeze,
     Partition,
     Late,
+    Break,
     Repeat,
     Clock,
     Full,
@@ -51,6 +52,12 @@ pub const NEMESES: &[(Nemesis, &str, &[Backend], &str)] = &[
     ),
     (Nemesis::Partition, "partition", &[Redis, Memkv, S3], "the connections of some processes are cut"),
     (Nemesis::Late, "late", &[Redis, Memkv, S3], "what some processes send arrives after they have given up"),
+    (
+        Nemesis::Break,
+        "break",
+        &[Redis, Memkv, S3],
+        "connections break, and what was sent on them arrives when it was sent again",
+    ),
     (Nemesis::Repeat, "repeat", &[Memkv], "what processes send arrives twice"),
     (
         Nemesis::Clock,
@@ -120,6 +127,16 @@ impl Nemesis {
             }
             Nemesis::Partition => among_links(store, random, Mode::Cut, time),
             Nemesis::Late => among_links(store, random, Mode::Holds, time),
+            Nemesis::Break => {
+                for _ in 0..8 {
+                    let some: Vec<&Link> = store.links.iter().filter(|_| random.below(2) == 0).collect();
+                    some.iter().for_each(|link| link.set(Mode::Holds));
+                    std::thread::sleep(ms(2 + random.below(20)));
+                    some.iter().for_each(|link| link.set(Mode::Breaks));
+                    std::thread::sleep(ms(random.below(300)));
+                    some.iter().for_each(|link| link.set(Mode::Passes));
+                }
+            }
             Nemesis::Repeat => among_links(store, random, Mode::Repeats, time),
             Nemesis::Clock => {
                 let hours = |random: &mut Random| random.below(7_200_000) as i64;

@@ -23,6 +23,8 @@ pub struct Rule {
     pub removes: Late,
     /// Values may be gone at any time. Then they stay gone.
     pub loses: bool,
+    /// Where connections break, a change that was acknowledged may have been sent twice, and take effect once more until then.
+    pub repeats: Option<Late>,
 }
 
 /// What is promised of a store.
@@ -52,7 +54,7 @@ const BELIEVES: Duration = Duration::from_secs(2);
 impl Promise {
     /// What the backend of this scheme promises. None: it is none of those that ship and are shared by processes.
     pub fn of(scheme: &str, deadline: Duration) -> Option<Self> {
-        let rule = |sets, removes| Rule { sets, removes, loses: false };
+        let rule = |sets, removes| Rule { sets, removes, loses: false, repeats: None };
         let fenced = rule(Late::Deadline(GRACE), Late::Deadline(GRACE));
         let promise = match scheme {
             // "done by the deadline of their call or not at all, and in order"; the calls are made on the caller's thread.
@@ -97,6 +99,20 @@ impl Promise {
         for rule in [&mut self.manifests, &mut self.content, &mut self.others] {
             rule.loses = true;
         }
+        self
+    }
+
+    /// The same where connections break before what was sent on them has arrived: what may be repeated is, but on redis. A server of memkv
+    /// carries out no more of the session that broke once it has answered the next one, and s3 refuses the second of two manifests.
+    pub fn breaking(mut self, scheme: &str) -> Self {
+        let chunks = match scheme {
+            "memkv" => Late::Return,
+            "s3" => Late::Ever,
+            _ => return self,
+        };
+        self.manifests.repeats = Some(Late::Return);
+        self.content.repeats = Some(chunks);
+        self.others.repeats = Some(chunks);
         self
     }
 

@@ -57,6 +57,27 @@ fn what_every_backend_promises() {
 }
 
 #[test]
+fn what_is_sent_again_where_connections_break_may_be_there_twice() {
+    // While its call runs: seen, removed, and there again.
+    let twice =
+        ["1 set m/1 a 0 10 done -", "2 get m/1 - 1 2 done a", "2 remove m/1 - 3 4 done -", "3 get m/1 - 5 6 done a"];
+    // And after it has returned.
+    let later = ["1 set m/1 a 0 1 done -", "2 remove m/1 - 2 3 done -", "3 get m/1 - 4 5 done a"];
+    let chunk = later.map(|line| line.replace("set m/1", "put w/1").replace("m/1", "w/1"));
+    let chunk: Vec<&str> = chunk.iter().map(String::as_str).collect();
+    for scheme in SHARED {
+        let breaking = promise(scheme).breaking(scheme);
+        let repeats = ["memkv", "s3"].contains(&scheme);
+        let expected: &[&str] = if repeats { &[] } else { &[NO_ORDER] };
+        assert_eq!(found_by(&breaking, &twice), expected, "{scheme}");
+        assert_eq!(found(scheme, &twice), [NO_ORDER], "{scheme}: where none breaks");
+        assert_eq!(found_by(&breaking, &later), [BROUGHT_BACK], "{scheme}");
+        let expected: &[&str] = if scheme == "s3" { &[] } else { &[BROUGHT_BACK] };
+        assert_eq!(found_by(&breaking, &chunk), expected, "{scheme}");
+    }
+}
+
+#[test]
 fn what_is_not_evicted_is_there() {
     for scheme in SHARED {
         let lost = [
