@@ -342,7 +342,8 @@ impl Run<'_> {
 
     /// Adapters in Python engines, by the engines' own tools where they have some.
     fn engines(&self) -> Result<Vec<Row>> {
-        let engines = engines::Engines::prepare(self.place)?;
+        let wheel = engines::wheel(self.place)?;
+        let engines = engines::Engines::prepare(self.place, &wheel)?;
         let mut rows = Vec::new();
         for program in engines::BENCHES {
             let (mut bench, _redis) = engines::bench(self.place, &engines, program, &self.scratch)?;
@@ -353,7 +354,7 @@ impl Run<'_> {
         }
         let filter = self.options.filter.as_deref().unwrap_or("engines/");
         if "engines/vllm/first-token/".contains(filter) || filter.contains("first-token") {
-            let vllm = engines::Vllm::prepare(self.place)?;
+            let vllm = engines::Vllm::prepare(self.place, &wheel)?;
             let mut bench = vllm.python(self.place)?;
             bench.arg(engines::BENCH_VLLM).env("KV_STORE_BENCH_FOLDER", &self.scratch).arg(filter);
             rows.extend(self.rows(engines::BENCH_VLLM, bench.args(self.options.quick.then_some("--quick")))?);

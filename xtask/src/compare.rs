@@ -8,7 +8,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::engines::Engines;
+use crate::engines::{self, Engines};
 use crate::place::Place;
 use crate::python::{self, Environment};
 use crate::{demo, dist, llama, packages, table};
@@ -44,7 +44,7 @@ struct HistoryRow {
 pub fn run(place: &Place, options: &CompareOptions) -> Result<()> {
     packages::install(packages::TESTS)?;
     dist::run_for_long(place)?;
-    let engines = Engines::prepare(place)?;
+    let engines = Engines::prepare(place, &engines::wheel(place)?)?;
     let mut compare = engines.python(place)?;
     let client = demo::prepare(place)?;
     let of_llama = Environment::kept(place, "llama-cpp-python", python::LLAMA_NEEDS)?.python();

