@@ -66,11 +66,10 @@ impl ChunkHash {
     }
 
     /// A new hash: this one's bytes, and some behind them. `None`: there is no room.
-    pub fn followed_by(&self, suffix: &[u8]) -> Option<Self> {
+    pub fn followed_by<const N: usize>(&self, suffix: &[u8; N]) -> Option<Self> {
         let (len, mut bytes) = (usize::from(self.len), self.bytes);
-        let end = len + suffix.len();
-        bytes.get_mut(len..end)?.copy_from_slice(suffix);
-        Some(ChunkHash { len: end as u8, layout: Layout::Plain, described: Described::NOT, bytes })
+        *bytes.get_mut(len..)?.first_chunk_mut()? = *suffix;
+        Some(ChunkHash { len: (len + N) as u8, layout: Layout::Plain, described: Described::NOT, bytes })
     }
 
     /// Whether it can be the hash of its content, as far as its length tells.

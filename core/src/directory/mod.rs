@@ -250,7 +250,7 @@ impl Directory {
 
     /// The directory that a file lies in.
     fn parent_of(&self, path: &RelativePath) -> Result<Arc<Parent>, Errno> {
-        self.parents.get(path.parent(), || self.open_directory(path.parent()))
+        self.parents.get(path.parent(), self.shared.clock.now(), || self.open_directory(path.parent()))
     }
 
     /// Open a file without following any link, from the directory that it lies in.

@@ -52,9 +52,13 @@ impl Parents {
         Parents { kept: Arc::default(), shared: shared.clone() }
     }
 
-    /// The directory at a path: the kept one, or what `open` answers.
-    pub(super) fn get(&self, path: &str, open: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<Arc<Parent>, Errno> {
-        let now = self.shared.clock.now();
+    /// The directory at a path, now: the kept one, or what `open` answers.
+    pub(super) fn get(
+        &self,
+        path: &str,
+        now: Instant,
+        open: impl FnOnce() -> Result<OwnedFd, Errno>,
+    ) -> Result<Arc<Parent>, Errno> {
         if let Some(kept) = lock(&self.kept).by_path.get_mut(path)
             && now.saturating_duration_since(kept.opened) < PARENT_BELIEVED
         {
@@ -144,13 +148,13 @@ mod tests {
     #[test]
     fn an_idle_store_keeps_no_directory_open() {
         let parents = Parents::new(&Arc::default());
-        let first = parents.get("a", open_root).unwrap();
-        assert!(Arc::ptr_eq(&first, &parents.get("a", || unreachable!()).unwrap()));
+        let first = parents.get("a", Instant::now(), open_root).unwrap();
+        assert!(Arc::ptr_eq(&first, &parents.get("a", Instant::now(), || unreachable!()).unwrap()));
         drop(first);
         let begun = Instant::now();
         // Once more after the first sweep has ended.
         for _ in 0..2 {
-            let kept = parents.get("a", open_root).unwrap();
+            let kept = parents.get("a", Instant::now(), open_root).unwrap();
             while Arc::strong_count(&kept) > 1 {
                 assert!(begun.elapsed() < Duration::from_secs(60), "it is never closed");
                 std::thread::sleep(Duration::from_millis(10));
@@ -164,7 +168,7 @@ mod tests {
         let shared: Arc<Shared> = Arc::default();
         let keeps_one = || {
             let parents = Parents::new(&shared);
-            parents.get("a", open_root).unwrap();
+            parents.get("a", Instant::now(), open_root).unwrap();
             lock(&parents.kept).by_path.len() == 1
         };
         assert!(keeps_one());

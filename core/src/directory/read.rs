@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use kv_platform::files::Memory;
 use kv_platform::paths;
@@ -85,13 +86,16 @@ impl Directory {
             most: wanted.len(),
         };
         for (index, wanted) in wanted.enumerate() {
-            let late = index > 0 && until.is_some_and(|until| until.deadline() <= self.shared.clock.now());
-            if late || !batch.make_place() || index >= batch.most {
+            if !batch.make_place() || index >= batch.most {
+                break;
+            }
+            let now = self.shared.clock.now();
+            if index > 0 && until.is_some_and(|until| until.deadline() <= now) {
                 break;
             }
             batch.found.push(None);
             match wanted {
-                Ok(wanted) => batch.begin(index, wanted),
+                Ok(wanted) => batch.begin(index, wanted, now),
                 Err(error) => batch.settle(index, failed(error)),
             }
         }
@@ -155,8 +159,8 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    fn begin(&mut self, index: usize, wanted: Wanted) {
-        match self.directory.open_now(&wanted.path) {
+    fn begin(&mut self, index: usize, wanted: Wanted, now: Instant) {
+        match self.directory.open_now(&wanted.path, now) {
             Ok(file) => {
                 if let Err(error) = self.read_here(index, file, &wanted) {
                     self.settle(index, failed(error));
@@ -415,12 +419,12 @@ fn failed(error: Error) -> Found {
 
 impl Directory {
     /// Open a file if nothing has to be waited for. `AGAIN`: something may have to be.
-    fn open_now(&self, path: &RelativePath) -> Result<OwnedFd, Errno> {
+    fn open_now(&self, path: &RelativePath, now: Instant) -> Result<OwnedFd, Errno> {
         if self.memory == Memory::Unknown {
             return Err(Errno::AGAIN);
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let parent = self.parents.get(path.parent(), || {
+        let parent = self.parents.get(path.parent(), now, || {
             let path = if path.parent().is_empty() { ".".to_owned() } else { format!("{}/.", path.parent()) };
             paths::open_cached(&self.root, &path, flags)
         })?;

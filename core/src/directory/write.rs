@@ -131,7 +131,8 @@ impl Directory {
 
     fn place(&self, from: &OwnedFd, temporary: &str, path: &RelativePath, replace: bool) -> Result<Written, Errno> {
         let place = || {
-            let parent = self.parents.get(path.parent(), || self.make_directory(path.parent()))?;
+            let parent =
+                self.parents.get(path.parent(), self.shared.clock.now(), || self.make_directory(path.parent()))?;
             place_in(&parent, from, temporary, path, replace)
         };
         match place() {

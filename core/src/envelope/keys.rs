@@ -28,16 +28,14 @@ pub fn reduced_key(hash: &ChunkHash) -> ChunkHash {
 
 /// The key under which a chunk lies in the backend.
 pub fn stored_key(hash: &ChunkHash) -> ChunkHash {
-    match hash.layout() {
-        Layout::Plain => *hash,
-        Layout::Enveloped => {
-            let reduced = reduced_key(hash);
-            let suffix =
-                if reduced.as_slice().len() == LONGER_SUFFIX_FROM { &LONGER_KEY_SUFFIX[..] } else { &KEY_SUFFIX };
-            // It is never too long.
-            reduced.followed_by(suffix).unwrap_or(*hash)
-        }
-    }
+    let stored = match (hash.layout(), hash.as_slice().len()) {
+        (Layout::Plain, _) => Some(*hash),
+        (Layout::Enveloped, LONGER_SUFFIX_FROM) => hash.followed_by(&LONGER_KEY_SUFFIX),
+        (Layout::Enveloped, ..=DIRECT_HASH_BYTES) => hash.followed_by(&KEY_SUFFIX),
+        (Layout::Enveloped, _) => reduced_key(hash).followed_by(&KEY_SUFFIX),
+    };
+    // It is never too long.
+    stored.unwrap_or(*hash)
 }
 
 /// The consumer's hash, and its layout, from a key in the backend.

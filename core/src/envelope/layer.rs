@@ -154,7 +154,7 @@ impl Enveloped {
             (Judged::Sound(found), _) if !self.admits_chunk(hash, found.descriptor, until) => None,
             (Judged::Sound(found), Got::Buffer(data)) => Some(Got::Buffer(shortened(data, found.len)?)),
             (Judged::Sound(found), _) => Some(Got::Placed(found.len)),
-            (Judged::Damaged(damaged), _) => Some(Got::Damaged(damaged)),
+            (Judged::Damaged(damaged), _) => Some(Got::Damaged(Box::new(damaged))),
             (Judged::Foreign { version, transforms }, _) => {
                 self.tell_foreign(format_args!("chunk {hash}"), version, transforms);
                 until.dropped_chunk(hash, Unanswered::Later);
@@ -227,13 +227,13 @@ impl Enveloped {
 }
 
 /// The first bytes of a buffer: of its own memory where nobody else has it.
-fn shortened(data: Arc<Buffer>, len: usize) -> Result<Arc<Buffer>, Error> {
-    match Arc::try_unwrap(data) {
-        Ok(mut own) => {
+fn shortened(mut data: Arc<Buffer>, len: usize) -> Result<Arc<Buffer>, Error> {
+    match Arc::get_mut(&mut data) {
+        Some(own) => {
             own.truncate(len);
-            Ok(Arc::new(own))
+            Ok(data)
         }
-        Err(shared) => Buffer::concat(&[shared.get(..len).unwrap_or_default()]).map(Arc::new),
+        None => Buffer::concat(&[data.get(..len).unwrap_or_default()]).map(Arc::new),
     }
 }
 
@@ -286,20 +286,25 @@ impl Backend for Enveloped {
         if all_plain(hashes.iter()) {
             return self.inner.exists(hashes, until);
         }
-        let answers = self.inner.exists(&stored_keys(hashes), until)?;
-        let of = |(hash, answer): (&ChunkHash, Result<Presence, Error>)| {
-            answer.map(|found| self.seen_by_reader(hash, value_len(hash, found)))
-        };
-        Ok(hashes.iter().zip(answers).map(of).collect())
+        let mut answers = self.inner.exists(&stored_keys(hashes), until)?;
+        for (hash, answer) in hashes.iter().zip(&mut answers) {
+            if let Ok(found) = answer {
+                *found = self.seen_by_reader(hash, value_len(hash, *found));
+            }
+        }
+        Ok(answers)
     }
 
     fn exists_for_put(&self, hashes: &[ChunkHash], until: &Until) -> Answers<Presence> {
         if all_plain(hashes.iter()) {
             return self.inner.exists(hashes, until);
         }
-        let answers = self.inner.exists(&stored_keys(hashes), until)?;
-        let of = |(hash, answer): (&ChunkHash, Result<Presence, Error>)| answer.map(|found| value_len(hash, found));
-        let answers = hashes.iter().zip(answers).map(of).collect();
+        let mut answers = self.inner.exists(&stored_keys(hashes), until)?;
+        for (hash, answer) in hashes.iter().zip(&mut answers) {
+            if let Ok(found) = answer {
+                *found = value_len(hash, *found);
+            }
+        }
         Ok(self.present_for_put(hashes, answers, until))
     }
 

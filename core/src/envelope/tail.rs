@@ -10,11 +10,12 @@
 //! | 44..48 | zeros |
 //! | 48..64 | generation, which the checksum does not cover; zeros: none |
 
-use twox_hash::XxHash3_128;
+use std::io::Write;
 
 use crate::descriptor::DescriptorDigest;
 use crate::error::{Error, ErrorKind};
-use crate::payload::{Bytes, Covering, Damaged, Sum};
+use crate::limits::MAX_HASH_BYTES;
+use crate::payload::{Bytes, Covering, Damaged, Sum, xxh3};
 
 /// What an envelope adds to a value.
 pub const TAIL_BYTES: usize = 64;
@@ -28,6 +29,9 @@ const NO_GENERATION: [u8; 16] = [0; 16];
 /// What the checksum covers of the tail, and where that lies in it.
 const COVERED_BYTES: usize = 32;
 type Covered = [u8; COVERED_BYTES];
+
+/// What the checksum of a chunk covers before its value, at most: kind, key length, key, value length.
+const HEAD_BYTES: usize = 1 + 2 * size_of::<u64>() + MAX_HASH_BYTES;
 
 /// What lies in an envelope. A chunk's is none of a manifest, whatever their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +111,7 @@ pub fn judge_summed(kind: Kind, key: &[u8], stored: Bytes<'_>, sum: Option<Sum>)
     let stored_len = stored.len();
     let damaged = |digest| Judged::Damaged(Damaged { len: usize::try_from(stored_len).unwrap_or(usize::MAX), digest });
     let Some(len) = stored_len.checked_sub(TAIL_BYTES as u64) else {
-        let mut digest = XxHash3_128::new();
+        let mut digest = xxh3();
         stored.pieces().for_each(|piece| digest.write(piece));
         return damaged(digest.finish_128());
     };
@@ -125,7 +129,7 @@ pub fn judge_summed(kind: Kind, key: &[u8], stored: Bytes<'_>, sum: Option<Sum>)
         None => checksum(kind, key, len, stored.range(0, len), covered),
     };
     if checksum.to_le_bytes() != *first {
-        let mut digest = XxHash3_128::new();
+        let mut digest = xxh3();
         digest.write(&checksum.to_le_bytes());
         digest.write(&tail[..TAIL_BYTES - 16]);
         return damaged(digest.finish_128());
@@ -173,9 +177,21 @@ fn before_value(kind: Kind, key: &[u8], mut write: impl FnMut(&[u8])) {
 }
 
 fn checksum<'a>(kind: Kind, key: &[u8], len: u64, pieces: impl Iterator<Item = &'a [u8]>, covered: &Covered) -> u128 {
-    let mut digest = XxHash3_128::new();
-    before_value(kind, key, |bytes| digest.write(bytes));
-    digest.write(&len.to_le_bytes());
+    let mut digest = xxh3();
+    // At once where it fits, as for each chunk: to begin a write takes as long as to hash some hundred bytes.
+    let mut head = [0; HEAD_BYTES];
+    let mut rest = &mut head[..];
+    let mut fits = true;
+    before_value(kind, key, |bytes| fits &= rest.write_all(bytes).is_ok());
+    fits &= rest.write_all(&len.to_le_bytes()).is_ok();
+    let filled = HEAD_BYTES - rest.len();
+    match head.get(..filled).filter(|_| fits) {
+        Some(head) => digest.write(head),
+        None => {
+            before_value(kind, key, |bytes| digest.write(bytes));
+            digest.write(&len.to_le_bytes());
+        }
+    }
     pieces.for_each(|piece| digest.write(piece));
     digest.write(covered);
     digest.finish_128()

@@ -224,8 +224,8 @@ pub enum Got {
     TooLong(usize),
     /// In memory of the host's own; the caller named none.
     Buffer(Arc<Buffer>),
-    /// Something that is not what was put. No instance answers this: the layer of envelopes does.
-    Damaged(Damaged),
+    /// Something that is not what was put. No instance answers this: the layer of envelopes does. Boxed, for a batch moves its answers about.
+    Damaged(Box<Damaged>),
 }
 
 /// What tells damaged bytes from other ones, without the bytes.

@@ -6,6 +6,8 @@ use std::ptr::NonNull;
 /// Memory in one piece, or in several that make one value. Valid only as long as its maker promised.
 pub enum Memory {
     Whole(Piece),
+    /// A value and the tail of its envelope, most of the time: nothing is allocated.
+    Two([Piece; 2]),
     Scattered(Box<[Piece]>),
 }
 
@@ -24,7 +26,7 @@ unsafe impl Sync for Memory {}
 
 impl Piece {
     fn end(&self) -> u64 {
-        self.offset + self.len as u64
+        self.offset.saturating_add(self.len as u64)
     }
 
     /// Where in the piece two places of the whole value are.
@@ -61,18 +63,17 @@ impl Memory {
     }
 
     fn collect(pieces: impl Iterator<Item = (NonNull<u8>, usize)>) -> Self {
-        let mut pieces = pieces.peekable();
-        let first = pieces.next().map(|(data, len)| Piece { data, len, offset: 0 });
-        match (first, pieces.peek()) {
-            (None, _) => Memory::Scattered(Box::default()),
-            (Some(only), None) => Memory::Whole(only),
-            (Some(first), Some(_)) => {
-                let place = |end: &mut u64, (data, len)| {
-                    let piece = Piece { data, len, offset: *end };
-                    *end = end.saturating_add(len as u64);
-                    Some(piece)
-                };
-                Memory::Scattered(std::iter::once(first).chain(pieces.scan(first.end(), place)).collect())
+        let mut offset = 0_u64;
+        let mut pieces = pieces.fuse().map(|(data, len)| {
+            let piece = Piece { data, len, offset };
+            offset = piece.end();
+            piece
+        });
+        match (pieces.next(), pieces.next(), pieces.next()) {
+            (Some(only), None, _) => Memory::Whole(only),
+            (Some(first), Some(second), None) => Memory::Two([first, second]),
+            (first, second, third) => {
+                Memory::Scattered([first, second, third].into_iter().flatten().chain(pieces).collect())
             }
         }
     }
@@ -80,6 +81,7 @@ impl Memory {
     fn pieces(&self) -> &[Piece] {
         match self {
             Memory::Whole(piece) => std::slice::from_ref(piece),
+            Memory::Two(pieces) => pieces,
             Memory::Scattered(pieces) => pieces,
         }
     }

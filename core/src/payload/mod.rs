@@ -19,7 +19,7 @@ pub use items::{Destination, Fill, Items, Placed, Source, place};
 pub use memory::{Bytes, Memory};
 #[cfg(test)]
 pub use sum::Summing;
-pub use sum::{Covering, Sum};
+pub use sum::{Covering, Sum, Xxh3, xxh3};
 
 /// What a guest's handle stands for.
 pub enum Payload {

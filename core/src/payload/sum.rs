@@ -3,12 +3,20 @@
 
 use std::ops::Range;
 
-use twox_hash::XxHash3_128;
+use twox_hash::xxhash3_128::{DEFAULT_SECRET_LENGTH, RawHasher, SecretBuffer};
 
 use super::memory::Bytes;
 
 /// So many bytes are filled between two looks at them: few enough for a cache of a processor's own, many enough for few system calls.
 pub const SUMMED_AT_ONCE: usize = 128 << 10;
+
+/// XXH3-128, seed 0, of what comes piece by piece. That of the crate allocates a copy of its secret for each value.
+pub type Xxh3 = RawHasher<&'static [u8; DEFAULT_SECRET_LENGTH]>;
+
+/// One that has seen nothing yet.
+pub fn xxh3() -> Xxh3 {
+    RawHasher::new(SecretBuffer::default())
+}
 
 /// What a checksum covers: XXH3-128, seed 0, of `before`, the length of the value (8 bytes, little-endian), the value, and a part of the
 /// bytes that lie behind it.
@@ -31,7 +39,7 @@ pub struct Sum {
 /// A checksum on its way.
 pub struct Summing {
     covering: Covering,
-    digest: XxHash3_128,
+    digest: Xxh3,
     /// Bytes of the value that the digest has taken.
     taken: u64,
     sum: Option<Sum>,
@@ -39,7 +47,7 @@ pub struct Summing {
 
 impl Summing {
     pub fn new(covering: Covering) -> Self {
-        Summing { covering, digest: XxHash3_128::new(), taken: 0, sum: None }
+        Summing { covering, digest: xxh3(), taken: 0, sum: None }
     }
 
     /// Other bytes will fill the memory.
@@ -52,7 +60,7 @@ impl Summing {
         let Covering { before, behind, part } = &self.covering;
         let Some(value) = stored.checked_sub(*behind).filter(|_| self.sum.is_none()) else { return };
         if self.taken == 0 {
-            self.digest = XxHash3_128::new();
+            self.digest = xxh3();
             self.digest.write(before);
             self.digest.write(&value.to_le_bytes());
         }

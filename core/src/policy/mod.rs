@@ -198,7 +198,9 @@ impl Grants {
             (Host::parse(host).as_ref() == Some(&server.host)).then_some(port)
         };
         let mut ports = self.servers.iter().filter_map(named);
-        let by_uri = ports.clone().any(|port| port == Some(server.port));
+        // Mostly it is spelt as in the URI, and that need not be taken apart once more.
+        let as_written = self.servers.iter().any(|granted| granted == authority);
+        let by_uri = as_written || ports.clone().any(|port| port == Some(server.port));
         if by_uri || self.connect.iter().any(|pattern| pattern.allows(&server)) {
             return Ok(GrantedServer { server, by_uri });
         }

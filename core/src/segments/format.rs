@@ -2,8 +2,9 @@
 //!
 //! Invariant: what is decoded has held against its checksum. What has not is nothing, whatever its bytes are.
 
-use twox_hash::XxHash3_128;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use crate::payload::{Xxh3, xxh3};
 
 /// Begins each record.
 const RECORD_MAGIC: [u8; 4] = *b"kvsr";
@@ -83,8 +84,8 @@ fn record_sum<'a>(fields: &[u8], key: Key<'_>, value: impl Iterator<Item = &'a [
     sum.finish_128().to_le_bytes()
 }
 
-fn begin_sum(fields: &[u8], key: Key<'_>) -> XxHash3_128 {
-    let mut sum = XxHash3_128::new();
+fn begin_sum(fields: &[u8], key: Key<'_>) -> Xxh3 {
+    let mut sum = xxh3();
     sum.write(fields);
     sum.write(key.bytes);
     sum
@@ -93,7 +94,7 @@ fn begin_sum(fields: &[u8], key: Key<'_>) -> XxHash3_128 {
 /// The check of a record whose value comes bit by bit, which is summed while it is still in the processor's cache.
 pub struct Checking {
     fields: [u8; RECORD_HEADER_BYTES - 16],
-    sum: XxHash3_128,
+    sum: Xxh3,
     /// Bytes of the value that are in it.
     summed: usize,
 }

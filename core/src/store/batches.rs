@@ -281,25 +281,28 @@ impl Batches<'_> {
         }))
     }
 
-    fn presence(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Presence>, Error> {
-        let mut known = Vec::with_capacity(hashes.len());
+    /// Which chunks of one batch the backend has. Where an item failed, or a whole call, nothing is known of the batch.
+    fn presence(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<Result<Presence, Error>>, Error> {
+        let mut known = self.backend.exists(hashes, until)?;
         while let Some(rest) = hashes.get(known.len()..).filter(|rest| !rest.is_empty()) {
-            for answer in self.backend.exists(rest, until)? {
-                known.push(answer?);
-            }
+            known.append(&mut self.backend.exists(rest, until)?);
         }
-        Ok(known)
+        match known.iter().find_map(|answer| answer.as_ref().err()) {
+            Some(error) => Err(error.clone()),
+            None => Ok(known),
+        }
     }
 
-    /// Which chunks the backend has, with the lengths that it knows.
-    pub(super) fn exists_all(&self, hashes: &[ChunkHash], until: &Until) -> BatchOutcomes<Presence> {
+    /// Which chunks the backend has, with the lengths that it knows: an outcome for each.
+    pub(super) fn exists_all(&self, hashes: &[ChunkHash], until: &Until) -> Vec<Result<Presence, Error>> {
         let batches: Vec<&[ChunkHash]> = hashes.chunks(self.items).collect();
-        BatchOutcomes::join(self.side_by_side(&batches, &|batch| match self.presence(batch, until) {
-            Ok(present) => {
-                BatchOutcomes { items: present.into_iter().map(|present| Some(Ok(present))).collect(), failure: None }
-            }
-            Err(error) => BatchOutcomes { failure: Some(error), ..BatchOutcomes::unknown(batch.len()) },
-        }))
+        let mut parts = self.side_by_side(&batches, &|batch| {
+            self.presence(batch, until).unwrap_or_else(|error| batch.iter().map(|_| Err(error.clone())).collect())
+        });
+        match parts.as_mut_slice() {
+            [whole] => std::mem::take(whole),
+            parts => parts.iter_mut().flat_map(std::mem::take).collect(),
+        }
     }
 }
 
@@ -360,7 +363,7 @@ mod tests {
                 );
             }
             assert!(matches!(got[9], Ok(None)));
-            let present = batches.exists_all(&hashes(10), &until).each();
+            let present = batches.exists_all(&hashes(10), &until);
             assert!(present[..9].iter().all(|present| matches!(present, Ok(Presence::Present(Some(10))))));
             assert!(matches!(present[9], Ok(Presence::Absent)));
             assert!(batches.delete_all(&hashes(9), &|_| (), &until).each().iter().all(Result::is_ok));
@@ -417,7 +420,7 @@ mod tests {
         assert!(items.len() == 9 && items.iter().all(Option::is_none) && failure.is_some());
         let got = batches.get_all(&hashes(3), &[Target::ALLOCATE; 3], &|_, _, _| (), &until).each();
         assert!(got.iter().all(Result::is_err));
-        let BatchOutcomes { items, failure } = batches.exists_all(&hashes(9), &until);
-        assert!(items.iter().all(Option::is_none) && failure.is_some());
+        let present = batches.exists_all(&hashes(9), &until);
+        assert!(present.len() == 9 && present.iter().all(Result::is_err));
     }
 }

@@ -209,7 +209,7 @@ impl OpenStore {
         Ok(answer.and_then(|got| match got {
             Got::Buffer(data) if (judge.is_sound)(&data) => Some(Ok(data)),
             Got::Buffer(data) => Some(Err(self::damaged(&data))),
-            Got::Damaged(damaged) => Some(Err(damaged)),
+            Got::Damaged(damaged) => Some(Err(*damaged)),
             // There is no memory that it could be in, or be too small.
             Got::Placed(_) | Got::TooLong(_) => None,
         }))

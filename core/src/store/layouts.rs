@@ -28,9 +28,9 @@ impl Lookup {
         Lookup { first: Layout::Enveloped, then: then_plain.then_some(Layout::Plain) }
     }
 
-    /// The layouts in their order.
-    pub fn layouts(self) -> impl Iterator<Item = Layout> {
-        std::iter::once(self.first).chain(self.then)
+    /// Where it is looked for in a turn, of two.
+    pub fn layout(self, turn: usize) -> Option<Layout> {
+        if turn == 0 { Some(self.first) } else { self.then }
     }
 }
 

@@ -337,20 +337,10 @@ impl OpenStore {
         self.batches().exists(hashes, until)
     }
 
-    /// Fetch chunks with one call, into buffers. What came damaged out of its envelope is a miss.
+    /// Fetch chunks with one call, into buffers: see [`OpenStore::chunk_of`].
     pub(super) fn get_answers(&self, hashes: &[ChunkHash], until: &Until) -> Result<Vec<ChunkAnswer>, Error> {
         let answers = self.backend.get(hashes, &mut [], until)?;
-        let buffer = |(hash, answer): (&ChunkHash, Result<Option<Got>, Error>)| match answer? {
-            None => Ok(None),
-            Some(Got::Buffer(data)) => Ok(Some(data)),
-            Some(Got::Damaged(damaged)) => match self.found_damaged_envelope(hash, damaged, until) {
-                Damage::Passing(sound) => Ok(Some(sound)),
-                Damage::Removed | Damage::Stays(_) => Ok(None),
-            },
-            // There is no memory that it could be in, or be too small.
-            Some(Got::Placed(_) | Got::TooLong(_)) => Err(contract_violation("answered bytes that are nowhere")),
-        };
-        Ok(hashes.iter().zip(answers).map(buffer).collect())
+        Ok(hashes.iter().zip(answers).map(|(hash, answer)| self.chunk_of(hash, answer, until)).collect())
     }
 
     /// What the backend itself has, without what is near.
@@ -363,11 +353,38 @@ impl OpenStore {
 
     /// Fetch one chunk; what does not match its hash is a miss.
     pub(super) fn get_one(&self, hash: &ChunkHash, until: &Until) -> Result<Option<Arc<Buffer>>, Error> {
-        let mut answers = self.get_looked_up(std::slice::from_ref(hash), until)?;
-        match answers.pop() {
-            Some((hash, Ok(found))) => Ok(found.and_then(|data| self.check(&hash, data, until))),
-            Some((_, Err(error))) => Err(error),
-            None => Err(contract_violation("answered no outcome")),
+        let lookup = self.lookup_of_chunk(hash);
+        let mut place = hash.lying(lookup.first);
+        let mut found = self.get_from(&place, until)?;
+        let elsewhere = found.is_none() && !self.is_damaged(&place) && !until.is_others(&place);
+        if let Some(then) = lookup.then.filter(|_| elsewhere) {
+            place = hash.lying(then);
+            found = self.get_from(&place, until)?;
+            self.saw_layout1(&place, found.is_some());
+        }
+        Ok(found.and_then(|data| self.check(&place, data, until)))
+    }
+
+    /// Fetch one chunk from where it may lie, unchecked.
+    fn get_from(&self, hash: &ChunkHash, until: &Until) -> ChunkAnswer {
+        let answer = self.backend.get(std::slice::from_ref(hash), &mut [], until)?.into_iter().next();
+        let found =
+            self.chunk_of(hash, answer.unwrap_or_else(|| Err(contract_violation("answered no outcome"))), until);
+        self.learn(std::slice::from_ref(hash), std::slice::from_ref(&found));
+        found
+    }
+
+    /// The chunk that a backend has answered into a buffer. What came damaged out of its envelope is a miss.
+    fn chunk_of(&self, hash: &ChunkHash, answer: Result<Option<Got>, Error>, until: &Until) -> ChunkAnswer {
+        match answer? {
+            None => Ok(None),
+            Some(Got::Buffer(data)) => Ok(Some(data)),
+            Some(Got::Damaged(damaged)) => match self.found_damaged_envelope(hash, *damaged, until) {
+                Damage::Passing(sound) => Ok(Some(sound)),
+                Damage::Removed | Damage::Stays(_) => Ok(None),
+            },
+            // There is no memory that it could be in, or be too small.
+            Some(Got::Placed(_) | Got::TooLong(_)) => Err(contract_violation("answered bytes that are nowhere")),
         }
     }
 

@@ -193,20 +193,29 @@ impl SaveState {
         found(&mut state).is_some()
     }
 
-    /// The bytes of each of these chunks that waits here, for whichever layout.
-    pub(super) fn waiting_each<'a>(&self, hashes: impl Iterator<Item = &'a ChunkHash>) -> Vec<Option<Arc<Buffer>>> {
+    /// Tell which of these chunks wait here, for whichever layout: their places among them, and their bytes.
+    pub(super) fn each_waiting<'a>(
+        &self,
+        hashes: impl Iterator<Item = &'a ChunkHash>,
+        mut waits: impl FnMut(usize, &Arc<Buffer>),
+    ) {
         let state = self.lock();
-        let is_empty = state.ledger.is_empty();
-        let waiting = |hash: &ChunkHash| {
+        if state.ledger.is_empty() {
+            return;
+        }
+        for (at, hash) in hashes.enumerate() {
             let in_layout = |layout| state.ledger.data(&hash.lying(layout));
-            in_layout(Layout::Plain).or_else(|| in_layout(Layout::Enveloped)).cloned()
-        };
-        hashes.map(|hash| if is_empty { None } else { waiting(hash) }).collect()
+            if let Some(data) = in_layout(Layout::Plain).or_else(|| in_layout(Layout::Enveloped)) {
+                waits(at, data);
+            }
+        }
     }
 
     /// The bytes of a chunk that waits here, for whichever layout.
     pub(super) fn waiting(&self, hash: &ChunkHash) -> Option<Arc<Buffer>> {
-        self.waiting_each(std::iter::once(hash)).pop().flatten()
+        let mut found = None;
+        self.each_waiting(std::iter::once(hash), |_, data| found = Some(data.clone()));
+        found
     }
 
     pub(super) fn holds(&self, hash: &ChunkHash) -> bool {

@@ -157,7 +157,7 @@ impl Items {
                     let wanted = self.all().iter().map(|item| {
                         let hash = bytes(item.hash, item.hash_len, "the hash")?;
                         match (call.allocate, item.n_pieces) {
-                            (false, _) => Ok(Wanted::placed(hash, memory_of(item)?)),
+                            (false, _) => Wanted::placed(hash, memory_of(item)?),
                             (true, 0) => Ok(Wanted::allocated(hash)),
                             (true, count) => Err(Error::invalid(format!(
                                 "an item has {count} pieces, and KV_STORE_ALLOCATE takes none"
@@ -205,8 +205,13 @@ impl Items {
     /// # Safety
     /// As [`Items::run`].
     unsafe fn hashes(&self) -> Result<Vec<&[u8]>, Error> {
+        let mut hashes = Vec::with_capacity(self.count);
         // SAFETY: by this function's own condition.
-        unsafe { self.all().iter().map(|item| bytes(item.hash, item.hash_len, "the hash")).collect() }
+        for item in unsafe { self.all() } {
+            // SAFETY: as above.
+            hashes.push(unsafe { bytes(item.hash, item.hash_len, "the hash") }?);
+        }
+        Ok(hashes)
     }
 }
 
@@ -268,7 +273,7 @@ unsafe fn pieces_of<'a>(item: &kv_store_item_t) -> Result<Vec<&'a [u8]>, Error> 
 ///
 /// # Safety
 /// As [`pieces`].
-unsafe fn memory_of(item: &kv_store_item_t) -> Result<Vec<libc::iovec>, Error> {
+unsafe fn memory_of(item: &kv_store_item_t) -> Result<impl Iterator<Item = Result<libc::iovec, Error>>, Error> {
     // SAFETY: by this function's own condition.
     let pieces = unsafe { pieces(item) }?;
     let checked = |piece: &kv_store_piece_t| match (piece.data.is_null(), piece.len) {
@@ -276,5 +281,5 @@ unsafe fn memory_of(item: &kv_store_item_t) -> Result<Vec<libc::iovec>, Error> {
         (_, len) if len > isize::MAX as usize => Err(Error::invalid(format!("a piece has {len} bytes"))),
         (_, len) => Ok(libc::iovec { iov_base: piece.data, iov_len: len }),
     };
-    pieces.iter().map(checked).collect()
+    Ok(pieces.iter().map(checked))
 }

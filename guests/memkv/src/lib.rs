@@ -142,7 +142,7 @@ impl Backend for Memkv {
         self.server.with_session(|session| {
             let answer = session.ask_one(Op::Get, Lookup { kind: Kind::Manifest, key: &key }.encode(), None)?;
             match answer.status {
-                Status::Ok => answer.value.map(Some),
+                Status::Ok => answer.payload().map(Some),
                 Status::Missing => Ok(None),
                 _ => Err(answer.error()),
             }
@@ -284,13 +284,16 @@ fn read_values(session: &mut Session, asked: usize) -> Result<Vec<GetOutcome>> {
         if left >= expected.unwrap_or(asked) || expected.is_some_and(|expected| left + 1 != expected) {
             return Err(session.corrupt("a batch was answered with another number of values"));
         }
-        let outcome = match (answer.status, answer.value) {
-            (Status::Ok, Ok(data)) => GetOutcome::Found(data),
-            (Status::Ok, Err(error)) if error.kind == ErrorKind::Exhausted => {
-                full = true;
-                GetOutcome::Failed(error)
-            }
-            (Status::Missing, _) => GetOutcome::Missing,
+        let outcome = match answer.status {
+            Status::Ok => match answer.payload() {
+                Ok(data) => GetOutcome::Found(data),
+                Err(error) if error.kind == ErrorKind::Exhausted => {
+                    full = true;
+                    GetOutcome::Failed(error)
+                }
+                Err(error) => return Err(error),
+            },
+            Status::Missing => GetOutcome::Missing,
             _ => return Err(session.corrupt("a batch get was answered by something else")),
         };
         // What did not fit ends the answer, unless it is all of it.

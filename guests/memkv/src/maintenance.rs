@@ -67,7 +67,7 @@ impl Memkv {
         let after = after.ok_or_else(|| Error::invalid("no place in a listing of this backend"))?;
         self.server.with_session(|session| {
             let asked = List { kind, after: &after, limit: limit.max(1) };
-            let value = ask(session, Op::List, asked.encode())?.value?;
+            let value = ask(session, Op::List, asked.encode())?.payload()?;
             let bytes = value.read(0, u32::try_from(value.len()).unwrap_or(u32::MAX))?;
             let Listing(listed) = Listing::decode(&bytes).map_err(|fault| session.corrupt(&fault.to_string()))?;
             let next = listed.last().map(|last| hex(&last.key));

@@ -286,11 +286,16 @@ pub struct Answer {
     /// How many more answers to the same question follow.
     pub left: u32,
     pub fields: Vec<u8>,
-    /// `exhausted`: the host had no room for it.
-    pub value: Result<Payload>,
+    /// `None`: it is empty. `exhausted`: the host had no room for it.
+    value: Result<Option<Payload>>,
 }
 
 impl Answer {
+    /// Its value.
+    pub fn payload(self) -> Result<Payload> {
+        self.value?.map_or_else(|| Payload::from_bytes(&[]), Ok)
+    }
+
     /// The error that it stands for.
     pub fn error(&self) -> Error {
         explain(self.status, &self.fields)
@@ -353,26 +358,32 @@ impl Session<'_> {
         if !header.is_refusal() && header.answers() != Some(op) {
             return Err(conversation.corrupt("an answer to another question"));
         }
-        let fields = match header.fields {
-            0 => Vec::new(),
-            len => conversation.receive_exact(len)?,
-        };
-        let value = match wanted {
-            Wanted::Value(item) => conversation.receive_payload(header.value, item),
-            Wanted::Nothing => Err(Error::exhausted("no room for more values")),
-        };
-        let value = match value {
-            Ok(value) => value,
-            Err(error) if error.kind == ErrorKind::Exhausted && header.value > 0 => {
-                // Its tag cannot be checked, and nothing of it is used. That there was something is all that is said.
-                conversation.skip(header.value + u64::from(TAG_LEN))?;
-                return Ok(Answer { status: header.status, left: header.left, fields, value: Err(error) });
+        let (fields, value, tag) = if header.value == 0 {
+            // All that is left, at once: each receive is a call of the host.
+            let mut rest = conversation.receive_exact(header.fields.saturating_add(TAG_LEN))?;
+            let tag = rest.split_off(rest.len().saturating_sub(TAG_BYTES));
+            (rest, None, tag)
+        } else {
+            let fields = match header.fields {
+                0 => Vec::new(),
+                len => conversation.receive_exact(len)?,
+            };
+            let value = match wanted {
+                Wanted::Value(item) => conversation.receive_payload(header.value, item),
+                Wanted::Nothing => Err(Error::exhausted("no room for more values")),
+            };
+            match value {
+                Ok(value) => (fields, Some(value), conversation.receive_exact(TAG_LEN)?),
+                Err(error) if error.kind == ErrorKind::Exhausted => {
+                    // Its tag cannot be checked, and nothing of it is used. That there was something is all that is said.
+                    conversation.skip(header.value + u64::from(TAG_LEN))?;
+                    return Ok(Answer { status: header.status, left: header.left, fields, value: Err(error) });
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) if error.kind == ErrorKind::Exhausted => Payload::from_bytes(&[])?,
-            Err(error) => return Err(error),
         };
-        let tag = conversation.receive_exact(TAG_LEN)?;
-        let parts = [Part::Bytes(bytes), Part::Bytes(fields.clone()), Part::Payload(&value)];
+        let of_value = value.as_ref().map_or_else(|| Part::Bytes(Vec::new()), Part::Payload);
+        let parts = [Part::Bytes(bytes), Part::Bytes(fields.clone()), of_value];
         let expected = conversation.in_step(payloads::hmac_sha256(self.agreed.incoming.key().bytes(), &parts))?;
         if !<[u8; TAG_BYTES]>::try_from(expected).is_ok_and(|expected| Tag(expected).matches(&tag)) {
             return Err(conversation.corrupt("the signature of an answer is wrong: it was changed on the way"));

@@ -81,7 +81,7 @@ fn files_are_read_where_they_belong_without_a_copy() {
     begin(&mut state, &mut spaces);
     let answers =
         ["short", "long", "short"].iter().zip(0..).map(|(path, item)| found(read(&mut state, path, Some(item))));
-    let answers = answers.collect();
+    let answers: Vec<_> = answers.collect();
     assert_eq!(counts::take(), counts::of_files(folder.path(), 10 + long.len() + 10));
     let got = state.place_answers(answers).unwrap();
     assert!(matches!(got[0], Ok(Some(Got::Placed(10)))) && matches!(got[1], Ok(Some(Got::Placed(200_000)))));
@@ -234,7 +234,7 @@ proptest! {
             prop_assert_eq!(bytes, content(*file));
         }
         let expected: Vec<Option<usize>> = answered.iter().map(|answer| answer.as_ref().map(|(file, _)| *file)).collect();
-        let got = state.place_answers(answered.into_iter().map(|answer| Ok(answer.map(|(_, handle)| handle))).collect()).unwrap();
+        let got = state.place_answers(answered.into_iter().map(|answer| Ok(answer.map(|(_, handle)| handle)))).unwrap();
         state.items().end();
         for ((got, expected), space) in got.iter().zip(expected).zip(&spaces) {
             match (got.as_ref().unwrap(), expected, space) {

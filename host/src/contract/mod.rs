@@ -101,8 +101,8 @@ impl Access {
     }
 }
 
-/// What a guest answered for each item of a batch: a payload, nothing, or why not.
-type Answers = Vec<Result<Option<Resource<Payload>>, Error>>;
+/// What a guest answered for an item of a batch: a payload, nothing, or why not.
+type ItemAnswer = Result<Option<Resource<Payload>>, Error>;
 
 /// The host's side of one instance.
 pub(crate) struct State {
@@ -325,15 +325,19 @@ impl State {
     }
 
     /// Put what the guest answered for each item where the item belongs.
-    pub(crate) fn place_answers(&mut self, answers: Answers) -> Result<Vec<Result<Option<Got>, Error>>, Error> {
+    pub(crate) fn place_answers(
+        &mut self,
+        answers: impl IntoIterator<Item = ItemAnswer, IntoIter: ExactSizeIterator>,
+    ) -> Result<Vec<Result<Option<Got>, Error>>, Error> {
         /// On its way: bytes, or how many lie in the item's memory already.
         enum Arrived {
             Bytes(Arc<Buffer>),
             Placed(usize),
         }
         // Before anything is written: bytes that lie in the memory of another item than the one that they answer.
+        let answers = answers.into_iter();
         let mut arrived = Vec::with_capacity(answers.len());
-        for (at, answer) in answers.into_iter().enumerate() {
+        for (at, answer) in answers.enumerate() {
             let found = match answer {
                 Ok(Some(handle)) => self.take(handle)?,
                 Ok(None) => {

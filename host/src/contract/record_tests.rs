@@ -56,7 +56,7 @@ fn records_are_read_where_they_belong_without_a_copy() {
         GetOutcome::Missing => Ok(None),
         GetOutcome::Failed(error) => panic!("{error:?}"),
     });
-    let got = one.place_answers(answers.collect()).unwrap();
+    let got = one.place_answers(answers).unwrap();
     assert!(matches!(got[0], Ok(Some(Got::Placed(10)))) && matches!(got[1], Ok(Some(Got::Placed(200_000)))));
     assert!(matches!(got[2], Ok(Some(Got::TooLong(10)))));
     assert!(matches!(&got[3], Ok(Some(Got::Buffer(data))) if &data[..] == b"0123456789"));

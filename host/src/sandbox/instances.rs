@@ -79,7 +79,7 @@ impl Backend for Pool {
                 GetOutcome::Found(payload) => Ok(Some(payload)),
             });
             let state = call.store.data_mut();
-            let landed = state.place_answers(answers.collect());
+            let landed = state.place_answers(answers);
             for (target, item) in targets.iter_mut().zip(0..).filter(|(target, _)| target.covering().is_some()) {
                 target.set_sum(state.items().sum(item));
             }

@@ -141,7 +141,7 @@ impl Pool {
         call: impl AsyncFnOnce(&mut Upkeep<'_>) -> Outcome<T>,
     ) -> Result<T, Error> {
         if self.holds_data {
-            let mut slot = self.acquire(until.deadline())?;
+            let mut slot = self.acquire(until)?;
             let instance = match slot.instance.take() {
                 Some(idle) => idle,
                 None => self.instantiate(until)?.0,
@@ -194,7 +194,7 @@ impl Pool {
         call: impl AsyncFnOnce(&mut Call<'_>) -> Outcome<T>,
     ) -> Result<T, Error> {
         // Given back, as gone, if anything on the way fails or panics.
-        let mut slot = self.acquire(until.deadline())?;
+        let mut slot = self.acquire(until)?;
         let mut instance = match slot.instance.take() {
             Some(idle) => idle,
             None => self.instantiate(until)?.0,
@@ -298,7 +298,7 @@ impl Pool {
         Ok((Instance { store, backend, maintenance }, features))
     }
 
-    fn acquire(&self, deadline: Instant) -> Result<Slot<'_>, Error> {
+    fn acquire(&self, until: &Until) -> Result<Slot<'_>, Error> {
         let mut slots = self.slots();
         loop {
             if let Some(instance) = slots.idle.pop() {
@@ -319,7 +319,7 @@ impl Pool {
                      raise limits.waiting (or limits.instances, if the backend allows more)"
                 ));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = until.deadline().saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return busy(format!(
                     "busy: all {instances} instances were in use until the deadline: make fewer calls at once, or raise \

@@ -1,6 +1,7 @@
 //! Gets of a batch: placed straight in the caller's memory, and checked there.
 
 use std::borrow::Cow;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::super::Opened;
@@ -20,7 +21,34 @@ use crate::until::Until;
 pub struct Wanted {
     hash: Result<ChunkHash, Error>,
     /// Where its bytes go. `None`: memory is allocated.
-    pieces: Option<Vec<libc::iovec>>,
+    pieces: Option<Pieces>,
+}
+
+/// The pieces of memory of one value. Where it is one piece nothing is allocated.
+enum Pieces {
+    One([libc::iovec; 1]),
+    Other(Vec<libc::iovec>),
+}
+
+impl FromIterator<libc::iovec> for Pieces {
+    fn from_iter<I: IntoIterator<Item = libc::iovec>>(pieces: I) -> Self {
+        let mut pieces = pieces.into_iter().fuse();
+        match (pieces.next(), pieces.next()) {
+            (Some(only), None) => Pieces::One([only]),
+            (first, second) => Pieces::Other([first, second].into_iter().flatten().chain(pieces).collect()),
+        }
+    }
+}
+
+impl Deref for Pieces {
+    type Target = [libc::iovec];
+
+    fn deref(&self) -> &[libc::iovec] {
+        match self {
+            Pieces::One(piece) => piece,
+            Pieces::Other(pieces) => pieces,
+        }
+    }
 }
 
 impl Wanted {
@@ -36,8 +64,11 @@ impl Wanted {
     }
 
     /// A value for memory that the caller of [`Opened::get_many`] answers for.
-    pub fn placed(hash: &[u8], pieces: Vec<libc::iovec>) -> Self {
-        Wanted { hash: ChunkHash::new(hash), pieces: Some(pieces) }
+    ///
+    /// # Errors
+    /// That of a piece.
+    pub fn placed(hash: &[u8], pieces: impl Iterator<Item = Result<libc::iovec, Error>>) -> Result<Self, Error> {
+        Ok(Wanted { hash: ChunkHash::new(hash), pieces: Some(pieces.collect::<Result<_, _>>()?) })
     }
 
     /// A value for memory that is allocated.
@@ -178,25 +209,25 @@ impl Opened {
         let (mut chunks, first_of) = distinct(items.iter().map(|item| item.hash.as_ref().ok()));
         chunks.iter_mut().for_each(|(_, hash)| *hash = hash.described_as(described));
         choose_memory(&mut chunks, &first_of, items);
+        let mut found: Vec<Result<FoundChunk, Error>> = chunks.iter().map(|_| Ok(FoundChunk::Nothing)).collect();
         // What waits is what was put.
-        let waiting = |data: Option<Arc<Buffer>>| match data {
-            Some(data) => {
-                let len = data.len();
-                Ok(FoundChunk::Buffer(data, len))
+        save.each_waiting(chunks.iter().map(|(_, hash)| hash), |at, data| {
+            if let Some(found) = found.get_mut(at) {
+                *found = Ok(FoundChunk::Buffer(data.clone(), data.len()));
             }
-            None => Ok(FoundChunk::Nothing),
-        };
-        let mut found: Vec<Result<FoundChunk, Error>> =
-            save.waiting_each(chunks.iter().map(|(_, hash)| hash)).into_iter().map(waiting).collect();
+        });
         let lookups: Vec<Lookup> = chunks.iter().map(|(_, hash)| shared.lookup_of(hash, options)).collect();
         for turn in 0..2 {
-            let place = |(at, found): (usize, &Result<FoundChunk, Error>)| {
-                let layout =
-                    lookups.get(at)?.layouts().nth(turn).filter(|_| matches!(found, Ok(FoundChunk::Nothing)))?;
-                let (item, hash) = chunks.get(at).filter(|(_, hash)| turn == 0 || !until.is_others(hash))?;
-                Some((at, (*item, hash.lying(layout))))
-            };
-            let (places, asked): (Vec<usize>, Vec<Asked>) = found.iter().enumerate().filter_map(place).unzip();
+            let (mut places, mut asked) = (Vec::with_capacity(found.len()), Vec::with_capacity(found.len()));
+            for (at, ((found, lookup), (item, hash))) in found.iter().zip(&lookups).zip(&chunks).enumerate() {
+                if let Ok(FoundChunk::Nothing) = found
+                    && let Some(layout) = lookup.layout(turn)
+                    && (turn == 0 || !until.is_others(hash))
+                {
+                    places.push(at);
+                    asked.push((*item, hash.lying(layout)));
+                }
+            }
             if asked.is_empty() {
                 continue;
             }
@@ -292,6 +323,7 @@ impl OpenStore {
         };
         until.expect(rooms.iter().map(most).fold(0, u64::saturating_add));
         let value_len = |hash: &ChunkHash, target: &Target<'_>, got: &Got| match got {
+            Got::Placed(len) if hash.is_enveloped() => Some(*len),
             // SAFETY: the call has placed so many bytes, and by this function's own condition nobody else writes there.
             Got::Placed(len) => plain.value_len(hash, &unsafe { filled(target.pieces().unwrap_or_default(), *len) }),
             Got::Buffer(data) => plain.value_len(hash, &[data]),
@@ -317,7 +349,7 @@ impl OpenStore {
                     // SAFETY: the call has placed so many bytes there.
                     damage::damaged(&unsafe { filled(room.as_deref().unwrap_or_default(), len) }.concat())
                 }
-                (Got::Damaged(damaged), _) => damaged,
+                (Got::Damaged(damaged), _) => *damaged,
             };
             let judge = Judge {
                 is_sound: &|again| plain.value_len(hash, &[again]).is_some(),

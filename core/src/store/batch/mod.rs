@@ -4,6 +4,7 @@
 //! outcome of its own. A batch never settles what the keys of a store are (`verify = "auto"`): its keys may be anything.
 
 mod get;
+mod named;
 mod put;
 mod save;
 
@@ -16,10 +17,13 @@ pub use get::Wanted;
 pub use save::SubmittedPut;
 pub use save::{Save, SaveOutcome};
 
+use named::Named;
+
 use super::seal::SEAL_BYTES;
 use super::{Opened, Put, Store};
 use crate::backend::{Answers, Backend, ChunkHash, Presence};
 use crate::counters::Operation;
+use crate::descriptor::Described;
 use crate::error::{Error, ErrorKind};
 use crate::payload::Buffer;
 use crate::until::Until;
@@ -266,16 +270,15 @@ impl Opened {
     }
 
     fn delete_admitted(&self, hashes: &[&[u8]], options: &BatchOptions, until: &Until) -> Vec<Result<(), Error>> {
-        let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(|hash| ChunkHash::new(hash)).collect();
-        let (distinct, first_of) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
+        let named = Named::of(hashes, Described::NOT);
         // Wherever each may lie.
-        let places = |(number, (_, hash)): (usize, &(usize, ChunkHash))| {
+        let places = |(number, hash): (usize, &ChunkHash)| {
             let hash = *hash;
             let layouts = self.shared.layouts_of_removed(&hash, options);
             layouts.map(move |layout| (number, hash.lying(layout))).collect::<Vec<_>>()
         };
-        let (numbers, places): (Vec<usize>, Vec<ChunkHash>) = distinct.iter().enumerate().flat_map(places).unzip();
-        let mut answers: Vec<Option<Result<(), Error>>> = distinct.iter().map(|_| None).collect();
+        let (numbers, places): (Vec<usize>, Vec<ChunkHash>) = named.chunks.iter().enumerate().flat_map(places).unzip();
+        let mut answers: Vec<Option<Result<(), Error>>> = named.chunks.iter().map(|_| None).collect();
         // Said twice: what is put meanwhile is asked for again, for the removal may have come after it. The second time of each call by
         // itself: a save may end before the others do.
         self.shared.removing(&places);
@@ -286,8 +289,7 @@ impl Opened {
                 *whole = Some(whole.take().unwrap_or(Ok(())).and(answer));
             }
         }
-        let answers: Vec<_> = answers.into_iter().map(|whole| whole.unwrap_or_else(|| Err(unanswered()))).collect();
-        of_each(hashes, &first_of, &answers)
+        named.answers(answers.into_iter().map(|whole| whole.unwrap_or_else(|| Err(unanswered()))).collect())
     }
 
     /// As [`Store::exists_many`].
@@ -298,29 +300,29 @@ impl Opened {
     fn exists_admitted(&self, hashes: &[&[u8]], options: &BatchOptions, until: &Until) -> Vec<Result<Presence, Error>> {
         let Opened { shared, save, .. } = self;
         let Ok(described) = self.described() else { return hashes.iter().map(|_| Ok(Presence::Absent)).collect() };
-        let hash = |hash: &&[u8]| ChunkHash::new(hash).map(|hash| hash.described_as(described));
-        let hashes: Vec<Result<ChunkHash, Error>> = hashes.iter().map(hash).collect();
-        let (distinct, first_of) = distinct(hashes.iter().map(|hash| hash.as_ref().ok()));
-        let waiting = save.waiting_each(distinct.iter().map(|(_, hash)| hash));
-        let presence = |data: Option<Arc<Buffer>>| match data {
-            Some(data) => Ok(Presence::Present(Some(data.len() as u64))),
-            None => Ok(Presence::Absent),
-        };
-        let mut answers: Vec<Result<Presence, Error>> = waiting.into_iter().map(presence).collect();
+        let named = Named::of(hashes, described);
+        let mut answers: Vec<Result<Presence, Error>> = named.chunks.iter().map(|_| Ok(Presence::Absent)).collect();
+        save.each_waiting(named.chunks.iter(), |at, data| {
+            if let Some(answer) = answers.get_mut(at) {
+                *answer = Ok(Presence::Present(Some(data.len() as u64)));
+            }
+        });
         for turn in 0..2 {
-            let absent = |(_, answer): &(_, &Result<Presence, Error>)| matches!(answer, Ok(Presence::Absent));
-            let place = |(number, (_, hash)): (usize, &(usize, ChunkHash))| {
-                let layout = shared.lookup_of(hash, options).layouts().nth(turn)?;
-                Some((number, hash.lying(layout)))
-            };
-            let asked = distinct.iter().enumerate().zip(&answers).filter(absent).map(|(asked, _)| asked);
-            let (numbers, asked): (Vec<usize>, Vec<ChunkHash>) = asked.filter_map(place).unzip();
+            let (mut numbers, mut asked) = (Vec::with_capacity(answers.len()), Vec::with_capacity(answers.len()));
+            for (number, (hash, answer)) in named.chunks.iter().zip(&answers).enumerate() {
+                if let Ok(Presence::Absent) = answer
+                    && let Some(layout) = shared.lookup_of(hash, options).layout(turn)
+                {
+                    numbers.push(number);
+                    asked.push(hash.lying(layout));
+                }
+            }
             if asked.is_empty() {
                 continue;
             }
             // What an earlier version has sealed has its seal behind it.
             let seal = if options.sealed && turn > 0 { SEAL_BYTES as u64 } else { 0 };
-            for (number, answer) in numbers.into_iter().zip(shared.batches().exists_all(&asked, until).each()) {
+            for (number, answer) in numbers.into_iter().zip(shared.batches().exists_all(&asked, until)) {
                 let presence = |presence| match presence {
                     Presence::Absent => Presence::Absent,
                     Presence::Present(len) => Presence::Present(len.and_then(|stored| stored.checked_sub(seal))),
@@ -330,21 +332,8 @@ impl Opened {
                 }
             }
         }
-        of_each(hashes, &first_of, &answers)
+        named.answers(answers)
     }
-}
-
-/// The answer of each item, from those of the [`distinct`] ones.
-fn of_each<T: Clone>(
-    hashes: Vec<Result<ChunkHash, Error>>,
-    first_of: &[Option<usize>],
-    answers: &[Result<T, Error>],
-) -> Vec<Result<T, Error>> {
-    let answer = |(hash, first): (Result<ChunkHash, Error>, &Option<usize>)| {
-        hash?;
-        first.and_then(|first| answers.get(first)).cloned().unwrap_or_else(|| Err(unanswered()))
-    };
-    hashes.into_iter().zip(first_of).map(answer).collect()
 }
 
 /// The hashes of a batch, each once, with the place of its first item; and of each item, which of those it is.

@@ -56,7 +56,7 @@ impl ConnectOptions {
 /// A connection that a guest may have.
 pub(in crate::contract) struct Wanted {
     pub(in crate::contract) granted: GrantedServer,
-    /// The name that TLS asks for.
+    /// The name that TLS asks for; empty without TLS.
     name: String,
     pub(in crate::contract) place: Place,
     /// That of the guest.
@@ -107,7 +107,8 @@ impl Access {
                 let server = Server { host, port: granted.server.port };
                 bare(&self.reach.grants.server(&server.to_string())?.server.host)
             }
-            None => bare(&granted.server.host),
+            None if *tls => bare(&granted.server.host),
+            None => String::new(),
         };
         let place = Place {
             authority: granted.server.to_string(),
