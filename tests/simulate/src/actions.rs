@@ -198,7 +198,7 @@ impl Engine {
 
     pub fn get_many(&self, op: &Operation, handle: usize, keys: &[Key], how: How) {
         let hashes: Vec<Vec<u8>> = keys.iter().map(|key| self.hash(*key)).collect();
-        let longest = if self.sim.plan.shape.lengths.big { 400_000 } else { 400 };
+        let longest = self.sim.plan.shape.lengths.longest();
         let mut memory: Vec<Vec<u8>> = keys.iter().map(|_| vec![0; longest]).collect();
         let mut pieces: Vec<[&mut [u8]; 1]> = memory.iter_mut().map(|memory| [memory.as_mut_slice()]).collect();
         // Every other into memory of its own.

@@ -45,13 +45,25 @@ impl std::fmt::Display for Key {
 #[derive(Clone, Copy, Debug)]
 pub struct Lengths {
     pub big: bool,
+    /// About 4 KiB, where redis has another way for longer ones.
+    pub long: bool,
 }
 
 impl Lengths {
+    /// Room for any value.
+    pub fn longest(self) -> usize {
+        match self {
+            Lengths { big: true, .. } => 400_000,
+            Lengths { long: true, .. } => 5_000,
+            _ => 400,
+        }
+    }
+
     fn of(self, key: Key) -> usize {
         match (self.big, key.kind) {
             // As long as makes a save flush early, and a batch go side by side.
             (true, Kind::Content | Kind::Opaque) => 300_000 + 17 * usize::from(key.number),
+            _ if self.long => 3_990 + 43 * usize::from(key.number),
             _ => 40 + 31 * usize::from(key.number % 5),
         }
     }

@@ -3,83 +3,10 @@
 use std::collections::BTreeSet;
 
 use crate::chance::Dice;
-use crate::names::{Key, Kind, Lengths};
+use crate::names::{Key, Kind};
 use crate::threads::{MILLISECOND, Moment, SECOND};
 
-/// What serves the store of a history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// A simulated storage system that keeps the contract, with any properties.
-    Contract,
-    /// The shipped memkv and its server, which keeps at most so many bytes.
-    Memkv { memory: u64 },
-}
-
-/// A backend, as arguments name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
-    Contract,
-    Memkv,
-}
-
-impl Which {
-    pub const ALL: [Which; 2] = [Which::Contract, Which::Memkv];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Which::Contract => "contract",
-            Which::Memkv => "memkv",
-        }
-    }
-
-    pub fn named(name: &str) -> Option<Self> {
-        Which::ALL.into_iter().find(|which| which.name() == name)
-    }
-
-    /// That of a seed.
-    pub fn of(seed: u64) -> Self {
-        if Dice::of(seed, &[6]).met(150) { Which::Memkv } else { Which::Contract }
-    }
-}
-
-impl Backend {
-    pub fn name(self) -> &'static str {
-        match self {
-            Backend::Contract => Which::Contract.name(),
-            Backend::Memkv { .. } => Which::Memkv.name(),
-        }
-    }
-}
-
-/// What a component says of its store, and what an operator sets.
-#[derive(Clone, Debug)]
-pub struct Shape {
-    pub backend: Backend,
-    pub durable: bool,
-    pub cheap_repeat: bool,
-    pub write_through: bool,
-    /// An instance is the store.
-    pub holds_data: bool,
-    pub wants_fresh: bool,
-    pub evicts: bool,
-    pub settles: bool,
-    /// It says which changes it sends.
-    pub tells: bool,
-    pub batch_items: u32,
-    pub deadline: Moment,
-    pub breaker_failures: u64,
-    pub damaged_ms: u64,
-    /// Seconds for which copies are kept near. None: no near level.
-    pub near_ttl_s: Option<u64>,
-    pub layout1: bool,
-    /// The operator says that keys of 8 bytes are hashes of the content; otherwise each batch does.
-    pub verifies: bool,
-    /// Of a thousand calls, so many meet a fault.
-    pub trouble: u64,
-    pub lengths: Lengths,
-    /// How many keys of each kind there are.
-    pub keys: [u8; 4],
-}
+pub use crate::shape::{Backend, Redis, Shape, Which};
 
 /// What one thread does next.
 #[derive(Clone, Debug)]
@@ -248,86 +175,16 @@ impl Less {
 /// Saves of each engine.
 pub const SAVES: usize = 2;
 
-impl Shape {
-    fn of(dice: &mut Dice) -> Self {
-        let holds_data = dice.met(100);
-        let durable = !holds_data && dice.met(450);
-        let evicts = !holds_data && dice.met(300);
-        let big = dice.met(40);
-        let settles = dice.met(450);
-        Shape {
-            backend: Backend::Contract,
-            durable,
-            cheap_repeat: dice.met(500),
-            write_through: dice.met(350),
-            holds_data,
-            wants_fresh: dice.met(150),
-            evicts,
-            settles,
-            tells: settles || dice.met(700),
-            batch_items: dice.within(2, 16) as u32,
-            deadline: dice.within(4, 30) * 50 * MILLISECOND,
-            breaker_failures: [0, 3, 8][dice.index(3)],
-            damaged_ms: [0, 100, 1000][dice.index(3)],
-            near_ttl_s: dice.met(400).then(|| dice.within(1, 4)),
-            layout1: dice.met(300),
-            verifies: dice.met(500),
-            trouble: [0, 20, 80, 200, 350][dice.index(5)],
-            lengths: Lengths { big },
-            keys: match big {
-                true => [6, 3, 1, 2],
-                false => {
-                    [dice.within(2, 9) as u8, dice.within(1, 5) as u8, dice.within(1, 3) as u8, dice.within(1, 3) as u8]
-                }
-            },
-        }
-    }
-
-    /// The same operators over memkv, of which what it says of its store is known.
-    fn over_memkv(self, dice: &mut Dice) -> Self {
-        // Of the smallest some keys fit, and more are evicted than not.
-        let memory = match self.lengths.big {
-            true => [2 << 20, 8 << 20, 64 << 20][dice.index(3)],
-            false => [4 << 10, 8 << 10, 1 << 20][dice.index(3)],
-        };
-        Shape {
-            backend: Backend::Memkv { memory },
-            durable: false,
-            cheap_repeat: false,
-            write_through: false,
-            holds_data: false,
-            wants_fresh: true,
-            evicts: true,
-            settles: true,
-            tells: true,
-            batch_items: 256,
-            ..self
-        }
-    }
-
-    fn key(&self, dice: &mut Dice, kind: Kind) -> Key {
-        let most = u64::from(self.keys[kind as usize]);
-        Key { kind, number: dice.below(most) as u8 }
-    }
-
-    fn chunk(&self, dice: &mut Dice) -> Key {
-        let kind = if dice.met(650) { Kind::Content } else { Kind::Opaque };
-        self.key(dice, kind)
-    }
-
-    fn chunks(&self, dice: &mut Dice, most: u64) -> Vec<Key> {
-        (0..dice.within(1, most)).map(|_| self.chunk(dice)).collect()
-    }
-}
-
 impl Plan {
     /// `which`: over this backend, and not over that of the seed.
     pub fn of(seed: u64, which: Option<Which>) -> Self {
         let dice = &mut Dice::of(seed, &[1]);
         let mut shape = Shape::of(dice);
-        if which.unwrap_or(Which::of(seed)) == Which::Memkv {
-            shape = shape.over_memkv(dice);
-        }
+        shape = match which.unwrap_or(Which::of(seed)) {
+            Which::Contract => shape,
+            Which::Memkv => shape.over_memkv(dice),
+            Which::Redis => shape.over_redis(dice),
+        };
         let mut numbers = 0;
         let mut engines = Vec::new();
         let count = if shape.holds_data { 1 } else { [1, 1, 2, 2, 3][dice.index(5)] };
@@ -356,6 +213,11 @@ impl Plan {
         Plan { seed, shape, engines, events }
     }
 
+    /// Whether something older may come back.
+    pub fn fails_over(&self) -> bool {
+        self.events.iter().any(|planned| matches!(planned.event, Event::Failover(_)))
+    }
+
     /// So many steps.
     pub fn steps(&self) -> impl Iterator<Item = &Step> {
         self.engines.iter().flat_map(|engine| engine.threads.iter().flatten())
@@ -372,6 +234,8 @@ fn threads(shape: &Shape, dice: &mut Dice, numbers: &mut u32) -> Vec<Vec<Step>> 
         let step = |action| {
             *numbers += 1;
             let wait = match dice.below(10) {
+                // Long enough that what lives for a while is gone.
+                _ if shape.expires() && dice.met(30) => dice.within(20, 90) * SECOND,
                 0 => dice.below(3 * SECOND),
                 1..=3 => dice.below(100 * MILLISECOND),
                 _ => 0,
@@ -459,8 +323,8 @@ fn event(shape: &Shape, dice: &mut Dice, engines: usize) -> Option<Event> {
         shape.key(dice, kind)
     };
     Some(match dice.below(16) {
-        0 | 1 if shape.evicts => Event::Evict(any(dice)),
-        2 if shape.evicts => Event::EvictMany(dice.within(100, 900)),
+        0 | 1 if shape.may_evict() => Event::Evict(any(dice)),
+        2 if shape.may_evict() => Event::EvictMany(dice.within(100, 900)),
         3 if !shape.durable && !shape.holds_data => Event::Failover(dice.within(10, 2000) * MILLISECOND),
         4 | 5 if shape.durable => Event::PowerLoss,
         6 => Event::Kill(dice.index(engines)),

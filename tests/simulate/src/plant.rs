@@ -24,15 +24,17 @@ const COPIED: &[&str] = &[
     "memkv/wire",
     "wit",
     "guests/memkv/src",
+    "guests/redis/src",
     "memkv/server/src",
     "tests/simulate",
 ];
 /// Those of them that are no members of the workspace.
-const NO_MEMBERS: &[&str] = &["wit", "guests/memkv/src", "memkv/server/src", "tests/simulate"];
+const NO_MEMBERS: &[&str] = &["wit", "guests/memkv/src", "guests/redis/src", "memkv/server/src", "tests/simulate"];
 /// Where bugs are planted: what `in` names, the folder of its sources, and that of the root of its crate.
 const PLACES: &[(&str, &str, &str)] = &[
     ("core", "core/src", "core/src"),
     ("guests/memkv", "guests/memkv/src", "guests/memkv/src"),
+    ("guests/redis", "guests/redis/src", "guests/redis/src"),
     ("memkv/server", "memkv/server/src", "tests/simulate/memkv-server/src"),
 ];
 /// Where the folder for what is built is named.

@@ -32,7 +32,7 @@ impl Engine {
         let ledger = Ledger::Handle { process: self.process, handle: 0 };
         let hashes = |keys: &[Key]| keys.iter().map(|key| self.hash(*key)).collect::<Vec<_>>();
         let room = |keys: &[Key]| -> Vec<(Vec<u8>, Vec<u8>)> {
-            let longest = if self.sim.plan.shape.lengths.big { 400_000 } else { 400 };
+            let longest = self.sim.plan.shape.lengths.longest();
             keys.iter().map(|key| (self.hash(*key), vec![0; longest])).collect()
         };
         let number = step.number;

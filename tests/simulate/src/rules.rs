@@ -218,6 +218,7 @@ impl World {
         let own = self.oracle.order.get(&(key, version)).copied().unwrap_or(0);
         let seen = self.oracle.seen.entry((op.process, key)).or_default();
         let newer = seen.iter().find(|(end, _, order)| *end < op.start && *order > own).copied();
+        let newer = newer.filter(|_| !self.generations_fall);
         seen.push((now, version, own));
         if let Some((end, newer, _)) = newer {
             let text = format!(

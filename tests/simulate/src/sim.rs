@@ -24,7 +24,7 @@ pub struct Sim {
     pub threads: Arc<Threads>,
     world: Mutex<World>,
     /// The server of a shipped backend.
-    pub memkv: Option<Running>,
+    pub server: Option<Running>,
     /// What each operation does, for the coverage.
     actions: HashMap<u32, &'static str>,
     covered: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
@@ -95,7 +95,7 @@ pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> Histo
     let actions = plan.steps().map(|step| (step.number, step.action.name())).collect();
     let world = World::new(plan);
     let sim = Arc::new(Sim {
-        memkv: Running::of(plan, world.keys.keys()),
+        server: Running::of(plan, world.keys.keys()),
         world: Mutex::new(world),
         plan: plan.clone(),
         less: less.clone(),
@@ -224,12 +224,15 @@ fn scheme(plan: &Plan) -> &'static str {
     match plan.shape.backend {
         Backend::Contract => "sim",
         Backend::Memkv { .. } => "memkv",
+        Backend::Redis(_) => "redis",
     }
 }
 
 /// What engines open.
 pub fn uri(plan: &Plan) -> String {
-    format!("{}://{}/one", scheme(plan), server::AUTHORITY)
+    // Redis has numbers for names.
+    let name = if matches!(plan.shape.backend, Backend::Redis(_)) { "0" } else { "one" };
+    format!("{}://{}/{name}", scheme(plan), server::AUTHORITY)
 }
 
 fn config(sim: &Sim) -> String {

@@ -28,7 +28,7 @@ pub struct Slot {
     pub visible: Option<Entry>,
     pub durable: Option<Entry>,
     /// What was visible, and from when.
-    past: Vec<(Moment, Option<Entry>)>,
+    pub past: Vec<(Moment, Option<Entry>)>,
     pub removals: Vec<Removal>,
     /// When bytes in it last changed by themselves.
     pub rotted: Option<Moment>,
@@ -118,6 +118,8 @@ pub struct World {
     pub calm: bool,
     pub failovers: Vec<Moment>,
     pub wall_jumps: bool,
+    /// Generations of manifests may be lower than former ones.
+    pub generations_fall: bool,
     /// Instances lost.
     pub lost: u64,
     generation: u64,
@@ -156,6 +158,7 @@ impl World {
             calm: false,
             failovers: Vec::new(),
             wall_jumps: false,
+            generations_fall: false,
             lost: 0,
             generation: 0,
             oracle: Oracle::new(),

@@ -5,7 +5,9 @@
 //! call at a time; parked connections; the end of an instance that traps.
 
 mod call;
+mod memkv;
 mod net;
+pub mod redis;
 mod seen;
 pub mod server;
 
@@ -26,12 +28,12 @@ use kv_store_sdk as sdk;
 use kv_store_sdk::native::{Opened, Stream, lists, over};
 use kv_store_sdk::{CommitOutcome, DeleteOutcome, GetOutcome, Hashes, PutOutcome};
 
-use self::call::{Call, Trap};
+use self::call::{Call, LONG, Trap};
 use self::net::Near;
-use crate::names;
 use crate::sim::Sim;
 use crate::threads::MICROSECOND;
 use crate::world::Request;
+use crate::{names, plan};
 
 /// Instances that serve one process at once.
 const MAX_INSTANCES: usize = 8;
@@ -163,8 +165,13 @@ impl Instances {
     }
 
     fn acquire(&self, until: &Until) -> Result<Slot<'_>, Error> {
-        let end = self.sim.threads.moment_of(until.deadline());
+        let (begun, end) = (self.sim.threads.moment(), self.sim.threads.moment_of(until.deadline()));
         loop {
+            // What befalls the calls that have all instances leaves less time to this one.
+            let now = self.sim.threads.moment();
+            if now - begun > LONG {
+                self.sim.world().faulty.insert(self.sim.threads.task().operation);
+            }
             let mut slots = self.slots();
             if let Some(Kept(instance)) = slots.idle.pop() {
                 return Ok(Slot { of: self, instance: Some(instance) });
@@ -174,7 +181,7 @@ impl Instances {
                 return Ok(Slot { of: self, instance: None });
             }
             drop(slots);
-            if self.sim.threads.moment() >= end {
+            if now >= end {
                 return Err(Error::busy("busy: all instances were in use until the deadline"));
             }
             self.sim.threads.pause(100 * MICROSECOND);
@@ -194,7 +201,14 @@ impl Instances {
 
     fn instantiate(self: &Arc<Self>, until: &Until, calm: bool) -> Result<(Box<dyn Opened>, sdk::Features), Error> {
         let call = Call::begin(self, Request::Exists(Vec::new()), Vec::new(), until, calm);
-        self.run(&call, || memkv::open(&self.uri, Vec::new())).map_err(|error| error.unwrap_or_else(|| self.trapped()))
+        let opened = match self.sim.plan.shape.backend {
+            plan::Backend::Redis(setup) => {
+                let ttl = setup.ttl_s.map(|ttl| ("ttl_s".to_owned(), ttl.to_string()));
+                self.run(&call, || ::redis::open(&self.uri, ttl.into_iter().collect()))
+            }
+            _ => self.run(&call, || ::memkv::open(&self.uri, Vec::new())),
+        };
+        opened.map_err(|error| error.unwrap_or_else(|| self.trapped()))
     }
 
     fn trapped(&self) -> Error {

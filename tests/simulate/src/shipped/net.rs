@@ -17,6 +17,7 @@ use super::call::Call;
 use super::server;
 use crate::calls::Fate;
 use crate::chance::Dice;
+use crate::plan::Backend;
 use crate::sim::Sim;
 use crate::threads::{MICROSECOND, MILLISECOND, Moment};
 use crate::world::Origin;
@@ -24,6 +25,8 @@ use crate::world::Origin;
 /// A connection. Dropped by both ends it is gone.
 pub struct Wire {
     pub process: usize,
+    /// What flips is a bit of a value, and the server flips it. Else one of what is written next.
+    flips_values: bool,
     state: Mutex<State>,
     changed: Condition,
 }
@@ -48,6 +51,8 @@ struct Pipe {
     mute: bool,
     /// One bit of what is written next changes.
     flips: bool,
+    /// One bit of the next value changes.
+    flips_value: bool,
     /// So much later than it would.
     slow: Moment,
 }
@@ -107,7 +112,8 @@ impl Wire {
         let dice = Dice::of(sim.plan.seed, &[7, number]);
         let state = State { up: Pipe::default(), down: Pipe::default(), dice };
         let clock = Clock::of(sim.threads.clone());
-        Arc::new(Wire { process, state: Mutex::new(state), changed: Condition::new(&clock) })
+        let flips_values = matches!(sim.plan.shape.backend, Backend::Redis(_));
+        Arc::new(Wire { process, flips_values, state: Mutex::new(state), changed: Condition::new(&clock) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -139,8 +145,16 @@ impl Wire {
 
     /// What befell one call does not befall the next.
     pub fn resume(&self) {
-        let mut state = self.state();
-        (state.up.slow, state.down.slow) = (0, 0);
+        let State { up, down, .. } = &mut *self.state();
+        for pipe in [up, down] {
+            (pipe.slow, pipe.flips, pipe.flips_value) = (0, false, false);
+        }
+    }
+
+    /// Whether a bit of the value that is under way is to change.
+    pub fn takes_flip(&self, up: bool) -> bool {
+        let state = &mut *self.state();
+        std::mem::take(if up { &mut state.up.flips_value } else { &mut state.down.flips_value })
     }
 
     /// It can be used, and nothing has come that nobody asked for.
@@ -214,6 +228,8 @@ impl Near {
                 let slow = dice.within(0, left * 3 / 10);
                 (up.slow, down.slow) = (slow, dice.within(0, slow));
             }
+            // A value goes one way only.
+            Fate::Flipped if self.wire.flips_values => (up.flips_value, down.flips_value) = (true, true),
             Fate::Flipped if dice.met(500) => up.flips = true,
             Fate::Flipped => down.flips = true,
             Fate::Unanswered => {

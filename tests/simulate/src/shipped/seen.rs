@@ -13,7 +13,13 @@ impl World {
         if lies.is_some_and(|lies| Arc::ptr_eq(&lies.bytes, bytes)) {
             return;
         }
-        let entry = self.entry(place, bytes, now);
+        let former = self.slots.get(place).into_iter().flat_map(|slot| &slot.past);
+        let former = former.filter_map(|(_, entry)| entry.as_ref()).find(|entry| Arc::ptr_eq(&entry.bytes, bytes));
+        let mut entry = former.cloned().unwrap_or_else(|| self.entry(place, bytes, now));
+        if by.is_some_and(|(request, _)| !request.stores(place, bytes)) {
+            (entry.sound, entry.version) = (false, None);
+            self.slots.entry(place.clone()).or_default().rotted = Some(now);
+        }
         if let Some(((request, origin), key)) = by.zip(self.keys.get(place).copied()) {
             self.oracle.applied(key, entry.version, origin, now);
             if matches!(request, Request::Put { replace: true, .. }) {
@@ -27,6 +33,20 @@ impl World {
     pub fn missed(&mut self, place: &Stored, by: Option<Origin>, now: Moment) {
         if self.slots.get(place).is_some_and(|slot| slot.visible.is_some()) {
             self.remove(place, by, now);
+        }
+    }
+}
+
+impl Request {
+    /// Whether it stores these bytes, as they are: a manifest has its generation behind them.
+    fn stores(&self, place: &Stored, bytes: &[u8]) -> bool {
+        match self {
+            Request::Put { chunks, .. } => chunks.iter().any(|(put, value)| put == place && ***value == *bytes),
+            Request::Commit { manifest: Some((name, value)), .. } => {
+                let mark = value.len().saturating_sub(16);
+                name == place && value.len() == bytes.len() && value[..mark] == bytes[..mark]
+            }
+            _ => false,
         }
     }
 }

@@ -1,0 +1,207 @@
+//! What kind of store a history has: what serves it, what a component says of it, and what an operator sets.
+
+use crate::chance::Dice;
+use crate::names::{Key, Kind, Lengths};
+use crate::shipped::redis::{Policy, Room};
+use crate::threads::{MILLISECOND, Moment};
+
+/// What serves the store of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// A simulated storage system that keeps the contract, with any properties.
+    Contract,
+    /// The shipped memkv and its server, which keeps at most so many bytes.
+    Memkv { memory: u64 },
+    /// The shipped redis, over a simulated server.
+    Redis(Redis),
+}
+
+/// How the operator has set up a redis-server, and the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redis {
+    /// `maxmemory`, and what becomes of what has no room.
+    pub room: Option<Room>,
+    /// The option of this name.
+    pub ttl_s: Option<u64>,
+    pub password: bool,
+}
+
+/// A backend, as arguments name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Contract,
+    Memkv,
+    Redis,
+}
+
+impl Which {
+    pub const ALL: [Which; 3] = [Which::Contract, Which::Memkv, Which::Redis];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Which::Contract => "contract",
+            Which::Memkv => "memkv",
+            Which::Redis => "redis",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        Which::ALL.into_iter().find(|which| which.name() == name)
+    }
+
+    /// That of a seed.
+    pub fn of(seed: u64) -> Self {
+        match Dice::of(seed, &[6]).below(10) {
+            0 => Which::Memkv,
+            1 => Which::Redis,
+            _ => Which::Contract,
+        }
+    }
+}
+
+impl Backend {
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Contract => Which::Contract.name(),
+            Backend::Memkv { .. } => Which::Memkv.name(),
+            Backend::Redis(_) => Which::Redis.name(),
+        }
+    }
+}
+
+/// What a component says of its store, and what an operator sets.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub backend: Backend,
+    pub durable: bool,
+    pub cheap_repeat: bool,
+    pub write_through: bool,
+    /// An instance is the store.
+    pub holds_data: bool,
+    pub wants_fresh: bool,
+    pub evicts: bool,
+    pub settles: bool,
+    /// It says which changes it sends.
+    pub tells: bool,
+    pub batch_items: u32,
+    pub deadline: Moment,
+    pub breaker_failures: u64,
+    pub damaged_ms: u64,
+    /// Seconds for which copies are kept near. None: no near level.
+    pub near_ttl_s: Option<u64>,
+    pub layout1: bool,
+    /// The operator says that keys of 8 bytes are hashes of the content; otherwise each batch does.
+    pub verifies: bool,
+    /// Of a thousand calls, so many meet a fault.
+    pub trouble: u64,
+    pub lengths: Lengths,
+    /// How many keys of each kind there are.
+    pub keys: [u8; 4],
+}
+
+impl Shape {
+    pub fn of(dice: &mut Dice) -> Self {
+        let holds_data = dice.met(100);
+        let durable = !holds_data && dice.met(450);
+        let evicts = !holds_data && dice.met(300);
+        let big = dice.met(40);
+        let settles = dice.met(450);
+        Shape {
+            backend: Backend::Contract,
+            durable,
+            cheap_repeat: dice.met(500),
+            write_through: dice.met(350),
+            holds_data,
+            wants_fresh: dice.met(150),
+            evicts,
+            settles,
+            tells: settles || dice.met(700),
+            batch_items: dice.within(2, 16) as u32,
+            deadline: dice.within(4, 30) * 50 * MILLISECOND,
+            breaker_failures: [0, 3, 8][dice.index(3)],
+            damaged_ms: [0, 100, 1000][dice.index(3)],
+            near_ttl_s: dice.met(400).then(|| dice.within(1, 4)),
+            layout1: dice.met(300),
+            verifies: dice.met(500),
+            trouble: [0, 20, 80, 200, 350][dice.index(5)],
+            lengths: Lengths { big, long: false },
+            keys: match big {
+                true => [6, 3, 1, 2],
+                false => {
+                    [dice.within(2, 9) as u8, dice.within(1, 5) as u8, dice.within(1, 3) as u8, dice.within(1, 3) as u8]
+                }
+            },
+        }
+    }
+
+    /// The same operators over memkv, of which what it says of its store is known.
+    pub fn over_memkv(self, dice: &mut Dice) -> Self {
+        // Of the smallest some keys fit, and more are evicted than not.
+        let memory = match self.lengths.big {
+            true => [2 << 20, 8 << 20, 64 << 20][dice.index(3)],
+            false => [4 << 10, 8 << 10, 1 << 20][dice.index(3)],
+        };
+        Shape {
+            backend: Backend::Memkv { memory },
+            durable: false,
+            cheap_repeat: false,
+            write_through: false,
+            holds_data: false,
+            wants_fresh: true,
+            evicts: true,
+            settles: true,
+            tells: true,
+            batch_items: 256,
+            ..self
+        }
+    }
+
+    /// The same over redis. It says nothing of what a server evicts.
+    pub fn over_redis(self, dice: &mut Dice) -> Self {
+        let long = !self.lengths.big && dice.met(200);
+        let value = if self.lengths.big { 300_000 } else { 5000 };
+        let room = dice.met(300).then(|| Room {
+            bytes: if long || self.lengths.big { value * dice.within(3, 12) as usize } else { 2048 << dice.below(3) },
+            policy: [Policy::Refuse, Policy::EvictAny, Policy::EvictLeastUsed][dice.index(3)],
+        });
+        let ttl_s = dice.met(300).then(|| dice.within(1, 5));
+        Shape {
+            backend: Backend::Redis(Redis { room, ttl_s, password: dice.met(300) }),
+            durable: false,
+            cheap_repeat: false,
+            write_through: false,
+            holds_data: false,
+            wants_fresh: ttl_s.is_some(),
+            evicts: ttl_s.is_some(),
+            settles: false,
+            tells: true,
+            batch_items: 256,
+            lengths: Lengths { long, ..self.lengths },
+            ..self
+        }
+    }
+
+    /// Whether what no save names is gone after a while.
+    pub fn expires(&self) -> bool {
+        matches!(self.backend, Backend::Redis(Redis { ttl_s: Some(_), .. }))
+    }
+
+    /// Whether something may be evicted at any time, whatever the component says.
+    pub fn may_evict(&self) -> bool {
+        self.evicts || matches!(self.backend, Backend::Redis(_))
+    }
+
+    pub fn key(&self, dice: &mut Dice, kind: Kind) -> Key {
+        let most = u64::from(self.keys[kind as usize]);
+        Key { kind, number: dice.below(most) as u8 }
+    }
+
+    pub fn chunk(&self, dice: &mut Dice) -> Key {
+        let kind = if dice.met(650) { Kind::Content } else { Kind::Opaque };
+        self.key(dice, kind)
+    }
+
+    pub fn chunks(&self, dice: &mut Dice, most: u64) -> Vec<Key> {
+        (0..dice.within(1, most)).map(|_| self.chunk(dice)).collect()
+    }
+}
