@@ -239,11 +239,14 @@ impl Backend for Redis {
 
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
         let key = self.manifest_key(name);
+        let is_other = |error: &Error| error.code.as_deref() == Some("WRONGTYPE");
         match self.strings.get_one(key.clone()) {
-            // Perhaps only the generation of a manifest that was deleted, which another process may have published anew meanwhile.
-            Err(error) if error.code.as_deref() == Some("WRONGTYPE") => match self.strings.is_deleted(key.clone())? {
-                true => Ok(None),
-                false => self.strings.get_one(key),
+            // Perhaps only the generation of a manifest that was deleted.
+            Err(error) if is_other(&error) => match self.strings.is_deleted(key.clone()) {
+                Ok(true) => Ok(None),
+                Err(error) if !is_other(&error) => Err(error),
+                // Another process has published it anew meanwhile.
+                _ => self.strings.get_one(key),
             },
             answer => answer,
         }
