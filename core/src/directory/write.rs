@@ -392,6 +392,31 @@ mod tests {
     }
 
     #[test]
+    fn what_could_neither_be_synced_nor_removed_is_not_taken_for_synced() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Directory::open(scratch.path(), &Arc::default()).unwrap();
+        let path = RelativePath::parse("chunk".into()).unwrap();
+        let write = |replace| directory.write(&path, &[b"x"], replace, false, None).unwrap();
+        write(false);
+        directory.unsynced().insert("chunk".to_owned());
+        let synced = || directory.sync(std::slice::from_ref(&path), || Ok(()));
+        assert!(synced().unwrap_err().to_string().contains("no such file"), "it is removed then");
+        assert!(directory.unsynced().is_empty() && !scratch.path().join("chunk").exists());
+        write(false);
+        synced().unwrap();
+        // Where a directory has its place it cannot be removed as a file, and then nothing is promised.
+        directory.unsynced().insert("full".to_owned());
+        std::fs::create_dir_all(scratch.path().join("full/of")).unwrap();
+        let full = RelativePath::parse("full".into()).unwrap();
+        assert!(directory.sync(&[full], || Ok(())).is_err() && directory.unsynced().len() == 1);
+        // What replaces it is another file.
+        directory.unsynced().insert("chunk".to_owned());
+        write(true);
+        synced().unwrap();
+        assert_eq!(directory.unsynced().len(), 1);
+    }
+
+    #[test]
     fn files_that_are_open_to_be_synced_are_bounded_in_the_process() {
         let open = AtomicUsize::new(0);
         let many: Vec<Synced> = (0..100).map(|_| Synced::take(&open, 1000)).collect();
