@@ -99,6 +99,11 @@ impl Until {
         Until { inner: Arc::new(inner), change: None, described: Described::NOT, notes_descriptors: false }
     }
 
+    /// By which it is over.
+    pub fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
     /// The call moves these bytes for sure.
     pub fn grant(&self, bytes: u64) {
         self.inner.granted.fetch_add(bytes, Relaxed);

@@ -1,6 +1,6 @@
 //! What is asked of open files and directories.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
@@ -66,6 +66,19 @@ pub fn in_memory(directory: impl AsFd) -> Memory {
 pub unsafe fn read_cached(file: impl AsFd, pieces: &[libc::iovec], at: u64) -> Result<usize, Errno> {
     // SAFETY: by this function's own condition.
     unsafe { way::files::read_cached(file.as_fd(), pieces, at) }
+}
+
+/// Read from a place of a file, whatever that waits for. 0: the file ends there.
+///
+/// # Safety
+/// The pieces are valid for writes, and nobody else uses them.
+#[inline]
+pub unsafe fn read(file: impl AsFd, pieces: &[libc::iovec], at: u64) -> Result<usize, Errno> {
+    let at = libc::off_t::try_from(at).map_err(|_| Errno::INVAL)?;
+    let count = libc::c_int::try_from(pieces.len()).map_err(|_| Errno::INVAL)?;
+    // SAFETY: by this function's own condition.
+    let read = unsafe { libc::preadv(file.as_fd().as_raw_fd(), pieces.as_ptr(), count, at) };
+    usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 /// Where reads around the page cache begin, how long they are, and where their memory lies: multiples of this.

@@ -11,6 +11,7 @@ use super::tally::Tally;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::process::{Clock, Condition};
+use crate::until::Until;
 
 /// Bytes that are written between two looks at the space of the file system, at most.
 const LOOKED_AFTER: u64 = 64 << 20;
@@ -29,6 +30,8 @@ pub struct Guard {
     headroom: AtomicI64,
     /// Bytes that are being written: the file system may not count them yet.
     writing: AtomicU64,
+    /// The longest file that waits for room.
+    awaited: AtomicU64,
     /// Of a store that evicts.
     pub tally: Option<Tally>,
     /// The most files, and their count.
@@ -70,6 +73,7 @@ impl Guard {
             high: max_bytes - max_bytes / 20,
             headroom: AtomicI64::new(0),
             writing: AtomicU64::new(0),
+            awaited: AtomicU64::new(0),
             tally,
             entries: None,
             evicts: false,
@@ -109,11 +113,18 @@ impl Guard {
 
     /// The file system had no room for a file: no bytes, no inode, or no quota. Answers whether some was made, so that it is worth
     /// another try.
-    pub(super) fn await_after_running_out(&self) -> bool {
+    pub(super) fn await_after_running_out(&self, until: Option<&Until>) -> bool {
         let Some(tally) = self.tally.as_ref().filter(|_| self.evicts) else { return false };
         let removed = tally.removed();
         self.ran_out.store(true, Relaxed);
-        self.await_until(|| tally.removed() != removed)
+        self.await_until(until, || tally.removed() != removed)
+    }
+
+    /// How many bytes are to go so that the longest file fits that has waited for room since this was last asked, of so many that are used. What
+    /// is longer than a twentieth of the bound may not fit below the usage from which on the store evicts.
+    pub fn take_awaited(&self, used: u64) -> u64 {
+        let awaited = self.awaited.swap(0, Relaxed);
+        used.saturating_add(awaited).saturating_sub(self.max_bytes).min(used)
     }
 
     /// Whether the file system had no room since this was last asked.
@@ -168,7 +179,12 @@ impl Guard {
     }
 
     /// Room for `len` bytes more, of a directory with so much space left. It is theirs until what is answered is dropped.
-    fn admit(&self, len: u64, available: impl Fn() -> Result<u64, Error>) -> Result<Admitted<'_>, Error> {
+    fn admit(
+        &self,
+        len: u64,
+        until: Option<&Until>,
+        available: impl Fn() -> Result<u64, Error>,
+    ) -> Result<Admitted<'_>, Error> {
         let admitted = Admitted { guard: self, len };
         let others = self.writing.fetch_add(len, SeqCst);
         let signed = i64::try_from(len).unwrap_or(i64::MAX);
@@ -196,7 +212,7 @@ impl Guard {
         if used > self.high {
             self.wake();
         }
-        if used > self.max_bytes && !self.await_room(tally, len) {
+        if used > self.max_bytes && !self.await_room(tally, len, until) {
             let (name, max_bytes) = (self.name, self.max_bytes);
             let message = format!(
                 "the store is full: {name} = {max_bytes}, and {len} bytes more do not fit until some are removed"
@@ -207,19 +223,28 @@ impl Guard {
         if entries.total() >= max - max / 20 {
             self.wake();
         }
-        if entries.total() >= *max && !self.await_until(|| entries.total() < *max) {
+        if entries.total() >= *max && !self.await_until(until, || entries.total() < *max) {
             return Err(self.refuse(format!("the store is full: max_entries = {max}, until some files are removed")));
         }
         Ok(admitted)
     }
 
     /// Wait a moment for the eviction, which others have outrun.
-    fn await_room(&self, tally: &Tally, len: u64) -> bool {
-        len <= self.max_bytes && self.await_until(|| tally.total().saturating_add(len) <= self.max_bytes)
+    fn await_room(&self, tally: &Tally, len: u64, until: Option<&Until>) -> bool {
+        let fits = || {
+            let fits = tally.total().saturating_add(len) <= self.max_bytes;
+            if !fits {
+                self.awaited.fetch_max(len, Relaxed);
+            }
+            fits
+        };
+        len <= self.max_bytes && self.await_until(until, fits)
     }
 
-    fn await_until(&self, fits: impl Fn() -> bool) -> bool {
-        let end = self.clock.now() + limits::ROOM_AWAITED;
+    /// For no longer than the call has whose write it is.
+    fn await_until(&self, until: Option<&Until>, fits: impl Fn() -> bool) -> bool {
+        let longest = self.clock.now() + limits::ROOM_AWAITED;
+        let end = until.map_or(longest, |until| longest.min(until.deadline()));
         let mut room = self.room.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         while !fits() {
             self.wake();
@@ -258,9 +283,9 @@ impl Directory {
     }
 
     /// Refuse a file of so many bytes that is over a bound. What is answered is held until it is written.
-    pub fn admit(&self, len: u64) -> Result<Option<Admitted<'_>>, Error> {
+    pub fn admit(&self, len: u64, until: Option<&Until>) -> Result<Option<Admitted<'_>>, Error> {
         let Some(guard) = self.guard.get() else { return Ok(None) };
-        guard.admit(len, || Ok(self.space()?.available)).map(Some)
+        guard.admit(len, until, || Ok(self.space()?.available)).map(Some)
     }
 
     /// Count of the bytes of the files, where they are bounded.
@@ -277,10 +302,10 @@ mod tests {
     #[test]
     fn a_disk_that_is_nearly_full_takes_nothing_more() {
         let guard = Guard::new(&Clock::default(), 1000, None, None, || ());
-        let refused = guard.admit(10, || Ok(1005)).unwrap_err();
+        let refused = guard.admit(10, None, || Ok(1005)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Exhausted);
         assert!(refused.to_string().contains("keep_free = 1000"), "{refused}");
-        assert!(guard.admit(10, || Ok(1010)).is_ok());
+        assert!(guard.admit(10, None, || Ok(1010)).is_ok());
         // A quarter of what is left is written before the space is looked at again.
         guard.look(1400);
         let looks = AtomicU64::new(0);
@@ -288,9 +313,9 @@ mod tests {
             looks.fetch_add(1, Relaxed);
             Ok(1400)
         };
-        (0..4).for_each(|_| drop(guard.admit(100, look).unwrap()));
+        (0..4).for_each(|_| drop(guard.admit(100, None, look).unwrap()));
         assert_eq!(looks.load(Relaxed), 3, "the first of them fits");
-        assert!(Guard::new(&Clock::default(), 0, None, None, || ()).admit(10, || unreachable!()).is_ok());
+        assert!(Guard::new(&Clock::default(), 0, None, None, || ()).admit(10, None, || unreachable!()).is_ok());
     }
 
     #[test]
@@ -298,11 +323,11 @@ mod tests {
         let guard = Guard::new(&Clock::default(), 1000, None, None, || ());
         // The file system counts none of it before it is written.
         let look = || Ok(1250);
-        let first = guard.admit(100, look).unwrap();
-        let second = guard.admit(100, look).unwrap();
-        assert_eq!(guard.admit(100, look).unwrap_err().kind(), ErrorKind::Exhausted);
+        let first = guard.admit(100, None, look).unwrap();
+        let second = guard.admit(100, None, look).unwrap();
+        assert_eq!(guard.admit(100, None, look).unwrap_err().kind(), ErrorKind::Exhausted);
         drop((first, second));
-        assert!(guard.admit(100, look).is_ok());
+        assert!(guard.admit(100, None, look).is_ok());
     }
 
     #[test]
@@ -351,11 +376,53 @@ mod tests {
         });
         directory.set_guard(guard.evicting());
         let guard = directory.guard().unwrap();
-        assert!(guard.await_after_running_out());
+        assert!(guard.await_after_running_out(None));
         guard.set_hopeless(true);
         guard.woken.store(true, Relaxed);
-        assert!(!guard.await_after_running_out(), "nothing may go");
-        assert!(!Guard::new(&Clock::default(), 0, None, None, || ()).await_after_running_out());
+        assert!(!guard.await_after_running_out(None), "nothing may go");
+        assert!(!Guard::new(&Clock::default(), 0, None, None, || ()).await_after_running_out(None));
+    }
+
+    #[test]
+    fn a_file_that_fits_only_when_others_go_has_them_go_below_the_usual_mark_too() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Arc::new(Directory::open(scratch.path(), &Arc::default()).unwrap());
+        let tally = Tally::open(&directory, 1000).unwrap();
+        tally.add(900);
+        let evictor = Arc::downgrade(&directory);
+        let guard = Guard::new(&Clock::default(), 0, Some((1000, "max_bytes")), Some(tally), move || {
+            let directory = evictor.upgrade().unwrap();
+            let guard = directory.guard().unwrap();
+            guard.begin_upkeep();
+            let tally = guard.tally.as_ref().unwrap();
+            let over = guard.take_awaited(tally.total());
+            assert!(over <= 200);
+            tally.remove(over);
+        });
+        directory.set_guard(guard.evicting());
+        let guard = directory.guard().unwrap();
+        assert!(guard.admit(300, None, || unreachable!()).is_ok(), "900 of 1000 are used: less than 95 %");
+        assert_eq!((directory.tally().unwrap().total(), guard.take_awaited(700)), (700, 0));
+    }
+
+    #[test]
+    fn nobody_waits_for_room_beyond_the_end_of_the_call() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Directory::open(scratch.path(), &Arc::default()).unwrap();
+        let tallies = [1000, 1000].map(|most| Tally::open(&directory, most).unwrap());
+        let clock = Clock::default();
+        let until = || {
+            let end = clock.now() + std::time::Duration::from_millis(20);
+            Until::with(&clock, &limits::Limits::default(), Some(end), None)
+        };
+        let begun = clock.now();
+        for tally in tallies {
+            tally.add(1000);
+            let guard = Guard::new(&clock, 0, Some((1000, "max_bytes")), Some(tally), || ()).evicting();
+            assert!(guard.admit(100, Some(&until()), || unreachable!()).is_err());
+            assert!(!guard.await_after_running_out(Some(&until())));
+        }
+        assert!(clock.since(begun) < limits::ROOM_AWAITED, "{:?}", clock.since(begun));
     }
 
     #[test]
@@ -369,20 +436,21 @@ mod tests {
             counted.fetch_add(1, Relaxed);
         });
         let tally = guard.tally.as_ref().unwrap();
-        assert!(guard.admit(940, || unreachable!()).is_ok());
+        assert!(guard.admit(940, None, || unreachable!()).is_ok());
         tally.add(940);
         assert_eq!(woken.load(Relaxed), 0);
-        assert!(guard.admit(40, || unreachable!()).is_ok());
+        assert!(guard.admit(40, None, || unreachable!()).is_ok());
         assert_eq!(woken.load(Relaxed), 1, "it is over 95%");
-        assert!(guard.admit(100, || unreachable!()).unwrap_err().to_string().contains("max_bytes = 1000"));
-        assert!(guard.admit(2000, || unreachable!()).is_err());
+        assert!(guard.admit(100, None, || unreachable!()).unwrap_err().to_string().contains("max_bytes = 1000"));
+        assert!(guard.admit(2000, None, || unreachable!()).is_err());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 tally.add(-500);
                 guard.made_room();
             });
             // Sooner or later than the room is made.
-            let admitted = guard.admit(100, || unreachable!()).or_else(|_| guard.admit(100, || unreachable!()));
+            let admitted =
+                guard.admit(100, None, || unreachable!()).or_else(|_| guard.admit(100, None, || unreachable!()));
             assert!(admitted.is_ok());
         });
     }

@@ -17,6 +17,7 @@ pub(crate) mod tally;
 mod usage;
 mod write;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -84,6 +85,8 @@ pub struct Directory {
     noted_for: AtomicU64,
     guard: OnceLock<Guard>,
     saves: OnceLock<Saves>,
+    /// Files that could not be synced, nor removed for that.
+    unsynced: Mutex<BTreeSet<String>>,
     order: Order,
     /// Of the listing that was last asked for.
     following: Mutex<Option<Following>>,
@@ -131,7 +134,8 @@ impl Directory {
             noted_for: AtomicU64::new(USE_NOTED.as_nanos() as u64),
             guard: OnceLock::new(),
             saves: OnceLock::new(),
-            order: Order::default(),
+            unsynced: Mutex::default(),
+            order: Order::new(&shared.clock),
             following: Mutex::new(None),
         };
         directory.reap_temporaries();
@@ -160,7 +164,8 @@ impl Directory {
             noted_for: AtomicU64::new(USE_NOTED.as_nanos() as u64),
             guard: OnceLock::new(),
             saves: OnceLock::new(),
-            order: Order::default(),
+            unsynced: Mutex::default(),
+            order: Order::new(&shared.clock),
             following: Mutex::new(None),
         })
     }

@@ -7,7 +7,7 @@
 //! `tests/models/src/local_fs.rs`: "an acknowledged change is not undone". `docs/decisions/late-changes.md` has why.
 
 use std::os::fd::AsFd;
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::Directory;
 use crate::error::{Error, ErrorKind};
+use crate::process::{Clock, Condition};
 use crate::until::Until;
 
 /// How long the first wait for another process is, and the longest. `flock` itself knows no end.
@@ -22,13 +23,22 @@ const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
 /// Whose turn it is in this process: all threads share the descriptor, and so would share its lock.
-#[derive(Debug, Default)]
 pub(super) struct Order {
     taken: Mutex<bool>,
-    freed: Condvar,
+    freed: Condition,
+}
+
+impl std::fmt::Debug for Order {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Order").field(&*self.lock()).finish()
+    }
 }
 
 impl Order {
+    pub(super) fn new(clock: &Clock) -> Self {
+        Order { taken: Mutex::new(false), freed: Condition::new(clock) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, bool> {
         self.taken.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -87,13 +97,12 @@ impl Directory {
             if left.is_zero() {
                 return Err(late());
             }
-            let waited = self.order.freed.wait_timeout(taken, left);
-            taken = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            taken = self.order.freed.wait_timeout(&self.order.taken, taken, left);
         }
         *taken = true;
         drop(taken);
         let mut turn = Turn { directory: self, locked: false };
-        match flock_within(&self.root, || self.left(until)) {
+        match flock_within(&self.shared.clock, &self.root, || self.left(until)) {
             Ok(()) => turn.locked = true,
             Err(Errno::AGAIN) => return Err(late()),
             // Network file systems without locks: there the order holds within this process.
@@ -104,7 +113,7 @@ impl Directory {
 }
 
 /// Take the lock of a file or a folder for this process. `AGAIN`: another one held it until no time was left.
-pub(crate) fn flock_within(file: impl AsFd, left: impl Fn() -> Duration) -> Result<(), Errno> {
+pub(crate) fn flock_within(clock: &Clock, file: impl AsFd, left: impl Fn() -> Duration) -> Result<(), Errno> {
     let mut pause = FIRST_PAUSE;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -113,7 +122,7 @@ pub(crate) fn flock_within(file: impl AsFd, left: impl Fn() -> Duration) -> Resu
                 if left.is_zero() {
                     return Err(Errno::AGAIN);
                 }
-                std::thread::sleep(pause.min(left));
+                clock.sleep(pause.min(left));
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
             Err(Errno::INTR) => {}

@@ -58,7 +58,7 @@ impl UnderWay {
     pub fn goes_on(&self) {
         let Some(saves) = self.directory.saves.get() else { return };
         let now = self.directory.shared.clock.wall_ns();
-        let mut state = saves.lock();
+        let mut state = saves.lock(&self.directory);
         if state.noted.abs_diff(now) >= nanoseconds(saves.grace / 4) {
             saves.note(&self.directory, &mut state, now);
         }
@@ -69,7 +69,7 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         let Some(saves) = self.directory.saves.get() else { return };
         let now = self.directory.shared.clock.wall_ns();
-        let mut state = saves.lock();
+        let mut state = saves.lock(&self.directory);
         let oldest = state.begun.values().min().copied();
         state.begun.remove(&self.number);
         saves.open.store(state.begun.len(), Relaxed);
@@ -80,8 +80,9 @@ impl Drop for UnderWay {
 }
 
 impl Saves {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Held while the file is written.
+    fn lock(&self, directory: &Directory) -> std::sync::MutexGuard<'_, State> {
+        directory.shared.clock.lock(&self.state)
     }
 
     /// Have the file say what is open. Where it cannot be written, the saves are as those of a process that says nothing.
@@ -112,7 +113,7 @@ impl Directory {
     pub fn begin_save(self: &Arc<Self>) -> Option<UnderWay> {
         let saves = self.saves.get()?;
         let now = self.shared.clock.wall_ns();
-        let mut state = saves.lock();
+        let mut state = saves.lock(self);
         state.last += 1;
         let number = state.last;
         let oldest = state.begun.values().min().copied();

@@ -208,7 +208,7 @@ impl Drop for Tally {
     fn drop(&mut self) {
         for _ in 0..LAST_TRIES {
             match self.locked(|record| record) {
-                Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
+                Err(Errno::AGAIN) => self.clock.sleep(Duration::from_millis(1)),
                 _ => return,
             }
         }

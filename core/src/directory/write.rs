@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, MutexGuard};
 
 use kv_platform::{files, paths};
 use rustix::fs::{self, AtFlags, FileType, OFlags};
@@ -74,9 +74,9 @@ impl Directory {
     ) -> Result<Written, Error> {
         self.check_writable()?;
         let len = parts.iter().map(|part| part.len() as u64).sum();
-        let _room = self.admit(len)?;
+        let _room = self.admit(len, until)?;
         match self.write_once(path, parts, len, replace, durable, until) {
-            Err(error) if is_full(&error) && self.guard().is_some_and(Guard::await_after_running_out) => {
+            Err(error) if is_full(&error) && self.guard().is_some_and(|guard| guard.await_after_running_out(until)) => {
                 self.write_once(path, parts, len, replace, durable, until)
             }
             written => written,
@@ -116,6 +116,10 @@ impl Directory {
             (false, Some(until)) => self.check_in_time(until).and_then(|()| place()),
             (false, None) => place(),
         });
+        if matches!(placed, Ok(Written::Written)) {
+            // It is another file.
+            self.unsynced().remove(path.as_str());
+        }
         if let (Ok(Written::Written), Some(tally)) = (&placed, self.tally()) {
             tally.add(i64::try_from(len).unwrap_or(i64::MAX).saturating_sub_unsigned(replaced.unwrap_or(0)));
             if let (None, Some(entries)) = (replaced, self.guard().and_then(Guard::entries)) {
@@ -158,6 +162,7 @@ impl Directory {
             let room = Synced::take(&self.shared.synced, rest.len());
             let (group, behind) = rest.split_at(room.files);
             rest = behind;
+            self.forget_unsynced(group)?;
             let open = |path: &RelativePath| {
                 self.resolve(path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK).map_err(|errno| match errno {
                     Errno::NOENT => Error::invalid(format!("{}: no such file", path.as_str())),
@@ -170,12 +175,36 @@ impl Directory {
             side_by_side(self.shared.helpers.lent(&self.whose), &files, &|(file, path)| {
                 Ok(uninterrupted(|| files::sync_data(file)).inspect_err(|errno| {
                     if is_lost(*errno) {
-                        let _ = self.remove(path, false, None);
+                        self.forget(path);
                     }
                 })?)
             })?;
         }
         self.sync_directories(paths, in_time)
+    }
+
+    /// Remove a file that could not be synced. One that cannot be removed either is known from now on.
+    fn forget(&self, path: &RelativePath) {
+        if self.remove(path, false, None).is_err() {
+            self.unsynced().insert(path.as_str().to_owned());
+        }
+    }
+
+    /// Remove those of these files that could not be removed when they could not be synced. No sync of them proves anything.
+    fn forget_unsynced(&self, paths: &[RelativePath]) -> Result<(), Error> {
+        let known: Vec<&RelativePath> = {
+            let unsynced = self.unsynced();
+            paths.iter().filter(|path| unsynced.contains(path.as_str())).collect()
+        };
+        for path in known {
+            self.remove(path, false, None)?;
+            self.unsynced().remove(path.as_str());
+        }
+        Ok(())
+    }
+
+    fn unsynced(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.unsynced.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Make the names of files durable: each directory on the way, once. `in_time` as for [`Directory::sync`].
@@ -211,7 +240,7 @@ impl Directory {
     }
 
     fn temporaries(&self, fresh: bool) -> Result<Arc<OwnedFd>, Errno> {
-        let mut kept = self.temporaries.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut kept = self.shared.clock.lock(&self.temporaries);
         if let (Some(open), false) = (&*kept, fresh) {
             return Ok(open.clone());
         }
@@ -359,6 +388,31 @@ mod tests {
         looks.take();
         write_all(&file, &[b"short", b"parts"], &until(0)).unwrap();
         assert_eq!(looks.get(), 0, "what is short is written by one call");
+    }
+
+    #[test]
+    fn what_could_neither_be_synced_nor_removed_is_not_taken_for_synced() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Directory::open(scratch.path(), &Arc::default()).unwrap();
+        let path = RelativePath::parse("chunk".into()).unwrap();
+        let write = |replace| directory.write(&path, &[b"x"], replace, false, None).unwrap();
+        write(false);
+        directory.unsynced().insert("chunk".to_owned());
+        let synced = || directory.sync(std::slice::from_ref(&path), || Ok(()));
+        assert!(synced().unwrap_err().to_string().contains("no such file"), "it is removed then");
+        assert!(directory.unsynced().is_empty() && !scratch.path().join("chunk").exists());
+        write(false);
+        synced().unwrap();
+        // Where a directory has its place it cannot be removed as a file, and then nothing is promised.
+        directory.unsynced().insert("full".to_owned());
+        std::fs::create_dir_all(scratch.path().join("full/of")).unwrap();
+        let full = RelativePath::parse("full".into()).unwrap();
+        assert!(directory.sync(&[full], || Ok(())).is_err() && directory.unsynced().len() == 1);
+        // What replaces it is another file.
+        directory.unsynced().insert("chunk".to_owned());
+        write(true);
+        synced().unwrap();
+        assert_eq!(directory.unsynced().len(), 1);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One read of a file: around the page cache where that is wanted and the file system lets it, and through it otherwise.
 
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -78,11 +78,8 @@ pub unsafe fn read_now(known: Memory, file: impl AsFd, pieces: &[libc::iovec], a
 /// # Safety
 /// The pieces are valid for writes, and nobody else uses them.
 pub unsafe fn read_pieces(file: impl AsFd, pieces: &[libc::iovec], at: u64) -> Result<usize, Errno> {
-    let (file, count) = (file.as_fd().as_raw_fd(), pieces.len() as libc::c_int);
-    let at = libc::off_t::try_from(at).map_err(|_| Errno::INVAL)?;
     // SAFETY: by this function's own condition.
-    let read = unsafe { libc::preadv(file, pieces.as_ptr(), count, at) };
-    usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    unsafe { files::read(file, pieces, at) }
 }
 
 /// What reads around the page cache for one directory.
@@ -194,10 +191,10 @@ fn read_all(file: &dyn AsFd, buffer: &mut Buffer, at: u64, len: usize, step: usi
     let len = len.min(room);
     let mut filled = 0;
     while filled < len {
-        let place = libc::off_t::try_from(at + filled as u64).map_err(|_| Errno::INVAL)?;
-        // SAFETY: so many bytes of the buffer are left, and nobody else has it.
-        let read = unsafe { libc::pread(file.as_raw_fd(), data.add(filled).cast(), len - filled, place) };
-        match usize::try_from(read) {
+        // SAFETY: so many bytes of the buffer are left.
+        let rest = libc::iovec { iov_base: unsafe { data.add(filled) }.cast(), iov_len: len - filled };
+        // SAFETY: as above, and nobody else has it.
+        match unsafe { files::read(file, &[rest], at + filled as u64) } {
             Ok(0) => break,
             Ok(read) => {
                 filled += read;
@@ -205,10 +202,8 @@ fn read_all(file: &dyn AsFd, buffer: &mut Buffer, at: u64, len: usize, step: usi
                     break;
                 }
             }
-            Err(_) => match Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO) {
-                Errno::INTR => {}
-                errno => return Err(errno),
-            },
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
         }
     }
     Ok(filled)

@@ -77,7 +77,7 @@ impl Folder {
     /// Wait until no other process changes the folder. All threads of this one share the lock.
     pub fn lock(&self, until: &Until) -> Result<(), Error> {
         let left = || if until.check().is_ok() { LOOKED_AT } else { Duration::ZERO };
-        flock_within(&self.root, left).map_err(|errno| match (errno, until.check()) {
+        flock_within(until.clock(), &self.root, left).map_err(|errno| match (errno, until.check()) {
             (Errno::AGAIN, Err(late)) => late.context("another process holds the index log"),
             _ => Error::from(errno).context("locking the index log"),
         })

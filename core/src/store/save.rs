@@ -32,7 +32,7 @@ pub(super) struct SaveState {
 #[derive(Default)]
 struct SaveProgress {
     /// Tells who evicts from the store's directory that chunks were put which no manifest names yet.
-    under_way: Option<UnderWay>,
+    under_way: Option<Arc<UnderWay>>,
     /// Puts that are running: what they are about is not in the ledger yet.
     putting: usize,
     ledger: Ledger<Arc<Buffer>>,
@@ -64,14 +64,27 @@ impl SaveState {
 
     /// A put for this save begins, before the backend is asked for anything: what it answers as existing must stay.
     pub(super) fn begin_put(&self, store: &OpenStore) -> Putting<'_> {
-        let mut state = self.lock();
-        state.putting += 1;
-        match (&state.under_way, &store.reach.directory) {
+        let under_way = {
+            let mut state = self.lock();
+            state.putting += 1;
+            state.under_way.clone()
+        };
+        let putting = Putting(self);
+        // Not under the lock, which other calls take: the file system may not answer.
+        match (under_way, &store.reach.directory) {
             (Some(under_way), _) => under_way.goes_on(),
-            (None, Some(directory)) => state.under_way = directory.begin_save(),
+            (None, Some(directory)) => {
+                let begun = directory.begin_save().map(Arc::new);
+                // Of two that began at once one is enough: both have begun before their puts ask for anything.
+                let second = match &mut self.lock().under_way {
+                    Some(_) => begun,
+                    under_way => std::mem::replace(under_way, begun),
+                };
+                drop(second);
+            }
             (None, None) => {}
         }
-        Putting(self)
+        putting
     }
 
     /// Put a chunk that a manifest will name.
@@ -385,11 +398,11 @@ impl SaveState {
 
     /// Forget what waits. Returns how many chunks that were.
     pub(super) fn discard(&self, store: &OpenStore) -> usize {
-        let (chunks, freed) = {
+        let (under_way, (chunks, freed)) = {
             let mut state = self.lock();
-            state.under_way = None;
-            state.ledger.discard()
+            (state.under_way.take(), state.ledger.discard())
         };
+        drop(under_way);
         store.release_buffer(freed);
         chunks
     }

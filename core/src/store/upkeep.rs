@@ -246,6 +246,8 @@ impl BoundedStore {
             guard.set_hopeless(true);
         } else if let Err(error) = self.evict(&shared, guard, tally) {
             self.warn_rarely(&shared, format_args!("cannot evict: {error}"));
+            // Or those who wait for room would have it tried again at once, again and again.
+            guard.set_hopeless(true);
         }
         guard.made_room();
         match guard.hold_if_hopeless() {
@@ -282,11 +284,13 @@ impl BoundedStore {
             let few = files.is_some_and(|(all, left)| left < all / 200);
             let mut pressure = self.pressure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let average = guard.entries().map_or(0, |entries| (used / entries.total().max(1)).max(1));
+            let ran_out = guard.take_ran_out() || few;
             let bytes = [
                 bound.over(used),
+                guard.take_awaited(used),
                 pressure.over(bound, used, available),
                 guard.entries_over().saturating_mul(average),
-                if guard.take_ran_out() || few { pressure.ran_out(used) } else { 0 },
+                if ran_out { pressure.ran_out(used) } else { 0 },
             ];
             let bytes = bytes.into_iter().max().unwrap_or(0);
             let spent = pressure.is_spent(used);
@@ -302,6 +306,8 @@ impl BoundedStore {
                 );
             }
             if bytes == 0 && expires.is_none() {
+                // Who waits for room on a full disk gets none; all others may ask again.
+                guard.set_hopeless(ran_out);
                 return Ok(());
             }
             let keep_since = self.directory.unnamed_before(bound.save_grace);

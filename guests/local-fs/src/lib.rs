@@ -187,6 +187,10 @@ impl LocalFs {
             while !rest.is_empty() {
                 let sizes = self.directory.sizes(rest)?;
                 rest = rest.get(sizes.len().max(1)..).unwrap_or_default();
+                // Nobody knows whether that one is there.
+                if let Some(error) = sizes.iter().find_map(unseen) {
+                    return Err(error.clone());
+                }
                 let missing = |size: &SizeOutcome| matches!(size, SizeOutcome::Missing);
                 gone.extend(sizes.iter().zip(&mut hashes).filter(|(size, _)| missing(size)).map(|(_, hash)| hash));
             }
@@ -199,6 +203,13 @@ fn known(size: &SizeOutcome) -> Option<u64> {
     match size {
         SizeOutcome::Size(size) => Some(*size),
         SizeOutcome::Missing | SizeOutcome::Failed(_) => None,
+    }
+}
+
+fn unseen(size: &SizeOutcome) -> Option<&Error> {
+    match size {
+        SizeOutcome::Failed(error) => Some(error),
+        SizeOutcome::Size(_) | SizeOutcome::Missing => None,
     }
 }
 

@@ -248,7 +248,7 @@ impl HostRecordStore for State {
                 break;
             }
             pieces.push(value.and_then(|value| {
-                let room = directory.admit(bytes(&value))?;
+                let room = directory.admit(bytes(&value), Some(&self.until))?;
                 Ok((value, room))
             }));
         }
@@ -298,7 +298,7 @@ impl HostRecordStore for State {
         };
         answered((|| {
             let value = value.transpose()?;
-            let _room = value.as_ref().map(|value| directory.admit(bytes(value))).transpose()?;
+            let _room = value.as_ref().map(|value| directory.admit(bytes(value), Some(&self.until))).transpose()?;
             let mut all = Vec::new();
             for hashes in &fresh {
                 all.extend(all_keys(space, hashes)?.take(limits::MAX_FRESH_CHUNKS + 1));
