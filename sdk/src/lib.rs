@@ -44,6 +44,7 @@ pub mod bindings {
         default_bindings_module: "kv_store_sdk::bindings",
         generate_all,
         with: {
+            "kv-store:backend/files@1.1.0": crate::native::files,
             "kv-store:backend/payloads@1.1.0": crate::native::payloads,
             "kv-store:backend/net@1.1.0": crate::native::net,
             "kv-store:backend/system@1.1.0": crate::native::system,
@@ -84,16 +85,16 @@ pub use bindings::kv_store::backend::store_types::{
     CommitOutcome, DeleteOutcome, GetOutcome, Presence, Properties, PutOutcome,
 };
 pub use bindings::kv_store::backend::types::{Error, ErrorKind};
-pub use bindings::kv_store::backend::{files, http, records};
 #[cfg(not(feature = "native-host"))]
-pub use bindings::kv_store::backend::{net, payloads, system};
+pub use bindings::kv_store::backend::{files, net, payloads, system};
+pub use bindings::kv_store::backend::{http, records};
 pub use conversation::{Conversation, Peer};
 pub use maintained_bindings::exports::kv_store::backend::maintenance::{
     ChunkEntry, ChunkPage, Evicted, Eviction, ManifestEntry, ManifestPage, Totals,
 };
 pub use maintenance::Maintenance;
 #[cfg(feature = "native-host")]
-pub use native::{net, payloads, system};
+pub use native::{files, net, payloads, system};
 pub use options::Options;
 pub use payloads::{Part, Payload};
 pub use several::{Next, Request, ask};
@@ -204,7 +205,7 @@ macro_rules! export_component {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_native {
-    ($backend:ty) => {};
+    ($backend:ty { $($more:tt)* }) => {};
 }
 
 /// And for a program that runs the backend natively.
@@ -212,13 +213,19 @@ macro_rules! export_native {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_native {
-    ($backend:ty) => {
+    ($backend:ty {}) => {
+        $crate::export_native!(@ $backend, open);
+    };
+    ($backend:ty { $($more:tt)+ }) => {
+        $crate::export_native!(@ $backend, open_maintained);
+    };
+    (@ $backend:ty, $open:ident) => {
         /// Open a store over the host of the running call.
         pub fn open(
             uri: &str,
             options: Vec<(String, String)>,
         ) -> $crate::Result<(Box<dyn $crate::native::Opened>, $crate::Features)> {
-            $crate::native::open::<$backend>(uri, options)
+            $crate::native::$open::<$backend>(uri, options)
         }
     };
 }
@@ -285,7 +292,7 @@ macro_rules! export {
 
             $crate::export_component!(Component { $($more)* });
         };
-        $crate::export_native!($backend);
+        $crate::export_native!($backend { $($more)* });
     };
     ($backend:ty, maintenance $($rest:tt)*) => {
         $crate::export!(@ {

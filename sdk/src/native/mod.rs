@@ -1,13 +1,14 @@
 //! A backend as native code, over a host that is a value: the feature `native-host`, for programs that run shipped backends without
 //! WebAssembly (`tests/simulate` does, by simulated time).
 //!
-//! It takes the place of the interfaces `payloads`, `net`, `system` and `changes` of the contract: their functions ask the [`Host`] of the
-//! running call. Those of `files`, `http` and `records` are not there natively, and panic. A component is never built with this feature.
+//! It takes the place of the interfaces `payloads`, `net`, `files`, `system` and `changes` of the contract: their functions ask the [`Host`] of
+//! the running call. Those of `http` and `records` are not there natively, and panic. A component is never built with this feature.
 //!
 //! A host may run several calls on one thread by turns, as long as it changes over only inside its own functions: while one of them runs,
 //! the thread has no host.
 
 pub mod changes;
+pub mod files;
 pub mod net;
 pub mod payloads;
 pub mod system;
@@ -18,8 +19,8 @@ use std::rc::Rc;
 
 use crate::bindings::kv_store::backend::store_types as store;
 use crate::{
-    Backend, CommitOutcome, DeleteOutcome, Features, GetOutcome, Hashes, Manifest, Options, Payload, Presence,
-    PutOutcome, Result, batch,
+    Backend, ChunkPage, CommitOutcome, DeleteOutcome, Error, Evicted, Eviction, Features, GetOutcome, Hashes,
+    Maintenance, Manifest, ManifestPage, Options, Payload, Presence, PutOutcome, Result, Totals, batch,
 };
 
 /// What a host does for the running call. Its functions may wait.
@@ -32,6 +33,11 @@ pub trait Host {
 
     /// Keep an idle connection.
     fn park(&self, authority: &str, session: Option<&str>, stream: Box<dyn Stream>);
+
+    /// A directory that the operator granted.
+    fn directory(&self, grant: &str) -> Result<Rc<dyn files::Granted>> {
+        Err(Error::denied(format!("no directory is granted under the name {grant:?}")))
+    }
 
     /// A secret by its short name.
     fn secret(&self, name: &str) -> Result<Option<String>>;
@@ -123,42 +129,90 @@ pub trait Opened {
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>>;
     #[allow(missing_docs)]
     fn delete_manifest(&mut self, name: &str) -> Result<()>;
+    /// None: it exports no maintenance.
+    fn maintained(&mut self) -> Option<&mut dyn Maintained>;
 }
 
-impl<B: Backend> Opened for B {
+/// The methods of [`Maintenance`], as the host calls them.
+#[allow(missing_docs)]
+pub trait Maintained {
+    fn list_chunks(&mut self, after: Option<&str>, limit: u32) -> Result<ChunkPage>;
+    fn list_manifests(&mut self, after: Option<&str>, limit: u32) -> Result<ManifestPage>;
+    fn usage(&mut self) -> Result<Totals>;
+    fn evict(&mut self, what: Eviction) -> Result<Evicted>;
+}
+
+impl<B: Maintenance> Maintained for B {
+    fn list_chunks(&mut self, after: Option<&str>, limit: u32) -> Result<ChunkPage> {
+        Maintenance::list_chunks(self, after, limit)
+    }
+
+    fn list_manifests(&mut self, after: Option<&str>, limit: u32) -> Result<ManifestPage> {
+        Maintenance::list_manifests(self, after, limit)
+    }
+
+    fn usage(&mut self) -> Result<Totals> {
+        Maintenance::usage(self)
+    }
+
+    fn evict(&mut self, what: Eviction) -> Result<Evicted> {
+        Maintenance::evict(self, what)
+    }
+}
+
+/// A backend, and how its maintenance is reached if it has one.
+struct Native<B> {
+    backend: B,
+    maintained: fn(&mut B) -> Option<&mut dyn Maintained>,
+}
+
+impl<B: Backend> Opened for Native<B> {
     fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
-        Backend::exists(self, hashes)
+        self.backend.exists(hashes)
     }
 
     fn put_chunks(&mut self, hashes: Hashes, lens: &[u64], replace: bool) -> Result<Vec<PutOutcome>> {
-        Backend::put_chunks(self, &batch::chunks(hashes, lens), replace)
+        self.backend.put_chunks(&batch::chunks(hashes, lens), replace)
     }
 
     fn get_chunks(&mut self, hashes: Hashes) -> Result<Vec<GetOutcome>> {
-        Backend::get_chunks(self, hashes)
+        self.backend.get_chunks(hashes)
     }
 
     fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
-        Backend::delete_chunks(self, hashes)
+        self.backend.delete_chunks(hashes)
     }
 
     fn commit(&mut self, fresh: &[Hashes], manifest: Option<Manifest>) -> Result<CommitOutcome> {
-        Backend::commit(self, fresh, manifest)
+        self.backend.commit(fresh, manifest)
     }
 
     fn get_manifest(&mut self, name: &str) -> Result<Option<Payload>> {
-        Backend::get_manifest(self, name)
+        self.backend.get_manifest(name)
     }
 
     fn delete_manifest(&mut self, name: &str) -> Result<()> {
-        Backend::delete_manifest(self, name)
+        self.backend.delete_manifest(name)
+    }
+
+    fn maintained(&mut self) -> Option<&mut dyn Maintained> {
+        (self.maintained)(&mut self.backend)
     }
 }
 
 /// Open a store: what [`export!`](crate::export) makes a function of.
-pub fn open<B: Backend + 'static>(uri: &str, options: Vec<(String, String)>) -> Result<(Box<dyn Opened>, Features)> {
+pub fn open<B: Backend>(uri: &str, options: Vec<(String, String)>) -> Result<(Box<dyn Opened>, Features)> {
     let (backend, features) = B::open(uri, Options::new(options))?;
-    Ok((Box::new(backend), features))
+    Ok((Box::new(Native { backend, maintained: |_| None }), features))
+}
+
+/// The same with its maintenance.
+pub fn open_maintained<B: Maintenance>(
+    uri: &str,
+    options: Vec<(String, String)>,
+) -> Result<(Box<dyn Opened>, Features)> {
+    let (backend, features) = B::open(uri, Options::new(options))?;
+    Ok((Box::new(Native { backend, maintained: |backend| Some(backend) }), features))
 }
 
 /// The hashes of an answer, as they lie in one byte string, each list of another width.
