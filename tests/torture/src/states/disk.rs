@@ -11,16 +11,13 @@
 //! - Bytes that were written out (`sync_file_range` that waits) are on the disk under every name that the file got later. That is what
 //!   the flush before a journal's commit does; a disk that ignores flushes is in no model.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::pages::{self, Pick};
 use super::trace::{Call, What};
 use crate::workload::Random;
-
-const PAGE: u64 = 4096;
-/// What lay on the disk before.
-const STALE: u8 = 0xa5;
 
 /// What is there after a crash: directories, and files with their bytes.
 pub type State = BTreeMap<PathBuf, Option<Vec<u8>>>;
@@ -54,9 +51,6 @@ enum Bytes {
     Write { at: u64, bytes: Vec<u8> },
     Cut(u64),
 }
-
-/// Answers which of so many options is taken. The first is the oldest, the last the newest.
-type Pick<'a> = &'a mut dyn FnMut(usize) -> usize;
 
 impl Disk {
     /// The disk of an empty folder after these calls.
@@ -242,38 +236,7 @@ impl Disk {
             }
             versions.push(next);
         }
-        if versions.len() == 1 {
-            return versions.remove(0);
-        }
-        let mut lengths: BTreeSet<u64> = versions.iter().map(|version| version.len() as u64).collect();
-        let (shortest, longest) = (lengths.first().copied().unwrap_or(0), lengths.last().copied().unwrap_or(0));
-        let (old, new) = (versions[0].len() as u64, versions[versions.len() - 1].len() as u64);
-        lengths.extend((shortest / PAGE + 1..longest.div_ceil(PAGE)).map(|page| page * PAGE));
-        lengths.retain(|len| *len != old && *len != new);
-        let mut lengths: Vec<u64> = std::iter::once(old).chain(lengths).collect();
-        if new != old {
-            lengths.push(new);
-        }
-        let length = if lengths.len() > 1 { lengths[pick(lengths.len())] } else { lengths[0] };
-        let mut bytes = vec![0; length as usize];
-        for (number, page) in bytes.chunks_mut(PAGE as usize).enumerate() {
-            let of = |version: &Vec<u8>| {
-                let mut there = vec![0; page.len()];
-                let start = number * PAGE as usize;
-                let part = version.get(start..version.len().min(start + page.len())).unwrap_or_default();
-                there[..part.len()].copy_from_slice(part);
-                there
-            };
-            let mut options: Vec<Vec<u8>> = versions.iter().map(of).collect();
-            // It was not the file's before.
-            if number as u64 * PAGE >= old {
-                options.insert(1, vec![STALE; page.len()]);
-            }
-            options.dedup();
-            let taken = if options.len() > 1 { pick(options.len()) } else { 0 };
-            page.copy_from_slice(&options[taken]);
-        }
-        bytes
+        pages::torn(&versions, pick)
     }
 
     /// The call after which a crash comes, for people.
@@ -316,6 +279,9 @@ pub fn make(state: &State, folder: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use super::pages::{PAGE, STALE};
     use super::*;
 
     fn calls(whats: Vec<What>) -> Vec<Call> {

@@ -7,6 +7,7 @@
 mod disk;
 pub mod images;
 mod judge;
+mod pages;
 mod script;
 mod trace;
 
