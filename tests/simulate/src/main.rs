@@ -21,6 +21,7 @@ mod planted;
 mod queued;
 mod report;
 mod rules;
+mod shape;
 mod shipped;
 mod shrink;
 mod sim;

@@ -3,83 +3,10 @@
 use std::collections::BTreeSet;
 
 use crate::chance::Dice;
-use crate::names::{Key, Kind, Lengths};
+use crate::names::{Key, Kind};
 use crate::threads::{MILLISECOND, Moment, SECOND};
 
-/// What serves the store of a history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// A simulated storage system that keeps the contract, with any properties.
-    Contract,
-    /// The shipped memkv and its server, which keeps at most so many bytes.
-    Memkv { memory: u64 },
-}
-
-/// A backend, as arguments name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
-    Contract,
-    Memkv,
-}
-
-impl Which {
-    pub const ALL: [Which; 2] = [Which::Contract, Which::Memkv];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Which::Contract => "contract",
-            Which::Memkv => "memkv",
-        }
-    }
-
-    pub fn named(name: &str) -> Option<Self> {
-        Which::ALL.into_iter().find(|which| which.name() == name)
-    }
-
-    /// That of a seed.
-    pub fn of(seed: u64) -> Self {
-        if Dice::of(seed, &[6]).met(150) { Which::Memkv } else { Which::Contract }
-    }
-}
-
-impl Backend {
-    pub fn name(self) -> &'static str {
-        match self {
-            Backend::Contract => Which::Contract.name(),
-            Backend::Memkv { .. } => Which::Memkv.name(),
-        }
-    }
-}
-
-/// What a component says of its store, and what an operator sets.
-#[derive(Clone, Debug)]
-pub struct Shape {
-    pub backend: Backend,
-    pub durable: bool,
-    pub cheap_repeat: bool,
-    pub write_through: bool,
-    /// An instance is the store.
-    pub holds_data: bool,
-    pub wants_fresh: bool,
-    pub evicts: bool,
-    pub settles: bool,
-    /// It says which changes it sends.
-    pub tells: bool,
-    pub batch_items: u32,
-    pub deadline: Moment,
-    pub breaker_failures: u64,
-    pub damaged_ms: u64,
-    /// Seconds for which copies are kept near. None: no near level.
-    pub near_ttl_s: Option<u64>,
-    pub layout1: bool,
-    /// The operator says that keys of 8 bytes are hashes of the content; otherwise each batch does.
-    pub verifies: bool,
-    /// Of a thousand calls, so many meet a fault.
-    pub trouble: u64,
-    pub lengths: Lengths,
-    /// How many keys of each kind there are.
-    pub keys: [u8; 4],
-}
+pub use crate::shape::{Backend, Shape, Which};
 
 /// What one thread does next.
 #[derive(Clone, Debug)]
@@ -248,86 +175,16 @@ impl Less {
 /// Saves of each engine.
 pub const SAVES: usize = 2;
 
-impl Shape {
-    fn of(dice: &mut Dice) -> Self {
-        let holds_data = dice.met(100);
-        let durable = !holds_data && dice.met(450);
-        let evicts = !holds_data && dice.met(300);
-        let big = dice.met(40);
-        let settles = dice.met(450);
-        Shape {
-            backend: Backend::Contract,
-            durable,
-            cheap_repeat: dice.met(500),
-            write_through: dice.met(350),
-            holds_data,
-            wants_fresh: dice.met(150),
-            evicts,
-            settles,
-            tells: settles || dice.met(700),
-            batch_items: dice.within(2, 16) as u32,
-            deadline: dice.within(4, 30) * 50 * MILLISECOND,
-            breaker_failures: [0, 3, 8][dice.index(3)],
-            damaged_ms: [0, 100, 1000][dice.index(3)],
-            near_ttl_s: dice.met(400).then(|| dice.within(1, 4)),
-            layout1: dice.met(300),
-            verifies: dice.met(500),
-            trouble: [0, 20, 80, 200, 350][dice.index(5)],
-            lengths: Lengths { big },
-            keys: match big {
-                true => [6, 3, 1, 2],
-                false => {
-                    [dice.within(2, 9) as u8, dice.within(1, 5) as u8, dice.within(1, 3) as u8, dice.within(1, 3) as u8]
-                }
-            },
-        }
-    }
-
-    /// The same operators over memkv, of which what it says of its store is known.
-    fn over_memkv(self, dice: &mut Dice) -> Self {
-        // Of the smallest some keys fit, and more are evicted than not.
-        let memory = match self.lengths.big {
-            true => [2 << 20, 8 << 20, 64 << 20][dice.index(3)],
-            false => [4 << 10, 8 << 10, 1 << 20][dice.index(3)],
-        };
-        Shape {
-            backend: Backend::Memkv { memory },
-            durable: false,
-            cheap_repeat: false,
-            write_through: false,
-            holds_data: false,
-            wants_fresh: true,
-            evicts: true,
-            settles: true,
-            tells: true,
-            batch_items: 256,
-            ..self
-        }
-    }
-
-    fn key(&self, dice: &mut Dice, kind: Kind) -> Key {
-        let most = u64::from(self.keys[kind as usize]);
-        Key { kind, number: dice.below(most) as u8 }
-    }
-
-    fn chunk(&self, dice: &mut Dice) -> Key {
-        let kind = if dice.met(650) { Kind::Content } else { Kind::Opaque };
-        self.key(dice, kind)
-    }
-
-    fn chunks(&self, dice: &mut Dice, most: u64) -> Vec<Key> {
-        (0..dice.within(1, most)).map(|_| self.chunk(dice)).collect()
-    }
-}
-
 impl Plan {
     /// `which`: over this backend, and not over that of the seed.
     pub fn of(seed: u64, which: Option<Which>) -> Self {
         let dice = &mut Dice::of(seed, &[1]);
         let mut shape = Shape::of(dice);
-        if which.unwrap_or(Which::of(seed)) == Which::Memkv {
-            shape = shape.over_memkv(dice);
-        }
+        shape = match which.unwrap_or(Which::of(seed)) {
+            Which::Memkv => shape.over_memkv(dice),
+            Which::LocalFs => shape.over_local_fs(dice),
+            Which::Contract => shape,
+        };
         let mut numbers = 0;
         let mut engines = Vec::new();
         let count = if shape.holds_data { 1 } else { [1, 1, 2, 2, 3][dice.index(5)] };
@@ -467,7 +324,7 @@ fn event(shape: &Shape, dice: &mut Dice, engines: usize) -> Option<Event> {
         7 => Event::Freeze(dice.within(10, 3000) * MILLISECOND),
         8 => Event::Partition(dice.index(engines), dice.within(10, 3000) * MILLISECOND),
         // What a server has in memory stays as it is.
-        9 if shape.backend == Backend::Contract => Event::Rot(any(dice)),
+        9 if !matches!(shape.backend, Backend::Memkv { .. }) => Event::Rot(any(dice)),
         10 if dice.met(400) => Event::WallJump(i128::from(dice.within(0, 40 * SECOND)) - 20 * i128::from(SECOND)),
         11 => Event::NoThreads(dice.within(100, 4000) * MILLISECOND),
         12 if shape.holds_data => Event::Retire,

@@ -113,7 +113,7 @@ impl System for Os {
 impl Running {
     /// For the places of a history. None: its backend has no server.
     pub fn of<'a>(plan: &Plan, places: impl Iterator<Item = &'a Stored>) -> Option<Self> {
-        if plan.shape.backend == Backend::Contract {
+        if !matches!(plan.shape.backend, Backend::Memkv { .. }) {
             return None;
         }
         let mut names: Vec<(Stored, Name)> = places.map(|place| (place.clone(), name_of(place))).collect();

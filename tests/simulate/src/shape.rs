@@ -1,0 +1,204 @@
+//! What kind of store a history has: what serves it, what a component says of it, and what an operator sets.
+
+use crate::chance::Dice;
+use crate::names::{Key, Kind, Lengths};
+use crate::threads::{MILLISECOND, Moment};
+
+/// What serves the store of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// A simulated storage system that keeps the contract, with any properties.
+    Contract,
+    /// The shipped memkv and its server, which keeps at most so many bytes.
+    Memkv { memory: u64 },
+    /// The shipped local-fs over simulated files.
+    LocalFs {
+        /// `durability = full`, and not `rename`.
+        full: bool,
+        /// The most bytes that its files may have. None: it evicts nothing.
+        max_bytes: Option<u64>,
+        /// The file system writes out without a sync.
+        writes_out: bool,
+    },
+}
+
+/// A backend, as arguments name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Contract,
+    Memkv,
+    LocalFs,
+}
+
+impl Which {
+    pub const ALL: [Which; 3] = [Which::Contract, Which::Memkv, Which::LocalFs];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Which::Contract => "contract",
+            Which::Memkv => "memkv",
+            Which::LocalFs => "local-fs",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        Which::ALL.into_iter().find(|which| which.name() == name)
+    }
+
+    /// That of a seed.
+    pub fn of(seed: u64) -> Self {
+        match Dice::of(seed, &[6]).below(1000) {
+            0..150 => Which::Memkv,
+            150..250 => Which::LocalFs,
+            _ => Which::Contract,
+        }
+    }
+}
+
+impl Backend {
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Contract => Which::Contract.name(),
+            Backend::Memkv { .. } => Which::Memkv.name(),
+            Backend::LocalFs { .. } => Which::LocalFs.name(),
+        }
+    }
+
+    /// A line of the config.
+    pub fn options(self) -> String {
+        let Backend::LocalFs { full, max_bytes, .. } = self else { return String::new() };
+        let durability = if full { "full" } else { "rename" };
+        // One with a small bound is of small histories, in which saves are short too.
+        let bound = max_bytes.map_or(String::new(), |most| format!(", max_bytes = \"{most}\", save_grace_s = \"5\""));
+        format!("options = {{ durability = \"{durability}\", keep_free = \"0\"{bound} }}\n")
+    }
+
+    pub fn writes_out(self) -> bool {
+        matches!(self, Backend::LocalFs { writes_out: true, .. })
+    }
+}
+
+/// What a component says of its store, and what an operator sets.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub backend: Backend,
+    pub durable: bool,
+    pub cheap_repeat: bool,
+    pub write_through: bool,
+    /// An instance is the store.
+    pub holds_data: bool,
+    pub wants_fresh: bool,
+    pub evicts: bool,
+    pub settles: bool,
+    /// It says which changes it sends.
+    pub tells: bool,
+    pub batch_items: u32,
+    pub deadline: Moment,
+    pub breaker_failures: u64,
+    pub damaged_ms: u64,
+    /// Seconds for which copies are kept near. None: no near level.
+    pub near_ttl_s: Option<u64>,
+    pub layout1: bool,
+    /// The operator says that keys of 8 bytes are hashes of the content; otherwise each batch does.
+    pub verifies: bool,
+    /// Of a thousand calls, so many meet a fault.
+    pub trouble: u64,
+    pub lengths: Lengths,
+    /// How many keys of each kind there are.
+    pub keys: [u8; 4],
+}
+
+impl Shape {
+    pub fn of(dice: &mut Dice) -> Self {
+        let holds_data = dice.met(100);
+        let durable = !holds_data && dice.met(450);
+        let evicts = !holds_data && dice.met(300);
+        let big = dice.met(40);
+        let settles = dice.met(450);
+        Shape {
+            backend: Backend::Contract,
+            durable,
+            cheap_repeat: dice.met(500),
+            write_through: dice.met(350),
+            holds_data,
+            wants_fresh: dice.met(150),
+            evicts,
+            settles,
+            tells: settles || dice.met(700),
+            batch_items: dice.within(2, 16) as u32,
+            deadline: dice.within(4, 30) * 50 * MILLISECOND,
+            breaker_failures: [0, 3, 8][dice.index(3)],
+            damaged_ms: [0, 100, 1000][dice.index(3)],
+            near_ttl_s: dice.met(400).then(|| dice.within(1, 4)),
+            layout1: dice.met(300),
+            verifies: dice.met(500),
+            trouble: [0, 20, 80, 200, 350][dice.index(5)],
+            lengths: Lengths { big },
+            keys: match big {
+                true => [6, 3, 1, 2],
+                false => {
+                    [dice.within(2, 9) as u8, dice.within(1, 5) as u8, dice.within(1, 3) as u8, dice.within(1, 3) as u8]
+                }
+            },
+        }
+    }
+
+    /// The same operators over memkv, of which what it says of its store is known.
+    pub fn over_memkv(self, dice: &mut Dice) -> Self {
+        // Of the smallest some keys fit, and more are evicted than not.
+        let memory = match self.lengths.big {
+            true => [2 << 20, 8 << 20, 64 << 20][dice.index(3)],
+            false => [4 << 10, 8 << 10, 1 << 20][dice.index(3)],
+        };
+        Shape {
+            backend: Backend::Memkv { memory },
+            durable: false,
+            cheap_repeat: false,
+            write_through: false,
+            holds_data: false,
+            wants_fresh: true,
+            evicts: true,
+            settles: true,
+            tells: true,
+            batch_items: 256,
+            ..self
+        }
+    }
+
+    /// The same over local-fs.
+    pub fn over_local_fs(self, dice: &mut Dice) -> Self {
+        let most = match self.lengths.big {
+            true => [1 << 20, 8 << 20],
+            false => [2 << 10, 8 << 10],
+        };
+        let max_bytes = dice.met(300).then(|| most[dice.index(2)]);
+        let (full, writes_out, evicts) = (dice.met(800), dice.met(700), max_bytes.is_some());
+        Shape {
+            backend: Backend::LocalFs { full, max_bytes, writes_out },
+            durable: full,
+            cheap_repeat: true,
+            write_through: true,
+            holds_data: false,
+            wants_fresh: evicts,
+            evicts,
+            settles: false,
+            tells: false,
+            batch_items: 256,
+            ..self
+        }
+    }
+
+    pub fn key(&self, dice: &mut Dice, kind: Kind) -> Key {
+        let most = u64::from(self.keys[kind as usize]);
+        Key { kind, number: dice.below(most) as u8 }
+    }
+
+    pub fn chunk(&self, dice: &mut Dice) -> Key {
+        let kind = if dice.met(650) { Kind::Content } else { Kind::Opaque };
+        self.key(dice, kind)
+    }
+
+    pub fn chunks(&self, dice: &mut Dice, most: u64) -> Vec<Key> {
+        (0..dice.within(1, most)).map(|_| self.chunk(dice)).collect()
+    }
+}
