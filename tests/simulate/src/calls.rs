@@ -48,8 +48,12 @@ pub enum Fate {
     Dead,
     /// Nothing reaches the storage system.
     Unreachable,
-    /// A thread of the server stands still.
+    /// A thread of the server stands still, or a process that makes system calls.
     Stopped,
+    /// The disk has no room.
+    Full,
+    /// A system call fails.
+    Failing,
 }
 
 pub const FATES: &[Fate] = &[
@@ -87,7 +91,9 @@ impl Fate {
             Fate::Spoiled => "spoiled",
             Fate::Dead => "dead",
             Fate::Unreachable => "unreachable",
-            Fate::Stopped => "server stopped",
+            Fate::Stopped => "stopped",
+            Fate::Full => "disk full",
+            Fate::Failing => "call fails",
         }
     }
 }

@@ -43,7 +43,11 @@ pub struct Handle {
 pub fn run(sim: &Arc<Sim>, process: usize) {
     let Some(planned) = sim.plan.engines.get(process).cloned() else { return };
     sim.threads.pause(planned.start);
-    let engine = Engine::open(sim, process, planned.handles);
+    let opened = Engine::open(sim, process, planned.handles);
+    let Some(engine) = opened else {
+        sim.world().finished += 1;
+        return;
+    };
     engine.left.store(planned.threads.len(), Relaxed);
     for steps in planned.threads {
         let own = engine.clone();
@@ -75,17 +79,21 @@ pub fn run(sim: &Arc<Sim>, process: usize) {
 }
 
 impl Engine {
-    fn open(sim: &Arc<Sim>, process: usize, handles: usize) -> Arc<Self> {
+    /// None: its process has ended meanwhile.
+    fn open(sim: &Arc<Sim>, process: usize, handles: usize) -> Option<Arc<Self>> {
         let setup = sim::setup(sim, process);
         let uri = sim::uri(&sim.plan);
-        let open = || Arc::new(Store::open_with(&uri, &setup).expect("a simulated store opens"));
-        let stores: Vec<Arc<Store>> = (0..handles).map(|_| open()).collect();
+        let stores = (0..handles).map(|_| Store::open_with(&uri, &setup).map(Arc::new)).collect::<Result<Vec<_>, _>>();
+        let stores: Vec<Arc<Store>> = match stores {
+            Err(_) if sim.world().dead.get(process).copied().unwrap_or(true) => return None,
+            stores => stores.expect("a simulated store opens"),
+        };
         let first = stores.first().expect("an engine has a handle");
         let saves = (0..SAVES).map(|_| first.begin_save().expect("a save begins")).collect();
         let depth = Dice::of(sim.plan.seed, &[5, process as u64]).within(4, 64) as usize;
         let queue = RequestQueue::open(first, depth).expect("a queue opens");
         let handle = |(number, store)| Mutex::new(Handle { store, number });
-        Arc::new(Engine {
+        Some(Arc::new(Engine {
             sim: sim.clone(),
             process,
             handles: stores.into_iter().enumerate().map(handle).collect(),
@@ -95,7 +103,7 @@ impl Engine {
             queue,
             queued: Mutex::default(),
             left: AtomicUsize::new(0),
-        })
+        }))
     }
 
     pub fn is_dead(&self) -> bool {
@@ -143,7 +151,7 @@ impl Engine {
         let allowed = if how.timeout > 0 { deadline.min(how.timeout * MILLISECOND) } else { deadline };
         let moving = if world.shape.lengths.big { SECOND } else { 0 };
         // The simulated component answers by the deadline.
-        let grace = 60 * MILLISECOND + moving;
+        let grace = 60 * MILLISECOND + moving + world.held_up(self.process, op.start, now);
         let dead = world.dead.get(self.process).copied().unwrap_or(true);
         if bounded && !dead && now - op.start > allowed + grace {
             let text = format!(
@@ -174,7 +182,13 @@ impl Engine {
 
     /// With nothing wrong any more, all works again, and what is there is what may be.
     fn recover(&self) {
-        if let Err(what) = self.works_again() {
+        let mut works = self.works_again();
+        if works.is_err() && self.sim.files.is_some() && self.sim.plan.shape.evicts {
+            // It may be that another process counts what the files of the bounded store have, or has just filled it.
+            self.sim.threads.pause(2 * SECOND);
+            works = self.works_again();
+        }
+        if let Err(what) = works {
             let now = self.now();
             let text = format!("process {}: {RECOVERY} ns after the last fault {what}", self.process);
             self.sim.world().oracle.violated("no-recovery", text, now);
@@ -207,6 +221,8 @@ impl Engine {
         put.into_iter().collect::<Result<Vec<_>, Error>>().map_err(told)?;
         match save.commit(None) {
             Ok(SaveOutcome::Published) => Ok(()),
+            // What a bounded store evicts between the two is not judged.
+            Ok(SaveOutcome::Lost(_)) if self.sim.plan.shape.evicts && self.sim.files.is_some() => Ok(()),
             Ok(SaveOutcome::Lost(_)) => Err("a save has lost what it has put a moment ago".to_owned()),
             Err(error) => Err(format!("a commit fails: {error}")),
         }

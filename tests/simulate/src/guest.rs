@@ -67,13 +67,13 @@ impl Component for Guest {
 
     fn open(
         self: Arc<Self>,
-        _: Arc<Reach>,
+        reach: Arc<Reach>,
         uri: &str,
-        _: Vec<(String, String)>,
+        options: Vec<(String, String)>,
         until: &Until,
     ) -> Result<(Arc<dyn Instances>, Features), Error> {
         if self.sim.plan.shape.backend != plan::Backend::Contract {
-            let (of, features) = shipped::open(&self.sim, self.process, uri, until)?;
+            let (of, features) = shipped::open(&self, uri, options, reach.directory.clone(), until)?;
             return Ok((Arc::new(Shipped(of)), features));
         }
         let features = features(&self.sim.plan.shape);

@@ -184,6 +184,7 @@ impl Plan {
             Which::Contract => shape,
             Which::Memkv => shape.over_memkv(dice),
             Which::Redis => shape.over_redis(dice),
+            Which::LocalFs => shape.over_local_fs(dice),
         };
         let mut numbers = 0;
         let mut engines = Vec::new();
@@ -331,7 +332,7 @@ fn event(shape: &Shape, dice: &mut Dice, engines: usize) -> Option<Event> {
         7 => Event::Freeze(dice.within(10, 3000) * MILLISECOND),
         8 => Event::Partition(dice.index(engines), dice.within(10, 3000) * MILLISECOND),
         // What a server has in memory stays as it is.
-        9 if shape.backend == Backend::Contract => Event::Rot(any(dice)),
+        9 if !matches!(shape.backend, Backend::Memkv { .. }) => Event::Rot(any(dice)),
         10 if dice.met(400) => Event::WallJump(i128::from(dice.within(0, 40 * SECOND)) - 20 * i128::from(SECOND)),
         11 => Event::NoThreads(dice.within(100, 4000) * MILLISECOND),
         12 if shape.holds_data => Event::Retire,

@@ -23,16 +23,27 @@ const COPIED: &[&str] = &[
     "sdk",
     "memkv/wire",
     "wit",
+    "guests/local-fs/src",
     "guests/memkv/src",
     "guests/redis/src",
     "memkv/server/src",
     "tests/simulate",
+    "tests/torture/src/states",
 ];
 /// Those of them that are no members of the workspace.
-const NO_MEMBERS: &[&str] = &["wit", "guests/memkv/src", "guests/redis/src", "memkv/server/src", "tests/simulate"];
+const NO_MEMBERS: &[&str] = &[
+    "wit",
+    "guests/local-fs/src",
+    "guests/memkv/src",
+    "guests/redis/src",
+    "memkv/server/src",
+    "tests/simulate",
+    "tests/torture/src/states",
+];
 /// Where bugs are planted: what `in` names, the folder of its sources, and that of the root of its crate.
 const PLACES: &[(&str, &str, &str)] = &[
     ("core", "core/src", "core/src"),
+    ("guests/local-fs", "guests/local-fs/src", "guests/local-fs/src"),
     ("guests/memkv", "guests/memkv/src", "guests/memkv/src"),
     ("guests/redis", "guests/redis/src", "guests/redis/src"),
     ("memkv/server", "memkv/server/src", "tests/simulate/memkv-server/src"),

@@ -14,6 +14,15 @@ pub enum Backend {
     Memkv { memory: u64 },
     /// The shipped redis, over a simulated server.
     Redis(Redis),
+    /// The shipped local-fs over simulated files.
+    LocalFs {
+        /// `durability = full`, and not `rename`.
+        full: bool,
+        /// The most bytes that its files may have. None: it evicts nothing.
+        max_bytes: Option<u64>,
+        /// The file system writes out without a sync.
+        writes_out: bool,
+    },
 }
 
 /// How the operator has set up a redis-server, and the backend.
@@ -32,16 +41,18 @@ pub enum Which {
     Contract,
     Memkv,
     Redis,
+    LocalFs,
 }
 
 impl Which {
-    pub const ALL: [Which; 3] = [Which::Contract, Which::Memkv, Which::Redis];
+    pub const ALL: [Which; 4] = [Which::Contract, Which::Memkv, Which::Redis, Which::LocalFs];
 
     pub fn name(self) -> &'static str {
         match self {
             Which::Contract => "contract",
             Which::Memkv => "memkv",
             Which::Redis => "redis",
+            Which::LocalFs => "local-fs",
         }
     }
 
@@ -54,6 +65,7 @@ impl Which {
         match Dice::of(seed, &[6]).below(10) {
             0 => Which::Memkv,
             1 => Which::Redis,
+            2 => Which::LocalFs,
             _ => Which::Contract,
         }
     }
@@ -65,7 +77,27 @@ impl Backend {
             Backend::Contract => Which::Contract.name(),
             Backend::Memkv { .. } => Which::Memkv.name(),
             Backend::Redis(_) => Which::Redis.name(),
+            Backend::LocalFs { .. } => Which::LocalFs.name(),
         }
+    }
+
+    /// A line of the config.
+    pub fn options(self) -> String {
+        match self {
+            Backend::LocalFs { full, max_bytes, .. } => {
+                let durability = if full { "full" } else { "rename" };
+                // One with a small bound is of small histories, in which saves are short too.
+                let bound =
+                    max_bytes.map_or(String::new(), |most| format!(", max_bytes = \"{most}\", save_grace_s = \"5\""));
+                format!("options = {{ durability = \"{durability}\", keep_free = \"0\"{bound} }}\n")
+            }
+            Backend::Redis(Redis { ttl_s: Some(ttl_s), .. }) => format!("options = {{ ttl_s = \"{ttl_s}\" }}\n"),
+            Backend::Contract | Backend::Memkv { .. } | Backend::Redis(_) => String::new(),
+        }
+    }
+
+    pub fn writes_out(self) -> bool {
+        matches!(self, Backend::LocalFs { writes_out: true, .. })
     }
 }
 
@@ -177,6 +209,29 @@ impl Shape {
             tells: true,
             batch_items: 256,
             lengths: Lengths { long, ..self.lengths },
+            ..self
+        }
+    }
+
+    /// The same over local-fs.
+    pub fn over_local_fs(self, dice: &mut Dice) -> Self {
+        let most = match self.lengths.big {
+            true => [1 << 20, 8 << 20],
+            false => [2 << 10, 8 << 10],
+        };
+        let max_bytes = dice.met(300).then(|| most[dice.index(2)]);
+        let (full, writes_out, evicts) = (dice.met(800), dice.met(700), max_bytes.is_some());
+        Shape {
+            backend: Backend::LocalFs { full, max_bytes, writes_out },
+            durable: full,
+            cheap_repeat: true,
+            write_through: true,
+            holds_data: false,
+            wants_fresh: evicts,
+            evicts,
+            settles: false,
+            tells: false,
+            batch_items: 256,
             ..self
         }
     }

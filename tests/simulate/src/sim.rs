@@ -14,6 +14,7 @@ use crate::engine;
 use crate::guest::Guest;
 use crate::oracle::{Violation, ms};
 use crate::plan::{Backend, Event, Less, Plan};
+use crate::shipped::files::{self, Files};
 use crate::shipped::server::{self, Running};
 use crate::threads::{Ended, MILLISECOND, Moment, SECOND, Stacks, Task, Threads};
 use crate::world::World;
@@ -25,6 +26,8 @@ pub struct Sim {
     world: Mutex<World>,
     /// The server of a shipped backend.
     pub server: Option<Running>,
+    /// The files of one that has some.
+    pub files: Option<Files>,
     /// What each operation does, for the coverage.
     actions: HashMap<u32, &'static str>,
     covered: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
@@ -96,6 +99,7 @@ pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> Histo
     let world = World::new(plan);
     let sim = Arc::new(Sim {
         server: Running::of(plan, world.keys.keys()),
+        files: Files::of(plan, world.keys.keys()),
         world: Mutex::new(world),
         plan: plan.clone(),
         less: less.clone(),
@@ -105,6 +109,7 @@ pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> Histo
         trace: traced.then(Mutex::default),
     });
     server::start(&sim);
+    files::start(&sim);
     for planned in plan.events.iter().filter(|planned| less.keeps(planned.number)) {
         let (own, event, number) = (sim.clone(), planned.event.clone(), planned.number);
         threads.at(planned.at, move || befall(&own, &event, number));
@@ -118,6 +123,7 @@ pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> Histo
     let after = 2000 * SECOND;
     let ended = threads.run(stacks, AT_MOST, after);
     server::end(&sim);
+    files::end(&sim);
     let mut world = sim.world();
     let now = threads.moment();
     match ended {
@@ -155,7 +161,7 @@ fn befall(sim: &Arc<Sim>, event: &Event, number: u32) {
     sim.cover_event(event.name());
     let mut dice = Dice::of(sim.plan.seed, &[3, u64::from(number)]);
     let calm = sim.world().calm;
-    if calm || server::befall(sim, event, &mut dice) {
+    if calm || server::befall(sim, event, &mut dice) || files::befall(sim, event, &mut dice) {
         return;
     }
     let mut world = sim.world();
@@ -225,11 +231,15 @@ fn scheme(plan: &Plan) -> &'static str {
         Backend::Contract => "sim",
         Backend::Memkv { .. } => "memkv",
         Backend::Redis(_) => "redis",
+        Backend::LocalFs { .. } => "local-fs",
     }
 }
 
 /// What engines open.
 pub fn uri(plan: &Plan) -> String {
+    if matches!(plan.shape.backend, Backend::LocalFs { .. }) {
+        return files::uri();
+    }
     // Redis has numbers for names.
     let name = if matches!(plan.shape.backend, Backend::Redis(_)) { "0" } else { "one" };
     format!("{}://{}/{name}", scheme(plan), server::AUTHORITY)
@@ -242,8 +252,9 @@ fn config(sim: &Sim) -> String {
     let verify = if shape.verifies { "xxh3" } else { "auto" };
     let layout1 = if shape.layout1 { "read" } else { "off" };
     let scheme = scheme(&sim.plan);
+    let options = shape.backend.options();
     format!(
-        "[backend.{scheme}]\nlayout1 = \"{layout1}\"\nverify = \"{verify}\"\n{near}limits = {{ deadline_ms = {}, call_ms = 60000, patience_ms = {}, breaker_failures = {}, breaker_ms = 200, damaged_ms = {} }}\n",
+        "[backend.{scheme}]\n{options}layout1 = \"{layout1}\"\nverify = \"{verify}\"\n{near}limits = {{ deadline_ms = {}, call_ms = 60000, patience_ms = {}, breaker_failures = {}, breaker_ms = 200, damaged_ms = {} }}\n",
         shape.deadline / MILLISECOND,
         shape.deadline / MILLISECOND,
         shape.breaker_failures,

@@ -113,6 +113,8 @@ pub struct World {
     begun: Vec<Moment>,
     pub frozen_until: Moment,
     pub partitioned: HashMap<usize, Moment>,
+    /// Processes that a system call held up: from when to when.
+    pub stood_still: Vec<(usize, Moment, Moment)>,
     pub no_threads_until: Moment,
     /// No call meets a fault from now on.
     pub calm: bool,
@@ -154,6 +156,7 @@ impl World {
             begun: plan.engines.iter().map(|engine| engine.start).collect(),
             frozen_until: 0,
             partitioned: HashMap::new(),
+            stood_still: Vec::new(),
             no_threads_until: 0,
             calm: false,
             failovers: Vec::new(),
@@ -475,7 +478,13 @@ impl World {
 
 /// Bytes of which a part is missing or others.
 fn torn(entry: &Entry, dice: &mut Dice) -> Entry {
-    let mut bytes = (*entry.bytes).clone();
+    let bytes = Arc::new(spoilt(&entry.bytes, dice));
+    Entry { bytes, sound: false, version: None, used: entry.used }
+}
+
+/// The same of bytes alone.
+pub fn spoilt(bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
     if dice.met(500) {
         bytes.truncate(dice.index(bytes.len()));
     } else {
@@ -485,7 +494,7 @@ fn torn(entry: &Entry, dice: &mut Dice) -> Entry {
             *byte ^= 1 << dice.below(8);
         }
     }
-    Entry { bytes: Arc::new(bytes), sound: false, version: None, used: entry.used }
+    bytes
 }
 
 /// How long after a moment a copy may be kept near.

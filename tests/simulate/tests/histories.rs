@@ -58,6 +58,34 @@ fn a_shipped_backend_over_a_simulated_redis_breaks_no_rule_and_replays() {
 }
 
 #[test]
+fn a_shipped_backend_over_files_breaks_no_rule_and_replays() {
+    let (output, report) = run(None, &["--backend", "local-fs", "--histories", "300", "--jobs", "1"]);
+    assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
+    assert_eq!(report["backends"], serde_json::json!({"local-fs": 300}));
+    assert!(report["operations"].as_u64().unwrap() > 20_000, "{}", report["operations"]);
+    // What befalls system calls was met.
+    let met = |fault: &str| {
+        let of_fault = |pair: &&Value| pair["fault"] == fault;
+        report["pairs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(of_fault)
+            .filter_map(|pair| pair["count"].as_u64())
+            .sum::<u64>()
+    };
+    for fault in
+        ["disk full", "call fails", "slow", "stopped", "trap", "power loss", "kill", "freeze", "removed", "rot"]
+    {
+        assert!(met(fault) > 0, "{fault} is not met: {}", report["pairs"]);
+    }
+    let (_, again) = run(None, &["--backend", "local-fs", "--histories", "300", "--jobs", "3"]);
+    assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
+    let (_, report) = run(None, &["--histories", "300"]);
+    assert!(report["backends"]["local-fs"].as_u64().unwrap() >= 15, "{}", report["backends"]);
+}
+
+#[test]
 fn what_breaks_a_rule_is_told_short_and_replays() {
     for bug in [
         "store: a commit publishes over chunks that are absent",
@@ -87,7 +115,7 @@ fn wrong_arguments_are_told() {
         (&["--seed"][..], "needs a value"),
         (&["--seed", "x"], "no number"),
         (&["--what"], "no argument"),
-        (&["--backend", "s3"], "none of contract, memkv and redis"),
+        (&["--backend", "x"], "none of contract, memkv, redis, local-fs"),
     ] {
         let output = Command::new(PROGRAM).args(arguments).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use kv_store_core::process::Clock;
 use kv_store_core::until::Until;
+use kv_store_sdk::native::files::Granted;
 use kv_store_sdk::native::system::Level;
 use kv_store_sdk::native::{Host, Stream};
 use kv_store_sdk::{Error, Result};
 
 use super::net::{Near, Wire};
-use super::{Instances, memkv, redis, server};
+use super::{Instances, files, memkv, redis, server};
 use crate::calls::Fate;
 use crate::chance::Dice;
 use crate::plan::{Backend, Redis};
@@ -59,8 +60,12 @@ impl Call {
         let nth = world.calls_of.entry(operation).or_default();
         *nth += 1;
         let mut dice = Dice::of(sim.plan.seed, &[2, u64::from(operation), *nth]);
-        let met = dice.met(world.shape.trouble);
-        let mut fate = *dice.pick(FATES).unwrap_or(&Fate::Well);
+        // What befalls a backend over files befalls its system calls.
+        let over_files = sim.files.is_some();
+        let (trouble, fates) =
+            if over_files { (world.shape.trouble / 8, &[Fate::Trap][..]) } else { (world.shape.trouble, FATES) };
+        let met = dice.met(trouble);
+        let mut fate = *dice.pick(fates).unwrap_or(&Fate::Well);
         if !met || calm || world.calm || sim.less.calm.contains(&operation) {
             fate = Fate::Well;
         }
@@ -72,7 +77,7 @@ impl Call {
         let now = sim.threads.moment();
         let end = sim.threads.moment_of(until.deadline());
         let unreachable = world.unreachable_until(of.process, now).is_some_and(|until| until + MILLISECOND >= end);
-        if unreachable && !calm {
+        if unreachable && !calm && !over_files {
             fate = Fate::Unreachable;
         }
         if fate != Fate::Well {
@@ -85,6 +90,7 @@ impl Call {
             let text = sim.world().describe(&request);
             format!("  call {call} of {operation}: {text}")
         });
+        files::called(&sim, origin, &request);
         server::called(&sim, call, request, calm);
         let (steps, sends) = (1 + dice.below(12), dice.below(2));
         let (sim, until, dice) = (sim.clone(), until.clone(), RefCell::new(dice));
@@ -104,6 +110,7 @@ impl Call {
             self.took_long();
         }
         self.sim.world().returned.insert(self.origin.call, now);
+        files::returned(&self.sim);
         let met = if self.struck.get() || self.fate == Fate::Unreachable { self.fate } else { Fate::Well };
         self.sim.cover(self.origin.operation, met);
     }
@@ -116,15 +123,22 @@ impl Call {
         self.sim.world().dead.get(self.origin.process).copied().unwrap_or(true)
     }
 
-    /// Before each step of it: here it may trap, and here its time is over.
-    pub fn step(&self) -> Result<()> {
+    /// Its component goes on: here it may trap.
+    pub fn goes_on(&self) {
+        // The host looks at its time now and then.
+        let late = self.sim.files.is_some() && self.sim.threads.moment() > self.end() + LONG;
         if self.fate == Fate::Trap && !self.struck.get() {
             self.steps.set(self.steps.get() - 1);
             self.struck.set(self.steps.get() == 0);
         }
-        if (self.is_dead() && !self.calm) || (self.fate == Fate::Trap && self.struck.get()) {
+        if ((late || self.is_dead()) && !self.calm) || (self.fate == Fate::Trap && self.struck.get()) {
             std::panic::resume_unwind(Box::new(Trap));
         }
+    }
+
+    /// Before each step of it: here it may trap, and here its time is over.
+    pub fn step(&self) -> Result<()> {
+        self.goes_on();
         match self.sim.threads.moment() >= self.end() {
             true => {
                 self.took_long();
@@ -203,6 +217,12 @@ impl Host for Call {
         if let Some(session) = session {
             self.of.park(session, stream);
         }
+    }
+
+    fn directory(&self, grant: &str) -> Result<Rc<dyn Granted>> {
+        let granted = self.of.directory.clone().filter(|_| grant.is_empty()).zip(self.own.upgrade());
+        let (directory, call) = granted.ok_or_else(|| Error::denied("there is no such directory"))?;
+        Ok(Rc::new(files::Share { call, directory }))
     }
 
     fn secret(&self, name: &str) -> Result<Option<String>> {

@@ -5,6 +5,8 @@
 //! call at a time; parked connections; the end of an instance that traps.
 
 mod call;
+pub mod files;
+mod maintenance;
 mod memkv;
 mod net;
 pub mod redis;
@@ -21,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use kv_store_core::backend::{
     Answers, Backend, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target, expect_some,
 };
+use kv_store_core::directory::Directory;
 use kv_store_core::sandbox::{Features, Instances as OfComponent, Maintenance, Properties};
 use kv_store_core::until::Until;
 use kv_store_core::{Buffer, Error, ErrorKind};
@@ -30,10 +33,14 @@ use kv_store_sdk::{CommitOutcome, DeleteOutcome, GetOutcome, Hashes, PutOutcome}
 
 use self::call::{Call, LONG, Trap};
 use self::net::Near;
+use crate::guest::Guest;
 use crate::sim::Sim;
 use crate::threads::MICROSECOND;
 use crate::world::Request;
 use crate::{names, plan};
+
+/// Opens a backend.
+type Open = fn(&str, Vec<(String, String)>) -> sdk::Result<(Box<dyn Opened>, sdk::Features)>;
 
 /// Instances that serve one process at once.
 const MAX_INSTANCES: usize = 8;
@@ -49,6 +56,9 @@ pub struct Instances {
     pub sim: Arc<Sim>,
     pub process: usize,
     uri: String,
+    options: Vec<(String, String)>,
+    /// The directory that the URI names.
+    directory: Option<Arc<Directory>>,
     slots: Mutex<Slots>,
     parked: Mutex<BTreeMap<String, Vec<Kept<Near>>>>,
     lost: AtomicU64,
@@ -81,11 +91,19 @@ impl Drop for Slot<'_> {
 }
 
 /// Open the store from a process. Nothing goes wrong meanwhile: an engine that cannot open its store has no history.
-pub fn open(sim: &Arc<Sim>, process: usize, uri: &str, until: &Until) -> Result<(Arc<Instances>, Features), Error> {
+pub fn open(
+    guest: &Guest,
+    uri: &str,
+    options: Vec<(String, String)>,
+    directory: Option<Arc<Directory>>,
+    until: &Until,
+) -> Result<(Arc<Instances>, Features), Error> {
     let of = Arc::new(Instances {
-        sim: sim.clone(),
-        process,
+        sim: guest.sim.clone(),
+        process: guest.process,
         uri: uri.to_owned(),
+        options,
+        directory,
         slots: Mutex::default(),
         parked: Mutex::default(),
         lost: AtomicU64::new(0),
@@ -201,14 +219,13 @@ impl Instances {
 
     fn instantiate(self: &Arc<Self>, until: &Until, calm: bool) -> Result<(Box<dyn Opened>, sdk::Features), Error> {
         let call = Call::begin(self, Request::Exists(Vec::new()), Vec::new(), until, calm);
-        let opened = match self.sim.plan.shape.backend {
-            plan::Backend::Redis(setup) => {
-                let ttl = setup.ttl_s.map(|ttl| ("ttl_s".to_owned(), ttl.to_string()));
-                self.run(&call, || ::redis::open(&self.uri, ttl.into_iter().collect()))
-            }
-            _ => self.run(&call, || ::memkv::open(&self.uri, Vec::new())),
+        let open: Open = match self.sim.plan.shape.backend {
+            plan::Backend::LocalFs { .. } => local_fs::open,
+            plan::Backend::Redis(_) => ::redis::open,
+            _ => ::memkv::open,
         };
-        opened.map_err(|error| error.unwrap_or_else(|| self.trapped()))
+        self.run(&call, || open(&self.uri, self.options.clone()))
+            .map_err(|error| error.unwrap_or_else(|| self.trapped()))
     }
 
     fn trapped(&self) -> Error {
@@ -233,7 +250,8 @@ impl OfComponent for Shipped {
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
-        None
+        // Of the others nothing is bounded by the host.
+        matches!(self.0.sim.plan.shape.backend, plan::Backend::LocalFs { .. }).then_some(self)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::names::Stored;
 use crate::threads::Moment;
-use crate::world::{Origin, Request, World};
+use crate::world::{Entry, Origin, Request, World};
 
 impl World {
     /// A backend's server has a value under a place. `by`: it is new, and of this request.
@@ -33,6 +33,33 @@ impl World {
     pub fn missed(&mut self, place: &Stored, by: Option<Origin>, now: Moment) {
         if self.slots.get(place).is_some_and(|slot| slot.visible.is_some()) {
             self.remove(place, by, now);
+        }
+    }
+
+    /// A file has something else under the path of a place. `by`: it was put there by this request.
+    pub fn found_in_file(&mut self, place: &Stored, entry: Entry, by: Option<&(Origin, Request)>, now: Moment) {
+        let there_was = self.slots.get(place).is_some_and(|slot| slot.visible.is_some());
+        if let Some(((origin, request), key)) = by.zip(self.keys.get(place).copied()) {
+            self.oracle.applied(key, entry.version, *origin, now);
+            // What has another length is replaced by any put.
+            if matches!(request, Request::Put { replace, .. } if *replace || there_was) {
+                self.oracle.mended(origin.process, key);
+            }
+        }
+        self.set(place, Some(entry), now);
+    }
+
+    /// For how long system calls of a process stood still between two moments, taken together.
+    pub fn held_up(&self, process: usize, from: Moment, until: Moment) -> Moment {
+        let of_process = self.stood_still.iter().filter(|(held_up, ..)| *held_up == process);
+        of_process.map(|(_, begun, ended)| (*ended).min(until).saturating_sub((*begun).max(from))).sum()
+    }
+
+    /// A fault befell a call that asks what exists.
+    pub fn may_be_told_absent(&mut self, request: &Request) {
+        let Request::Exists(places) = request else { return };
+        for key in places.iter().filter_map(|place| self.keys.get(place)) {
+            self.oracle.touches(*key);
         }
     }
 }

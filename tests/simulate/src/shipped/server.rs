@@ -68,7 +68,7 @@ struct State {
 impl Running {
     /// For the places of a history. None: its backend has no server.
     pub fn of<'a>(plan: &Plan, places: impl Iterator<Item = &'a Stored>) -> Option<Self> {
-        if plan.shape.backend == Backend::Contract {
+        if !matches!(plan.shape.backend, Backend::Memkv { .. } | Backend::Redis(_)) {
             return None;
         }
         let mut places: Vec<Stored> = places.cloned().collect();
@@ -153,7 +153,7 @@ pub fn start(sim: &Arc<Sim>) {
     let Some(running) = &sim.server else { return };
     let dice = &mut Dice::of(sim.plan.seed, &[9]);
     let server = match sim.plan.shape.backend {
-        Backend::Contract => return,
+        Backend::Contract | Backend::LocalFs { .. } => return,
         Backend::Memkv { memory } => memkv::start(sim, memory, &running.places, dice),
         Backend::Redis(setup) => redis::start(sim, setup, &running.places, dice),
     };

@@ -1,0 +1,262 @@
+//! The file system of a history over local-fs: `core` makes its system calls on it, from several processes, and the backend what the contract's
+//! `files` lets it do over `core`. What lies under the path of a chunk or a manifest is noted for the rules, and what a power loss would leave of
+//! it.
+
+mod kernel;
+#[path = "../../../../torture/src/states/pages.rs"]
+mod pages;
+mod share;
+mod tree;
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::RawFd;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use kv_store_sdk::key::{escape_listed, hex_behind};
+
+use self::kernel::Kernel;
+pub use self::share::Share;
+use self::tree::{Node, Tree};
+use crate::chance::Dice;
+use crate::names::{self, Key, Stored};
+use crate::plan::{Backend, Event, Plan};
+use crate::sim::Sim;
+use crate::threads::Moment;
+use crate::world::{Entry, Origin, Request};
+
+/// Where the file system is mounted.
+const PLACE: &str = "/simulated";
+/// The directory of the store.
+const STORE: &str = "store";
+
+/// The URI of the store.
+pub fn uri() -> String {
+    format!("local-fs://{PLACE}/{STORE}")
+}
+
+/// The files of a history, and who has them open.
+pub struct Files {
+    state: Mutex<State>,
+}
+
+struct State {
+    tree: Tree,
+    open: HashMap<RawFd, Open>,
+    /// Who has the lock of a file: through which descriptor, and which process.
+    locks: HashMap<Node, (RawFd, usize)>,
+    dice: Dice,
+    /// Until when others have filled the disk.
+    full_until: Moment,
+    /// An operation of which no further system call fails: it has lost a file that other processes may sync as well.
+    spared: Option<u32>,
+    /// What the running calls of the backend are about, by their threads.
+    calls: BTreeMap<usize, (Origin, Request)>,
+    /// Where the chunks and manifests of the history lie.
+    paths: Vec<(Stored, String)>,
+}
+
+struct Open {
+    node: Node,
+    /// Where the next write goes.
+    end: u64,
+}
+
+impl Files {
+    /// For the places of a history. None: its backend has no files.
+    pub fn of<'a>(plan: &Plan, places: impl Iterator<Item = &'a Stored>) -> Option<Self> {
+        if !matches!(plan.shape.backend, Backend::LocalFs { .. }) {
+            return None;
+        }
+        let mut paths: Vec<(Stored, String)> = places.map(|place| (place.clone(), path_of(place))).collect();
+        paths.sort();
+        let state = State {
+            tree: Tree::new(),
+            open: HashMap::new(),
+            locks: HashMap::new(),
+            dice: Dice::of(plan.seed, &[10]),
+            full_until: 0,
+            spared: None,
+            calls: BTreeMap::new(),
+            paths,
+        };
+        Some(Files { state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// As `docs/backends.md` has the layout.
+fn path_of(place: &[u8]) -> String {
+    match place.split_first() {
+        Some((b'm', name)) => format!("{STORE}/{}", escape_listed(&String::from_utf8_lossy(name))),
+        Some((_, hash)) => {
+            let digit = hash.first().map_or(0, |byte| byte >> 4);
+            hex_behind(&format!("{STORE}/chunks/{digit:x}/"), hash)
+        }
+        None => STORE.to_owned(),
+    }
+}
+
+/// Have the files of this thread be those of the history, where it has any.
+pub fn start(sim: &Arc<Sim>) {
+    if sim.files.is_some() {
+        rustix::enter(Some(Rc::new(Kernel(Arc::downgrade(sim)))));
+    }
+}
+
+pub fn end(sim: &Sim) {
+    if sim.files.is_some() {
+        rustix::enter(None);
+    }
+}
+
+/// A call of the backend begins on the running thread.
+pub fn called(sim: &Sim, origin: Origin, request: &Request) {
+    if let (Some(files), Some(thread)) = (&sim.files, sim.threads.current()) {
+        files.state().calls.insert(thread, (origin, request.clone()));
+    }
+}
+
+pub fn returned(sim: &Sim) {
+    if let (Some(files), Some(thread)) = (&sim.files, sim.threads.current()) {
+        files.state().calls.remove(&thread);
+    }
+}
+
+/// Note for the rules what lies under each path now, of which each difference is by this call, or by nobody.
+fn look(sim: &Sim, files: &Files, by: Option<&(Origin, Request)>) {
+    let state = files.state();
+    let now = sim.threads.moment();
+    let mut world = sim.world();
+    for (place, path) in &state.paths {
+        let node = state.tree.resolve(tree::ROOT, path);
+        let there = node.and_then(|node| state.tree.file(node)).ok().map(|file| (file.bytes(), file.damaged));
+        let known = world.slots.get(place).and_then(|slot| slot.visible.clone());
+        let is_new = |bytes: &Arc<Vec<u8>>| known.as_ref().is_none_or(|known| !Arc::ptr_eq(&known.bytes, bytes));
+        let entry = |bytes: &Arc<Vec<u8>>, damaged: bool| {
+            let entry = world.entry(place, bytes, now);
+            let sound = !damaged && entry.version.is_some();
+            Entry { sound, version: entry.version.filter(|_| sound), ..entry }
+        };
+        let visible = there.as_ref().map(|(bytes, damaged)| entry(bytes, *damaged));
+        // The oldest. What is damaged is as durable as it is.
+        let certain = state.tree.certain(path);
+        let certain = certain.iter().flatten().next().map(|(bytes, damaged)| entry(bytes, *damaged));
+        match (&there, visible) {
+            (Some((bytes, damaged)), Some(entry)) if is_new(bytes) => {
+                world.found_in_file(place, entry, by, now);
+                if *damaged && let Some(slot) = world.slots.get_mut(place) {
+                    slot.rotted = Some(now);
+                }
+            }
+            (None, _) if known.is_some() => {
+                let asked = by.filter(|(_, request)| request.removes(place)).map(|(origin, _)| *origin);
+                world.missed(place, asked, now);
+            }
+            _ => {}
+        }
+        world.slots.entry(place.clone()).or_default().durable = certain;
+    }
+}
+
+/// Have an event come that is about files. False: more is to be done.
+pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
+    let Some(files) = &sim.files else { return false };
+    let now = sim.threads.moment();
+    match event {
+        Event::Evict(key) => files.state().remove(sim, *key),
+        Event::Remove(key) if dice.met(700) => files.state().remove(sim, *key),
+        // Whole directories go, with what is in them.
+        Event::Remove(_) => files.state().remove_directory(dice),
+        Event::EvictMany(per_mille) => {
+            let mut state = files.state();
+            let paths = state.paths.clone();
+            paths.iter().filter(|_| dice.met(*per_mille)).for_each(|(_, path)| state.unlink(path));
+        }
+        Event::Rot(key) => {
+            let mut state = files.state();
+            for place in names::places(sim.plan.shape.lengths, *key) {
+                let Ok(node) = state.tree.resolve(tree::ROOT, &path_of(&place)) else { continue };
+                let Ok(bytes) = state.tree.file(node).map(|file| file.bytes()) else { continue };
+                state.tree.spoil(node, crate::world::spoilt(&bytes, dice));
+            }
+        }
+        Event::PowerLoss | Event::Failover(_) => {
+            sim.world().dead_until(now);
+            // Mostly new, mostly old, or anything.
+            let (bias, rare) = (dice.below(3), dice.within(2, 14));
+            let mut state = files.state();
+            state.tree.lose_power(&mut |options| match bias {
+                0 if dice.below(rare) > 0 => options - 1,
+                1 if dice.below(rare) > 0 => 0,
+                _ => dice.index(options),
+            });
+            state.open.clear();
+            state.locks.clear();
+            state.start_machine();
+            sim.world().failovers.push(now);
+        }
+        Event::Kill(process) => {
+            files.state().locks.retain(|_, (_, holder)| holder != process);
+            return false;
+        }
+        _ => return false,
+    }
+    if matches!(event, Event::Evict(_) | Event::EvictMany(_) | Event::Remove(_) | Event::Rot(_)) {
+        // What others remove is known when the files are counted again: within an hour, which no history waits for.
+        files.state().start_machine();
+    }
+    look(sim, files, None);
+    true
+}
+
+impl State {
+    /// What was counted in another run of the machine says so: `core` asks the real one which run it is, and that goes on.
+    fn start_machine(&mut self) {
+        for count in [".kv-usage", ".kv-files"] {
+            let Ok(node) = self.tree.resolve(tree::ROOT, &format!("{STORE}/{count}")) else { continue };
+            let Ok(mut bytes) = self.tree.file(node).map(|file| (*file.bytes()).clone()) else { continue };
+            if let Some(run) = bytes.get_mut(24..32) {
+                run.fill(1);
+                self.tree.spoil(node, bytes);
+            }
+        }
+    }
+
+    fn unlink(&mut self, path: &str) {
+        let found = self.tree.parent(tree::ROOT, path).and_then(|(parent, name)| {
+            self.tree.look(parent, name)?;
+            Ok((parent, name.to_owned()))
+        });
+        if let Ok((parent, name)) = found {
+            let _ = self.tree.enter(parent, &name, None);
+        }
+    }
+
+    fn remove(&mut self, sim: &Sim, key: Key) {
+        for place in names::places(sim.plan.shape.lengths, key) {
+            self.unlink(&path_of(&place));
+        }
+    }
+
+    fn remove_directory(&mut self, dice: &mut Dice) {
+        let digit = dice.below(16);
+        let directory = match dice.below(4) {
+            0 => format!("{STORE}/.kv-tmp"),
+            1 => format!("{STORE}/chunks"),
+            _ => format!("{STORE}/chunks/{digit:x}"),
+        };
+        self.clear(&directory);
+    }
+
+    fn clear(&mut self, path: &str) {
+        let names = self.tree.resolve(tree::ROOT, path).and_then(|node| self.tree.list(node));
+        for name in names.unwrap_or_default() {
+            self.clear(&format!("{path}/{name}"));
+        }
+        self.unlink(path);
+    }
+}
