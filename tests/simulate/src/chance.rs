@@ -44,6 +44,21 @@ impl Dice {
         let at = self.index(items.len());
         items.get(at)
     }
+
+    /// Damaged bytes: fewer of them, or one bit is another.
+    pub fn spoilt(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        if self.met(500) {
+            bytes.truncate(self.index(bytes.len()));
+        } else {
+            // Not the generation, which no checksum covers.
+            let at = self.index(bytes.len().saturating_sub(16).max(1));
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= 1 << self.below(8);
+            }
+        }
+        bytes
+    }
 }
 
 #[cfg(test)]

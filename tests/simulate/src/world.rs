@@ -478,23 +478,8 @@ impl World {
 
 /// Bytes of which a part is missing or others.
 fn torn(entry: &Entry, dice: &mut Dice) -> Entry {
-    let bytes = Arc::new(spoilt(&entry.bytes, dice));
+    let bytes = Arc::new(dice.spoilt(&entry.bytes));
     Entry { bytes, sound: false, version: None, used: entry.used }
-}
-
-/// The same of bytes alone.
-pub fn spoilt(bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
-    let mut bytes = bytes.to_vec();
-    if dice.met(500) {
-        bytes.truncate(dice.index(bytes.len()));
-    } else {
-        // Not the generation, which no checksum covers.
-        let at = dice.index(bytes.len().saturating_sub(16).max(1));
-        if let Some(byte) = bytes.get_mut(at) {
-            *byte ^= 1 << dice.below(8);
-        }
-    }
-    bytes
 }
 
 /// How long after a moment a copy may be kept near.

@@ -181,7 +181,7 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
             for place in names::places(sim.plan.shape.lengths, *key) {
                 let Ok(node) = state.tree.resolve(tree::ROOT, &path_of(&place)) else { continue };
                 let Ok(bytes) = state.tree.file(node).map(|file| file.bytes()) else { continue };
-                state.tree.spoil(node, crate::world::spoilt(&bytes, dice));
+                state.tree.spoil(node, dice.spoilt(&bytes));
             }
         }
         Event::PowerLoss | Event::Failover(_) => {
