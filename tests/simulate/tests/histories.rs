@@ -39,7 +39,7 @@ fn a_shipped_backend_and_its_server_break_no_rule_and_replay() {
     // Nobody names a backend: most seeds are over the storage system that keeps the contract.
     let (_, report) = run(None, &["--histories", "300"]);
     let over = |backend: &str| report["backends"][backend].as_u64().unwrap();
-    let shipped = [over("memkv"), over("redis")];
+    let shipped = [over("memkv"), over("redis"), over("local-fs")];
     assert!(shipped.iter().all(|over| (15..60).contains(over)), "{}", report["backends"]);
     assert_eq!(over("contract"), 300 - shipped.iter().sum::<u64>());
 }
