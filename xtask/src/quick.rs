@@ -89,7 +89,7 @@ fn wanted(place: &Place) -> Result<BTreeSet<String>> {
 }
 
 /// The names of the files below `*/tests/` that are programs, but for those of this one, which is built apart.
-fn test_programs(place: &Place) -> Result<BTreeSet<String>> {
+pub fn test_programs(place: &Place) -> Result<BTreeSet<String>> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(&place.root).args(["metadata", "--no-deps", "--locked", "--format-version", "1"]);
     let metadata: serde_json::Value = serde_json::from_str(&step::output(&mut cargo)?)?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use kv_store_tests::cluster::RedisCluster;
 use kv_store_tests::memkv::{self, MemkvServer};
 use kv_store_tests::mooncake::{self, GRANTS, Mooncake};
@@ -112,12 +112,8 @@ fn all(place: &Place) -> Result<()> {
     step::beside(&row, || built(place))?;
     // First, because the tests run the pages for Python too.
     let wheel = python::test(place)?;
-    // To the end, so that one run tells all that fails.
-    let mut tests = dist::cargo(place, "test");
-    tests.arg("--no-fail-fast");
-    tests.env(servers::VARIABLE, servers::install(place)?).env("KV_STORE_TEST_PYTHON", wheel.programs());
     let compiled = Compiled::take(place)?;
-    step::run_shown("tests", &mut tests)?;
+    workspace(place, &wheel)?;
     compiled.keep()?;
     languages::test(place, &Language::QUICK)?;
     package::tests::run(place, package::Verify::No)?;
@@ -136,6 +132,26 @@ fn built(place: &Place) -> Result<()> {
     let _ = book::run(place)?;
     other_kernels(place)?;
     step::run_shown("building the tests", dist::cargo(place, "test").arg("--no-run"))
+}
+
+/// Test programs that wait for most of their time: for deadlines, for processes, for components that are compiled. They run beside the others.
+const WAITING: &[&str] = &["check", "cli", "compat", "distributed"];
+
+/// The tests of the workspace, all of them to the end, so that one run tells all that fails.
+fn workspace(place: &Place, wheel: &python::Environment) -> Result<()> {
+    let servers = servers::install(place)?;
+    let (aside, rest): (Vec<String>, Vec<String>) =
+        quick::test_programs(place)?.into_iter().partition(|name| WAITING.contains(&name.as_str()));
+    ensure!(aside.len() == WAITING.len(), "xtask/src/tests.rs names a test program that is none: {WAITING:?}");
+    let test = |what: &str, kinds: &[&str], names: &[String]| {
+        let mut tests = dist::cargo(place, "test");
+        tests.arg("--no-fail-fast").args(kinds).args(names.iter().flat_map(|name| ["--test", name]));
+        step::run_shown(what, tests.env(servers::VARIABLE, &servers).env("KV_STORE_TEST_PYTHON", wheel.programs()))
+    };
+    step::beside(&[&|| test("tests that wait", &[], &aside)], || {
+        let tests = test("tests", &["--lib", "--bins"], &rest);
+        tests.and(test("tests of the API docs", &["--doc"], &[]))
+    })
 }
 
 /// Tests with dependencies of their own, so that wasmtime is not compiled anew.
