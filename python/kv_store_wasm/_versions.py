@@ -9,7 +9,7 @@ logger = logging.getLogger("kv_store_wasm")
 
 TESTED = {
     "aibrix-kvcache": ("0.7.0", "0.8.0"),
-    "llama-cpp-python": ("0.3.36",),
+    "llama-cpp-python": ("0.3.35", "0.3.36"),
     "lmcache": ("0.5.3", "0.5.4", "0.5.5", "0.5.6"),
     "sglang": ("0.5.20", "0.5.21", "0.5.22", "0.5.23"),
     "vllm": ("0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"),
