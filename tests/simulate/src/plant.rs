@@ -11,26 +11,9 @@ use serde_json::{Value, json};
 use crate::planted::VARIABLE;
 
 const BUGS: &str = include_str!("../planted.toml");
-/// What the copy consists of: `core` and what it is made of, what shipped backends are made of, and this crate.
-const COPIED: &[&str] = &[
-    "core",
-    "blocks",
-    "ffi/abi",
-    "http-wire",
-    "platform",
-    "size",
-    "kvx",
-    "sdk",
-    "memkv/wire",
-    "wit",
-    "guests/local-fs/src",
-    "guests/memkv/src",
-    "guests/redis/src",
-    "memkv/server/src",
-    "tests/simulate",
-    "tests/torture/src/states",
-];
-/// Those of them that are no members of the workspace.
+/// What the copy consists of: `core` and what it is made of, what shipped backends are made of, and this crate. First the members of its
+/// workspace.
+const MEMBERS: &[&str] = &["core", "blocks", "ffi/abi", "http-wire", "platform", "size", "kvx", "sdk", "memkv/wire"];
 const NO_MEMBERS: &[&str] = &[
     "wit",
     "guests/local-fs/src",
@@ -137,13 +120,13 @@ fn plant_all(bugs: &[Bug], into: &Path) -> Result<(), String> {
     if into.exists() {
         fs::remove_dir_all(into).map_err(failed)?;
     }
-    for folder in COPIED {
+    for folder in MEMBERS.iter().chain(NO_MEMBERS) {
         copy(&root().join(folder), &into.join(folder)).map_err(failed)?;
     }
     let workspace = fs::read_to_string(root().join("Cargo.toml")).map_err(failed)?;
     let (before, rest) = workspace.split_once("members = [").ok_or("the workspace has no members")?;
     let (_, behind) = rest.split_once(']').ok_or("the members of the workspace have no end")?;
-    let members = COPIED.iter().filter(|folder| !NO_MEMBERS.contains(folder)).map(|folder| format!("\"{folder}\""));
+    let members = MEMBERS.iter().map(|folder| format!("\"{folder}\""));
     let members = members.collect::<Vec<_>>().join(", ");
     fs::write(into.join("Cargo.toml"), format!("{before}members = [{members}]{behind}")).map_err(failed)?;
     for (.., library) in PLACES {

@@ -61,6 +61,8 @@ struct Line {
 
 struct Walk<'r> {
     model: Sessions,
+    /// What is changed is a chunk, and not a manifest.
+    of_chunk: bool,
     state: State,
     now: Arc<AtomicU64>,
     fell: u8,
@@ -140,7 +142,7 @@ impl<'r> Walk<'r> {
         let told = vec![Phase::Waiting; model.changes.len() + 1];
         let steps = vec![format!("seed {seed}, {:?}, held {}, chunk {of_chunk}", model.changes, model.held)];
         let (fell, restarts, evictions) = Default::default();
-        Walk { model, state, now, fell, restarts, evictions, machine, clients, lines, told, steps, reached }
+        Walk { model, of_chunk, state, now, fell, restarts, evictions, machine, clients, lines, told, steps, reached }
     }
 
     /// Ticks.
@@ -296,8 +298,7 @@ impl<'r> Walk<'r> {
         self.follow(Action::Begin(client));
         self.told[number as usize] = Phase::Running;
         let end = deadline(self.state.history().end(number));
-        let of_chunk = self.steps[0].ends_with("chunk true");
-        let mut told = self.clients[client as usize].begin(number, kind, of_chunk, end);
+        let mut told = self.clients[client as usize].begin(number, kind, self.of_chunk, end);
         if self.clients[client as usize].stopped() == Some(Stop::Connects) {
             told = self.resume(client);
         }
