@@ -224,6 +224,22 @@ impl Enveloped {
         }
         Ok(found.and_then(Result::ok).flatten())
     }
+
+    /// Which chunks there are where each is stored, with the lengths of their values, as `seen` has it.
+    fn exist_stored(
+        &self,
+        hashes: &[ChunkHash],
+        until: &Until,
+        seen: impl Fn(&ChunkHash, Presence) -> Presence,
+    ) -> Answers<Presence> {
+        let mut answers = self.inner.exists(&stored_keys(hashes), until)?;
+        for (hash, answer) in hashes.iter().zip(&mut answers) {
+            if let Ok(found) = answer {
+                *found = seen(hash, value_len(hash, *found));
+            }
+        }
+        Ok(answers)
+    }
 }
 
 /// The first bytes of a buffer: of its own memory where nobody else has it.
@@ -286,25 +302,14 @@ impl Backend for Enveloped {
         if all_plain(hashes.iter()) {
             return self.inner.exists(hashes, until);
         }
-        let mut answers = self.inner.exists(&stored_keys(hashes), until)?;
-        for (hash, answer) in hashes.iter().zip(&mut answers) {
-            if let Ok(found) = answer {
-                *found = self.seen_by_reader(hash, value_len(hash, *found));
-            }
-        }
-        Ok(answers)
+        self.exist_stored(hashes, until, |hash, found| self.seen_by_reader(hash, found))
     }
 
     fn exists_for_put(&self, hashes: &[ChunkHash], until: &Until) -> Answers<Presence> {
         if all_plain(hashes.iter()) {
             return self.inner.exists(hashes, until);
         }
-        let mut answers = self.inner.exists(&stored_keys(hashes), until)?;
-        for (hash, answer) in hashes.iter().zip(&mut answers) {
-            if let Ok(found) = answer {
-                *found = value_len(hash, *found);
-            }
-        }
+        let answers = self.exist_stored(hashes, until, |_, found| found)?;
         Ok(self.present_for_put(hashes, answers, until))
     }
 
