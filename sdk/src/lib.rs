@@ -1,6 +1,6 @@
 //! Write a storage backend for kv-store-wasm in Rust.
 //!
-//! A backend is a type that implements [`Backend`], handed to [`export!`]; `cli/template/lib.rs.in`, which `kv-store new` copies, is the shortest one. From
+//! A backend is a type that implements [`Backend`], handed to [`export!`]; `tools/cli/template/lib.rs.in`, which `kv-store new` copies, is the shortest one. From
 //! nothing:
 //!
 //! ```text

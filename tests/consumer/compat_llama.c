@@ -138,7 +138,7 @@ static void rows(struct llama_context *to, uint64_t seed, size_t len)
     free(bytes);
 }
 
-/* The state of so many tokens, as llama/src/layout.rs describes it. */
+/* The state of so many tokens, as bindings/llama/src/layout.rs describes it. */
 static void make(struct llama_context *to, enum kind kind, uint32_t tokens)
 {
     to->len = 0;

@@ -1,5 +1,5 @@
 //! `cargo xtask compare`: the same histories for every store of KV state, each as its engine opens it, and the table of docs/proof.md.
-//! `python/engines/compare.py` makes the histories.
+//! `bindings/python/engines/compare.py` makes the histories.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};

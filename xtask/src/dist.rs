@@ -65,7 +65,7 @@ fn build_workspace(place: &Place, sources: &mut Sources) -> Result<()> {
         sources.add_built(&made)?;
     }
     // cargo writes one list for it and the crate of that name.
-    sources.add(&place.root.join("library"))?;
+    sources.add(&place.root.join("ffi/library"))?;
     sources.add_built(&place.target.join("release/libkv_store_faults.so"))?;
     lay_out_faults(place)
 }

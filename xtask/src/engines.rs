@@ -2,7 +2,7 @@
 //! `cargo xtask bench --engines`.
 //!
 //! LMCache, AIBrix, SGLang and torch are installed without their dependencies, which are CUDA's and 5 GB; libraries that answer "no
-//! device" stand in for CUDA's (`python/engines/cuda_stubs.py`). There are vLLM's tiers alone beside them, and vLLM whole, in a build for
+//! device" stand in for CUDA's (`bindings/python/engines/cuda_stubs.py`). There are vLLM's tiers alone beside them, and vLLM whole, in a build for
 //! CPUs, in an environment of its own: it needs another torch.
 
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ impl Engines {
     /// Install what is missing (2 minutes and 2.5 GB, once), and the wheel.
     pub fn prepare(place: &Place, wheel: &Path) -> Result<Self> {
         packages::install(packages::TESTS)?;
-        let sources = place.root.join("python/engines");
+        let sources = place.root.join("bindings/python/engines");
         let names = ["engines.txt", "requirements.txt"];
         let (environment, stubs) =
             installed(place, "engines", names, VLLM, wheel, |environment| tiers_of_vllm(place, environment, &sources))?;
@@ -53,7 +53,7 @@ impl Engines {
     /// installed before.
     pub fn aibrix_mock(place: &Place) -> Option<[(&'static str, PathBuf); 3]> {
         let environment = Environment::named(place, "engines");
-        let program = place.root.join("python/engines/aibrix_mock.py");
+        let program = place.root.join("bindings/python/engines/aibrix_mock.py");
         let (wanted, stubs) = (environment.folder.join("wanted"), environment.folder.join("stubs"));
         let python = PathBuf::from(environment.python().get_program());
         let found = [("KV_BLOCKS_AIBRIX", python), ("KV_BLOCKS_AIBRIX_MOCK", program), ("LD_LIBRARY_PATH", stubs)];
@@ -81,7 +81,7 @@ fn installed(
     wheel: &Path,
     more: impl FnOnce(&Environment) -> Result<()>,
 ) -> Result<(Environment, PathBuf)> {
-    let sources = place.root.join("python/engines");
+    let sources = place.root.join("bindings/python/engines");
     let files = [lists[0], lists[1], "cuda_stubs.py"].map(|name| sources.join(name));
     let read = files.iter().map(|list| std::fs::read_to_string(list).context("cannot read what is wanted"));
     let wanted = read.collect::<Result<Vec<_>>>()?.concat() + wanted;
@@ -116,7 +116,7 @@ pub struct Vllm {
 impl Vllm {
     /// Install what is missing (5 minutes and 4 GB, once), and the wheel; make the models.
     pub fn prepare(place: &Place, wheel: &Path) -> Result<Self> {
-        let sources = place.root.join("python/engines");
+        let sources = place.root.join("bindings/python/engines");
         let scripts = ["random_models.py", "smollm2.py"].map(|name| std::fs::read_to_string(sources.join(name)));
         let wanted =
             scripts.into_iter().collect::<std::io::Result<String>>().context("cannot read what makes models")?;

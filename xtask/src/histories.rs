@@ -62,7 +62,8 @@ struct Bugs {
 }
 
 /// The crates whose bugs are planted all at once, with the file that gets their module, and how they ask for one.
-const TOGETHER: [(&str, &str); 2] = [("core/", "core/src/lib.rs"), ("memkv/server/", "memkv/server/src/main.rs")];
+const TOGETHER: [(&str, &str); 2] =
+    [("core/", "core/src/lib.rs"), ("guests/memkv/server/", "guests/memkv/server/src/main.rs")];
 /// What these crates ask. The variable is read once: no process changes it.
 const MODULE: &str = r#"//! Which planted bug is on.
 

@@ -72,7 +72,7 @@ impl Language {
 
     /// Install its tools. Answers a folder that must be in `PATH`, if it takes one.
     fn install(self, place: &Place) -> Result<Option<PathBuf>> {
-        let template = |file: &str| place.root.join("cli/template").join(self.name()).join(file);
+        let template = |file: &str| place.root.join("tools/cli/template").join(self.name()).join(file);
         match self {
             Language::Rust => Ok(None),
             Language::C => packages::install(packages::C_GUESTS).map(|()| None),

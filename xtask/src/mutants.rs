@@ -23,10 +23,10 @@ use page::{Found, Survivor};
 const VERSION: &str = "27.1.0";
 /// Crates whose tests build and run without wasmtime, by folder and name. One that is not there yet is left out.
 const CRATES: &[(&str, &str)] = &[
-    ("blocks", "kv-blocks"),
+    ("engine-side/blocks", "kv-blocks"),
     ("core", "kv-store-core"),
-    ("http-wire", "kv-http-wire"),
-    ("kv-cache", "kv-cache"),
+    ("core/http-wire", "kv-http-wire"),
+    ("engine-side/kv-cache", "kv-cache"),
     ("sdk", "kv-store-sdk"),
 ];
 /// Mutants of one run of the tool, where the time is bounded: it is looked at between runs.

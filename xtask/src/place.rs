@@ -75,7 +75,7 @@ impl Place {
 /// The name of the library for those who load it, and for a linker. It is a link to [`SONAME`].
 pub const LIBRARY: &str = "libkv_store_wasm.so";
 
-/// The library's file: programs that are linked with it look for this name when they start. `library/build.rs` has it too, and a
+/// The library's file: programs that are linked with it look for this name when they start. `ffi/library/build.rs` has it too, and a
 /// test compares.
 pub const SONAME: &str = "libkv_store_wasm.so.1";
 

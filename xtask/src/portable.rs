@@ -1,4 +1,4 @@
-//! `cargo xtask test --portable`: the same tests with the portable ways of `platform/`, which are those of macOS. So most of what runs there
+//! `cargo xtask test --portable`: the same tests with the portable ways of `core/platform/`, which are those of macOS. So most of what runs there
 //! has run here; what is macOS's own, its kernel above all, has not.
 
 use std::path::Path;

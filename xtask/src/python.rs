@@ -43,7 +43,7 @@ pub fn pack(place: &Place) -> Result<PathBuf> {
         }
         std::fs::create_dir_all(folder)?;
     }
-    let python = place.root.join("python");
+    let python = place.root.join("bindings/python");
     for file in ["pyproject.toml", "hatch_build.py", "README.md"] {
         copy(&python.join(file), &staged.join(file))?;
     }
@@ -66,7 +66,7 @@ pub fn pack(place: &Place) -> Result<PathBuf> {
     copy(&place.target.join("release").join(LIBRARY), &package.join("_lib.abi3.so"))?;
     // The library looks for it beside itself.
     copy(&place.dist.join("libexec/kv-store-compile"), &package.join("kv-store-compile"))?;
-    // The command of the wheel becomes it: python/kv_store_wasm/_tool.py.
+    // The command of the wheel becomes it: bindings/python/kv_store_wasm/_tool.py.
     copy(&place.dist.join("bin/kv-store"), &package.join("kv-store"))?;
     let linked = ["_lib.abi3.so", "kv-store-compile", "kv-store"].map(|name| package.join(name));
     let glibc = glibc::of_all(&linked, place.rustc_wrapper.is_some())?;
@@ -94,7 +94,7 @@ pub fn test(place: &Place) -> Result<Environment> {
 
     let fresh = Environment::fresh(place, "fresh", &wheel, TESTS)?;
     step::run_shown("pip check", fresh.python().args(["-m", "pip", "check"]))?;
-    let sources = place.root.join("python");
+    let sources = place.root.join("bindings/python");
     let within = |mut command: Command| {
         command.current_dir(&sources).env("PYTHONDONTWRITEBYTECODE", "1");
         command
@@ -129,7 +129,7 @@ pub fn llama(place: &Place, fresh: &Environment, llama: &Llama, model: &Path) ->
     }
     std::fs::create_dir_all(&store)?;
     let mut completions = fresh.python();
-    completions.arg("-P").arg(place.root.join("python/tests/llama_completions.py")).arg(model);
+    completions.arg("-P").arg(place.root.join("bindings/python/tests/llama_completions.py")).arg(model);
     completions.arg(format!("local-fs://{}", store.display()));
     completions.env("PYTHONPATH", package).env("LLAMA_CPP_LIB_PATH", library).env("PYTHONDONTWRITEBYTECODE", "1");
     place.for_consumers(&mut completions)?;

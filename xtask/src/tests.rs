@@ -92,13 +92,13 @@ fn all(place: &Place) -> Result<()> {
     }
     for workspace in [
         ".",
-        "blocks/loom",
+        "engine-side/blocks/loom",
         "guests",
         "tests/guests",
         "tests/planted",
         "tests/models",
         "tests/simulate",
-        "http-wire/oracle",
+        "core/http-wire/oracle",
         "benches/far-peers",
     ] {
         rustfmt(place, workspace)?;
@@ -157,7 +157,7 @@ fn workspace(place: &Place, wheel: &python::Environment) -> Result<()> {
 /// Tests with dependencies of their own, so that wasmtime is not compiled anew.
 fn alone(place: &Place) -> Result<()> {
     for (what, workspace, target) in [
-        ("the block cache's threads under loom", "blocks/loom", "loom"),
+        ("the block cache's threads under loom", "engine-side/blocks/loom", "loom"),
         ("the models of the protocols", "tests/models", "models"),
     ] {
         let mut cargo = Command::new("cargo");
@@ -170,7 +170,7 @@ fn alone(place: &Place) -> Result<()> {
 /// The guests as programs of this machine, for their lints and for what is pure in them.
 fn natively(place: &Place) -> Result<()> {
     for (what, workspace, target) in
-        [("the guests", "guests", "guests-native"), ("http-wire beside hyper", "http-wire/oracle", "http-oracle")]
+        [("the guests", "guests", "guests-native"), ("http-wire beside hyper", "core/http-wire/oracle", "http-oracle")]
     {
         step::lint_and_test(what, |command| {
             let mut cargo = Command::new("cargo");

@@ -66,8 +66,8 @@ fn ours() -> Declarations {
     for path in sources("ffi/abi/src").iter().filter(|path| current(path)) {
         ours.add_types(&std::fs::read_to_string(path).unwrap());
     }
-    let exporting = ["ffi/src", "kv-cache/src/ffi", "kvx/c/src"].into_iter().flat_map(sources);
-    for path in exporting.chain([root().join("llama/src/api.rs")]).filter(current) {
+    let exporting = ["ffi/src", "engine-side/kv-cache/src/ffi", "engine-side/kvx/c/src"].into_iter().flat_map(sources);
+    for path in exporting.chain([root().join("bindings/llama/src/api.rs")]).filter(current) {
         ours.add_exports(&std::fs::read_to_string(path).unwrap());
     }
     ours

@@ -1,4 +1,4 @@
-//! What one operating system has and others do not is asked for in `platform/` alone, and what others lack is written down.
+//! What one operating system has and others do not is asked for in `core/platform/` alone, and what others lack is written down.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 
 /// The folders of what is built for every system.
 const FOLDERS: &[&str] = &[
-    "blocks/src",
-    "cli/src",
-    "compiler/src",
-    "conformance/src",
+    "engine-side/blocks/src",
+    "tools/cli/src",
+    "tools/compiler/src",
+    "tools/conformance/src",
     "core/src",
     "ffi/abi/src",
     "ffi/src",
     "host/src",
-    "http-wire/src",
-    "kv-cache/src",
-    "kvx/src",
-    "library/src",
-    "memkv/server/src",
-    "memkv/wire/src",
-    "python/src",
-    "size/src",
+    "core/http-wire/src",
+    "engine-side/kv-cache/src",
+    "engine-side/kvx/src",
+    "ffi/library/src",
+    "guests/memkv/server/src",
+    "guests/memkv/wire/src",
+    "bindings/python/src",
+    "core/size/src",
 ];
 
 /// What only some systems have.
@@ -120,7 +120,7 @@ fn only_the_platform_knows_the_operating_system() {
 /// Each of the words is something that there is: in the way of Linux, or in what was once used.
 #[test]
 fn the_way_of_linux_would_be_found() {
-    let of_linux = sources(&root().join("platform/src/linux"));
+    let of_linux = sources(&root().join("core/platform/src/linux"));
     let without = of_linux.iter().filter(|path| {
         let name = path.file_name().unwrap();
         let text = built(path).unwrap();
@@ -133,7 +133,7 @@ fn the_way_of_linux_would_be_found() {
 /// What each build lacks is explained to operators under the same name, and nothing else is.
 #[test]
 fn what_is_lacking_is_in_the_threat_model() {
-    let source = std::fs::read_to_string(root().join("platform/src/portable/mod.rs")).unwrap();
+    let source = std::fs::read_to_string(root().join("core/platform/src/portable/mod.rs")).unwrap();
     let named: Vec<&str> = source.split("name: \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
     let page = std::fs::read_to_string(root().join("docs/threat-model.md")).unwrap();
     let (_, table) = page.split_once("## What other systems than Linux do not promise").unwrap();

@@ -69,8 +69,14 @@ fn main() {
 
 /// The pages whose blocks are run and whose sentences count, with their text.
 fn pages() -> BTreeMap<PathBuf, String> {
-    let own =
-        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "python/README.md", "examples/README.md"];
+    let own = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "CODE_OF_CONDUCT.md",
+        "bindings/python/README.md",
+        "examples/README.md",
+    ];
     let docs = files(&root(), "docs").into_iter().filter(|path| is_page(path));
     let read = |path: PathBuf| (path.clone(), std::fs::read_to_string(root().join(path)).expect("a page is text"));
     own.into_iter().map(PathBuf::from).chain(docs).map(read).collect()

@@ -37,7 +37,7 @@ fn the_library_exports_what_is_listed_and_nothing_else() {
 /// A preloaded library comes before all others: what it exports too much, it takes from them.
 #[test]
 fn the_preloaded_library_exports_its_own_functions_and_those_it_takes_the_place_of() {
-    assert_eq!(exports("libkv_store_llama.so"), listed("llama/exports.txt"));
+    assert_eq!(exports("libkv_store_llama.so"), listed("bindings/llama/exports.txt"));
 }
 
 #[test]

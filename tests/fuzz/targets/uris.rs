@@ -7,7 +7,7 @@ use kv_store_sdk::key::{MAX_KEY_BYTES, escape};
 use kv_store_sdk::uri::{host_port, host_ports};
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../../guests/memkv/src/uri.rs"]
+#[path = "../../../guests/memkv/guest/src/uri.rs"]
 mod memkv;
 #[path = "../../../guests/redis/src/uri.rs"]
 mod redis;

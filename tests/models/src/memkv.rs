@@ -1,4 +1,4 @@
-//! memkv: `guests/memkv/src/session.rs` sends, `memkv/server/src/serve.rs` reads, `memkv/server/src/store.rs` changes the key.
+//! memkv: `guests/memkv/src/session.rs` sends, `guests/memkv/server/src/serve.rs` reads, `guests/memkv/server/src/store.rs` changes the key.
 //!
 //! Today a PUT or DELETE says nothing of time. The client drops its connection at the deadline and makes another; the server goes on
 //! with what it has received on the old one. A kept connection that turns out to be closed is replaced once, and what was sent is sent again.

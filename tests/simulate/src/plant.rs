@@ -13,13 +13,23 @@ use crate::planted::VARIABLE;
 const BUGS: &str = include_str!("../planted.toml");
 /// What the copy consists of: `core` and what it is made of, what shipped backends are made of, and this crate. First the members of its
 /// workspace.
-const MEMBERS: &[&str] = &["core", "blocks", "ffi/abi", "http-wire", "platform", "size", "kvx", "sdk", "memkv/wire"];
+const MEMBERS: &[&str] = &[
+    "core",
+    "core/http-wire",
+    "core/platform",
+    "core/size",
+    "engine-side/blocks",
+    "engine-side/kvx",
+    "ffi/abi",
+    "sdk",
+    "guests/memkv/wire",
+];
 const NO_MEMBERS: &[&str] = &[
     "wit",
     "guests/local-fs/src",
-    "guests/memkv/src",
+    "guests/memkv/guest/src",
     "guests/redis/src",
-    "memkv/server/src",
+    "guests/memkv/server/src",
     "tests/simulate",
     "tests/torture/src/states",
 ];
@@ -27,9 +37,9 @@ const NO_MEMBERS: &[&str] = &[
 const PLACES: &[(&str, &str, &str)] = &[
     ("core", "core/src", "core/src"),
     ("guests/local-fs", "guests/local-fs/src", "guests/local-fs/src"),
-    ("guests/memkv", "guests/memkv/src", "guests/memkv/src"),
+    ("guests/memkv/guest", "guests/memkv/guest/src", "guests/memkv/guest/src"),
     ("guests/redis", "guests/redis/src", "guests/redis/src"),
-    ("memkv/server", "memkv/server/src", "tests/simulate/memkv-server/src"),
+    ("guests/memkv/server", "guests/memkv/server/src", "tests/simulate/memkv-server/src"),
 ];
 /// Where the folder for what is built is named.
 const TARGET: &str = "KV_SIMULATE_TARGET";

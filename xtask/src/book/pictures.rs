@@ -11,7 +11,7 @@ use crate::place::Place;
 use crate::{packages, step};
 
 /// Pages that a reader meets on GitHub, rendered here with its widths and sizes.
-const ON_GITHUB: &[&str] = &["README.md", "CONTRIBUTING.md", "python/README.md", "tests/hostile/README.md"];
+const ON_GITHUB: &[&str] = &["README.md", "CONTRIBUTING.md", "bindings/python/README.md", "tests/hostile/README.md"];
 /// Pages of the book: one of each kind of content, such as wide tables, lists with code, help texts, pictures.
 const IN_THE_BOOK: &[&str] = &[
     "README",

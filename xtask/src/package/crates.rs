@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     fn package(name: &str, dependency: Option<(&str, Option<&str>)>) -> Manifest {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("size");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("core/size");
         let says = || Some("says".to_owned());
         Manifest {
             name: name.to_owned(),

@@ -169,6 +169,32 @@ mod tests {
         );
     }
 
+    /// The folders of the tree that a page draws: each indented below the one that it is in.
+    fn drawn(page: &str) -> BTreeSet<PathBuf> {
+        let tree = page.split("## The folders\n```text\n").nth(1).and_then(|rest| rest.split("\n```").next());
+        let mut within = Path::new("");
+        let mut folders = BTreeSet::new();
+        for line in tree.expect("the page draws the tree").lines() {
+            let name = Path::new(line.split_whitespace().next().unwrap().strip_suffix('/').expect("a folder"));
+            if !line.starts_with(' ') {
+                within = name;
+            }
+            folders.insert(if within == name { name.to_owned() } else { within.join(name) });
+        }
+        folders
+    }
+
+    #[test]
+    fn the_architecture_draws_the_tree_as_it_is() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let drawn = drawn(&std::fs::read_to_string(root.join("docs/architecture.md")).unwrap());
+        let gone: Vec<_> = drawn.iter().filter(|folder| !root.join(folder).is_dir()).collect();
+        assert!(gone.is_empty(), "docs/architecture.md draws folders that are not there: {gone:?}");
+        let at_the_root = drawn.iter().filter(|folder| folder.components().count() == 1);
+        let at_the_root: Vec<_> = at_the_root.map(|folder| folder.display().to_string()).collect();
+        assert_eq!(at_the_root, count(root).unwrap().root_folders, "what is drawn, and what is there");
+    }
+
     #[test]
     fn what_is_long_is_counted_and_what_is_as_long_as_it_may_be_is_not() {
         let folder = tempfile::tempdir().unwrap();

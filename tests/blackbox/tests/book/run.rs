@@ -118,7 +118,7 @@ impl Place {
             ("target/dist", dist()),
             ("target/release", release),
             ("examples", root().join("examples")),
-            ("kv-cache", root().join("kv-cache")),
+            ("engine-side", root().join("engine-side")),
         ] {
             std::os::unix::fs::symlink(to, work.join(from))?;
         }

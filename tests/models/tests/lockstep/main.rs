@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use kv_store_models::history::Number;
 
-/// Of the model, in nanoseconds: as long as the margin of an end is at least (`guests/memkv/src/fence.rs`).
+/// Of the model, in nanoseconds: as long as the margin of an end is at least (`guests/memkv/guest/src/fence.rs`).
 pub const TICK: u64 = 10_000_000;
 pub const KEY: &str = "0707070707070707070707070707070707070707070707070707070707070707";
 pub const MANIFEST: &str = "m";

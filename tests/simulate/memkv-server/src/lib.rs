@@ -3,24 +3,24 @@
 #![allow(dead_code)]
 
 mod clock;
-#[path = "../../../../memkv/server/src/disk.rs"]
+#[path = "../../../../guests/memkv/server/src/disk.rs"]
 mod disk;
-#[path = "../../../../memkv/server/src/inflight.rs"]
+#[path = "../../../../guests/memkv/server/src/inflight.rs"]
 mod inflight;
-#[path = "../../../../memkv/server/src/names.rs"]
+#[path = "../../../../guests/memkv/server/src/names.rs"]
 mod names;
 pub mod os;
-#[path = "../../../../memkv/server/src/serve.rs"]
+#[path = "../../../../guests/memkv/server/src/serve.rs"]
 mod serve;
-#[path = "../../../../memkv/server/src/server.rs"]
+#[path = "../../../../guests/memkv/server/src/server.rs"]
 mod server;
-#[path = "../../../../memkv/server/src/sessions.rs"]
+#[path = "../../../../guests/memkv/server/src/sessions.rs"]
 mod sessions;
-#[path = "../../../../memkv/server/src/stats.rs"]
+#[path = "../../../../guests/memkv/server/src/stats.rs"]
 mod stats;
-#[path = "../../../../memkv/server/src/store/mod.rs"]
+#[path = "../../../../guests/memkv/server/src/store/mod.rs"]
 mod store;
-#[path = "../../../../memkv/server/src/stream.rs"]
+#[path = "../../../../guests/memkv/server/src/stream.rs"]
 mod stream;
 
 pub use names::{Name, Value, name};
