@@ -22,7 +22,7 @@ from sglang_alone import import_sglang
 from vllm_alone import import_vllm, offloading_spec
 
 TESTS = pathlib.Path(__file__).parent.parent / "tests"
-DOCS = pathlib.Path(__file__).parent.parent.parent / "docs"
+DOCS = pathlib.Path(__file__).parents[3] / "docs"
 
 
 def shown(name: str, **labels: str) -> float:

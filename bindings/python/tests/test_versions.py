@@ -17,9 +17,9 @@ def test_what_is_said_to_be_tested_is_what_the_tests_install() -> None:
             package, _, version = line.partition("==")
             if package in _versions.TESTED:
                 assert version in _versions.TESTED[package], line
-    page = (ENGINES.parent.parent / "docs/engines/index.md").read_text()
+    page = (ENGINES.parents[2] / "docs/engines/index.md").read_text()
     assert all(f"| {version} |" in page for versions in _versions.TESTED.values() for version in versions)
-    installed = (ENGINES.parent.parent / "xtask/src/engines.rs").read_text()
+    installed = (ENGINES.parents[2] / "xtask/src/engines.rs").read_text()
     assert 'const VLLM: &str = "vllm==0.33.0"' in installed and "0.33.0" in _versions.TESTED["vllm"]
 
 
