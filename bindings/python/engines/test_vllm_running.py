@@ -263,7 +263,7 @@ def test_two_ranks_have_keys_of_their_own(uri: str, processes: list[Vllm]) -> No
 
 def test_the_configuration_of_the_page_is_one(uri: str, processes: list[Vllm]) -> None:
     """That of docs/engines/vllm.md, word for word but for its store."""
-    page = (HERE.parent.parent / "docs/engines/vllm.md").read_text()
+    page = (HERE.parents[2] / "docs/engines/vllm.md").read_text()
     transfer = json.loads(page.split("```json\n")[1].split("```")[0])
     transfer["kv_connector_extra_config"]["uri"] = uri
     one = processes[0]
