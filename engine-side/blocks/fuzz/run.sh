@@ -5,7 +5,7 @@
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '2,4s/^# //p' "$0"; exit ;; esac
 here="$(cd "$(dirname "$0")" && pwd)"
-place="${FUZZ_TARGET_DIR:-$here/../../target/fuzz}"
+place="${FUZZ_TARGET_DIR:-$here/../../../target/fuzz}"
 corpus="$place/corpus/config_and_keys"
 triple="$(rustc +nightly -vV | sed -n 's/^host: //p')"
 # What cargo-fuzz sets, so that it need not be installed.

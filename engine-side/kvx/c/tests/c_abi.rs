@@ -87,7 +87,7 @@ static kvx_slot_mapping_t my_slots(int32_t *blocks) { kvx_slot_mapping_t s = {0}
 /// The examples of `docs/kvx.md` are C that compiles without a warning.
 #[test]
 fn the_examples_of_the_documentation_compile() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let page = std::fs::read_to_string(root.join("docs/kvx.md")).unwrap();
     let arguments = [
         "uint32_t n, void *k_pool, void *v_pool, void *keys, void *values, int64_t *slot_mapping, void *out_k, \
