@@ -10,9 +10,9 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
+use kv_platform::sync::Mutex;
 use rustix::fs::{self, FlockOperation, OFlags};
 use rustix::io::Errno;
 
@@ -174,11 +174,7 @@ impl Tally {
     }
 
     fn locked(&self, change: impl FnOnce(Record) -> Record) -> Result<(), Errno> {
-        let mut unwritten = match self.writing.try_lock() {
-            Ok(writing) => writing,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(Errno::AGAIN),
-        };
+        let mut unwritten = self.writing.try_lock().ok_or(Errno::AGAIN)?;
         fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)?;
         let own = self.own.swap(0, Relaxed);
         let record = unwritten.take().unwrap_or_else(|| self.read());

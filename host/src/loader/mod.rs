@@ -17,8 +17,9 @@ mod stamp;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use wasmtime::Engine;
 use wasmtime::component::{HasSelf, InstancePre, Linker};
 
@@ -120,7 +121,7 @@ impl Components {
     }
 
     fn loaded(&self) -> MutexGuard<'_, HashMap<FileIdentity, Arc<Loaded>>> {
-        self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.loaded.lock()
     }
 
     fn prepare(
@@ -180,7 +181,7 @@ impl Components {
     /// The cache of a host.
     fn cache(&self, places: &Places) -> Option<&'static aot::Cache> {
         let directory = places.cache()?;
-        let mut caches = self.caches.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut caches = self.caches.lock();
         let open = || aot::Cache::open(self.linker.engine(), &directory).map(|cache| &*Box::leak(Box::new(cache)));
         *caches.entry(directory.clone()).or_insert_with(open)
     }

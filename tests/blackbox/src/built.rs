@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+
+use kv_platform::sync::Mutex;
 
 use sha2::{Digest, Sha256};
 
@@ -44,7 +45,7 @@ pub fn changed(root: &Path, list: &str) -> Option<String> {
 pub(crate) fn require(folder: &'static str, command: &str) {
     static LOOKED_AT: Mutex<BTreeMap<&str, Option<String>>> = Mutex::new(BTreeMap::new());
     let fault = {
-        let mut looked_at = LOOKED_AT.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looked_at = LOOKED_AT.lock();
         looked_at.entry(folder).or_insert_with(|| fault(&root(), folder)).clone()
     };
     if let Some(fault) = fault {
