@@ -144,7 +144,7 @@ fn lines_are_records_of_the_programs_logger() {
     let store = host.open(&format!("local-fs://{}", scratch.path().display())).unwrap();
     let key = xxhash_rust::xxh3::xxh3_64(b"bytes").to_be_bytes();
     store.put_chunk(&key, b"bytes").unwrap();
-    let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(key);
     std::fs::write(scratch.path().join("chunks").join(&hex[..1]).join(&hex), b"other").unwrap();
     assert!(store.get_chunk(&key).unwrap().is_none());
     let said = SAID.lock();

@@ -116,7 +116,7 @@ impl Store {
     #[getter]
     fn descriptor(&self) -> PyResult<Option<String>> {
         let digest = self.usable()?.descriptor();
-        let hex = || digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = || hex::encode(digest);
         Ok(digest.iter().any(|byte| *byte != 0).then(hex))
     }
 

@@ -255,7 +255,7 @@ mod tests {
     fn golden_usage_file() {
         let record = Record { bytes: 123_456_789, counted: 0x0102_0304_0506_0708, boot: 0x1112_1314_1516_1718 };
         let bytes = record.encode();
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex::encode(bytes);
         assert_eq!(hex, "4b5655534147453115cd5b070000000008070605040302011817161514131211");
         assert_eq!(Record::decode(&bytes), Some(record));
         assert_eq!((BYTES, FILES), (".kv-usage", ".kv-files"));

@@ -267,13 +267,9 @@ struct ListedFile {
     used: u64,
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn path(key: &CopyKey) -> Result<RelativePath, Error> {
     let CopyKey { scope: Scope(scope), hash } = key;
-    RelativePath::parse(format!("{:02x}/{}-{}", hash[0], hex(scope), hex(hash)))
+    RelativePath::parse(format!("{:02x}/{}-{}", hash[0], hex::encode(scope), hex::encode(hash)))
 }
 
 fn trailer(key: &CopyKey, copy: &Copy) -> [u8; TRAILER_BYTES] {

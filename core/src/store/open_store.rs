@@ -111,7 +111,7 @@ impl OpenStore {
         let grants = &self.reach.grants;
         StoreInfo {
             uri: self.uri.clone(),
-            component_sha256: crate::sandbox::hex(&self.component_digest),
+            component_sha256: hex::encode(self.component_digest),
             label: log::clean(&self.features.label),
             directory: grants.directory.clone(),
             server: (!grants.servers.is_empty()).then(|| grants.servers.join(",")),

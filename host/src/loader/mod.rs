@@ -29,8 +29,6 @@ pub(crate) use find::{Places, relative_directories, tell_relative_directories};
 pub(crate) use helper::find as find_helper;
 pub(crate) use measure::Measured;
 
-pub(crate) use crate::sandbox_traits::hex;
-
 use crate::config::FileIdentity;
 use crate::contract::bindings::{Backend, BackendIndices, maintained};
 use crate::engine;
@@ -190,7 +188,7 @@ impl Components {
 fn check_pin(digest: &[u8; 32], pinned: Option<config::Digest>) -> Result<(), Error> {
     match pinned {
         Some(config::Digest(pinned)) if pinned != *digest => {
-            let (is, wanted) = (hex(digest), hex(&pinned));
+            let (is, wanted) = (hex::encode(digest), hex::encode(pinned));
             let message = format!("its SHA-256 is {is}, and the config accepts only {wanted} (sha256)");
             Err(Error::new(ErrorKind::Denied, message))
         }

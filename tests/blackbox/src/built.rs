@@ -6,7 +6,6 @@
 //! times, so a checkout of another commit and back costs no build.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use kv_platform::sync::Mutex;
@@ -26,10 +25,7 @@ pub fn list(root: &Path, folder: &Path) -> PathBuf {
 /// The SHA-256 of a file, in hex. `None`: there is no such file.
 pub fn digest(file: &Path) -> Option<String> {
     let bytes = std::fs::read(file).ok()?;
-    Some(Sha256::digest(bytes).iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    }))
+    Some(hex::encode(Sha256::digest(bytes)))
 }
 
 /// The first source in a list that is not in `root` as it was.

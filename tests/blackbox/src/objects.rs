@@ -82,7 +82,7 @@ pub struct ObjectServer {
 impl ObjectState {
     fn insert(&mut self, key: &str, bytes: Vec<u8>, headers: Vec<(&'static str, String)>, parts: usize) -> String {
         let put = self.objects.values().map(|object| object.put).max().map_or(0, |last| last + 1);
-        let digest: String = Sha256::digest(&bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex::encode(Sha256::digest(&bytes).get(..16).unwrap_or_default());
         let mut tag = format!("\"{digest}\"");
         if parts > 0 {
             tag.insert_str(tag.len() - 1, &format!("-{parts}"));
